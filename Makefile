@@ -1,0 +1,56 @@
+# What CI runs is these targets and nothing else. `make` alone explains them.
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SOURCES := exporter rightsizer simulator tests benchmarks
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(STAMP) ## everything that the other targets need, into .venv
+
+$(STAMP): requirements/dev.lock requirements/uv.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "make setup: no Python >= 3.11 on the path; install one, or name it: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make setup: $(PYTHON) cannot make virtual environments; run: sudo apt-get install -y python3-venv" >&2; exit 1; }
+	@echo "setting up $(VENV) with $$($(PYTHON) --version) ..."
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.lock
+	@$(BIN)/uv pip sync -q --python $(BIN)/python --require-hashes requirements/dev.lock
+	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+.PHONY: test
+test: setup ## all tests (without a GPU, a cluster or a network)
+	@$(BIN)/python -m pytest -q -n auto $(PYTEST_ARGS)
+
+.PHONY: check
+check: setup ## format, lint and types
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy $(wildcard $(SOURCES))
+
+.PHONY: golden
+golden: setup ## rewrite the golden files; the diff is the review
+	@$(BIN)/python -m pytest -q -n 0 --golden-update tests
+	@git --no-pager diff --stat -- tests
+
+.PHONY: lock
+lock: setup ## resolve the dependencies anew into requirements/*.lock
+	@lock() { out=$$1; shift; $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes \
+		--no-header --no-annotate --no-emit-index-url "$$@" -o $$out; }; \
+	lock requirements/dev.lock --all-extras --group dev pyproject.toml && \
+	lock requirements/exporter.lock --extra exporter -c requirements/dev.lock pyproject.toml && \
+	lock requirements/rightsizer.lock --extra rightsizer -c requirements/dev.lock pyproject.toml && \
+	echo uv | lock requirements/uv.lock -
+
+.PHONY: clean
+clean: ## remove what the targets made
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
