@@ -63,7 +63,7 @@ class NodeSpec:
     gpus: tuple[GpuSpec, ...]
     sharing: Sharing = Sharing.NONE
     replicas: int = 1
-    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
     driver_version: str = "570.133.20"
     cuda_version: int = 12080
 
@@ -85,6 +85,10 @@ class WorkloadSpec:
         busy_gpus: How many of a pod's devices do work; all of them by default.
         busy_replicas: How many of the replicas do work; all of them by default.
         age_s: How long ago it was created, in seconds.
+        works_s: Seconds after a pod's start at which it stops working for good: 0 never starts, inf never stops; by
+            default as the archetype draws it.
+        spins: Whether its GPUs report 100 % at idle power once it has stopped (a hung collective); by default as the
+            archetype draws it.
         recorded: Share of the history (newest part) in which its series carry its pod's labels, 0 to 1.
         node_selector: As in a pod's spec.
     """
@@ -100,9 +104,11 @@ class WorkloadSpec:
     busy_replicas: int | None = None
     resource: str = "nvidia.com/gpu"
     age_s: float = 3 * 86400.0
+    works_s: float | None = None
+    spins: bool | None = None
     recorded: float = 1.0
-    node_selector: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    node_selector: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

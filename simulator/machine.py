@@ -1,0 +1,283 @@
+"""The hardware of one node over all time: which pod's device keeps which GPU busy, and what the sensors show.
+
+Pure but for what is told to it: it knows no clock, no Kubernetes and no driver. Past and present come from the same
+timeline, so a history written today continues in what the driver shows next.
+"""
+
+import bisect
+import dataclasses
+import math
+import threading
+
+from simulator import archetypes, draws, physics
+from simulator.archetypes import PERIOD_S
+from simulator.cards import CARDS
+from simulator.courses import Actor
+from simulator.devices import DeviceId, devices
+from simulator.driver import Reading
+from simulator.physics import Load, Regime
+from simulator.schedule import Phase
+from simulator.spec import NodeSpec
+
+_AHEAD_S = 3600.0
+"""How far beyond the instant asked for a timeline is worked out."""
+_MASK = PERIOD_S - 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tenancy:
+    """A pod's device on a GPU.
+
+    Attributes:
+        weight: Share of the GPU's compute that the device is, 0 to 1.
+        memory_bytes: Memory the tenant can use.
+        end_s: When the pod left, in Unix seconds.
+    """
+
+    actor: Actor
+    device: DeviceId
+    weight: float
+    memory_bytes: int
+    end_s: float = math.inf
+
+    def cuts(self, t0_s: float, t1_s: float) -> list[float]:
+        """When, in [t0, t1), the tenant starts to do something else."""
+        begin, end = max(t0_s, self.actor.start_s), min(t1_s, self.end_s)
+        if begin >= end:
+            return []
+        starts = [start for start, _, _ in archetypes.schedule(self.actor).between(begin, end)]
+        return [*starts, *([self.end_s] if self.end_s < t1_s else [])]
+
+    def phase(self, t_s: float) -> Phase | None:
+        """What the tenant does at `t_s`; nothing before its start and after its end."""
+        if not self.actor.start_s <= t_s < self.end_s:
+            return None
+        return archetypes.schedule(self.actor).at(t_s)
+
+    def held_bytes(self, phase: Phase) -> int:
+        """Memory held in `phase`."""
+        context = physics.CONTEXT_BYTES if phase.context else 0
+        return min(self.memory_bytes, context + round(phase.memory * (self.memory_bytes - context)))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Segment:
+    """A stretch of time under one regime."""
+
+    start_s: float
+    regime: Regime
+    offset_s: int
+    memory_used: int
+    instances: tuple[int, ...]
+    energy_j: float
+    temperature_c: float
+
+    def energy_at(self, t_s: float) -> float:
+        regime, offset = self.regime, self.offset_s
+        return self.energy_j + regime.energy_j(t_s + offset) - regime.energy_j(self.start_s + offset)
+
+    def temperature_at(self, t_s: float) -> float:
+        return physics.approach(self.temperature_c, self.regime.temperature_c, t_s - self.start_s)
+
+
+@dataclasses.dataclass(slots=True)
+class Samples:
+    """Readings at equal steps, a list per sensor; `instances` has one of memory bytes for each MIG instance."""
+
+    utilization: list[int]
+    memory_utilization: list[int]
+    memory_used: list[int]
+    temperature_c: list[int]
+    memory_temperature_c: list[int]
+    power_w: list[float]
+    energy_j: list[float]
+    sm_clock_mhz: list[int]
+    mem_clock_mhz: list[int]
+    instances: list[list[int]]
+
+
+class Gpu:
+    """One physical GPU.
+
+    Args:
+        node: The node it sits in.
+        index: Its NVML index.
+        boot_s: When the driver was loaded (Unix seconds): energy counts from there.
+    """
+
+    def __init__(self, node: NodeSpec, index: int, *, boot_s: float) -> None:
+        self.card = CARDS[node.gpus[index].card]
+        self._card_name = node.gpus[index].card
+        self._instances = len(node.gpus[index].mig)
+        self._offset_s = draws.seeded(node.gpu_uuid(index)).randrange(PERIOD_S)
+        self._boot_s = boot_s
+        self._tenants: list[Tenancy] = []
+        self._forget()
+
+    def occupy(self, tenancy: Tenancy) -> None:
+        """A pod's device starts to use this GPU."""
+        self._tenants.append(tenancy)
+        self._forget()
+
+    def release(self, device: DeviceId, *, at_s: float) -> None:
+        """Whoever holds `device` leaves it at `at_s`."""
+        self._tenants = [
+            dataclasses.replace(tenant, end_s=max(at_s, tenant.actor.start_s))
+            if tenant.device == device and tenant.end_s == math.inf
+            else tenant
+            for tenant in self._tenants
+        ]
+        self._forget()
+
+    def reading(self, t_s: float) -> Reading:
+        """What the sensors show at `t_s`."""
+        segment = self._segment(t_s)
+        regime, second = segment.regime, (math.floor(t_s) + segment.offset_s) & _MASK
+        temperature_c = segment.temperature_at(t_s)
+        return Reading(
+            gpu_util_percent=regime.utilization[second],
+            memory_util_percent=regime.memory_utilization[second],
+            memory_used_bytes=segment.memory_used,
+            temperature_c=round(temperature_c),
+            memory_temperature_c=physics.memory_temperature_c(self.card, temperature_c),
+            power_w=regime.power_w[second],
+            energy_j=segment.energy_at(t_s),
+            sm_clock_mhz=regime.sm_clock_mhz,
+            mem_clock_mhz=regime.mem_clock_mhz,
+        )
+
+    def instance_memory(self, t_s: float) -> tuple[int, ...]:
+        """Memory used on each MIG instance at `t_s`, in bytes."""
+        return self._segment(t_s).instances
+
+    def samples(self, seconds: range) -> Samples:
+        """What the sensors showed at each of `seconds` (Unix time)."""
+        columns = Samples([], [], [], [], [], [], [], [], [], [[] for _ in range(self._instances)])
+        if seconds:
+            self._extend(seconds[-1])
+        done = 0
+        while done < len(seconds):
+            index = bisect.bisect_right(self._starts, seconds[done]) - 1
+            end_s = self._starts[index + 1] if index + 1 < len(self._starts) else math.inf
+            until = bisect.bisect_left(seconds, end_s)
+            self._collect(columns, self._segments[index], seconds[done:until])
+            done = until
+        return columns
+
+    def _collect(self, columns: Samples, segment: _Segment, seconds: range) -> None:
+        regime, offset, count = segment.regime, segment.offset_s, len(seconds)
+        noise = [(second + offset) & _MASK for second in seconds]
+        columns.utilization += [regime.utilization[index] for index in noise]
+        columns.memory_utilization += [regime.memory_utilization[index] for index in noise]
+        columns.power_w += [regime.power_w[index] for index in noise]
+        columns.memory_used += [segment.memory_used] * count
+        columns.sm_clock_mhz += [regime.sm_clock_mhz] * count
+        columns.mem_clock_mhz += [regime.mem_clock_mhz] * count
+        for column, held in zip(columns.instances, segment.instances, strict=True):
+            column.extend([held] * count)
+        base_j = segment.energy_j - regime.energy_j(segment.start_s + offset)
+        period_j, joules = regime.joules[-1], regime.joules
+        columns.energy_j += [
+            base_j + (second + offset) // PERIOD_S * period_j + joules[index]
+            for second, index in zip(seconds, noise, strict=True)
+        ]
+        warmth = [segment.temperature_at(second) for second in seconds]
+        columns.temperature_c += [round(value) for value in warmth]
+        columns.memory_temperature_c += [physics.memory_temperature_c(self.card, v) for v in warmth]
+
+    def _segment(self, t_s: float) -> _Segment:
+        self._extend(t_s)
+        return self._segments[bisect.bisect_right(self._starts, t_s) - 1]
+
+    def _forget(self) -> None:
+        self._segments: list[_Segment] = []
+        self._starts: list[float] = []
+        self._end_s = self._boot_s
+
+    def _extend(self, t_s: float) -> None:
+        if t_s < self._boot_s:
+            raise ValueError(f"the driver was loaded at {self._boot_s}, there is nothing to read at {t_s}")
+        while self._end_s <= t_s:
+            until_s = max(t_s, self._end_s) + _AHEAD_S
+            cuts = {self._end_s}.union(*(tenant.cuts(self._end_s, until_s) for tenant in self._tenants))
+            for cut in sorted(cuts):
+                segment = self._regime_from(cut)
+                self._segments.append(segment)
+                self._starts.append(cut)
+            self._end_s = until_s
+
+    def _regime_from(self, t_s: float) -> _Segment:
+        present = [(tenant, phase) for tenant in self._tenants if (phase := tenant.phase(t_s))]
+        active = [(tenant, phase) for tenant, phase in present if phase.utilization]
+        offsets = [archetypes.noise_offset(tenant.actor) for tenant, _ in active] or [self._offset_s]
+        loads = tuple(
+            Load(
+                phase.utilization, phase.spread, phase.spins, tenant.weight, (offset - offsets[0]) % PERIOD_S
+            )
+            for (tenant, phase), offset in zip(active, offsets, strict=False)
+        )
+        instances = [0] * self._instances
+        for tenant, phase in present:
+            if tenant.device.instance is not None:
+                instances[tenant.device.instance] += tenant.held_bytes(phase)
+        regime = physics.regime(self._card_name, loads, any(phase.context for _, phase in present))
+        last = self._segments[-1] if self._segments else None
+        return _Segment(
+            start_s=t_s,
+            regime=regime,
+            offset_s=offsets[0],
+            memory_used=sum(tenant.held_bytes(phase) for tenant, phase in present),
+            instances=tuple(instances),
+            energy_j=last.energy_at(t_s) if last else 0.0,
+            temperature_c=last.temperature_at(t_s) if last else regime.temperature_c,
+        )
+
+
+class Machine:
+    """All GPUs of a node. Safe to use from several threads.
+
+    Args:
+        node: The node.
+        boot_s: When its driver was loaded (Unix seconds).
+    """
+
+    def __init__(self, node: NodeSpec, *, boot_s: float) -> None:
+        self.node = node
+        self.boot_s = boot_s
+        self._gpus = [Gpu(node, index, boot_s=boot_s) for index in range(len(node.gpus))]
+        self._devices = {device.id: device for device in devices(node)}
+        self._lock = threading.Lock()
+
+    def occupy(self, device_id: str, actor: Actor) -> None:
+        """A pod's device `actor` uses `device_id` from its start on."""
+        device = self._devices[device_id]
+        gpu = self.node.gpus[device.gpu]
+        card = CARDS[gpu.card]
+        weight, memory_bytes = 1.0, card.memory_bytes - card.reserved_bytes
+        if device.instance is not None:
+            profile = card.mig_profiles[gpu.mig[device.instance]]
+            weight, memory_bytes = profile.multiprocessors / card.multiprocessors, profile.memory_bytes
+        tenancy = Tenancy(actor, device, weight=weight, memory_bytes=memory_bytes // device.shares)
+        with self._lock:
+            self._gpus[device.gpu].occupy(tenancy)
+
+    def release(self, device_id: str, *, at_s: float) -> None:
+        """The pod on `device_id` leaves it at `at_s`."""
+        device = self._devices[device_id]
+        with self._lock:
+            self._gpus[device.gpu].release(device, at_s=at_s)
+
+    def reading(self, gpu: int, t_s: float) -> Reading:
+        """What GPU `gpu` shows at `t_s`."""
+        with self._lock:
+            return self._gpus[gpu].reading(t_s)
+
+    def instance_memory(self, gpu: int, t_s: float) -> tuple[int, ...]:
+        """Memory used on each MIG instance of GPU `gpu` at `t_s`, in bytes."""
+        with self._lock:
+            return self._gpus[gpu].instance_memory(t_s)
+
+    def samples(self, gpu: int, seconds: range) -> Samples:
+        """What GPU `gpu` showed at each of `seconds`."""
+        with self._lock:
+            return self._gpus[gpu].samples(seconds)

@@ -1,0 +1,123 @@
+"""Child processes that never outlive their parent, however it ends.
+
+Each child leads a process group of its own (a Ctrl-C on the terminal reaches only the parent, which then ends its
+children in order) and is killed by the kernel when the thread that started it dies. Its output goes to a log file.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+POLL_S = 0.02
+_TAIL_LINES = 15
+
+# Between fork and exec only async-signal-safe calls are allowed, and Python's preexec_fn is not one of them in a
+# process with gRPC's threads. So the child asks for its parent-death signal (prctl 1) itself and then becomes the
+# program; the parent may have died before that, hence the look at getppid.
+_LAUNCHER = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
+    "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execvp(sys.argv[2], sys.argv[2:])"
+)
+
+
+class ProcessError(Exception):
+    """A child process did not start, or ended too early."""
+
+
+class Child:
+    """A running program.
+
+    Must be started from a thread that lives as long as the child should: the kernel kills the child with it.
+
+    Args:
+        name: For messages, and the log file's name.
+        command: Program and arguments.
+        log: File that receives its output.
+        env: Its whole environment; the parent's by default.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.name = name
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        launcher = (sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()))
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                (*launcher, *command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=None if env is None else dict(env),
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is its group's too."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def wait_until(self, is_ready: Callable[[], bool], *, timeout_s: float) -> None:
+        """Wait until `is_ready` holds.
+
+        Raises:
+            ProcessError: It ended, or was not ready in time; with the end of its log.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not is_ready():
+            if not self.is_running:
+                raise ProcessError(
+                    f"{self.name} ended at start with code {self._process.returncode}\n{self.tail()}"
+                )
+            if time.monotonic() > deadline:
+                raise ProcessError(f"{self.name} was not ready within {timeout_s:g} s\n{self.tail()}")
+            time.sleep(POLL_S)
+
+    def tail(self) -> str:
+        """The end of its log, indented, under the log's name."""
+        lines = self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+        return "\n".join([f"  end of {self.log}:", *(f"  | {line}" for line in lines)])
+
+    def stop(self, *, grace_s: float = 5.0) -> int:
+        """End it and all it has started: SIGTERM, then SIGKILL after `grace_s` seconds; its exit status."""
+        if self.is_running:
+            self._signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(grace_s)
+        self._signal(signal.SIGKILL)
+        return self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def __enter__(self) -> Self:
+        """Itself; it runs already."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self.stop()
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on; somebody else may take it before it is used."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

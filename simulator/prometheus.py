@@ -1,0 +1,225 @@
+"""A real Prometheus on this machine: scrapes the exporters as it would in a cluster, and takes a written history.
+
+Works with Prometheus 2.42 (Debian 12) and later. Knows nothing of GPUs.
+"""
+
+import contextlib
+import dataclasses
+import http.client
+import json
+import shutil
+import time
+import urllib.parse
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from simulator import remote_write
+from simulator.processes import Child, ProcessError, free_port
+from simulator.remote_write import Series
+
+JOB = "gpu-exporter"
+_ATTEMPTS = 3
+"""A free port can be taken between finding and using it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """An exporter to scrape.
+
+    Attributes:
+        address: As host:port.
+        labels: What service discovery would know of it: namespace, pod, container, node.
+    """
+
+    address: str
+    labels: Mapping[str, str]
+
+    def attach(self, labels: Mapping[str, str], *, honor_labels: bool) -> dict[str, str]:
+        """The labels of a series as Prometheus stores it: where both have one, one of them becomes exported_*."""
+        mine = {"job": JOB, "instance": self.address, **self.labels}
+        if honor_labels:
+            return {**mine, **labels}
+        moved = {(f"exported_{name}" if name in mine else name): value for name, value in labels.items()}
+        return {**moved, **mine}
+
+
+class Prometheus:
+    """A Prometheus process, alive between `start` and `stop`.
+
+    Args:
+        directory: For its configuration, data and log.
+        targets: What it scrapes.
+        scrape_interval_s: How often.
+        honor_labels: Whether a series' own labels win over the target's; a ServiceMonitor's default is that they
+            do not, so that a workload's pod arrives as exported_pod.
+        binary: Name or path of the program.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        targets: Sequence[Target] = (),
+        scrape_interval_s: int = 15,
+        honor_labels: bool = False,
+        binary: str = "prometheus",
+    ) -> None:
+        self.directory = directory
+        self.targets = tuple(targets)
+        self.scrape_interval_s = scrape_interval_s
+        self.honor_labels = honor_labels
+        self._binary = binary
+        self._child: Child | None = None
+        self._port = 0
+
+    @property
+    def url(self) -> str:
+        """Where its HTTP API is."""
+        return f"http://127.0.0.1:{self._port}"
+
+    def start(self, *, timeout_s: float = 30.0) -> None:
+        """Start it and wait until it answers.
+
+        Raises:
+            ProcessError: It is not installed, or does not come up.
+        """
+        program = shutil.which(self._binary)
+        if program is None:
+            raise ProcessError(
+                f"{self._binary} is not on the path; install it with: sudo apt-get install -y prometheus "
+                "(and stop the service that Debian starts: sudo systemctl disable --now prometheus)"
+            )
+        self._write_config()
+        for attempt in range(_ATTEMPTS):
+            self._child = self._launch(program)
+            try:
+                self._child.wait_until(self._is_ready, timeout_s=timeout_s)
+            except ProcessError:
+                taken = "address already in use" in self._child.tail()
+                self.stop()
+                if not taken or attempt == _ATTEMPTS - 1:
+                    raise
+            else:
+                return
+
+    def stop(self) -> None:
+        """End it; its data stay."""
+        if self._child is not None:
+            self._child.stop()
+            self._child = None
+
+    def __enter__(self) -> Self:
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self.stop()
+
+    def query(self, expression: str, *, at_s: float | None = None) -> list[dict[str, Any]]:
+        """The result of an instant query at `at_s` (Unix seconds; now by default)."""
+        query = {"query": expression} | ({} if at_s is None else {"time": f"{at_s:.3f}"})
+        path = f"/api/v1/query?{urllib.parse.urlencode(query)}"
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)) as connection:
+            connection.request("GET", path)
+            answer = json.loads(connection.getresponse().read())
+        if answer["status"] != "success":
+            raise ProcessError(f"asking {self.url} for {expression}: {answer.get('error')}")
+        return answer["data"]["result"]  # type: ignore[no-any-return]
+
+    def write(self, series: Iterable[Series]) -> int:
+        """Store `series` beside what is scraped; how many samples that were.
+
+        Raises:
+            ProcessError: Prometheus refused; with its reason.
+        """
+        total = 0
+
+        def counted() -> Iterable[Series]:
+            nonlocal total
+            for one in series:
+                total += len(one.seconds)
+                yield one
+
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)) as connection:
+            for body in remote_write.requests(counted()):
+                self._post(connection, body)
+        return total
+
+    def wait_for(self, expression: str, *, timeout_s: float = 30.0) -> list[dict[str, Any]]:
+        """The result of `expression` as soon as there is one.
+
+        Raises:
+            ProcessError: There is none within `timeout_s` seconds.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not (result := self.query(expression)):
+            if time.monotonic() > deadline:
+                raise ProcessError(f"{self.url} has no result for {expression} within {timeout_s:g} s")
+            time.sleep(0.1)
+        return result
+
+    def _post(self, connection: http.client.HTTPConnection, body: bytes) -> None:
+        headers = {
+            "Content-Type": "application/x-protobuf",
+            "Content-Encoding": "snappy",
+            "X-Prometheus-Remote-Write-Version": "0.1.0",
+        }
+        connection.request("POST", "/api/v1/write", body=body, headers=headers)
+        answer = connection.getresponse()
+        text = answer.read().decode(errors="replace").strip()
+        if answer.status >= http.HTTPStatus.BAD_REQUEST:
+            raise ProcessError(f"writing history to {self.url}: {answer.status} {text}")
+
+    def _write_config(self) -> None:
+        scrape = {
+            "job_name": JOB,
+            "honor_labels": self.honor_labels,
+            "static_configs": [
+                {"targets": [target.address], "labels": dict(target.labels)} for target in self.targets
+            ],
+        }
+        interval = f"{self.scrape_interval_s}s"
+        timeout = f"{min(10, self.scrape_interval_s)}s"
+        config = {
+            "global": {
+                "scrape_interval": interval,
+                "scrape_timeout": timeout,
+                "evaluation_interval": interval,
+            },
+            "scrape_configs": [scrape],
+            # What is written about the past is older than what has just been scraped.
+            "storage": {"tsdb": {"out_of_order_time_window": "30d"}},
+        }
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / "prometheus.yml").write_text(yaml.safe_dump(config, sort_keys=False))
+
+    def _launch(self, program: str) -> Child:
+        self._port = free_port()
+        flags = {
+            "config.file": self.directory / "prometheus.yml",
+            "storage.tsdb.path": self.directory / "data",
+            "storage.tsdb.retention.time": "40d",
+            "web.listen-address": f"127.0.0.1:{self._port}",
+            "log.level": "warn",
+        }
+        command = [program, *(f"--{name}={value}" for name, value in flags.items())]
+        command.append("--web.enable-remote-write-receiver")
+        return Child("prometheus", command, log=self.directory / "prometheus.log")
+
+    def _is_ready(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=2)
+        try:
+            connection.request("GET", "/-/ready")
+            return connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
