@@ -1,0 +1,207 @@
+"""The writer's side of a board: what the GPUs of one simulated node show to every program on that node.
+
+Readers see whole values only, from before or after a change, never a mixture; a writer that dies leaves its last
+values behind. There is one writer per board, of any number of threads.
+"""
+
+import dataclasses
+import pathlib
+import threading
+import types
+from collections.abc import Sequence
+from typing import Self
+
+from simulator.cards import CARDS, Card
+from simulator.driver import build, encoding, layout, placement
+from simulator.driver.boardfile import BoardFile
+from simulator.driver.records import Gpu, Instance, Process, ProcessKind, Reading
+from simulator.spec import NodeSpec
+
+__all__ = ["Board", "Process", "ProcessKind", "Reading"]
+
+_Fault = tuple[str, int]  # a function and a GPU, or layout.ANY_GPU
+
+
+class Board:
+    """The GPUs of a node, on a file that `simulator.driver.environment` shows to programs.
+
+    Creating one replaces the file as a whole: programs that hold an older one keep what it last said until they
+    initialise NVML anew, as with a driver that is loaded again.
+    """
+
+    def __init__(self, path: pathlib.Path, node: NodeSpec) -> None:
+        """Shows all GPUs of `node` idle.
+
+        Raises:
+            DriverError: The library cannot be built, or the file not be written.
+            ValueError: No board can show that node: an unknown card, too many GPUs, MIG that does not fit.
+        """
+        if len(node.gpus) > layout.MAX_GPUS:
+            raise ValueError(f"node {node.name}: {len(node.gpus)} GPUs; a board holds {layout.MAX_GPUS}")
+        self._node = node
+        self._lock = threading.Lock()
+        self._faults: dict[_Fault, layout.Fault] = {}
+        cards = [self._card(index) for index in range(len(node.gpus))]
+        self._gpus = [
+            Gpu(card, Reading.idle(card), self._instances(index, card, node.gpus[index].mig), generation=1)
+            for index, card in enumerate(cards)
+        ]
+        identities = [
+            encoding.identity(card, node.gpu_uuid(index), index) for index, card in enumerate(cards)
+        ]
+        self._file = BoardFile(path, encoding.header(node), identities)
+        for index, gpu in enumerate(self._gpus):
+            self._file.publish_state(index, encoding.state(gpu))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def set_gpu(self, index: int, reading: Reading) -> None:
+        """Shows what GPU `index` measures now.
+
+        Raises:
+            ValueError: No such GPU, or its card could not measure that.
+        """
+        with self._lock:
+            gpu = self._gpu(index)
+            problems = reading.problems(gpu.card)
+            if problems:
+                raise ValueError(f"{self._words(index)}: {'; '.join(problems)}")
+            self._show(index, dataclasses.replace(gpu, reading=reading))
+
+    def set_instance(self, index: int, instance: int, *, memory_used_bytes: int) -> None:
+        """Shows how much memory MIG instance `instance` (0-based) of GPU `index` uses.
+
+        Raises:
+            ValueError: No such instance, or it has less memory.
+        """
+        with self._lock:
+            gpu = self._gpu(index)
+            self._check_instance(index, instance)
+            before = gpu.instances[instance]
+            if not 0 <= memory_used_bytes <= before.profile.memory_bytes:
+                raise ValueError(
+                    f"{self._words(index)}, MIG instance {instance} ({before.profile.name}): memory_used_bytes is "
+                    f"{memory_used_bytes}, not within 0 and {before.profile.memory_bytes}"
+                )
+            after = dataclasses.replace(before, memory_used_bytes=memory_used_bytes)
+            instances = (*gpu.instances[:instance], after, *gpu.instances[instance + 1 :])
+            self._show(index, dataclasses.replace(gpu, instances=instances))
+
+    def set_processes(self, index: int, processes: Sequence[Process]) -> None:
+        """Shows which processes hold GPU `index`, in place of those shown before.
+
+        Raises:
+            ValueError: No such GPU or instance, or more processes than a board holds.
+        """
+        with self._lock:
+            self._gpu(index)
+            if len(processes) > layout.MAX_PROCESSES:
+                raise ValueError(
+                    f"{self._words(index)}: {len(processes)} processes; a board holds {layout.MAX_PROCESSES}"
+                )
+            for process in processes:
+                if process.instance is not None:
+                    self._check_instance(index, process.instance)
+            self._file.publish_processes(index, encoding.process_list(processes))
+
+    def set_mig(self, index: int, profiles: tuple[str, ...]) -> None:
+        """Cuts GPU `index` anew, or makes it whole with no profiles; ends its processes and voids old MIG handles.
+
+        Raises:
+            ValueError: No such GPU or profile, or they do not fit together.
+        """
+        with self._lock:
+            gpu = self._gpu(index)
+            instances = self._instances(index, gpu.card, profiles)
+            self._file.publish_processes(index, encoding.process_list(()))
+            self._show(index, dataclasses.replace(gpu, instances=instances, generation=gpu.generation + 1))
+
+    def fault(
+        self, function: str, *, gpu: int | None = None, code: int | None = None, hang: bool = False
+    ) -> None:
+        """Makes an NVML function fail from now on, in place of an earlier fault of the same function and GPU.
+
+        Args:
+            function: An NVML symbol as exported ("nvmlDeviceGetPowerUsage", "nvmlInitWithFlags"), or "*" for every
+                call about a GPU. pynvml's names differ for a few: its nvmlDeviceGetMemoryInfo(version=…) calls
+                nvmlDeviceGetMemoryInfo_v2.
+            gpu: On which GPU; on every one if None.
+            code: The nvmlReturn_t it returns; with `hang`, the one with which the call ends once it goes on.
+            hang: The calling thread is held until the fault is cleared.
+
+        Raises:
+            ValueError: No such function or GPU, neither `code` nor `hang`, or too many faults at once.
+        """
+        if function != "*" and not (function.startswith("nvml") and hasattr(build.load(), function)):
+            raise ValueError(f"the simulated driver has no function {function!r}")
+        if code is None and not hang:
+            raise ValueError(f"a fault of {function} needs a code to return, or hang=True")
+        with self._lock:
+            if gpu is not None:
+                self._gpu(gpu)
+            target = layout.ANY_GPU if gpu is None else gpu
+            fault = layout.Fault(function=function.encode(), gpu=target, code=code or 0, hang=int(hang))
+            faults = {**self._faults, (function, target): fault}
+            if len(faults) > layout.MAX_FAULTS:
+                raise ValueError(f"node {self._node.name}: a board holds {layout.MAX_FAULTS} faults at once")
+            self._show_faults(faults)
+
+    def clear_faults(self) -> None:
+        """Ends all faults; calls that hang go on."""
+        with self._lock:
+            self._show_faults({})
+
+    def close(self) -> None:
+        """Ends all faults, so that no program stays held, and lets go; programs keep seeing the last values."""
+        with self._lock:
+            if not self._file.closed:
+                self._show_faults({})
+                self._file.close()
+
+    def _card(self, index: int) -> Card:
+        card = CARDS.get(self._node.gpus[index].card)
+        if card is None:
+            raise ValueError(
+                f"{self._words(index)}: unknown card {self._node.gpus[index].card!r}; known: {', '.join(CARDS)}"
+            )
+        return card
+
+    def _instances(self, index: int, card: Card, profiles: Sequence[str]) -> tuple[Instance, ...]:
+        try:
+            placed = placement.place(card, profiles)
+        except ValueError as error:
+            raise ValueError(f"{self._words(index)}: {error}") from error
+        return tuple(
+            Instance(self._node.mig_uuid(index, instance), profile, gpu_instance_id)
+            for instance, (profile, gpu_instance_id) in enumerate(placed)
+        )
+
+    def _gpu(self, index: int) -> Gpu:
+        if not 0 <= index < len(self._gpus):
+            raise ValueError(f"node {self._node.name} has no GPU {index}; it has {len(self._gpus)}")
+        return self._gpus[index]
+
+    def _check_instance(self, index: int, instance: int) -> None:
+        count = len(self._gpus[index].instances)
+        if not 0 <= instance < count:
+            raise ValueError(f"{self._words(index)} has no MIG instance {instance}; it has {count}")
+
+    def _show(self, index: int, gpu: Gpu) -> None:
+        self._file.publish_state(index, encoding.state(gpu))
+        self._gpus[index] = gpu
+
+    def _show_faults(self, faults: dict[_Fault, layout.Fault]) -> None:
+        self._file.publish_faults(encoding.fault_list(faults.values()))
+        self._faults = faults
+
+    def _words(self, index: int) -> str:
+        return f"node {self._node.name}, GPU {index}"

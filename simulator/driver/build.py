@@ -1,0 +1,153 @@
+"""Builds the simulated libnvidia-ml once per version of its sources, and says how a program finds it.
+
+The library lies in the user's cache, not in the checkout: programs find it by LD_LIBRARY_PATH and nothing else.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+LIBRARY = "libnvidia-ml.so.1"
+BOARD_VARIABLE = "SIMULATOR_NVML_BOARD"
+
+_SOURCES = pathlib.Path(__file__).with_name("native")
+_COMPILERS = ("cc", "gcc", "clang")
+_FLAGS = (
+    "-std=gnu11",
+    "-O2",
+    "-fPIC",
+    "-shared",
+    "-pthread",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+)
+
+
+class DriverError(Exception):
+    """The simulated driver cannot be built or used; the message says why and what to do."""
+
+
+def environment(board: pathlib.Path) -> dict[str, str]:
+    """What an unmodified program needs in its environment to meet the simulated driver.
+
+    Args:
+        board: The file of the node that the program is to see; it need not exist yet.
+
+    Returns:
+        LD_LIBRARY_PATH and the board's variable. Joining it with an inherited LD_LIBRARY_PATH is the caller's matter.
+
+    Raises:
+        DriverError: The library is not built yet and cannot be.
+    """
+    return {"LD_LIBRARY_PATH": str(library_path().parent), BOARD_VARIABLE: str(board.absolute())}
+
+
+@functools.cache
+def library_path() -> pathlib.Path:
+    """The built library; built now if it is not.
+
+    Raises:
+        DriverError: No compiler, no room for the result, or the compiler refuses.
+    """
+    compiler = _compiler()
+    directory = _cache_root() / _build_key(compiler)
+    library = directory / LIBRARY
+    if not library.exists():
+        _build(compiler, directory)
+    return library
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """The library in this process, for those who write boards.
+
+    It carries no DT_SONAME, so that a later `dlopen("libnvidia-ml.so.1")` in this process, by pynvml say, does not
+    take it for the real one.
+    """
+    library = ctypes.CDLL(str(library_path()))
+    library.simulator_publish.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_size_t]
+    library.simulator_publish.restype = None
+    return library
+
+
+def layout_version() -> int:
+    """The fingerprint of the board's layout, which readers and writers must share."""
+    return int.from_bytes(hashlib.sha256((_SOURCES / "board.h").read_bytes()).digest()[:8], "big")
+
+
+def _compiler() -> str:
+    for name in _COMPILERS:
+        path = shutil.which(name)
+        if path is not None:
+            return path
+    names = f"{', '.join(_COMPILERS[:-1])} or {_COMPILERS[-1]}"
+    raise DriverError(
+        f"building the simulated NVIDIA driver: no C compiler ({names}) on the path; "
+        "run: sudo apt-get install -y gcc libc6-dev"
+    )
+
+
+def _cache_root() -> pathlib.Path:
+    inherited = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification has relative paths ignored.
+    base = pathlib.Path(inherited) if os.path.isabs(inherited) else pathlib.Path.home() / ".cache"  # noqa: PTH117
+    return base / "gpu-rightsizer" / "simulated-driver"
+
+
+def _build_key(compiler: str) -> str:
+    """Whatever decides what comes out, as a name."""
+    version = _run([compiler, "--version"])
+    digest = hashlib.sha256("\0".join([compiler, version, *_FLAGS]).encode())
+    for source in sorted(_SOURCES.iterdir()):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _build(compiler: str, directory: pathlib.Path) -> None:
+    """Compiles beside `directory` and moves the result there whole; whoever comes second yields."""
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        work = pathlib.Path(tempfile.mkdtemp(prefix=".building-", dir=directory.parent))
+    except OSError as error:
+        raise DriverError(
+            f"building the simulated NVIDIA driver: cannot write to {directory.parent}: {error.strerror}; "
+            "set XDG_CACHE_HOME to a writable directory"
+        ) from error
+    try:
+        compile_library(compiler, work / LIBRARY)
+        work.rename(directory)
+    except OSError as error:
+        if not (directory / LIBRARY).exists():
+            raise DriverError(
+                f"building the simulated NVIDIA driver: cannot move it to {directory}: {error.strerror}"
+            ) from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def compile_library(compiler: str, target: pathlib.Path, *extra_flags: str) -> None:
+    """Compiles the sources into `target`.
+
+    Raises:
+        DriverError: The compiler refuses; its words are part of the message.
+    """
+    sources = [str(path) for path in sorted(_SOURCES.glob("*.c"))]
+    version = f"-DLAYOUT_VERSION=UINT64_C({layout_version()})"
+    _run([compiler, *_FLAGS, *extra_flags, version, "-o", str(target), *sources])
+
+
+def _run(command: list[str]) -> str:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise DriverError(
+            f"building the simulated NVIDIA driver: {' '.join(command[:2])} … failed with exit code "
+            f"{result.returncode}:\n{result.stderr.strip()}"
+        )
+    return result.stdout

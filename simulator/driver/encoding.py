@@ -1,0 +1,113 @@
+"""From records to the structures that a board's file holds. Pure."""
+
+import uuid
+from collections.abc import Collection, Sequence
+
+from simulator.cards import Card
+from simulator.driver import build, layout
+from simulator.driver.records import Gpu, Instance, Process
+from simulator.spec import NodeSpec
+
+# Of an HGX board, then their neighbours: what matters is that no two GPUs of a node share one.
+_PCI_BUSES = bytes.fromhex("1b 43 52 61 9d c3 d1 df 1c 44 53 62 9e c4 d2 e0")
+_SERIAL_DIGITS = 13
+
+
+def header(node: NodeSpec) -> layout.Header:
+    """What all GPUs of a node share."""
+    return layout.Header(
+        magic=layout.MAGIC,
+        layout_version=build.layout_version(),
+        gpu_count=len(node.gpus),
+        cuda_version=node.cuda_version,
+        driver_version=node.driver_version.encode(),
+    )
+
+
+def identity(card: Card, gpu_uuid: str, index: int) -> layout.Identity:
+    """What never changes of the GPU at `index`."""
+    major, minor = card.compute_capability
+    return layout.Identity(
+        name=card.name.encode(),
+        uuid=gpu_uuid.encode(),
+        serial=_serial(gpu_uuid).encode(),
+        vbios=card.vbios.encode(),
+        memory_bytes=card.memory_bytes,
+        reserved_bytes=card.reserved_bytes,
+        architecture=card.architecture,
+        compute_major=major,
+        compute_minor=minor,
+        pci_bus=_PCI_BUSES[index],
+        pci_device_id=card.pci_device_id,
+        pci_subsystem_id=card.pci_subsystem_id,
+        min_power_mw=_milli(card.min_power_w),
+        max_power_mw=_milli(card.max_power_w),
+        max_sm_clock_mhz=card.max_sm_clock_mhz,
+        max_mem_clock_mhz=card.max_mem_clock_mhz,
+        memory_temperature=card.memory_temperature,
+        mig_capable=bool(card.mig_profiles),
+    )
+
+
+def state(gpu: Gpu) -> layout.State:
+    """What a GPU shows now."""
+    reading = gpu.reading
+    return layout.State(
+        memory_used_bytes=reading.memory_used_bytes,
+        energy_mj=_milli(reading.energy_j),
+        gpu_util_percent=reading.gpu_util_percent,
+        memory_util_percent=reading.memory_util_percent,
+        power_mw=_milli(reading.power_w),
+        sm_clock_mhz=reading.sm_clock_mhz,
+        mem_clock_mhz=reading.mem_clock_mhz,
+        temperature_c=reading.temperature_c,
+        memory_temperature_c=reading.memory_temperature_c,
+        mig_generation=gpu.generation,
+        mig_count=len(gpu.instances),
+        mig=(layout.Instance * layout.MAX_INSTANCES)(*map(_instance, gpu.instances)),
+    )
+
+
+def process_list(processes: Sequence[Process]) -> layout.ProcessList:
+    """The processes on a GPU."""
+    rows = [
+        layout.GpuProcess(
+            memory_used_bytes=process.memory_used_bytes,
+            pid=process.pid,
+            kind=process.kind.value,
+            instance=layout.WHOLE_GPU if process.instance is None else process.instance,
+        )
+        for process in processes
+    ]
+    return layout.ProcessList(count=len(rows), process=(layout.GpuProcess * layout.MAX_PROCESSES)(*rows))
+
+
+def fault_list(faults: Collection[layout.Fault]) -> layout.FaultList:
+    """What fails on a node; the first that applies to a call counts."""
+    return layout.FaultList(count=len(faults), fault=(layout.Fault * layout.MAX_FAULTS)(*faults))
+
+
+def _instance(instance: Instance) -> layout.Instance:
+    profile = instance.profile
+    return layout.Instance(
+        uuid=instance.uuid.encode(),
+        profile=profile.name.encode(),
+        memory_bytes=profile.memory_bytes,
+        memory_used_bytes=instance.memory_used_bytes,
+        gpu_instance_id=instance.gpu_instance_id,
+        slices=profile.slices,
+        multiprocessors=profile.multiprocessors,
+        copy_engines=profile.copy_engines,
+        decoders=profile.decoders,
+        jpegs=profile.jpegs,
+        ofas=profile.ofas,
+    )
+
+
+def _serial(gpu_uuid: str) -> str:
+    number = uuid.UUID(gpu_uuid.removeprefix("GPU-")).int % 10**_SERIAL_DIGITS
+    return f"{number:0{_SERIAL_DIGITS}}"
+
+
+def _milli(amount: float) -> int:
+    return round(amount * 1000)

@@ -1,0 +1,168 @@
+"""The board's structures as ctypes, member for member what native/board.h declares.
+
+`native/board.h` is the original; a test compares offsets and sizes with what the compiler made of it.
+"""
+
+import ctypes
+from ctypes import c_char, c_int32, c_uint32, c_uint64
+
+MAX_GPUS = 16
+MAX_INSTANCES = 7
+MAX_PROCESSES = 256
+MAX_FAULTS = 32
+ANY_GPU = -1
+WHOLE_GPU = -1
+MAGIC = int.from_bytes(b"NVMLSIM1", "little")
+
+
+class Header(ctypes.Structure):
+    """`struct board_header`."""
+
+    _fields_ = (
+        ("magic", c_uint64),
+        ("layout_version", c_uint64),
+        ("gpu_count", c_uint32),
+        ("cuda_version", c_uint32),
+        ("driver_version", c_char * 80),
+    )
+
+
+class Identity(ctypes.Structure):
+    """`struct gpu_identity`."""
+
+    _fields_ = (
+        ("name", c_char * 64),
+        ("uuid", c_char * 48),
+        ("serial", c_char * 32),
+        ("vbios", c_char * 32),
+        ("memory_bytes", c_uint64),
+        ("reserved_bytes", c_uint64),
+        ("architecture", c_uint32),
+        ("compute_major", c_uint32),
+        ("compute_minor", c_uint32),
+        ("pci_bus", c_uint32),
+        ("pci_device_id", c_uint32),
+        ("pci_subsystem_id", c_uint32),
+        ("min_power_mw", c_uint32),
+        ("max_power_mw", c_uint32),
+        ("max_sm_clock_mhz", c_uint32),
+        ("max_mem_clock_mhz", c_uint32),
+        ("memory_temperature", c_uint32),
+        ("mig_capable", c_uint32),
+    )
+
+
+class Instance(ctypes.Structure):
+    """`struct mig_instance`."""
+
+    _fields_ = (
+        ("uuid", c_char * 48),
+        ("profile", c_char * 16),
+        ("memory_bytes", c_uint64),
+        ("memory_used_bytes", c_uint64),
+        ("gpu_instance_id", c_uint32),
+        ("slices", c_uint32),
+        ("multiprocessors", c_uint32),
+        ("copy_engines", c_uint32),
+        ("decoders", c_uint32),
+        ("jpegs", c_uint32),
+        ("ofas", c_uint32),
+        ("unused", c_uint32),
+    )
+
+
+class State(ctypes.Structure):
+    """`struct gpu_state`."""
+
+    _fields_ = (
+        ("memory_used_bytes", c_uint64),
+        ("energy_mj", c_uint64),
+        ("gpu_util_percent", c_uint32),
+        ("memory_util_percent", c_uint32),
+        ("power_mw", c_uint32),
+        ("sm_clock_mhz", c_uint32),
+        ("mem_clock_mhz", c_uint32),
+        ("temperature_c", c_int32),
+        ("memory_temperature_c", c_int32),
+        ("mig_generation", c_uint32),
+        ("mig_count", c_uint64),
+        ("mig", Instance * MAX_INSTANCES),
+    )
+
+
+class GpuProcess(ctypes.Structure):
+    """`struct gpu_process`."""
+
+    _fields_ = (
+        ("memory_used_bytes", c_uint64),
+        ("pid", c_uint32),
+        ("kind", c_uint32),
+        ("instance", c_int32),
+        ("unused", c_uint32),
+    )
+
+
+class ProcessList(ctypes.Structure):
+    """`struct process_list`."""
+
+    _fields_ = (("count", c_uint64), ("process", GpuProcess * MAX_PROCESSES))
+
+
+class Fault(ctypes.Structure):
+    """`struct fault`."""
+
+    _fields_ = (("function", c_char * 56), ("gpu", c_int32), ("code", c_int32), ("hang", c_uint64))
+
+
+class FaultList(ctypes.Structure):
+    """`struct fault_list`."""
+
+    _fields_ = (("count", c_uint64), ("fault", Fault * MAX_FAULTS))
+
+
+class FaultCell(ctypes.Structure):
+    """`CELL(struct fault_list)`."""
+
+    _fields_ = (("sequence", c_uint64), ("copy", FaultList * 2))
+
+
+class StateCell(ctypes.Structure):
+    """`CELL(struct gpu_state)`."""
+
+    _fields_ = (("sequence", c_uint64), ("copy", State * 2))
+
+
+class ProcessCell(ctypes.Structure):
+    """`CELL(struct process_list)`."""
+
+    _fields_ = (("sequence", c_uint64), ("copy", ProcessList * 2))
+
+
+class GpuCells(ctypes.Structure):
+    """An element of `board.gpu`."""
+
+    _fields_ = (("state", StateCell), ("processes", ProcessCell))
+
+
+class Layout(ctypes.Structure):
+    """`struct board`, the whole file."""
+
+    _fields_ = (
+        ("header", Header),
+        ("identity", Identity * MAX_GPUS),
+        ("faults", FaultCell),
+        ("gpu", GpuCells * MAX_GPUS),
+    )
+
+
+STRUCTURES = {
+    "board_header": Header,
+    "gpu_identity": Identity,
+    "mig_instance": Instance,
+    "gpu_state": State,
+    "gpu_process": GpuProcess,
+    "process_list": ProcessList,
+    "fault": Fault,
+    "fault_list": FaultList,
+    "board": Layout,
+}

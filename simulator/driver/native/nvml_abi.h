@@ -1,0 +1,130 @@
+/*
+ * The part of NVML's binary interface that this library plays, in our own declarations: names, values and layouts
+ * as NVIDIA documents them (NVML API Reference Guide), checked against the marshalling of nvidia-ml-py in the tests.
+ */
+#ifndef NVML_ABI_H
+#define NVML_ABI_H
+
+#include <stdint.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* A handle is a number in a pointer's clothes (see session.c); nobody ever dereferences it. */
+typedef struct nvml_device *nvmlDevice_t;
+
+typedef enum {
+    NVML_SUCCESS = 0,
+    NVML_ERROR_UNINITIALIZED = 1,
+    NVML_ERROR_INVALID_ARGUMENT = 2,
+    NVML_ERROR_NOT_SUPPORTED = 3,
+    NVML_ERROR_NOT_FOUND = 6,
+    NVML_ERROR_INSUFFICIENT_SIZE = 7,
+    NVML_ERROR_DRIVER_NOT_LOADED = 9,
+    NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18,
+    NVML_ERROR_MEMORY = 20,
+    NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
+    NVML_ERROR_UNKNOWN = 999,
+} nvmlReturn_t;
+
+enum { NVML_ARCH_TURING = 6, NVML_ARCH_AMPERE = 7, NVML_ARCH_ADA = 8, NVML_ARCH_HOPPER = 9 };
+enum { NVML_BRAND_NVIDIA = 14 };
+enum { NVML_TEMPERATURE_GPU = 0, NVML_TEMPERATURE_SENSORS = 1 };
+enum { NVML_CLOCK_GRAPHICS = 0, NVML_CLOCK_SM = 1, NVML_CLOCK_MEM = 2, NVML_CLOCK_VIDEO = 3 };
+enum { NVML_PSTATE_0 = 0, NVML_PSTATE_8 = 8 };
+enum { NVML_VALUE_UNSIGNED_INT = 1, NVML_VALUE_UNSIGNED_LONG_LONG = 3 };
+enum {
+    NVML_FI_MEMORY_TEMP = 82,
+    NVML_FI_TOTAL_ENERGY_CONSUMPTION = 83,
+    NVML_FI_POWER_AVERAGE = 185,
+    NVML_FI_POWER_INSTANT = 186,
+    NVML_FI_POWER_MIN_LIMIT = 187,
+    NVML_FI_POWER_MAX_LIMIT = 188,
+    NVML_FI_POWER_DEFAULT_LIMIT = 189,
+    NVML_FI_POWER_CURRENT_LIMIT = 190,
+};
+#define NVML_NO_INSTANCE 0xFFFFFFFFu /* the instance ids of a process on a GPU without MIG */
+
+typedef struct {
+    unsigned int gpu;
+    unsigned int memory;
+} nvmlUtilization_t;
+
+typedef struct {
+    unsigned long long total;
+    unsigned long long free;
+    unsigned long long used;
+} nvmlMemory_t;
+
+typedef struct {
+    unsigned int version;
+    unsigned long long total;
+    unsigned long long reserved;
+    unsigned long long free;
+    unsigned long long used;
+} nvmlMemory_v2_t;
+
+typedef struct {
+    unsigned int version;
+    unsigned int sensorType;
+    int temperature;
+} nvmlTemperature_v1_t;
+
+typedef struct {
+    char busIdLegacy[16];
+    unsigned int domain;
+    unsigned int bus;
+    unsigned int device;
+    unsigned int pciDeviceId;
+    unsigned int pciSubSystemId;
+    char busId[32];
+} nvmlPciInfo_t;
+
+typedef union {
+    double dVal;
+    unsigned int uiVal;
+    unsigned long ulVal;
+    unsigned long long ullVal;
+    signed long long sllVal;
+    int siVal;
+    unsigned short usVal;
+} nvmlValue_t;
+
+typedef struct {
+    unsigned int fieldId;
+    unsigned int scopeId;
+    long long timestamp;
+    long long latencyUsec;
+    unsigned int valueType;
+    nvmlReturn_t nvmlReturn;
+    nvmlValue_t value;
+} nvmlFieldValue_t;
+
+typedef struct {
+    unsigned int multiprocessorCount;
+    unsigned int sharedCopyEngineCount;
+    unsigned int sharedDecoderCount;
+    unsigned int sharedEncoderCount;
+    unsigned int sharedJpegCount;
+    unsigned int sharedOfaCount;
+    unsigned int gpuInstanceSliceCount;
+    unsigned int computeInstanceSliceCount;
+    unsigned long long memorySizeMB;
+} nvmlDeviceAttributes_t;
+
+typedef struct {
+    unsigned int pid;
+    unsigned long long usedGpuMemory;
+    unsigned int gpuInstanceId;
+    unsigned int computeInstanceId;
+} nvmlProcessInfo_t;
+
+typedef struct {
+    unsigned int version;
+    unsigned int isSupportedDevice;
+} nvmlGpmSupport_t;
+
+/* A versioned structure says which it is by its size and a number; callers must pass exactly this. */
+#define NVML_VERSION_OF(type, number) ((unsigned int)(sizeof(type) | ((unsigned int)(number) << 24)))
+#define NVML_GPM_SUPPORT_VERSION 1u
+
+#endif

@@ -1,0 +1,199 @@
+/* What a device measures. Power, temperature and clocks are the card's: a MIG instance has none of its own. */
+#include <time.h>
+
+#include "session.h"
+
+EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t *rates) {
+    ENTER_DEVICE(handle, GPU_ONLY, rates != NULL);
+    if (device.state.mig_count != 0) {
+        return NVML_ERROR_NOT_SUPPORTED; /* documented: not available on a GPU with MIG enabled */
+    }
+    rates->gpu = device.state.gpu_util_percent;
+    rates->memory = device.state.memory_util_percent;
+    return NVML_SUCCESS;
+}
+
+/* As of the second version of the call: total = free + used + reserved. A MIG instance reserves nothing. */
+static nvmlMemory_v2_t memory_of(const struct device *device) {
+    bool whole = device->mig == NULL;
+    nvmlMemory_v2_t memory = {
+        .total = whole ? device->identity.memory_bytes : device->mig->memory_bytes,
+        .reserved = whole ? device->identity.reserved_bytes : 0,
+        .used = whole ? device->state.memory_used_bytes : device->mig->memory_used_bytes,
+    };
+    memory.free = memory.total - memory.reserved - memory.used;
+    return memory;
+}
+
+/* The first version knows no reserved memory: it counts as used. */
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *memory) {
+    ENTER_DEVICE(handle, ANY_DEVICE, memory != NULL);
+    nvmlMemory_v2_t now = memory_of(&device);
+    *memory = (nvmlMemory_t){.total = now.total, .free = now.free, .used = now.used + now.reserved};
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *memory) {
+    ENTER_DEVICE(handle, ANY_DEVICE, memory != NULL);
+    if (memory->version != NVML_VERSION_OF(nvmlMemory_v2_t, 2)) {
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    }
+    unsigned int version = memory->version;
+    *memory = memory_of(&device);
+    memory->version = version;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t handle, unsigned int sensor, unsigned int *celsius) {
+    ENTER_DEVICE(handle, GPU_ONLY, celsius != NULL && sensor < NVML_TEMPERATURE_SENSORS);
+    *celsius = (unsigned int)device.state.temperature_c;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t handle, nvmlTemperature_v1_t *temperature) {
+    ENTER_DEVICE(handle, GPU_ONLY, temperature != NULL);
+    if (temperature->version != NVML_VERSION_OF(nvmlTemperature_v1_t, 1)) {
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    }
+    if (temperature->sensorType >= NVML_TEMPERATURE_SENSORS) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    temperature->temperature = device.state.temperature_c;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t handle, unsigned int *milliwatts) {
+    ENTER_DEVICE(handle, GPU_ONLY, milliwatts != NULL);
+    *milliwatts = device.state.power_mw;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t handle, unsigned long long *millijoules) {
+    ENTER_DEVICE(handle, GPU_ONLY, millijoules != NULL);
+    *millijoules = device.state.energy_mj;
+    return NVML_SUCCESS;
+}
+
+/* Nobody has lowered the limit of a simulated card: set, enforced and highest limit are one. */
+EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t handle, unsigned int *milliwatts) {
+    ENTER_DEVICE(handle, GPU_ONLY, milliwatts != NULL);
+    *milliwatts = device.identity.max_power_mw;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementDefaultLimit(nvmlDevice_t handle, unsigned int *milliwatts) {
+    ENTER_DEVICE(handle, GPU_ONLY, milliwatts != NULL);
+    *milliwatts = device.identity.max_power_mw;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t handle, unsigned int *milliwatts) {
+    ENTER_DEVICE(handle, GPU_ONLY, milliwatts != NULL);
+    *milliwatts = device.identity.max_power_mw;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t handle, unsigned int *lowest,
+                                                                 unsigned int *highest) {
+    ENTER_DEVICE(handle, GPU_ONLY, lowest != NULL && highest != NULL);
+    *lowest = device.identity.min_power_mw;
+    *highest = device.identity.max_power_mw;
+    return NVML_SUCCESS;
+}
+
+/* The graphics clock runs with the SMs'. The video clock is not simulated. */
+static nvmlReturn_t clock_of(unsigned int type, unsigned int sm_mhz, unsigned int mem_mhz, unsigned int *mhz) {
+    switch (type) {
+    case NVML_CLOCK_GRAPHICS:
+    case NVML_CLOCK_SM:
+        *mhz = sm_mhz;
+        return NVML_SUCCESS;
+    case NVML_CLOCK_MEM:
+        *mhz = mem_mhz;
+        return NVML_SUCCESS;
+    case NVML_CLOCK_VIDEO:
+        return NVML_ERROR_NOT_SUPPORTED;
+    default:
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t handle, unsigned int type, unsigned int *mhz) {
+    ENTER_DEVICE(handle, GPU_ONLY, mhz != NULL);
+    return clock_of(type, device.state.sm_clock_mhz, device.state.mem_clock_mhz, mhz);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t handle, unsigned int type, unsigned int *mhz) {
+    ENTER_DEVICE(handle, GPU_ONLY, mhz != NULL);
+    return clock_of(type, device.identity.max_sm_clock_mhz, device.identity.max_mem_clock_mhz, mhz);
+}
+
+/* Cards that lower their memory clock when idle (GDDR) do so in P8; HBM cards stay in P0. */
+EXPORT nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t handle, unsigned int *state) {
+    ENTER_DEVICE(handle, GPU_ONLY, state != NULL);
+    *state = device.state.mem_clock_mhz < device.identity.max_mem_clock_mhz ? NVML_PSTATE_8 : NVML_PSTATE_0;
+    return NVML_SUCCESS;
+}
+
+/* The counters of GPM are not simulated: no card says that it has them. */
+EXPORT nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t handle, nvmlGpmSupport_t *support) {
+    ENTER_DEVICE(handle, ANY_DEVICE, support != NULL);
+    if (support->version != NVML_GPM_SUPPORT_VERSION) {
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    }
+    support->isSupportedDevice = 0;
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t put_uint(nvmlFieldValue_t *field, unsigned int number) {
+    field->valueType = NVML_VALUE_UNSIGNED_INT;
+    field->value.uiVal = number;
+    return NVML_SUCCESS;
+}
+
+/* Averaged power came with Ampere; GA100 (compute capability 8.0) has only the instantaneous one. */
+static bool averages_power(const struct gpu_identity *identity) {
+    bool ga100 = identity->compute_major == 8 && identity->compute_minor == 0;
+    return identity->architecture >= NVML_ARCH_AMPERE && !ga100;
+}
+
+static nvmlReturn_t read_field(const struct device *device, nvmlFieldValue_t *field) {
+    const struct gpu_identity *identity = &device->identity;
+    if (device->mig != NULL || field->scopeId != 0) {
+        return NVML_ERROR_NOT_SUPPORTED; /* other scopes are power domains and links that no simulated card has */
+    }
+    switch (field->fieldId) {
+    case NVML_FI_MEMORY_TEMP:
+        return identity->memory_temperature ? put_uint(field, (unsigned int)device->state.memory_temperature_c)
+                                            : NVML_ERROR_NOT_SUPPORTED;
+    case NVML_FI_TOTAL_ENERGY_CONSUMPTION:
+        field->valueType = NVML_VALUE_UNSIGNED_LONG_LONG;
+        field->value.ullVal = device->state.energy_mj;
+        return NVML_SUCCESS;
+    case NVML_FI_POWER_AVERAGE:
+        return averages_power(identity) ? put_uint(field, device->state.power_mw) : NVML_ERROR_NOT_SUPPORTED;
+    case NVML_FI_POWER_INSTANT:
+        return put_uint(field, device->state.power_mw);
+    case NVML_FI_POWER_MIN_LIMIT:
+        return put_uint(field, identity->min_power_mw);
+    case NVML_FI_POWER_MAX_LIMIT:
+    case NVML_FI_POWER_DEFAULT_LIMIT:
+    case NVML_FI_POWER_CURRENT_LIMIT:
+        return put_uint(field, identity->max_power_mw);
+    default:
+        return NVML_ERROR_NOT_SUPPORTED;
+    }
+}
+
+/* Succeeds as a whole; each entry carries its own result. */
+EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t handle, int count, nvmlFieldValue_t *values) {
+    ENTER_DEVICE(handle, ANY_DEVICE, values != NULL && count > 0);
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    for (int i = 0; i < count; i++) {
+        values[i].timestamp = (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+        values[i].latencyUsec = 0;
+        values[i].nvmlReturn = read_field(&device, &values[i]);
+    }
+    return NVML_SUCCESS;
+}
