@@ -2,3 +2,5 @@
 
 Data flows one way: cli > server > exposition | sampler > collectors | pods > nvml > settings | model | errors.
 """
+
+__version__ = "0.1.0"

@@ -1,0 +1,27 @@
+"""All collectors and, through their rows, all metrics: derived from the files of `collectors`, never listed twice.
+
+Must not know how anything is read or written.
+"""
+
+import functools
+import importlib
+import pkgutil
+
+import exporter.collectors
+from exporter.collectors import Collector
+from exporter.model import Metric
+
+
+@functools.cache
+def collectors() -> dict[str, Collector]:
+    """Every collector by its name, which is its file's, in alphabetical order."""
+    package = exporter.collectors
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+    return {
+        name: Collector(name, importlib.import_module(f"{package.__name__}.{name}").ROWS) for name in names
+    }
+
+
+def metrics() -> tuple[Metric, ...]:
+    """Every metric of a device, in the order in which it is exposed."""
+    return tuple(row.metric for collector in collectors().values() for row in collector.rows)

@@ -1,0 +1,155 @@
+"""The composition root: reads argv and the environment, wires the parts, starts and stops them, does nothing else."""
+
+import argparse
+import difflib
+import logging
+import os
+import platform
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from exporter import __version__, catalog, logs
+from exporter.errors import ExporterError, UsageError
+from exporter.exposition import Build
+from exporter.nvml.session import Session
+from exporter.pods.podresources import Kubelet
+from exporter.sampler import Plan, Sampler
+from exporter.server import Server, Site
+from exporter.settings import Settings, flag, resolve, table
+
+_LOG = logging.getLogger(__name__)
+_JOIN_S = 1.0  # at shutdown; a thread in a hung driver call is left behind
+_WIDTH = 80
+
+_EXAMPLES = """\
+examples:
+  gpu-exporter                                 serve on port 9400
+  gpu-exporter --once                          print all metrics now, and exit
+  gpu-exporter --once --collectors power,memory
+  gpu-exporter --listen 127.0.0.1:9401 --interval 2s
+  GPU_EXPORTER_LOG_FORMAT=json gpu-exporter    each flag has such a variable
+
+A flag wins over its variable. Variables of dcgm-exporter are understood where
+they mean the same: {dcgm}.
+
+exit codes: 0 ended when told to; 1 failed; 2 wrong flags or variables"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong in one line, with the flag that was probably meant."""
+        unknown = message.removeprefix("unrecognized arguments: ").split(" ")[0].split("=")[0]
+        if unknown != message.split(" ", maxsplit=1)[0]:
+            near = difflib.get_close_matches(unknown, [*map(flag, table()), "--version", "--help"], n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise UsageError([f"{unknown}: no such flag{hint} See gpu-exporter --help"])
+        raise UsageError([f"{message}. See gpu-exporter --help"])
+
+
+def _parser() -> argparse.ArgumentParser:
+    settings = table()
+    dcgm = ", ".join(name for setting in settings.values() for name in setting.also)
+    parser = _Parser(
+        prog="gpu-exporter",
+        description="What each GPU of this node does, and for which pod, as Prometheus metrics.",
+        epilog=_EXAMPLES.format(dcgm=_wrapped(dcgm)),
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
+            prog, width=_WIDTH, max_help_position=26
+        ),
+        allow_abbrev=False,
+    )
+    for name, setting in settings.items():
+        help_ = setting.help.format(collectors=", ".join(catalog.collectors()))
+        if setting.metavar is None:
+            parser.add_argument(flag(name), action="store_const", const="true", default=None, help=help_)
+        else:
+            default = f" Default: {setting.default}" if setting.default else ""
+            parser.add_argument(flag(name), metavar=setting.metavar, default=None, help=help_ + default)
+    parser.add_argument("--version", action="version", version=f"gpu-exporter {__version__}")
+    return parser
+
+
+def _wrapped(listing: str) -> str:
+    """A comma-separated listing over lines that fit."""
+    lines = [""]
+    for word in listing.split(" "):
+        if len(lines[-1]) + len(word) + 1 > _WIDTH - 24:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return "\n".join(lines)
+
+
+def _settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    given = vars(_parser().parse_args(argv))
+    flags = {name: text for name, text in given.items() if text is not None}
+    return resolve(flags, environment, collectors=tuple(catalog.collectors()))
+
+
+def _kubelet(settings: Settings) -> Kubelet | None:
+    if not settings.pod_resources_socket:
+        return None
+    named = "pod_resources_socket" in settings.given
+    return Kubelet(Path(settings.pod_resources_socket), required=named, clock=time.monotonic)
+
+
+def _run(settings: Settings) -> None:
+    """Start everything, serve until told to stop, end everything."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    session = Session()
+    kubelet = _kubelet(settings)
+    known = catalog.collectors()
+    plan = Plan(
+        collectors=tuple(known[name] for name in settings.collectors),
+        interval_s=settings.interval,
+        proc_root=Path(settings.proc_root),
+    )
+    sampler = Sampler(session, kubelet, plan, clock=time.monotonic)
+    site = Site(
+        sampler,
+        hostname=settings.node_name or socket.gethostname(),
+        build=Build(__version__, platform.python_version()),
+        stale_after_s=plan.stale_after_s,
+        clock=time.monotonic,
+    )
+    if settings.once:
+        sampler.cycle()
+        sys.stdout.write(site.metrics("").body.decode())
+    else:
+        _serve(Server(settings.listen, site), sampler, stop)
+    sampler.close()
+
+
+def _serve(server: Server, sampler: Sampler, stop: threading.Event) -> None:
+    sampling = threading.Thread(target=sampler.run, args=(stop,), name="sampler", daemon=True)
+    serving = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="http", daemon=True
+    )
+    sampling.start()
+    serving.start()
+    _LOG.info("gpu-exporter %s serves %s/metrics", __version__, server.url)
+    stop.wait()
+    _LOG.info("stopping")
+    server.shutdown()
+    server.server_close()
+    sampling.join(_JOIN_S)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the exporter and return its exit code; whatever goes wrong is one message on standard error."""
+    try:
+        settings = _settings(sys.argv[1:] if argv is None else argv, os.environ)
+        logs.configure(settings.log_format, settings.log_level)
+        _run(settings)
+    except ExporterError as error:
+        for problem in str(error).splitlines():
+            sys.stderr.write(f"gpu-exporter: {problem}\n")
+        return error.exit_code
+    return 0

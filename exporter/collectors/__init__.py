@@ -1,0 +1,81 @@
+"""What is read, in families: each file in this package is one collector, and its `ROWS` say all about it.
+
+To add a metric, add a row; to add a family, add a file: catalog finds it. This file knows how any collector is run:
+it owns timing, success and failures, so that the collectors own none of them.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+from exporter.errors import ReadingError, Reason
+from exporter.model import Metric, Reading
+from exporter.nvml.devices import OpenDevice
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """One metric and how to read it.
+
+    Attributes:
+        metric: Its names, type, units, meaning and source.
+        read: Returns its value in NVML's unit, or raises ReadingError.
+        per_instance: Whether NVML also has it for a single MIG instance.
+    """
+
+    metric: Metric
+    read: Callable[[OpenDevice], float]
+    per_instance: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Collector:
+    """A family of metrics that is switched on and off as one."""
+
+    name: str
+    rows: tuple[Row, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failure:
+    """A reading that failed.
+
+    Attributes:
+        collector: Where.
+        reason: Why, for the counter.
+        message: Why, in words.
+        defect: The exception itself, where it is a mistake of ours and not an answer of the driver.
+    """
+
+    collector: str
+    reason: Reason
+    message: str
+    defect: Exception | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Collected:
+    """What one collector got from one device, and how long that took in seconds."""
+
+    collector: str
+    readings: tuple[Reading, ...]
+    failures: tuple[Failure, ...]
+    duration_s: float
+
+
+def run(collector: Collector, device: OpenDevice, clock: Callable[[], float]) -> Collected:
+    """Read all rows of `collector` that `device` can have. Never raises: a failing reading costs that reading."""
+    started = clock()
+    readings: list[Reading] = []
+    failures: list[Failure] = []
+    for row in collector.rows:
+        if device.record.instance is not None and not row.per_instance:
+            continue
+        try:
+            readings.append(Reading(row.metric, row.read(device)))
+        except ReadingError as error:
+            failures.append(Failure(collector.name, error.reason, str(error)))
+        except Exception as error:  # noqa: BLE001 - the one broad catch for collectors: counted, logged, goes on
+            what = f"reading {row.metric.dcgm.name} of {device.name}"
+            message = f"{what}: {error!r}: a defect of the exporter, please report it"
+            failures.append(Failure(collector.name, Reason.DEFECT, message, defect=error))
+    return Collected(collector.name, tuple(readings), tuple(failures), clock() - started)

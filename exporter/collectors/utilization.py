@@ -1,0 +1,37 @@
+"""How busy the GPU is, as DCGM has it: the share of the driver's last sampling period in which anything ran."""
+
+from exporter.collectors import Row
+from exporter.model import Kind, Metric, Spelling
+from exporter.nvml.devices import OpenDevice
+
+
+def _gpu(device: OpenDevice) -> float:
+    return device.utilization().gpu
+
+
+def _memory(device: OpenDevice) -> float:
+    return device.utilization().memory
+
+
+ROWS = (
+    Row(
+        Metric(
+            dcgm=Spelling("DCGM_FI_DEV_GPU_UTIL", "%"),
+            dcgm_49=Spelling("DCGM_FI_DEV_GPU_UTIL_RATIO", "ratio", per=100),
+            kind=Kind.GAUGE,
+            help="GPU utilization",
+            source="nvmlDeviceGetUtilizationRates().gpu",
+        ),
+        read=_gpu,
+    ),
+    Row(
+        Metric(
+            dcgm=Spelling("DCGM_FI_DEV_MEM_COPY_UTIL", "%"),
+            dcgm_49=Spelling("DCGM_FI_DEV_MEMORY_UTIL_RATIO", "ratio", per=100),
+            kind=Kind.GAUGE,
+            help="Memory utilization",
+            source="nvmlDeviceGetUtilizationRates().memory",
+        ),
+        read=_memory,
+    ),
+)

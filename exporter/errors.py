@@ -1,0 +1,71 @@
+"""The exporter's errors. Each edge translates its library's errors into these, once; nothing else is raised to callers.
+
+ExporterError             anything that this program says it cannot do        exit code 1
+├── UsageError            flags or environment that make no sense             exit code 2
+├── StartError            the exporter cannot begin its work
+├── ReadingError          one reading of one device failed, with its reason
+└── PodResourcesError     the kubelet did not say which pod has which device
+    └── UnimplementedError    and never will: it does not serve the API
+"""
+
+import enum
+from collections.abc import Sequence
+
+
+class Reason(enum.Enum):
+    """Why a reading failed: a closed set, because the value is the `reason` label of a counter."""
+
+    NOT_SUPPORTED = "not_supported"
+    UNAVAILABLE = "unavailable"
+    NO_PERMISSION = "no_permission"
+    GONE = "gone"
+    GPU_LOST = "gpu_lost"
+    RESET_REQUIRED = "reset_required"
+    TIMEOUT = "timeout"
+    STUCK = "stuck"
+    DRIVER = "driver"
+    DEFECT = "defect"
+    UNKNOWN = "unknown"
+
+
+class ExporterError(Exception):
+    """Whatever the exporter reports to people in one line.
+
+    Attributes:
+        exit_code: What the process ends with when this error ends it.
+    """
+
+    exit_code = 1
+
+
+class UsageError(ExporterError):
+    """Flags or environment variables that make no sense; all problems together, one per line."""
+
+    exit_code = 2
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+
+
+class StartError(ExporterError):
+    """The exporter cannot begin its work; the message says what would let it."""
+
+
+class ReadingError(ExporterError):
+    """A reading of a device failed; its series is absent, everything else goes on.
+
+    Attributes:
+        reason: Why, for the failure counter and for deciding what still makes sense.
+    """
+
+    def __init__(self, what: str, reason: Reason, detail: str) -> None:
+        super().__init__(f"{what}: {detail}")
+        self.reason = reason
+
+
+class PodResourcesError(ExporterError):
+    """The kubelet's PodResources API gave no usable answer."""
+
+
+class UnimplementedError(PodResourcesError):
+    """The kubelet does not serve PodResources v1: asking again is pointless until it is replaced."""

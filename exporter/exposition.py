@@ -1,0 +1,174 @@
+"""A Snapshot as metric families, built afresh for each scrape, so that what has vanished is gone. Pure.
+
+Must not know how anything was read; the time is passed in.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+
+from prometheus_client import Metric as Family
+
+from exporter.model import Device, DeviceSample, Health, Metric, PodRef, Snapshot
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Build:
+    """What runs here."""
+
+    version: str
+    python_version: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scrape:
+    """The circumstances of one scrape.
+
+    Attributes:
+        now: Monotonic time in seconds.
+        hostname: The value of the hostname label.
+        build: What runs here.
+        stale_after_s: The age in seconds at which readings are no longer served.
+    """
+
+    now: float
+    hostname: str
+    build: Build
+    stale_after_s: float
+
+
+def families(snapshot: Snapshot | None, scrape: Scrape) -> list[Family]:
+    """Everything that the exporter has to say now: the devices' families, then its own."""
+    if snapshot is None:
+        return [_build_info(scrape.build, nvml_version="")]
+    devices = (
+        [] if is_stale(snapshot, scrape.now, scrape.stale_after_s) else _devices(snapshot, scrape.hostname)
+    )
+    return [
+        *devices,
+        *_gpu_states(snapshot, scrape),
+        *_own(snapshot.health),
+        _one(
+            "gpu_exporter_last_sample_age_seconds",
+            "Time since the GPUs were last read.",
+            scrape.now - snapshot.taken_at,
+        ),
+        _build_info(scrape.build, snapshot.nvml_version),
+    ]
+
+
+def is_stale(snapshot: Snapshot, now: float, stale_after_s: float) -> bool:
+    """Whether the readings are too old to be served."""
+    return now - snapshot.taken_at > stale_after_s
+
+
+def _devices(snapshot: Snapshot, hostname: str) -> Iterable[Family]:
+    """The rows' families in catalogue order; series in order of devices, then pods."""
+    found = {metric.dcgm.name: _family(metric) for metric in snapshot.metrics}
+    for sample in snapshot.samples:
+        labels = _label_sets(sample, hostname, snapshot.driver_version)
+        for reading in sample.readings:
+            name = reading.metric.dcgm.name
+            value = reading.metric.dcgm.value(reading.value)
+            for labelled in labels:
+                found[name].add_sample(name, labelled, value)
+    return found.values()
+
+
+def _family(metric: Metric) -> Family:
+    return Family(metric.dcgm.name, f"{metric.help} (in {metric.dcgm.unit}).", metric.kind.value)
+
+
+def _label_sets(sample: DeviceSample, hostname: str, driver_version: str) -> list[dict[str, str]]:
+    """DCGM's labels in DCGM's order: once for each pod that holds the device, or once without pod labels."""
+    labels = {**_identity(sample.device, hostname), "DCGM_FI_DRIVER_VERSION": driver_version}
+    return [{**labels, **_pod_labels(owner)} for owner in sample.owners] or [labels]
+
+
+def _identity(device: Device, hostname: str) -> dict[str, str]:
+    labels = {
+        "gpu": str(device.index),
+        "UUID": device.uuid,
+        "pci_bus_id": device.pci_bus_id,
+        "device": f"nvidia{device.index}",
+        "modelName": device.model,
+    }
+    if device.instance is not None:
+        labels["GPU_I_PROFILE"] = device.instance.profile
+        labels["GPU_I_ID"] = str(device.instance.gpu_instance_id)
+    labels["hostname"] = hostname
+    return labels
+
+
+def _pod_labels(owner: PodRef) -> dict[str, str]:
+    return {"container": owner.container, "namespace": owner.namespace, "pod": owner.pod}
+
+
+def _gpu_states(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
+    up = Family("gpu_up", "Whether the GPU answered when it was last read.", "gauge")
+    stuck = Family(
+        "gpu_exporter_gpu_stuck_seconds",
+        "How long a driver call for this GPU has not returned; 0 when none hangs.",
+        "gauge",
+    )
+    for gpu in snapshot.health.gpus:
+        identity = {"gpu": str(gpu.index)} if gpu.device is None else _identity(gpu.device, scrape.hostname)
+        up.add_sample(up.name, identity, float(gpu.up))
+        since = scrape.now if gpu.stuck_since is None else gpu.stuck_since
+        stuck.add_sample(stuck.name, {"gpu": str(gpu.index)}, scrape.now - since)
+    return up, stuck
+
+
+def _own(health: Health) -> Iterable[Family]:
+    duration = Family(
+        "gpu_exporter_collector_duration_seconds",
+        "Time spent in a collector in the last cycle, summed over the GPUs.",
+        "gauge",
+    )
+    success = Family(
+        "gpu_exporter_collector_success",
+        "Whether all readings of a collector succeeded in the last cycle, but for those that a GPU does not support.",
+        "gauge",
+    )
+    failures = Family(
+        "gpu_exporter_reading_failures",
+        "Readings that failed and whose series were omitted.",
+        "counter",
+    )
+    for collector in health.collectors:
+        labels = {"collector": collector.name}
+        duration.add_sample(duration.name, labels, collector.duration_s)
+        success.add_sample(success.name, labels, float(collector.success))
+    for failed in health.failures:
+        labels = {"collector": failed.collector, "reason": failed.reason}
+        failures.add_sample(f"{failures.name}_total", labels, failed.count)
+    yield from (duration, success, failures)
+    yield _one(
+        "gpu_exporter_nvml_up", "Whether the driver said how many GPUs there are.", float(health.nvml_up)
+    )
+    yield _gpu_counts(health)
+    if health.podresources_up is not None:
+        help_ = "Whether the kubelet said which pod holds which GPU."
+        yield _one("gpu_exporter_podresources_up", help_, float(health.podresources_up))
+
+
+def _gpu_counts(health: Health) -> Family:
+    counts = Family(
+        "gpu_exporter_gpus", "How many GPUs NVML shows, and how many the kernel's driver has.", "gauge"
+    )
+    counts.add_sample(counts.name, {"seen_by": "nvml"}, len(health.gpus))
+    if health.gpus_in_kernel is not None:
+        counts.add_sample(counts.name, {"seen_by": "kernel"}, health.gpus_in_kernel)
+    return counts
+
+
+def _build_info(build: Build, nvml_version: str) -> Family:
+    family = Family("gpu_exporter_build_info", "What runs here; always 1.", "gauge")
+    labels = {"version": build.version, "python_version": build.python_version, "nvml_version": nvml_version}
+    family.add_sample(family.name, labels, 1)
+    return family
+
+
+def _one(name: str, help_: str, value: float) -> Family:
+    family = Family(name, help_, "gauge")
+    family.add_sample(name, {}, value)
+    return family

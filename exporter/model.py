@@ -1,0 +1,213 @@
+"""The records that the stages hand on: what a metric is, what a device is, and what one sampling cycle found.
+
+Frozen and free of behaviour beyond arithmetic on their own fields; nothing here knows NVML, Kubernetes or a format.
+"""
+
+import dataclasses
+import enum
+
+
+class Kind(enum.Enum):
+    """Prometheus types of our metrics."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spelling:
+    """How one generation of DCGM writes a metric: its name, and its unit as a ratio to what NVML returns.
+
+    Attributes:
+        name: The metric's name.
+        unit: The unit, as the help text says it.
+        times: Multiplier from NVML's unit.
+        per: Divisor from NVML's unit; a divisor and not a factor, so that 61234 mW is 61.234 W exactly.
+        whole: Whether DCGM truncates to whole units.
+    """
+
+    name: str
+    unit: str
+    times: int = 1
+    per: int = 1
+    whole: bool = False
+
+    def value(self, raw: float) -> float:
+        """`raw`, in NVML's unit, in this spelling's unit."""
+        scaled = raw * self.times
+        if self.per == 1:
+            return scaled
+        return scaled // self.per if self.whole else scaled / self.per
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Metric:
+    """One fact about a device, under both of the names that DCGM has given it.
+
+    Attributes:
+        dcgm: Up to dcgm-exporter 4.8; what public dashboards ask for.
+        dcgm_49: From dcgm-exporter 4.9.
+        kind: Its Prometheus type.
+        help: What it is, without its unit.
+        source: The NVML call that it comes from.
+    """
+
+    dcgm: Spelling
+    dcgm_49: Spelling
+    kind: Kind
+    help: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Instance:
+    """A MIG GPU instance.
+
+    Attributes:
+        profile: Such as "3g.20gb"; empty where the driver does not say.
+        gpu_instance_id: NVML's GPU instance id.
+        uuids: MIG UUIDs of its compute instances: what the kubelet hands out.
+    """
+
+    profile: str
+    gpu_instance_id: int
+    uuids: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU, or a MIG instance of one (then everything but `instance` describes its GPU).
+
+    Attributes:
+        index: NVML's index: DCGM's `gpu` label.
+        minor: The N of /dev/nvidiaN, which GKE's device ids carry; None where the driver does not say.
+        uuid: The GPU's UUID, also on an instance, as DCGM has it.
+        pci_bus_id: As NVML writes it, such as "00000000:07:00.0".
+        model: The product name.
+        instance: Set on MIG instances only.
+    """
+
+    index: int
+    minor: int | None
+    uuid: str
+    pci_bus_id: str
+    model: str
+    instance: Instance | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodRef:
+    """A container of a pod."""
+
+    namespace: str
+    pod: str
+    container: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Allocation:
+    """What the kubelet says: this container holds this device id of this resource."""
+
+    owner: PodRef
+    resource: str
+    device_id: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reading:
+    """A metric's value on some device, in NVML's unit."""
+
+    metric: Metric
+    value: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceSample:
+    """All that one cycle read of a device, and who holds it (nobody, a pod, or several pods that share it)."""
+
+    device: Device
+    readings: tuple[Reading, ...]
+    owners: tuple[PodRef, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GpuState:
+    """Whether a physical GPU answers.
+
+    Attributes:
+        index: NVML's index.
+        device: Its identity, from the last cycle that could read it; None before the first.
+        up: It answered in this cycle.
+        stuck_since: Monotonic time in seconds of the driver call that has not returned; None when none hangs.
+    """
+
+    index: int
+    device: Device | None
+    up: bool
+    stuck_since: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CollectorHealth:
+    """How a collector did in one cycle, over all devices.
+
+    Attributes:
+        name: The collector's name.
+        duration_s: Time spent in it, summed over the devices, in seconds.
+        success: No reading failed but for those that a device does not support.
+    """
+
+    name: str
+    duration_s: float
+    success: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failures:
+    """Failed readings since the exporter started."""
+
+    collector: str
+    reason: str
+    count: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Health:
+    """What the exporter says about itself.
+
+    Attributes:
+        gpus: One per GPU that NVML has ever shown.
+        collectors: One per collector that is switched on.
+        failures: Sorted by collector and reason.
+        nvml_up: NVML could be asked for its GPUs in this cycle.
+        podresources_up: The kubelet answered in this cycle; None where there is no kubelet.
+        gpus_in_kernel: How many GPUs the kernel's driver lists; None where it lists none at all.
+    """
+
+    gpus: tuple[GpuState, ...]
+    collectors: tuple[CollectorHealth, ...]
+    failures: tuple[Failures, ...]
+    nvml_up: bool
+    podresources_up: bool | None
+    gpus_in_kernel: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The result of one sampling cycle, served until the next one replaces it as a whole.
+
+    Attributes:
+        taken_at: Monotonic time in seconds at the end of the cycle.
+        driver_version: The NVIDIA driver's version.
+        nvml_version: The library's version.
+        metrics: All metrics of the collectors that are switched on, in catalogue order.
+        samples: One per device that could be read.
+        health: How the cycle went.
+    """
+
+    taken_at: float
+    driver_version: str
+    nvml_version: str
+    metrics: tuple[Metric, ...]
+    samples: tuple[DeviceSample, ...]
+    health: Health

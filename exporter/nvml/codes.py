@@ -1,0 +1,70 @@
+"""NVML's return codes in our words: the one place that knows what each of them means for a reading.
+
+Must not know which reading it was, beyond its name for the message.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import pynvml
+
+from exporter.errors import ReadingError, Reason
+
+T = TypeVar("T")
+
+_MEANING: dict[int, tuple[Reason, str]] = {
+    pynvml.NVML_ERROR_UNINITIALIZED: (Reason.DRIVER, "the driver library is not initialised"),
+    pynvml.NVML_ERROR_INVALID_ARGUMENT: (
+        Reason.GONE,
+        "the device has gone (it was reconfigured while being read)",
+    ),
+    pynvml.NVML_ERROR_NOT_SUPPORTED: (Reason.NOT_SUPPORTED, "not supported by this device"),
+    pynvml.NVML_ERROR_NO_PERMISSION: (Reason.NO_PERMISSION, "the driver denies it to this user"),
+    pynvml.NVML_ERROR_NOT_FOUND: (Reason.GONE, "the device has gone"),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (Reason.DRIVER, "the driver is not loaded"),
+    pynvml.NVML_ERROR_TIMEOUT: (Reason.TIMEOUT, "the driver gave up after its own time limit"),
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (Reason.DRIVER, "libnvidia-ml.so.1 is not there"),
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: (Reason.NOT_SUPPORTED, "not known to this version of the driver"),
+    pynvml.NVML_ERROR_GPU_IS_LOST: (Reason.GPU_LOST, "the GPU has fallen off the bus or cannot be reached"),
+    pynvml.NVML_ERROR_RESET_REQUIRED: (Reason.RESET_REQUIRED, "the GPU needs a reset before it works again"),
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        Reason.DRIVER,
+        "the driver was replaced while its old library is in use",
+    ),
+    pynvml.NVML_ERROR_NO_DATA: (Reason.UNAVAILABLE, "the driver has no value yet"),
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: (
+        Reason.NOT_SUPPORTED,
+        "not known to this version of the driver",
+    ),
+    pynvml.NVML_ERROR_DEPRECATED: (Reason.NOT_SUPPORTED, "no longer offered by this version of the driver"),
+}
+
+
+def translate(what: str, error: pynvml.NVMLError) -> ReadingError:
+    """NVML's `error`, met while reading `what`, as ours."""
+    reason, detail = _MEANING.get(error.value, (Reason.UNKNOWN, f"{error} (NVML error {error.value})"))
+    return ReadingError(what, reason, detail)
+
+
+def asking(what: str, call: Callable[[], T]) -> T:
+    """What `call` returns; `what` names the reading in the error.
+
+    Raises:
+        ReadingError: NVML returned an error.
+    """
+    try:
+        return call()
+    except pynvml.NVMLError as error:
+        raise translate(what, error) from error
+
+
+def text(what: str, call: Callable[[], str]) -> str:
+    """A string from the driver. Drivers have returned bytes that are not UTF-8 (gpustat issue 170): those are replaced.
+
+    Raises:
+        ReadingError: NVML returned an error.
+    """
+    try:
+        return asking(what, call)
+    except UnicodeDecodeError as error:
+        return bytes(error.object).decode(errors="replace")

@@ -1,0 +1,220 @@
+"""A GPU or MIG instance as it stands in one sampling cycle, with the readings that NVML has for it.
+
+Values are in NVML's units and not yet named: what a reading is called and in which unit it is published is the
+collectors' business. Objects live for one cycle: handles are never kept, because MIG can be reconfigured in between.
+"""
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
+
+import pynvml
+
+from exporter.errors import ReadingError, Reason
+from exporter.model import Device, Instance
+from exporter.nvml.codes import asking, text
+
+T = TypeVar("T")
+
+_PLAUSIBLE_C = 200  # DCGM's bound: what reads higher is a driver's way of saying that there is no sensor
+_NO_VALUE = {2**32 - 1, 2**64 - 1}  # NVML_VALUE_NOT_AVAILABLE, -1 cast to 32 or 64 bits
+_MIG_NAME = re.compile(r"MIG (?:\d+c\.)?(\S+)$")  # "NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb"
+
+
+class Utilization(NamedTuple):
+    """Share of the driver's last sampling period in which something ran, in percent."""
+
+    gpu: int
+    memory: int
+
+
+class Memory(NamedTuple):
+    """Framebuffer memory in bytes; `reserved` is None on drivers before 510, whose `used` includes it."""
+
+    total: int
+    free: int
+    used: int
+    reserved: int | None
+
+
+class _NoValueError(Exception):
+    """The driver answered, with a number that means that it has none."""
+
+
+def _known(value: int) -> int:
+    if value in _NO_VALUE:
+        raise _NoValueError("the driver has no value for it")
+    return int(value)
+
+
+def _plausible_c(celsius: int) -> int:
+    if _known(celsius) > _PLAUSIBLE_C:
+        raise _NoValueError(f"{celsius} C is no temperature")
+    return celsius
+
+
+def reading(what: str) -> Callable[[Callable[["OpenDevice"], T]], Callable[["OpenDevice"], T]]:
+    """Make a method ask the driver at most once per cycle, also when the answer is an error.
+
+    Args:
+        what: The reading's name in messages.
+    """
+
+    def decorate(method: Callable[["OpenDevice"], T]) -> Callable[["OpenDevice"], T]:
+        @functools.wraps(method)
+        def once(self: "OpenDevice") -> T:
+            if what not in self._answers:
+                attempt = f"reading {what} of {self.name}"
+                try:
+                    self._answers[what] = asking(attempt, lambda: method(self))
+                except ReadingError as error:
+                    self._answers[what] = error
+                except _NoValueError as error:
+                    self._answers[what] = ReadingError(attempt, Reason.UNAVAILABLE, str(error))
+            answer = self._answers[what]
+            if isinstance(answer, ReadingError):
+                raise answer.with_traceback(None)
+            return cast("T", answer)
+
+        return once
+
+    return decorate
+
+
+class OpenDevice:
+    """A device that can be read now.
+
+    Attributes:
+        record: What it is.
+        name: What it is called in messages.
+    """
+
+    def __init__(self, handle: Any, record: Device) -> None:  # noqa: ANN401 - pynvml's handles have no type
+        self._handle = handle
+        self._answers: dict[str, object] = {}
+        self.record = record
+        instance = record.instance
+        self.name = f"GPU {record.index} ({record.uuid})" + (
+            f" MIG {instance.profile} (instance {instance.gpu_instance_id})" if instance else ""
+        )
+
+    @reading("utilization")
+    def utilization(self) -> Utilization:
+        """Of the compute engines and of the memory controller, in percent."""
+        rates = pynvml.nvmlDeviceGetUtilizationRates(self._handle)
+        return Utilization(_known(rates.gpu), _known(rates.memory))
+
+    @reading("memory")
+    def memory(self) -> Memory:
+        """Framebuffer memory in bytes."""
+        try:
+            info = pynvml.nvmlDeviceGetMemoryInfo(self._handle, version=pynvml.nvmlMemory_v2)
+        except pynvml.NVMLError_FunctionNotFound:  # drivers before 510
+            info = pynvml.nvmlDeviceGetMemoryInfo(self._handle)
+            return Memory(_known(info.total), _known(info.free), _known(info.used), None)
+        return Memory(*map(_known, (info.total, info.free, info.used, info.reserved)))
+
+    @reading("temperature")
+    def temperature_c(self) -> int:
+        """Of the GPU die, in degrees Celsius."""
+        try:
+            celsius = pynvml.nvmlDeviceGetTemperatureV(self._handle, pynvml.NVML_TEMPERATURE_GPU)
+        except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_ArgumentVersionMismatch):
+            celsius = pynvml.nvmlDeviceGetTemperature(self._handle, pynvml.NVML_TEMPERATURE_GPU)
+        return _plausible_c(celsius)
+
+    @reading("memory temperature")
+    def memory_temperature_c(self) -> int:
+        """Of the memory, in degrees Celsius."""
+        (field,) = pynvml.nvmlDeviceGetFieldValues(self._handle, [pynvml.NVML_FI_DEV_MEMORY_TEMP])
+        if field.nvmlReturn != pynvml.NVML_SUCCESS:
+            raise pynvml.NVMLError(field.nvmlReturn)
+        # uiVal whatever valueType says: driver 545 declares this field a double and fills an unsigned int.
+        return _plausible_c(field.value.uiVal)
+
+    @reading("power")
+    def power_mw(self) -> int:
+        """Draw of the whole board in milliwatts: a one-second mean, on GA100 and older the instant."""
+        return _known(pynvml.nvmlDeviceGetPowerUsage(self._handle))
+
+    @reading("energy")
+    def energy_mj(self) -> int:
+        """Energy used since the driver was loaded, in millijoules."""
+        return _known(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
+
+    @reading("SM clock")
+    def sm_clock_mhz(self) -> int:
+        """Of the streaming multiprocessors, in megahertz."""
+        return _known(pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_SM))
+
+    @reading("memory clock")
+    def memory_clock_mhz(self) -> int:
+        """Of the memory, in megahertz."""
+        return _known(pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_MEM))
+
+    @reading("MIG instances")
+    def instances(self) -> "tuple[OpenDevice, ...]":
+        """Its MIG instances; none where MIG is off or unknown to the card.
+
+        Compute instances that share a GPU instance are one device, as they are in DCGM: memory belongs to the GPU
+        instance, and two series could not be told apart by DCGM's labels.
+        """
+        try:
+            mode, _pending = pynvml.nvmlDeviceGetMigMode(self._handle)
+        except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
+            return ()
+        if mode != pynvml.NVML_DEVICE_MIG_ENABLE:
+            return ()
+        handles = list(self._mig_handles())
+        by_instance: dict[int, list[Any]] = {}
+        for handle in handles:
+            by_instance.setdefault(pynvml.nvmlDeviceGetGpuInstanceId(handle), []).append(handle)
+        return tuple(self._instance(number, members) for number, members in sorted(by_instance.items()))
+
+    def _mig_handles(self) -> "list[Any]":
+        handles = []
+        for slot in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(self._handle)):
+            try:
+                handles.append(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(self._handle, slot))
+            except pynvml.NVMLError_NotFound:  # free slots lie between used ones
+                continue
+        return handles
+
+    def _instance(self, number: int, handles: "list[Any]") -> "OpenDevice":
+        what = f"reading MIG instance {number} of {self.name}"
+        match = _MIG_NAME.search(text(what, lambda: pynvml.nvmlDeviceGetName(handles[0])))
+        instance = Instance(
+            profile=match[1] if match else "",
+            gpu_instance_id=number,
+            uuids=tuple(
+                text(what, functools.partial(pynvml.nvmlDeviceGetUUID, handle)) for handle in handles
+            ),
+        )
+        whole = self.record
+        record = Device(whole.index, whole.minor, whole.uuid, whole.pci_bus_id, whole.model, instance)
+        return OpenDevice(handles[0], record)
+
+
+def open_gpu(index: int) -> OpenDevice:
+    """The GPU that is NVML's number `index` now.
+
+    Raises:
+        ReadingError: It cannot be reached, or its identity cannot be read.
+    """
+    what = f"opening GPU {index}"
+    handle = asking(what, lambda: pynvml.nvmlDeviceGetHandleByIndex(index))
+    try:
+        minor: int | None = asking(what, lambda: pynvml.nvmlDeviceGetMinorNumber(handle))
+    except ReadingError as error:
+        if error.reason is not Reason.NOT_SUPPORTED:
+            raise
+        minor = None
+    record = Device(
+        index=index,
+        minor=minor,
+        uuid=text(what, lambda: pynvml.nvmlDeviceGetUUID(handle)),
+        pci_bus_id=text(what, lambda: pynvml.nvmlDeviceGetPciInfo(handle).busId),
+        model=text(what, lambda: pynvml.nvmlDeviceGetName(handle)),
+    )
+    return OpenDevice(handle, record)

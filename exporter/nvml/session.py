@@ -1,0 +1,89 @@
+"""The driver library as a whole: loaded, asked for its versions and its number of GPUs, closed and opened again.
+
+Must not know what is read from the GPUs.
+"""
+
+import pynvml
+
+from exporter.errors import StartError
+from exporter.nvml.codes import asking, text
+from exporter.nvml.devices import OpenDevice, open_gpu
+
+_HINTS = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
+        "libnvidia-ml.so.1 was not found. On a GPU node, install the NVIDIA driver; in a container, run it with the "
+        "NVIDIA runtime (runtimeClassName: nvidia, or docker run --gpus all)"
+    ),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
+        "the NVIDIA driver is not loaded. Load it (modprobe nvidia) and see whether nvidia-smi works on this node"
+    ),
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        "the loaded driver and libnvidia-ml.so.1 are of different versions: the driver was upgraded underneath. "
+        "Restart this container, or reboot the node"
+    ),
+    pynvml.NVML_ERROR_NO_PERMISSION: (
+        "access is denied. Run as a user that may open /dev/nvidiactl, or give the container its devices"
+    ),
+}
+
+
+class Session:
+    """NVML, initialised. The versions are read at each opening: a driver can be upgraded underneath.
+
+    Attributes:
+        driver_version: Such as "570.133.20".
+        nvml_version: Such as "12.570.133.20".
+    """
+
+    def __init__(self) -> None:
+        """Load and initialise the library.
+
+        Raises:
+            StartError: There is no usable driver.
+        """
+        self.driver_version = ""
+        self.nvml_version = ""
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            hint = _HINTS.get(
+                error.value, f"{error} (NVML error {error.value}). See whether nvidia-smi works here"
+            )
+            raise StartError(f"cannot use the NVIDIA driver: {hint}") from error
+        self.driver_version = text("reading the driver's version", pynvml.nvmlSystemGetDriverVersion)
+        self.nvml_version = text("reading NVML's version", pynvml.nvmlSystemGetNVMLVersion)
+
+    def count(self) -> int:
+        """How many GPUs there are now.
+
+        Raises:
+            ReadingError: The driver does not say.
+        """
+        return int(asking("counting the GPUs", pynvml.nvmlDeviceGetCount))
+
+    def gpu(self, index: int) -> OpenDevice:
+        """GPU number `index`, for this cycle.
+
+        Raises:
+            ReadingError: It cannot be reached.
+        """
+        return open_gpu(index)
+
+    def reopen(self) -> None:
+        """Close and open again, after the driver went away or was replaced.
+
+        Raises:
+            StartError: It is not back yet.
+        """
+        self.close()
+        self._open()
+
+    def close(self) -> None:
+        """End the use of the driver; harmless when it has already ended."""
+        try:
+            pynvml.nvmlShutdown()
+        except pynvml.NVMLError:
+            return  # nothing to end: the driver is gone, or this is the second call

@@ -1,0 +1,126 @@
+"""The kubelet's PodResources API, asked once per sampling cycle, through restarts, silence and absence of the kubelet.
+
+Must not know devices or what the answer is used for. A failure is an outcome here, never an exception.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from exporter.errors import PodResourcesError, StartError, UnimplementedError
+from exporter.model import Allocation
+from exporter.pods.grpc import Channel, ConnectionLostError
+from exporter.pods.wire import allocations
+
+_LOG = logging.getLogger(__name__)
+_LIST = "/v1.PodResourcesLister/List"
+_DEADLINE_S = 2.0  # a kubelet that is well answers in milliseconds
+_MAX_BACKOFF_S = 5.0  # below the usual interval: a restarted kubelet is found in the next cycle
+
+_Inode = tuple[int, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """What is known after a cycle.
+
+    Attributes:
+        up: The kubelet answered; None where there has never been one, which is a node without Kubernetes.
+        allocations: Who holds what; the last cycle's once after a failure, then nothing.
+    """
+
+    up: bool | None
+    allocations: tuple[Allocation, ...] = ()
+
+
+class Kubelet:
+    """The kubelet of this node."""
+
+    def __init__(self, path: Path, *, required: bool, clock: Callable[[], float]) -> None:
+        """Look whether there is one.
+
+        Args:
+            path: Its socket.
+            required: Whether the operator named the socket: then it must be there at the start.
+            clock: Monotonic, in seconds.
+
+        Raises:
+            StartError: It is required and not there.
+        """
+        self._path = path
+        self._clock = clock
+        self._seen = path.exists()
+        self._channel: Channel | None = None
+        self._inode: _Inode | None = None
+        self._unimplemented_at: _Inode | None = None
+        self._last: tuple[Allocation, ...] = ()
+        self._failed_in_a_row = 0
+        self._retry_at = 0.0
+        if required and not self._seen:
+            raise StartError(
+                f"no kubelet socket at {path}: mount the directory {path.parent} of the host into the container, "
+                "or correct --pod-resources-socket (an empty value switches pod labels off)"
+            )
+        if not self._seen:
+            _LOG.info("no kubelet socket at %s: exporting without pod labels until there is one", path)
+
+    def ask(self) -> Answer:
+        """Who holds what now, as far as can be known within two seconds."""
+        inode = self._socket_inode()
+        self._seen = self._seen or inode is not None
+        if not self._seen:
+            return Answer(up=None)
+        if inode is not None and inode == self._unimplemented_at:
+            return Answer(up=False)
+        if self._clock() < self._retry_at:
+            return self._kept()
+        try:
+            self._last = allocations(self._list(inode))
+        except UnimplementedError as error:
+            self._unimplemented_at = inode
+            return self._failed(error, "pod labels are off until the kubelet is replaced")
+        except PodResourcesError as error:
+            return self._failed(error, "trying again; GPU series go on, soon without pod labels")
+        if self._failed_in_a_row:
+            _LOG.info("the kubelet answers again at %s", self._path)
+        self._failed_in_a_row = 0
+        return Answer(up=True, allocations=self._last)
+
+    def close(self) -> None:
+        """End the connection, if there is one."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def _socket_inode(self) -> _Inode | None:
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def _list(self, inode: _Inode | None) -> bytes:
+        """One List call, over the standing connection unless the socket was replaced or that connection broke."""
+        if self._channel is not None and inode == self._inode:
+            try:
+                return self._channel.call(_LIST, timeout_s=_DEADLINE_S)
+            except ConnectionLostError:
+                _LOG.debug("the kubelet closed the connection: making another")
+        self.close()
+        self._channel = Channel(str(self._path), clock=self._clock, timeout_s=_DEADLINE_S)
+        self._inode = inode
+        return self._channel.call(_LIST, timeout_s=_DEADLINE_S)
+
+    def _failed(self, error: PodResourcesError, consequence: str) -> Answer:
+        self.close()
+        if not self._failed_in_a_row:
+            _LOG.warning("asking the kubelet at %s for its pods: %s; %s", self._path, error, consequence)
+        backoff_s = min(_MAX_BACKOFF_S, 0.25 * 2 ** min(self._failed_in_a_row, 8))
+        self._retry_at = self._clock() + backoff_s
+        return self._kept()
+
+    def _kept(self) -> Answer:
+        """The last answer in the first cycle that got none: a kubelet that restarts is back in the next one."""
+        self._failed_in_a_row += 1
+        return Answer(up=False, allocations=self._last if self._failed_in_a_row == 1 else ())

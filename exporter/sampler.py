@@ -1,0 +1,156 @@
+"""The sampling cycle: all GPUs, all pods, one immutable Snapshot, swapped in as a whole; scrapes read the last one.
+
+Must not know formats or HTTP.
+"""
+
+import collections
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from exporter.collectors import Collector, Failure
+from exporter.errors import Reason
+from exporter.model import Device, Failures, Health, Snapshot
+from exporter.nvml.kernel import gpus_in_kernel, same_bus
+from exporter.nvml.session import Session
+from exporter.pods.join import index, owners_of
+from exporter.pods.podresources import Answer, Kubelet
+from exporter.sweep import Gpus, Sweep
+
+_LOG = logging.getLogger(__name__)
+_MIN_DEADLINE_S, _MAX_DEADLINE_S = 2.0, 5.0  # a healthy GPU answers all questions in milliseconds
+_STALE_INTERVALS = 3
+_SHORTEST_STALE_S = 3.0  # longer than the first cycle with a hung GPU, whose neighbours must not blink
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """What is sampled, and how often.
+
+    Attributes:
+        collectors: Those that are switched on.
+        interval_s: Seconds from the start of one cycle to the start of the next.
+        proc_root: The host's /proc.
+    """
+
+    collectors: tuple[Collector, ...]
+    interval_s: float
+    proc_root: Path
+
+    @property
+    def deadline_s(self) -> float:
+        """How long a GPU may take to answer before its cycle goes on without it."""
+        return min(max(self.interval_s, _MIN_DEADLINE_S), _MAX_DEADLINE_S)
+
+    @property
+    def stale_after_s(self) -> float:
+        """The age at which a snapshot is no longer served: old values look like a steady load."""
+        return max(_STALE_INTERVALS * self.interval_s, _SHORTEST_STALE_S)
+
+
+class Sampler:
+    """Runs cycles and holds the last snapshot."""
+
+    def __init__(
+        self, session: Session, kubelet: Kubelet | None, plan: Plan, *, clock: Callable[[], float]
+    ) -> None:
+        self._session = session
+        self._kubelet = kubelet
+        self._plan = plan
+        self._clock = clock
+        self._gpus = Gpus(session, plan.collectors, clock=clock)
+        self._failures: collections.Counter[tuple[str, str]] = collections.Counter()
+        self._said: frozenset[str] = frozenset()
+        self._latest: Snapshot | None = None
+
+    def latest(self) -> Snapshot | None:
+        """The last snapshot, however old; None before the first."""
+        return self._latest
+
+    def run(self, stop: threading.Event) -> None:
+        """Cycle at the plan's interval until `stop` is set. What cannot happen costs one cycle, not the exporter."""
+        due = self._clock()
+        while not stop.is_set():
+            try:
+                self.cycle()
+            except Exception:  # noqa: BLE001 - the one broad catch of the loop: counted, logged, goes on
+                self._failures["sampler", Reason.DEFECT.value] += 1
+                _LOG.exception("sampling: a defect of the exporter, please report it; trying again")
+            due = max(due + self._plan.interval_s, self._clock())
+            stop.wait(due - self._clock())
+
+    def cycle(self) -> Snapshot:
+        """Read everything once and make the result the latest snapshot."""
+        until = self._clock() + self._plan.deadline_s
+        self._gpus.begin(until=until)
+        pods = self._kubelet.ask() if self._kubelet is not None else Answer(up=None)
+        sweep = self._gpus.finish(until=until)
+        owners = index(pods.allocations)
+        samples = tuple(
+            dataclasses.replace(sample, owners=owners_of(sample.device, owners)) for sample in sweep.samples
+        )
+        in_kernel = gpus_in_kernel(self._plan.proc_root)
+        self._report(sweep, self._hidden(in_kernel, sweep))
+        self._latest = Snapshot(
+            taken_at=self._clock(),
+            driver_version=self._session.driver_version,
+            nvml_version=self._session.nvml_version,
+            metrics=tuple(row.metric for collector in self._plan.collectors for row in collector.rows),
+            samples=samples,
+            health=self._health(sweep, pods, in_kernel),
+        )
+        return self._latest
+
+    def close(self) -> None:
+        """End the use of the driver and the kubelet."""
+        if self._kubelet is not None:
+            self._kubelet.close()
+        self._gpus.close()
+
+    def _health(self, sweep: Sweep, pods: Answer, in_kernel: frozenset[str] | None) -> Health:
+        return Health(
+            gpus=sweep.gpus,
+            collectors=sweep.collectors,
+            failures=tuple(
+                Failures(collector, reason, count)
+                for (collector, reason), count in sorted(self._failures.items())
+            ),
+            nvml_up=sweep.nvml_up,
+            podresources_up=pods.up,
+            gpus_in_kernel=None if in_kernel is None else len(in_kernel),
+        )
+
+    def _hidden(self, in_kernel: frozenset[str] | None, sweep: Sweep) -> list[str]:
+        """Messages about GPUs that the kernel's driver has bound and NVML does not show."""
+        shown: Sequence[Device] = [gpu.device for gpu in sweep.gpus if gpu.device is not None]
+        if in_kernel is None or len(shown) < len(sweep.gpus):
+            return []
+        missing = in_kernel - {same_bus(device.pci_bus_id) for device in shown}
+        return [
+            f"GPU {bus_id} is known to the kernel's driver but not shown by NVML"
+            for bus_id in sorted(missing)
+        ]
+
+    def _report(self, sweep: Sweep, hidden: Sequence[str]) -> None:
+        """Count each failure; log it in the first of the cycles in a row that have it."""
+        for failure in sweep.failures:
+            self._failures[failure.collector, failure.reason.value] += 1
+        said = {failure.message: failure for failure in sweep.failures}
+        for message, failure in said.items():
+            if message not in self._said:
+                _log(failure)
+        for message in hidden:
+            if message not in self._said:
+                _LOG.warning("%s", message)
+        self._said = frozenset(said) | frozenset(hidden)
+
+
+def _log(failure: Failure) -> None:
+    if failure.defect is not None:
+        _LOG.error("%s", failure.message, exc_info=failure.defect)
+    elif failure.reason is Reason.NOT_SUPPORTED:
+        _LOG.info("%s; series omitted", failure.message)
+    else:
+        _LOG.warning("%s; series omitted", failure.message)

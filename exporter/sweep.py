@@ -1,0 +1,216 @@
+"""One reading of all GPUs at once, each by its own thread and against one deadline.
+
+A GPU whose driver call hangs drops out of the sweep, and of all later ones until the call returns; the others are
+read as ever. Must not know pods, time of day or how results are published.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+
+from exporter.collectors import Collected, Collector, Failure, run
+from exporter.errors import ReadingError, Reason, StartError
+from exporter.model import CollectorHealth, Device, DeviceSample, GpuState
+from exporter.nvml.session import Session
+from exporter.nvml.workers import Worker
+
+DISCOVERY = "discovery"
+_CLOSE_S = 1.0  # nvmlShutdown is a courtesy: the kernel cleans up after a process anyway
+_DOWN = {Reason.GPU_LOST, Reason.RESET_REQUIRED, Reason.STUCK, Reason.DRIVER}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _GpuReport:
+    """What a worker brings back from one GPU: the GPU first, then its MIG instances."""
+
+    samples: tuple[DeviceSample, ...]
+    collected: tuple[Collected, ...]
+
+
+@dataclasses.dataclass(slots=True)
+class _Job:
+    """A worker's task in progress. `collector` is written by the worker, read when it is overdue."""
+
+    index: int
+    collector: str = DISCOVERY
+    future: Future[_GpuReport] = dataclasses.field(default_factory=Future)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sweep:
+    """What became of one sweep."""
+
+    samples: tuple[DeviceSample, ...]
+    gpus: tuple[GpuState, ...]
+    collectors: tuple[CollectorHealth, ...]
+    failures: tuple[Failure, ...]
+    nvml_up: bool
+
+
+class Gpus:
+    """All GPUs of the node, as the driver numbers them."""
+
+    def __init__(
+        self, session: Session, collectors: Sequence[Collector], *, clock: Callable[[], float]
+    ) -> None:
+        self._session = session
+        self._collectors = tuple(collectors)
+        self._clock = clock
+        self._driver: Worker[int] = Worker("driver", clock)
+        self._workers: dict[int, Worker[_GpuReport]] = {}
+        self._jobs: dict[int, _Job] = {}
+        self._known: dict[int, Device] = {}
+        self._count = 0
+        self._reopen = False
+        self._trouble: Failure | None = None
+
+    def begin(self, *, until: float) -> None:
+        """Start the sweep: count the GPUs and set a thread on each, but for those that still hang.
+
+        Args:
+            until: Monotonic time in seconds up to which the driver may take to count.
+        """
+        self._trouble = self._recount(until)
+        if self._trouble is not None and self._trouble.reason is Reason.DRIVER:
+            self._jobs = {index: job for index, job in self._jobs.items() if self._is_stuck(index)}
+            return
+        for index in range(self._count):
+            if not self._is_stuck(index):
+                self._jobs[index] = self._start(index)
+        for index in [index for index in self._jobs if index >= self._count and not self._is_stuck(index)]:
+            self._jobs.pop(index)
+            self._known.pop(index, None)
+
+    def finish(self, *, until: float) -> Sweep:
+        """Collect what the threads brought, waiting for none of them beyond `until`."""
+        samples: list[DeviceSample] = []
+        states: list[GpuState] = []
+        collected: list[Collected] = []
+        failures = [self._trouble] if self._trouble is not None else []
+        for index, job in sorted(self._jobs.items()):
+            report, failure = self._outcome(job, until)
+            found = [] if failure is None else [failure]
+            if report is not None:
+                samples += report.samples
+                collected += report.collected
+                self._known[index] = report.samples[0].device
+                found += [one for part in report.collected for one in part.failures]
+            states.append(self._state(index, found))
+            failures += found
+        self._reopen = any(failure.reason is Reason.DRIVER for failure in failures)
+        return Sweep(
+            samples=tuple(samples),
+            gpus=tuple(states),
+            collectors=self._healths(collected, failures),
+            failures=tuple(failures),
+            nvml_up=self._trouble is None,
+        )
+
+    def close(self) -> None:
+        """End the use of the driver within a second, unless a call hangs: then leave that to the kernel."""
+        if self._driver.busy_since is None and not any(map(self._is_stuck, self._workers)):
+            future = self._driver.submit(self._close)
+            future.exception(timeout=_CLOSE_S)
+        self._driver.stop()
+        for worker in self._workers.values():
+            worker.stop()
+
+    def _close(self) -> int:
+        self._session.close()
+        return 0
+
+    def _is_stuck(self, index: int) -> bool:
+        worker = self._workers.get(index)
+        return worker is not None and worker.busy_since is not None
+
+    def _recount(self, until: float) -> Failure | None:
+        """Ask how many GPUs there are; keep the last count where the driver does not say."""
+        overdue = Failure(
+            DISCOVERY, Reason.STUCK, "counting the GPUs: the driver does not answer; using the last count"
+        )
+        if self._driver.busy_since is not None:
+            return overdue
+        reopen = self._reopen and not any(map(self._is_stuck, self._workers))
+        try:
+            self._count = self._driver.submit(self._reopened if reopen else self._session.count).result(
+                timeout=until - self._clock()
+            )
+        except TimeoutError:
+            return overdue
+        except ReadingError as error:
+            return Failure(DISCOVERY, error.reason, str(error))
+        except StartError as error:
+            return Failure(DISCOVERY, Reason.DRIVER, str(error))
+        return None
+
+    def _reopened(self) -> int:
+        self._session.reopen()
+        return self._session.count()
+
+    def _start(self, index: int) -> _Job:
+        worker = self._workers.get(index)
+        if worker is None:
+            worker = self._workers[index] = Worker(f"gpu-{index}", self._clock)
+        job = _Job(index)
+        job.future = worker.submit(lambda: self._read(job))
+        return job
+
+    def _read(self, job: _Job) -> _GpuReport:
+        """Read one GPU and its instances; runs in the GPU's own thread."""
+        started = self._clock()
+        gpu = self._session.gpu(job.index)
+        devices = [gpu]
+        failures: list[Failure] = []
+        try:
+            devices += gpu.instances()
+        except ReadingError as error:
+            failures.append(Failure(DISCOVERY, error.reason, str(error)))
+        collected = [Collected(DISCOVERY, (), tuple(failures), self._clock() - started)]
+        samples = []
+        for device in devices:
+            own = []
+            for collector in self._collectors:
+                job.collector = collector.name
+                own.append(run(collector, device, self._clock))
+            samples.append(DeviceSample(device.record, tuple(one for part in own for one in part.readings)))
+            collected += own
+        return _GpuReport(tuple(samples), tuple(collected))
+
+    def _outcome(self, job: _Job, until: float) -> tuple[_GpuReport | None, Failure | None]:
+        name = f"GPU {job.index}"
+        try:
+            return job.future.result(timeout=max(0.0, until - self._clock())), None
+        except TimeoutError:
+            message = (
+                f"reading {job.collector} of {name}: the driver call does not return; the GPU's series are omitted "
+                "until it does"
+            )
+            return None, Failure(job.collector, Reason.STUCK, message)
+        except ReadingError as error:
+            return None, Failure(DISCOVERY, error.reason, str(error))
+        except Exception as error:  # noqa: BLE001 - a defect of ours costs this GPU only, and is logged with its trace
+            message = f"reading {name}: {error!r}: a defect of the exporter, please report it"
+            return None, Failure(DISCOVERY, Reason.DEFECT, message, defect=error)
+
+    def _state(self, index: int, failures: Iterable[Failure]) -> GpuState:
+        reasons = {failure.reason for failure in failures}
+        stuck_since = self._workers[index].busy_since if Reason.STUCK in reasons else None
+        up = (
+            not reasons & _DOWN
+            and self._jobs[index].future.done()
+            and not self._jobs[index].future.exception()
+        )
+        return GpuState(index, self._known.get(index), up=up, stuck_since=stuck_since)
+
+    def _healths(
+        self, collected: Sequence[Collected], failures: Sequence[Failure]
+    ) -> tuple[CollectorHealth, ...]:
+        failed = {one.collector for one in failures if one.reason is not Reason.NOT_SUPPORTED}
+        return tuple(
+            CollectorHealth(
+                name=name,
+                duration_s=sum(part.duration_s for part in collected if part.collector == name),
+                success=name not in failed,
+            )
+            for name in (DISCOVERY, *(collector.name for collector in self._collectors))
+        )

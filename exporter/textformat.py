@@ -1,0 +1,102 @@
+"""Families as bytes: Prometheus's text format or OpenMetrics, whichever the client prefers. Pure.
+
+prometheus_client's own encoders are not used because they cannot write what dcgm-exporter writes: they sort labels
+and append `_total` to the name of every counter. DCGM's counters keep their names here: in OpenMetrics, which
+demands the suffix, their type is `unknown`.
+"""
+
+import enum
+import functools
+from collections.abc import Iterable
+
+from prometheus_client import Metric
+
+
+class Format(enum.Enum):
+    """What can be written, by its media type; the first is written for whoever takes anything."""
+
+    TEXT = "text/plain; version=0.0.4; charset=utf-8"
+    OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+_TEXT_TYPES = {"text/plain", "text/*", "*/*"}
+
+
+def negotiate(accept: str) -> Format:
+    """The format that a client prefers, by its Accept header; text where the header names neither."""
+    preferred, weight = Format.TEXT, 0.0
+    for entry in accept.split(","):
+        media_type, *parameters = (part.strip().lower() for part in entry.split(";"))
+        values = dict(parameter.partition("=")[::2] for parameter in parameters)
+        chosen = None
+        if media_type == "application/openmetrics-text" and values.get("version", "1.0.0") == "1.0.0":
+            chosen = Format.OPENMETRICS
+        elif media_type in _TEXT_TYPES:
+            chosen = Format.TEXT
+        quality = _quality(values.get("q", "1"))
+        if chosen is not None and quality > weight:
+            preferred, weight = chosen, quality
+    return preferred
+
+
+def _quality(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def encode(families: Iterable[Metric], form: Format) -> bytes:
+    """Write `families` in their order; labels keep their dict's order, and a dict that samples share is done once."""
+    openmetrics = form is Format.OPENMETRICS
+    blocks: dict[int, str] = {}
+    lines: list[str] = []
+    for family in families:
+        if not family.samples:
+            continue
+        name, kind = _head(family, openmetrics=openmetrics)
+        lines.append(f"# HELP {name} {_escape_help(family.documentation, openmetrics=openmetrics)}")
+        lines.append(f"# TYPE {name} {kind}")
+        for sample in family.samples:
+            block = blocks.get(id(sample.labels))
+            if block is None:
+                block = blocks[id(sample.labels)] = _block(sample.labels)
+            lines.append(f"{sample.name}{block} {_number(sample.value)}")
+    if openmetrics:
+        lines.append("# EOF")
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _head(family: Metric, *, openmetrics: bool) -> tuple[str, str]:
+    """The name and type in a family's HELP and TYPE lines."""
+    if family.type != "counter":
+        return family.name, family.type
+    suffixed = family.samples[0].name == f"{family.name}_total"
+    if openmetrics:
+        return (family.name, "counter") if suffixed else (family.name, "unknown")
+    return family.samples[0].name, "counter"
+
+
+def _block(labels: dict[str, str]) -> str:
+    return (
+        "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items()) + "}" if labels else ""
+    )
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+@functools.cache
+def _escape_help(text: str, *, openmetrics: bool) -> str:
+    escaped = text.replace("\\", r"\\").replace("\n", r"\n")
+    return escaped.replace('"', r"\"") if openmetrics else escaped
+
+
+def _number(value: float) -> str:
+    if value != value:  # noqa: PLR0124 - NaN is the number that differs from itself
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "+Inf" if value > 0 else "-Inf"
+    whole = int(value)
+    return str(whole) if whole == value else repr(value)
