@@ -8,6 +8,7 @@ import platform
 import signal
 import socket
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from exporter import __version__, catalog, logs
-from exporter.errors import ExporterError, UsageError
+from exporter.errors import ExporterError, StartError, UsageError
 from exporter.exposition import Build
 from exporter.nvml.session import Session
+from exporter.nvml.workers import Worker
 from exporter.pods.podresources import Kubelet
 from exporter.sampler import Plan, Sampler
 from exporter.server import Server, Site
@@ -25,6 +27,8 @@ from exporter.settings import Settings, flag, resolve, table
 
 _LOG = logging.getLogger(__name__)
 _JOIN_S = 1.0  # at shutdown; a thread in a hung driver call is left behind
+_OPEN_S = 60.0  # longer than the 45 s that a driver call takes with XID 119
+_POLL_S = 0.05
 _WIDTH = 80
 
 _EXAMPLES = """\
@@ -33,23 +37,36 @@ examples:
   gpu-exporter --once                          print all metrics now, and exit
   gpu-exporter --once --collectors power,memory
   gpu-exporter --listen 127.0.0.1:9401 --interval 2s
-  GPU_EXPORTER_LOG_FORMAT=json gpu-exporter    each flag has such a variable
+  GPU_EXPORTER_LOG_FORMAT=json gpu-exporter    the same as --log-format json
 
-A flag wins over its variable. Variables of dcgm-exporter are understood where
-they mean the same: {dcgm}.
+exit codes: 0 ended when told to; 1 failed; 2 wrong flags or variables
 
-exit codes: 0 ended when told to; 1 failed; 2 wrong flags or variables"""
+"""
+_VARIABLES = (
+    "Each flag has an environment variable, as in the last example; a flag wins over it. Variables of dcgm-exporter "
+    "are understood where they mean the same: "
+)
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_WIDTH, max_help_position=24)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Say what is wrong in one line, with the flag that was probably meant."""
-        unknown = message.removeprefix("unrecognized arguments: ").split(" ")[0].split("=")[0]
-        if unknown != message.split(" ", maxsplit=1)[0]:
-            near = difflib.get_close_matches(unknown, [*map(flag, table()), "--version", "--help"], n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise UsageError([f"{unknown}: no such flag{hint} See gpu-exporter --help"])
-        raise UsageError([f"{message}. See gpu-exporter --help"])
+        _, unrecognized, rest = message.partition("unrecognized arguments: ")
+        if not unrecognized:
+            raise UsageError([f"{message.removeprefix('argument ')}; see gpu-exporter --help"])
+        unknown = rest.split(" ", maxsplit=1)[0].split("=", maxsplit=1)[0]
+        near = difflib.get_close_matches(unknown, [*map(flag, table()), "--version", "--help"], n=1)
+        if near:
+            raise UsageError([f"{unknown}: no such flag; did you mean {near[0]}?"])
+        raise UsageError([f"{unknown}: no such flag; see gpu-exporter --help"])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,10 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="gpu-exporter",
         description="What each GPU of this node does, and for which pod, as Prometheus metrics.",
-        epilog=_EXAMPLES.format(dcgm=_wrapped(dcgm)),
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
-            prog, width=_WIDTH, max_help_position=26
-        ),
+        epilog=_EXAMPLES + textwrap.fill(_VARIABLES + dcgm + ".", _WIDTH),
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     for name, setting in settings.items():
@@ -75,20 +90,24 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _wrapped(listing: str) -> str:
-    """A comma-separated listing over lines that fit."""
-    lines = [""]
-    for word in listing.split(" "):
-        if len(lines[-1]) + len(word) + 1 > _WIDTH - 24:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return "\n".join(lines)
-
-
 def _settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
     given = vars(_parser().parse_args(argv))
     flags = {name: text for name, text in given.items() if text is not None}
     return resolve(flags, environment, collectors=tuple(catalog.collectors()))
+
+
+def _session(stop: threading.Event) -> Session | None:
+    """The driver, opened by another thread, so that a driver which hangs does not keep us from being told to stop."""
+    opening = Worker[Session]("driver", time.monotonic).submit(Session)
+    until = time.monotonic() + _OPEN_S
+    while not opening.done() and time.monotonic() < until:
+        if stop.wait(_POLL_S):
+            return None
+    if not opening.done():
+        raise StartError(
+            f"the NVIDIA driver has not answered within {_OPEN_S:g} s; see dmesg for NVRM and Xid lines"
+        )
+    return opening.result()
 
 
 def _kubelet(settings: Settings) -> Kubelet | None:
@@ -102,9 +121,13 @@ def _run(settings: Settings) -> None:
     """Start everything, serve until told to stop, end everything."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    session = Session()
+        signal.signal(number, signal.SIG_DFL if settings.once else lambda *_: stop.set())
+    if "proc_root" in settings.given and not Path(settings.proc_root).is_dir():
+        raise StartError(f"--proc-root {settings.proc_root}: no such directory; mount the host's /proc there")
     kubelet = _kubelet(settings)
+    session = _session(stop)
+    if session is None:
+        return
     known = catalog.collectors()
     plan = Plan(
         collectors=tuple(known[name] for name in settings.collectors),
@@ -122,6 +145,7 @@ def _run(settings: Settings) -> None:
     if settings.once:
         sampler.cycle()
         sys.stdout.write(site.metrics("").body.decode())
+        sys.stdout.flush()
     else:
         _serve(Server(settings.listen, site), sampler, stop)
     sampler.close()
@@ -152,4 +176,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for problem in str(error).splitlines():
             sys.stderr.write(f"gpu-exporter: {problem}\n")
         return error.exit_code
+    except (
+        BrokenPipeError
+    ):  # `--once | head`: the reader has had enough, and Python shall not complain at its exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

@@ -123,8 +123,10 @@ class Sampler:
         )
 
     def _hidden(self, in_kernel: frozenset[str] | None, sweep: Sweep) -> list[str]:
-        """Messages about GPUs that the kernel's driver has bound and NVML does not show."""
+        """Messages about GPUs that one would expect and NVML does not show."""
         shown: Sequence[Device] = [gpu.device for gpu in sweep.gpus if gpu.device is not None]
+        if sweep.nvml_up and not sweep.gpus:
+            return ["NVML shows no GPU; in a container, see whether it was given any"]
         if in_kernel is None or len(shown) < len(sweep.gpus):
             return []
         missing = in_kernel - {same_bus(device.pci_bus_id) for device in shown}

@@ -7,7 +7,9 @@ import dataclasses
 import gzip
 import html
 import http.server
+import logging
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
@@ -20,8 +22,9 @@ from exporter.errors import StartError
 from exporter.exposition import Build, Scrape
 from exporter.sampler import Sampler
 from exporter.settings import Address
-from exporter.textformat import Format, encode, negotiate
+from exporter.textformat import Format, accepts_gzip, encode, negotiate
 
+_LOG = logging.getLogger(__name__)
 _MAX_CONNECTIONS = 16  # a few Prometheis, probes and a person; the rest are told to come again
 _CLIENT_TIMEOUT_S = 10.0  # Prometheus gives up on a scrape after as much
 _GZIP_LEVEL = 1  # of level 6's savings nearly all, in a third of its time
@@ -139,7 +142,7 @@ class _Connection(http.server.BaseHTTPRequestHandler):
 
     def _send(self, reply: Reply, *, allow: str = "") -> None:
         body = reply.body
-        zipped = "gzip" in self.headers.get("Accept-Encoding", "")
+        zipped = accepts_gzip(self.headers.get("Accept-Encoding", ""))
         if zipped:
             body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
         self.send_response(reply.status)
@@ -215,8 +218,10 @@ class Server(http.server.ThreadingHTTPServer):
         finally:
             self._slots.release()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - socketserver's signature
-        """Say nothing of clients that hang up, and everything of mistakes of ours."""
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002 - socketserver's signature
+        """Say nothing of clients that hang up or fall asleep, and everything of mistakes of ours."""
+        if not isinstance(sys.exception(), OSError):
+            _LOG.exception("answering %s: a defect of the exporter, please report it", client_address[0])
 
 
 def _why_not(address: Address, error: OSError | UnicodeError) -> str:

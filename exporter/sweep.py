@@ -6,7 +6,7 @@ read as ever. Must not know pods, time of day or how results are published.
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 from exporter.collectors import Collected, Collector, Failure, run
 from exporter.errors import ReadingError, Reason, StartError
@@ -29,10 +29,18 @@ class _GpuReport:
 
 @dataclasses.dataclass(slots=True)
 class _Job:
-    """A worker's task in progress. `collector` is written by the worker, read when it is overdue."""
+    """A worker's task.
+
+    Attributes:
+        index: Of which GPU.
+        collector: What it is busy with, written by the worker.
+        overdue: It missed its deadline; what it brings later mixes old readings with new ones and is thrown away.
+        future: Its result.
+    """
 
     index: int
     collector: str = DISCOVERY
+    overdue: bool = False
     future: Future[_GpuReport] = dataclasses.field(default_factory=Future)
 
 
@@ -97,6 +105,10 @@ class Gpus:
                 found += [one for part in report.collected for one in part.failures]
             states.append(self._state(index, found))
             failures += found
+        states += [
+            GpuState(index, self._known[index], up=False)
+            for index in sorted(set(self._known) - set(self._jobs))
+        ]
         self._reopen = any(failure.reason is Reason.DRIVER for failure in failures)
         return Sweep(
             samples=tuple(samples),
@@ -178,14 +190,15 @@ class Gpus:
 
     def _outcome(self, job: _Job, until: float) -> tuple[_GpuReport | None, Failure | None]:
         name = f"GPU {job.index}"
-        try:
-            return job.future.result(timeout=max(0.0, until - self._clock())), None
-        except TimeoutError:
+        job.overdue = job.overdue or not wait([job.future], timeout=max(0.0, until - self._clock())).done
+        if job.overdue:
             message = (
                 f"reading {job.collector} of {name}: the driver call does not return; the GPU's series are omitted "
                 "until it does"
             )
             return None, Failure(job.collector, Reason.STUCK, message)
+        try:
+            return job.future.result(), None
         except ReadingError as error:
             return None, Failure(DISCOVERY, error.reason, str(error))
         except Exception as error:  # noqa: BLE001 - a defect of ours costs this GPU only, and is logged with its trace

@@ -7,7 +7,7 @@ demands the suffix, their type is `unknown`.
 
 import enum
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import Metric
 
@@ -25,9 +25,7 @@ _TEXT_TYPES = {"text/plain", "text/*", "*/*"}
 def negotiate(accept: str) -> Format:
     """The format that a client prefers, by its Accept header; text where the header names neither."""
     preferred, weight = Format.TEXT, 0.0
-    for entry in accept.split(","):
-        media_type, *parameters = (part.strip().lower() for part in entry.split(";"))
-        values = dict(parameter.partition("=")[::2] for parameter in parameters)
+    for media_type, values in _entries(accept):
         chosen = None
         if media_type == "application/openmetrics-text" and values.get("version", "1.0.0") == "1.0.0":
             chosen = Format.OPENMETRICS
@@ -37,6 +35,21 @@ def negotiate(accept: str) -> Format:
         if chosen is not None and quality > weight:
             preferred, weight = chosen, quality
     return preferred
+
+
+def accepts_gzip(accept_encoding: str) -> bool:
+    """Whether a client takes gzip, by its Accept-Encoding header."""
+    return any(
+        coding == "gzip" and _quality(values.get("q", "1")) > 0
+        for coding, values in _entries(accept_encoding)
+    )
+
+
+def _entries(header: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """What a header lists, each with its parameters."""
+    for entry in header.split(","):
+        name, *parameters = (part.strip().lower() for part in entry.split(";"))
+        yield name, dict(parameter.partition("=")[::2] for parameter in parameters)
 
 
 def _quality(text: str) -> float:

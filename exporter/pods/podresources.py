@@ -57,19 +57,23 @@ class Kubelet:
         self._last: tuple[Allocation, ...] = ()
         self._failed_in_a_row = 0
         self._retry_at = 0.0
+        self._said = False
         if required and not self._seen:
             raise StartError(
                 f"no kubelet socket at {path}: mount the directory {path.parent} of the host into the container, "
                 "or correct --pod-resources-socket (an empty value switches pod labels off)"
             )
-        if not self._seen:
-            _LOG.info("no kubelet socket at %s: exporting without pod labels until there is one", path)
 
     def ask(self) -> Answer:
         """Who holds what now, as far as can be known within two seconds."""
         inode = self._socket_inode()
         self._seen = self._seen or inode is not None
         if not self._seen:
+            if not self._said:
+                _LOG.info(
+                    "no kubelet socket at %s: exporting without pod labels until there is one", self._path
+                )
+            self._said = True
             return Answer(up=None)
         if inode is not None and inode == self._unimplemented_at:
             return Answer(up=False)
