@@ -1,0 +1,83 @@
+"""The composition root of gpu-rightsizer: reads argv and the environment, wires the parts, prints, sets the exit code.
+
+One file for each command, with `run` for its work; it is imported when its command is given, so that --help answers at
+once.
+"""
+
+import argparse
+import importlib
+import importlib.metadata
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from rightsizer.cli.flags import add_all
+from rightsizer.cli.options import Formatter
+from rightsizer.errors import RightsizerError
+
+INTERRUPTED = 130
+"""What shells report for a program that ended by SIGINT."""
+
+_EPILOG = """\
+start here:
+  gpu-rightsizer plan --prometheus-url http://prometheus.monitoring:9090
+      Says for every GPU workload what it holds, what it uses and what could be
+      done about it. It only reads.
+
+  gpu-rightsizer apply --policy policy.yaml --prometheus-url ...
+      Shows the plan, asks, and does what the policy's rules enforce. Every
+      change carries what undoes it.
+
+  gpu-rightsizer undo
+      Lists what was changed; undo NAMESPACE/KIND/NAME puts it back.
+
+exit codes: 0 done or nothing to do, 1 failed, 2 usage or configuration,
+10 changes are proposed (plan --detailed-exitcode)
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code. No traceback ever reaches the user unless asked for by --verbose."""
+    arguments = parser().parse_args(argv)
+    logging.basicConfig(
+        level=logging.DEBUG if arguments.verbose else logging.WARNING,
+        format="%(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("urllib3").setLevel(logging.WARNING)
+    try:
+        code: int = importlib.import_module(f"rightsizer.cli.{arguments.command}").run(arguments)
+        sys.stdout.flush()
+    except RightsizerError as error:
+        print(f"gpu-rightsizer: {error}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("gpu-rightsizer: interrupted", file=sys.stderr)  # noqa: T201
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough; what is left in the buffer has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        logging.getLogger(__name__).debug("traceback", exc_info=True)
+        words = f"internal error: {type(error).__name__}: {error}; --verbose shows where, please report it"
+        print(f"gpu-rightsizer: {words}", file=sys.stderr)  # noqa: T201
+        return 1
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and flags."""
+    root = argparse.ArgumentParser(
+        prog="gpu-rightsizer",
+        description="Finds GPU workloads that use less than they hold, and gives the rest back.",
+        epilog=_EPILOG,
+        formatter_class=Formatter,
+        allow_abbrev=False,
+    )
+    version = importlib.metadata.version("gpu-rightsizer")
+    root.add_argument("--version", action="version", version=f"gpu-rightsizer {version}")
+    commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    add_all(commands)
+    return root

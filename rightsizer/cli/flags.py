@@ -1,0 +1,171 @@
+"""The commands' flags and help texts. Imports nothing heavy, so that --help answers at once."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from rightsizer.cli.options import CLUSTER, POLICY, PROMETHEUS, STATE, Formatter, add_common, add_options
+
+CHANGES_PROPOSED = 10
+"""Exit code of plan --detailed-exitcode; 2 would be taken for a usage error."""
+
+_PLAN = """\
+Says for every GPU workload of the cluster what it holds, what it used, what
+should happen to it, under which rule of the policy, and why.
+
+Nothing is changed: plan sends no request that could; a read-only account will
+do.
+"""
+
+_PLAN_EPILOG = """\
+verdicts:
+  act        idle by two independent signals over the whole window
+  keep       at work, or partly at work
+  protected  the policy says so
+  unknown    the evidence does not suffice; missing data is never idleness
+
+examples:
+  gpu-rightsizer plan --prometheus-url http://localhost:9090
+  gpu-rightsizer plan --policy policy.yaml -o json | jq .totals
+  gpu-rightsizer plan --policy policy.yaml --save plan.json
+  gpu-rightsizer apply --policy policy.yaml --plan plan.json
+"""
+
+_APPLY = """\
+Makes a plan, shows it, asks, and then does what the rules with mode: enforce
+say, one workload after the other. Before each change the workload, the policy
+and the last minutes of its use are looked at again, and the API server is asked
+whether it would accept the change (dry run).
+
+Each change is one request that carries what undoes it: see gpu-rightsizer undo.
+"""
+
+_APPLY_EPILOG = """\
+outcomes:
+  done       changed as planned
+  gone       not there any more, nothing to do
+  changed    not as planned any more, left alone
+  blocked    a PodDisruptionBudget stands against it, left alone
+  refused    the API server said no
+  unknown    the answer was lost and could not be read back: look yourself
+  skipped    not attempted, because of an earlier one
+
+examples:
+  gpu-rightsizer apply --policy policy.yaml --prometheus-url http://prom:9090
+  gpu-rightsizer apply --policy policy.yaml --plan plan.json --yes -o json
+"""
+
+_UNDO = """\
+Puts back what apply changed: the former number of replicas, the Job as it ran,
+the evicted pod from its saved manifest. The record of each change is on the
+object itself, so undo works from any machine.
+
+Without a workload, --run or --all it lists what can be put back.
+"""
+
+_UNDO_EPILOG = """\
+What someone changed since is left alone, and shown; --force overrides that.
+
+examples:
+  gpu-rightsizer undo
+  gpu-rightsizer undo research/Deployment/eval-server
+  gpu-rightsizer undo --run 20261121-031500-4f2a9c --yes
+"""
+
+_POLICY = """\
+Works on policy files. See docs/policy.md for their fields.
+"""
+
+_CHECK = """\
+Checks a policy file and tells all that is wrong with it at once, each with its
+line: unknown and doubled fields, values that cannot be meant, and, unless
+--offline, PriorityClasses that the cluster does not have.
+"""
+
+
+def add_all(commands: Any) -> None:  # noqa: ANN401 - argparse does not name the type
+    """Add every command."""
+    for add in (_add_plan, _add_apply, _add_undo, _add_policy):
+        add(commands.add_parser)
+
+
+def _add_plan(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    parser = add_parser(
+        "plan",
+        help="say what every GPU workload uses and what should happen; only reads",
+        description=_PLAN,
+        epilog=_PLAN_EPILOG,
+        formatter_class=Formatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command="plan")
+    parser.add_argument(
+        "--detailed-exitcode",
+        action="store_true",
+        help=f"exit with {CHANGES_PROPOSED} when apply would change something",
+    )
+    parser.add_argument("--save", metavar="FILE", help="also write the plan there as JSON, for apply --plan")
+    add_options(parser, "policy", POLICY)
+    add_options(parser, "metrics", PROMETHEUS)
+    add_options(parser, "cluster", CLUSTER)
+    add_common(parser)
+
+
+def _add_apply(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    parser = add_parser(
+        "apply",
+        help="show the plan, ask, and carry out what the policy enforces",
+        description=_APPLY,
+        epilog=_APPLY_EPILOG,
+        formatter_class=Formatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command="apply")
+    parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
+    parser.add_argument(
+        "--plan", metavar="FILE", help="only what this saved plan says, as far as it still holds unchanged"
+    )
+    parser.add_argument("--save", metavar="FILE", help="also write the outcome there as JSON")
+    add_options(parser, "policy", POLICY)
+    add_options(parser, "metrics", PROMETHEUS)
+    add_options(parser, "cluster", (*CLUSTER, *STATE))
+    add_common(parser)
+
+
+def _add_undo(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    parser = add_parser(
+        "undo",
+        help="list what was changed, or put it back",
+        description=_UNDO,
+        epilog=_UNDO_EPILOG,
+        formatter_class=Formatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command="undo")
+    parser.add_argument("workloads", metavar="NAMESPACE/KIND/NAME", nargs="*", help="what to put back")
+    parser.add_argument("--run", metavar="RUN", help="everything that one run changed")
+    parser.add_argument("--all", action="store_true", help="everything")
+    parser.add_argument("--force", action="store_true", help="also what someone changed since")
+    parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
+    parser.add_argument("--save", metavar="FILE", help="also write the outcome there as JSON")
+    add_options(parser, "cluster", (*CLUSTER, *STATE))
+    add_common(parser)
+
+
+def _add_policy(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    parser = add_parser("policy", help="check a policy file", description=_POLICY, formatter_class=Formatter)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    check = commands.add_parser(
+        "check",
+        help="tell everything that is wrong with a policy file",
+        description=_CHECK,
+        formatter_class=Formatter,
+        allow_abbrev=False,
+    )
+    check.set_defaults(command="policy")
+    check.add_argument("file", metavar="FILE", help="the policy file")
+    check.add_argument(
+        "--offline", action="store_true", help="do not ask the cluster for its PriorityClasses"
+    )
+    add_options(check, "cluster", CLUSTER)
+    add_common(check, formats=False)

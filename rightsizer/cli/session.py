@@ -1,0 +1,123 @@
+"""What the commands share: connections, the question before acting, interrupts, and telling outcomes."""
+
+import argparse
+import datetime
+import pathlib
+import secrets
+import signal
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any, Self
+
+from rightsizer.cli.options import cluster_settings, prometheus_settings, wants_colour
+from rightsizer.errors import RightsizerError, UsageError
+from rightsizer.loop import Observed, make_plan
+from rightsizer.model import Outcome
+from rightsizer.observe.cluster import Cluster
+from rightsizer.observe.prometheus import Prometheus
+from rightsizer.observe.signals.dcgm import DcgmSignal
+from rightsizer.policy.reading import BUILT_IN, LoadedPolicy, load
+from rightsizer.report.document import outcome_document, render
+from rightsizer.report.table import outcome_text, outcomes_summary
+
+
+class Session:
+    """The connections and the policy of one command.
+
+    Raises:
+        UsageError, ConfigurationError: Flags or files that cannot be meant; found before anything is asked.
+    """
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        settings = prometheus_settings(arguments)
+        self.policy: LoadedPolicy = load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
+        self.prometheus = Prometheus(settings)
+        self.signal = DcgmSignal(self.prometheus)
+        self.cluster = Cluster(cluster_settings(arguments))
+        self.run = f"{utc_now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+    def observe(self) -> Observed:
+        """A plan as of now, by Prometheus's clock."""
+        return make_plan(self.cluster, self.signal, self.policy, at=self.prometheus.now(), run=self.run)
+
+
+class Interrupts:
+    """While entered, Ctrl-C and SIGTERM are noted instead of ending the program in the middle of a write.
+
+    A second one ends it at once.
+    """
+
+    def __init__(self) -> None:
+        self.happened = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        """Take the signals over."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Give the signals back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: types.FrameType | None) -> None:  # noqa: ARG002 - Python's signature
+        if self.happened:
+            raise KeyboardInterrupt
+        self.happened = True
+        sys.stderr.write("gpu-rightsizer: stopping after the change in flight; once more to stop at once\n")
+
+
+def utc_now() -> datetime.datetime:
+    """The wall clock."""
+    return datetime.datetime.now(datetime.UTC)
+
+
+def require_answer(arguments: argparse.Namespace) -> None:
+    """Refuse early where nobody could be asked.
+
+    Raises:
+        UsageError: There is neither a terminal nor --yes.
+    """
+    if not arguments.yes and not sys.stdin.isatty():
+        raise UsageError(
+            f"{arguments.command} asks before it changes anything, but there is no terminal; for scripts: --yes"
+        )
+
+
+def confirmed(arguments: argparse.Namespace, question: str) -> bool:
+    """Whether the person agrees; anything but yes is no."""
+    if arguments.yes:
+        return True
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def tell(outcomes: Sequence[Outcome], run: str, arguments: argparse.Namespace, *, undo: str) -> None:
+    """Print and save what became of each item."""
+    document = outcome_document(run, outcomes, at=utc_now())
+    save(arguments.save, render(document, "json"))
+    if arguments.output != "table":
+        sys.stdout.write(render(document, arguments.output))
+        return
+    if outcomes:
+        colour = wants_colour(arguments, sys.stdout)
+        sys.stdout.write("\n" + "".join(outcome_text(outcome, colour=colour) for outcome in outcomes))
+        sys.stdout.write("\n" + outcomes_summary(outcomes, undo=undo))
+
+
+def save(path: str | None, text: str) -> None:
+    """Write a document where --save said.
+
+    Raises:
+        RightsizerError: It cannot be written.
+    """
+    if path is None:
+        return
+    try:
+        pathlib.Path(path).write_text(text)
+    except OSError as error:
+        raise RightsizerError(f"--save {path}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,99 @@
+"""Values that the command line and files are turned into, and the small languages that they are written in.
+
+Durations and headers are parsed here; where the values come from is the composition root's business.
+"""
+
+import dataclasses
+import datetime
+import pathlib
+import re
+from collections.abc import Mapping
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+
+PREFIX = "gpu-rightsizer.io/"
+"""Prefix of every annotation and label that is ours."""
+
+FIELD_MANAGER = "gpu-rightsizer"
+"""Under this name our changes stand in `metadata.managedFields`."""
+
+
+def parse_duration(text: str) -> datetime.timedelta:
+    """A duration in Prometheus's notation, such as "90s", "24h" or "1d12h".
+
+    Raises:
+        ValueError: It is not one, or it is not positive; the message says what would be right.
+    """
+    cleaned = text.strip()
+    parts = _PART.findall(cleaned)
+    if not parts or "".join(number + unit for number, unit in parts) != cleaned:
+        message = f"{text!r} is not a duration; write a number and a unit, such as 30m, 24h or 7d"
+        raise ValueError(message)
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if seconds <= 0:
+        message = f"{text!r} must be longer than zero"
+        raise ValueError(message)
+    return datetime.timedelta(seconds=seconds)
+
+
+def format_duration(seconds: float) -> str:
+    """A duration as people say it, in at most two units: "45s", "3h 20m", "2d 4h"."""
+    left = round(seconds)
+    words = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count:
+            words.append(f"{count}{unit}")
+        elif words:
+            break
+    return " ".join(words[:2]) or "0s"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class Secret:
+    """A token or password: usable, never printed."""
+
+    _value: str
+
+    def reveal(self) -> str:
+        """The secret itself, for the one place that puts it on the wire."""
+        return self._value
+
+    def __repr__(self) -> str:
+        """What logs and error messages see."""
+        return "***"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PrometheusSettings:
+    """How to reach Prometheus's HTTP API.
+
+    Attributes:
+        url: Base URL; a path is kept, as Mimir's "/prometheus" needs it.
+        token_file: Bearer token; read anew for each request, since projected tokens rotate.
+        ca_file: Certificates that sign Prometheus's own, instead of the system's.
+        headers: Sent with every request, such as X-Scope-OrgID.
+        timeout_s: Deadline of one query, in seconds; the server is asked to stop at the same moment.
+    """
+
+    url: str
+    token_file: pathlib.Path | None = None
+    ca_file: pathlib.Path | None = None
+    headers: Mapping[str, Secret] = dataclasses.field(default_factory=dict)
+    timeout_s: float = 100.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """How to reach the Kubernetes API server: as kubectl would, or from inside a pod.
+
+    Attributes:
+        kubeconfig: File to use instead of $KUBECONFIG, ~/.kube/config and the in-cluster account.
+        context: Context of the kubeconfig instead of its current one.
+        timeout_s: Deadline of one request, in seconds.
+    """
+
+    kubeconfig: pathlib.Path | None = None
+    context: str | None = None
+    timeout_s: float = 30.0

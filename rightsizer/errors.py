@@ -1,0 +1,109 @@
+"""Everything that can go wrong, as people are told about it.
+
+RightsizerError                 exit 1
+├── UsageError                  exit 2: the command line cannot be meant
+├── ConfigurationError          exit 2: a file or an environment variable is wrong
+│   └── PolicyError             …the policy file; carries all problems, each with its line
+├── PrometheusError             the metrics could not be read
+│   ├── PrometheusUnreachable   nobody answers there
+│   ├── QueryRefused            Prometheus answers, but not this question
+│   └── EvidenceIncomplete      it answered, and says that something is missing
+└── ClusterError                the API server could not be asked
+    ├── ClusterUnreachable      nobody answers there; whether a write took effect is unknown
+    └── RequestRefused          it answers with a Status: code, reason and message are kept
+
+A message says what was attempted, on what, why it failed and what would be right. A library's errors are translated
+once, at the edge that uses the library, and chained.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+
+class RightsizerError(Exception):
+    """Something that a person has to know; its text is the whole message."""
+
+    exit_code = 1
+
+
+class UsageError(RightsizerError):
+    """The command line asks for something impossible or ambiguous."""
+
+    exit_code = 2
+
+
+class ConfigurationError(RightsizerError):
+    """A configuration source says something that cannot be meant."""
+
+    exit_code = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One thing wrong in a file: where (1-based line, 0 where the file as a whole is meant) and what."""
+
+    line: int
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        """One line of text, without the file's name."""
+        where = f"line {self.line}: " if self.line else ""
+        return f"{where}{self.field}: {self.message}" if self.field else f"{where}{self.message}"
+
+
+class PolicyError(ConfigurationError):
+    """A policy file that cannot be used: all its problems at once."""
+
+    def __init__(self, source: str, problems: Sequence[Problem]) -> None:
+        self.source = source
+        self.problems = tuple(sorted(problems))
+        counted = "a problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        lines = "".join(f"\n  {problem}" for problem in self.problems)
+        super().__init__(f"policy {source} cannot be used, {counted}:{lines}")
+
+
+class PrometheusError(RightsizerError):
+    """The metrics could not be read."""
+
+
+class PrometheusUnreachable(PrometheusError):  # noqa: N818 - the tree above names states, not endings
+    """Nobody answers at the Prometheus URL, or not within the deadline."""
+
+
+class QueryRefused(PrometheusError):  # noqa: N818
+    """Prometheus answered with an error."""
+
+
+class EvidenceIncomplete(PrometheusError):  # noqa: N818
+    """Prometheus answered, but warns that the answer is partial, or has nothing that could be judged."""
+
+
+class ClusterError(RightsizerError):
+    """The Kubernetes API server could not be asked."""
+
+
+class ClusterUnreachable(ClusterError):  # noqa: N818
+    """The request or its answer was lost on the way."""
+
+
+class RequestRefused(ClusterError):  # noqa: N818
+    """The API server answered with an error Status.
+
+    Attributes:
+        code: HTTP status code (or the Status object's, where the two differ).
+        reason: Machine-readable reason such as "Conflict" or "NotFound"; empty where the server gave none.
+        detail: The Status object's message.
+        causes: Reasons of `details.causes`, such as "DisruptionBudget".
+    """
+
+    def __init__(
+        self, attempted: str, *, code: int, reason: str, detail: str, causes: tuple[str, ...] = ()
+    ) -> None:
+        self.code = code
+        self.reason = reason
+        self.detail = detail
+        self.causes = causes
+        super().__init__(
+            f"{attempted}: {code} {reason or 'error'}: {detail or 'no message from the API server'}"
+        )

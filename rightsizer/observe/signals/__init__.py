@@ -1,0 +1,1 @@
+"""Sources of usage, one file each. A source knows its metrics' names, labels and units, and answers with Usage."""

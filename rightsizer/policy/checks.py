@@ -1,0 +1,31 @@
+"""A policy against the cluster that it is meant for: what it names must exist. Pure."""
+
+import difflib
+from collections.abc import Collection
+
+from rightsizer.errors import PolicyError, Problem
+from rightsizer.policy.reading import LoadedPolicy
+from rightsizer.policy.rules import named_classes
+
+
+def require_classes(loaded: LoadedPolicy, existing: Collection[str]) -> None:
+    """A rule about a PriorityClass that does not exist would protect nobody, silently.
+
+    Raises:
+        PolicyError: With a problem for each name that the cluster does not know.
+    """
+    problems = []
+    for number, position, name in named_classes(loaded.policy):
+        if name in existing:
+            continue
+        close = difflib.get_close_matches(name, existing, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"it has: {', '.join(sorted(existing))}"
+        problems.append(
+            Problem(
+                loaded.line("rules", number, "match", "priorityClasses", position),
+                f"rules[{number}].match.priorityClasses[{position}]",
+                f"the cluster has no PriorityClass {name}; {hint}",
+            )
+        )
+    if problems:
+        raise PolicyError(loaded.source, problems)

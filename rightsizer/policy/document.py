@@ -1,0 +1,213 @@
+"""The shape of a policy file: every field with its unit and default. The schema and the documentation follow from it.
+
+Values are checked here as far as they can be without a cluster; positions in the file are `reading`'s business.
+"""
+
+import datetime
+import fnmatch
+from typing import Annotated, Final, Literal, Self
+
+import pydantic
+
+from rightsizer.config import parse_duration
+from rightsizer.model import Action, Mode
+
+API_VERSION: Final = "gpu-rightsizer.io/v1alpha1"
+
+LOWEST_PRIORITY = -2_147_483_648
+HIGHEST_USER_PRIORITY = 1_000_000_000
+"""Kubernetes reserves what lies above for system classes (PriorityClass v1)."""
+
+IDLE_POWER_W: Final = {
+    "*H100*": 160.0,
+    "*H200*": 170.0,
+    "*A100*": 110.0,
+    "*L40S*": 110.0,
+    "*L4": 40.0,
+    "*T4": 40.0,
+}
+"""An H100 draws about 70 W without a context and 116 to 123 W with a model loaded and idle (measured on serving
+fleets); the other rows keep the same distance to their card's idle draw. Models without a row are judged by memory
+traffic."""
+
+MIN_WINDOW = datetime.timedelta(minutes=5)
+
+
+def _duration(value: object) -> object:
+    """Accept Prometheus's notation, and nothing else: 24 alone could be seconds or hours."""
+    if isinstance(value, datetime.timedelta):
+        return value
+    if not isinstance(value, str):
+        message = "write a duration as text with a unit, such as 30m, 24h or 7d"
+        raise ValueError(message)  # noqa: TRY004 - pydantic turns ValueErrors into problems
+    return parse_duration(value)
+
+
+Duration = Annotated[
+    datetime.timedelta,
+    pydantic.BeforeValidator(_duration),
+    pydantic.WithJsonSchema({"type": "string", "pattern": r"^(\d+(\.\d+)?(ms|s|m|h|d|w))+$"}),
+]
+
+
+class _Part(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class PriorityRange(_Part):
+    """An inclusive range of pod priorities."""
+
+    min: int = pydantic.Field(LOWEST_PRIORITY, ge=LOWEST_PRIORITY, le=HIGHEST_USER_PRIORITY)
+    max: int = pydantic.Field(HIGHEST_USER_PRIORITY, ge=LOWEST_PRIORITY, le=HIGHEST_USER_PRIORITY)
+
+    @pydantic.model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min > self.max:
+            message = f"min {self.min} lies above max {self.max}"
+            raise ValueError(message)
+        return self
+
+
+Pattern = Annotated[str, pydantic.Field(max_length=253)]
+Patterns = Annotated[tuple[Pattern, ...], pydantic.Field(min_length=1, strict=False)]
+
+
+class Match(_Part):
+    """Which workloads a rule is about; all conditions that are given must hold."""
+
+    priorityClasses: Patterns | None = pydantic.Field(
+        None,
+        description='Names of PriorityClasses, with * and ? as wildcards; "" means pods without a class.',
+    )
+    priority: PriorityRange | None = pydantic.Field(None, description="Range of the pods' resolved priority.")
+    namespaces: Patterns | None = pydantic.Field(None, description="Names of namespaces, with wildcards.")
+    kinds: Patterns | None = pydantic.Field(None, description="Kinds of workloads, such as Deployment.")
+    everything: Literal[True] | None = pydantic.Field(
+        None,
+        description="Matches all workloads; stands alone, so that nobody matches everything by accident.",
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        conditions = [self.priorityClasses, self.priority, self.namespaces, self.kinds]
+        given = [condition for condition in conditions if condition is not None]
+        if self.everything and given:
+            message = "everything: true stands alone; remove it or the other conditions"
+            raise ValueError(message)
+        if not self.everything and not given:
+            message = "an empty match would match everything; give a condition, or write everything: true"
+            raise ValueError(message)
+        return self
+
+
+class Thresholds(_Part):
+    """When a workload counts as idle."""
+
+    window: Duration = pydantic.Field(
+        datetime.timedelta(hours=24), description="How far back is looked; nothing younger is touched."
+    )
+    grace: Duration = pydantic.Field(
+        datetime.timedelta(minutes=30), description="Added to the window before anything new is touched."
+    )
+    minCoverage: float = pydantic.Field(
+        0.9, gt=0.0, le=1.0, strict=False, description="Least share of the window with samples, 0 to 1."
+    )
+    maxUtilizationPercent: float = pydantic.Field(
+        1.0,
+        ge=0.0,
+        lt=100.0,
+        strict=False,
+        description="A device whose highest sample is not above this is idle.",
+    )
+    maxMemoryTrafficPercent: float = pydantic.Field(
+        1.0, ge=0.0, lt=100.0, strict=False, description="The same for memory traffic, the second signal."
+    )
+    idlePowerWatts: dict[str, Annotated[float, pydantic.Field(gt=0.0, strict=False)]] = pydantic.Field(
+        default_factory=lambda: dict(IDLE_POWER_W),
+        description="Highest board power of an idle GPU with a model loaded, by pattern of the model's name.",
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _window_is_judgeable(self) -> Self:
+        if self.window < MIN_WINDOW:
+            message = "window must be at least 5m: less says nothing about a workload"
+            raise ValueError(message)
+        return self
+
+    def idle_power_w(self, model: str) -> float | None:
+        """Highest board power in watts at which a GPU of this model may count as idle; None where none is known."""
+        for pattern, watts in self.idlePowerWatts.items():
+            if fnmatch.fnmatchcase(model, pattern):
+                return watts
+        return None
+
+
+class Rule(_Part):
+    """One rule: whom it is about, and what is to be done with findings about them."""
+
+    name: str = pydantic.Field(
+        min_length=1, max_length=63, description="Stands in plans, events and undo records."
+    )
+    match: Match
+    mode: Mode = pydantic.Field(strict=False, description="protect, advise or enforce.")
+    actions: tuple[Annotated[Action, pydantic.Field(strict=False)], ...] = pydantic.Field(
+        (Action.SCALE_TO_ZERO, Action.SUSPEND),
+        strict=False,
+        description="What enforce may do and advise may propose; evict destroys a bare pod, so it must be named.",
+    )
+    idle: Thresholds | None = pydantic.Field(
+        None, description="Instead of the defaults' thresholds, as a whole."
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _acts_somehow(self) -> Self:
+        if self.mode is not Mode.PROTECT and not self.actions:
+            message = f"mode {self.mode.value} needs an action; name one, or write mode: protect"
+            raise ValueError(message)
+        return self
+
+
+class Defaults(_Part):
+    """What holds for every rule that does not say otherwise."""
+
+    idle: Thresholds = pydantic.Field(default_factory=Thresholds)
+
+
+class Policy(_Part):
+    """A policy: ordered rules, first match wins; what none matches is only advised on."""
+
+    apiVersion: Literal["gpu-rightsizer.io/v1alpha1"]
+    kind: Literal["Policy"]
+    defaults: Defaults = pydantic.Field(default_factory=Defaults)
+    honourOptOut: bool = pydantic.Field(
+        True,  # noqa: FBT003 - pydantic's default
+        description="Whether users may take their workloads out by annotation.",
+    )
+    protectedNamespaces: tuple[Pattern, ...] = pydantic.Field(
+        (), strict=False, description="Namespaces protected in addition to the built-in ones, with wildcards."
+    )
+    rules: Annotated[tuple[Rule, ...], pydantic.Field(strict=False)]
+
+    @pydantic.model_validator(mode="after")
+    def _distinct_rules(self) -> Self:
+        if not self.rules:
+            message = "rules must hold at least one rule"
+            raise ValueError(message)
+        seen: set[str] = set()
+        for rule in self.rules:
+            if rule.name in seen:
+                message = f"two rules are called {rule.name!r}"
+                raise ValueError(message)
+            seen.add(rule.name)
+        return self
+
+
+FIELDS = sorted({field for part in _Part.__subclasses__() for field in part.model_fields})
+"""Every name that may stand in a policy file, to suggest the nearest one."""
+
+ADVISE_ONLY = Policy(
+    apiVersion=API_VERSION,
+    kind="Policy",
+    rules=(Rule(name="advise-only", match=Match(everything=True), mode=Mode.ADVISE, actions=tuple(Action)),),
+)
+"""What holds where no policy file is given: everything is judged, nothing is touched."""

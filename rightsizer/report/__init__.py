@@ -1,0 +1,1 @@
+"""What people and programs get to see: tables, documents, Events. Pure: records in, text or objects out."""

@@ -1,0 +1,164 @@
+"""Plans and outcomes as text for people: aligned, 80 columns, colour only where it is seen. Pure.
+
+Names and reasons come from a cluster that we do not control: what a terminal could take for a command is removed.
+"""
+
+import json
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from rightsizer.model import Decision, Mode, Outcome, Plan, Result, Verdict
+from rightsizer.workloads.changes import Undoable
+
+WIDTH = 80
+_INDENT = " " * 11
+
+_COLOURS = {
+    Verdict.ACT: "\x1b[33m",
+    Verdict.KEEP: "\x1b[32m",
+    Verdict.PROTECTED: "\x1b[34m",
+    Verdict.UNKNOWN: "\x1b[35m",
+}
+_RESULT_COLOURS = {
+    Result.DONE: "\x1b[32m",
+    Result.GONE: "\x1b[32m",
+    Result.REFUSED: "\x1b[31m",
+    Result.UNKNOWN: "\x1b[31m",
+}
+_DIM = "\x1b[2m"
+_BOLD = "\x1b[1m"
+_PLAIN = "\x1b[0m"
+
+
+def plan_text(plan: Plan, *, colour: bool) -> str:
+    """The whole plan: each workload with its evidence, then the totals and what can be done next."""
+    paint = _Paint(colour)
+    lines = [paint.bold(f"{'VERDICT':<11}{'GPUS':>4}  {'WORKLOAD':<43}{'FINDING'}")]
+    for decision in plan.decisions:
+        lines.extend(_decision_lines(decision, paint))
+    lines.extend(["", *_summary(plan)])
+    return "\n".join(lines) + "\n"
+
+
+def _decision_lines(decision: Decision, paint: "_Paint") -> list[str]:
+    workload, finding = decision.workload, decision.finding
+    name = safe(str(workload.ref))
+    verdict = paint.verdict(decision.verdict, f"{decision.verdict.value:<11}")
+    head = f"{verdict}{workload.gpus:>4}  "
+    if len(name) <= 42:  # noqa: PLR2004 - the column's width
+        lines = [f"{head}{name:<43}{finding.name.value}"]
+    else:
+        lines = [f"{head}{name}", f"{_INDENT}{'':<49}{finding.name.value}"]
+    lines.extend(paint.dim(line) for line in _wrapped(_standing(decision)))
+    for words in (*finding.words[:3], *(veto.reason for veto in decision.vetoes[:3])):
+        lines.extend(paint.dim(line) for line in _wrapped(words))
+    return lines
+
+
+def _standing(decision: Decision) -> str:
+    """Class, rule, and what would be done."""
+    workload = decision.workload
+    class_name = workload.priority_class or "no PriorityClass"
+    standing = f"{class_name} ({workload.priority}), rule {decision.rule}"
+    if decision.verdict is not Verdict.ACT:
+        return standing
+    if decision.action is None:
+        return f"{standing}: advice only"
+    verb = "advises to" if decision.mode is Mode.ADVISE else "will"
+    return f"{standing}: {verb} {decision.action.value}"
+
+
+def _summary(plan: Plan) -> list[str]:
+    counted = []
+    for verdict in Verdict:
+        chosen = [decision for decision in plan.decisions if decision.verdict is verdict]
+        if chosen:
+            counted.append(f"{verdict.value} {len(chosen)} ({_gpus(chosen)})")
+    lines = [f"{len(plan.decisions)} workloads hold {_gpus(plan.decisions)}: {', '.join(counted) or 'none'}."]
+    enforced = plan.enforced
+    if enforced:
+        lines.append(f"Applying this plan frees {_gpus(enforced)} of {len(enforced)} workloads.")
+    else:
+        lines.append("Applying this plan changes nothing.")
+    return [part for line in lines for part in textwrap.wrap(line, WIDTH)]
+
+
+def _gpus(decisions: Iterable[Decision]) -> str:
+    return count(sum(decision.workload.gpus for decision in decisions))
+
+
+def count(gpus: int) -> str:
+    """A number of GPUs in words."""
+    return f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
+
+
+def outcome_text(outcome: Outcome, *, colour: bool) -> str:
+    """One outcome, as it becomes known."""
+    paint = _Paint(colour)
+    head = paint.result(outcome.result, f"{outcome.result.value:<11}")
+    lines = [f"{head}{outcome.action}  {safe(str(outcome.ref))}"]
+    lines.extend(paint.dim(line) for line in _wrapped(outcome.detail))
+    return "\n".join(lines) + "\n"
+
+
+def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str) -> str:
+    """What a run came to; `undo` is the command that takes it back."""
+    done = [outcome for outcome in outcomes if outcome.result is Result.DONE]
+    others = len(outcomes) - len(done)
+    words = f"{len(done)} of {len(outcomes)} done"
+    if done and undo:
+        words += f", {count(sum(outcome.gpus for outcome in done))} given back. Undo: {undo}"
+    elif others:
+        words += "; nothing else was changed"
+    return "\n".join(textwrap.wrap(words, WIDTH)) + "\n"
+
+
+def undoable_text(items: Sequence[Undoable]) -> str:
+    """What can be put back, latest first."""
+    if not items:
+        return "Nothing in the cluster carries a record of a change by gpu-rightsizer.\n"
+    lines = []
+    for item in items:
+        lines.append(safe(str(item.ref)))
+        if item.record is None:
+            lines.extend(_wrapped(item.problem))
+            continue
+        record = item.record
+        lines.extend(_wrapped(f"{record.action} at {record.time:%Y-%m-%d %H:%M:%S} UTC, run {record.run}"))
+        lines.extend(_wrapped(f"rule {record.rule}, {record.finding}: {record.reason}"))
+        if record.field:
+            lines.extend(_wrapped(f"{record.field} was {json.dumps(record.before)}"))
+    return "\n".join(lines) + "\n"
+
+
+def safe(text: str) -> str:
+    """Text without control characters, which a terminal would obey (CSI, OSC, carriage return)."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(
+        safe(text), WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT + "  ", break_long_words=True
+    )
+
+
+class _Paint:
+    """Colours, or none."""
+
+    def __init__(self, colour: bool) -> None:  # noqa: FBT001
+        self._colour = colour
+
+    def verdict(self, verdict: Verdict, text: str) -> str:
+        return self._in(_COLOURS[verdict], text)
+
+    def result(self, result: Result, text: str) -> str:
+        return self._in(_RESULT_COLOURS.get(result, ""), text)
+
+    def bold(self, text: str) -> str:
+        return self._in(_BOLD, text)
+
+    def dim(self, text: str) -> str:
+        return self._in(_DIM, text)
+
+    def _in(self, code: str, text: str) -> str:
+        return f"{code}{text}{_PLAIN}" if self._colour and code else text

@@ -1,0 +1,159 @@
+"""Puts back what was stopped: from the record on each object, or the saved manifest of an evicted pod.
+
+Everything that undo needs is in the cluster: it works from any machine, for whoever may patch the object. What someone
+changed since is left alone unless told otherwise.
+"""
+
+import base64
+import binascii
+import dataclasses
+import datetime
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from rightsizer.errors import ClusterError, RequestRefused
+from rightsizer.model import ObjectRef, Outcome, Result, WorkloadKind
+from rightsizer.observe.cluster import Cluster
+from rightsizer.observe.objects import Metadata
+from rightsizer.report.events import restored_event
+from rightsizer.workloads import KINDS, collection_of, path_of
+from rightsizer.workloads.changes import (
+    MANIFEST_LABEL,
+    MANIFEST_TYPE,
+    UNDO_ANNOTATION,
+    Undoable,
+    UndoRecord,
+    read_record,
+    undo_patch,
+    value_at,
+)
+
+
+class _Secret(msgspec.Struct):
+    metadata: Any
+    type: str = ""
+    data: dict[str, str] = {}
+
+
+def find(cluster: Cluster, state_namespace: str) -> list[Undoable]:
+    """Everything in the cluster that carries a record, latest first.
+
+    Raises:
+        ClusterError: A list could not be read whole.
+    """
+    found = [item for row in KINDS if row.field for item in _annotated(cluster, row)]
+    found.extend(_evicted(cluster, state_namespace))
+    found.sort(key=lambda item: item.ref)
+    return sorted(found, key=lambda item: _time(item.record), reverse=True)
+
+
+def _time(record: UndoRecord | None) -> datetime.datetime:
+    return record.time if record else datetime.datetime.min.replace(tzinfo=datetime.UTC)
+
+
+def _annotated(cluster: Cluster, row: WorkloadKind) -> Iterator[Undoable]:
+    for item in cluster.list_all(collection_of(row), Metadata, metadata_only=True):
+        annotations = item.metadata.annotations or {}
+        if UNDO_ANNOTATION not in annotations:
+            continue
+        ref = ObjectRef(
+            row.api_version, row.kind, item.metadata.namespace, item.metadata.name, item.metadata.uid
+        )
+        try:
+            yield Undoable(ref, row, read_record(annotations))
+        except ValueError as error:
+            yield Undoable(ref, row, None, problem=str(error))
+
+
+def _evicted(cluster: Cluster, state_namespace: str) -> Iterator[Undoable]:
+    row = next(row for row in KINDS if not row.field)
+    path = f"/api/v1/namespaces/{state_namespace}/secrets"
+    for secret in cluster.list_all(path, _Secret, label_selector=MANIFEST_LABEL):
+        if secret.type != MANIFEST_TYPE:
+            continue
+        place = f"{path}/{secret.metadata['name']}"
+        try:
+            pod = _file(secret, "manifest")
+            record = msgspec.json.decode(json.dumps(_file(secret, "record")), type=UndoRecord)
+            ref = ObjectRef("v1", "Pod", pod["metadata"]["namespace"], pod["metadata"]["name"])
+        except (KeyError, TypeError, ValueError, binascii.Error, msgspec.DecodeError) as error:
+            name = ObjectRef("v1", "Secret", state_namespace, secret.metadata["name"])
+            yield Undoable(
+                name, row, None, problem=f"the saved manifest cannot be read: {error}", secret=place
+            )
+        else:
+            yield Undoable(ref, row, record, secret=place)
+
+
+def _file(secret: _Secret, name: str) -> Any:  # noqa: ANN401 - JSON that we wrote
+    return json.loads(base64.b64decode(secret.data[name], validate=True))
+
+
+def put_back(
+    items: Sequence[Undoable],
+    cluster: Cluster,
+    *,
+    force: bool,
+    clock: Callable[[], datetime.datetime],
+) -> Iterator[Outcome]:
+    """Put the items back, one by one, telling each outcome as it is known."""
+    for item in items:
+        result, detail = _put_back_one(item, cluster, force=force, at=clock())
+        yield Outcome(item.ref, "undo", result, detail, gpus=0, at=clock())
+
+
+def _put_back_one(
+    item: Undoable, cluster: Cluster, *, force: bool, at: datetime.datetime
+) -> tuple[Result, str]:
+    if item.record is None:
+        return Result.REFUSED, item.problem
+    try:
+        ref, detail = (_recreate if item.secret else _restore)(item, item.record, cluster, force)
+    except _ChangedSince as changed:
+        return Result.CHANGED, str(changed)
+    except RequestRefused as refused:
+        return Result.REFUSED, str(refused)
+    except ClusterError as error:
+        return Result.UNKNOWN, f"{error}; run undo again to see what is left"
+    try:
+        cluster.create(*restored_event(ref, detail, run=item.record.run, at=at))
+    except ClusterError as error:
+        detail += f" (no Event: {error})"
+    return Result.DONE, detail
+
+
+class _ChangedSince(Exception):  # noqa: N818 - becomes an outcome, not an error
+    """Somebody changed since what we would put back."""
+
+
+def _restore(item: Undoable, record: UndoRecord, cluster: Cluster, force: bool) -> tuple[ObjectRef, str]:  # noqa: FBT001
+    """Give a controller its former size by one patch, and take the record away."""
+    path = path_of(item.ref, item.row)
+    obj = cluster.get_object(path)
+    now = value_at(obj, item.row.field)
+    if now != record.after and not force:
+        raise _ChangedSince(
+            f"{record.field} is {json.dumps(now)} now, not {json.dumps(record.after)} as we left it; "
+            f"--force sets it to {json.dumps(record.before)} all the same"
+        )
+    patch = undo_patch(item.row, record, obj["metadata"]["resourceVersion"])
+    cluster.patch(path, patch, dry_run=True)
+    cluster.patch(path, patch)
+    return item.ref, f"{record.field}: {json.dumps(now)} → {json.dumps(record.before)}"
+
+
+def _recreate(item: Undoable, record: UndoRecord, cluster: Cluster, force: bool) -> tuple[ObjectRef, str]:  # noqa: ARG001, FBT001
+    """Create an evicted pod anew from its saved manifest, and drop the manifest."""
+    secret = cluster.get(item.secret, _Secret)
+    path = f"/api/v1/namespaces/{item.ref.namespace}/pods"
+    manifest = _file(secret, "manifest")
+    cluster.create(path, manifest, dry_run=True)
+    cluster.create(path, manifest)
+    created = cluster.get(f"{path}/{item.ref.name}", Metadata).metadata
+    cluster.delete(item.secret)
+    return dataclasses.replace(
+        item.ref, uid=created.uid
+    ), "created anew from its saved manifest; it starts from scratch"

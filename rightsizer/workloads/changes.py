@@ -1,0 +1,166 @@
+"""The patches that stop a workload and put it back, and the record that links the two. Pure.
+
+The record travels as an annotation in the very patch that makes the change, so that at any instant an object is either
+untouched, or changed and undoable. https://datatracker.ietf.org/doc/html/rfc7386
+"""
+
+import dataclasses
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from rightsizer.config import PREFIX
+from rightsizer.model import Decision, ObjectRef, WorkloadKind
+
+UNDO_ANNOTATION = PREFIX + "undo"
+MANIFEST_LABEL = PREFIX + "manifest"
+"""On the Secrets that keep the manifests of evicted pods; its value is the run."""
+
+MANIFEST_TYPE = PREFIX + "pod-manifest"
+
+MAX_REASON = 600
+"""All annotations of an object share 256 KiB (API conventions); a record stays far below 2 KiB."""
+
+_SERVICE_ACCOUNT_MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+class UndoRecord(msgspec.Struct, frozen=True, rename="camel"):
+    """What was done to an object, why, and what was there before.
+
+    Attributes:
+        field: Dotted path of the changed field.
+        before: Its value before; None where it had none.
+        after: The value that we gave it.
+    """
+
+    run: str
+    time: datetime.datetime
+    action: str
+    rule: str
+    finding: str
+    reason: str
+    field: str
+    before: int | bool | None
+    after: int | bool | None
+    version: int = 1
+
+    def text(self) -> str:
+        """As it stands in the annotation."""
+        return msgspec.json.encode(self).decode()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Undoable:
+    """Something that was stopped and can be put back.
+
+    Attributes:
+        record: What was done; None where it cannot be read, and `problem` says why.
+        secret: Path of the Secret that keeps an evicted pod's manifest; empty for the other kinds.
+    """
+
+    ref: ObjectRef
+    row: WorkloadKind
+    record: UndoRecord | None
+    problem: str = ""
+    secret: str = ""
+
+
+def read_record(annotations: Mapping[str, str]) -> UndoRecord | None:
+    """The record that an object carries; None where it carries none.
+
+    Raises:
+        ValueError: There is one, but it cannot be read; the message says why.
+    """
+    text = annotations.get(UNDO_ANNOTATION)
+    if text is None:
+        return None
+    try:
+        record = msgspec.json.decode(text, type=UndoRecord)
+    except msgspec.DecodeError as error:
+        message = f"its annotation {UNDO_ANNOTATION} cannot be read: {error}"
+        raise ValueError(message) from error
+    if record.version != 1:
+        message = f"its annotation {UNDO_ANNOTATION} is of version {record.version}, written by a newer gpu-rightsizer"
+        raise ValueError(message)
+    return record
+
+
+def record_of(
+    decision: Decision, row: WorkloadKind, *, before: int | bool | None, run: str, at: datetime.datetime
+) -> UndoRecord:
+    """The record of a change that is about to be made."""
+    return UndoRecord(
+        run=run,
+        time=at.replace(microsecond=0),
+        action=row.action.value,
+        rule=decision.rule,
+        finding=decision.finding.name.value,
+        reason="; ".join(decision.finding.words)[:MAX_REASON],
+        field=".".join(row.field),
+        before=before,
+        after=row.stopped,
+    )
+
+
+def stop_patch(row: WorkloadKind, record: UndoRecord, resource_version: str) -> dict[str, Any]:
+    """The one patch that stops a workload: the change, its record, and the precondition."""
+    patch = _nested(row.field, row.stopped)
+    metadata = {"resourceVersion": resource_version, "annotations": {UNDO_ANNOTATION: record.text()}}
+    return {**patch, "metadata": metadata}
+
+
+def undo_patch(row: WorkloadKind, record: UndoRecord, resource_version: str) -> dict[str, Any]:
+    """The one patch that puts it back and takes the record away."""
+    patch = _nested(row.field, record.before)
+    return {
+        **patch,
+        "metadata": {"resourceVersion": resource_version, "annotations": {UNDO_ANNOTATION: None}},
+    }
+
+
+def value_at(obj: Mapping[str, Any], field: tuple[str, ...]) -> Any:  # noqa: ANN401 - whatever the object holds
+    """The value at a path of an object; None where there is none."""
+    here: Any = obj
+    for part in field:
+        here = here.get(part) if isinstance(here, Mapping) else None
+    return here
+
+
+def _nested(field: tuple[str, ...], value: int | bool | None) -> dict[str, Any]:  # noqa: FBT001
+    patch: Any = value
+    for part in reversed(field):
+        patch = {part: patch}
+    assert isinstance(patch, dict)  # noqa: S101 - a row with a field has a path
+    return patch
+
+
+def recreatable(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """A pod's manifest as its author could have written it: without what the cluster added on admission and binding.
+
+    The API server resolves the priority anew from the class, and mounts a service account token anew.
+    """
+    metadata = pod["metadata"]
+    spec = {
+        key: value
+        for key, value in pod["spec"].items()
+        if key not in {"nodeName", "priority", "preemptionPolicy"}
+    }
+    tokens = {
+        volume["name"] for volume in spec.get("volumes", []) if volume["name"].startswith("kube-api-access-")
+    }
+    if tokens:
+        spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] not in tokens]
+        for group in ("initContainers", "containers"):
+            if group in spec:
+                spec[group] = [_without_token(container) for container in spec[group]]
+    kept = {key: metadata[key] for key in ("name", "namespace", "labels", "annotations") if key in metadata}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": spec}
+
+
+def _without_token(container: Mapping[str, Any]) -> dict[str, Any]:
+    mounts = [
+        mount for mount in container.get("volumeMounts", []) if mount["mountPath"] != _SERVICE_ACCOUNT_MOUNT
+    ]
+    return {**container, "volumeMounts": mounts}
