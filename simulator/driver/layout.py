@@ -153,16 +153,3 @@ class Layout(ctypes.Structure):
         ("faults", FaultCell),
         ("gpu", GpuCells * MAX_GPUS),
     )
-
-
-STRUCTURES = {
-    "board_header": Header,
-    "gpu_identity": Identity,
-    "mig_instance": Instance,
-    "gpu_state": State,
-    "gpu_process": GpuProcess,
-    "process_list": ProcessList,
-    "fault": Fault,
-    "fault_list": FaultList,
-    "board": Layout,
-}
