@@ -1,0 +1,197 @@
+"""The simulated API server as one object: store, access, controllers and HTTP wired together."""
+
+import datetime
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+from simulator.kube.controllers import CONTROLLERS
+from simulator.kube.controllers.context import Context
+from simulator.kube.controllers.loop import Loop
+from simulator.kube.deletion import DeleteOptions, delete
+from simulator.kube.faults import Fault
+from simulator.kube.handlers import Api
+from simulator.kube.objects import Object, namespace_of, rfc3339
+from simulator.kube.patch import MERGE_PATCH, apply_patch
+from simulator.kube.rbac import ADMIN, ADMIN_TOKEN, Access, Rule, User
+from simulator.kube.registry import Registry, Target
+from simulator.kube.requests import RequestLog
+from simulator.kube.resources import by_kind, of_object
+from simulator.kube.server import HttpServer
+from simulator.kube.store import Store
+from simulator.kube.validation import SYSTEM_CLASSES
+
+_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+_POLL_S = 0.02  # how soon `stop` is noticed
+
+
+def utc_now() -> datetime.datetime:
+    """The real time."""
+    return datetime.datetime.now(datetime.UTC)
+
+
+class ApiServer:
+    """A Kubernetes API server with its controllers, on loopback; a context manager.
+
+    The in-process methods go through the same admission and validation as HTTP, but need no token, hit no faults and
+    leave nothing in the wire log. Namespaces may be given as None or "" for what is cluster-scoped.
+
+    Attributes:
+        requests: The wire log.
+        access: Tokens and rules.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], datetime.datetime] = utc_now,
+        port: int = 0,
+        termination_delay_s: float = 0.2,
+    ) -> None:
+        self._store = Store()
+        self._registry = Registry(self._store, lambda: rfc3339(clock()))
+        self.access = Access()
+        self._http = HttpServer(port, Api(self._registry, self.access), self.access, clock)
+        self.requests: RequestLog = self._http.log
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
+        self._loop = Loop(self._store)
+        self._context = Context(self._registry, self._loop.after, termination_delay_s)
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, args=(_POLL_S,), name="kube-apiserver", daemon=True
+        )
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Serve, with the namespaces and PriorityClasses that every cluster has."""
+        self._loop.start([make(self._context) for make in CONTROLLERS])
+        for name in _NAMESPACES:
+            self._registry.create(by_kind("Namespace"), "", {"metadata": {"name": name}})
+        for name, value in SYSTEM_CLASSES.items():
+            self._registry.create(by_kind("PriorityClass"), "", {"metadata": {"name": name}, "value": value})
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End every connection and thread."""
+        self._loop.stop()
+        self._http.close()
+        self._thread.join()
+
+    def settle(self, timeout_s: float = 10.0) -> None:
+        """Wait until the controllers have nothing left to do, terminations included.
+
+        Raises:
+            TimeoutError: They still have; the message names what.
+            RuntimeError: One of them failed.
+        """
+        self._loop.settle(timeout_s)
+
+    # --- objects, in process
+
+    def create(self, obj: Mapping[str, Any]) -> Object:
+        """Create an object; a namespaced one without a namespace goes to "default".
+
+        Raises:
+            ApiError: As over HTTP.
+        """
+        resource = of_object(obj)
+        namespace = (namespace_of(obj) or "default") if resource.namespaced else ""
+        return self._registry.create(resource, namespace, obj)
+
+    def get(self, kind: str, namespace: str | None, name: str) -> Object | None:
+        """A copy of an object, or None where it does not exist."""
+        record = self._store.get(by_kind(kind), namespace or "", name)
+        return record.copy() if record else None
+
+    def list(self, kind: str, namespace: str | None = None) -> list[Object]:
+        """Copies of all objects of a kind, of one namespace or of all."""
+        return [record.copy() for record in self._store.rows(by_kind(kind), namespace or None)]
+
+    def update(self, obj: Mapping[str, Any], *, subresource: str = "") -> Object:
+        """Replace an object, or only its status.
+
+        Raises:
+            ApiError: As over HTTP.
+        """
+        resource = of_object(obj)
+        target = Target(resource, namespace_of(obj), str(obj["metadata"]["name"]), subresource)
+        return self._registry.update(target, obj)
+
+    def patch(
+        self,
+        kind: str,
+        namespace: str | None,
+        name: str,
+        patch: object,
+        *,
+        content_type: str = MERGE_PATCH,
+        subresource: str = "",
+    ) -> Object:
+        """Patch an object, or only its status.
+
+        Raises:
+            ApiError: As over HTTP.
+        """
+        target = Target(by_kind(kind), namespace or "", name, subresource)
+        body = json.dumps(patch).encode()
+        return self._registry.change(target, lambda obj: apply_patch(content_type, obj, body))
+
+    def delete(
+        self,
+        kind: str,
+        namespace: str | None,
+        name: str,
+        *,
+        grace_s: int | None = None,
+        policy: str | None = None,
+    ) -> None:
+        """Delete an object, or begin to.
+
+        Raises:
+            ApiError: As over HTTP.
+        """
+        target = Target(by_kind(kind), namespace or "", name)
+        delete(self._registry, target, DeleteOptions(grace_s=grace_s, policy=policy))
+
+    # --- users, faults, history
+
+    def add_user(self, token: str, name: str, groups: Sequence[str] = ()) -> None:
+        """Let a token authenticate as a user, who may do nothing yet."""
+        self.access.add_user(token, User(name, tuple(groups)))
+
+    def allow(self, rule: Rule) -> None:
+        """Let a user or group do what the rule covers."""
+        self.access.allow(rule)
+
+    def deny(self, rule: Rule) -> None:
+        """Refuse what the rule covers, even to the administrator."""
+        self.access.deny(rule)
+
+    def inject(self, fault: Fault) -> None:
+        """Let the next requests that match go wrong."""
+        self._http.faults.inject(fault)
+
+    def clear_faults(self) -> None:
+        """Disarm all faults."""
+        self._http.faults.clear()
+
+    def expire_history(self) -> None:
+        """Make all continue tokens and earlier resourceVersions expire, as compaction does."""
+        self._store.compact()
+
+    def kubeconfig(self, token: str = ADMIN_TOKEN) -> Object:
+        """A kubeconfig document for this server."""
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "simulator",
+            "clusters": [{"name": "simulator", "cluster": {"server": self.url}}],
+            "users": [{"name": ADMIN, "user": {"token": token}}],
+            "contexts": [{"name": "simulator", "context": {"cluster": "simulator", "user": ADMIN}}],
+        }

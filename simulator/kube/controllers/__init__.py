@@ -1,0 +1,24 @@
+"""The controllers whose reaction matters, one file each, run by `loop`; `CONTROLLERS` lists them.
+
+Each maps changes to keys (what to look at again) and reconciles a key by looking at the whole state, never at the
+change: level-triggered, as the real ones. They reach objects only through the registry.
+"""
+
+from collections.abc import Callable
+
+from simulator.kube.controllers.context import Context, Controller
+from simulator.kube.controllers.deployments import Deployments
+from simulator.kube.controllers.garbage import GarbageCollector
+from simulator.kube.controllers.kubelet import Kubelet
+from simulator.kube.controllers.namespaces import Namespaces
+from simulator.kube.controllers.replicasets import ReplicaSets
+from simulator.kube.controllers.scheduler import Scheduler
+
+CONTROLLERS: tuple[Callable[[Context], Controller], ...] = (
+    Namespaces,
+    GarbageCollector,
+    Deployments,
+    ReplicaSets,
+    Scheduler,
+    Kubelet,
+)

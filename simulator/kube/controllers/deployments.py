@@ -1,0 +1,242 @@
+"""Deployments: a ReplicaSet per template, and the way from one to the next."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from simulator.kube.controllers.context import Context, Key, is_kind, matching_keys, own_key, owner_keys
+from simulator.kube.controllers.percent import share_of
+from simulator.kube.objects import (
+    Object,
+    annotations_of,
+    clone,
+    condition,
+    controller_of,
+    controller_reference,
+    drop_condition,
+    is_finished,
+    is_terminating,
+    set_condition,
+    without_zeroes,
+)
+from simulator.kube.resources import by_kind
+from simulator.kube.store import Event, Record
+
+REVISION = "deployment.kubernetes.io/revision"
+_HASH_LABEL = "pod-template-hash"
+_SAFE_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+_HASH_LENGTH = 10
+_NOT_INHERITED = {REVISION, "kubectl.kubernetes.io/last-applied-configuration"}
+
+
+def template_hash(template: Mapping[str, Any]) -> str:
+    """A name for a pod template, the same for the same template."""
+    digest = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).digest()
+    return "".join(_SAFE_ALPHABET[byte % len(_SAFE_ALPHABET)] for byte in digest[:_HASH_LENGTH])
+
+
+class Deployments:
+    """The Deployment controller."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def keys(self, event: Event) -> Iterator[Key]:
+        """Deployments, their ReplicaSets and, for Recreate, the last pods of those."""
+        if is_kind(event, "Deployment"):
+            yield own_key(event.record.obj)
+        elif is_kind(event, "ReplicaSet"):
+            yield from owner_keys(event, "Deployment")
+            yield from matching_keys(event, self._context.rows("Deployment", event.record.namespace))
+        elif is_kind(event, "Pod") and event.type == "DELETED":
+            owner = controller_of(event.record.obj)
+            record = self._context.registry.store.by_uid(owner["uid"]) if owner else None
+            above = controller_of(record.obj) if record else None
+            if above is not None:
+                yield (event.record.namespace, above["name"], "")
+
+    def reconcile(self, key: Key) -> None:
+        """Move replicas towards the current template, then say how far it is."""
+        owner = self._context.find("Deployment", key[0], key[1])
+        if owner is None:
+            return
+        if not is_terminating(owner.obj):
+            self._roll(owner)
+        self._set_status(owner)
+
+    def _sets(self, owner: Record) -> tuple[Record | None, list[Record]]:
+        """The ReplicaSet of the current template, and the older ones, oldest first."""
+        wanted = template_hash(owner.obj["spec"]["template"])
+        sets = sorted(self._context.children(owner, "ReplicaSet"), key=_revision)
+        current = [row for row in sets if row.obj["metadata"].get("labels", {}).get(_HASH_LABEL) == wanted]
+        return (current[0] if current else None, [row for row in sets if row not in current])
+
+    def _roll(self, owner: Record) -> None:
+        spec = owner.obj["spec"]
+        current, old = self._sets(owner)
+        running = [row for row in old if row.obj["spec"]["replicas"] or row.obj["status"].get("replicas")]
+        if spec["strategy"]["type"] == "Recreate" and running:
+            for row in old:
+                self._resize(row, 0)
+            if any(self._pods_left(row) for row in running):
+                return
+        if spec.get("paused") and current is None:
+            return
+        current = current or self._create_set(owner, old)
+        self._number(current, old)
+        if not any(row.obj["spec"]["replicas"] for row in old):
+            self._resize(current, spec["replicas"])
+            self._forget(old, spec["revisionHistoryLimit"])
+        elif not spec.get("paused"):
+            self._shift(owner, current, old)
+
+    def _pods_left(self, row: Record) -> bool:
+        pods = self._context.children(row, "Pod")
+        return any(not is_finished(pod.obj) for pod in pods)
+
+    def _create_set(self, owner: Record, old: list[Record]) -> Record:
+        spec = owner.obj["spec"]
+        suffix = template_hash(spec["template"])
+        template = clone(dict(spec["template"]))
+        template.setdefault("metadata", {}).setdefault("labels", {})[_HASH_LABEL] = suffix
+        selector = clone(dict(spec["selector"]))
+        selector.setdefault("matchLabels", {})[_HASH_LABEL] = suffix
+        inherited = {
+            key: value for key, value in annotations_of(owner.obj).items() if key not in _NOT_INHERITED
+        }
+        body = {
+            "metadata": {
+                "name": f"{owner.name}-{suffix}",
+                "labels": dict(template["metadata"]["labels"]),
+                "annotations": {**inherited, REVISION: str(_next_revision(old))},
+                "ownerReferences": [controller_reference(by_kind("Deployment"), owner.obj)],
+            },
+            "spec": {"replicas": 0, "selector": selector, "template": template},
+        }
+        made = self._context.create("ReplicaSet", owner.namespace, body)
+        return self._context.registry.find(by_kind("ReplicaSet"), owner.namespace, made["metadata"]["name"])
+
+    def _number(self, current: Record, old: list[Record]) -> None:
+        """A ReplicaSet that becomes current again, as after a rollback, gets the newest number."""
+        newest = max((_revision(row)[0] for row in old), default=0)
+        if _revision(current)[0] <= newest:
+            self._context.change(
+                current,
+                lambda obj: obj["metadata"].setdefault("annotations", {}).update({REVISION: str(newest + 1)}),
+            )
+
+    def _shift(self, owner: Record, current: Record, old: list[Record]) -> None:
+        """One step of a rolling update within maxSurge and maxUnavailable."""
+        wanted = owner.obj["spec"]["replicas"]
+        surge, unavailable = _bounds(owner)
+        total = sum(row.obj["spec"]["replicas"] for row in [current, *old])
+        have = current.obj["spec"]["replicas"]
+        self._resize(
+            current, wanted if have > wanted else have + min(max(wanted + surge - total, 0), wanted - have)
+        )
+        current = self._context.registry.find(current.resource, current.namespace, current.name)
+        total = sum(row.obj["spec"]["replicas"] for row in [current, *old])
+        missing = current.obj["spec"]["replicas"] - current.obj.get("status", {}).get("availableReplicas", 0)
+        spare = total - (wanted - unavailable) - max(missing, 0)
+        for row in sorted(old, key=lambda row: row.obj.get("status", {}).get("availableReplicas", 0)):
+            size = row.obj["spec"]["replicas"]
+            broken = size - row.obj.get("status", {}).get("availableReplicas", 0)
+            less = min(size, max(spare, 0))
+            less = max(less, min(broken, size)) if spare > 0 else less
+            self._resize(row, size - less)
+            spare -= less
+
+    def _resize(self, row: Record, replicas: int) -> None:
+        if row.obj["spec"]["replicas"] != replicas:
+            self._context.change(row, lambda obj: obj["spec"].update(replicas=replicas))
+
+    def _forget(self, old: list[Record], limit: int) -> None:
+        for row in old[: max(len(old) - limit, 0)]:
+            if not row.obj["status"].get("replicas") and not is_terminating(row.obj):
+                self._context.delete(row)
+
+    def _set_status(self, owner: Record) -> None:
+        owner = self._context.find("Deployment", owner.namespace, owner.name) or owner
+        current, old = self._sets(owner)
+        known = self._status(owner, current, old)
+        revision = annotations_of(current.obj).get(REVISION) if current else None
+
+        def edit(obj: Object) -> None:
+            obj["status"] = known
+            if revision:  # through /status, so that it does not count as a new generation
+                obj["metadata"].setdefault("annotations", {})[REVISION] = revision
+
+        self._context.change(owner, edit, "status")
+
+    def _status(self, owner: Record, current: Record | None, old: list[Record]) -> Object:
+        rows = [row.obj.get("status", {}) for row in [*old, *([current] if current else [])]]
+        wanted = owner.obj["spec"]["replicas"]
+        counts = {
+            field: sum(status.get(field, 0) for status in rows)
+            for field in ("replicas", "readyReplicas", "availableReplicas")
+        }
+        status: Object = {
+            **owner.obj.get("status", {}),
+            **counts,
+            "updatedReplicas": current.obj.get("status", {}).get("replicas", 0) if current else 0,
+            "unavailableReplicas": max(wanted - counts["availableReplicas"], 0),
+            "observedGeneration": owner.obj["metadata"]["generation"],
+        }
+        status["conditions"] = [dict(entry) for entry in status.get("conditions", ())]
+        self._set_conditions(owner, status, current)
+        return without_zeroes(status)
+
+    def _set_conditions(self, owner: Record, status: Object, current: Record | None) -> None:
+        now = self._context.registry.now()
+        wanted = owner.obj["spec"]["replicas"]
+        available = status["availableReplicas"] >= wanted - _bounds(owner)[1]
+        complete = status["updatedReplicas"] == status["availableReplicas"] == status["replicas"] == wanted
+        entries = [_available(available=available)]
+        name = current.name if current else owner.name
+        entries.append(_progressing(name, complete=complete))
+        for entry in entries:
+            set_condition(status, entry, now)
+            status["conditions"][-1].setdefault("lastUpdateTime", now)
+        failure = condition(current.obj, "ReplicaFailure") if current else None
+        if failure:
+            set_condition(status, {key: failure[key] for key in ("type", "status", "reason", "message")}, now)
+        else:
+            drop_condition(status, "ReplicaFailure")
+
+
+def _available(*, available: bool) -> Object:
+    return {
+        "type": "Available",
+        "status": "True" if available else "False",
+        "reason": "MinimumReplicasAvailable" if available else "MinimumReplicasUnavailable",
+        "message": f"Deployment {'has' if available else 'does not have'} minimum availability.",
+    }
+
+
+def _progressing(name: str, *, complete: bool) -> Object:
+    return {
+        "type": "Progressing",
+        "status": "True",
+        "reason": "NewReplicaSetAvailable" if complete else "ReplicaSetUpdated",
+        "message": f'ReplicaSet "{name}" {"has successfully progressed" if complete else "is progressing"}.',
+    }
+
+
+def _bounds(owner: Record) -> tuple[int, int]:
+    """How many pods more, and how many fewer, a rollout may have; never both zero."""
+    spec = owner.obj["spec"]
+    if spec["strategy"]["type"] == "Recreate":
+        return 0, int(spec["replicas"])
+    rolling = spec["strategy"].get("rollingUpdate", {})
+    surge = share_of(rolling.get("maxSurge", "25%"), spec["replicas"], round_up=True)
+    unavailable = share_of(rolling.get("maxUnavailable", "25%"), spec["replicas"], round_up=False)
+    return surge, unavailable if surge or unavailable else 1
+
+
+def _revision(row: Record) -> tuple[int, str]:
+    return (int(annotations_of(row.obj).get(REVISION, "0")), row.name)
+
+
+def _next_revision(old: list[Record]) -> int:
+    return max((_revision(row)[0] for row in old), default=0) + 1

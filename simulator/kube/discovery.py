@@ -1,0 +1,81 @@
+"""What is served: /version, /api, /apis and the lists of resources, all made from the table. Pure."""
+
+import functools
+
+from simulator.kube.objects import Object
+from simulator.kube.resources import RESOURCES, Resource, group_versions
+
+VERSION: Object = {
+    "major": "1",
+    "minor": "35",
+    "gitVersion": "v1.35.0",
+    "gitCommit": "simulated",
+    "gitTreeState": "clean",
+    "buildDate": "2026-01-01T00:00:00Z",
+    "goVersion": "none",
+    "compiler": "none",
+    "platform": "linux/amd64",
+}
+# (kind, group, version, verbs) of subresources that are not the resource itself
+_SUBRESOURCES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
+    "binding": ("Binding", "", "v1", ("create",)),
+    "eviction": ("Eviction", "policy", "v1", ("create",)),
+    "scale": ("Scale", "autoscaling", "v1", ("get", "patch", "update")),
+}
+
+
+def discover(path: str) -> Object | None:
+    """The discovery document at a path, if there is one."""
+    return _documents().get(path.rstrip("/"))
+
+
+@functools.cache
+def _documents() -> dict[str, Object]:
+    groups = {name: _group(name, versions) for name, versions in group_versions().items()}
+    documents: dict[str, Object] = {
+        "/version": VERSION,
+        "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},
+        "/api/v1": _resource_list("", "v1"),
+        "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": list(groups.values())},
+    }
+    for name, versions in group_versions().items():
+        documents[f"/apis/{name}"] = {"kind": "APIGroup", "apiVersion": "v1", **groups[name]}
+        for version in versions:
+            documents[f"/apis/{name}/{version}"] = _resource_list(name, version)
+    return documents
+
+
+def _group(name: str, versions: list[str]) -> Object:
+    served = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    return {"name": name, "versions": served, "preferredVersion": served[0]}
+
+
+def _resource_list(group: str, version: str) -> Object:
+    rows = [row for row in RESOURCES if (row.group, row.version) == (group, version)]
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": f"{group}/{version}" if group else version,
+        "resources": [entry for row in rows for entry in _entries(row)],
+    }
+
+
+def _entries(row: Resource) -> list[Object]:
+    main: Object = {
+        "name": row.plural,
+        "singularName": row.kind.lower(),
+        "namespaced": row.namespaced,
+        "kind": row.kind,
+        "verbs": list(row.verbs),
+    }
+    if row.short_names:
+        main["shortNames"] = list(row.short_names)
+    return [main, *(_subresource(row, name) for name in row.subresources)]
+
+
+def _subresource(row: Resource, name: str) -> Object:
+    entry: Object = {"name": f"{row.plural}/{name}", "singularName": "", "namespaced": row.namespaced}
+    if name not in _SUBRESOURCES:
+        return {**entry, "kind": row.kind, "verbs": ["get", "patch", "update"]}
+    kind, group, version, verbs = _SUBRESOURCES[name]
+    return {**entry, "group": group, "version": version, "kind": kind, "verbs": list(verbs)}

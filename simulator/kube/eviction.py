@@ -1,0 +1,147 @@
+"""The eviction subresource: PodDisruptionBudgets in front of a deletion.
+
+Follows kubernetes/pkg/registry/core/pod/storage/eviction.go, including its answer of a Status with code 500, not an
+error, for a pod under more than one budget.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from simulator.kube import errors
+from simulator.kube.deletion import DeleteOptions, check_preconditions, delete
+from simulator.kube.errors import ApiError
+from simulator.kube.objects import (
+    Object,
+    is_finished,
+    is_ready,
+    is_terminating,
+    labels_of,
+    phase,
+    set_condition,
+)
+from simulator.kube.registry import Registry, Target
+from simulator.kube.resources import by_kind
+from simulator.kube.selectors import from_object
+from simulator.kube.store import Record
+
+_MAX_DISRUPTED_PODS = 2000  # evictions that the budget's controller has yet to confirm
+_STALE_RETRY_S = 10
+_BLOCKED = "Cannot evict pod as it would violate the pod's disruption budget."
+_TWO_BUDGETS = (
+    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+)
+
+
+def evict(registry: Registry, target: Target, body: Mapping[str, Any], *, dry_run: bool) -> Object:
+    """Evict a pod; the answer is a Status.
+
+    Raises:
+        ApiError: 400, 403, 404, 409, or 429 where a budget does not allow it.
+    """
+    if body.get("metadata", {}).get("name") != target.name:
+        raise errors.bad_request("name in URL does not match name in Eviction object")
+    options = DeleteOptions.parse(body.get("deleteOptions") or {}, dry_run=dry_run)
+    with registry.store.lock:
+        pod = registry.find(target.resource, target.namespace, target.name)
+        if not _needs_no_budget(pod.obj):
+            budgets = _budgets_of(registry, pod)
+            if len(budgets) > 1:
+                return _status("Failure", 500, _TWO_BUDGETS)
+            if budgets and not _unready_may_go(pod, budgets[0]):
+                check_preconditions(pod, options)
+                _take_one(registry, pod, budgets[0], dry_run=options.dry_run)
+            options = _announce(registry, pod, options)
+        delete(registry, Target(target.resource, target.namespace, target.name), options)
+    return _status("Success", 201)
+
+
+def _status(status: str, code: int, message: str = "") -> Object:
+    words = {"message": message} if message else {}
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": status, **words, "code": code}
+
+
+def _needs_no_budget(pod: Mapping[str, Any]) -> bool:
+    return is_finished(pod) or phase(pod) == "Pending" or is_terminating(pod)
+
+
+def _budgets_of(registry: Registry, pod: Record) -> list[Record]:
+    kind = by_kind("PodDisruptionBudget")
+    return [row for row in registry.store.rows(kind, pod.namespace) if _covers(row, pod)]
+
+
+def _covers(budget: Record, pod: Record) -> bool:
+    selector = from_object(budget.obj.get("spec", {}).get("selector"))
+    return selector is not None and selector.matches(labels_of(pod.obj))
+
+
+def _unready_may_go(pod: Record, budget: Record) -> bool:
+    """Whether the pod, being unready, does not count against the budget."""
+    if is_ready(pod.obj):
+        return False
+    if budget.obj["spec"].get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
+        return True
+    status = budget.obj.get("status", {})
+    desired = status.get("desiredHealthy", 0)
+    return bool(status.get("currentHealthy", 0) >= desired > 0)
+
+
+def _take_one(registry: Registry, pod: Record, budget: Record, *, dry_run: bool) -> None:
+    """Check the budget and, unless this is a dry run, use up one of its disruptions."""
+    status = budget.obj.get("status", {})
+    allowed = status.get("disruptionsAllowed", 0)
+    if status.get("observedGeneration", 0) < budget.obj["metadata"]["generation"]:
+        raise _blocked(
+            f"The disruption budget {budget.name} is still being processed by the server.", _STALE_RETRY_S
+        )
+    if allowed < 0:
+        raise errors.forbidden(budget.resource, budget.name, "pdb disruptions allowed is negative")
+    if len(status.get("disruptedPods", ())) > _MAX_DISRUPTED_PODS:
+        raise errors.forbidden(
+            budget.resource,
+            budget.name,
+            "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
+        )
+    if allowed == 0:
+        raise _blocked(
+            f"The disruption budget {budget.name} needs {status.get('desiredHealthy', 0)} healthy pods and has "
+            f"{status.get('currentHealthy', 0)} currently",
+            0,
+        )
+    if not dry_run:
+        _record(registry, pod, budget)
+
+
+def _record(registry: Registry, pod: Record, budget: Record) -> None:
+    def edit(obj: Object) -> Object:
+        obj["status"]["disruptionsAllowed"] -= 1
+        obj["status"].setdefault("disruptedPods", {})[pod.name] = registry.now()
+        return obj
+
+    registry.change(Target(budget.resource, budget.namespace, budget.name, "status"), edit)
+
+
+def _announce(registry: Registry, pod: Record, options: DeleteOptions) -> DeleteOptions:
+    """Write the DisruptionTarget condition; a resourceVersion precondition moves on with the pod."""
+    check_preconditions(pod, options)
+    if options.dry_run:
+        return options
+    entry = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting",
+    }
+
+    def edit(obj: Object) -> Object:
+        set_condition(obj["status"], entry, registry.now())
+        return obj
+
+    changed = registry.change(Target(pod.resource, pod.namespace, pod.name, "status"), edit)
+    if options.resource_version is None:
+        return options
+    return dataclasses.replace(options, resource_version=changed["metadata"]["resourceVersion"])
+
+
+def _blocked(why: str, retry_after_s: int) -> ApiError:
+    return errors.too_many_requests(_BLOCKED, retry_after_s, {"reason": "DisruptionBudget", "message": why})

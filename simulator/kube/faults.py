@@ -1,0 +1,98 @@
+"""Failures on demand: what goes wrong with which requests, how many times. Must not know HTTP's wire format."""
+
+import dataclasses
+import re
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from simulator.kube.objects import Object
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fault:
+    """What goes wrong with the requests that it matches.
+
+    Attributes:
+        path: A regular expression that is searched for in the path (without the query).
+        method: An HTTP method, or "*".
+        times: How many requests it hits; None is without end.
+        delay_s: How long to wait first, in seconds.
+        status: An HTTP status to answer with; None leaves the answer as it is.
+        body: The answer's `Status` or other object; by default a Status that fits `status`.
+        headers: Further headers of the answer, such as Retry-After.
+        drop: Close the connection without any answer.
+        after_effect: Let the request take effect before it is answered or dropped.
+    """
+
+    path: str = ""
+    method: str = "*"
+    times: int | None = 1
+    delay_s: float = 0.0
+    status: int | None = None
+    body: Mapping[str, Any] | None = None
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    drop: bool = False
+    after_effect: bool = False
+
+    def matches(self, method: str, path: str) -> bool:
+        """Whether a request is one of those it hits."""
+        return self.method in {"*", method} and re.search(self.path, path) is not None
+
+    def document(self) -> Object:
+        """The body of the answer."""
+        if self.body is not None:
+            return dict(self.body)
+        return {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "reason": _REASONS.get(self.status or 0, "InternalError"),
+            "message": f"injected fault: answered with {self.status}",
+            "code": self.status,
+        }
+
+
+_REASONS = {
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    409: "Conflict",
+    410: "Expired",
+    422: "Invalid",
+    429: "TooManyRequests",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
+
+
+class Faults:
+    """The faults that are still to happen, first come first served."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pending: list[tuple[Fault, int | None]] = []
+
+    def inject(self, fault: Fault) -> None:
+        """Arm a fault."""
+        with self._lock:
+            self._pending.append((fault, fault.times))
+
+    def clear(self) -> None:
+        """Disarm all."""
+        with self._lock:
+            self._pending.clear()
+
+    def take(self, method: str, path: str) -> Fault | None:
+        """The fault that this request hits, if any; counts it."""
+        with self._lock:
+            for index, (fault, left) in enumerate(self._pending):
+                if not fault.matches(method, path):
+                    continue
+                if left is not None and left <= 1:
+                    del self._pending[index]
+                else:
+                    self._pending[index] = (fault, left - 1 if left is not None else None)
+                return fault
+        return None

@@ -1,0 +1,347 @@
+"""From a request to its answer: discovery, authorization, then the verb. Must not know sockets, faults or the log."""
+
+import dataclasses
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from simulator.kube import errors
+from simulator.kube.binding import bind
+from simulator.kube.deletion import Deleted, DeleteOptions, delete
+from simulator.kube.discovery import discover
+from simulator.kube.errors import FieldError
+from simulator.kube.eviction import evict
+from simulator.kube.listing import Page, Selection, list_page
+from simulator.kube.objects import Object, name_of
+from simulator.kube.patch import apply_patch
+from simulator.kube.rbac import Access, Action, User
+from simulator.kube.registry import Registry, Target
+from simulator.kube.routes import parse_path
+from simulator.kube.scaling import change_scale, scale_of
+from simulator.kube.store import Record
+from simulator.kube.watching import Watch, watch
+
+_HEALTH = {"/healthz", "/livez", "/readyz"}
+_PUBLIC = {*_HEALTH, "/version"}
+_VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_MAX_FIELD_MANAGER = 128
+_SHORTEST_WATCH_S = 1800.0  # without timeoutSeconds, a watch lasts this long to twice this long
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """A request as it came off the wire.
+
+    Attributes:
+        query: The last value of each parameter.
+        alive: Whether the client still listens; asked while a watch has nothing to say.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+    alive: Callable[[], bool]
+
+    @property
+    def content_type(self) -> str:
+        """Without parameters, in lower case."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Response:
+    """An answer: a body, or a stream of lines."""
+
+    code: int
+    body: bytes = b""
+    stream: Iterator[bytes] | None = None
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def answer(code: int, document: Mapping[str, Any], **headers: str) -> Response:
+    """An answer with a JSON object."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Response(code, json.dumps(document, separators=(",", ":")).encode(), headers=named)
+
+
+def refusal(error: errors.ApiError) -> Response:
+    """An answer with the Status of a failure."""
+    retry_after = error.details.get("retryAfterSeconds")
+    return answer(error.code, error.status, **({"Retry_After": str(retry_after)} if retry_after else {}))
+
+
+def is_public(path: str) -> bool:
+    """Whether nobody needs to say who they are, as for the real server's health and version."""
+    return path.rstrip("/") in _PUBLIC
+
+
+class Api:
+    """Every verb on every resource."""
+
+    def __init__(self, registry: Registry, access: Access) -> None:
+        self._registry = registry
+        self._access = access
+        self._random = random.Random(0)
+        self._objects: Mapping[tuple[str, str], Callable[[Request, Target], Response]] = {
+            ("", "get"): self._get,
+            ("status", "get"): self._get,
+            ("scale", "get"): self._get_scale,
+            **{(part, "update"): self._update for part in ("", "status", "scale")},
+            **{(part, "patch"): self._patch for part in ("", "status", "scale")},
+            ("eviction", "create"): self._evict,
+            ("binding", "create"): self._bind,
+            ("", "delete"): self._delete,
+        }
+
+    def handle(self, request: Request, user: User | None) -> Response:
+        """The answer to a request of a user.
+
+        Raises:
+            ApiError: Whatever the real server would refuse.
+        """
+        if request.path.rstrip("/") in _HEALTH:
+            return Response(200, b"ok", content_type="text/plain; charset=utf-8")
+        document = discover(request.path) if request.method == "GET" else None
+        if document is not None:
+            return answer(200, document)
+        route = parse_path(request.path)
+        if route is None or user is None:
+            raise errors.no_such_path()
+        _require_json(request)
+        if len(request.body) > errors.MAX_BODY_BYTES:
+            raise errors.too_large()
+        target, _ = route
+        verb = _verb(request, target)
+        if target.resource.kind == "SelfSubjectAccessReview":
+            return self._review(request, target, user, verb)
+        self._authorize(target, user, verb)
+        if not target.subresource and verb not in target.resource.verbs:
+            raise errors.method_not_allowed(target.resource, verb)
+        if target.name:
+            return self._handle_object(request, target, verb)
+        return self._handle_collection(request, target, verb)
+
+    def _authorize(self, target: Target, user: User, verb: str) -> None:
+        resource = target.resource
+        plural = f"{resource.plural}/{target.subresource}" if target.subresource else resource.plural
+        action = Action(verb, resource.group, plural, target.namespace, target.name)
+        if resource.kind == "Namespace" and target.name:
+            action = dataclasses.replace(action, namespace=target.name)
+        self._access.require(user, action, resource)
+
+    def _review(self, request: Request, target: Target, user: User, verb: str) -> Response:
+        """Who may do what, asked by oneself: nothing is stored."""
+        if verb != "create":
+            raise errors.method_not_allowed(target.resource, verb)
+        body = _body(request)
+        asked = body.get("spec", {}).get("resourceAttributes")
+        if not isinstance(asked, dict):
+            problem = FieldError.invalid(
+                "spec.resourceAttributes",
+                "null",
+                "exactly one of nonResourceAttributes or resourceAttributes must be specified",
+            )
+            raise errors.invalid(target.resource.kind, target.resource.group, "", [problem])
+        parts = [part for part in (asked.get("resource", ""), asked.get("subresource", "")) if part]
+        action = Action(
+            asked.get("verb", ""),
+            asked.get("group", ""),
+            "/".join(parts),
+            asked.get("namespace", ""),
+            asked.get("name", ""),
+        )
+        kind = {"kind": target.resource.kind, "apiVersion": target.resource.api_version}
+        status = {"allowed": self._access.may(user, action)}
+        return answer(201, {**kind, "metadata": {}, "spec": body["spec"], "status": status})
+
+    # --- collections
+
+    def _handle_collection(self, request: Request, target: Target, verb: str) -> Response:
+        if verb == "create":
+            return self._create(request, target)
+        selection = Selection.parse(
+            target.resource,
+            target.namespace or None,
+            request.query.get("labelSelector", ""),
+            request.query.get("fieldSelector", ""),
+        )
+        match verb:
+            case "watch":
+                return Response(200, stream=self._watch(request, selection))
+            case "list":
+                return Response(200, list_page(self._registry.store, selection, _page(request)))
+            case "deletecollection":
+                return self._delete_collection(request, selection)
+            case _:
+                raise errors.method_not_allowed(target.resource, verb)
+
+    def _create(self, request: Request, target: Target) -> Response:
+        dry_run = _write_options(request, "CreateOptions")
+        namespace = target.namespace
+        if target.resource.namespaced and not namespace:
+            raise errors.bad_request("an empty namespace may not be set during creation")
+        return answer(201, self._registry.create(target.resource, namespace, _body(request), dry_run=dry_run))
+
+    def _watch(self, request: Request, selection: Selection) -> Iterator[bytes]:
+        timeout = request.query.get("timeoutSeconds", "")
+        lasting_s = float(timeout) if timeout.isdecimal() else 0.0
+        wanted = Watch(
+            selection,
+            since=request.query.get("resourceVersion", ""),
+            timeout_s=lasting_s or self._random.uniform(_SHORTEST_WATCH_S, 2 * _SHORTEST_WATCH_S),
+            bookmarks=request.query.get("allowWatchBookmarks") in {"true", "True", "1"},
+            initial_events=request.query.get("sendInitialEvents") in {"true", "True", "1"},
+        )
+        return watch(self._registry.store, wanted, request.alive)
+
+    def _delete_collection(self, request: Request, selection: Selection) -> Response:
+        options = _delete_options(request)
+        store = self._registry.store
+        with store.lock:
+            rows = [row for row in store.rows(selection.resource) if row in selection]
+            for row in rows:
+                delete(self._registry, Target(row.resource, row.namespace, row.name), options)
+        kind = {"kind": f"{selection.resource.kind}List", "apiVersion": selection.resource.api_version}
+        metadata = {"resourceVersion": str(store.revision)}
+        return answer(200, {**kind, "metadata": metadata, "items": [row.obj for row in rows]})
+
+    # --- single objects
+
+    def _handle_object(self, request: Request, target: Target, verb: str) -> Response:
+        serve = self._objects.get((target.subresource, verb))
+        if serve is None:
+            raise errors.method_not_allowed(target.resource, verb)
+        return serve(request, target)
+
+    def _get(self, request: Request, target: Target) -> Response:
+        del request
+        return Response(200, self._find(target).document)
+
+    def _get_scale(self, request: Request, target: Target) -> Response:
+        del request
+        return answer(200, scale_of(self._find(target)))
+
+    def _evict(self, request: Request, target: Target) -> Response:
+        dry_run = _write_options(request, "CreateOptions")
+        return answer(201, evict(self._registry, target, _body(request), dry_run=dry_run))
+
+    def _bind(self, request: Request, target: Target) -> Response:
+        dry_run = _write_options(request, "CreateOptions")
+        return answer(201, bind(self._registry, target, _body(request), dry_run=dry_run))
+
+    def _delete(self, request: Request, target: Target) -> Response:
+        return _deleted(target, delete(self._registry, target, _delete_options(request)), request)
+
+    def _find(self, target: Target) -> Record:
+        return self._registry.find(target.resource, target.namespace, target.name)
+
+    def _update(self, request: Request, target: Target) -> Response:
+        dry_run = _write_options(request, "UpdateOptions")
+        body = _body(request)
+        if target.subresource == "scale":
+            return answer(200, change_scale(self._registry, target, lambda _: body, dry_run=dry_run))
+        return answer(200, self._registry.update(target, body, dry_run=dry_run))
+
+    def _patch(self, request: Request, target: Target) -> Response:
+        dry_run = _write_options(request, "PatchOptions")
+
+        def edit(obj: Object) -> Object:
+            return apply_patch(request.content_type, obj, request.body)
+
+        if target.subresource == "scale":
+            return answer(200, change_scale(self._registry, target, edit, dry_run=dry_run))
+        return answer(200, self._registry.change(target, edit, dry_run=dry_run))
+
+
+def _verb(request: Request, target: Target) -> str:
+    verb = _VERBS.get(request.method, request.method.lower())
+    if target.name:
+        return verb
+    if verb == "get":
+        return "watch" if request.query.get("watch") in {"true", "True", "1"} else "list"
+    return "deletecollection" if verb == "delete" else verb
+
+
+def _require_json(request: Request) -> None:
+    accepted = [entry.partition(";")[0].strip() for entry in request.headers.get("accept", "*/*").split(",")]
+    if not {"*/*", "application/*", "application/json"} & set(accepted):
+        raise errors.not_acceptable()
+
+
+def _body(request: Request) -> Object:
+    """The JSON object that a POST or PUT carries."""
+    if request.content_type not in {"", "application/json"}:
+        raise errors.unsupported_media(
+            "the body of the request was in an unknown format - accepted media types include: application/json"
+        )
+    try:
+        body = json.loads(request.body)
+    except ValueError as error:
+        raise errors.bad_request(f"the object provided is unrecognized: {error}") from error
+    if not isinstance(body, dict):
+        raise errors.bad_request("the object provided is unrecognized: it must be a JSON object")
+    return body
+
+
+def _write_options(request: Request, kind: str) -> bool:
+    """Check the options that all writes share; whether this is a dry run."""
+    problems = []
+    dry_run = request.query.get("dryRun")
+    if dry_run not in {None, "All"}:
+        problems.append(FieldError.unsupported("dryRun", dry_run, ["All"]))
+    manager = request.query.get("fieldManager", "")
+    if len(manager) > _MAX_FIELD_MANAGER:
+        problems.append(
+            FieldError(
+                "FieldValueTooLong",
+                "fieldManager",
+                f"Too long: may not be more than {_MAX_FIELD_MANAGER} bytes",
+            )
+        )
+    if problems:
+        raise errors.invalid(kind, "meta.k8s.io", "", problems)
+    return dry_run == "All"
+
+
+def _delete_options(request: Request) -> DeleteOptions:
+    dry_run = _write_options(request, "DeleteOptions")
+    body: Object = _body(request) if request.body else {}
+    query = request.query
+    if "propagationPolicy" in query:
+        body.setdefault("propagationPolicy", query["propagationPolicy"])
+    if query.get("gracePeriodSeconds", "").isdecimal():
+        body.setdefault("gracePeriodSeconds", int(query["gracePeriodSeconds"]))
+    return DeleteOptions.parse(body, dry_run=dry_run)
+
+
+def _deleted(target: Target, result: Deleted, request: Request) -> Response:
+    resource = target.resource
+    headers = {}
+    if resource.orphans_by_default and "propagationPolicy" not in f"{request.query}{request.body!r}":
+        headers["Warning"] = (
+            '299 - "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background '
+            'to remove them or set propagationPolicy=Orphan to suppress this warning"'
+        )
+    if not result.gone or resource.returns_deleted:
+        return answer(200, result.obj, **headers)
+    details = {"name": name_of(result.obj), "group": resource.group, "kind": resource.plural}
+    details = {key: value for key, value in details.items() if value}
+    details["uid"] = result.obj["metadata"]["uid"]
+    success = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+    return answer(200, {**success, "details": details}, **headers)
+
+
+def _page(request: Request) -> Page:
+    limit = request.query.get("limit", "")
+    if limit and not limit.isdecimal():
+        raise errors.bad_request(f'strconv.ParseInt: parsing "{limit}": invalid syntax')
+    return Page(
+        limit=int(limit or 0),
+        token=request.query.get("continue", ""),
+        resource_version=request.query.get("resourceVersion", ""),
+        match=request.query.get("resourceVersionMatch", ""),
+    )

@@ -1,0 +1,33 @@
+"""Kubernetes quantities ("500m", "2Gi", "8") as exact fractions. Pure."""
+
+import re
+from fractions import Fraction
+
+_FORM = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i))?")
+_SCALE: dict[str, Fraction] = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    **{suffix: Fraction(1000 ** (power + 1)) for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"))},
+    **{
+        suffix: Fraction(1024 ** (power + 1))
+        for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
+    },
+}
+
+
+def parse_quantity(text: object) -> Fraction:
+    """The value of a quantity.
+
+    Raises:
+        ValueError: It is none; the message is the real server's.
+    """
+    match = _FORM.fullmatch(str(text))
+    if match is None or isinstance(text, bool):
+        raise ValueError(
+            "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+        )
+    number, exponent, suffix = match.groups()
+    if exponent:
+        return Fraction(number + exponent)
+    return Fraction(number) * _SCALE.get(suffix, Fraction(1))

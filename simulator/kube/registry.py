@@ -1,0 +1,264 @@
+"""The one door to the store: creating, reading, updating and patching objects as the real server does.
+
+In: bodies as clients send them. Out: objects, or an ApiError. Deletion, eviction, binding and scaling have their own
+files and come through here too. Must not know HTTP, users or faults.
+"""
+
+import dataclasses
+import random
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from simulator.kube import admission, errors, names, validation
+from simulator.kube.defaulting import apply_defaults
+from simulator.kube.errors import ApiError, FieldError
+from simulator.kube.objects import Object, clone, name_of, namespace_of, pruned, rfc3339
+from simulator.kube.resources import Resource
+from simulator.kube.shape import require_shape
+from simulator.kube.store import Record, Store
+
+_SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # no vowels, so that no words appear
+_SUFFIX_LENGTH = 5
+_MAX_GENERATED_PREFIX = 58
+_SYSTEM_FIELDS = ("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation", "uid")
+_EMPTY_MEANS_ABSENT = ("annotations", "finalizers", "labels", "ownerReferences")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """What a request is about."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    subresource: str = ""
+
+
+class Registry:
+    """Objects with their semantics.
+
+    Attributes:
+        store: Where they are kept.
+        now: The current time as an API timestamp.
+    """
+
+    def __init__(self, store: Store, now: Callable[[], str], seed: int = 1) -> None:
+        self.store = store
+        self.now = now
+        self._random = random.Random(seed)
+
+    # --- reading
+
+    def find(self, resource: Resource, namespace: str, name: str) -> Record:
+        """The current version of an object.
+
+        Raises:
+            ApiError: 404.
+        """
+        record = self.store.get(resource, namespace, name)
+        if record is None:
+            raise errors.not_found(resource, name)
+        return record
+
+    # --- creating
+
+    def create(
+        self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False
+    ) -> Object:
+        """Store a new object.
+
+        Raises:
+            ApiError: 400, 403, 404, 409 or 422, as the real server.
+        """
+        obj = self._received(resource, body)
+        if namespace_of(obj) not in {"", namespace}:
+            raise errors.bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request"
+            )
+        if obj["metadata"].get("resourceVersion"):
+            raise ApiError(500, "", "resourceVersion should not be set on objects to be created")
+        with self.store.lock:
+            self._stamp(obj, namespace)
+            admission.prepare_create(self.store, resource, obj)
+            self._validate(resource, obj, validation.object_problems(obj))
+            if self.store.get(resource, namespace, name_of(obj)) is not None:
+                raise errors.already_exists(resource, name_of(obj))
+            if not dry_run:
+                self.store.put(resource, obj)
+        return obj
+
+    def _received(self, resource: Resource, body: Mapping[str, Any]) -> Object:
+        """A client's object: copied, without nulls, its type and the types of its fields checked."""
+        obj = {"kind": resource.kind, "apiVersion": resource.api_version, **pruned(dict(body))}
+        obj.setdefault("metadata", {})
+        admission.check_identity(resource, obj)
+        require_shape(obj)
+        obj["metadata"].pop("managedFields", None)
+        return obj
+
+    def _stamp(self, obj: Object, namespace: str) -> None:
+        metadata = obj["metadata"]
+        for field in (*_SYSTEM_FIELDS, "resourceVersion"):
+            metadata.pop(field, None)
+        if not metadata.get("name") and metadata.get("generateName"):
+            prefix = str(metadata["generateName"])[:_MAX_GENERATED_PREFIX]
+            metadata["name"] = prefix + self.suffix()
+        if not metadata.get("name"):
+            problem = FieldError.required("metadata.name", "name or generateName is required")
+            group = obj["apiVersion"].rpartition("/")[0]
+            raise errors.invalid(obj["kind"], group, "", [problem])
+        if namespace:
+            metadata["namespace"] = namespace
+        else:
+            metadata.pop("namespace", None)
+        metadata["uid"] = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+        metadata["creationTimestamp"] = self.now()
+        _drop_empty(metadata)
+
+    def suffix(self) -> str:
+        """Five random characters, as the server appends to generateName."""
+        return "".join(self._random.choices(_SUFFIX_ALPHABET, k=_SUFFIX_LENGTH))
+
+    def _validate(self, resource: Resource, obj: Object, problems: list[FieldError]) -> None:
+        problems = names.metadata_problems(resource, obj) + problems
+        if problems:
+            raise errors.invalid(resource.kind, resource.group, name_of(obj), problems)
+
+    # --- changing
+
+    def update(self, target: Target, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
+        """Replace an object, or with a subresource its part, by what a client sent (PUT).
+
+        Raises:
+            ApiError: 400, 404, 409 or 422.
+        """
+        obj = self._received(target.resource, body)
+        if name_of(obj) != target.name:
+            raise errors.bad_request(
+                f"the name of the object ({name_of(obj)}) does not match the name on the URL ({target.name})"
+            )
+        resource = target.resource
+        with self.store.lock:
+            missing = self.store.get(resource, target.namespace, target.name) is None
+            if missing and resource.create_on_update and not obj["metadata"].get("resourceVersion"):
+                return self.create(resource, target.namespace, obj, dry_run=dry_run)
+            if (
+                not obj["metadata"].get("resourceVersion")
+                and not resource.unconditional_update
+                and not missing
+            ):
+                problem = FieldError.invalid(
+                    "metadata.resourceVersion", "", "must be specified for an update"
+                )
+                raise errors.invalid(resource.kind, resource.group, target.name, [problem])
+            return self.change(target, lambda _: obj, dry_run=dry_run)
+
+    def change(
+        self, target: Target, edit: Callable[[Object], Mapping[str, Any]], *, dry_run: bool = False
+    ) -> Object:
+        """Read, edit and write back an object in one step; a no-op keeps its resourceVersion.
+
+        Args:
+            target: What to change; with subresource "status" only status changes, without one status does not.
+            edit: Gets a copy of the current object and returns the new one.
+            dry_run: Do everything but store it.
+
+        Raises:
+            ApiError: 404, 409 or 422.
+        """
+        resource = target.resource
+        with self.store.lock:
+            record = self.find(resource, target.namespace, target.name)
+            new = self._received(resource, edit(record.copy()))
+            _check_preconditions(target, record, new)
+            self._settle_fields(target, record, new)
+            new["metadata"]["resourceVersion"] = str(record.revision)
+            if new == record.obj:
+                return new
+            problems: list[FieldError] = []
+            if target.subresource != "status":
+                admission.prepare_update(self.store, resource, new)
+                problems = validation.change_problems(record.obj, new) or validation.object_problems(new)
+            self._validate(resource, new, problems)
+            if not dry_run:
+                self._write(record, new)
+            return new
+
+    def _settle_fields(self, target: Target, record: Record, new: Object) -> None:
+        """Put back what this request cannot change, complete the rest, and count the generation."""
+        old, resource = clone(dict(record.obj)), target.resource
+        metadata = new["metadata"]
+        for field in _SYSTEM_FIELDS:
+            _keep(metadata, old["metadata"], field)
+        _drop_empty(metadata)
+        if target.subresource == "status":
+            for field in (*old, *list(new)):
+                if field not in {"metadata", "status"}:
+                    _keep(new, old, field)
+            for field in resource.status_keeps:
+                _keep(metadata, old["metadata"], field)
+            return
+        if "status" in resource.subresources:
+            _keep(new, old, "status")
+        apply_defaults(new)
+        changed = new.get("spec") != old.get("spec")
+        if resource.generation_on_annotations:
+            changed = changed or metadata.get("annotations") != old["metadata"].get("annotations")
+        if resource.generation and changed:
+            metadata["generation"] = int(old["metadata"]["generation"]) + 1
+
+    def _write(self, record: Record, new: Object) -> None:
+        """Store the new version; one that only waited for its finalizers is removed instead."""
+        metadata = new["metadata"]
+        waited = "deletionTimestamp" in metadata and record.obj["metadata"].get("finalizers")
+        graceful = metadata.get("deletionGracePeriodSeconds", 0) > 0
+        if waited and not metadata.get("finalizers") and not graceful and not _has_content(record):
+            self.store.remove(record)
+        else:
+            self.store.put(record.resource, new)
+
+
+def _has_content(record: Record) -> bool:
+    """Whether a namespace has yet to be emptied, which its own finalizer in `spec` stands for."""
+    return record.resource.kind == "Namespace" and bool(record.obj["spec"].get("finalizers"))
+
+
+def _check_preconditions(target: Target, record: Record, new: Object) -> None:
+    metadata, old = new["metadata"], record.obj["metadata"]
+    resource = target.resource
+    if metadata.get("uid") not in {None, "", old["uid"]}:
+        raise errors.conflict(
+            resource,
+            target.name,
+            f"Precondition failed: UID in precondition: {metadata['uid']}, UID in object meta: {old['uid']}",
+        )
+    if metadata.get("resourceVersion") not in {None, "", str(record.revision)}:
+        raise errors.modified(resource, target.name)
+    problems = [
+        FieldError.invalid(f"metadata.{field}", metadata[field], "field is immutable")
+        for field in ("name", "namespace", "creationTimestamp")
+        if metadata.get(field, old.get(field)) != old.get(field)
+    ]
+    if problems:
+        raise errors.invalid(resource.kind, resource.group, target.name, problems)
+    for field in ("name", "namespace"):
+        _keep(metadata, old, field)
+
+
+def _keep(new: Object, old: Mapping[str, Any], field: str) -> None:
+    if field in old:
+        new[field] = old[field]
+    else:
+        new.pop(field, None)
+
+
+def _drop_empty(metadata: Object) -> None:
+    for field in _EMPTY_MEANS_ABSENT:
+        if not metadata.get(field, True):
+            del metadata[field]
+
+
+def timestamp(clock: Callable[[], Any]) -> Callable[[], str]:
+    """A clock of datetimes as one of API timestamps."""
+    return lambda: rfc3339(clock())

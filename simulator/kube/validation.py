@@ -1,0 +1,279 @@
+"""Whether an object can be, and whether a change of it may be; one small function per kind. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from simulator.kube.errors import FieldError
+from simulator.kube.names import label_problems
+from simulator.kube.objects import Object, name_of
+from simulator.kube.podspec import frozen_problems, pod_spec_problems
+from simulator.kube.selectors import from_object
+
+SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+_HIGHEST_USER_PRIORITY = 1_000_000_000
+_LOWEST_INT32 = -(2**31)
+_IMMUTABLE = "field is immutable"
+_STATEFUL_SET_MUTABLE = (
+    "minReadySeconds",
+    "ordinals",
+    "persistentVolumeClaimRetentionPolicy",
+    "replicas",
+    "revisionHistoryLimit",
+    "template",
+    "updateStrategy",
+)
+_SCHEDULING_DIRECTIVES = ("affinity", "nodeSelector", "schedulingGates", "tolerations")
+
+
+def object_problems(obj: Object) -> list[FieldError]:
+    """What is wrong with an object in itself, beyond its metadata."""
+    check = _OBJECT.get(obj["kind"])
+    return check(obj) if check else []
+
+
+def change_problems(old: Mapping[str, Any], new: Object) -> list[FieldError]:
+    """What is wrong with changing `old` into `new`."""
+    check = _CHANGE.get(new["kind"])
+    return check(old, new) if check else []
+
+
+def not_negative(spec: Mapping[str, Any], fields: Iterable[str], at: str = "spec") -> list[FieldError]:
+    """Problems of counts."""
+    problems: list[FieldError] = []
+    for field in fields:
+        value = spec.get(field, 0)
+        if not isinstance(value, int) or isinstance(value, bool):
+            problems.append(FieldError.invalid(f"{at}.{field}", value, "must be an integer"))
+        elif value < 0:
+            problems.append(FieldError.invalid(f"{at}.{field}", value, "must be greater than or equal to 0"))
+    return problems
+
+
+def _pod(obj: Object) -> list[FieldError]:
+    return pod_spec_problems(obj["spec"], "spec")
+
+
+def _templated(obj: Object) -> list[FieldError]:
+    spec = obj["spec"]
+    problems = not_negative(spec, ("replicas", "minReadySeconds", "revisionHistoryLimit"))
+    selector = from_object(spec.get("selector"))
+    labels = spec["template"].get("metadata", {}).get("labels") or {}
+    problems += label_problems("spec.template.metadata.labels", labels)
+    if not selector:
+        problems.append(FieldError.required("spec.selector"))
+        if "selector" in spec:
+            problems.append(
+                FieldError.invalid(
+                    "spec.selector", spec["selector"], "empty selector is invalid for deployment"
+                )
+            )
+    elif not selector.matches(labels):
+        problems.append(
+            FieldError.invalid(
+                "spec.template.metadata.labels", labels, "`selector` does not match template `labels`"
+            )
+        )
+    policy = spec["template"]["spec"].get("restartPolicy")
+    if policy != "Always":
+        problems.append(FieldError.unsupported("spec.template.spec.restartPolicy", policy, ["Always"]))
+    return problems + pod_spec_problems(spec["template"]["spec"], "spec.template.spec")
+
+
+def _job(obj: Object) -> list[FieldError]:
+    return _job_spec_problems(obj["spec"], "spec")
+
+
+def _job_spec_problems(spec: Object, at: str) -> list[FieldError]:
+    problems = not_negative(
+        spec, ("parallelism", "completions", "backoffLimit", "ttlSecondsAfterFinished"), at
+    )
+    pod_spec = spec["template"]["spec"]
+    if pod_spec["restartPolicy"] == "Always":
+        problems.append(
+            FieldError.required(f"{at}.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
+        )
+    if spec.get("completionMode") == "Indexed" and "completions" not in spec:
+        problems.append(FieldError.required(f"{at}.completions", "when completion mode is Indexed"))
+    return problems + pod_spec_problems(pod_spec, f"{at}.template.spec")
+
+
+def _cron_job(obj: Object) -> list[FieldError]:
+    spec = obj["spec"]
+    problems = [] if spec.get("schedule") else [FieldError.required("spec.schedule")]
+    policies = ("Allow", "Forbid", "Replace")
+    if spec["concurrencyPolicy"] not in policies:
+        problems.append(FieldError.unsupported("spec.concurrencyPolicy", spec["concurrencyPolicy"], policies))
+    return problems + _job_spec_problems(spec["jobTemplate"]["spec"], "spec.jobTemplate.spec")
+
+
+def _priority_class(obj: Object) -> list[FieldError]:
+    name, value = name_of(obj), obj["value"]
+    policies = ("Never", "PreemptLowerPriority")
+    problems: list[FieldError] = []
+    if not isinstance(value, int) or value < _LOWEST_INT32:
+        problems.append(FieldError.invalid("value", value, "must be a 32-bit integer"))
+    elif name.startswith("system-"):
+        if SYSTEM_CLASSES.get(name) != value:
+            problems.append(
+                FieldError.forbidden(
+                    "metadata.name",
+                    "priority class names with 'system-' prefix are reserved for system use only. error: "
+                    f"{name} is not a known system priority class",
+                )
+            )
+    elif value > _HIGHEST_USER_PRIORITY:
+        problems.append(
+            FieldError.forbidden(
+                "value", f"maximum allowed value of a user defined priority is {_HIGHEST_USER_PRIORITY}"
+            )
+        )
+    if obj["preemptionPolicy"] not in policies:
+        problems.append(FieldError.unsupported("preemptionPolicy", obj["preemptionPolicy"], policies))
+    return problems
+
+
+def _budget(obj: Object) -> list[FieldError]:
+    spec = obj.get("spec", {})
+    problems: list[FieldError] = []
+    if "minAvailable" in spec and "maxUnavailable" in spec:
+        problems.append(
+            FieldError.invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set")
+        )
+    for field in ("minAvailable", "maxUnavailable"):
+        value = spec.get(field, 0)
+        if isinstance(value, str):
+            number = value.removesuffix("%")
+            if not (value.endswith("%") and number.isdecimal() and int(number) <= 100):  # noqa: PLR2004 - percent
+                problems.append(
+                    FieldError.invalid(
+                        f"spec.{field}",
+                        value,
+                        "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%', '93%')",
+                    )
+                )
+        else:
+            problems += not_negative(spec, (field,))
+    policies = ("IfHealthyBudget", "AlwaysAllow")
+    policy = spec.get("unhealthyPodEvictionPolicy", policies[0])
+    if policy not in policies:
+        problems.append(FieldError.unsupported("spec.unhealthyPodEvictionPolicy", policy, policies))
+    return problems
+
+
+def _event(obj: Object) -> list[FieldError]:
+    involved = obj.get("involvedObject", {}).get("namespace", "")
+    if (involved or "default") == obj["metadata"]["namespace"]:
+        return []
+    return [FieldError.invalid("involvedObject.namespace", involved, "does not match event.namespace")]
+
+
+def _lease(obj: Object) -> list[FieldError]:
+    spec = obj.get("spec", {})
+    problems = not_negative(spec, ("leaseTransitions",))
+    if spec.get("leaseDurationSeconds", 1) <= 0:
+        problems.append(
+            FieldError.invalid(
+                "spec.leaseDurationSeconds", spec["leaseDurationSeconds"], "must be greater than 0"
+            )
+        )
+    return problems
+
+
+def _same(old: Mapping[str, Any], new: Mapping[str, Any], fields: Iterable[str]) -> list[FieldError]:
+    return [
+        FieldError.invalid(f"spec.{field}", new.get(field, "null"), _IMMUTABLE)
+        for field in fields
+        if old.get(field) != new.get(field)
+    ]
+
+
+def _pod_change(old: Mapping[str, Any], new: Object) -> list[FieldError]:
+    return frozen_problems(old["spec"], new["spec"])
+
+
+def _selector_change(old: Mapping[str, Any], new: Object) -> list[FieldError]:
+    return _same(old["spec"], new["spec"], ("selector",))
+
+
+def _stateful_set_change(old: Mapping[str, Any], new: Object) -> list[FieldError]:
+    fields = {*old["spec"], *new["spec"]} - set(_STATEFUL_SET_MUTABLE)
+    if all(old["spec"].get(field) == new["spec"].get(field) for field in fields):
+        return []
+    return [
+        FieldError.forbidden(
+            "spec",
+            "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', "
+            "'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden",
+        )
+    ]
+
+
+def _job_change(old: Mapping[str, Any], new: Object) -> list[FieldError]:
+    before, after = old["spec"], new["spec"]
+    elastic = before.get("completionMode") == "Indexed" and after.get("completions") == after.get(
+        "parallelism"
+    )
+    problems = _same(before, after, ("selector", "completionMode", "podFailurePolicy"))
+    if not elastic:
+        problems += _same(before, after, ("completions",))
+    waiting = before.get("suspend") and "startTime" not in old.get("status", {})
+    if _fixed_template(before["template"], free=waiting) != _fixed_template(after["template"], free=waiting):
+        problems.append(FieldError.invalid("spec.template", "core.PodTemplateSpec{...}", _IMMUTABLE))
+    return problems
+
+
+def _fixed_template(template: Mapping[str, Any], *, free: bool) -> Mapping[str, Any]:
+    """The part of a Job's template that cannot change; before it ever started, scheduling directives can."""
+    if not free:
+        return template
+    spec = {key: value for key, value in template["spec"].items() if key not in _SCHEDULING_DIRECTIVES}
+    metadata = {
+        key: value
+        for key, value in template.get("metadata", {}).items()
+        if key not in {"annotations", "labels"}
+    }
+    return {"metadata": metadata, "spec": spec}
+
+
+def _priority_class_change(old: Mapping[str, Any], new: Object) -> list[FieldError]:
+    return [
+        FieldError.forbidden(field, "may not be changed in an update.")
+        for field in ("value", "preemptionPolicy")
+        if old.get(field) != new.get(field)
+    ]
+
+
+def _immutable_data(old: Mapping[str, Any], new: Object) -> list[FieldError]:
+    if not old.get("immutable"):
+        return []
+    return [
+        FieldError.forbidden(field, "field is immutable when `immutable` is set")
+        for field in ("immutable", "data", "binaryData", "stringData")
+        if old.get(field) != new.get(field)
+    ]
+
+
+_OBJECT: Mapping[str, Callable[[Object], list[FieldError]]] = {
+    "CronJob": _cron_job,
+    "DaemonSet": _templated,
+    "Deployment": _templated,
+    "Event": _event,
+    "Job": _job,
+    "Lease": _lease,
+    "Pod": _pod,
+    "PodDisruptionBudget": _budget,
+    "PriorityClass": _priority_class,
+    "ReplicaSet": _templated,
+    "StatefulSet": _templated,
+}
+_CHANGE: Mapping[str, Callable[[Mapping[str, Any], Object], list[FieldError]]] = {
+    "ConfigMap": _immutable_data,
+    "DaemonSet": _selector_change,
+    "Deployment": _selector_change,
+    "Job": _job_change,
+    "Pod": _pod_change,
+    "PriorityClass": _priority_class_change,
+    "ReplicaSet": _selector_change,
+    "Secret": _immutable_data,
+    "StatefulSet": _stateful_set_change,
+}
