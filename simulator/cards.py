@@ -55,7 +55,8 @@ class Card:
         name: What NVML calls it, "NVIDIA H100 80GB HBM3".
         architecture: NVML_DEVICE_ARCH_*.
         compute_capability: CUDA's, (major, minor).
-        memory_bytes: All of its memory, of which `reserved_bytes` belong to driver and firmware.
+        memory_bytes: All of its memory, of which `reserved_bytes` belong to driver and firmware (how much differs by
+            a few hundred MiB between driver versions).
         multiprocessors: Streaming multiprocessors.
         idle_power_w: Draw without any context on it; `loaded_power_w` with a model loaded and nothing running.
         min_power_w: The lowest limit that can be set; `max_power_w` the highest, which is the default.
@@ -127,7 +128,7 @@ _H100_80GB = _by_name(
     MigProfile("2g.20gb", 2, _gib(19.625), 32, 14, 2, 2, 2, 2),
     MigProfile("3g.40gb", 3, _gib(39.5), 60, 9, 4, 3, 3, 3),
     MigProfile("4g.40gb", 4, _gib(39.5), 64, 5, 4, 4, 4, 4),
-    MigProfile("7g.80gb", 7, _gib(79.25), 132, 0, 8, 8, 7, 7, 1),
+    MigProfile("7g.80gb", 7, _gib(79.0), 132, 0, 8, 8, 7, 7, 1),
 )
 _H200_141GB = _by_name(
     MigProfile("1g.18gb", 1, _gib(16.0), 16, 19, 1, 1, 1, 1),
@@ -166,7 +167,7 @@ CARDS: Mapping[str, Card] = types.MappingProxyType(
             architecture=Architecture.HOPPER,
             compute_capability=(9, 0),
             memory_bytes=143771 * MIB,
-            reserved_bytes=594 * MIB,
+            reserved_bytes=400 * MIB,
             multiprocessors=132,
             idle_power_w=76.0,
             loaded_power_w=125.0,

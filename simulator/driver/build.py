@@ -16,6 +16,7 @@ LIBRARY = "libnvidia-ml.so.1"
 BOARD_VARIABLE = "SIMULATOR_NVML_BOARD"
 
 _SOURCES = pathlib.Path(__file__).with_name("native")
+_CACHE = ("gpu-rightsizer", "simulated-driver")
 _COMPILERS = ("cc", "gcc", "clang")
 _FLAGS = (
     "-std=gnu11",
@@ -97,8 +98,15 @@ def _compiler() -> str:
 def _cache_root() -> pathlib.Path:
     inherited = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification has relative paths ignored.
-    base = pathlib.Path(inherited) if os.path.isabs(inherited) else pathlib.Path.home() / ".cache"  # noqa: PTH117
-    return base / "gpu-rightsizer" / "simulated-driver"
+    if os.path.isabs(inherited):  # noqa: PTH117
+        return pathlib.Path(inherited, *_CACHE)
+    try:
+        return pathlib.Path.home().joinpath(".cache", *_CACHE)
+    except RuntimeError as error:
+        raise DriverError(
+            "building the simulated NVIDIA driver: this user has no home directory to keep it in; "
+            "set XDG_CACHE_HOME to a writable directory"
+        ) from error
 
 
 def _build_key(compiler: str) -> str:
@@ -121,7 +129,7 @@ def _build(compiler: str, directory: pathlib.Path) -> None:
             "set XDG_CACHE_HOME to a writable directory"
         ) from error
     try:
-        compile_library(compiler, work / LIBRARY)
+        _compile(compiler, work / LIBRARY)
         work.rename(directory)
     except OSError as error:
         if not (directory / LIBRARY).exists():
@@ -132,15 +140,10 @@ def _build(compiler: str, directory: pathlib.Path) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def compile_library(compiler: str, target: pathlib.Path, *extra_flags: str) -> None:
-    """Compiles the sources into `target`.
-
-    Raises:
-        DriverError: The compiler refuses; its words are part of the message.
-    """
+def _compile(compiler: str, target: pathlib.Path) -> None:
     sources = [str(path) for path in sorted(_SOURCES.glob("*.c"))]
     version = f"-DLAYOUT_VERSION=UINT64_C({layout_version()})"
-    _run([compiler, *_FLAGS, *extra_flags, version, "-o", str(target), *sources])
+    _run([compiler, *_FLAGS, version, "-o", str(target), *sources])
 
 
 def _run(command: list[str]) -> str:
@@ -148,6 +151,7 @@ def _run(command: list[str]) -> str:
     if result.returncode != 0:
         raise DriverError(
             f"building the simulated NVIDIA driver: {' '.join(command[:2])} … failed with exit code "
-            f"{result.returncode}:\n{result.stderr.strip()}"
+            f"{result.returncode}:\n{result.stderr.strip()}\n"
+            "if a header is missing, run: sudo apt-get install -y libc6-dev"
         )
     return result.stdout

@@ -13,9 +13,10 @@ from collections.abc import Callable
 import pytest
 
 from simulator.cards import CARDS
-from simulator.driver import Board, DriverError, Reading
-from simulator.spec import NodeSpec
-from tests.simulator.driver.nvml_program import NvmlProgram
+from simulator.driver import Board, DriverError, Process, Reading, encoding
+from simulator.driver.boardfile import BoardFile
+from simulator.spec import GpuSpec, NodeSpec
+from tests.simulator.driver.nvml_program import ANSWER_TIMEOUT_S, NvmlProgram
 
 # Reads one number of the writer's in six ways: all must belong to the same one.
 READ_MANY = """
@@ -73,6 +74,41 @@ def test_no_torn_reads(board: Board, program: NvmlProgram) -> None:
         writer.join()
     assert program.ask("torn") == []
     assert program.ask("len(seen)") >= 100
+
+
+READ_PROCESSES = """
+mixed = []
+found = set()
+infos = (nvml.c_nvmlProcessInfo_v3_t * 256)()
+def read(times):
+    for _ in range(times):
+        count = ctypes.c_uint(256)
+        assert nvml.nvmlLib.nvmlDeviceGetComputeRunningProcesses_v3(gpus[0], ctypes.byref(count), infos) == 0
+        values = {info.usedGpuMemory for info in infos}
+        if len(values) == 1:
+            found.update(values)
+        else:
+            mixed.append(sorted(values))
+"""
+
+
+def test_no_torn_reads_of_much(path: pathlib.Path, program: NvmlProgram) -> None:
+    """Values that take long to read and to write come whole, too, from a writer without pause."""
+    header = encoding.header(NodeSpec("node-a", (GpuSpec("T4"),)))
+    lists = [encoding.process_list([Process(pid, n) for pid in range(256)]) for n in (1, 2, 3)]
+    file = BoardFile(path, header, [])
+    file.publish_processes(0, lists[0])
+    for code in ("nvml.nvmlShutdown()", "nvml.nvmlInit()", READ_PROCESSES):
+        program.ask(code)
+    reads = program.start("read(5000)")
+    for values in itertools.cycle(lists):
+        file.publish_processes(0, values)
+        if reads.done():
+            break
+    reads.result(ANSWER_TIMEOUT_S)
+    file.close()
+    assert program.ask("mixed") == []
+    assert program.ask("sorted(found)") == [1, 2, 3]
 
 
 def test_several_writing_threads(board: Board, program: NvmlProgram) -> None:
