@@ -156,7 +156,7 @@ def _notebook(draw: random.Random, start_s: float, held: float) -> _Phases:
         if phase.is_working and pause_s > 0:
             yield pause_s, gap
             t_s += pause_s
-        mean = draw.uniform(20, 80)
+        mean = draw.choice((20.0, 35.0, 50.0, 65.0, 80.0))  # few, as each is a table of its own in physics.py
         duration_s = NOTEBOOK_BURST_MIN.draw(draw) * MINUTE_S
         phase = Phase("burst", utilization=mean, spread=15.0, memory=held)
 
@@ -175,7 +175,7 @@ def busy_share(t_s: float) -> float:
     lowest, highest = INFERENCE_SHARE
     wave = (1 - math.cos(2 * math.pi * (t_s % DAY_S / HOUR_S - 4) / 24)) / 2
     weekend = 0.5 if int(t_s // DAY_S) % 7 in _WEEKEND_DAYS else 1.0
-    return (lowest + (highest - lowest) * wave**1.5) * weekend
+    return (lowest + (highest - lowest) * math.pow(wave, 1.5)) * weekend
 
 
 @functools.lru_cache(maxsize=1)

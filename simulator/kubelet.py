@@ -148,8 +148,8 @@ class Kubelet:
         context: grpc.ServicerContext,
     ) -> Any:  # noqa: ANN401 - protobuf
         self.calls[name] = self.calls.get(name, 0) + 1
-        if self._delay_s:
-            self._stopped.wait(self._delay_s)
+        if self._delay_s and self._stopped.wait(self._delay_s):
+            context.abort(grpc.StatusCode.UNAVAILABLE, "simulated: stopped while the answer was held back")
         if self._failure is not None:
             context.abort(self._failure.value, f"simulated: {self._failure.name}")
         return answer(request, context)

@@ -181,9 +181,15 @@ class Gpu:
             base_j + (second + offset) // PERIOD_S * period_j + joules[index]
             for second, index in zip(seconds, noise, strict=True)
         ]
-        warmth = [segment.temperature_at(second) for second in seconds]
+        moving = bisect.bisect_left(seconds, segment.start_s + physics.SETTLED_S)
+        warmth = [segment.temperature_at(second) for second in seconds[:moving]]
+        settled = count - moving
         columns.temperature_c += [round(value) for value in warmth]
+        columns.temperature_c += [round(regime.temperature_c)] * settled
         columns.memory_temperature_c += [physics.memory_temperature_c(self.card, v) for v in warmth]
+        columns.memory_temperature_c += [
+            physics.memory_temperature_c(self.card, regime.temperature_c)
+        ] * settled
 
     def _segment(self, t_s: float) -> _Segment:
         self._extend(t_s)

@@ -25,6 +25,8 @@ MEMORY_TRAFFIC = 0.55
 """Memory utilization per utilization."""
 WARM_UP_S = 90.0
 """Time constant of the temperature."""
+SETTLED_S = 10 * WARM_UP_S
+"""After this long it no longer moves."""
 _COLDEST_C, _SPAN_C, _MEMORY_C = 28.0, 47.0, 6.0
 _MASK = PERIOD_S - 1
 _POWER_SHIFT = 1777
@@ -103,6 +105,8 @@ def memory_temperature_c(card: Card, temperature_c: float) -> int:
 
 def approach(start_c: float, target_c: float, elapsed_s: float) -> float:
     """The temperature after `elapsed_s` on the way from `start_c` to `target_c`."""
+    if elapsed_s >= SETTLED_S:
+        return target_c
     return target_c + (start_c - target_c) * math.exp(-elapsed_s / WARM_UP_S)
 
 

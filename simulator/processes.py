@@ -5,6 +5,7 @@ children in order) and is killed by the kernel when the thread that started it d
 """
 
 import contextlib
+import http.client
 import os
 import signal
 import socket
@@ -18,6 +19,8 @@ from typing import Self
 
 POLL_S = 0.02
 _TAIL_LINES = 15
+_ATTEMPTS = 3
+"""A free port can be taken between finding and using it."""
 
 # Between fork and exec only async-signal-safe calls are allowed, and Python's preexec_fn is not one of them in a
 # process with gRPC's threads. So the child asks for its parent-death signal (prctl 1) itself and then becomes the
@@ -92,10 +95,15 @@ class Child:
         lines = self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
         return "\n".join([f"  end of {self.log}:", *(f"  | {line}" for line in lines)])
 
+    def terminate(self) -> None:
+        """Ask it to end, without waiting."""
+        if self.is_running:
+            self._signal(signal.SIGTERM)
+
     def stop(self, *, grace_s: float = 5.0) -> int:
         """End it and all it has started: SIGTERM, then SIGKILL after `grace_s` seconds; its exit status."""
         if self.is_running:
-            self._signal(signal.SIGTERM)
+            self.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(grace_s)
         self._signal(signal.SIGKILL)
@@ -114,6 +122,109 @@ class Child:
     ) -> None:
         """Stop."""
         self.stop()
+
+
+class Server:
+    """A program with an HTTP port of its own on 127.0.0.1, alive between `start` and `stop`.
+
+    Args:
+        name: For messages, and the log file's name.
+        command: Its command line, given the port.
+        ready_path: Answers 200 once it serves.
+        log: File that receives its output.
+        env: Its whole environment; the parent's by default.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Callable[[int], Sequence[str]],
+        *,
+        ready_path: str,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.log = log
+        self.port = 0
+        self._command = command
+        self._ready_path = ready_path
+        self._env = env
+        self._child: Child | None = None
+
+    @property
+    def address(self) -> str:
+        """As host:port."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """Where it serves."""
+        return f"http://{self.address}"
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id, while it is started."""
+        return self._child.pid if self._child else None
+
+    def launch(self) -> None:
+        """Start it on a free port, without waiting."""
+        self.port = free_port()
+        self._child = Child(self.name, self._command(self.port), log=self.log, env=self._env)
+
+    def wait_ready(self, *, timeout_s: float = 30.0) -> None:
+        """Wait until it serves; elsewhere, where somebody else took the port in the meantime.
+
+        Raises:
+            ProcessError: It ended, or does not serve in time; with the end of its log.
+        """
+        for attempt in range(_ATTEMPTS):
+            if self._child is None:
+                self.launch()
+            try:
+                return self._running().wait_until(self._is_ready, timeout_s=timeout_s)
+            except ProcessError:
+                taken = "in use" in self._running().tail()
+                self.stop()
+                if not taken or attempt == _ATTEMPTS - 1:
+                    raise
+        return None
+
+    def start(self, *, timeout_s: float = 30.0) -> None:
+        """Launch it and wait until it serves; raises ProcessError."""
+        self.launch()
+        self.wait_ready(timeout_s=timeout_s)
+
+    def stop(self) -> None:
+        """End it."""
+        if self._child is not None:
+            self._child.stop()
+            self._child = None
+
+    def terminate(self) -> None:
+        """Ask it to end, without waiting."""
+        if self._child is not None:
+            self._child.terminate()
+
+    def get(self, path: str, *, timeout_s: float = 60.0) -> tuple[int, str]:
+        """Status and body of what it serves at `path`; raises OSError and http.client.HTTPException."""
+        with contextlib.closing(
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        ) as connection:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode(errors="replace")
+
+    def _running(self) -> Child:
+        if self._child is None:
+            raise ProcessError(f"{self.name} is not started")
+        return self._child
+
+    def _is_ready(self) -> bool:
+        try:
+            return self.get(self._ready_path, timeout_s=2.0)[0] == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            return False
 
 
 def free_port() -> int:

@@ -18,12 +18,10 @@ from typing import Any, Self
 import yaml
 
 from simulator import remote_write
-from simulator.processes import Child, ProcessError, free_port
+from simulator.processes import ProcessError, Server
 from simulator.remote_write import Series
 
 JOB = "gpu-exporter"
-_ATTEMPTS = 3
-"""A free port can be taken between finding and using it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,13 +71,19 @@ class Prometheus:
         self.scrape_interval_s = scrape_interval_s
         self.honor_labels = honor_labels
         self._binary = binary
-        self._child: Child | None = None
-        self._port = 0
+        self._server = Server(
+            "prometheus", self._command, ready_path="/-/ready", log=directory / "prometheus.log"
+        )
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id, while it is started."""
+        return self._server.pid
 
     @property
     def url(self) -> str:
         """Where its HTTP API is."""
-        return f"http://127.0.0.1:{self._port}"
+        return self._server.url
 
     def start(self, *, timeout_s: float = 30.0) -> None:
         """Start it and wait until it answers.
@@ -87,30 +91,17 @@ class Prometheus:
         Raises:
             ProcessError: It is not installed, or does not come up.
         """
-        program = shutil.which(self._binary)
-        if program is None:
+        if shutil.which(self._binary) is None:
             raise ProcessError(
                 f"{self._binary} is not on the path; install it with: sudo apt-get install -y prometheus "
                 "(and stop the service that Debian starts: sudo systemctl disable --now prometheus)"
             )
         self._write_config()
-        for attempt in range(_ATTEMPTS):
-            self._child = self._launch(program)
-            try:
-                self._child.wait_until(self._is_ready, timeout_s=timeout_s)
-            except ProcessError:
-                taken = "address already in use" in self._child.tail()
-                self.stop()
-                if not taken or attempt == _ATTEMPTS - 1:
-                    raise
-            else:
-                return
+        self._server.start(timeout_s=timeout_s)
 
     def stop(self) -> None:
         """End it; its data stay."""
-        if self._child is not None:
-            self._child.stop()
-            self._child = None
+        self._server.stop()
 
     def __enter__(self) -> Self:
         """Start."""
@@ -126,10 +117,7 @@ class Prometheus:
     def query(self, expression: str, *, at_s: float | None = None) -> list[dict[str, Any]]:
         """The result of an instant query at `at_s` (Unix seconds; now by default)."""
         query = {"query": expression} | ({} if at_s is None else {"time": f"{at_s:.3f}"})
-        path = f"/api/v1/query?{urllib.parse.urlencode(query)}"
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)) as connection:
-            connection.request("GET", path)
-            answer = json.loads(connection.getresponse().read())
+        answer = json.loads(self._server.get(f"/api/v1/query?{urllib.parse.urlencode(query)}")[1])
         if answer["status"] != "success":
             raise ProcessError(f"asking {self.url} for {expression}: {answer.get('error')}")
         return answer["data"]["result"]  # type: ignore[no-any-return]
@@ -148,7 +136,9 @@ class Prometheus:
                 total += len(one.seconds)
                 yield one
 
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)) as connection:
+        with contextlib.closing(
+            http.client.HTTPConnection("127.0.0.1", self._server.port, timeout=60)
+        ) as connection:
             for body in remote_write.requests(counted()):
                 self._post(connection, body)
         return total
@@ -201,25 +191,13 @@ class Prometheus:
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / "prometheus.yml").write_text(yaml.safe_dump(config, sort_keys=False))
 
-    def _launch(self, program: str) -> Child:
-        self._port = free_port()
+    def _command(self, port: int) -> list[str]:
         flags = {
             "config.file": self.directory / "prometheus.yml",
             "storage.tsdb.path": self.directory / "data",
             "storage.tsdb.retention.time": "40d",
-            "web.listen-address": f"127.0.0.1:{self._port}",
+            "web.listen-address": f"127.0.0.1:{port}",
             "log.level": "warn",
         }
-        command = [program, *(f"--{name}={value}" for name, value in flags.items())]
-        command.append("--web.enable-remote-write-receiver")
-        return Child("prometheus", command, log=self.directory / "prometheus.log")
-
-    def _is_ready(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=2)
-        try:
-            connection.request("GET", "/-/ready")
-            return connection.getresponse().status == http.HTTPStatus.OK
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+        switches = ["--web.enable-remote-write-receiver"]
+        return [self._binary, *(f"--{name}={value}" for name, value in flags.items()), *switches]

@@ -1,0 +1,261 @@
+"""A whole simulated cluster, from its spec to running processes, and back to nothing.
+
+    API server ◄─ objects, made under a clock that moves from long ago to now
+        │ pods                                            one node agent per node: devices, kubelet, GPU readings
+        └────────► node agent ─► kubelet socket ─┐
+                             └─► driver's board ─┴─► gpu-exporter, one process per node
+
+Either with an API server of its own, or on one that is given.
+"""
+
+import contextlib
+import datetime
+import functools
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import yaml
+
+from simulator import draws, history, manifests
+from simulator.draws import DAY_S
+from simulator.driver import Board, environment
+from simulator.kube import ApiServer
+from simulator.kubeclient import ApiError, Endpoint, KubeClient
+from simulator.machine import Machine
+from simulator.node import NodeAgent
+from simulator.population import NAME_LABEL, Population
+from simulator.processes import Server
+from simulator.prometheus import Prometheus, Target
+from simulator.spec import ClusterSpec, NodeSpec, WorkloadSpec
+
+EXPORTER_NAMESPACE = "gpu-monitoring"
+_BOOT_LEAD_S = DAY_S
+"""Drivers were loaded this long before the oldest workload came."""
+_CONFLICT = 409
+_FOREIGN_SETTINGS = ("GPU_EXPORTER_", "DCGM_EXPORTER_", "DCGM_POD_RESOURCES_", "NODE_NAME")
+
+
+class MovingClock:
+    """The real time, or an instant at which it was made to stand still."""
+
+    def __init__(self) -> None:
+        self._stands_at: datetime.datetime | None = None
+
+    def __call__(self) -> datetime.datetime:
+        """Now."""
+        return self._stands_at or datetime.datetime.now(datetime.UTC)
+
+    def stand(self, at_s: float) -> None:
+        """Stand still at `at_s` (Unix seconds)."""
+        self._stands_at = datetime.datetime.fromtimestamp(at_s, datetime.UTC)
+
+    def run(self) -> None:
+        """Show the real time again."""
+        self._stands_at = None
+
+
+class Cluster:
+    """A simulated cluster, alive between `__enter__` and `__exit__`.
+
+    Args:
+        spec: What it consists of.
+        directory: For boards, logs and the kubeconfig.
+        endpoint: An API server to use instead of one of its own; pods are then as old as they are.
+        exporters: Whether to run an exporter process per node.
+        exporter_options: Further flags of the exporters.
+        say: Told what is being done, a line at a time.
+    """
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        directory: Path,
+        *,
+        endpoint: Endpoint | None = None,
+        exporters: bool = True,
+        exporter_options: Sequence[str] = (),
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.spec = spec
+        self.directory = directory
+        self.api: ApiServer | None = None
+        self.kubeconfig = directory / "kubeconfig"
+        self.agents: dict[str, NodeAgent] = {}
+        self.boards: dict[str, Board] = {}
+        self.exporters: dict[str, Server] = {}
+        self._given = endpoint
+        self._with_exporters = exporters
+        self._exporter_options = tuple(exporter_options)
+        self._say = say
+        self._clock = MovingClock()
+        self._stack = contextlib.ExitStack()
+        self._population = Population(spec.workloads, seed=spec.seed)
+
+    def __enter__(self) -> Self:
+        """Start everything; what is half started is ended if anything fails."""
+        with self._stack:
+            self._start()
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End everything."""
+        self._stack.close()
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """The exporters as service discovery would show them to Prometheus."""
+        return tuple(
+            Target(
+                address=exporter.address,
+                labels={
+                    "namespace": EXPORTER_NAMESPACE,
+                    "pod": f"gpu-exporter-{draws.seeded(self.spec.seed, name).randrange(16**5):05x}",
+                    "container": "gpu-exporter",
+                    "node": name,
+                },
+            )
+            for name, exporter in self.exporters.items()
+        )
+
+    def write_history(self, prometheus: Prometheus, *, hours: float = 24.0, step_s: int = 15) -> int:
+        """Give `prometheus` a past of `hours`, a sample every `step_s`; how many samples that were."""
+        until_s = int(time.time())
+        seconds = range(until_s - int(hours * 3600), until_s, step_s)
+        written = 0
+        for name, target in zip(self.exporters, self.targets, strict=True):
+            attach = functools.partial(target.attach, honor_labels=prometheus.honor_labels)
+            exposition = self.exporters[name].get("/metrics")[1]
+            past = history.series(exposition, self.agents[name], attach=attach, seconds=seconds)
+            written += prometheus.write(past)
+        return written
+
+    # --- start, in order
+
+    def _start(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        sockets = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="gpusim-")))
+        client = KubeClient(self._given or self._serve())
+        boot_s = time.time() - max((spec.age_s for spec in self.spec.workloads), default=0.0) - _BOOT_LEAD_S
+        self._say(f"creating {len(self.spec.nodes)} nodes and {len(self.spec.workloads)} workloads")
+        self._create(client)
+        for node in self.spec.nodes:
+            self._start_agent(node, client, boot_s=boot_s, socket=sockets / f"{node.name}.sock")
+        if self._with_exporters:
+            self._say(f"starting {len(self.spec.nodes)} exporters")
+            self._start_exporters()
+
+    def _serve(self) -> Endpoint:
+        self.api = self._stack.enter_context(ApiServer(clock=self._clock))
+        self.kubeconfig.write_text(yaml.safe_dump(self.api.kubeconfig(), sort_keys=False))
+        return Endpoint.from_kubeconfig(self.kubeconfig)
+
+    def _create(self, client: KubeClient) -> None:
+        oldest_first = sorted(self.spec.workloads, key=lambda spec: -spec.age_s)
+        now_s = time.time()
+        if self.api is not None and oldest_first:
+            self._clock.stand(now_s - oldest_first[0].age_s - DAY_S / 2)
+        namespaces = dict.fromkeys(spec.namespace for spec in oldest_first)
+        for obj in (
+            *map(manifests.priority_class, self.spec.priority_classes),
+            *map(manifests.namespace, namespaces),
+            *map(manifests.node, self.spec.nodes),
+        ):
+            _ensure(client, obj)
+        for spec in oldest_first:
+            if self.api is not None:
+                self._clock.stand(now_s - spec.age_s)
+            _ensure(client, manifests.workload(spec))
+            self._settle()
+        self._clock.run()
+        self._settle()
+        self._number(client, oldest_first)
+
+    def _settle(self) -> None:
+        if self.api is not None:
+            self.api.settle(10.0)
+
+    def _number(self, client: KubeClient, workloads: Sequence[WorkloadSpec]) -> None:
+        """Number the pods by age and name, so that it does not depend on which node is asked first."""
+        by_name = {(spec.namespace, spec.name): spec for spec in workloads}
+        pods = client.get("/api/v1/pods")["items"]
+        for meta in sorted(
+            (pod["metadata"] for pod in pods), key=lambda meta: (meta["creationTimestamp"], meta["name"])
+        ):
+            name = meta.get("labels", {}).get(NAME_LABEL, "")
+            if spec := by_name.get((meta["namespace"], name)):
+                self._population.join(spec, meta["name"])
+
+    def _start_agent(self, node: NodeSpec, client: KubeClient, *, boot_s: float, socket: Path) -> None:
+        board = self._stack.enter_context(Board(self.directory / f"{node.name}.board", node))
+        agent = NodeAgent(
+            node,
+            client,
+            machine=Machine(node, boot_s=boot_s),
+            population=self._population,
+            sensors=board,
+            socket=socket,
+        )
+        self._stack.enter_context(agent)
+        agent.show()
+        self.boards[node.name], self.agents[node.name] = board, agent
+
+    def _start_exporters(self) -> None:
+        for node in self.spec.nodes:
+            exporter = self._exporter(node.name)
+            self.exporters[node.name] = exporter
+            self._stack.callback(exporter.stop)
+            exporter.launch()
+        # Asked all at once and only then waited for, one by one, on the way out.
+        self._stack.callback(self._terminate_exporters)
+        for exporter in self.exporters.values():
+            exporter.wait_ready()
+
+    def _terminate_exporters(self) -> None:
+        for exporter in self.exporters.values():
+            exporter.terminate()
+
+    def _exporter(self, node: str) -> Server:
+        options = {
+            "interval": "1s",
+            "pod-resources-socket": str(self.agents[node].kubelet.socket),
+            "node-name": node,
+        }
+        flags = [f"--{name}={value}" for name, value in options.items()]
+        return Server(
+            f"exporter on {node}",
+            lambda port: [
+                sys.executable,
+                "-m",
+                "exporter",
+                f"--listen=127.0.0.1:{port}",
+                *flags,
+                *self._exporter_options,
+            ],
+            ready_path="/readyz",
+            log=self.directory / f"exporter-{node}.log",
+            env=_exporter_environment(environment(self.directory / f"{node}.board")),
+        )
+
+
+def _exporter_environment(driver: Mapping[str, str]) -> dict[str, str]:
+    """The parent's environment without what would configure an exporter, and with the simulated driver."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN_SETTINGS)}
+    return kept | dict(driver)
+
+
+def _ensure(client: KubeClient, obj: manifests.Object) -> None:
+    """Create `obj`, unless the API server has it."""
+    try:
+        client.create(manifests.collection(obj), obj)
+    except ApiError as error:
+        if error.status != _CONFLICT:
+            raise

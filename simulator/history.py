@@ -1,0 +1,129 @@
+"""A past for Prometheus: the series that an exporter shows now, as they would have been scraped all along.
+
+Labels come from the exporter's real exposition, values from the node's timeline, so that past and present join
+without a seam. Knows nothing of how the samples are sent.
+"""
+
+import bisect
+import dataclasses
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from simulator.cards import CARDS, Card
+from simulator.driver import placement
+from simulator.machine import Samples
+from simulator.node import Holding, NodeAgent
+from simulator.remote_write import Series
+from simulator.spec import NodeSpec
+
+STALE = struct.unpack("<d", struct.pack("<Q", 0x7FF0000000000002))[0]
+"""Prometheus's mark for a series that has ended; without it, it would be seen for another five minutes."""
+POD_LABELS = ("namespace", "pod", "container")
+Labels = dict[str, str]
+_Nobody = dict[frozenset[tuple[str, str]], tuple[Labels, range, Sequence[float]]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Column:
+    """Where a metric's values come from."""
+
+    gpu: Callable[[Samples, Card], Sequence[float]]
+    instance: Callable[[list[int], int], Sequence[float]] | None = None
+
+
+def _mib(values: Sequence[int]) -> list[float]:
+    return [value >> 20 for value in values]
+
+
+def _free_mib(used: Sequence[int], total: int) -> list[float]:
+    return [(total - value) >> 20 for value in used]
+
+
+_COLUMNS: Mapping[str, _Column] = {
+    "DCGM_FI_DEV_GPU_UTIL": _Column(lambda of, _: of.utilization),
+    "DCGM_FI_DEV_MEM_COPY_UTIL": _Column(lambda of, _: of.memory_utilization),
+    "DCGM_FI_DEV_FB_USED": _Column(lambda of, _: _mib(of.memory_used), lambda used, _: _mib(used)),
+    "DCGM_FI_DEV_FB_FREE": _Column(lambda of, card: _free_mib(of.memory_used, card.usable_bytes), _free_mib),
+    "DCGM_FI_DEV_GPU_TEMP": _Column(lambda of, _: of.temperature_c),
+    "DCGM_FI_DEV_MEMORY_TEMP": _Column(lambda of, _: of.memory_temperature_c),
+    "DCGM_FI_DEV_POWER_USAGE": _Column(lambda of, _: of.power_w),
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": _Column(lambda of, _: [round(1000 * v) for v in of.energy_j]),
+    "DCGM_FI_DEV_SM_CLOCK": _Column(lambda of, _: of.sm_clock_mhz),
+    "DCGM_FI_DEV_MEM_CLOCK": _Column(lambda of, _: of.mem_clock_mhz),
+}
+"""What changes over time; everything else that carries a GPU's UUID has always been what it is."""
+
+
+def series(
+    exposition: str, agent: NodeAgent, *, attach: Callable[[Labels], Labels], seconds: range
+) -> Iterator[Series]:
+    """The past of every GPU series of `exposition`, and of `up`.
+
+    Args:
+        exposition: What the node's exporter serves.
+        agent: The node.
+        attach: Adds the target's labels as Prometheus does.
+        seconds: When it was scraped (Unix time).
+    """
+    past = _Past(agent, seconds)
+    yield Series(attach({}) | {"__name__": "up"}, seconds, [1.0] * len(seconds))
+    nobody: _Nobody = {}
+    for family in text_string_to_metric_families(exposition):
+        for sample in family.samples:
+            if "UUID" not in sample.labels:
+                continue
+            labels = {"__name__": sample.name, **sample.labels}
+            values = past.values(sample.name, sample.labels, sample.value)
+            first = past.first(sample.labels)
+            yield Series(attach(labels), seconds[first:], values[first:])
+            if first:
+                bare = {name: value for name, value in labels.items() if name not in POD_LABELS}
+                _keep_shorter(nobody, bare, seconds[:first], values)
+    for bare, until, values in nobody.values():
+        ended = range(until.start, until.stop + until.step, until.step)
+        yield Series(attach(bare), ended, [*values[: len(until)], STALE])
+
+
+def _keep_shorter(nobody: _Nobody, bare: Labels, until: range, values: Sequence[float]) -> None:
+    """Of several pods on a device, the first one to come ends the time in which nobody was on it."""
+    key = frozenset(bare.items())
+    if key not in nobody or len(until) < len(nobody[key][1]):
+        nobody[key] = (bare, until, values)
+
+
+class _Past:
+    """The node's readings at the given seconds, a GPU's worked out when first needed."""
+
+    def __init__(self, agent: NodeAgent, seconds: range) -> None:
+        self._node: NodeSpec = agent.node
+        self._machine = agent.machine
+        self._seconds = seconds
+        self._holdings: Mapping[tuple[str, str], Holding] = {
+            (holding.pod.namespace, holding.pod.name): holding for holding in agent.holdings()
+        }
+        self._gpus = {self._node.gpu_uuid(index): index for index in range(len(self._node.gpus))}
+        self._samples: dict[int, Samples] = {}
+
+    def values(self, name: str, labels: Mapping[str, str], now: float) -> Sequence[float]:
+        """The values of metric `name`; `now` at all times where it is none that changes."""
+        column, index = _COLUMNS.get(name), self._gpus[labels["UUID"]]
+        if column is None:
+            return [now] * len(self._seconds)
+        if index not in self._samples:
+            self._samples[index] = self._machine.samples(index, self._seconds)
+        samples, card = self._samples[index], CARDS[self._node.gpus[index].card]
+        if labels.get("GPU_I_ID") and column.instance:
+            placed = placement.place(card, self._node.gpus[index].mig)
+            instance = [str(gi) for _, gi in placed].index(labels["GPU_I_ID"])
+            return column.instance(samples.instances[instance], placed[instance][0].memory_bytes)
+        return column.gpu(samples, card)
+
+    def first(self, labels: Mapping[str, str]) -> int:
+        """At which of the seconds the series of `labels` begins: with its pod, or with its pod's record."""
+        holding = self._holdings.get((labels.get("namespace", ""), labels.get("pod", "")))
+        if holding is None:
+            return 0
+        recorded = round(len(self._seconds) * (1 - holding.spec.recorded))
+        return max(recorded, bisect.bisect_left(self._seconds, holding.start_s or self._seconds.stop))
