@@ -21,7 +21,7 @@ $(STAMP): requirements/dev.lock requirements/uv.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "make setup: no Python >= 3.11 on the path; install one, or name it: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make setup: $(PYTHON) cannot make virtual environments; run: sudo apt-get install -y python3-venv" >&2; exit 1; }
 	@echo "setting up $(VENV) with $$($(PYTHON) --version) ..."
-	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.lock
 	@$(BIN)/uv pip sync -q --python $(BIN)/python --require-hashes requirements/dev.lock
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .

@@ -99,11 +99,15 @@ def _invalid(evidence: Evidence) -> Iterator[str]:
 
 def _missing(evidence: Evidence) -> Iterator[str]:
     for pod, usages in evidence.held:
-        expected = 1 if pod.is_shared else pod.devices
         if not usages:
             yield f"no GPU series names pod {pod.ref.name}"
-        elif len(usages) < expected:
-            yield f"pod {pod.ref.name} holds {expected} GPUs, but series name it on {len(usages)} only"
+        elif len(usages) < pod.devices and pod.is_shared:
+            yield (
+                f"pod {pod.ref.name} holds {pod.devices} shares, of one GPU or of several; "
+                f"series name it on {len(usages)}, and whether one is missing cannot be told"
+            )
+        elif len(usages) < pod.devices:
+            yield f"pod {pod.ref.name} holds {pod.devices} GPUs, but series name it on {len(usages)} only"
 
 
 def _unmeasurable(evidence: Evidence) -> Iterator[str]:
@@ -187,7 +191,8 @@ def _idle(evidence: Evidence) -> Finding:
     memory = max((usage.memory_peak_bytes or 0.0 for usage in evidence.devices), default=0.0)
     name = FindingName.PARKED if memory > CONTEXT_BYTES else FindingName.IDLE
     words = (
-        f"no kernel ran on any of {evidence.workload.gpus} GPUs in the last {_time(evidence.thresholds.window)}",
+        f"none of {evidence.workload.gpus} GPUs was above {evidence.thresholds.maxUtilizationPercent:g}% "
+        f"at any time in the last {_time(evidence.thresholds.window)}",
         _levels(evidence),
     )
     return _finding(evidence, name, Verdict.ACT, words)
@@ -226,7 +231,7 @@ def _highest(values: Iterator[float | None]) -> float | None:
 
 
 def _percent(ratio: float | None) -> str:
-    return "unknown" if ratio is None else f"{ratio * 100:.3g} %"
+    return "unknown" if ratio is None else f"{ratio * 100:.3g}%"
 
 
 def _time(span: datetime.timedelta) -> str:

@@ -1,0 +1,106 @@
+"""Small worlds for tests of the pure stages: every argument has a default that makes an ordinary idle workload."""
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from rightsizer.model import Device, ObjectRef, Pod, Usage, Usages, Workload
+from rightsizer.policy.document import Match, Policy, Rule, Thresholds
+from rightsizer.model import Mode
+
+AT = datetime.datetime(2026, 11, 21, 12, 0, tzinfo=datetime.UTC)
+DAY = datetime.timedelta(hours=24)
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def device(index: int = 0, *, model: str = H100, instance: str = "") -> Device:
+    """A GPU, told from others by its index."""
+    return Device(f"GPU-{index:08d}", instance, model)
+
+
+def idle_usage(index: int = 0, **changes: Any) -> Usage:
+    """A GPU that was measured idle for the whole window."""
+    values: dict[str, Any] = {
+        "device": device(index),
+        "activity_mean": 0.0,
+        "activity_peak": 0.0,
+        "traffic_peak": 0.0,
+        "memory_peak_bytes": 40e9,
+        "power_mean_w": 118.0,
+        "power_peak_w": 122.0,
+        "coverage": 1.0,
+        "is_fresh": True,
+    }
+    return Usage(**{**values, **changes})
+
+
+def busy_usage(index: int = 0, **changes: Any) -> Usage:
+    """A GPU that worked."""
+    values = {"activity_mean": 0.9, "activity_peak": 1.0, "traffic_peak": 0.5, "power_mean_w": 600.0}
+    return idle_usage(index, **{**values, "power_peak_w": 690.0, **changes})
+
+
+def pod(name: str = "w-0", **changes: Any) -> Pod:
+    """A pod with one GPU that has run for ten days."""
+    values: dict[str, Any] = {
+        "ref": ObjectRef("v1", "Pod", "research", name, f"uid-{name}"),
+        "node": "n1",
+        "phase": "Running",
+        "devices": 1,
+        "is_shared": False,
+        "created": AT - 10 * DAY,
+        "started": AT - 10 * DAY,
+        "priority_class": "low-priority",
+        "priority": 1000,
+        "is_ready": True,
+        "is_terminating": False,
+        "is_static": False,
+        "labels": {},
+        "annotations": {},
+    }
+    return Pod(**{**values, **changes})
+
+
+def workload(*pods: Pod, kind: str = "Deployment", **changes: Any) -> Workload:
+    """A Deployment of the pods given, or of one."""
+    group = {"Deployment": "apps/v1", "StatefulSet": "apps/v1", "Job": "batch/v1", "Pod": "v1"}
+    values: dict[str, Any] = {
+        "ref": ObjectRef(group.get(kind, "example.com/v1"), kind, "research", "w", "uid-w"),
+        "generation": 1,
+        "pods": pods or (pod(),),
+        "size": max(len(pods), 1),
+        "labels": {},
+        "annotations": {},
+        "namespace_annotations": {},
+        "budgets": {},
+    }
+    return Workload(**{**values, **changes})
+
+
+def usages(*pairs: tuple[Pod, tuple[Usage, ...]]) -> Usages:
+    """Usage by pod."""
+    return {(item.ref.namespace, item.ref.name): used for item, used in pairs}
+
+
+def all_idle(item: Workload) -> Usages:
+    """Every device of every pod measured idle."""
+    return usages(*((one, tuple(idle_usage(i) for i in range(one.devices))) for one in item.pods))
+
+
+def policy(*rules: Rule, **changes: Any) -> Policy:
+    """A policy of the rules given; enforce everything by default."""
+    chosen = rules or (rule("all"),)
+    return Policy(apiVersion="gpu-rightsizer.io/v1alpha1", kind="Policy", rules=chosen, **changes)
+
+
+def rule(name: str, mode: Mode = Mode.ENFORCE, *, match: Match | None = None, **changes: Any) -> Rule:
+    """A rule that matches everything unless told otherwise."""
+    return Rule(name=name, mode=mode, match=match or Match(everything=True), **changes)
+
+
+THRESHOLDS = Thresholds()
+
+
+def by_window(found: Usages) -> Mapping[datetime.timedelta, Usages]:
+    """The same usage for the default window."""
+    return {THRESHOLDS.window: found}

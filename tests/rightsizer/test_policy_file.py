@@ -1,0 +1,197 @@
+"""A policy file is read whole or refused with all its problems, each at its line."""
+
+import pathlib
+
+import pytest
+
+from rightsizer.errors import ConfigurationError, PolicyError
+from rightsizer.model import Action, Mode
+from rightsizer.policy.checks import require_classes
+from rightsizer.policy.reading import load, parse
+
+GOOD = """\
+apiVersion: gpu-rightsizer.io/v1alpha1
+kind: Policy
+defaults:
+  idle: {window: 12h, grace: 1h, minCoverage: 0.8}
+protectedNamespaces: [prod-*]
+rules:
+  - name: production
+    match: {priorityClasses: [high-priority]}
+    mode: protect
+  - name: research
+    match: {priority: {min: 0, max: 9999}}
+    mode: enforce
+    actions: [suspend, evict]
+    idle: {window: 2d}
+"""
+
+
+def _with(old: str, new: str) -> str:
+    assert old in GOOD
+    return GOOD.replace(old, new)
+
+
+def test_every_field_arrives() -> None:
+    """What stands in the file is what the rules are made of."""
+    policy = parse(GOOD.encode(), source="p").policy
+    assert policy.defaults.idle.window.total_seconds() == 12 * 3600
+    assert [rule.mode for rule in policy.rules] == [Mode.PROTECT, Mode.ENFORCE]
+    assert policy.rules[1].actions == (Action.SUSPEND, Action.EVICT)
+    research = policy.rules[1].idle
+    assert research is not None
+    assert (research.window.days, research.minCoverage) == (2, 0.9)
+
+
+BAD = {
+    "unknown-key": (
+        _with("kind: Policy", "kind: Policy\nrule: []"),
+        "line 3: rule: unknown field; did you mean rules?",
+    ),
+    "unknown-key-deep": (
+        _with("minCoverage", "minCoverge"),
+        "line 4: defaults.idle.minCoverge: unknown field; did you mean minCoverage?",
+    ),
+    "duplicate-key": (
+        _with("mode: protect", "mode: protect\n    mode: enforce"),
+        "line 10: rules[0].mode: stands twice; first in line 9",
+    ),
+    "negative-window": (
+        _with("window: 12h", "window: -12h"),
+        "line 4: defaults.idle.window: '-12h' is not a duration; write a number and a unit, such as 30m, 24h or 7d",
+    ),
+    "window-without-unit": (
+        _with("window: 12h", "window: 12"),
+        "line 4: defaults.idle.window: write a duration as text with a unit, such as 30m, 24h or 7d",
+    ),
+    "zero-window": (
+        _with("window: 12h", "window: 0s"),
+        "line 4: defaults.idle.window: '0s' must be longer than zero",
+    ),
+    "tiny-window": (
+        _with("window: 12h", "window: 1m"),
+        "line 4: defaults.idle: window must be at least 5m: less says nothing about a workload",
+    ),
+    "coverage-above-one": (
+        _with("0.8", "80"),
+        "line 4: defaults.idle.minCoverage: input should be less than or equal to 1",
+    ),
+    "coverage-not-a-number": (_with("0.8", ".nan"), "line 4: defaults.idle.minCoverage: input should be"),
+    "empty-rule": (
+        _with("match: {priorityClasses: [high-priority]}", "match: {}"),
+        "line 8: rules[0].match: an empty match would match everything; give a condition, or write everything: true",
+    ),
+    "null-match": (
+        _with("match: {priorityClasses: [high-priority]}", "match:"),
+        "line 8: rules[0].match: input should be",
+    ),
+    "empty-list-of-classes": (
+        _with("[high-priority]", "[]"),
+        "line 8: rules[0].match.priorityClasses: tuple should have at least 1 item",
+    ),
+    "everything-and-more": (
+        _with("{priorityClasses:", "{everything: true, priorityClasses:"),
+        "line 8: rules[0].match: everything: true stands alone; remove it or the other conditions",
+    ),
+    "everything-false": (
+        _with("{priorityClasses: [high-priority]}", "{everything: false}"),
+        "rules[0].match.everything",
+    ),
+    "range-upside-down": (
+        _with("min: 0", "min: 10000"),
+        "line 11: rules[1].match.priority: min 10000 lies above max 9999",
+    ),
+    "reserved-priority": (
+        _with("max: 9999", "max: 2000000000"),
+        "line 11: rules[1].match.priority.max: input should be less",
+    ),
+    "unknown-mode": (
+        _with("mode: protect", "mode: kill"),
+        "line 9: rules[0].mode: input should be 'protect', 'advise'",
+    ),
+    "yaml-boolean": (_with("mode: protect", "mode: off"), "line 9: rules[0].mode: input should be"),
+    "unknown-action": (_with("suspend, evict", "delete"), "line 13: rules[1].actions[0]: input should be"),
+    "enforce-without-action": (
+        _with("[suspend, evict]", "[]"),
+        "line 10: rules[1]: mode enforce needs an action; name one, or write mode: protect",
+    ),
+    "two-rules-of-one-name": (
+        _with("name: research", "name: production"),
+        "two rules are called 'production'",
+    ),
+    "no-rules": (GOOD[: GOOD.index("rules:")] + "rules: []\n", "rules must hold at least one rule"),
+    "rules-missing": (GOOD[: GOOD.index("rules:")], "line 1: rules: is missing"),
+    "wrong-kind": (_with("kind: Policy", "kind: Plan"), "line 2: kind: input should be 'Policy'"),
+    "wrong-version": (
+        _with("v1alpha1", "v9"),
+        "line 1: apiVersion: input should be 'gpu-rightsizer.io/v1alpha1'",
+    ),
+    "not-yaml": ("rules: [", "line 1: is not YAML: expected the node content"),
+    "tab": ("rules:\n\t- x", "line 2: is not YAML: found character '\\t'"),
+    "empty": ("", "is empty; see docs/policy.md for an example"),
+    "only-a-comment": ("# nothing\n", "is empty"),
+    "a-list": ("- 1\n", "line 1: must be a mapping: apiVersion, kind, rules"),
+    "aliases": ("a: &x [1]\nb: *x\n", "uses YAML aliases"),
+    "python-object": (
+        _with("kind: Policy", "kind: !!python/object:os.system {}"),
+        "line 2: kind: input should be",
+    ),
+    "deep-nesting": ("[" * 2000 + "]" * 2000, "is nested too deeply"),
+    "two-documents": (GOOD + "---\n" + GOOD, "is not YAML: but found another document"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BAD.values(), ids=BAD.keys())
+def test_bad_policy_is_refused_at_its_line(text: str, message: str) -> None:
+    """The message names the file, the line, the field, and what would be right."""
+    with pytest.raises(PolicyError) as caught:
+        parse(text.encode(), source="policy.yaml")
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("policy policy.yaml cannot be used, ")
+    assert caught.value.exit_code == 2
+
+
+def test_all_problems_are_told_at_once() -> None:
+    """Three mistakes are three lines in the order of the file, not one at a time."""
+    text = (
+        _with("12h", "12").replace("mode: protect", "mode: kill").replace("name: research", "nam: research")
+    )
+    with pytest.raises(PolicyError) as caught:
+        parse(text.encode(), source="p")
+    assert [problem.line for problem in caught.value.problems] == [4, 9, 10, 10]
+
+
+def test_bytes_that_are_not_text() -> None:
+    """A binary file is refused with words."""
+    with pytest.raises(PolicyError, match="is not UTF-8 text"):
+        parse(b"\xff\xfe\x00", source="p")
+
+
+def test_a_huge_file_is_not_read_as_yaml() -> None:
+    """Over a megabyte is no policy, whatever it says."""
+    with pytest.raises(PolicyError, match="longer than"):
+        parse(b"#" * (2 << 20), source="p")
+
+
+def test_a_missing_file(tmp_path: pathlib.Path) -> None:
+    """The path and the reason are named."""
+    with pytest.raises(
+        ConfigurationError, match=r"policy file .*nowhere\.yaml: cannot be read: No such file"
+    ):
+        load(tmp_path / "nowhere.yaml")
+
+
+def test_a_priority_class_that_does_not_exist() -> None:
+    """A rule about nobody is a mistake: it is told with its line and the nearest name."""
+    loaded = parse(GOOD.encode(), source="policy.yaml")
+    require_classes(loaded, {"high-priority", "low-priority"})
+    with pytest.raises(
+        PolicyError, match="line 8: .*has no PriorityClass high-priority; did you mean high-prio"
+    ):
+        require_classes(loaded, {"high-prio"})
+
+
+def test_a_glob_need_not_match_a_class() -> None:
+    """Patterns may speak of classes that come later."""
+    loaded = parse(_with("[high-priority]", '["high-*", ""]').encode(), source="p")
+    require_classes(loaded, set())

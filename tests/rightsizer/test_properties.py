@@ -1,0 +1,238 @@
+"""Invariants of the pure stages, over random worlds and policies."""
+
+import dataclasses
+import datetime
+import math
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from rightsizer.config import PREFIX
+from rightsizer.decide import decide, decide_one
+from rightsizer.model import Action, Mode, Usage, Usages, Verdict, Workload
+from rightsizer.policy.document import Match, Policy, PriorityRange
+from rightsizer.policy.rules import SYSTEM_PRIORITY
+from rightsizer.workloads import KINDS
+from rightsizer.workloads.changes import read_record, record_of, stop_patch, undo_patch, value_at
+from tests.rightsizer.build import AT, DAY, by_window, device, pod, policy, rule, workload
+
+CLASSES = {"high-priority": 100_000, "medium-priority": 10_000, "low-priority": 1_000, "": 0}
+
+
+@st.composite
+def _usages(draw: st.DrawFn, index: int) -> Usage:
+    ratio = st.none() | st.sampled_from([0.0, 0.01, 0.02, 1.0]) | st.floats(0, 1)
+    return Usage(
+        device(index),
+        activity_mean=draw(ratio),
+        activity_peak=draw(ratio),
+        traffic_peak=draw(ratio),
+        memory_peak_bytes=draw(st.none() | st.floats(0, 8e10)),
+        power_peak_w=draw(st.none() | st.sampled_from([70.0, 120.0, 160.0, 160.1, 700.0])),
+        coverage=draw(st.sampled_from([1.0, 0.9, 0.5]) | st.floats(0, 1)),
+        is_fresh=draw(st.sampled_from([True, True, True, False])),
+        invalid=draw(st.sampled_from([(), (), (), ("DCGM_FI_DEV_GPU_UTIL",)])),
+    )
+
+
+@st.composite
+def _worlds(draw: st.DrawFn) -> tuple[Workload, Usages]:
+    """A workload of up to three pods, with usage for some of their devices."""
+    class_name = draw(st.sampled_from(sorted(CLASSES)))
+    pods, found = [], {}
+    for number in range(draw(st.integers(1, 3))):
+        one = pod(
+            f"w-{number}",
+            devices=draw(st.integers(1, 2)),
+            is_shared=draw(st.booleans()),
+            priority_class=class_name,
+            priority=draw(st.sampled_from([CLASSES[class_name]] * 8 + [None, SYSTEM_PRIORITY + 1])),
+            phase=draw(st.sampled_from(["Running"] * 8 + ["Pending", "Unknown"])),
+            started=draw(st.sampled_from([AT - 10 * DAY] * 8 + [None, AT - DAY / 2])),
+            is_ready=draw(st.sampled_from([True] * 8 + [False])),
+            is_terminating=draw(st.sampled_from([False] * 8 + [True])),
+            is_static=draw(st.sampled_from([False] * 8 + [True])),
+            annotations=draw(st.sampled_from([{}] * 8 + [{PREFIX + "mode": "off"}])),
+        )
+        pods.append(one)
+        count = draw(st.integers(0, one.devices))
+        found[one.ref.namespace, one.ref.name] = [draw(_usages(number * 2 + i)) for i in range(count)]
+    kind = draw(st.sampled_from(["Deployment", "StatefulSet", "Job", "Pod", "RayCluster", "DaemonSet"]))
+    budgets = draw(st.sampled_from([{}] * 4 + [{"pdb": 0}, {"pdb": 5}]))
+    return workload(*pods, kind=kind, budgets=budgets), found
+
+
+_MATCHES = st.one_of(
+    st.just(Match(everything=True)),
+    st.builds(
+        lambda names: Match(priorityClasses=tuple(names)),
+        st.lists(st.sampled_from(["high-*", "low-priority", "*", ""]), min_size=1, max_size=2),
+    ),
+    st.builds(
+        lambda low: Match(priority=PriorityRange(min=low)), st.sampled_from([-5, 0, 1_000, 10_000, 100_000])
+    ),
+)
+
+
+@st.composite
+def _policies(draw: st.DrawFn) -> Policy:
+    rules = [
+        rule(f"r{number}", draw(st.sampled_from(Mode)), match=draw(_MATCHES), actions=tuple(Action))
+        for number in range(draw(st.integers(1, 4)))
+    ]
+    return policy(*rules, honourOptOut=draw(st.booleans()))
+
+
+def _acts(item: Workload, found: Usages, rules: Policy) -> bool:
+    return decide_one(item, by_window(found), rules, AT).verdict is Verdict.ACT
+
+
+@hypothesis.given(_worlds(), _policies())
+def test_a_protected_workload_is_never_acted_upon(world: tuple[Workload, Usages], rules: Policy) -> None:
+    """Under a policy that protects its class first, no evidence and no later rule gets through to a workload."""
+    item, found = world
+    names = tuple({one.priority_class for one in item.pods})
+    first = rule("shield", Mode.PROTECT, match=Match(priorityClasses=names))
+    shielded = policy(first, *rules.rules)
+    decision = decide_one(item, by_window(found), shielded, AT)
+    assert decision.verdict is Verdict.PROTECTED
+    assert not decision.is_enforced
+
+
+@hypothesis.given(_worlds(), _policies())
+def test_system_workloads_are_never_acted_upon(world: tuple[Workload, Usages], rules: Policy) -> None:
+    """Whatever the configuration: one system, static or unresolved pod shields the whole workload."""
+    item, found = world
+    is_system = any(
+        one.is_static or one.priority is None or one.priority > SYSTEM_PRIORITY for one in item.pods
+    )
+    hypothesis.assume(is_system or item.ref.kind == "DaemonSet")
+    assert decide_one(item, by_window(found), rules, AT).verdict is Verdict.PROTECTED
+
+
+def _each(found: Usages, change: Callable[[Usage], Usage]) -> Usages:
+    return {key: [change(usage) for usage in used] for key, used in found.items()}
+
+
+WORSE: dict[str, Callable[[Workload, Usages], tuple[Workload, Usages]]] = {
+    "all-samples-removed": lambda item, _: (item, {}),
+    "one-pod's-samples-removed": lambda item, found: (item, dict(list(found.items())[1:])),
+    "one-device-removed": lambda item, found: (item, {key: used[1:] for key, used in found.items()}),
+    "samples-thinned": lambda item, found: (
+        item,
+        _each(found, lambda usage: dataclasses.replace(usage, coverage=usage.coverage / 2)),
+    ),
+    "samples-stopped": lambda item, found: (
+        item,
+        _each(found, lambda usage: dataclasses.replace(usage, is_fresh=False)),
+    ),
+    "samples-corrupted": lambda item, found: (
+        item,
+        _each(found, lambda usage: dataclasses.replace(usage, invalid=("x",))),
+    ),
+    "activity-lost": lambda item, found: (
+        item,
+        _each(found, lambda usage: dataclasses.replace(usage, activity_peak=None)),
+    ),
+    "power-lost": lambda item, found: (
+        item,
+        _each(found, lambda usage: dataclasses.replace(usage, power_peak_w=None, traffic_peak=None)),
+    ),
+    "utilization-raised": lambda item, found: (
+        item,
+        _each(found, lambda usage: dataclasses.replace(usage, activity_peak=1.0)),
+    ),
+    "opted-out": lambda item, found: (
+        dataclasses.replace(item, annotations={PREFIX + "mode": "no, please"}),
+        found,
+    ),
+    "budget-exhausted": lambda item, found: (dataclasses.replace(item, budgets={"pdb": 0}), found),
+    "restarted": lambda item, found: (
+        dataclasses.replace(
+            item, pods=tuple(dataclasses.replace(one, started=AT - DAY / 2) for one in item.pods)
+        ),
+        found,
+    ),
+}
+
+
+@pytest.mark.parametrize("worsen", WORSE.values(), ids=WORSE.keys())
+@hypothesis.settings(max_examples=200)
+@hypothesis.given(world=_worlds(), rules=_policies())
+def test_less_evidence_or_more_protection_never_leads_to_action(
+    worsen: Callable[[Workload, Usages], tuple[Workload, Usages]],
+    world: tuple[Workload, Usages],
+    rules: Policy,
+) -> None:
+    """What was keep, unknown or protected stays so when data is removed or protections are added."""
+    item, found = world
+    rules = rules.model_copy(update={"honourOptOut": True})
+    hypothesis.assume(not _acts(item, found, rules))
+    assert not _acts(*worsen(item, found), rules)
+
+
+@hypothesis.given(_worlds(), _policies())
+def test_deciding_twice_gives_the_same(world: tuple[Workload, Usages], rules: Policy) -> None:
+    """Deciding is a function of its inputs, whatever their order."""
+    item, found = world
+    turned = dataclasses.replace(item, pods=item.pods[::-1])
+    backwards = dict(reversed([(key, list(reversed(used))) for key, used in found.items()]))
+    first = decide([item], by_window(found), rules, AT)
+    assert first == decide([item], by_window(found), rules, AT)
+    (again,) = decide([turned], by_window(backwards), rules, AT)
+    assert (first[0].verdict, first[0].action, first[0].finding.name) == (
+        again.verdict,
+        again.action,
+        again.finding.name,
+    )
+
+
+@hypothesis.given(
+    st.sampled_from([row for row in KINDS if row.field]),
+    st.integers(0, 10_000) | st.booleans() | st.none(),
+    st.text(max_size=2_000),
+)
+def test_undo_restores_what_was(row: Any, before: int | bool | None, words: str) -> None:  # noqa: FBT001
+    """Applying the stop patch and then the undo patch (RFC 7386) gives the object back, field for field."""
+    obj: dict[str, Any] = {"metadata": {"name": "w", "resourceVersion": "7"}, "spec": {"paused": False}}
+    if before is not None:
+        obj["spec"][row.field[-1]] = before
+    item = workload(kind=row.kind)
+    decision = decide_one(item, by_window({}), policy(), AT)
+    decision = dataclasses.replace(decision, finding=dataclasses.replace(decision.finding, words=(words,)))
+    record = record_of(decision, row, before=value_at(obj, row.field), run="r1", at=AT)
+    stopped = _merge(obj, stop_patch(row, record, "7"))
+    assert value_at(stopped, row.field) == row.stopped
+    carried = read_record(stopped["metadata"]["annotations"])
+    assert carried == record
+    assert len(record.text().encode()) < 8192
+    restored = _merge(stopped, undo_patch(row, carried, "7"))
+    restored["metadata"].pop("annotations")
+    assert restored == obj
+
+
+def _merge(target: Any, patch: Any) -> Any:
+    """RFC 7386, as it is written there."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = _merge(result.get(key), value)
+    return result
+
+
+@hypothesis.given(st.floats(allow_nan=True, allow_infinity=True))
+def test_ages_are_compared_as_instants(offset: float) -> None:
+    """The same instant in another zone makes the same decision."""
+    hypothesis.assume(math.isfinite(offset))
+    zone = datetime.timezone(datetime.timedelta(hours=math.fmod(offset, 12)))
+    item = workload(pod(started=(AT - 10 * DAY).astimezone(zone)))
+    assert decide_one(item, by_window({}), policy(), AT) == decide_one(
+        item, by_window({}), policy(), AT.astimezone(zone)
+    )

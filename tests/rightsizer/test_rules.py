@@ -1,0 +1,149 @@
+"""Which rule holds for whom, and what no rule can lift."""
+
+import pytest
+
+from rightsizer.config import PREFIX
+from rightsizer.decide import decide, decide_one
+from rightsizer.model import Action, Mode, ObjectRef, Verdict, Workload
+from rightsizer.policy.document import ADVISE_ONLY, Match, Policy, PriorityRange
+from rightsizer.policy.rules import rule_on
+from tests.rightsizer.build import AT, all_idle, by_window, pod, policy, rule, workload
+
+MODE = PREFIX + "mode"
+
+
+def _decide(item: Workload, rules: Policy) -> tuple[Verdict, Mode, Action | None, str]:
+    decision = decide_one(item, by_window(all_idle(item)), rules, AT)
+    return decision.verdict, decision.mode, decision.action, decision.rule
+
+
+def test_first_matching_rule_wins() -> None:
+    """Rules are asked in order, whatever later ones say."""
+    rules = policy(rule("first", Mode.PROTECT, match=Match(priorityClasses=("low-*",))), rule("second"))
+    assert _decide(workload(), rules) == (Verdict.PROTECTED, Mode.PROTECT, None, "first")
+
+
+def test_what_no_rule_matches_is_advised_on() -> None:
+    """A policy that is silent about a workload lets nothing happen to it."""
+    rules = policy(rule("others", match=Match(namespaces=("elsewhere",))))
+    assert _decide(workload(), rules) == (Verdict.ACT, Mode.ADVISE, Action.SCALE_TO_ZERO, "(no rule)")
+
+
+@pytest.mark.parametrize(
+    ("match", "expected"),
+    [
+        pytest.param(Match(priorityClasses=("low-priority",)), True, id="class-by-name"),
+        pytest.param(Match(priorityClasses=("high-*", "low-*")), True, id="class-by-glob"),
+        pytest.param(Match(priorityClasses=("LOW-priority",)), False, id="case-matters"),
+        pytest.param(Match(priorityClasses=("",)), False, id="no-class"),
+        pytest.param(Match(priority=PriorityRange(min=1000, max=1000)), True, id="priority-inclusive"),
+        pytest.param(Match(priority=PriorityRange(min=1001)), False, id="priority-below"),
+        pytest.param(Match(priority=PriorityRange(max=999)), False, id="priority-above"),
+        pytest.param(Match(namespaces=("res*",), kinds=("Deployment",)), True, id="all-conditions-hold"),
+        pytest.param(Match(namespaces=("res*",), kinds=("Job",)), False, id="one-condition-fails"),
+        pytest.param(Match(everything=True), True, id="everything"),
+    ],
+)
+def test_conditions_of_a_match(match: Match, expected: bool) -> None:  # noqa: FBT001
+    """All conditions that are given must hold."""
+    assert (rule_on(workload(), policy(rule("r", match=match))).rule == "r") is expected
+
+
+SYSTEM = {
+    "kube-system": workload(ref=ObjectRef("apps/v1", "Deployment", "kube-system", "w", "u")),
+    "our-own-namespace": workload(ref=ObjectRef("apps/v1", "Deployment", "gpu-rightsizer", "w", "u")),
+    "daemonset": workload(ref=ObjectRef("apps/v1", "DaemonSet", "research", "w", "u")),
+    "static-pod": workload(pod(is_static=True), kind="Pod"),
+    "system-class": workload(pod(priority_class="system-node-critical", priority=2_000_001_000)),
+    "system-value-without-its-name": workload(pod(priority_class="mine", priority=1_000_000_001)),
+    "priority-not-resolved": workload(pod(priority=None)),
+    "one-protected-pod-among-others": workload(pod("a"), pod("b", priority_class="system-cluster-critical")),
+}
+
+
+@pytest.mark.parametrize("item", SYSTEM.values(), ids=SYSTEM.keys())
+def test_no_configuration_opens_what_is_built_in(item: Workload) -> None:
+    """A rule that enforces everything still leaves the system alone."""
+    verdict, mode, action, name = _decide(item, policy())
+    assert (verdict, mode, action) == (Verdict.PROTECTED, Mode.PROTECT, None)
+    assert name.startswith("built-in:")
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        pytest.param(workload(annotations={MODE: "off"}), Mode.PROTECT, id="on-the-workload"),
+        pytest.param(workload(pod(annotations={MODE: "off"})), Mode.PROTECT, id="on-a-pod"),
+        pytest.param(workload(namespace_annotations={MODE: "off"}), Mode.PROTECT, id="on-the-namespace"),
+        pytest.param(workload(annotations={MODE: "advise"}), Mode.ADVISE, id="only-advice"),
+        pytest.param(workload(annotations={MODE: "enforce"}), Mode.ENFORCE, id="enforce-changes-nothing"),
+        pytest.param(workload(annotations={MODE: "Off "}), Mode.PROTECT, id="unreadable-is-off"),
+        pytest.param(workload(annotations={MODE: ""}), Mode.PROTECT, id="empty-is-off"),
+    ],
+)
+def test_users_can_only_reduce_what_is_done(item: Workload, expected: Mode) -> None:
+    """An annotation lowers the mode, and one that cannot be read lowers it all the way."""
+    assert rule_on(item, policy()).mode is expected
+
+
+def test_users_cannot_raise_an_advise_rule() -> None:
+    """mode: enforce on a workload does not turn advice into action."""
+    item = workload(annotations={MODE: "enforce"})
+    assert rule_on(item, ADVISE_ONLY).mode is Mode.ADVISE
+
+
+def test_the_admin_decides_whether_opt_outs_count() -> None:
+    """With honourOptOut: false a user's annotation changes nothing."""
+    item = workload(annotations={MODE: "off"})
+    assert rule_on(item, policy(honourOptOut=False)).mode is Mode.ENFORCE
+
+
+def test_protected_namespaces_add_to_the_built_in_ones() -> None:
+    """The policy can protect further namespaces by pattern."""
+    assert _decide(workload(), policy(protectedNamespaces=("res*",)))[0] is Verdict.PROTECTED
+
+
+def test_an_action_that_the_rule_does_not_name_is_not_taken() -> None:
+    """Evicting a bare pod destroys it, so it happens only where evict is named."""
+    bare = workload(kind="Pod", size=None)
+    assert _decide(bare, policy())[2] is None
+    assert _decide(bare, policy(rule("r", actions=(Action.EVICT,))))[2] is Action.EVICT
+
+
+def test_an_unknown_kind_is_advised_on_only() -> None:
+    """Nobody knows how to stop it, so nothing is done, and that is said."""
+    item = workload(kind="RayCluster")
+    decision = decide_one(item, by_window(all_idle(item)), policy(), AT)
+    assert (decision.verdict, decision.action, decision.is_enforced) == (Verdict.ACT, None, False)
+    assert "no safe way to stop a RayCluster" in decision.vetoes[0].reason
+
+
+@pytest.mark.parametrize(
+    ("allowed", "verdict"), [(0, Verdict.PROTECTED), (1, Verdict.PROTECTED), (2, Verdict.ACT)]
+)
+def test_pod_disruption_budgets_hold_for_scaling_too(allowed: int, verdict: Verdict) -> None:
+    """Scaling to zero does not ask a PodDisruptionBudget; we do."""
+    item = workload(pod("a"), pod("b"), budgets={"pdb": allowed})
+    assert _decide(item, policy())[0] is verdict
+
+
+def test_plan_order_frees_most_first_and_is_stable() -> None:
+    """What is enforced comes first, the largest first; equal ones by name."""
+    refs = [ObjectRef("apps/v1", "Deployment", "research", name, f"u-{name}") for name in "abc"]
+    items = [
+        workload(pod("a-0"), ref=refs[0]),
+        workload(pod("b-0", devices=4), ref=refs[1]),
+        workload(pod("c-0"), ref=refs[2]),
+    ]
+    found = {key: value for item in items for key, value in all_idle(item).items()}
+    orders = [
+        [decision.workload.ref.name for decision in decide(order, by_window(found), policy(), AT)]
+        for order in (items, items[::-1])
+    ]
+    assert orders == [["b", "a", "c"], ["b", "a", "c"]]
+
+
+def test_a_workload_stands_in_a_plan_once() -> None:
+    """An inventory that names one twice is refused rather than acted upon twice."""
+    with pytest.raises(ValueError, match="twice"):
+        decide([workload(), workload()], by_window(all_idle(workload())), policy(), AT)
