@@ -98,7 +98,9 @@ def _settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
 
 def _session(stop: threading.Event) -> Session | None:
     """The driver, opened by another thread, so that a driver which hangs does not keep us from being told to stop."""
-    opening = Worker[Session]("driver", time.monotonic).submit(Session)
+    worker = Worker[Session]("opening", time.monotonic)
+    opening = worker.submit(Session)
+    worker.stop()
     until = time.monotonic() + _OPEN_S
     while not opening.done() and time.monotonic() < until:
         if stop.wait(_POLL_S):

@@ -80,11 +80,12 @@ def _family(metric: Metric) -> Family:
 
 def _label_sets(sample: DeviceSample, hostname: str, driver_version: str) -> list[dict[str, str]]:
     """DCGM's labels in DCGM's order: once for each pod that holds the device, or once without pod labels."""
-    labels = {**_identity(sample.device, hostname), "DCGM_FI_DRIVER_VERSION": driver_version}
+    labels = _identity(sample.device)
+    labels |= {"hostname": hostname, "DCGM_FI_DRIVER_VERSION": driver_version}
     return [{**labels, **_pod_labels(owner)} for owner in sample.owners] or [labels]
 
 
-def _identity(device: Device, hostname: str) -> dict[str, str]:
+def _identity(device: Device) -> dict[str, str]:
     labels = {
         "gpu": str(device.index),
         "UUID": device.uuid,
@@ -95,7 +96,6 @@ def _identity(device: Device, hostname: str) -> dict[str, str]:
     if device.instance is not None:
         labels["GPU_I_PROFILE"] = device.instance.profile
         labels["GPU_I_ID"] = str(device.instance.gpu_instance_id)
-    labels["hostname"] = hostname
     return labels
 
 
@@ -111,8 +111,10 @@ def _gpu_states(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
         "gauge",
     )
     for gpu in snapshot.health.gpus:
-        identity = {"gpu": str(gpu.index)} if gpu.device is None else _identity(gpu.device, scrape.hostname)
-        up.add_sample(up.name, identity, float(gpu.up))
+        labels = {"gpu": str(gpu.index), "hostname": scrape.hostname}
+        if gpu.device is not None:
+            labels |= {"uuid": gpu.device.uuid, "pci_bus_id": gpu.device.pci_bus_id}
+        up.add_sample(up.name, labels, float(gpu.up))
         since = scrape.now if gpu.stuck_since is None else gpu.stuck_since
         stuck.add_sample(stuck.name, {"gpu": str(gpu.index)}, scrape.now - since)
     return up, stuck

@@ -18,7 +18,7 @@ _LIST = "/v1.PodResourcesLister/List"
 _DEADLINE_S = 2.0  # a kubelet that is well answers in milliseconds
 _MAX_BACKOFF_S = 5.0  # below the usual interval: a restarted kubelet is found in the next cycle
 
-_Inode = tuple[int, int]
+_Identity = tuple[int, int, int]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Kubelet:
         self._clock = clock
         self._seen = path.exists()
         self._channel: Channel | None = None
-        self._inode: _Inode | None = None
-        self._unimplemented_at: _Inode | None = None
+        self._connected_to: _Identity | None = None
+        self._refused_by: _Identity | None = None
         self._last: tuple[Allocation, ...] = ()
         self._failed_in_a_row = 0
         self._retry_at = 0.0
@@ -66,8 +66,8 @@ class Kubelet:
 
     def ask(self) -> Answer:
         """Who holds what now, as far as can be known within two seconds."""
-        inode = self._socket_inode()
-        self._seen = self._seen or inode is not None
+        socket = self._socket_identity()
+        self._seen = self._seen or socket is not None
         if not self._seen:
             if not self._said:
                 _LOG.info(
@@ -75,14 +75,14 @@ class Kubelet:
                 )
             self._said = True
             return Answer(up=None)
-        if inode is not None and inode == self._unimplemented_at:
+        if socket is not None and socket == self._refused_by:
             return Answer(up=False)
         if self._clock() < self._retry_at:
             return self._kept()
         try:
-            self._last = allocations(self._list(inode))
+            self._last = allocations(self._list(socket))
         except UnimplementedError as error:
-            self._unimplemented_at = inode
+            self._refused_by = socket
             return self._failed(error, "pod labels are off until the kubelet is replaced")
         except PodResourcesError as error:
             return self._failed(error, "trying again; GPU series go on, soon without pod labels")
@@ -97,23 +97,24 @@ class Kubelet:
             self._channel.close()
             self._channel = None
 
-    def _socket_inode(self) -> _Inode | None:
+    def _socket_identity(self) -> _Identity | None:
         try:
             status = self._path.stat()
         except OSError:
             return None
-        return status.st_dev, status.st_ino
+        # a file system may give the new socket the number of the old one at once; its time differs
+        return status.st_dev, status.st_ino, status.st_ctime_ns
 
-    def _list(self, inode: _Inode | None) -> bytes:
+    def _list(self, socket: _Identity | None) -> bytes:
         """One List call, over the standing connection unless the socket was replaced or that connection broke."""
-        if self._channel is not None and inode == self._inode:
+        if self._channel is not None and socket == self._connected_to:
             try:
                 return self._channel.call(_LIST, timeout_s=_DEADLINE_S)
             except ConnectionLostError:
                 _LOG.debug("the kubelet closed the connection: making another")
         self.close()
         self._channel = Channel(str(self._path), clock=self._clock, timeout_s=_DEADLINE_S)
-        self._inode = inode
+        self._connected_to = socket
         return self._channel.call(_LIST, timeout_s=_DEADLINE_S)
 
     def _failed(self, error: PodResourcesError, consequence: str) -> Answer:

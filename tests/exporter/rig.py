@@ -1,0 +1,200 @@
+"""A GPU node under test: a simulated driver, a simulated kubelet, and the real exporter as a process beside them."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from simulator.driver import Board, Reading, environment
+from simulator.kubelet import Allocation, Kubelet, PodDevices
+from simulator.spec import GpuSpec, NodeSpec
+
+T = TypeVar("T")
+PATIENCE_S = 20.0
+
+
+def eventually(look: Callable[[], T]) -> T:
+    """What `look` returns once it is true; fails after some patience with what it returned last."""
+    until = time.monotonic() + PATIENCE_S
+    while not (found := look()):
+        assert time.monotonic() < until, f"still {found!r} after {PATIENCE_S} s"
+        time.sleep(0.02)
+    return found
+
+
+def pod(name: str, *device_ids: str, resource: str = "nvidia.com/gpu", container: str = "main") -> PodDevices:
+    """A pod of namespace "ml" whose one container holds these devices."""
+    return PodDevices("ml", name, ((container, (Allocation(resource, device_ids),)),))
+
+
+def reading(**changes: Any) -> Reading:  # noqa: ANN401 - each field's own type
+    """A GPU at work, with some values changed."""
+    busy = Reading(
+        gpu_util_percent=87,
+        memory_util_percent=41,
+        memory_used_bytes=20 * 2**30 + 12345,
+        temperature_c=61,
+        memory_temperature_c=70,
+        power_w=412.345,
+        energy_j=98765.432,
+        sm_clock_mhz=1980,
+        mem_clock_mhz=2619,
+    )
+    return dataclasses.replace(busy, **changes)
+
+
+@dataclasses.dataclass
+class Ended:
+    """How a process ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Exporter:
+    """A running exporter."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.log: list[dict[str, str]] = []
+        self._urls: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._read, args=(process.stderr,), daemon=True).start()
+        self.url = self._urls.get(timeout=PATIENCE_S)
+
+    def _read(self, stream: IO[str]) -> None:
+        for line in stream:
+            entry = json.loads(line)
+            self.log.append(entry)
+            if " serves " in entry["message"]:
+                self._urls.put(entry["message"].split(" serves ")[1].removesuffix("/metrics"))
+
+    def get(self, path: str, **headers: str) -> tuple[int, str]:
+        """Status and body of a GET."""
+        request = urllib.request.Request(self.url + path, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def families(self) -> dict[str, Metric]:
+        """One scrape, by family."""
+        status, text = self.get("/metrics")
+        assert status == 200
+        return {family.name: family for family in text_string_to_metric_families(text)}
+
+    def series(self, name: str, *labels: str) -> dict[tuple[str, ...], float]:
+        """The values of one metric in one scrape, by the values of these labels ("" where one is absent)."""
+        _, text = self.get("/metrics")
+        found = [
+            sample
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name
+            in {name, f"{name}_total"}  # the parser gives counters the suffix that DCGM does not
+        ]
+        return {tuple(sample.labels.get(label, "") for label in labels): sample.value for sample in found}
+
+    def messages(self, part: str) -> list[str]:
+        """The log messages that contain `part`."""
+        return [entry["message"] for entry in list(self.log) if part in entry["message"]]
+
+    def process_threads(self) -> int:
+        """How many threads it has."""
+        return len(list(Path(f"/proc/{self.process.pid}/task").iterdir()))
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and return the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE_S)
+
+
+class Node:
+    """A node with simulated GPUs and, if wanted, a kubelet."""
+
+    def __init__(self, folder: Path, spec: NodeSpec, kubelet_folder: Path) -> None:
+        self.spec = spec
+        self.board_file = folder / "board"
+        self.board = Board(self.board_file, spec)
+        self.pods: list[PodDevices] = []
+        self.kubelet = Kubelet(kubelet_folder / "kubelet.sock", capacity=(), pods=lambda: list(self.pods))
+        self.proc = folder / "proc"
+        self.proc.mkdir()
+
+    def command(self, *flags: str) -> list[str]:
+        """What starts the exporter on this node."""
+        return [sys.executable, "-m", "exporter", "--proc-root", str(self.proc), *flags]
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        """The environment in which the exporter finds this node's driver."""
+        return {**_clean_environment(), **environment(self.board_file), **variables}
+
+    def once(self, *flags: str, **variables: str) -> Ended:
+        """Run the exporter to its end."""
+        return ended(self.command(*flags), self.environment(**variables))
+
+    @contextlib.contextmanager
+    def exporting(self, *flags: str, ready: bool = True, pods: bool = True) -> Iterator[Exporter]:
+        """A running exporter, killed in the end if it still runs.
+
+        Args:
+            flags: Further flags.
+            ready: Wait until it has read the GPUs.
+            pods: Point it to this node's kubelet.
+        """
+        socket = str(self.kubelet.socket) if pods else ""
+        command = self.command(
+            "--listen=127.0.0.1:0", "--interval=200ms", "--log-format=json", "--node-name=node-1",
+            f"--pod-resources-socket={socket}", *flags,
+        )  # fmt: skip
+        with subprocess.Popen(command, env=self.environment(), stderr=subprocess.PIPE, text=True) as process:
+            try:
+                exporter = Exporter(process)
+                if ready:
+                    eventually(lambda: exporter.get("/readyz")[0] == 200)
+                yield exporter
+            finally:
+                process.kill()
+
+    def close(self) -> None:
+        """Put the kubelet and the driver away."""
+        self.kubelet.stop()
+        self.board.close()
+
+
+def ended(command: Sequence[str], variables: dict[str, str]) -> Ended:
+    """Run a command to its end."""
+    done = subprocess.run(
+        command, env=variables, capture_output=True, text=True, timeout=PATIENCE_S * 2, check=False
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def _clean_environment() -> dict[str, str]:
+    drop = ("GPU_EXPORTER_", "DCGM_", "NODE_NAME", "LD_LIBRARY_PATH", "COLUMNS")
+    return {name: value for name, value in os.environ.items() if not name.startswith(drop)}
+
+
+def without_driver() -> dict[str, str]:
+    """An environment in which there is no NVIDIA driver to be found."""
+    return _clean_environment()
+
+
+def h100(count: int) -> NodeSpec:
+    """A node of whole H100s."""
+    return NodeSpec("h100", tuple(GpuSpec("H100-SXM5-80GB") for _ in range(count)))

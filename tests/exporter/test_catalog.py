@@ -1,0 +1,49 @@
+"""The catalogue of metrics: complete for this depth, consistent, and right about both generations of DCGM's names."""
+
+from exporter import catalog
+from exporter.model import Kind
+
+# facts of DCGM 4.7 and dcgm-exporter's default-counters.csv: name, 4.9 name, and one NVML value in both units
+EXPECTED = {
+    "DCGM_FI_DEV_GPU_UTIL": ("DCGM_FI_DEV_GPU_UTIL_RATIO", 37, 37, 0.37),
+    "DCGM_FI_DEV_MEM_COPY_UTIL": ("DCGM_FI_DEV_MEMORY_UTIL_RATIO", 37, 37, 0.37),
+    "DCGM_FI_DEV_FB_USED": ("DCGM_FI_DEV_FB_USED_BYTES", 2**20 + 1, 1, 2**20 + 1),
+    "DCGM_FI_DEV_FB_FREE": ("DCGM_FI_DEV_FB_FREE_BYTES", 2**21 - 1, 1, 2**21 - 1),
+    "DCGM_FI_DEV_FB_RESERVED": ("DCGM_FI_DEV_FB_RESERVED_BYTES", 2**20, 1, 2**20),
+    "DCGM_FI_DEV_FB_TOTAL": ("DCGM_FI_DEV_FB_CAPACITY_BYTES", 80 * 2**30, 81920, 80 * 2**30),
+    "DCGM_FI_DEV_GPU_TEMP": ("DCGM_FI_DEV_GPU_TEMP_CELSIUS", 61, 61, 61),
+    "DCGM_FI_DEV_MEMORY_TEMP": ("DCGM_FI_DEV_MEMORY_TEMP_CELSIUS", 70, 70, 70),
+    "DCGM_FI_DEV_POWER_USAGE": ("DCGM_FI_DEV_BOARD_POWER_WATTS", 61234, 61.234, 61.234),
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": ("DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", 98765, 98765, 98.765),
+    "DCGM_FI_DEV_SM_CLOCK": ("DCGM_FI_DEV_SM_CLOCK_HERTZ", 1980, 1980, 1_980_000_000),
+    "DCGM_FI_DEV_MEM_CLOCK": ("DCGM_FI_DEV_MEMORY_CLOCK_HERTZ", 2619, 2619, 2_619_000_000),
+}
+
+
+def test_both_generations_of_names_and_units() -> None:
+    """Each metric has DCGM's old and new name, and a value of NVML comes out in the unit of each."""
+    found = {metric.dcgm.name: metric for metric in catalog.metrics()}
+    assert set(found) == set(EXPECTED)
+    for name, (newer, raw, old_value, new_value) in EXPECTED.items():
+        metric = found[name]
+        assert (metric.dcgm_49.name, metric.dcgm.value(raw), metric.dcgm_49.value(raw)) == (
+            newer,
+            old_value,
+            new_value,
+        )
+
+
+def test_no_name_is_given_twice() -> None:
+    """Names are unique over both generations."""
+    names = [name for metric in catalog.metrics() for name in (metric.dcgm.name, metric.dcgm_49.name)]
+    assert len(names) == len(set(names))
+
+
+def test_every_metric_says_what_it_is() -> None:
+    """Meaning, unit and NVML source are there for the docs; only energy is a counter."""
+    for metric in catalog.metrics():
+        assert metric.help
+        assert not metric.help.endswith(".")
+        assert metric.source.startswith("nvmlDeviceGet")
+    counters = [metric.dcgm.name for metric in catalog.metrics() if metric.kind is Kind.COUNTER]
+    assert counters == ["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"]

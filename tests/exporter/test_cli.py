@@ -1,0 +1,251 @@
+"""The command line: what is refused and how, one-shot mode, help, and how it ends."""
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import exporter
+from tests.exporter.conftest import MakeNode
+from tests.exporter.rig import PATIENCE_S, Exporter, Node, ended, eventually, h100, without_driver
+
+ROOT = Path(exporter.__file__).parents[1]
+CHOICES = "clocks, memory, power, thermal, utilization"
+DURATION = "not a duration; write a number and its unit, such as 500ms, 10s or 1m"
+UPGRADED = (
+    "the loaded driver and libnvidia-ml.so.1 are of different versions: the driver was upgraded underneath. "
+    "Restart this container, or reboot the node"
+)
+ADDRESS = 'not an address; write ":9400", "127.0.0.1:9400" or "[::1]:9400", with a port up to 65535'
+
+
+@pytest.fixture
+def node(make_node: MakeNode) -> Node:
+    """One GPU."""
+    return make_node(h100(1))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--interval", "10"], f'--interval "10": {DURATION}'),
+        (["--interval=-1s"], f'--interval "-1s": {DURATION}'),
+        (["--interval=0s"], '--interval "0s": out of range; an interval is between 100ms and 1h'),
+        (["--interval=99999h"], '--interval "99999h": out of range; an interval is between 100ms and 1h'),
+        (["--listen=9400"], f'--listen "9400": {ADDRESS}'),
+        (["--listen=:99999"], f'--listen ":99999": {ADDRESS}'),
+        (["--listen=::1:9400"], f'--listen "::1:9400": {ADDRESS}'),
+        (
+            ["--collectors=power,termal"],
+            f'--collectors "power,termal": no collector is called "termal"; did you mean thermal? there are {CHOICES}',
+        ),
+        (["--collectors=xyz"], f'--collectors "xyz": no collector is called "xyz"; there are {CHOICES}'),
+        (["--collectors=,"], '--collectors ",": names nothing; write names separated by commas, or "all"'),
+        (["--log-format=xml"], '--log-format "xml": not one of text, json'),
+        (["--log-level=loud"], '--log-level "loud": not one of debug, info, warning, error'),
+        (["--intervall=3s"], "--intervall: no such flag; did you mean --interval?"),
+        (["serve"], "serve: no such flag; see gpu-exporter --help"),
+        (["--interval"], "--interval: expected one argument; see gpu-exporter --help"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_wrong_flags_are_refused(flags: list[str], message: str) -> None:
+    """A wrong flag is exit code 2 and one line that says what would be right."""
+    done = ended([sys.executable, "-m", "exporter", *flags], without_driver())
+    assert (done.code, done.out, done.err) == (2, "", f"gpu-exporter: {message}\n")
+
+
+def test_all_problems_are_reported_together() -> None:
+    """Nobody has to start the exporter three times to find three mistakes."""
+    variables = without_driver() | {"GPU_EXPORTER_INTERVAL": "soon", "DCGM_EXPORTER_LISTEN": "here"}
+    done = ended([sys.executable, "-m", "exporter", "--collectors=x"], variables)
+    assert done.code == 2
+    assert done.err.splitlines() == [
+        f'gpu-exporter: DCGM_EXPORTER_LISTEN "here": {ADDRESS}',
+        f'gpu-exporter: GPU_EXPORTER_INTERVAL "soon": {DURATION}',
+        f'gpu-exporter: --collectors "x": no collector is called "x"; there are {CHOICES}',
+    ]
+
+
+def test_a_missing_driver_is_explained() -> None:
+    """Without libnvidia-ml.so.1 the exporter says what to install, and does not start."""
+    done = ended([sys.executable, "-m", "exporter"], without_driver())
+    assert (done.code, done.out) == (1, "")
+    assert done.err == (
+        "gpu-exporter: cannot use the NVIDIA driver: libnvidia-ml.so.1 was not found. On a GPU node, install the "
+        "NVIDIA driver; in a container, run it with the NVIDIA runtime (runtimeClassName: nvidia, or docker run "
+        "--gpus all)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (
+            9,
+            "the NVIDIA driver is not loaded. Load it (modprobe nvidia) and see whether nvidia-smi works on this node",
+        ),
+        (18, UPGRADED),
+        (999, "Unknown Error (NVML error 999). See whether nvidia-smi works here"),
+    ],
+)
+def test_a_driver_that_refuses_is_explained(code: int, message: str, node: Node) -> None:
+    """Each way in which the driver can refuse to start has its own advice."""
+    node.board.fault("nvmlInitWithFlags", code=code)
+    done = node.once("--pod-resources-socket=")
+    assert (done.code, done.err) == (1, f"gpu-exporter: cannot use the NVIDIA driver: {message}\n")
+
+
+def test_a_named_kubelet_socket_must_exist(node: Node) -> None:
+    """A socket that somebody took the trouble to name and that is not there is a mistake, not a node without pods."""
+    done = node.once("--pod-resources-socket=/nowhere/kubelet.sock")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == (
+        "gpu-exporter: no kubelet socket at /nowhere/kubelet.sock: mount the directory /nowhere of the host into the "
+        "container, or correct --pod-resources-socket (an empty value switches pod labels off)\n"
+    )
+
+
+def test_a_missing_proc_root_is_refused(node: Node) -> None:
+    """A mount that was forgotten is reported at the start."""
+    done = node.once("--pod-resources-socket=", "--proc-root=/nowhere/proc")
+    assert (done.code, done.err) == (
+        1,
+        "gpu-exporter: --proc-root /nowhere/proc: no such directory; mount the host's /proc there\n",
+    )
+
+
+def test_a_port_in_use_is_explained(node: Node) -> None:
+    """Two exporters on one port: the second says why it cannot, and what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        done = node.once(f"--listen={address}", "--pod-resources-socket=")
+    assert done.code == 1
+    assert done.err == (
+        f"gpu-exporter: cannot listen on {address}: address already in use; is another exporter running here? "
+        "dcgm-exporter has this port, too. Choose another with --listen\n"
+    )
+
+
+def test_an_address_of_another_machine_is_explained(node: Node) -> None:
+    """An address that this machine does not have is one line, too."""
+    done = node.once("--listen=192.0.2.1:9400", "--pod-resources-socket=")
+    assert done.code == 1
+    assert done.err == (
+        "gpu-exporter: cannot listen on 192.0.2.1:9400: cannot assign requested address; choose another address "
+        "with --listen\n"
+    )
+
+
+def test_once_prints_and_ends(node: Node) -> None:
+    """`--once` is one complete exposition on standard output, and nothing else there."""
+    done = node.once("--once", "--pod-resources-socket=")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("# HELP DCGM_FI_DEV_")
+    assert f'UUID="{node.spec.gpu_uuid(0)}"' in done.out
+
+
+def test_once_with_a_hung_gpu_ends(node: Node) -> None:
+    """`--once` ends also where the driver does not, and tells of it."""
+    node.board.fault("nvmlDeviceGetPowerUsage", hang=True)
+    done = node.once("--once", "--pod-resources-socket=", "--interval=1s")
+    assert done.code == 0
+    assert 'gpu_up{gpu="0"' in done.out
+    assert "the driver call does not return" in done.err
+
+
+def test_a_reader_that_had_enough_is_no_error(node: Node) -> None:
+    """`gpu-exporter --once | head -1` prints one line and no complaint."""
+    command = node.command("--once", "--pod-resources-socket=")
+    with subprocess.Popen(
+        command, env=node.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(PATIENCE_S) == 0
+
+
+def test_help_teaches_in_80_columns() -> None:
+    """The help fits a terminal, has examples, and names every flag, variable and exit code."""
+    done = ended([sys.executable, "-m", "exporter", "--help"], without_driver() | {"COLUMNS": "200"})
+    assert (done.code, done.err) == (0, "")
+    assert [line for line in done.out.splitlines() if len(line) > 80] == []
+    for part in (
+        "examples:",
+        "exit codes:",
+        "--once",
+        "--proc-root",
+        "DCGM_EXPORTER_INTERVAL",
+        "GPU_EXPORTER_",
+    ):
+        assert part in done.out
+
+
+def test_the_version_is_the_projects() -> None:
+    """`--version` says what pyproject.toml says."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    done = ended([sys.executable, "-m", "exporter", "--version"], without_driver())
+    assert (done.code, done.out) == (0, f"gpu-exporter {project['version']}\n")
+
+
+def test_variables_stand_in_for_flags(node: Node) -> None:
+    """A flag wins over its variable, our variable over dcgm-exporter's, and each is understood."""
+    variables = {"NODE_NAME": "by-node-name", "DCGM_EXPORTER_INTERVAL": "30000", "GPU_EXPORTER_ONCE": "true"}
+    assert 'hostname="by-node-name"' in node.once("--pod-resources-socket=", **variables).out
+    variables["GPU_EXPORTER_NODE_NAME"] = "by-our-variable"
+    assert 'hostname="by-our-variable"' in node.once("--pod-resources-socket=", **variables).out
+    assert (
+        'hostname="by-flag"' in node.once("--pod-resources-socket=", "--node-name=by-flag", **variables).out
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "sigint"])
+def test_it_ends_when_told_to(number: signal.Signals, node: Node) -> None:
+    """A signal ends it cleanly."""
+    with node.exporting(pods=False) as running:
+        assert running.stop(number) == 0
+        assert running.messages("stopping") == ["stopping"]
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetPowerUsage", "nvmlDeviceGetCount_v2"])
+def test_it_ends_within_five_seconds_whatever_the_driver_does(function: str, node: Node) -> None:
+    """A hung driver call does not keep the process."""
+    with node.exporting(pods=False) as running:
+        node.board.fault(function, hang=True)
+        eventually(lambda: _in_trouble(running))
+        before = time.monotonic()
+        assert running.stop() == 0
+        assert time.monotonic() - before < 5
+
+
+def _in_trouble(running: Exporter) -> bool:
+    return 0 in running.series("gpu_up").values() or 0 in running.series("gpu_exporter_nvml_up").values()
+
+
+def test_it_ends_while_the_driver_hangs_at_the_start(node: Node) -> None:
+    """A driver that does not even initialise does not keep the process, either."""
+    node.board.fault("nvmlInitWithFlags", hang=True)
+    command = node.command("--listen=127.0.0.1:0", "--pod-resources-socket=")
+    with subprocess.Popen(command, env=node.environment(), stderr=subprocess.PIPE) as process:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1.5)  # until its signal handler stands, which nothing outside can see
+        process.terminate()
+        assert process.wait(5) == 0
+
+
+def test_logs_are_text_for_people(node: Node) -> None:
+    """The text format is time, level and message."""
+    node.board.fault("nvmlDeviceGetPowerUsage", code=4)
+    done = node.once("--once", "--pod-resources-socket=")
+    (line,) = done.err.splitlines()
+    assert line.split(" ", 1)[1] == (
+        f"warning reading power of GPU 0 ({node.spec.gpu_uuid(0)}): the driver denies it to this user; series omitted"
+    )

@@ -1,0 +1,217 @@
+"""Who holds which GPU, by a kubelet that restarts, hangs, refuses, exaggerates or is not there."""
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from simulator.kubelet import Allocation, Failure, PodDevices
+from simulator.spec import GpuSpec, NodeSpec
+from tests.exporter.conftest import MakeNode
+from tests.exporter.rig import Exporter, Node, eventually, h100, pod
+
+UTIL = "DCGM_FI_DEV_GPU_UTIL"
+UP = "gpu_exporter_podresources_up"
+
+
+def _pods(exporter: Exporter) -> list[tuple[str, ...]]:
+    return sorted(exporter.series(UTIL, "gpu", "pod"))
+
+
+@pytest.fixture
+def node(make_node: MakeNode) -> Node:
+    """Two GPUs, the first of which pod "train" holds."""
+    made = make_node(h100(2))
+    made.pods.append(pod("train", made.spec.gpu_uuid(0)))
+    return made
+
+
+def test_only_allocated_gpus_carry_pod_labels(node: Node) -> None:
+    """The holder's namespace, name and container are labels of its GPU's series; a free GPU has none of them."""
+    with node.kubelet, node.exporting() as exporter:
+        assert set(exporter.series(UTIL, "gpu", "namespace", "pod", "container")) == {
+            ("0", "ml", "train", "main"),
+            ("1", "", "", ""),
+        }
+        assert exporter.series(UP) == {(): 1}
+
+
+def test_pods_come_and_go(node: Node) -> None:
+    """A pod's labels leave with it, and the next holder's come."""
+    with node.kubelet, node.exporting() as exporter:
+        node.pods[:] = [pod("serve", node.spec.gpu_uuid(1))]
+        eventually(lambda: _pods(exporter) == [("0", ""), ("1", "serve")])
+        node.pods.clear()
+        eventually(lambda: _pods(exporter) == [("0", ""), ("1", "")])
+
+
+@pytest.mark.parametrize(
+    ("device_id", "resource"),
+    [
+        ("{uuid}", "nvidia.com/gpu"),
+        ("{uuid}::3", "nvidia.com/gpu.shared"),
+        ("{uuid}-3", "nvidia.com/gpu"),
+        ("nvidia0", "nvidia.com/gpu"),
+        ("nvidia0/vgpu1", "nvidia.com/gpu"),
+        ("{uuid}", "nvidia.com/tensor-board"),
+    ],
+)
+def test_every_form_of_device_id(device_id: str, resource: str, node: Node) -> None:
+    """Whole GPUs are found under each form that a device plugin uses, under any resource of NVIDIA's domain."""
+    node.pods[:] = [pod("p", device_id.format(uuid=node.spec.gpu_uuid(0)), resource=resource)]
+    with node.kubelet, node.exporting() as exporter:
+        assert _pods(exporter) == [("0", "p"), ("1", "")]
+
+
+@pytest.mark.parametrize("form", ["{mig}", "{mig}::1", "nvidia0/gi{gi}", "nvidia0/gi{gi}/vgpu2"])
+def test_every_form_of_mig_id(form: str, make_node: MakeNode) -> None:
+    """MIG instances are found by UUID and by GKE's form; their GPU is not labelled with them."""
+    node = make_node(NodeSpec("a100", (GpuSpec("A100-SXM4-40GB", ("3g.20gb", "2g.10gb")),)))
+    with node.kubelet, node.exporting() as exporter:
+        series = exporter.series("DCGM_FI_DEV_FB_USED", "GPU_I_PROFILE", "GPU_I_ID")
+        number = next(gi for profile, gi in series if profile == "2g.10gb")
+        device_id = form.format(mig=node.spec.mig_uuid(0, 1), gi=number)
+        node.pods.append(pod("p", device_id, resource="nvidia.com/mig-2g.10gb"))
+        eventually(
+            lambda: (
+                set(exporter.series("DCGM_FI_DEV_FB_USED", "GPU_I_PROFILE", "pod"))
+                == {("", ""), ("3g.20gb", ""), ("2g.10gb", "p")}
+            )
+        )
+
+
+def test_a_shared_gpu_has_one_series_per_pod(node: Node) -> None:
+    """Replicas count once per pod, also over several containers, so that a sum over a pod's series is not inflated."""
+    uuid = node.spec.gpu_uuid(0)
+    both = tuple(
+        (name, (Allocation("nvidia.com/gpu", (f"{uuid}::{n}",)),)) for n, name in enumerate(("one", "two"))
+    )
+    node.pods[:] = [pod("a", f"{uuid}::4", f"{uuid}::5"), PodDevices("ml", "b", both)]
+    with node.kubelet, node.exporting() as exporter:
+        _, text = exporter.get("/metrics")
+        lines = [line for line in text.splitlines() if line.startswith(UTIL + "{")]
+        assert len(lines) == 3
+        assert set(exporter.series(UTIL, "gpu", "pod", "container")) == {
+            ("0", "a", "main"),
+            ("0", "b", "one"),
+            ("1", "", ""),
+        }
+
+
+def test_a_restarted_kubelet_is_found_again(node: Node) -> None:
+    """A new socket in the old one's place is used without a restart of the exporter, and nothing leaks on the way."""
+    with node.kubelet, node.exporting() as exporter:
+        fds = exporter.series("process_open_fds")
+        for number in range(3):
+            node.kubelet.restart()
+            node.pods[:] = [pod(f"after-{number}", node.spec.gpu_uuid(0))]
+            expected = [("0", f"after-{number}"), ("1", "")]
+            eventually(lambda expected=expected: _pods(exporter) == expected)  # type: ignore[misc]
+            eventually(lambda: exporter.series(UP) == {(): 1})
+        eventually(lambda: exporter.series("process_open_fds") == fds)
+
+
+def test_the_connection_is_kept(node: Node) -> None:
+    """One connection serves all calls: file descriptors and connections do not grow with the cycles."""
+    with node.kubelet, node.exporting("--interval=100ms") as exporter:
+        fds = exporter.series("process_open_fds")
+        calls = node.kubelet.calls["List"]
+        eventually(lambda: node.kubelet.calls["List"] > calls + 10)
+        assert exporter.series("process_open_fds") == fds
+        assert exporter.messages("connection") == []
+
+
+def test_without_the_kubelet_labels_go_and_series_stay(node: Node) -> None:
+    """A kubelet that is gone for good costs the pod labels after a cycle, never a GPU's series, and it is said once."""
+    with node.kubelet, node.exporting() as exporter:
+        node.kubelet.stop()
+        eventually(lambda: _pods(exporter) == [("0", ""), ("1", "")])
+        assert exporter.series(UP) == {(): 0}
+        assert exporter.get("/readyz")[0] == 200
+        assert len(exporter.messages("asking the kubelet")) == 1
+
+        node.kubelet.start()
+        eventually(lambda: _pods(exporter) == [("0", "train"), ("1", "")])
+        eventually(lambda: exporter.messages("answers again"))
+
+
+@pytest.mark.parametrize("failure", list(Failure), ids=lambda failure: failure.name.lower())
+def test_a_refusing_kubelet_costs_only_labels(failure: Failure, node: Node) -> None:
+    """Whatever status the kubelet answers with, GPUs are served, and the status is in the log."""
+    node.kubelet.misbehave(failure)
+    with node.kubelet, node.exporting() as exporter:
+        assert _pods(exporter) == [("0", ""), ("1", "")]
+        assert exporter.series(UP) == {(): 0}
+        assert failure.name in exporter.messages("asking the kubelet")[0]
+
+
+def test_an_unimplemented_api_is_not_asked_again(node: Node) -> None:
+    """A kubelet without the API is left alone until it is replaced by one that has it."""
+    node.kubelet.misbehave(Failure.UNIMPLEMENTED)
+    with node.kubelet, node.exporting("--interval=100ms") as exporter:
+        asked = node.kubelet.calls["List"]
+        before = time.monotonic()
+        eventually(lambda: time.monotonic() > before + 1)
+        assert node.kubelet.calls["List"] == asked
+
+        node.kubelet.misbehave()
+        node.kubelet.restart()
+        eventually(lambda: _pods(exporter) == [("0", "train"), ("1", "")])
+
+
+def test_a_hanging_kubelet_delays_no_scrape(node: Node) -> None:
+    """A kubelet that does not answer is given up after two seconds; scrapes are answered at once all the while."""
+    with node.kubelet, node.exporting() as exporter:
+        node.kubelet.misbehave(delay_s=60)
+        slowest = 0.0
+
+        def labels_gone() -> bool:
+            nonlocal slowest
+            before = time.monotonic()
+            pods = _pods(exporter)
+            slowest = max(slowest, time.monotonic() - before)
+            return pods == [("0", ""), ("1", "")]
+
+        eventually(labels_gone)
+        assert slowest < 1
+        assert "no answer within 2 s" in exporter.messages("asking the kubelet")[0]
+        node.kubelet.misbehave()
+        eventually(lambda: _pods(exporter) == [("0", "train"), ("1", "")])
+
+
+def test_a_huge_answer_is_read(node: Node) -> None:
+    """An answer above gRPC's default limit of 4 MiB, as dense nodes give, is taken like any other."""
+    node.kubelet.misbehave(padding=45_000)
+    with node.kubelet, node.exporting("--interval=1s") as exporter:
+        assert _pods(exporter) == [("0", "train"), ("1", "")]
+
+
+def test_a_kubelet_that_comes_later_is_used(node: Node) -> None:
+    """On a booting node the exporter may be first: without a socket it has no pods and no metric of the kubelet."""
+    command = node.command("--once", "--node-name=n")
+    assert "--pod-resources-socket" not in " ".join(command)
+    done = node.once("--once")
+    assert done.code == 0
+    assert UP not in done.out
+    assert done.err.count("exporting without pod labels") == 1
+
+
+@pytest.mark.parametrize(
+    "speech", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00" * 64], ids=["silent", "http1", "zeros"]
+)
+def test_something_else_on_the_socket_costs_only_labels(speech: bytes, node: Node) -> None:
+    """A server that is no kubelet is reported and does no harm."""
+    path: Path = node.kubelet.socket
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        server.settimeout(20)
+        with node.exporting(ready=False) as exporter:
+            client, _ = server.accept()
+            with client:
+                client.sendall(speech)
+                client.shutdown(socket.SHUT_WR)
+                eventually(lambda: exporter.get("/readyz")[0] == 200)
+                assert _pods(exporter) == [("0", ""), ("1", "")]
+                assert exporter.series(UP) == {(): 0}

@@ -1,0 +1,208 @@
+"""What a Prometheus sees: formats, labels, values, and that they follow the GPUs."""
+
+import gzip
+import socket
+import urllib.request
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+
+from simulator.spec import GpuSpec, NodeSpec
+from tests.exporter.conftest import MakeNode
+from tests.exporter.rig import PATIENCE_S, eventually, h100, pod, reading
+
+PROMETHEUS_2 = (
+    "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
+    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+PROMETHEUS_3 = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
+    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+
+
+def test_values_follow_the_gpu(make_node: MakeNode) -> None:
+    """A scrape tells what the GPU measured in the last cycle, in DCGM's units."""
+    node = make_node(h100(1))
+    node.board.set_gpu(0, reading())
+    with node.exporting(pods=False) as exporter:
+        expected = {
+            "DCGM_FI_DEV_GPU_UTIL": 87,
+            "DCGM_FI_DEV_MEM_COPY_UTIL": 41,
+            "DCGM_FI_DEV_FB_USED": 20 * 1024,
+            "DCGM_FI_DEV_FB_FREE": 81559 - 551 - 20 * 1024 - 1,
+            "DCGM_FI_DEV_FB_RESERVED": 551,
+            "DCGM_FI_DEV_FB_TOTAL": 81559,
+            "DCGM_FI_DEV_GPU_TEMP": 61,
+            "DCGM_FI_DEV_MEMORY_TEMP": 70,
+            "DCGM_FI_DEV_POWER_USAGE": 412.345,
+            "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 98765432,
+            "DCGM_FI_DEV_SM_CLOCK": 1980,
+            "DCGM_FI_DEV_MEM_CLOCK": 2619,
+        }
+        assert {name: exporter.series(name, "gpu")["0",] for name in expected} == expected
+
+        node.board.set_gpu(0, reading(gpu_util_percent=5))
+
+        eventually(lambda: exporter.series("DCGM_FI_DEV_GPU_UTIL", "gpu") == {("0",): 5})
+
+
+def test_labels_come_in_dcgms_order(make_node: MakeNode) -> None:
+    """Dashboards that cut label strings apart find the labels where dcgm-exporter puts them."""
+    node = make_node(NodeSpec("a100", (GpuSpec("A100-SXM4-40GB", ("3g.20gb",)),)))
+    node.pods.append(pod("notebook", node.spec.mig_uuid(0, 0), resource="nvidia.com/mig-3g.20gb"))
+    with node.kubelet, node.exporting() as exporter:
+        _, text = exporter.get("/metrics")
+
+    line = next(
+        line for line in text.splitlines() if line.startswith("DCGM_FI_DEV_FB_USED{") and "GPU_I_ID" in line
+    )
+    names = [part.split("=")[0] for part in line[line.index("{") + 1 : line.index("}")].split(",")]
+    assert names == [
+        "gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", "hostname",
+        "DCGM_FI_DRIVER_VERSION", "container", "namespace", "pod",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("accept", [PROMETHEUS_2, PROMETHEUS_3], ids=["prometheus-2", "prometheus-3"])
+def test_prometheus_gets_openmetrics_under_the_same_names(accept: str, make_node: MakeNode) -> None:
+    """In OpenMetrics, too, DCGM's counters keep their names, and the text is valid."""
+    node = make_node(h100(1))
+    with node.exporting(pods=False) as exporter:
+        request = urllib.request.Request(f"{exporter.url}/metrics", headers={"Accept": accept})
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
+            assert reply.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+            text = reply.read().decode()
+
+    families = parse_openmetrics(text)  # type: ignore[no-untyped-call]
+    found = {sample.name: family.type for family in families for sample in family.samples}
+    assert found["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"] == "unknown"
+    assert found["DCGM_FI_DEV_GPU_UTIL"] == "gauge"
+    assert found["process_cpu_seconds_total"] == "counter"
+
+
+def test_whoever_says_nothing_gets_the_text_format(make_node: MakeNode) -> None:
+    """A bare curl and old scrapers get the text format, in which DCGM's counters are counters."""
+    node = make_node(h100(1))
+    with node.exporting(pods=False) as exporter:
+        with urllib.request.urlopen(f"{exporter.url}/metrics", timeout=PATIENCE_S) as reply:
+            assert reply.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        _, text = exporter.get("/metrics")
+    assert "# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter" in text.splitlines()
+
+
+def test_gzip_is_used_where_it_is_understood(make_node: MakeNode) -> None:
+    """A client that takes gzip gets it, and it holds the exposition."""
+    node = make_node(h100(1))
+    with node.exporting(pods=False) as exporter:
+        request = urllib.request.Request(f"{exporter.url}/metrics", headers={"Accept-Encoding": "gzip"})
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
+            assert reply.headers["Content-Encoding"] == "gzip"
+            assert b"DCGM_FI_DEV_GPU_UTIL{" in gzip.decompress(reply.read())
+        request = urllib.request.Request(f"{exporter.url}/metrics", headers={"Accept-Encoding": "gzip;q=0"})
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
+            assert reply.headers["Content-Encoding"] is None
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "part"),
+    [
+        ("/", 200, 'href="/metrics"'),
+        ("/healthz", 200, "ok"),
+        ("/health", 200, "ok"),
+        ("/readyz", 200, "ok"),
+        ("/metrics?x=1", 200, "gpu_exporter_build_info"),
+        ("/nothing", 404, "there are /, /metrics"),
+    ],
+)
+def test_paths(path: str, status: int, part: str, make_node: MakeNode) -> None:
+    """Every path says what it promises; others are not found."""
+    node = make_node(h100(1))
+    with node.exporting(pods=False) as exporter:
+        found, text = exporter.get(path)
+    assert (found, part in text) == (status, True)
+
+
+def test_nothing_can_be_posted(make_node: MakeNode) -> None:
+    """Methods other than GET and HEAD are refused with those that are allowed; HEAD has no body."""
+    node = make_node(h100(1))
+    with node.exporting(pods=False) as exporter:
+        for method in ("POST", "PUT", "DELETE", "OPTIONS", "BREW"):
+            request = urllib.request.Request(f"{exporter.url}/metrics", method=method)
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(request, timeout=PATIENCE_S)
+            with refused.value as answer:
+                assert (answer.code, answer.headers["Allow"]) == (405, "GET, HEAD")
+        request = urllib.request.Request(f"{exporter.url}/metrics", method="HEAD")
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
+            assert int(reply.headers["Content-Length"]) > 0
+            assert reply.read() == b""
+
+
+def test_an_empty_host_is_ipv4_and_ipv6(make_node: MakeNode) -> None:
+    """`--listen :PORT` answers on both protocols, as pods in either kind of cluster need."""
+    node = make_node(h100(1))
+    with node.exporting("--listen=:0", pods=False) as exporter:
+        port = int(exporter.url.rpartition(":")[2])
+        for host in ("127.0.0.1", "::1"):
+            with socket.create_connection((host, port), timeout=PATIENCE_S) as client:
+                client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+                assert client.makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n"
+
+
+def test_idle_connections_do_not_keep_prometheus_out(make_node: MakeNode) -> None:
+    """More clients than there are threads get 503 at once; when those that hang have gone, all is well again."""
+    node = make_node(h100(1))
+    with node.exporting(pods=False) as exporter:
+        address = ("127.0.0.1", int(exporter.url.rpartition(":")[2]))
+        idle = [socket.create_connection(address, timeout=PATIENCE_S) for _ in range(20)]
+        try:
+            assert eventually(lambda: exporter.get("/healthz")[0] == 503)
+        finally:
+            for client in idle:
+                client.close()
+        eventually(lambda: exporter.get("/healthz")[0] == 200)
+
+
+def test_only_chosen_collectors_run(make_node: MakeNode) -> None:
+    """`--collectors` leaves everything else unread."""
+    node = make_node(h100(1))
+    with node.exporting("--collectors=power,clocks", pods=False) as exporter:
+        families = exporter.families()
+    assert sorted(name for name in families if name.startswith("DCGM_")) == [
+        "DCGM_FI_DEV_MEM_CLOCK",
+        "DCGM_FI_DEV_POWER_USAGE",
+        "DCGM_FI_DEV_SM_CLOCK",
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+    ]
+
+
+def test_mig_instances_stand_beside_their_gpu(make_node: MakeNode) -> None:
+    """An instance has its memory and nothing else; what an Ampere GPU in MIG mode cannot say is absent, not zero."""
+    node = make_node(NodeSpec("a100", (GpuSpec("A100-SXM4-40GB", ("3g.20gb", "2g.10gb")),)))
+    node.board.set_instance(0, 1, memory_used_bytes=3 * 2**30)
+    with node.exporting(pods=False) as exporter:
+        used = exporter.series("DCGM_FI_DEV_FB_USED", "UUID", "GPU_I_PROFILE")
+        power = exporter.series("DCGM_FI_DEV_POWER_USAGE", "UUID", "GPU_I_PROFILE")
+        busy = exporter.series("DCGM_FI_DEV_GPU_UTIL", "UUID", "GPU_I_PROFILE")
+
+    uuid = node.spec.gpu_uuid(0)
+    assert used[uuid, "3g.20gb"] == 0
+    assert used[uuid, "2g.10gb"] == 3 * 1024
+    assert list(power) == [(uuid, "")]
+    assert busy == {}
+
+
+def test_mig_is_followed_while_running(make_node: MakeNode) -> None:
+    """When a GPU is cut anew, the old instances' series go and the new ones' come, without a restart."""
+    node = make_node(NodeSpec("a100", (GpuSpec("A100-SXM4-40GB", ("3g.20gb",)),)))
+    with node.exporting(pods=False) as exporter:
+        assert set(exporter.series("DCGM_FI_DEV_FB_USED", "GPU_I_PROFILE")) == {("",), ("3g.20gb",)}
+
+        node.board.set_mig(0, ("1g.5gb", "1g.5gb"))
+        eventually(lambda: len(exporter.series("DCGM_FI_DEV_FB_USED", "GPU_I_ID")) == 3)
+        assert set(exporter.series("DCGM_FI_DEV_FB_USED", "GPU_I_PROFILE")) == {("",), ("1g.5gb",)}
+
+        node.board.set_mig(0, ())
+        eventually(lambda: exporter.series("DCGM_FI_DEV_GPU_UTIL", "GPU_I_ID") == {("",): 0})

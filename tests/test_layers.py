@@ -1,0 +1,116 @@
+"""The direction of imports: what stands earlier in a program's line may import what stands later, never back."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# From the docstring of each package; members of one layer do not import each other across packages.
+EXPORTER = (
+    {"cli", "__main__", "logs"},
+    {"server"},
+    {"exposition", "textformat", "sampler", "sweep"},
+    {"catalog"},
+    {"collectors", "pods"},
+    {"nvml"},
+    {"settings"},
+    {"model"},
+    {"errors"},
+)
+RIGHTSIZER = (
+    {"cli", "__main__"},
+    {"loop", "schedule"},
+    {"apply", "verify", "undo", "repair", "report"},
+    {"validate"},
+    {"budget"},
+    {"decide"},
+    {"assess"},
+    {"workloads", "policy"},
+    {"observe"},
+    {"config"},
+    {"model"},
+    {"errors"},
+)
+PURE = ("exporter/exposition.py", "exporter/textformat.py", "exporter/model.py", "exporter/pods/join.py")
+IMPURE_MODULES = {
+    "logging",
+    "os",
+    "pathlib",
+    "socket",
+    "subprocess",
+    "threading",
+    "time",
+    "datetime",
+    "random",
+}
+# Programs, and what each may import of this repository.
+PROGRAMS = {"exporter": {"exporter"}, "rightsizer": {"rightsizer"}}
+
+
+def _sources(package: str) -> Iterator[Path]:
+    yield from sorted((ROOT / package).rglob("*.py"))
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Full names of the modules that a file imports, wherever in the file; `from a import b` counts as a.b."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _part(path: Path, package: str) -> str:
+    """The module or subpackage directly below the package to which a file belongs; "" for the package itself."""
+    first = path.relative_to(ROOT / package).parts[0].removesuffix(".py")
+    return "" if first == "__init__" else first
+
+
+@pytest.mark.parametrize(("package", "layers"), [("exporter", EXPORTER), ("rightsizer", RIGHTSIZER)])
+def test_imports_go_one_way(package: str, layers: tuple[set[str], ...]) -> None:
+    """No module imports one that stands before it in its program's line, and every module has a place in the line."""
+    rank = {name: position for position, layer in enumerate(layers) for name in layer}
+    wrong = []
+    for path in _sources(package):
+        part = _part(path, package)
+        if part and part not in rank:
+            wrong.append(f"{path.relative_to(ROOT)} has no layer: give it one in {Path(__file__).name}")
+            continue
+        for name in _imports(path):
+            owner, _, rest = name.partition(".")
+            target = rest.partition(".")[0]
+            if owner == package and part and target in rank and rank[target] < rank[part]:
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}, which stands before it")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", PROGRAMS)
+def test_programs_share_no_code(package: str) -> None:
+    """Neither program imports the other, the simulator, the tests or the benchmarks."""
+    foreign = {"exporter", "rightsizer", "simulator", "tests", "benchmarks"} - PROGRAMS[package]
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in _sources(package)
+        for name in _imports(path)
+        if name.partition(".")[0] in foreign
+    ]
+    assert wrong == []
+
+
+def test_only_one_package_touches_pynvml() -> None:
+    """The driver's library has one door."""
+    doors = {path.parent.relative_to(ROOT) for path in _sources("exporter") if "pynvml" in set(_roots(path))}
+    assert doors == {Path("exporter/nvml")}
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_pure_modules_touch_nothing(name: str) -> None:
+    """What is to be tested by values alone imports no clock, file, socket, thread or log."""
+    assert set(_roots(ROOT / name)) & IMPURE_MODULES == set()
+
+
+def _roots(path: Path) -> Iterator[str]:
+    yield from (name.partition(".")[0] for name in _imports(path))
