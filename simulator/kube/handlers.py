@@ -7,12 +7,21 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from simulator.kube import errors
+from simulator.kube.asking import (
+    Request,
+    body_of,
+    delete_options,
+    page_of,
+    require_json,
+    verb_of,
+    write_options,
+)
 from simulator.kube.binding import bind
-from simulator.kube.deletion import Deleted, DeleteOptions, delete
+from simulator.kube.deletion import Deleted, delete
 from simulator.kube.discovery import discover
 from simulator.kube.errors import FieldError
 from simulator.kube.eviction import evict
-from simulator.kube.listing import Page, Selection, list_page
+from simulator.kube.listing import Selection, list_page
 from simulator.kube.objects import Object, name_of
 from simulator.kube.patch import apply_patch
 from simulator.kube.rbac import Access, Action, User
@@ -24,31 +33,7 @@ from simulator.kube.watching import Watch, watch
 
 _HEALTH = {"/healthz", "/livez", "/readyz"}
 _PUBLIC = {*_HEALTH, "/version"}
-_VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-_MAX_FIELD_MANAGER = 128
 _SHORTEST_WATCH_S = 1800.0  # without timeoutSeconds, a watch lasts this long to twice this long
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Request:
-    """A request as it came off the wire.
-
-    Attributes:
-        query: The last value of each parameter.
-        alive: Whether the client still listens; asked while a watch has nothing to say.
-    """
-
-    method: str
-    path: str
-    query: Mapping[str, str]
-    headers: Mapping[str, str]
-    body: bytes
-    alive: Callable[[], bool]
-
-    @property
-    def content_type(self) -> str:
-        """Without parameters, in lower case."""
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,11 +96,11 @@ class Api:
         route = parse_path(request.path)
         if route is None or user is None:
             raise errors.no_such_path()
-        _require_json(request)
+        require_json(request)
         if len(request.body) > errors.MAX_BODY_BYTES:
             raise errors.too_large()
         target, _ = route
-        verb = _verb(request, target)
+        verb = verb_of(request, target)
         if target.resource.kind == "SelfSubjectAccessReview":
             return self._review(request, target, user, verb)
         self._authorize(target, user, verb)
@@ -137,7 +122,7 @@ class Api:
         """Who may do what, asked by oneself: nothing is stored."""
         if verb != "create":
             raise errors.method_not_allowed(target.resource, verb)
-        body = _body(request)
+        body = body_of(request)
         asked = body.get("spec", {}).get("resourceAttributes")
         if not isinstance(asked, dict):
             problem = FieldError.invalid(
@@ -173,18 +158,20 @@ class Api:
             case "watch":
                 return Response(200, stream=self._watch(request, selection))
             case "list":
-                return Response(200, list_page(self._registry.store, selection, _page(request)))
+                return Response(200, list_page(self._registry.store, selection, page_of(request)))
             case "deletecollection":
                 return self._delete_collection(request, selection)
             case _:
                 raise errors.method_not_allowed(target.resource, verb)
 
     def _create(self, request: Request, target: Target) -> Response:
-        dry_run = _write_options(request, "CreateOptions")
+        dry_run = write_options(request, "CreateOptions")
         namespace = target.namespace
         if target.resource.namespaced and not namespace:
             raise errors.bad_request("an empty namespace may not be set during creation")
-        return answer(201, self._registry.create(target.resource, namespace, _body(request), dry_run=dry_run))
+        return answer(
+            201, self._registry.create(target.resource, namespace, body_of(request), dry_run=dry_run)
+        )
 
     def _watch(self, request: Request, selection: Selection) -> Iterator[bytes]:
         timeout = request.query.get("timeoutSeconds", "")
@@ -199,7 +186,7 @@ class Api:
         return watch(self._registry.store, wanted, request.alive)
 
     def _delete_collection(self, request: Request, selection: Selection) -> Response:
-        options = _delete_options(request)
+        options = delete_options(request)
         store = self._registry.store
         with store.lock:
             rows = [row for row in store.rows(selection.resource) if row in selection]
@@ -226,28 +213,28 @@ class Api:
         return answer(200, scale_of(self._find(target)))
 
     def _evict(self, request: Request, target: Target) -> Response:
-        dry_run = _write_options(request, "CreateOptions")
-        return answer(201, evict(self._registry, target, _body(request), dry_run=dry_run))
+        dry_run = write_options(request, "CreateOptions")
+        return answer(201, evict(self._registry, target, body_of(request), dry_run=dry_run))
 
     def _bind(self, request: Request, target: Target) -> Response:
-        dry_run = _write_options(request, "CreateOptions")
-        return answer(201, bind(self._registry, target, _body(request), dry_run=dry_run))
+        dry_run = write_options(request, "CreateOptions")
+        return answer(201, bind(self._registry, target, body_of(request), dry_run=dry_run))
 
     def _delete(self, request: Request, target: Target) -> Response:
-        return _deleted(target, delete(self._registry, target, _delete_options(request)), request)
+        return _deleted(target, delete(self._registry, target, delete_options(request)), request)
 
     def _find(self, target: Target) -> Record:
         return self._registry.find(target.resource, target.namespace, target.name)
 
     def _update(self, request: Request, target: Target) -> Response:
-        dry_run = _write_options(request, "UpdateOptions")
-        body = _body(request)
+        dry_run = write_options(request, "UpdateOptions")
+        body = body_of(request)
         if target.subresource == "scale":
             return answer(200, change_scale(self._registry, target, lambda _: body, dry_run=dry_run))
         return answer(200, self._registry.update(target, body, dry_run=dry_run))
 
     def _patch(self, request: Request, target: Target) -> Response:
-        dry_run = _write_options(request, "PatchOptions")
+        dry_run = write_options(request, "PatchOptions")
 
         def edit(obj: Object) -> Object:
             return apply_patch(request.content_type, obj, request.body)
@@ -255,67 +242,6 @@ class Api:
         if target.subresource == "scale":
             return answer(200, change_scale(self._registry, target, edit, dry_run=dry_run))
         return answer(200, self._registry.change(target, edit, dry_run=dry_run))
-
-
-def _verb(request: Request, target: Target) -> str:
-    verb = _VERBS.get(request.method, request.method.lower())
-    if target.name:
-        return verb
-    if verb == "get":
-        return "watch" if request.query.get("watch") in {"true", "True", "1"} else "list"
-    return "deletecollection" if verb == "delete" else verb
-
-
-def _require_json(request: Request) -> None:
-    accepted = [entry.partition(";")[0].strip() for entry in request.headers.get("accept", "*/*").split(",")]
-    if not {"*/*", "application/*", "application/json"} & set(accepted):
-        raise errors.not_acceptable()
-
-
-def _body(request: Request) -> Object:
-    """The JSON object that a POST or PUT carries."""
-    if request.content_type not in {"", "application/json"}:
-        raise errors.unsupported_media(
-            "the body of the request was in an unknown format - accepted media types include: application/json"
-        )
-    try:
-        body = json.loads(request.body)
-    except ValueError as error:
-        raise errors.bad_request(f"the object provided is unrecognized: {error}") from error
-    if not isinstance(body, dict):
-        raise errors.bad_request("the object provided is unrecognized: it must be a JSON object")
-    return body
-
-
-def _write_options(request: Request, kind: str) -> bool:
-    """Check the options that all writes share; whether this is a dry run."""
-    problems = []
-    dry_run = request.query.get("dryRun")
-    if dry_run not in {None, "All"}:
-        problems.append(FieldError.unsupported("dryRun", dry_run, ["All"]))
-    manager = request.query.get("fieldManager", "")
-    if len(manager) > _MAX_FIELD_MANAGER:
-        problems.append(
-            FieldError(
-                "FieldValueTooLong",
-                "fieldManager",
-                f"Too long: may not be more than {_MAX_FIELD_MANAGER} bytes",
-            )
-        )
-    if problems:
-        raise errors.invalid(kind, "meta.k8s.io", "", problems)
-    return dry_run == "All"
-
-
-def _delete_options(request: Request) -> DeleteOptions:
-    dry_run = _write_options(request, "DeleteOptions")
-    body: Object = _body(request) if request.body else {}
-    query = request.query
-    if "propagationPolicy" in query:
-        body.setdefault("propagationPolicy", query["propagationPolicy"])
-    if query.get("gracePeriodSeconds", "").isdecimal():
-        body.setdefault("gracePeriodSeconds", int(query["gracePeriodSeconds"]))
-    return DeleteOptions.parse(body, dry_run=dry_run)
 
 
 def _deleted(target: Target, result: Deleted, request: Request) -> Response:
@@ -333,15 +259,3 @@ def _deleted(target: Target, result: Deleted, request: Request) -> Response:
     details["uid"] = result.obj["metadata"]["uid"]
     success = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
     return answer(200, {**success, "details": details}, **headers)
-
-
-def _page(request: Request) -> Page:
-    limit = request.query.get("limit", "")
-    if limit and not limit.isdecimal():
-        raise errors.bad_request(f'strconv.ParseInt: parsing "{limit}": invalid syntax')
-    return Page(
-        limit=int(limit or 0),
-        token=request.query.get("continue", ""),
-        resource_version=request.query.get("resourceVersion", ""),
-        match=request.query.get("resourceVersionMatch", ""),
-    )

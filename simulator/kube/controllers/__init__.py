@@ -6,19 +6,25 @@ change: level-triggered, as the real ones. They reach objects only through the r
 
 from collections.abc import Callable
 
+from simulator.kube.controllers.budgets import Budgets
 from simulator.kube.controllers.context import Context, Controller
 from simulator.kube.controllers.deployments import Deployments
 from simulator.kube.controllers.garbage import GarbageCollector
+from simulator.kube.controllers.jobs import Jobs
 from simulator.kube.controllers.kubelet import Kubelet
 from simulator.kube.controllers.namespaces import Namespaces
 from simulator.kube.controllers.replicasets import ReplicaSets
 from simulator.kube.controllers.scheduler import Scheduler
+from simulator.kube.controllers.statefulsets import StatefulSets
 
 CONTROLLERS: tuple[Callable[[Context], Controller], ...] = (
     Namespaces,
     GarbageCollector,
     Deployments,
     ReplicaSets,
+    StatefulSets,
+    Jobs,
     Scheduler,
     Kubelet,
+    Budgets,
 )

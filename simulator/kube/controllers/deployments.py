@@ -75,11 +75,10 @@ class Deployments:
     def _roll(self, owner: Record) -> None:
         spec = owner.obj["spec"]
         current, old = self._sets(owner)
-        running = [row for row in old if row.obj["spec"]["replicas"] or row.obj["status"].get("replicas")]
-        if spec["strategy"]["type"] == "Recreate" and running:
+        if spec["strategy"]["type"] == "Recreate" and not spec.get("paused"):
             for row in old:
                 self._resize(row, 0)
-            if any(self._pods_left(row) for row in running):
+            if any(self._pods_left(row) for row in old):
                 return
         if spec.get("paused") and current is None:
             return
@@ -130,26 +129,27 @@ class Deployments:
         """One step of a rolling update within maxSurge and maxUnavailable."""
         wanted = owner.obj["spec"]["replicas"]
         surge, unavailable = _bounds(owner)
-        total = sum(row.obj["spec"]["replicas"] for row in [current, *old])
-        have = current.obj["spec"]["replicas"]
-        self._resize(
-            current, wanted if have > wanted else have + min(max(wanted + surge - total, 0), wanted - have)
-        )
-        current = self._context.registry.find(current.resource, current.namespace, current.name)
-        total = sum(row.obj["spec"]["replicas"] for row in [current, *old])
-        missing = current.obj["spec"]["replicas"] - current.obj.get("status", {}).get("availableReplicas", 0)
-        spare = total - (wanted - unavailable) - max(missing, 0)
-        for row in sorted(old, key=lambda row: row.obj.get("status", {}).get("availableReplicas", 0)):
-            size = row.obj["spec"]["replicas"]
-            broken = size - row.obj.get("status", {}).get("availableReplicas", 0)
-            less = min(size, max(spare, 0))
-            less = max(less, min(broken, size)) if spare > 0 else less
-            self._resize(row, size - less)
+        room = max(wanted + surge - _total([current, *old]), 0)
+        have = _size(current)
+        current = self._resize(current, min(have + room, wanted))
+        floor = wanted - unavailable
+        spare = _total([current, *old]) - floor - max(_size(current) - _available_of(current), 0)
+        cleaned = []
+        for row in old:  # first those that serve nobody
+            less = max(min(_size(row) - _available_of(row), spare), 0)
+            cleaned.append(self._resize(row, _size(row) - less))
+            spare -= less
+        spare = sum(_available_of(row) for row in [current, *old]) - floor
+        for row in cleaned:
+            less = max(min(_size(row), spare), 0)
+            self._resize(row, _size(row) - less)
             spare -= less
 
-    def _resize(self, row: Record, replicas: int) -> None:
-        if row.obj["spec"]["replicas"] != replicas:
-            self._context.change(row, lambda obj: obj["spec"].update(replicas=replicas))
+    def _resize(self, row: Record, replicas: int) -> Record:
+        if _size(row) == replicas:
+            return row
+        self._context.change(row, lambda obj: obj["spec"].update(replicas=replicas))
+        return self._context.registry.find(row.resource, row.namespace, row.name)
 
     def _forget(self, old: list[Record], limit: int) -> None:
         for row in old[: max(len(old) - limit, 0)]:
@@ -203,6 +203,18 @@ class Deployments:
             set_condition(status, {key: failure[key] for key in ("type", "status", "reason", "message")}, now)
         else:
             drop_condition(status, "ReplicaFailure")
+
+
+def _size(row: Record) -> int:
+    return int(row.obj["spec"]["replicas"])
+
+
+def _total(rows: list[Record]) -> int:
+    return sum(_size(row) for row in rows)
+
+
+def _available_of(row: Record) -> int:
+    return int(row.obj.get("status", {}).get("availableReplicas", 0))
 
 
 def _available(*, available: bool) -> Object:

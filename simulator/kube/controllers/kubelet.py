@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from simulator.kube.controllers.context import Context, Key, is_kind, own_key
-from simulator.kube.objects import Object, is_terminating, phase, set_condition, uid_of
+from simulator.kube.objects import Object, condition, is_terminating, phase, set_condition, uid_of
 from simulator.kube.store import Event, Record
 
+_NODE = "/nodes"  # in place of a namespace: a key that is about a node
 _STARTED = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
@@ -23,6 +24,7 @@ class Kubelet:
         if is_kind(event, "Pod") and event.type != "DELETED" and "nodeName" in event.record.obj["spec"]:
             yield (*own_key(event.record.obj)[:2], uid_of(event.record.obj))
         elif is_kind(event, "Node") and event.type == "ADDED":
+            yield (_NODE, event.record.name, "")
             for pod in self._context.rows("Pod"):
                 if pod.obj["spec"].get("nodeName") == event.record.name:
                     yield (*own_key(pod.obj)[:2], uid_of(pod.obj))
@@ -30,6 +32,9 @@ class Kubelet:
     def reconcile(self, key: Key) -> None:
         """Start or end a pod."""
         namespace, name, uid = key
+        if namespace == _NODE:
+            self._register(name)
+            return
         pod = self._context.find("Pod", namespace, name)
         if pod is None or uid_of(pod.obj) != uid:
             self._ending.discard(uid)
@@ -37,6 +42,20 @@ class Kubelet:
             self._end(pod, key)
         elif phase(pod.obj) == "Pending" and self._context.find("Node", "", pod.obj["spec"]["nodeName"]):
             self._context.set_status(pod, self._started(pod))
+
+    def _register(self, name: str) -> None:
+        """A node that says nothing of itself becomes ready."""
+        node = self._context.find("Node", "", name)
+        if node is None or condition(node.obj, "Ready") is not None:
+            return
+        entry = {
+            "type": "Ready",
+            "status": "True",
+            "reason": "KubeletReady",
+            "message": "kubelet is posting ready status",
+        }
+        now = self._context.registry.now()
+        self._context.change(node, lambda obj: set_condition(obj["status"], entry, now), "status")
 
     def _end(self, pod: Record, key: Key) -> None:
         uid = uid_of(pod.obj)

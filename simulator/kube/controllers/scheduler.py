@@ -141,6 +141,9 @@ def _misfits(spec: Mapping[str, Any], wanted: Mapping[str, Fraction], node: _Nod
     """Why a pod cannot be on a node, in kube-scheduler's words: the first filter's reasons only."""
     if node.record.obj["spec"].get("unschedulable"):
         return ["node(s) were unschedulable"]
+    ready = condition(node.record.obj, "Ready")
+    if ready is not None and ready["status"] != "True":
+        return ["node(s) had untolerated taint {node.kubernetes.io/not-ready: }"]
     taint = _untolerated(spec, node.record.obj)
     if taint is not None:
         return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"]

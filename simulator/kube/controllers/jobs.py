@@ -1,0 +1,256 @@
+"""Jobs: pods until enough of them succeeded; none while suspended."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from simulator.kube.controllers.context import Context, Key, child_pod, is_kind, own_key
+from simulator.kube.errors import ApiError
+from simulator.kube.objects import (
+    Object,
+    annotations_of,
+    controller_of,
+    holds,
+    is_active,
+    is_ready,
+    is_terminating,
+    phase,
+    set_condition,
+    without_zeroes,
+)
+from simulator.kube.resources import by_kind
+from simulator.kube.store import Event, Record
+
+_TRACKING = "batch.kubernetes.io/job-tracking"  # keeps a pod until the Job has counted it
+_INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+@dataclasses.dataclass(slots=True)
+class _Tally:
+    """How the pods of a Job stand after counting."""
+
+    active: list[Record]
+    succeeded: int
+    failed: int
+    done: set[int]
+
+
+class Jobs:
+    """The Job controller."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def keys(self, event: Event) -> Iterator[Key]:
+        """Jobs, and pods that are or were theirs."""
+        if is_kind(event, "Job"):
+            yield (*own_key(event.record.obj)[:2], event.record.obj["metadata"]["uid"])
+        elif is_kind(event, "PriorityClass"):
+            for row in self._context.rows("Job"):
+                yield (*own_key(row.obj)[:2], row.obj["metadata"]["uid"])
+        elif is_kind(event, "Pod"):
+            owner = controller_of(event.record.obj)
+            if owner is not None and owner["kind"] == "Job":
+                yield (event.record.namespace, owner["name"], owner["uid"])
+            elif event.type != "DELETED" and _is_tracked(event.record):
+                yield (event.record.namespace, event.record.name, "")
+
+    def reconcile(self, key: Key) -> None:
+        """Count what has ended, create or delete pods, say how the Job stands."""
+        namespace, name, uid = key
+        job = self._context.find("Job", namespace, name) if uid else None
+        if job is None or job.obj["metadata"]["uid"] != uid or is_terminating(job.obj):
+            self._let_go(namespace, name, uid)
+            return
+        tally = self._count(job)
+        status = self._status(job, tally)
+        if not _is_over(status):
+            status = self._run(job, tally, status)
+        active = [row for row in self._pods(job) if is_active(row.obj)]
+        terminating = [row for row in self._pods(job) if is_terminating(row.obj)]
+        status |= {
+            "active": len(active),
+            "ready": sum(is_ready(row.obj) for row in active),
+            "terminating": len(terminating),
+        }
+        self._context.set_status(job, without_zeroes(status, keep=("ready", "terminating")))
+
+    def _pods(self, job: Record) -> list[Record]:
+        return self._context.children(job, "Pod")
+
+    def _let_go(self, namespace: str, name: str, uid: str) -> None:
+        """Nobody counts the pods of a Job that is gone: let them go too."""
+        rows = self._context.registry.store.dependents(uid) if uid else []
+        orphan = self._context.find("Pod", namespace, name) if not uid else None
+        for row in [*rows, *([orphan] if orphan else [])]:
+            if row.resource.kind == "Pod" and _is_tracked(row):
+                self._untrack(row)
+
+    def _untrack(self, row: Record) -> None:
+        kept = [entry for entry in row.obj["metadata"]["finalizers"] if entry != _TRACKING]
+        self._context.change(row, lambda obj: obj["metadata"].update(finalizers=kept))
+
+    def _count(self, job: Record) -> _Tally:
+        """Count each ended pod once, and let it go."""
+        status = job.obj.get("status", {})
+        tally = _Tally([], status.get("succeeded", 0), status.get("failed", 0), _indexes(status))
+        for row in self._pods(job):
+            ended = phase(row.obj) in {"Succeeded", "Failed"} or is_terminating(row.obj)
+            if not ended:
+                tally.active.append(row)
+            elif _is_tracked(row):
+                _add(tally, row, job)
+                self._untrack(row)
+        return tally
+
+    def _status(self, job: Record, tally: _Tally) -> Object:
+        """The status after counting, with the conditions that follow from it."""
+        status: Object = {**job.obj.get("status", {}), "succeeded": tally.succeeded, "failed": tally.failed}
+        status["conditions"] = [dict(entry) for entry in status.get("conditions", ())]
+        status["uncountedTerminatedPods"] = {}
+        if tally.done:
+            status["completedIndexes"] = _shown(tally.done)
+        spec, now = job.obj["spec"], self._context.registry.now()
+        if _is_over(status):
+            return status
+        enough = spec.get("completions")
+        complete = (
+            tally.succeeded >= enough if enough is not None else tally.succeeded > 0 and not tally.active
+        )
+        if tally.failed > spec["backoffLimit"]:
+            entry = {
+                "reason": "BackoffLimitExceeded",
+                "message": "Job has reached the specified backoff limit",
+            }
+            self._finish(status, ("FailureTarget", "Failed"), entry, tally)
+        elif complete:
+            entry = {"reason": "CompletionsReached", "message": "Reached expected number of succeeded pods"}
+            self._finish(status, ("SuccessCriteriaMet", "Complete"), entry, tally)
+            status["completionTime"] = now
+        return status
+
+    def _finish(
+        self, status: Object, kinds: tuple[str, ...], entry: Mapping[str, str], tally: _Tally
+    ) -> None:
+        for kind in kinds:
+            set_condition(status, {"type": kind, "status": "True", **entry}, self._context.registry.now())
+        for row in tally.active:
+            self._remove(row)
+
+    def _remove(self, row: Record) -> None:
+        """Delete a pod by the Job's own decision: it counts as nothing."""
+        if _is_tracked(row):
+            self._untrack(row)
+        self._context.delete(row)
+
+    def _run(self, job: Record, tally: _Tally, status: Object) -> Object:
+        """Suspend, resume or go on."""
+        now = self._context.registry.now()
+        suspended = holds({"status": status}, "Suspended")
+        if job.obj["spec"]["suspend"]:
+            for row in tally.active:
+                self._remove(row)
+            status.pop("startTime", None)
+            entry = {
+                "type": "Suspended",
+                "status": "True",
+                "reason": "JobSuspended",
+                "message": "Job suspended",
+            }
+            set_condition(status, entry, now)
+            return status
+        if suspended:
+            entry = {"type": "Suspended", "status": "False", "reason": "JobResumed", "message": "Job resumed"}
+            set_condition(status, entry, now)
+        status.setdefault("startTime", now)
+        self._scale(job, tally)
+        return status
+
+    def _scale(self, job: Record, tally: _Tally) -> None:
+        spec = job.obj["spec"]
+        wanted = spec["parallelism"]
+        if "completions" in spec:
+            wanted = min(wanted, spec["completions"] - tally.succeeded)
+        elif tally.succeeded:
+            wanted = min(wanted, len(tally.active))  # a work queue that someone finished takes no new workers
+        waiting = len([row for row in self._pods(job) if is_terminating(row.obj)])
+        late = waiting if spec["podReplacementPolicy"] == "Failed" else 0
+        for row in tally.active[max(wanted, 0) :]:
+            self._remove(row)
+        free = iter(_free_indexes(spec, tally))
+        for _ in range(wanted - len(tally.active) - late):
+            if not self._create(job, next(free, None)):
+                return
+
+    def _create(self, job: Record, index: int | None) -> bool:
+        pod = child_pod(job, job.obj["spec"]["template"], by_kind("Job"))
+        metadata = pod["metadata"]
+        metadata["finalizers"].append(_TRACKING)
+        metadata["generateName"] = f"{job.name}-"
+        if index is not None:
+            metadata["generateName"] = f"{job.name}-{index}-"
+            metadata["annotations"][_INDEX] = str(index)
+            metadata["labels"][_INDEX] = str(index)
+        try:
+            self._context.create("Pod", job.namespace, pod)
+        except ApiError:  # retried when the Job, its pods or the PriorityClasses change
+            return False
+        return True
+
+
+def _is_tracked(row: Record) -> bool:
+    return _TRACKING in row.obj["metadata"].get("finalizers", ())
+
+
+def _is_over(status: Mapping[str, Any]) -> bool:
+    return holds({"status": status}, "Complete") or holds({"status": status}, "Failed")
+
+
+def _add(tally: _Tally, row: Record, job: Record) -> None:
+    """Count one pod; what others ended counts as failed, unless a rule of the Job says otherwise."""
+    if phase(row.obj) == "Succeeded":
+        tally.succeeded += 1
+        index = annotations_of(row.obj).get(_INDEX)
+        if index is not None:
+            tally.done.add(int(index))
+    elif not _is_ignored(row, job) and not job.obj["spec"]["suspend"]:
+        tally.failed += 1
+
+
+def _is_ignored(row: Record, job: Record) -> bool:
+    """Whether a rule of podFailurePolicy, such as one on DisruptionTarget, keeps a failure from counting."""
+    for rule in job.obj["spec"].get("podFailurePolicy", {}).get("rules", ()):
+        patterns = rule.get("onPodConditions", ())
+        matched = any(
+            holds(row.obj, entry["type"]) for entry in patterns if entry.get("status", "True") == "True"
+        )
+        if matched:
+            return bool(rule["action"] == "Ignore")
+    return False
+
+
+def _free_indexes(spec: Mapping[str, Any], tally: _Tally) -> list[int]:
+    if spec.get("completionMode") != "Indexed":
+        return []
+    busy = {int(annotations_of(row.obj)[_INDEX]) for row in tally.active}
+    return [index for index in range(spec["completions"]) if index not in tally.done | busy]
+
+
+def _indexes(status: Mapping[str, Any]) -> set[int]:
+    """From the form "0-2,5"."""
+    found: set[int] = set()
+    for part in filter(None, str(status.get("completedIndexes", "")).split(",")):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _shown(indexes: set[int]) -> str:
+    """In the form "0-2,5"."""
+    runs: list[list[int]] = []
+    for index in sorted(indexes):
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
