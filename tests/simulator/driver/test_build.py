@@ -101,14 +101,9 @@ def test_a_board_that_cannot_be_written(tmp_path: pathlib.Path) -> None:
     assert "DriverError: creating the board no/such/board: No such file or directory" in result.stderr
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_compilers(tmp_path: pathlib.Path, compiler: str) -> None:
-    """The sources compile without a warning on every compiler that is looked for."""
-    path = shutil.which(compiler)
-    if path is None:
-        pytest.skip(f"{compiler} is not installed")
-    directory = tmp_path / "bin"
-    directory.mkdir()
-    (directory / "cc").symlink_to(path)
-    answer = output(start(tmp_path, PATH=f"{directory}:{os.environ['PATH']}"))
-    assert "LD_LIBRARY_PATH" in answer
+@pytest.mark.parametrize("compiler", [name for name in ("gcc", "clang") if shutil.which(name)])
+def test_no_warnings(tmp_path: pathlib.Path, compiler: str) -> None:
+    """Every compiler at hand takes the sources without a warning."""
+    sources = [str(path) for path in (ROOT / "simulator" / "driver" / "native").glob("*.c")]
+    flags = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-DLAYOUT_VERSION=1"]
+    subprocess.run([compiler, *flags, "-o", str(tmp_path / "library"), *sources], check=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from simulator.driver import Board
+from simulator.driver import Board, environment
 from simulator.spec import NodeSpec
 from tests.simulator.driver.nvml_program import NvmlProgram
 
@@ -130,6 +130,15 @@ def test_no_board(path: pathlib.Path, node: NodeSpec, start_program: Callable[[]
     with Board(path, node):
         program.ask("nvml.nvmlInit()")
         assert program.ask("nvml.nvmlDeviceGetCount()") == 4
+
+
+def test_no_variable(path: pathlib.Path) -> None:
+    """A program that finds the library but is told of no board meets a driver that is not loaded."""
+    program = NvmlProgram({"LD_LIBRARY_PATH": environment(path)["LD_LIBRARY_PATH"]})
+    try:
+        assert program.failure("nvml.nvmlInit()") == 9
+    finally:
+        program.close()
 
 
 @pytest.mark.parametrize("damage", ["truncated", "other-layout", "not-a-board"])
