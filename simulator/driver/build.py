@@ -18,17 +18,8 @@ BOARD_VARIABLE = "SIMULATOR_NVML_BOARD"
 _SOURCES = pathlib.Path(__file__).with_name("native")
 _CACHE = ("gpu-rightsizer", "simulated-driver")
 _COMPILERS = ("cc", "gcc", "clang")
-_FLAGS = (
-    "-std=gnu11",
-    "-O2",
-    "-fPIC",
-    "-shared",
-    "-pthread",
-    "-fvisibility=hidden",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
-)
+# Warnings are the tests' business: the new ones of a newer compiler must not keep anybody from a demo.
+_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
 
 
 class DriverError(Exception):
