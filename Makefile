@@ -27,8 +27,14 @@ $(STAMP): requirements/dev.lock requirements/uv.lock pyproject.toml
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 
+.PHONY: demo
+demo: setup ## the whole loop on a simulated cluster; KEEP=1 leaves it running
+	@scripts/install-tools
+	@$(BIN)/python -m simulator.demo $(if $(KEEP),--keep)
+
 .PHONY: test
-test: setup ## all tests (without a GPU, a cluster or a network)
+test: setup ## all tests; those that need a Prometheus, or a GPU, are skipped where there is none
+	@scripts/install-tools --optional
 	@$(BIN)/python -m pytest -q -n auto $(PYTEST_ARGS)
 
 .PHONY: check

@@ -176,26 +176,37 @@ def _in_use(evidence: Evidence) -> Finding:
         words = (
             f"{busy_pods} of {len(evidence.held)} pods worked in the last {_time(evidence.thresholds.window)}"
         )
-    elif busy < evidence.workload.gpus and not any(pod.is_shared for pod, _ in evidence.held):
+    elif busy < evidence.workload.gpus and not _is_shared(evidence):
         name = FindingName.TOO_MANY_GPUS
         words = (
             f"{busy} of {evidence.workload.gpus} GPUs worked in the last {_time(evidence.thresholds.window)}"
         )
     else:
         name = FindingName.BUSY
-        words = f"all {evidence.workload.gpus} GPUs worked in the last {_time(evidence.thresholds.window)}"
-    return _finding(evidence, name, Verdict.KEEP, (words, _levels(evidence)))
+        words = f"{_all_of(evidence.workload.gpus)} worked in the last {_time(evidence.thresholds.window)}"
+    shared = ("it shares its GPU, whose activity counts for everyone on it",) if _is_shared(evidence) else ()
+    return _finding(evidence, name, Verdict.KEEP, (words, *shared, _levels(evidence)))
 
 
 def _idle(evidence: Evidence) -> Finding:
     memory = max((usage.memory_peak_bytes or 0.0 for usage in evidence.devices), default=0.0)
     name = FindingName.PARKED if memory > CONTEXT_BYTES else FindingName.IDLE
-    words = (
-        f"none of {evidence.workload.gpus} GPUs was above {evidence.thresholds.maxUtilizationPercent:g}% "
-        f"at any time in the last {_time(evidence.thresholds.window)}",
-        _levels(evidence),
-    )
-    return _finding(evidence, name, Verdict.ACT, words)
+    limit = f"{evidence.thresholds.maxUtilizationPercent:g}%"
+    span = _time(evidence.thresholds.window)
+    words = f"{_none_of(evidence.workload.gpus)} above {limit} at any time in the last {span}"
+    return _finding(evidence, name, Verdict.ACT, (words, _levels(evidence)))
+
+
+def _is_shared(evidence: Evidence) -> bool:
+    return any(pod.is_shared for pod, _ in evidence.held)
+
+
+def _none_of(gpus: int) -> str:
+    return "its GPU was not" if gpus == 1 else f"none of its {gpus} GPUs was"
+
+
+def _all_of(gpus: int) -> str:
+    return "its GPU" if gpus == 1 else f"all its {gpus} GPUs"
 
 
 def _levels(evidence: Evidence) -> str:

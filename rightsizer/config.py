@@ -38,16 +38,15 @@ def parse_duration(text: str) -> datetime.timedelta:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration as people say it, in at most two units: "45s", "3h 20m", "2d 4h"."""
+    """A duration as people say it, to two units that stand close: "45s", "3h 20m", "1d 30m"."""
     left = round(seconds)
-    words = []
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+    words: list[str] = []
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m"), (1, "s")):
         count, left = divmod(left, size)
         if count:
             words.append(f"{count}{unit}")
-        elif words:
-            break
-    return " ".join(words[:2]) or "0s"
+    is_far = len(words) > 1 and words[0].endswith("d") and words[1].endswith("s")
+    return " ".join(words[: 1 if is_far else 2]) or "0s"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)

@@ -14,7 +14,8 @@ from rightsizer.errors import ConfigurationError, RequestRefused
 from rightsizer.loop import Observed
 from rightsizer.model import Action, Decision, Outcome, Plan, Result
 from rightsizer.report.document import Approval, read_approvals
-from rightsizer.report.table import count, plan_text
+from rightsizer.report.table import plan_text
+from rightsizer.report.words import count
 
 FAILED = frozenset({Result.REFUSED, Result.UNKNOWN, Result.SKIPPED})
 
@@ -31,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     if decisions:
         _require_state_namespace(session, decisions, arguments.state_namespace)
         gpus = count(sum(decision.workload.gpus for decision in decisions))
-        if not confirmed(arguments, f"Change {len(decisions)} workloads, freeing {gpus}?"):
+        if not confirmed(arguments, f"Stop {count(len(decisions), 'workload')}, freeing {gpus}?"):
             people.write("Nothing was changed.\n")
             return 0
     outcomes = [*lapsed, *_act(session, observed, decisions, arguments)]

@@ -96,7 +96,7 @@ def confirmed(arguments: argparse.Namespace, question: str) -> bool:
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-def tell(outcomes: Sequence[Outcome], run: str, arguments: argparse.Namespace, *, undo: str) -> None:
+def tell(outcomes: Sequence[Outcome], run: str | None, arguments: argparse.Namespace, *, undo: str) -> None:
     """Print and save what became of each item."""
     document = outcome_document(run, outcomes, at=utc_now())
     save(arguments.save, render(document, "json"))

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
             outcomes.append(outcome)
             if interrupts.happened:
                 break
-    tell(outcomes, arguments.run or "", arguments, undo="")
+    tell(outcomes, arguments.run, arguments, undo="")
     return 1 if any(outcome.result is not Result.DONE for outcome in outcomes) else 0
 
 

@@ -145,7 +145,7 @@ class Prometheus:
         try:
             response = self._session.post(
                 f"{self._base}/api/v1/{endpoint}",
-                data={**form, "timeout": f"{timeout_s:.1f}s"},
+                data={**form, "timeout": f"{round(timeout_s * 1000)}ms"},
                 headers=self._authorization(),
                 timeout=timeout_s,
                 allow_redirects=False,

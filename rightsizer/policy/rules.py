@@ -53,7 +53,7 @@ def rule_on(workload: Workload, policy: Policy) -> Ruling:
     if protections:
         mode = Mode.PROTECT
     if rule.mode is Mode.PROTECT:
-        vetoes.insert(0, Veto(rule.name, f"rule {rule.name} protects {_described(workload)}"))
+        vetoes.insert(0, Veto(rule.name, f"protected by rule {rule.name}"))
     return Ruling(
         rule=protections[0].rule if protections else rule.name,
         mode=mode,
@@ -135,8 +135,3 @@ def _opt_outs(workload: Workload) -> Iterator[tuple[Veto, Mode]]:
             case _:
                 words = f"{MODE_ANNOTATION}: {wish!r} on {owner} cannot be read (off or advise); taken as off"
                 yield Veto("opt-out", words), Mode.PROTECT
-
-
-def _described(workload: Workload) -> str:
-    class_name = workload.priority_class or "none"
-    return f"PriorityClass {class_name} (priority {workload.priority})"

@@ -92,8 +92,10 @@ def _evidence(finding: Finding) -> dict[str, Any]:
     }
 
 
-def outcome_document(run: str, outcomes: Iterable[Outcome], *, at: datetime.datetime) -> dict[str, Any]:
-    """What became of each decision of a run."""
+def outcome_document(
+    run: str | None, outcomes: Iterable[Outcome], *, at: datetime.datetime
+) -> dict[str, Any]:
+    """What became of each decision of a run; `run` is null where an undo spans several."""
     items = [
         {
             "namespace": outcome.ref.namespace,

@@ -9,6 +9,7 @@ from typing import Any
 
 from rightsizer.config import FIELD_MANAGER
 from rightsizer.model import Decision, ObjectRef, WorkloadKind
+from rightsizer.report.words import count
 
 MAX_MESSAGE = 1000
 """The API server refuses more than 1024 characters."""
@@ -20,7 +21,7 @@ def event_of(
     """Collection path and Event for a change that was made."""
     ref = decision.workload.ref
     message = (
-        f"{decision.workload.gpus} GPUs given back ({decision.finding.name}; rule {decision.rule}): "
+        f"{count(decision.workload.gpus)} given back ({decision.finding.name}; rule {decision.rule}): "
         f"{'; '.join(decision.finding.words)}. Undo: gpu-rightsizer undo {ref}"
     )
     return _event(ref, row.stopped_reason, message, run=run, at=at)

@@ -4,10 +4,12 @@ Names and reasons come from a cluster that we do not control: what a terminal co
 """
 
 import json
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
 from rightsizer.model import Decision, Mode, Outcome, Plan, Result, Verdict
+from rightsizer.report.words import count
 from rightsizer.workloads.changes import Undoable
 
 WIDTH = 80
@@ -59,7 +61,10 @@ def _standing(decision: Decision) -> str:
     """Class, rule, and what would be done."""
     workload = decision.workload
     class_name = workload.priority_class or "no PriorityClass"
-    standing = f"{class_name} ({workload.priority}), rule {decision.rule}"
+    standing = f"{class_name} ({workload.priority})"
+    if decision.verdict is Verdict.PROTECTED:
+        return standing
+    standing += f", rule {decision.rule}"
     if decision.verdict is not Verdict.ACT:
         return standing
     if decision.action is None:
@@ -74,10 +79,14 @@ def _summary(plan: Plan) -> list[str]:
         chosen = [decision for decision in plan.decisions if decision.verdict is verdict]
         if chosen:
             counted.append(f"{verdict.value} {len(chosen)} ({_gpus(chosen)})")
-    lines = [f"{len(plan.decisions)} workloads hold {_gpus(plan.decisions)}: {', '.join(counted) or 'none'}."]
+    lines = [
+        f"{count(len(plan.decisions), 'workload')}, {_gpus(plan.decisions)}: {', '.join(counted) or 'none'}."
+    ]
     enforced = plan.enforced
     if enforced:
-        lines.append(f"Applying this plan frees {_gpus(enforced)} of {len(enforced)} workloads.")
+        lines.append(
+            f"Applying this plan stops {count(len(enforced), 'workload')} and frees {_gpus(enforced)}."
+        )
     else:
         lines.append("Applying this plan changes nothing.")
     return [part for line in lines for part in textwrap.wrap(line, WIDTH)]
@@ -85,11 +94,6 @@ def _summary(plan: Plan) -> list[str]:
 
 def _gpus(decisions: Iterable[Decision]) -> str:
     return count(sum(decision.workload.gpus for decision in decisions))
-
-
-def count(gpus: int) -> str:
-    """A number of GPUs in words."""
-    return f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
 
 
 def outcome_text(outcome: Outcome, *, colour: bool) -> str:
@@ -137,9 +141,10 @@ def safe(text: str) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(
-        safe(text), WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT + "  ", break_long_words=True
-    )
+    """Indented lines; a number and its unit stay together (textwrap breaks at ASCII blanks only)."""
+    joined = re.sub(r"(?<=\d) (?=[A-Za-z])", "\u00a0", safe(text))
+    lines = textwrap.wrap(joined, WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT + "  ")
+    return [line.replace("\u00a0", " ") for line in lines]
 
 
 class _Paint:

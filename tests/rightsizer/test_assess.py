@@ -184,7 +184,7 @@ def test_evidence_says_numbers_in_words() -> None:
     """The words of an idle finding name the devices, the window and each level that was measured."""
     finding = assess(workload(EIGHT), all_idle(workload(EIGHT)), THRESHOLDS, AT)
     assert finding.words == (
-        "none of 8 GPUs was above 1% at any time in the last 1d",
+        "none of its 8 GPUs was above 1% at any time in the last 1d",
         "activity mean 0%, peak 0%, power peak 122 W, memory peak 37.3 GiB, coverage 100%",
     )
     assert finding.busy_gpus == 0

@@ -186,7 +186,7 @@ def test_a_priority_class_that_does_not_exist() -> None:
     loaded = parse(GOOD.encode(), source="policy.yaml")
     require_classes(loaded, {"high-priority", "low-priority"})
     with pytest.raises(
-        PolicyError, match="line 8: .*has no PriorityClass high-priority; did you mean high-prio"
+        PolicyError, match=r"line 8: .*has no PriorityClass high-priority; did you mean high-prio"
     ):
         require_classes(loaded, {"high-prio"})
 

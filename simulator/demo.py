@@ -1,0 +1,279 @@
+"""`make demo`: the whole loop once, on real parts, told step by step; `python -m simulator.demo --help`.
+
+A composition root like __main__: it runs the two programs as a person would, by their command lines, and looks at what
+they did from outside: at the API server, at the exporters' scrapes, and in Prometheus.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+from simulator.cluster import Cluster
+from simulator.clusters import READY_MADE
+from simulator.driver import DriverError
+from simulator.kubeclient import ApiError, Endpoint, KubeClient
+from simulator.processes import ProcessError
+from simulator.prometheus import Prometheus
+
+STEP_S = 15
+"""Scrape interval, of the history and live."""
+STATE_NAMESPACE = "gpu-rightsizer"
+INTERRUPTED = 130
+_ALLOCATED = 'count(DCGM_FI_DEV_FB_USED{exported_pod!=""})'
+
+
+class DemoError(Exception):
+    """A step did not show what it is there to show."""
+
+
+class Demo:
+    """One run of the loop, with its files under `directory`."""
+
+    def __init__(self, directory: Path, policy: Path) -> None:
+        self._directory = directory
+        self._policy = policy
+        self._began = time.monotonic()
+        self.plan = directory / "plan.json"
+        self.outcome = directory / "outcome.json"
+
+    def run(self, *, keep: bool) -> None:
+        """Walk through all steps; with `keep` leave everything running until Ctrl-C.
+
+        Raises:
+            DemoError: A step failed, in words.
+        """
+        with contextlib.ExitStack() as stack:
+            cluster, prometheus = self._start(stack)
+            self._cluster, self._prometheus = cluster, prometheus
+            self._client = KubeClient(Endpoint.from_kubeconfig(cluster.kubeconfig))
+            self._client.create("/api/v1/namespaces", _namespace(STATE_NAMESPACE))
+            self._show_plan()
+            acted = self._apply()
+            self._show_freed(acted)
+            self._undo(acted[0])
+            self._conclude()
+            if keep:
+                self._keep()
+
+    # --- the steps, in order
+
+    def _start(self, stack: contextlib.ExitStack) -> tuple[Cluster, Prometheus]:
+        spec = READY_MADE["demo"]
+        gpus = sum(len(node.gpus) for node in spec.nodes)
+        self._step(f"a cluster of {len(spec.nodes)} nodes, {gpus} GPUs and {len(spec.workloads)} workloads")
+        cluster = stack.enter_context(Cluster(spec, self._directory / "cluster", say=_say))
+        prometheus = stack.enter_context(
+            Prometheus(
+                self._directory / "prometheus",
+                targets=cluster.targets,
+                scrape_interval_s=STEP_S,
+                honor_labels=False,
+            )
+        )
+        _say("writing a day of history into a real Prometheus")
+        count = cluster.write_history(prometheus, hours=24.5, step_s=STEP_S)
+        _say(f"wrote {count:,} samples")
+        with _waiting("for the first scrape"):
+            prometheus.wait_for(_ALLOCATED, timeout_s=3 * STEP_S)
+        return cluster, prometheus
+
+    def _show_plan(self) -> None:
+        self._step("what every GPU workload holds and uses, and what should happen (only reads)")
+        self._rightsizer("plan", "--save", str(self.plan))
+
+    def _apply(self) -> list[dict[str, str]]:
+        self._step("carrying it out: what the policy enforces, each change with its undo record")
+        self._allocated = self._count_allocated()
+        flags = ["--plan", str(self.plan), "--yes", "--save", str(self.outcome)]
+        self._rightsizer("apply", *flags, since="Applying this plan")
+        items: list[dict[str, str]] = json.loads(self.outcome.read_text())["items"]
+        acted = [item for item in items if item["result"] == "done"]
+        if not acted:
+            raise DemoError(f"apply changed nothing; see {self.outcome}")
+        return acted
+
+    def _show_freed(self, acted: Sequence[dict[str, str]]) -> None:
+        self._step("were the GPUs given back? asking the API server, the exporters, and Prometheus")
+        pods = {
+            (item["namespace"], pod)
+            for item in json.loads(self.plan.read_text())["items"]
+            for pod in item["pods"]
+            if any(item["uid"] == done["uid"] for done in acted)
+        }
+        gpus = sum(int(item["gpus"]) for item in acted)
+        expected = self._allocated - gpus
+        with _waiting(f"for {len(pods)} pods to end"):
+            _until(lambda: not pods & self._pods(), "the pods of what was stopped to end")
+        with _waiting("for the exporters to take their labels off the GPUs"):
+            _until(lambda: not pods & self._labelled(), "the exporters to drop the labels of those pods")
+        with _waiting(f"for Prometheus to scrape (every {STEP_S} s)"):
+            _until(lambda: self._count_allocated() <= expected, f"Prometheus to see {gpus} more free GPUs")
+        _say(
+            f"GPUs, shares and MIG instances with a pod, in Prometheus: {self._allocated} before, "
+            f"{self._count_allocated()} now"
+        )
+
+    def _undo(self, item: dict[str, str]) -> None:
+        name = f"{item['namespace']}/{item['kind']}/{item['name']}"
+        self._step(f"and back: {name} is wanted after all")
+        self._rightsizer("undo", name, "--yes")
+        (before,) = (
+            len(planned["pods"])
+            for planned in json.loads(self.plan.read_text())["items"]
+            if planned["uid"] == item["uid"]
+        )
+        with _waiting(f"for its {before} pods to run and to show on their GPUs"):
+            _until(
+                lambda: any(pod.startswith(item["name"]) for _, pod in self._labelled()),
+                "its pods to come back",
+            )
+
+    def _conclude(self) -> None:
+        took = time.monotonic() - self._began
+        self._step(f"done in {took:.0f} s")
+        for path in (self.plan, self.outcome):
+            print(f"  {os.path.relpath(path)}")
+        print(
+            f"  {os.path.relpath(self._directory / 'cluster')}/*.log, {os.path.relpath(self._directory)}/prometheus/"
+        )
+
+    def _keep(self) -> None:
+        print("\nEverything keeps running. In another terminal:\n")
+        for name, value in self._settings().items():
+            print(f"  export {name}={value}")
+        print(
+            f"  {Path(sys.executable).parent / 'gpu-rightsizer'} plan\n\n  {self._prometheus.url}   (Prometheus)"
+        )
+        for node, exporter in self._cluster.exporters.items():
+            print(f"  {exporter.url}/metrics   ({node})")
+        print("\nCtrl-C ends all of it.", flush=True)
+        while True:
+            signal.pause()
+
+    # --- how they do it
+
+    def _settings(self) -> dict[str, str]:
+        """What both the demo's commands and, with --keep, the person at the terminal use."""
+        return {
+            "KUBECONFIG": str(self._cluster.kubeconfig),
+            "GPU_RIGHTSIZER_PROMETHEUS_URL": self._prometheus.url,
+            "GPU_RIGHTSIZER_POLICY": str(self._policy),
+        }
+
+    def _rightsizer(self, command: str, *flags: str, since: str = "") -> None:
+        """Run one command as a person would, and show what it printed, from the text `since` on."""
+        shown = " ".join(["$ gpu-rightsizer", command, *map(_relative, flags)])
+        print(f"  {shown}\n", flush=True)
+        colour = "always" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else "never"
+        run = subprocess.run(
+            [sys.executable, "-m", "rightsizer", command, *flags, "--color", colour],
+            env={**os.environ, **self._settings()},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        with (self._directory / "commands.log").open("a") as log:
+            log.write(f"{shown}\n{run.stdout}{run.stderr}\n")
+        if run.returncode:
+            raise DemoError(f"gpu-rightsizer {command} ended with {run.returncode}: {run.stderr.strip()}")
+        print(run.stdout[run.stdout.find(since) :], flush=True)
+
+    def _pods(self) -> set[tuple[str, str]]:
+        items = self._client.get("/api/v1/pods")["items"]
+        return {(item["metadata"]["namespace"], item["metadata"]["name"]) for item in items}
+
+    def _labelled(self) -> set[tuple[str, str]]:
+        """The pods that the exporters name on their GPUs right now."""
+        found = set()
+        for exporter in self._cluster.exporters.values():
+            for line in exporter.get("/metrics")[1].splitlines():
+                if line.startswith("DCGM_FI_DEV_FB_USED{") and 'pod="' in line:
+                    found.add((_label(line, "namespace"), _label(line, "pod")))
+        return found
+
+    def _running(self, name: str) -> int:
+        return sum(pod.startswith(f"{name}-") for _, pod in self._labelled())
+
+    def _count_allocated(self) -> int:
+        (answer,) = self._prometheus.query(_ALLOCATED)
+        return int(answer["value"][1])
+
+    def _step(self, words: str) -> None:
+        print(f"\n=== {words}\n", flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m simulator.demo", description=__doc__.splitlines()[0])
+    parser.add_argument("--directory", type=Path, default=Path("build/demo"), help="for everything it writes")
+    parser.add_argument(
+        "--policy", type=Path, default=Path("deploy/examples/policy.yaml"), help="what may be done"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="leave everything running at the end, until Ctrl-C"
+    )
+    args = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, _interrupt)
+    directory = args.directory.absolute()
+    try:
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        Demo(directory, args.policy.absolute()).run(keep=args.keep)
+    except KeyboardInterrupt:
+        print("\ndemo: ended; nothing is left running", file=sys.stderr)
+        return 0 if args.keep else INTERRUPTED
+    except (DemoError, ProcessError, ApiError, DriverError, OSError) as error:
+        print(f"\ndemo: {error}\nlogs: {directory}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _namespace(name: str) -> dict[str, object]:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def _label(line: str, name: str) -> str:
+    return line.partition(f'{name}="')[2].partition('"')[0]
+
+
+def _relative(flag: str) -> str:
+    return os.path.relpath(flag) if flag.startswith("/") else flag
+
+
+def _say(words: str) -> None:
+    print(f"  {words}", flush=True)
+
+
+@contextlib.contextmanager
+def _waiting(what: str) -> Iterator[None]:
+    """Tell what is waited for, and for how long it was."""
+    print(f"  waiting {what} ...", end="", flush=True)
+    began = time.monotonic()
+    yield
+    print(f" {time.monotonic() - began:.1f} s", flush=True)
+
+
+def _until(holds: Callable[[], bool], what: str, *, timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > deadline:
+            raise DemoError(f"waited {timeout_s:.0f} s in vain for {what}")
+        time.sleep(0.3)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())
