@@ -143,6 +143,9 @@ class Cluster:
     def _start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         sockets = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="gpusim-")))
+        for node in self.spec.nodes:  # first of all, as a board refuses what no node can be
+            board = Board(self.directory / f"{node.name}.board", node)
+            self.boards[node.name] = self._stack.enter_context(board)
         client = KubeClient(self._given or self._serve())
         boot_s = time.time() - max((spec.age_s for spec in self.spec.workloads), default=0.0) - _BOOT_LEAD_S
         self._say(f"creating {len(self.spec.nodes)} nodes and {len(self.spec.workloads)} workloads")
@@ -178,6 +181,8 @@ class Cluster:
         self._clock.run()
         self._settle()
         self._number(client, oldest_first)
+        if self.api is not None:
+            self.api.requests.clear()  # whoever reads the log is after what came later
 
     def _settle(self) -> None:
         if self.api is not None:
@@ -195,18 +200,17 @@ class Cluster:
                 self._population.join(spec, meta["name"])
 
     def _start_agent(self, node: NodeSpec, client: KubeClient, *, boot_s: float, socket: Path) -> None:
-        board = self._stack.enter_context(Board(self.directory / f"{node.name}.board", node))
         agent = NodeAgent(
             node,
             client,
             machine=Machine(node, boot_s=boot_s),
             population=self._population,
-            sensors=board,
+            sensors=self.boards[node.name],
             socket=socket,
         )
         self._stack.enter_context(agent)
         agent.show()
-        self.boards[node.name], self.agents[node.name] = board, agent
+        self.agents[node.name] = agent
 
     def _start_exporters(self) -> None:
         for node in self.spec.nodes:

@@ -1,7 +1,8 @@
 """Ready-made clusters: one for the demo, one for quick tests.
 
 What is meant to be idle has been idle for the whole last day, and what is meant to be busy has worked in it, at
-whatever hour the cluster is started.
+whatever hour the cluster is started. (The notebooks in use are younger than a day, as somebody sits at a notebook
+when it is started; an older one may well have rested for a day.)
 """
 
 import math
@@ -93,7 +94,7 @@ _DEMO_A100 = (
     ),
     _medium(
         Kind.STATEFUL_SET, "research", "carol-notebook", Archetype.NOTEBOOK,
-        works_s=math.inf, resource="nvidia.com/mig-2g.10gb", age_s=3 * DAY_S,
+        works_s=math.inf, resource="nvidia.com/mig-2g.10gb", age_s=22 * HOUR_S,
     ),
     _low(
         Kind.POD, "research", "tutorial", Archetype.ABANDONED,
@@ -119,7 +120,7 @@ _DEMO_L40S = (
     ),
     _medium(
         Kind.STATEFUL_SET, "research", "erin-notebook", Archetype.NOTEBOOK,
-        works_s=math.inf, age_s=2 * DAY_S, node_selector=_L40S,
+        works_s=math.inf, age_s=21 * HOUR_S, node_selector=_L40S,
     ),
     _medium(
         Kind.JOB, "training", "lora-tune", Archetype.TRAIN_STEADY, age_s=1.5 * DAY_S, node_selector=_L40S,

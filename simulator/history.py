@@ -9,10 +9,9 @@ import dataclasses
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from simulator.cards import CARDS, Card
 from simulator.driver import placement
+from simulator.exposition import Sample, parse
 from simulator.machine import Samples
 from simulator.node import Holding, NodeAgent
 from simulator.remote_write import Series
@@ -70,17 +69,15 @@ def series(
     past = _Past(agent, seconds)
     yield Series(attach({}) | {"__name__": "up"}, seconds, [1.0] * len(seconds))
     nobody: _Nobody = {}
-    for family in text_string_to_metric_families(exposition):
-        for sample in family.samples:
-            if "UUID" not in sample.labels:
-                continue
-            labels = {"__name__": sample.name, **sample.labels}
-            values = past.values(sample.name, sample.labels, sample.value)
-            first = past.first(sample.labels)
-            yield Series(attach(labels), seconds[first:], values[first:])
-            if first:
-                bare = {name: value for name, value in labels.items() if name not in POD_LABELS}
-                _keep_shorter(nobody, bare, seconds[:first], values)
+    for sample in parse(exposition):
+        if "UUID" not in sample.labels:
+            continue
+        labels = {"__name__": sample.name, **sample.labels}
+        values, first = past.values(sample), past.first(sample.labels)
+        yield Series(attach(labels), seconds[first:], values[first:])
+        if first:
+            bare = {name: value for name, value in labels.items() if name not in POD_LABELS}
+            _keep_shorter(nobody, bare, seconds[:first], values)
     for bare, until, values in nobody.values():
         ended = range(until.start, until.stop + until.step, until.step)
         yield Series(attach(bare), ended, [*values[: len(until)], STALE])
@@ -106,17 +103,17 @@ class _Past:
         self._gpus = {self._node.gpu_uuid(index): index for index in range(len(self._node.gpus))}
         self._samples: dict[int, Samples] = {}
 
-    def values(self, name: str, labels: Mapping[str, str], now: float) -> Sequence[float]:
-        """The values of metric `name`; `now` at all times where it is none that changes."""
-        column, index = _COLUMNS.get(name), self._gpus[labels["UUID"]]
+    def values(self, sample: Sample) -> Sequence[float]:
+        """The values of a sample's series; the sample's own at all times where it is none that changes."""
+        column, index = _COLUMNS.get(sample.name), self._gpus[sample.labels["UUID"]]
         if column is None:
-            return [now] * len(self._seconds)
+            return [sample.value] * len(self._seconds)
         if index not in self._samples:
             self._samples[index] = self._machine.samples(index, self._seconds)
         samples, card = self._samples[index], CARDS[self._node.gpus[index].card]
-        if labels.get("GPU_I_ID") and column.instance:
+        if column.instance and (wanted := sample.labels.get("GPU_I_ID")):
             placed = placement.place(card, self._node.gpus[index].mig)
-            instance = [str(gi) for _, gi in placed].index(labels["GPU_I_ID"])
+            instance = [str(gi) for _, gi in placed].index(wanted)
             return column.instance(samples.instances[instance], placed[instance][0].memory_bytes)
         return column.gpu(samples, card)
 

@@ -91,6 +91,7 @@ class NodeAgent:
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._synced = threading.Event()
+        self._nudge = threading.Event()
         self._watch: Watch | None = None
         self._threads: list[threading.Thread] = []
         self.kubelet = Kubelet(socket, capacity=_grouped(self._devices.values()), pods=self._listing)
@@ -114,6 +115,7 @@ class NodeAgent:
     def stop(self) -> None:
         """Stop all of it."""
         self._stopping.set()
+        self._nudge.set()
         with self._lock:
             if self._watch is not None:
                 self._watch.close()
@@ -243,6 +245,7 @@ class NodeAgent:
         actors = self._population.actors(held.spec, held.pod.name, start_s=start_s)
         for device, actor in zip(held.devices, actors, strict=False):
             self.machine.occupy(device, actor)
+        self._nudge.set()
         return dataclasses.replace(held, start_s=start_s)
 
     def _dismiss(self, key: tuple[str, str]) -> None:
@@ -254,6 +257,7 @@ class NodeAgent:
             if held.start_s is not None:
                 for device in held.devices:
                     self.machine.release(device, at_s=self._clock())
+            self._nudge.set()
 
     # --- what others see
 
@@ -261,7 +265,9 @@ class NodeAgent:
         return [holding.pod for holding in self.holdings()]
 
     def _move(self) -> None:
-        while not self._stopping.wait(TICK_S - self._clock() % TICK_S):
+        while not self._stopping.is_set():
+            self._nudge.wait(TICK_S - self._clock() % TICK_S)
+            self._nudge.clear()
             self.show()
 
     def show(self) -> None:

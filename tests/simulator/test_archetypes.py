@@ -24,13 +24,13 @@ def _actor(
     device: int = 0,
     ordinal: int = 0,
     start_s: float = MONDAY_S,
-    **more: Any,  # noqa: ANN401 - fields of the spec
+    **more: Any,
 ) -> Actor:
     spec = WorkloadSpec(Kind.JOB, "ns", f"w{n}", archetype, **more)
     return Actor(seed=7, spec=spec, ordinal=ordinal, device=device, start_s=start_s)
 
 
-def _many(archetype: Archetype, count: int = 200, **more: Any) -> list[Actor]:  # noqa: ANN401 - fields of the spec
+def _many(archetype: Archetype, count: int = 200, **more: Any) -> list[Actor]:
     return [_actor(archetype, n=n, **more) for n in range(count)]
 
 

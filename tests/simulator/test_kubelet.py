@@ -24,7 +24,7 @@ def kubelet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubelet]:
         yield running
 
 
-def _call(socket: Path, method: str, answer: str, request: bytes = b"", **options: Any) -> Any:  # noqa: ANN401 - protobuf
+def _call(socket: Path, method: str, answer: str, request: bytes = b"", **options: Any) -> Any:
     channel_options = [("grpc.max_receive_message_length", options.pop("limit", 4 << 20))]
     with grpc.insecure_channel(f"unix:{socket}", options=channel_options) as channel:
         call = channel.unary_unary(

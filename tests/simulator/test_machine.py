@@ -19,12 +19,12 @@ H100 = CARDS["H100-SXM5-80GB"]
 WHOLE = NodeSpec("whole", (GpuSpec("H100-SXM5-80GB"),) * 2)
 
 
-def _actor(archetype: Archetype, *, name: str = "w", age_s: float = 3 * DAY_S, **more: Any) -> Actor:  # noqa: ANN401 - fields of the spec
+def _actor(archetype: Archetype, *, name: str = "w", age_s: float = 3 * DAY_S, **more: Any) -> Actor:
     spec = WorkloadSpec(Kind.JOB, "ns", name, archetype, **more)
     return Actor(seed=3, spec=spec, ordinal=0, device=0, start_s=NOW_S - age_s)
 
 
-def _with(archetype: Archetype, **more: Any) -> Machine:  # noqa: ANN401 - fields of the spec
+def _with(archetype: Archetype, **more: Any) -> Machine:
     machine = Machine(WHOLE, boot_s=BOOT_S)
     machine.occupy(WHOLE.gpu_uuid(0), _actor(archetype, **more))
     return machine
@@ -70,7 +70,8 @@ def test_power_tells_empty_loaded_and_busy_apart() -> None:
     empty = Machine(WHOLE, boot_s=BOOT_S).samples(0, seconds).power_w
     assert statistics.mean(empty) == pytest.approx(70, abs=0.5)
     loaded = statistics.quantiles(_with(Archetype.ZOMBIE, spins=False).samples(0, seconds).power_w, n=20)
-    assert (loaded[0], loaded[-1]) == (pytest.approx(116.6, abs=0.7), pytest.approx(123, abs=0.7))
+    assert loaded[0] == pytest.approx(116.6, abs=0.7)
+    assert loaded[-1] == pytest.approx(123, abs=0.7)
     busy = _with(Archetype.TRAIN_STALL).samples(0, seconds)
     worked = [power for power, seen in zip(busy.power_w, busy.utilization, strict=True) if seen]
     assert min(worked) > 140
