@@ -7,7 +7,7 @@ demands the suffix, their type is `unknown`.
 
 import enum
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from prometheus_client import Metric
 
@@ -59,7 +59,7 @@ def _quality(text: str) -> float:
         return 0.0
 
 
-def encode(families: Iterable[Metric], form: Format) -> bytes:
+def encode(families: Sequence[Metric], form: Format) -> bytes:
     """Write `families` in their order; labels keep their dict's order, and a dict that samples share is done once."""
     openmetrics = form is Format.OPENMETRICS
     blocks: dict[int, str] = {}

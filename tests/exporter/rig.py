@@ -40,7 +40,7 @@ def pod(name: str, *device_ids: str, resource: str = "nvidia.com/gpu", container
     return PodDevices("ml", name, ((container, (Allocation(resource, device_ids),)),))
 
 
-def reading(**changes: Any) -> Reading:  # noqa: ANN401 - each field's own type
+def reading(**changes: Any) -> Reading:
     """A GPU at work, with some values changed."""
     busy = Reading(
         gpu_util_percent=87,

@@ -100,10 +100,10 @@ def test_old_readings_are_not_served() -> None:
     sample = DeviceSample(device, (Reading(catalog.metrics()[0], 7),))
     name = catalog.metrics()[0].dcgm.name
     fresh = encode(families(_snapshot((sample,), taken_at=70.0), SCRAPE), Format.TEXT).decode()
-    old = encode(families(_snapshot((sample,), taken_at=69.9), SCRAPE), Format.TEXT).decode()
+    old = encode(families(_snapshot((sample,), taken_at=69.0), SCRAPE), Format.TEXT).decode()
     assert f"{name}{{" in fresh
     assert name not in old
-    assert "gpu_exporter_last_sample_age_seconds 30.1" in old
+    assert "gpu_exporter_last_sample_age_seconds 31\n" in old
     assert "gpu_up{" in old
 
 
