@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from simulator.driver import Reading
+from simulator.driver import Board, Reading
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
 from tests.exporter.rig import Exporter, Node, eventually, h100, reading
@@ -118,9 +118,13 @@ def test_a_driver_upgraded_underneath_is_opened_again(node: Node) -> None:
         assert _gpus(exporter, UTIL) == []
         assert set(exporter.series("gpu_up", "gpu").values()) == {0}
 
-        node.board.clear_faults()
-        eventually(lambda: _gpus(exporter, UTIL) == ["0", "1", "2"])
-        assert exporter.series("gpu_exporter_nvml_up") == {(): 1}
+        # a driver that is loaded again is seen only by who initialises NVML again
+        upgraded = dataclasses.replace(node.spec, driver_version="580.65.06")
+        with Board(node.board_file, upgraded):
+            versions = {(str(gpu), "580.65.06"): 0.0 for gpu in range(3)}
+            eventually(lambda: exporter.series(UTIL, "gpu", "DCGM_FI_DRIVER_VERSION") == versions)
+            assert exporter.series("gpu_exporter_nvml_up") == {(): 1}
+            assert exporter.get("/readyz")[0] == 200
 
 
 def test_values_that_mean_no_value_are_absent(node: Node) -> None:
