@@ -83,7 +83,7 @@ def _resolve_priority(store: Store, resource: Resource, pod: Object) -> None:
     wanted = spec.get("priorityClassName", "")
     chosen = store.get(classes, "", wanted) if wanted else None
     if wanted and chosen is None:
-        raise forbidden(resource, name_of(pod), f"no PriorityClass with name {wanted} was found")
+        raise forbidden(resource, _called(pod), f"no PriorityClass with name {wanted} was found")
     if not wanted:
         defaults = [row for row in store.rows(classes) if row.obj.get("globalDefault")]
         chosen = min(defaults, key=lambda row: int(row.obj["value"]), default=None)
@@ -92,20 +92,25 @@ def _resolve_priority(store: Store, resource: Resource, pod: Object) -> None:
     if spec.get("priority", priority) != priority:
         raise forbidden(
             resource,
-            name_of(pod),
+            _called(pod),
             f"the integer value of priority ({spec['priority']}) must not be provided in pod spec; priority "
             f"admission controller computed {priority} from the given PriorityClass name",
         )
     if spec.get("preemptionPolicy", policy) != policy:
         raise forbidden(
             resource,
-            name_of(pod),
+            _called(pod),
             f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be provided in pod spec; "
             f"priority admission controller computed {policy} from the given PriorityClass name",
         )
     spec["priority"], spec["preemptionPolicy"] = priority, policy
     if chosen:
         spec["priorityClassName"] = chosen.name
+
+
+def _called(pod: Object) -> str:
+    """What refusals call a pod: what is generated is generated only after admission."""
+    return str(pod["metadata"].get("generateName") or name_of(pod))
 
 
 def _select_own_pods(job: Object) -> None:

@@ -17,6 +17,7 @@ from simulator.kube.objects import Object, clone, name_of, namespace_of, pruned,
 from simulator.kube.resources import Resource
 from simulator.kube.shape import require_shape
 from simulator.kube.store import Record, Store
+from simulator.kube.times import normalise_times
 
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # no vowels, so that no words appear
 _SUFFIX_LENGTH = 5
@@ -94,6 +95,7 @@ class Registry:
         obj.setdefault("metadata", {})
         admission.check_identity(resource, obj)
         require_shape(obj)
+        normalise_times(obj)
         obj["metadata"].pop("managedFields", None)
         return obj
 

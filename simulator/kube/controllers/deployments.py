@@ -214,7 +214,8 @@ def _total(rows: list[Record]) -> int:
 
 
 def _available_of(row: Record) -> int:
-    return int(row.obj.get("status", {}).get("availableReplicas", 0))
+    """Its available pods, without those that a scale-down yet to be carried out will take."""
+    return min(int(row.obj.get("status", {}).get("availableReplicas", 0)), _size(row))
 
 
 def _available(*, available: bool) -> Object:

@@ -90,7 +90,7 @@ class ReplicaSets:
             "observedGeneration": owner.obj["metadata"]["generation"],
         }
         status["conditions"] = [dict(entry) for entry in status.get("conditions", ())]
-        if failure:
+        if failure and condition({"status": status}, "ReplicaFailure") is None:
             entry = {
                 "type": "ReplicaFailure",
                 "status": "True",
@@ -98,7 +98,7 @@ class ReplicaSets:
                 "message": failure.message,
             }
             set_condition(status, entry, self._context.registry.now())
-        else:
+        elif not failure:
             drop_condition(status, "ReplicaFailure")
         return without_zeroes(status, keep=("replicas",))
 

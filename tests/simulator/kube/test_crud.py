@@ -1,0 +1,277 @@
+"""Creating, reading, replacing and deleting over HTTP: status codes, metadata and refusals."""
+
+import pytest
+from kubernetes import client
+
+from simulator.kube import ApiServer
+from tests.simulator.kube.manifests import Object, configmap, job, node, pod, workload
+from tests.simulator.kube.wire import Clock, Http, Official
+
+CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
+PODS = "/api/v1/namespaces/default/pods"
+
+
+def test_a_created_object_gets_its_system_fields(http: Http) -> None:
+    """UID, creation time, resourceVersion and namespace come from the server, whatever the client wrote."""
+    sent = configmap(uid="mine", creationTimestamp="2000-01-01T00:00:00Z", generation=9)
+    reply = http("POST", CONFIGMAPS, sent)
+    metadata = reply.json()["metadata"]
+    assert reply.status_code == 201
+    assert metadata["uid"] not in {"", "mine"}
+    assert metadata["creationTimestamp"] == "2026-11-20T12:00:00Z"
+    assert metadata["namespace"] == "default"
+    assert int(metadata["resourceVersion"]) > 0
+    assert "generation" not in metadata
+
+
+def test_generate_name_appends_five_characters(core: Official) -> None:
+    """Two objects from one prefix get two names."""
+    bodies = [client.V1ConfigMap(metadata=client.V1ObjectMeta(generate_name="x-")) for _ in range(2)]
+    made = {core.create_namespaced_config_map("default", body).metadata.name for body in bodies}
+    assert len(made) == 2
+    assert all(name.startswith("x-") and len(name) == 7 for name in made)
+
+
+def test_an_object_that_exists_cannot_be_created_again(http: Http) -> None:
+    """The second POST is answered 409 AlreadyExists with the object in the details."""
+    http("POST", CONFIGMAPS, configmap())
+    status = http("POST", CONFIGMAPS, configmap()).json()
+    assert (status["kind"], status["code"], status["reason"]) == ("Status", 409, "AlreadyExists")
+    assert status["message"] == 'configmaps "c" already exists'
+    assert status["details"] == {"name": "c", "kind": "configmaps"}
+
+
+@pytest.mark.parametrize("path", [f"{CONFIGMAPS}/none", f"{DEPLOYMENTS}/none", f"{DEPLOYMENTS}/none/scale"])
+def test_what_is_not_there_is_not_found(http: Http, path: str) -> None:
+    """A GET of a missing object is answered 404 with a Status."""
+    reply = http("GET", path)
+    assert (reply.status_code, reply.json()["reason"]) == (404, "NotFound")
+
+
+def test_an_unknown_path_is_not_found(http: Http) -> None:
+    """What no resource stands behind is answered 404 in the real server's words."""
+    status = http("GET", "/apis/example.com/v1/things").json()
+    assert (status["code"], status["message"]) == (404, "the server could not find the requested resource")
+
+
+def test_a_missing_namespace_is_not_found(http: Http) -> None:
+    """Creation in a namespace that does not exist is 404 about the namespace."""
+    status = http("POST", "/api/v1/namespaces/none/configmaps", configmap(namespace="none")).json()
+    assert (status["code"], status["message"]) == (404, 'namespaces "none" not found')
+
+
+def test_a_terminating_namespace_takes_nothing_new(server: ApiServer, http: Http) -> None:
+    """Creation in a namespace that is being deleted is 403 with the cause NamespaceTerminating."""
+    server.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})
+    server.create(configmap(namespace="team", finalizers=["example.com/hold"]))
+    http("DELETE", "/api/v1/namespaces/team")
+    reply = http("POST", "/api/v1/namespaces/team/configmaps", configmap("d", namespace="team"))
+    assert (reply.status_code, reply.json()["reason"]) == (403, "Forbidden")
+    assert reply.json()["details"]["causes"][0]["reason"] == "NamespaceTerminating"
+
+
+def test_the_namespace_of_body_and_path_must_agree(http: Http) -> None:
+    """A body for another namespace is refused with 400."""
+    reply = http("POST", CONFIGMAPS, configmap(namespace="other"))
+    assert (reply.status_code, reply.json()["reason"]) == (400, "BadRequest")
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        pytest.param({**configmap(), "kind": "Secret"}, 400, id="another-kind"),
+        pytest.param({**configmap(), "apiVersion": "v2"}, 400, id="another-version"),
+        pytest.param(configmap(resourceVersion="7"), 500, id="resource-version-on-create"),
+        pytest.param(configmap("Upper"), 422, id="upper-case-name"),
+        pytest.param(configmap("a" * 254), 422, id="name-too-long"),
+        pytest.param({**configmap(), "metadata": {}}, 422, id="no-name"),
+        pytest.param(configmap(labels={"a b": "c"}), 422, id="bad-label-key"),
+        pytest.param(configmap(labels={"a": "c d"}), 422, id="bad-label-value"),
+        pytest.param(configmap(labels={"a": "c" * 64}), 422, id="long-label-value"),
+        pytest.param(configmap(labels={"a": 1}), 400, id="label-not-text"),
+        pytest.param(configmap(annotations={"a": "x" * 262_144}), 422, id="annotations-too-large"),
+        pytest.param([], 400, id="not-an-object"),
+    ],
+)
+def test_what_cannot_be_is_refused(http: Http, body: object, code: int) -> None:
+    """A body that is malformed or invalid gets a Status and leaves nothing behind."""
+    reply = http("POST", CONFIGMAPS, body)
+    assert (reply.status_code, reply.json()["kind"]) == (code, "Status")
+    assert http("GET", CONFIGMAPS).json()["items"] == []
+
+
+def test_annotations_up_to_the_limit_are_taken(http: Http) -> None:
+    """262144 bytes over keys and values are accepted; one more is 422 with the cause FieldValueTooLong."""
+    exact = configmap(annotations={"a": "x" * (262_144 - 1)})
+    assert http("POST", CONFIGMAPS, exact).status_code == 201
+    status = http.patch(f"{CONFIGMAPS}/c", {"metadata": {"annotations": {"b": "x"}}}).json()
+    assert (status["code"], status["reason"]) == (422, "Invalid")
+    assert status["details"]["causes"][0] == {
+        "reason": "FieldValueTooLong",
+        "message": "Too long: may not be more than 262144 bytes",
+        "field": "metadata.annotations",
+    }
+
+
+def test_unreadable_json_is_a_bad_request(http: Http) -> None:
+    """A body that is no JSON is 400; one in another format is 415."""
+    broken = http.session.post(http.url + CONFIGMAPS, data="{", headers={"Content-Type": "application/json"})
+    text = http.session.post(http.url + CONFIGMAPS, data="a", headers={"Content-Type": "text/plain"})
+    assert (broken.status_code, broken.json()["reason"]) == (400, "BadRequest")
+    assert (text.status_code, text.json()["reason"]) == (415, "UnsupportedMediaType")
+
+
+def test_a_body_beyond_three_mebibytes_is_refused(http: Http) -> None:
+    """The size limit is answered with 413."""
+    huge = {**configmap(), "data": {"a": "x" * (3 * 1024 * 1024)}}
+    assert http("POST", CONFIGMAPS, huge).status_code == 413
+
+
+def test_an_update_needs_the_current_resource_version(http: Http) -> None:
+    """A PUT with a stale resourceVersion is 409 Conflict in the real server's words, and changes nothing."""
+    first = http("POST", CONFIGMAPS, configmap()).json()
+    first["data"] = {"a": "1"}
+    assert http("PUT", f"{CONFIGMAPS}/c", first).status_code == 200
+    first["data"] = {"a": "2"}
+    status = http("PUT", f"{CONFIGMAPS}/c", first).json()
+    assert (status["code"], status["reason"]) == (409, "Conflict")
+    assert status["message"] == (
+        'Operation cannot be fulfilled on configmaps "c": the object has been modified; '
+        "please apply your changes to the latest version and try again"
+    )
+    assert http("GET", f"{CONFIGMAPS}/c").json()["data"] == {"a": "1"}
+
+
+def test_an_update_of_another_incarnation_conflicts(http: Http) -> None:
+    """A PUT that carries another object's UID is 409."""
+    http("POST", CONFIGMAPS, configmap())
+    reply = http("PUT", f"{CONFIGMAPS}/c", configmap(uid="another"))
+    assert (reply.status_code, reply.json()["reason"]) == (409, "Conflict")
+
+
+def test_leases_and_budgets_need_a_resource_version(server: ApiServer, http: Http) -> None:
+    """What the real server never updates unconditionally is 422 without a resourceVersion."""
+    lease: Object = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}}
+    server.create(lease)
+    path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/l"
+    assert http("PUT", path, lease).status_code == 422
+    current = http("GET", path).json()
+    current["spec"] = {"holderIdentity": "me", "leaseDurationSeconds": 15}
+    assert http("PUT", path, current).json()["spec"]["holderIdentity"] == "me"
+
+
+def test_a_write_that_changes_nothing_keeps_the_version(server: ApiServer, http: Http) -> None:
+    """PUT and PATCH without effect keep the resourceVersion."""
+    server.create(workload("Deployment", replicas=0))
+    server.settle()
+    current = http("GET", f"{DEPLOYMENTS}/w").json()
+    assert http("PUT", f"{DEPLOYMENTS}/w", current).json() == current
+    assert http.patch(f"{DEPLOYMENTS}/w", {"spec": {"replicas": 0}}).json() == current
+
+
+def test_generation_counts_changes_of_spec(server: ApiServer, http: Http) -> None:
+    """Labels and status leave the generation of a StatefulSet alone; a change of its spec raises it by one."""
+    path = "/apis/apps/v1/namespaces/default/statefulsets"
+    server.create(workload("StatefulSet", replicas=0))
+    server.settle()
+    http.patch(f"{path}/w", {"metadata": {"labels": {"a": "b"}, "annotations": {"a": "b"}}})
+    http.patch(f"{path}/w/status", {"status": {"readyReplicas": 3}})
+    assert http("GET", f"{path}/w").json()["metadata"]["generation"] == 1
+    http.patch(f"{path}/w", {"spec": {"replicas": 1}})
+    assert http("GET", f"{path}/w").json()["metadata"]["generation"] == 2
+
+
+def test_annotations_of_a_deployment_count_as_a_change(server: ApiServer, http: Http) -> None:
+    """Deployments alone raise their generation when an annotation changes, as the real server does."""
+    server.create(workload("Deployment", replicas=0))
+    http.patch(f"{DEPLOYMENTS}/w", {"metadata": {"annotations": {"a": "b"}}})
+    assert http("GET", f"{DEPLOYMENTS}/w").json()["metadata"]["generation"] == 2
+
+
+def test_status_and_spec_are_written_apart(http: Http) -> None:
+    """The main resource ignores status; /status ignores spec."""
+    sent = {**pod(schedulerName="nobody"), "status": {"phase": "Running"}}
+    assert http("POST", PODS, sent).json()["status"]["phase"] == "Pending"
+    http.patch(f"{PODS}/p", {"status": {"phase": "Running"}})
+    assert http("GET", f"{PODS}/p").json()["status"]["phase"] == "Pending"
+    http.patch(f"{PODS}/p/status", {"status": {"phase": "Running"}, "spec": {"nodeName": "elsewhere"}})
+    stored = http("GET", f"{PODS}/p").json()
+    assert stored["status"]["phase"] == "Running"
+    assert "nodeName" not in stored["spec"]
+
+
+def test_nodes_keep_the_status_they_are_created_with(http: Http) -> None:
+    """A Node's POST may carry its capacity; allocatable follows from it."""
+    made = http("POST", "/api/v1/nodes", node("n")).json()
+    assert made["status"]["allocatable"]["nvidia.com/gpu"] == "8"
+
+
+def test_delete_answers_with_what_was_deleted(http: Http) -> None:
+    """A deletion at once is a Success Status that names the object by its UID."""
+    made = http("POST", CONFIGMAPS, configmap()).json()
+    status = http("DELETE", f"{CONFIGMAPS}/c").json()
+    assert (status["status"], status["details"]["uid"]) == ("Success", made["metadata"]["uid"])
+    assert http("GET", f"{CONFIGMAPS}/c").status_code == 404
+
+
+@pytest.mark.parametrize("field", ["uid", "resourceVersion"])
+def test_delete_preconditions_protect_another_incarnation(http: Http, field: str) -> None:
+    """A deletion with the wrong UID or resourceVersion is 409; with the right one it succeeds."""
+    made = http("POST", CONFIGMAPS, configmap()).json()
+    reply = http("DELETE", f"{CONFIGMAPS}/c", {"preconditions": {field: "1"}})
+    assert (reply.status_code, reply.json()["reason"]) == (409, "Conflict")
+    assert "Precondition failed" in reply.json()["message"]
+    right = {"preconditions": {field: made["metadata"][field]}}
+    assert http("DELETE", f"{CONFIGMAPS}/c", right).status_code == 200
+
+
+def test_finalizers_hold_an_object_until_they_are_gone(http: Http) -> None:
+    """A deleted object with a finalizer stays, marked, and goes with its last finalizer."""
+    http("POST", CONFIGMAPS, configmap(finalizers=["example.com/hold"]))
+    http("DELETE", f"{CONFIGMAPS}/c")
+    assert http("GET", f"{CONFIGMAPS}/c").json()["metadata"]["deletionTimestamp"] == "2026-11-20T12:00:00Z"
+    http.patch(f"{CONFIGMAPS}/c", {"metadata": {"finalizers": None}})
+    assert http("GET", f"{CONFIGMAPS}/c").status_code == 404
+
+
+def test_collections_are_deleted_by_selector(http: Http) -> None:
+    """DELETE on a collection takes what its selector matches and leaves the rest."""
+    http("POST", CONFIGMAPS, configmap("a", labels={"x": "1"}))
+    http("POST", CONFIGMAPS, configmap("b", labels={"x": "2"}))
+    assert http("DELETE", f"{CONFIGMAPS}?labelSelector=x%3D1").status_code == 200
+    assert [item["metadata"]["name"] for item in http("GET", CONFIGMAPS).json()["items"]] == ["b"]
+
+
+@pytest.mark.parametrize("name", ["default", "kube-system"])
+def test_basic_namespaces_cannot_be_deleted(http: Http, name: str) -> None:
+    """The namespaces that a cluster cannot be without are refused with 403."""
+    assert http("DELETE", f"/api/v1/namespaces/{name}").status_code == 403
+
+
+def test_the_official_client_round_trips(core: Official, batch: Official, server: ApiServer) -> None:
+    """Objects read by the official client can be written back by it."""
+    made = server.create(job(suspend=True))
+    server.settle()
+    read = batch.read_namespaced_job("j", "default")
+    read.metadata.labels = {"a": "b"}
+    assert batch.replace_namespaced_job("j", "default", read).metadata.labels == {"a": "b"}
+    assert read.metadata.uid == made["metadata"]["uid"]
+    assert [entry.metadata.name for entry in core.list_namespace().items][:2] == [
+        "default",
+        "kube-node-lease",
+    ]
+
+
+def test_in_process_writes_obey_the_same_rules(server: ApiServer, clock: Clock) -> None:
+    """What is created in process is stamped by the server's clock and can be patched, replaced and deleted."""
+    clock.forward(60)
+    made = server.create(configmap())
+    assert made["metadata"]["creationTimestamp"] == "2026-11-20T12:01:00Z"
+    server.patch("ConfigMap", "default", "c", {"data": {"a": "1"}})
+    stored = server.get("ConfigMap", "default", "c")
+    assert stored is not None
+    server.update({**stored, "data": {"a": "2"}})
+    assert [entry["data"] for entry in server.list("ConfigMap", "default")] == [{"a": "2"}]
+    server.delete("ConfigMap", "default", "c")
+    assert server.get("ConfigMap", "default", "c") is None

@@ -1,0 +1,241 @@
+"""The eviction subresource and PodDisruptionBudgets."""
+
+import json
+
+import pytest
+from kubernetes import client
+
+from simulator.kube import ApiServer
+from tests.simulator.kube.manifests import Object, budget, job, pod, workload
+from tests.simulator.kube.wire import Http, Official
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+@pytest.fixture(autouse=True)
+def cluster(server: ApiServer, nodes: list[Object]) -> None:
+    """A StatefulSet of two running pods, w-0 and w-1."""
+    assert nodes
+    server.create(workload("StatefulSet", replicas=2))
+    server.settle()
+
+
+def body(name: str = "w-0", **options: object) -> Object:
+    """An Eviction."""
+    whole: Object = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+    return {**whole, "deleteOptions": options} if options else whole
+
+
+def evict(http: Http, name: str = "w-0", **options: object) -> Object:
+    """Evict a pod; the Status that comes back."""
+    status: Object = http("POST", f"{PODS}/{name}/eviction", body(name, **options)).json()
+    return status
+
+
+def with_budget(server: ApiServer, **spec: str | int) -> Object:
+    """A budget over the pods, once its status is computed."""
+    server.create({**budget(), "spec": {**budget()["spec"], **spec}})
+    server.settle()
+    stored = server.get("PodDisruptionBudget", "default", "b")
+    assert stored is not None
+    return stored
+
+
+def get_pod(server: ApiServer, name: str = "w-0") -> Object:
+    """A pod."""
+    stored = server.get("Pod", "default", name)
+    assert stored is not None
+    return stored
+
+
+def test_an_evicted_pod_is_marked_and_goes(server: ApiServer, core: Official) -> None:
+    """201; the pod carries DisruptionTarget and its grace, then its controller replaces it."""
+    uid = get_pod(server)["metadata"]["uid"]
+    feed = server.list("Pod")[0]["metadata"]["resourceVersion"]
+    options = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=uid))
+    meta = client.V1ObjectMeta(name="w-0")
+    core.create_namespaced_pod_eviction(
+        "w-0", "default", client.V1Eviction(metadata=meta, delete_options=options)
+    )
+    marked = get_pod(server)
+    assert marked["metadata"]["uid"] != uid or marked["metadata"]["deletionGracePeriodSeconds"] == 30
+    server.settle()
+    assert get_pod(server)["metadata"]["uid"] != uid
+    assert int(get_pod(server)["metadata"]["resourceVersion"]) > int(feed)
+
+
+def test_eviction_writes_the_disruption_target_condition(server: ApiServer, http: Http) -> None:
+    """The condition that Job failure policies look at is there while the pod terminates."""
+    server.create(pod("held"))
+    server.settle()
+    server.patch("Pod", "default", "held", {"metadata": {"finalizers": ["example.com/hold"]}})
+    assert evict(http, "held")["code"] == 201
+    conditions = {entry["type"]: entry for entry in get_pod(server, "held")["status"]["conditions"]}
+    assert conditions["DisruptionTarget"]["status"] == "True"
+    assert conditions["DisruptionTarget"]["reason"] == "EvictionByEvictionAPI"
+
+
+def test_the_names_must_agree(http: Http) -> None:
+    """A body for another pod than the path's is 400."""
+    reply = http("POST", f"{PODS}/w-0/eviction", body("w-1"))
+    assert (reply.status_code, reply.json()["reason"]) == (400, "BadRequest")
+
+
+def test_a_pod_that_is_gone_is_not_found(http: Http) -> None:
+    """Evicting what does not exist is 404."""
+    assert evict(http, "none")["code"] == 404
+
+
+def test_another_incarnation_is_not_evicted(server: ApiServer, http: Http) -> None:
+    """A UID precondition that does not hold is 409, and the pod stays."""
+    before = get_pod(server)
+    status = evict(http, preconditions={"uid": "another"})
+    assert (status["code"], status["reason"]) == (409, "Conflict")
+    server.settle()
+    assert get_pod(server) == before
+
+
+def test_a_failed_precondition_costs_no_budget(server: ApiServer, http: Http) -> None:
+    """A refused eviction leaves the budget's status alone."""
+    before = with_budget(server, maxUnavailable=1)
+    assert evict(http, preconditions={"uid": "another"})["code"] == 409
+    assert server.get("PodDisruptionBudget", "default", "b") == before
+
+
+@pytest.mark.parametrize(
+    ("spec", "allowed", "desired"),
+    [
+        pytest.param({"minAvailable": 1}, 1, 1, id="min-number"),
+        pytest.param({"minAvailable": 2}, 0, 2, id="min-all"),
+        pytest.param({"minAvailable": "51%"}, 0, 2, id="min-percent-rounds-up"),
+        pytest.param({"maxUnavailable": 1}, 1, 1, id="max-number"),
+        pytest.param({"maxUnavailable": "10%"}, 1, 1, id="max-percent-rounds-up"),
+        pytest.param({"maxUnavailable": 0}, 0, 2, id="max-none"),
+    ],
+)
+def test_the_status_of_a_budget(
+    server: ApiServer, spec: dict[str, str | int], allowed: int, desired: int
+) -> None:
+    """Budgets count healthy pods against numbers and percentages."""
+    status = with_budget(server, **spec)["status"]
+    assert (status["disruptionsAllowed"], status["desiredHealthy"]) == (allowed, desired)
+    assert (status["currentHealthy"], status["expectedPods"], status["observedGeneration"]) == (2, 2, 1)
+
+
+def test_a_budget_without_room_blocks_with_429(server: ApiServer, http: Http) -> None:
+    """429 names the budget and its counts as cause DisruptionBudget; the pod stays."""
+    with_budget(server, minAvailable=2)
+    reply = http("POST", f"{PODS}/w-0/eviction", body())
+    status = reply.json()
+    assert (reply.status_code, status["reason"]) == (429, "TooManyRequests")
+    assert status["message"] == "Cannot evict pod as it would violate the pod's disruption budget."
+    [cause] = status["details"]["causes"]
+    assert cause["reason"] == "DisruptionBudget"
+    assert cause["message"] == "The disruption budget b needs 2 healthy pods and has 2 currently"
+    assert "Retry-After" not in reply.headers
+    assert "deletionTimestamp" not in get_pod(server)["metadata"]
+
+
+def test_a_budget_is_used_up(server: ApiServer, http: Http) -> None:
+    """With room for one disruption, the second eviction in a row is blocked, and the first is on record."""
+    with_budget(server, maxUnavailable=1)
+    server.patch("Pod", "default", "w-0", {"metadata": {"finalizers": ["example.com/hold"]}})
+    assert evict(http, "w-0")["code"] == 201
+    assert evict(http, "w-1")["code"] == 429
+    assert evict(http, "w-0")["code"] == 201, "a terminating pod needs no budget"
+
+
+def test_a_dry_run_asks_the_budget_and_leaves_it(server: ApiServer, http: Http) -> None:
+    """DryRun tells whether an eviction would be allowed, and records nothing."""
+    before = with_budget(server, maxUnavailable=1)
+    path = f"{PODS}/w-0/eviction"
+    assert http("POST", path, body(), params={"dryRun": "All"}).status_code == 201
+    assert server.get("PodDisruptionBudget", "default", "b") == before
+    server.patch("PodDisruptionBudget", "default", "b", {"spec": {"maxUnavailable": 0}})
+    server.settle()
+    assert http("POST", path, body(), params={"dryRun": "All"}).status_code == 429
+
+
+def test_an_eviction_is_on_record_until_it_shows(server: ApiServer, http: Http) -> None:
+    """The budget's status counts the disruption down and names the pod at once."""
+    with_budget(server, maxUnavailable=1)
+    path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+    since = http("GET", path).json()["metadata"]["resourceVersion"]
+    evict(http, "w-0")
+    query = {"watch": "true", "timeoutSeconds": "1", "resourceVersion": since}
+    first = json.loads(next(iter(http("GET", path, params=query, stream=True).iter_lines())))
+    assert first["object"]["status"]["disruptionsAllowed"] == 0
+    assert first["object"]["status"]["disruptedPods"] == {"w-0": "2026-11-20T12:00:00Z"}
+
+
+def test_a_stale_budget_asks_to_come_back(server: ApiServer, http: Http) -> None:
+    """While no controller has seen the budget's newest spec, evictions get 429 with Retry-After."""
+    with_budget(server, maxUnavailable=1)
+    server.patch("PodDisruptionBudget", "default", "b", {"metadata": {"finalizers": ["example.com/hold"]}})
+    server.delete("PodDisruptionBudget", "default", "b")  # what is being deleted gets no new status
+    server.patch("PodDisruptionBudget", "default", "b", {"spec": {"maxUnavailable": 2}})
+    reply = http("POST", f"{PODS}/w-0/eviction", body())
+    assert (reply.status_code, reply.headers["Retry-After"]) == (429, "10")
+    [cause] = reply.json()["details"]["causes"]
+    assert cause["message"] == "The disruption budget b is still being processed by the server."
+
+
+def test_two_budgets_over_one_pod(server: ApiServer, http: Http) -> None:
+    """More than one budget is answered with a Status of code 500 in the body, and nothing happens."""
+    server.create(budget("b", maxUnavailable=1))
+    server.create(budget("c", maxUnavailable=1))
+    server.settle()
+    status = evict(http)
+    assert (status["status"], status["code"]) == ("Failure", 500)
+    assert "more than one PodDisruptionBudget" in status["message"]
+    assert "deletionTimestamp" not in get_pod(server)["metadata"]
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Succeeded", "Failed"])
+def test_pods_that_serve_nobody_need_no_budget(server: ApiServer, http: Http, phase: str) -> None:
+    """A budget without room does not keep pods that do not run."""
+    server.create(pod("idle", labels={"app": "w"}, nodeSelector={"no": "where"}))
+    with_budget(server, maxUnavailable=0)
+    server.patch("Pod", "default", "idle", {"status": {"phase": phase}}, subresource="status")
+    assert evict(http, "idle")["code"] == 201
+    server.settle()
+    assert server.get("Pod", "default", "idle") is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "minimum", "code"),
+    [
+        pytest.param(None, 1, 201, id="enough-others-are-healthy"),
+        pytest.param("IfHealthyBudget", 2, 429, id="too-few-are-healthy"),
+        pytest.param("AlwaysAllow", 2, 201, id="always"),
+    ],
+)
+def test_unready_pods(server: ApiServer, http: Http, policy: str | None, minimum: int, code: int) -> None:
+    """An unready pod goes if the budget is met without it, or if its policy always allows it."""
+    broken = [{"type": "Ready", "status": "False"}]
+    kind = "application/strategic-merge-patch+json"
+    server.patch(
+        "Pod", "default", "w-0", {"status": {"conditions": broken}}, content_type=kind, subresource="status"
+    )
+    spec: dict[str, str] = {"unhealthyPodEvictionPolicy": policy} if policy else {}
+    with_budget(server, minAvailable=minimum, **spec)
+    assert evict(http, "w-0")["code"] == code
+
+
+def test_budgets_over_jobs_cannot_be_computed(server: ApiServer, http: Http) -> None:
+    """MaxUnavailable over pods whose owner has no scale fails closed: no disruption is allowed."""
+    server.create(job())
+    server.create(
+        {
+            **budget(maxUnavailable=1),
+            "spec": {"selector": {"matchLabels": {"job-name": "j"}}, "maxUnavailable": 1},
+        }
+    )
+    server.settle()
+    [name] = [
+        obj["metadata"]["name"] for obj in server.list("Pod") if "job-name" in obj["metadata"]["labels"]
+    ]
+    stored = server.get("PodDisruptionBudget", "default", "b")
+    assert stored is not None
+    assert stored["status"]["conditions"][0]["reason"] == "SyncFailed"
+    assert evict(http, name)["code"] == 429

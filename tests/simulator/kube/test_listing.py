@@ -1,0 +1,152 @@
+"""Lists: selectors, pages, and what becomes of a page's token."""
+
+import pytest
+
+from simulator.kube import ApiServer
+from tests.simulator.kube.manifests import configmap, names, pod
+from tests.simulator.kube.wire import Http, Official
+
+MAPS = "/api/v1/namespaces/default/configmaps"
+
+
+@pytest.fixture
+def maps(server: ApiServer) -> list[str]:
+    """Ten ConfigMaps, labelled by parity."""
+    for index in range(10):
+        server.create(configmap(f"m{index}", labels={"parity": str(index % 2)} if index else {}))
+    return [f"m{index}" for index in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ("parity=1", "13579"),
+        ("parity==0", "2468"),
+        ("parity!=1", "02468"),
+        ("parity", "123456789"),
+        ("!parity", "0"),
+        ("parity in (0,1)", "123456789"),
+        ("parity notin (0)", "013579"),
+        ("parity in (1), parity", "13579"),
+        ("", "0123456789"),
+    ],
+)
+@pytest.mark.usefixtures("maps")
+def test_label_selectors(http: Http, selector: str, expected: str) -> None:
+    """Equality-based and set-based requirements select as in the real server."""
+    reply = http("GET", MAPS, params={"labelSelector": selector}).json()
+    assert names(reply["items"]) == [f"m{digit}" for digit in expected]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [{"labelSelector": "a in b"}, {"fieldSelector": "spec.none=1"}, {"limit": "x"}, {"continue": "?"}],
+)
+def test_bad_parameters_of_a_list_are_refused(http: Http, query: dict[str, str]) -> None:
+    """A selector, limit or token that cannot be read is 400."""
+    reply = http("GET", MAPS, params=query)
+    assert (reply.status_code, reply.json()["reason"]) == (400, "BadRequest")
+
+
+@pytest.mark.usefixtures("nodes")
+def test_field_selectors_of_pods(server: ApiServer, core: Official) -> None:
+    """Pods are selected by node, phase and name."""
+    server.create(pod("a"))
+    server.create(pod("b", nodeSelector={"no": "where"}))
+    server.settle()
+    bound = core.list_pod_for_all_namespaces(field_selector="spec.nodeName!=").items
+    running = core.list_pod_for_all_namespaces(
+        field_selector="status.phase=Running,metadata.namespace=default"
+    ).items
+    assert [entry.metadata.name for entry in bound] == ["a"]
+    assert [entry.metadata.name for entry in running] == ["a"]
+    assert len(core.list_namespaced_pod("default", field_selector="metadata.name=b").items) == 1
+
+
+def test_events_are_selected_by_what_they_are_about(server: ApiServer, http: Http) -> None:
+    """Events are found by involvedObject."""
+    for name in ("a", "b"):
+        involved = {"kind": "Pod", "namespace": "default", "name": name}
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"e-{name}", "namespace": "default"},
+        }
+        server.create({**event, "involvedObject": involved, "type": "Normal", "reason": "Idle"})
+    query = {"fieldSelector": "involvedObject.name=b,involvedObject.kind=Pod"}
+    assert names(http("GET", "/api/v1/events", params=query).json()["items"]) == ["e-b"]
+
+
+def test_a_list_goes_over_all_namespaces(server: ApiServer, http: Http) -> None:
+    """The cluster-wide list has every namespace's objects in key order, and no kind in its items."""
+    server.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a"}})
+    server.create(configmap("z", namespace="a"))
+    server.create(configmap("b"))
+    reply = http("GET", "/api/v1/configmaps").json()
+    assert names(reply["items"]) == ["z", "b"]
+    assert reply["kind"] == "ConfigMapList"
+    assert "kind" not in reply["items"][0]
+
+
+def test_pages_show_one_state(server: ApiServer, http: Http, maps: list[str]) -> None:
+    """What is created, changed or deleted between two pages does not show in the second."""
+    first = http("GET", MAPS, params={"limit": 4}).json()
+    assert first["metadata"]["remainingItemCount"] == 6
+    server.create(configmap("m99"))
+    server.delete("ConfigMap", "default", "m7")
+    second = http("GET", MAPS, params={"limit": 4, "continue": first["metadata"]["continue"]}).json()
+    third = http("GET", MAPS, params={"limit": 4, "continue": second["metadata"]["continue"]}).json()
+    seen = names(first["items"] + second["items"] + third["items"])
+    assert seen == maps
+    assert "continue" not in third["metadata"]
+    versions = {page["metadata"]["resourceVersion"] for page in (first, second, third)}
+    assert len(versions) == 1
+
+
+def test_pages_of_one_namespace_end_with_it(server: ApiServer, http: Http, maps: list[str]) -> None:
+    """The last page of a namespace carries no token although other namespaces follow."""
+    server.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "z"}})
+    server.create(configmap("after", namespace="z"))
+    page = http("GET", MAPS, params={"limit": 10}).json()
+    assert names(page["items"]) == maps
+    assert "continue" not in page["metadata"]
+
+
+@pytest.mark.usefixtures("maps")
+def test_pages_with_a_selector_do_not_count_what_remains(http: Http) -> None:
+    """With a selector the server does not know how many there are, and pages are full all the same."""
+    page = http("GET", MAPS, params={"limit": 3, "labelSelector": "parity=1"}).json()
+    assert names(page["items"]) == ["m1", "m3", "m5"]
+    assert "remainingItemCount" not in page["metadata"]
+    rest = http(
+        "GET", MAPS, params={"labelSelector": "parity=1", "continue": page["metadata"]["continue"]}
+    ).json()
+    assert names(rest["items"]) == ["m7", "m9"]
+
+
+@pytest.mark.usefixtures("maps")
+def test_an_expired_token_is_gone(server: ApiServer, http: Http) -> None:
+    """After compaction the next page is 410 Expired; a new list works."""
+    token = http("GET", MAPS, params={"limit": 4}).json()["metadata"]["continue"]
+    server.expire_history()
+    reply = http("GET", MAPS, params={"limit": 4, "continue": token})
+    assert (reply.status_code, reply.json()["reason"]) == (410, "Expired")
+    assert len(http("GET", MAPS).json()["items"]) == 10
+
+
+def test_a_version_from_the_future_times_out(http: Http) -> None:
+    """A list at a resourceVersion that does not exist yet is 504 Timeout, as the watch cache answers."""
+    reply = http("GET", MAPS, params={"resourceVersion": "999999"})
+    assert (reply.status_code, reply.json()["reason"]) == (504, "Timeout")
+
+
+def test_many_objects_are_listed_in_pages_quickly(server: ApiServer, core: Official) -> None:
+    """Five thousand objects are created and paged through within the test's patience, each exactly once."""
+    for index in range(5000):
+        server.create(configmap(f"n{index:05}"))
+    seen, token = [], None
+    while token != "":
+        page = core.list_namespaced_config_map("default", limit=500, _continue=token)
+        seen += [entry.metadata.name for entry in page.items]
+        token = getattr(page.metadata, "_continue") or ""  # noqa: B009 - the client's name for a public field
+    assert seen == [f"n{index:05}" for index in range(5000)]

@@ -1,0 +1,135 @@
+"""Watches: what is streamed, from where on, and how it ends."""
+
+import json
+import threading
+from typing import Any
+
+import pytest
+import requests
+from kubernetes import watch
+
+from simulator.kube import ApiServer
+from tests.simulator.kube.manifests import configmap
+from tests.simulator.kube.wire import Http, Official
+
+MAPS = "/api/v1/namespaces/default/configmaps"
+
+
+def events(http: Http, **query: str) -> list[tuple[str, dict[str, Any]]]:
+    """All events of a watch that the server ends after a second."""
+    reply = http("GET", MAPS, params={"watch": "true", "timeoutSeconds": "1", **query}, stream=True)
+    return [(entry["type"], entry["object"]) for entry in map(json.loads, reply.iter_lines())]
+
+
+def kinds(stream: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, str]]:
+    """What happened to whom."""
+    return [(kind, obj["metadata"]["name"]) for kind, obj in stream]
+
+
+def version(server: ApiServer, http: Http) -> str:
+    """The resourceVersion of a list, once nothing moves."""
+    server.settle()
+    return str(http("GET", MAPS).json()["metadata"]["resourceVersion"])
+
+
+def test_a_watch_tells_what_happened_since_a_version(server: ApiServer, http: Http) -> None:
+    """Changes after a list's resourceVersion come in order, with whole objects."""
+    since = version(server, http)
+    server.create(configmap("a"))
+    server.patch("ConfigMap", "default", "a", {"data": {"x": "1"}})
+    server.delete("ConfigMap", "default", "a")
+    seen = events(http, resourceVersion=since)
+    assert kinds(seen) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
+    versions = [int(obj["metadata"]["resourceVersion"]) for _, obj in seen]
+    assert versions == sorted(set(versions))
+    assert seen[0][1]["kind"] == "ConfigMap"
+
+
+def test_a_watch_without_a_version_begins_with_what_there_is(server: ApiServer, http: Http) -> None:
+    """Without resourceVersion, present objects come as ADDED."""
+    server.create(configmap("a"))
+    assert kinds(events(http)) == [("ADDED", "a")]
+
+
+def test_leaving_the_selection_is_a_deletion(server: ApiServer, http: Http) -> None:
+    """An object that stops matching comes as DELETED, one that begins to as ADDED; others do not come."""
+    since = version(server, http)
+    server.create(configmap("a", labels={"x": "1"}))
+    server.create(configmap("b"))
+    server.patch("ConfigMap", "default", "a", {"metadata": {"labels": {"x": "2"}}})
+    server.patch("ConfigMap", "default", "b", {"metadata": {"labels": {"x": "1"}}})
+    seen = events(http, resourceVersion=since, labelSelector="x=1")
+    assert kinds(seen) == [("ADDED", "a"), ("DELETED", "a"), ("ADDED", "b")]
+
+
+def test_a_watch_can_be_of_one_object(server: ApiServer, http: Http) -> None:
+    """A field selector on the name narrows a watch to one object."""
+    since = version(server, http)
+    server.create(configmap("a"))
+    server.create(configmap("b"))
+    assert kinds(events(http, resourceVersion=since, fieldSelector="metadata.name=b")) == [("ADDED", "b")]
+
+
+def test_a_version_that_is_too_old_is_an_error_event(server: ApiServer, http: Http) -> None:
+    """After compaction a watch gets one ERROR event with a 410 Status, and ends."""
+    since = version(server, http)
+    server.create(configmap("a"))
+    server.expire_history()
+    [(kind, status)] = events(http, resourceVersion=since)
+    assert (kind, status["code"], status["reason"]) == ("ERROR", 410, "Expired")
+
+
+def test_bookmarks_come_on_request(server: ApiServer, http: Http) -> None:
+    """With allowWatchBookmarks, the watch ends with the version to resume from."""
+    since = version(server, http)
+    server.create(configmap("a"))
+    *_, (kind, obj) = events(http, resourceVersion=since, allowWatchBookmarks="true")
+    assert kind == "BOOKMARK"
+    assert int(obj["metadata"]["resourceVersion"]) > int(since)
+    assert events(http, resourceVersion=obj["metadata"]["resourceVersion"]) == []
+
+
+def test_a_streaming_list_ends_with_a_marked_bookmark(server: ApiServer, http: Http) -> None:
+    """With sendInitialEvents, a bookmark says where what was there ends."""
+    server.create(configmap("a"))
+    seen = events(
+        http, sendInitialEvents="true", resourceVersionMatch="NotOlderThan", allowWatchBookmarks="true"
+    )
+    assert [kind for kind, _ in seen[:2]] == ["ADDED", "BOOKMARK"]
+    assert seen[1][1]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+
+
+def test_the_official_client_watches(server: ApiServer, core: Official) -> None:
+    """An event arrives while the watch is open."""
+    server.settle()
+    since = core.list_namespaced_config_map("default").metadata.resource_version
+    feed = watch.Watch()
+    stream = feed.stream(
+        core.list_namespaced_config_map, "default", resource_version=since, timeout_seconds=10
+    )
+    threading.Timer(0.05, lambda: server.create(configmap("late"))).start()
+    for event in stream:
+        assert (event["type"], event["object"].metadata.name) == ("ADDED", "late")
+        feed.stop()
+
+
+@pytest.mark.parametrize("query", [{"resourceVersion": "x"}])
+def test_a_version_that_is_none_is_refused(http: Http, query: dict[str, str]) -> None:
+    """A watch from an unreadable resourceVersion is 400."""
+    assert http("GET", MAPS, params={"watch": "1", **query}).status_code == 400
+
+
+def test_stopping_the_server_ends_watches_and_threads() -> None:
+    """No connection and no thread outlives the server, even with a watch open."""
+    before = set(threading.enumerate())
+    server = ApiServer()
+    server.start()
+    session = requests.Session()
+    headers = {"Authorization": "Bearer admin-token"}
+    reply = session.get(f"{server.url}{MAPS}?watch=true", headers=headers, stream=True, timeout=10)
+    server.stop()
+    assert set(threading.enumerate()) <= before
+    with pytest.raises(requests.ConnectionError):
+        session.get(server.url, timeout=1)
+    reply.close()
+    session.close()
