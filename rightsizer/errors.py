@@ -17,6 +17,7 @@ once, at the edge that uses the library, and chained.
 """
 
 import dataclasses
+import http
 from collections.abc import Sequence
 
 
@@ -104,6 +105,8 @@ class RequestRefused(ClusterError):  # noqa: N818
         self.reason = reason
         self.detail = detail
         self.causes = causes
+        if code == http.HTTPStatus.UNAUTHORIZED:
+            self.exit_code = ConfigurationError.exit_code
         super().__init__(
             f"{attempted}: {code} {reason or 'error'}: {detail or 'no message from the API server'}"
         )

@@ -132,10 +132,7 @@ class Demo:
             if planned["uid"] == item["uid"]
         )
         with _waiting(f"for its {before} pods to run and to show on their GPUs"):
-            _until(
-                lambda: any(pod.startswith(item["name"]) for _, pod in self._labelled()),
-                "its pods to come back",
-            )
+            _until(lambda: self._running(item["name"]) == before, f"its {before} pods to come back")
 
     def _conclude(self) -> None:
         took = time.monotonic() - self._began

@@ -63,7 +63,7 @@ class Cluster:
 
     def __init__(self, settings: ClusterSettings) -> None:
         self._timeout_s = settings.timeout_s
-        configuration = _configuration(settings)
+        configuration, self._source = _configuration(settings)
         # A write that is silently sent twice could act twice, and a redirect could leave the cluster.
         configuration.retries = urllib3.Retry(0, redirect=False)
         self._client = client.ApiClient(configuration)
@@ -149,7 +149,7 @@ class Cluster:
         except client.ApiException as error:
             reason = " ".join(str(error.reason).split())
             raise ClusterUnreachable(f"{attempted}: {reason}") from error
-        _raise_for(response.status, data, attempted)
+        _raise_for(response.status, data, attempted, source=self._source)
         return data
 
     def _decode(self, data: bytes | msgspec.Raw, kind: type[T], path: str) -> T:
@@ -170,7 +170,7 @@ def _write_query(*, dry_run: bool) -> dict[str, str]:
     return {**query, "dryRun": "All"} if dry_run else query
 
 
-def _raise_for(code: int, data: bytes, attempted: str) -> None:
+def _raise_for(code: int, data: bytes, attempted: str, *, source: str) -> None:
     """Errors as the API server tells them; a Status with a code of its own stands above HTTP's."""
     try:
         status = msgspec.json.decode(data, type=_Status)
@@ -182,14 +182,17 @@ def _raise_for(code: int, data: bytes, attempted: str) -> None:
     causes = tuple(cause.reason for cause in (status.details or _Details()).causes or [])
     detail = status.message or " ".join(data[:300].decode(errors="replace").split())
     if code == http.HTTPStatus.UNAUTHORIZED:
-        detail += "; check the kubeconfig's user, or the service account's token"
+        detail += f"; the credentials of {source} are not accepted"
     raise RequestRefused(
         attempted, code=status.code or code, reason=status.reason, detail=detail, causes=causes
     )
 
 
-def _configuration(settings: ClusterSettings) -> client.Configuration:
-    """As kubectl finds it: the file that is named, then $KUBECONFIG and ~/.kube/config, then the pod's account."""
+def _configuration(settings: ClusterSettings) -> tuple[client.Configuration, str]:
+    """As kubectl finds it: the file that is named, then $KUBECONFIG and ~/.kube/config, then the pod's account.
+
+    Also says in words where it came from.
+    """
     configuration = client.Configuration()
     path = settings.kubeconfig
     if path is not None and not path.is_file():
@@ -209,7 +212,7 @@ def _configuration(settings: ClusterSettings) -> client.Configuration:
     except _UNUSABLE as error:
         words = " ".join(str(error).split()) or type(error).__name__
         raise ConfigurationError(f"{source}: cannot be used: {words}") from error
-    return configuration
+    return configuration, source
 
 
 _UNUSABLE = (

@@ -79,10 +79,8 @@ class Prometheus:
         self._session = requests.Session()
         self._session.headers.update({"User-Agent": "gpu-rightsizer", "Accept": "application/json"})
         self._session.headers.update({name: secret.reveal() for name, secret in settings.headers.items()})
-        if settings.ca_file is not None:
-            if not settings.ca_file.is_file():
-                raise ConfigurationError(f"--prometheus-ca-file {settings.ca_file}: no such file")
-            self._session.verify = str(settings.ca_file)
+        if settings.ca_file is not None and not settings.ca_file.is_file():
+            raise ConfigurationError(f"--prometheus-ca-file {settings.ca_file}: no such file")
 
     def now(self) -> datetime.datetime:
         """Prometheus's own clock: the one that its samples' times are written by."""
@@ -146,12 +144,14 @@ class Prometheus:
             response = self._session.post(
                 f"{self._base}/api/v1/{endpoint}",
                 data={**form, "timeout": f"{round(timeout_s * 1000)}ms"},
-                headers=self._authorization(),
+                auth=self._authorize,
                 timeout=timeout_s,
+                # Said with each request: a session's own setting would yield to REQUESTS_CA_BUNDLE.
+                verify=str(self._settings.ca_file) if self._settings.ca_file else True,
                 allow_redirects=False,
                 stream=True,
             )
-            body = self._body(response, attempted)
+            body = _body(response, attempted, deadline=time.monotonic() + timeout_s)
         except requests.exceptions.SSLError as error:
             raise PrometheusError(
                 f"{attempted}: TLS failed: {_cause(error)}; see --prometheus-ca-file"
@@ -170,15 +170,6 @@ class Prometheus:
             words = f"{attempted}: {_cause(error)}; is the URL right, and reachable from here?"
             raise PrometheusUnreachable(words) from error
         return self._answer(response.status_code, body, attempted)
-
-    def _body(self, response: requests.Response, attempted: str) -> bytes:
-        chunks, size = [], 0
-        for chunk in response.iter_content(1 << 16):
-            size += len(chunk)
-            if size > MAX_BYTES:
-                raise QueryRefused(f"{attempted}: the answer is longer than {MAX_BYTES >> 20} MiB")
-            chunks.append(chunk)
-        return b"".join(chunks)
 
     def _answer(self, status: int, body: bytes, attempted: str) -> _Data:
         if status in _PASSING:
@@ -200,14 +191,28 @@ class Prometheus:
             raise EvidenceIncomplete(f"{attempted}: the answer may be incomplete, so it is not used: {words}")
         return answer.data
 
-    def _authorization(self) -> dict[str, str]:
+    def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """Put the token on a request; where there is none, ~/.netrc is not asked either."""
         path = self._settings.token_file
-        if path is None:
-            return {}
-        try:
-            return {"Authorization": f"Bearer {path.read_text().strip()}"}
-        except OSError as error:
-            raise ConfigurationError(f"--prometheus-token-file {path}: {error.strerror}") from error
+        if path is not None:
+            try:
+                request.headers["Authorization"] = f"Bearer {path.read_text().strip()}"
+            except (OSError, UnicodeDecodeError) as error:
+                reason = getattr(error, "strerror", None) or "is not text"
+                raise ConfigurationError(f"--prometheus-token-file {path}: {reason}") from error
+        return request
+
+
+def _body(response: requests.Response, attempted: str, *, deadline: float) -> bytes:
+    chunks, size = [], 0
+    for chunk in response.iter_content(1 << 16):
+        size += len(chunk)
+        if size > MAX_BYTES:
+            raise QueryRefused(f"{attempted}: the answer is longer than {MAX_BYTES >> 20} MiB")
+        if time.monotonic() > deadline:
+            raise PrometheusUnreachable(f"{attempted}: the answer did not end in time")
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
 def _cause(error: BaseException) -> str:

@@ -169,8 +169,8 @@ def read_approvals(text: str, *, source: str) -> dict[str, Approval]:
         document = yaml.safe_load(text)
         if (document["apiVersion"], document["kind"]) != (API_VERSION, "Plan"):
             raise ConfigurationError(
-                f"plan file {source}: is a {document['kind']} of {document['apiVersion']}, "
-                f"not a Plan of {API_VERSION}"
+                f"plan file {source}: is of kind {document['kind']} ({document['apiVersion']}), "
+                f"not of kind Plan ({API_VERSION})"
             )
         approvals = [
             Approval(item["uid"], item["generation"], item["action"], item["pods"])

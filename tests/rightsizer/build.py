@@ -4,9 +4,8 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from rightsizer.model import Device, ObjectRef, Pod, Usage, Usages, Workload
+from rightsizer.model import Device, Mode, ObjectRef, Pod, Usage, Usages, Workload
 from rightsizer.policy.document import Match, Policy, Rule, Thresholds
-from rightsizer.model import Mode
 
 AT = datetime.datetime(2026, 11, 21, 12, 0, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(hours=24)

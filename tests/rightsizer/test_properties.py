@@ -195,7 +195,7 @@ def test_deciding_twice_gives_the_same(world: tuple[Workload, Usages], rules: Po
     st.integers(0, 10_000) | st.booleans() | st.none(),
     st.text(max_size=2_000),
 )
-def test_undo_restores_what_was(row: Any, before: int | bool | None, words: str) -> None:  # noqa: FBT001
+def test_undo_restores_what_was(row: Any, before: int | bool | None, words: str) -> None:
     """Applying the stop patch and then the undo patch (RFC 7386) gives the object back, field for field."""
     obj: dict[str, Any] = {"metadata": {"name": "w", "resourceVersion": "7"}, "spec": {"paused": False}}
     if before is not None:

@@ -44,7 +44,7 @@ def test_what_no_rule_matches_is_advised_on() -> None:
         pytest.param(Match(everything=True), True, id="everything"),
     ],
 )
-def test_conditions_of_a_match(match: Match, expected: bool) -> None:  # noqa: FBT001
+def test_conditions_of_a_match(match: Match, expected: bool) -> None:
     """All conditions that are given must hold."""
     assert (rule_on(workload(), policy(rule("r", match=match))).rule == "r") is expected
 

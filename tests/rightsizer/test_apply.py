@@ -1,0 +1,355 @@
+"""Acting on the wire: what is sent, what happens when the API server says no, and what undo brings back."""
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from simulator.kube import Fault, LoggedRequest, Rule
+from tests.rightsizer.test_scenarios import DEFAULT_POLICY
+from tests.rightsizer.world import World, created
+
+pytestmark = pytest.mark.prometheus
+
+UNDO = "gpu-rightsizer.io/undo"
+
+
+def _writes(world: World) -> list[LoggedRequest]:
+    """Writes that took effect or tried to, without Events."""
+    return [request for request in world.api.requests.mutating() if not request.path.endswith("/events")]
+
+
+def _apply(world: World, *flags: str) -> Any:
+    return world.run("apply", "--yes", "-o", "json", *flags, policy=DEFAULT_POLICY)
+
+
+def _replicas(world: World, name: str) -> int:
+    replicas: int = created(world.api, "Deployment", world.team, name)["spec"]["replicas"]
+    return replicas
+
+
+def test_a_dry_run_sends_no_mutating_request(world: World) -> None:
+    """A plan works with an account that may only read, and asks for nothing else."""
+    world.api.add_user("reader", "reader")
+    world.api.allow(Rule("reader", verbs=("get", "list")))
+    world.write_kubeconfig("reader")
+    world.add("Deployment", world.team, "idle", {})
+    run = world.run("plan", "-o", "json", policy=DEFAULT_POLICY)
+    assert (run.code, run.items["idle"]["verdict"]) == (0, "act")
+    assert world.api.requests.mutating(include_dry_run=True) == []
+
+
+def test_one_patch_carries_change_record_and_precondition(world: World) -> None:
+    """Each change is one PATCH, tried by the server before; its record says what was, why, and by which rule."""
+    world.add("Deployment", world.team, "idle", {"replicas": 3})
+    version = created(world.api, "Deployment", world.team, "idle")["metadata"]["resourceVersion"]
+    run = _apply(world)
+    tried, real = (one for one in world.api.requests.mutating(include_dry_run=True) if one.method == "PATCH")
+    assert (tried.dry_run, real.dry_run) == (True, False)
+    assert tried.json == real.json
+    body = real.json
+    assert body["metadata"]["resourceVersion"] == version
+    assert body["spec"] == {"replicas": 0}
+    record = json.loads(body["metadata"]["annotations"][UNDO])
+    assert (record["before"], record["after"], record["field"]) == (3, 0, "spec.replicas")
+    assert (record["rule"], record["finding"], record["action"]) == ("scavengers", "parked", "scale-to-zero")
+    assert record["run"] == json.loads(run.out)["metadata"]["run"]
+    assert "fieldManager=gpu-rightsizer" in str(real.query)
+
+
+def test_an_event_tells_the_owner(world: World) -> None:
+    """An Event says for kubectl describe what was done, why, and how to get it back."""
+    world.add("Deployment", world.team, "idle", {})
+    _apply(world)
+    (event,) = (
+        one for one in world.api.list("Event", world.team) if one["source"]["component"] == "gpu-rightsizer"
+    )
+    assert (event["reason"], event["type"]) == ("ScaledToZero", "Normal")
+    assert (
+        event["involvedObject"]["uid"]
+        == created(world.api, "Deployment", world.team, "idle")["metadata"]["uid"]
+    )
+    assert f"Undo: gpu-rightsizer undo {world.team}/Deployment/idle" in event["message"]
+
+
+def test_an_eviction_carries_the_uid_and_comes_after_the_manifest(world: World) -> None:
+    """The pod's manifest is safe before the pod is asked to go, and no other pod of its name can be hit."""
+    world.add("Pod", world.team, "shell", {})
+    uid = created(world.api, "Pod", world.team, "shell")["metadata"]["uid"]
+    _apply(world)
+    saved, eviction = _writes(world)
+    assert saved.path == "/api/v1/namespaces/gpu-rightsizer/secrets"
+    assert eviction.path == f"/api/v1/namespaces/{world.team}/pods/shell/eviction"
+    assert eviction.json["deleteOptions"] == {"preconditions": {"uid": uid}}
+    manifest = json.loads(base64.b64decode(saved.json["data"]["manifest"]))
+    assert manifest["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+    assert not {"nodeName", "priority"} & manifest["spec"].keys()
+
+
+def test_undo_recreates_an_evicted_pod(world: World) -> None:
+    """The pod comes back as it was written, and the saved manifest goes."""
+    world.add("Pod", world.team, "shell", {"gpus": 2, "annotations": {"keep": "me"}})
+    before = created(world.api, "Pod", world.team, "shell")
+    _apply(world)
+    assert world.pods_of(world.team, "shell") == []
+    run = world.run("undo", f"{world.team}/Pod/shell", "--yes", "-o", "json")
+    assert run.items["shell"]["result"] == "done", run.err
+    after = created(world.api, "Pod", world.team, "shell")
+    assert after["spec"]["containers"] == before["spec"]["containers"]
+    assert after["metadata"]["annotations"]["keep"] == "me"
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+    assert world.api.list("Secret", "gpu-rightsizer") == []
+
+
+def test_undo_twice_is_undo_once(world: World) -> None:
+    """What was put back carries no record any more."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    _apply(world)
+    assert world.run("undo", "--all", "--yes", "-o", "json").items["idle"]["result"] == "done"
+    assert _replicas(world, "idle") == 2
+    world.api.requests.clear()
+    again = world.run("undo", "--all", "--yes", "-o", "json")
+    assert (again.code, again.items) == (0, {})
+    assert _writes(world) == []
+
+
+def test_undo_leaves_alone_what_someone_changed_since(world: World) -> None:
+    """A person's own number stands, and is shown; --force overrides it."""
+    world.add("Deployment", world.team, "idle", {"replicas": 3})
+    _apply(world)
+    world.api.patch("Deployment", world.team, "idle", {"spec": {"replicas": 1}})
+    run = world.run("undo", f"{world.team}/Deployment/idle", "--yes", "-o", "json")
+    assert (run.code, run.items["idle"]["result"]) == (1, "changed")
+    assert "spec.replicas is 1 now, not 0 as we left it" in run.items["idle"]["detail"]
+    assert _replicas(world, "idle") == 1
+    forced = world.run("undo", f"{world.team}/Deployment/idle", "--yes", "--force", "-o", "json")
+    assert forced.items["idle"]["result"] == "done"
+    assert _replicas(world, "idle") == 3
+
+
+def test_undo_of_one_run_only(world: World) -> None:
+    """--run chooses what one run changed."""
+    world.add("Deployment", world.team, "first", {})
+    first = json.loads(_apply(world).out)["metadata"]["run"]
+    world.add("Deployment", world.team, "second", {})
+    _apply(world)
+    assert set(world.run("undo", "--run", first, "--yes", "-o", "json").items) == {"first"}
+    assert (_replicas(world, "first"), _replicas(world, "second")) == (1, 0)
+
+
+def test_a_record_that_cannot_be_read_is_reported(world: World) -> None:
+    """Someone's edit of the annotation is named, and nothing is guessed."""
+    world.add("Deployment", world.team, "idle", {})
+    _apply(world)
+    world.api.patch("Deployment", world.team, "idle", {"metadata": {"annotations": {UNDO: "{broken"}}})
+    run = world.run("undo", "--all", "--yes", "-o", "json")
+    assert (run.code, run.items["idle"]["result"]) == (1, "refused")
+    assert "cannot be read" in run.items["idle"]["detail"]
+    assert _replicas(world, "idle") == 0
+
+
+def test_a_saved_plan_is_carried_out_only_as_far_as_it_still_holds(world: World) -> None:
+    """What was changed, or began to work, between plan and apply is left alone."""
+    for name in ("same", "scaled", "gone", "busy", "opted-out"):
+        world.add("Deployment", world.team, name, {"replicas": 2})
+    path = world.directory / "plan.json"
+    assert world.run("plan", "--save", str(path), policy=DEFAULT_POLICY).code == 0
+    world.api.patch("Deployment", world.team, "scaled", {"spec": {"replicas": 3}})
+    world.api.delete("Deployment", world.team, "gone")
+    annotation = {"metadata": {"annotations": {"gpu-rightsizer.io/mode": "off"}}}
+    world.api.patch("Deployment", world.team, "opted-out", annotation)
+    for pod in world.pods_of(world.team, "busy"):
+        world.record(pod, "busy", 1)
+    world.add("Deployment", world.team, "not-in-the-plan", {})
+    run = _apply(world, "--plan", str(path))
+    assert {name: item["result"] for name, item in run.items.items()} == {
+        "same": "done",
+        "scaled": "changed",
+        "busy": "changed",
+        "opted-out": "changed",
+    }
+    assert (_replicas(world, "scaled"), _replicas(world, "busy"), _replicas(world, "not-in-the-plan")) == (
+        3,
+        2,
+        1,
+    )
+
+
+def _scale_up(world: World) -> None:
+    world.api.patch("Deployment", world.team, "idle", {"spec": {"replicas": 5}})
+
+
+def _opt_out(world: World) -> None:
+    world.api.patch(
+        "Deployment", world.team, "idle", {"metadata": {"annotations": {"gpu-rightsizer.io/mode": "off"}}}
+    )
+
+
+def _wake_up(world: World) -> None:
+    for pod in world.pods_of(world.team, "idle"):
+        world.record(pod, "busy", 1)
+
+
+def _guard(world: World) -> None:
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "idle"}}}
+    meta = {"name": "guard", "namespace": world.team}
+    world.api.create(
+        {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta, "spec": spec}
+    )
+    world.api.settle()
+
+
+@pytest.mark.parametrize("change", [_scale_up, _opt_out, _wake_up, _guard])
+def test_the_last_look_sees_what_changed_since_the_plan(
+    world: World, change: Callable[[World], None]
+) -> None:
+    """Between deciding and writing everything is read again; here someone meddles while the first is stopped."""
+    world.add("Deployment", world.team, "first", {"replicas": 4})
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    meddler = _Meddler(world, change)
+    world.api.requests.add = meddler.add  # type: ignore[method-assign]
+    items = _apply(world).items
+    assert meddler.happened
+    assert (items["first"]["result"], items["idle"]["result"]) == ("done", "changed"), items
+    assert _replicas(world, "idle") in {2, 5}
+
+
+class _Meddler:
+    """Someone who changes the second workload the moment the first was patched."""
+
+    def __init__(self, world: World, change: Callable[[World], None]) -> None:
+        self._add, self._world, self._change = world.api.requests.add, world, change
+        self.happened = False
+
+    def add(self, entry: LoggedRequest) -> None:
+        """Log the request, as before, and meddle once."""
+        self._add(entry)
+        if entry.method == "PATCH" and not entry.dry_run and "first" in entry.path and not self.happened:
+            self.happened = True
+            self._change(self._world)
+
+
+REFUSALS = {
+    "conflict": (Fault("deployments/idle", "PATCH", None, status=409), "changed", 0),
+    "forbidden": (Fault("deployments/idle", "PATCH", None, status=403), "refused", 1),
+    "invalid": (Fault("deployments/idle", "PATCH", None, status=422), "refused", 1),
+    "server-error": (Fault("deployments/idle", "PATCH", None, status=500), "refused", 1),
+}
+
+
+@pytest.mark.parametrize(("fault", "result", "code"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_a_refusal_is_one_outcome_and_the_rest_goes_on(
+    world: World, fault: Fault, result: str, code: int
+) -> None:
+    """An error Status is never retried: it becomes an outcome, and the next workload has its turn."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    world.add("Deployment", world.team, "next", {})
+    world.api.inject(fault)
+    run = _apply(world)
+    assert (run.code, run.items["idle"]["result"], run.items["next"]["result"]) == (code, result, "done")
+    assert len([one for one in world.api.requests.all() if one.method == "PATCH" and "idle" in one.path]) == 1
+    assert "Traceback" not in run.err
+
+
+def test_too_many_requests_ends_the_run(world: World) -> None:
+    """A server that asks for quiet gets it: nothing more is sent."""
+    world.add("Deployment", world.team, "a", {"replicas": 2})
+    world.add("Deployment", world.team, "b", {})
+    world.api.inject(Fault("deployments/a", "PATCH", None, status=429, headers={"Retry-After": "1"}))
+    run = _apply(world)
+    assert [(name, item["result"]) for name, item in run.items.items()] == [
+        ("a", "refused"),
+        ("b", "skipped"),
+    ]
+    assert _replicas(world, "b") == 1
+
+
+@pytest.mark.parametrize(("after_effect", "result", "replicas"), [(True, "done", 0), (False, "refused", 2)])
+def test_a_lost_answer_is_read_back_before_anything_else(
+    world: World,
+    after_effect: bool,
+    result: str,
+    replicas: int,
+) -> None:
+    """Where the connection broke after the write, the record on the object tells that it was ours."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    # The dry run goes through; the write itself loses its answer.
+    world.api.inject(Fault("deployments/idle", "PATCH", 1, delay_s=0.01))
+    world.api.inject(Fault("deployments/idle", "PATCH", 1, drop=True, after_effect=after_effect))
+    run = _apply(world)
+    assert run.items["idle"]["result"] == result, run.items
+    assert _replicas(world, "idle") == replicas
+    assert len(_writes(world)) <= 1
+
+
+def test_an_eviction_that_a_budget_blocks_leaves_nothing_behind(world: World) -> None:
+    """429 with a DisruptionBudget is blocked, not failed; the manifest that was saved for it goes again."""
+    world.add("Pod", world.team, "shell", {})
+    status = {
+        "kind": "Status",
+        "status": "Failure",
+        "code": 429,
+        "reason": "TooManyRequests",
+        "message": "Cannot evict pod as it would violate the pod's disruption budget.",
+        "details": {"causes": [{"reason": "DisruptionBudget", "message": "The disruption budget x needs 1"}]},
+    }
+    world.api.inject(Fault("shell/eviction", "POST", 1, delay_s=0.01))
+    world.api.inject(Fault("shell/eviction", "POST", 1, status=429, body=status))
+    run = _apply(world)
+    assert (run.code, run.items["shell"]["result"]) == (0, "blocked")
+    assert world.api.list("Secret", "gpu-rightsizer") == []
+    assert len(world.pods_of(world.team, "shell")) == 1
+
+
+def test_an_event_that_cannot_be_written_does_not_undo_the_change(world: World) -> None:
+    """The change stands and is reported as done; the missing Event is a warning."""
+    world.add("Deployment", world.team, "idle", {})
+    world.api.inject(Fault("/events$", "POST", None, status=403))
+    run = _apply(world)
+    assert (run.code, run.items["idle"]["result"]) == (0, "done")
+
+
+def test_lists_that_expire_while_being_read_are_read_again(world: World) -> None:
+    """A 410 in the middle of paging starts over; half a list is never used."""
+    world.add("Deployment", world.team, "idle", {})
+    gone = {"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"}
+    world.api.inject(Fault("^/api/v1/pods$", "GET", 1, status=410, body=gone))
+    assert world.run("plan", "-o", "json", policy=DEFAULT_POLICY).items["idle"]["verdict"] == "act"
+    world.api.inject(Fault("^/api/v1/pods$", "GET", None, status=410, body=gone))
+    run = world.run("plan", policy=DEFAULT_POLICY)
+    assert (run.code, run.out) == (1, "")
+    assert "the pages expired 3 times" in run.err
+
+
+def test_eviction_without_our_namespace_changes_nothing(world: World) -> None:
+    """Without a place for manifests nothing at all is done, and the command that makes one is named."""
+    world.add("Pod", world.team, "shell", {})
+    world.add("Deployment", world.team, "idle", {})
+    run = _apply(world, "--state-namespace", "nowhere")
+    assert run.code == 2
+    assert "create it with: kubectl create namespace nowhere" in run.err
+    assert _writes(world) == []
+
+
+def test_nothing_to_do_is_said_and_succeeds(world: World) -> None:
+    """An apply without anything to change exits with 0, and plan --detailed-exitcode tells the two apart."""
+    world.add("Deployment", world.team, "busy", {"usage": "busy"})
+    assert world.run("plan", "--detailed-exitcode", policy=DEFAULT_POLICY).code == 0
+    assert re.search(
+        "Applying this plan changes nothing", world.run("apply", "--yes", policy=DEFAULT_POLICY).out
+    )
+    world.add("Deployment", world.team, "idle", {})
+    assert world.run("plan", "--detailed-exitcode", policy=DEFAULT_POLICY).code == 10
+
+
+def test_apply_twice_is_apply_once(world: World) -> None:
+    """What was stopped holds no GPUs any more and is not in the next plan."""
+    world.add("Deployment", world.team, "idle", {})
+    assert _apply(world).items["idle"]["result"] == "done"
+    world.api.settle()
+    world.api.requests.clear()
+    assert _apply(world).items == {}
+    assert _writes(world) == []

@@ -1,0 +1,288 @@
+"""The command line as a person meets it: help, wrong flags, wrong files, interrupts; never a traceback."""
+
+import io
+import json
+import os
+import pathlib
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import jsonschema
+import pytest
+
+from rightsizer.cli import main
+from simulator.kube import Fault, Rule
+from tests.rightsizer.test_scenarios import DEFAULT_POLICY
+from tests.rightsizer.world import World
+
+ROOT = pathlib.Path(__file__).parents[2]
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize("command", ["", "plan", "apply", "undo", "policy", "policy check"])
+def test_help_fits_80_columns_and_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every --help exits with 0, fits, and says what the command is for."""
+    with pytest.raises(SystemExit) as caught:
+        main([*command.split(), "--help"])
+    out = capsys.readouterr().out
+    assert caught.value.code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert "usage: gpu-rightsizer" in out
+    assert len(out.splitlines()) >= 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param([], "the following arguments are required: COMMAND", id="no-command"),
+        pytest.param(["pln"], "invalid choice: 'pln'", id="unknown-command"),
+        pytest.param(["plan", "--polcy", "x"], "unrecognized arguments: --polcy", id="unknown-flag"),
+        pytest.param(["plan", "--pol", "x"], "unrecognized arguments: --pol", id="abbreviated-flag"),
+        pytest.param(["plan", "-o", "xml"], "invalid choice: 'xml'", id="unknown-format"),
+    ],
+)
+def test_a_wrong_command_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Usage errors exit with 2 and name the word."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
+    "no-prometheus": (["plan"], "which Prometheus? give --prometheus-url"),
+    "url-without-scheme": (["plan", "--prometheus-url", "prometheus:9090"], "is not a URL such as http://"),
+    "url-of-a-file": (["plan", "--prometheus-url", "file:///etc/passwd"], "is not a URL such as http://"),
+    "url-with-password": (["plan", "--prometheus-url", "http://u:p4ssw0rd@h"], "holds a password"),
+    "header-without-colon": (
+        ["plan", "--prometheus-url", NOWHERE, "--prometheus-header", "X-Scope-OrgID"],
+        "--prometheus-header: write a name and a value",
+    ),
+    "header-injection": (
+        ["plan", "--prometheus-url", NOWHERE, "--prometheus-header", "A: b\r\nC: d"],
+        "--prometheus-header: write a name and a value",
+    ),
+    "timeout-without-unit": (
+        ["plan", "--prometheus-url", NOWHERE, "--prometheus-timeout", "30"],
+        "--prometheus-timeout: '30' is not a duration",
+    ),
+    "no-policy-file": (
+        ["plan", "--prometheus-url", NOWHERE, "--policy", "nowhere.yaml"],
+        "policy file nowhere.yaml",
+    ),
+    "policy-is-a-folder": (
+        ["plan", "--prometheus-url", NOWHERE, "--policy", "."],
+        "cannot be read: Is a directory",
+    ),
+    "no-kubeconfig": (
+        ["plan", "--prometheus-url", NOWHERE, "--kubeconfig", "nowhere"],
+        "--kubeconfig nowhere: no such file",
+    ),
+    "kubeconfig-not-yaml": (
+        ["plan", "--prometheus-url", NOWHERE, "--kubeconfig", "junk"],
+        "--kubeconfig junk: cannot be used",
+    ),
+    "no-such-context": (
+        ["plan", "--prometheus-url", NOWHERE, "--kubeconfig", "empty-kubeconfig", "--context", "prod"],
+        "--kubeconfig empty-kubeconfig: cannot be used",
+    ),
+    "no-plan-file": (["apply", "--yes", "--plan", "nowhere.json"], "--plan nowhere.json: cannot be read"),
+    "plan-file-is-no-plan": (
+        ["apply", "--yes", "--plan", "junk"],
+        "plan file junk: cannot be read: it is not a plan",
+    ),
+    "plan-file-is-an-outcome": (["apply", "--yes", "--plan", "outcome.json"], "is of kind Outcome"),
+    "nobody-to-ask": (["apply", "--prometheus-url", NOWHERE], "for scripts: --yes"),
+    "undo-of-two-things": (["undo", "--all", "--run", "x", "--yes"], "one of them"),
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), BEFORE_ANYTHING_IS_ASKED.values(), ids=BEFORE_ANYTHING_IS_ASKED.keys()
+)
+def test_configuration_errors_exit_with_2(
+    arguments: list[str],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One clear message, exit code 2, and nothing was asked of anybody."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    (tmp_path / "junk").write_text("\x00{[")
+    (tmp_path / "empty-kubeconfig").write_text("apiVersion: v1\nkind: Config\n")
+    (tmp_path / "outcome.json").write_text('{"apiVersion": "gpu-rightsizer.io/v1alpha1", "kind": "Outcome"}')
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.err.startswith("gpu-rightsizer: ")
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    assert "p4ssw0rd" not in captured.err
+
+
+@pytest.mark.prometheus
+def test_an_unreachable_prometheus(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1, and the URL and the reason are named."""
+    flags = ["--prometheus-url", NOWHERE, "--kubeconfig", str(world.directory / "kubeconfig")]
+    assert main(["plan", *flags]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"gpu-rightsizer: querying Prometheus at {NOWHERE}: Connection refused")
+
+
+@pytest.mark.prometheus
+def test_a_policy_about_a_class_that_does_not_exist(world: World) -> None:
+    """Told with file, line and the nearest name, by plan, apply and policy check alike; nothing is written."""
+    policy = DEFAULT_POLICY.replace("[high-priority]", "[hi-priority]")
+    world.add("Deployment", world.team, "idle", {})
+    for arguments in (["plan"], ["apply", "--yes"]):
+        run = world.run(*arguments, policy=policy)
+        assert run.code == 2
+        assert "the cluster has no PriorityClass hi-priority; did you mean high-priority?" in run.err
+        assert f"policy {world.directory / 'policy.yaml'} cannot be used, a problem:\n  line " in run.err
+    check = world.run("policy", "check", str(world.directory / "policy.yaml"))
+    assert (check.code, "did you mean high-priority?" in check.err) == (2, True)
+    assert world.run("policy", "check", "--offline", str(world.directory / "policy.yaml")).code == 0
+    assert world.api.requests.mutating(include_dry_run=True) == []
+
+
+@pytest.mark.prometheus
+def test_a_kubeconfig_that_does_not_authenticate(world: World) -> None:
+    """401 is a matter of configuration: the file is named, and its token is not shown."""
+    path = world.write_kubeconfig("wrong-secret-token")
+    run = world.run("plan")
+    assert run.code == 2
+    assert f"the credentials of --kubeconfig {path} are not accepted" in run.err
+    assert "wrong-secret-token" not in run.err
+
+
+@pytest.mark.prometheus
+def test_an_account_that_may_not_read(world: World) -> None:
+    """403 names what may not be read, and there is no plan from half of the cluster."""
+    world.api.add_user("t", "poor")
+    world.api.allow(Rule("poor", verbs=("get", "list"), resources=("pods", "nodes", "namespaces")))
+    world.write_kubeconfig("t")
+    run = world.run("plan")
+    assert (run.code, run.out) == (1, "")
+    assert "403 Forbidden" in run.err
+    assert 'User "poor" cannot list resource' in run.err
+
+
+@pytest.mark.prometheus
+def test_an_api_server_that_is_not_there(world: World) -> None:
+    """Exit code 1 with the address and the reason."""
+    world.api.inject(Fault(drop=True, times=None))
+    run = world.run("plan")
+    assert run.code == 1
+    assert world.api.url in run.err
+
+
+@pytest.mark.prometheus
+def test_a_prometheus_without_gpu_series(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said that there are none, and what to look at."""
+    world.add("Deployment", world.team, "idle", {"usage": "absent"})
+    monkeypatch.setattr("tests.rightsizer.world.DAY_S", 0)
+    from simulator.prometheus import Prometheus  # noqa: PLC0415 - only here
+
+    with Prometheus(world.directory / "empty") as empty:
+        world.prometheus = empty
+        run = world.run("plan")
+    assert (run.code, run.out) == (1, "")
+    assert "Prometheus holds no GPU series (DCGM_FI_DEV_GPU_UTIL and its like) in the last" in run.err
+
+
+@pytest.mark.prometheus
+def test_the_plan_document_follows_its_schema(world: World) -> None:
+    """The published schema fits what is printed, as JSON and as YAML."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    world.add("Job", world.team, "young", {"age_h": 1})
+    schema = json.loads((ROOT / "docs/plan.schema.json").read_text())
+    document = json.loads(world.run("plan", "-o", "json", policy=DEFAULT_POLICY).out)
+    jsonschema.Draft202012Validator(schema).validate(document)
+    item = next(item for item in document["items"] if item["name"] == "idle")
+    for field in (
+        "namespace",
+        "kind",
+        "name",
+        "priorityClass",
+        "gpus",
+        "verdict",
+        "finding",
+        "rule",
+        "action",
+    ):
+        assert item[field]
+    assert document["totals"]["gpus"] == 3
+    as_yaml = world.run("plan", "-o", "yaml", policy=DEFAULT_POLICY).out
+    assert as_yaml.startswith("apiVersion: gpu-rightsizer.io/v1alpha1\nkind: Plan\n")
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize(("answer", "replicas"), [("y\n", 0), ("n\n", 1), ("\n", 1)])
+def test_apply_asks_on_a_terminal(world: World, answer: str, replicas: int) -> None:
+    """Only yes is yes; the plan was shown before the question."""
+    world.add("Deployment", world.team, "idle", {})
+    (world.directory / "policy.yaml").write_text(DEFAULT_POLICY)
+    output = _on_a_terminal(world, ["apply"], lambda: answer)
+    assert "Stop 1 workload, freeing 1 GPU? [y/N]" in output
+    assert output.index("VERDICT") < output.index("[y/N]")
+    deployment = world.api.get("Deployment", world.team, "idle")
+    assert deployment is not None
+    assert deployment["spec"]["replicas"] == replicas
+
+
+def _on_a_terminal(world: World, arguments: list[str], answer: Callable[[], str]) -> str:
+    """Run a command with a terminal for standard input, and answer its question."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "rightsizer", *arguments, "--color", "never"]
+    command += ["--kubeconfig", str(world.directory / "kubeconfig"), "--prometheus-url", world.prometheus.url]
+    command += ["--policy", str(world.directory / "policy.yaml")]
+    run = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    os.close(theirs)
+    os.write(ours, answer().encode())
+    output, _ = run.communicate(timeout=60)
+    os.close(ours)
+    return output
+
+
+@pytest.mark.prometheus
+def test_interrupt_stops_between_two_changes(world: World) -> None:
+    """Ctrl-C while one workload is being changed: that one is finished and told, the next is not begun."""
+    for name in ("a", "b", "c"):
+        world.add("Deployment", world.team, name, {"replicas": 2})
+    (world.directory / "policy.yaml").write_text(DEFAULT_POLICY)
+    # The dry run of the first takes long enough for a person to press Ctrl-C.
+    world.api.inject(Fault("deployments/a", "PATCH", 1, delay_s=2.0))
+    command = [sys.executable, "-m", "rightsizer", "apply", "--yes", "-o", "json"]
+    command += ["--kubeconfig", str(world.directory / "kubeconfig"), "--prometheus-url", world.prometheus.url]
+    run = subprocess.Popen(
+        [*command, "--policy", str(world.directory / "policy.yaml")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    deadline = time.monotonic() + 60
+    # The last look at a reads its namespace; the PATCH that is held up comes right after.
+    while not any(f"{world.team}/replicasets" in one.path for one in world.api.requests.all()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(0.5)
+    run.send_signal(signal.SIGINT)
+    out, err = run.communicate(timeout=60)
+    assert [(item["name"], item["result"]) for item in json.loads(out)["items"]] == [("a", "done")], err
+    assert "stopping after the change in flight" in err
+    left = {name: world.api.get("Deployment", world.team, name) for name in "abc"}
+    assert [item and item["spec"]["replicas"] for item in left.values()] == [0, 2, 2]
+
+
+def test_output_into_a_closed_pipe_is_quiet(tmp_path: pathlib.Path) -> None:
+    """Help into head ends without a complaint."""
+    command = f"{sys.executable} -m rightsizer --help | head -c 1; exit ${{PIPESTATUS[0]}}"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (run.returncode, run.stderr) == (0, ""), tmp_path

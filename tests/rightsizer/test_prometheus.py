@@ -1,0 +1,281 @@
+"""The Prometheus edge: an answer is whole, or it is an error that says what to do."""
+
+import contextlib
+import dataclasses
+import datetime
+import http.server
+import json
+import pathlib
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from rightsizer.config import PrometheusSettings, Secret
+from rightsizer.errors import ConfigurationError, PrometheusError
+from rightsizer.observe.prometheus import Prometheus
+
+AT = datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC)
+GOOD = json.dumps(
+    {
+        "status": "success",
+        "data": {"resultType": "vector", "result": [{"metric": {"a": "b"}, "value": [0, "1.5"]}]},
+    }
+)
+SCALAR = '{"status":"success","data":{"resultType":"scalar","result":[0,"1"]}}'
+
+
+@dataclasses.dataclass(slots=True)
+class Answer:
+    """What the next requests get."""
+
+    status: int = 200
+    body: str = GOOD
+    headers: dict[str, str] = dataclasses.field(default_factory=dict)
+    times: int = 99
+
+
+class Fake(http.server.ThreadingHTTPServer):
+    """An HTTP server that answers as told, and remembers what it was asked."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
+        self.asked: list[dict[str, str]] = []
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: Fake
+
+    def do_POST(self) -> None:
+        """Answer with the first answer that is left."""
+        length = int(self.headers["Content-Length"])
+        self.server.asked.append({**self.headers, "form": self.rfile.read(length).decode()})
+        answer = self.server.answers[0]
+        answer.times -= 1
+        if answer.times == 0:
+            self.server.answers.pop(0)
+        body = answer.body.encode()
+        self.send_response(answer.status)
+        for name, value in {"Content-Length": str(len(body)), **answer.headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Say nothing."""
+
+
+@pytest.fixture
+def fake() -> Iterator[Fake]:
+    """A server that speaks HTTP, and whatever a test tells it to."""
+    with Fake() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def _ask(url: str, **settings: object) -> list[tuple[dict[str, str], float]]:
+    given = PrometheusSettings(url, timeout_s=2.0)
+    prometheus = Prometheus(dataclasses.replace(given, **settings))  # type: ignore[arg-type]
+    return [(dict(sample.labels), sample.value) for sample in prometheus.query("x", AT)]
+
+
+REFUSED = {
+    "bad-query": (
+        Answer(400, '{"status":"error","errorType":"bad_data","error":"parse error"}'),
+        "HTTP 400: bad_data: parse error",
+    ),
+    "too-many-samples": (
+        Answer(
+            422,
+            '{"status":"error","errorType":"execution","error":"query processing would load too many samples"}',
+        ),
+        "too many samples",
+    ),
+    "warnings": (
+        Answer(body=GOOD[:-1] + ', "warnings": ["store gone"]}'),
+        "may be incomplete, so it is not used: store gone",
+    ),
+    "partial": (Answer(body=GOOD[:-1] + ', "isPartial": true}'), "may be incomplete"),
+    "not-allowed": (Answer(401, "nope"), "HTTP 401: not allowed; see --prometheus-token-file"),
+    "forbidden": (Answer(403, "nope"), "HTTP 403: not allowed"),
+    "no-prometheus": (
+        Answer(200, "<html>Grafana</html>"),
+        "no Prometheus answers there: <html>Grafana</html>",
+    ),
+    "not-found": (Answer(404, "404 page not found"), "HTTP 404, but no Prometheus answers there"),
+    "redirect": (Answer(302, "", {"Location": "http://169.254.169.254/"}), "HTTP 302"),
+    "empty": (Answer(200, ""), "no Prometheus answers there"),
+    "a-scalar": (
+        Answer(body='{"status":"success","data":{"resultType":"scalar","result":[0,"1"]}}'),
+        "a scalar came for a vector",
+    ),
+    "wrong-shape": (
+        Answer(body='{"status":"success","data":{"resultType":"vector","result":[{"value":"x"}]}}'),
+        "cannot be read",
+    ),
+    "overloaded": (Answer(503, "shed"), "HTTP 503: shed"),
+    "rate-limited": (Answer(429, "slow down"), "HTTP 429: slow down"),
+}
+
+
+@pytest.mark.parametrize(("answer", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_whatever_is_not_a_whole_answer_is_an_error(fake: Fake, answer: Answer, words: str) -> None:
+    """Nothing but a complete success becomes data."""
+    fake.answers.append(dataclasses.replace(answer))
+    with pytest.raises(PrometheusError) as caught:
+        _ask(fake.url)
+    assert words in str(caught.value)
+    assert fake.url in str(caught.value)
+
+
+def test_a_whole_answer(fake: Fake) -> None:
+    """Labels and value arrive; the server was told the deadline and the instant."""
+    fake.answers.append(Answer())
+    assert _ask(fake.url + "/prometheus/") == [({"a": "b"}, 1.5)]
+    assert "time=1795219200.000" in fake.asked[0]["form"]
+    assert "timeout=" in fake.asked[0]["form"]
+
+
+def test_a_passing_refusal_is_asked_again(fake: Fake) -> None:
+    """Two 503s are survived."""
+    fake.answers += [Answer(503, "shed", times=2), Answer()]
+    assert _ask(fake.url, timeout_s=10.0) == [({"a": "b"}, 1.5)]
+    assert len(fake.asked) == 3
+
+
+@pytest.mark.parametrize("status", [400, 401, 403])
+def test_a_lasting_refusal_is_not_asked_again(fake: Fake, status: int) -> None:
+    """What another try cannot mend is tried once."""
+    fake.answers.append(Answer(status, "{}"))
+    with pytest.raises(PrometheusError):
+        _ask(fake.url)
+    assert len(fake.asked) == 1
+
+
+def test_headers_and_token_are_sent_and_never_shown(fake: Fake, tmp_path: pathlib.Path) -> None:
+    """The token is read for each request, since projected tokens rotate; neither shows in an error."""
+    token = tmp_path / "token"
+    token.write_text("first-token\n")
+    settings = PrometheusSettings(fake.url, token_file=token, headers={"X-Scope-OrgID": Secret("team-a")})
+    prometheus = Prometheus(settings)
+    fake.answers += [Answer(times=1), Answer(401, "x")]
+    prometheus.query("x", AT)
+    token.write_text("second-token")
+    with pytest.raises(PrometheusError) as caught:
+        prometheus.query("x", AT)
+    assert [one["Authorization"] for one in fake.asked] == ["Bearer first-token", "Bearer second-token"]
+    assert fake.asked[0]["X-Scope-OrgID"] == "team-a"
+    for hidden in ("first-token", "second-token", "team-a"):
+        assert hidden not in str(caught.value) + repr(settings)
+
+
+def test_a_token_file_that_is_missing(fake: Fake, tmp_path: pathlib.Path) -> None:
+    """The flag and the path are named."""
+    with pytest.raises(ConfigurationError, match=r"--prometheus-token-file .*gone: No such file"):
+        _ask(fake.url, token_file=tmp_path / "gone")
+
+
+def test_nobody_listens() -> None:
+    """The reason is the operating system's, without a stack of wrappers."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(PrometheusError) as caught:
+            _ask(url)
+    assert str(caught.value) == (
+        f"querying Prometheus at {url}: Connection refused; is the URL right, and reachable from here?"
+    )
+
+
+def test_a_name_that_does_not_resolve() -> None:
+    """It is said that the name is the problem."""
+    with pytest.raises(PrometheusError, match=r"not known|resolution"):
+        _ask("http://prometheus.invalid:9090")
+
+
+def test_an_answer_that_never_comes() -> None:
+    """The deadline ends it, whatever drips in."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(PrometheusError, match="no answer within"),
+    ):
+        _ask(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.3)
+
+
+def test_an_answer_without_end(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body beyond the limit is dropped, not collected."""
+    monkeypatch.setattr("rightsizer.observe.prometheus.MAX_BYTES", 1000)
+    fake.answers.append(Answer(body=" " * 5000))
+    with pytest.raises(PrometheusError, match="longer than"):
+        _ask(fake.url)
+
+
+@pytest.fixture
+def tls(tmp_path: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
+    """A TLS server with a certificate of its own, and that certificate's file."""
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=x -addext subjectAltName=IP:127.0.0.1"
+    )
+    subprocess.run([*command.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with Fake() as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.answers.append(Answer())
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server.url.replace("http:", "https:"), certificate
+        server.shutdown()
+        thread.join()
+
+
+def test_a_certificate_of_ones_own(tls: tuple[str, pathlib.Path]) -> None:
+    """It is refused without --prometheus-ca-file, which the message names, and accepted with it."""
+    url, certificate = tls
+    with pytest.raises(PrometheusError, match=r"TLS failed: .*see --prometheus-ca-file"):
+        _ask(url)
+    assert _ask(url, ca_file=certificate) == [({"a": "b"}, 1.5)]
+
+
+def test_a_ca_file_that_is_missing(tmp_path: pathlib.Path) -> None:
+    """The flag and the path are named before anything is asked."""
+    with pytest.raises(ConfigurationError, match=r"--prometheus-ca-file .*gone"):
+        _ask("https://127.0.0.1:1", ca_file=tmp_path / "gone")
+
+
+@pytest.mark.parametrize("pause_s", [0.05, 10.0], ids=["drips", "falls-silent"])
+def test_a_body_that_never_ends(pause_s: float) -> None:
+    """A server that announces a body and sends a byte now and then does not hold us beyond the deadline."""
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.05)
+
+        def serve() -> None:
+            taken: list[socket.socket] = []
+            while not ended.is_set():
+                with contextlib.suppress(TimeoutError):
+                    taken.append(server.accept()[0])
+                    taken[-1].sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+                for connection in taken if pause_s < 1 else []:
+                    with contextlib.suppress(OSError):
+                        connection.sendall(b" " * 70_000)
+            for connection in taken:
+                connection.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(PrometheusError):
+            _ask(f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=0.4)
+        ended.set()
+        thread.join()
