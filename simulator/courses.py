@@ -27,6 +27,7 @@ LONGTAIL_GAP_MIN = Quantiles({0.5: 6, 0.75: 26, 0.9: 180, 0.95: 910, 0.99: 2950}
 
 OFFICE_HOURS = (9.0, 19.0)
 NIGHT_WORK = 0.15
+"""In how many of its nights a notebook is worked at."""
 ABANDONED_NOTEBOOKS = 0.4
 NEVER_USED = 0.5
 SPINNING_ZOMBIES = 0.25
@@ -146,28 +147,32 @@ def _train_stall(draw: random.Random, start_s: float, held: float) -> _Phases:  
 
 def _notebook(draw: random.Random, start_s: float, held: float) -> _Phases:
     gap = Phase("gap", memory=held)
-    t_s = start_s
-    duration_s, phase = 2 * MINUTE_S, Phase("start-up", memory=0.0)
+    night_owl = functools.cache(lambda _night: draw.random() < NIGHT_WORK)
+    yield 2 * MINUTE_S, Phase("start-up")
+    t_s = start_s + 2 * MINUTE_S
     while True:
-        yield duration_s, phase
-        t_s += duration_s
+        # Few levels, as each is a table of its own in physics.py.
+        mean = draw.choice((20.0, 35.0, 50.0, 65.0, 80.0))
+        burst_s = NOTEBOOK_BURST_MIN.draw(draw) * MINUTE_S
+        yield burst_s, Phase("burst", utilization=mean, spread=15.0, memory=held)
         pause_s = NOTEBOOK_GAP_MIN.draw(draw) * MINUTE_S
-        pause_s += _closed_s(draw, t_s + pause_s)
-        if phase.is_working and pause_s > 0:
-            yield pause_s, gap
-            t_s += pause_s
-        mean = draw.choice((20.0, 35.0, 50.0, 65.0, 80.0))  # few, as each is a table of its own in physics.py
-        duration_s = NOTEBOOK_BURST_MIN.draw(draw) * MINUTE_S
-        phase = Phase("burst", utilization=mean, spread=15.0, memory=held)
+        resumes_s = t_s + burst_s + pause_s
+        if (closed_s := _closed_s(resumes_s)) and not night_owl(_night(resumes_s)):
+            pause_s += closed_s + draw.uniform(0, HOUR_S)
+        yield pause_s, gap
+        t_s += burst_s + pause_s
 
 
-def _closed_s(draw: random.Random, t_s: float) -> float:
-    """How long until somebody sits at the notebook again: 0 in office hours and in the odd night."""
+def _closed_s(t_s: float) -> float:
+    """How long until office hours begin; 0 within them."""
     opens, closes = OFFICE_HOURS
     hour = t_s % DAY_S / HOUR_S
-    if opens <= hour < closes or draw.random() < NIGHT_WORK:
-        return 0.0
-    return (opens - hour) % 24 * HOUR_S + draw.uniform(0, HOUR_S)
+    return 0.0 if opens <= hour < closes else (opens - hour) % 24 * HOUR_S
+
+
+def _night(t_s: float) -> int:
+    """The number of the night that `t_s` lies in, from opening to opening."""
+    return math.floor((t_s - OFFICE_HOURS[0] * HOUR_S) / DAY_S)
 
 
 def busy_share(t_s: float) -> float:

@@ -1,4 +1,4 @@
-"""A small client of the Kubernetes API for the simulator's own nodes: get, list, create, patch, watch, over HTTP(S).
+"""A small client of the Kubernetes API for the simulator's own nodes: get, list, create, watch, over HTTP(S).
 
 Speaks to the simulated API server and to a real control plane alike. Knows no kinds: callers name paths.
 """
@@ -10,6 +10,7 @@ import http.client
 import json
 import socket
 import ssl
+import tempfile
 import threading
 import urllib.parse
 from collections.abc import Iterator, Mapping
@@ -60,7 +61,7 @@ class Endpoint:
         context = named["context"][config["current-context"]]
         cluster, user = named["cluster"][context["cluster"]], named["user"].get(context.get("user"), {})
         tls = _tls(cluster, user, path.parent) if cluster["server"].startswith("https:") else None
-        return cls(url=cluster["server"], token=user.get("token"), tls=tls)
+        return cls(url=cluster["server"], token=_token(user, path.parent), tls=tls)
 
 
 class KubeClient:
@@ -77,14 +78,6 @@ class KubeClient:
         """Create an object in the collection `path`; raises ApiError and OSError."""
         return self._request("POST", path, body=body)
 
-    def patch(self, path: str, body: Object) -> Object:
-        """Merge `body` into the object at `path`; raises ApiError and OSError."""
-        return self._request("PATCH", path, body=body, content_type="application/merge-patch+json")
-
-    def delete(self, path: str) -> Object:
-        """Delete the object at `path`; raises ApiError and OSError."""
-        return self._request("DELETE", path)
-
     def watch(self, path: str, *, resource_version: str, **query: str) -> "Watch":
         """What happens in the collection `path` after `resource_version`; raises ApiError and OSError."""
         query |= {"watch": "true", "resourceVersion": resource_version, "timeoutSeconds": str(WATCH_S)}
@@ -96,11 +89,9 @@ class KubeClient:
             connection.close()
             raise
 
-    def _request(
-        self, method: str, path: str, *, body: Object | None = None, content_type: str = "application/json"
-    ) -> Object:
+    def _request(self, method: str, path: str, *, body: Object | None = None) -> Object:
         with contextlib.closing(self._connect(TIMEOUT_S)) as connection:
-            headers = self._headers() | ({"Content-Type": content_type} if body is not None else {})
+            headers = self._headers() | ({"Content-Type": "application/json"} if body is not None else {})
             connection.request(method, path, body=None if body is None else json.dumps(body), headers=headers)
             answer = _checked(connection.getresponse(), f"{method} {path}")
             return json.loads(answer.read())  # type: ignore[no-any-return]
@@ -167,9 +158,22 @@ def _tls(cluster: Object, user: Object, directory: Path) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=authority.decode() if authority else None)
     if cluster.get("insecure-skip-tls-verify"):
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    if "client-certificate" in user:
-        context.load_cert_chain(directory / user["client-certificate"], directory / user["client-key"])
+    certificate = _material(user, "client-certificate", directory)
+    key = _material(user, "client-key", directory)
+    if certificate and key:
+        # ssl reads a certificate chain from a file only.
+        with tempfile.NamedTemporaryFile() as chain:
+            chain.write(certificate + b"\n" + key)
+            chain.flush()
+            context.load_cert_chain(chain.name)
     return context
+
+
+def _token(user: Object, directory: Path) -> str | None:
+    if "tokenFile" in user:
+        return (directory / str(user["tokenFile"])).read_text().strip()
+    token: str | None = user.get("token")
+    return token
 
 
 def _material(section: Object, key: str, directory: Path) -> bytes | None:

@@ -9,6 +9,7 @@ import dataclasses
 import datetime
 import http.client
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -199,7 +200,7 @@ class NodeAgent:
                 return
             held = held or self._allocate(pod)
             if held is not None and held.start_s is None and status.get("phase") == "Running":
-                held = self._begin(held, _seconds(status.get("startTime")) or self._clock())
+                held = self._begin(held, _seconds(status.get("startTime")) or math.floor(self._clock()))
             if held is not None:
                 self._holdings[key] = held
 

@@ -162,11 +162,6 @@ class Server:
         """Where it serves."""
         return f"http://{self.address}"
 
-    @property
-    def pid(self) -> int | None:
-        """Its process id, while it is started."""
-        return self._child.pid if self._child else None
-
     def launch(self) -> None:
         """Start it on a free port, without waiting."""
         self.port = free_port()

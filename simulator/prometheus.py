@@ -76,11 +76,6 @@ class Prometheus:
         )
 
     @property
-    def pid(self) -> int | None:
-        """Its process id, while it is started."""
-        return self._server.pid
-
-    @property
     def url(self) -> str:
         """Where its HTTP API is."""
         return self._server.url

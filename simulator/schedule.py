@@ -47,7 +47,8 @@ class Schedule:
 
     Args:
         start_s: When the first phase begins, in Unix seconds.
-        phases: Durations in seconds and phases; drawn as far as anybody asks, the last one lasts for ever.
+        phases: Durations in seconds and phases; drawn as far as anybody asks, the last one lasts for ever. Durations
+            are rounded to whole seconds, the resolution of what sensors show.
     """
 
     def __init__(self, start_s: float, phases: Iterator[tuple[float, Phase]]) -> None:
@@ -80,4 +81,4 @@ class Schedule:
                 if duration_s > 0:
                     self._starts.append(self._end_s)
                     self._drawn.append(phase)
-                    self._end_s += duration_s
+                    self._end_s += duration_s if math.isinf(duration_s) else max(1, round(duration_s))

@@ -137,12 +137,12 @@ def test_two_in_five_notebooks_are_abandoned() -> None:
 
 def test_serving_follows_the_hours() -> None:
     """inference_diurnal: busy 1 % of the quietest hour and 76 % of the busiest, half of that at weekends."""
-    actors = _many(Archetype.INFERENCE_DIURNAL, 300)
+    actors = _many(Archetype.INFERENCE_DIURNAL, 150)
     for day, factor in ((1, 1.0), (5, 0.5)):
         for hour in (4, 10, 16):
             middle = MONDAY_S + day * DAY_S + hour * HOUR_S
             share = statistics.mean(truth(one, middle - 1800, middle + 1800).busy_s / 3600 for one in actors)
-            assert share == pytest.approx(busy_share(middle), abs=0.05), (day, hour)
+            assert share == pytest.approx(busy_share(middle), abs=0.07), (day, hour)
             assert busy_share(middle) == pytest.approx({4: 0.01, 10: 0.28, 16: 0.76}[hour] * factor, abs=0.02)
     assert statistics.mean(_utilizations(actors[0], 8000)) == pytest.approx(22, abs=1)
 
@@ -165,8 +165,8 @@ def test_rarely_asked_models_wait_for_hours() -> None:
         [
             (end - start) / 60
             for one in actors
-            for start, end, what in schedule(one).between(MONDAY_S, MONDAY_S + 60 * DAY_S)
-            if what.name == "waiting" and start < MONDAY_S + 20 * DAY_S
+            for start, end, what in schedule(one).between(MONDAY_S, MONDAY_S + 30 * DAY_S)
+            if what.name == "waiting" and start < MONDAY_S + 10 * DAY_S
         ],
         n=20,
     )

@@ -6,6 +6,7 @@ import datetime
 import functools
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -139,16 +140,18 @@ def test_pods_are_as_old_as_the_spec_says(tmp_path: Path) -> None:
         assert cluster.api.requests.mutating() == []
 
 
-def test_two_clusters_of_one_spec_behave_alike(tmp_path: Path) -> None:
-    """Whatever names the pods get, the same workload's devices do the same in another run."""
-    shown = []
-    for run in ("a", "b"):
-        with Cluster(SMALL, tmp_path / run, exporters=False) as cluster:
-            holdings = [held for agent in cluster.agents.values() for held in agent.holdings()]
-            shown.append(sorted((held.spec.name, len(held.devices)) for held in holdings))
-            board = {spec.name for spec in (held.spec for held in holdings)}
-            assert board == {spec.name for spec in SMALL.workloads}
-    assert shown[0] == shown[1]
+def test_which_replicas_work_does_not_depend_on_where_they_run(tmp_path: Path) -> None:
+    """Pods are numbered by age and name: of four replicas with two busy ones, the first two work."""
+    spec = WorkloadSpec(Kind.STATEFUL_SET, "ml", "app", Archetype.TRAIN_STEADY, replicas=4, busy_replicas=2)
+    nodes = tuple(NodeSpec(f"n{number}", (GpuSpec("L4"),)) for number in range(4))
+    with Cluster(ClusterSpec(nodes, (), (spec,)), tmp_path, exporters=False) as cluster:
+        now_s = int(time.time())
+        works = {
+            held.pod.name: max(agent.machine.samples(0, range(now_s - 7200, now_s, 60)).utilization) > 0
+            for agent in cluster.agents.values()
+            for held in agent.holdings()
+        }
+    assert works == {"app-0": True, "app-1": True, "app-2": False, "app-3": False}
 
 
 def test_a_cluster_can_stand_on_a_given_api_server(tmp_path: Path) -> None:
@@ -185,26 +188,22 @@ class World:
 
     cluster: Cluster
     prometheus: Prometheus
-    written: int
     until_s: float
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["exported_pod", "pod"])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The cluster `PAST` with some hours of history, in both label forms."""
+    if shutil.which("prometheus") is None:
+        pytest.skip("apt-get install prometheus")
     directory = tmp_path_factory.mktemp("world")
     with Cluster(PAST, directory) as cluster:
         options: dict[str, Any] = {"scrape_interval_s": 1, "honor_labels": request.param}
-        try:
-            with Prometheus(directory / "prometheus", targets=cluster.targets, **options) as prometheus:
-                until_s = time.time()
-                written = cluster.write_history(prometheus, hours=HISTORY_H, step_s=STEP_S)
-                prometheus.wait_for(f'count(timestamp({UTIL}{{node="whole"}}) > {until_s}) > 3')
-                yield World(cluster, prometheus, written, until_s)
-        except ProcessError as error:
-            if "not on the path" in str(error):
-                pytest.skip(str(error))
-            raise
+        with Prometheus(directory / "prometheus", targets=cluster.targets, **options) as prometheus:
+            until_s = time.time()
+            cluster.write_history(prometheus, hours=HISTORY_H, step_s=STEP_S)
+            prometheus.wait_for(f'count(timestamp({UTIL}{{node="whole"}}) > {until_s}) > 3')
+            yield World(cluster, prometheus, until_s)
 
 
 def _label(world: World, name: str) -> str:
@@ -297,6 +296,8 @@ def test_an_instances_past_has_its_own_memory(world: World) -> None:
 # --- the end
 
 
+@pytest.mark.prometheus
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="apt-get install prometheus")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_stays_behind(tmp_path: Path, number: signal.Signals) -> None:
     """However `python -m simulator` ends, none of its processes is left."""
