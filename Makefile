@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-SOURCES := exporter rightsizer simulator tests benchmarks
+SOURCES := exporter rightsizer simulator tests benchmarks scripts
 
 .PHONY: help
 help: ## this list
@@ -44,9 +44,15 @@ check: setup ## format, lint and types
 	@$(BIN)/mypy $(wildcard $(SOURCES))
 
 .PHONY: golden
-golden: setup ## rewrite the golden files; the diff is the review
-	@$(BIN)/python -m pytest -q -n 0 --golden-update tests
-	@git --no-pager diff --stat -- tests
+golden: setup ## rewrite golden files and generated docs; the diff is the review
+	@$(BIN)/python -m scripts.write_docs
+	@$(BIN)/python -m pytest -q -n 0 --golden-update -m golden tests
+	@git --no-pager diff --stat -- tests docs
+
+.PHONY: bench
+bench: setup ## the figures that README publishes
+	@scripts/install-tools
+	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python -m benchmarks.$$(basename $$file .py) || exit 1; done
 
 .PHONY: lock
 lock: setup ## resolve the dependencies anew into requirements/*.lock

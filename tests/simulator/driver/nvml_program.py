@@ -51,7 +51,7 @@ class NvmlProgram:
         self._process.stdin.flush()
         return future
 
-    def ask(self, code: str) -> Any:  # noqa: ANN401 - whatever NVML answers
+    def ask(self, code: str) -> Any:
         """What `code` gives; raises NvmlCallError where NVML does."""
         return self.start(code).result(ANSWER_TIMEOUT_S)
 
@@ -86,7 +86,7 @@ class NvmlProgram:
                     future.set_exception(AssertionError(value))
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - ctypes in, JSON out
+def _plain(value: Any) -> Any:
     if isinstance(value, ctypes.Structure | ctypes.Union):
         return {field[0]: _plain(getattr(value, field[0])) for field in value._fields_}
     if isinstance(value, ctypes.Array | list | tuple):
