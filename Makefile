@@ -35,7 +35,7 @@ demo: setup ## the whole loop on a simulated cluster; KEEP=1 leaves it running
 .PHONY: test
 test: setup ## all tests; those that need a Prometheus, or a GPU, are skipped where there is none
 	@scripts/install-tools --optional
-	@$(BIN)/python -m pytest -q -n auto $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n auto --dist loadgroup $(PYTEST_ARGS)
 
 .PHONY: check
 check: setup ## format, lint and types

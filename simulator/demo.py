@@ -82,8 +82,6 @@ class Demo:
         _say("writing a day of history into a real Prometheus")
         count = cluster.write_history(prometheus, hours=24.5, step_s=STEP_S)
         _say(f"wrote {count:,} samples")
-        with _waiting("for the first scrape"):
-            prometheus.wait_for(_ALLOCATED, timeout_s=3 * STEP_S)
         return cluster, prometheus
 
     def _show_plan(self) -> None:
@@ -92,6 +90,11 @@ class Demo:
 
     def _apply(self) -> list[dict[str, str]]:
         self._step("carrying it out: what the policy enforces, each change with its undo record")
+        # Only series that were scraped end when their pods do; those of the history alone would linger.
+        scraped = f"count(scrape_samples_scraped) == {len(self._cluster.exporters)}"
+        with _waiting(f"for Prometheus to scrape every exporter (every {STEP_S} s)"):
+            self._prometheus.wait_for(scraped, timeout_s=60.0)
+        print()
         self._allocated = self._count_allocated()
         flags = ["--plan", str(self.plan), "--yes", "--save", str(self.outcome)]
         self._rightsizer("apply", *flags, since="Applying this plan")

@@ -1,0 +1,148 @@
+"""`make demo` itself: what it shows is true, and it leaves nothing running, however it ends."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import jsonschema
+import pytest
+
+from simulator.clusters import READY_MADE
+
+ROOT = pathlib.Path(__file__).parents[2]
+pytestmark = [
+    pytest.mark.prometheus,
+    pytest.mark.timeout(240),
+    pytest.mark.xdist_group("demo"),
+    pytest.mark.skipif(
+        shutil.which("prometheus") is None, reason="no prometheus on the path; apt-get install prometheus"
+    ),
+]
+
+
+def _start(directory: pathlib.Path) -> subprocess.Popen[str]:
+    """The demo in a process group of its own, as a terminal would run it."""
+    return subprocess.Popen(
+        [sys.executable, "-u", "-m", "simulator.demo", "--directory", str(directory)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _left_running(directory: pathlib.Path) -> list[str]:
+    """Command lines and environments in /proc that name the directory."""
+    found = []
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            texts = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+        except OSError:
+            continue
+        if os.fsencode(directory) in texts and int(process.name) != os.getpid():
+            found.append(texts.split(b"\0")[0].decode())
+    return found
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, str]:
+    """One whole run: its folder, and what it printed."""
+    directory = tmp_path_factory.mktemp("demo") / "run"
+    run = _start(directory)
+    output, _ = run.communicate(timeout=200)
+    assert run.returncode == 0, output
+    assert _left_running(directory) == []
+    return directory, output
+
+
+@pytest.fixture
+def items(demo: tuple[pathlib.Path, str]) -> dict[str, dict[str, Any]]:
+    """The plan's items by name."""
+    return {item["name"]: item for item in _plan(demo)["items"]}
+
+
+def _plan(demo: tuple[pathlib.Path, str]) -> dict[str, Any]:
+    plan: dict[str, Any] = json.loads((demo[0] / "plan.json").read_text())
+    return plan
+
+
+def test_every_gpu_workload_stands_in_the_plan_once(demo: tuple[pathlib.Path, str]) -> None:
+    """With verdict, rule and evidence, as the schema says."""
+    plan = _plan(demo)
+    schema = json.loads((ROOT / "docs/plan.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(plan)
+    named = [(item["namespace"], item["kind"], item["name"]) for item in plan["items"]]
+    expected = [(spec.namespace, spec.kind.value, spec.name) for spec in READY_MADE["demo"].workloads]
+    assert sorted(named) == sorted(expected)
+    assert len(plan["items"]) >= 20
+    assert all(item["rule"] and item["evidence"]["words"] for item in plan["items"])
+
+
+def test_the_high_priority_class_is_protected(items: dict[str, dict[str, Any]]) -> None:
+    """Every workload of it, idle ones among them."""
+    high = [item for item in items.values() if item["priorityClass"] == "high-priority"]
+    assert {item["verdict"] for item in high} == {"protected"}
+    assert "idle" in {item["finding"] for item in high}
+
+
+def test_verdicts_that_the_demo_is_there_to_show(items: dict[str, dict[str, Any]]) -> None:
+    """Two busy GPUs of eight are kept, half of a window is unknown, and so is a spinning zombie."""
+    specs = READY_MADE["demo"].workloads
+    (partly,) = (spec.name for spec in specs if spec.gpus == 8 and spec.busy_gpus == 2)
+    (half,) = (spec.name for spec in specs if spec.recorded == 0.5)
+    assert (items[partly]["verdict"], items[partly]["finding"]) == ("keep", "too-many-gpus")
+    assert (items[half]["verdict"], items[half]["finding"]) == ("unknown", "partial-data")
+    assert items[half]["coverage"] == pytest.approx(0.5, abs=0.03)
+    assert "conflicting-signals" in {item["finding"] for item in items.values()}
+    acted = {item["kind"] for item in items.values() if item["verdict"] == "act"}
+    assert acted == {"Deployment", "StatefulSet", "Job", "Pod"}
+
+
+def test_no_workload_that_worked_is_condemned(items: dict[str, dict[str, Any]]) -> None:
+    """Against the simulator's ground truth: what is acted upon had not worked for a day."""
+    for spec in READY_MADE["demo"].workloads:
+        if items[spec.name]["verdict"] == "act":
+            assert spec.archetype.value in {"abandoned", "zombie", "inference_longtail", "notebook"}, spec
+
+
+def test_everything_planned_was_done(
+    demo: tuple[pathlib.Path, str], items: dict[str, dict[str, Any]]
+) -> None:
+    """The outcome names each enforced item, done; the demo then saw the GPUs free and one workload back."""
+    outcome = json.loads((demo[0] / "outcome.json").read_text())
+    done = {item["name"] for item in outcome["items"] if item["result"] == "done"}
+    assert done == {name for name, item in items.items() if item["verdict"] == "act"}
+    assert "were the GPUs given back?" in demo[1]
+    assert demo[1].rstrip().splitlines()[-1].strip().endswith("prometheus/")
+
+
+@pytest.mark.parametrize(
+    "moment", ["creating 5 nodes", "writing a day", "$ gpu-rightsizer plan", "$ gpu-rightsizer apply"]
+)
+def test_ctrl_c_leaves_no_process_behind(tmp_path: pathlib.Path, moment: str) -> None:
+    """At any point: the whole foreground group is interrupted, as a terminal does."""
+    directory = tmp_path / "run"
+    run = _start(directory)
+    assert run.stdout is not None
+    seen = ""
+    for line in run.stdout:
+        seen += line
+        if moment in line:
+            break
+    else:
+        pytest.fail(f"never said {moment!r}:\n{seen}")
+    os.killpg(run.pid, signal.SIGINT)
+    rest, _ = run.communicate(timeout=30)
+    deadline = time.monotonic() + 10
+    while (left := _left_running(directory)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == []
+    assert run.returncode == 130, rest
+    assert "Traceback" not in rest
