@@ -1,5 +1,7 @@
 """Kubernetes quantities ("500m", "2Gi", "8") as exact fractions. Pure."""
 
+import functools
+import math
 import re
 from fractions import Fraction
 
@@ -31,3 +33,13 @@ def parse_quantity(text: object) -> Fraction:
     if exponent:
         return Fraction(number + exponent)
     return Fraction(number) * _SCALE.get(suffix, Fraction(1))
+
+
+@functools.cache
+def thousandths(text: object) -> int:
+    """A quantity in thousandths, rounded up, as the scheduler counts.
+
+    Raises:
+        ValueError: It is none.
+    """
+    return math.ceil(parse_quantity(text) * 1000)

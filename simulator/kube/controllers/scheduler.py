@@ -3,18 +3,17 @@
 import collections
 import dataclasses
 from collections.abc import Iterator, Mapping
-from fractions import Fraction
 from typing import Any
 
 from simulator.kube.binding import assign
-from simulator.kube.controllers.context import Context, Key, is_kind
-from simulator.kube.objects import Object, condition, is_finished, is_terminating, labels_of, set_condition
-from simulator.kube.quantity import parse_quantity
+from simulator.kube.controllers.context import Context, Key
+from simulator.kube.controllers.ledger import Amounts, Ledger, requests_of
+from simulator.kube.objects import Object, condition, labels_of, set_condition
+from simulator.kube.quantity import thousandths
 from simulator.kube.selectors import Requirement, Selector, expressions
 from simulator.kube.store import Event, Record
 
 _PASS: Key = ("", "", "")  # one pass over all pending pods
-_SCHEDULER = "default-scheduler"
 
 
 @dataclasses.dataclass(slots=True)
@@ -22,8 +21,8 @@ class _Node:
     """A node and what is still free on it."""
 
     record: Record
-    free: dict[str, Fraction]
-    capacity: dict[str, Fraction]
+    free: Amounts
+    capacity: Amounts
 
 
 class Scheduler:
@@ -31,31 +30,18 @@ class Scheduler:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._ledger = Ledger()
 
     def keys(self, event: Event) -> Iterator[Key]:
         """Any change of pods or nodes that can make room or need it."""
-        if is_kind(event, "Node"):
+        if self._ledger.observe(event) and self._ledger.waiting:
             yield _PASS
-        elif is_kind(event, "Pod"):
-            bound = "nodeName" in event.record.obj["spec"]
-            if not bound or event.type == "DELETED" or is_finished(event.record.obj):
-                yield _PASS
 
     def reconcile(self, key: Key) -> None:
         """Place what can be placed."""
         del key
-        pods = self._context.rows("Pod")
-        waiting = [pod for pod in pods if _waits(pod)]
-        if not waiting:
-            return
-        nodes = self._nodes(pods)
-        waiting.sort(
-            key=lambda pod: (
-                -pod.obj["spec"]["priority"],
-                pod.obj["metadata"]["creationTimestamp"],
-                pod.order,
-            )
-        )
+        waiting = sorted(self._ledger.waiting.values(), key=_turn)
+        nodes = self._nodes() if waiting else []
         for pod in waiting:
             if pod.obj["spec"].get("schedulingGates"):
                 self._refuse(
@@ -64,17 +50,15 @@ class Scheduler:
             else:
                 self._place(pod, nodes)
 
-    def _nodes(self, pods: list[Record]) -> list[_Node]:
-        nodes = {}
+    def _nodes(self) -> list[_Node]:
+        nodes = []
         for record in self._context.rows("Node"):
             allocatable = record.obj.get("status", {}).get("allocatable", {})
-            capacity = {name: parse_quantity(value) for name, value in allocatable.items()}
-            nodes[record.name] = _Node(record, dict(capacity), capacity)
-        for pod in pods:
-            node = nodes.get(pod.obj["spec"].get("nodeName", ""))
-            if node is not None and not is_finished(pod.obj):
-                _take(node, requests_of(pod.obj["spec"]))
-        return list(nodes.values())
+            capacity = {name: thousandths(value) for name, value in allocatable.items()}
+            node = _Node(record, dict(capacity), capacity)
+            _take(node, self._ledger.used(record.name))
+            nodes.append(node)
+        return nodes
 
     def _place(self, pod: Record, nodes: list[_Node]) -> None:
         wanted = requests_of(pod.obj["spec"])
@@ -82,8 +66,9 @@ class Scheduler:
         fitting: list[_Node] = []
         for node in nodes:
             misfits = _misfits(pod.obj["spec"], wanted, node)
-            reasons.update(misfits)
-            if not misfits:
+            if misfits:
+                reasons.update(misfits)
+            else:
                 fitting.append(node)
         if fitting:
             best = max(fitting, key=lambda node: _score(node, wanted))
@@ -107,37 +92,23 @@ class Scheduler:
         self._context.change(pod, lambda obj: set_condition(obj["status"], entry, now), "status")
 
 
-def _waits(pod: Record) -> bool:
-    spec = pod.obj["spec"]
-    return (
-        "nodeName" not in spec
-        and spec["schedulerName"] == _SCHEDULER
-        and not is_terminating(pod.obj)
-        and not is_finished(pod.obj)
-    )
+def _turn(pod: Record) -> tuple[int, str, tuple[str, str]]:
+    """Higher priorities first, then the oldest."""
+    return (-pod.obj["spec"]["priority"], pod.obj["metadata"]["creationTimestamp"], pod.order)
 
 
-def requests_of(spec: Mapping[str, Any]) -> dict[str, Fraction]:
-    """What a pod takes of a node: the sum over its containers, and one of its pods."""
-    total: dict[str, Fraction] = {"pods": Fraction(1)}
-    for container in spec["containers"]:
-        for name, quantity in container.get("resources", {}).get("requests", {}).items():
-            total[name] = total.get(name, Fraction(0)) + parse_quantity(quantity)
-    return total
-
-
-def _take(node: _Node, wanted: Mapping[str, Fraction]) -> None:
+def _take(node: _Node, wanted: Mapping[str, int]) -> None:
     for name, amount in wanted.items():
-        node.free[name] = node.free.get(name, Fraction(0)) - amount
+        node.free[name] = node.free.get(name, 0) - amount
 
 
-def _score(node: _Node, wanted: Mapping[str, Fraction]) -> tuple[Fraction, str]:
+def _score(node: _Node, wanted: Mapping[str, int]) -> tuple[float, str]:
     """The node with the largest free share of what is asked for; between equals, the last by name."""
     shares = [node.free[name] / node.capacity[name] for name in wanted if node.capacity.get(name)]
-    return (sum(shares, Fraction(0)), node.record.name)
+    return (sum(shares), node.record.name)
 
 
-def _misfits(spec: Mapping[str, Any], wanted: Mapping[str, Fraction], node: _Node) -> list[str]:
+def _misfits(spec: Mapping[str, Any], wanted: Mapping[str, int], node: _Node) -> list[str]:
     """Why a pod cannot be on a node, in kube-scheduler's words: the first filter's reasons only."""
     if node.record.obj["spec"].get("unschedulable"):
         return ["node(s) were unschedulable"]
@@ -150,9 +121,7 @@ def _misfits(spec: Mapping[str, Any], wanted: Mapping[str, Fraction], node: _Nod
     if not _selected(spec, node.record):
         return ["node(s) didn't match Pod's node affinity/selector"]
     lacking = [
-        name
-        for name, amount in wanted.items()
-        if amount > node.free.get(name, Fraction(0)) and _counts(name, node)
+        name for name, amount in wanted.items() if amount > node.free.get(name, 0) and _counts(name, node)
     ]
     return ["Too many pods" if name == "pods" else f"Insufficient {name}" for name in lacking]
 
