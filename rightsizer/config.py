@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 
 PREFIX = "gpu-rightsizer.io/"
 """Prefix of every annotation and label that is ours."""

@@ -14,6 +14,8 @@ from rightsizer.workloads.changes import Undoable
 
 WIDTH = 80
 _INDENT = " " * 11
+_NAME_COLUMN = 17
+_NAME_WIDTH = 43
 
 _COLOURS = {
     Verdict.ACT: "\x1b[33m",
@@ -35,7 +37,7 @@ _PLAIN = "\x1b[0m"
 def plan_text(plan: Plan, *, colour: bool) -> str:
     """The whole plan: each workload with its evidence, then the totals and what can be done next."""
     paint = _Paint(colour)
-    lines = [paint.bold(f"{'VERDICT':<11}{'GPUS':>4}  {'WORKLOAD':<43}{'FINDING'}")]
+    lines = [paint.bold(f"{'VERDICT':<11}{'GPUS':>4}  {'WORKLOAD':<{_NAME_WIDTH}}{'FINDING'}")]
     for decision in plan.decisions:
         lines.extend(_decision_lines(decision, paint))
     lines.extend(["", *_summary(plan)])
@@ -47,10 +49,12 @@ def _decision_lines(decision: Decision, paint: "_Paint") -> list[str]:
     name = safe(str(workload.ref))
     verdict = paint.verdict(decision.verdict, f"{decision.verdict.value:<11}")
     head = f"{verdict}{workload.gpus:>4}  "
-    if len(name) <= 42:  # noqa: PLR2004 - the column's width
-        lines = [f"{head}{name:<43}{finding.name.value}"]
+    if len(name) < _NAME_WIDTH:
+        lines = [f"{head}{name:<{_NAME_WIDTH}}{finding.name.value}"]
     else:
-        lines = [f"{head}{name}", f"{_INDENT}{'':<49}{finding.name.value}"]
+        first, *rest = textwrap.wrap(name, WIDTH - _NAME_COLUMN, break_on_hyphens=False)
+        lines = [head + first, *(" " * _NAME_COLUMN + more for more in rest)]
+        lines.append(" " * (_NAME_COLUMN + _NAME_WIDTH) + finding.name.value)
     lines.extend(paint.dim(line) for line in _wrapped(_standing(decision)))
     for words in (*finding.words[:3], *(veto.reason for veto in decision.vetoes[:3])):
         lines.extend(paint.dim(line) for line in _wrapped(words))

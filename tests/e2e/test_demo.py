@@ -51,7 +51,7 @@ def _left_running(directory: pathlib.Path) -> list[str]:
     return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, str]:
     """One whole run: its folder, and what it printed."""
     directory = tmp_path_factory.mktemp("demo") / "run"

@@ -1,0 +1,138 @@
+"""What people read: byte for byte, in 80 columns, with nothing that a terminal would obey."""
+
+import dataclasses
+import datetime
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from rightsizer.config import format_duration, parse_duration
+from rightsizer.decide import decide
+from rightsizer.model import Mode, ObjectRef, Outcome, Plan, Result, Workload
+from rightsizer.policy.document import Match
+from rightsizer.report.table import outcome_text, outcomes_summary, plan_text, safe, undoable_text
+from rightsizer.workloads import KINDS
+from rightsizer.workloads.changes import Undoable, record_of
+from tests.conftest import Golden
+from tests.rightsizer.build import (
+    AT,
+    all_idle,
+    busy_usage,
+    by_window,
+    idle_usage,
+    pod,
+    policy,
+    rule,
+    usages,
+    workload,
+)
+
+
+def _named(name: str, item: Workload, **changes: str) -> Workload:
+    ref = dataclasses.replace(item.ref, name=name, uid=f"uid-{name}", **changes)
+    pods = tuple(
+        dataclasses.replace(one, ref=dataclasses.replace(one.ref, name=f"{name}-{number}"))
+        for number, one in enumerate(item.pods)
+    )
+    return dataclasses.replace(item, ref=ref, pods=pods)
+
+
+def _plan() -> Plan:
+    high = pod(priority_class="high-priority", priority=100_000)
+    eight = pod(devices=8)
+    items = {
+        "idle": _named("eval-server", workload(pod("a"), pod("b"))),
+        "long": _named("a-deployment-whose-name-does-not-fit-into-its-column-nor-into-one-line", workload()),
+        "partly": _named("fine-tune", workload(eight, kind="Job")),
+        "protected": _named("assistant", workload(high)),
+        "opted-out": _named("mine", workload(annotations={"gpu-rightsizer.io/mode": "off"})),
+        "silent": _named("silent", workload(kind="StatefulSet")),
+        "foreign": _named("ray", workload(kind="RayCluster")),
+    }
+    found = {key: used for item in items.values() for key, used in all_idle(item).items()}
+    busy = (busy_usage(0), busy_usage(1), *(idle_usage(number) for number in range(2, 8)))
+    found.update(usages((items["partly"].pods[0], busy), (items["silent"].pods[0], ())))
+    rules = policy(
+        rule("production", Mode.PROTECT, match=Match(priorityClasses=("high-*",))), rule("research")
+    )
+    return Plan(AT, "run-1", "policy.yaml", "0" * 64, decide(items.values(), by_window(found), rules, AT))
+
+
+def test_a_plan_in_80_columns(golden: Golden) -> None:
+    """Every workload with class, rule, action and evidence; then the totals."""
+    text = plan_text(_plan(), colour=False)
+    assert max(map(len, text.splitlines())) <= 80
+    golden("plan.txt", text)
+
+
+def test_colour_changes_nothing_but_colour(golden: Golden) -> None:
+    """With its escape sequences removed the coloured plan is the plain one."""
+    coloured = plan_text(_plan(), colour=True)
+    golden("plan-coloured.txt", coloured.replace("\x1b", "<ESC>"))
+    for code in ("[33m", "[32m", "[34m", "[35m", "[2m", "[1m", "[0m"):
+        coloured = coloured.replace("\x1b" + code, "")
+    assert coloured == plan_text(_plan(), colour=False)
+
+
+def test_outcomes_as_they_are_told(golden: Golden) -> None:
+    """One of each result, and what the run came to."""
+    ref = ObjectRef("apps/v1", "Deployment", "research", "eval-server")
+    outcomes = [
+        Outcome(ref, "scale-to-zero", result, f"what a person has to know about {result}", 2, AT)
+        for result in Result
+    ]
+    text = "".join(outcome_text(outcome, colour=False) for outcome in outcomes)
+    golden("outcomes.txt", text + outcomes_summary(outcomes, undo="gpu-rightsizer undo --run run-1"))
+
+
+def test_what_can_be_put_back(golden: Golden) -> None:
+    """Latest first, with when, why and what was."""
+    decision = _plan().decisions[0]
+    row = KINDS[0]
+    record = record_of(decision, row, before=3, run="run-1", at=AT)
+    broken = Undoable(
+        ObjectRef("batch/v1", "Job", "batch", "sweep"), KINDS[2], None, problem="cannot be read"
+    )
+    golden(
+        "undo.txt", undoable_text([Undoable(decision.workload.ref, row, record), broken]) + undoable_text([])
+    )
+
+
+@pytest.mark.parametrize(
+    "hostile", ["\x1b[2Jgone", "\x1b]0;title\x07", "a\rb", "a\nb", "\u202eright-to-left", "\x9b31m"]
+)
+def test_names_cannot_command_a_terminal(hostile: str) -> None:
+    """Escape sequences, carriage returns and direction marks are replaced."""
+    assert safe(hostile).isprintable()
+
+
+@hypothesis.given(st.integers(0, 400 * 86_400))
+def test_durations_are_short_and_never_too_long(seconds: int) -> None:
+    """At most two units, and reading it back loses less than its last unit says."""
+    text = format_duration(seconds)
+    assert len(text.split()) <= 2
+    if seconds:
+        back = parse_duration(text.replace(" ", "")).total_seconds()
+        assert back <= seconds
+        assert seconds - back < {"d": 86_400, "h": 86_400, "m": 3_600, "s": 1}[text[-1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("1d12h", 129_600), ("1.5h", 5_400), ("250ms", 0.25), (" 2w ", 1_209_600)],
+)
+def test_durations_in_prometheus_notation(text: str, seconds: float) -> None:
+    """Units add up."""
+    assert parse_duration(text) == datetime.timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "24", "h", "1y", "-1h", "1h-", "1h 2x", "0s", "\u0661h", "1e3s", "inf", "nanh"]
+)
+def test_what_is_not_a_duration(text: str) -> None:
+    """Refused with an example of what would be right, or with what is wrong."""
+    with pytest.raises(
+        ValueError, match=r"is not a duration; write a number and a unit|must be longer than zero"
+    ):
+        parse_duration(text)
