@@ -113,11 +113,6 @@ def forbidden(resource: Resource, name: str, why: str) -> ApiError:
     return ApiError(403, "Forbidden", f"{subject} is forbidden: {why}", details=_about(resource, name))
 
 
-def path_forbidden(user: str, verb: str, path: str) -> ApiError:
-    """Refused by authorization, outside the resources."""
-    return ApiError(403, "Forbidden", f'forbidden: User "{user}" cannot {verb} path "{path}"')
-
-
 def not_found(resource: Resource, name: str) -> ApiError:
     """There is no such object."""
     return ApiError(

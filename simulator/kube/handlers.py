@@ -31,6 +31,10 @@ from simulator.kube.scaling import change_scale, scale_of
 from simulator.kube.store import Record
 from simulator.kube.watching import Watch, watch
 
+_PRESERVED = (
+    '299 - "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove '
+    'them or set propagationPolicy=Orphan to suppress this warning"'
+)
 _HEALTH = {"/healthz", "/livez", "/readyz"}
 _PUBLIC = {*_HEALTH, "/version"}
 _SHORTEST_WATCH_S = 1800.0  # without timeoutSeconds, a watch lasts this long to twice this long
@@ -221,7 +225,10 @@ class Api:
         return answer(201, bind(self._registry, target, body_of(request), dry_run=dry_run))
 
     def _delete(self, request: Request, target: Target) -> Response:
-        return _deleted(target, delete(self._registry, target, delete_options(request)), request)
+        options = delete_options(request)
+        result = delete(self._registry, target, options)
+        surprising = target.resource.orphans_by_default and options.policy is None
+        return _deleted(target, result, {"Warning": _PRESERVED} if surprising else {})
 
     def _find(self, target: Target) -> Record:
         return self._registry.find(target.resource, target.namespace, target.name)
@@ -244,14 +251,9 @@ class Api:
         return answer(200, self._registry.change(target, edit, dry_run=dry_run))
 
 
-def _deleted(target: Target, result: Deleted, request: Request) -> Response:
+def _deleted(target: Target, result: Deleted, headers: Mapping[str, str]) -> Response:
+    """The object where it is still there or its kind says so, else a Status that names it."""
     resource = target.resource
-    headers = {}
-    if resource.orphans_by_default and "propagationPolicy" not in f"{request.query}{request.body!r}":
-        headers["Warning"] = (
-            '299 - "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background '
-            'to remove them or set propagationPolicy=Orphan to suppress this warning"'
-        )
     if not result.gone or resource.returns_deleted:
         return answer(200, result.obj, **headers)
     details = {"name": name_of(result.obj), "group": resource.group, "kind": resource.plural}

@@ -13,7 +13,7 @@ from typing import Any
 from simulator.kube import admission, errors, names, validation
 from simulator.kube.defaulting import apply_defaults
 from simulator.kube.errors import ApiError, FieldError
-from simulator.kube.objects import Object, clone, name_of, namespace_of, pruned, rfc3339
+from simulator.kube.objects import Object, clone, name_of, namespace_of, pruned
 from simulator.kube.resources import Resource
 from simulator.kube.shape import require_shape
 from simulator.kube.store import Record, Store
@@ -259,8 +259,3 @@ def _drop_empty(metadata: Object) -> None:
     for field in _EMPTY_MEANS_ABSENT:
         if not metadata.get(field, True):
             del metadata[field]
-
-
-def timestamp(clock: Callable[[], Any]) -> Callable[[], str]:
-    """A clock of datetimes as one of API timestamps."""
-    return lambda: rfc3339(clock())

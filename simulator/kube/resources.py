@@ -57,11 +57,6 @@ class Resource:
         """As in the server's messages: `pods`, `deployments.apps`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
-    @property
-    def qualified_kind(self) -> str:
-        """As in the server's messages about invalid objects: `Pod`, `Deployment.apps`."""
-        return f"{self.kind}.{self.group}" if self.group else self.kind
-
 
 _POD_FIELDS = (
     "spec.nodeName",
