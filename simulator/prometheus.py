@@ -191,6 +191,10 @@ class Prometheus:
             "config.file": self.directory / "prometheus.yml",
             "storage.tsdb.path": self.directory / "data",
             "storage.tsdb.retention.time": "40d",
+            # A past that is written at once would be cut into blocks at once, under the queries that come next;
+            # 2.42 then answers some of them with "cannot populate chunk".
+            "storage.tsdb.min-block-duration": "40d",
+            "storage.tsdb.max-block-duration": "40d",
             "web.listen-address": f"127.0.0.1:{port}",
             "log.level": "warn",
         }

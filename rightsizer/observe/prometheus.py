@@ -66,6 +66,10 @@ class _Answer(msgspec.Struct, rename="camel"):
     is_partial: bool = False
 
 
+class _PassingError(QueryRefused):
+    """A refusal that another try may not meet."""
+
+
 class Prometheus:
     """A Prometheus server, or anything that speaks its query API.
 
@@ -83,10 +87,10 @@ class Prometheus:
             raise ConfigurationError(f"--prometheus-ca-file {settings.ca_file}: no such file")
 
     def now(self) -> datetime.datetime:
-        """Prometheus's own clock: the one that its samples' times are written by."""
+        """Prometheus's own clock, the one that its samples' times are written by, to the second."""
         answer = self._ask("query", {"query": "time()"})
         instant = msgspec.json.decode(answer.result, type=tuple[float, str])[0]
-        return datetime.datetime.fromtimestamp(instant, tz=datetime.UTC)
+        return datetime.datetime.fromtimestamp(int(instant), tz=datetime.UTC)
 
     def query(self, promql: str, at: datetime.datetime) -> list[Sample]:
         """An instant query.
@@ -132,7 +136,7 @@ class Prometheus:
             left = deadline - time.monotonic()
             try:
                 return self._ask_once(endpoint, form, max(left, 0.001))
-            except PrometheusUnreachable:
+            except (PrometheusUnreachable, _PassingError):
                 if attempt == ATTEMPTS or left < RETRY_PAUSE_S * attempt:
                     raise
             time.sleep(RETRY_PAUSE_S * attempt)
@@ -185,7 +189,8 @@ class Prometheus:
             raise PrometheusError(words) from error
         if answer.status != "success" or answer.data is None:
             words = answer.error[:_SHOWN] or _shown(body)
-            raise QueryRefused(f"{attempted}: HTTP {status}: {answer.error_type}: {words}")
+            kind = _PassingError if _may_pass(answer) else QueryRefused
+            raise kind(f"{attempted}: HTTP {status}: {answer.error_type}: {words}")
         if answer.warnings or answer.is_partial:
             words = "; ".join(answer.warnings)[:_SHOWN] or "isPartial"
             raise EvidenceIncomplete(f"{attempted}: the answer may be incomplete, so it is not used: {words}")
@@ -201,6 +206,11 @@ class Prometheus:
                 reason = getattr(error, "strerror", None) or "is not text"
                 raise ConfigurationError(f"--prometheus-token-file {path}: {reason}") from error
         return request
+
+
+def _may_pass(answer: _Answer) -> bool:
+    """Whether the storage stumbled, as while a block is being cut, rather than the query asking too much."""
+    return answer.error_type in {"execution", "internal"} and "not found" in answer.error
 
 
 def _body(response: requests.Response, attempted: str, *, deadline: float) -> bytes:

@@ -153,10 +153,11 @@ def test_a_record_that_cannot_be_read_is_reported(world: World) -> None:
 
 def test_a_saved_plan_is_carried_out_only_as_far_as_it_still_holds(world: World) -> None:
     """What was changed, or began to work, between plan and apply is left alone."""
-    for name in ("same", "scaled", "gone", "busy", "opted-out"):
+    for name in ("same", "edited", "scaled", "gone", "busy", "opted-out"):
         world.add("Deployment", world.team, name, {"replicas": 2})
     path = world.directory / "plan.json"
     assert world.run("plan", "--save", str(path), policy=DEFAULT_POLICY).code == 0
+    world.api.patch("Deployment", world.team, "edited", {"spec": {"minReadySeconds": 5}})
     world.api.patch("Deployment", world.team, "scaled", {"spec": {"replicas": 3}})
     world.api.delete("Deployment", world.team, "gone")
     annotation = {"metadata": {"annotations": {"gpu-rightsizer.io/mode": "off"}}}
@@ -167,6 +168,7 @@ def test_a_saved_plan_is_carried_out_only_as_far_as_it_still_holds(world: World)
     run = _apply(world, "--plan", str(path))
     assert {name: item["result"] for name, item in run.items.items()} == {
         "same": "done",
+        "edited": "changed",
         "scaled": "changed",
         "busy": "changed",
         "opted-out": "changed",
@@ -180,6 +182,15 @@ def test_a_saved_plan_is_carried_out_only_as_far_as_it_still_holds(world: World)
 
 def _scale_up(world: World) -> None:
     world.api.patch("Deployment", world.team, "idle", {"spec": {"replicas": 5}})
+
+
+def _edit(world: World) -> None:
+    world.api.patch("Deployment", world.team, "idle", {"spec": {"minReadySeconds": 5}})
+
+
+def _opt_out_of_action(world: World) -> None:
+    annotations = {"gpu-rightsizer.io/mode": "advise"}
+    world.api.patch("Namespace", None, world.team, {"metadata": {"annotations": annotations}})
 
 
 def _opt_out(world: World) -> None:
@@ -202,7 +213,7 @@ def _guard(world: World) -> None:
     world.api.settle()
 
 
-@pytest.mark.parametrize("change", [_scale_up, _opt_out, _wake_up, _guard])
+@pytest.mark.parametrize("change", [_scale_up, _edit, _opt_out, _opt_out_of_action, _wake_up, _guard])
 def test_the_last_look_sees_what_changed_since_the_plan(
     world: World, change: Callable[[World], None]
 ) -> None:

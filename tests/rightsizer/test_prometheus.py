@@ -153,7 +153,16 @@ def test_a_passing_refusal_is_asked_again(fake: Fake) -> None:
     assert len(fake.asked) == 3
 
 
-@pytest.mark.parametrize("status", [400, 401, 403])
+def test_a_storage_that_stumbles_is_asked_again(fake: Fake) -> None:
+    """While Prometheus cuts a block, a query may miss a chunk; the next one finds it."""
+    error = (
+        '{"status":"error","errorType":"execution","error":"cannot populate chunk 1 from block 0: not found"}'
+    )
+    fake.answers += [Answer(422, error, times=1), Answer()]
+    assert _ask(fake.url, timeout_s=10.0) == [({"a": "b"}, 1.5)]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 422])
 def test_a_lasting_refusal_is_not_asked_again(fake: Fake, status: int) -> None:
     """What another try cannot mend is tried once."""
     fake.answers.append(Answer(status, "{}"))

@@ -69,11 +69,10 @@ def _only(*metrics: str) -> Callable[[int], Values]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Profile:
-    """How one device looks in Prometheus: its values, and the part of the day in which there are any."""
+    """How one device looks in Prometheus: its values, and the parts of the day in which there are any."""
 
     values: Callable[[int], Values]
-    begin: float = 0.0
-    end: float = 1.0
+    parts: tuple[tuple[float, float], ...] = ((0.0, 1.0),)
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -87,8 +86,9 @@ PROFILES: Mapping[str, Profile | None] = {
     "spinning": Profile(_flat(100, 0, 40_000, 118)),
     "hot": Profile(_flat(0, 0, 40_000, 400)),
     "loading": Profile(_flat(0, 30, 40_000, 118)),
-    "newest-half": Profile(PARKED, begin=0.5),
-    "stopped-an-hour-ago": Profile(PARKED, end=1 - 1 / 24),
+    "newest-half": Profile(PARKED, parts=((0.5, 1.0),)),
+    "stopped-an-hour-ago": Profile(PARKED, parts=((0.0, 1 - 1 / 24),)),
+    "four-hours-missing": Profile(PARKED, parts=((0.0, 0.4), (0.4 + 4 / 24, 1.0))),
     "garbage": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", 808_334_905)),
     "nan": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", math.nan)),
     "negative": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", -1)),
@@ -108,6 +108,7 @@ class Run:
     @property
     def items(self) -> dict[str, dict[str, Any]]:
         """The items of the document that it printed, by name."""
+        assert self.out, self.err
         return {item["name"]: item for item in json.loads(self.out)["items"]}
 
 
@@ -200,7 +201,6 @@ class World:
             return
         until = int(time.time())
         seconds = range(until - DAY_S - 3600, until + 1, STEP_S)
-        chosen = seconds[int(len(seconds) * profile.begin) : int(len(seconds) * profile.end)]
         owner = {"namespace": namespace, "pod": pod, "container": "main"}
         target = {
             "namespace": "monitoring",
@@ -214,8 +214,10 @@ class World:
             else owner
         )
         device = {"gpu": "0", "UUID": next(self._uuids), "modelName": H100, "job": "gpu", **profile.labels}
-        for metric, values in profile.values(len(chosen)).items():
-            yield Series({"__name__": metric, **device, **labels}, chosen, values)
+        for begin, end in profile.parts:
+            part = seconds[int(len(seconds) * begin) : int(len(seconds) * end)]
+            for metric, values in profile.values(len(part)).items():
+                yield Series({"__name__": metric, **device, **labels}, part, values)
 
     # --- when
 

@@ -148,10 +148,11 @@ class DcgmSignal:
         slots = min(MAX_SLOTS, int(densest) // SAMPLES_PER_SLOT)
         if slots < 1:
             return
-        slot = window / slots
+        # In whole seconds: the last step of the range must fall on its end, or the newest slot would seem empty.
+        slot = datetime.timedelta(seconds=round(window.total_seconds() / slots))
         promql = _aggregate(f"count_over_time({quantity.metric}{{pod!=''}}[{_promql(slot)}])")
         tracks = self._prometheus.query_range(
-            promql, start=at - window + slot, end=at, step_s=slot.total_seconds()
+            promql, start=at - (slots - 1) * slot, end=at, step_s=slot.total_seconds()
         )
         counts = [(key, _slots(track, at, slot, slots)) for key, track in _keyed(tracks)]
         for key, shares in _shares(counts):

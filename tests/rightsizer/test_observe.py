@@ -1,0 +1,212 @@
+"""What is made of the API server's objects and of Prometheus's series, where a scenario would be too coarse."""
+
+import datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from rightsizer.errors import ClusterError
+from rightsizer.observe.inventory import Objects, assemble, devices_of
+from rightsizer.observe.objects import LabelSelector, LabelSelectorRequirement, PodObject
+from simulator.prometheus import Prometheus
+from tests.rightsizer.test_scenarios import DEFAULT_POLICY
+from tests.rightsizer.world import World, created, stamp
+
+
+def _finding(world: World, name: str) -> tuple[str, str]:
+    run = world.run("plan", "-o", "json", policy=DEFAULT_POLICY)
+    assert run.code == 0, run.err
+    item = run.items[name]
+    return item["verdict"], item["finding"]
+
+
+@pytest.mark.prometheus
+def test_an_outage_of_everything_is_a_gap(world: World) -> None:
+    """Where no series has samples for hours, Prometheus was down: that nothing is denser does not make it whole."""
+    with Prometheus(world.directory / "own") as own:
+        world.prometheus = own
+        world.add("Deployment", world.team, "idle", {"usage": "four-hours-missing"})
+        assert _finding(world, "idle") == ("unknown", "partial-data")
+
+
+@pytest.mark.prometheus
+def test_a_container_that_restarted_makes_its_pod_young(world: World) -> None:
+    """The window must not reach back beyond the process that runs now."""
+    world.add("Deployment", world.team, "idle", {})
+    assert _finding(world, "idle") == ("act", "parked")
+    (pod,) = world.pods_of(world.team, "idle")
+    status = created(world.api, "Pod", world.team, pod["metadata"]["name"])["status"]
+    started = stamp(datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=2))
+    containers = [
+        {**one, "state": {"running": {"startedAt": started}}} for one in status["containerStatuses"]
+    ]
+    patch = {"status": {"containerStatuses": containers}}
+    world.api.patch("Pod", world.team, pod["metadata"]["name"], patch, subresource="status")
+    assert _finding(world, "idle") == ("unknown", "too-young")
+
+
+@pytest.mark.prometheus
+def test_ended_pods_hold_nothing(world: World) -> None:
+    """A Job's finished pods are neither missing data nor GPUs held."""
+    world.add("Job", world.team, "sweep", {"replicas": 2})
+    first, _ = world.pods_of(world.team, "sweep")
+    name = first["metadata"]["name"]
+    world.api.patch("Pod", world.team, name, {"status": {"phase": "Succeeded"}}, subresource="status")
+    run = world.run("plan", "-o", "json", policy=DEFAULT_POLICY)
+    assert (run.items["sweep"]["gpus"], len(run.items["sweep"]["pods"])) == (1, 1)
+
+
+@pytest.mark.prometheus
+def test_a_budget_of_another_namespace_does_not_count(world: World) -> None:
+    """A PodDisruptionBudget guards its own namespace only."""
+    world.add("Deployment", world.team, "idle", {})
+    other = f"{world.team}-other"
+    world.namespace(other)
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "idle"}}}
+    meta = {"name": "guard", "namespace": other}
+    world.api.create(
+        {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta, "spec": spec}
+    )
+    assert _finding(world, "idle") == ("act", "parked")
+
+
+@pytest.mark.prometheus
+def test_the_topmost_controller_is_judged(world: World) -> None:
+    """A Deployment that belongs to something unknown is advised on under that something's name."""
+    world.add("Deployment", world.team, "predictor", {})
+    owner = {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "name": "llm",
+        "uid": "u1",
+        "controller": True,
+    }
+    world.api.patch("Deployment", world.team, "predictor", {"metadata": {"ownerReferences": [owner]}})
+    run = world.run("plan", "-o", "json", policy=DEFAULT_POLICY)
+    assert set(run.items) == {"llm"}
+    item = run.items["llm"]
+    assert (item["kind"], item["verdict"], item["action"]) == ("InferenceService", "act", None)
+    assert world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY).items == {}
+
+
+def _pod(spec: dict[str, Any]) -> PodObject:
+    document = {"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec}
+    return msgspec.convert(document, PodObject)
+
+
+def _container(name: str, **resources: dict[str, str]) -> dict[str, Any]:
+    return {"name": name, "resources": resources}
+
+
+GPU = "nvidia.com/gpu"
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        pytest.param({"containers": [_container("a", limits={GPU: "2"})]}, {GPU: 2}, id="limit"),
+        pytest.param({"containers": [_container("a", requests={GPU: "2"})]}, {GPU: 2}, id="request-only"),
+        pytest.param(
+            {"containers": [_container("a", limits={GPU: "2"}), _container("b", limits={GPU: "1"})]},
+            {GPU: 3},
+            id="containers-add-up",
+        ),
+        pytest.param(
+            {
+                "containers": [_container("a", limits={GPU: "2"})],
+                "initContainers": [_container("i", limits={GPU: "1"})],
+            },
+            {GPU: 2},
+            id="init-container-within",
+        ),
+        pytest.param(
+            {
+                "containers": [_container("a", limits={GPU: "2"})],
+                "initContainers": [_container("i", limits={GPU: "4"})],
+            },
+            {GPU: 4},
+            id="init-container-beyond",
+        ),
+        pytest.param(
+            {
+                "containers": [_container("a", limits={GPU: "2"})],
+                "initContainers": [{**_container("i", limits={GPU: "1"}), "restartPolicy": "Always"}],
+            },
+            {GPU: 3},
+            id="sidecar-adds",
+        ),
+        pytest.param(
+            {
+                "containers": [
+                    _container("a", limits={"nvidia.com/mig-3g.40gb": "1", "nvidia.com/gpu.shared": "2"})
+                ]
+            },
+            {"nvidia.com/mig-3g.40gb": 1, "nvidia.com/gpu.shared": 2},
+            id="mig-and-shared",
+        ),
+        pytest.param(
+            {
+                "containers": [
+                    _container("a", limits={"nvidia.com/gpumem": "4000", "cpu": "2", "amd.com/gpu": "1"})
+                ]
+            },
+            {},
+            id="amounts-and-others-are-no-devices",
+        ),
+        pytest.param({"containers": [_container("a", limits={GPU: "0"})]}, {}, id="zero"),
+    ],
+)
+def test_devices_that_a_pod_holds(spec: dict[str, Any], expected: dict[str, int]) -> None:
+    """As the scheduler counts them."""
+    assert devices_of(_pod(spec)) == expected
+
+
+def test_an_amount_that_is_no_number_is_an_error() -> None:
+    """Rather than a guess about how many GPUs a pod holds."""
+    with pytest.raises(ClusterError, match="'1k' is not a whole number of devices"):
+        devices_of(_pod({"containers": [_container("a", limits={GPU: "1k"})]}))
+
+
+@pytest.mark.parametrize(
+    ("selector", "labels", "expected"),
+    [
+        pytest.param(LabelSelector(), {"a": "b"}, True, id="empty-selects-all"),
+        pytest.param(LabelSelector({"a": "b"}), {"a": "b", "c": "d"}, True, id="labels-match"),
+        pytest.param(LabelSelector({"a": "b"}), {}, False, id="label-missing"),
+        pytest.param(
+            LabelSelector(None, [LabelSelectorRequirement("a", "In", ["b"])]), {"a": "b"}, True, id="in"
+        ),
+        pytest.param(
+            LabelSelector(None, [LabelSelectorRequirement("a", "NotIn", ["b"])]), {}, True, id="not-in-absent"
+        ),
+        pytest.param(
+            LabelSelector(None, [LabelSelectorRequirement("a", "NotIn", ["b"])]),
+            {"a": "b"},
+            False,
+            id="not-in",
+        ),
+        pytest.param(LabelSelector(None, [LabelSelectorRequirement("a", "Exists")]), {}, False, id="exists"),
+        pytest.param(
+            LabelSelector(None, [LabelSelectorRequirement("a", "DoesNotExist")]), {}, True, id="absent"
+        ),
+        pytest.param(
+            LabelSelector(None, [LabelSelectorRequirement("a", "Future")]), {}, True, id="unreadable-covers"
+        ),
+    ],
+)
+def test_whom_a_budget_selects(selector: LabelSelector, labels: dict[str, str], expected: bool) -> None:
+    """As the API server's label selectors; what cannot be read is taken to cover the pod."""
+    assert selector.selects(labels) is expected
+
+
+def test_owner_references_in_a_circle_end() -> None:
+    """Nonsense in the cluster does not hang us."""
+    loop = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}]
+    document = {
+        "metadata": {"name": "p", "namespace": "n", "uid": "u", "ownerReferences": loop},
+        "spec": {"containers": [_container("a", limits={GPU: "1"})]},
+    }
+    pod = msgspec.convert(document, PodObject)
+    objects = Objects((pod,), {}, {}, {}, (), frozenset())
+    assert [workload.ref.kind for workload in assemble(objects)] == ["ReplicaSet"]
