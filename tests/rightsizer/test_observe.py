@@ -22,11 +22,12 @@ def _finding(world: World, name: str) -> tuple[str, str]:
 
 
 @pytest.mark.prometheus
-def test_an_outage_of_everything_is_a_gap(world: World) -> None:
-    """Where no series has samples for hours, Prometheus was down: that nothing is denser does not make it whole."""
+@pytest.mark.parametrize("usage", ["four-hours-missing", "thinned-out"])
+def test_an_outage_of_everything_is_a_gap(world: World, usage: str) -> None:
+    """Where no series has its samples, Prometheus was down or starved: that nothing is denser makes nothing whole."""
     with Prometheus(world.directory / "own") as own:
         world.prometheus = own
-        world.add("Deployment", world.team, "idle", {"usage": "four-hours-missing"})
+        world.add("Deployment", world.team, "idle", {"usage": usage})
         assert _finding(world, "idle") == ("unknown", "partial-data")
 
 

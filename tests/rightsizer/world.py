@@ -69,10 +69,14 @@ def _only(*metrics: str) -> Callable[[int], Values]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Profile:
-    """How one device looks in Prometheus: its values, and the parts of the day in which there are any."""
+    """How one device looks in Prometheus.
+
+    Attributes:
+        parts: Where in the day there are samples: from, to (0 to 1), and in every how many-th minute.
+    """
 
     values: Callable[[int], Values]
-    parts: tuple[tuple[float, float], ...] = ((0.0, 1.0),)
+    parts: tuple[tuple[float, float, int], ...] = ((0.0, 1.0, 1),)
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -86,9 +90,10 @@ PROFILES: Mapping[str, Profile | None] = {
     "spinning": Profile(_flat(100, 0, 40_000, 118)),
     "hot": Profile(_flat(0, 0, 40_000, 400)),
     "loading": Profile(_flat(0, 30, 40_000, 118)),
-    "newest-half": Profile(PARKED, parts=((0.5, 1.0),)),
-    "stopped-an-hour-ago": Profile(PARKED, parts=((0.0, 1 - 1 / 24),)),
-    "four-hours-missing": Profile(PARKED, parts=((0.0, 0.4), (0.4 + 4 / 24, 1.0))),
+    "newest-half": Profile(PARKED, parts=((0.5, 1.0, 1),)),
+    "stopped-an-hour-ago": Profile(PARKED, parts=((0.0, 1 - 1 / 24, 1),)),
+    "four-hours-missing": Profile(PARKED, parts=((0.0, 0.4, 1), (0.4 + 4 / 24, 1.0, 1))),
+    "thinned-out": Profile(PARKED, parts=((0.0, 0.5, 4), (0.5, 1.0, 1))),
     "garbage": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", 808_334_905)),
     "nan": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", math.nan)),
     "negative": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", -1)),
@@ -214,8 +219,8 @@ class World:
             else owner
         )
         device = {"gpu": "0", "UUID": next(self._uuids), "modelName": H100, "job": "gpu", **profile.labels}
-        for begin, end in profile.parts:
-            part = seconds[int(len(seconds) * begin) : int(len(seconds) * end)]
+        for begin, end, every in profile.parts:
+            part = seconds[int(len(seconds) * begin) : int(len(seconds) * end) : every]
             for metric, values in profile.values(len(part)).items():
                 yield Series({"__name__": metric, **device, **labels}, part, values)
 
