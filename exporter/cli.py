@@ -178,8 +178,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         for problem in str(error).splitlines():
             sys.stderr.write(f"gpu-exporter: {problem}\n")
         return error.exit_code
-    except (
-        BrokenPipeError
-    ):  # `--once | head`: the reader has had enough, and Python shall not complain at its exit
+    except BrokenPipeError:
+        # `--once | head`: the reader has had enough, and Python shall not complain at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Exception as error:
+        logging.getLogger(__name__).debug("traceback", exc_info=True)
+        words = f"{type(error).__name__}: {error}: a defect of the exporter, please report it"
+        sys.stderr.write(f"gpu-exporter: {words}; --log-level debug shows where\n")
+        return 1
     return 0

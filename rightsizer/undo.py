@@ -8,7 +8,9 @@ import base64
 import binascii
 import dataclasses
 import datetime
+import http
 import json
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -30,6 +32,8 @@ from rightsizer.workloads.changes import (
     undo_patch,
     value_at,
 )
+
+log = logging.getLogger(__name__)
 
 
 class _Secret(msgspec.Struct):
@@ -71,7 +75,14 @@ def _annotated(cluster: Cluster, row: WorkloadKind) -> Iterator[Undoable]:
 def _evicted(cluster: Cluster, state_namespace: str) -> Iterator[Undoable]:
     row = next(row for row in KINDS if not row.field)
     path = f"/api/v1/namespaces/{state_namespace}/secrets"
-    for secret in cluster.list_all(path, _Secret, label_selector=MANIFEST_LABEL):
+    try:
+        secrets = cluster.list_all(path, _Secret, label_selector=MANIFEST_LABEL)
+    except RequestRefused as refused:
+        if refused.code != http.HTTPStatus.FORBIDDEN:
+            raise
+        log.warning("evicted pods cannot be listed: %s", refused)
+        return
+    for secret in secrets:
         if secret.type != MANIFEST_TYPE:
             continue
         place = f"{path}/{secret.metadata['name']}"

@@ -1,10 +1,13 @@
-"""What all tests share: golden files and the flag that rewrites them."""
+"""What all tests share: golden files and the flag that rewrites them, and a real Prometheus."""
 
 import difflib
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from simulator.prometheus import Prometheus
 
 Golden = Callable[[str, str], None]
 
@@ -16,11 +19,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+PROGRAMS = {"prometheus": ("prometheus", "promtool"), "driver": ("cc",)}
+"""What the tests of a marker start; the distribution's packages are in scripts/install-tools."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what compares with a golden file, so that `make golden` runs just that."""
+    """Mark what compares with a golden file, for `make golden`; skip, with a reason, what a program is missing for."""
+    missing = {
+        marker: [program for program in programs if shutil.which(program) is None]
+        for marker, programs in PROGRAMS.items()
+    }
     for item in items:
         if "golden" in getattr(item, "fixturenames", ()):
             item.add_marker("golden")
+        for marker, programs in missing.items():
+            if programs and item.get_closest_marker(marker):
+                reason = f"not on the path: {', '.join(programs)}; scripts/install-tools installs it"
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture
@@ -44,3 +59,10 @@ def golden(request: pytest.FixtureRequest) -> Golden:
         )
 
     return compare
+
+
+@pytest.fixture(scope="session")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """A Prometheus that scrapes nothing; for tests with the marker `prometheus`."""
+    with Prometheus(tmp_path_factory.mktemp("prometheus")) as running:
+        yield running

@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,9 +19,7 @@ pytestmark = [
     pytest.mark.prometheus,
     pytest.mark.timeout(240),
     pytest.mark.xdist_group("demo"),
-    pytest.mark.skipif(
-        shutil.which("prometheus") is None, reason="no prometheus on the path; apt-get install prometheus"
-    ),
+    pytest.mark.driver,
 ]
 
 

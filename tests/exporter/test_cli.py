@@ -16,6 +16,8 @@ from exporter.cli import main
 from tests.exporter.conftest import MakeNode
 from tests.exporter.rig import PATIENCE_S, Exporter, Node, ended, eventually, h100, without_driver
 
+pytestmark = pytest.mark.driver
+
 ROOT = Path(exporter.__file__).parents[1]
 CHOICES = "clocks, memory, power, thermal, utilization"
 DURATION = "not a duration; write a number and its unit, such as 500ms, 10s or 1m"

@@ -9,6 +9,8 @@ from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
 from tests.exporter.rig import Exporter, Node, eventually, h100, reading
 
+pytestmark = pytest.mark.driver
+
 POWER = "DCGM_FI_DEV_POWER_USAGE"
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
 FAILURES = "gpu_exporter_reading_failures_total"

@@ -11,6 +11,8 @@ from tests.conftest import Golden
 from tests.exporter.conftest import MakeNode
 from tests.exporter.rig import Node, pod, reading
 
+pytestmark = pytest.mark.driver
+
 # What depends on the machine or the moment; of these the golden files hold everything but the value.
 _VARIES = re.compile(
     r"^((?:process_\w+|gpu_exporter_(?:collector_duration|last_sample_age)_seconds)(?:{.*})?) .*$",
@@ -75,6 +77,7 @@ def test_exposition_is_as_reviewed(name: str, make_node: MakeNode, golden: Golde
     golden(f"{name}.prom", text)
 
 
+@pytest.mark.prometheus
 def test_promtool_objects_to_nothing_but_dcgms_names(make_node: MakeNode) -> None:
     """`promtool check metrics` complains about DCGM's own names and about no other."""
     node = make_node(NODES["a100-mig"][0])

@@ -13,6 +13,8 @@ from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
 from tests.exporter.rig import Exporter, Node, eventually, h100, pod
 
+pytestmark = pytest.mark.driver
+
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
 UP = "gpu_exporter_podresources_up"
 

@@ -1,7 +1,6 @@
 """What the rightsizer's tests share: a world whose API server is the test's own."""
 
 import pathlib
-import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -14,13 +13,4 @@ from tests.rightsizer.world import World
 def world(tmp_path: pathlib.Path, prometheus: Prometheus) -> Iterator[World]:
     """An API server with three PriorityClasses and a node, and a Prometheus that has its pods' series."""
     with World(tmp_path, prometheus) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes nothing."""
-    if shutil.which("prometheus") is None:
-        pytest.skip("no prometheus on the path; apt-get install prometheus")
-    with Prometheus(tmp_path_factory.mktemp("prometheus")) as running:
         yield running

@@ -140,6 +140,14 @@ def test_undo_of_one_run_only(world: World) -> None:
     assert (_replicas(world, "first"), _replicas(world, "second")) == (1, 0)
 
 
+def test_undo_without_access_to_manifests(world: World) -> None:
+    """Who may not list our Secrets can still put back what carries its own record; the rest is a warning."""
+    world.add("Deployment", world.team, "idle", {})
+    _apply(world)
+    world.api.deny(Rule("*", resources=("secrets",)))
+    assert world.run("undo", "--all", "--yes", "-o", "json").items["idle"]["result"] == "done"
+
+
 def test_a_record_that_cannot_be_read_is_reported(world: World) -> None:
     """Someone's edit of the annotation is named, and nothing is guessed."""
     world.add("Deployment", world.team, "idle", {})

@@ -6,7 +6,6 @@ import datetime
 import functools
 import itertools
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +25,8 @@ from simulator.kubeclient import Endpoint, KubeClient
 from simulator.processes import ProcessError
 from simulator.prometheus import Prometheus
 from simulator.spec import Archetype, ClusterSpec, GpuSpec, Kind, NodeSpec, WorkloadSpec
+
+pytestmark = pytest.mark.driver
 
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
 ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
@@ -194,8 +195,6 @@ class World:
 @pytest.fixture(scope="module", params=[False, True], ids=["exported_pod", "pod"])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The cluster `PAST` with some hours of history, in both label forms."""
-    if shutil.which("prometheus") is None:
-        pytest.skip("apt-get install prometheus")
     directory = tmp_path_factory.mktemp("world")
     with Cluster(PAST, directory) as cluster:
         options: dict[str, Any] = {"scrape_interval_s": 1, "honor_labels": request.param}
@@ -297,7 +296,6 @@ def test_an_instances_past_has_its_own_memory(world: World) -> None:
 
 
 @pytest.mark.prometheus
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="apt-get install prometheus")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_stays_behind(tmp_path: Path, number: signal.Signals) -> None:
     """However `python -m simulator` ends, none of its processes is left."""

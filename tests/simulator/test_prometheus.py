@@ -2,7 +2,6 @@
 
 import http.server
 import math
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -14,10 +13,7 @@ from simulator.processes import ProcessError
 from simulator.prometheus import JOB, Prometheus, Target
 from simulator.remote_write import Series
 
-pytestmark = [
-    pytest.mark.prometheus,
-    pytest.mark.skipif(shutil.which("prometheus") is None, reason="apt-get install prometheus"),
-]
+pytestmark = pytest.mark.prometheus
 NOW_S = int(time.time())
 
 EXPOSITION = b"""\

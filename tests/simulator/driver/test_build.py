@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.driver
+
 ROOT = pathlib.Path(__file__).parents[3]
 PRINT_ENVIRONMENT = """
 import json, pathlib

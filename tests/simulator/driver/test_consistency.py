@@ -18,6 +18,8 @@ from simulator.driver.boardfile import BoardFile
 from simulator.spec import GpuSpec, NodeSpec
 from tests.simulator.driver.nvml_program import ANSWER_TIMEOUT_S, NvmlProgram
 
+pytestmark = pytest.mark.driver
+
 # Reads one number of the writer's in six ways: all must belong to the same one.
 READ_MANY = """
 import itertools, time

@@ -9,6 +9,8 @@ from simulator.driver import Board
 from simulator.spec import NodeSpec
 from tests.simulator.driver.nvml_program import ANSWER_TIMEOUT_S, NvmlCallError, NvmlProgram
 
+pytestmark = pytest.mark.driver
+
 POWER = "nvml.nvmlDeviceGetPowerUsage(gpus[{}])"
 TEMPERATURE = "nvml.nvmlDeviceGetTemperature(gpus[{}], 0)"
 GPU_IS_LOST, NOT_SUPPORTED, UNKNOWN = 15, 3, 999

@@ -9,6 +9,8 @@ from simulator.driver import Board, environment
 from simulator.spec import NodeSpec
 from tests.simulator.driver.nvml_program import NvmlProgram
 
+pytestmark = pytest.mark.driver
+
 H100, A100, L40S, T4 = range(4)
 
 

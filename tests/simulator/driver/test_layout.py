@@ -9,6 +9,8 @@ import pytest
 
 from simulator.driver import build, layout
 
+pytestmark = pytest.mark.driver
+
 
 class _Row(ctypes.Structure):
     _fields_ = (("name", ctypes.c_char_p), ("offset", ctypes.c_uint64), ("size", ctypes.c_uint64))

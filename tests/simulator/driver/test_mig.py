@@ -8,6 +8,8 @@ from simulator.driver import Board
 from simulator.spec import GpuSpec, NodeSpec
 from tests.simulator.driver.nvml_program import NvmlProgram
 
+pytestmark = pytest.mark.driver
+
 H100, A100, L40S = range(3)
 NOT_SUPPORTED, NOT_FOUND, INVALID_ARGUMENT = 3, 6, 2
 MIB = 1 << 20

@@ -5,6 +5,8 @@ import pytest
 from simulator.driver import Board, Process, ProcessKind
 from tests.simulator.driver.nvml_program import NvmlProgram
 
+pytestmark = pytest.mark.driver
+
 H100, A100 = range(2)
 NO_INSTANCE = 0xFFFFFFFF
 MIB = 1 << 20

@@ -8,6 +8,8 @@ from simulator.cards import CARDS
 from simulator.driver import Board, Reading
 from tests.simulator.driver.nvml_program import NvmlProgram
 
+pytestmark = pytest.mark.driver
+
 H100, A100, L40S, T4 = range(4)
 NOT_SUPPORTED = 3
 GIB = 1 << 30
