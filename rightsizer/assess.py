@@ -97,6 +97,16 @@ def _invalid(evidence: Evidence) -> Iterator[str]:
                 yield f"pod {pod.ref.name}: impossible values of {', '.join(usage.invalid)} on {_device(usage)}"
 
 
+def _ambiguous(evidence: Evidence) -> Iterator[str]:
+    """A pod keeps its devices for life, so more of them are another pod's of that name, here or in another cluster."""
+    for pod, usages in evidence.held:
+        if len(usages) > pod.devices:
+            yield (
+                f"pod {pod.ref.name} holds {pod.devices} GPUs, but series name it on {len(usages)}: "
+                "some are another pod's of that name"
+            )
+
+
 def _missing(evidence: Evidence) -> Iterator[str]:
     for pod, usages in evidence.held:
         if not usages:
@@ -154,11 +164,13 @@ def _conflicting(evidence: Evidence) -> Iterator[str]:
 
 
 DOUBTS: tuple[tuple[FindingName, Callable[[Evidence], Iterator[str]]], ...] = (
-    # In this order a person would ask: is it there, is it old enough, can the numbers be, are they there at all, do
-    # they say what is asked, are they current, are they complete, do they agree? Later ones rely on earlier ones.
+    # In this order a person would ask: is it there, is it old enough, can the numbers be, whose are they, are they
+    # all there, do they say what is asked, are they current, are they complete, do they agree? Later ones rely on
+    # earlier ones.
     (FindingName.NOT_RUNNING, _not_running),
     (FindingName.TOO_YOUNG, _too_young),
     (FindingName.INVALID_DATA, _invalid),
+    (FindingName.AMBIGUOUS_DATA, _ambiguous),
     (FindingName.NO_DATA, _missing),
     (FindingName.UNMEASURABLE, _unmeasurable),
     (FindingName.STALE_DATA, _stale),

@@ -73,6 +73,7 @@ class PrometheusSettings:
         token_file: Bearer token; read anew for each request, since projected tokens rotate.
         ca_file: Certificates that sign Prometheus's own, instead of the system's.
         headers: Sent with every request, such as X-Scope-OrgID.
+        labels: What every series must carry, such as the cluster's name.
         timeout_s: Deadline of one query, in seconds; the server is asked to stop at the same moment.
     """
 
@@ -80,6 +81,7 @@ class PrometheusSettings:
     token_file: pathlib.Path | None = None
     ca_file: pathlib.Path | None = None
     headers: Mapping[str, Secret] = dataclasses.field(default_factory=dict)
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     timeout_s: float = 100.0
 
 

@@ -46,6 +46,7 @@ class FindingName(enum.StrEnum):
     PARTIAL_DATA = "partial-data"
     STALE_DATA = "stale-data"
     INVALID_DATA = "invalid-data"
+    AMBIGUOUS_DATA = "ambiguous-data"
     CONFLICTING_SIGNALS = "conflicting-signals"
     UNMEASURABLE = "unmeasurable"
     TOO_YOUNG = "too-young"

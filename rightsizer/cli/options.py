@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import os
 import pathlib
+import re
 import urllib.parse
 from typing import TextIO
 
@@ -79,6 +80,13 @@ def add_options(parser: argparse.ArgumentParser, title: str, options: tuple[Opti
             default=[],
             help="sent with each query, such as 'X-Scope-OrgID: team'; repeatable",
         )
+        group.add_argument(
+            "--prometheus-label",
+            metavar="NAME=VALUE",
+            action="append",
+            default=[],
+            help="what every series must carry, such as cluster=prod; repeatable",
+        )
 
 
 def add_common(parser: argparse.ArgumentParser, *, formats: bool = True) -> None:
@@ -120,6 +128,7 @@ def prometheus_settings(arguments: argparse.Namespace) -> PrometheusSettings:
         token_file=_path(arguments.prometheus_token_file),
         ca_file=_path(arguments.prometheus_ca_file),
         headers=dict(_header(text) for text in arguments.prometheus_header),
+        labels=dict(_label(text) for text in arguments.prometheus_label),
         timeout_s=_seconds("--prometheus-timeout", arguments.prometheus_timeout),
     )
 
@@ -141,6 +150,13 @@ def _header(text: str) -> tuple[str, Secret]:
     if not colon or not name.strip() or not value.strip() or not text.isprintable() or not text.isascii():
         raise UsageError("--prometheus-header: write a name and a value, such as 'X-Scope-OrgID: team'")
     return name.strip(), Secret(value.strip())
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not value or not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name):
+        raise UsageError(f"--prometheus-label {text}: write a label's name and value, such as cluster=prod")
+    return name, value
 
 
 def _seconds(flag: str, text: str) -> float:

@@ -33,7 +33,7 @@ class Session:
         settings = prometheus_settings(arguments)
         self.policy: LoadedPolicy = load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
         self.prometheus = Prometheus(settings)
-        self.signal = DcgmSignal(self.prometheus)
+        self.signal = DcgmSignal(self.prometheus, settings.labels)
         self.cluster = Cluster(cluster_settings(arguments))
         self.run = f"{utc_now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 

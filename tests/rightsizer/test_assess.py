@@ -80,6 +80,12 @@ CASES = {
         FindingName.PARKED,
         Verdict.ACT,
     ),
+    "another-pod-of-its-name": (
+        workload(HEALTHY),
+        usages((HEALTHY, (idle_usage(0), idle_usage(1)))),
+        FindingName.AMBIGUOUS_DATA,
+        Verdict.UNKNOWN,
+    ),
     "two-shares-of-perhaps-two-devices": (
         workload(SHARED),
         usages((SHARED, (idle_usage(),))),

@@ -66,6 +66,14 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
         ["plan", "--prometheus-url", NOWHERE, "--prometheus-header", "A: b\r\nC: d"],
         "--prometheus-header: write a name and a value",
     ),
+    "label-without-value": (
+        ["plan", "--prometheus-url", NOWHERE, "--prometheus-label", "cluster"],
+        "--prometheus-label cluster: write a label's name and value",
+    ),
+    "label-injection": (
+        ["plan", "--prometheus-url", NOWHERE, "--prometheus-label", 'a"}) or vector(0=x'],
+        "write a label's name and value",
+    ),
     "timeout-without-unit": (
         ["plan", "--prometheus-url", NOWHERE, "--prometheus-timeout", "30"],
         "--prometheus-timeout: '30' is not a duration",

@@ -32,6 +32,29 @@ def test_an_outage_of_everything_is_a_gap(world: World, usage: str) -> None:
 
 
 @pytest.mark.prometheus
+def test_two_clusters_in_one_prometheus_are_told_apart(world: World) -> None:
+    """A pod of the same name elsewhere never speaks for ours: without a name for our cluster there is no plan."""
+    with Prometheus(world.directory / "own") as own:
+        world.prometheus = own
+        world.labels = {"cluster": "theirs"}
+        world.add("Pod", world.team, "shell", {"usage": "parked"})
+        world.labels = {"cluster": "ours"}
+        (pod,) = world.pods_of(world.team, "shell")
+        world.record(pod, "busy", 1)
+        run = world.run("plan", policy=DEFAULT_POLICY)
+        assert (run.code, run.out) == (1, "")
+        assert (
+            "GPU series of several clusters (ours, theirs); name yours: --prometheus-label cluster="
+            in run.err
+        )
+        for cluster, verdict in (("ours", "keep"), ("theirs", "act")):
+            run = world.run(
+                "plan", "-o", "json", "--prometheus-label", f"cluster={cluster}", policy=DEFAULT_POLICY
+            )
+            assert run.items["shell"]["verdict"] == verdict
+
+
+@pytest.mark.prometheus
 def test_a_container_that_restarted_makes_its_pod_young(world: World) -> None:
     """The window must not reach back beyond the process that runs now."""
     world.add("Deployment", world.team, "idle", {})

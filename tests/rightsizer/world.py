@@ -122,6 +122,7 @@ class World:
 
     Attributes:
         team: A namespace that no other world has, so that no other world's series name its pods.
+        labels: What all series that are recorded from now on carry, too.
     """
 
     def __init__(self, directory: pathlib.Path, prometheus: Prometheus, *, exported: bool = True) -> None:
@@ -130,6 +131,7 @@ class World:
         self.prometheus = prometheus
         self.directory = directory
         self.team = f"team-{uuid.uuid4().hex[:8]}"
+        self.labels: dict[str, str] = {}
         self._exported = exported
         self._uuids = (f"GPU-{id(self):x}-{number:04d}" for number in itertools.count())
 
@@ -218,7 +220,14 @@ class World:
             if self._exported
             else owner
         )
-        device = {"gpu": "0", "UUID": next(self._uuids), "modelName": H100, "job": "gpu", **profile.labels}
+        device = {
+            "gpu": "0",
+            "UUID": next(self._uuids),
+            "modelName": H100,
+            "job": "gpu",
+            **profile.labels,
+            **self.labels,
+        }
         for begin, end, every in profile.parts:
             part = seconds[int(len(seconds) * begin) : int(len(seconds) * end) : every]
             for metric, values in profile.values(len(part)).items():

@@ -7,6 +7,7 @@ each series is taken at its word, and only pods that the API server knows are lo
 
 import dataclasses
 import datetime
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -14,7 +15,11 @@ from rightsizer.errors import EvidenceIncomplete
 from rightsizer.model import Device, Usage, Usages
 from rightsizer.observe.prometheus import Prometheus, Sample, Track
 
+CLUSTER = "cluster"
+"""The label by which those who gather several clusters in one Prometheus usually tell them apart."""
+
 IDENTITY = (
+    CLUSTER,
     "namespace",
     "pod",
     "exported_namespace",
@@ -106,8 +111,11 @@ class _Gathered:
 class DcgmSignal:
     """Usage from a Prometheus that holds DCGM-named metrics."""
 
-    def __init__(self, prometheus: Prometheus) -> None:
+    def __init__(self, prometheus: Prometheus, labels: Mapping[str, str] | None = None) -> None:
         self._prometheus = prometheus
+        own = {} if labels is None else labels
+        matchers = ["pod!=''", *(f"{name}={json.dumps(value)}" for name, value in sorted(own.items()))]
+        self._selector = f"{{{', '.join(matchers)}}}"
 
     def usages(self, window: datetime.timedelta, at: datetime.datetime) -> Usages:
         """Usage of every device by every pod in the window that ends at `at`.
@@ -118,8 +126,10 @@ class DcgmSignal:
         gathered: dict[Key, _Gathered] = {}
         for quantity in QUANTITIES:
             for function, field in quantity.statistics.items():
-                promql = _aggregate(f"{function}({quantity.metric}{{pod!=''}}[{_promql(window)}])")
-                _take(gathered, self._prometheus.query(promql, at), quantity, field)
+                promql = _aggregate(f"{function}({quantity.metric}{self._selector}[{_promql(window)}])")
+                samples = self._prometheus.query(promql, at)
+                _require_one_cluster(samples)
+                _take(gathered, samples, quantity, field)
             if quantity.is_activity:
                 self._cover(gathered, quantity, window, at)
         if not gathered:
@@ -131,7 +141,7 @@ class DcgmSignal:
         gathered: dict[Key, _Gathered] = {}
         for quantity in QUANTITIES:
             if quantity.is_activity:
-                promql = _aggregate(f"max_over_time({quantity.metric}{{pod!=''}}[{_promql(window)}])")
+                promql = _aggregate(f"max_over_time({quantity.metric}{self._selector}[{_promql(window)}])")
                 _take(gathered, self._prometheus.query(promql, at), quantity, "activity_peak")
         return _by_pod(gathered)
 
@@ -143,14 +153,14 @@ class DcgmSignal:
         at: datetime.datetime,
     ) -> None:
         """Note for each key which share of the window its activity was recorded in."""
-        counted = f"count_over_time({quantity.metric}{{pod!=''}}[{_promql(window)}])"
+        counted = f"count_over_time({quantity.metric}{self._selector}[{_promql(window)}])"
         densest = max((sample.value for sample in self._prometheus.query(f"max({counted})", at)), default=0.0)
         slots = min(MAX_SLOTS, int(densest) // SAMPLES_PER_SLOT)
         if slots < 1:
             return
         # In whole seconds: the last step of the range must fall on its end, or the newest slot would seem empty.
         slot = datetime.timedelta(seconds=round(window.total_seconds() / slots))
-        promql = _aggregate(f"count_over_time({quantity.metric}{{pod!=''}}[{_promql(slot)}])")
+        promql = _aggregate(f"count_over_time({quantity.metric}{self._selector}[{_promql(slot)}])")
         tracks = self._prometheus.query_range(
             promql, start=at - (slots - 1) * slot, end=at, step_s=slot.total_seconds()
         )
@@ -171,6 +181,21 @@ class DcgmSignal:
         raise EvidenceIncomplete(
             f"Prometheus holds no GPU series ({QUANTITIES[0].metric} and its like) in the last {_promql(window)}: "
             "is gpu-exporter or dcgm-exporter scraped, and is this the right Prometheus?"
+        )
+
+
+def _require_one_cluster(samples: Iterable[Sample]) -> None:
+    """Two clusters may have a pod of the same name: its idleness there must not count here.
+
+    Raises:
+        EvidenceIncomplete: The series are of several clusters.
+    """
+    clusters = sorted({sample.labels.get(CLUSTER, "") for sample in samples})
+    if len(clusters) > 1:
+        names = ", ".join(name or "(none)" for name in clusters[:5])
+        raise EvidenceIncomplete(
+            f"Prometheus holds GPU series of several clusters ({names}); "
+            f"name yours: --prometheus-label {CLUSTER}={clusters[-1]}"
         )
 
 
