@@ -1,7 +1,22 @@
-"""`python -m exporter` is `gpu-exporter`."""
+"""The entry of `gpu-exporter` and of `python -m exporter`: says what to install where only the rightsizer was."""
 
 import sys
 
-from exporter.cli import main
 
-sys.exit(main())
+def main() -> int:
+    """Run the exporter; its exit code."""
+    try:
+        from exporter import cli  # noqa: PLC0415 - its libraries may be missing
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library in {"", "exporter"}:
+            raise
+        sys.stderr.write(
+            f"gpu-exporter: the library {library} is missing; run: pip install 'gpu-rightsizer[exporter]'\n"
+        )
+        return 1
+    return cli.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

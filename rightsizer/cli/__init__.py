@@ -59,6 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader (head, less) has seen enough; what is left in the buffer has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except ModuleNotFoundError as error:
+        library = str(error.name).partition(".")[0]
+        words = f"the library {library} is missing; run: pip install 'gpu-rightsizer[rightsizer]'"
+        print(f"gpu-rightsizer: {words}", file=sys.stderr)  # noqa: T201
+        return 1
     except Exception as error:
         logging.getLogger(__name__).debug("traceback", exc_info=True)
         words = f"internal error: {type(error).__name__}: {error}; --verbose shows where, please report it"

@@ -1,0 +1,48 @@
+"""Each program says what to install where only the other one's libraries are."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+_WITHOUT = """
+import sys
+sys.modules[{library!r}] = None
+sys.argv[1:] = {flags}
+from {module} import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "module", "library", "flags"),
+    [
+        ("exporter", "exporter.__main__", "pynvml", ["--once"]),
+        ("exporter", "exporter.__main__", "h2", ["--help"]),
+        ("rightsizer", "rightsizer.cli", "pydantic", ["plan"]),
+        ("rightsizer", "rightsizer.cli", "kubernetes", ["undo"]),
+    ],
+)
+def test_a_missing_extra_is_named(program: str, module: str, library: str, flags: list[str]) -> None:
+    """One line with the command that installs it, exit code 1, no traceback."""
+    code = _WITHOUT.format(library=library, module=module, flags=flags)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr.splitlines() == [
+        f"gpu-{program}: the library {library} is missing; run: pip install 'gpu-rightsizer[{program}]'"
+    ]
+
+
+def test_extras_stand_apart() -> None:
+    """Nothing is installed for both programs, and only what one of them imports for each."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == []
+    assert {"exporter", "rightsizer"} == set(project["optional-dependencies"])
+    for extra in project["optional-dependencies"]:
+        locked = (ROOT / f"requirements/{extra}.lock").read_text()
+        for requirement in project["optional-dependencies"][extra]:
+            assert f"\n{requirement.split('>=')[0]}==" in f"\n{locked}"
+        assert "--hash=sha256:" in locked
