@@ -2,6 +2,7 @@
 
 import difflib
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +11,12 @@ import pytest
 from simulator.prometheus import Prometheus
 
 Golden = Callable[[str, str], None]
+
+
+def pytest_configure() -> None:
+    """Let children be interrupted even where this was started in the background, which ignores SIGINT for all of them."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -133,13 +133,13 @@ class Prometheus:
         """One question, asked again where the refusal is of a passing kind, within the deadline."""
         deadline = time.monotonic() + self._settings.timeout_s
         for attempt in range(1, ATTEMPTS + 1):
-            left = deadline - time.monotonic()
+            pause_s = RETRY_PAUSE_S * attempt
             try:
-                return self._ask_once(endpoint, form, max(left, 0.001))
+                return self._ask_once(endpoint, form, max(deadline - time.monotonic(), 0.001))
             except (PrometheusUnreachable, _PassingError):
-                if attempt == ATTEMPTS or left < RETRY_PAUSE_S * attempt:
+                if attempt == ATTEMPTS or time.monotonic() + pause_s > deadline:
                     raise
-            time.sleep(RETRY_PAUSE_S * attempt)
+            time.sleep(pause_s)
         raise AssertionError  # the loop returns or raises
 
     def _ask_once(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> _Data:
@@ -168,7 +168,7 @@ class Prometheus:
             raise ConfigurationError(f"--prometheus-url {self._base}: {error}") from error
         except requests.exceptions.Timeout as error:
             raise PrometheusUnreachable(
-                f"{attempted}: no answer within {timeout_s:.0f} s; is it overloaded?"
+                f"{attempted}: no answer within {timeout_s:.3g} s; is it overloaded?"
             ) from error
         except requests.exceptions.RequestException as error:
             words = f"{attempted}: {_cause(error)}; is the URL right, and reachable from here?"
