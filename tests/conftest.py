@@ -14,7 +14,7 @@ Golden = Callable[[str, str], None]
 
 
 def pytest_configure() -> None:
-    """Let children be interrupted even where this was started in the background, which ignores SIGINT for all of them."""
+    """Let children be interrupted even where this was started in the background, which ignores SIGINT."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
