@@ -234,7 +234,6 @@ def _levels(evidence: Evidence) -> str:
 
 def _finding(evidence: Evidence, name: FindingName, verdict: Verdict, words: tuple[str, ...]) -> Finding:
     devices = evidence.devices
-    means = [usage.activity_mean for usage in devices if usage.activity_mean is not None]
     is_measured = bool(devices) and all(usage.activity_peak is not None for usage in devices)
     return Finding(
         name=name,
@@ -242,15 +241,21 @@ def _finding(evidence: Evidence, name: FindingName, verdict: Verdict, words: tup
         words=words,
         coverage=min((usage.coverage for usage in devices), default=0.0),
         busy_gpus=sum(map(evidence.is_busy, devices)) if is_measured else None,
-        activity_mean=sum(means) / len(means) if means else None,
+        activity_mean=_mean(usage.activity_mean for usage in devices),
         activity_peak=_highest(usage.activity_peak for usage in devices),
         memory_peak_bytes=_highest(usage.memory_peak_bytes for usage in devices),
+        power_mean_w=_mean(usage.power_mean_w for usage in devices),
         power_peak_w=_highest(usage.power_peak_w for usage in devices),
     )
 
 
 def _highest(values: Iterator[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
+
+
+def _mean(values: Iterator[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _percent(ratio: float | None) -> str:

@@ -135,7 +135,6 @@ class Pod:
     phase: str
     devices: int
     is_shared: bool
-    created: datetime.datetime
     started: datetime.datetime | None
     priority_class: str
     priority: int | None
@@ -228,6 +227,7 @@ class Finding:
     activity_mean: float | None = None
     activity_peak: float | None = None
     memory_peak_bytes: float | None = None
+    power_mean_w: float | None = None
     power_peak_w: float | None = None
 
 

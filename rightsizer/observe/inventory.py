@@ -160,7 +160,6 @@ def _pod(item: PodObject, nodes: Mapping[str, Mapping[str, str]]) -> Pod:
         phase=status.phase or "Pending",
         devices=sum(resources.values()),
         is_shared=_is_shared(resources, nodes.get(spec.node_name, {})),
-        created=metadata.creation_timestamp or datetime.datetime.max.replace(tzinfo=datetime.UTC),
         started=_started(item),
         priority_class=spec.priority_class_name,
         priority=spec.priority,

@@ -26,7 +26,6 @@ class ObjectMeta(msgspec.Struct, rename="camel"):
     uid: str = ""
     resource_version: str = ""
     generation: int = 0
-    creation_timestamp: datetime.datetime | None = None
     deletion_timestamp: datetime.datetime | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None

@@ -88,6 +88,7 @@ def _evidence(finding: Finding) -> dict[str, Any]:
         "activityMean": _rounded(finding.activity_mean),
         "activityPeak": _rounded(finding.activity_peak),
         "memoryPeakBytes": None if finding.memory_peak_bytes is None else round(finding.memory_peak_bytes),
+        "powerMeanWatts": None if finding.power_mean_w is None else round(finding.power_mean_w, 1),
         "powerPeakWatts": None if finding.power_peak_w is None else round(finding.power_peak_w, 1),
     }
 

@@ -47,7 +47,6 @@ def pod(name: str = "w-0", **changes: Any) -> Pod:
         "phase": "Running",
         "devices": 1,
         "is_shared": False,
-        "created": AT - 10 * DAY,
         "started": AT - 10 * DAY,
         "priority_class": "low-priority",
         "priority": 1000,
