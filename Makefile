@@ -12,7 +12,7 @@ SOURCES := exporter rightsizer simulator tests benchmarks scripts
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(STAMP) ## everything that the other targets need, into .venv
@@ -32,10 +32,19 @@ demo: setup ## the whole loop on a simulated cluster; KEEP=1 leaves it running
 	@scripts/install-tools
 	@$(BIN)/python -m simulator.demo $(if $(KEEP),--keep)
 
+.PHONY: controlplane
+controlplane: setup ## build a real Kubernetes control plane, once, into the user's cache (needs Go)
+	@$(BIN)/python -m simulator.controlplane.build
+
 .PHONY: test
-test: setup ## all tests; those that need a Prometheus, or a GPU, are skipped where there is none
+test: setup ## all tests; those that need a Prometheus, a control plane or a GPU are skipped where there is none
 	@scripts/install-tools --optional
 	@$(BIN)/python -m pytest -q -n auto --dist loadgroup $(PYTEST_ARGS)
+
+.PHONY: test-controlplane
+test-controlplane: controlplane ## the tests that need the real control plane, and nothing else
+	@scripts/install-tools
+	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m controlplane $(PYTEST_ARGS)
 
 .PHONY: check
 check: setup ## format, lint and types

@@ -9,6 +9,7 @@ import http.client
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -133,6 +134,7 @@ class Server:
         ready_path: Answers 200 once it serves.
         log: File that receives its output.
         env: Its whole environment; the parent's by default.
+        tls: Where it speaks HTTPS: how to trust it, and what to present to it.
     """
 
     def __init__(
@@ -143,6 +145,7 @@ class Server:
         ready_path: str,
         log: Path,
         env: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.name = name
         self.log = log
@@ -150,6 +153,7 @@ class Server:
         self._command = command
         self._ready_path = ready_path
         self._env = env
+        self._tls = tls
         self._child: Child | None = None
 
     @property
@@ -160,7 +164,7 @@ class Server:
     @property
     def url(self) -> str:
         """Where it serves."""
-        return f"http://{self.address}"
+        return f"{'http' if self._tls is None else 'https'}://{self.address}"
 
     def launch(self) -> None:
         """Start it on a free port, without waiting."""
@@ -203,12 +207,15 @@ class Server:
 
     def get(self, path: str, *, timeout_s: float = 60.0) -> tuple[int, str]:
         """Status and body of what it serves at `path`; raises OSError and http.client.HTTPException."""
-        with contextlib.closing(
-            http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
-        ) as connection:
+        with contextlib.closing(self._connect(timeout_s)) as connection:
             connection.request("GET", path)
             answer = connection.getresponse()
             return answer.status, answer.read().decode(errors="replace")
+
+    def _connect(self, timeout_s: float) -> http.client.HTTPConnection:
+        if self._tls is None:
+            return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout_s, context=self._tls)
 
     def _running(self) -> Child:
         if self._child is None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from simulator.cache import CacheError
+from simulator.controlplane.programs import MissingProgramsError, find
 from simulator.prometheus import Prometheus
 
 Golden = Callable[[str, str], None]
@@ -32,17 +34,26 @@ PROGRAMS = {"prometheus": ("prometheus", "promtool"), "driver": ("cc",)}
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what compares with a golden file, for `make golden`; skip, with a reason, what a program is missing for."""
-    missing = {
-        marker: [program for program in programs if shutil.which(program) is None]
-        for marker, programs in PROGRAMS.items()
-    }
+    reasons = _reasons()
     for item in items:
         if "golden" in getattr(item, "fixturenames", ()):
             item.add_marker("golden")
-        for marker, programs in missing.items():
-            if programs and item.get_closest_marker(marker):
-                reason = f"not on the path: {', '.join(programs)}; scripts/install-tools installs it"
+        for marker, reason in reasons.items():
+            if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _reasons() -> dict[str, str]:
+    """Why the tests of a marker cannot run here, for those that cannot."""
+    reasons = {}
+    for marker, programs in PROGRAMS.items():
+        if missing := [program for program in programs if shutil.which(program) is None]:
+            reasons[marker] = f"not on the path: {', '.join(missing)}; scripts/install-tools installs it"
+    try:
+        find()
+    except (MissingProgramsError, CacheError) as error:
+        reasons["controlplane"] = str(error)
+    return reasons
 
 
 @pytest.fixture

@@ -6,17 +6,17 @@ The library lies in the user's cache, not in the checkout: programs find it by L
 import ctypes
 import functools
 import hashlib
-import os
 import pathlib
 import shutil
 import subprocess
 import tempfile
 
+from simulator.cache import CacheError, cache_directory
+
 LIBRARY = "libnvidia-ml.so.1"
 BOARD_VARIABLE = "SIMULATOR_NVML_BOARD"
 
 _SOURCES = pathlib.Path(__file__).with_name("native")
-_CACHE = ("gpu-rightsizer", "simulated-driver")
 _COMPILERS = ("cc", "gcc", "clang")
 # Warnings are the tests' business: the new ones of a newer compiler must not keep anybody from a demo.
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
@@ -87,17 +87,10 @@ def _compiler() -> str:
 
 
 def _cache_root() -> pathlib.Path:
-    inherited = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification has relative paths ignored.
-    if os.path.isabs(inherited):  # noqa: PTH117
-        return pathlib.Path(inherited, *_CACHE)
     try:
-        return pathlib.Path.home().joinpath(".cache", *_CACHE)
-    except RuntimeError as error:
-        raise DriverError(
-            "building the simulated NVIDIA driver: this user has no home directory to keep it in; "
-            "set XDG_CACHE_HOME to a writable directory"
-        ) from error
+        return cache_directory("simulated-driver")
+    except CacheError as error:
+        raise DriverError(f"building the simulated NVIDIA driver: {error}") from error
 
 
 def _build_key(compiler: str) -> str:

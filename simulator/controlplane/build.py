@@ -1,0 +1,197 @@
+"""`make controlplane`: builds the control plane's programs from their pinned Go modules, once, into the user's cache.
+
+What is there already is left alone, so a second call returns at once. Whatever is half built is thrown away.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from simulator.cache import CacheError
+from simulator.controlplane.programs import MODULES, PROGRAMS, Program, built, link_flags
+
+_TELL_EVERY_S = 15.0
+_TAIL_LINES = 20
+_GO_LINE = re.compile(r"^go (?P<version>\S+)$", re.MULTILINE)
+
+
+class BuildError(Exception):
+    """A program could not be built; the message says why."""
+
+
+def build_all() -> None:
+    """Build what is missing, telling what is done and how far it is.
+
+    Raises:
+        BuildError: There is no Go, or it could not fetch or compile something.
+        CacheError: There is no cache.
+    """
+    by_module: dict[str, list[Program]] = {}
+    for program in PROGRAMS:
+        by_module.setdefault(program.module, []).append(program)
+    missing = {module: found for module, found in by_module.items() if not built(module).exists()}
+    if missing:
+        go = _go()
+        for module, programs in missing.items():
+            _build(go, module, programs)
+    for program in PROGRAMS:
+        _say(f"{program.name}: {built(program.module) / program.name}")
+
+
+def _go() -> str:
+    go = shutil.which("go")
+    if go is None:
+        newest = max(
+            _GO_LINE.findall("\n".join(path.read_text() for path in MODULES.glob("*/go.mod"))), key=_numbers
+        )
+        raise BuildError(
+            f"no `go` on the path. Go {newest} or later, or Go 1.21 or later with network access "
+            "(it fetches the newer one itself), builds the control plane: https://go.dev/doc/install"
+        )
+    return go
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def _build(go: str, module: str, programs: Sequence[Program]) -> None:
+    """Build the programs of one go.mod in a folder of their own and move it into place whole."""
+    target = built(module)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(target.with_name(f".{module}.lock")):
+        if target.exists():  # somebody else built it while we waited
+            return
+        began = time.monotonic()
+        names = ", ".join(program.name for program in programs)
+        work = Path(tempfile.mkdtemp(prefix=".building-", dir=target.parent))
+        try:
+            _say(f"{names}: fetching modules")
+            total = len(
+                _run(go, ["list", "-deps", *(program.package for program in programs)], module, names)
+            )
+            for program in programs:
+                flags = ["-trimpath", "-ldflags", link_flags(module), "-o", str(work / program.name)]
+                _run(go, ["build", "-v", *flags, program.package], module, program.name, total=total)
+            work.chmod(0o755)
+            work.rename(target)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        _say(f"{names}: built in {_duration(time.monotonic() - began)}")
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Two test runs that start at once build once."""
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say(f"another process is building; waiting for it ({path})")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _run(go: str, arguments: list[str], module: str, what: str, *, total: int = 0) -> list[str]:
+    """Run Go in a module's folder, telling from time to time how many lines it has printed; its lines.
+
+    Raises:
+        BuildError: It failed; with the end of what it printed.
+    """
+    # The caller's own Go settings for other projects must not change what comes out; its proxy and cache do not.
+    env = os.environ | {"GOFLAGS": "-mod=readonly", "GOWORK": "off", "CGO_ENABLED": "0", "GO111MODULE": "on"}
+    env.pop("GOOS", None)
+    env.pop("GOARCH", None)
+    process = subprocess.Popen(
+        [go, *arguments],
+        cwd=MODULES / module,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        lines = _follow(process, what, total)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    if process.returncode:
+        tail = "\n".join(f"  | {line}" for line in lines[-_TAIL_LINES:])
+        raise BuildError(f"{what}: go {arguments[0]} ended with {process.returncode}\n{tail}")
+    return lines
+
+
+def _follow(process: subprocess.Popen[str], what: str, total: int) -> list[str]:
+    arriving: queue.Queue[str | None] = queue.Queue()
+    threading.Thread(target=_read, args=(process, arriving), daemon=True).start()
+    lines: list[str] = []
+    began = told = time.monotonic()
+    while True:
+        with contextlib.suppress(queue.Empty):
+            line = arriving.get(timeout=1.0)
+            if line is None:
+                break
+            lines.append(line)
+        now = time.monotonic()
+        if now - told >= _TELL_EVERY_S:
+            told = now
+            done = f"{len(lines)} of at most {total} packages" if total else "still at it"
+            _say(f"{what}: {done}, {_duration(now - began)}")
+    process.wait()
+    return lines
+
+
+def _read(process: subprocess.Popen[str], arriving: queue.Queue[str | None]) -> None:
+    assert process.stdout is not None  # noqa: S101 - it was started with a pipe
+    with process.stdout as output:
+        for line in output:
+            arriving.put(line.rstrip("\n"))
+    arriving.put(None)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _say(line: str) -> None:
+    print(f"[controlplane] {line}", flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Build what is missing; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m simulator.controlplane.build",
+        description=f"Builds {', '.join(program.name for program in PROGRAMS)} from the Go modules pinned in "
+        f"{MODULES.relative_to(MODULES.parents[2])}, once, into the user's cache (XDG_CACHE_HOME).",
+    )
+    parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        build_all()
+    except KeyboardInterrupt:
+        _say("ended; what was finished is kept")
+        return 130
+    except (BuildError, CacheError, OSError) as error:
+        print(f"[controlplane] {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

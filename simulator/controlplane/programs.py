@@ -1,0 +1,107 @@
+"""Which programs make a control plane, where their sources are pinned, and where they lie once they are built.
+
+Knows nothing of building or starting them.
+"""
+
+import dataclasses
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from simulator.cache import cache_directory
+
+MODULES = Path(__file__).parents[2] / "tests" / "controlplane" / "modules"
+ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
+"""A folder of ready-made programs, as setup-envtest leaves them; what it lacks is taken from the cache."""
+
+_RELEASE = re.compile(r"^\t(?P<path>\S+) v(?P<version>\d\S*)", re.MULTILINE)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Program:
+    """A program and the Go package it is built from.
+
+    Attributes:
+        module: Folder of MODULES whose go.mod pins it.
+        package: The package of its main function, a `tool` of that go.mod.
+    """
+
+    name: str
+    module: str
+    package: str
+
+
+PROGRAMS = (
+    Program("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
+    Program("kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    Program("kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+    Program("kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+    Program("helm", "helm", "helm.sh/helm/v4/cmd/helm"),
+)
+
+Programs = Mapping[str, Path]
+"""Paths of programs by name."""
+
+
+class MissingProgramsError(Exception):
+    """Some of the programs are not there; the message says which, and how to get them."""
+
+
+def find() -> Programs:
+    """All programs, from KUBEBUILDER_ASSETS first, then from the cache.
+
+    Raises:
+        MissingProgramsError: Not all of them are there.
+        CacheError: There is no cache.
+    """
+    found = {program.name: path for program in PROGRAMS if (path := _path(program)).exists()}
+    missing = [program.name for program in PROGRAMS if program.name not in found]
+    if missing:
+        raise MissingProgramsError(
+            f"no {', '.join(missing)}; `make controlplane` builds them once (with Go), "
+            f"or set {ASSETS_VARIABLE} to a folder that has them"
+        )
+    return found
+
+
+def _path(program: Program) -> Path:
+    assets = os.environ.get(ASSETS_VARIABLE)
+    given = Path(assets, program.name) if assets else None
+    return given if given is not None and given.exists() else built(program.module) / program.name
+
+
+def built(module: str) -> Path:
+    """The folder of the programs of `module`, named by what decides what comes out; it need not exist yet.
+
+    Raises:
+        CacheError: There is no cache.
+    """
+    digest = hashlib.sha256(link_flags(module).encode())
+    for name in ("go.mod", "go.sum"):
+        digest.update((MODULES / module / name).read_bytes())
+    return cache_directory("controlplane") / f"{module}-{digest.hexdigest()[:12]}"
+
+
+def release(module: str, path: str) -> str:
+    """The version of the Go module `path` that the go.mod of `module` pins, such as "1.36.3"."""
+    found: dict[str, str] = dict(_RELEASE.findall((MODULES / module / "go.mod").read_text()))
+    return found[path]
+
+
+def link_flags(module: str) -> str:
+    """What the projects' own release builds pass to the linker, so that a program tells its version.
+
+    Sources: hack/lib/version.sh of Kubernetes (served at /version, which charts read), Makefile of Helm.
+    """
+    versions: dict[str, str] = {}
+    if module == "kubernetes":
+        version = release(module, "k8s.io/kubernetes")
+        major, minor, _ = version.split(".", 2)
+        fields = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+        versions = {f"k8s.io/component-base/version.{field}": value for field, value in fields.items()}
+    elif module == "helm":
+        versions["helm.sh/helm/v4/internal/version.version"] = f"v{release(module, 'helm.sh/helm/v4')}"
+    return " ".join(["-s", "-w", *(f"-X {name}={value}" for name, value in versions.items())])

@@ -1,0 +1,31 @@
+"""One real control plane for the whole test session; what it logged is shown with a test that fails."""
+
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from simulator.controlplane.plane import ControlPlane
+from simulator.controlplane.programs import find
+
+_SHOWN_LINES = 30
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A running control plane without nodes; for tests with the marker `controlplane`."""
+    with ControlPlane(tmp_path_factory.mktemp("controlplane"), find()) as running:
+        yield running
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Attach the end of the control plane's logs to the report of a test that failed while it ran."""
+    report = yield
+    plane = getattr(item, "funcargs", {}).get("plane")
+    if report.failed and isinstance(plane, ControlPlane):
+        for log in plane.logs:
+            lines = log.read_text(errors="replace").splitlines()[-_SHOWN_LINES:]
+            report.sections.append((f"end of {log}", "\n".join(lines)))
+    return report
