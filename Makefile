@@ -28,9 +28,14 @@ $(STAMP): requirements/dev.lock requirements/uv.lock pyproject.toml
 	@touch $@
 
 .PHONY: demo
-demo: setup ## the whole loop on a simulated cluster; KEEP=1 leaves it running
+demo: setup $(if $(filter real,$(CLUSTER)),controlplane) ## the whole loop on a simulated cluster; KEEP=1 leaves it running, CLUSTER=real takes a real control plane
 	@scripts/install-tools
-	@$(BIN)/python -m simulator.demo $(if $(KEEP),--keep)
+	@$(BIN)/python -m simulator.demo $(if $(KEEP),--keep) $(if $(filter real,$(CLUSTER)),--real)
+
+.PHONY: cluster
+cluster: controlplane ## a real control plane with simulated GPU nodes, until Ctrl-C; prints its kubeconfig
+	@scripts/install-tools
+	@$(BIN)/python -m simulator --real --cluster fleet --history 0
 
 .PHONY: controlplane
 controlplane: setup ## build a real Kubernetes control plane, once, into the user's cache (needs Go)

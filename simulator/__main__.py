@@ -16,8 +16,11 @@ from pathlib import Path
 from types import FrameType
 
 from simulator import specfile
+from simulator.cache import CacheError
 from simulator.cluster import Cluster
 from simulator.clusters import READY_MADE
+from simulator.controlplane.plane import ControlPlane
+from simulator.controlplane.programs import MissingProgramsError, find
 from simulator.driver import DriverError
 from simulator.kubeclient import ApiError
 from simulator.processes import ProcessError
@@ -29,6 +32,7 @@ _EPILOG = f"""\
 ready-made clusters:
   demo    5 nodes, 32 GPUs, 23 workloads: every archetype, kind and way of sharing
   small   2 nodes, 6 GPUs, 5 workloads
+  fleet   6 empty nodes, 30 GPUs, with the labels, taints and resources of clouds and racks
 
 a cluster of one's own, for --spec (all fields: simulator/spec.py):
 {"".join(f"  {line}" for line in specfile.EXAMPLE.splitlines(keepends=True))}
@@ -36,6 +40,7 @@ examples:
   python -m simulator                               the demo cluster with a day of history
   python -m simulator --cluster small --history 2   less of everything, up at once
   python -m simulator --no-prometheus               exporters and API server only
+  python -m simulator --real --cluster fleet        empty nodes on a real control plane (`make cluster`)
 """
 
 
@@ -53,7 +58,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             _run(args, spec, directory)
     except KeyboardInterrupt:
         _say("ended")
-    except (ProcessError, ApiError, DriverError, OSError, ValueError) as error:
+    except (
+        ProcessError,
+        ApiError,
+        DriverError,
+        MissingProgramsError,
+        CacheError,
+        OSError,
+        ValueError,
+    ) as error:
         print(f"simulator: {error}", file=sys.stderr)
         return 1
     return 0
@@ -62,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace, spec: ClusterSpec, directory: Path) -> None:
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(spec, directory, say=_say))
+        kubeconfig = _control_plane(stack, directory) if args.real else None
+        cluster = stack.enter_context(Cluster(spec, directory, kubeconfig=kubeconfig, say=_say))
         prometheus = None
         if args.prometheus:
             prometheus = stack.enter_context(
@@ -73,12 +87,19 @@ def _run(args: argparse.Namespace, spec: ClusterSpec, directory: Path) -> None:
                     honor_labels=args.honor_labels,
                 )
             )
-            _say(f"writing {args.history:g} h of history")
-            count = cluster.write_history(prometheus, hours=args.history, step_s=args.step)
-            _say(f"wrote {count:,} samples")
+            if args.history:
+                _say(f"writing {args.history:g} h of history")
+                count = cluster.write_history(prometheus, hours=args.history, step_s=args.step)
+                _say(f"wrote {count:,} samples")
         _say(f"up after {time.monotonic() - began:.1f} s")
         _describe(cluster, prometheus)
         threading.Event().wait()
+
+
+def _control_plane(stack: contextlib.ExitStack, directory: Path) -> Path:
+    _say("starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok")
+    plane = stack.enter_context(ControlPlane(directory / "controlplane", find()))
+    return plane.kubeconfig
 
 
 def _describe(cluster: Cluster, prometheus: Prometheus | None) -> None:
@@ -104,6 +125,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     which.add_argument("--spec", type=Path, metavar="FILE", help="one described in a YAML file, see below")
     parser.add_argument("--seed", type=int, help="another course of events for the same cluster")
+    parser.add_argument(
+        "--real",
+        action="store_true",
+        help="on a real control plane, built by `make controlplane`, instead of the simulated API server",
+    )
     parser.add_argument(
         "--no-prometheus", dest="prometheus", action="store_false", help="do not start a Prometheus"
     )

@@ -22,7 +22,7 @@ from typing import Self
 
 import yaml
 
-from simulator import draws, history, manifests
+from simulator import ageing, draws, history, manifests
 from simulator.draws import DAY_S
 from simulator.driver import Board, environment
 from simulator.kube import ApiServer
@@ -38,6 +38,7 @@ EXPORTER_NAMESPACE = "gpu-monitoring"
 _BOOT_LEAD_S = DAY_S
 """Drivers were loaded this long before the oldest workload came."""
 _CONFLICT = 409
+_PLACING_S = 60.0
 _FOREIGN_SETTINGS = ("GPU_EXPORTER_", "DCGM_EXPORTER_", "DCGM_POD_RESOURCES_", "NODE_NAME")
 
 
@@ -66,7 +67,8 @@ class Cluster:
     Args:
         spec: What it consists of.
         directory: For boards, logs and the kubeconfig.
-        endpoint: An API server to use instead of one of its own; pods are then as old as they are.
+        kubeconfig: Of an API server to use instead of one of its own. Its objects are then as young as they are; only
+            the kubelets say that the pods started long ago.
         exporters: Whether to run an exporter process per node.
         exporter_options: Further flags of the exporters.
         say: Told what is being done, a line at a time.
@@ -77,7 +79,7 @@ class Cluster:
         spec: ClusterSpec,
         directory: Path,
         *,
-        endpoint: Endpoint | None = None,
+        kubeconfig: Path | None = None,
         exporters: bool = True,
         exporter_options: Sequence[str] = (),
         say: Callable[[str], None] = lambda _: None,
@@ -85,11 +87,11 @@ class Cluster:
         self.spec = spec
         self.directory = directory
         self.api: ApiServer | None = None
-        self.kubeconfig = directory / "kubeconfig"
+        self.kubeconfig = kubeconfig or directory / "kubeconfig"
         self.agents: dict[str, NodeAgent] = {}
         self.boards: dict[str, Board] = {}
         self.exporters: dict[str, Server] = {}
-        self._given = endpoint
+        self._has_own_api = kubeconfig is None
         self._with_exporters = exporters
         self._exporter_options = tuple(exporter_options)
         self._say = say
@@ -146,7 +148,9 @@ class Cluster:
         for node in self.spec.nodes:  # first of all, as a board refuses what no node can be
             board = Board(self.directory / f"{node.name}.board", node)
             self.boards[node.name] = self._stack.enter_context(board)
-        client = KubeClient(self._given or self._serve())
+        if self._has_own_api:
+            self._serve()
+        client = KubeClient(Endpoint.from_kubeconfig(self.kubeconfig))
         boot_s = time.time() - max((spec.age_s for spec in self.spec.workloads), default=0.0) - _BOOT_LEAD_S
         self._say(f"creating {len(self.spec.nodes)} nodes and {len(self.spec.workloads)} workloads")
         self._create(client)
@@ -156,10 +160,9 @@ class Cluster:
             self._say(f"starting {len(self.spec.nodes)} exporters")
             self._start_exporters()
 
-    def _serve(self) -> Endpoint:
+    def _serve(self) -> None:
         self.api = self._stack.enter_context(ApiServer(clock=self._clock))
         self.kubeconfig.write_text(yaml.safe_dump(self.api.kubeconfig(), sort_keys=False))
-        return Endpoint.from_kubeconfig(self.kubeconfig)
 
     def _create(self, client: KubeClient) -> None:
         oldest_first = sorted(self.spec.workloads, key=lambda spec: -spec.age_s)
@@ -180,9 +183,22 @@ class Cluster:
             self._settle()
         self._clock.run()
         self._settle()
+        if self.api is None:
+            self._age(client, began_s=now_s)
         self._number(client, oldest_first)
         if self.api is not None:
             self.api.requests.clear()  # whoever reads the log is after what came later
+
+    def _age(self, client: KubeClient, *, began_s: float) -> None:
+        """Make what has just been placed as old as the spec says; what ran before is as old as it is."""
+        pods = ageing.wait_placed(client, self.spec.workloads, timeout_s=_PLACING_S)
+        began = datetime.datetime.fromtimestamp(int(began_s), datetime.UTC)
+        made = [
+            pod
+            for pod in pods
+            if datetime.datetime.fromisoformat(pod["metadata"]["creationTimestamp"]) >= began
+        ]
+        ageing.age(client, made, self.spec.workloads, now_s=began_s)
 
     def _settle(self) -> None:
         if self.api is not None:

@@ -1,4 +1,4 @@
-"""Ready-made clusters: one for the demo, one for quick tests.
+"""Ready-made clusters: one for the demo, one for quick tests, one without workloads to try things on.
 
 What is meant to be idle has been idle for the whole last day, and what is meant to be busy has worked in it, at
 whatever hour the cluster is started. (The notebooks in use are younger than a day, as somebody sits at a notebook
@@ -18,6 +18,7 @@ from simulator.spec import (
     NodeSpec,
     PriorityClassSpec,
     Sharing,
+    TaintSpec,
     WorkloadSpec,
 )
 
@@ -191,4 +192,69 @@ SMALL = ClusterSpec(
 )  # fmt: skip
 """Two nodes, six GPUs, five workloads of which one works."""
 
-READY_MADE: Mapping[str, ClusterSpec] = {"demo": DEMO, "small": SMALL}
+FLEET = ClusterSpec(
+    nodes=(
+        NodeSpec(
+            "gke-h100", (GpuSpec("H100-SXM5-80GB"),) * 8,
+            labels={
+                "cloud.google.com/gke-accelerator": "nvidia-h100-80gb",
+                "cloud.google.com/gke-accelerator-count": "8",
+                "cloud.google.com/gke-gpu": "true",
+                "cloud.google.com/gke-gpu-driver-version": "latest",
+                "cloud.google.com/gke-nodepool": "h100",
+                "node.kubernetes.io/instance-type": "a3-highgpu-8g",
+                "topology.kubernetes.io/region": "us-central1",
+                "topology.kubernetes.io/zone": "us-central1-a",
+            },
+            taints=(TaintSpec("nvidia.com/gpu", "present"),),
+        ),
+        NodeSpec(
+            "eks-a100-mig",
+            (
+                *(GpuSpec("A100-SXM4-40GB"),) * 4,
+                *(GpuSpec("A100-SXM4-40GB", mig=("3g.20gb", "2g.10gb", "1g.5gb")),) * 4,
+            ),
+            labels={
+                "eks.amazonaws.com/nodegroup": "p4d",
+                "k8s.amazonaws.com/accelerator": "nvidia-tesla-a100",
+                "node.kubernetes.io/instance-type": "p4d.24xlarge",
+                "topology.kubernetes.io/region": "us-east-1",
+                "topology.kubernetes.io/zone": "us-east-1d",
+            },
+            taints=(TaintSpec("nvidia.com/gpu", "true"),),
+        ),
+        NodeSpec(
+            "aks-t4-shared", (GpuSpec("T4"),) * 4,
+            sharing=Sharing.TIME_SLICING, replicas=4, rename_shared=True,
+            labels={
+                "accelerator": "nvidia",
+                "kubernetes.azure.com/accelerator": "nvidia",
+                "kubernetes.azure.com/agentpool": "t4",
+                "node.kubernetes.io/instance-type": "Standard_NC64as_T4_v3",
+                "topology.kubernetes.io/region": "westeurope",
+                "topology.kubernetes.io/zone": "westeurope-1",
+            },
+            taints=(TaintSpec("sku", "gpu"),),
+        ),
+        NodeSpec(
+            "rack-h100-rdma", (GpuSpec("H100-SXM5-80GB"),) * 8,
+            labels={
+                "feature.node.kubernetes.io/rdma.available": "true",
+                "feature.node.kubernetes.io/rdma.capable": "true",
+                "network.nvidia.com/operator.mofed.wait": "false",
+                "topology.kubernetes.io/zone": "rack-7",
+            },
+            resources={"rdma/rdma_shared_device_a": 63},
+        ),
+        NodeSpec(
+            "rack-l40s-mps", (GpuSpec("L40S"),) * 2,
+            sharing=Sharing.MPS, replicas=8, labels={"topology.kubernetes.io/zone": "rack-8"},
+        ),
+        NodeSpec("rack-cpu", labels={"topology.kubernetes.io/zone": "rack-8"}),
+    ),
+    priority_classes=PRIORITY_CLASSES,
+    workloads=(),
+)  # fmt: skip
+"""Empty nodes as clouds and racks have them: their labels, taints and names of resources; for trying things by hand."""
+
+READY_MADE: Mapping[str, ClusterSpec] = {"demo": DEMO, "small": SMALL, "fleet": FLEET}

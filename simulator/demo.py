@@ -17,8 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
+from simulator.cache import CacheError
 from simulator.cluster import Cluster
 from simulator.clusters import READY_MADE
+from simulator.controlplane.plane import ControlPlane
+from simulator.controlplane.programs import MissingProgramsError, Programs, find
 from simulator.driver import DriverError
 from simulator.kubeclient import ApiError, Endpoint, KubeClient
 from simulator.processes import ProcessError
@@ -36,11 +39,18 @@ class DemoError(Exception):
 
 
 class Demo:
-    """One run of the loop, with its files under `directory`."""
+    """One run of the loop.
 
-    def __init__(self, directory: Path, policy: Path) -> None:
+    Args:
+        directory: For all its files.
+        policy: What may be done.
+        programs: Of a real control plane to run it on; without them it runs on a simulated API server.
+    """
+
+    def __init__(self, directory: Path, policy: Path, *, programs: Programs | None) -> None:
         self._directory = directory
         self._policy = policy
+        self._programs = programs
         self._began = time.monotonic()
         self.plan = directory / "plan.json"
         self.outcome = directory / "outcome.json"
@@ -70,7 +80,10 @@ class Demo:
         spec = READY_MADE["demo"]
         gpus = sum(len(node.gpus) for node in spec.nodes)
         self._step(f"a cluster of {len(spec.nodes)} nodes, {gpus} GPUs and {len(spec.workloads)} workloads")
-        cluster = stack.enter_context(Cluster(spec, self._directory / "cluster", say=_say))
+        kubeconfig = self._start_control_plane(stack)
+        cluster = stack.enter_context(
+            Cluster(spec, self._directory / "cluster", kubeconfig=kubeconfig, say=_say)
+        )
         prometheus = stack.enter_context(
             Prometheus(
                 self._directory / "prometheus",
@@ -83,6 +96,15 @@ class Demo:
         count = cluster.write_history(prometheus, hours=24.5, step_s=STEP_S)
         _say(f"wrote {count:,} samples")
         return cluster, prometheus
+
+    def _start_control_plane(self, stack: contextlib.ExitStack) -> Path | None:
+        if self._programs is None:
+            return None
+        with _waiting("for etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok"):
+            plane = stack.enter_context(ControlPlane(self._directory / "controlplane", self._programs))
+        version = KubeClient(plane.endpoint).get("/version")["gitVersion"]
+        _say(f"a real Kubernetes {version} serves at {plane.endpoint.url}")
+        return plane.kubeconfig
 
     def _show_plan(self) -> None:
         self._step("what every GPU workload holds and uses, and what should happen (only reads)")
@@ -220,6 +242,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--policy", type=Path, default=Path("deploy/examples/policy.yaml"), help="what may be done"
     )
     parser.add_argument(
+        "--real",
+        action="store_true",
+        help="on a real control plane, built by `make controlplane`, instead of the simulated API server",
+    )
+    parser.add_argument(
         "--keep", action="store_true", help="leave everything running at the end, until Ctrl-C"
     )
     args = parser.parse_args(argv)
@@ -228,11 +255,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
-        Demo(directory, args.policy.absolute()).run(keep=args.keep)
+        programs = find() if args.real else None
+        Demo(directory, args.policy.absolute(), programs=programs).run(keep=args.keep)
     except KeyboardInterrupt:
         print("\ndemo: ended; nothing is left running", file=sys.stderr)
         return 0 if args.keep else INTERRUPTED
-    except (DemoError, ProcessError, ApiError, DriverError, OSError) as error:
+    except (
+        DemoError,
+        ProcessError,
+        ApiError,
+        DriverError,
+        MissingProgramsError,
+        CacheError,
+        OSError,
+    ) as error:
         print(f"\ndemo: {error}\nlogs: {directory}", file=sys.stderr)
         return 1
     return 0

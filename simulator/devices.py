@@ -1,7 +1,8 @@
 """The devices that NVIDIA's device plugin advertises for a node, with the ids and resource names it gives them.
 
 Formats as in k8s-device-plugin: a whole GPU's UUID under nvidia.com/gpu, a MIG instance's UUID under
-nvidia.com/mig-<profile> ("mixed" strategy), and `<uuid>::<n>` for each replica of a shared device.
+nvidia.com/mig-<profile> ("mixed" strategy), and `<uuid>::<n>` for each replica of a shared device, under a name that
+ends in .shared where the plugin is told to rename (renameByDefault).
 """
 
 import dataclasses
@@ -52,7 +53,8 @@ def allocatable(node: NodeSpec) -> dict[str, int]:
 def _shared(node: NodeSpec, device: DeviceId) -> list[DeviceId]:
     if node.sharing is Sharing.NONE:
         return [device]
+    resource = f"{device.resource}.shared" if node.rename_shared else device.resource
     return [
-        dataclasses.replace(device, id=f"{device.id}::{replica}", shares=node.replicas)
+        dataclasses.replace(device, resource=resource, id=f"{device.id}::{replica}", shares=node.replicas)
         for replica in range(node.replicas)
     ]

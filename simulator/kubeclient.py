@@ -78,6 +78,10 @@ class KubeClient:
         """Create an object in the collection `path`; raises ApiError and OSError."""
         return self._request("POST", path, body=body)
 
+    def patch(self, path: str, body: Object) -> Object:
+        """Merge `body` into the object at `path`; raises ApiError and OSError."""
+        return self._request("PATCH", path, body=body, content_type="application/merge-patch+json")
+
     def watch(self, path: str, *, resource_version: str, **query: str) -> "Watch":
         """What happens in the collection `path` after `resource_version`; raises ApiError and OSError."""
         query |= {"watch": "true", "resourceVersion": resource_version, "timeoutSeconds": str(WATCH_S)}
@@ -89,9 +93,11 @@ class KubeClient:
             connection.close()
             raise
 
-    def _request(self, method: str, path: str, *, body: Object | None = None) -> Object:
+    def _request(
+        self, method: str, path: str, *, body: Object | None = None, content_type: str = "application/json"
+    ) -> Object:
         with contextlib.closing(self._connect(TIMEOUT_S)) as connection:
-            headers = self._headers() | ({"Content-Type": "application/json"} if body is not None else {})
+            headers = self._headers() | ({"Content-Type": content_type} if body is not None else {})
             connection.request(method, path, body=None if body is None else json.dumps(body), headers=headers)
             answer = _checked(connection.getresponse(), f"{method} {path}")
             return json.loads(answer.read())  # type: ignore[no-any-return]

@@ -4,6 +4,7 @@ Nodes as kubelet, device plugin and GPU feature discovery write them; PriorityCl
 their owners do. Pure: knows no API server.
 """
 
+import dataclasses
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -66,7 +67,9 @@ def priority_class(spec: PriorityClassSpec) -> Object:
 def node(spec: NodeSpec) -> Object:
     """A Node that is ready, with its devices and with GPU feature discovery's labels."""
     amounts = {"cpu": "192", "memory": "2Ti", "pods": "250"}
-    amounts |= {resource: str(count) for resource, count in allocatable(spec).items()}
+    amounts |= {
+        resource: str(count) for resource, count in (allocatable(spec) | dict(spec.resources)).items()
+    }
     ready = {
         "type": "Ready",
         "status": "True",
@@ -77,7 +80,7 @@ def node(spec: NodeSpec) -> Object:
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": spec.name, "labels": labels(spec)},
-        "spec": {},
+        "spec": {"taints": [dataclasses.asdict(taint) for taint in spec.taints]} if spec.taints else {},
         "status": {
             "capacity": amounts,
             "allocatable": amounts,
@@ -122,7 +125,7 @@ def _discovered(spec: NodeSpec) -> dict[str, str]:
     major, _, minor = spec.driver_version.partition(".")
     described = {
         "gpu.present": "true",
-        "gpu.product": _product(card) + ("-SHARED" if shared else ""),
+        "gpu.product": _product(card) + ("-SHARED" if shared and not spec.rename_shared else ""),
         "gpu.family": _FAMILIES[Architecture(card.architecture)],
         "gpu.memory": str(card.memory_bytes >> 20),
         "gpu.count": str(len(spec.gpus)),
@@ -177,6 +180,8 @@ def _pod(spec: WorkloadSpec, *, restart: str) -> Object:
         pod["priorityClassName"] = spec.priority_class
     if spec.node_selector:
         pod["nodeSelector"] = dict(spec.node_selector)
+    if spec.tolerates:
+        pod["tolerations"] = [{"key": key, "operator": "Exists"} for key in spec.tolerates]
     return pod
 
 

@@ -56,14 +56,33 @@ class GpuSpec:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class TaintSpec:
+    """A taint of a node."""
+
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """A GPU node."""
+    """A GPU node, or, without GPUs, one that has none.
+
+    Attributes:
+        replicas: Into how many devices each GPU or MIG instance is shared.
+        rename_shared: Whether shared devices are offered as nvidia.com/gpu.shared (the device plugin's
+            renameByDefault).
+        resources: What it offers besides CPU, memory and GPUs, such as {"rdma/hca": 8}.
+    """
 
     name: str
-    gpus: tuple[GpuSpec, ...]
+    gpus: tuple[GpuSpec, ...] = ()
     sharing: Sharing = Sharing.NONE
     replicas: int = 1
+    rename_shared: bool = False
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    taints: tuple[TaintSpec, ...] = ()
+    resources: Mapping[str, int] = dataclasses.field(default_factory=dict, hash=False)
     driver_version: str = "570.133.20"
     cuda_version: int = 12080
 
@@ -91,6 +110,7 @@ class WorkloadSpec:
             archetype draws it.
         recorded: Share of the history (newest part) in which its series carry its pod's labels, 0 to 1.
         node_selector: As in a pod's spec.
+        tolerates: Keys of the taints that its pods tolerate, whatever their value and effect.
     """
 
     kind: Kind
@@ -108,6 +128,7 @@ class WorkloadSpec:
     spins: bool | None = None
     recorded: float = 1.0
     node_selector: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    tolerates: tuple[str, ...] = ()
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
 
 

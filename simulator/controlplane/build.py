@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from simulator.cache import CacheError
-from simulator.controlplane.programs import MODULES, PROGRAMS, Program, built, link_flags
+from simulator.controlplane.programs import MODULES, PROGRAMS, Program, built, find, link_flags, missing
 
 _TELL_EVERY_S = 15.0
 _TAIL_LINES = 20
@@ -38,16 +38,14 @@ def build_all() -> None:
         BuildError: There is no Go, or it could not fetch or compile something.
         CacheError: There is no cache.
     """
-    by_module: dict[str, list[Program]] = {}
-    for program in PROGRAMS:
-        by_module.setdefault(program.module, []).append(program)
-    missing = {module: found for module, found in by_module.items() if not built(module).exists()}
-    if missing:
+    absent = {program.module for program in missing()}
+    if absent:
         go = _go()
-        for module, programs in missing.items():
-            _build(go, module, programs)
-    for program in PROGRAMS:
-        _say(f"{program.name}: {built(program.module) / program.name}")
+        for module in dict.fromkeys(program.module for program in PROGRAMS):
+            if module in absent:
+                _build(go, module, [program for program in PROGRAMS if program.module == module])
+    for program, path in find().items():
+        _say(f"{program}: {path}")
 
 
 def _go() -> str:
@@ -140,6 +138,7 @@ def _follow(process: subprocess.Popen[str], what: str, total: int) -> list[str]:
     arriving: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_read, args=(process, arriving), daemon=True).start()
     lines: list[str] = []
+    compiled = 0
     began = told = time.monotonic()
     while True:
         with contextlib.suppress(queue.Empty):
@@ -147,10 +146,11 @@ def _follow(process: subprocess.Popen[str], what: str, total: int) -> list[str]:
             if line is None:
                 break
             lines.append(line)
+            compiled += not line.startswith("go: ")
         now = time.monotonic()
         if now - told >= _TELL_EVERY_S:
             told = now
-            done = f"{len(lines)} of at most {total} packages" if total else "still at it"
+            done = f"{compiled} of at most {total} packages" if total else "still at it"
             _say(f"{what}: {done}, {_duration(now - began)}")
     process.wait()
     return lines

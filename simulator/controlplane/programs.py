@@ -57,14 +57,21 @@ def find() -> Programs:
         MissingProgramsError: Not all of them are there.
         CacheError: There is no cache.
     """
-    found = {program.name: path for program in PROGRAMS if (path := _path(program)).exists()}
-    missing = [program.name for program in PROGRAMS if program.name not in found]
-    if missing:
+    if absent := missing():
         raise MissingProgramsError(
-            f"no {', '.join(missing)}; `make controlplane` builds them once (with Go), "
+            f"no {', '.join(program.name for program in absent)}; `make controlplane` builds them once (with Go), "
             f"or set {ASSETS_VARIABLE} to a folder that has them"
         )
-    return found
+    return {program.name: _path(program) for program in PROGRAMS}
+
+
+def missing() -> list[Program]:
+    """The programs that are neither given nor built.
+
+    Raises:
+        CacheError: There is no cache.
+    """
+    return [program for program in PROGRAMS if not _path(program).exists()]
 
 
 def _path(program: Program) -> Path:

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from simulator.cluster import Cluster
 from simulator.clusters import SMALL
 from simulator.draws import DAY_S, HOUR_S
 from simulator.exposition import Sample, parse
 from simulator.kube import ApiServer
-from simulator.kubeclient import Endpoint, KubeClient
+from simulator.population import NAME_LABEL
 from simulator.processes import ProcessError
 from simulator.prometheus import Prometheus
 from simulator.spec import Archetype, ClusterSpec, GpuSpec, Kind, NodeSpec, WorkloadSpec
@@ -156,21 +157,46 @@ def test_which_replicas_work_does_not_depend_on_where_they_run(tmp_path: Path) -
 
 
 def test_a_cluster_can_stand_on_a_given_api_server(tmp_path: Path) -> None:
-    """With an endpoint the cluster makes its objects there, and its nodes follow the pods there."""
+    """Given a kubeconfig the cluster makes its objects there, and its nodes follow the pods there."""
+    kubeconfig = tmp_path / "given"
     with ApiServer() as api:
-        endpoint = Endpoint(api.url, token=api.kubeconfig()["users"][0]["user"]["token"])
-        with Cluster(SMALL, tmp_path, endpoint=endpoint, exporters=False) as cluster:
+        kubeconfig.write_text(yaml.safe_dump(api.kubeconfig()))
+        with Cluster(SMALL, tmp_path, kubeconfig=kubeconfig, exporters=False) as cluster:
             assert cluster.api is None
-            assert {
-                node["metadata"]["name"] for node in KubeClient(endpoint).get("/api/v1/nodes")["items"]
-            } == {node.name for node in SMALL.nodes}
+            assert {node["metadata"]["name"] for node in api.list("Node")} == {
+                node.name for node in SMALL.nodes
+            }
             _eventually(
                 lambda: sum(len(agent.holdings()) for agent in cluster.agents.values()),
                 lambda count: count == 6,
             )
-        # A second time the objects are there already.
-        with Cluster(SMALL, tmp_path, endpoint=endpoint, exporters=False) as cluster:
+        starts = {pod["metadata"]["name"]: pod["status"]["startTime"] for pod in api.list("Pod")}
+        # A second time the objects are there already, and stay as old as they are.
+        with Cluster(SMALL, tmp_path, kubeconfig=kubeconfig, exporters=False) as cluster:
             assert sum(len(agent.holdings()) for agent in cluster.agents.values()) == 6
+        assert {pod["metadata"]["name"]: pod["status"]["startTime"] for pod in api.list("Pod")} == starts
+
+
+def test_pods_on_a_given_api_server_started_long_ago(tmp_path: Path) -> None:
+    """Its objects are new, but the kubelets report a start `age_s` ago, and the devices are used since then."""
+    kubeconfig = tmp_path / "given"
+    now = datetime.datetime.now(datetime.UTC)
+    with ApiServer() as api:
+        kubeconfig.write_text(yaml.safe_dump(api.kubeconfig()))
+        with Cluster(SMALL, tmp_path, kubeconfig=kubeconfig, exporters=False) as cluster:
+            ages = {(spec.namespace, spec.name): spec.age_s for spec in SMALL.workloads}
+            starts = {
+                held.pod.name: now.timestamp() - (held.start_s or 0)
+                for agent in cluster.agents.values()
+                for held in agent.holdings()
+            }
+        for pod in api.list("Pod"):
+            expected = ages[pod["metadata"]["namespace"], pod["metadata"]["labels"][NAME_LABEL]]
+            (status,) = pod["status"]["containerStatuses"]
+            for stamp in (pod["status"]["startTime"], status["state"]["running"]["startedAt"]):
+                started = datetime.datetime.fromisoformat(stamp)
+                assert (now - started).total_seconds() == pytest.approx(expected, abs=30)
+            assert starts[pod["metadata"]["name"]] == pytest.approx(expected, abs=30)
 
 
 def test_an_exporter_that_does_not_start_ends_the_start_with_its_words(tmp_path: Path) -> None:
