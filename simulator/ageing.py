@@ -46,18 +46,25 @@ def age(
     """
     ages = {(spec.namespace, spec.name): spec.age_s for spec in workloads}
     for pod in pods:
-        if pod["status"]["phase"] != "Running":
-            continue
-        started = datetime.datetime.fromtimestamp(now_s - ages[_key(pod)], datetime.UTC)
-        stamp = started.strftime("%Y-%m-%dT%H:%M:%SZ")
-        meta = pod["metadata"]
-        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/status"
-        # Under its resourceVersion: what changed since it was read is not overwritten with what it was.
-        patch = {
-            "metadata": {"resourceVersion": meta["resourceVersion"]},
-            "status": dict(_backdated(pod["status"], stamp)),
-        }
-        client.patch(path, patch)
+        if pod["status"]["phase"] == "Running":
+            report_start(client, pod, at_s=now_s - ages[_key(pod)])
+
+
+def report_start(client: KubeClient, pod: Object, *, at_s: float) -> None:
+    """Report, as its kubelet, that a running pod and its containers started at `at_s` (Unix seconds).
+
+    Raises:
+        ApiError: The pod has changed since it was read, or is gone.
+        OSError: The API server did not answer.
+    """
+    stamp = datetime.datetime.fromtimestamp(at_s, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    meta = pod["metadata"]
+    # Under its resourceVersion: what changed since it was read is not overwritten with what it was.
+    patch = {
+        "metadata": {"resourceVersion": meta["resourceVersion"]},
+        "status": dict(_backdated(pod["status"], stamp)),
+    }
+    client.patch(f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/status", patch)
 
 
 def _backdated(status: Mapping[str, object], stamp: str) -> Iterator[tuple[str, object]]:

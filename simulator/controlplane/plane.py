@@ -96,6 +96,10 @@ class ControlPlane:
         """Stop."""
         self.stop()
 
+    def write_kubeconfig(self, path: Path, user: User) -> None:
+        """Write a kubeconfig that reaches the API server as `user`, who may do what RBAC grants."""
+        self._certificates.kubeconfig(path, user, self.endpoint.url)
+
     # --- the programs
 
     def _log(self, name: str) -> Path:

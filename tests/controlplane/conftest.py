@@ -1,11 +1,14 @@
 """One real control plane for the whole test session; what it logged is shown with a test that fails."""
 
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
 from simulator.controlplane.plane import ControlPlane
 from simulator.controlplane.programs import find
+from simulator.prometheus import Prometheus
+from tests.controlplane.world import RealWorld
 
 _SHOWN_LINES = 30
 
@@ -15,6 +18,13 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A running control plane without nodes; for tests with the marker `controlplane`."""
     with ControlPlane(tmp_path_factory.mktemp("controlplane"), find()) as running:
         yield running
+
+
+@pytest.fixture
+def world(plane: ControlPlane, prometheus: Prometheus, tmp_path: Path) -> Iterator[RealWorld]:
+    """A team with a namespace and, once it has made one, a node of its own."""
+    with RealWorld(plane, prometheus, tmp_path) as made:
+        yield made
 
 
 @pytest.hookimpl(wrapper=True)

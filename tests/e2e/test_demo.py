@@ -23,10 +23,14 @@ pytestmark = [
 ]
 
 
-def _start(directory: pathlib.Path) -> subprocess.Popen[str]:
+REAL = pytest.param(("--real",), marks=pytest.mark.controlplane, id="real")
+SIMULATED = pytest.param((), id="simulated")
+
+
+def _start(directory: pathlib.Path, *flags: str) -> subprocess.Popen[str]:
     """The demo in a process group of its own, as a terminal would run it."""
     return subprocess.Popen(
-        [sys.executable, "-u", "-m", "simulator.demo", "--directory", str(directory)],
+        [sys.executable, "-u", "-m", "simulator.demo", "--directory", str(directory), *flags],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -48,11 +52,13 @@ def _left_running(directory: pathlib.Path) -> list[str]:
     return found
 
 
-@pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, str]:
-    """One whole run: its folder, and what it printed."""
+@pytest.fixture(scope="session", params=[SIMULATED, REAL])
+def demo(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[pathlib.Path, str]:
+    """One whole run, on either kind of control plane: its folder, and what it printed."""
     directory = tmp_path_factory.mktemp("demo") / "run"
-    run = _start(directory)
+    run = _start(directory, *request.param)
     output, _ = run.communicate(timeout=200)
     assert run.returncode == 0, output
     assert _left_running(directory) == []
@@ -121,12 +127,20 @@ def test_everything_planned_was_done(
 
 
 @pytest.mark.parametrize(
-    "moment", ["creating 5 nodes", "writing a day", "$ gpu-rightsizer plan", "$ gpu-rightsizer apply"]
+    ("moment", "flags"),
+    [
+        ("creating 5 nodes", ()),
+        ("writing a day", ()),
+        ("$ gpu-rightsizer plan", ()),
+        ("$ gpu-rightsizer apply", ()),
+        pytest.param("a cluster of", ("--real",), marks=pytest.mark.controlplane),
+        pytest.param("a real Kubernetes", ("--real",), marks=pytest.mark.controlplane),
+    ],
 )
-def test_ctrl_c_leaves_no_process_behind(tmp_path: pathlib.Path, moment: str) -> None:
+def test_ctrl_c_leaves_no_process_behind(tmp_path: pathlib.Path, moment: str, flags: tuple[str, ...]) -> None:
     """At any point: the whole foreground group is interrupted, as a terminal does."""
     directory = tmp_path / "run"
-    run = _start(directory)
+    run = _start(directory, *flags)
     assert run.stdout is not None
     seen = ""
     for line in run.stdout:

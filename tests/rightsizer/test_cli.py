@@ -194,7 +194,7 @@ def test_an_api_server_that_is_not_there(world: World) -> None:
 def test_a_prometheus_without_gpu_series(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said that there are none, and what to look at."""
     world.add("Deployment", world.team, "idle", {"usage": "absent"})
-    monkeypatch.setattr("tests.rightsizer.world.DAY_S", 0)
+    monkeypatch.setattr("tests.rightsizer.given.DAY_S", 0)
     from simulator.prometheus import Prometheus  # noqa: PLC0415 - only here
 
     with Prometheus(world.directory / "empty") as empty:

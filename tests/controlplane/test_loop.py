@@ -1,0 +1,217 @@
+"""The loop on a real control plane: real scheduler, controllers and admission, a real Prometheus, our commands."""
+
+import pathlib
+
+import pytest
+
+from simulator.controlplane.certificates import User
+from tests.controlplane.world import RealWorld, uids
+
+pytestmark = [pytest.mark.controlplane, pytest.mark.prometheus, pytest.mark.xdist_group("controlplane")]
+
+UNDO = "gpu-rightsizer.io/undo"
+
+
+@pytest.mark.parametrize(
+    ("kind", "replicas", "action"),
+    [
+        ("Deployment", 3, "scale-to-zero"),
+        ("StatefulSet", 2, "scale-to-zero"),
+        ("Job", 2, "suspend"),
+        ("Pod", 1, "evict"),
+    ],
+)
+def test_an_idle_workload_stops_and_comes_back(
+    world: RealWorld, kind: str, replicas: int, action: str
+) -> None:
+    """Planned, applied, its pods end; undone, as many others run, and the record is gone."""
+    world.node()
+    before = world.add(kind, "idle", replicas=replicas, gpus=2)
+    spec = world.get(kind, "idle")["spec"]
+    item = world.plan()["idle"]
+    assert (item["verdict"], item["action"], item["gpus"]) == ("act", action, 2 * replicas)
+    assert world.apply()["idle"]["result"] == "done"
+    world.gone("idle")
+    assert "idle" not in world.plan()
+    undone = world.undo(kind, "idle")
+    assert undone["result"] == "done", undone
+    after = world.running("idle", replicas)
+    assert not uids(before) & uids(after)
+    back = world.get(kind, "idle")
+    assert UNDO not in back["metadata"].get("annotations", {})
+    if kind != "Pod":
+        assert back["spec"] == spec
+    else:
+        assert back["spec"]["containers"][0]["resources"] == spec["containers"][0]["resources"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("Deployment", "ScaledToZero"), ("Job", "Suspended"), ("Pod", "Evicted")]
+)
+def test_an_event_tells_the_owner(world: RealWorld, kind: str, reason: str) -> None:
+    """`kubectl describe` shows what was done and how to get it back: the API server accepted the Event."""
+    world.node()
+    world.add(kind, "idle")
+    assert world.apply()["idle"]["result"] == "done"
+    selector = "involvedObject.name=idle,reportingComponent=gpu-rightsizer"
+    (event,) = world.api.items(f"{world.api.core}/events", fieldSelector=selector)
+    assert (event["reason"], event["involvedObject"]["kind"]) == (reason, kind)
+    assert f"gpu-rightsizer undo {world.team}/{kind}/idle" in event["message"]
+
+
+def test_what_is_protected_stays_as_it_is(world: RealWorld) -> None:
+    """An idle workload of the protected class is told about and not written to, beside one that is stopped."""
+    world.node()
+    pods = world.add("Deployment", "precious", priorityClass="high-priority")
+    world.add("Deployment", "idle")
+    before = world.get("Deployment", "precious")
+    assert world.plan()["precious"]["verdict"] == "protected"
+    assert set(world.apply()) == {"idle"}
+    world.gone("idle")
+    assert world.get("Deployment", "precious") == before
+    assert uids(world.running("precious", 1)) == uids(pods)
+
+
+def test_what_someone_changed_between_plan_and_apply_is_left_alone(
+    world: RealWorld, tmp_path: pathlib.Path
+) -> None:
+    """Each change counts: another template, another size, an opt-out; the untouched one is stopped."""
+    world.node()
+    for name in ("same", "edited", "scaled", "opted-out"):
+        world.add("Deployment", name, replicas=2)
+    plan = tmp_path / "plan.json"
+    world.plan("--save", str(plan))
+    deployments = world.collection("Deployment")
+    edit = {"spec": {"template": {"metadata": {"annotations": {"touched": "yes"}}}}}
+    world.api.patch(f"{deployments}/edited", edit)
+    world.api.patch(f"{deployments}/scaled/scale", {"spec": {"replicas": 3}})
+    opt_out = {"metadata": {"annotations": {"gpu-rightsizer.io/mode": "off"}}}
+    world.api.patch(f"{deployments}/opted-out", opt_out)
+    results = {name: item["result"] for name, item in world.apply("--plan", str(plan)).items()}
+    assert results == {"same": "done", "edited": "changed", "scaled": "changed", "opted-out": "changed"}
+    replicas = {name: world.get("Deployment", name)["spec"]["replicas"] for name in results}
+    assert replicas == {"same": 0, "edited": 2, "scaled": 3, "opted-out": 2}
+
+
+def test_an_autoscaler_does_not_bring_back_what_was_stopped(world: RealWorld) -> None:
+    """At zero replicas a HorizontalPodAutoscaler stands still, whatever its minimum; after undo it acts again."""
+    world.node()
+    world.add("Deployment", "idle", replicas=3)
+    autoscalers = f"/apis/autoscaling/v2/namespaces/{world.team}/horizontalpodautoscalers"
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "idle"}
+    spec = {"scaleTargetRef": target, "minReplicas": 2, "maxReplicas": 5}
+    world.api.create(autoscalers, {"metadata": {"name": "idle"}, "spec": spec})
+
+    def state() -> tuple[str, str]:
+        conditions = world.api.get(f"{autoscalers}/idle").get("status", {}).get("conditions", [])
+        found = {entry["type"]: (entry["status"], entry["reason"]) for entry in conditions}
+        return found.get("ScalingActive", ("", ""))
+
+    world.api.eventually(state, lambda found: found[1] == "FailedGetResourceMetric")
+    assert world.apply()["idle"]["result"] == "done"
+    world.gone("idle")
+    world.api.eventually(state, lambda found: found == ("False", "ScalingDisabled"))
+    assert world.get("Deployment", "idle")["spec"]["replicas"] == 0
+    assert world.undo("Deployment", "idle")["result"] == "done"
+    world.running("idle", 3)
+    world.api.eventually(state, lambda found: found[1] == "FailedGetResourceMetric")
+
+
+def test_a_waiting_job_of_higher_priority_gets_the_gpus_that_were_freed(world: RealWorld) -> None:
+    """On RDMA nodes chosen by nodeSelector: the idle medium-priority job is suspended, the high-priority one runs."""
+    rdma = {"feature.node.kubernetes.io/rdma.available": "true"}
+    world.node(gpus=8)
+    world.node(gpus=4, labels=rdma)
+    patient = world.priority_class("patient-high", 100_000, preemptionPolicy="Never")
+    busy = world.add("Job", "busy", "busy", gpus=2, priorityClass="medium-priority", nodeSelector=rdma)
+    world.add("Job", "idle", gpus=2, priorityClass="medium-priority", nodeSelector=rdma)
+    world.create("Job", "urgent", gpus=2, priorityClass=patient, nodeSelector=rdma)
+    world.unschedulable("urgent")
+    assert {name: item["result"] for name, item in world.apply().items()} == {"idle": "done"}
+    (urgent,) = world.running("urgent", 1)
+    assert urgent["spec"]["nodeName"] == busy[0]["spec"]["nodeName"]
+    assert uids(world.running("busy", 1)) == uids(busy)
+    assert world.pods("idle") == []
+
+
+def test_a_budget_holds_a_bare_pod(world: RealWorld) -> None:
+    """The eviction that a PodDisruptionBudget refuses is `blocked`, in its words, and no manifest stays behind."""
+    world.node()
+    world.add("Pod", "shell")
+    budget = {"minAvailable": 1, "selector": {"matchLabels": {"app": "shell"}}}
+    world.api.create(
+        f"{world.api.policy}/poddisruptionbudgets", {"metadata": {"name": "keep"}, "spec": budget}
+    )
+    world.api.eventually(
+        lambda: world.api.get(f"{world.api.policy}/poddisruptionbudgets/keep"),
+        lambda found: found.get("status", {}).get("expectedPods") == 1,
+    )
+    item = world.plan()["shell"]
+    assert item["verdict"] == "protected", item
+    assert "keep" in " ".join(item["reasons"])
+    assert world.apply() == {}
+    world.running("shell", 1)
+
+
+def test_a_second_lock_is_told_in_its_own_words(world: RealWorld) -> None:
+    """What a ValidatingAdmissionPolicy refuses is refused in the dry run: nothing changes, its message is shown."""
+    world.node()
+    world.add("Deployment", "idle", replicas=2)
+    _forbid_zero(world)
+    before = world.get("Deployment", "idle")
+    result = world.apply()["idle"]
+    assert result["result"] == "refused"
+    assert "ask the owner first" in result["detail"]
+    assert (
+        world.get("Deployment", "idle")["metadata"]["resourceVersion"]
+        == before["metadata"]["resourceVersion"]
+    )
+
+
+def test_who_may_only_read_can_plan_and_changes_nothing(world: RealWorld) -> None:
+    """`plan` needs get and list; `apply` by the same account is refused with the API server's reason."""
+    world.node()
+    world.add("Deployment", "idle")
+    reader = User(f"reader-{world.team}")
+    _let_read(world, reader.name)
+    world.become(reader)
+    assert world.plan()["idle"]["verdict"] == "act"
+    result = world.apply()["idle"]
+    assert result["result"] == "refused"
+    assert "forbidden" in result["detail"]
+    assert world.get("Deployment", "idle")["spec"]["replicas"] == 1
+
+
+def _forbid_zero(world: RealWorld) -> None:
+    """Install a ValidatingAdmissionPolicy for the team's namespace, and wait until it is in force."""
+    rule = {
+        "apiGroups": ["apps"],
+        "apiVersions": ["v1"],
+        "operations": ["UPDATE"],
+        "resources": ["deployments"],
+    }
+    validation = {"expression": "object.spec.replicas > 0", "message": "ask the owner first"}
+    spec = {"matchConstraints": {"resourceRules": [rule]}, "validations": [validation]}
+    selector = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": world.team}}}
+    binding = {"policyName": world.team, "validationActions": ["Deny"], "matchResources": selector}
+    group = "/apis/admissionregistration.k8s.io/v1"
+    world.api.create(f"{group}/validatingadmissionpolicies", {"metadata": {"name": world.team}, "spec": spec})
+    world.api.create(
+        f"{group}/validatingadmissionpolicybindings", {"metadata": {"name": world.team}, "spec": binding}
+    )
+    path, zero = f"{world.collection('Deployment')}/idle", {"spec": {"replicas": 0}}
+    world.api.eventually(lambda: world.api.patch(path, zero, params={"dryRun": "All"}).status_code == 422)
+
+
+def _let_read(world: RealWorld, user: str) -> None:
+    """Grant what the documentation says that `plan` needs."""
+    group = "rbac.authorization.k8s.io"
+    core = ["pods", "nodes", "namespaces"]
+    kinds = ["deployments", "statefulsets", "replicasets", "jobs", "poddisruptionbudgets", "priorityclasses"]
+    rule = {"apiGroups": ["*"], "resources": [*core, *kinds], "verbs": ["get", "list"]}
+    reference = {"kind": "ClusterRole", "name": user, "apiGroup": group}
+    subject = {"kind": "User", "name": user, "apiGroup": group}
+    path = f"/apis/{group}/v1"
+    world.api.create(f"{path}/clusterroles", {"metadata": {"name": user}, "rules": [rule]})
+    binding = {"metadata": {"name": user}, "roleRef": reference, "subjects": [subject]}
+    world.api.create(f"{path}/clusterrolebindings", binding)

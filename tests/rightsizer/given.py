@@ -1,0 +1,165 @@
+"""What tests give a cluster: workloads of each kind, and a day of series of a named profile for their devices."""
+
+import dataclasses
+import itertools
+import math
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from simulator.remote_write import Series
+
+DAY_S = 86_400
+STEP_S = 60
+H100 = "NVIDIA H100 80GB HBM3"
+CLASSES = {"high-priority": 100_000, "medium-priority": 10_000, "low-priority": 1_000}
+_APIS = {
+    "Deployment": "apps/v1",
+    "StatefulSet": "apps/v1",
+    "DaemonSet": "apps/v1",
+    "Job": "batch/v1",
+    "Pod": "v1",
+}
+_UUIDS = (f"GPU-{uuid.uuid4().hex[:8]}-{number:04d}" for number in itertools.count())
+
+Values = dict[str, Sequence[float]]
+
+
+def _flat(util: float, copy: float, fb_mib: float, power_w: float) -> Callable[[int], Values]:
+    def values(count: int) -> Values:
+        return {
+            "DCGM_FI_DEV_GPU_UTIL": [util] * count,
+            "DCGM_FI_DEV_MEM_COPY_UTIL": [copy] * count,
+            "DCGM_FI_DEV_FB_USED": [fb_mib] * count,
+            "DCGM_FI_DEV_POWER_USAGE": [power_w] * count,
+        }
+
+    return values
+
+
+def _spiked(metric: str, value: float) -> Callable[[int], Values]:
+    """Parked, but for one sample in the middle."""
+
+    def values(count: int) -> Values:
+        found = {name: list(column) for name, column in _flat(0, 0, 40_000, 118)(count).items()}
+        found[metric][count // 2] = value
+        return {name: tuple(column) for name, column in found.items()}
+
+    return values
+
+
+def _only(*metrics: str) -> Callable[[int], Values]:
+    return lambda count: {name: _flat(0, 0, 40_000, 118)(count)[name] for name in metrics}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Profile:
+    """How one device looks in Prometheus.
+
+    Attributes:
+        parts: Where in the day there are samples: from, to (0 to 1), and in every how many-th minute.
+    """
+
+    values: Callable[[int], Values]
+    parts: tuple[tuple[float, float, int], ...] = ((0.0, 1.0, 1),)
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+PARKED = _flat(0, 0, 40_000, 118)
+PROFILES: Mapping[str, Profile | None] = {
+    "absent": None,
+    "idle": Profile(_flat(0, 0, 500, 70)),
+    "parked": Profile(PARKED),
+    "busy": Profile(_flat(93, 40, 60_000, 640)),
+    "burst": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", 60)),
+    "spinning": Profile(_flat(100, 0, 40_000, 118)),
+    "hot": Profile(_flat(0, 0, 40_000, 400)),
+    "loading": Profile(_flat(0, 30, 40_000, 118)),
+    "newest-half": Profile(PARKED, parts=((0.5, 1.0, 1),)),
+    "stopped-an-hour-ago": Profile(PARKED, parts=((0.0, 1 - 1 / 24, 1),)),
+    "four-hours-missing": Profile(PARKED, parts=((0.0, 0.4, 1), (0.4 + 4 / 24, 1.0, 1))),
+    "thinned-out": Profile(PARKED, parts=((0.0, 0.5, 4), (0.5, 1.0, 1))),
+    "garbage": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", 808_334_905)),
+    "nan": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", math.nan)),
+    "negative": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", -1)),
+    "mig": Profile(_only("DCGM_FI_DEV_FB_USED"), labels={"GPU_I_ID": "3", "GPU_I_PROFILE": "1g.10gb"}),
+    "no-second-signal": Profile(_only("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED")),
+}
+
+
+def day_of(
+    namespace: str,
+    pod: str,
+    looks: Sequence[str],
+    *,
+    exported: bool = True,
+    extra: Mapping[str, str] | None = None,
+) -> Iterator[Series]:
+    """The last day of a pod's devices, one of each of these profiles.
+
+    Args:
+        namespace: Of the pod.
+        pod: Its name.
+        looks: Names of PROFILES.
+        exported: Whether the pod arrives as exported_pod, as behind a ServiceMonitor, or as pod.
+        extra: Labels that all series carry, too.
+    """
+    owner = {"namespace": namespace, "pod": pod, "container": "main"}
+    target = {
+        "namespace": "monitoring",
+        "pod": "gpu-exporter-x",
+        "container": "exporter",
+        "instance": "n1:9400",
+    }
+    moved = {**target, **{f"exported_{key}": value for key, value in owner.items()}}
+    for name in looks:
+        profile = PROFILES[name]
+        if profile is not None:
+            device = {"gpu": "0", "UUID": next(_UUIDS), "modelName": H100, "job": "gpu"}
+            labels = {**device, **profile.labels, **(extra or {}), **(moved if exported else owner)}
+            yield from _series(profile, labels)
+
+
+def _series(profile: Profile, labels: Mapping[str, str]) -> Iterator[Series]:
+    until = int(time.time())
+    seconds = range(until - DAY_S - 3600, until + 1, STEP_S)
+    for begin, end, every in profile.parts:
+        part = seconds[int(len(seconds) * begin) : int(len(seconds) * end) : every]
+        for metric, values in profile.values(len(part)).items():
+            yield Series({"__name__": metric, **labels}, part, values)
+
+
+def priority_class(name: str, value: int) -> dict[str, Any]:
+    """A PriorityClass."""
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": name},
+        "value": value,
+    }
+
+
+def manifest(kind: str, namespace: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A workload as its owner would write it; its pods carry the label app=<name>."""
+    labels = {"app": name}
+    resource = given.get("resource", "nvidia.com/gpu")
+    spec: dict[str, Any] = {
+        "priorityClassName": given.get("priorityClass", "low-priority"),
+        "containers": [
+            {"name": "main", "image": "x", "resources": {"limits": {resource: str(given.get("gpus", 1))}}}
+        ],
+        "nodeSelector": given.get("nodeSelector", {}),
+    }
+    if kind in {"Pod", "Job"}:
+        spec["restartPolicy"] = "Never"
+    metadata = {"name": name, "namespace": namespace, "annotations": given.get("annotations", {})}
+    template = {"metadata": {"labels": labels, "annotations": given.get("podAnnotations", {})}, "spec": spec}
+    top: dict[str, Any] = {"apiVersion": _APIS[kind], "kind": kind, "metadata": metadata}
+    if kind == "Pod":
+        return {**top, "metadata": {**metadata, "labels": labels}, "spec": spec}
+    if kind == "Job":
+        count = given.get("replicas", 1)
+        return {**top, "spec": {"parallelism": count, "completions": count, "template": template}}
+    body = {"replicas": given.get("replicas", 1), "selector": {"matchLabels": labels}, "template": template}
+    return {**top, "spec": {**body, "serviceName": name} if kind == "StatefulSet" else body}
