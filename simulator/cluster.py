@@ -22,7 +22,7 @@ from typing import Self
 
 import yaml
 
-from simulator import ageing, draws, history, manifests
+from simulator import draws, history, manifests, placement
 from simulator.draws import DAY_S
 from simulator.driver import Board, environment
 from simulator.kube import ApiServer
@@ -180,7 +180,7 @@ class Cluster:
             if self.api is not None:
                 self._clock.stand(now_s - spec.age_s)
             _ensure(client, manifests.workload(spec))
-            self._settle()
+            self._place(client, spec)
         self._clock.run()
         self._settle()
         if self.api is None:
@@ -191,14 +191,21 @@ class Cluster:
 
     def _age(self, client: KubeClient, *, began_s: float) -> None:
         """Make what has just been placed as old as the spec says; what ran before is as old as it is."""
-        pods = ageing.wait_placed(client, self.spec.workloads, timeout_s=_PLACING_S)
+        pods = placement.wait_placed(client, self.spec.workloads, timeout_s=_PLACING_S)
         began = datetime.datetime.fromtimestamp(int(began_s), datetime.UTC)
         made = [
             pod
             for pod in pods
             if datetime.datetime.fromisoformat(pod["metadata"]["creationTimestamp"]) >= began
         ]
-        ageing.age(client, made, self.spec.workloads, now_s=began_s)
+        placement.age(client, made, self.spec.workloads, now_s=began_s)
+
+    def _place(self, client: KubeClient, spec: WorkloadSpec) -> None:
+        """Let the pods find their nodes before the next workload comes: in the order in which they would have come."""
+        if self.api is None:
+            placement.wait_placed(client, [spec], timeout_s=_PLACING_S)
+        else:
+            self._settle()
 
     def _settle(self) -> None:
         if self.api is not None:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from simulator.ageing import report_start
 from simulator.controlplane.certificates import User
 from simulator.controlplane.plane import ControlPlane
 from simulator.kubeclient import ApiError, KubeClient
+from simulator.placement import report_start
 from simulator.prometheus import Prometheus
 from tests.controlplane.contract.server import Api, Object, Real
 from tests.rightsizer.commands import Run, run_command

@@ -1,6 +1,6 @@
-"""Makes workloads older than the API server they were created on: their kubelets say that they started long ago.
+"""Waits until pods have found their nodes, and makes them older than the API server they were created on.
 
-A real API server stamps its objects itself and can not be told otherwise; when a container started, however, is the
+Ageing: a real API server stamps its objects itself and can not be told otherwise; when a container started, however, is the
 kubelet's word, and the kubelets are ours. What is judged by age (rightsizer: the start of its containers) then is as
 old as a test or a demo needs it.
 """
@@ -13,7 +13,7 @@ from simulator.kubeclient import KubeClient, Object
 from simulator.population import NAME_LABEL
 from simulator.spec import Kind, WorkloadSpec
 
-_POLL_S = 0.1
+_POLL_S = 0.05
 _PLACED = {"Running", "Succeeded", "Failed"}
 
 
