@@ -1,6 +1,6 @@
 """Waits until pods have found their nodes, and makes them older than the API server they were created on.
 
-Ageing: a real API server stamps its objects itself and can not be told otherwise; when a container started, however, is the
+A real API server stamps its objects itself and can not be told otherwise; when a container started, however, is the
 kubelet's word, and the kubelets are ours. What is judged by age (rightsizer: the start of its containers) then is as
 old as a test or a demo needs it.
 """

@@ -7,6 +7,7 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/
 
 import http
 import pathlib
+import re
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -21,6 +22,11 @@ from rightsizer.config import FIELD_MANAGER, ClusterSettings
 from rightsizer.errors import ClusterError, ClusterUnreachable, ConfigurationError, RequestRefused
 
 PAGE = 500
+MAX_DETAIL = 500
+"""How much of an API server's words goes into a message."""
+
+_REPEATED = re.compile(r'Invalid value: ("?)(?:\{|map\[|core\.).*[\]}]\1: ')
+"""Where a field, or a whole object that a patch made, is repeated as JSON or as Go prints it."""
 _MERGE_PATCH = "application/merge-patch+json"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"
 _RESTARTS = 3
@@ -180,12 +186,18 @@ def _raise_for(code: int, data: bytes, attempted: str, *, source: str) -> None:
     if code < http.HTTPStatus.BAD_REQUEST and not is_failure:
         return
     causes = tuple(cause.reason for cause in (status.details or _Details()).causes or [])
-    detail = status.message or " ".join(data[:300].decode(errors="replace").split())
+    detail = _without_values(status.message or data.decode(errors="replace"))
     if code == http.HTTPStatus.UNAUTHORIZED:
         detail += f"; the credentials of {source} are not accepted"
     raise RequestRefused(
         attempted, code=status.code or code, reason=status.reason, detail=detail, causes=causes
     )
+
+
+def _without_values(message: str) -> str:
+    """A message on one line without the objects that the API server repeats in it: their fields may be credentials."""
+    text = _REPEATED.sub("Invalid value (left out here): ", " ".join(message.split()))
+    return text if len(text) <= MAX_DETAIL else f"{text[:MAX_DETAIL]} ..."
 
 
 def _configuration(settings: ClusterSettings) -> tuple[client.Configuration, str]:

@@ -16,7 +16,8 @@ from simulator.kube.handlers import Api
 from simulator.kube.objects import Object, namespace_of, rfc3339
 from simulator.kube.patch import MERGE_PATCH, apply_patch
 from simulator.kube.rbac import ADMIN, ADMIN_TOKEN, Access, Rule, User
-from simulator.kube.registry import Registry, Target
+from simulator.kube.receiving import Target
+from simulator.kube.registry import Registry
 from simulator.kube.requests import RequestLog
 from simulator.kube.resources import by_kind, of_object
 from simulator.kube.server import HttpServer

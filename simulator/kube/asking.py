@@ -3,15 +3,21 @@
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 from simulator.kube import errors
 from simulator.kube.deletion import DeleteOptions
 from simulator.kube.errors import FieldError
 from simulator.kube.listing import Page
 from simulator.kube.objects import Object
-from simulator.kube.registry import Target
+from simulator.kube.receiving import Target, Write
 
 _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_VALIDATIONS: Mapping[str, Literal["Strict", "Warn", "Ignore"]] = {
+    "Ignore": "Ignore",
+    "Warn": "Warn",
+    "Strict": "Strict",
+}
 _MAX_FIELD_MANAGER = 128
 
 
@@ -58,6 +64,13 @@ def require_json(request: Request) -> None:
         raise errors.not_acceptable()
 
 
+def wants_metadata(request: Request) -> bool:
+    """Whether a list is wanted as PartialObjectMetadataList, which the first media type that fits decides."""
+    first = request.headers.get("accept", "").partition(",")[0]
+    parameters = {part.strip() for part in first.split(";")[1:]}
+    return {"as=PartialObjectMetadataList", "g=meta.k8s.io", "v=v1"} <= parameters
+
+
 def body_of(request: Request) -> Object:
     """The JSON object that a POST or PUT carries."""
     if request.content_type not in {"", "application/json"}:
@@ -73,12 +86,15 @@ def body_of(request: Request) -> Object:
     return body
 
 
-def write_options(request: Request, kind: str) -> bool:
-    """Check the options that all writes share; whether this is a dry run."""
+def write_options(request: Request, kind: str) -> Write:
+    """How a write is to be taken, as the query says; without a manager the client's name stands for one."""
     problems = []
     dry_run = request.query.get("dryRun")
     if dry_run not in {None, "All"}:
-        problems.append(FieldError.unsupported("dryRun", dry_run, ["All"]))
+        problems.append(FieldError.unsupported("dryRun", [dry_run], ["All"]))
+    validation = request.query.get("fieldValidation") or "Warn"
+    if validation not in _VALIDATIONS:
+        problems.append(FieldError.unsupported("fieldValidation", validation, _VALIDATIONS))
     manager = request.query.get("fieldManager", "")
     if len(manager) > _MAX_FIELD_MANAGER:
         problems.append(
@@ -90,28 +106,35 @@ def write_options(request: Request, kind: str) -> bool:
         )
     if problems:
         raise errors.invalid(kind, "meta.k8s.io", "", problems)
-    return dry_run == "All"
+    return Write(
+        dry_run=dry_run == "All",
+        validation=_VALIDATIONS[validation],
+        manager=manager or request.headers.get("user-agent", "").partition("/")[0] or "unknown",
+    )
 
 
 def delete_options(request: Request) -> DeleteOptions:
-    """How to delete, from the query and the body together."""
-    dry_run = write_options(request, "DeleteOptions")
-    body: Object = body_of(request) if request.body else {}
+    """How to delete: from the body, or, where there is none, from the query."""
+    if request.body:
+        return DeleteOptions.parse(body_of(request))
     query = request.query
+    options: Object = {}
     if "propagationPolicy" in query:
-        body.setdefault("propagationPolicy", query["propagationPolicy"])
+        options["propagationPolicy"] = query["propagationPolicy"]
     if query.get("gracePeriodSeconds", "").isdecimal():
-        body.setdefault("gracePeriodSeconds", int(query["gracePeriodSeconds"]))
-    return DeleteOptions.parse(body, dry_run=dry_run)
+        options["gracePeriodSeconds"] = int(query["gracePeriodSeconds"])
+    return DeleteOptions.parse(options, dry_run=write_options(request, "DeleteOptions").dry_run)
 
 
 def page_of(request: Request) -> Page:
     """Which part of a list is wanted."""
-    limit = request.query.get("limit", "")
-    if limit and not limit.isdecimal():
-        raise errors.bad_request(f'strconv.ParseInt: parsing "{limit}": invalid syntax')
+    text = request.query.get("limit") or "0"
+    try:
+        limit = int(text)
+    except ValueError as error:
+        raise errors.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from error
     return Page(
-        limit=int(limit or 0),
+        limit=max(limit, 0),
         token=request.query.get("continue", ""),
         resource_version=request.query.get("resourceVersion", ""),
         match=request.query.get("resourceVersionMatch", ""),

@@ -5,7 +5,8 @@ from typing import Any
 
 from simulator.kube import errors
 from simulator.kube.objects import Object, is_terminating, set_condition
-from simulator.kube.registry import Registry, Target
+from simulator.kube.receiving import Target
+from simulator.kube.registry import Registry
 
 
 def bind(registry: Registry, target: Target, body: Mapping[str, Any], *, dry_run: bool) -> Object:

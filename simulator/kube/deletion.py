@@ -11,7 +11,8 @@ from typing import Any
 from simulator.kube import admission, errors
 from simulator.kube.errors import FieldError
 from simulator.kube.objects import Object, is_finished, parse_time, rfc3339
-from simulator.kube.registry import Registry, Target
+from simulator.kube.receiving import Target
+from simulator.kube.registry import Registry
 from simulator.kube.store import Record
 
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
@@ -47,7 +48,7 @@ class DeleteOptions:
                 )
             )
         dry = body.get("dryRun") or []
-        problems += [FieldError.unsupported("dryRun", entry, ["All"]) for entry in dry if entry != "All"]
+        problems += [FieldError.unsupported("dryRun", dry, ["All"]) for entry in dry if entry != "All"]
         if problems:
             raise errors.invalid("DeleteOptions", "meta.k8s.io", "", problems)
         if body.get("orphanDependents") is not None:

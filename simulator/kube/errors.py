@@ -7,6 +7,7 @@ Must not know about HTTP or storage. Wording follows k8s.io/apimachinery/pkg/api
 """
 
 import dataclasses
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -89,7 +90,7 @@ class FieldError:
 
 
 def _shown(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    return json.dumps(value) if isinstance(value, str | list) else str(value)
 
 
 def _about(resource: Resource, name: str) -> Object:
@@ -100,6 +101,11 @@ def _about(resource: Resource, name: str) -> Object:
 def bad_request(message: str) -> ApiError:
     """The request cannot be understood."""
     return ApiError(400, "BadRequest", message)
+
+
+def undecodable(kind: str, why: str) -> ApiError:
+    """The body is not what its kind looks like."""
+    return bad_request(f'{kind} in version "v1" cannot be handled as a {kind}: {why}')
 
 
 def unauthorized() -> ApiError:

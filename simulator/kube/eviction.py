@@ -1,7 +1,7 @@
 """The eviction subresource: PodDisruptionBudgets in front of a deletion.
 
-Follows kubernetes/pkg/registry/core/pod/storage/eviction.go, including its answer of a Status with code 500, not an
-error, for a pod under more than one budget.
+Follows kubernetes/pkg/registry/core/pod/storage/eviction.go, including its answer of a bare Status with code
+500 for a pod under more than one budget.
 """
 
 import dataclasses
@@ -20,7 +20,8 @@ from simulator.kube.objects import (
     phase,
     set_condition,
 )
-from simulator.kube.registry import Registry, Target
+from simulator.kube.receiving import Target
+from simulator.kube.registry import Registry
 from simulator.kube.resources import by_kind
 from simulator.kube.selectors import from_object
 from simulator.kube.store import Record
@@ -44,6 +45,7 @@ def evict(registry: Registry, target: Target, body: Mapping[str, Any], *, dry_ru
     options = DeleteOptions.parse(body.get("deleteOptions") or {}, dry_run=dry_run)
     with registry.store.lock:
         pod = registry.find(target.resource, target.namespace, target.name)
+        _require_uid(pod, options)
         if not _needs_no_budget(pod.obj):
             budgets = _budgets_of(registry, pod)
             if len(budgets) > 1:
@@ -54,6 +56,18 @@ def evict(registry: Registry, target: Target, body: Mapping[str, Any], *, dry_ru
             options = _announce(registry, pod, options)
         delete(registry, Target(target.resource, target.namespace, target.name), options)
     return _status("Success", 201)
+
+
+def _require_uid(pod: Record, options: DeleteOptions) -> None:
+    uid = pod.obj["metadata"]["uid"]
+    if options.uid not in {None, uid}:
+        raise ApiError(
+            409,
+            "Conflict",
+            f'Operation cannot be fulfilled on Pod "{pod.name}": the UID in the precondition ({options.uid}) does not '
+            f"match the UID in record ({uid}). The object might have been deleted and then recreated",
+            details={"name": pod.name, "kind": "Pod"},
+        )
 
 
 def _status(status: str, code: int, message: str = "") -> Object:

@@ -14,6 +14,7 @@ from simulator.kube.asking import (
     page_of,
     require_json,
     verb_of,
+    wants_metadata,
     write_options,
 )
 from simulator.kube.binding import bind
@@ -25,7 +26,8 @@ from simulator.kube.listing import Selection, list_page
 from simulator.kube.objects import Object, name_of
 from simulator.kube.patch import apply_patch
 from simulator.kube.rbac import Access, Action, User
-from simulator.kube.registry import Registry, Target
+from simulator.kube.receiving import Target, Write
+from simulator.kube.registry import Registry
 from simulator.kube.routes import parse_path
 from simulator.kube.scaling import change_scale, scale_of
 from simulator.kube.store import Record
@@ -162,20 +164,21 @@ class Api:
             case "watch":
                 return Response(200, stream=self._watch(request, selection))
             case "list":
-                return Response(200, list_page(self._registry.store, selection, page_of(request)))
+                only = wants_metadata(request)
+                found = list_page(self._registry.store, selection, page_of(request), metadata_only=only)
+                return Response(200, found)
             case "deletecollection":
                 return self._delete_collection(request, selection)
             case _:
                 raise errors.method_not_allowed(target.resource, verb)
 
     def _create(self, request: Request, target: Target) -> Response:
-        dry_run = write_options(request, "CreateOptions")
+        write = write_options(request, "CreateOptions")
         namespace = target.namespace
         if target.resource.namespaced and not namespace:
             raise errors.bad_request("an empty namespace may not be set during creation")
-        return answer(
-            201, self._registry.create(target.resource, namespace, body_of(request), dry_run=dry_run)
-        )
+        obj = self._registry.create(target.resource, namespace, body_of(request), write)
+        return _written(201, obj, write)
 
     def _watch(self, request: Request, selection: Selection) -> Iterator[bytes]:
         timeout = request.query.get("timeoutSeconds", "")
@@ -217,12 +220,13 @@ class Api:
         return answer(200, scale_of(self._find(target)))
 
     def _evict(self, request: Request, target: Target) -> Response:
-        dry_run = write_options(request, "CreateOptions")
-        return answer(201, evict(self._registry, target, body_of(request), dry_run=dry_run))
+        write = write_options(request, "CreateOptions")
+        status = evict(self._registry, target, body_of(request), dry_run=write.dry_run)
+        return answer(int(status["code"]), status)
 
     def _bind(self, request: Request, target: Target) -> Response:
-        dry_run = write_options(request, "CreateOptions")
-        return answer(201, bind(self._registry, target, body_of(request), dry_run=dry_run))
+        write = write_options(request, "CreateOptions")
+        return answer(201, bind(self._registry, target, body_of(request), dry_run=write.dry_run))
 
     def _delete(self, request: Request, target: Target) -> Response:
         options = delete_options(request)
@@ -234,21 +238,30 @@ class Api:
         return self._registry.find(target.resource, target.namespace, target.name)
 
     def _update(self, request: Request, target: Target) -> Response:
-        dry_run = write_options(request, "UpdateOptions")
+        write = write_options(request, "UpdateOptions")
         body = body_of(request)
         if target.subresource == "scale":
-            return answer(200, change_scale(self._registry, target, lambda _: body, dry_run=dry_run))
-        return answer(200, self._registry.update(target, body, dry_run=dry_run))
+            return answer(200, change_scale(self._registry, target, lambda _: body, write))
+        return _written(200, self._registry.update(target, body, write), write)
 
     def _patch(self, request: Request, target: Target) -> Response:
-        dry_run = write_options(request, "PatchOptions")
+        write = write_options(request, "PatchOptions")
 
         def edit(obj: Object) -> Object:
             return apply_patch(request.content_type, obj, request.body)
 
         if target.subresource == "scale":
-            return answer(200, change_scale(self._registry, target, edit, dry_run=dry_run))
-        return answer(200, self._registry.change(target, edit, dry_run=dry_run))
+            return answer(200, change_scale(self._registry, target, edit, write))
+        return _written(200, self._registry.patch(target, edit, write), write)
+
+
+def _written(code: int, obj: Object, write: Write) -> Response:
+    """The object as it was stored, with what the client should know of it.
+
+    https://www.rfc-editor.org/rfc/rfc7234#section-5.5: code, agent, quoted text.
+    """
+    quoted = ", ".join(f"299 - {json.dumps(words)}" for words in write.warnings)
+    return answer(code, obj, **({"Warning": quoted} if quoted else {}))
 
 
 def _deleted(target: Target, result: Deleted, headers: Mapping[str, str]) -> Response:

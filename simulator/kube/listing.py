@@ -12,6 +12,8 @@ from simulator.kube.resources import Resource
 from simulator.kube.selectors import FieldSelector, Selector, parse_fields, parse_labels
 from simulator.kube.store import Record, Store
 
+META_V1 = "meta.k8s.io/v1"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Selection:
@@ -49,8 +51,8 @@ class Page:
     match: str = ""
 
 
-def list_page(store: Store, selection: Selection, page: Page) -> bytes:
-    """The JSON of a list, or of one page of it.
+def list_page(store: Store, selection: Selection, page: Page, *, metadata_only: bool = False) -> bytes:
+    """The JSON of a list, or of one page of it; as a PartialObjectMetadataList where only metadata is wanted.
 
     Raises:
         ApiError: 400 parameters that do not go together, 410 a continue token that has expired.
@@ -68,6 +70,8 @@ def list_page(store: Store, selection: Selection, page: Page) -> bytes:
         metadata["continue"] = _token(revision, chosen[-1])
         if not selection.labels and not selection.fields:
             metadata["remainingItemCount"] = remaining
+    if metadata_only:
+        return _partial(metadata, chosen)
     return _document(selection.resource, metadata, chosen)
 
 
@@ -95,6 +99,13 @@ def _document(resource: Resource, metadata: Object, rows: list[Record]) -> bytes
         separators=(",", ":"),
     ).encode()
     return head[:-1] + b',"items":[' + b",".join(row.item for row in rows) + b"]}"
+
+
+def _partial(metadata: Object, rows: list[Record]) -> bytes:
+    kind = {"kind": "PartialObjectMetadata", "apiVersion": META_V1}
+    items = [{**kind, "metadata": row.obj["metadata"]} for row in rows]
+    head = {"kind": "PartialObjectMetadataList", "apiVersion": META_V1, "metadata": metadata}
+    return json.dumps({**head, "items": items}, separators=(",", ":")).encode()
 
 
 def _token(revision: int, last: Record) -> str:

@@ -132,7 +132,8 @@ def _take(holder: list[Any], pointer: str) -> Any:  # noqa: ANN401 - any JSON va
 
 def _replace(holder: list[Any], entry: Mapping[str, Any]) -> None:
     node, last = _parent(holder, entry["path"])
-    _child(node, last)  # must exist
+    if isinstance(node, list):
+        _child(node, last)  # must exist; in an object the real server's library adds what is not there
     node[int(last) if isinstance(node, list) else last] = entry["value"]
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from simulator.kube import errors
 from simulator.kube.resources import Resource
@@ -19,6 +19,9 @@ class User:
 
     name: str
     groups: tuple[str, ...] = ()
+
+
+_ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,17 +103,41 @@ class Access:
             self._denied.append(rule)
 
     def authenticate(self, authorization: str | None) -> User:
-        """The user behind an Authorization header.
+        """The user behind an Authorization header; without one, nobody.
 
         Raises:
             ApiError: 401.
         """
-        scheme, _, token = (authorization or "").partition(" ")
+        if authorization is None:
+            return _ANONYMOUS
+        scheme, _, token = authorization.partition(" ")
         with self._lock:
             user = self._users.get(token.strip()) if scheme.lower() == "bearer" else None
         if user is None:
             raise errors.unauthorized()
         return user
+
+    def identify(self, headers: Mapping[str, str]) -> User:
+        """Who a request is from; who may impersonate others is whom he says he is.
+
+        https://kubernetes.io/docs/reference/access-authn-authz/authentication/#user-impersonation
+
+        Raises:
+            ApiError: 401, or 403 where impersonation is not allowed.
+        """
+        user = self.authenticate(headers.get("authorization"))
+        name = headers.get("impersonate-user")
+        if name is None:
+            return user
+        if not self.may(user, Action("impersonate", "", "users", name=name)):
+            raise errors.ApiError(
+                403,
+                "Forbidden",
+                f'users "{name}" is forbidden: User "{user.name}" cannot impersonate resource "users" in API group "" '
+                "at the cluster scope",
+            )
+        groups = headers.get("impersonate-group")
+        return User(name, ((groups,) if groups else ()) + ("system:authenticated",))
 
     def may(self, user: User, action: Action) -> bool:
         """Whether the rules let the user do it."""

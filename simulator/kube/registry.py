@@ -4,36 +4,33 @@ In: bodies as clients send them. Out: objects, or an ApiError. Deletion, evictio
 files and come through here too. Must not know HTTP, users or faults.
 """
 
-import dataclasses
 import random
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from simulator.kube import admission, errors, names, validation
+from simulator.kube import admission, errors, managers, names, validation
 from simulator.kube.defaulting import apply_defaults
 from simulator.kube.errors import ApiError, FieldError
-from simulator.kube.objects import Object, clone, name_of, namespace_of, pruned
+from simulator.kube.objects import Object, clone, name_of, namespace_of
+from simulator.kube.receiving import (
+    Target,
+    Write,
+    check_preconditions,
+    patch_refusal,
+    received,
+    require_same_name,
+    require_same_uid,
+)
 from simulator.kube.resources import Resource
-from simulator.kube.shape import require_shape
 from simulator.kube.store import Record, Store
-from simulator.kube.times import normalise_times
 
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # no vowels, so that no words appear
 _SUFFIX_LENGTH = 5
 _MAX_GENERATED_PREFIX = 58
 _SYSTEM_FIELDS = ("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation", "uid")
+_BAD_REQUEST = 400
 _EMPTY_MEANS_ABSENT = ("annotations", "finalizers", "labels", "ownerReferences")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Target:
-    """What a request is about."""
-
-    resource: Resource
-    namespace: str
-    name: str
-    subresource: str = ""
 
 
 class Registry:
@@ -65,14 +62,15 @@ class Registry:
     # --- creating
 
     def create(
-        self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False
+        self, resource: Resource, namespace: str, body: Mapping[str, Any], write: Write | None = None
     ) -> Object:
         """Store a new object.
 
         Raises:
             ApiError: 400, 403, 404, 409 or 422, as the real server.
         """
-        obj = self._received(resource, body)
+        write = write or Write()
+        obj = received(resource, body, write)
         if namespace_of(obj) not in {"", namespace}:
             raise errors.bad_request(
                 "the namespace of the provided object does not match the namespace sent on the request"
@@ -85,19 +83,16 @@ class Registry:
             self._validate(resource, obj, validation.object_problems(obj))
             if self.store.get(resource, namespace, name_of(obj)) is not None:
                 raise errors.already_exists(resource, name_of(obj))
-            if not dry_run:
+            self._attribute(None, obj, write)
+            if not write.dry_run:
                 self.store.put(resource, obj)
         return obj
 
-    def _received(self, resource: Resource, body: Mapping[str, Any]) -> Object:
-        """A client's object: copied, without nulls, its type and the types of its fields checked."""
-        obj = {"kind": resource.kind, "apiVersion": resource.api_version, **pruned(dict(body))}
-        obj.setdefault("metadata", {})
-        admission.check_identity(resource, obj)
-        require_shape(obj)
-        normalise_times(obj)
-        obj["metadata"].pop("managedFields", None)
-        return obj
+    def _attribute(
+        self, old: Mapping[str, Any] | None, new: Object, write: Write, *, subresource: str = ""
+    ) -> None:
+        if write.manager:
+            managers.attribute(old, new, manager=write.manager, subresource=subresource, now=self.now())
 
     def _stamp(self, obj: Object, namespace: str) -> None:
         metadata = obj["metadata"]
@@ -129,22 +124,20 @@ class Registry:
 
     # --- changing
 
-    def update(self, target: Target, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
+    def update(self, target: Target, body: Mapping[str, Any], write: Write | None = None) -> Object:
         """Replace an object, or with a subresource its part, by what a client sent (PUT).
 
         Raises:
             ApiError: 400, 404, 409 or 422.
         """
-        obj = self._received(target.resource, body)
-        if name_of(obj) != target.name:
-            raise errors.bad_request(
-                f"the name of the object ({name_of(obj)}) does not match the name on the URL ({target.name})"
-            )
+        write = write or Write()
+        obj = received(target.resource, body, write)
+        require_same_name(target, obj)
         resource = target.resource
         with self.store.lock:
             missing = self.store.get(resource, target.namespace, target.name) is None
             if missing and resource.create_on_update and not obj["metadata"].get("resourceVersion"):
-                return self.create(resource, target.namespace, obj, dry_run=dry_run)
+                return self.create(resource, target.namespace, obj, write)
             if (
                 not obj["metadata"].get("resourceVersion")
                 and not resource.unconditional_update
@@ -154,28 +147,51 @@ class Registry:
                     "metadata.resourceVersion", "", "must be specified for an update"
                 )
                 raise errors.invalid(resource.kind, resource.group, target.name, [problem])
-            return self.change(target, lambda _: obj, dry_run=dry_run)
+            record = self.find(resource, target.namespace, target.name)
+            require_same_uid(resource, record, obj)
+            return self.change(target, lambda _: obj, write)
+
+    def patch(self, target: Target, edit: Callable[[Object], Mapping[str, Any]], write: Write) -> Object:
+        """Change an object by a client's patch: what it makes of the object is checked like a whole object.
+
+        Raises:
+            ApiError: 400, 404, 409 or 422.
+        """
+
+        def checked(obj: Object) -> Object:
+            new = edit(obj)
+            try:
+                found = received(target.resource, new, write)
+            except ApiError as error:
+                raise patch_refusal(new, error) if error.code == _BAD_REQUEST else error from error
+            require_same_name(target, found)
+            return found
+
+        return self.change(target, checked, write)
 
     def change(
-        self, target: Target, edit: Callable[[Object], Mapping[str, Any]], *, dry_run: bool = False
+        self, target: Target, edit: Callable[[Object], Mapping[str, Any]], write: Write | None = None
     ) -> Object:
         """Read, edit and write back an object in one step; a no-op keeps its resourceVersion.
 
         Args:
             target: What to change; with subresource "status" only status changes, without one status does not.
             edit: Gets a copy of the current object and returns the new one.
-            dry_run: Do everything but store it.
+            write: How it is to be taken.
 
         Raises:
             ApiError: 404, 409 or 422.
         """
-        resource = target.resource
+        resource, write = target.resource, write or Write()
         with self.store.lock:
             record = self.find(resource, target.namespace, target.name)
-            new = self._received(resource, edit(record.copy()))
-            _check_preconditions(target, record, new)
+            new = received(resource, edit(record.copy()), Write())
+            check_preconditions(target, record, new)
+            for field in ("name", "namespace"):
+                _keep(new["metadata"], record.obj["metadata"], field)
             self._settle_fields(target, record, new)
             new["metadata"]["resourceVersion"] = str(record.revision)
+            _keep(new["metadata"], record.obj["metadata"], "managedFields")
             if new == record.obj:
                 return new
             problems: list[FieldError] = []
@@ -183,7 +199,8 @@ class Registry:
                 admission.prepare_update(self.store, resource, new)
                 problems = validation.change_problems(record.obj, new) or validation.object_problems(new)
             self._validate(resource, new, problems)
-            if not dry_run:
+            self._attribute(record.obj, new, write, subresource=write.subresource or target.subresource)
+            if not write.dry_run:
                 self._write(record, new)
             return new
 
@@ -224,28 +241,6 @@ class Registry:
 def _has_content(record: Record) -> bool:
     """Whether a namespace has yet to be emptied, which its own finalizer in `spec` stands for."""
     return record.resource.kind == "Namespace" and bool(record.obj["spec"].get("finalizers"))
-
-
-def _check_preconditions(target: Target, record: Record, new: Object) -> None:
-    metadata, old = new["metadata"], record.obj["metadata"]
-    resource = target.resource
-    if metadata.get("uid") not in {None, "", old["uid"]}:
-        raise errors.conflict(
-            resource,
-            target.name,
-            f"Precondition failed: UID in precondition: {metadata['uid']}, UID in object meta: {old['uid']}",
-        )
-    if metadata.get("resourceVersion") not in {None, "", str(record.revision)}:
-        raise errors.modified(resource, target.name)
-    problems = [
-        FieldError.invalid(f"metadata.{field}", metadata[field], "field is immutable")
-        for field in ("name", "namespace", "creationTimestamp")
-        if metadata.get(field, old.get(field)) != old.get(field)
-    ]
-    if problems:
-        raise errors.invalid(resource.kind, resource.group, target.name, problems)
-    for field in ("name", "namespace"):
-        _keep(metadata, old, field)
 
 
 def _keep(new: Object, old: Mapping[str, Any], field: str) -> None:

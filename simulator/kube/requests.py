@@ -38,8 +38,12 @@ class LoggedRequest:
 
     @property
     def dry_run(self) -> bool:
-        """Whether it asked for dryRun=All, in its query or, as DELETE and eviction may, in its body."""
-        if "All" in parse_qs(self.query).get("dryRun", ()):
+        """Whether it asked for dryRun=All, in its query or, as DELETE and eviction may, in its body.
+
+        The body of a DELETE stands for the query, too: without dryRun in it, it is none.
+        """
+        in_query = "All" in parse_qs(self.query).get("dryRun", ())
+        if in_query and not (self.method == "DELETE" and self.body):
             return True
         try:
             body = self.json

@@ -1,6 +1,6 @@
 """From a path to what it is about. Pure."""
 
-from simulator.kube.registry import Target
+from simulator.kube.receiving import Target
 from simulator.kube.resources import by_path
 
 _NAMESPACE_PARTS = {"status", "finalize"}

@@ -1,12 +1,14 @@
 """The scale subresource: replicas of a workload as an autoscaling/v1 Scale."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from simulator.kube import errors
 from simulator.kube.errors import FieldError
 from simulator.kube.objects import Object
-from simulator.kube.registry import Registry, Target
+from simulator.kube.receiving import Target, Write
+from simulator.kube.registry import Registry
 from simulator.kube.selectors import from_object
 from simulator.kube.store import Record
 
@@ -33,7 +35,7 @@ def _scale(obj: Mapping[str, Any]) -> Object:
 
 
 def change_scale(
-    registry: Registry, target: Target, edit: Callable[[Object], Mapping[str, Any]], *, dry_run: bool
+    registry: Registry, target: Target, edit: Callable[[Object], Mapping[str, Any]], write: Write
 ) -> Object:
     """Read, edit and write back a Scale, under the preconditions in its metadata.
 
@@ -50,7 +52,7 @@ def change_scale(
         return obj
 
     whole = Target(target.resource, target.namespace, target.name)
-    return _scale(registry.change(whole, apply, dry_run=dry_run))
+    return _scale(registry.change(whole, apply, dataclasses.replace(write, subresource="scale")))
 
 
 def _replicas(scale: Mapping[str, Any], name: str) -> int:

@@ -156,9 +156,15 @@ def parse_fields(text: str, supported: tuple[str, ...]) -> FieldSelector:
         if match is None:
             raise bad_request(f"invalid selector: '{part}'; can't understand '{part}'")
         if match[1] not in {"metadata.name", "metadata.namespace", *supported}:
-            raise bad_request(f"field label not supported: {match[1]}")
+            raise bad_request(_not_supported(match[1], supported))
         terms.append((match[1], match[2] != "!=", match[3]))
     return FieldSelector(tuple(terms))
+
+
+def _not_supported(field: str, supported: tuple[str, ...]) -> str:
+    if supported:
+        return f"field label not supported: {field}"
+    return f'"{field}" is not a known field selector: only "metadata.name", "metadata.namespace"'
 
 
 def field_value(obj: Mapping[str, Any], path: str) -> str:

@@ -151,7 +151,7 @@ class _Connection(http.server.BaseHTTPRequestHandler):
         try:
             known = None
             if not is_public(request.path):
-                known = self.server.access.authenticate(request.headers.get("authorization"))
+                known = self.server.access.identify(request.headers)
                 user = known.name
             return user, self.server.api.handle(request, known)
         except ApiError as error:

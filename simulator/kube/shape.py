@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
-from simulator.kube.errors import bad_request
+from simulator.kube.errors import undecodable
 from simulator.kube.objects import Object
 
 _Shape = Literal["object", "objects", "strings", "texts", "string", "integer", "boolean"]
@@ -85,7 +85,6 @@ _FITS: Mapping[_Shape, Callable[[object], bool]] = {
 
 def _refuse(kind: str, field: str, value: object, shape: _Shape) -> None:
     given = {dict: "object", list: "array", str: "string", bool: "bool"}.get(type(value), "number")
-    raise bad_request(
-        f'{kind} in version "v1" cannot be handled as a {kind}: json: cannot unmarshal {given} into Go struct '
-        f"field {kind}.{field} of type {_GO_TYPES[shape]}"
+    raise undecodable(
+        kind, f"json: cannot unmarshal {given} into Go struct field {kind}.{field} of type {_GO_TYPES[shape]}"
     )

@@ -10,7 +10,7 @@ from typing import Any, cast
 from simulator.kube.errors import bad_request
 from simulator.kube.objects import Object, clone
 
-_MERGE_KEYS: Mapping[str, str] = {
+MERGE_KEYS: Mapping[str, str] = {
     "addresses": "type",
     "conditions": "type",
     "containers": "name",
@@ -78,7 +78,7 @@ def _merge_field(result: Object, key: str, value: object) -> None:
         else:
             result[key] = strategic_merge(present if isinstance(present, dict) else {}, value)
     elif isinstance(value, list) and _merges(key, value):
-        result[key] = _merge_list(present if isinstance(present, list) else [], value, _MERGE_KEYS[key])
+        result[key] = _merge_list(present if isinstance(present, list) else [], value, MERGE_KEYS[key])
     elif isinstance(value, list) and key in _PRIMITIVE_MERGE:
         result[key] = list(dict.fromkeys([*(present or []), *value]))
     else:
@@ -86,7 +86,7 @@ def _merge_field(result: Object, key: str, value: object) -> None:
 
 
 def _merges(key: str, entries: list[Any]) -> bool:
-    return key in _MERGE_KEYS and all(isinstance(entry, dict) for entry in entries)
+    return key in MERGE_KEYS and all(isinstance(entry, dict) for entry in entries)
 
 
 def _merge_list(present: list[Object], patch: list[Object], merge_key: str) -> list[Object]:
@@ -110,7 +110,7 @@ def _reorder(result: Object, field: str, order: list[Any]) -> None:
     entries = result.get(field)
     if not isinstance(entries, list):
         return
-    key = _MERGE_KEYS.get(field)
+    key = MERGE_KEYS.get(field)
     wanted = [entry.get(key) if isinstance(entry, dict) else entry for entry in order]
 
     def rank(entry: object) -> int:

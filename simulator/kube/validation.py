@@ -1,5 +1,6 @@
 """Whether an object can be, and whether a change of it may be; one small function per kind. Pure."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from simulator.kube.selectors import from_object
 SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _HIGHEST_USER_PRIORITY = 1_000_000_000
 _LOWEST_INT32 = -(2**31)
+_CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _IMMUTABLE = "field is immutable"
 _STATEFUL_SET_MUTABLE = (
     "minReadySeconds",
@@ -179,6 +181,20 @@ def _lease(obj: Object) -> list[FieldError]:
     return problems
 
 
+def _data(obj: Object) -> list[FieldError]:
+    return [
+        FieldError.invalid(
+            f"{field}[{key}]",
+            key,
+            "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or "
+            "'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')",
+        )
+        for field in ("data", "binaryData")
+        for key in obj.get(field, ())
+        if not _CONFIG_KEY.fullmatch(key)
+    ]
+
+
 def _same(old: Mapping[str, Any], new: Mapping[str, Any], fields: Iterable[str]) -> list[FieldError]:
     return [
         FieldError.invalid(f"spec.{field}", new.get(field, "null"), _IMMUTABLE)
@@ -254,6 +270,7 @@ def _immutable_data(old: Mapping[str, Any], new: Object) -> list[FieldError]:
 
 
 _OBJECT: Mapping[str, Callable[[Object], list[FieldError]]] = {
+    "ConfigMap": _data,
     "CronJob": _cron_job,
     "DaemonSet": _templated,
     "Deployment": _templated,
@@ -264,6 +281,7 @@ _OBJECT: Mapping[str, Callable[[Object], list[FieldError]]] = {
     "PodDisruptionBudget": _budget,
     "PriorityClass": _priority_class,
     "ReplicaSet": _templated,
+    "Secret": _data,
     "StatefulSet": _templated,
 }
 _CHANGE: Mapping[str, Callable[[Mapping[str, Any], Object], list[FieldError]]] = {

@@ -331,6 +331,27 @@ def test_an_event_that_cannot_be_written_does_not_undo_the_change(world: World) 
     assert (run.code, run.items["idle"]["result"]) == (0, "done")
 
 
+@pytest.mark.parametrize(
+    "repeated",
+    [
+        r'"{\"spec\":{\"env\":[{\"name\":\"TOKEN\",\"value\":\"hunter2\"}]}}"',
+        '{"spec":{"env":[{"name":"TOKEN","value":"hunter2"}]}}',
+        '"map[spec:map[env:[map[name:TOKEN value:hunter2]]]]"',
+        'core.PodTemplateSpec{Spec:core.PodSpec{Env:[]core.EnvVar{{Name:"TOKEN", Value:"hunter2"}}}}',
+    ],
+)
+def test_an_object_that_the_api_server_repeats_stays_out_of_what_we_say(world: World, repeated: str) -> None:
+    """Its answer to a patch that it refuses may hold the whole object, environment and all; the reason stays."""
+    world.add("Deployment", world.team, "idle", {})
+    message = f'Deployment.apps "idle" is invalid: patch: Invalid value: {repeated}: field is immutable'
+    status = {"kind": "Status", "status": "Failure", "reason": "Invalid", "code": 422, "message": message}
+    world.api.inject(Fault("deployments/idle", "PATCH", 1, status=422, body=status))
+    item = _apply(world).items["idle"]
+    assert item["result"] == "refused"
+    assert "field is immutable" in item["detail"]
+    assert "hunter2" not in item["detail"]
+
+
 def test_lists_that_expire_while_being_read_are_read_again(world: World) -> None:
     """A 410 in the middle of paging starts over; half a list is never used."""
     world.add("Deployment", world.team, "idle", {})

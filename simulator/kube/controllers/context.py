@@ -13,7 +13,8 @@ from simulator.kube.objects import (
     name_of,
     namespace_of,
 )
-from simulator.kube.registry import Registry, Target
+from simulator.kube.receiving import Target
+from simulator.kube.registry import Registry
 from simulator.kube.resources import Resource, by_kind
 from simulator.kube.selectors import Selector, from_object
 from simulator.kube.store import Event, Record

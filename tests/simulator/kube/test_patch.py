@@ -98,7 +98,6 @@ def test_json_patch_applies_its_operations_in_order(http: Http) -> None:
     [
         pytest.param({"op": "test", "path": "/data/x", "value": "9"}, id="test-fails"),
         pytest.param({"op": "remove", "path": "/data/none"}, id="nothing-to-remove"),
-        pytest.param({"op": "replace", "path": "/data/none", "value": "1"}, id="nothing-to-replace"),
         pytest.param({"op": "frob", "path": "/data/x"}, id="unknown-operation"),
     ],
 )
@@ -133,9 +132,3 @@ def test_other_patch_types_are_not_served(http: Http, kind: str) -> None:
     reply = http("PATCH", MAP, {}, headers={"Content-Type": kind})
     assert (reply.status_code, reply.json()["reason"]) == (415, "UnsupportedMediaType")
     assert "application/merge-patch+json" in reply.json()["message"]
-
-
-def test_what_makes_an_object_the_one_it_is_cannot_be_patched(http: Http) -> None:
-    """A name cannot change (422), nor a UID (409)."""
-    assert http.patch(MAP, {"metadata": {"name": "d"}}).status_code == 422
-    assert http.patch(MAP, {"metadata": {"uid": "d"}}).status_code == 409
