@@ -10,6 +10,7 @@ from simulator.kube.deletion import DeleteOptions
 from simulator.kube.errors import FieldError
 from simulator.kube.listing import Page
 from simulator.kube.objects import Object
+from simulator.kube.rbac import SERVER, User
 from simulator.kube.receiving import Target, Write
 
 _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -27,6 +28,7 @@ class Request:
 
     Attributes:
         query: The last value of each parameter.
+        user: Whom it is from.
         alive: Whether the client still listens; asked while a watch has nothing to say.
     """
 
@@ -36,6 +38,7 @@ class Request:
     headers: Mapping[str, str]
     body: bytes
     alive: Callable[[], bool]
+    user: User = SERVER
 
     @property
     def content_type(self) -> str:
@@ -109,6 +112,7 @@ def write_options(request: Request, kind: str) -> Write:
     return Write(
         dry_run=dry_run == "All",
         validation=_VALIDATIONS[validation],
+        user=request.user,
         manager=manager or request.headers.get("user-agent", "").partition("/")[0] or "unknown",
     )
 

@@ -25,6 +25,7 @@ from simulator.kube.eviction import evict
 from simulator.kube.listing import Selection, list_page
 from simulator.kube.objects import Object, name_of
 from simulator.kube.patch import apply_patch
+from simulator.kube.policies import Attempt, enforce
 from simulator.kube.rbac import Access, Action, User
 from simulator.kube.receiving import Target, Write
 from simulator.kube.registry import Registry
@@ -102,6 +103,7 @@ class Api:
         route = parse_path(request.path)
         if route is None or user is None:
             raise errors.no_such_path()
+        request = dataclasses.replace(request, user=user)
         require_json(request)
         if len(request.body) > errors.MAX_BODY_BYTES:
             raise errors.too_large()
@@ -221,6 +223,8 @@ class Api:
 
     def _evict(self, request: Request, target: Target) -> Response:
         write = write_options(request, "CreateOptions")
+        attempt = Attempt.of(write, target.resource, "CREATE", body_of(request), subresource="eviction")
+        enforce(self._registry.store, attempt)
         status = evict(self._registry, target, body_of(request), dry_run=write.dry_run)
         return answer(int(status["code"]), status)
 
@@ -230,9 +234,15 @@ class Api:
 
     def _delete(self, request: Request, target: Target) -> Response:
         options = delete_options(request)
+        self._enforce_deletion(request, target, dry_run=options.dry_run)
         result = delete(self._registry, target, options)
         surprising = target.resource.orphans_by_default and options.policy is None
         return _deleted(target, result, {"Warning": _PRESERVED} if surprising else {})
+
+    def _enforce_deletion(self, request: Request, target: Target, *, dry_run: bool) -> None:
+        write = Write(dry_run=dry_run, user=request.user)
+        old = self._find(target).obj
+        enforce(self._registry.store, Attempt.of(write, target.resource, "DELETE", None, old))
 
     def _find(self, target: Target) -> Record:
         return self._registry.find(target.resource, target.namespace, target.name)

@@ -21,6 +21,8 @@ class User:
     groups: tuple[str, ...] = ()
 
 
+SERVER = User("system:apiserver", ("system:masters", "system:authenticated"))
+"""Who the server and its controllers are to policies."""
 _ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
 
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from simulator.kube import admission, errors, schema
 from simulator.kube.errors import ApiError, FieldError
 from simulator.kube.objects import Object, name_of, pruned
+from simulator.kube.rbac import SERVER, User
 from simulator.kube.resources import Resource
-from simulator.kube.shape import require_shape
 from simulator.kube.store import Record
 from simulator.kube.times import normalise_times
 
@@ -31,6 +31,7 @@ class Write:
     Attributes:
         dry_run: Do everything but store it.
         validation: What becomes of unknown fields, as in `fieldValidation`; what the server itself writes is Trusted.
+        user: Whom it is from, for policies.
         manager: Who writes, for managedFields; nobody's fields are not tracked.
         subresource: Through which it is written, where the registry does not see it (scale).
         warnings: Filled with what the client should be warned of.
@@ -39,6 +40,7 @@ class Write:
     dry_run: bool = False
     validation: Literal["Strict", "Warn", "Ignore", "Trusted"] = "Trusted"
     manager: str = ""
+    user: User = SERVER
     subresource: str = ""
     warnings: list[str] = dataclasses.field(default_factory=list)
 
@@ -52,7 +54,6 @@ def received(resource: Resource, body: Mapping[str, Any], write: Write) -> Objec
     obj = {"kind": resource.kind, "apiVersion": resource.api_version, **pruned(dict(body))}
     obj.setdefault("metadata", {})
     admission.check_identity(resource, obj)
-    require_shape(obj)
     if write.validation != "Trusted":
         _settle_unknown(obj, write)
     normalise_times(obj)

@@ -4,12 +4,13 @@ In: bodies as clients send them. Out: objects, or an ApiError. Deletion, evictio
 files and come through here too. Must not know HTTP, users or faults.
 """
 
+import functools
 import random
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from simulator.kube import admission, errors, managers, names, validation
+from simulator.kube import admission, errors, managers, names, policies, quotas, validation
 from simulator.kube.defaulting import apply_defaults
 from simulator.kube.errors import ApiError, FieldError
 from simulator.kube.objects import Object, clone, name_of, namespace_of
@@ -22,7 +23,7 @@ from simulator.kube.receiving import (
     require_same_name,
     require_same_uid,
 )
-from simulator.kube.resources import Resource
+from simulator.kube.resources import Resource, by_kind
 from simulator.kube.store import Record, Store
 
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # no vowels, so that no words appear
@@ -83,10 +84,19 @@ class Registry:
             self._validate(resource, obj, validation.object_problems(obj))
             if self.store.get(resource, namespace, name_of(obj)) is not None:
                 raise errors.already_exists(resource, name_of(obj))
+            policies.enforce(self.store, policies.Attempt.of(write, resource, "CREATE", obj))
+            quotas.refuse_excess(self.store, resource, namespace, obj)
             self._attribute(None, obj, write)
             if not write.dry_run:
                 self.store.put(resource, obj)
+                self._count(namespace)
         return obj
+
+    def _count(self, namespace: str) -> None:
+        """Admission writes down at once what it has granted."""
+        for quota in self.store.rows(by_kind("ResourceQuota"), namespace) if namespace else ():
+            target = Target(quota.resource, quota.namespace, quota.name, "status")
+            self.change(target, functools.partial(_with_status, quotas.status_of(self.store, quota)))
 
     def _attribute(
         self, old: Mapping[str, Any] | None, new: Object, write: Write, *, subresource: str = ""
@@ -199,6 +209,9 @@ class Registry:
                 admission.prepare_update(self.store, resource, new)
                 problems = validation.change_problems(record.obj, new) or validation.object_problems(new)
             self._validate(resource, new, problems)
+            if not write.subresource:
+                attempt = policies.Attempt.of(write, resource, "UPDATE", new, record.obj, target.subresource)
+                policies.enforce(self.store, attempt)
             self._attribute(record.obj, new, write, subresource=write.subresource or target.subresource)
             if not write.dry_run:
                 self._write(record, new)
@@ -236,6 +249,10 @@ class Registry:
             self.store.remove(record)
         else:
             self.store.put(record.resource, new)
+
+
+def _with_status(status: Object, obj: Object) -> Object:
+    return {**obj, "status": status}
 
 
 def _has_content(record: Record) -> bool:

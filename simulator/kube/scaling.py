@@ -7,6 +7,7 @@ from typing import Any
 from simulator.kube import errors
 from simulator.kube.errors import FieldError
 from simulator.kube.objects import Object
+from simulator.kube.policies import Attempt, enforce
 from simulator.kube.receiving import Target, Write
 from simulator.kube.registry import Registry
 from simulator.kube.selectors import from_object
@@ -44,8 +45,11 @@ def change_scale(
     """
 
     def apply(obj: Object) -> Object:
+        old = _scale(obj)
         scale = edit(_scale(obj))
         replicas = _replicas(scale, target.name)
+        attempt = Attempt.of(write, target.resource, "UPDATE", scale, old, "scale")
+        enforce(registry.store, attempt)
         obj["spec"]["replicas"] = replicas
         for field in ("uid", "resourceVersion"):
             obj["metadata"][field] = scale.get("metadata", {}).get(field)

@@ -1,14 +1,16 @@
-"""Which fields an object may have: those of the official client's models, which are generated from Kubernetes' own API.
+"""Which fields an object may have, and of what type, as the official client's models say.
 
-Pure but for loading those models, which takes most of a second and so waits until a client sends something.
+Those are generated from Kubernetes' own API. Pure but for loading them, which takes most of a second and so waits until
+a client sends something.
 """
 
 import functools
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from simulator.kube.errors import undecodable
 from simulator.kube.objects import Object
 
 _NAMES = {("v1", "Event"): "CoreV1Event"}
@@ -16,10 +18,42 @@ _NAMES = {("v1", "Event"): "CoreV1Event"}
 _CONTAINER = re.compile(r"(?P<container>[Ll]ist|[Dd]ict)[\[(](?:str, ?)?(?P<item>\w+)[\])]")
 
 
+_QUANTITIES = {"allocatable", "capacity", "hard", "limits", "requests", "used"}
+"""Maps of quantities, which may be written as numbers, too."""
+_SCALARS: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "bool": ((bool,), "bool"),
+    "bytearray": ((str,), "[]uint8"),
+    "datetime": ((str,), "Time"),
+    "float": ((int, float), "float64"),
+    "int": ((int,), "int32"),
+    "str": ((str,), "string"),
+}
+"""Python type as the models name it → JSON types that fit, and Go's name of it."""
+
+
+class _MisfitError(Exception):
+    """A value of the wrong type: where, what it is, and what it should be."""
+
+    def __init__(self, path: str, value: object, wanted: str) -> None:
+        given = {dict: "object", list: "array", str: "string", bool: "bool"}.get(type(value), "number")
+        super().__init__(path, given, wanted)
+
+
 def drop_unknown(obj: Object) -> list[str]:
-    """Remove fields that the object's kind does not have; their paths, such as `spec.replica`."""
+    """Remove fields that the object's kind does not have; their paths, such as `spec.replica`.
+
+    Raises:
+        ApiError: 400, a field is of the wrong type.
+    """
     model = _model(obj["apiVersion"], obj["kind"])
-    return list(_walk(obj, model, "")) if model is not None else []
+    try:
+        return list(_walk(obj, model, "")) if model is not None else []
+    except _MisfitError as misfit:
+        path, given, wanted = misfit.args
+        where = f"Go struct field {obj['kind']}.{path}"
+        raise undecodable(
+            obj["kind"], f"json: cannot unmarshal {given} into {where} of type {wanted}"
+        ) from misfit
 
 
 def _model(api_version: str, kind: str) -> Any:  # noqa: ANN401 - a class of the client's, or none
@@ -52,16 +86,27 @@ def _walk(node: Object, model: Any, path: str) -> Iterator[str]:  # noqa: ANN401
 
 def _enter(value: Any, kind: str, path: str) -> Iterator[str]:  # noqa: ANN401 - any JSON value
     match = _CONTAINER.fullmatch(kind)
-    model = _named(match["item"] if match else kind)
-    if model is None:
-        return
-    if match is None and isinstance(value, dict):
-        yield from _walk(value, model, path)
-    elif match is not None and isinstance(value, list):
+    if match is None:
+        yield from _single(value, kind, path)
+    elif match["container"].lower() == "list":
+        if not isinstance(value, list):
+            raise _MisfitError(path, value, f"[]{match['item']}")
         for index, entry in enumerate(value):
-            if isinstance(entry, dict):
-                yield from _walk(entry, model, f"{path}[{index}]")
-    elif match is not None and isinstance(value, dict):
-        for key, entry in value.items():
-            if isinstance(entry, dict):
-                yield from _walk(entry, model, f"{path}[{key}]")
+            yield from _single(entry, match["item"], f"{path}[{index}]")
+    else:
+        if not isinstance(value, dict):
+            raise _MisfitError(path, value, f"map[string]{match['item']}")
+        if path.rpartition(".")[2] not in _QUANTITIES:
+            for key, entry in value.items():
+                yield from _single(entry, match["item"], f"{path}[{key}]")
+
+
+def _single(value: Any, kind: str, path: str) -> Iterator[str]:  # noqa: ANN401 - any JSON value
+    if kind in _SCALARS:
+        fitting, wanted = _SCALARS[kind]
+        if not isinstance(value, fitting) or (isinstance(value, bool) and kind != "bool"):
+            raise _MisfitError(path, value, wanted)
+    elif (model := _named(kind)) is not None:
+        if not isinstance(value, dict):
+            raise _MisfitError(path, value, kind)
+        yield from _walk(value, model, path)

@@ -8,12 +8,15 @@ from simulator.kube.errors import FieldError
 from simulator.kube.names import label_problems
 from simulator.kube.objects import Object, name_of
 from simulator.kube.podspec import frozen_problems, pod_spec_problems
+from simulator.kube.policies import policy_problems
+from simulator.kube.quotas import quota_problems
 from simulator.kube.selectors import from_object
 
 SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _HIGHEST_USER_PRIORITY = 1_000_000_000
 _LOWEST_INT32 = -(2**31)
 _CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
+_MAX_DATA = 1024 * 1024
 _IMMUTABLE = "field is immutable"
 _STATEFUL_SET_MUTABLE = (
     "minReadySeconds",
@@ -252,11 +255,12 @@ def _fixed_template(template: Mapping[str, Any], *, free: bool) -> Mapping[str, 
 
 
 def _priority_class_change(old: Mapping[str, Any], new: Object) -> list[FieldError]:
-    return [
-        FieldError.forbidden(field, "may not be changed in an update.")
-        for field in ("value", "preemptionPolicy")
-        if old.get(field) != new.get(field)
-    ]
+    problems = []
+    if old["value"] != new["value"]:
+        problems.append(FieldError.forbidden("value", "may not be changed in an update."))
+    if old["preemptionPolicy"] != new["preemptionPolicy"]:
+        problems.append(FieldError.invalid("preemptionPolicy", new["preemptionPolicy"], _IMMUTABLE))
+    return problems
 
 
 def _immutable_data(old: Mapping[str, Any], new: Object) -> list[FieldError]:
@@ -269,8 +273,18 @@ def _immutable_data(old: Mapping[str, Any], new: Object) -> list[FieldError]:
     ]
 
 
+def _config_map(obj: Object) -> list[FieldError]:
+    size = sum(len(str(value)) for field in ("data", "binaryData") for value in obj.get(field, {}).values())
+    problems = _data(obj)
+    if size > _MAX_DATA:
+        problems.append(
+            FieldError("FieldValueTooLong", "", f"Too long: may not be more than {_MAX_DATA} bytes")
+        )
+    return problems
+
+
 _OBJECT: Mapping[str, Callable[[Object], list[FieldError]]] = {
-    "ConfigMap": _data,
+    "ConfigMap": _config_map,
     "CronJob": _cron_job,
     "DaemonSet": _templated,
     "Deployment": _templated,
@@ -281,8 +295,10 @@ _OBJECT: Mapping[str, Callable[[Object], list[FieldError]]] = {
     "PodDisruptionBudget": _budget,
     "PriorityClass": _priority_class,
     "ReplicaSet": _templated,
+    "ResourceQuota": quota_problems,
     "Secret": _data,
     "StatefulSet": _templated,
+    "ValidatingAdmissionPolicy": policy_problems,
 }
 _CHANGE: Mapping[str, Callable[[Mapping[str, Any], Object], list[FieldError]]] = {
     "ConfigMap": _immutable_data,

@@ -13,6 +13,7 @@ from simulator.kube.controllers.garbage import GarbageCollector
 from simulator.kube.controllers.jobs import Jobs
 from simulator.kube.controllers.kubelet import Kubelet
 from simulator.kube.controllers.namespaces import Namespaces
+from simulator.kube.controllers.quotas import Quotas
 from simulator.kube.controllers.replicasets import ReplicaSets
 from simulator.kube.controllers.scheduler import Scheduler
 from simulator.kube.controllers.statefulsets import StatefulSets
@@ -27,4 +28,5 @@ CONTROLLERS: tuple[Callable[[Context], Controller], ...] = (
     Scheduler,
     Kubelet,
     Budgets,
+    Quotas,
 )

@@ -45,7 +45,7 @@ class Jobs:
         """Jobs, and pods that are or were theirs."""
         if is_kind(event, "Job"):
             yield (*own_key(event.record.obj)[:2], event.record.obj["metadata"]["uid"])
-        elif is_kind(event, "PriorityClass"):
+        elif event.record.resource.kind in {"PriorityClass", "ResourceQuota"}:
             for row in self._context.rows("Job"):
                 yield (*own_key(row.obj)[:2], row.obj["metadata"]["uid"])
         elif is_kind(event, "Pod"):

@@ -47,7 +47,7 @@ class ReplicaSets:
         elif is_kind(event, "Pod"):
             yield from owner_keys(event, "ReplicaSet")
             yield from matching_keys(event, self._context.rows("ReplicaSet", event.record.namespace))
-        elif is_kind(event, "PriorityClass"):
+        elif event.record.resource.kind in {"PriorityClass", "ResourceQuota"}:
             yield from (own_key(row.obj) for row in self._context.rows("ReplicaSet"))
 
     def reconcile(self, key: Key) -> None:

@@ -51,7 +51,7 @@ class StatefulSets:
         elif is_kind(event, "Pod"):
             yield from owner_keys(event, "StatefulSet")
             yield from matching_keys(event, self._context.rows("StatefulSet", event.record.namespace))
-        elif is_kind(event, "PriorityClass"):
+        elif event.record.resource.kind in {"PriorityClass", "ResourceQuota"}:
             yield from (own_key(row.obj) for row in self._context.rows("StatefulSet"))
 
     def reconcile(self, key: Key) -> None:

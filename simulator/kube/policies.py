@@ -1,0 +1,239 @@
+"""ValidatingAdmissionPolicies: what an expression forbids, refused or warned of. Reads the store, never writes to it.
+
+Expressions see object, oldObject, request, namespaceObject and variables. Parameters (paramKind) and the authorizer are
+not served. https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import cel
+
+from simulator.kube.errors import ApiError, FieldError
+from simulator.kube.objects import Object, labels_of, name_of, namespace_of
+from simulator.kube.receiving import Write
+from simulator.kube.resources import Resource, by_kind
+from simulator.kube.selectors import from_object
+from simulator.kube.store import Record, Store
+
+_CODES = {"Unauthorized": 401, "Forbidden": 403, "Invalid": 422, "RequestEntityTooLarge": 413}
+_OWN_GROUP = "admissionregistration.k8s.io"
+
+
+class _ExpressionError(Exception):
+    """An expression could not be computed."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Attempt:
+    """A write that policies are asked about; `obj` is None where something is deleted, `old` where it is created."""
+
+    write: Write
+    resource: Resource
+    operation: str
+    obj: Mapping[str, Any] | None
+    old: Mapping[str, Any] | None = None
+    subresource: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        write: Write,
+        resource: Resource,
+        operation: str,
+        obj: Mapping[str, Any] | None,
+        old: Mapping[str, Any] | None = None,
+        subresource: str = "",
+    ) -> "Attempt":
+        """An attempt in the order in which one speaks of it."""
+        return cls(write, resource, operation, obj, old, subresource)
+
+    @property
+    def subject(self) -> Mapping[str, Any]:
+        """The object as it would be, or was."""
+        return self.obj or self.old or {}
+
+
+def enforce(store: Store, attempt: Attempt) -> None:
+    """Refuse what a policy forbids, and add warnings to the attempt's write.
+
+    Raises:
+        ApiError: With the code of the validation's reason.
+    """
+    if attempt.resource.group == _OWN_GROUP:  # policies cannot lock themselves in
+        return
+    for binding in store.rows(by_kind("ValidatingAdmissionPolicyBinding")):
+        policy = store.get(by_kind("ValidatingAdmissionPolicy"), "", binding.obj["spec"]["policyName"])
+        if policy is None:
+            continue
+        places = (policy.obj["spec"].get("matchConstraints"), binding.obj["spec"].get("matchResources"))
+        if all(_covers(store, place or {}, attempt) for place in places):
+            for told in _failures(store, policy.obj["spec"], attempt):
+                _act(policy, binding, attempt, told)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Failure:
+    message: str
+    reason: str = "Invalid"
+
+
+def _act(policy: Record, binding: Record, attempt: Attempt, failure: _Failure) -> None:
+    named = f"ValidatingAdmissionPolicy '{policy.name}' with binding '{binding.name}'"
+    actions = binding.obj["spec"].get("validationActions", ())
+    if "Warn" in actions:
+        attempt.write.warnings.append(f"Validation failed for {named}: {failure.message}")
+    if "Deny" in actions:
+        subject = f'{attempt.resource.qualified} "{name_of(attempt.subject)}"'
+        resource = attempt.resource
+        about = {"name": name_of(attempt.subject), "group": resource.group, "kind": resource.plural}
+        details: Object = {key: value for key, value in about.items() if value}
+        raise ApiError(
+            _CODES[failure.reason],
+            failure.reason,
+            f"{subject} is forbidden: {named} denied request: {failure.message}",
+            details={**details, "causes": [{"message": failure.message}]},
+        )
+
+
+# --- which attempts it covers
+
+
+def _covers(store: Store, place: Mapping[str, Any], attempt: Attempt) -> bool:
+    rules = place.get("resourceRules")
+    return (
+        (rules is None or any(_names(rule, attempt) for rule in rules))
+        and not any(_names(rule, attempt) for rule in place.get("excludeResourceRules", ()))
+        and _selects(place.get("namespaceSelector"), _namespace(store, attempt))
+        and _selects(place.get("objectSelector"), attempt.subject)
+    )
+
+
+def _names(rule: Mapping[str, Any], attempt: Attempt) -> bool:
+    return (
+        _among(rule["apiGroups"], attempt.resource.group)
+        and _among(rule["apiVersions"], attempt.resource.version)
+        and _among(rule["operations"], attempt.operation)
+        and any(_is_resource(wanted, attempt) for wanted in rule["resources"])
+        and _among(rule.get("resourceNames") or ["*"], name_of(attempt.subject))
+    )
+
+
+def _is_resource(wanted: str, attempt: Attempt) -> bool:
+    plural, _, subresource = wanted.partition("/")
+    if wanted == "*":
+        return not attempt.subresource
+    return _among([plural], attempt.resource.plural) and _among([subresource], attempt.subresource)
+
+
+def _among(known: Sequence[str], value: str) -> bool:
+    return "*" in known or value in known
+
+
+def _selects(selector: Mapping[str, Any] | None, obj: Mapping[str, Any] | None) -> bool:
+    parsed = from_object(selector or {})
+    return not parsed or (obj is not None and parsed.matches(labels_of(obj)))
+
+
+def _namespace(store: Store, attempt: Attempt) -> Mapping[str, Any] | None:
+    record = store.get(by_kind("Namespace"), "", namespace_of(attempt.subject))
+    return record.obj if record else None
+
+
+# --- what it says
+
+
+def _failures(store: Store, spec: Mapping[str, Any], attempt: Attempt) -> Iterator[_Failure]:
+    """The first failed validation; an expression that fails counts, or not, as the failure policy says."""
+    try:
+        known = _context(store, spec, attempt)
+        if all(_holds(entry["expression"], known) for entry in spec.get("matchConditions", ())):
+            for validation in spec.get("validations", ()):
+                if not _holds(validation["expression"], known):
+                    yield _Failure(_message(validation, known), validation.get("reason", "Invalid"))
+                    return
+    except _ExpressionError as error:
+        if spec.get("failurePolicy", "Fail") == "Fail":
+            yield _Failure(str(error))
+
+
+def _context(store: Store, spec: Mapping[str, Any], attempt: Attempt) -> Object:
+    user = attempt.write.user
+    request = {
+        "operation": attempt.operation,
+        "name": name_of(attempt.subject),
+        "namespace": namespace_of(attempt.subject),
+        "dryRun": attempt.write.dry_run,
+        "subResource": attempt.subresource,
+        "kind": {
+            "group": attempt.resource.group,
+            "version": attempt.resource.version,
+            "kind": attempt.resource.kind,
+        },
+        "resource": {
+            "group": attempt.resource.group,
+            "version": attempt.resource.version,
+            "resource": attempt.resource.plural,
+        },
+        "userInfo": {"username": user.name, "groups": list(user.groups)},
+    }
+    known: Object = {
+        "object": attempt.obj,
+        "oldObject": attempt.old,
+        "request": request,
+        "namespaceObject": _namespace(store, attempt),
+        "variables": {},
+    }
+    for variable in spec.get("variables", ()):
+        known["variables"][variable["name"]] = _value(variable["expression"], known)
+    return known
+
+
+def _message(validation: Mapping[str, Any], known: Object) -> str:
+    computed = validation.get("messageExpression")
+    if computed:
+        try:
+            return str(_value(computed, known))
+        except _ExpressionError:
+            pass  # the plain message stands in, as in the real server
+    return str(validation.get("message") or f"failed expression: {validation['expression']}")
+
+
+def _holds(expression: str, known: Object) -> bool:
+    return _value(expression, known) is True
+
+
+def _value(expression: str, known: Object) -> Any:  # noqa: ANN401 - whatever the expression yields
+    try:
+        return cel.evaluate(expression, known)
+    except KeyError as error:
+        why = f"no such key: {error.args[0]}"
+    except (ValueError, TypeError, RuntimeError) as error:
+        why = str(error)
+    raise _ExpressionError(f"expression '{expression}' resulted in error: {why}")
+
+
+def policy_problems(obj: Mapping[str, Any]) -> list[FieldError]:
+    """What is wrong with a policy: expressions that cannot be read, and what is not served here."""
+    spec = obj["spec"]
+    problems = [
+        FieldError.invalid(
+            f"spec.{field}[{index}].expression", entry["expression"], f"compilation failed: {why}"
+        )
+        for field in ("variables", "matchConditions", "validations")
+        for index, entry in enumerate(spec.get(field, ()))
+        if (why := _unreadable(entry["expression"]))
+    ]
+    if spec.get("paramKind"):
+        problems.append(FieldError.forbidden("spec.paramKind", "parameters are not served by the simulator"))
+    return problems
+
+
+def _unreadable(expression: str) -> str:
+    compile_: Callable[[str], object] = cel.compile
+    try:
+        compile_(expression)
+    except ValueError as error:
+        return str(error).splitlines()[0]
+    return ""
