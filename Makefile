@@ -28,26 +28,27 @@ $(STAMP): requirements/dev.lock requirements/uv.lock pyproject.toml
 	@touch $@
 
 .PHONY: demo
-demo: setup $(if $(filter real,$(CLUSTER)),controlplane) ## the whole loop on a simulated cluster; KEEP=1 leaves it running, CLUSTER=real takes a real control plane
+demo: setup $(if $(filter real,$(CLUSTER)),controlplane) ## the whole loop; KEEP=1: leave it running; CLUSTER=real: on a real control plane
+	@[ -z "$(filter-out real,$(CLUSTER))" ] || { echo "make demo: CLUSTER=$(CLUSTER) is not known; real is, or nothing" >&2; exit 2; }
 	@scripts/install-tools
 	@$(BIN)/python -m simulator.demo $(if $(KEEP),--keep) $(if $(filter real,$(CLUSTER)),--real)
 
 .PHONY: cluster
-cluster: controlplane ## a real control plane with simulated GPU nodes, until Ctrl-C; prints its kubeconfig
+cluster: controlplane ## a real control plane with simulated GPU nodes; prints its kubeconfig
 	@scripts/install-tools
-	@$(BIN)/python -m simulator --real --cluster fleet --history 0
+	@$(BIN)/python -m simulator --real --third-party --cluster fleet --history 0
 
 .PHONY: controlplane
-controlplane: setup ## build a real Kubernetes control plane, once, into the user's cache (needs Go)
+controlplane: setup ## build a real control plane, once, into the user's cache (needs Go)
 	@$(BIN)/python -m simulator.controlplane.build
 
 .PHONY: test
-test: setup ## all tests; those that need a Prometheus, a control plane or a GPU are skipped where there is none
+test: setup ## all tests; what needs a program or GPU that is missing is skipped
 	@scripts/install-tools --optional
 	@$(BIN)/python -m pytest -q -n auto --dist loadgroup $(PYTEST_ARGS)
 
 .PHONY: test-controlplane
-test-controlplane: controlplane ## the tests that need the real control plane, and nothing else
+test-controlplane: controlplane ## the tests on the real control plane, and nothing else
 	@scripts/install-tools
 	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m controlplane $(PYTEST_ARGS)
 

@@ -21,8 +21,9 @@ from simulator.cluster import Cluster
 from simulator.clusters import READY_MADE
 from simulator.controlplane.plane import ControlPlane
 from simulator.controlplane.programs import MissingProgramsError, find
+from simulator.controlplane.thirdparty import install, third_party_kinds
 from simulator.driver import DriverError
-from simulator.kubeclient import ApiError
+from simulator.kubeclient import ApiError, KubeClient
 from simulator.processes import ProcessError
 from simulator.prometheus import Prometheus
 from simulator.spec import ClusterSpec
@@ -46,7 +47,12 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a cluster until Ctrl-C or SIGTERM; the exit status."""
-    args = _parser().parse_args(argv)
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.third_party and not args.real:
+        parser.error(
+            "--third-party needs --real: the simulated API server serves no CustomResourceDefinitions"
+        )
     try:
         spec = _spec(args)
     except specfile.SpecError as error:
@@ -75,7 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace, spec: ClusterSpec, directory: Path) -> None:
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        kubeconfig = _control_plane(stack, directory) if args.real else None
+        kubeconfig = None
+        if args.real:
+            kubeconfig = _control_plane(stack, directory, with_third_party=args.third_party)
         cluster = stack.enter_context(Cluster(spec, directory, kubeconfig=kubeconfig, say=_say))
         prometheus = None
         if args.prometheus:
@@ -96,9 +104,13 @@ def _run(args: argparse.Namespace, spec: ClusterSpec, directory: Path) -> None:
         threading.Event().wait()
 
 
-def _control_plane(stack: contextlib.ExitStack, directory: Path) -> Path:
+def _control_plane(stack: contextlib.ExitStack, directory: Path, *, with_third_party: bool) -> Path:
     _say("starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok")
     plane = stack.enter_context(ControlPlane(directory / "controlplane", find()))
+    if with_third_party:
+        kinds = third_party_kinds()
+        _say(f"installing {len(kinds)} CustomResourceDefinitions")
+        install(KubeClient(plane.endpoint), kinds)
     return plane.kubeconfig
 
 
@@ -129,6 +141,11 @@ def _parser() -> argparse.ArgumentParser:
         "--real",
         action="store_true",
         help="on a real control plane, built by `make controlplane`, instead of the simulated API server",
+    )
+    parser.add_argument(
+        "--third-party",
+        action="store_true",
+        help="with --real: also the kinds of JobSet, Kubeflow, KServe, Ray, Argo, Volcano, Kueue, KEDA and others",
     )
     parser.add_argument(
         "--no-prometheus", dest="prometheus", action="store_false", help="do not start a Prometheus"
