@@ -82,6 +82,10 @@ class KubeClient:
         """Merge `body` into the object at `path`; raises ApiError and OSError."""
         return self._request("PATCH", path, body=body, content_type="application/merge-patch+json")
 
+    def delete(self, path: str) -> Object:
+        """Delete the object at `path`; raises ApiError and OSError."""
+        return self._request("DELETE", path)
+
     def watch(self, path: str, *, resource_version: str, **query: str) -> "Watch":
         """What happens in the collection `path` after `resource_version`; raises ApiError and OSError."""
         query |= {"watch": "true", "resourceVersion": resource_version, "timeoutSeconds": str(WATCH_S)}

@@ -1,0 +1,196 @@
+"""`make controlplane`: built once, whole or not at all, and told as it goes; with a stand-in for Go, which is slow."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from simulator.controlplane.programs import MODULES, PROGRAMS, MissingProgramsError, find
+
+ROOT = Path(__file__).parents[2]
+# Says what it was asked, then does as Go: lists packages, or writes the program it is told to.
+_GO = """\
+#!/bin/sh
+echo "$@" >>"$GO_LOG"
+case "$1" in
+  list) echo a; echo b ;;
+  build) {body}
+    while [ "$1" != -o ]; do shift; done; echo built >"$2" ;;
+esac
+"""
+
+
+class Builder:
+    """Runs the build with a cache and a Go of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.cache = directory / "cache" / "gpu-rightsizer" / "controlplane"
+        self.log = directory / "go.log"
+        self._bin = directory / "bin"
+        self._bin.mkdir()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """With nothing of the caller's on the path but the stand-in and the shell's own tools."""
+        return {
+            "PATH": f"{self._bin}:/usr/bin:/bin",
+            "HOME": str(self.directory),
+            "XDG_CACHE_HOME": str(self.directory / "cache"),
+            "GO_LOG": str(self.log),
+        }
+
+    def go(self, body: str = ":") -> None:
+        """Put a Go on the path whose `build` does this first."""
+        path = self._bin / "go"
+        path.write_text(_GO.format(body=body))
+        path.chmod(0o755)
+
+    def start(self) -> subprocess.Popen[str]:
+        """The build, running."""
+        return subprocess.Popen(
+            [sys.executable, "-u", "-m", "simulator.controlplane.build"],
+            cwd=ROOT,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self) -> tuple[int, str]:
+        """The build: exit status and what it printed."""
+        process = self.start()
+        output, _ = process.communicate(timeout=60)
+        return process.returncode, output
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> Builder:
+    """A build in an empty cache."""
+    return Builder(tmp_path)
+
+
+def test_it_builds_each_program_once(builder: Builder) -> None:
+    """All of them land in the cache, executable where Go makes them so; the second call asks Go for nothing."""
+    builder.go()
+    code, output = builder.run()
+    assert code == 0, output
+    for program in PROGRAMS:
+        assert f"[controlplane] {program.name}: {builder.cache}" in output
+        assert [path.read_text() for path in builder.cache.glob(f"*/{program.name}")] == ["built\n"]
+    asked = builder.log.read_text()
+    assert builder.run()[0] == 0
+    assert builder.log.read_text() == asked
+
+
+def test_what_is_built_knows_its_version(builder: Builder) -> None:
+    """The API server's version is what clients and charts read; it comes from go.mod."""
+    builder.go()
+    assert builder.run()[0] == 0
+    pinned = re.search(r"k8s.io/kubernetes (v\S+)", (MODULES / "kubernetes" / "go.mod").read_text())
+    assert pinned is not None
+    assert f"-X k8s.io/component-base/version.gitVersion={pinned[1]}" in builder.log.read_text()
+
+
+def test_a_failure_says_what_go_said_and_leaves_nothing_half(builder: Builder) -> None:
+    """Exit 1, the end of Go's output, no folder for that module; what was finished before stays."""
+    builder.go('case "$*" in *kube-scheduler*) echo "no space left on device"; exit 3 ;; esac')
+    code, output = builder.run()
+    assert code == 1
+    assert "kube-scheduler: go build ended with 3" in output
+    assert "  | no space left on device" in output
+    assert "Traceback" not in output
+    left = {path.name.partition("-")[0] for path in builder.cache.iterdir() if not path.name.startswith(".")}
+    assert left == {"etcd"}
+    assert not list(builder.cache.glob(".building-*"))
+
+
+def test_without_go_it_says_what_is_needed(builder: Builder) -> None:
+    """Exit 1 with the version, from the go.mod files."""
+    code, output = builder.run()
+    assert code == 1
+    assert re.search(r"no `go` on the path\. Go 1\.\d+", output)
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_build_leaves_nothing_half(builder: Builder, number: signal.Signals) -> None:
+    """Neither a folder nor a process of Go's; exit 130."""
+    builder.go(f"echo $$ >{builder.directory}/pid; sleep 60")
+    process = builder.start()
+    pid = _eventually_read(builder.directory / "pid")
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
+    assert not [path for path in builder.cache.iterdir() if not path.name.endswith(".lock")]
+    assert not _is_running(int(pid))
+
+
+def test_two_at_once_build_once(builder: Builder) -> None:
+    """The second waits for the first, says so, and then finds everything there."""
+    builder.go(f"echo $$ >{builder.directory}/pid; sleep 0.5")
+    first = builder.start()
+    _eventually_read(builder.directory / "pid")
+    code, output = builder.run()
+    assert first.communicate(timeout=60) is not None
+    assert (first.returncode, code) == (0, 0)
+    assert "another process is building; waiting for it" in output
+    built = [line for line in builder.log.read_text().splitlines() if line.startswith("build")]
+    assert len(built) == len(PROGRAMS)
+
+
+def test_ready_made_programs_are_taken_first(
+    builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KUBEBUILDER_ASSETS stands before the cache; what it lacks comes from there, or is named as missing."""
+    assets = tmp_path / "assets"
+    assets.mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(assets))
+    (assets / "etcd").write_text("ready-made")
+    with pytest.raises(MissingProgramsError, match=r"no kube-apiserver, .*, helm; `make controlplane`"):
+        find()
+    builder.go()
+    assert builder.run()[0] == 0
+    found = find()
+    assert found["etcd"] == assets / "etcd"
+    assert found["helm"].parent.parent == builder.cache
+
+
+def test_the_pinned_modules_agree() -> None:
+    """Each go.mod names its programs as tools; all of Kubernetes' staging repositories are of its own release."""
+    for module in {program.module for program in PROGRAMS}:
+        text = (MODULES / module / "go.mod").read_text()
+        tools = {program.package for program in PROGRAMS if program.module == module}
+        assert set(re.findall(r"^(?:tool |\t)([^\s=(]+)$", text, re.MULTILINE)) == tools
+    text = (MODULES / "kubernetes" / "go.mod").read_text()
+    (release,) = re.findall(r"^\tk8s.io/kubernetes v1\.(\S+)", text, re.MULTILINE)
+    staging = re.findall(r"^\t(k8s.io/\S+) => (k8s.io/\S+) v0\.(\S+)$", text, re.MULTILINE)
+    assert len(staging) > 20
+    assert {(old == new, version) for old, new, version in staging} == {(True, release)}
+
+
+def _eventually_read(path: Path) -> str:
+    deadline = time.monotonic() + 20
+    while not (path.exists() and path.read_text().strip()):
+        assert time.monotonic() < deadline, f"{path} was never written"
+        time.sleep(0.02)
+    return path.read_text().strip()
+
+
+def _is_running(pid: int) -> bool:
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        time.sleep(0.02)
+    return True
