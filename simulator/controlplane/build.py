@@ -55,8 +55,8 @@ def _go() -> str:
             _GO_LINE.findall("\n".join(path.read_text() for path in MODULES.glob("*/go.mod"))), key=_numbers
         )
         raise BuildError(
-            f"no `go` on the path. `make controlplane` installs one where there is none; otherwise Go {newest} or later, "
-            "or Go 1.21 or later, which fetches the newer one itself: https://go.dev/doc/install"
+            f"no `go` on the path. `make controlplane` installs one where there is none; or install Go {newest}, or "
+            "Go 1.21 and later, which fetches the newer one itself: https://go.dev/doc/install"
         )
     return go
 

@@ -115,7 +115,7 @@ def test_without_go_it_says_what_is_needed(builder: Builder) -> None:
     """Exit 1 with the version, from the go.mod files."""
     code, output = builder.run()
     assert code == 1
-    assert re.search(r"no `go` on the path\. Go 1\.\d+", output)
+    assert re.search(r"no `go` on the path\. .* install Go 1\.\d+", output)
     assert "Traceback" not in output
 
 
