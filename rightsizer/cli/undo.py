@@ -23,8 +23,8 @@ def run(arguments: argparse.Namespace) -> int:
     cluster = Cluster(cluster_settings(arguments))
     if not chosen_by:
         return _list(find(cluster, arguments.state_namespace), arguments)
-    require_answer(arguments)
     items = _choose(find(cluster, arguments.state_namespace), arguments)
+    require_answer(arguments)
     people = sys.stdout if arguments.output == "table" else sys.stderr
     people.write(undoable_text(items))
     if items and not confirmed(arguments, f"Put {len(items)} back?"):

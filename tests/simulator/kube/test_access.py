@@ -4,7 +4,7 @@ import pytest
 import requests
 
 from simulator.kube import ApiServer, Rule
-from tests.simulator.kube.manifests import Object, configmap, pod, workload
+from tests.simulator.kube.manifests import Object, pod, workload
 from tests.simulator.kube.wire import Http
 
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -36,40 +36,6 @@ def test_a_revoked_token_no_longer_works(server: ApiServer, http: Http) -> None:
     assert http("GET", MAPS, token="bobs-token").status_code == 200
     server.access.revoke("bobs-token")
     assert http("GET", MAPS, token="bobs-token").status_code == 401
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "message"),
-    [
-        ("GET", "/api/v1/pods",
-         'pods is forbidden: User "bob" cannot list resource "pods" in API group "" at the cluster scope'),
-        ("GET", "/api/v1/namespaces/default/pods?watch=1",
-         'pods is forbidden: User "bob" cannot watch resource "pods" in API group "" in the namespace "default"'),
-        ("GET", "/api/v1/configmaps",
-         'configmaps is forbidden: User "bob" cannot list resource "configmaps" in API group "" at the cluster scope'),
-        ("PATCH", SCALE,
-         ('deployments.apps "w" is forbidden: User "bob" cannot patch resource "deployments/scale" in API group "apps" '
-         'in the namespace "default"')),
-        ("POST", MAPS,
-         ('configmaps is forbidden: User "bob" cannot create resource "configmaps" in API group "" '
-         'in the namespace "default"')),
-        ("POST", "/api/v1/namespaces/default/pods/p/eviction",
-         ('pods "p" is forbidden: User "bob" cannot create resource "pods/eviction" in API group "" '
-         'in the namespace "default"')),
-        ("DELETE", "/api/v1/nodes/n",
-         'nodes "n" is forbidden: User "bob" cannot delete resource "nodes" in API group "" at the cluster scope'),
-    ],
-)  # fmt: skip
-def test_what_is_not_allowed_is_forbidden(http: Http, method: str, path: str, message: str) -> None:
-    """403 names user, verb, resource with subresource, group and scope."""
-    status = http(method, path, {}, token="bobs-token").json()
-    assert (status["code"], status["reason"], status["message"]) == (403, "Forbidden", message)
-
-
-def test_a_refused_write_has_no_effect(server: ApiServer, http: Http) -> None:
-    """What is forbidden is not done."""
-    http("POST", MAPS, configmap(), token="bobs-token")
-    assert server.list("ConfigMap") == []
 
 
 def test_rules_cover_subresources_apart(server: ApiServer, http: Http) -> None:

@@ -37,15 +37,6 @@ def test_zero_is_left_out_of_the_status(server: ApiServer) -> None:
     assert not {"replicas", "readyReplicas", "availableReplicas"} & status.keys()
 
 
-def test_an_evicted_pod_is_replaced(server: ApiServer) -> None:
-    """A deleted pod comes back under another name."""
-    server.create(workload("Deployment", replicas=1))
-    [first] = pods(server)
-    server.delete("Pod", "default", first["metadata"]["name"])
-    [second] = pods(server)
-    assert second["metadata"]["uid"] != first["metadata"]["uid"]
-
-
 @pytest.mark.parametrize("strategy", ["RollingUpdate", "Recreate"])
 def test_a_new_template_replaces_all_pods(server: ApiServer, strategy: str) -> None:
     """After a rollout only the new template's pods run; the old ReplicaSet stays at zero, numbered lower."""

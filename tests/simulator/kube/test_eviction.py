@@ -64,96 +64,11 @@ def test_an_evicted_pod_is_marked_and_goes(server: ApiServer, core: Official) ->
     assert int(get_pod(server)["metadata"]["resourceVersion"]) > int(feed)
 
 
-def test_eviction_writes_the_disruption_target_condition(server: ApiServer, http: Http) -> None:
-    """The condition that Job failure policies look at is there while the pod terminates."""
-    server.create(pod("held"))
-    server.settle()
-    server.patch("Pod", "default", "held", {"metadata": {"finalizers": ["example.com/hold"]}})
-    assert evict(http, "held")["code"] == 201
-    conditions = {entry["type"]: entry for entry in get_pod(server, "held")["status"]["conditions"]}
-    assert conditions["DisruptionTarget"]["status"] == "True"
-    assert conditions["DisruptionTarget"]["reason"] == "EvictionByEvictionAPI"
-
-
-def test_the_names_must_agree(http: Http) -> None:
-    """A body for another pod than the path's is 400."""
-    reply = http("POST", f"{PODS}/w-0/eviction", body("w-1"))
-    assert (reply.status_code, reply.json()["reason"]) == (400, "BadRequest")
-
-
-def test_a_pod_that_is_gone_is_not_found(http: Http) -> None:
-    """Evicting what does not exist is 404."""
-    assert evict(http, "none")["code"] == 404
-
-
-def test_another_incarnation_is_not_evicted(server: ApiServer, http: Http) -> None:
-    """A UID precondition that does not hold is 409, and the pod stays."""
-    before = get_pod(server)
-    status = evict(http, preconditions={"uid": "another"})
-    assert (status["code"], status["reason"]) == (409, "Conflict")
-    server.settle()
-    assert get_pod(server) == before
-
-
 def test_a_failed_precondition_costs_no_budget(server: ApiServer, http: Http) -> None:
     """A refused eviction leaves the budget's status alone."""
     before = with_budget(server, maxUnavailable=1)
     assert evict(http, preconditions={"uid": "another"})["code"] == 409
     assert server.get("PodDisruptionBudget", "default", "b") == before
-
-
-@pytest.mark.parametrize(
-    ("spec", "allowed", "desired"),
-    [
-        pytest.param({"minAvailable": 1}, 1, 1, id="min-number"),
-        pytest.param({"minAvailable": 2}, 0, 2, id="min-all"),
-        pytest.param({"minAvailable": "51%"}, 0, 2, id="min-percent-rounds-up"),
-        pytest.param({"maxUnavailable": 1}, 1, 1, id="max-number"),
-        pytest.param({"maxUnavailable": "10%"}, 1, 1, id="max-percent-rounds-up"),
-        pytest.param({"maxUnavailable": 0}, 0, 2, id="max-none"),
-    ],
-)
-def test_the_status_of_a_budget(
-    server: ApiServer, spec: dict[str, str | int], allowed: int, desired: int
-) -> None:
-    """Budgets count healthy pods against numbers and percentages."""
-    status = with_budget(server, **spec)["status"]
-    assert (status["disruptionsAllowed"], status["desiredHealthy"]) == (allowed, desired)
-    assert (status["currentHealthy"], status["expectedPods"], status["observedGeneration"]) == (2, 2, 1)
-
-
-def test_a_budget_without_room_blocks_with_429(server: ApiServer, http: Http) -> None:
-    """429 names the budget and its counts as cause DisruptionBudget; the pod stays."""
-    with_budget(server, minAvailable=2)
-    reply = http("POST", f"{PODS}/w-0/eviction", body())
-    status = reply.json()
-    assert (reply.status_code, status["reason"]) == (429, "TooManyRequests")
-    assert status["message"] == "Cannot evict pod as it would violate the pod's disruption budget."
-    [cause] = status["details"]["causes"]
-    assert cause["reason"] == "DisruptionBudget"
-    assert cause["message"] == "The disruption budget b needs 2 healthy pods and has 2 currently"
-    assert "Retry-After" not in reply.headers
-    assert "deletionTimestamp" not in get_pod(server)["metadata"]
-
-
-def test_a_budget_is_used_up(server: ApiServer, http: Http) -> None:
-    """With room for one disruption, the second eviction in a row is blocked, and the first is on record."""
-    with_budget(server, maxUnavailable=1)
-    server.patch("Pod", "default", "w-0", {"metadata": {"finalizers": ["example.com/hold"]}})
-    assert evict(http, "w-0")["code"] == 201
-    assert evict(http, "w-1")["code"] == 429
-    assert evict(http, "w-0")["code"] == 201, "a terminating pod needs no budget"
-
-
-def test_a_dry_run_asks_the_budget_and_leaves_it(server: ApiServer, http: Http) -> None:
-    """DryRun tells whether an eviction would be allowed, and records nothing."""
-    before = with_budget(server, maxUnavailable=1)
-    path = f"{PODS}/w-0/eviction"
-    assert http("POST", path, body(), params={"dryRun": "All"}).status_code == 201
-    assert server.get("PodDisruptionBudget", "default", "b") == before
-    server.patch("PodDisruptionBudget", "default", "b", {"spec": {"maxUnavailable": 0}})
-    server.settle()
-    assert http("POST", path, body(), params={"dryRun": "All"}).status_code == 429
 
 
 def test_an_eviction_is_on_record_until_it_shows(server: ApiServer, http: Http) -> None:
@@ -178,17 +93,6 @@ def test_a_stale_budget_asks_to_come_back(server: ApiServer, http: Http) -> None
     assert (reply.status_code, reply.headers["Retry-After"]) == (429, "10")
     [cause] = reply.json()["details"]["causes"]
     assert cause["message"] == "The disruption budget b is still being processed by the server."
-
-
-def test_two_budgets_over_one_pod(server: ApiServer, http: Http) -> None:
-    """More than one budget is answered with a Status of code 500 in the body, and nothing happens."""
-    server.create(budget("b", maxUnavailable=1))
-    server.create(budget("c", maxUnavailable=1))
-    server.settle()
-    status = evict(http)
-    assert (status["status"], status["code"]) == ("Failure", 500)
-    assert "more than one PodDisruptionBudget" in status["message"]
-    assert "deletionTimestamp" not in get_pod(server)["metadata"]
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Succeeded", "Failed"])

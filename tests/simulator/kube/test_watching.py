@@ -32,36 +32,6 @@ def version(server: ApiServer, http: Http) -> str:
     return str(http("GET", MAPS).json()["metadata"]["resourceVersion"])
 
 
-def test_a_watch_tells_what_happened_since_a_version(server: ApiServer, http: Http) -> None:
-    """Changes after a list's resourceVersion come in order, with whole objects."""
-    since = version(server, http)
-    server.create(configmap("a"))
-    server.patch("ConfigMap", "default", "a", {"data": {"x": "1"}})
-    server.delete("ConfigMap", "default", "a")
-    seen = events(http, resourceVersion=since)
-    assert kinds(seen) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
-    versions = [int(obj["metadata"]["resourceVersion"]) for _, obj in seen]
-    assert versions == sorted(set(versions))
-    assert seen[0][1]["kind"] == "ConfigMap"
-
-
-def test_a_watch_without_a_version_begins_with_what_there_is(server: ApiServer, http: Http) -> None:
-    """Without resourceVersion, present objects come as ADDED."""
-    server.create(configmap("a"))
-    assert kinds(events(http)) == [("ADDED", "a")]
-
-
-def test_leaving_the_selection_is_a_deletion(server: ApiServer, http: Http) -> None:
-    """An object that stops matching comes as DELETED, one that begins to as ADDED; others do not come."""
-    since = version(server, http)
-    server.create(configmap("a", labels={"x": "1"}))
-    server.create(configmap("b"))
-    server.patch("ConfigMap", "default", "a", {"metadata": {"labels": {"x": "2"}}})
-    server.patch("ConfigMap", "default", "b", {"metadata": {"labels": {"x": "1"}}})
-    seen = events(http, resourceVersion=since, labelSelector="x=1")
-    assert kinds(seen) == [("ADDED", "a"), ("DELETED", "a"), ("ADDED", "b")]
-
-
 def test_a_watch_can_be_of_one_object(server: ApiServer, http: Http) -> None:
     """A field selector on the name narrows a watch to one object."""
     since = version(server, http)
