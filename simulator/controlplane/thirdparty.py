@@ -133,6 +133,6 @@ def _served(client: KubeClient) -> set[str]:
         for item in client.get(_PATH)["items"]
         if any(
             condition["type"] == "Established" and condition["status"] == "True"
-            for condition in item.get("status", {}).get("conditions", ())
+            for condition in item.get("status", {}).get("conditions") or ()  # null at first
         )
     }

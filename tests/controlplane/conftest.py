@@ -11,6 +11,9 @@ from simulator.prometheus import Prometheus
 from tests.controlplane.world import RealWorld
 
 _SHOWN_LINES = 30
+_SHOWN_FAILURES = 3
+"""Where many tests fail, they mostly do so for one reason."""
+_shown: set[str] = set()
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +37,8 @@ def pytest_runtest_makereport(
     """Attach the end of the control plane's logs to the report of a test that failed while it ran."""
     report = yield
     plane = getattr(item, "funcargs", {}).get("plane")
-    if report.failed and isinstance(plane, ControlPlane):
+    if report.failed and isinstance(plane, ControlPlane) and len(_shown) < _SHOWN_FAILURES:
+        _shown.add(item.nodeid)
         for log in plane.logs:
             lines = log.read_text(errors="replace").splitlines()[-_SHOWN_LINES:]
             report.sections.append((f"end of {log}", "\n".join(lines)))
