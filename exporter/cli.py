@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from exporter import __version__, catalog, logs
 from exporter.errors import ExporterError, StartError, UsageError
-from exporter.exposition import Build
+from exporter.exposition import Build, Scrape
 from exporter.nvml.session import Session
 from exporter.nvml.workers import Worker
 from exporter.pods.podresources import Kubelet
@@ -137,13 +137,15 @@ def _run(settings: Settings) -> None:
         proc_root=Path(settings.proc_root),
     )
     sampler = Sampler(session, kubelet, plan, clock=time.monotonic)
-    site = Site(
-        sampler,
+    scrape = Scrape(
+        now=0.0,
         hostname=settings.node_name or socket.gethostname(),
         build=Build(__version__, platform.python_version()),
         stale_after_s=plan.stale_after_s,
-        clock=time.monotonic,
+        naming=settings.naming,
+        hostname_labels=settings.hostname_label.labels,
     )
+    site = Site(sampler, scrape, clock=time.monotonic)
     if settings.once:
         sampler.cycle()
         sys.stdout.write(site.metrics("").body.decode())

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from prometheus_client import Metric as Family
 
-from exporter.model import Device, DeviceSample, Health, Metric, PodRef, Snapshot
+from exporter.model import Device, DeviceSample, Health, Metric, Naming, PodRef, Snapshot, Spelling
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,21 +28,27 @@ class Scrape:
         hostname: The value of the hostname label.
         build: What runs here.
         stale_after_s: The age in seconds at which readings are no longer served.
+        naming: Which generation of DCGM's names the devices' families have.
+        hostname_labels: What the label with the hostname is called.
     """
 
     now: float
     hostname: str
     build: Build
     stale_after_s: float
+    naming: Naming = Naming.DCGM
+    hostname_labels: tuple[str, ...] = ("hostname",)
+
+
+_DRIVER_LABELS = {True: "DCGM_FI_DRIVER_VERSION", False: "DCGM_FI_SYSTEM_DRIVER_VERSION"}
+"""The label with the driver's version, up to dcgm-exporter 4.8 and from 4.9."""
 
 
 def families(snapshot: Snapshot | None, scrape: Scrape) -> list[Family]:
     """Everything that the exporter has to say now: the devices' families, then its own."""
     if snapshot is None:
         return [_build_info(scrape.build, nvml_version="")]
-    devices = (
-        [] if is_stale(snapshot, scrape.now, scrape.stale_after_s) else _devices(snapshot, scrape.hostname)
-    )
+    devices = [] if is_stale(snapshot, scrape.now, scrape.stale_after_s) else _devices(snapshot, scrape)
     return [
         *devices,
         *_gpu_states(snapshot, scrape),
@@ -61,27 +67,35 @@ def is_stale(snapshot: Snapshot, now: float, stale_after_s: float) -> bool:
     return now - snapshot.taken_at > stale_after_s
 
 
-def _devices(snapshot: Snapshot, hostname: str) -> Iterable[Family]:
+def _devices(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
     """The rows' families in catalogue order; series in order of devices, then pods."""
-    found = {metric.dcgm.name: _family(metric) for metric in snapshot.metrics}
+    found = {
+        spelling.name: _family(metric, spelling)
+        for metric in snapshot.metrics
+        for spelling in metric.spellings(scrape.naming)
+    }
     for sample in snapshot.samples:
-        labels = _label_sets(sample, hostname, snapshot.driver_version)
+        labels = {
+            generation: _label_sets(sample, scrape, {generation: snapshot.driver_version})
+            for generation in _DRIVER_LABELS.values()
+        }
         for reading in sample.readings:
-            name = reading.metric.dcgm.name
-            value = reading.metric.dcgm.value(reading.value)
-            for labelled in labels:
-                found[name].add_sample(name, labelled, value)
+            for spelling in reading.metric.spellings(scrape.naming):
+                is_old = spelling is reading.metric.dcgm
+                value = spelling.value(reading.value)
+                for labelled in labels[_DRIVER_LABELS[is_old]]:
+                    found[spelling.name].add_sample(spelling.name, labelled, value)
     return found.values()
 
 
-def _family(metric: Metric) -> Family:
-    return Family(metric.dcgm.name, f"{metric.help} (in {metric.dcgm.unit}).", metric.kind.value)
+def _family(metric: Metric, spelling: Spelling) -> Family:
+    return Family(spelling.name, f"{metric.help} (in {spelling.unit}).", metric.kind.value)
 
 
-def _label_sets(sample: DeviceSample, hostname: str, driver_version: str) -> list[dict[str, str]]:
+def _label_sets(sample: DeviceSample, scrape: Scrape, driver: dict[str, str]) -> list[dict[str, str]]:
     """DCGM's labels in DCGM's order: once for each pod that holds the device, or once without pod labels."""
     labels = _identity(sample.device)
-    labels |= {"hostname": hostname, "DCGM_FI_DRIVER_VERSION": driver_version}
+    labels |= dict.fromkeys(scrape.hostname_labels, scrape.hostname) | driver
     return [{**labels, **_pod_labels(owner)} for owner in sample.owners] or [labels]
 
 

@@ -14,6 +14,14 @@ class Kind(enum.Enum):
     COUNTER = "counter"
 
 
+class Naming(enum.Enum):
+    """Which of DCGM's two generations of names is served."""
+
+    DCGM = "dcgm"
+    DCGM_49 = "dcgm-4.9"
+    BOTH = "both"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spelling:
     """How one generation of DCGM writes a metric: its name, and its unit as a ratio to what NVML returns.
@@ -57,6 +65,16 @@ class Metric:
     kind: Kind
     help: str
     source: str
+
+    def spellings(self, naming: Naming) -> "tuple[Spelling, ...]":
+        """Under which names it is served; what was not renamed stands once."""
+        match naming:
+            case Naming.DCGM:
+                return (self.dcgm,)
+            case Naming.DCGM_49:
+                return (self.dcgm_49,)
+            case Naming.BOTH:
+                return (self.dcgm,) if self.dcgm_49.name == self.dcgm.name else (self.dcgm, self.dcgm_49)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from prometheus_client import ProcessCollector
 
 from exporter import exposition
 from exporter.errors import StartError
-from exporter.exposition import Build, Scrape
+from exporter.exposition import Scrape
 from exporter.sampler import Sampler
 from exporter.settings import Address
 from exporter.textformat import Format, accepts_gzip, encode, negotiate
@@ -47,21 +47,23 @@ def _text(status: HTTPStatus, message: str) -> Reply:
 
 
 class Site:
-    """What is served under which path."""
+    """What is served under which path.
+
+    Args:
+        sampler: What was read.
+        scrape: How each scrape is answered; its time is set anew each time.
+        clock: Monotonic seconds.
+    """
 
     def __init__(
         self,
         sampler: Sampler,
+        scrape: Scrape,
         *,
-        hostname: str,
-        build: Build,
-        stale_after_s: float,
         clock: Callable[[], float],
     ) -> None:
         self._sampler = sampler
-        self._hostname = hostname
-        self._build = build
-        self._stale_after_s = stale_after_s
+        self._scrape = scrape
         self._clock = clock
         self._process = ProcessCollector(registry=None)
         self._pages: dict[str, Callable[[str], Reply]] = {
@@ -81,7 +83,7 @@ class Site:
 
     def metrics(self, accept: str) -> Reply:
         """The exposition as of now, in the format that the client prefers."""
-        scrape = Scrape(self._clock(), self._hostname, self._build, self._stale_after_s)
+        scrape = dataclasses.replace(self._scrape, now=self._clock())
         families = [*exposition.families(self._sampler.latest(), scrape), *self._process.collect()]
         form: Format = negotiate(accept)
         return Reply(HTTPStatus.OK, form.value, encode(families, form))
@@ -94,7 +96,7 @@ class Site:
         snapshot, now = self._sampler.latest(), self._clock()
         if snapshot is None:
             problem = "the GPUs have not been read yet"
-        elif exposition.is_stale(snapshot, now, self._stale_after_s):
+        elif exposition.is_stale(snapshot, now, self._scrape.stale_after_s):
             problem = f"the GPUs were last read {now - snapshot.taken_at:.1f} s ago"
         elif not snapshot.health.nvml_up:
             problem = "the NVIDIA driver does not answer"
@@ -108,8 +110,9 @@ class Site:
         links = "".join(f'<li><a href="{path}">{path}</a></li>' for path in self._pages if path != "/")
         page = (
             '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>GPU exporter</title></head><body>'
-            f"<h1>GPU exporter</h1><p>Version {html.escape(self._build.version)} on "
-            f"{html.escape(self._hostname)}: what each GPU does, and for which pod.</p><ul>{links}</ul></body></html>\n"
+            f"<h1>GPU exporter</h1><p>Version {html.escape(self._scrape.build.version)} "
+            f"on {html.escape(self._scrape.hostname)}: what each GPU does, and for which pod.</p>"
+            f"<ul>{links}</ul></body></html>\n"
         )
         return Reply(HTTPStatus.OK, "text/html; charset=utf-8", page.encode())
 

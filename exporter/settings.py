@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from exporter.errors import UsageError
+from exporter.model import Naming
 
 _ENV_PREFIX = "GPU_EXPORTER_"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
@@ -26,6 +27,19 @@ class LogFormat(enum.Enum):
 
     TEXT = "text"
     JSON = "json"
+
+
+class HostnameLabel(enum.Enum):
+    """What the label with the hostname is called: dcgm-exporter renamed it in May 2026."""
+
+    LOWER = "hostname"
+    UPPER = "Hostname"
+    BOTH = "both"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names that it has."""
+        return ("hostname", "Hostname") if self is HostnameLabel.BOTH else (str(self.value),)
 
 
 class LogLevel(enum.Enum):
@@ -97,7 +111,7 @@ def switch(text: str) -> bool:
 def _one_of(kind: type[enum.Enum]) -> Callable[[str], enum.Enum]:
     def parse(text: str) -> enum.Enum:
         try:
-            return kind(text.strip().lower())
+            return kind(text.strip() if kind is HostnameLabel else text.strip().lower())
         except ValueError:
             raise ValueError(f"not one of {', '.join(str(member.value) for member in kind)}") from None
 
@@ -153,6 +167,23 @@ class Settings:
     )
     collectors: tuple[str, ...] = dataclasses.field(
         metadata=_about("all", "What to read, separated by commas, out of: {collectors}.", names, "NAMES")
+    )
+    naming: Naming = dataclasses.field(
+        metadata=_about(
+            "dcgm",
+            "Whose metric names and units: dcgm, as public dashboards ask for them; dcgm-4.9, as dcgm-exporter has "
+            "renamed and rescaled them; or both.",
+            _one_of(Naming),
+            "NAMES",
+        )
+    )
+    hostname_label: HostnameLabel = dataclasses.field(
+        metadata=_about(
+            "hostname",
+            "The label with the node's name: hostname, Hostname as before dcgm-exporter 4.6, or both.",
+            _one_of(HostnameLabel),
+            "LABEL",
+        )
     )
     node_name: str = dataclasses.field(
         metadata=_about(

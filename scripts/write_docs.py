@@ -55,10 +55,18 @@ def _exporter_settings() -> str:
 
 def _metrics() -> str:
     rows = (
-        (f"`{metric.dcgm.name}`", metric.kind.value, metric.dcgm.unit, metric.help, metric.source)
+        (
+            f"`{metric.dcgm.name}`",
+            metric.dcgm.unit,
+            f"`{metric.dcgm_49.name}`",
+            metric.dcgm_49.unit,
+            metric.kind.value,
+            metric.help,
+            metric.source,
+        )
         for metric in catalog.metrics()
     )
-    return _table(("metric", "type", "unit", "meaning", "read from"), rows)
+    return _table(("metric", "unit", "from 4.9", "unit", "type", "meaning", "read from"), rows)
 
 
 def _rightsizer_options() -> str:
