@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from simulator.cards import CARDS, Card
-from simulator.driver import build, encoding, layout, placement
+from simulator.driver import answers, build, encoding, layout, placement
 from simulator.driver.boardfile import BoardFile
 from simulator.driver.records import Gpu, Instance, Process, ProcessKind, Reading
 from simulator.spec import NodeSpec
@@ -50,8 +50,10 @@ class Board:
             encoding.identity(card, node.gpu_uuid(index), index) for index, card in enumerate(cards)
         ]
         self._file = BoardFile(path, encoding.header(node), identities)
+        self._answers = [dict(answers.healthy(card)) for card in cards]
         for index, gpu in enumerate(self._gpus):
             self._file.publish_state(index, encoding.state(gpu))
+            self._file.publish_answers(index, encoding.answer_list(self._answers[index]))
 
     def __enter__(self) -> Self:
         return self
@@ -95,6 +97,34 @@ class Board:
             after = dataclasses.replace(before, memory_used_bytes=memory_used_bytes)
             instances = (*gpu.instances[:instance], after, *gpu.instances[instance + 1 :])
             self._show(index, dataclasses.replace(gpu, instances=instances))
+
+    def set_answer(self, index: int, function: str, *values: int, selector: int = 0) -> None:
+        """Lets an NVML function return these values for GPU `index`; with none, it is not supported.
+
+        Args:
+            index: Of the GPU.
+            function: One of those that `answers.healthy` knows, or nvmlDeviceGetFanSpeed and
+                nvmlDeviceGetCurrentClocksEventReasons.
+            values: What it returns, in the order of its output parameters.
+            selector: The argument that selects among several, such as a threshold; of nvmlDeviceGetFieldValues the
+                field's id.
+
+        Raises:
+            ValueError: No such GPU or function, or more answers or values than a board holds.
+        """
+        if not hasattr(build.load(), function):
+            raise ValueError(f"the simulated driver has no function {function!r}")
+        if len(values) > layout.MAX_VALUES:
+            raise ValueError(f"{function}: {len(values)} values; an answer holds {layout.MAX_VALUES}")
+        with self._lock:
+            self._gpu(index)
+            changed = {key: old for key, old in self._answers[index].items() if key != (function, selector)}
+            if values:
+                changed[function, selector] = values
+            if len(changed) > layout.MAX_ANSWERS:
+                raise ValueError(f"{self._words(index)}: a board holds {layout.MAX_ANSWERS} answers")
+            self._file.publish_answers(index, encoding.answer_list(changed))
+            self._answers[index] = changed
 
     def set_processes(self, index: int, processes: Sequence[Process]) -> None:
         """Shows which processes hold GPU `index`, in place of those shown before.

@@ -40,6 +40,10 @@ class BoardFile:
         """Shows readers the processes that now hold a GPU."""
         self._fill(_gpu_offset(gpu) + _offset(layout.GpuCells, "processes"), layout.ProcessCell, processes)
 
+    def publish_answers(self, gpu: int, answers: layout.AnswerList) -> None:
+        """Shows readers what a GPU's further functions return."""
+        self._fill(_gpu_offset(gpu) + _offset(layout.GpuCells, "answers"), layout.AnswerCell, answers)
+
     def publish_faults(self, faults: layout.FaultList) -> None:
         """Shows readers what fails from now on."""
         self._fill(_offset(layout.Layout, "faults"), layout.FaultCell, faults)

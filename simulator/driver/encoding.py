@@ -1,7 +1,8 @@
 """From records to the structures that a board's file holds. Pure."""
 
+import ctypes
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from simulator.cards import Card
 from simulator.driver import build, layout
@@ -80,6 +81,19 @@ def process_list(processes: Sequence[Process]) -> layout.ProcessList:
         for process in processes
     ]
     return layout.ProcessList(count=len(rows), process=(layout.GpuProcess * layout.MAX_PROCESSES)(*rows))
+
+
+def answer_list(answers: Mapping[tuple[str, int], Sequence[int]]) -> layout.AnswerList:
+    """What functions return, by function and selector."""
+    rows = [
+        layout.Answer(
+            function=function.encode(),
+            selector=selector,
+            value=(ctypes.c_uint64 * layout.MAX_VALUES)(*values),
+        )
+        for (function, selector), values in answers.items()
+    ]
+    return layout.AnswerList(count=len(rows), answer=(layout.Answer * layout.MAX_ANSWERS)(*rows))
 
 
 def fault_list(faults: Collection[layout.Fault]) -> layout.FaultList:

@@ -10,6 +10,8 @@ MAX_GPUS = 16
 MAX_INSTANCES = 7
 MAX_PROCESSES = 256
 MAX_FAULTS = 32
+MAX_ANSWERS = 64
+MAX_VALUES = 4
 ANY_GPU = -1
 WHOLE_GPU = -1
 MAGIC = int.from_bytes(b"NVMLSIM1", "little")
@@ -108,6 +110,23 @@ class ProcessList(ctypes.Structure):
     _fields_ = (("count", c_uint64), ("process", GpuProcess * MAX_PROCESSES))
 
 
+class Answer(ctypes.Structure):
+    """`struct answer`."""
+
+    _fields_ = (
+        ("function", c_char * 56),
+        ("selector", c_uint32),
+        ("unused", c_uint32),
+        ("value", c_uint64 * MAX_VALUES),
+    )
+
+
+class AnswerList(ctypes.Structure):
+    """`struct answer_list`."""
+
+    _fields_ = (("count", c_uint64), ("answer", Answer * MAX_ANSWERS))
+
+
 class Fault(ctypes.Structure):
     """`struct fault`."""
 
@@ -138,10 +157,16 @@ class ProcessCell(ctypes.Structure):
     _fields_ = (("sequence", c_uint64), ("copy", ProcessList * 2))
 
 
+class AnswerCell(ctypes.Structure):
+    """`CELL(struct answer_list)`."""
+
+    _fields_ = (("sequence", c_uint64), ("copy", AnswerList * 2))
+
+
 class GpuCells(ctypes.Structure):
     """An element of `board.gpu`."""
 
-    _fields_ = (("state", StateCell), ("processes", ProcessCell))
+    _fields_ = (("state", StateCell), ("processes", ProcessCell), ("answers", AnswerCell))
 
 
 class Layout(ctypes.Structure):

@@ -14,6 +14,8 @@ enum {
     MAX_INSTANCES = 7,
     MAX_PROCESSES = 256,
     MAX_FAULTS = 32,
+    MAX_ANSWERS = 64,
+    MAX_VALUES = 4,
     ANY_GPU = -1,
     WHOLE_GPU = -1,
 };
@@ -94,6 +96,19 @@ struct process_list {
     struct gpu_process process[MAX_PROCESSES];
 };
 
+/* What a function returns, or, where it is nvmlDeviceGetFieldValues, one of its fields. */
+struct answer {
+    char function[56];
+    uint32_t selector; /* the argument that selects among several (a threshold, an error type), or the field's id */
+    uint32_t unused;
+    uint64_t value[MAX_VALUES];
+};
+
+struct answer_list {
+    uint64_t count;
+    struct answer answer[MAX_ANSWERS];
+};
+
 struct fault {
     char function[56]; /* an NVML function, or "*": every call about that GPU */
     int32_t gpu;       /* or ANY_GPU */
@@ -123,6 +138,7 @@ struct board {
     struct {
         CELL(struct gpu_state) state;
         CELL(struct process_list) processes;
+        CELL(struct answer_list) answers;
     } gpu[MAX_GPUS];
 };
 

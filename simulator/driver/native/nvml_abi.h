@@ -42,6 +42,8 @@ enum {
     NVML_FI_POWER_DEFAULT_LIMIT = 189,
     NVML_FI_POWER_CURRENT_LIMIT = 190,
 };
+enum { NVML_TEMPERATURE_THRESHOLDS = 8, NVML_MEMORY_ERROR_TYPES = 2, NVML_ECC_COUNTER_TYPES = 2 };
+enum { NVML_CLOCKS_EVENT_REASON_GPU_IDLE = 1 };
 #define NVML_NO_INSTANCE 0xFFFFFFFFu /* the instance ids of a process on a GPU without MIG */
 
 typedef struct {
@@ -117,6 +119,12 @@ typedef struct {
     unsigned int gpuInstanceId;
     unsigned int computeInstanceId;
 } nvmlProcessInfo_t;
+
+typedef struct {
+    unsigned long long bar1Total;
+    unsigned long long bar1Free;
+    unsigned long long bar1Used;
+} nvmlBAR1Memory_t;
 
 typedef struct {
     unsigned int version;

@@ -151,6 +151,17 @@ static nvmlReturn_t put_uint(nvmlFieldValue_t *field, unsigned int number) {
     return NVML_SUCCESS;
 }
 
+/* Counters and modes are what the board says; all of them are 64 bits wide here. */
+static nvmlReturn_t put_answered(const struct device *device, nvmlFieldValue_t *field) {
+    uint64_t value[MAX_VALUES];
+    nvmlReturn_t status = read_answer(device->gpu, "nvmlDeviceGetFieldValues", field->fieldId, value);
+    if (status == NVML_SUCCESS) {
+        field->valueType = NVML_VALUE_UNSIGNED_LONG_LONG;
+        field->value.ullVal = value[0];
+    }
+    return status;
+}
+
 /* Averaged power came with Ampere; GA100 (compute capability 8.0) has only the instantaneous one. */
 static bool averages_power(const struct gpu_identity *identity) {
     bool ga100 = identity->compute_major == 8 && identity->compute_minor == 0;
@@ -181,7 +192,7 @@ static nvmlReturn_t read_field(const struct device *device, nvmlFieldValue_t *fi
     case NVML_FI_POWER_CURRENT_LIMIT:
         return put_uint(field, identity->max_power_mw);
     default:
-        return NVML_ERROR_NOT_SUPPORTED;
+        return put_answered(device, field);
     }
 }
 

@@ -227,6 +227,24 @@ nvmlReturn_t read_processes(unsigned int gpu, struct process_list *list) {
     return NVML_SUCCESS;
 }
 
+nvmlReturn_t read_answer(unsigned int gpu, const char *function, unsigned int selector, uint64_t value[MAX_VALUES]) {
+    struct mapping *mapping = acquire();
+    if (mapping == NULL) {
+        return NVML_ERROR_UNINITIALIZED;
+    }
+    struct answer_list list;
+    READ_CELL(mapping->board->gpu[gpu].answers, &list);
+    release(mapping);
+    for (uint64_t i = 0; i < list.count; i++) {
+        const struct answer *answer = &list.answer[i];
+        if (answer->selector == selector && strcmp(answer->function, function) == 0) {
+            memcpy(value, answer->value, sizeof answer->value);
+            return NVML_SUCCESS;
+        }
+    }
+    return NVML_ERROR_NOT_SUPPORTED;
+}
+
 nvmlReturn_t find_gpu(const char *function, gpu_predicate *matches, const void *wanted, nvmlDevice_t *handle) {
     struct mapping *mapping = acquire();
     if (mapping == NULL) {

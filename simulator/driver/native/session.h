@@ -26,6 +26,9 @@ nvmlReturn_t enter_device(const char *function, nvmlDevice_t handle, enum scope 
                           struct device *device);
 nvmlReturn_t read_processes(unsigned int gpu, struct process_list *list);
 
+/* What the board says of a function (and a selector); NVML_ERROR_NOT_SUPPORTED where it says nothing. */
+nvmlReturn_t read_answer(unsigned int gpu, const char *function, unsigned int selector, uint64_t value[MAX_VALUES]);
+
 /* The GPU for which `matches` holds, or the MIG instance of that UUID; faults of that GPU apply. */
 typedef bool gpu_predicate(unsigned int gpu, const struct gpu_identity *identity, const void *wanted);
 nvmlReturn_t find_gpu(const char *function, gpu_predicate *matches, const void *wanted, nvmlDevice_t *handle);

@@ -180,4 +180,4 @@ def test_error_strings(program: NvmlProgram) -> None:
 
 def test_missing_functions(program: NvmlProgram) -> None:
     """What the simulator does not play is missing as a symbol, as in an older driver."""
-    assert program.failure("nvml.nvmlDeviceGetFanSpeed(gpus[0])") == 13
+    assert program.failure("nvml.nvmlDeviceGetJpgUtilization(gpus[0])") == 13
