@@ -132,7 +132,9 @@ def _run(settings: Settings) -> None:
         return
     known = catalog.collectors()
     plan = Plan(
-        collectors=tuple(known[name] for name in settings.collectors),
+        collectors=tuple(
+            chosen for name in settings.collectors if (chosen := known[name].within(settings.metrics)).rows
+        ),
         interval_s=settings.interval,
         proc_root=Path(settings.proc_root),
     )

@@ -89,7 +89,8 @@ def _devices(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
 
 
 def _family(metric: Metric, spelling: Spelling) -> Family:
-    return Family(spelling.name, f"{metric.help} (in {spelling.unit}).", metric.kind.value)
+    unit = f" (in {spelling.unit})" if spelling.unit else ""
+    return Family(spelling.name, f"{metric.help}{unit}.", metric.kind.value)
 
 
 def _label_sets(sample: DeviceSample, scrape: Scrape, driver: dict[str, str]) -> list[dict[str, str]]:

@@ -22,13 +22,26 @@ class Naming(enum.Enum):
     BOTH = "both"
 
 
+class MetricSet(enum.Enum):
+    """How much is served; each holds the ones before it."""
+
+    MINIMAL = "minimal"
+    DEFAULT = "default"
+    FULL = "full"
+
+    def holds(self, other: "MetricSet") -> bool:
+        """Whether what belongs to `other` is served in this set."""
+        order = list(MetricSet)
+        return order.index(other) <= order.index(self)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spelling:
     """How one generation of DCGM writes a metric: its name, and its unit as a ratio to what NVML returns.
 
     Attributes:
         name: The metric's name.
-        unit: The unit, as the help text says it.
+        unit: The unit, as the help text says it; empty for what has none.
         times: Multiplier from NVML's unit.
         per: Divisor from NVML's unit; a divisor and not a factor, so that 61234 mW is 61.234 W exactly.
         whole: Whether DCGM truncates to whole units.
@@ -58,6 +71,8 @@ class Metric:
         kind: Its Prometheus type.
         help: What it is, without its unit.
         source: The NVML call that it comes from.
+        within: The smallest set that it belongs to.
+        needs: Which cards and drivers have it, where not all do.
     """
 
     dcgm: Spelling
@@ -65,6 +80,8 @@ class Metric:
     kind: Kind
     help: str
     source: str
+    within: MetricSet = MetricSet.DEFAULT
+    needs: str = ""
 
     def spellings(self, naming: Naming) -> "tuple[Spelling, ...]":
         """Under which names it is served; what was not renamed stands once."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from exporter.errors import UsageError
-from exporter.model import Naming
+from exporter.model import MetricSet, Naming
 
 _ENV_PREFIX = "GPU_EXPORTER_"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
@@ -167,6 +167,15 @@ class Settings:
     )
     collectors: tuple[str, ...] = dataclasses.field(
         metadata=_about("all", "What to read, separated by commas, out of: {collectors}.", names, "NAMES")
+    )
+    metrics: MetricSet = dataclasses.field(
+        metadata=_about(
+            "default",
+            "How many metrics: minimal, what the best-known dashboards show; default, what dcgm-exporter serves by "
+            "default, as far as NVML has it; full, everything.",
+            _one_of(MetricSet),
+            "SET",
+        )
     )
     naming: Naming = dataclasses.field(
         metadata=_about(

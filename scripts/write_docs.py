@@ -61,12 +61,16 @@ def _metrics() -> str:
             f"`{metric.dcgm_49.name}`",
             metric.dcgm_49.unit,
             metric.kind.value,
+            metric.within.value,
             metric.help,
             metric.source,
+            metric.needs,
         )
         for metric in catalog.metrics()
     )
-    return _table(("metric", "unit", "from 4.9", "unit", "type", "meaning", "read from"), rows)
+    return _table(
+        ("metric", "unit", "from 4.9", "unit", "type", "set", "meaning", "read from", "needs"), rows
+    )
 
 
 def _rightsizer_options() -> str:

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable
 
 from exporter.errors import ReadingError, Reason
-from exporter.model import Metric, Reading
+from exporter.model import Metric, MetricSet, Reading
 from exporter.nvml.devices import OpenDevice
 
 
@@ -33,6 +33,10 @@ class Collector:
 
     name: str
     rows: tuple[Row, ...]
+
+    def within(self, wanted: MetricSet) -> "Collector":
+        """Only what belongs to a set; that may be nothing."""
+        return Collector(self.name, tuple(row for row in self.rows if wanted.holds(row.metric.within)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
 """Framebuffer memory, of whole GPUs and of MIG instances. Free, used and reserved add up to the total."""
 
+from collections.abc import Callable
+
 from exporter.collectors import Row
 from exporter.errors import ReadingError, Reason
-from exporter.model import Kind, Metric, Spelling
+from exporter.model import Kind, Metric, MetricSet, Spelling
 from exporter.nvml.devices import OpenDevice
 
 _MIB = 1024 * 1024
@@ -29,6 +31,31 @@ def _total(device: OpenDevice) -> float:
     return device.memory().total
 
 
+def _used_ratio(device: OpenDevice) -> float:
+    memory = device.memory()
+    return memory.used / (memory.total - _reserved(device))
+
+
+def _bar1_total(device: OpenDevice) -> float:
+    return device.bar1().total
+
+
+def _bar1_used(device: OpenDevice) -> float:
+    return device.bar1().used
+
+
+def _bar1_free(device: OpenDevice) -> float:
+    return device.bar1().free
+
+
+def _bar1(name: str, words: str, read: Callable[[OpenDevice], float]) -> Row:
+    spelling = Spelling(f"DCGM_FI_DEV_BAR1_{name}", "MiB", per=_MIB, whole=True)
+    source = f"nvmlDeviceGetBAR1MemoryInfo().bar1{name.capitalize()}"
+    return Row(
+        Metric(spelling, spelling, Kind.GAUGE, f"BAR1 memory {words}", source, within=MetricSet.FULL), read
+    )
+
+
 ROWS = (
     Row(
         Metric(
@@ -37,6 +64,7 @@ ROWS = (
             kind=Kind.GAUGE,
             help="Framebuffer memory free",
             source="nvmlDeviceGetMemoryInfo_v2().free",
+            within=MetricSet.MINIMAL,
         ),
         read=_free,
         per_instance=True,
@@ -48,6 +76,7 @@ ROWS = (
             kind=Kind.GAUGE,
             help="Framebuffer memory used",
             source="nvmlDeviceGetMemoryInfo_v2().used",
+            within=MetricSet.MINIMAL,
         ),
         read=_used,
         per_instance=True,
@@ -74,4 +103,19 @@ ROWS = (
         read=_total,
         per_instance=True,
     ),
+    Row(
+        Metric(
+            dcgm=Spelling("DCGM_FI_DEV_FB_USED_PERCENT", "ratio"),
+            dcgm_49=Spelling("DCGM_FI_DEV_FB_USED_RATIO", "ratio"),
+            kind=Kind.GAUGE,
+            help="Framebuffer memory used, as a share of what is not reserved",
+            source="nvmlDeviceGetMemoryInfo_v2(): used / (total - reserved)",
+            within=MetricSet.FULL,
+        ),
+        read=_used_ratio,
+        per_instance=True,
+    ),
+    _bar1("TOTAL", "in total", _bar1_total),
+    _bar1("USED", "used", _bar1_used),
+    _bar1("FREE", "free", _bar1_free),
 )

@@ -1,8 +1,26 @@
 """Power and energy of the whole board."""
 
+from collections.abc import Callable
+
 from exporter.collectors import Row
-from exporter.model import Kind, Metric, Spelling
+from exporter.model import Kind, Metric, MetricSet, Spelling
 from exporter.nvml.devices import OpenDevice
+
+_CONSTRAINTS = "nvmlDeviceGetPowerManagementLimitConstraints"
+
+
+def _lowest(device: OpenDevice) -> float:
+    return device.power_limit_bounds_mw().low
+
+
+def _highest(device: OpenDevice) -> float:
+    return device.power_limit_bounds_mw().high
+
+
+def _limit(name: str, help_: str, source: str, read: Callable[[OpenDevice], float]) -> Row:
+    spelling = Spelling(f"DCGM_FI_DEV_{name}", "W", per=1000)
+    return Row(Metric(spelling, spelling, Kind.GAUGE, help_, source, within=MetricSet.FULL), read)
+
 
 ROWS = (
     Row(
@@ -12,6 +30,7 @@ ROWS = (
             kind=Kind.GAUGE,
             help="Power draw",
             source="nvmlDeviceGetPowerUsage",
+            within=MetricSet.MINIMAL,
         ),
         read=OpenDevice.power_mw,
     ),
@@ -22,7 +41,28 @@ ROWS = (
             kind=Kind.COUNTER,
             help="Total energy consumption since the driver was loaded",
             source="nvmlDeviceGetTotalEnergyConsumption",
+            within=MetricSet.MINIMAL,
         ),
         read=OpenDevice.energy_mj,
+    ),
+    _limit(
+        "POWER_MGMT_LIMIT",
+        "Power limit that is set",
+        "nvmlDeviceGetPowerManagementLimit",
+        OpenDevice.power_limit_mw,
+    ),
+    _limit("POWER_MGMT_LIMIT_MIN", "Lowest power limit that can be set", _CONSTRAINTS, _lowest),
+    _limit("POWER_MGMT_LIMIT_MAX", "Highest power limit that can be set", _CONSTRAINTS, _highest),
+    _limit(
+        "POWER_MGMT_LIMIT_DEF",
+        "Power limit after the driver was loaded",
+        "nvmlDeviceGetPowerManagementDefaultLimit",
+        OpenDevice.default_power_limit_mw,
+    ),
+    _limit(
+        "ENFORCED_POWER_LIMIT",
+        "Lowest of all power limits in force",
+        "nvmlDeviceGetEnforcedPowerLimit",
+        OpenDevice.enforced_power_limit_mw,
     ),
 )

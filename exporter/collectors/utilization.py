@@ -1,7 +1,7 @@
 """How busy the GPU is, as DCGM has it: the share of the driver's last sampling period in which anything ran."""
 
 from exporter.collectors import Row
-from exporter.model import Kind, Metric, Spelling
+from exporter.model import Kind, Metric, MetricSet, Spelling
 from exporter.nvml.devices import OpenDevice
 
 
@@ -21,6 +21,7 @@ ROWS = (
             kind=Kind.GAUGE,
             help="GPU utilization",
             source="nvmlDeviceGetUtilizationRates().gpu",
+            within=MetricSet.MINIMAL,
         ),
         read=_gpu,
     ),

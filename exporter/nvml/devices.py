@@ -4,6 +4,7 @@ Values are in NVML's units and not yet named: what a reading is called and in wh
 collectors' business. Objects live for one cycle: handles are never kept, because MIG can be reconfigured in between.
 """
 
+import enum
 import functools
 import re
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pynvml
 from exporter.errors import ReadingError, Reason
 from exporter.model import Device, Instance
 from exporter.nvml.codes import asking, text
+from exporter.nvml.fields import Field, number
 
 T = TypeVar("T")
 
@@ -36,6 +38,30 @@ class Memory(NamedTuple):
     free: int
     used: int
     reserved: int | None
+
+
+class Bounds(NamedTuple):
+    """Lowest and highest."""
+
+    low: int
+    high: int
+
+
+class Bar1(NamedTuple):
+    """BAR1 memory in bytes."""
+
+    total: int
+    free: int
+    used: int
+
+
+class Threshold(enum.IntEnum):
+    """Temperatures at which the card protects itself, or beyond which it is not meant to work."""
+
+    SHUTDOWN = pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN
+    SLOWDOWN = pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+    MEMORY_MAXIMUM = pynvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX
+    GPU_MAXIMUM = pynvml.NVML_TEMPERATURE_THRESHOLD_GPU_MAX
 
 
 class _NoValueError(Exception):
@@ -152,6 +178,131 @@ class OpenDevice:
     def memory_clock_mhz(self) -> int:
         """Of the memory, in megahertz."""
         return _known(pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_MEM))
+
+    @reading("maximum SM clock")
+    def max_sm_clock_mhz(self) -> int:
+        """The highest that the SMs can be clocked, in megahertz."""
+        return _known(pynvml.nvmlDeviceGetMaxClockInfo(self._handle, pynvml.NVML_CLOCK_SM))
+
+    @reading("maximum memory clock")
+    def max_memory_clock_mhz(self) -> int:
+        """The highest that the memory can be clocked, in megahertz."""
+        return _known(pynvml.nvmlDeviceGetMaxClockInfo(self._handle, pynvml.NVML_CLOCK_MEM))
+
+    @reading("performance state")
+    def performance_state(self) -> int:
+        """0 is the fastest, 15 the slowest."""
+        state = int(pynvml.nvmlDeviceGetPerformanceState(self._handle))
+        if state == pynvml.NVML_PSTATE_UNKNOWN:
+            raise _NoValueError("the driver does not know it")
+        return state
+
+    @reading("clocks' event reasons")
+    def clocks_event_reasons(self) -> int:
+        """Why the clocks are lower than they could be: a bit mask of nvmlClocksEventReason*."""
+        return int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle))
+
+    @reading("power limit")
+    def power_limit_mw(self) -> int:
+        """As it was set, in milliwatts."""
+        return _known(pynvml.nvmlDeviceGetPowerManagementLimit(self._handle))
+
+    @reading("default power limit")
+    def default_power_limit_mw(self) -> int:
+        """As it is after the driver was loaded, in milliwatts."""
+        return _known(pynvml.nvmlDeviceGetPowerManagementDefaultLimit(self._handle))
+
+    @reading("enforced power limit")
+    def enforced_power_limit_mw(self) -> int:
+        """The lowest of all limits that are in force, in milliwatts."""
+        return _known(pynvml.nvmlDeviceGetEnforcedPowerLimit(self._handle))
+
+    @reading("bounds of the power limit")
+    def power_limit_bounds_mw(self) -> Bounds:
+        """Between which the power limit can be set, in milliwatts."""
+        low, high = pynvml.nvmlDeviceGetPowerManagementLimitConstraints(self._handle)
+        return Bounds(_known(low), _known(high))
+
+    def threshold_c(self, threshold: Threshold) -> int:
+        """A temperature at which something happens, in degrees Celsius.
+
+        Raises:
+            ReadingError: The card does not have it.
+        """
+        what = f"reading the {threshold.name.lower().replace('_', ' ')} temperature of {self.name}"
+        try:
+            return _plausible_c(
+                asking(what, lambda: pynvml.nvmlDeviceGetTemperatureThreshold(self._handle, threshold))
+            )
+        except _NoValueError as error:
+            raise ReadingError(what, Reason.UNAVAILABLE, str(error)) from None
+
+    @reading("fan speed")
+    def fan_percent(self) -> int:
+        """As it is meant to be, in percent of the highest."""
+        return _known(pynvml.nvmlDeviceGetFanSpeed(self._handle))
+
+    @reading("encoder utilization")
+    def encoder_percent(self) -> int:
+        """Of the video encoders, in percent."""
+        return _known(pynvml.nvmlDeviceGetEncoderUtilization(self._handle)[0])
+
+    @reading("decoder utilization")
+    def decoder_percent(self) -> int:
+        """Of the video decoders, in percent."""
+        return _known(pynvml.nvmlDeviceGetDecoderUtilization(self._handle)[0])
+
+    @reading("BAR1 memory")
+    def bar1(self) -> Bar1:
+        """The window through which others reach the memory, in bytes."""
+        info = pynvml.nvmlDeviceGetBAR1MemoryInfo(self._handle)
+        return Bar1(_known(info.bar1Total), _known(info.bar1Free), _known(info.bar1Used))
+
+    @reading("ECC mode")
+    def ecc_mode(self) -> int:
+        """1 where errors are corrected, 0 where that is switched off."""
+        return int(pynvml.nvmlDeviceGetEccMode(self._handle)[0])
+
+    @reading("PCIe replays")
+    def pcie_replays(self) -> int:
+        """How often a packet had to be sent again."""
+        return _known(pynvml.nvmlDeviceGetPcieReplayCounter(self._handle))
+
+    @reading("PCIe link generation")
+    def pcie_generation(self) -> int:
+        """As it runs now; links slow down when idle."""
+        return _known(pynvml.nvmlDeviceGetCurrPcieLinkGeneration(self._handle))
+
+    @reading("maximum PCIe link generation")
+    def max_pcie_generation(self) -> int:
+        """That card and slot can run together."""
+        return _known(pynvml.nvmlDeviceGetMaxPcieLinkGeneration(self._handle))
+
+    @reading("PCIe link width")
+    def pcie_lanes(self) -> int:
+        """As it runs now."""
+        return _known(pynvml.nvmlDeviceGetCurrPcieLinkWidth(self._handle))
+
+    @reading("maximum PCIe link width")
+    def max_pcie_lanes(self) -> int:
+        """That card and slot can run together."""
+        return _known(pynvml.nvmlDeviceGetMaxPcieLinkWidth(self._handle))
+
+    @reading("field values")
+    def _fields(self) -> dict[Field, Any]:
+        """Every field, with a value or an error of its own."""
+        values = pynvml.nvmlDeviceGetFieldValues(self._handle, [int(field) for field in Field])
+        return dict(zip(Field, values, strict=True))
+
+    def field(self, field: Field) -> float:
+        """A field's value.
+
+        Raises:
+            ReadingError: The driver does not have it.
+        """
+        value = self._fields()[field]
+        what = f"reading {field.name.lower().replace('_', ' ')} of {self.name}"
+        return asking(what, lambda: number(value))
 
     @reading("MIG instances")
     def instances(self) -> "tuple[OpenDevice, ...]":

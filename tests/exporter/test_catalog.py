@@ -1,7 +1,7 @@
 """The catalogue of metrics: complete for this depth, consistent, and right about both generations of DCGM's names."""
 
 from exporter import catalog
-from exporter.model import Kind
+from exporter.model import Kind, MetricSet, Naming
 
 # facts of DCGM 4.7 and dcgm-exporter's default-counters.csv: name, 4.9 name, and one NVML value in both units
 EXPECTED = {
@@ -17,13 +17,35 @@ EXPECTED = {
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": ("DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", 98765, 98765, 98.765),
     "DCGM_FI_DEV_SM_CLOCK": ("DCGM_FI_DEV_SM_CLOCK_HERTZ", 1980, 1980, 1_980_000_000),
     "DCGM_FI_DEV_MEM_CLOCK": ("DCGM_FI_DEV_MEMORY_CLOCK_HERTZ", 2619, 2619, 2_619_000_000),
+    "DCGM_FI_DEV_ENC_UTIL": ("DCGM_FI_DEV_ENC_UTIL_RATIO", 37, 37, 0.37),
+    "DCGM_FI_DEV_DEC_UTIL": ("DCGM_FI_DEV_DEC_UTIL_RATIO", 37, 37, 0.37),
+    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": ("DCGM_FI_DEV_PCIE_REPLAY_TOTAL", 3, 3, 3),
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": ("DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL", 3, 3, 3),
+    "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": ("DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL", 3, 3, 3),
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE": ("DCGM_FI_DEV_ROW_REMAP_FAILED", 1, 1, 1),
+    "DCGM_FI_DEV_FB_USED_PERCENT": ("DCGM_FI_DEV_FB_USED_RATIO", 0.5, 0.5, 0.5),
+    "DCGM_FI_DEV_POWER_VIOLATION": ("DCGM_FI_DEV_GPU_POWER_THROTTLE_SECONDS_TOTAL", 10**9, 10**9, 1),
+    "DCGM_FI_DEV_THERMAL_VIOLATION": ("DCGM_FI_DEV_GPU_THERMAL_THROTTLE_SECONDS_TOTAL", 10**9, 10**9, 1),
+    "DCGM_FI_DEV_SYNC_BOOST_VIOLATION": (
+        "DCGM_FI_DEV_GPU_SYNC_BOOST_THROTTLE_SECONDS_TOTAL",
+        10**9,
+        10**9,
+        1,
+    ),
+    "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION": ("DCGM_FI_DEV_GPU_LIMIT_THROTTLE_SECONDS_TOTAL", 10**9, 10**9, 1),
+    "DCGM_FI_DEV_LOW_UTIL_VIOLATION": ("DCGM_FI_DEV_GPU_LOW_UTIL_THROTTLE_SECONDS_TOTAL", 10**9, 10**9, 1),
+    "DCGM_FI_DEV_RELIABILITY_VIOLATION": (
+        "DCGM_FI_DEV_GPU_RELIABILITY_THROTTLE_SECONDS_TOTAL",
+        10**9,
+        10**9,
+        1,
+    ),
 }
 
 
 def test_both_generations_of_names_and_units() -> None:
-    """Each metric has DCGM's old and new name, and a value of NVML comes out in the unit of each."""
+    """Each renamed metric has DCGM's old and new name, and a value of NVML comes out in the unit of each."""
     found = {metric.dcgm.name: metric for metric in catalog.metrics()}
-    assert set(found) == set(EXPECTED)
     for name, (newer, raw, old_value, new_value) in EXPECTED.items():
         metric = found[name]
         assert (metric.dcgm_49.name, metric.dcgm.value(raw), metric.dcgm_49.value(raw)) == (
@@ -33,17 +55,27 @@ def test_both_generations_of_names_and_units() -> None:
         )
 
 
+def test_what_was_not_renamed_has_one_spelling() -> None:
+    """All others are outside dcgm-exporter's default list, whose names alone have changed."""
+    others = [metric for metric in catalog.metrics() if metric.dcgm.name not in EXPECTED]
+    assert all(metric.dcgm_49 == metric.dcgm for metric in others)
+    assert {metric.within for metric in others} == {MetricSet.FULL}
+
+
 def test_no_name_is_given_twice() -> None:
-    """Names are unique over both generations."""
-    names = [name for metric in catalog.metrics() for name in (metric.dcgm.name, metric.dcgm_49.name)]
+    """Names are unique, also where both generations are served."""
+    names = [spelling.name for metric in catalog.metrics() for spelling in metric.spellings(Naming.BOTH)]
     assert len(names) == len(set(names))
 
 
 def test_every_metric_says_what_it_is() -> None:
-    """Meaning, unit and NVML source are there for the docs; only energy is a counter."""
+    """Meaning and NVML source are there for the docs; what counts up is a counter, what can fall is a gauge."""
     for metric in catalog.metrics():
         assert metric.help
         assert not metric.help.endswith(".")
         assert metric.source.startswith("nvmlDeviceGet")
-    counters = [metric.dcgm.name for metric in catalog.metrics() if metric.kind is Kind.COUNTER]
-    assert counters == ["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"]
+    counters = {metric.dcgm.name for metric in catalog.metrics() if metric.kind is Kind.COUNTER}
+    counting = ("TOTAL", "COUNTER", "VIOLATION", "ROWS", "ENERGY_CONSUMPTION", "RETIRED")
+    assert all(any(word in name for word in counting) for name in counters)
+    assert "DCGM_FI_DEV_FB_TOTAL" not in counters
+    assert "DCGM_FI_DEV_ROW_REMAP_FAILURE" not in counters

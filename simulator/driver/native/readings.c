@@ -154,6 +154,10 @@ static nvmlReturn_t put_uint(nvmlFieldValue_t *field, unsigned int number) {
 /* Counters and modes are what the board says; all of them are 64 bits wide here. */
 static nvmlReturn_t put_answered(const struct device *device, nvmlFieldValue_t *field) {
     uint64_t value[MAX_VALUES];
+    bool remaps = field->fieldId >= NVML_FI_REMAPPED_COR && field->fieldId <= NVML_FI_REMAPPED_FAILURE;
+    if (remaps && device->state.mig_count != 0) {
+        return NVML_ERROR_NOT_SUPPORTED; /* documented: not while MIG instances are active */
+    }
     nvmlReturn_t status = read_answer(device->gpu, "nvmlDeviceGetFieldValues", field->fieldId, value);
     if (status == NVML_SUCCESS) {
         field->valueType = NVML_VALUE_UNSIGNED_LONG_LONG;

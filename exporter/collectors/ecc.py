@@ -1,0 +1,94 @@
+"""Errors of the memory, and what was taken out of use because of them."""
+
+from collections.abc import Callable
+
+from exporter.collectors import Row
+from exporter.model import Kind, Metric, MetricSet, Spelling
+from exporter.nvml.devices import OpenDevice
+from exporter.nvml.fields import Field
+
+_AMPERE = "Ampere and later; not while MIG instances are in use"
+_BEFORE_AMPERE = "before Ampere"
+
+
+def _counter(name: str, unit: str, field: Field, help_: str, *, needs: str = "") -> Row:
+    """A counter that is not in dcgm-exporter's default list, and was not renamed."""
+    spelling = Spelling(f"DCGM_FI_DEV_{name}", unit)
+    source = f"nvmlDeviceGetFieldValues({field.value})"
+    metric = Metric(spelling, spelling, Kind.COUNTER, help_, source, within=MetricSet.FULL, needs=needs)
+    return Row(metric, read=_reader(field))
+
+
+def _reader(field: Field) -> Callable[[OpenDevice], float]:
+    return lambda device: device.field(field)
+
+
+_MODE = Spelling("DCGM_FI_DEV_ECC_CURRENT", "")
+
+ROWS = (
+    Row(
+        Metric(
+            dcgm=Spelling("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "rows"),
+            dcgm_49=Spelling("DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL", "rows"),
+            kind=Kind.COUNTER,
+            help="Rows of memory remapped for uncorrectable errors",
+            source=f"nvmlDeviceGetFieldValues({Field.REMAPPED_UNCORRECTABLE.value})",
+            needs=_AMPERE,
+        ),
+        read=_reader(Field.REMAPPED_UNCORRECTABLE),
+    ),
+    Row(
+        Metric(
+            dcgm=Spelling("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "rows"),
+            dcgm_49=Spelling("DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL", "rows"),
+            kind=Kind.COUNTER,
+            help="Rows of memory remapped for correctable errors",
+            source=f"nvmlDeviceGetFieldValues({Field.REMAPPED_CORRECTABLE.value})",
+            needs=_AMPERE,
+        ),
+        read=_reader(Field.REMAPPED_CORRECTABLE),
+    ),
+    Row(
+        Metric(
+            dcgm=Spelling("DCGM_FI_DEV_ROW_REMAP_FAILURE", ""),
+            dcgm_49=Spelling("DCGM_FI_DEV_ROW_REMAP_FAILED", ""),
+            kind=Kind.GAUGE,
+            help="Whether remapping rows of memory has failed (0 or 1)",
+            source=f"nvmlDeviceGetFieldValues({Field.REMAP_FAILURE.value})",
+            needs=_AMPERE,
+        ),
+        read=_reader(Field.REMAP_FAILURE),
+    ),
+    Row(
+        Metric(
+            _MODE,
+            _MODE,
+            Kind.GAUGE,
+            "Whether memory errors are corrected (0 or 1)",
+            "nvmlDeviceGetEccMode",
+            MetricSet.FULL,
+        ),
+        read=OpenDevice.ecc_mode,
+    ),
+    _counter(
+        "ECC_SBE_VOL_TOTAL", "errors", Field.ECC_SBE_VOLATILE, "Single-bit errors since the driver was loaded"
+    ),
+    _counter(
+        "ECC_DBE_VOL_TOTAL", "errors", Field.ECC_DBE_VOLATILE, "Double-bit errors since the driver was loaded"
+    ),
+    _counter("ECC_SBE_AGG_TOTAL", "errors", Field.ECC_SBE_AGGREGATE, "Single-bit errors in the card's life"),
+    _counter("ECC_DBE_AGG_TOTAL", "errors", Field.ECC_DBE_AGGREGATE, "Double-bit errors in the card's life"),
+    _counter(
+        "RETIRED_SBE", "pages", Field.RETIRED_SBE, "Pages retired for single-bit errors", needs=_BEFORE_AMPERE
+    ),
+    _counter(
+        "RETIRED_DBE", "pages", Field.RETIRED_DBE, "Pages retired for double-bit errors", needs=_BEFORE_AMPERE
+    ),
+    _counter(
+        "RETIRED_PENDING",
+        "",
+        Field.RETIRED_PENDING,
+        "Whether pages wait for a reboot to be retired (0 or 1)",
+        needs=_BEFORE_AMPERE,
+    ),
+)

@@ -1,0 +1,52 @@
+"""Values that NVML gives by a field's number, all of them in one call."""
+
+import enum
+
+import pynvml
+
+
+class Field(enum.IntEnum):
+    """A field value; its width and meaning are in nvml.h ("Field Identifiers")."""
+
+    ECC_SBE_VOLATILE = pynvml.NVML_FI_DEV_ECC_SBE_VOL_TOTAL
+    ECC_DBE_VOLATILE = pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL
+    ECC_SBE_AGGREGATE = pynvml.NVML_FI_DEV_ECC_SBE_AGG_TOTAL
+    ECC_DBE_AGGREGATE = pynvml.NVML_FI_DEV_ECC_DBE_AGG_TOTAL
+    RETIRED_SBE = pynvml.NVML_FI_DEV_RETIRED_SBE
+    RETIRED_DBE = pynvml.NVML_FI_DEV_RETIRED_DBE
+    RETIRED_PENDING = pynvml.NVML_FI_DEV_RETIRED_PENDING
+    NVLINK_CRC_FLIT_ERRORS = pynvml.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL
+    NVLINK_CRC_DATA_ERRORS = pynvml.NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL
+    NVLINK_REPLAY_ERRORS = pynvml.NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL
+    NVLINK_RECOVERY_ERRORS = pynvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL
+    VIOLATION_POWER = pynvml.NVML_FI_DEV_PERF_POLICY_POWER
+    VIOLATION_THERMAL = pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL
+    VIOLATION_SYNC_BOOST = pynvml.NVML_FI_DEV_PERF_POLICY_SYNC_BOOST
+    VIOLATION_BOARD_LIMIT = pynvml.NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT
+    VIOLATION_LOW_UTILIZATION = pynvml.NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION
+    VIOLATION_RELIABILITY = pynvml.NVML_FI_DEV_PERF_POLICY_RELIABILITY
+    REMAPPED_CORRECTABLE = pynvml.NVML_FI_DEV_REMAPPED_COR
+    REMAPPED_UNCORRECTABLE = pynvml.NVML_FI_DEV_REMAPPED_UNC
+    REMAP_FAILURE = pynvml.NVML_FI_DEV_REMAPPED_FAILURE
+
+
+_MEMBERS = {
+    pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
+    pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
+}
+
+
+def number(field: pynvml.c_nvmlFieldValue_t) -> float:
+    """The number in a field value, whose type it states; raises NVMLError where the driver has none."""
+    if field.nvmlReturn != pynvml.NVML_SUCCESS:
+        raise pynvml.NVMLError(field.nvmlReturn)
+    member = _MEMBERS.get(field.valueType)
+    if member is None:  # a type of a later driver
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    value: float = getattr(field.value, member)
+    return value

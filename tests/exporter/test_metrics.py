@@ -1,0 +1,155 @@
+"""Which metrics are served, and what a card's limits, links and counters come to in them."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from simulator.spec import GpuSpec, NodeSpec
+from tests.exporter.conftest import MakeNode
+from tests.exporter.rig import Node, h100, reading
+
+pytestmark = pytest.mark.driver
+
+DCGM_DEFAULT = {
+    "SM_CLOCK", "MEM_CLOCK", "MEMORY_TEMP", "GPU_TEMP", "POWER_USAGE", "TOTAL_ENERGY_CONSUMPTION",
+    "PCIE_REPLAY_COUNTER", "GPU_UTIL", "MEM_COPY_UTIL", "ENC_UTIL", "DEC_UTIL", "FB_FREE", "FB_USED", "FB_RESERVED",
+    "UNCORRECTABLE_REMAPPED_ROWS", "CORRECTABLE_REMAPPED_ROWS", "ROW_REMAP_FAILURE",
+}  # fmt: skip
+"""dcgm-exporter's default list, but for what only events, licences or GPM tell."""
+
+
+def _served(node: Node, *flags: str) -> dict[str, float]:
+    """The metrics of GPU 0, by name without DCGM_FI_DEV_."""
+    done = node.once("--once", "--pod-resources-socket=", *flags)
+    assert done.code == 0, done.err
+    plain = {line.partition("{")[0] for line in done.out.splitlines()}
+    found = {}
+    for family in text_string_to_metric_families(done.out):
+        for sample in family.samples:
+            name = sample.name if sample.name in plain else sample.name.removesuffix("_total")
+            if name.startswith("DCGM_FI_DEV_") and sample.labels["gpu"] == "0":
+                found[name.removeprefix("DCGM_FI_DEV_")] = sample.value
+    return found
+
+
+def test_the_sets_hold_each_other(make_node: MakeNode) -> None:
+    """Minimal is within default, default within full; by default it is dcgm-exporter's list and the total memory."""
+    node = make_node(h100(1))
+    minimal, default, full = (
+        _served(node, "--metrics", name).keys() for name in ("minimal", "default", "full")
+    )
+    assert minimal == {
+        "GPU_UTIL",
+        "FB_USED",
+        "FB_FREE",
+        "GPU_TEMP",
+        "POWER_USAGE",
+        "TOTAL_ENERGY_CONSUMPTION",
+    }
+    assert default == DCGM_DEFAULT | {"FB_TOTAL"} == _served(node).keys()
+    assert minimal < default < full
+
+
+def test_limits_links_and_modes(make_node: MakeNode) -> None:
+    """Of an idle H100, in DCGM's units."""
+    found = _served(make_node(h100(1)), "--metrics=full")
+    assert {name: found[name] for name in found.keys() & _IDLE_H100.keys()} == _IDLE_H100
+
+
+_IDLE_H100 = {
+    "MAX_SM_CLOCK": 1980,
+    "MAX_MEM_CLOCK": 2619,
+    "PSTATE": 0,
+    "CLOCKS_EVENT_REASONS": 1,
+    "POWER_MGMT_LIMIT": 700,
+    "POWER_MGMT_LIMIT_MIN": 200,
+    "POWER_MGMT_LIMIT_MAX": 700,
+    "POWER_MGMT_LIMIT_DEF": 700,
+    "ENFORCED_POWER_LIMIT": 700,
+    "SHUTDOWN_TEMP": 95,
+    "SLOWDOWN_TEMP": 90,
+    "GPU_MAX_OP_TEMP": 85,
+    "MEM_MAX_OP_TEMP": 95,
+    "PCIE_LINK_GEN": 5,
+    "PCIE_MAX_LINK_GEN": 5,
+    "PCIE_LINK_WIDTH": 16,
+    "PCIE_MAX_LINK_WIDTH": 16,
+    "ECC_CURRENT": 1,
+    "BAR1_TOTAL": 131072,
+    "BAR1_USED": 1,
+    "BAR1_FREE": 131071,
+}
+
+
+@pytest.mark.parametrize(
+    ("function", "selector", "values", "expected"),
+    [
+        ("nvmlDeviceGetPcieReplayCounter", 0, (17,), {"PCIE_REPLAY_COUNTER": 17}),
+        ("nvmlDeviceGetEncoderUtilization", 0, (42, 100000), {"ENC_UTIL": 42}),
+        ("nvmlDeviceGetDecoderUtilization", 0, (7, 100000), {"DEC_UTIL": 7}),
+        ("nvmlDeviceGetFanSpeed", 0, (55,), {"FAN_SPEED": 55}),
+        ("nvmlDeviceGetCurrentClocksEventReasons", 0, (0x24,), {"CLOCKS_EVENT_REASONS": 0x24}),
+        ("nvmlDeviceGetFieldValues", 3, (1,), {"ECC_SBE_VOL_TOTAL": 1}),
+        ("nvmlDeviceGetFieldValues", 4, (2,), {"ECC_DBE_VOL_TOTAL": 2}),
+        ("nvmlDeviceGetFieldValues", 5, (3,), {"ECC_SBE_AGG_TOTAL": 3}),
+        ("nvmlDeviceGetFieldValues", 6, (4,), {"ECC_DBE_AGG_TOTAL": 4}),
+        ("nvmlDeviceGetFieldValues", 142, (5,), {"CORRECTABLE_REMAPPED_ROWS": 5}),
+        ("nvmlDeviceGetFieldValues", 143, (6,), {"UNCORRECTABLE_REMAPPED_ROWS": 6}),
+        ("nvmlDeviceGetFieldValues", 145, (1,), {"ROW_REMAP_FAILURE": 1}),
+        ("nvmlDeviceGetFieldValues", 38, (8,), {"NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": 8}),
+        ("nvmlDeviceGetFieldValues", 45, (9,), {"NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": 9}),
+        ("nvmlDeviceGetFieldValues", 52, (10,), {"NVLINK_REPLAY_ERROR_COUNT_TOTAL": 10}),
+        ("nvmlDeviceGetFieldValues", 59, (11,), {"NVLINK_RECOVERY_ERROR_COUNT_TOTAL": 11}),
+        ("nvmlDeviceGetFieldValues", 74, (2**40,), {"POWER_VIOLATION": 2**40}),
+        ("nvmlDeviceGetFieldValues", 75, (12,), {"THERMAL_VIOLATION": 12}),
+        ("nvmlDeviceGetFieldValues", 76, (13,), {"SYNC_BOOST_VIOLATION": 13}),
+        ("nvmlDeviceGetFieldValues", 77, (14,), {"BOARD_LIMIT_VIOLATION": 14}),
+        ("nvmlDeviceGetFieldValues", 78, (15,), {"LOW_UTIL_VIOLATION": 15}),
+        ("nvmlDeviceGetFieldValues", 79, (16,), {"RELIABILITY_VIOLATION": 16}),
+    ],
+)
+def test_each_counter_comes_from_its_own_place(
+    make_node: MakeNode, function: str, selector: int, values: tuple[int, ...], expected: dict[str, float]
+) -> None:
+    """One thing changes at the driver, and one metric with it."""
+    node = make_node(h100(1))
+    before = _served(node, "--metrics=full")
+    node.board.set_answer(0, function, *values, selector=selector)
+    after = _served(node, "--metrics=full")
+    assert {name: value for name, value in after.items() if before.get(name) != value} == expected
+
+
+@pytest.mark.parametrize(
+    ("card", "there", "absent"),
+    [
+        ("H100-SXM5-80GB", {"CORRECTABLE_REMAPPED_ROWS", "NVLINK_REPLAY_ERROR_COUNT_TOTAL"}, {"RETIRED_SBE"}),
+        (
+            "T4",
+            {"RETIRED_SBE"},
+            {"CORRECTABLE_REMAPPED_ROWS", "NVLINK_REPLAY_ERROR_COUNT_TOTAL", "MEMORY_TEMP"},
+        ),
+    ],
+)
+def test_what_a_card_cannot_say_is_absent(
+    make_node: MakeNode, card: str, there: set[str], absent: set[str]
+) -> None:
+    """Pages are retired before Ampere and rows remapped from then on; neither card has a fan, or says 0 for it."""
+    found = _served(make_node(NodeSpec("n", (GpuSpec(card),))), "--metrics=full").keys()
+    assert there <= found
+    assert not (absent | {"FAN_SPEED"}) & found
+
+
+def test_memory_use_is_a_share_of_what_can_be_used(make_node: MakeNode) -> None:
+    """DCGM's FB_USED_PERCENT is a ratio, and leaves out what is reserved."""
+    node = make_node(h100(1))
+    node.board.set_gpu(0, reading())
+    found = _served(node, "--metrics=full")
+    usable = found["FB_TOTAL"] - found["FB_RESERVED"]
+    assert found["FB_USED_PERCENT"] == pytest.approx(found["FB_USED"] / usable, rel=1e-3)
+
+
+def test_time_under_a_limit_is_in_seconds_in_the_newer_names(make_node: MakeNode) -> None:
+    """1.5 s, from nanoseconds."""
+    node = make_node(h100(1))
+    node.board.set_answer(0, "nvmlDeviceGetFieldValues", 1_500_000_000, selector=75)
+    found = _served(node, "--metrics=full", "--naming=dcgm-4.9")
+    assert found["GPU_THERMAL_THROTTLE_SECONDS_TOTAL"] == 1.5
