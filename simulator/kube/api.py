@@ -58,7 +58,7 @@ class ApiServer:
         self.requests: RequestLog = self._http.log
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
         self._loop = Loop(self._store)
-        self._context = Context(self._registry, self._loop.after, termination_delay_s)
+        self._context = Context(self._registry, self._loop.after, self._loop.later, termination_delay_s)
         self._thread = threading.Thread(
             target=self._http.serve_forever, args=(_POLL_S,), name="kube-apiserver", daemon=True
         )

@@ -129,7 +129,9 @@ def _job(obj: Object) -> None:
     _template(spec)
     labels = spec["template"].get("metadata", {}).get("labels")
     if labels and not obj["metadata"].get("labels"):
-        obj["metadata"]["labels"] = dict(labels)
+        # The same map, as in the real server: the labels that admission generates for the pods are the Job's, too.
+        obj["metadata"]["labels"] = labels
+    spec.setdefault("manualSelector", False)
     if "parallelism" not in spec:
         spec.setdefault("completions", 1)
         spec["parallelism"] = 1

@@ -90,7 +90,7 @@ class FieldError:
 
 
 def _shown(value: object) -> str:
-    return json.dumps(value) if isinstance(value, str | list) else str(value)
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _about(resource: Resource, name: str) -> Object:

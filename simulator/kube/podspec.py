@@ -1,6 +1,6 @@
 """Whether a pod's spec can be: containers, images, resources. Pure; used for pods and for every template."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from simulator.kube.errors import FieldError
@@ -43,6 +43,18 @@ def pod_spec_problems(spec: Object, field: str) -> list[FieldError]:
                 f"{field}.terminationGracePeriodSeconds", grace, "must be greater than or equal to 0"
             )
         )
+    return problems
+
+
+def not_negative(spec: Mapping[str, Any], fields: Iterable[str], at: str = "spec") -> list[FieldError]:
+    """Problems of counts."""
+    problems: list[FieldError] = []
+    for field in fields:
+        value = spec.get(field, 0)
+        if not isinstance(value, int) or isinstance(value, bool):
+            problems.append(FieldError.invalid(f"{at}.{field}", value, "must be an integer"))
+        elif value < 0:
+            problems.append(FieldError.invalid(f"{at}.{field}", value, "must be greater than or equal to 0"))
     return problems
 
 

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from simulator.kube.errors import FieldError
+from simulator.kube.jobspec import cron_job_problems, job_change_problems, job_problems
 from simulator.kube.names import label_problems
 from simulator.kube.objects import Object, name_of
-from simulator.kube.podspec import frozen_problems, pod_spec_problems
+from simulator.kube.podspec import frozen_problems, not_negative, pod_spec_problems
 from simulator.kube.policies import policy_problems
 from simulator.kube.quotas import quota_problems
 from simulator.kube.selectors import from_object
@@ -27,7 +28,6 @@ _STATEFUL_SET_MUTABLE = (
     "template",
     "updateStrategy",
 )
-_SCHEDULING_DIRECTIVES = ("affinity", "nodeSelector", "schedulingGates", "tolerations")
 
 
 def object_problems(obj: Object) -> list[FieldError]:
@@ -40,18 +40,6 @@ def change_problems(old: Mapping[str, Any], new: Object) -> list[FieldError]:
     """What is wrong with changing `old` into `new`."""
     check = _CHANGE.get(new["kind"])
     return check(old, new) if check else []
-
-
-def not_negative(spec: Mapping[str, Any], fields: Iterable[str], at: str = "spec") -> list[FieldError]:
-    """Problems of counts."""
-    problems: list[FieldError] = []
-    for field in fields:
-        value = spec.get(field, 0)
-        if not isinstance(value, int) or isinstance(value, bool):
-            problems.append(FieldError.invalid(f"{at}.{field}", value, "must be an integer"))
-        elif value < 0:
-            problems.append(FieldError.invalid(f"{at}.{field}", value, "must be greater than or equal to 0"))
-    return problems
 
 
 def _pod(obj: Object) -> list[FieldError]:
@@ -82,33 +70,6 @@ def _templated(obj: Object) -> list[FieldError]:
     if policy != "Always":
         problems.append(FieldError.unsupported("spec.template.spec.restartPolicy", policy, ["Always"]))
     return problems + pod_spec_problems(spec["template"]["spec"], "spec.template.spec")
-
-
-def _job(obj: Object) -> list[FieldError]:
-    return _job_spec_problems(obj["spec"], "spec")
-
-
-def _job_spec_problems(spec: Object, at: str) -> list[FieldError]:
-    problems = not_negative(
-        spec, ("parallelism", "completions", "backoffLimit", "ttlSecondsAfterFinished"), at
-    )
-    pod_spec = spec["template"]["spec"]
-    if pod_spec["restartPolicy"] == "Always":
-        problems.append(
-            FieldError.required(f"{at}.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
-        )
-    if spec.get("completionMode") == "Indexed" and "completions" not in spec:
-        problems.append(FieldError.required(f"{at}.completions", "when completion mode is Indexed"))
-    return problems + pod_spec_problems(pod_spec, f"{at}.template.spec")
-
-
-def _cron_job(obj: Object) -> list[FieldError]:
-    spec = obj["spec"]
-    problems = [] if spec.get("schedule") else [FieldError.required("spec.schedule")]
-    policies = ("Allow", "Forbid", "Replace")
-    if spec["concurrencyPolicy"] not in policies:
-        problems.append(FieldError.unsupported("spec.concurrencyPolicy", spec["concurrencyPolicy"], policies))
-    return problems + _job_spec_problems(spec["jobTemplate"]["spec"], "spec.jobTemplate.spec")
 
 
 def _priority_class(obj: Object) -> list[FieldError]:
@@ -200,7 +161,7 @@ def _data(obj: Object) -> list[FieldError]:
 
 def _same(old: Mapping[str, Any], new: Mapping[str, Any], fields: Iterable[str]) -> list[FieldError]:
     return [
-        FieldError.invalid(f"spec.{field}", new.get(field, "null"), _IMMUTABLE)
+        FieldError.invalid(f"spec.{field}", new.get(field), _IMMUTABLE)
         for field in fields
         if old.get(field) != new.get(field)
     ]
@@ -225,33 +186,6 @@ def _stateful_set_change(old: Mapping[str, Any], new: Object) -> list[FieldError
             "'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden",
         )
     ]
-
-
-def _job_change(old: Mapping[str, Any], new: Object) -> list[FieldError]:
-    before, after = old["spec"], new["spec"]
-    elastic = before.get("completionMode") == "Indexed" and after.get("completions") == after.get(
-        "parallelism"
-    )
-    problems = _same(before, after, ("selector", "completionMode", "podFailurePolicy"))
-    if not elastic:
-        problems += _same(before, after, ("completions",))
-    waiting = before.get("suspend") and "startTime" not in old.get("status", {})
-    if _fixed_template(before["template"], free=waiting) != _fixed_template(after["template"], free=waiting):
-        problems.append(FieldError.invalid("spec.template", "core.PodTemplateSpec{...}", _IMMUTABLE))
-    return problems
-
-
-def _fixed_template(template: Mapping[str, Any], *, free: bool) -> Mapping[str, Any]:
-    """The part of a Job's template that cannot change; before it ever started, scheduling directives can."""
-    if not free:
-        return template
-    spec = {key: value for key, value in template["spec"].items() if key not in _SCHEDULING_DIRECTIVES}
-    metadata = {
-        key: value
-        for key, value in template.get("metadata", {}).items()
-        if key not in {"annotations", "labels"}
-    }
-    return {"metadata": metadata, "spec": spec}
 
 
 def _priority_class_change(old: Mapping[str, Any], new: Object) -> list[FieldError]:
@@ -285,11 +219,11 @@ def _config_map(obj: Object) -> list[FieldError]:
 
 _OBJECT: Mapping[str, Callable[[Object], list[FieldError]]] = {
     "ConfigMap": _config_map,
-    "CronJob": _cron_job,
+    "CronJob": cron_job_problems,
     "DaemonSet": _templated,
     "Deployment": _templated,
     "Event": _event,
-    "Job": _job,
+    "Job": job_problems,
     "Lease": _lease,
     "Pod": _pod,
     "PodDisruptionBudget": _budget,
@@ -304,7 +238,7 @@ _CHANGE: Mapping[str, Callable[[Mapping[str, Any], Object], list[FieldError]]] =
     "ConfigMap": _immutable_data,
     "DaemonSet": _selector_change,
     "Deployment": _selector_change,
-    "Job": _job_change,
+    "Job": job_change_problems,
     "Pod": _pod_change,
     "PriorityClass": _priority_class_change,
     "ReplicaSet": _selector_change,

@@ -1,6 +1,7 @@
 """What every controller works with: the registry, the clock, timers, and the few moves that all of them make."""
 
 import dataclasses
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -38,11 +39,13 @@ class Context:
 
     Attributes:
         after: Asks to reconcile a key again after so many seconds of real time.
+        later: The same, of what nobody needs to wait for, such as a deadline.
         termination_delay_s: How long containers take to end, in seconds of real time.
     """
 
     registry: Registry
     after: Callable[[float, Controller, Key], None]
+    later: Callable[[float, Controller, Key], None]
     termination_delay_s: float
 
     def find(self, kind: str, namespace: str, name: str) -> Record | None:
@@ -74,6 +77,37 @@ class Context:
     def set_status(self, record: Record, status: Mapping[str, Any]) -> None:
         """Replace an object's status."""
         self.change(record, lambda obj: obj.update(status=dict(status)), "status")
+
+    def tell(self, about: Record, kind: str, reason: str, message: str, *, component: str) -> None:
+        """Leave an Event; told again for the same reason it is counted."""
+        now, namespace = self.registry.now(), about.namespace
+        uid = about.obj["metadata"]["uid"]
+        name = f"{about.name}.{zlib.crc32(f'{uid} {reason}'.encode()):08x}"
+        known = self.find("Event", namespace, name)
+        if known is not None:
+            again = {"count": known.obj["count"] + 1, "lastTimestamp": now, "message": message}
+            self.change(known, lambda obj: obj.update(again))
+            return
+        involved = {
+            "apiVersion": about.resource.api_version,
+            "kind": about.resource.kind,
+            "namespace": namespace,
+            "name": about.name,
+            "uid": uid,
+        }
+        event = {
+            "metadata": {"name": name},
+            "involvedObject": involved,
+            "type": kind,
+            "reason": reason,
+            "message": message,
+            "source": {"component": component},
+            "reportingComponent": component,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        self.create("Event", namespace, event)
 
     def children(self, owner: Record, kind: str) -> list[Record]:
         """The objects of a kind that the owner controls, after adopting orphans that its selector matches."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from simulator.kube.controllers.context import Context, Key, child_pod, is_kind, own_key
+from simulator.kube.controllers.failures import judge
 from simulator.kube.errors import ApiError
 from simulator.kube.objects import (
     Object,
@@ -14,6 +15,7 @@ from simulator.kube.objects import (
     is_active,
     is_ready,
     is_terminating,
+    parse_time,
     phase,
     set_condition,
     without_zeroes,
@@ -21,6 +23,9 @@ from simulator.kube.objects import (
 from simulator.kube.resources import by_kind
 from simulator.kube.store import Event, Record
 
+_COMPONENT = "job-controller"
+_ALWAYS_SHOWN = ("ready", "terminating", "uncountedTerminatedPods")
+_SHORTEST_WAIT_S = 0.1
 _TRACKING = "batch.kubernetes.io/job-tracking"  # keeps a pod until the Job has counted it
 _INDEX = "batch.kubernetes.io/job-completion-index"
 
@@ -33,6 +38,8 @@ class _Tally:
     succeeded: int
     failed: int
     done: set[int]
+    verdict: str = ""
+    """Why a rule of the Job's podFailurePolicy ends it, if one does."""
 
 
 class Jobs:
@@ -73,7 +80,15 @@ class Jobs:
             "ready": sum(is_ready(row.obj) for row in active),
             "terminating": len(terminating),
         }
-        self._context.set_status(job, without_zeroes(status, keep=("ready", "terminating")))
+        self._context.set_status(job, without_zeroes(status, keep=_ALWAYS_SHOWN))
+        self._watch_deadline(key, job, status)
+
+    def _watch_deadline(self, key: Key, job: Record, status: Mapping[str, Any]) -> None:
+        """Look again when the deadline is due."""
+        current = dataclasses.replace(job, obj={**job.obj, "status": status})
+        left_s = _left_s(current, self._context.registry.now())
+        if left_s is not None and not _is_over(status):
+            self._context.later(max(left_s, _SHORTEST_WAIT_S), self, key)
 
     def _pods(self, job: Record) -> list[Record]:
         return self._context.children(job, "Pod")
@@ -117,12 +132,9 @@ class Jobs:
         complete = (
             tally.succeeded >= enough if enough is not None else tally.succeeded > 0 and not tally.active
         )
-        if tally.failed > spec["backoffLimit"]:
-            entry = {
-                "reason": "BackoffLimitExceeded",
-                "message": "Job has reached the specified backoff limit",
-            }
-            self._finish(status, ("FailureTarget", "Failed"), entry, tally)
+        failure = _failure(job, tally, now)
+        if failure:
+            self._finish(status, ("FailureTarget", "Failed"), failure, tally)
         elif complete:
             entry = {"reason": "CompletionsReached", "message": "Reached expected number of succeeded pods"}
             self._finish(status, ("SuccessCriteriaMet", "Complete"), entry, tally)
@@ -158,10 +170,13 @@ class Jobs:
                 "message": "Job suspended",
             }
             set_condition(status, entry, now)
+            if not suspended:
+                self._context.tell(job, "Normal", "Suspended", "Job suspended", component=_COMPONENT)
             return status
         if suspended:
             entry = {"type": "Suspended", "status": "False", "reason": "JobResumed", "message": "Job resumed"}
             set_condition(status, entry, now)
+            self._context.tell(job, "Normal", "Resumed", "Job resumed", component=_COMPONENT)
         status.setdefault("startTime", now)
         self._scale(job, tally)
         return status
@@ -193,7 +208,9 @@ class Jobs:
             metadata["labels"][_INDEX] = str(index)
         try:
             self._context.create("Pod", job.namespace, pod)
-        except ApiError:  # retried when the Job, its pods or the PriorityClasses change
+        except ApiError as error:  # retried when the Job, its pods, PriorityClasses or quotas change
+            words = f"Error creating: {error.message}"
+            self._context.tell(job, "Warning", "FailedCreate", words, component=_COMPONENT)
             return False
         return True
 
@@ -206,6 +223,29 @@ def _is_over(status: Mapping[str, Any]) -> bool:
     return holds({"status": status}, "Complete") or holds({"status": status}, "Failed")
 
 
+def _failure(job: Record, tally: _Tally, now: str) -> Mapping[str, str] | None:
+    """Reason and message where the Job has failed."""
+    if tally.verdict:
+        return {"reason": "PodFailurePolicy", "message": tally.verdict}
+    if tally.failed > job.obj["spec"]["backoffLimit"]:
+        words = "Job has reached the specified backoff limit"
+        return {"reason": "BackoffLimitExceeded", "message": words}
+    left_s = _left_s(job, now)
+    if left_s is not None and left_s <= 0:
+        words = "Job was active longer than specified deadline"
+        return {"reason": "DeadlineExceeded", "message": words}
+    return None
+
+
+def _left_s(job: Record, now: str) -> float | None:
+    """Seconds until the deadline, which a suspended Job, or one without a deadline, has not."""
+    deadline_s = job.obj["spec"].get("activeDeadlineSeconds")
+    started = job.obj.get("status", {}).get("startTime")
+    if deadline_s is None or started is None or job.obj["spec"]["suspend"]:
+        return None
+    return float(deadline_s) - (parse_time(now) - parse_time(started)).total_seconds()
+
+
 def _add(tally: _Tally, row: Record, job: Record) -> None:
     """Count one pod; what others ended counts as failed, unless a rule of the Job says otherwise."""
     if phase(row.obj) == "Succeeded":
@@ -213,20 +253,11 @@ def _add(tally: _Tally, row: Record, job: Record) -> None:
         index = annotations_of(row.obj).get(_INDEX)
         if index is not None:
             tally.done.add(int(index))
-    elif not _is_ignored(row, job) and not job.obj["spec"]["suspend"]:
-        tally.failed += 1
-
-
-def _is_ignored(row: Record, job: Record) -> bool:
-    """Whether a rule of podFailurePolicy, such as one on DisruptionTarget, keeps a failure from counting."""
-    for rule in job.obj["spec"].get("podFailurePolicy", {}).get("rules", ()):
-        patterns = rule.get("onPodConditions", ())
-        matched = any(
-            holds(row.obj, entry["type"]) for entry in patterns if entry.get("status", "True") == "True"
-        )
-        if matched:
-            return bool(rule["action"] == "Ignore")
-    return False
+    elif not job.obj["spec"]["suspend"]:
+        verdict = judge(row.obj, job.obj)
+        tally.failed += verdict.action != "Ignore"
+        if verdict.action == "FailJob":
+            tally.verdict = verdict.message
 
 
 def _free_indexes(spec: Mapping[str, Any], tally: _Tally) -> list[int]:

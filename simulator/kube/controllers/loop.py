@@ -12,6 +12,8 @@ from simulator.kube.store import Event, Store
 
 _LOG = logging.getLogger(__name__)
 _Work = tuple[Controller, Key]
+_Timer = tuple[float, int, _Work, bool]
+"""When it is due in monotonic seconds, a tie-breaker, what to do, and whether settling waits for it."""
 
 
 class Loop:
@@ -22,7 +24,7 @@ class Loop:
         self._wake = threading.Condition(store.lock)
         self._controllers: Sequence[Controller] = ()
         self._queue: dict[_Work, None] = {}
-        self._timers: list[tuple[float, int, _Work]] = []
+        self._timers: list[_Timer] = []
         self._sequence = itertools.count()
         self._stopping = False
         self._failures: list[str] = []
@@ -45,13 +47,22 @@ class Loop:
 
     def after(self, delay_s: float, controller: Controller, key: Key) -> None:
         """Reconcile a key after so many seconds of real time."""
+        self._schedule(delay_s, (controller, key), awaited=True)
+
+    def later(self, delay_s: float, controller: Controller, key: Key) -> None:
+        """The same, but what is due so late is nothing that settling waits for."""
+        self._schedule(delay_s, (controller, key), awaited=False)
+
+    def _schedule(self, delay_s: float, work: _Work, *, awaited: bool) -> None:
         with self._wake:
-            entry = (time.monotonic() + delay_s, next(self._sequence), (controller, key))
-            heapq.heappush(self._timers, entry)
+            self._timers = [entry for entry in self._timers if awaited or entry[3] or entry[2] != work]
+            entry = (time.monotonic() + delay_s, next(self._sequence), work, awaited)
+            self._timers.append(entry)
+            heapq.heapify(self._timers)
             self._wake.notify_all()
 
     def settle(self, timeout_s: float) -> None:
-        """Wait until nothing is queued and no timer runs.
+        """Wait until nothing is queued and no awaited timer runs.
 
         Raises:
             TimeoutError: There still is something to do; the message names it.
@@ -64,13 +75,21 @@ class Loop:
                 raise RuntimeError(f"controllers failed: {'; '.join(failures)}")
             if not settled:
                 waiting = [f"{type(work[0]).__name__} {work[1]}" for work in self._queue]
-                waiting += [f"{type(entry[2][0]).__name__} {entry[2][1]} (timer)" for entry in self._timers]
+                waiting += [
+                    f"{type(work[0]).__name__} {work[1]} (timer)"
+                    for _, _, work, awaited in self._timers
+                    if awaited
+                ]
                 raise TimeoutError(
                     f"controllers not settled after {timeout_s:g} s: {', '.join(waiting[:10])}"
                 )
 
     def _is_idle(self) -> bool:
-        return bool(self._failures) or self._stopping or not (self._queue or self._timers)
+        return (
+            bool(self._failures)
+            or self._stopping
+            or not (self._queue or any(awaited for *_, awaited in self._timers))
+        )
 
     def _on_event(self, event: Event) -> None:
         for controller in self._controllers:

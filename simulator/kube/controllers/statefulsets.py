@@ -113,7 +113,9 @@ class StatefulSets:
         pod["spec"] = {**pod["spec"], "hostname": name, "subdomain": spec.get("serviceName", "")}
         try:
             self._context.create("Pod", owner.namespace, pod)
-        except ApiError:  # retried when the StatefulSet, its pods or the PriorityClasses change
+        except ApiError as error:  # retried when the StatefulSet, its pods, PriorityClasses or quotas change
+            words = f"Create Pod {name} in StatefulSet {owner.name} failed error: {error.message}"
+            self._context.tell(owner, "Warning", "FailedCreate", words, component="statefulset-controller")
             return False
         return True
 
