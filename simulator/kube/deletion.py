@@ -16,7 +16,7 @@ from simulator.kube.registry import Registry
 from simulator.kube.store import Record
 
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
-_POLICIES = {"Background": None, "Foreground": FOREGROUND, "Orphan": ORPHAN}
+_POLICIES = {"Foreground": FOREGROUND, "Background": None, "Orphan": ORPHAN}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

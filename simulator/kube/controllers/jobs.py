@@ -85,8 +85,7 @@ class Jobs:
 
     def _watch_deadline(self, key: Key, job: Record, status: Mapping[str, Any]) -> None:
         """Look again when the deadline is due."""
-        current = dataclasses.replace(job, obj={**job.obj, "status": status})
-        left_s = _left_s(current, self._context.registry.now())
+        left_s = _left_s(job.obj["spec"], status, self._context.registry.now())
         if left_s is not None and not _is_over(status):
             self._context.later(max(left_s, _SHORTEST_WAIT_S), self, key)
 
@@ -230,18 +229,17 @@ def _failure(job: Record, tally: _Tally, now: str) -> Mapping[str, str] | None:
     if tally.failed > job.obj["spec"]["backoffLimit"]:
         words = "Job has reached the specified backoff limit"
         return {"reason": "BackoffLimitExceeded", "message": words}
-    left_s = _left_s(job, now)
+    left_s = _left_s(job.obj["spec"], job.obj.get("status", {}), now)
     if left_s is not None and left_s <= 0:
         words = "Job was active longer than specified deadline"
         return {"reason": "DeadlineExceeded", "message": words}
     return None
 
 
-def _left_s(job: Record, now: str) -> float | None:
+def _left_s(spec: Mapping[str, Any], status: Mapping[str, Any], now: str) -> float | None:
     """Seconds until the deadline, which a suspended Job, or one without a deadline, has not."""
-    deadline_s = job.obj["spec"].get("activeDeadlineSeconds")
-    started = job.obj.get("status", {}).get("startTime")
-    if deadline_s is None or started is None or job.obj["spec"]["suspend"]:
+    deadline_s, started = spec.get("activeDeadlineSeconds"), status.get("startTime")
+    if deadline_s is None or started is None or spec["suspend"]:
         return None
     return float(deadline_s) - (parse_time(now) - parse_time(started)).total_seconds()
 

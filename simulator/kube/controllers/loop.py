@@ -50,15 +50,16 @@ class Loop:
         self._schedule(delay_s, (controller, key), awaited=True)
 
     def later(self, delay_s: float, controller: Controller, key: Key) -> None:
-        """The same, but what is due so late is nothing that settling waits for."""
-        self._schedule(delay_s, (controller, key), awaited=False)
+        """The same, of what is due so late that settling does not wait for it; asked again, the first is forgotten."""
+        work = (controller, key)
+        with self._wake:
+            self._timers = [entry for entry in self._timers if entry[3] or entry[2] != work]
+            heapq.heapify(self._timers)
+            self._schedule(delay_s, work, awaited=False)
 
     def _schedule(self, delay_s: float, work: _Work, *, awaited: bool) -> None:
         with self._wake:
-            self._timers = [entry for entry in self._timers if awaited or entry[3] or entry[2] != work]
-            entry = (time.monotonic() + delay_s, next(self._sequence), work, awaited)
-            self._timers.append(entry)
-            heapq.heapify(self._timers)
+            heapq.heappush(self._timers, (time.monotonic() + delay_s, next(self._sequence), work, awaited))
             self._wake.notify_all()
 
     def settle(self, timeout_s: float) -> None:

@@ -1,5 +1,8 @@
 """Jobs: suspended, resumed, evicted from."""
 
+import datetime
+import email.utils
+
 import pytest
 
 from tests.controlplane.contract.objects import conditions, job, names, pod_spec
@@ -137,12 +140,92 @@ def test_a_running_jobs_template_is_fixed(api: Api) -> None:
     assert "field is immutable" in reply.json()["message"]
 
 
-def test_a_job_that_never_started_may_choose_other_nodes(api: Api) -> None:
-    """While it is suspended and has not started: node selector, tolerations, labels."""
+def _template(**spec: object) -> Object:
+    return {"spec": {"template": {"spec": spec}}}
+
+
+_OTHER_NODES = _template(nodeSelector={"other": "node"}, tolerations=[{"key": "a", "operator": "Exists"}])
+_MORE_GPUS = _template(containers=pod_spec(2)["containers"])
+_OTHER_IMAGE = _template(containers=[{"name": "main", "image": "app:2"}])
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_a_waiting_jobs_template_is_partly_free(api: Api, started: bool) -> None:
+    """Suspended from the start or later: it may go elsewhere and ask for other resources, but be nothing else."""
+    path = _create(api, suspend=not started)
+    if started:
+        api.running(1)
+        api.patch(path, {"spec": {"suspend": True}})
+        api.running(0)
+    api.eventually(lambda: conditions(api.get(path)).get("Suspended") == ("True", "JobSuspended"))
+    for patch in (_OTHER_NODES, _MORE_GPUS):
+        assert api.patch(path, patch).status_code == 200
+    reply = api.patch(path, _OTHER_IMAGE)
+    assert (reply.status_code, reply.json()["reason"]) == (422, "Invalid")
+    (cause,) = reply.json()["details"]["causes"]
+    assert cause["field"] == "spec.template.spec"
+    assert cause["message"].endswith("field is immutable")
+
+
+def test_resumed_pods_are_as_the_template_has_become(api: Api) -> None:
+    """What was changed during the suspension holds for the pods after it."""
     path = _create(api, suspend=True)
-    _status(api, startTime=None)
-    patch = {"spec": {"template": {"spec": {"nodeSelector": {"other": "node"}}}}}
-    assert api.patch(path, patch).status_code == 200
+    api.eventually(lambda: "Suspended" in conditions(api.get(path)))
+    resume = {"spec": {"suspend": False, **_MORE_GPUS["spec"]}}
+    assert api.patch(path, resume).status_code == 200
+    (found,) = api.running(1)
+    assert found["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+
+
+def test_suspension_comes_before_a_change_of_the_template(api: Api) -> None:
+    """One patch cannot do both; neither is done."""
+    path = _create(api)
+    api.running(1)
+    reply = api.patch(path, {"spec": {"suspend": True, **_OTHER_NODES["spec"]}})
+    assert reply.status_code == 422
+    assert reply.json()["details"]["causes"][0]["field"] == "spec.template"
+    assert api.get(path)["spec"]["suspend"] is False
+
+
+def test_a_suspended_jobs_deadline_stands_still(api: Api) -> None:
+    """It counts from startTime, and so from the last resumption; what was run before is forgotten."""
+    path = _create(api, activeDeadlineSeconds=2)
+    api.running(1)
+    first = _status(api, active=1)["startTime"]
+    api.patch(path, {"spec": {"suspend": True}})
+    api.running(0)
+    api.eventually(lambda: _age_s(api, first) > 2)
+    assert "Failed" not in conditions(api.get(path))
+    api.patch(path, {"spec": {"suspend": False}})
+    api.running(1)
+    assert _status(api, active=1)["startTime"] > first
+    api.eventually(lambda: conditions(api.get(path)).get("Failed") == ("True", "DeadlineExceeded"))
+    api.running(0)
+
+
+def _age_s(api: Api, moment: str) -> float:
+    """Seconds since a timestamp, by the server's own clock."""
+    now = email.utils.parsedate_to_datetime(api("GET", "/version").headers["Date"])
+    return (now - datetime.datetime.fromisoformat(moment)).total_seconds()
+
+
+def test_suspension_and_resumption_leave_events(api: Api) -> None:
+    """On the Job, by its controller."""
+    path = _create(api)
+    api.running(1)
+    for suspend in (True, False):
+        api.patch(path, {"spec": {"suspend": suspend}})
+        api.running(0 if suspend else 1)
+    for reason, message in (("Suspended", "Job suspended"), ("Resumed", "Job resumed")):
+        event = _event(api, reason)
+        assert (event["type"], event["message"]) == ("Normal", message)
+        assert event["source"]["component"] == "job-controller"
+
+
+def _event(api: Api, reason: str) -> Object:
+    selector = f"involvedObject.kind=Job,involvedObject.name=j,reason={reason}"
+    (event,) = api.eventually(lambda: api.items(f"{api.core}/events", fieldSelector=selector))
+    return event
 
 
 def test_less_parallelism_ends_pods(api: Api) -> None:
@@ -169,6 +252,78 @@ def test_an_evicted_pod_is_a_failure_unless_a_rule_ignores_it(api: Api, ignoring
     )
 
 
+_ON_DISRUPTION = {"onPodConditions": [{"type": "DisruptionTarget"}]}
+
+
+def test_an_eviction_can_fail_a_job_at_once(api: Api) -> None:
+    """Under a FailJob rule on DisruptionTarget, whatever the backoff limit."""
+    path = _create(api, backoffLimit=3, podFailurePolicy={"rules": [{"action": "FailJob", **_ON_DISRUPTION}]})
+    (found,) = api.running(1)
+    name = found["metadata"]["name"]
+    assert api("POST", f"{api.core}/pods/{name}/eviction", {"metadata": {"name": name}}).status_code == 201
+    job = api.eventually(lambda: api.get(path), lambda seen: "Failed" in conditions(seen))
+    assert conditions(job)["Failed"] == ("True", "PodFailurePolicy")
+    (entry,) = (entry for entry in job["status"]["conditions"] if entry["type"] == "Failed")
+    assert entry["message"] == (
+        f"Pod {api.namespace}/{name} has condition DisruptionTarget matching FailJob rule at index 0"
+    )
+
+
+def test_an_exit_code_can_fail_a_job_at_once(api: Api) -> None:
+    """Under a FailJob rule on that code."""
+    rule = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1, 42]}}
+    path = _create(api, backoffLimit=3, podFailurePolicy={"rules": [rule]})
+    api.running(1)
+    _end(api, "Failed")
+    api.eventually(lambda: conditions(api.get(path)).get("Failed") == ("True", "PodFailurePolicy"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "words"),
+    [
+        (
+            {"podFailurePolicy": {"rules": [{"action": "Shrug", **_ON_DISRUPTION}]}},
+            "spec.podFailurePolicy.rules[0].action",
+            'Unsupported value: "Shrug": supported values: "Count", "FailIndex", "FailJob", "Ignore"',
+        ),
+        (
+            {"podFailurePolicy": {"rules": [{"action": "Ignore"}]}},
+            "spec.podFailurePolicy.rules[0]",
+            "Invalid value: specifying one of OnExitCodes and OnPodConditions is required",
+        ),
+        (
+            {
+                "podReplacementPolicy": "TerminatingOrFailed",
+                "podFailurePolicy": {"rules": [{"action": "Ignore", **_ON_DISRUPTION}]},
+            },
+            "spec.podReplacementPolicy",
+            'Unsupported value: "TerminatingOrFailed": supported values: "Failed"',
+        ),
+        (
+            {
+                "pod": pod_spec(restartPolicy="OnFailure"),
+                "podFailurePolicy": {"rules": [{"action": "Ignore", **_ON_DISRUPTION}]},
+            },
+            "spec.template.spec.restartPolicy",
+            'Invalid value: "OnFailure": only "Never" is supported when podFailurePolicy is specified',
+        ),
+        ({"parallelism": -1}, "spec.parallelism", "Invalid value: -1: must be greater than or equal to 0"),
+        (
+            {"completionMode": "Some"},
+            "spec.completionMode",
+            'Unsupported value: "Some": supported values: "NonIndexed", "Indexed"',
+        ),
+    ],
+    ids=["action", "no-pattern", "replacement", "restart", "parallelism", "mode"],
+)
+def test_a_job_that_cannot_be(api: Api, spec: Object, field: str, words: str) -> None:
+    """422 that names the field."""
+    reply = api("POST", f"{api.batch}/jobs", job(**spec))
+    assert (reply.status_code, reply.json()["reason"]) == (422, "Invalid")
+    (cause,) = reply.json()["details"]["causes"]
+    assert (cause["field"], cause["message"]) == (field, words)
+
+
 def test_deleting_a_job_takes_its_pods_along_only_if_told(api: Api) -> None:
     """A deletion without a policy orphans the pods, and warns; Background takes them along."""
     path = _create(api)
@@ -182,6 +337,26 @@ def test_deleting_a_job_takes_its_pods_along_only_if_told(api: Api) -> None:
     api.running(2)
     assert "Warning" not in api("DELETE", path, {"propagationPolicy": "Background"}).headers
     api.eventually(lambda: names(api.pods()) == names([left]))
+
+
+def test_a_deletion_policy_that_is_none_is_refused(api: Api) -> None:
+    """422 with those that are."""
+    reply = api("DELETE", _create(api, suspend=True), params={"propagationPolicy": "Some"})
+    assert (reply.status_code, reply.json()["reason"]) == (422, "Invalid")
+    assert reply.json()["message"] == (
+        'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: "Some": supported values: '
+        '"Foreground", "Background", "Orphan", "nil"'
+    )
+
+
+def test_a_job_wears_the_labels_of_its_pods(api: Api) -> None:
+    """Where it has none of its own: also the generated ones, by which its pods are found."""
+    made = api.create(f"{api.batch}/jobs", job(suspend=True))
+    generated = {"batch.kubernetes.io/controller-uid": made["metadata"]["uid"], "job-name": "j", "app": "j"}
+    assert generated.items() <= made["metadata"]["labels"].items()
+    own = job("own", suspend=True)
+    own["metadata"]["labels"] = {"mine": "yes"}
+    assert api.create(f"{api.batch}/jobs", own)["metadata"]["labels"] == {"mine": "yes"}
 
 
 def test_a_waiting_job_is_active(api: Api) -> None:
