@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -169,6 +170,7 @@ class Cluster:
         now_s = time.time()
         if self.api is not None and oldest_first:
             self._clock.stand(now_s - oldest_first[0].age_s - DAY_S / 2)
+        before = _pod_uids(client)
         namespaces = dict.fromkeys(spec.namespace for spec in oldest_first)
         for obj in (
             *map(manifests.priority_class, self.spec.priority_classes),
@@ -184,21 +186,16 @@ class Cluster:
         self._clock.run()
         self._settle()
         if self.api is None:
-            self._age(client, began_s=now_s)
+            self._age(client, now_s=now_s, before=before)
         self._number(client, oldest_first)
         if self.api is not None:
             self.api.requests.clear()  # whoever reads the log is after what came later
 
-    def _age(self, client: KubeClient, *, began_s: float) -> None:
-        """Make what has just been placed as old as the spec says; what ran before is as old as it is."""
+    def _age(self, client: KubeClient, *, now_s: float, before: AbstractSet[str]) -> None:
+        """Make what has just been placed as old as the spec says, except the pods of `before` (UIDs)."""
         pods = placement.wait_placed(client, self.spec.workloads, timeout_s=_PLACING_S)
-        began = datetime.datetime.fromtimestamp(int(began_s), datetime.UTC)
-        made = [
-            pod
-            for pod in pods
-            if datetime.datetime.fromisoformat(pod["metadata"]["creationTimestamp"]) >= began
-        ]
-        placement.age(client, made, self.spec.workloads, now_s=began_s)
+        made = [pod for pod in pods if pod["metadata"]["uid"] not in before]
+        placement.age(client, made, self.spec.workloads, now_s=now_s)
 
     def _place(self, client: KubeClient, spec: WorkloadSpec) -> None:
         """Let the pods find their nodes before the next workload comes: in the order in which they would have come."""
@@ -277,6 +274,10 @@ def _exporter_environment(driver: Mapping[str, str]) -> dict[str, str]:
     """The parent's environment without what would configure an exporter, and with the simulated driver."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN_SETTINGS)}
     return kept | dict(driver)
+
+
+def _pod_uids(client: KubeClient) -> frozenset[str]:
+    return frozenset(pod["metadata"]["uid"] for pod in client.get("/api/v1/pods")["items"])
 
 
 def _ensure(client: KubeClient, obj: manifests.Object) -> None:
