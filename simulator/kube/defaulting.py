@@ -175,6 +175,14 @@ def _autoscaler(obj: Object) -> None:
     obj.setdefault("spec", {}).setdefault("minReplicas", 1)
 
 
+def _with_spec(obj: Object) -> None:
+    obj.setdefault("spec", {})
+
+
+def _policy(obj: Object) -> None:
+    obj.setdefault("spec", {}).setdefault("failurePolicy", "Fail")
+
+
 _BY_KIND: Mapping[str, Callable[[Object], None]] = {
     "CronJob": _cron_job,
     "DaemonSet": _daemon_set,
@@ -186,6 +194,9 @@ _BY_KIND: Mapping[str, Callable[[Object], None]] = {
     "Pod": _pod,
     "PriorityClass": _priority_class,
     "ReplicaSet": _replica_set,
+    "ResourceQuota": _with_spec,
     "Secret": _secret,
     "StatefulSet": _stateful_set,
+    "ValidatingAdmissionPolicy": _policy,
+    "ValidatingAdmissionPolicyBinding": _with_spec,
 }

@@ -131,7 +131,7 @@ class Api:
         if verb != "create":
             raise errors.method_not_allowed(target.resource, verb)
         body = body_of(request)
-        asked = body.get("spec", {}).get("resourceAttributes")
+        asked = (body.get("spec") or {}).get("resourceAttributes")
         if not isinstance(asked, dict):
             problem = FieldError.invalid(
                 "spec.resourceAttributes",

@@ -54,12 +54,14 @@ def dns_subdomain(field: str, value: object) -> list[FieldError]:
 
 
 def metadata_problems(resource: Resource, obj: Object) -> list[FieldError]:
-    """Problems of an object's name, labels, annotations and owner references."""
+    """Problems of an object's name, labels, annotations, finalizers and owner references."""
     metadata = obj["metadata"]
     check = dns_label if resource.kind in _LABEL_NAMED else dns_subdomain
     problems = check("metadata.name", metadata["name"])
     problems += label_problems("metadata.labels", metadata.get("labels", {}))
     problems += _annotation_problems(metadata.get("annotations", {}))
+    for finalizer in metadata.get("finalizers", ()):
+        problems += key_problems("metadata.finalizers", finalizer)
     for index, reference in enumerate(metadata.get("ownerReferences", ())):
         field = f"metadata.ownerReferences[{index}]"
         problems += [
@@ -83,7 +85,7 @@ def label_problems(field: str, labels: Mapping[str, object]) -> list[FieldError]
     """Problems of labels' keys and values."""
     problems: list[FieldError] = []
     for key, value in labels.items():
-        problems += _key_problems(field, key)
+        problems += key_problems(field, key)
         if not isinstance(value, str):
             problems.append(FieldError.invalid(field, value, "must be a string"))
         elif len(value) > _MAX_LABEL:
@@ -93,7 +95,8 @@ def label_problems(field: str, labels: Mapping[str, object]) -> list[FieldError]
     return problems
 
 
-def _key_problems(field: str, key: str) -> list[FieldError]:
+def key_problems(field: str, key: str) -> list[FieldError]:
+    """What is wrong with the key of a label or annotation, or whatever else is a qualified name."""
     prefix, slash, name = key.rpartition("/")
     problems = dns_subdomain(field, prefix) if slash else []
     if len(name) > _MAX_LABEL:
@@ -110,7 +113,7 @@ def _annotation_problems(annotations: Mapping[str, object]) -> list[FieldError]:
     problems: list[FieldError] = []
     total = 0
     for key, value in annotations.items():
-        problems += _key_problems(field, key.lower())
+        problems += key_problems(field, key.lower())
         total += len(key.encode()) + len(str(value).encode())
         if not isinstance(value, str):
             problems.append(FieldError.invalid(field, value, "must be a string"))

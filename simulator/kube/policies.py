@@ -5,12 +5,12 @@ not served. https://kubernetes.io/docs/reference/access-authn-authz/validating-a
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import cel
 
-from simulator.kube.errors import ApiError, FieldError
+from simulator.kube.errors import ApiError
 from simulator.kube.objects import Object, labels_of, name_of, namespace_of
 from simulator.kube.receiving import Write
 from simulator.kube.resources import Resource, by_kind
@@ -212,28 +212,3 @@ def _value(expression: str, known: Object) -> Any:  # noqa: ANN401 - whatever th
     except (ValueError, TypeError, RuntimeError) as error:
         why = str(error)
     raise _ExpressionError(f"expression '{expression}' resulted in error: {why}")
-
-
-def policy_problems(obj: Mapping[str, Any]) -> list[FieldError]:
-    """What is wrong with a policy: expressions that cannot be read, and what is not served here."""
-    spec = obj["spec"]
-    problems = [
-        FieldError.invalid(
-            f"spec.{field}[{index}].expression", entry["expression"], f"compilation failed: {why}"
-        )
-        for field in ("variables", "matchConditions", "validations")
-        for index, entry in enumerate(spec.get(field, ()))
-        if (why := _unreadable(entry["expression"]))
-    ]
-    if spec.get("paramKind"):
-        problems.append(FieldError.forbidden("spec.paramKind", "parameters are not served by the simulator"))
-    return problems
-
-
-def _unreadable(expression: str) -> str:
-    compile_: Callable[[str], object] = cel.compile
-    try:
-        compile_(expression)
-    except ValueError as error:
-        return str(error).splitlines()[0]
-    return ""

@@ -12,6 +12,7 @@ from typing import Any
 
 from simulator.kube.errors import undecodable
 from simulator.kube.objects import Object
+from simulator.kube.quantity import parse_quantity
 
 _NAMES = {("v1", "Event"): "CoreV1Event"}
 """Models that are not called after version and kind."""
@@ -20,6 +21,8 @@ _CONTAINER = re.compile(r"(?P<container>[Ll]ist|[Dd]ict)[\[(](?:str, ?)?(?P<item
 
 _QUANTITIES = {"allocatable", "capacity", "hard", "limits", "requests", "used"}
 """Maps of quantities, which may be written as numbers, too."""
+_ZERO: Mapping[str, object] = {"bool": False, "float": 0, "int": 0, "str": ""}
+"""What Go makes of a null in a list; of an object, an empty one."""
 _SCALARS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "bool": ((bool,), "bool"),
     "bytearray": ((str,), "[]uint8"),
@@ -43,7 +46,7 @@ def drop_unknown(obj: Object) -> list[str]:
     """Remove fields that the object's kind does not have; their paths, such as `spec.replica`.
 
     Raises:
-        ApiError: 400, a field is of the wrong type.
+        ApiError: 400, a field is of the wrong type, or a quantity is none.
     """
     model = _model(obj["apiVersion"], obj["kind"])
     try:
@@ -54,6 +57,8 @@ def drop_unknown(obj: Object) -> list[str]:
         raise undecodable(
             obj["kind"], f"json: cannot unmarshal {given} into {where} of type {wanted}"
         ) from misfit
+    except ValueError as error:
+        raise undecodable(obj["kind"], str(error)) from error
 
 
 def _model(api_version: str, kind: str) -> Any:  # noqa: ANN401 - a class of the client's, or none
@@ -92,11 +97,16 @@ def _enter(value: Any, kind: str, path: str) -> Iterator[str]:  # noqa: ANN401 -
         if not isinstance(value, list):
             raise _MisfitError(path, value, f"[]{match['item']}")
         for index, entry in enumerate(value):
+            if entry is None:
+                entry = value[index] = _ZERO.get(match["item"], {})  # noqa: PLW2901 - the list gets it, too
             yield from _single(entry, match["item"], f"{path}[{index}]")
     else:
         if not isinstance(value, dict):
             raise _MisfitError(path, value, f"map[string]{match['item']}")
-        if path.rpartition(".")[2] not in _QUANTITIES:
+        if path.rpartition(".")[2] in _QUANTITIES:
+            for amount in value.values():
+                parse_quantity(amount)
+        else:
             for key, entry in value.items():
                 yield from _single(entry, match["item"], f"{path}[{key}]")
 

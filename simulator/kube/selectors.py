@@ -2,16 +2,19 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from simulator.kube.errors import bad_request
+from simulator.kube.errors import FieldError, bad_request
+from simulator.kube.names import key_problems
 
 _PARTS = re.compile(r",(?![^()]*\))")
 _SET_BASED = re.compile(r"\s*([^\s,()=!<>]+)\s+(in|notin)\s*\(([^()]*)\)\s*")
 _EQUALITY = re.compile(r"\s*([^\s,()=!<>]+)\s*(==|=|!=|>|<)\s*([^\s,()=!<>]*)\s*")
 _EXISTENCE = re.compile(r"\s*(!?)\s*([^\s,()=!<>]+)\s*")
 _FIELD = re.compile(r"\s*([\w.]+)\s*(==|=|!=)\s*(.*?)\s*")
+_VALUED, _BARE = {"In", "NotIn"}, {"Exists", "DoesNotExist"}
+"""What a LabelSelector object may say; Gt and Lt are for node selectors only."""
 _EQUALITY_OPERATORS = {"=": "In", "==": "In", "!=": "NotIn", ">": "Gt", "<": "Lt"}
 
 
@@ -124,6 +127,26 @@ def expressions(selector: Mapping[str, Any]) -> tuple[Requirement, ...]:
         Requirement(entry["key"], entry["operator"], tuple(entry.get("values", ())))
         for entry in selector.get("matchExpressions", ())
     )
+
+
+def selector_problems(selector: Mapping[str, Any] | None, at: str) -> Iterator[FieldError]:
+    """What is wrong with a LabelSelector object in the field `at`."""
+    for index, entry in enumerate((selector or {}).get("matchExpressions", ())):
+        field, operator, values = (
+            f"{at}.matchExpressions[{index}]",
+            entry.get("operator", ""),
+            entry.get("values"),
+        )
+        if operator in _VALUED and not values:
+            yield FieldError.required(
+                f"{field}.values", "must be specified when `operator` is 'In' or 'NotIn'"
+            )
+        elif operator in _BARE and values:
+            why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            yield FieldError.forbidden(f"{field}.values", why)
+        elif operator not in {*_VALUED, *_BARE}:
+            yield FieldError.invalid(f"{field}.operator", operator, "not a valid selector operator")
+        yield from key_problems(f"{field}.key", entry.get("key", ""))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -6,18 +6,19 @@ from typing import Any
 
 from simulator.kube.errors import FieldError
 from simulator.kube.jobspec import cron_job_problems, job_change_problems, job_problems
-from simulator.kube.names import label_problems
+from simulator.kube.names import key_problems, label_problems
 from simulator.kube.objects import Object, name_of
 from simulator.kube.podspec import frozen_problems, not_negative, pod_spec_problems
-from simulator.kube.policies import policy_problems
+from simulator.kube.policyspec import binding_problems, policy_problems
 from simulator.kube.quotas import quota_problems
-from simulator.kube.selectors import from_object
+from simulator.kube.selectors import from_object, selector_problems
 
 SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _HIGHEST_USER_PRIORITY = 1_000_000_000
 _LOWEST_INT32 = -(2**31)
 _CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _MAX_DATA = 1024 * 1024
+_TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _IMMUTABLE = "field is immutable"
 _STATEFUL_SET_MUTABLE = (
     "minReadySeconds",
@@ -49,9 +50,11 @@ def _pod(obj: Object) -> list[FieldError]:
 def _templated(obj: Object) -> list[FieldError]:
     spec = obj["spec"]
     problems = not_negative(spec, ("replicas", "minReadySeconds", "revisionHistoryLimit"))
-    selector = from_object(spec.get("selector"))
     labels = spec["template"].get("metadata", {}).get("labels") or {}
     problems += label_problems("spec.template.metadata.labels", labels)
+    if unreadable := list(selector_problems(spec.get("selector"), "spec.selector")):
+        return problems + unreadable
+    selector = from_object(spec.get("selector"))
     if not selector:
         problems.append(FieldError.required("spec.selector"))
         if "selector" in spec:
@@ -100,7 +103,7 @@ def _priority_class(obj: Object) -> list[FieldError]:
 
 def _budget(obj: Object) -> list[FieldError]:
     spec = obj.get("spec", {})
-    problems: list[FieldError] = []
+    problems = list(selector_problems(spec.get("selector"), "spec.selector"))
     if "minAvailable" in spec and "maxUnavailable" in spec:
         problems.append(
             FieldError.invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set")
@@ -142,6 +145,33 @@ def _lease(obj: Object) -> list[FieldError]:
                 "spec.leaseDurationSeconds", spec["leaseDurationSeconds"], "must be greater than 0"
             )
         )
+    return problems
+
+
+def _autoscaler(obj: Object) -> list[FieldError]:
+    spec = obj["spec"]
+    least, most = spec["minReplicas"], spec.get("maxReplicas", 0)
+    problems = []
+    if most < 1:
+        problems.append(FieldError.required("spec.maxReplicas", "must be set and greater than 0"))
+    if most < least:
+        why = "must be greater than or equal to `minReplicas`"
+        problems.append(FieldError.invalid("spec.maxReplicas", most, why))
+    target = spec.get("scaleTargetRef", {})
+    return problems + [
+        FieldError.required(f"spec.scaleTargetRef.{field}")
+        for field in ("kind", "name")
+        if not target.get(field)
+    ]
+
+
+def _node(obj: Object) -> list[FieldError]:
+    problems = []
+    for index, taint in enumerate(obj["spec"].get("taints", ())):
+        problems += key_problems(f"metadata.taints[{index}].key", taint.get("key", ""))
+        if taint.get("effect", "") not in _TAINT_EFFECTS:
+            field = f"metadata.taints[{index}].effect"
+            problems.append(FieldError.unsupported(field, taint.get("effect", ""), _TAINT_EFFECTS))
     return problems
 
 
@@ -223,8 +253,10 @@ _OBJECT: Mapping[str, Callable[[Object], list[FieldError]]] = {
     "DaemonSet": _templated,
     "Deployment": _templated,
     "Event": _event,
+    "HorizontalPodAutoscaler": _autoscaler,
     "Job": job_problems,
     "Lease": _lease,
+    "Node": _node,
     "Pod": _pod,
     "PodDisruptionBudget": _budget,
     "PriorityClass": _priority_class,
@@ -233,6 +265,7 @@ _OBJECT: Mapping[str, Callable[[Object], list[FieldError]]] = {
     "Secret": _data,
     "StatefulSet": _templated,
     "ValidatingAdmissionPolicy": policy_problems,
+    "ValidatingAdmissionPolicyBinding": binding_problems,
 }
 _CHANGE: Mapping[str, Callable[[Mapping[str, Any], Object], list[FieldError]]] = {
     "ConfigMap": _immutable_data,

@@ -1,0 +1,99 @@
+"""Whether a ValidatingAdmissionPolicy, or its binding, can be. Pure."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import cel
+
+from simulator.kube.errors import FieldError
+from simulator.kube.selectors import selector_problems
+
+_OPERATIONS = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
+_RULE_LISTS = ("operations", "apiGroups", "apiVersions", "resources")
+_FAILURE_POLICIES = ("Fail", "Ignore")
+_ACTIONS = ("Audit", "Deny", "Warn")
+_NO_VALIDATION = "validations or auditAnnotations must contain at least one item"
+
+
+def policy_problems(obj: Mapping[str, Any]) -> list[FieldError]:
+    """What is wrong with a policy: what is missing, expressions that cannot be read, and what is not served here.
+
+    Of what type an expression is, the real server knows beforehand; the simulator does not ask.
+    """
+    spec = obj["spec"]
+    problems: list[FieldError] = []
+    if spec.get("paramKind"):
+        problems.append(FieldError.forbidden("spec.paramKind", "parameters are not served by the simulator"))
+    if spec["failurePolicy"] not in _FAILURE_POLICIES:
+        problems.append(
+            FieldError.unsupported("spec.failurePolicy", spec["failurePolicy"], _FAILURE_POLICIES)
+        )
+    if "matchConstraints" not in spec:
+        problems.append(FieldError.required("spec.matchConstraints"))
+    else:
+        problems += _place_problems(spec["matchConstraints"], "spec.matchConstraints", needs_rules=True)
+    if not spec.get("validations") and not spec.get("auditAnnotations"):
+        problems += [
+            FieldError.required(f"spec.{field}", _NO_VALIDATION)
+            for field in ("validations", "auditAnnotations")
+        ]
+    for field in ("variables", "matchConditions", "validations"):
+        for index, entry in enumerate(spec.get(field, ())):
+            problems += _expression_problems(entry.get("expression", ""), f"spec.{field}[{index}].expression")
+    return problems
+
+
+def binding_problems(obj: Mapping[str, Any]) -> list[FieldError]:
+    """What is wrong with a binding: no policy, no actions, or such as exclude each other."""
+    spec = obj["spec"]
+    problems = [] if spec.get("policyName") else [FieldError.required("spec.policyName")]
+    actions = spec.get("validationActions") or []
+    if not actions:
+        problems.append(
+            FieldError.required("spec.validationActions", "at least one validation action is required")
+        )
+    for index, action in enumerate(actions):
+        field = f"spec.validationActions[{index}]"
+        if action not in _ACTIONS:
+            problems.append(FieldError.unsupported(field, action, _ACTIONS))
+        if action in actions[:index]:
+            problems.append(FieldError.duplicate(field, action))
+    if {"Deny", "Warn"} <= set(actions):
+        why = (
+            "must not contain both Deny and Warn (repeating the same validation failure information in the API "
+            "response and headers serves no purpose)"
+        )
+        problems.append(FieldError.invalid("spec.validationActions", actions, why))
+    problems += _place_problems(spec.get("matchResources", {}), "spec.matchResources", needs_rules=False)
+    return problems
+
+
+def _place_problems(place: Mapping[str, Any], at: str, *, needs_rules: bool) -> Iterator[FieldError]:
+    if needs_rules and not place.get("resourceRules"):
+        yield FieldError.required(f"{at}.resourceRules")
+    for rules in ("resourceRules", "excludeResourceRules"):
+        for index, rule in enumerate(place.get(rules, ())):
+            yield from _rule_problems(rule, f"{at}.{rules}[{index}]")
+    for selector in ("namespaceSelector", "objectSelector"):
+        yield from selector_problems(place.get(selector), f"{at}.{selector}")
+
+
+def _rule_problems(rule: Mapping[str, Any], at: str) -> Iterator[FieldError]:
+    for field in _RULE_LISTS:
+        if not rule.get(field):
+            yield FieldError.required(f"{at}.{field}")
+    for index, operation in enumerate(rule.get("operations", ())):
+        if operation not in _OPERATIONS:
+            yield FieldError.unsupported(f"{at}.operations[{index}]", operation, _OPERATIONS)
+
+
+def _expression_problems(expression: str, field: str) -> Iterator[FieldError]:
+    if not expression.strip():
+        yield FieldError.required(field, "expression is not specified")
+        return
+    compile_: Callable[[str], object] = cel.compile
+    try:
+        compile_(expression)
+    except ValueError as error:
+        why = str(error).splitlines()[0]
+        yield FieldError.invalid(field, expression, f"compilation failed: {why}")
