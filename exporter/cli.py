@@ -29,6 +29,7 @@ _LOG = logging.getLogger(__name__)
 _JOIN_S = 1.0  # at shutdown; a thread in a hung driver call is left behind
 _OPEN_S = 60.0  # longer than the 45 s that a driver call takes with XID 119
 _POLL_S = 0.05
+_SECOND_SAMPLE_S = 0.2  # NVML wants 100 ms between two samples of performance counters
 _WIDTH = 80
 
 _EXAMPLES = """\
@@ -150,6 +151,9 @@ def _run(settings: Settings) -> None:
     site = Site(sampler, scrape, clock=time.monotonic)
     if settings.once:
         sampler.cycle()
+        if not sampler.is_settled:
+            time.sleep(_SECOND_SAMPLE_S)
+            sampler.cycle()
         sys.stdout.write(site.metrics("").body.decode())
         sys.stdout.flush()
     else:

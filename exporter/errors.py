@@ -13,9 +13,13 @@ from collections.abc import Sequence
 
 
 class Reason(enum.Enum):
-    """Why a reading failed: a closed set, because the value is the `reason` label of a counter."""
+    """Why a reading failed: a closed set, because the value is the `reason` label of a counter.
+
+    NOT_SUPPORTED and PENDING are no failures: there is nothing to mend.
+    """
 
     NOT_SUPPORTED = "not_supported"
+    PENDING = "pending"
     UNAVAILABLE = "unavailable"
     NO_PERMISSION = "no_permission"
     GONE = "gone"
@@ -26,6 +30,11 @@ class Reason(enum.Enum):
     DRIVER = "driver"
     DEFECT = "defect"
     UNKNOWN = "unknown"
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether something is wrong."""
+        return self not in {Reason.NOT_SUPPORTED, Reason.PENDING}
 
 
 class ExporterError(Exception):

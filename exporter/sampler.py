@@ -51,7 +51,11 @@ class Plan:
 
 
 class Sampler:
-    """Runs cycles and holds the last snapshot."""
+    """Runs cycles and holds the last snapshot.
+
+    Attributes:
+        is_settled: Nothing waits for a second cycle, as rates do.
+    """
 
     def __init__(
         self, session: Session, kubelet: Kubelet | None, plan: Plan, *, clock: Callable[[], float]
@@ -64,6 +68,7 @@ class Sampler:
         self._failures: collections.Counter[tuple[str, str]] = collections.Counter()
         self._said: frozenset[str] = frozenset()
         self._latest: Snapshot | None = None
+        self.is_settled = False
 
     def latest(self) -> Snapshot | None:
         """The last snapshot, however old; None before the first."""
@@ -137,9 +142,11 @@ class Sampler:
 
     def _report(self, sweep: Sweep, hidden: Sequence[str]) -> None:
         """Count each failure; log it in the first of the cycles in a row that have it."""
-        for failure in sweep.failures:
+        failures = [failure for failure in sweep.failures if failure.reason is not Reason.PENDING]
+        self.is_settled = len(failures) == len(sweep.failures)
+        for failure in failures:
             self._failures[failure.collector, failure.reason.value] += 1
-        said = {failure.message: failure for failure in sweep.failures}
+        said = {failure.message: failure for failure in failures}
         for message, failure in said.items():
             if message not in self._said:
                 _log(failure)

@@ -218,7 +218,7 @@ class Gpus:
     def _healths(
         self, collected: Sequence[Collected], failures: Sequence[Failure]
     ) -> tuple[CollectorHealth, ...]:
-        failed = {one.collector for one in failures if one.reason is not Reason.NOT_SUPPORTED}
+        failed = {one.collector for one in failures if one.reason.is_failure}
         return tuple(
             CollectorHealth(
                 name=name,

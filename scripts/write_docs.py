@@ -46,7 +46,7 @@ def _exporter_settings() -> str:
             f"`{settings.flag(name)}`",
             f"`{settings.variable(name)}`",
             f"`{setting.default}`" if setting.default else "",
-            setting.help,
+            setting.help.format(collectors=", ".join(catalog.collectors())),
         )
         for name, setting in settings.table().items()
     )

@@ -9,7 +9,7 @@ import dataclasses
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from simulator.cards import CARDS, Card
+from simulator.cards import CARDS, Card, MigProfile
 from simulator.driver import placement
 from simulator.exposition import Sample, parse
 from simulator.machine import Samples
@@ -20,6 +20,8 @@ from simulator.spec import NodeSpec
 STALE = struct.unpack("<d", struct.pack("<Q", 0x7FF0000000000002))[0]
 """Prometheus's mark for a series that has ended; without it, it would be seen for another five minutes."""
 POD_LABELS = ("namespace", "pod", "container")
+_WORK_PER_ACTIVITY, _TRAFFIC_PER_WORK = 0.55, 16 * 2**20
+"""As the driver derives its performance counters: simulator/driver/native/gpm.c."""
 Labels = dict[str, str]
 _Nobody = dict[frozenset[tuple[str, str]], tuple[Labels, range, Sequence[float]]]
 
@@ -29,7 +31,7 @@ class _Column:
     """Where a metric's values come from."""
 
     gpu: Callable[[Samples, Card], Sequence[float]]
-    instance: Callable[[list[int], int], Sequence[float]] | None = None
+    instance: Callable[[Samples, int, MigProfile], Sequence[float]] | None = None
 
 
 def _mib(values: Sequence[int]) -> list[float]:
@@ -40,17 +42,45 @@ def _free_mib(used: Sequence[int], total: int) -> list[float]:
     return [(total - value) >> 20 for value in used]
 
 
+def _ratios(percents: Sequence[int]) -> list[float]:
+    return [percent / 100 for percent in percents]
+
+
+_ACTIVITY = _Column(
+    lambda of, _: _ratios(of.utilization), lambda of, number, _: _ratios(of.instance_activity[number])
+)
+_WORK = _Column(
+    lambda of, _: _ratios(of.memory_utilization),
+    lambda of, number, _: [_WORK_PER_ACTIVITY * share for share in _ratios(of.instance_activity[number])],
+)
+_TRAFFIC = _Column(
+    lambda of, _: [_TRAFFIC_PER_WORK * percent for percent in of.memory_utilization],
+    lambda of, number, _: [
+        _TRAFFIC_PER_WORK * _WORK_PER_ACTIVITY * percent for percent in of.instance_activity[number]
+    ],
+)
 _COLUMNS: Mapping[str, _Column] = {
     "DCGM_FI_DEV_GPU_UTIL": _Column(lambda of, _: of.utilization),
     "DCGM_FI_DEV_MEM_COPY_UTIL": _Column(lambda of, _: of.memory_utilization),
-    "DCGM_FI_DEV_FB_USED": _Column(lambda of, _: _mib(of.memory_used), lambda used, _: _mib(used)),
-    "DCGM_FI_DEV_FB_FREE": _Column(lambda of, card: _free_mib(of.memory_used, card.usable_bytes), _free_mib),
+    "DCGM_FI_DEV_FB_USED": _Column(
+        lambda of, _: _mib(of.memory_used), lambda of, number, _: _mib(of.instance_memory[number])
+    ),
+    "DCGM_FI_DEV_FB_FREE": _Column(
+        lambda of, card: _free_mib(of.memory_used, card.usable_bytes),
+        lambda of, number, profile: _free_mib(of.instance_memory[number], profile.memory_bytes),
+    ),
     "DCGM_FI_DEV_GPU_TEMP": _Column(lambda of, _: of.temperature_c),
     "DCGM_FI_DEV_MEMORY_TEMP": _Column(lambda of, _: of.memory_temperature_c),
     "DCGM_FI_DEV_POWER_USAGE": _Column(lambda of, _: of.power_w),
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": _Column(lambda of, _: [round(1000 * v) for v in of.energy_j]),
     "DCGM_FI_DEV_SM_CLOCK": _Column(lambda of, _: of.sm_clock_mhz),
     "DCGM_FI_DEV_MEM_CLOCK": _Column(lambda of, _: of.mem_clock_mhz),
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": _ACTIVITY,
+    "DCGM_FI_PROF_SM_ACTIVE": _ACTIVITY,
+    "DCGM_FI_PROF_DRAM_ACTIVE": _WORK,
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": _WORK,
+    "DCGM_FI_PROF_PCIE_TX_BYTES": _TRAFFIC,
+    "DCGM_FI_PROF_PCIE_RX_BYTES": _TRAFFIC,
 }
 """What changes over time; everything else that carries a GPU's UUID has always been what it is."""
 
@@ -114,7 +144,7 @@ class _Past:
         if column.instance and (wanted := sample.labels.get("GPU_I_ID")):
             placed = placement.place(card, self._node.gpus[index].mig)
             instance = [str(gi) for _, gi in placed].index(wanted)
-            return column.instance(samples.instances[instance], placed[instance][0].memory_bytes)
+            return column.instance(samples, instance, placed[instance][0])
         return column.gpu(samples, card)
 
     def first(self, labels: Mapping[str, str]) -> int:

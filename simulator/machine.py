@@ -61,6 +61,38 @@ class Tenancy:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class InstanceReading:
+    """What a MIG instance shows at an instant: bytes, and the share of its own engines that is at work."""
+
+    memory_used_bytes: int
+    activity_percent: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Residents:
+    """What is on one MIG instance under one regime.
+
+    Attributes:
+        memory_used: In bytes.
+        loads: Each tenant's phase, and where the tenant enters the noise.
+    """
+
+    memory_used: int = 0
+    loads: tuple[tuple[Phase, int], ...] = ()
+
+    def activity_at(self, second: int) -> int:
+        """In percent, in a Unix second."""
+        return min(100, sum(archetypes.utilization(phase, second + offset) for phase, offset in self.loads))
+
+    def joined(self, tenant: Tenancy, phase: Phase) -> "_Residents":
+        """With one tenant more."""
+        return _Residents(
+            self.memory_used + tenant.held_bytes(phase),
+            (*self.loads, (phase, archetypes.noise_offset(tenant.actor))),
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Segment:
     """A stretch of time under one regime."""
 
@@ -68,7 +100,7 @@ class _Segment:
     regime: Regime
     offset_s: int
     memory_used: int
-    instances: tuple[int, ...]
+    instances: tuple["_Residents", ...]
     energy_j: float
     temperature_c: float
 
@@ -82,18 +114,19 @@ class _Segment:
 
 @dataclasses.dataclass(slots=True)
 class Samples:
-    """Readings at equal steps, a list per sensor; `instances` has one of memory bytes for each MIG instance."""
+    """Readings at equal steps, a list per sensor; of MIG instances, one such list for each."""
 
-    utilization: list[int]
-    memory_utilization: list[int]
-    memory_used: list[int]
-    temperature_c: list[int]
-    memory_temperature_c: list[int]
-    power_w: list[float]
-    energy_j: list[float]
-    sm_clock_mhz: list[int]
-    mem_clock_mhz: list[int]
-    instances: list[list[int]]
+    instance_memory: list[list[int]]
+    instance_activity: list[list[int]]
+    utilization: list[int] = dataclasses.field(default_factory=list)
+    memory_utilization: list[int] = dataclasses.field(default_factory=list)
+    memory_used: list[int] = dataclasses.field(default_factory=list)
+    temperature_c: list[int] = dataclasses.field(default_factory=list)
+    memory_temperature_c: list[int] = dataclasses.field(default_factory=list)
+    power_w: list[float] = dataclasses.field(default_factory=list)
+    energy_j: list[float] = dataclasses.field(default_factory=list)
+    sm_clock_mhz: list[int] = dataclasses.field(default_factory=list)
+    mem_clock_mhz: list[int] = dataclasses.field(default_factory=list)
 
 
 class Gpu:
@@ -146,13 +179,17 @@ class Gpu:
             mem_clock_mhz=regime.mem_clock_mhz,
         )
 
-    def instance_memory(self, t_s: float) -> tuple[int, ...]:
-        """Memory used on each MIG instance at `t_s`, in bytes."""
-        return self._segment(t_s).instances
+    def instances(self, t_s: float) -> tuple[InstanceReading, ...]:
+        """What each MIG instance shows at `t_s`."""
+        return tuple(
+            InstanceReading(residents.memory_used, residents.activity_at(math.floor(t_s)))
+            for residents in self._segment(t_s).instances
+        )
 
     def samples(self, seconds: range) -> Samples:
         """What the sensors showed at each of `seconds` (Unix time)."""
-        columns = Samples([], [], [], [], [], [], [], [], [], [[] for _ in range(self._instances)])
+        numbers = range(self._instances)
+        columns = Samples([[] for _ in numbers], [[] for _ in numbers])
         if seconds:
             self._extend(seconds[-1])
         done = 0
@@ -173,8 +210,11 @@ class Gpu:
         columns.memory_used += [segment.memory_used] * count
         columns.sm_clock_mhz += [regime.sm_clock_mhz] * count
         columns.mem_clock_mhz += [regime.mem_clock_mhz] * count
-        for column, held in zip(columns.instances, segment.instances, strict=True):
-            column.extend([held] * count)
+        for memory, activity, residents in zip(
+            columns.instance_memory, columns.instance_activity, segment.instances, strict=True
+        ):
+            memory.extend([residents.memory_used] * count)
+            activity.extend(residents.activity_at(second) for second in seconds)
         base_j = segment.energy_j - regime.energy_j(segment.start_s + offset)
         period_j, joules = regime.joules[-1], regime.joules
         columns.energy_j += [
@@ -222,10 +262,10 @@ class Gpu:
             )
             for (tenant, phase), offset in zip(active, offsets, strict=False)
         )
-        instances = [0] * self._instances
+        instances = [_Residents()] * self._instances
         for tenant, phase in present:
-            if tenant.device.instance is not None:
-                instances[tenant.device.instance] += tenant.held_bytes(phase)
+            if (instance := tenant.device.instance) is not None:
+                instances[instance] = instances[instance].joined(tenant, phase)
         regime = physics.regime(self._card_name, loads, any(phase.context for _, phase in present))
         last = self._segments[-1] if self._segments else None
         return _Segment(
@@ -278,10 +318,10 @@ class Machine:
         with self._lock:
             return self._gpus[gpu].reading(t_s)
 
-    def instance_memory(self, gpu: int, t_s: float) -> tuple[int, ...]:
-        """Memory used on each MIG instance of GPU `gpu` at `t_s`, in bytes."""
+    def instances(self, gpu: int, t_s: float) -> tuple[InstanceReading, ...]:
+        """What each MIG instance of GPU `gpu` shows at `t_s`."""
         with self._lock:
-            return self._gpus[gpu].instance_memory(t_s)
+            return self._gpus[gpu].instances(t_s)
 
     def samples(self, gpu: int, seconds: range) -> Samples:
         """What GPU `gpu` showed at each of `seconds`."""

@@ -37,7 +37,9 @@ class Sensors(Protocol):
     def set_gpu(self, index: int, reading: Reading) -> None:
         """What GPU `index` shows from now on."""
 
-    def set_instance(self, index: int, instance: int, *, memory_used_bytes: int) -> None:
+    def set_instance(
+        self, index: int, instance: int, *, memory_used_bytes: int, activity_percent: int
+    ) -> None:
         """What a MIG instance shows from now on."""
 
 
@@ -276,8 +278,13 @@ class NodeAgent:
         now_s = self._clock()
         for index in range(len(self.node.gpus)):
             self._sensors.set_gpu(index, self.machine.reading(index, now_s))
-            for instance, used in enumerate(self.machine.instance_memory(index, now_s)):
-                self._sensors.set_instance(index, instance, memory_used_bytes=used)
+            for instance, shown in enumerate(self.machine.instances(index, now_s)):
+                self._sensors.set_instance(
+                    index,
+                    instance,
+                    memory_used_bytes=shown.memory_used_bytes,
+                    activity_percent=shown.activity_percent,
+                )
 
 
 def _key(pod: Object) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from exporter.errors import ReadingError, Reason
 from exporter.model import Device, Instance
 from exporter.nvml.codes import asking, text
 from exporter.nvml.fields import Field, number
+from exporter.nvml.gpm import Gpm, GpmMetric, Rates
 
 T = TypeVar("T")
 
@@ -116,8 +117,17 @@ class OpenDevice:
         name: What it is called in messages.
     """
 
-    def __init__(self, handle: Any, record: Device) -> None:  # noqa: ANN401 - pynvml's handles have no type
+    def __init__(
+        self,
+        handle: Any,  # noqa: ANN401 - pynvml's handles have no type
+        record: Device,
+        gpm: Gpm,
+        *,
+        parent: Any = None,  # noqa: ANN401
+    ) -> None:
         self._handle = handle
+        self._parent = parent
+        self._gpm = gpm
         self._answers: dict[str, object] = {}
         self.record = record
         instance = record.instance
@@ -304,9 +314,55 @@ class OpenDevice:
         what = f"reading {field.name.lower().replace('_', ' ')} of {self.name}"
         return asking(what, lambda: number(value))
 
-    @reading("MIG instances")
+    @property
+    def _key(self) -> str:
+        """What it is, for as long as it is that: an instance that is cut anew is another one."""
+        instance = self.record.instance
+        return "/".join((self.record.uuid, *(instance.uuids if instance else ())))
+
+    @reading("performance counters")
+    def _rates(self) -> Rates:
+        """Every GPM metric since the cycle before, with a value or an error of its own."""
+        instance = self.record.instance
+        if instance is None:
+            return self._gpm.rates(
+                self._key,
+                self.name,
+                self._handle,
+                lambda sample: pynvml.nvmlGpmSampleGet(self._handle, sample),
+            )
+        number = instance.gpu_instance_id
+        return self._gpm.rates(
+            self._key,
+            self.name,
+            self._parent,
+            lambda sample: pynvml.nvmlGpmMigSampleGet(self._parent, number, sample),
+        )
+
+    def rate(self, metric: GpmMetric) -> float:
+        """A GPM metric since the cycle before, in percent or MiB/s.
+
+        Raises:
+            ReadingError: The device does not have it, or not yet.
+        """
+        value = self._rates()[metric]
+        if isinstance(value, ReadingError):
+            raise value
+        return value
+
     def instances(self) -> "tuple[OpenDevice, ...]":
         """Its MIG instances; none where MIG is off or unknown to the card.
+
+        Raises:
+            ReadingError: The driver does not say.
+        """
+        found = self._instances()
+        self._gpm.retain(self.record.uuid, {device._key for device in (self, *found)})  # noqa: SLF001 - its own kind
+        return found
+
+    @reading("MIG instances")
+    def _instances(self) -> "tuple[OpenDevice, ...]":
+        """Its MIG instances.
 
         Compute instances that share a GPU instance are one device, as they are in DCGM: memory belongs to the GPU
         instance, and two series could not be told apart by DCGM's labels.
@@ -344,11 +400,11 @@ class OpenDevice:
         )
         whole = self.record
         record = Device(whole.index, whole.minor, whole.uuid, whole.pci_bus_id, whole.model, instance)
-        return OpenDevice(handles[0], record)
+        return OpenDevice(handles[0], record, self._gpm, parent=self._handle)
 
 
-def open_gpu(index: int) -> OpenDevice:
-    """The GPU that is NVML's number `index` now.
+def open_gpu(index: int, gpm: Gpm) -> OpenDevice:
+    """The GPU that is NVML's number `index` now, with the samples of earlier cycles.
 
     Raises:
         ReadingError: It cannot be reached, or its identity cannot be read.
@@ -368,4 +424,4 @@ def open_gpu(index: int) -> OpenDevice:
         pci_bus_id=text(what, lambda: pynvml.nvmlDeviceGetPciInfo(handle).busId),
         model=text(what, lambda: pynvml.nvmlDeviceGetName(handle)),
     )
-    return OpenDevice(handle, record)
+    return OpenDevice(handle, record, gpm)

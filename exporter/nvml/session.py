@@ -8,6 +8,7 @@ import pynvml
 from exporter.errors import StartError
 from exporter.nvml.codes import asking, text
 from exporter.nvml.devices import OpenDevice, open_gpu
+from exporter.nvml.gpm import Gpm
 
 _HINTS = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
@@ -43,6 +44,7 @@ class Session:
         """
         self.driver_version = ""
         self.nvml_version = ""
+        self._gpm = Gpm()
         self._open()
 
     def _open(self) -> None:
@@ -70,7 +72,7 @@ class Session:
         Raises:
             ReadingError: It cannot be reached.
         """
-        return open_gpu(index)
+        return open_gpu(index, self._gpm)
 
     def reopen(self) -> None:
         """Close and open again, after the driver went away or was replaced.
@@ -83,6 +85,7 @@ class Session:
 
     def close(self) -> None:
         """End the use of the driver; harmless when it has already ended."""
+        self._gpm.clear()
         try:
             pynvml.nvmlShutdown()
         except pynvml.NVMLError:

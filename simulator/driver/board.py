@@ -6,6 +6,7 @@ values behind. There is one writer per board, of any number of threads.
 
 import dataclasses
 import pathlib
+import struct
 import threading
 import types
 from collections.abc import Sequence
@@ -79,11 +80,15 @@ class Board:
                 raise ValueError(f"{self._words(index)}: {'; '.join(problems)}")
             self._show(index, dataclasses.replace(gpu, reading=reading))
 
-    def set_instance(self, index: int, instance: int, *, memory_used_bytes: int) -> None:
-        """Shows how much memory MIG instance `instance` (0-based) of GPU `index` uses.
+    def set_instance(
+        self, index: int, instance: int, *, memory_used_bytes: int, activity_percent: int = 0
+    ) -> None:
+        """Shows how much memory MIG instance `instance` (0-based) of GPU `index` uses, and how busy it is.
+
+        Only cards with GPM (Hopper and later) can tell how busy.
 
         Raises:
-            ValueError: No such instance, or it has less memory.
+            ValueError: No such instance, it has less memory, or no share is that large.
         """
         with self._lock:
             gpu = self._gpu(index)
@@ -94,7 +99,14 @@ class Board:
                     f"{self._words(index)}, MIG instance {instance} ({before.profile.name}): memory_used_bytes is "
                     f"{memory_used_bytes}, not within 0 and {before.profile.memory_bytes}"
                 )
-            after = dataclasses.replace(before, memory_used_bytes=memory_used_bytes)
+            if not 0 <= activity_percent <= 100:  # noqa: PLR2004 - percent
+                raise ValueError(
+                    f"{self._words(index)}, MIG instance {instance}: activity_percent is {activity_percent}, "
+                    "not within 0 and 100"
+                )
+            after = dataclasses.replace(
+                before, memory_used_bytes=memory_used_bytes, activity_percent=activity_percent
+            )
             instances = (*gpu.instances[:instance], after, *gpu.instances[instance + 1 :])
             self._show(index, dataclasses.replace(gpu, instances=instances))
 
@@ -125,6 +137,16 @@ class Board:
                 raise ValueError(f"{self._words(index)}: a board holds {layout.MAX_ANSWERS} answers")
             self._file.publish_answers(index, encoding.answer_list(changed))
             self._answers[index] = changed
+
+    def set_gpm(self, index: int, metric: int, value: float, *, instance: int | None = None) -> None:
+        """Lets GPM report `value` for a metric (nvmlGpmMetricId_t) of GPU `index`, or of one of its MIG instances.
+
+        Raises:
+            ValueError: No such GPU, or more answers than a board holds.
+        """
+        selector = metric | (0 if instance is None else instance + 1) << 16
+        bits = int.from_bytes(struct.pack("<d", value), "little")
+        self.set_answer(index, "nvmlGpmMetricsGet", bits, selector=selector)
 
     def set_processes(self, index: int, processes: Sequence[Process]) -> None:
         """Shows which processes hold GPU `index`, in place of those shown before.

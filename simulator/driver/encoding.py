@@ -115,6 +115,7 @@ def _instance(instance: Instance) -> layout.Instance:
         decoders=profile.decoders,
         jpegs=profile.jpegs,
         ofas=profile.ofas,
+        activity_percent=instance.activity_percent,
     )
 
 

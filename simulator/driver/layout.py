@@ -69,7 +69,7 @@ class Instance(ctypes.Structure):
         ("decoders", c_uint32),
         ("jpegs", c_uint32),
         ("ofas", c_uint32),
-        ("unused", c_uint32),
+        ("activity_percent", c_uint32),
     )
 
 

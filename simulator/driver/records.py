@@ -85,6 +85,7 @@ class Instance:
     profile: MigProfile
     gpu_instance_id: int
     memory_used_bytes: int = 0
+    activity_percent: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

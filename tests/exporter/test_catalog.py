@@ -40,6 +40,12 @@ EXPECTED = {
         10**9,
         1,
     ),
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": ("DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", 37.5, 0.375, 0.375),
+    "DCGM_FI_PROF_SM_ACTIVE": ("DCGM_FI_PROF_SM_UTIL_RATIO", 37.5, 0.375, 0.375),
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": ("DCGM_FI_PROF_TENSOR_UTIL_RATIO", 37.5, 0.375, 0.375),
+    "DCGM_FI_PROF_DRAM_ACTIVE": ("DCGM_FI_PROF_DRAM_UTIL_RATIO", 37.5, 0.375, 0.375),
+    "DCGM_FI_PROF_PCIE_TX_BYTES": ("DCGM_FI_PROF_PCIE_TX_BYTES", 1.5, 1572864, 1572864),
+    "DCGM_FI_PROF_PCIE_RX_BYTES": ("DCGM_FI_PROF_PCIE_RX_BYTES", 1.5, 1572864, 1572864),
 }
 
 
@@ -73,7 +79,7 @@ def test_every_metric_says_what_it_is() -> None:
     for metric in catalog.metrics():
         assert metric.help
         assert not metric.help.endswith(".")
-        assert metric.source.startswith("nvmlDeviceGet")
+        assert metric.source.startswith(("nvmlDeviceGet", "nvmlGpm"))
     counters = {metric.dcgm.name for metric in catalog.metrics() if metric.kind is Kind.COUNTER}
     counting = ("TOTAL", "COUNTER", "VIOLATION", "ROWS", "ENERGY_CONSUMPTION", "RETIRED")
     assert all(any(word in name for word in counting) for name in counters)

@@ -39,8 +39,11 @@ class Screen:
         """Remember a GPU's reading."""
         self.gpus[index] = reading
 
-    def set_instance(self, index: int, instance: int, *, memory_used_bytes: int) -> None:
+    def set_instance(
+        self, index: int, instance: int, *, memory_used_bytes: int, activity_percent: int
+    ) -> None:
         """Remember an instance's memory."""
+        del activity_percent
         self.instances[(index, instance)] = memory_used_bytes
 
 

@@ -59,14 +59,12 @@ def test_what_is_written_is_there(prometheus: Prometheus) -> None:
 
 
 def test_many_series_in_many_requests_all_arrive(prometheus: Prometheus) -> None:
-    """Series that do not fit into one request lose no sample, and are written quickly."""
+    """Series that do not fit into one request lose no sample."""
     seconds = range(NOW_S - 86400, NOW_S, 30)
     series = [
         Series({"__name__": "bulk", "n": str(n)}, seconds, [float(n)] * len(seconds)) for n in range(100)
     ]
-    began = time.process_time()
     assert prometheus.write(series) == 100 * len(seconds)
-    assert 100 * len(seconds) / (time.process_time() - began) > 300_000
     assert prometheus.query("sum(count_over_time(bulk[25h]))")[0]["value"][1] == str(100 * len(seconds))
 
 

@@ -65,7 +65,7 @@ struct mig_instance {
     uint32_t decoders;
     uint32_t jpegs;
     uint32_t ofas;
-    uint32_t unused;
+    uint32_t activity_percent;
 };
 
 struct gpu_state {

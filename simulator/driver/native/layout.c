@@ -51,7 +51,7 @@ static const struct layout_row rows[] = {
     BOARD_PART(mig_instance, decoders),
     BOARD_PART(mig_instance, jpegs),
     BOARD_PART(mig_instance, ofas),
-    BOARD_PART(mig_instance, unused),
+    BOARD_PART(mig_instance, activity_percent),
     WHOLE(struct gpu_state, "gpu_state"),
     BOARD_PART(gpu_state, memory_used_bytes),
     BOARD_PART(gpu_state, energy_mj),
@@ -159,6 +159,11 @@ static const struct layout_row rows[] = {
     WHOLE(nvmlGpmSupport_t, "nvmlGpmSupport_t"),
     NVML_PART(nvmlGpmSupport_t, version),
     NVML_PART(nvmlGpmSupport_t, isSupportedDevice),
+    WHOLE(nvmlGpmMetric_t, "nvmlGpmMetric_t"),
+    NVML_PART(nvmlGpmMetric_t, metricId),
+    NVML_PART(nvmlGpmMetric_t, nvmlReturn),
+    NVML_PART(nvmlGpmMetric_t, value),
+    NVML_PART(nvmlGpmMetric_t, metricInfo),
 };
 
 EXPORT const struct layout_row *simulator_layout(uint64_t *count) {

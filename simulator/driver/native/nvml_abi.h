@@ -133,8 +133,50 @@ typedef struct {
     unsigned int isSupportedDevice;
 } nvmlGpmSupport_t;
 
+typedef struct nvml_gpm_sample *nvmlGpmSample_t; /* opaque to callers */
+
+typedef struct {
+    unsigned int metricId;
+    nvmlReturn_t nvmlReturn;
+    double value;
+    struct {
+        char *shortName;
+        char *longName;
+        char *unit;
+    } metricInfo;
+} nvmlGpmMetric_t;
+
+/* The array is longer with each version of NVML; only its first numMetrics elements are ever touched. */
+typedef struct {
+    unsigned int version;
+    unsigned int numMetrics;
+    nvmlGpmSample_t sample1;
+    nvmlGpmSample_t sample2;
+    nvmlGpmMetric_t metrics[];
+} nvmlGpmMetricsGet_t;
+
 /* A versioned structure says which it is by its size and a number; callers must pass exactly this. */
 #define NVML_VERSION_OF(type, number) ((unsigned int)(sizeof(type) | ((unsigned int)(number) << 24)))
 #define NVML_GPM_SUPPORT_VERSION 1u
+#define NVML_GPM_METRICS_GET_VERSION 1u
+
+enum {
+    NVML_GPM_GRAPHICS_UTIL = 1,
+    NVML_GPM_SM_UTIL = 2,
+    NVML_GPM_SM_OCCUPANCY = 3,
+    NVML_GPM_INTEGER_UTIL = 4,
+    NVML_GPM_ANY_TENSOR_UTIL = 5,
+    NVML_GPM_DFMA_TENSOR_UTIL = 6,
+    NVML_GPM_HMMA_TENSOR_UTIL = 7,
+    NVML_GPM_IMMA_TENSOR_UTIL = 9,
+    NVML_GPM_DRAM_BW_UTIL = 10,
+    NVML_GPM_FP64_UTIL = 11,
+    NVML_GPM_FP32_UTIL = 12,
+    NVML_GPM_FP16_UTIL = 13,
+    NVML_GPM_PCIE_TX_PER_SEC = 20,
+    NVML_GPM_PCIE_RX_PER_SEC = 21,
+    NVML_GPM_NVLINK_TOTAL_RX_PER_SEC = 60,
+    NVML_GPM_NVLINK_TOTAL_TX_PER_SEC = 61,
+};
 
 #endif

@@ -135,16 +135,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t handle, unsigned 
     return NVML_SUCCESS;
 }
 
-/* The counters of GPM are not simulated: no card says that it has them. */
-EXPORT nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t handle, nvmlGpmSupport_t *support) {
-    ENTER_DEVICE(handle, ANY_DEVICE, support != NULL);
-    if (support->version != NVML_GPM_SUPPORT_VERSION) {
-        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    }
-    support->isSupportedDevice = 0;
-    return NVML_SUCCESS;
-}
-
 static nvmlReturn_t put_uint(nvmlFieldValue_t *field, unsigned int number) {
     field->valueType = NVML_VALUE_UNSIGNED_INT;
     field->value.uiVal = number;

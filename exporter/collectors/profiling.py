@@ -1,0 +1,85 @@
+"""What the engines really did, from the card's own counters: per GPU and per MIG instance, on Hopper and later.
+
+Unlike utilization.py's share of time in which anything ran, these say how much of the card was at work.
+"""
+
+from collections.abc import Callable
+
+from exporter.collectors import Row
+from exporter.model import Kind, Metric, MetricSet, Spelling
+from exporter.nvml.devices import OpenDevice
+from exporter.nvml.gpm import GpmMetric
+
+_MIB = 1024 * 1024
+_NEEDS = "Hopper and later"
+
+
+def _reader(metric: GpmMetric) -> Callable[[OpenDevice], float]:
+    return lambda device: device.rate(metric)
+
+
+def _share(name: str, metric: GpmMetric, help_: str, *, newer: str = "", full: bool = True) -> Row:
+    """A share of time or of capacity: percent at NVML, a ratio in both of DCGM's generations."""
+    described = Metric(
+        dcgm=Spelling(f"DCGM_FI_PROF_{name}", "ratio", per=100),
+        dcgm_49=Spelling(f"DCGM_FI_PROF_{newer or name}", "ratio", per=100),
+        kind=Kind.GAUGE,
+        help=help_,
+        source=f"nvmlGpmMetricsGet({metric.value})",
+        within=MetricSet.FULL if full else MetricSet.DEFAULT,
+        needs=_NEEDS,
+    )
+    return Row(described, _reader(metric), per_instance=True)
+
+
+def _traffic(name: str, metric: GpmMetric, help_: str, *, full: bool) -> Row:
+    spelling = Spelling(f"DCGM_FI_PROF_{name}", "bytes/s", times=_MIB)
+    source, within = f"nvmlGpmMetricsGet({metric.value})", MetricSet.FULL if full else MetricSet.DEFAULT
+    return Row(
+        Metric(spelling, spelling, Kind.GAUGE, help_, source, within=within, needs=_NEEDS),
+        _reader(metric),
+        per_instance=True,
+    )
+
+
+ROWS = (
+    _share(
+        "GR_ENGINE_ACTIVE",
+        GpmMetric.GRAPHICS_UTIL,
+        "Share of time in which the graphics or compute engine was active",
+        newer="GR_ENGINE_UTIL_RATIO",
+        full=False,
+    ),
+    _share(
+        "SM_ACTIVE",
+        GpmMetric.SM_UTIL,
+        "Share of time in which SMs had work, over all SMs",
+        newer="SM_UTIL_RATIO",
+    ),
+    _share("SM_OCCUPANCY", GpmMetric.SM_OCCUPANCY, "Resident warps as a share of what fits"),
+    _share(
+        "PIPE_TENSOR_ACTIVE",
+        GpmMetric.ANY_TENSOR_UTIL,
+        "Share of cycles in which the tensor cores were active",
+        newer="TENSOR_UTIL_RATIO",
+        full=False,
+    ),
+    _share(
+        "DRAM_ACTIVE",
+        GpmMetric.DRAM_BW_UTIL,
+        "Share of cycles in which the memory interface was active",
+        newer="DRAM_UTIL_RATIO",
+        full=False,
+    ),
+    _share("PIPE_FP64_ACTIVE", GpmMetric.FP64_UTIL, "Share of cycles in which the FP64 pipe was active"),
+    _share("PIPE_FP32_ACTIVE", GpmMetric.FP32_UTIL, "Share of cycles in which the FP32 pipe was active"),
+    _share("PIPE_FP16_ACTIVE", GpmMetric.FP16_UTIL, "Share of cycles in which the FP16 pipe was active"),
+    _share("PIPE_INT_ACTIVE", GpmMetric.INTEGER_UTIL, "Share of cycles in which the integer pipe was active"),
+    _share("PIPE_TENSOR_IMMA_ACTIVE", GpmMetric.IMMA_TENSOR_UTIL, "Share of cycles with integer tensor work"),
+    _share("PIPE_TENSOR_HMMA_ACTIVE", GpmMetric.HMMA_TENSOR_UTIL, "Share of cycles with FP16 tensor work"),
+    _share("PIPE_TENSOR_DFMA_ACTIVE", GpmMetric.DFMA_TENSOR_UTIL, "Share of cycles with FP64 tensor work"),
+    _traffic("PCIE_TX_BYTES", GpmMetric.PCIE_TX, "PCIe data sent, with headers", full=False),
+    _traffic("PCIE_RX_BYTES", GpmMetric.PCIE_RX, "PCIe data received, with headers", full=False),
+    _traffic("NVLINK_TX_BYTES", GpmMetric.NVLINK_TX, "NVLink data sent", full=True),
+    _traffic("NVLINK_RX_BYTES", GpmMetric.NVLINK_RX, "NVLink data received", full=True),
+)

@@ -1,0 +1,119 @@
+"""GPU performance monitoring (Hopper and later): what happened between the samples of two cycles.
+
+A sample is a copy of the card's counters; NVML turns two of them into rates. The last sample of each device is kept
+from one cycle to the next, whatever the cycle's own objects do. (NVML API Reference Guide, GPM Functions)
+"""
+
+import contextlib
+import enum
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import pynvml
+
+from exporter.errors import ReadingError, Reason
+from exporter.nvml.codes import asking, translate
+
+
+class GpmMetric(enum.IntEnum):
+    """nvmlGpmMetricId_t: shares in percent, traffic in MiB/s."""
+
+    GRAPHICS_UTIL = pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL
+    SM_UTIL = pynvml.NVML_GPM_METRIC_SM_UTIL
+    SM_OCCUPANCY = pynvml.NVML_GPM_METRIC_SM_OCCUPANCY
+    INTEGER_UTIL = pynvml.NVML_GPM_METRIC_INTEGER_UTIL
+    ANY_TENSOR_UTIL = pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL
+    DFMA_TENSOR_UTIL = pynvml.NVML_GPM_METRIC_DFMA_TENSOR_UTIL
+    HMMA_TENSOR_UTIL = pynvml.NVML_GPM_METRIC_HMMA_TENSOR_UTIL
+    IMMA_TENSOR_UTIL = pynvml.NVML_GPM_METRIC_IMMA_TENSOR_UTIL
+    DRAM_BW_UTIL = pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL
+    FP64_UTIL = pynvml.NVML_GPM_METRIC_FP64_UTIL
+    FP32_UTIL = pynvml.NVML_GPM_METRIC_FP32_UTIL
+    FP16_UTIL = pynvml.NVML_GPM_METRIC_FP16_UTIL
+    PCIE_TX = pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC
+    PCIE_RX = pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC
+    NVLINK_RX = pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC
+    NVLINK_TX = pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC
+
+
+Rates = Mapping[GpmMetric, float | ReadingError]
+
+
+class Gpm:
+    """The last sample of every device that has been read, by a key that changes when the device becomes another."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, Any] = {}
+
+    def rates(self, key: str, name: str, handle: Any, take: Callable[[Any], object]) -> Rates:  # noqa: ANN401
+        """What a device did since it was last asked for.
+
+        Args:
+            key: Which device.
+            name: What it is called in messages.
+            handle: NVML's, of the GPU.
+            take: Fills a sample from the device.
+
+        Raises:
+            ReadingError: It has no GPM, or has not been asked before: PENDING.
+        """
+        what = f"reading performance counters of {name}"
+        asking(what, lambda: _require_support(handle))
+        sample = asking(what, pynvml.nvmlGpmSampleAlloc)
+        try:
+            asking(what, lambda: take(sample))
+        except ReadingError:
+            _free(sample)
+            raise
+        before = self._last.get(key)
+        self._last[key] = sample
+        if before is None:
+            raise ReadingError(what, Reason.PENDING, "rates come with the second reading")
+        try:
+            return asking(what, lambda: _between(what, before, sample))
+        finally:
+            _free(before)
+
+    def retain(self, prefix: str, keys: Collection[str]) -> None:
+        """Forget the devices under `prefix` that are not among `keys`: they are gone."""
+        for key in [key for key in self._last if key.startswith(prefix) and key not in keys]:
+            _free(self._last.pop(key))
+
+    def clear(self) -> None:
+        """Forget all samples."""
+        self.retain("", ())
+
+
+def _require_support(handle: Any) -> None:  # noqa: ANN401 - pynvml's handles have no type
+    if not pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+def _between(what: str, before: Any, after: Any) -> Rates:  # noqa: ANN401 - opaque to everybody
+    request = pynvml.c_nvmlGpmMetricsGet_t()
+    request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+    request.numMetrics = len(GpmMetric)
+    request.sample1, request.sample2 = before, after
+    for position, metric in enumerate(GpmMetric):
+        request.metrics[position].metricId = metric
+    pynvml.nvmlGpmMetricsGet(request)
+    return {
+        metric: _rate(what, metric, request.metrics[position]) for position, metric in enumerate(GpmMetric)
+    }
+
+
+def _rate(what: str, metric: GpmMetric, found: Any) -> float | ReadingError:  # noqa: ANN401 - a C structure
+    attempt = f"{what}: {metric.name}"
+    if found.nvmlReturn != pynvml.NVML_SUCCESS:
+        return translate(attempt, pynvml.NVMLError(found.nvmlReturn))
+    value: float = found.value
+    if math.isnan(value):
+        return ReadingError(attempt, Reason.UNAVAILABLE, "the driver has no value for it")
+    return value
+
+
+def _free(sample: Any) -> None:  # noqa: ANN401 - opaque to everybody
+    # The memory is the library's: where it refuses, it has been closed, and took the sample along.
+    with contextlib.suppress(pynvml.NVMLError):
+        pynvml.nvmlGpmSampleFree(sample)

@@ -1,0 +1,134 @@
+/*
+ * GPU performance monitoring, of Hopper and later: a sample is a copy of counters, and a metric what happened between two
+ * of them. Here a sample holds the rates of its instant, and a metric is the mean of two instants.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "session.h"
+
+enum { METRICS = 64 };
+
+/* Of a card at work; what it does in tensor cores and with its memory is the same here. */
+static const double WORK_PER_ACTIVITY = 0.55;
+static const double TRAFFIC_MIB_PER_WORK = 16.0;
+
+struct nvml_gpm_sample {
+    long long taken_ns; /* 0 before the first time */
+    double rate[METRICS]; /* NaN where the card does not say */
+};
+
+static bool has_gpm(const struct device *device) {
+    return device->identity.architecture >= NVML_ARCH_HOPPER;
+}
+
+/* What the board says outright, for a GPU or one of its instances, stands before what follows from the readings. */
+static double rate_of(const struct device *device, unsigned int metric) {
+    uint64_t value[MAX_VALUES];
+    unsigned int selector = metric | (unsigned int)(device->instance + 1) << 16;
+    if (read_answer(device->gpu, "nvmlGpmMetricsGet", selector, value) == NVML_SUCCESS) {
+        double stated;
+        memcpy(&stated, &value[0], sizeof stated);
+        return stated;
+    }
+    bool whole = device->mig == NULL;
+    double active = whole ? device->state.gpu_util_percent : device->mig->activity_percent;
+    double work = whole ? device->state.memory_util_percent : active * WORK_PER_ACTIVITY;
+    switch (metric) {
+    case NVML_GPM_GRAPHICS_UTIL:
+    case NVML_GPM_SM_UTIL:
+        return active;
+    case NVML_GPM_SM_OCCUPANCY:
+    case NVML_GPM_ANY_TENSOR_UTIL:
+    case NVML_GPM_HMMA_TENSOR_UTIL:
+    case NVML_GPM_DRAM_BW_UTIL:
+        return work;
+    case NVML_GPM_INTEGER_UTIL:
+    case NVML_GPM_FP32_UTIL:
+        return work / 4;
+    case NVML_GPM_FP16_UTIL:
+    case NVML_GPM_FP64_UTIL:
+    case NVML_GPM_DFMA_TENSOR_UTIL:
+    case NVML_GPM_IMMA_TENSOR_UTIL:
+        return 0;
+    case NVML_GPM_PCIE_TX_PER_SEC:
+    case NVML_GPM_PCIE_RX_PER_SEC:
+    case NVML_GPM_NVLINK_TOTAL_RX_PER_SEC:
+    case NVML_GPM_NVLINK_TOTAL_TX_PER_SEC:
+        return TRAFFIC_MIB_PER_WORK * work;
+    default:
+        return NAN;
+    }
+}
+
+static nvmlReturn_t take(const struct device *device, nvmlGpmSample_t sample) {
+    if (!has_gpm(device)) {
+        return NVML_ERROR_NOT_SUPPORTED;
+    }
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    sample->taken_ns = (long long)now.tv_sec * 1000000000 + now.tv_nsec;
+    for (unsigned int metric = 0; metric < METRICS; metric++) {
+        sample->rate[metric] = rate_of(device, metric);
+    }
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t handle, nvmlGpmSupport_t *support) {
+    ENTER_DEVICE(handle, ANY_DEVICE, support != NULL);
+    if (support->version != NVML_GPM_SUPPORT_VERSION) {
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    }
+    support->isSupportedDevice = has_gpm(&device);
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlGpmSampleAlloc(nvmlGpmSample_t *sample) {
+    ENTER_NODE(sample != NULL);
+    *sample = calloc(1, sizeof **sample);
+    return *sample == NULL ? NVML_ERROR_MEMORY : NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t sample) {
+    ENTER_NODE(sample != NULL);
+    free(sample);
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t handle, nvmlGpmSample_t sample) {
+    ENTER_DEVICE(handle, ANY_DEVICE, sample != NULL);
+    return take(&device, sample);
+}
+
+EXPORT nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t handle, unsigned int gpu_instance_id, nvmlGpmSample_t sample) {
+    ENTER_DEVICE(handle, GPU_ONLY, sample != NULL);
+    for (unsigned int i = 0; i < device.state.mig_count; i++) {
+        if (device.state.mig[i].gpu_instance_id == gpu_instance_id) {
+            device.instance = (int)i;
+            device.mig = &device.state.mig[i];
+            return take(&device, sample);
+        }
+    }
+    return NVML_ERROR_NOT_FOUND;
+}
+
+/* Succeeds as a whole; each metric carries its own result. */
+EXPORT nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *request) {
+    ENTER_NODE(request != NULL);
+    if (request->version != NVML_GPM_METRICS_GET_VERSION) {
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    }
+    const struct nvml_gpm_sample *first = request->sample1, *second = request->sample2;
+    if (first == NULL || second == NULL || first->taken_ns == 0 || second->taken_ns <= first->taken_ns) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    for (unsigned int i = 0; i < request->numMetrics; i++) {
+        nvmlGpmMetric_t *metric = &request->metrics[i];
+        bool known = metric->metricId < METRICS && !isnan(second->rate[metric->metricId]);
+        metric->nvmlReturn = known ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+        metric->value = known ? (first->rate[metric->metricId] + second->rate[metric->metricId]) / 2 : NAN;
+    }
+    return NVML_SUCCESS;
+}
