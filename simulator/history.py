@@ -143,8 +143,8 @@ class _Past:
         samples, card = self._samples[index], CARDS[self._node.gpus[index].card]
         if column.instance and (wanted := sample.labels.get("GPU_I_ID")):
             placed = placement.place(card, self._node.gpus[index].mig)
-            instance = [str(gi) for _, gi in placed].index(wanted)
-            return column.instance(samples, instance, placed[instance][0])
+            instance = [str(one.gpu_instance_id) for one in placed].index(wanted)
+            return column.instance(samples, instance, placed[instance].profile)
         return column.gpu(samples, card)
 
     def first(self, labels: Mapping[str, str]) -> int:

@@ -14,6 +14,8 @@ _SHUTDOWN, _SLOWDOWN, _MEM_MAX, _GPU_MAX = range(4)
 _ECC_FIELDS = (3, 4, 5, 6)
 _RETIRED_FIELDS = (29, 30, 31)
 _NVLINK_ERROR_FIELDS = (38, 45, 52, 59)
+_NVLINK_COUNT_FIELDS = (138, 139)
+_PCIE_COUNT_FIELDS = (197, 198)
 _VIOLATION_FIELDS = (74, 75, 76, 77, 78, 79)
 _REMAPPED_FIELDS = (142, 143, 144, 145)
 _PCIE_GENERATION = {
@@ -22,6 +24,7 @@ _PCIE_GENERATION = {
     Architecture.ADA: 4,
     Architecture.HOPPER: 5,
 }
+_LINKS = {Architecture.AMPERE: 12, Architecture.HOPPER: 18}
 _LANES = 16
 _ENGINE_PERIOD_US = 1_000_000
 
@@ -39,6 +42,7 @@ def healthy(card: Card) -> Answers:
         ("nvmlDeviceGetEncoderUtilization", 0): (0, _ENGINE_PERIOD_US),
         ("nvmlDeviceGetDecoderUtilization", 0): (0, _ENGINE_PERIOD_US),
         ("nvmlDeviceGetEccMode", 0): (1, 1),
+        ("nvmlDeviceGetGridLicensableFeatures_v4", 0): (0, 0),
         ("nvmlDeviceGetBAR1MemoryInfo", 0): (bar1_bytes, MIB),
         ("nvmlDeviceGetTemperatureThreshold", _SHUTDOWN): (95,),
         ("nvmlDeviceGetTemperatureThreshold", _SLOWDOWN): (90,),
@@ -48,7 +52,11 @@ def healthy(card: Card) -> Answers:
         answers["nvmlDeviceGetTemperatureThreshold", _MEM_MAX] = (95,)
     fields = [*_ECC_FIELDS, *_VIOLATION_FIELDS]
     fields += _RETIRED_FIELDS if card.architecture == Architecture.TURING else _REMAPPED_FIELDS
-    fields += _NVLINK_ERROR_FIELDS if card.memory_temperature else ()  # the SXM cards
+    fields += _PCIE_COUNT_FIELDS
+    links = _LINKS.get(Architecture(card.architecture), 0) if card.memory_temperature else 0  # the SXM cards
+    if links:
+        fields += [*_NVLINK_ERROR_FIELDS, *_NVLINK_COUNT_FIELDS]
+        answers.update({("nvmlDeviceGetNvLinkState", link): (1,) for link in range(links)})
     answers.update({(FIELDS, field): (0,) for field in fields})
     return answers
 

@@ -42,6 +42,7 @@ class Board:
         self._node = node
         self._lock = threading.Lock()
         self._faults: dict[_Fault, layout.Fault] = {}
+        self._events: list[layout.Event] = []
         cards = [self._card(index) for index in range(len(node.gpus))]
         self._gpus = [
             Gpu(card, Reading.idle(card), self._instances(index, card, node.gpus[index].mig), generation=1)
@@ -148,6 +149,21 @@ class Board:
         bits = int.from_bytes(struct.pack("<d", value), "little")
         self.set_answer(index, "nvmlGpmMetricsGet", bits, selector=selector)
 
+    def raise_xid(self, index: int, xid: int, *, instance: int | None = None) -> None:
+        """Lets the driver report an XID error on GPU `index`, or on one of its MIG instances.
+
+        Raises:
+            ValueError: No such GPU or instance.
+        """
+        with self._lock:
+            gpu = self._gpu(index)
+            where = encoding.NO_INSTANCE
+            if instance is not None:
+                self._check_instance(index, instance)
+                where = gpu.instances[instance].gpu_instance_id
+            self._events.append(layout.Event(gpu=index, xid=xid, gpu_instance_id=where))
+            self._file.publish_events(encoding.event_log(self._events))
+
     def set_processes(self, index: int, processes: Sequence[Process]) -> None:
         """Shows which processes hold GPU `index`, in place of those shown before.
 
@@ -233,8 +249,7 @@ class Board:
         except ValueError as error:
             raise ValueError(f"{self._words(index)}: {error}") from error
         return tuple(
-            Instance(self._node.mig_uuid(index, instance), profile, gpu_instance_id)
-            for instance, (profile, gpu_instance_id) in enumerate(placed)
+            Instance(self._node.mig_uuid(index, instance), *where) for instance, where in enumerate(placed)
         )
 
     def _gpu(self, index: int) -> Gpu:

@@ -44,6 +44,10 @@ class BoardFile:
         """Shows readers what a GPU's further functions return."""
         self._fill(_gpu_offset(gpu) + _offset(layout.GpuCells, "answers"), layout.AnswerCell, answers)
 
+    def publish_events(self, events: layout.EventLog) -> None:
+        """Shows readers what has happened."""
+        self._fill(_offset(layout.Layout, "events"), layout.EventCell, events)
+
     def publish_faults(self, faults: layout.FaultList) -> None:
         """Shows readers what fails from now on."""
         self._fill(_offset(layout.Layout, "faults"), layout.FaultCell, faults)

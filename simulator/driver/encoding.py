@@ -12,6 +12,8 @@ from simulator.spec import NodeSpec
 # Of an HGX board, then their neighbours: what matters is that no two GPUs of a node share one.
 _PCI_BUSES = bytes.fromhex("1b 43 52 61 9d c3 d1 df 1c 44 53 62 9e c4 d2 e0")
 _SERIAL_DIGITS = 13
+NO_INSTANCE = 2**32 - 1
+"""The instance of what happens on a whole GPU."""
 
 
 def header(node: NodeSpec) -> layout.Header:
@@ -96,6 +98,14 @@ def answer_list(answers: Mapping[tuple[str, int], Sequence[int]]) -> layout.Answ
     return layout.AnswerList(count=len(rows), answer=(layout.Answer * layout.MAX_ANSWERS)(*rows))
 
 
+def event_log(events: Sequence[layout.Event]) -> layout.EventLog:
+    """The last events, each where its number says."""
+    log = layout.EventLog(count=len(events))
+    for number in range(max(0, len(events) - layout.MAX_EVENTS), len(events)):
+        log.event[number % layout.MAX_EVENTS] = events[number]
+    return log
+
+
 def fault_list(faults: Collection[layout.Fault]) -> layout.FaultList:
     """What fails on a node; the first that applies to a call counts."""
     return layout.FaultList(count=len(faults), fault=(layout.Fault * layout.MAX_FAULTS)(*faults))
@@ -116,6 +126,9 @@ def _instance(instance: Instance) -> layout.Instance:
         jpegs=profile.jpegs,
         ofas=profile.ofas,
         activity_percent=instance.activity_percent,
+        profile_id=profile.profile_id,
+        start=instance.start,
+        size=profile.memory_slices,
     )
 
 

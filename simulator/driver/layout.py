@@ -10,7 +10,8 @@ MAX_GPUS = 16
 MAX_INSTANCES = 7
 MAX_PROCESSES = 256
 MAX_FAULTS = 32
-MAX_ANSWERS = 64
+MAX_ANSWERS = 128
+MAX_EVENTS = 64
 MAX_VALUES = 4
 ANY_GPU = -1
 WHOLE_GPU = -1
@@ -70,6 +71,10 @@ class Instance(ctypes.Structure):
         ("jpegs", c_uint32),
         ("ofas", c_uint32),
         ("activity_percent", c_uint32),
+        ("profile_id", c_uint32),
+        ("start", c_uint32),
+        ("size", c_uint32),
+        ("unused", c_uint32),
     )
 
 
@@ -127,6 +132,18 @@ class AnswerList(ctypes.Structure):
     _fields_ = (("count", c_uint64), ("answer", Answer * MAX_ANSWERS))
 
 
+class Event(ctypes.Structure):
+    """`struct gpu_event`."""
+
+    _fields_ = (("gpu", c_uint32), ("xid", c_uint32), ("gpu_instance_id", c_uint32), ("unused", c_uint32))
+
+
+class EventLog(ctypes.Structure):
+    """`struct event_log`."""
+
+    _fields_ = (("count", c_uint64), ("event", Event * MAX_EVENTS))
+
+
 class Fault(ctypes.Structure):
     """`struct fault`."""
 
@@ -143,6 +160,12 @@ class FaultCell(ctypes.Structure):
     """`CELL(struct fault_list)`."""
 
     _fields_ = (("sequence", c_uint64), ("copy", FaultList * 2))
+
+
+class EventCell(ctypes.Structure):
+    """`CELL(struct event_log)`."""
+
+    _fields_ = (("sequence", c_uint64), ("copy", EventLog * 2))
 
 
 class StateCell(ctypes.Structure):
@@ -176,5 +199,6 @@ class Layout(ctypes.Structure):
         ("header", Header),
         ("identity", Identity * MAX_GPUS),
         ("faults", FaultCell),
+        ("events", EventCell),
         ("gpu", GpuCells * MAX_GPUS),
     )

@@ -5,6 +5,7 @@ instance id follows from where that is.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from simulator.cards import Card, MigProfile
 
@@ -12,8 +13,22 @@ _MEMORY_SLICES = 8
 _COMPUTE_SLICES = 7
 
 
-def place(card: Card, profiles: Sequence[str]) -> tuple[tuple[MigProfile, int], ...]:
-    """Each instance's profile and GPU instance id, in the order given.
+class Placed(NamedTuple):
+    """An instance on a card.
+
+    Attributes:
+        profile: How much of the card it is.
+        gpu_instance_id: NVML's id of it.
+        start: The first of its memory slices.
+    """
+
+    profile: MigProfile
+    gpu_instance_id: int
+    start: int
+
+
+def place(card: Card, profiles: Sequence[str]) -> tuple[Placed, ...]:
+    """Where each instance lies, in the order given.
 
     Raises:
         ValueError: The card has no such profile, or they do not fit on it together.
@@ -25,7 +40,7 @@ def place(card: Card, profiles: Sequence[str]) -> tuple[tuple[MigProfile, int], 
         )
     largest_first = sorted(range(len(chosen)), key=lambda i: (-chosen[i].memory_slices, -chosen[i].slices))
     free = set(range(_MEMORY_SLICES))
-    ids: dict[int, int] = {}
+    starts: dict[int, int] = {}
     for i in largest_first:
         start = next((s for s in _starts(chosen[i]) if free.issuperset(_run(s, chosen[i]))), None)
         if start is None:
@@ -33,8 +48,11 @@ def place(card: Card, profiles: Sequence[str]) -> tuple[tuple[MigProfile, int], 
                 f"{card.name}: {_names(profiles)} do not fit into its {_MEMORY_SLICES} memory slices"
             )
         free.difference_update(_run(start, chosen[i]))
-        ids[i] = _instance_id(start, chosen[i].memory_slices)
-    return tuple((profile, ids[i]) for i, profile in enumerate(chosen))
+        starts[i] = start
+    return tuple(
+        Placed(profile, _instance_id(starts[i], profile.memory_slices), starts[i])
+        for i, profile in enumerate(chosen)
+    )
 
 
 def _profile(card: Card, name: str) -> MigProfile:

@@ -84,6 +84,7 @@ class Instance:
     uuid: str
     profile: MigProfile
     gpu_instance_id: int
+    start: int = 0
     memory_used_bytes: int = 0
     activity_percent: int = 0
 

@@ -92,3 +92,16 @@ EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t handle, 
     }
     return NVML_SUCCESS;
 }
+
+EXPORT nvmlReturn_t nvmlDeviceGetGridLicensableFeatures_v4(nvmlDevice_t handle, nvmlGridLicensableFeaturesHead_t *features) {
+    ENTER_DEVICE(handle, GPU_ONLY, features != NULL);
+    uint64_t value[MAX_VALUES];
+    nvmlReturn_t status = read_answer(device.gpu, __func__, 0, value);
+    if (status == NVML_SUCCESS) {
+        features->isGridLicenseSupported = (int)value[0];
+        features->licensableFeaturesCount = value[0] != 0;
+        features->firstFeatureCode = 1;
+        features->firstFeatureState = (unsigned int)value[1];
+    }
+    return status;
+}

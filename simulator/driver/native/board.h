@@ -14,7 +14,8 @@ enum {
     MAX_INSTANCES = 7,
     MAX_PROCESSES = 256,
     MAX_FAULTS = 32,
-    MAX_ANSWERS = 64,
+    MAX_ANSWERS = 128,
+    MAX_EVENTS = 64,
     MAX_VALUES = 4,
     ANY_GPU = -1,
     WHOLE_GPU = -1,
@@ -66,6 +67,10 @@ struct mig_instance {
     uint32_t jpegs;
     uint32_t ofas;
     uint32_t activity_percent;
+    uint32_t profile_id;
+    uint32_t start; /* of its memory slices */
+    uint32_t size;
+    uint32_t unused;
 };
 
 struct gpu_state {
@@ -109,6 +114,19 @@ struct answer_list {
     struct answer answer[MAX_ANSWERS];
 };
 
+struct gpu_event {
+    uint32_t gpu;
+    uint32_t xid;
+    uint32_t gpu_instance_id; /* or NVML_NO_INSTANCE */
+    uint32_t unused;
+};
+
+/* The last events; number n of all stands at n modulo MAX_EVENTS. */
+struct event_log {
+    uint64_t count;
+    struct gpu_event event[MAX_EVENTS];
+};
+
 struct fault {
     char function[56]; /* an NVML function, or "*": every call about that GPU */
     int32_t gpu;       /* or ANY_GPU */
@@ -135,6 +153,7 @@ struct board {
     struct board_header header;
     struct gpu_identity identity[MAX_GPUS];
     CELL(struct fault_list) faults;
+    CELL(struct event_log) events;
     struct {
         CELL(struct gpu_state) state;
         CELL(struct process_list) processes;

@@ -48,6 +48,29 @@ EXPORT nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t handle, unsigned int
     return NVML_SUCCESS;
 }
 
+/* A GPU instance's handle is its device's, under another type. */
+EXPORT nvmlReturn_t nvmlDeviceGetGpuInstanceById(nvmlDevice_t handle, unsigned int id, nvmlGpuInstance_t *instance) {
+    ENTER_DEVICE(handle, GPU_ONLY, instance != NULL);
+    for (unsigned int i = 0; i < device.state.mig_count; i++) {
+        if (device.state.mig[i].gpu_instance_id == id) {
+            *instance = (nvmlGpuInstance_t)instance_handle(device.gpu, device.state.mig_generation, i);
+            return NVML_SUCCESS;
+        }
+    }
+    return NVML_ERROR_NOT_FOUND;
+}
+
+EXPORT nvmlReturn_t nvmlGpuInstanceGetInfo(nvmlGpuInstance_t instance, nvmlGpuInstanceInfo_t *info) {
+    ENTER_DEVICE((nvmlDevice_t)instance, MIG_ONLY, info != NULL);
+    *info = (nvmlGpuInstanceInfo_t){
+        .device = gpu_handle(device.gpu),
+        .id = device.mig->gpu_instance_id,
+        .profileId = device.mig->profile_id,
+        .placement = {.start = device.mig->start, .size = device.mig->size},
+    };
+    return NVML_SUCCESS;
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t handle, unsigned int *id) {
     ENTER_DEVICE(handle, MIG_ONLY, id != NULL);
     *id = 0;

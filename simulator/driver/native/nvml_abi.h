@@ -20,6 +20,7 @@ typedef enum {
     NVML_ERROR_NOT_FOUND = 6,
     NVML_ERROR_INSUFFICIENT_SIZE = 7,
     NVML_ERROR_DRIVER_NOT_LOADED = 9,
+    NVML_ERROR_TIMEOUT = 10,
     NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18,
     NVML_ERROR_MEMORY = 20,
     NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
@@ -47,6 +48,11 @@ enum {
 enum { NVML_TEMPERATURE_THRESHOLDS = 8, NVML_MEMORY_ERROR_TYPES = 2, NVML_ECC_COUNTER_TYPES = 2 };
 enum { NVML_CLOCKS_EVENT_REASON_GPU_IDLE = 1 };
 #define NVML_NO_INSTANCE 0xFFFFFFFFu /* the instance ids of a process on a GPU without MIG */
+
+enum { NVML_TOPOLOGY_INTERNAL = 0, NVML_TOPOLOGY_NODE = 40, NVML_TOPOLOGY_SYSTEM = 50 };
+enum { NVML_P2P_CAPS_NVLINK = 2, NVML_P2P_STATUS_OK = 0, NVML_P2P_STATUS_NOT_SUPPORTED = 5 };
+enum { NVML_EVENT_XID = 8 };
+#define NVML_ALL_LINKS 0xFFFFFFFFu /* the scope of a field that sums over all NVLinks */
 
 typedef struct {
     unsigned int gpu;
@@ -132,6 +138,38 @@ typedef struct {
     unsigned int version;
     unsigned int isSupportedDevice;
 } nvmlGpmSupport_t;
+
+typedef struct nvml_event_set *nvmlEventSet_t; /* opaque to callers */
+
+typedef struct {
+    nvmlDevice_t device;
+    unsigned long long eventType;
+    unsigned long long eventData;
+    unsigned int gpuInstanceId;
+    unsigned int computeInstanceId;
+} nvmlEventData_t;
+
+typedef struct nvml_gpu_instance *nvmlGpuInstance_t; /* opaque to callers */
+
+typedef struct {
+    unsigned int start;
+    unsigned int size;
+} nvmlGpuInstancePlacement_t;
+
+typedef struct {
+    nvmlDevice_t device;
+    unsigned int id;
+    unsigned int profileId;
+    nvmlGpuInstancePlacement_t placement;
+} nvmlGpuInstanceInfo_t;
+
+/* Only its head is ever written: the strings and dates behind it stay as the caller left them. */
+typedef struct {
+    int isGridLicenseSupported;
+    unsigned int licensableFeaturesCount;
+    unsigned int firstFeatureCode;
+    unsigned int firstFeatureState;
+} nvmlGridLicensableFeaturesHead_t;
 
 typedef struct nvml_gpm_sample *nvmlGpmSample_t; /* opaque to callers */
 

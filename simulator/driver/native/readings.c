@@ -164,8 +164,8 @@ static bool averages_power(const struct gpu_identity *identity) {
 
 static nvmlReturn_t read_field(const struct device *device, nvmlFieldValue_t *field) {
     const struct gpu_identity *identity = &device->identity;
-    if (device->mig != NULL || field->scopeId != 0) {
-        return NVML_ERROR_NOT_SUPPORTED; /* other scopes are power domains and links that no simulated card has */
+    if (device->mig != NULL || (field->scopeId != 0 && field->scopeId != NVML_ALL_LINKS)) {
+        return NVML_ERROR_NOT_SUPPORTED; /* other scopes are power domains and single links */
     }
     switch (field->fieldId) {
     case NVML_FI_MEMORY_TEMP:

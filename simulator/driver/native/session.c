@@ -227,6 +227,16 @@ nvmlReturn_t read_processes(unsigned int gpu, struct process_list *list) {
     return NVML_SUCCESS;
 }
 
+nvmlReturn_t read_events(struct event_log *log) {
+    struct mapping *mapping = acquire();
+    if (mapping == NULL) {
+        return NVML_ERROR_UNINITIALIZED;
+    }
+    READ_CELL(mapping->board->events, log);
+    release(mapping);
+    return NVML_SUCCESS;
+}
+
 nvmlReturn_t read_answer(unsigned int gpu, const char *function, unsigned int selector, uint64_t value[MAX_VALUES]) {
     struct mapping *mapping = acquire();
     if (mapping == NULL) {

@@ -24,6 +24,7 @@ nvmlReturn_t session_close(const char *function);
 nvmlReturn_t enter_node(const char *function, bool arguments_valid, struct board_header *header);
 nvmlReturn_t enter_device(const char *function, nvmlDevice_t handle, enum scope scope, bool arguments_valid,
                           struct device *device);
+nvmlReturn_t read_events(struct event_log *log);
 nvmlReturn_t read_processes(unsigned int gpu, struct process_list *list);
 
 /* What the board says of a function (and a selector); NVML_ERROR_NOT_SUPPORTED where it says nothing. */

@@ -29,6 +29,8 @@ BOARD = {
     "gpu_state": layout.State,
     "gpu_process": layout.GpuProcess,
     "process_list": layout.ProcessList,
+    "gpu_event": layout.Event,
+    "event_log": layout.EventLog,
     "fault": layout.Fault,
     "fault_list": layout.FaultList,
     "board": layout.Layout,
@@ -43,6 +45,8 @@ NVML = {
     "nvmlDeviceAttributes_t": pynvml.c_nvmlDeviceAttributes,
     "nvmlProcessInfo_t": pynvml.c_nvmlProcessInfo_v3_t,
     "nvmlGpmSupport_t": pynvml.c_nvmlGpmSupport_t,
+    "nvmlEventData_t": pynvml.c_nvmlEventData_t,
+    "nvmlGpuInstanceInfo_t": pynvml.c_nvmlGpuInstanceInfo_t,
 }
 
 
@@ -75,6 +79,8 @@ def test_cells(compiled: Mapping[str, _Place]) -> None:
     state, processes = layout.GpuCells.state, layout.GpuCells.processes
     assert compiled["board.faults.sequence"].offset == faults.offset
     assert compiled["board.faults.copy"].offset == faults.offset + layout.FaultCell.copy.offset
+    assert compiled["board.events.sequence"].offset == layout.Layout.events.offset
+    assert compiled["board.events.copy"].offset == layout.Layout.events.offset + layout.EventCell.copy.offset
     assert compiled["board.gpu[0].state.sequence"].offset == gpu.offset + state.offset
     assert compiled["board.gpu[0].processes.sequence"].offset == gpu.offset + processes.offset
     assert compiled["board.gpu[1].state.sequence"].offset == gpu.offset + ctypes.sizeof(layout.GpuCells)

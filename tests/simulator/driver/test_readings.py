@@ -93,8 +93,8 @@ def test_versions_of_structures(program: NvmlProgram) -> None:
 @pytest.mark.parametrize(
     ("gpu", "supported"),
     [
-        pytest.param(H100, {82, 83, 185, 186}, id="hopper"),
-        pytest.param(A100, {82, 83, 186}, id="ga100-has-no-average-power"),
+        pytest.param(H100, {82, 83, 138, 185, 186}, id="hopper"),
+        pytest.param(A100, {82, 83, 138, 186}, id="ga100-has-no-average-power"),
         pytest.param(L40S, {83, 185, 186}, id="gddr-has-no-thermometer"),
         pytest.param(T4, {83, 186}, id="turing"),
     ],
@@ -108,7 +108,12 @@ def test_fields(board: Board, program: NvmlProgram, gpu: int, supported: set[int
     results = {field["fieldId"]: field["nvmlReturn"] for field in fields}
     assert {field for field, result in results.items() if result == 0} == supported
     assert set(results.values()) == {0, NOT_SUPPORTED}
-    known = {82: (1, "uiVal", 72), 83: (3, "ullVal", 5_000_000_500), 185: (1, "uiVal", 68_125)}
+    known = {
+        82: (1, "uiVal", 72),
+        83: (3, "ullVal", 5_000_000_500),
+        138: (3, "ullVal", 0),
+        185: (1, "uiVal", 68_125),
+    }
     for field in fields:
         if field["nvmlReturn"] == 0:
             value_type, member, value = known.get(field["fieldId"], known[185])
