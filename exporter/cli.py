@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import functools
 import logging
 import os
 import platform
@@ -97,10 +98,10 @@ def _settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
     return resolve(flags, environment, collectors=tuple(catalog.collectors()))
 
 
-def _session(stop: threading.Event) -> Session | None:
+def _session(settings: Settings, stop: threading.Event) -> Session | None:
     """The driver, opened by another thread, so that a driver which hangs does not keep us from being told to stop."""
     worker = Worker[Session]("opening", time.monotonic)
-    opening = worker.submit(Session)
+    opening = worker.submit(functools.partial(Session, serial_numbers=settings.serial_numbers))
     worker.stop()
     until = time.monotonic() + _OPEN_S
     while not opening.done() and time.monotonic() < until:
@@ -128,7 +129,7 @@ def _run(settings: Settings) -> None:
     if "proc_root" in settings.given and not Path(settings.proc_root).is_dir():
         raise StartError(f"--proc-root {settings.proc_root}: no such directory; mount the host's /proc there")
     kubelet = _kubelet(settings)
-    session = _session(stop)
+    session = _session(settings, stop)
     if session is None:
         return
     known = catalog.collectors()

@@ -8,7 +8,18 @@ from collections.abc import Iterable
 
 from prometheus_client import Metric as Family
 
-from exporter.model import Device, DeviceSample, Health, Metric, Naming, PodRef, Snapshot, Spelling
+from exporter.model import (
+    Device,
+    DeviceSample,
+    Health,
+    Kind,
+    Metric,
+    Naming,
+    PodRef,
+    Reading,
+    Snapshot,
+    Spelling,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,6 +51,8 @@ class Scrape:
     hostname_labels: tuple[str, ...] = ("hostname",)
 
 
+_DCGM_ONLY = {"device", "modelName"}
+"""Labels that only DCGM's families carry: ours have them in gpu_info, which can be joined on the others."""
 _DRIVER_LABELS = {True: "DCGM_FI_DRIVER_VERSION", False: "DCGM_FI_SYSTEM_DRIVER_VERSION"}
 """The label with the driver's version, up to dcgm-exporter 4.8 and from 4.9."""
 
@@ -75,29 +88,45 @@ def _devices(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
         for spelling in metric.spellings(scrape.naming)
     }
     for sample in snapshot.samples:
-        labels = {
-            generation: _label_sets(sample, scrape, {generation: snapshot.driver_version})
-            for generation in _DRIVER_LABELS.values()
-        }
+        labels = _Labels(sample, scrape, snapshot.driver_version)
         for reading in sample.readings:
             for spelling in reading.metric.spellings(scrape.naming):
-                is_old = spelling is reading.metric.dcgm
-                value = spelling.value(reading.value)
-                for labelled in labels[_DRIVER_LABELS[is_old]]:
-                    found[spelling.name].add_sample(spelling.name, labelled, value)
+                _add(found[spelling.name], spelling, reading, labels)
     return found.values()
+
+
+class _Labels:
+    """A device's labels in one scrape; each set is one dict, however many series have it."""
+
+    def __init__(self, sample: DeviceSample, scrape: Scrape, driver_version: str) -> None:
+        identity = _identity(sample.device) | dict.fromkeys(scrape.hostname_labels, scrape.hostname)
+        self._own = [{name: value for name, value in identity.items() if name not in _DCGM_ONLY}]
+        self._naming = scrape.naming
+        self._of_pods = {
+            is_old: [{**identity, label: driver_version, **_pod_labels(owner)} for owner in sample.owners]
+            or [{**identity, label: driver_version}]
+            for is_old, label in _DRIVER_LABELS.items()
+        }
+
+    def of(self, metric: Metric, spelling: Spelling) -> list[dict[str, str]]:
+        """DCGM's labels in DCGM's order: once for each pod that holds the device, or once without pod labels."""
+        if metric.is_own:
+            return self._own
+        return self._of_pods[self._naming is not Naming.DCGM_49 and spelling is metric.dcgm]
+
+
+def _add(family: Family, spelling: Spelling, reading: Reading, labels: _Labels) -> None:
+    value = spelling.value(reading.value)
+    for labelled in labels.of(reading.metric, spelling):
+        complete = {**labelled, **dict(reading.labels)} if reading.labels else labelled
+        family.add_sample(spelling.name, complete, value)
 
 
 def _family(metric: Metric, spelling: Spelling) -> Family:
     unit = f" (in {spelling.unit})" if spelling.unit else ""
-    return Family(spelling.name, f"{metric.help}{unit}.", metric.kind.value)
-
-
-def _label_sets(sample: DeviceSample, scrape: Scrape, driver: dict[str, str]) -> list[dict[str, str]]:
-    """DCGM's labels in DCGM's order: once for each pod that holds the device, or once without pod labels."""
-    labels = _identity(sample.device)
-    labels |= dict.fromkeys(scrape.hostname_labels, scrape.hostname) | driver
-    return [{**labels, **_pod_labels(owner)} for owner in sample.owners] or [labels]
+    # A family is called like its samples, but for the suffix of counters; DCGM's have none.
+    name = spelling.name.removesuffix("_total") if metric.kind is Kind.COUNTER else spelling.name
+    return Family(name, f"{metric.help}{unit}.", metric.kind.value)
 
 
 def _identity(device: Device) -> dict[str, str]:
@@ -128,7 +157,7 @@ def _gpu_states(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
     for gpu in snapshot.health.gpus:
         labels = {"gpu": str(gpu.index), "hostname": scrape.hostname}
         if gpu.device is not None:
-            labels |= {"uuid": gpu.device.uuid, "pci_bus_id": gpu.device.pci_bus_id}
+            labels |= {"UUID": gpu.device.uuid, "pci_bus_id": gpu.device.pci_bus_id}
         up.add_sample(up.name, labels, float(gpu.up))
         since = scrape.now if gpu.stuck_since is None else gpu.stuck_since
         stuck.add_sample(stuck.name, {"gpu": str(gpu.index)}, scrape.now - since)

@@ -83,6 +83,14 @@ class Metric:
     within: MetricSet = MetricSet.DEFAULT
     needs: str = ""
 
+    @property
+    def is_own(self) -> bool:
+        """Whether DCGM has no name for it.
+
+        Then it stands once per device, without labels of pods: sums are right, and it can be joined to.
+        """
+        return self.dcgm.name.startswith("gpu_")
+
     def spellings(self, naming: Naming) -> "tuple[Spelling, ...]":
         """Under which names it is served; what was not renamed stands once."""
         match naming:
@@ -150,10 +158,11 @@ class Allocation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reading:
-    """A metric's value on some device, in NVML's unit."""
+    """A metric's value on some device, in NVML's unit, with labels beside the device's where there are several."""
 
     metric: Metric
     value: float
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -194,6 +194,9 @@ class Settings:
             "LABEL",
         )
     )
+    serial_numbers: bool = dataclasses.field(
+        metadata=_about("false", "Publish the GPUs' serial numbers, as a label of gpu_info.", switch, None)
+    )
     node_name: str = dataclasses.field(
         metadata=_about(
             "", "The hostname label; by default the machine's name.", str.strip, "NAME", NODE_NAME=str.strip

@@ -121,8 +121,7 @@ class Gpus:
     def close(self) -> None:
         """End the use of the driver within a second, unless a call hangs: then leave that to the kernel."""
         if self._driver.busy_since is None and not any(map(self._is_stuck, self._workers)):
-            future = self._driver.submit(self._close)
-            future.exception(timeout=_CLOSE_S)
+            wait([self._driver.submit(self._close)], timeout=_CLOSE_S)
         self._driver.stop()
         for worker in self._workers.values():
             worker.stop()

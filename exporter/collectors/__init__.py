@@ -5,11 +5,19 @@ it owns timing, success and failures, so that the collectors own none of them.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from exporter.errors import ReadingError, Reason
 from exporter.model import Metric, MetricSet, Reading
 from exporter.nvml.devices import OpenDevice
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Point:
+    """One of several values of a metric on one device: in NVML's unit, and what tells it from the others."""
+
+    value: float
+    labels: Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -18,12 +26,12 @@ class Row:
 
     Attributes:
         metric: Its names, type, units, meaning and source.
-        read: Returns its value in NVML's unit, or raises ReadingError.
+        read: Returns its value in NVML's unit, or several, or raises ReadingError.
         per_instance: Whether NVML also has it for a single MIG instance.
     """
 
     metric: Metric
-    read: Callable[[OpenDevice], float]
+    read: Callable[[OpenDevice], float | Sequence[Point]]
     per_instance: bool = False
 
 
@@ -75,7 +83,7 @@ def run(collector: Collector, device: OpenDevice, clock: Callable[[], float]) ->
         if device.record.instance is not None and not row.per_instance:
             continue
         try:
-            readings.append(Reading(row.metric, row.read(device)))
+            readings += _readings(row, device)
         except ReadingError as error:
             failures.append(Failure(collector.name, error.reason, str(error)))
         except Exception as error:  # noqa: BLE001 - the one broad catch for collectors: counted, logged, goes on
@@ -83,3 +91,12 @@ def run(collector: Collector, device: OpenDevice, clock: Callable[[], float]) ->
             message = f"{what}: {error!r}: a defect of the exporter, please report it"
             failures.append(Failure(collector.name, Reason.DEFECT, message, defect=error))
     return Collected(collector.name, tuple(readings), tuple(failures), clock() - started)
+
+
+def _readings(row: Row, device: OpenDevice) -> Iterator[Reading]:
+    found = row.read(device)
+    if isinstance(found, Sequence):
+        for point in found:
+            yield Reading(row.metric, point.value, tuple(point.labels.items()))
+    else:
+        yield Reading(row.metric, found)

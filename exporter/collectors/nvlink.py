@@ -1,4 +1,4 @@
-"""Errors on the links between GPUs, over all links of a GPU."""
+"""The links between GPUs: errors and traffic, over all links of a GPU."""
 
 from exporter.collectors import Row
 from exporter.model import Kind, Metric, MetricSet, Spelling
@@ -23,7 +23,23 @@ def _row(name: str, field: Field, what: str) -> Row:
     return Row(metric, read)
 
 
+def _bandwidth(device: OpenDevice) -> float:
+    """KiB of data per second, both ways; without what NVLink adds to it."""
+    return device.increase(Field.NVLINK_TX_KIB, Field.NVLINK_RX_KIB)
+
+
 ROWS = (
+    Row(
+        Metric(
+            dcgm=Spelling("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "MB/s", per=1000),
+            dcgm_49=Spelling("DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND", "bytes/s", times=1024),
+            kind=Kind.GAUGE,
+            help="NVLink data sent and received",
+            source=f"nvmlDeviceGetFieldValues({Field.NVLINK_TX_KIB.value}, {Field.NVLINK_RX_KIB.value})",
+            needs="cards with NVLink",
+        ),
+        _bandwidth,
+    ),
     _row("CRC_FLIT", Field.NVLINK_CRC_FLIT_ERRORS, "flow-control CRC"),
     _row("CRC_DATA", Field.NVLINK_CRC_DATA_ERRORS, "data CRC"),
     _row("REPLAY", Field.NVLINK_REPLAY_ERRORS, "replay"),

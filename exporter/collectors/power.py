@@ -45,6 +45,16 @@ ROWS = (
         ),
         read=OpenDevice.energy_mj,
     ),
+    Row(
+        Metric(
+            dcgm=Spelling("gpu_energy_joules_total", "J", per=1000),
+            dcgm_49=Spelling("gpu_energy_joules_total", "J", per=1000),
+            kind=Kind.COUNTER,
+            help="Energy that the GPU has used since the driver was loaded",
+            source="nvmlDeviceGetTotalEnergyConsumption",
+        ),
+        read=OpenDevice.energy_mj,
+    ),
     _limit(
         "POWER_MGMT_LIMIT",
         "Power limit that is set",

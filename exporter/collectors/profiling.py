@@ -8,6 +8,7 @@ from collections.abc import Callable
 from exporter.collectors import Row
 from exporter.model import Kind, Metric, MetricSet, Spelling
 from exporter.nvml.devices import OpenDevice
+from exporter.nvml.fields import Field
 from exporter.nvml.gpm import GpmMetric
 
 _MIB = 1024 * 1024
@@ -32,12 +33,20 @@ def _share(name: str, metric: GpmMetric, help_: str, *, newer: str = "", full: b
     return Row(described, _reader(metric), per_instance=True)
 
 
-def _traffic(name: str, metric: GpmMetric, help_: str, *, full: bool) -> Row:
+def _nvlink(name: str, metric: GpmMetric, help_: str) -> Row:
     spelling = Spelling(f"DCGM_FI_PROF_{name}", "bytes/s", times=_MIB)
-    source, within = f"nvmlGpmMetricsGet({metric.value})", MetricSet.FULL if full else MetricSet.DEFAULT
+    source = f"nvmlGpmMetricsGet({metric.value})"
+    described = Metric(spelling, spelling, Kind.GAUGE, help_, source, within=MetricSet.FULL, needs=_NEEDS)
+    return Row(described, _reader(metric), per_instance=True)
+
+
+def _pcie(name: str, metric: GpmMetric, field: Field, help_: str) -> Row:
+    """By GPM, before Hopper by a counter: never by nvmlDeviceGetPcieThroughput, which takes 20 ms of every call."""
+    spelling = Spelling(f"DCGM_FI_PROF_{name}", "bytes/s")
+    source = f"nvmlGpmMetricsGet({metric.value}), before Hopper nvmlDeviceGetFieldValues({field.value})"
     return Row(
-        Metric(spelling, spelling, Kind.GAUGE, help_, source, within=within, needs=_NEEDS),
-        _reader(metric),
+        Metric(spelling, spelling, Kind.GAUGE, help_, source),
+        lambda device: device.traffic(metric, field),
         per_instance=True,
     )
 
@@ -78,8 +87,8 @@ ROWS = (
     _share("PIPE_TENSOR_IMMA_ACTIVE", GpmMetric.IMMA_TENSOR_UTIL, "Share of cycles with integer tensor work"),
     _share("PIPE_TENSOR_HMMA_ACTIVE", GpmMetric.HMMA_TENSOR_UTIL, "Share of cycles with FP16 tensor work"),
     _share("PIPE_TENSOR_DFMA_ACTIVE", GpmMetric.DFMA_TENSOR_UTIL, "Share of cycles with FP64 tensor work"),
-    _traffic("PCIE_TX_BYTES", GpmMetric.PCIE_TX, "PCIe data sent, with headers", full=False),
-    _traffic("PCIE_RX_BYTES", GpmMetric.PCIE_RX, "PCIe data received, with headers", full=False),
-    _traffic("NVLINK_TX_BYTES", GpmMetric.NVLINK_TX, "NVLink data sent", full=True),
-    _traffic("NVLINK_RX_BYTES", GpmMetric.NVLINK_RX, "NVLink data received", full=True),
+    _pcie("PCIE_TX_BYTES", GpmMetric.PCIE_TX, Field.PCIE_TX_BYTES, "PCIe data sent, with headers"),
+    _pcie("PCIE_RX_BYTES", GpmMetric.PCIE_RX, Field.PCIE_RX_BYTES, "PCIe data received, with headers"),
+    _nvlink("NVLINK_TX_BYTES", GpmMetric.NVLINK_TX, "NVLink data sent"),
+    _nvlink("NVLINK_RX_BYTES", GpmMetric.NVLINK_RX, "NVLink data received"),
 )

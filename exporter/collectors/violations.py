@@ -1,11 +1,38 @@
 """For how long the clocks were held down, by what."""
 
-from exporter.collectors import Row
+from collections.abc import Sequence
+
+from exporter.collectors import Point, Row
+from exporter.errors import ReadingError
 from exporter.model import Kind, Metric, MetricSet, Spelling
 from exporter.nvml.devices import OpenDevice
 from exporter.nvml.fields import Field
 
 _NS_PER_S = 1_000_000_000
+
+
+_REASONS = {
+    "power": Field.VIOLATION_POWER,
+    "thermal": Field.VIOLATION_THERMAL,
+    "sync_boost": Field.VIOLATION_SYNC_BOOST,
+    "board_limit": Field.VIOLATION_BOARD_LIMIT,
+    "low_utilization": Field.VIOLATION_LOW_UTILIZATION,
+    "reliability": Field.VIOLATION_RELIABILITY,
+}
+
+
+def _throttled(device: OpenDevice) -> Sequence[Point]:
+    """By every reason that the card counts."""
+    found: list[Point] = []
+    missing: list[ReadingError] = []
+    for reason, field in _REASONS.items():
+        try:
+            found.append(Point(device.field(field), {"reason": reason}))
+        except ReadingError as error:
+            missing.append(error)
+    if missing and (not found or any(error.reason.is_failure for error in missing)):
+        raise missing[0]
+    return found
 
 
 def _row(old: str, new: str, field: Field, reason: str) -> Row:
@@ -23,7 +50,18 @@ def _row(old: str, new: str, field: Field, reason: str) -> Row:
     return Row(metric, read)
 
 
+_SECONDS = Spelling("gpu_throttle_seconds_total", "s", per=_NS_PER_S)
 ROWS = (
+    Row(
+        Metric(
+            _SECONDS,
+            _SECONDS,
+            Kind.COUNTER,
+            help="Time in which the clocks were held down, by reason",
+            source=f"nvmlDeviceGetFieldValues({', '.join(str(field.value) for field in _REASONS.values())})",
+        ),
+        _throttled,
+    ),
     _row("POWER", "POWER", Field.VIOLATION_POWER, "by the power limit"),
     _row("THERMAL", "THERMAL", Field.VIOLATION_THERMAL, "by heat"),
     _row(

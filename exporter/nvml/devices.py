@@ -15,13 +15,18 @@ import pynvml
 from exporter.errors import ReadingError, Reason
 from exporter.model import Device, Instance
 from exporter.nvml.codes import asking, text
-from exporter.nvml.fields import Field, number
-from exporter.nvml.gpm import Gpm, GpmMetric, Rates
+from exporter.nvml.fields import Field, is_wide, number
+from exporter.nvml.gpm import GpmMetric, Rates
+from exporter.nvml.host import Host
+from exporter.nvml.topology import Peer
+from exporter.nvml.xids import Xids
 
 T = TypeVar("T")
 
 _PLAUSIBLE_C = 200  # DCGM's bound: what reads higher is a driver's way of saying that there is no sensor
 _NO_VALUE = {2**32 - 1, 2**64 - 1}  # NVML_VALUE_NOT_AVAILABLE, -1 cast to 32 or 64 bits
+_MIB = 1024 * 1024
+_NUMA_WORDS = 4  # 256 nodes
 _MIG_NAME = re.compile(r"MIG (?:\d+c\.)?(\S+)$")  # "NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb"
 
 
@@ -121,13 +126,13 @@ class OpenDevice:
         self,
         handle: Any,  # noqa: ANN401 - pynvml's handles have no type
         record: Device,
-        gpm: Gpm,
+        host: Host,
         *,
         parent: Any = None,  # noqa: ANN401
     ) -> None:
         self._handle = handle
         self._parent = parent
-        self._gpm = gpm
+        self._host = host
         self._answers: dict[str, object] = {}
         self.record = record
         instance = record.instance
@@ -301,7 +306,7 @@ class OpenDevice:
     @reading("field values")
     def _fields(self) -> dict[Field, Any]:
         """Every field, with a value or an error of its own."""
-        values = pynvml.nvmlDeviceGetFieldValues(self._handle, [int(field) for field in Field])
+        values = pynvml.nvmlDeviceGetFieldValues(self._handle, [field.request for field in Field])
         return dict(zip(Field, values, strict=True))
 
     def field(self, field: Field) -> float:
@@ -325,14 +330,14 @@ class OpenDevice:
         """Every GPM metric since the cycle before, with a value or an error of its own."""
         instance = self.record.instance
         if instance is None:
-            return self._gpm.rates(
+            return self._host.gpm.rates(
                 self._key,
                 self.name,
                 self._handle,
                 lambda sample: pynvml.nvmlGpmSampleGet(self._handle, sample),
             )
         number = instance.gpu_instance_id
-        return self._gpm.rates(
+        return self._host.gpm.rates(
             self._key,
             self.name,
             self._parent,
@@ -357,7 +362,124 @@ class OpenDevice:
             ReadingError: The driver does not say.
         """
         found = self._instances()
-        self._gpm.retain(self.record.uuid, {device._key for device in (self, *found)})  # noqa: SLF001 - its own kind
+        self._host.gpm.retain(self.record.uuid, {device._key for device in (self, *found)})  # noqa: SLF001 - its own kind
+        parts = [device.record.instance for device in found]
+        self._host.xids.retain(
+            self.record.uuid, {part.gpu_instance_id: part.uuids for part in parts if part is not None}
+        )
+        return found
+
+    def xids(self) -> Xids:
+        """The XID errors that it has had since the exporter started.
+
+        Raises:
+            ReadingError: Nobody waits for them: it has none to tell, or not yet.
+        """
+        instance = self.record.instance
+        found = self._host.xids.of(self.record.uuid, instance.gpu_instance_id if instance else None)
+        if found is None:
+            raise ReadingError(f"reading XID errors of {self.name}", Reason.PENDING, "not waited for yet")
+        return found
+
+    def increase(self, *fields: Field) -> float:
+        """How fast counters grow together, per second, since the cycle before.
+
+        Raises:
+            ReadingError: The driver does not have them, or not yet.
+        """
+        value = sum(self.field(field) for field in fields)
+        name = " and ".join(field.name.lower().replace("_", " ") for field in fields)
+        what = f"reading {name} of {self.name}"
+        read = [self._fields()[field] for field in fields]
+        if not all(map(is_wide, read)):
+            raise ReadingError(what, Reason.NOT_SUPPORTED, "the counter is too narrow for a rate")
+        return self._host.increases.rate(f"{self._key}/{name}", what, value, int(read[0].timestamp))
+
+    def traffic(self, metric: GpmMetric, field: Field) -> float:
+        """Bytes per second since the cycle before: by GPM where the card has it, else by the counter `field`.
+
+        Raises:
+            ReadingError: The device has neither, or not yet.
+        """
+        try:
+            return self.rate(metric) * _MIB
+        except ReadingError as error:
+            if error.reason is not Reason.NOT_SUPPORTED or self.record.instance is not None:
+                raise
+        return self.increase(field)
+
+    @reading("vGPU licence")
+    def is_licensed(self) -> int:
+        """1 where the GPU is a vGPU that has its licence, else 0: also where none is needed."""
+        found = pynvml.nvmlDeviceGetGridLicensableFeatures_v4(self._handle)
+        features = found.gridLicensableFeatures[: found.licensableFeaturesCount]
+        return int(bool(found.isGridLicenseSupported) and any(feature.featureState for feature in features))
+
+    @property
+    def driver_version(self) -> str:
+        """Of the driver that runs it."""
+        return self._host.driver_version
+
+    @property
+    def cuda_version(self) -> str:
+        """The newest CUDA that the driver can run; empty where it does not say."""
+        return self._host.cuda_version
+
+    @property
+    def shows_serial_number(self) -> bool:
+        """Whether its serial number may be published."""
+        return self._host.serial_numbers
+
+    @reading("VBIOS version")
+    def vbios_version(self) -> str:
+        """Of the card's firmware."""
+        return text(
+            f"reading the VBIOS version of {self.name}",
+            lambda: pynvml.nvmlDeviceGetVbiosVersion(self._handle),
+        )
+
+    @reading("serial number")
+    def serial_number(self) -> str:
+        """As it stands on the board."""
+        return text(
+            f"reading the serial number of {self.name}", lambda: pynvml.nvmlDeviceGetSerial(self._handle)
+        )
+
+    @reading("compute capability")
+    def compute_capability(self) -> str:
+        """Such as "9.0"."""
+        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(self._handle)
+        return f"{major}.{minor}"
+
+    @reading("NUMA node")
+    def numa_nodes(self) -> tuple[int, ...]:
+        """The nodes of memory that are nearest."""
+        words = pynvml.nvmlDeviceGetMemoryAffinity(self._handle, _NUMA_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE)
+        return tuple(
+            64 * index + bit for index, word in enumerate(words) for bit in range(64) if word >> bit & 1
+        )
+
+    @reading("active NVLinks")
+    def nvlinks(self) -> int:
+        """How many of its links are up."""
+        active = 0
+        for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+            try:
+                active += pynvml.nvmlDeviceGetNvLinkState(self._handle, link)
+            except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument):
+                break  # links are numbered from 0 without gaps
+        return active
+
+    def peers(self) -> tuple[Peer, ...]:
+        """The other GPUs of the node, and what lies between.
+
+        Raises:
+            ReadingError: The driver has not been asked yet.
+        """
+        found = self._host.topology.of(self.record.uuid)
+        if found is None:
+            what = f"reading the topology around {self.name}"
+            raise ReadingError(what, Reason.PENDING, "the driver has not been asked yet")
         return found
 
     @reading("MIG instances")
@@ -400,11 +522,11 @@ class OpenDevice:
         )
         whole = self.record
         record = Device(whole.index, whole.minor, whole.uuid, whole.pci_bus_id, whole.model, instance)
-        return OpenDevice(handles[0], record, self._gpm, parent=self._handle)
+        return OpenDevice(handles[0], record, self._host, parent=self._handle)
 
 
-def open_gpu(index: int, gpm: Gpm) -> OpenDevice:
-    """The GPU that is NVML's number `index` now, with the samples of earlier cycles.
+def open_gpu(index: int, host: Host) -> OpenDevice:
+    """The GPU that is NVML's number `index` now.
 
     Raises:
         ReadingError: It cannot be reached, or its identity cannot be read.
@@ -424,4 +546,4 @@ def open_gpu(index: int, gpm: Gpm) -> OpenDevice:
         pci_bus_id=text(what, lambda: pynvml.nvmlDeviceGetPciInfo(handle).busId),
         model=text(what, lambda: pynvml.nvmlDeviceGetName(handle)),
     )
-    return OpenDevice(handle, record, gpm)
+    return OpenDevice(handle, record, host)

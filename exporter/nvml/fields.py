@@ -4,6 +4,8 @@ import enum
 
 import pynvml
 
+_ALL_LINKS = 2**32 - 1
+
 
 class Field(enum.IntEnum):
     """A field value; its width and meaning are in nvml.h ("Field Identifiers")."""
@@ -28,6 +30,16 @@ class Field(enum.IntEnum):
     REMAPPED_CORRECTABLE = pynvml.NVML_FI_DEV_REMAPPED_COR
     REMAPPED_UNCORRECTABLE = pynvml.NVML_FI_DEV_REMAPPED_UNC
     REMAP_FAILURE = pynvml.NVML_FI_DEV_REMAPPED_FAILURE
+    NVLINK_TX_KIB = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX
+    NVLINK_RX_KIB = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
+    PCIE_TX_BYTES = pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES
+    PCIE_RX_BYTES = pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES
+
+    @property
+    def request(self) -> "int | tuple[int, int]":
+        """As nvmlDeviceGetFieldValues is asked for it: NVLink's counters over all links."""
+        over_links = self in {Field.NVLINK_TX_KIB, Field.NVLINK_RX_KIB}
+        return (int(self), _ALL_LINKS) if over_links else int(self)
 
 
 _MEMBERS = {
@@ -50,3 +62,12 @@ def number(field: pynvml.c_nvmlFieldValue_t) -> float:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
     value: float = getattr(field.value, member)
     return value
+
+
+def is_wide(field: pynvml.c_nvmlFieldValue_t) -> bool:
+    """Whether a field value has 64 bits; a counter of bytes that has fewer starts anew several times a second."""
+    return field.valueType in {
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG,
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG,
+        pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG,
+    }

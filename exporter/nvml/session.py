@@ -5,10 +5,11 @@ Must not know what is read from the GPUs.
 
 import pynvml
 
-from exporter.errors import StartError
+from exporter.errors import ReadingError, StartError
 from exporter.nvml.codes import asking, text
 from exporter.nvml.devices import OpenDevice, open_gpu
-from exporter.nvml.gpm import Gpm
+from exporter.nvml.host import Host
+from exporter.nvml.xids import XidWatch
 
 _HINTS = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
@@ -36,15 +37,19 @@ class Session:
         nvml_version: Such as "12.570.133.20".
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, serial_numbers: bool = False) -> None:
         """Load and initialise the library.
+
+        Args:
+            serial_numbers: Whether the GPUs may tell theirs.
 
         Raises:
             StartError: There is no usable driver.
         """
         self.driver_version = ""
         self.nvml_version = ""
-        self._gpm = Gpm()
+        self._host = Host(serial_numbers=serial_numbers)
+        self._watch = XidWatch(self._host.xids)
         self._open()
 
     def _open(self) -> None:
@@ -57,6 +62,9 @@ class Session:
             raise StartError(f"cannot use the NVIDIA driver: {hint}") from error
         self.driver_version = text("reading the driver's version", pynvml.nvmlSystemGetDriverVersion)
         self.nvml_version = text("reading NVML's version", pynvml.nvmlSystemGetNVMLVersion)
+        self._host.driver_version = self.driver_version
+        self._host.cuda_version = _cuda_version()
+        self._watch.start()
 
     def count(self) -> int:
         """How many GPUs there are now.
@@ -64,7 +72,9 @@ class Session:
         Raises:
             ReadingError: The driver does not say.
         """
-        return int(asking("counting the GPUs", pynvml.nvmlDeviceGetCount))
+        count = int(asking("counting the GPUs", pynvml.nvmlDeviceGetCount))
+        self._host.topology.refresh(count)
+        return count
 
     def gpu(self, index: int) -> OpenDevice:
         """GPU number `index`, for this cycle.
@@ -72,7 +82,7 @@ class Session:
         Raises:
             ReadingError: It cannot be reached.
         """
-        return open_gpu(index, self._gpm)
+        return open_gpu(index, self._host)
 
     def reopen(self) -> None:
         """Close and open again, after the driver went away or was replaced.
@@ -85,8 +95,18 @@ class Session:
 
     def close(self) -> None:
         """End the use of the driver; harmless when it has already ended."""
-        self._gpm.clear()
+        self._watch.stop()
+        self._host.forget()
         try:
             pynvml.nvmlShutdown()
         except pynvml.NVMLError:
             return  # nothing to end: the driver is gone, or this is the second call
+
+
+def _cuda_version() -> str:
+    """The newest version of CUDA that the driver can run, such as "12.8"; empty where it does not say."""
+    try:
+        version = int(asking("reading the version of CUDA", pynvml.nvmlSystemGetCudaDriverVersion))
+    except ReadingError:
+        return ""
+    return f"{version // 1000}.{version % 1000 // 10}"

@@ -19,7 +19,9 @@ from tests.exporter.rig import PATIENCE_S, Exporter, Node, ended, eventually, h1
 pytestmark = pytest.mark.driver
 
 ROOT = Path(exporter.__file__).parents[1]
-CHOICES = "clocks, ecc, memory, nvlink, pcie, power, profiling, thermal, utilization, video, violations"
+CHOICES = (
+    "clocks, ecc, info, memory, nvlink, pcie, power, profiling, thermal, utilization, video, violations, xid"
+)
 DURATION = "not a duration; write a number and its unit, such as 500ms, 10s or 1m"
 UPGRADED = (
     "the loaded driver and libnvidia-ml.so.1 are of different versions: the driver was upgraded underneath. "

@@ -61,7 +61,7 @@ def test_a_lost_gpu_costs_only_itself(code: int, reason: str, node: Node) -> Non
     with node.exporting(pods=False) as exporter:
         node.board.fault("*", gpu=1, code=code)
         eventually(lambda: _gpus(exporter, UTIL) == ["0", "2"])
-        assert exporter.series("gpu_up", "gpu", "uuid") == {
+        assert exporter.series("gpu_up", "gpu", "UUID") == {
             (str(index), node.spec.gpu_uuid(index)): float(index != 1) for index in range(3)
         }
         assert exporter.series(FAILURES, "reason")[reason,] > 0
@@ -95,8 +95,8 @@ def test_a_hung_call_costs_only_its_gpu(node: Node) -> None:
         assert exporter.series(SUCCESS, "collector")["power",] == 0
         assert exporter.get("/readyz")[0] == 200
         assert len(exporter.messages("does not return")) == 1
-        # main, sampler, HTTP, one for the driver and one per GPU; a scrape's own ends with it
-        eventually(lambda: exporter.process_threads() == 7)
+        # main, sampler, HTTP, one for XID errors, one for the driver and one per GPU; a scrape's own ends with it
+        eventually(lambda: exporter.process_threads() == 8)
 
         node.board.clear_faults()
         eventually(lambda: _gpus(exporter, UTIL) == ["0", "1", "2"])

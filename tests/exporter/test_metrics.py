@@ -12,9 +12,10 @@ pytestmark = pytest.mark.driver
 DCGM_DEFAULT = {
     "SM_CLOCK", "MEM_CLOCK", "MEMORY_TEMP", "GPU_TEMP", "POWER_USAGE", "TOTAL_ENERGY_CONSUMPTION",
     "PCIE_REPLAY_COUNTER", "GPU_UTIL", "MEM_COPY_UTIL", "ENC_UTIL", "DEC_UTIL", "FB_FREE", "FB_USED", "FB_RESERVED",
-    "UNCORRECTABLE_REMAPPED_ROWS", "CORRECTABLE_REMAPPED_ROWS", "ROW_REMAP_FAILURE",
+    "UNCORRECTABLE_REMAPPED_ROWS", "CORRECTABLE_REMAPPED_ROWS", "ROW_REMAP_FAILURE", "XID_ERRORS",
+    "VGPU_LICENSE_STATUS", "NVLINK_BANDWIDTH_TOTAL",
 }  # fmt: skip
-"""dcgm-exporter's default list, but for what only events, licences or GPM tell."""
+"""dcgm-exporter's default list; of its profiling metrics test_profiling.py speaks."""
 
 
 def _served(node: Node, *flags: str) -> dict[str, float]:

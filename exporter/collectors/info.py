@@ -1,0 +1,84 @@
+"""What a GPU is and where it sits: never changes while the driver is loaded."""
+
+from collections.abc import Callable, Sequence
+
+from exporter.collectors import Point, Row
+from exporter.errors import ReadingError, Reason
+from exporter.model import Kind, Metric, MetricSet, Spelling
+from exporter.nvml.devices import OpenDevice
+
+
+def _info(device: OpenDevice) -> Sequence[Point]:
+    labels = {
+        "model": device.record.model,
+        "driver_version": device.driver_version,
+        "cuda_version": device.cuda_version,
+        "vbios_version": _told(device.vbios_version),
+        "compute_capability": _told(device.compute_capability),
+        "numa_node": _told(lambda: ",".join(map(str, device.numa_nodes()))),
+    }
+    if device.shows_serial_number:
+        labels["serial"] = _told(device.serial_number)
+    return [Point(1, labels)]
+
+
+def _told(ask: Callable[[], str]) -> str:
+    """An answer; empty where the driver has none. What fails otherwise fails the row."""
+    try:
+        return ask()
+    except ReadingError as error:
+        if error.reason in {Reason.NOT_SUPPORTED, Reason.UNAVAILABLE}:
+            return ""
+        raise
+
+
+def _topology(device: OpenDevice) -> Sequence[Point]:
+    links = device.nvlinks()
+    return [
+        Point(
+            1,
+            {
+                "peer_gpu": str(peer.gpu),
+                "peer_UUID": peer.uuid,
+                "connection": f"NV{links}" if peer.nvlink and links else peer.path,
+                "pcie_path": peer.path,
+            },
+        )
+        for peer in device.peers()
+    ]
+
+
+def _own(name: str, help_: str, source: str, within: MetricSet = MetricSet.DEFAULT) -> Metric:
+    spelling = Spelling(name, "")
+    return Metric(spelling, spelling, Kind.GAUGE, help_, source, within=within)
+
+
+ROWS = (
+    Row(
+        _own(
+            "gpu_info",
+            "What the GPU is and what runs it; always 1",
+            "nvmlDeviceGetVbiosVersion, nvmlDeviceGetCudaComputeCapability, nvmlDeviceGetMemoryAffinity",
+        ),
+        _info,
+    ),
+    Row(
+        _own(
+            "gpu_topology",
+            "A GPU of the same node, and how it is connected, as nvidia-smi topo -m says it; always 1",
+            "nvmlDeviceGetTopologyCommonAncestor, nvmlDeviceGetP2PStatus, nvmlDeviceGetNvLinkState",
+            MetricSet.FULL,
+        ),
+        _topology,
+    ),
+    Row(
+        Metric(
+            Spelling("DCGM_FI_DEV_VGPU_LICENSE_STATUS", ""),
+            Spelling("DCGM_FI_DEV_VGPU_LICENSE_STATUS", ""),
+            Kind.GAUGE,
+            "Whether the GPU is a vGPU that has its licence",
+            "nvmlDeviceGetGridLicensableFeatures_v4",
+        ),
+        OpenDevice.is_licensed,
+    ),
+)

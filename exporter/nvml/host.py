@@ -1,0 +1,37 @@
+"""What an open device shares with the others of its session, and what outlives the cycle that it was opened in."""
+
+import dataclasses
+
+from exporter.nvml.gpm import Gpm
+from exporter.nvml.increases import Increases
+from exporter.nvml.topology import Topology
+from exporter.nvml.xids import XidLog
+
+
+@dataclasses.dataclass(slots=True)
+class Host:
+    """A node's driver, as the devices see it.
+
+    Attributes:
+        gpm: Samples of performance counters.
+        increases: Readings of counters whose rate is wanted.
+        topology: How the GPUs are connected.
+        xids: XID errors so far.
+        driver_version: Such as "570.133.20".
+        cuda_version: Such as "12.8"; empty where the driver does not say.
+        serial_numbers: Whether the GPUs may tell theirs.
+    """
+
+    gpm: Gpm = dataclasses.field(default_factory=Gpm)
+    increases: Increases = dataclasses.field(default_factory=Increases)
+    topology: Topology = dataclasses.field(default_factory=Topology)
+    xids: XidLog = dataclasses.field(default_factory=XidLog)
+    driver_version: str = ""
+    cuda_version: str = ""
+    serial_numbers: bool = False
+
+    def forget(self) -> None:
+        """Give back what the driver library holds, before it is closed."""
+        self.gpm.clear()
+        self.increases.clear()
+        self.topology.forget()

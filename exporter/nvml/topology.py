@@ -1,0 +1,101 @@
+"""How the GPUs of a node are connected. Read once for as long as there are as many GPUs, and only where it is wanted.
+
+Questions about two GPUs at once are not for the threads that read one: a GPU that hangs would take the others along.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pynvml
+
+from exporter.errors import ReadingError
+from exporter.nvml.codes import text
+
+_PATHS = {
+    pynvml.NVML_TOPOLOGY_INTERNAL: "PIX",  # two GPUs on one board
+    pynvml.NVML_TOPOLOGY_SINGLE: "PIX",
+    pynvml.NVML_TOPOLOGY_MULTIPLE: "PXB",
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
+    pynvml.NVML_TOPOLOGY_NODE: "NODE",
+    pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
+}
+
+
+class Peer(NamedTuple):
+    """Another GPU of the node.
+
+    Attributes:
+        gpu: NVML's index.
+        uuid: Its UUID.
+        path: What lies between over PCIe, as nvidia-smi topo abbreviates it: PIX, PXB, PHB, NODE or SYS; empty where
+            the driver does not say.
+        nvlink: Whether NVLink connects them, directly or by switches.
+    """
+
+    gpu: int
+    uuid: str
+    path: str
+    nvlink: bool
+
+
+class Topology:
+    """The peers of each GPU, by its UUID."""
+
+    def __init__(self) -> None:
+        self._wanted = False
+        self._count = 0
+        self._peers: dict[str, tuple[Peer, ...]] = {}
+
+    def of(self, uuid: str) -> tuple[Peer, ...] | None:
+        """A GPU's peers; None where they have not been read yet: then they will be."""
+        self._wanted = True
+        return self._peers.get(uuid)
+
+    def refresh(self, count: int) -> None:
+        """Read them, if somebody has asked and there are other GPUs than before."""
+        if self._wanted and count != self._count:
+            self._count = count
+            self._peers = dict(_read(count))
+
+    def forget(self) -> None:
+        """Read them anew when next asked."""
+        self._count = 0
+        self._peers = {}
+
+
+class _Gpu(NamedTuple):
+    number: int
+    uuid: str
+    handle: Any
+
+
+def _read(count: int) -> Iterator[tuple[str, tuple[Peer, ...]]]:
+    known = [gpu for index in range(count) if (gpu := _find(index)) is not None]
+    for gpu in known:
+        yield gpu.uuid, tuple(_peer(gpu, other) for other in known if other.number != gpu.number)
+
+
+def _find(index: int) -> _Gpu | None:
+    """A GPU; none where it cannot be reached: then it is nobody's peer."""
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = text(f"reading the UUID of GPU {index}", lambda: pynvml.nvmlDeviceGetUUID(handle))
+    except (pynvml.NVMLError, ReadingError):
+        return None
+    return _Gpu(index, uuid, handle)
+
+
+def _peer(gpu: _Gpu, other: _Gpu) -> Peer:
+    try:
+        path = _PATHS.get(pynvml.nvmlDeviceGetTopologyCommonAncestor(gpu.handle, other.handle), "")
+    except pynvml.NVMLError:
+        path = ""
+    return Peer(other.number, other.uuid, path, nvlink=_are_linked(gpu, other))
+
+
+def _are_linked(gpu: _Gpu, other: _Gpu) -> bool:
+    try:
+        status = pynvml.nvmlDeviceGetP2PStatus(gpu.handle, other.handle, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    except pynvml.NVMLError:
+        return False
+    return bool(status == pynvml.NVML_P2P_STATUS_OK)

@@ -1,0 +1,193 @@
+"""XID errors: counted per GPU and per MIG instance as NVML's events bring them.
+
+A thread of its own waits for events; devices read what has been counted. An error that comes while the driver is being
+opened anew is lost, as it is for everybody. https://docs.nvidia.com/deploy/xid-errors/
+"""
+
+import collections
+import dataclasses
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pynvml
+
+_LOG = logging.getLogger(__name__)
+_WAIT_MS = 500
+_RETRY_S = 5.0
+_NO_INSTANCE = 2**32 - 1
+WINDOW_S = 300.0
+"""How long an error counts as recent: dcgm-exporter's default."""
+_MAX_RECENT = 10_000  # errors of one code on one device within the window; there the count stays
+
+
+@dataclasses.dataclass(slots=True)
+class _Count:
+    total: int = 0
+    last_s: float = 0.0
+    recent: collections.deque[float] = dataclasses.field(
+        default_factory=lambda: collections.deque(maxlen=_MAX_RECENT)
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class XidCount:
+    """What is known of one code on one device.
+
+    Attributes:
+        total: Errors since the exporter started.
+        recent: Errors within the window.
+        last_s: When the last one came, in Unix seconds.
+    """
+
+    total: int
+    recent: int
+    last_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Xids:
+    """The errors of a device, by their code; `last` is the code of the last one, 0 before the first."""
+
+    last: int
+    by_code: Mapping[int, XidCount]
+
+
+class XidLog:
+    """Errors by device. Written by the thread that waits for events, read by those that sample."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._counts: dict[tuple[str, int | None], dict[int, _Count]] = {}
+        self._last: dict[tuple[str, int | None], int] = {}
+        self._instances: dict[tuple[str, int], tuple[str, ...]] = {}
+        self._watched: frozenset[str] = frozenset()
+
+    def record(self, uuid: str, gpu_instance_id: int | None, code: int) -> None:
+        """Count an error of a GPU and, where it happened on one, of its MIG instance."""
+        now_s = self._clock()
+        with self._lock:
+            for key in {(uuid, None), (uuid, gpu_instance_id)}:
+                count = self._counts.setdefault(key, {}).setdefault(code, _Count())
+                count.total += 1
+                count.last_s = now_s
+                count.recent.append(now_s)
+                self._last[key] = code
+
+    def of(self, uuid: str, gpu_instance_id: int | None) -> Xids | None:
+        """The errors of a device; None while nobody waits for them."""
+        since_s = self._clock() - WINDOW_S
+        key = (uuid, gpu_instance_id)
+        with self._lock:
+            if uuid not in self._watched:
+                return None
+            counts = {code: _as_of(count, since_s) for code, count in self._counts.get(key, {}).items()}
+            return Xids(self._last.get(key, 0), counts)
+
+    def retain(self, uuid: str, instances: Mapping[int, tuple[str, ...]]) -> None:
+        """Forget what happened on instances of a GPU that are gone or have been cut anew.
+
+        Args:
+            uuid: The GPU's.
+            instances: The MIG UUIDs that there are now, by GPU instance id.
+        """
+        with self._lock:
+            for number in [key[1] for key in self._counts if key[0] == uuid]:
+                if number is not None and self._instances.get((uuid, number)) != instances.get(number):
+                    self._counts.pop((uuid, number), None)
+                    self._last.pop((uuid, number), None)
+            self._instances = {key: names for key, names in self._instances.items() if key[0] != uuid}
+            self._instances |= {(uuid, number): names for number, names in instances.items()}
+
+    def watch(self, uuids: frozenset[str]) -> None:
+        """From now on the errors of these GPUs come in, and those of no others."""
+        with self._lock:
+            self._watched = uuids
+
+
+def _as_of(count: _Count, since_s: float) -> XidCount:
+    return XidCount(count.total, sum(at_s >= since_s for at_s in count.recent), count.last_s)
+
+
+class XidWatch:
+    """The thread that waits for events of all GPUs, from `start` to `stop`."""
+
+    def __init__(self, log: XidLog) -> None:
+        self._xids = log
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._said = ""
+
+    def start(self) -> None:
+        """Begin to wait."""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(self._stop,), name="xids", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it; a thread whose driver call hangs is left behind."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(4 * _WAIT_MS / 1000)
+            self._thread = None
+        self._xids.watch(frozenset())
+
+    def _run(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            try:
+                self._follow(stop)
+            except pynvml.NVMLError as error:
+                self._say(str(error))
+                self._xids.watch(frozenset())
+                stop.wait(_RETRY_S)
+
+    def _follow(self, stop: threading.Event) -> None:
+        """Wait for the events of the GPUs that there are, until there are others."""
+        events = pynvml.nvmlEventSetCreate()
+        try:
+            count = pynvml.nvmlDeviceGetCount()
+            uuids = {uuid for index in range(count) if (uuid := self._register(index, events))}
+            if not uuids:
+                stop.wait(_RETRY_S)
+                return
+            if len(uuids) == count:
+                self._said = ""
+            self._xids.watch(frozenset(uuids))
+            # A GPU that could not be registered is tried again; one that comes or goes changes the count.
+            until = math.inf if len(uuids) == count else time.monotonic() + _RETRY_S
+            while not stop.is_set() and time.monotonic() < until and pynvml.nvmlDeviceGetCount() == count:
+                self._take(events)
+        finally:
+            pynvml.nvmlEventSetFree(events)
+
+    def _register(self, index: int, events: Any) -> str:  # noqa: ANN401 - pynvml's handles have no type
+        """The UUID of a GPU whose errors now come in; empty where it has none to tell."""
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            wanted = pynvml.nvmlEventTypeXidCriticalError
+            if not pynvml.nvmlDeviceGetSupportedEventTypes(handle) & wanted:
+                return ""
+            pynvml.nvmlDeviceRegisterEvents(handle, wanted, events)
+            return str(pynvml.nvmlDeviceGetUUID(handle))
+        except pynvml.NVMLError as error:
+            self._say(f"GPU {index}: {error}")
+            return ""
+
+    def _take(self, events: Any) -> None:  # noqa: ANN401 - as above
+        try:
+            data = pynvml.nvmlEventSetWait_v2(events, _WAIT_MS)
+        except pynvml.NVMLError_Timeout:
+            return
+        instance = None if data.gpuInstanceId == _NO_INSTANCE else int(data.gpuInstanceId)
+        uuid = str(pynvml.nvmlDeviceGetUUID(data.device))
+        self._xids.record(uuid, instance, int(data.eventData))
+        _LOG.warning("XID %d on %s", data.eventData, uuid)
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._said:
+            _LOG.info("waiting for XID errors: %s; their series are omitted until that works", trouble)
+        self._said = trouble

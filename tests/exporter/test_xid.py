@@ -1,0 +1,131 @@
+"""XID errors: the last one, how many there were, and when; of GPUs and of MIG instances."""
+
+import time
+
+import pytest
+
+from simulator.driver import Board
+from simulator.spec import GpuSpec, NodeSpec
+from tests.exporter.conftest import MakeNode
+from tests.exporter.rig import Exporter, Node, eventually, h100
+
+pytestmark = pytest.mark.driver
+
+LAST, RECENT, TOTAL = "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_XID_ERRORS_TOTAL"
+SINCE = "gpu_xid_last_timestamp_seconds"
+UNINITIALIZED, NOT_SUPPORTED, GPU_IS_LOST, MISMATCH = 1, 3, 15, 18
+
+
+def _watching(exporter: Exporter, gpus: int = 1) -> None:
+    eventually(lambda: len(exporter.series(LAST, "gpu")) == gpus)
+
+
+def test_the_last_error_stays(make_node: MakeNode) -> None:
+    """0 before the first one, as in DCGM; then the code of the last, with its meaning."""
+    node = make_node(h100(2))
+    labels = ("gpu", "err_code", "err_msg")
+    with node.exporting(pods=False) as exporter:
+        _watching(exporter, 2)
+        assert exporter.series(LAST, *labels) == {("0", "0", "No Error"): 0, ("1", "0", "No Error"): 0}
+        assert exporter.series(TOTAL, "gpu") == {}
+        node.board.raise_xid(1, 31)
+        node.board.raise_xid(1, 79)
+        meaning = ("1", "79", "GPU has fallen off the bus")
+        eventually(lambda: exporter.series(LAST, *labels) == {("0", "0", "No Error"): 0, meaning: 79})
+        assert exporter.messages("XID 79 on ")
+
+
+def test_errors_are_counted_by_code(make_node: MakeNode) -> None:
+    """In all, within the last five minutes, and when the last one came."""
+    node = make_node(h100(1))
+    began_s = time.time()
+    with node.exporting(pods=False) as exporter:
+        _watching(exporter)
+        for xid in (31, 31, 200):
+            node.board.raise_xid(0, xid)
+        counts = {("31",): 2.0, ("200",): 1.0}
+        eventually(lambda: exporter.series(TOTAL, "xid") == counts)
+        windowed = exporter.series(RECENT, "xid", "window_size_in_ms", "err_msg")
+        assert windowed == {
+            ("31", "300000", "GPU memory page fault"): 2,
+            ("200", "300000", "Unknown Error"): 1,
+        }
+        when = exporter.series(SINCE, "xid")
+    assert when.keys() == counts.keys()
+    assert all(began_s - 1 <= at_s <= time.time() + 1 for at_s in when.values())
+
+
+def test_an_instance_has_its_own(make_node: MakeNode) -> None:
+    """What happens on an instance counts for it and for its GPU, not for its neighbour; cut anew it starts anew."""
+    node = make_node(NodeSpec("cut", (GpuSpec("H100-SXM5-80GB", ("3g.40gb", "1g.10gb")),)))
+    with node.exporting(pods=False) as exporter:
+        _watching(exporter, 1)
+        node.board.raise_xid(0, 45, instance=0)
+        node.board.raise_xid(0, 94)
+        expected = {("", "45"): 1.0, ("", "94"): 1.0, ("3g.40gb", "45"): 1.0}
+        eventually(lambda: exporter.series(TOTAL, "GPU_I_PROFILE", "xid") == expected)
+        node.board.set_mig(0, ())
+        eventually(lambda: not exporter.series("DCGM_FI_DEV_FB_USED", "GPU_I_ID").keys() - {("",)})
+        node.board.set_mig(0, ("3g.40gb",))
+        eventually(lambda: ("3g.40gb",) in exporter.series(LAST, "GPU_I_PROFILE"))
+        assert exporter.series(LAST, "GPU_I_PROFILE") == {("",): 94, ("3g.40gb",): 0}
+
+
+def test_cards_without_events_have_no_series(make_node: MakeNode) -> None:
+    """Nobody can tell whether there were errors: absent, not 0, and not a failure."""
+    node = make_node(h100(1))
+    node.board.fault("nvmlDeviceGetSupportedEventTypes", code=NOT_SUPPORTED)
+    with node.exporting("--interval=100ms", pods=False) as exporter:
+        eventually(lambda: exporter.messages("waiting for XID errors: GPU 0: "))
+        assert exporter.series(LAST, "gpu") == {}
+        assert exporter.series("gpu_exporter_collector_success", "collector")["xid",] == 1
+        assert exporter.series("DCGM_FI_DEV_GPU_UTIL", "gpu")
+
+
+def test_a_gpu_that_comes_back_is_waited_for_again(make_node: MakeNode) -> None:
+    """One that could not be registered is tried again, and costs the others nothing."""
+    node = make_node(h100(2))
+    node.board.fault("nvmlDeviceRegisterEvents", gpu=1, code=GPU_IS_LOST)
+    with node.exporting(pods=False) as exporter:
+        eventually(lambda: exporter.series(LAST, "gpu").keys() == {("0",)})
+        node.board.clear_faults()
+        _watching(exporter, 2)
+
+
+def test_counts_outlive_a_new_driver(make_node: MakeNode) -> None:
+    """The driver is closed and opened again; what was counted stays, and counting goes on."""
+    node = make_node(h100(1))
+    with node.exporting(pods=False) as exporter:
+        _watching(exporter)
+        node.board.raise_xid(0, 48)
+        eventually(lambda: exporter.series(TOTAL, "xid") == {("48",): 1.0})
+        node.board.fault("nvmlDeviceGetCount_v2", code=MISMATCH)
+        eventually(lambda: exporter.series("gpu_exporter_nvml_up") == {(): 0.0})
+        node.board.clear_faults()
+        eventually(lambda: exporter.series(TOTAL, "xid") == {("48",): 1.0})
+        _raise_until_counted(node.board, node, exporter)
+
+
+def _raise_until_counted(board: Board, node: Node, exporter: Exporter) -> None:
+    """An error that comes while the driver is being opened is lost: so raise them until one is seen."""
+    del node
+
+    def seen() -> bool:
+        board.raise_xid(0, 13)
+        return ("13",) in exporter.series(TOTAL, "xid")
+
+    eventually(seen)
+
+
+def test_a_wait_that_hangs_delays_nothing(make_node: MakeNode) -> None:
+    """The thread that waits is another one than those that read; and the exporter ends all the same."""
+    node = make_node(h100(1))
+    with node.exporting(pods=False) as exporter:
+        _watching(exporter)
+        node.board.fault("nvmlEventSetWait_v2", hang=True)
+        time.sleep(1.0)
+        assert exporter.get("/readyz")[0] == 200
+        assert exporter.series("DCGM_FI_DEV_GPU_UTIL", "gpu")
+        began = time.monotonic()
+        assert exporter.stop() == 0
+        assert time.monotonic() - began < 5
