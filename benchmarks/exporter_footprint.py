@@ -1,38 +1,54 @@
-"""Memory, scrape time and CPU share of the exporter on a simulated node of eight GPUs, each held by a pod.
-
-The exporter runs as it does in production: its own process, the real pynvml on a simulated driver, real gRPC to a
-simulated kubelet, scraped over HTTP. What differs from a real node is the time that the driver itself takes.
-"""
+"""Memory, scrape time and CPU share of the exporter on simulated nodes of eight GPUs; nvitop-exporter beside it."""
 
 import argparse
-import contextlib
 import dataclasses
 import json
-import os
 import pathlib
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-import urllib.request
-from collections.abc import Iterator
 
-from simulator.driver import Board, Reading, environment
-from simulator.kubelet import Allocation, Kubelet, PodDevices
-from simulator.spec import GpuSpec, NodeSpec
+from benchmarks._node import Process, bench_node, series
 
-GPUS = 8
-START_S = 20.0
 SCRAPE_EVERY_S = 15.0
-PROMETHEUS = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+_PEER_PORT = 19_871
+_ROOT = pathlib.Path(__file__).parent.parent
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scenario:
+    """What is measured.
+
+    Attributes:
+        name: For people.
+        instances: Whether each GPU is cut into seven MIG instances, each with a pod.
+        sharers: How many pods share each GPU.
+        metrics: Which set is served.
+        peer: Whether it is nvitop-exporter that is measured.
+    """
+
+    name: str
+    instances: bool = False
+    sharers: int = 1
+    metrics: str = "default"
+    peer: bool = False
+
+
+SCENARIOS = (
+    Scenario("8 GPUs with pods"),
+    Scenario("56 MIG instances with pods", instances=True),
+    Scenario("8 GPUs with pods, all metrics", metrics="full"),
+    Scenario("8 GPUs, each shared by 8 pods, all metrics", sharers=8, metrics="full"),
+    Scenario("nvitop-exporter, 8 GPUs", peer=True),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Figures:
     """What was measured; memory in MiB, times in milliseconds, CPU in percent of one core."""
 
-    gpus: int
+    scenario: str
     series: int
     resident_mib: float
     peak_mib: float
@@ -42,131 +58,100 @@ class Figures:
     threads: int
 
 
-def _node() -> NodeSpec:
-    return NodeSpec("bench", tuple(GpuSpec("H100-SXM5-80GB") for _ in range(GPUS)))
-
-
-def _arrange(board: Board) -> None:
-    for index in range(GPUS):
-        reading = Reading(50 + index, 30, 40 * 2**30, 60, 70, 412.345, 98765.4, 1980, 2619)
-        board.set_gpu(index, reading)
-
-
-def _pods(node: NodeSpec) -> list[PodDevices]:
-    return [
-        PodDevices(
-            "training",
-            f"llama-{index}",
-            (("trainer", (Allocation("nvidia.com/gpu", (node.gpu_uuid(index),)),)),),
-        )
-        for index in range(GPUS)
-    ]
-
-
-@contextlib.contextmanager
-def _exporter(folder: pathlib.Path, socket: pathlib.Path, interval: str) -> Iterator[tuple[int, str]]:
-    """A running exporter's process id and URL."""
-    command = [
-        sys.executable, "-m", "exporter", "--listen=127.0.0.1:0", f"--interval={interval}",
-        f"--pod-resources-socket={socket}", "--node-name=bench", "--log-format=json",
-    ]  # fmt: skip
-    variables = {**os.environ, **environment(folder / "board")}
-    with subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            for line in process.stderr:
-                _, serves, url = json.loads(line)["message"].partition(" serves ")
-                if serves:
-                    _wait_ready(url.removesuffix("/metrics"))
-                    yield process.pid, url
-                    break
-        finally:
-            process.terminate()
-
-
-def _wait_ready(url: str) -> None:
-    until = time.monotonic() + START_S
-    while time.monotonic() < until:
-        with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(f"{url}/readyz"):
-            return
-        time.sleep(0.05)
-    raise SystemExit(f"the exporter at {url} was not ready within {START_S:g} s")
-
-
-def _scrape(url: str) -> tuple[float, bytes]:
-    request = urllib.request.Request(url, headers={"Accept": PROMETHEUS, "Accept-Encoding": "identity"})
-    before = time.perf_counter()
-    with urllib.request.urlopen(request) as reply:
-        body: bytes = reply.read()
-    return (time.perf_counter() - before) * 1000, body
-
-
-def _cpu_s(pid: int) -> float:
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _status(pid: int, name: str) -> int:
-    """A number of /proc/PID/status: KiB for memory."""
-    lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
-
-
-def _cpu_percent(pid: int, url: str, seconds: float) -> float:
-    """CPU share while the GPUs are read at the interval and one Prometheus scrapes."""
-    cpu, started = _cpu_s(pid), time.monotonic()
-    while (left := started + seconds - time.monotonic()) > 0:
-        _scrape(url)
-        time.sleep(min(SCRAPE_EVERY_S, left))
-    return 100 * (_cpu_s(pid) - cpu) / (time.monotonic() - started)
-
-
-def measure(*, scrapes: int, seconds: float, interval: str) -> Figures:
+def measure(
+    scenario: Scenario, *, scrapes: int, seconds: float, interval: str, peer: pathlib.Path | None
+) -> Figures:
     """Start the node, scrape it, watch it, and stop it."""
-    node = _node()
-    with tempfile.TemporaryDirectory(prefix="gpu-") as name:
-        folder = pathlib.Path(name)
-        socket = folder / "kubelet.sock"
-        with Board(folder / "board", node) as board, Kubelet(socket, capacity=(), pods=lambda: _pods(node)):
-            _arrange(board)
-            with _exporter(folder, socket, interval) as (pid, url):
-                times, body = [], b""
-                for _ in range(scrapes):
-                    took, body = _scrape(url)
-                    times.append(took)
-                cpu = _cpu_percent(pid, url, seconds)
-                return Figures(
-                    gpus=GPUS,
-                    series=sum(not line.startswith(b"#") for line in body.splitlines()),
-                    resident_mib=round(_status(pid, "VmRSS") / 1024, 1),
-                    peak_mib=round(_status(pid, "VmHWM") / 1024, 1),
-                    scrape_median_ms=round(statistics.median(times), 2),
-                    scrape_p99_ms=round(statistics.quantiles(times, n=100)[98], 2),
-                    cpu_percent=round(cpu, 2),
-                    threads=_status(pid, "Threads"),
-                )
-    raise SystemExit("the exporter ended before it could be measured; run it by hand to see why")
+    with bench_node(instances=scenario.instances, sharers=scenario.sharers) as node:
+        if not scenario.peer:
+            with node.exporting(f"--metrics={scenario.metrics}", interval=interval) as process:
+                return _watch(scenario, process, scrapes, seconds)
+        assert peer is not None
+        seconds_each = interval.removesuffix("s")
+        command = [
+            str(peer),
+            f"--port={_PEER_PORT}",
+            "--bind-address=127.0.0.1",
+            f"--interval={seconds_each}",
+        ]
+        with node.running(command, _PEER_PORT) as process:
+            return _watch(scenario, process, scrapes, seconds)
+
+
+def _watch(scenario: Scenario, process: Process, scrapes: int, seconds: float) -> Figures:
+    times, body = [], b""
+    for _ in range(scrapes):
+        took, body = process.scrape()
+        times.append(took)
+    cpu = _cpu_percent(process, seconds)
+    return Figures(
+        scenario=scenario.name,
+        series=series(body),
+        resident_mib=round(process.resident_mib, 1),
+        peak_mib=round(process.peak_mib, 1),
+        scrape_median_ms=round(statistics.median(times), 2),
+        scrape_p99_ms=round(statistics.quantiles(times, n=100)[98], 2),
+        cpu_percent=round(cpu, 2),
+        threads=process.threads,
+    )
+
+
+def _cpu_percent(process: Process, seconds: float) -> float:
+    """CPU share while the GPUs are read at the interval and one Prometheus scrapes."""
+    cpu, started = process.cpu_s, time.monotonic()
+    while (left := started + seconds - time.monotonic()) > 0:
+        process.scrape()
+        time.sleep(min(SCRAPE_EVERY_S, left))
+    return 100 * (process.cpu_s - cpu) / (time.monotonic() - started)
+
+
+def _peer() -> pathlib.Path | None:
+    """Nvitop-exporter in an environment of its own; none where it cannot be installed."""
+    home = _ROOT / "build" / "peer"
+    uv = pathlib.Path(sys.executable).parent / "uv"
+    lock = _ROOT / "requirements" / "peer.lock"
+    made = subprocess.run([uv, "venv", "-q", "--clear", "-p", sys.executable, home], check=False)
+    installed = made.returncode == 0 and subprocess.run(
+        [uv, "pip", "install", "-q", "--python", home / "bin" / "python", "--require-hashes", "-r", lock],
+        check=False,
+    )
+    return home / "bin" / "nvitop-exporter" if installed and installed.returncode == 0 else None
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--scrapes", type=int, default=1000, help="how many scrapes to time (default 1000)")
+    parser.add_argument("--scrapes", type=int, default=500, help="how many scrapes to time (default 500)")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to watch the CPU (default 60)")
-    parser.add_argument("--interval", default="10s", help="the exporter's --interval (default 10s)")
+    parser.add_argument("--interval", default="10s", help="the exporters' interval in seconds (default 10s)")
+    parser.add_argument("--only", metavar="WORDS", default="", help="scenarios whose name contains this")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the figures to FILE as well")
     options = parser.parse_args()
-    figures = measure(scrapes=options.scrapes, seconds=options.seconds, interval=options.interval)
-    if options.json:
-        options.json.write_text(json.dumps(dataclasses.asdict(figures), indent=2) + "\n")
-    print(f"exporter on {figures.gpus} simulated GPUs, each held by a pod; {figures.series} series")
-    print(f"  resident memory    {figures.resident_mib:6.1f} MiB   (peak {figures.peak_mib:.1f})")
-    print(f"  scrape, median     {figures.scrape_median_ms:6.2f} ms")
-    print(f"  scrape, p99        {figures.scrape_p99_ms:6.2f} ms    ({options.scrapes} scrapes)")
+    chosen = [scenario for scenario in SCENARIOS if options.only in scenario.name]
+    peer = _peer() if any(scenario.peer for scenario in chosen) else None
     print(
-        f"  CPU                {figures.cpu_percent:6.2f} %     of a core at an interval of {options.interval}"
+        f"{'':44} {'series':>6} {'MiB':>6} {'peak':>6} {'median ms':>9} {'p99 ms':>7} {'CPU %':>6} {'threads':>7}"
     )
-    print(f"  threads            {figures.threads:6d}")
+    found = []
+    for scenario in chosen:
+        if scenario.peer and peer is None:
+            print(f"{scenario.name:44} could not be installed")
+            continue
+        one = measure(
+            scenario,
+            scrapes=options.scrapes,
+            seconds=options.seconds,
+            interval=options.interval,
+            peer=peer,
+        )
+        found.append(one)
+        print(
+            f"{one.scenario:44} {one.series:6} {one.resident_mib:6.1f} {one.peak_mib:6.1f} "
+            f"{one.scrape_median_ms:9.2f} {one.scrape_p99_ms:7.2f} {one.cpu_percent:6.2f} {one.threads:7}",
+            flush=True,
+        )
+    if options.json:
+        options.json.write_text(json.dumps([dataclasses.asdict(one) for one in found], indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
 /* Counters, limits and modes that the board states outright, function by function; what it does not state, no card has. */
+#include <time.h>
+
 #include "session.h"
 
 static nvmlReturn_t one(const struct device *device, const char *function, unsigned int selector, unsigned int *out) {
@@ -104,4 +106,13 @@ EXPORT nvmlReturn_t nvmlDeviceGetGridLicensableFeatures_v4(nvmlDevice_t handle, 
         features->firstFeatureState = (unsigned int)value[1];
     }
     return status;
+}
+
+/* Documented: the traffic of the last 20 ms, in KB/s; the real driver takes them to count. */
+EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t handle, unsigned int counter, unsigned int *kilobytes) {
+    ENTER_DEVICE(handle, GPU_ONLY, kilobytes != NULL && counter < NVML_PCIE_COUNTERS);
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    uint64_t value[MAX_VALUES];
+    *kilobytes = read_answer(device.gpu, __func__, counter, value) == NVML_SUCCESS ? (unsigned int)value[0] : 0;
+    return NVML_SUCCESS;
 }

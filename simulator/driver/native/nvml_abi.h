@@ -52,6 +52,7 @@ enum { NVML_CLOCKS_EVENT_REASON_GPU_IDLE = 1 };
 enum { NVML_TOPOLOGY_INTERNAL = 0, NVML_TOPOLOGY_NODE = 40, NVML_TOPOLOGY_SYSTEM = 50 };
 enum { NVML_P2P_CAPS_NVLINK = 2, NVML_P2P_STATUS_OK = 0, NVML_P2P_STATUS_NOT_SUPPORTED = 5 };
 enum { NVML_EVENT_XID = 8 };
+enum { NVML_PCIE_COUNTERS = 2 };
 #define NVML_ALL_LINKS 0xFFFFFFFFu /* the scope of a field that sums over all NVLinks */
 
 typedef struct {

@@ -1,0 +1,1 @@
+"""One script per published figure; `make bench` runs them all."""
