@@ -138,6 +138,7 @@ def _run(settings: Settings) -> None:
             chosen for name in settings.collectors if (chosen := known[name].within(settings.metrics)).rows
         ),
         interval_s=settings.interval,
+        give_up_s=settings.give_up_after,
         proc_root=Path(settings.proc_root),
     )
     sampler = Sampler(session, kubelet, plan, clock=time.monotonic)
@@ -175,6 +176,8 @@ def _serve(server: Server, sampler: Sampler, stop: threading.Event) -> None:
     server.shutdown()
     server.server_close()
     sampling.join(_JOIN_S)
+    if sampler.gave_up is not None:
+        raise sampler.gave_up
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from exporter.collectors import Collector, Failure
-from exporter.errors import Reason
+from exporter.errors import Reason, StartError
 from exporter.model import Device, Failures, Health, Snapshot
 from exporter.nvml.kernel import gpus_in_kernel, same_bus
 from exporter.nvml.session import Session
@@ -32,11 +32,13 @@ class Plan:
     Attributes:
         collectors: Those that are switched on.
         interval_s: Seconds from the start of one cycle to the start of the next.
+        give_up_s: How long the driver may be unusable before the exporter ends.
         proc_root: The host's /proc.
     """
 
     collectors: tuple[Collector, ...]
     interval_s: float
+    give_up_s: float
     proc_root: Path
 
     @property
@@ -55,6 +57,7 @@ class Sampler:
 
     Attributes:
         is_settled: Nothing waits for a second cycle, as rates do.
+        gave_up: Why sampling has ended, where it did so by itself.
     """
 
     def __init__(
@@ -68,14 +71,20 @@ class Sampler:
         self._failures: collections.Counter[tuple[str, str]] = collections.Counter()
         self._said: frozenset[str] = frozenset()
         self._latest: Snapshot | None = None
+        self._usable_at = clock()
         self.is_settled = False
+        self.gave_up: StartError | None = None
 
     def latest(self) -> Snapshot | None:
         """The last snapshot, however old; None before the first."""
         return self._latest
 
     def run(self, stop: threading.Event) -> None:
-        """Cycle at the plan's interval until `stop` is set. What cannot happen costs one cycle, not the exporter."""
+        """Cycle at the plan's interval until `stop` is set. What cannot happen costs one cycle, not the exporter.
+
+        Sets `stop` itself when the driver has been unusable for too long: libraries and devices that were there when
+        the process started may have been replaced, and only a new process gets the new ones.
+        """
         due = self._clock()
         while not stop.is_set():
             try:
@@ -83,6 +92,12 @@ class Sampler:
             except Exception:  # noqa: BLE001 - the one broad catch of the loop: counted, logged, goes on
                 self._failures["sampler", Reason.DEFECT.value] += 1
                 _LOG.exception("sampling: a defect of the exporter, please report it; trying again")
+            unusable_s = self._clock() - self._usable_at
+            if unusable_s > self._plan.give_up_s:
+                self.gave_up = StartError(
+                    f"the NVIDIA driver has not been usable for {unusable_s:.0f} s: ending, to be started anew"
+                )
+                stop.set()
             due = max(due + self._plan.interval_s, self._clock())
             stop.wait(due - self._clock())
 
@@ -92,6 +107,8 @@ class Sampler:
         self._gpus.begin(until=until)
         pods = self._kubelet.ask() if self._kubelet is not None else Answer(up=None)
         sweep = self._gpus.finish(until=until)
+        if not sweep.is_unusable:
+            self._usable_at = self._clock()
         owners = index(pods.allocations)
         samples = tuple(
             dataclasses.replace(sample, owners=owners_of(sample.device, owners)) for sample in sweep.samples

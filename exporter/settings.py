@@ -79,6 +79,11 @@ def interval(text: str) -> float:
     return _bounded(float(match[1]) * _SECONDS[match[2]])
 
 
+def patience(text: str) -> float:
+    """Parse a duration as of `interval`, or "never", into seconds."""
+    return math.inf if text.strip().lower() == "never" else interval(text)
+
+
 def milliseconds(text: str) -> float:
     """Parse dcgm-exporter's form of an interval, whole milliseconds, into seconds."""
     if not re.fullmatch(r"[0-9]{1,9}", text.strip()):
@@ -218,6 +223,15 @@ class Settings:
             "The host's /proc, to compare the GPUs that the kernel's driver knows with those that NVML shows.",
             str,
             "DIR",
+        )
+    )
+    give_up_after: float = dataclasses.field(
+        metadata=_about(
+            "5m",
+            "End with exit code 1 when the driver has not been usable for so long, to be started anew with the "
+            "libraries of a new driver; or never.",
+            patience,
+            "DURATION",
         )
     )
     log_format: LogFormat = dataclasses.field(

@@ -16,6 +16,8 @@ from exporter.nvml.workers import Worker
 
 DISCOVERY = "discovery"
 _CLOSE_S = 1.0  # nvmlShutdown is a courtesy: the kernel cleans up after a process anyway
+_UNUSABLE = {Reason.DRIVER, Reason.NO_PERMISSION, Reason.UNKNOWN}
+"""What a new process may not meet: old libraries of a replaced driver, devices taken away by a daemon-reload."""
 _DOWN = {Reason.GPU_LOST, Reason.RESET_REQUIRED, Reason.STUCK, Reason.DRIVER}
 
 
@@ -46,13 +48,18 @@ class _Job:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sweep:
-    """What became of one sweep."""
+    """What became of one sweep.
+
+    Attributes:
+        is_unusable: Nothing can be read, for reasons that a new start may mend.
+    """
 
     samples: tuple[DeviceSample, ...]
     gpus: tuple[GpuState, ...]
     collectors: tuple[CollectorHealth, ...]
     failures: tuple[Failure, ...]
     nvml_up: bool
+    is_unusable: bool
 
 
 class Gpus:
@@ -116,6 +123,9 @@ class Gpus:
             collectors=self._healths(collected, failures),
             failures=tuple(failures),
             nvml_up=self._trouble is None,
+            is_unusable=not samples
+            and bool(failures)
+            and {failure.reason for failure in failures} <= _UNUSABLE,
         )
 
     def close(self) -> None:

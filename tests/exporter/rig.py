@@ -77,7 +77,8 @@ class Exporter:
 
     def _read(self, stream: IO[str]) -> None:
         for line in stream:
-            entry = json.loads(line)
+            # What ends the exporter is said to whoever started it, and is no log line.
+            entry = json.loads(line) if line.startswith("{") else {"message": line.strip()}
             self.log.append(entry)
             if " serves " in entry["message"]:
                 self._urls.put(entry["message"].split(" serves ")[1].removesuffix("/metrics"))

@@ -1,13 +1,14 @@
 """Drivers and GPUs that fail: what fails disappears and is reported, everything else goes on."""
 
 import dataclasses
+import time
 
 import pytest
 
 from simulator.driver import Board, Reading
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
-from tests.exporter.rig import Exporter, Node, eventually, h100, reading
+from tests.exporter.rig import PATIENCE_S, Exporter, Node, eventually, h100, reading
 
 pytestmark = pytest.mark.driver
 
@@ -127,6 +128,30 @@ def test_a_driver_upgraded_underneath_is_opened_again(node: Node) -> None:
             eventually(lambda: exporter.series(UTIL, "gpu", "DCGM_FI_DRIVER_VERSION") == versions)
             assert exporter.series("gpu_exporter_nvml_up") == {(): 1}
             assert exporter.get("/readyz")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("function", "code"),
+    [
+        pytest.param("nvmlDeviceGetCount_v2", VERSION_MISMATCH, id="driver-replaced"),
+        pytest.param("*", UNKNOWN, id="devices-taken-away"),
+    ],
+)
+def test_a_driver_that_stays_away_ends_the_exporter(node: Node, function: str, code: int) -> None:
+    """A container that is started anew gets the new driver's libraries, and its devices back."""
+    with node.exporting("--give-up-after=1s", pods=False) as exporter:
+        node.board.fault(function, code=code)
+        assert exporter.process.wait(PATIENCE_S) == 1
+        eventually(lambda: exporter.messages("gpu-exporter: the NVIDIA driver has not been usable for 1 s"))
+
+
+def test_a_lost_or_hung_gpu_does_not_end_the_exporter(node: Node) -> None:
+    """Started anew it would find the same; and whoever watches would see nothing at all."""
+    with node.exporting("--give-up-after=500ms", pods=False) as exporter:
+        node.board.fault("*", code=GPU_IS_LOST)
+        eventually(lambda: set(exporter.series("gpu_up").values()) == {0.0})
+        time.sleep(1.0)
+        assert exporter.series("gpu_up", "gpu") == {("0",): 0, ("1",): 0, ("2",): 0}
 
 
 def test_values_that_mean_no_value_are_absent(node: Node) -> None:
