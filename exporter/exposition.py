@@ -4,6 +4,7 @@ Must not know how anything was read; the time is passed in.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 
 from prometheus_client import Metric as Family
@@ -20,6 +21,7 @@ from exporter.model import (
     Snapshot,
     Spelling,
 )
+from exporter.textformat import LabelSet
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,29 +98,52 @@ def _devices(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
 
 
 class _Labels:
-    """A device's labels in one scrape; each set is one dict, however many series have it."""
+    """The labels of a device's series in one scrape."""
 
     def __init__(self, sample: DeviceSample, scrape: Scrape, driver_version: str) -> None:
-        identity = _identity(sample.device) | dict.fromkeys(scrape.hostname_labels, scrape.hostname)
-        self._own = [{name: value for name, value in identity.items() if name not in _DCGM_ONLY}]
+        self._sample = sample
+        self._hostnames = dict.fromkeys(scrape.hostname_labels, scrape.hostname)
+        self._driver_version = driver_version
         self._naming = scrape.naming
-        self._of_pods = {
-            is_old: [{**identity, label: driver_version, **_pod_labels(owner)} for owner in sample.owners]
-            or [{**identity, label: driver_version}]
-            for is_old, label in _DRIVER_LABELS.items()
-        }
+        self._sets: dict[str, list[LabelSet]] = {}
 
-    def of(self, metric: Metric, spelling: Spelling) -> list[dict[str, str]]:
+    def of(self, metric: Metric, spelling: Spelling) -> list[LabelSet]:
         """DCGM's labels in DCGM's order: once for each pod that holds the device, or once without pod labels."""
-        if metric.is_own:
-            return self._own
-        return self._of_pods[self._naming is not Naming.DCGM_49 and spelling is metric.dcgm]
+        is_old = self._naming is not Naming.DCGM_49 and spelling is metric.dcgm
+        label = "" if metric.is_own else _DRIVER_LABELS[is_old]
+        found = self._sets.get(label)
+        if found is None:
+            found = self._sets[label] = self._own() if metric.is_own else self._of_pods(label)
+        return found
+
+    def _own(self) -> list[LabelSet]:
+        return [_label_set(self._sample.device, tuple(self._hostnames.items()), None, None)]
+
+    def _of_pods(self, label: str) -> list[LabelSet]:
+        hostnames, driver = tuple(self._hostnames.items()), (label, self._driver_version)
+        owners = self._sample.owners or (None,)
+        return [_label_set(self._sample.device, hostnames, driver, owner) for owner in owners]
+
+
+@functools.lru_cache(maxsize=1024)
+def _label_set(
+    device: Device,
+    hostnames: tuple[tuple[str, str], ...],
+    driver: tuple[str, str] | None,
+    owner: PodRef | None,
+) -> LabelSet:
+    """One set of labels; kept from scrape to scrape, as writing it out takes longer than the values beside it."""
+    labels = _identity(device) | dict(hostnames)
+    if driver is None:
+        return LabelSet({name: value for name, value in labels.items() if name not in _DCGM_ONLY})
+    labels[driver[0]] = driver[1]
+    return LabelSet(labels | (_pod_labels(owner) if owner else {}))
 
 
 def _add(family: Family, spelling: Spelling, reading: Reading, labels: _Labels) -> None:
     value = spelling.value(reading.value)
     for labelled in labels.of(reading.metric, spelling):
-        complete = {**labelled, **dict(reading.labels)} if reading.labels else labelled
+        complete = labelled.joined(reading.labels) if reading.labels else labelled
         family.add_sample(spelling.name, complete, value)
 
 

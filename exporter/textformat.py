@@ -7,7 +7,7 @@ demands the suffix, their type is `unknown`.
 
 import enum
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import Metric
 
@@ -59,10 +59,24 @@ def _quality(text: str) -> float:
         return 0.0
 
 
+class LabelSet(dict[str, str]):
+    """Labels that do not change any more, and are therefore written out only once."""
+
+    @functools.cached_property
+    def block(self) -> str:
+        """In braces, in the dict's order."""
+        return _block(self)
+
+    def joined(self, more: Sequence[tuple[str, str]]) -> "LabelSet":
+        """With labels that it does not have yet."""
+        both = LabelSet({**self, **dict(more)})
+        both.block = f"{self.block[:-1]},{_inner(more)}}}" if self else _block(both)
+        return both
+
+
 def encode(families: Sequence[Metric], form: Format) -> bytes:
-    """Write `families` in their order; labels keep their dict's order, and a dict that samples share is done once."""
+    """Write `families` in their order; labels keep their dict's order."""
     openmetrics = form is Format.OPENMETRICS
-    blocks: dict[int, str] = {}
     lines: list[str] = []
     for family in families:
         if not family.samples:
@@ -71,9 +85,8 @@ def encode(families: Sequence[Metric], form: Format) -> bytes:
         lines.append(f"# HELP {name} {_escape_help(family.documentation, openmetrics=openmetrics)}")
         lines.append(f"# TYPE {name} {kind}")
         for sample in family.samples:
-            block = blocks.get(id(sample.labels))
-            if block is None:
-                block = blocks[id(sample.labels)] = _block(sample.labels)
+            labels = sample.labels
+            block = labels.block if isinstance(labels, LabelSet) else _block(labels)
             lines.append(f"{sample.name}{block} {_number(sample.value)}")
     if openmetrics:
         lines.append("# EOF")
@@ -90,10 +103,12 @@ def _head(family: Metric, *, openmetrics: bool) -> tuple[str, str]:
     return family.samples[0].name, "counter"
 
 
-def _block(labels: dict[str, str]) -> str:
-    return (
-        "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items()) + "}" if labels else ""
-    )
+def _block(labels: Mapping[str, str]) -> str:
+    return f"{{{_inner(labels.items())}}}" if labels else ""
+
+
+def _inner(labels: Iterable[tuple[str, str]]) -> str:
+    return ",".join(f'{name}="{_escape(value)}"' for name, value in labels)
 
 
 def _escape(value: str) -> str:
