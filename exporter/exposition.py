@@ -179,14 +179,17 @@ def _gpu_states(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
         "How long a driver call for this GPU has not returned; 0 when none hangs.",
         "gauge",
     )
+    down = Family("gpu_down", "Why a GPU did not answer when it was last read; always 1.", "gauge")
     for gpu in snapshot.health.gpus:
         labels = {"gpu": str(gpu.index), "hostname": scrape.hostname}
         if gpu.device is not None:
             labels |= {"UUID": gpu.device.uuid, "pci_bus_id": gpu.device.pci_bus_id}
         up.add_sample(up.name, labels, float(gpu.up))
+        if not gpu.up:
+            down.add_sample(down.name, {**labels, "reason": gpu.reason}, 1)
         since = scrape.now if gpu.stuck_since is None else gpu.stuck_since
         stuck.add_sample(stuck.name, {"gpu": str(gpu.index)}, scrape.now - since)
-    return up, stuck
+    return up, down, stuck
 
 
 def _own(health: Health) -> Iterable[Family]:

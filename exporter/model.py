@@ -183,12 +183,14 @@ class GpuState:
         device: Its identity, from the last cycle that could read it; None before the first.
         up: It answered in this cycle.
         stuck_since: Monotonic time in seconds of the driver call that has not returned; None when none hangs.
+        reason: Why it did not answer, as in the failures; empty where it did.
     """
 
     index: int
     device: Device | None
     up: bool
     stuck_since: float | None = None
+    reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

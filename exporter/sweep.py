@@ -113,7 +113,7 @@ class Gpus:
             states.append(self._state(index, found))
             failures += found
         states += [
-            GpuState(index, self._known[index], up=False)
+            GpuState(index, self._known[index], up=False, reason=Reason.DRIVER.value)
             for index in sorted(set(self._known) - set(self._jobs))
         ]
         self._reopen = any(failure.reason is Reason.DRIVER for failure in failures)
@@ -222,7 +222,8 @@ class Gpus:
             and self._jobs[index].future.done()
             and not self._jobs[index].future.exception()
         )
-        return GpuState(index, self._known.get(index), up=up, stuck_since=stuck_since)
+        reason = "" if up else _worst(reasons).value
+        return GpuState(index, self._known.get(index), up=up, stuck_since=stuck_since, reason=reason)
 
     def _healths(
         self, collected: Sequence[Collected], failures: Sequence[Failure]
@@ -236,3 +237,9 @@ class Gpus:
             )
             for name in (DISCOVERY, *(collector.name for collector in self._collectors))
         )
+
+
+def _worst(reasons: set[Reason]) -> Reason:
+    """The one that explains why a GPU cannot be read; what costs single readings only explains nothing."""
+    found = reasons & _DOWN or {reason for reason in reasons if reason.is_failure} or {Reason.UNKNOWN}
+    return min(found, key=lambda reason: reason.value)

@@ -65,12 +65,14 @@ def test_a_lost_gpu_costs_only_itself(code: int, reason: str, node: Node) -> Non
         assert exporter.series("gpu_up", "gpu", "UUID") == {
             (str(index), node.spec.gpu_uuid(index)): float(index != 1) for index in range(3)
         }
+        assert exporter.series("gpu_down", "gpu", "reason") == {("1", reason): 1}
         assert exporter.series(FAILURES, "reason")[reason,] > 0
         assert exporter.get("/readyz")[0] == 200
 
         node.board.clear_faults()
         eventually(lambda: exporter.series("gpu_up", "gpu")["1",] == 1)
         assert _gpus(exporter, UTIL) == ["0", "1", "2"]
+        assert exporter.series("gpu_down") == {}
 
 
 def test_no_gpu_left_is_not_ready(node: Node) -> None:
@@ -92,6 +94,7 @@ def test_a_hung_call_costs_only_its_gpu(node: Node) -> None:
         eventually(lambda: exporter.series(UTIL, "gpu")["0",] == 99)
         eventually(lambda: exporter.series(STUCK, "gpu")["1",] > 1)
         assert exporter.series("gpu_up", "gpu") == {("0",): 1, ("1",): 0, ("2",): 1}
+        assert exporter.series("gpu_down", "gpu", "reason") == {("1", "stuck"): 1}
         assert exporter.series(FAILURES, "collector", "reason")["power", "stuck"] > 0
         assert exporter.series(SUCCESS, "collector")["power",] == 0
         assert exporter.get("/readyz")[0] == 200
