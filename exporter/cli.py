@@ -16,18 +16,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from exporter import __version__, catalog, logs
+from exporter import __version__, catalog, logs, systemd
 from exporter.errors import ExporterError, StartError, UsageError
 from exporter.exposition import Build, Scrape
 from exporter.nvml.session import Session
 from exporter.nvml.workers import Worker
 from exporter.pods.podresources import Kubelet
 from exporter.sampler import Plan, Sampler
-from exporter.server import Server, Site
+from exporter.server import Server, listen
 from exporter.settings import Settings, flag, resolve, table
+from exporter.site import Site
+from exporter.textformat import Format
+from exporter.webfile import WebFile
 
 _LOG = logging.getLogger(__name__)
 _JOIN_S = 1.0  # at shutdown; a thread in a hung driver call is left behind
+_GRACE_S = 1.0  # at shutdown, for answers under way
 _OPEN_S = 60.0  # longer than the 45 s that a driver call takes with XID 119
 _POLL_S = 0.05
 _SECOND_SAMPLE_S = 0.2  # NVML wants 100 ms between two samples of performance counters
@@ -121,13 +125,14 @@ def _kubelet(settings: Settings) -> Kubelet | None:
     return Kubelet(Path(settings.pod_resources_socket), required=named, clock=time.monotonic)
 
 
-def _run(settings: Settings) -> None:
+def _run(settings: Settings, environment: Mapping[str, str]) -> None:
     """Start everything, serve until told to stop, end everything."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL if settings.once else lambda *_: stop.set())
     if "proc_root" in settings.given and not Path(settings.proc_root).is_dir():
         raise StartError(f"--proc-root {settings.proc_root}: no such directory; mount the host's /proc there")
+    web = WebFile(Path(settings.web_config_file)) if settings.web_config_file else None
     kubelet = _kubelet(settings)
     session = _session(settings, stop)
     if session is None:
@@ -156,25 +161,28 @@ def _run(settings: Settings) -> None:
         if not sampler.is_settled:
             time.sleep(_SECOND_SAMPLE_S)
             sampler.cycle()
-        sys.stdout.write(site.metrics("").body.decode())
+        sys.stdout.write(site.metrics(Format.TEXT).decode())
         sys.stdout.flush()
     else:
-        _serve(Server(settings.listen, site), sampler, stop)
+        listener = systemd.inherited(environment) or listen(settings.listen)
+        _serve(Server(listener, site, web, clock=time.monotonic), sampler, stop, environment)
     sampler.close()
 
 
-def _serve(server: Server, sampler: Sampler, stop: threading.Event) -> None:
+def _serve(server: Server, sampler: Sampler, stop: threading.Event, environment: Mapping[str, str]) -> None:
     sampling = threading.Thread(target=sampler.run, args=(stop,), name="sampler", daemon=True)
-    serving = threading.Thread(
-        target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="http", daemon=True
-    )
+    serving = threading.Thread(target=server.serve, name="http", daemon=True)
     sampling.start()
     serving.start()
     _LOG.info("gpu-exporter %s serves %s/metrics", __version__, server.url)
-    stop.wait()
+    while sampler.latest() is None and not stop.wait(_POLL_S):
+        pass
+    if not stop.is_set():
+        systemd.notify(environment, "READY=1")
+        stop.wait()
     _LOG.info("stopping")
-    server.shutdown()
-    server.server_close()
+    systemd.notify(environment, "STOPPING=1")
+    server.stop(_GRACE_S)
     sampling.join(_JOIN_S)
     if sampler.gave_up is not None:
         raise sampler.gave_up
@@ -185,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = _settings(sys.argv[1:] if argv is None else argv, os.environ)
         logs.configure(settings.log_format, settings.log_level)
-        _run(settings)
+        _run(settings, os.environ)
     except ExporterError as error:
         for problem in str(error).splitlines():
             sys.stderr.write(f"gpu-exporter: {problem}\n")

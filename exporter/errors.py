@@ -2,7 +2,9 @@
 
 ExporterError             anything that this program says it cannot do        exit code 1
 ├── UsageError            flags or environment that make no sense             exit code 2
+│   └── WebConfigError    a web configuration file that makes no sense
 ├── StartError            the exporter cannot begin its work
+├── RequestError          a client's request that is refused, with its HTTP status
 ├── ReadingError          one reading of one device failed, with its reason
 └── PodResourcesError     the kubelet did not say which pod has which device
     └── UnimplementedError    and never will: it does not serve the API
@@ -10,6 +12,7 @@ ExporterError             anything that this program says it cannot do        ex
 
 import enum
 from collections.abc import Sequence
+from http import HTTPStatus
 
 
 class Reason(enum.Enum):
@@ -56,8 +59,24 @@ class UsageError(ExporterError):
         super().__init__("\n".join(problems))
 
 
+class WebConfigError(UsageError):
+    """A web configuration file that makes no sense; never repeats what may be a secret."""
+
+
 class StartError(ExporterError):
     """The exporter cannot begin its work; the message says what would let it."""
+
+
+class RequestError(ExporterError):
+    """A client's request is refused; the message is for the client.
+
+    Attributes:
+        status: What the client is answered.
+    """
+
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class ReadingError(ExporterError):

@@ -1,237 +1,207 @@
-"""The HTTP side: the last snapshot to whoever asks, whether the exporter is well, and a page for people.
+"""The HTTP side: listens, gives each connection a thread of a bounded number, and time for each step.
 
-Must not read a GPU: a request is answered from memory, whatever the driver does.
+Must not know what is served. One request per connection: an idle Prometheus must not occupy a thread.
 """
 
-import dataclasses
-import gzip
-import html
-import http.server
+import contextlib
 import logging
+import selectors
 import socket
-import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any
 
-from prometheus_client import ProcessCollector
-
-from exporter import exposition
-from exporter.errors import StartError
-from exporter.exposition import Scrape
-from exporter.sampler import Sampler
+from exporter import request as requests
+from exporter import tls
+from exporter.connection import Connection
+from exporter.door import Door
+from exporter.errors import RequestError, StartError
+from exporter.request import Request
 from exporter.settings import Address
-from exporter.textformat import Format, accepts_gzip, encode, negotiate
+from exporter.site import Reply, Site, busy, text
+from exporter.webfile import PLAIN, Web, WebFile
 
 _LOG = logging.getLogger(__name__)
 _MAX_CONNECTIONS = 16  # a few Prometheis, probes and a person; the rest are told to come again
-_CLIENT_TIMEOUT_S = 10.0  # Prometheus gives up on a scrape after as much
-_GZIP_LEVEL = 1  # of level 6's savings nearly all, in a third of its time
-_BUSY = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
-)
+_HEAD_S = 10.0  # for the TLS handshake and the request's head; Prometheus gives up on a scrape after as much
+_ANSWER_S = 10.0  # for making the answer, after as much for its question
+_SEND_S = 10.0  # for the client to take it
+_QUEUE = 64
+_PAUSE_S = 0.1  # when the kernel has no more file descriptors for us
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer to a request."""
+def listen(address: Address) -> socket.socket:
+    """A socket that listens there; on IPv6's wildcard address for IPv4, too.
 
-    status: HTTPStatus
-    content_type: str
-    body: bytes
+    Raises:
+        StartError: The address cannot be had.
+    """
+    host = address.host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0")  # noqa: S104 - what an empty host asks for
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server(
+            (host, address.port), family=family, backlog=_QUEUE, dualstack_ipv6=family == socket.AF_INET6
+        )
+    except (OSError, UnicodeError) as error:
+        raise StartError(_why_not(address, error)) from error
 
 
-def _text(status: HTTPStatus, message: str) -> Reply:
-    return Reply(status, "text/plain; charset=utf-8", f"{message}\n".encode())
-
-
-class Site:
-    """What is served under which path.
+class Server:
+    """Serves a site until it is told to stop.
 
     Args:
-        sampler: What was read.
-        scrape: How each scrape is answered; its time is set anew each time.
+        listener: Listens already.
+        site: What is served.
+        web: TLS and passwords; None for neither.
         clock: Monotonic seconds.
     """
 
     def __init__(
-        self,
-        sampler: Sampler,
-        scrape: Scrape,
-        *,
-        clock: Callable[[], float],
+        self, listener: socket.socket, site: Site, web: WebFile | None, *, clock: Callable[[], float]
     ) -> None:
-        self._sampler = sampler
-        self._scrape = scrape
+        self._listener = listener
+        self._site = site
+        self._web = web
         self._clock = clock
-        self._process = ProcessCollector(registry=None)
-        self._pages: dict[str, Callable[[str], Reply]] = {
-            "/": self._landing,
-            "/metrics": self.metrics,
-            "/healthz": self._alive,
-            "/health": self._alive,  # dcgm-exporter's name for it, which its manifests probe
-            "/readyz": self._ready,
-        }
-
-    def answer(self, path: str, accept: str) -> Reply:
-        """The reply to a GET of `path` by a client that accepts these media types."""
-        page = self._pages.get(path.partition("?")[0])
-        if page is None:
-            return _text(HTTPStatus.NOT_FOUND, f"not found; there are {', '.join(self._pages)}")
-        return page(accept)
-
-    def metrics(self, accept: str) -> Reply:
-        """The exposition as of now, in the format that the client prefers."""
-        scrape = dataclasses.replace(self._scrape, now=self._clock())
-        families = [*exposition.families(self._sampler.latest(), scrape), *self._process.collect()]
-        form: Format = negotiate(accept)
-        return Reply(HTTPStatus.OK, form.value, encode(families, form))
-
-    def _alive(self, _accept: str) -> Reply:
-        return _text(HTTPStatus.OK, "ok")
-
-    def _ready(self, _accept: str) -> Reply:
-        """Whether a scrape would tell of the GPUs as they are now."""
-        snapshot, now = self._sampler.latest(), self._clock()
-        if snapshot is None:
-            problem = "the GPUs have not been read yet"
-        elif exposition.is_stale(snapshot, now, self._scrape.stale_after_s):
-            problem = f"the GPUs were last read {now - snapshot.taken_at:.1f} s ago"
-        elif not snapshot.health.nvml_up:
-            problem = "the NVIDIA driver does not answer"
-        elif snapshot.health.gpus and not snapshot.samples:
-            problem = f"none of {len(snapshot.health.gpus)} GPUs can be read"
-        else:
-            return _text(HTTPStatus.OK, "ok")
-        return _text(HTTPStatus.SERVICE_UNAVAILABLE, problem)
-
-    def _landing(self, _accept: str) -> Reply:
-        links = "".join(f'<li><a href="{path}">{path}</a></li>' for path in self._pages if path != "/")
-        page = (
-            '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>GPU exporter</title></head><body>'
-            f"<h1>GPU exporter</h1><p>Version {html.escape(self._scrape.build.version)} "
-            f"on {html.escape(self._scrape.hostname)}: what each GPU does, and for which pod.</p>"
-            f"<ul>{links}</ul></body></html>\n"
-        )
-        return Reply(HTTPStatus.OK, "text/html; charset=utf-8", page.encode())
-
-
-class _Connection(http.server.BaseHTTPRequestHandler):
-    """One request per connection: an idle Prometheus must not occupy a thread."""
-
-    protocol_version = "HTTP/1.1"
-    server_version = "gpu-exporter"
-    sys_version = ""
-    timeout = _CLIENT_TIMEOUT_S
-    server: "Server"
-
-    def do_GET(self) -> None:
-        """Answer with headers and body."""
-        self._send(self.server.site.answer(self.path, self.headers.get("Accept", "")))
-
-    def do_HEAD(self) -> None:
-        """Answer with headers only."""
-        self.do_GET()
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever http.server asks for
-        """Answer all other methods alike: http.server would call them not implemented, but they are not allowed."""
-        if name.startswith("do_"):
-            return self._refuse
-        raise AttributeError(name)
-
-    def _refuse(self) -> None:
-        self._send(_text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD"), allow="GET, HEAD")
-
-    def _send(self, reply: Reply, *, allow: str = "") -> None:
-        body = reply.body
-        zipped = accepts_gzip(self.headers.get("Accept-Encoding", ""))
-        if zipped:
-            body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
-        self.send_response(reply.status)
-        self.send_header("Content-Type", reply.content_type)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Vary", "Accept, Accept-Encoding")
-        if zipped:
-            self.send_header("Content-Encoding", "gzip")
-        if allow:
-            self.send_header("Allow", allow)
-        self.send_header("Connection", "close")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's parameter name
-        """Say nothing: a line per scrape helps nobody."""
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """Listens, with a bounded number of threads, until `shutdown`."""
-
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 64
-
-    def __init__(self, address: Address, site: Site) -> None:
-        """Bind.
-
-        Raises:
-            StartError: The address cannot be had.
-        """
-        self.site = site
+        self._door = Door(clock)
         self._slots = threading.BoundedSemaphore(_MAX_CONNECTIONS)
-        host = address.host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0")  # noqa: S104 - what an empty host asks for
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            super().__init__((host, address.port), _Connection)
-        except (OSError, UnicodeError) as error:
-            raise StartError(_why_not(address, error)) from error
+        self._stopping = threading.Event()
+        self._woken, self._waker = socket.socketpair()
 
     @property
     def url(self) -> str:
         """Where it can be reached from this machine."""
-        host, port = self.server_address[:2]
+        host, port = self._listener.getsockname()[:2]
         name = {"::": "localhost", "0.0.0.0": "localhost"}.get(str(host), str(host))  # noqa: S104 - as above
-        return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+        scheme = "http" if self._current().context is None else "https"
+        return f"{scheme}://[{name}]:{port}" if ":" in name else f"{scheme}://{name}:{port}"
 
-    def server_bind(self) -> None:
-        """Bind; on IPv6's wildcard address for IPv4, too. Skips http.server's look-up of our own name in the DNS."""
-        if self.address_family == socket.AF_INET6:
-            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
+    def serve(self) -> None:
+        """Accept connections until `stop`."""
+        self._listener.settimeout(0)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            while not self._stopping.is_set():
+                selector.select()
+                self._accept()
 
-    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - socketserver's signature
-        """Start a thread, if there is one left to start."""
-        if self._slots.acquire(blocking=False):
-            super().process_request(request, client_address)
+    def stop(self, grace_s: float) -> None:
+        """Accept no more, and wait so many seconds for those who are being answered."""
+        self._stopping.set()
+        self._waker.send(b"\0")
+        self._listener.close()
+        until = self._clock() + grace_s
+        for _ in range(_MAX_CONNECTIONS):
+            if not self._slots.acquire(timeout=max(0.0, until - self._clock())):
+                return
+
+    def _current(self) -> Web:
+        return PLAIN if self._web is None else self._web.current()
+
+    def _accept(self) -> None:
+        try:
+            accepted, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return
+        except OSError as error:
+            if not self._stopping.is_set():
+                _LOG.warning("accepting a connection: %s", error.strerror)
+                self._stopping.wait(_PAUSE_S)
+            return
+        connection = Connection(accepted, self._clock)
+        if not self._slots.acquire(blocking=False):
+            self._turn_away(connection)
             return
         try:
-            request.settimeout(0)  # a client that does not even take this gets nothing
-            request.sendall(_BUSY)
-        except OSError:
-            pass
-        self.shutdown_request(request)
+            threading.Thread(target=self._serve, args=(connection,), name="client", daemon=True).start()
+        except RuntimeError:  # no more threads for us
+            self._slots.release()
+            self._turn_away(connection)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - socketserver's signature
-        """Answer, in a thread of its own."""
+    def _turn_away(self, connection: Connection) -> None:
+        """Say so to who comes too many, if that can be done without waiting, which over TLS it cannot."""
+        if self._web is None:
+            with contextlib.suppress(OSError):
+                reply = busy(f"{_MAX_CONNECTIONS} connections are open; come again")
+                connection.send_at_once(_wire(reply, {}, head_only=False))
+        connection.close(unread=False)
+
+    def _serve(self, connection: Connection) -> None:
+        unread = False
         try:
-            super().process_request_thread(request, client_address)
+            unread = self._converse(connection, self._current(), self._clock())
+        except OSError as error:
+            _LOG.debug("a client went away: %s", error)  # or fell asleep, or cannot be trusted
         finally:
+            connection.close(unread=unread)
             self._slots.release()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002 - socketserver's signature
-        """Say nothing of clients that hang up or fall asleep, and everything of mistakes of ours."""
-        if not isinstance(sys.exception(), OSError):
-            _LOG.exception("answering %s: a defect of the exporter, please report it", client_address[0])
+    def _converse(self, connection: Connection, web: Web, arrived: float) -> bool:
+        """Answer one request; whether the client may have sent more than was read."""
+        until = arrived + _HEAD_S
+        headers = web.config.headers
+        if web.context is not None and web.config.tls is not None:
+            if not connection.begins_tls(until=until):
+                reply = text(HTTPStatus.BAD_REQUEST, "this is an HTTPS server; write https://")
+                connection.send(_wire(reply, headers, head_only=False), until=until)
+                return True
+            certificate = connection.secure(web.context, until=until)
+            if not tls.is_allowed(certificate, web.config.tls.client_allowed_sans):
+                _LOG.debug("a client's certificate is for nobody in client_allowed_sans")
+                return False
+        try:
+            head = connection.head(requests.MAX_HEAD, until=until)
+            if not head:
+                return False
+            request = requests.parse(head)
+        except RequestError as error:
+            reply = text(error.status, str(error))
+            connection.send(_wire(reply, headers, head_only=False), until=self._clock() + _SEND_S)
+            return True
+        reply = self._answer(request, web, arrived)
+        wire = _wire(reply, headers, head_only=request.method == "HEAD")
+        connection.send(wire, until=self._clock() + _SEND_S)
+        return request.has_body
+
+    def _answer(self, request: Request, web: Web, arrived: float) -> Reply:
+        until = arrived + min(_HEAD_S + _ANSWER_S, request.patience_s)
+        refusal = self._door.refuses(request, web.config, until=until)
+        if refusal is not None:
+            return refusal
+        late = busy("there was not enough time to answer")
+        if self._clock() >= until:
+            return late
+        try:
+            reply = self._site.answer(request, until=until)
+        except Exception:  # noqa: BLE001 - the one broad catch of this side: logged, and the next is served
+            _LOG.exception("answering %s: a defect of the exporter, please report it", request.path)
+            return text(HTTPStatus.INTERNAL_SERVER_ERROR, "a defect of the exporter; its log has more")
+        return late if self._clock() >= until else reply
+
+
+def _wire(reply: Reply, headers: Mapping[str, str], *, head_only: bool) -> bytes:
+    """A reply as it is sent, with these headers besides its own."""
+    fields = {
+        "Server": "gpu-exporter",
+        "Date": formatdate(usegmt=True),
+        "Content-Type": reply.content_type,
+        "Content-Length": str(len(reply.body)),
+        **reply.headers,
+        **headers,
+        "Connection": "close",
+    }
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    head = f"HTTP/1.1 {reply.status.value} {reply.status.phrase}\r\n{lines}\r\n".encode("latin-1")
+    return head if head_only else head + reply.body
 
 
 def _why_not(address: Address, error: OSError | UnicodeError) -> str:
     where = f"{address.host or '*'}:{address.port}"
     hint = "choose another address with --listen"
     if isinstance(error, OSError) and error.errno is not None:
-        reason = (error.strerror or str(error)).lower()
+        reason = (error.strerror or str(error)).partition(" (while")[0].lower()
         if "in use" in reason:
             hint = "is another exporter running here? dcgm-exporter has this port, too. Choose another with --listen"
         return f"cannot listen on {where}: {reason}; {hint}"

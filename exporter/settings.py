@@ -161,6 +161,16 @@ class Settings:
             DCGM_EXPORTER_LISTEN=address,
         )
     )
+    web_config_file: str = dataclasses.field(
+        metadata=_about(
+            "",
+            "TLS and passwords: a web configuration file as Prometheus's own exporters take it. It is read again when "
+            "it or one of its certificates changes.",
+            str.strip,
+            "PATH",
+            DCGM_EXPORTER_WEB_CONFIG_FILE=str.strip,
+        )
+    )
     interval: float = dataclasses.field(
         metadata=_about(
             "10s",

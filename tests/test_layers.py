@@ -12,6 +12,10 @@ ROOT = Path(__file__).parents[1]
 EXPORTER = (
     {"cli", "__main__", "logs"},
     {"server"},
+    {"door", "site", "connection", "renders"},
+    {"webfile", "systemd"},
+    {"passwords", "request", "tls"},
+    {"webconfig", "yamltree"},
     {"exposition", "textformat", "sampler", "sweep"},
     {"catalog"},
     {"collectors", "pods"},
@@ -37,6 +41,7 @@ PURE = (
     "exporter/exposition.py",
     "exporter/textformat.py",
     "exporter/model.py",
+    "exporter/request.py",
     "exporter/pods/join.py",
     "rightsizer/assess.py",
     "rightsizer/decide.py",

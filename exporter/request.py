@@ -1,0 +1,76 @@
+"""The head of an HTTP request, from bytes. Pure; strict, because nobody who scrapes has reason to be inventive."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from exporter.errors import RequestError
+
+MAX_HEAD = 16 * 1024  # bytes; Prometheus sends some 400, and an OAuth proxy's cookies may come to 8 KiB
+_MAX_LINE = 8 * 1024  # bytes, of the request line
+_MAX_FIELDS = 64
+_LINE = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e]+) HTTP/(\d)\.(\d)")
+_FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*?)[ \t]*")
+_TARGET = re.compile(r"(?:[Hh][Tt][Tt][Pp][Ss]?://[^/?#]*)?([^?#]*).*")
+_MAX_TIMEOUT_S = 3600.0
+_LEAD_S = 0.5  # an answer takes time to arrive, too; of short timeouts less
+_LEAD_SHARE = 0.1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for; names of headers in lower case, headers sent twice joined by commas."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+
+    def header(self, name: str) -> str:
+        """A header; empty where it was not sent."""
+        return self.headers.get(name.lower(), "")
+
+    @property
+    def has_body(self) -> bool:
+        """Whether bytes follow that nobody here will read."""
+        return self.header("Content-Length") not in {"", "0"} or bool(self.header("Transfer-Encoding"))
+
+    @property
+    def patience_s(self) -> float:
+        """How long Prometheus waits for the answer to be made, in seconds; infinite where it does not say."""
+        try:
+            timeout = float(self.header("X-Prometheus-Scrape-Timeout-Seconds"))
+        except ValueError:
+            return math.inf
+        if not 0 < timeout <= _MAX_TIMEOUT_S:
+            return math.inf
+        return timeout - min(_LEAD_S, timeout * _LEAD_SHARE)
+
+
+def parse(head: bytes) -> Request:
+    """The request with this head, which ends in an empty line.
+
+    Raises:
+        RequestError: It is no HTTP/1 request, or a larger one than is served.
+    """
+    first, *rest = head.decode("latin-1").rstrip("\r\n").replace("\r\n", "\n").split("\n")
+    if len(first) > _MAX_LINE:
+        raise RequestError(HTTPStatus.REQUEST_URI_TOO_LONG, "the request line is too long")
+    line = _LINE.fullmatch(first)
+    if line is None:
+        raise RequestError(HTTPStatus.BAD_REQUEST, "not an HTTP request")
+    if line[3] != "1":
+        raise RequestError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "only HTTP/1.1 and HTTP/1.0")
+    if len(rest) > _MAX_FIELDS:
+        raise RequestError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many header lines")
+    headers: dict[str, str] = {}
+    for text in rest:
+        field = _FIELD.fullmatch(text)
+        if field is None:
+            raise RequestError(HTTPStatus.BAD_REQUEST, "a header line without a name")
+        name = field[1].lower()
+        headers[name] = f"{headers[name]}, {field[2]}" if name in headers else field[2]
+    target = _TARGET.fullmatch(line[2])
+    path = target[1] if target else line[2]
+    return Request(line[1], path or "/", headers)

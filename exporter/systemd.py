@@ -1,0 +1,63 @@
+"""What systemd and a service say to each other: sockets handed over, and messages about how it goes. No library needed.
+
+See sd_listen_fds(3) and sd_notify(3). The environment is handed in.
+"""
+
+import logging
+import os
+import socket
+from collections.abc import Mapping
+
+from exporter.errors import StartError
+
+_LOG = logging.getLogger(__name__)
+_FIRST = 3  # SD_LISTEN_FDS_START
+_TIMEOUT_S = 1.0
+
+
+def inherited(environment: Mapping[str, str]) -> socket.socket | None:
+    """The listening socket that systemd opened for this process; None where it opened none.
+
+    Raises:
+        StartError: It handed over something else.
+    """
+    if environment.get("LISTEN_PID") != str(os.getpid()):
+        return None  # meant for a parent of ours
+    count = environment.get("LISTEN_FDS", "")
+    if count != "1":
+        raise StartError(
+            f"systemd handed over {count or 'no'} sockets; give gpu-exporter.socket one ListenStream="
+        )
+    try:
+        found = socket.socket(fileno=_FIRST)
+        listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except OSError as error:
+        raise StartError(
+            "what systemd handed over is no socket; see ListenStream= in gpu-exporter.socket"
+        ) from error
+    if (
+        not listens
+        or found.type != socket.SOCK_STREAM
+        or found.family not in {socket.AF_INET, socket.AF_INET6}
+    ):
+        raise StartError(
+            "what systemd handed over is no listening TCP socket; write ListenStream=9400 and Accept=no in "
+            "gpu-exporter.socket"
+        )
+    found.set_inheritable(False)
+    return found
+
+
+def notify(environment: Mapping[str, str], state: str) -> None:
+    """Tell systemd how it goes, if it wants to know; that it does not listen is no reason to stop."""
+    address = environment.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    name = f"\0{address[1:]}" if address.startswith("@") else address
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+            sender.settimeout(_TIMEOUT_S)
+            sender.connect(name)
+            sender.sendall(state.encode())
+    except OSError as error:
+        _LOG.warning("telling systemd %s: %s", state, error.strerror or error)
