@@ -11,7 +11,6 @@ import enum
 import hashlib
 import hmac
 import secrets
-import statistics
 import threading
 from collections.abc import Callable, Mapping
 
@@ -137,7 +136,8 @@ class _Memory:
 
 def _usual(users: Mapping[str, str]) -> str:
     """The prefix of most users' hashes: version and cost."""
-    return statistics.mode(hashed[: len("$2b$10$")] for hashed in users.values())
+    prefixes = collections.Counter(hashed[: len("$2b$10$")] for hashed in users.values())
+    return prefixes.most_common(1)[0][0]
 
 
 def _credentials(authorization: str) -> tuple[str, bytes] | None:

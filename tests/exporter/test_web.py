@@ -1,0 +1,480 @@
+"""TLS, client certificates and passwords, through real clients against the real process, and files that change."""
+
+import base64
+import concurrent.futures
+import contextlib
+import http.client
+import os
+import re
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import bcrypt
+import pytest
+import trustme
+
+from tests.exporter.conftest import MakeNode
+from tests.exporter.rig import PATIENCE_S, Exporter, Node, eventually, h100
+
+pytestmark = pytest.mark.driver
+
+CA = trustme.CA()
+OTHER_CA = trustme.CA()
+SERVER = CA.issue_cert("localhost", "127.0.0.1")
+PAIR = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n"
+MUTUAL = f"{PAIR}  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.pem\n"
+ALICE = f"basic_auth_users:\n  alice: {bcrypt.hashpw(b'wonderland', bcrypt.gensalt(4)).decode()}\n"
+
+LOCKED = b"""\
+-----BEGIN ENCRYPTED PRIVATE KEY-----
+MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAiIHFqhEY9PkAICA+gw
+DAYIKoZIhvcNAgkFADAdBglghkgBZQMEAQIEEFd7tp73E4GvPfjNERqEEvkEgZDm
+WUGf88utb4J80jR7F+RJr/qmqedg6xvZjANHbSm4C/6XH52EOs/cpqYXayQdPq6E
+HzyVMLE6iYjHawzbE9ZKW6BRMhNX030corvpjqKdS1GbadghOFBGqNIG+h3+/ifv
+2P+r3kgGquTwhTKNKpNARv+Hr6VVjfwscEfMxasGvmNPWG1aSY5mP2MgJcLDCtc=
+-----END ENCRYPTED PRIVATE KEY-----
+"""
+
+
+class Web:
+    """A web configuration file, and clients of an exporter that has it."""
+
+    def __init__(self, folder: Path, node: Node) -> None:
+        self.folder = folder
+        self.node = node
+        self.file = folder / "web.yml"
+        self.identity(SERVER)
+        CA.cert_pem.write_to_path(folder / "ca.pem")
+
+    def identity(self, cert: trustme.LeafCert) -> None:
+        """Put the server's certificate and key into place, each at once, as kubelet and cert-manager do."""
+        for name, blobs in {"server.crt": cert.cert_chain_pems, "server.key": [cert.private_key_pem]}.items():
+            (self.folder / "new").write_bytes(b"".join(blob.bytes() for blob in blobs))
+            (self.folder / "new").rename(self.folder / name)
+
+    def write(self, text: str) -> None:
+        """Replace the file at once."""
+        (self.folder / "new").write_text(text)
+        (self.folder / "new").rename(self.file)
+
+    @contextlib.contextmanager
+    def exporting(self, text: str) -> Iterator[Exporter]:
+        """A running exporter with this configuration."""
+        self.write(text)
+        with self.node.exporting(f"--web-config-file={self.file}", pods=False, ready=False) as exporter:
+            yield exporter
+
+    def refused(self, text: str) -> str:
+        """What the exporter says of this configuration when it refuses to start, without the file's name."""
+        self.write(text)
+        done = self.node.once(f"--web-config-file={self.file}", "--pod-resources-socket=")
+        assert (done.code, done.out) == (2, "")
+        (line,) = done.err.splitlines()
+        return line.removeprefix(f"gpu-exporter: web configuration {self.file}")
+
+
+@pytest.fixture
+def web(tmp_path: Path, make_node: MakeNode) -> Web:
+    """A folder for the configuration, and a node with one GPU."""
+    folder = tmp_path / "web"
+    folder.mkdir()
+    return Web(folder, make_node(h100(1)))
+
+
+def client(cert: trustme.LeafCert | None = None, *, ca: trustme.CA = CA) -> ssl.SSLContext:
+    """A TLS client that trusts our CA, with a certificate of its own if it is given one."""
+    context = ssl.create_default_context()
+    ca.configure_trust(context)
+    if cert is not None:
+        cert.configure_cert(context)
+    return context
+
+
+def port(exporter: Exporter) -> int:
+    """Where it listens."""
+    return int(exporter.url.rpartition(":")[2])
+
+
+def get(
+    exporter: Exporter, path: str = "/healthz", *, context: ssl.SSLContext | None = None, **headers: str
+) -> tuple[int, http.client.HTTPMessage, str]:
+    """Status, headers and body of one request, over TLS if there is a context."""
+    connection = (
+        http.client.HTTPConnection("127.0.0.1", port(exporter), timeout=PATIENCE_S)
+        if context is None
+        else http.client.HTTPSConnection("127.0.0.1", port(exporter), context=context, timeout=PATIENCE_S)
+    )
+    with contextlib.closing(connection):
+        connection.request(
+            "GET", path, headers={name.replace("_", "-"): text for name, text in headers.items()}
+        )
+        reply = connection.getresponse()
+        return reply.status, reply.headers, reply.read().decode()
+
+
+def basic(name: str, password: str) -> str:
+    """The Authorization header."""
+    return f"Basic {base64.b64encode(f'{name}:{password}'.encode()).decode()}"
+
+
+def serial(exporter: Exporter) -> int:
+    """The serial number of the certificate that it shows now."""
+    with (
+        socket.create_connection(("127.0.0.1", port(exporter)), timeout=PATIENCE_S) as plain,
+        client().wrap_socket(plain, server_hostname="127.0.0.1") as secure,
+    ):
+        shown = secure.getpeercert()
+        assert shown is not None
+        return int(str(shown["serialNumber"]), 16)
+
+
+def test_metrics_come_over_tls(web: Web) -> None:
+    """With a certificate the exporter speaks HTTPS, and says where."""
+    with web.exporting(PAIR) as exporter:
+        assert exporter.url.startswith("https://127.0.0.1:")
+        eventually(lambda: get(exporter, "/readyz", context=client())[0] == 200)
+        status, _, body = get(exporter, "/metrics", context=client(), Accept_Encoding="identity")
+        assert (status, "DCGM_FI_DEV_GPU_UTIL{" in body) == (200, True)
+
+
+def test_who_forgets_the_s_is_told(web: Web) -> None:
+    """Plain HTTP to an HTTPS port is answered in words, and tells nothing else."""
+    with web.exporting(PAIR) as exporter:
+        status, _, body = get(exporter, "/metrics")
+        assert (status, body) == (400, "this is an HTTPS server; write https://\n")
+
+
+def test_pems_can_stand_in_the_file(web: Web) -> None:
+    """Certificate and key inline serve as well as files."""
+    pems = {
+        "cert": b"".join(blob.bytes() for blob in SERVER.cert_chain_pems),
+        "key": SERVER.private_key_pem.bytes(),
+    }
+    lines = [f"  {name}: |\n" + re.sub("^", "    ", pem.decode(), flags=re.M) for name, pem in pems.items()]
+    with web.exporting("tls_server_config:\n" + "\n".join(lines)) as exporter:
+        assert get(exporter, context=client())[0] == 200
+
+
+def _version(**bounds: ssl.TLSVersion) -> ssl.SSLContext:
+    context = client()
+    for name, version in bounds.items():
+        setattr(context, name, version)
+    return context
+
+
+def _ciphers(names: str) -> ssl.SSLContext:
+    context = _version(maximum_version=ssl.TLSVersion.TLSv1_2)
+    context.set_ciphers(names)
+    return context
+
+
+def _curve(name: str) -> ssl.SSLContext:
+    context = client()
+    context.set_ecdh_curve(name)
+    return context
+
+
+@pytest.mark.parametrize(
+    ("lines", "good", "bad"),
+    [
+        ("", lambda: _version(maximum_version=ssl.TLSVersion.TLSv1_2), lambda: client(ca=OTHER_CA)),
+        (
+            "  min_version: TLS13\n",
+            lambda: _version(minimum_version=ssl.TLSVersion.TLSv1_3),
+            lambda: _version(maximum_version=ssl.TLSVersion.TLSv1_2),
+        ),
+        (
+            "  max_version: TLS12\n",
+            lambda: _version(maximum_version=ssl.TLSVersion.TLSv1_2),
+            lambda: _version(minimum_version=ssl.TLSVersion.TLSv1_3),
+        ),
+        (
+            "  cipher_suites: [TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256]\n",
+            lambda: _ciphers("ECDHE-ECDSA-CHACHA20-POLY1305"),
+            lambda: _ciphers("ECDHE-ECDSA-AES256-GCM-SHA384"),
+        ),
+        ("  curve_preferences: [CurveP384]\n", lambda: _curve("secp384r1"), lambda: _curve("X25519")),
+    ],
+    ids=["default", "min_version", "max_version", "cipher_suites", "curve_preferences"],
+)
+def test_handshakes_are_as_configured(
+    lines: str, good: Callable[[], ssl.SSLContext], bad: Callable[[], ssl.SSLContext], web: Web
+) -> None:
+    """A client that fits is served; one that does not gets no connection."""
+    with web.exporting(PAIR + lines) as exporter:
+        assert get(exporter, context=good())[0] == 200
+        with pytest.raises(ssl.SSLError):
+            get(exporter, context=bad())
+
+
+@pytest.mark.parametrize("prefers", [True, False])
+def test_whose_order_of_ciphers_counts(prefers: bool, web: Web) -> None:
+    """`prefer_server_cipher_suites` decides between the server's first suite and the client's."""
+    suites = ["TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"]
+    lines = f"  cipher_suites: [{', '.join(suites)}]\n  prefer_server_cipher_suites: {str(prefers).lower()}\n"
+    context = _ciphers("ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384")
+    with (
+        web.exporting(PAIR + lines) as exporter,
+        socket.create_connection(("127.0.0.1", port(exporter)), timeout=PATIENCE_S) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
+    ):
+        cipher = secure.cipher()
+        assert cipher is not None
+        assert cipher[0] == f"ECDHE-ECDSA-AES{256 if prefers else 128}-GCM-SHA{384 if prefers else 256}"
+
+
+def _may_come_in(exporter: Exporter, context: ssl.SSLContext) -> bool:
+    try:
+        return get(exporter, context=context)[0] == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("", {"nobody": True}),
+        ("  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.pem\n",
+         {"nobody": False, "prometheus": True, "other": True, "stranger": False}),
+        ("  client_auth_type: VerifyClientCertIfGiven\n  client_ca_file: ca.pem\n",
+         {"nobody": True, "prometheus": True, "other": True, "stranger": False}),
+        ("  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.pem\n"
+         "  client_allowed_sans: [prometheus.example, '2001:db8::1']\n",
+         {"nobody": False, "prometheus": True, "other": False, "address": True, "stranger": False}),
+        ("  client_auth_type: VerifyClientCertIfGiven\n  client_ca_file: ca.pem\n  client_allowed_sans: [me@example.org]\n",
+         {"nobody": True, "prometheus": False, "mail": True, "stranger": False}),
+    ],
+    ids=["none", "required", "if-given", "allowed-sans", "if-given-allowed-sans"],
+)  # fmt: skip
+def test_clients_show_who_they_are(lines: str, expected: dict[str, bool], web: Web) -> None:
+    """Who comes in without a certificate, with one of our CA, of another name, and of somebody else's CA."""
+    contexts = {
+        "nobody": client(),
+        "prometheus": client(CA.issue_cert("prometheus.example")),
+        "other": client(CA.issue_cert("other.example")),
+        "address": client(CA.issue_cert("2001:db8::1")),
+        "mail": client(CA.issue_cert("me@example.org")),
+        "stranger": client(OTHER_CA.issue_cert("prometheus.example")),
+    }
+    with web.exporting(PAIR + lines) as exporter:
+        assert {name: _may_come_in(exporter, contexts[name]) for name in expected} == expected
+
+
+def test_a_new_certificate_is_served_at_once(web: Web) -> None:
+    """A rotated certificate is what the next client sees; who was connected is answered, too."""
+    renewed = CA.issue_cert("localhost", "127.0.0.1")
+    with web.exporting(PAIR) as exporter:
+        before = serial(exporter)
+        with (
+            socket.create_connection(("127.0.0.1", port(exporter)), timeout=PATIENCE_S) as plain,
+            client().wrap_socket(plain, server_hostname="127.0.0.1") as secure,
+        ):
+            secure.sendall(b"GET /healthz HTTP/1.1\r\n")
+            web.identity(renewed)
+            assert serial(exporter) != before
+            secure.sendall(b"\r\n")
+            assert secure.recv(100).startswith(b"HTTP/1.1 200 OK\r\n")
+        assert get(exporter, context=client())[0] == 200
+    assert len(exporter.messages("was read again")) <= 2  # between certificate and key nobody asked
+
+
+def test_a_file_that_became_bad_changes_nothing(web: Web) -> None:
+    """What was in force stays so, one error says why, and a mended file is taken up."""
+    with web.exporting(PAIR) as exporter:
+        before = serial(exporter)
+        web.write(PAIR.replace("key_file", "key_fil"))
+        assert [serial(exporter) for _ in range(3)] == [before] * 3
+        assert exporter.messages("in force") == [
+            f"web configuration {web.file}, line 3: key_fil: no such field of tls_server_config; did you mean "
+            "key_file?; what was in force before stays so"
+        ]
+
+        (web.folder / "server.key").write_bytes(b"")
+        web.write(PAIR)
+        assert serial(exporter) == before
+        assert exporter.messages("in force")[1:] == [
+            f"web configuration {web.file}: key_file: no private key in PEM that OpenSSL can read; what was in force "
+            "before stays so"
+        ]
+
+        web.identity(CA.issue_cert("localhost", "127.0.0.1"))
+        assert serial(exporter) != before
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lost"),
+    [
+        (PAIR, "", "tls_server_config"),
+        (PAIR + ALICE, PAIR, "basic_auth_users"),
+        (MUTUAL, PAIR, "client_auth_type"),
+        (f"{MUTUAL}  client_allowed_sans: [a.example]\n", MUTUAL, "client_allowed_sans"),
+    ],
+    ids=["tls", "passwords", "client-certificates", "allowed-sans"],
+)
+def test_half_a_file_lets_nobody_in(before: str, after: str, lost: str, web: Web) -> None:
+    """A file of which the end is not written yet is valid and protects less: it is not taken up while running."""
+    context = client(CA.issue_cert("a.example"))
+    with web.exporting(before) as exporter:
+        known = basic("alice", "wonderland")
+        assert get(exporter, context=context, Authorization=known)[0] == 200
+        web.write(after)
+        assert get(exporter, context=context)[0] == (401 if lost == "basic_auth_users" else 200)
+        assert exporter.messages("in force") == [
+            f"web configuration {web.file}: no longer has {lost}; to serve without, start the exporter anew; what was "
+            "in force before stays so"
+        ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("tls_server_config:\n  cert_file: no.crt\n  key_file: server.key\n", ": cert_file {}/no.crt: cannot be read: no such file or directory"),
+        ("tls_server_config:\n  cert_file: ca.pem\n  key_file: server.key\n", ": cert_file and key_file do not belong together"),
+        ("tls_server_config:\n  cert_file: server.key\n  key_file: server.key\n", ": cert_file: no certificate in PEM that OpenSSL can read"),
+        ("tls_server_config:\n  cert_file: server.crt\n  key_file: ca.pem\n", ": key_file: no private key in PEM that OpenSSL can read"),
+        ("tls_server_config:\n  cert_file: server.crt\n  key_file: locked.key\n", ": key_file: is encrypted; write the key without a passphrase"),
+        (MUTUAL.replace("ca.pem", "server.key"), ": client_ca_file: no certificate in PEM that OpenSSL can read"),
+        ("tls_server: {}\n", ", line 1: tls_server: no such field; did you mean tls_server_config?"),
+    ],
+)  # fmt: skip
+def test_a_bad_file_is_refused_at_the_start(text: str, words: str, web: Web) -> None:
+    """One line that names the file and what is wrong; exit code 2."""
+    (web.folder / "locked.key").write_bytes(LOCKED)
+    assert web.refused(text) == words.format(web.folder)
+
+
+def test_a_file_that_is_not_there_is_refused(web: Web) -> None:
+    """A path that somebody took the trouble to name, or a folder, is no configuration; dcgm-exporter's variable counts."""
+    for path, words in {
+        web.folder / "none": "no such file or directory",
+        web.folder: "is a directory",
+    }.items():
+        done = web.node.once("--pod-resources-socket=", DCGM_EXPORTER_WEB_CONFIG_FILE=str(path))
+        assert (done.code, done.err) == (
+            2,
+            f"gpu-exporter: web configuration {path}: cannot be read: {words}\n",
+        )
+
+
+def test_passwords_are_asked_for(web: Web) -> None:
+    """Each page asks for a name and its password; nothing that was tried is in the log."""
+    with web.exporting(ALICE) as exporter:
+        for path in ("/metrics", "/healthz", "/", "/nothing"):
+            status, headers, body = get(exporter, path)
+            assert (status, body) == (401, "a name and its password are needed\n")
+            assert headers["WWW-Authenticate"] == 'Basic realm="gpu-exporter", charset="UTF-8"'
+        tried = {
+            basic("alice", "wonderland"): 200,
+            basic("alice", "Wonderland"): 401,
+            basic("alice", ""): 401,
+            basic("bob", "wonderland"): 401,
+            basic("", ""): 401,
+            "Basic !!!": 401,
+            "Basic": 401,
+            f"Bearer {base64.b64encode(b'alice:wonderland').decode()}": 401,
+            f"basic  {base64.b64encode(b'alice:wonderland').decode()}": 200,
+            basic("alice", "x" * 100): 401,
+            basic("alice", "wonder\0land"): 401,
+        }
+        assert {sent: get(exporter, Authorization=sent)[0] for sent in tried} == tried
+        log = str(exporter.log)
+        assert not any(word in log.lower() for word in ("wonder", "$2", "d29uZGVy"))
+
+
+def test_users_change_while_running(web: Web) -> None:
+    """A new password counts from the next request on, and the old one no longer."""
+    changed = f"basic_auth_users:\n  alice: {bcrypt.hashpw(b'glass', bcrypt.gensalt(4)).decode()}\n"
+    with web.exporting(ALICE) as exporter:
+        assert get(exporter, Authorization=basic("alice", "wonderland"))[0] == 200
+        web.write(changed)
+        assert get(exporter, Authorization=basic("alice", "wonderland"))[0] == 401
+        assert get(exporter, Authorization=basic("alice", "glass"))[0] == 200
+
+
+def test_long_passwords_are_cut_as_everywhere(web: Web) -> None:
+    """bcrypt looks at 72 bytes; hashes that htpasswd made of longer passwords work."""  # noqa: D403 - a name
+    hashed = bcrypt.hashpw(b"x" * 72, bcrypt.gensalt(4)).decode().replace("$2b$", "$2y$")
+    with web.exporting(f"basic_auth_users:\n  alice: {hashed}\n") as exporter:
+        assert get(exporter, Authorization=basic("alice", "x" * 80))[0] == 200
+        assert get(exporter, Authorization=basic("alice", "x" * 71))[0] == 401
+
+
+def _cpu_s(exporter: Exporter) -> float:
+    fields = Path(f"/proc/{exporter.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_guessing_passwords_keeps_nobody_out(web: Web) -> None:
+    """While many guess, who is known is answered, guessers are told to come again, and a core is mostly left alone."""
+    hashed = bcrypt.hashpw(b"wonderland", bcrypt.gensalt(11)).decode()
+    known = basic("alice", "wonderland")
+    with web.exporting(f"basic_auth_users:\n  alice: {hashed}\n") as exporter:
+        assert get(exporter, Authorization=known)[0] == 200
+
+        def guess(number: int) -> int:
+            return get(exporter, Authorization=basic("alice" if number % 2 else "bob", str(number)))[0]
+
+        cpu, begun = _cpu_s(exporter), time.monotonic()
+        with concurrent.futures.ThreadPoolExecutor(8) as guessers:
+            guesses = [guessers.submit(guess, number) for number in range(100)]
+            while not all(guess.done() for guess in guesses):
+                assert get(exporter, Authorization=known)[0] == 200
+                concurrent.futures.wait(guesses, timeout=0.1)
+        took, spent = time.monotonic() - begun, _cpu_s(exporter) - cpu
+        statuses = {guess.result() for guess in guesses}
+        assert statuses == {401, 503}
+        assert (
+            spent < 0.6 * took + 0.5
+        )  # a quarter of the time for hashes; unbounded, they took more than all of it
+
+
+def test_a_wrong_password_that_comes_again_costs_nothing(web: Web) -> None:
+    """A Prometheus with a wrong password is refused without a hash being made each time."""
+    hashed = bcrypt.hashpw(b"wonderland", bcrypt.gensalt(12)).decode()
+    with web.exporting(f"basic_auth_users:\n  alice: {hashed}\n") as exporter:
+        wrong = basic("alice", "wrong")
+        assert get(exporter, Authorization=wrong)[0] == 401
+        cpu = _cpu_s(exporter)
+        assert [get(exporter, Authorization=wrong)[0] for _ in range(20)] == [401] * 20
+        assert _cpu_s(exporter) - cpu < 1  # each hash takes 0.2 s
+
+
+def test_security_headers_are_on_every_answer(web: Web) -> None:
+    """Headers of the file come with answers and refusals alike."""
+    headers = (
+        "http_server_config:\n  http2: true\n  headers:\n    X-Frame-Options: deny\n    X-XSS-Protection: 1\n"
+    )
+    with web.exporting(headers + ALICE) as exporter:
+        known = basic("alice", "wonderland")
+        for path, status, authorization in (
+            ("/metrics", 200, known),
+            ("/nothing", 404, known),
+            ("/metrics", 401, ""),
+        ):
+            found, sent, _ = get(exporter, path, Authorization=authorization)
+            assert (found, sent["X-Frame-Options"], sent["X-XSS-Protection"]) == (status, "deny", "1")
+
+
+def test_requests_can_be_limited(web: Web) -> None:
+    """`rate_limit` lets a burst through, and then one request each interval."""
+    with web.exporting("rate_limit:\n  interval: 1h\n  burst: 3\n") as exporter:
+        statuses = [get(exporter)[0] for _ in range(5)]
+    assert statuses == [200, 200, 200, 429, 429]
+
+
+def _connections(exporter: Exporter, count: int) -> Sequence[socket.socket]:
+    return [socket.create_connection(("127.0.0.1", port(exporter)), timeout=PATIENCE_S) for _ in range(count)]
+
+
+def test_who_does_not_shake_hands_holds_nobody_up(web: Web) -> None:
+    """Clients that connect and say nothing, or half of a handshake, do not keep others from being accepted."""
+    with web.exporting(PAIR) as exporter, contextlib.ExitStack() as stack:
+        for silent in _connections(exporter, 8):
+            stack.enter_context(silent)
+            silent.sendall(b"\x16\x03\x01")
+        begun = time.monotonic()
+        assert get(exporter, context=client())[0] == 200
+        assert time.monotonic() - begun < 5
