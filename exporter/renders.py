@@ -8,9 +8,12 @@ import gzip
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from http import HTTPStatus
 
+from exporter.errors import RequestError
 from exporter.textformat import Format
 
+MAX_SCRAPES = 8  # being answered; of the server's places, the others are for probes and people
 _GZIP_LEVEL = 1  # of level 6's savings nearly all, in a third of its time
 
 
@@ -25,13 +28,24 @@ class Renders:
         self._render = render
         self._lock = threading.Lock()
         self._running: dict[tuple[Format, bool], Future[bytes]] = {}
+        self._places = threading.BoundedSemaphore(MAX_SCRAPES)
 
     def get(self, form: Format, *, zipped: bool, timeout_s: float) -> bytes:
         """The body in a format and coding.
 
         Raises:
+            RequestError: Too many wait already.
             TimeoutError: Somebody else makes it, and does not come to an end.
         """
+        if not self._places.acquire(blocking=False):
+            words = f"{MAX_SCRAPES} scrapes are being answered; come again"
+            raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, words)
+        try:
+            return self._shared(form, zipped=zipped, timeout_s=timeout_s)
+        finally:
+            self._places.release()
+
+    def _shared(self, form: Format, *, zipped: bool, timeout_s: float) -> bytes:
         key = (form, zipped)
         with self._lock:
             running = self._running.get(key)
@@ -56,4 +70,4 @@ class Renders:
     def _make(self, form: Format, *, zipped: bool, timeout_s: float) -> bytes:
         if not zipped:
             return self._render(form)
-        return gzip.compress(self.get(form, zipped=False, timeout_s=timeout_s), _GZIP_LEVEL, mtime=0)
+        return gzip.compress(self._shared(form, zipped=False, timeout_s=timeout_s), _GZIP_LEVEL, mtime=0)

@@ -27,6 +27,7 @@ _MAX_CONNECTIONS = 16  # a few Prometheis, probes and a person; the rest are tol
 _HEAD_S = 10.0  # for the TLS handshake and the request's head; Prometheus gives up on a scrape after as much
 _ANSWER_S = 10.0  # for making the answer, after as much for its question
 _SEND_S = 10.0  # for the client to take it
+_SEND_BUFFER = 128 * 1024  # bytes; the kernel would take megabytes for a client that does not read
 _QUEUE = 64
 _PAUSE_S = 0.1  # when the kernel has no more file descriptors for us
 
@@ -61,6 +62,7 @@ class Server:
         self, listener: socket.socket, site: Site, web: WebFile | None, *, clock: Callable[[], float]
     ) -> None:
         self._listener = listener
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)  # accepted ones inherit it
         self._site = site
         self._web = web
         self._clock = clock

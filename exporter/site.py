@@ -5,20 +5,18 @@ Must not read a GPU: a request is answered from memory, whatever the driver does
 
 import dataclasses
 import html
-import threading
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
 from prometheus_client import ProcessCollector
 
 from exporter import exposition
+from exporter.errors import RequestError
 from exporter.exposition import Scrape
 from exporter.renders import Renders
 from exporter.request import Request
 from exporter.sampler import Sampler
 from exporter.textformat import Format, accepts_gzip, encode, negotiate
-
-_MAX_SCRAPES = 8  # being answered; of the server's places, the others are for probes and people
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,7 +61,6 @@ class Site:
         self._clock = clock
         self._process = ProcessCollector(registry=None)
         self._renders = Renders(self.metrics)
-        self._places = threading.BoundedSemaphore(_MAX_SCRAPES)
         self._pages: dict[str, Callable[[Request, float], Reply]] = {
             "/": self._landing,
             "/metrics": self._scraped,
@@ -87,19 +84,14 @@ class Site:
         return encode([*exposition.families(self._sampler.latest(), scrape), *self._process.collect()], form)
 
     def _scraped(self, request: Request, until: float) -> Reply:
-        if not self._places.acquire(blocking=False):
-            return busy(f"{_MAX_SCRAPES} scrapes are being answered; come again")
-        try:
-            return self._exposition(request, until)
-        except TimeoutError:
-            return busy("there was not enough time to answer")
-        finally:
-            self._places.release()
-
-    def _exposition(self, request: Request, until: float) -> Reply:
         form = negotiate(request.header("Accept"))
         zipped = accepts_gzip(request.header("Accept-Encoding"))
-        body = self._renders.get(form, zipped=zipped, timeout_s=max(0.0, until - self._clock()))
+        try:
+            body = self._renders.get(form, zipped=zipped, timeout_s=max(0.0, until - self._clock()))
+        except RequestError as error:
+            return busy(str(error))
+        except TimeoutError:
+            return busy("there was not enough time to answer")
         headers = {"Vary": "Accept, Accept-Encoding"} | ({"Content-Encoding": "gzip"} if zipped else {})
         return Reply(HTTPStatus.OK, form.value, body, headers)
 

@@ -1,0 +1,212 @@
+"""Clients that are slow, large, many or strange: each is bounded, and the others are served."""
+
+import concurrent.futures
+import contextlib
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from simulator.spec import GpuSpec, NodeSpec
+from tests.exporter.conftest import MakeNode
+from tests.exporter.rig import PATIENCE_S, Exporter, Node, eventually, h100
+
+pytestmark = pytest.mark.driver
+
+GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture
+def node(make_node: MakeNode) -> Node:
+    """One GPU."""
+    return make_node(h100(1))
+
+
+@pytest.fixture
+def exporter(node: Node) -> Iterator[Exporter]:
+    """A running exporter."""
+    with node.exporting(pods=False) as running:
+        yield running
+
+
+def connect(exporter: Exporter) -> socket.socket:
+    """A client's socket."""
+    address = ("127.0.0.1", int(exporter.url.rpartition(":")[2]))
+    return socket.create_connection(address, timeout=PATIENCE_S)
+
+
+def exchange(exporter: Exporter, content: bytes) -> bytes:
+    """Everything that is answered to what is sent, until the exporter hangs up."""
+    with connect(exporter) as client:
+        client.sendall(content)
+        return b"".join(iter(lambda: client.recv(65536), b""))
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b"\r\n" + GET, b"200 OK"),
+        (GET.replace(b"\r\n", b"\n"), b"200 OK"),
+        (GET.replace(b"1.1", b"1.0"), b"200 OK"),
+        (GET.replace(b"/healthz", b"http://node:9400/healthz?a=b#c"), b"200 OK"),
+        (GET.replace(b"/healthz", b"/healthz?a=b"), b"200 OK"),
+        (GET.replace(b"1.1", b"2.0"), b"505 HTTP Version Not Supported"),
+        (b"GET /healthz\r\n\r\n", b"400 Bad Request"),
+        (b"GET  /healthz HTTP/1.1\r\n\r\n", b"400 Bad Request"),
+        (b"GET /\x1b[31m HTTP/1.1\r\n\r\n", b"400 Bad Request"),
+        (b"\x16\x03\x01\x00\xf4\x01\r\n\r\n", b"400 Bad Request"),
+        (b"GET / HTTP/1.1\r\nno colon\r\n\r\n", b"400 Bad Request"),
+        (b"GET / HTTP/1.1\r\nName : value\r\n\r\n", b"400 Bad Request"),
+        (b"GET / HTTP/1.1\r\nA: b\r\n folded\r\n\r\n", b"400 Bad Request"),
+        (b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\n\r\n", b"414 Request-URI Too Long"),
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 65 + b"\r\n", b"431 Request Header Fields Too Large"),
+        (b"GET / HTTP/1.1\r\nA: " + b"b" * 17000 + b"\r\n\r\n", b"431 Request Header Fields Too Large"),
+        (b"GET / HTTP/1.1\r\nA: " + b"b" * 300_000, b"431 Request Header Fields Too Large"),
+        (b"POST /metrics HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", b"405 Method Not Allowed"),
+        (b"OPTIONS * HTTP/1.1\r\n\r\n", b"405 Method Not Allowed"),
+    ],
+)
+def test_strange_requests_have_their_answer(content: bytes, status: bytes, exporter: Exporter) -> None:
+    """Each request, whatever its form, gets one answer with its status, and the exporter hangs up."""
+    answer = exchange(exporter, content)
+    assert answer.split(b"\r\n")[0] == b"HTTP/1.1 " + status
+    assert answer.count(b"Content-Length: ") == 1
+    assert exporter.messages("defect") == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"Content-Length: 5\r\n\r\nhello",
+        b"Content-Length: 5\r\n\r\n",
+        b"Content-Length: 1000000\r\n\r\n" + b"x" * 1_000_000,
+        b"Content-Length: -1\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        b"Content-Length: 40\r\nExpect: 100-continue\r\n\r\n",
+        b"Content-Length: 0\r\n\r\n" + GET,
+    ],
+    ids=["small", "missing", "large", "negative", "chunked", "expected", "pipelined"],
+)
+def test_a_body_is_never_read_nor_taken_for_a_request(body: bytes, exporter: Exporter) -> None:
+    """A GET with a body is answered once and completely, and its body is no second request."""
+    begun = time.monotonic()
+    answer = exchange(exporter, b"GET /healthz HTTP/1.1\r\n" + body)
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert answer.endswith(b"\r\n\r\nok\n")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert time.monotonic() - begun < 5
+
+
+def test_slow_clients_lose_their_place(exporter: Exporter) -> None:
+    """Who sends nothing, or a byte now and then, is dropped ten seconds after coming; others are served meanwhile."""
+    begun = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        silent, dribbling, *others = [stack.enter_context(connect(exporter)) for _ in range(14)]
+        ended = threading.Event()
+
+        def dribble() -> None:
+            with contextlib.suppress(OSError):
+                for number in range(256):
+                    dribbling.sendall(GET[number % 10 : number % 10 + 1])
+                    if ended.wait(0.2):
+                        return
+
+        threading.Thread(target=dribble, daemon=True).start()
+        assert exporter.get("/healthz")[0] == 200
+        try:
+            assert dribbling.recv(100).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+            assert 8 < time.monotonic() - begun < 14
+            assert {client.recv(100) for client in (silent, *others)} == {b""}
+        finally:
+            ended.set()
+
+
+def test_who_does_not_read_loses_its_place(make_node: MakeNode) -> None:
+    """A client that asks for a large exposition and does not take it holds its place for ten seconds, not for ever."""
+    node = make_node(NodeSpec("large", (GpuSpec("H100-SXM5-80GB", ("1g.10gb",) * 7),) * 16))
+    with (
+        node.exporting("--metrics=full", "--naming=both", pods=False) as exporter,
+        contextlib.ExitStack() as stack,
+    ):
+        address = ("127.0.0.1", int(exporter.url.rpartition(":")[2]))
+        for _ in range(16):
+            client = stack.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+            client.connect(address)
+            client.sendall(GET.replace(b"/healthz", b"/metrics"))
+            assert client.recv(12) == b"HTTP/1.1 200"
+        assert exporter.get("/healthz")[0] == 503
+        eventually(lambda: exporter.get("/healthz")[0] == 200)
+
+
+def test_a_flood_of_scrapes_is_answered_or_refused(make_node: MakeNode) -> None:
+    """Whatever comes at once is answered in full or with 503 and when to come again, and the exporter is well after."""
+    node = make_node(NodeSpec("large", (GpuSpec("H100-SXM5-80GB", ("1g.10gb",) * 7),) * 8))
+    ask = b"GET /metrics HTTP/1.1\r\nAccept: %s\r\n\r\n"
+    types = [b"text/plain", b"application/openmetrics-text;version=1.0.0"]
+    with (
+        node.exporting("--metrics=full", pods=False) as exporter,
+        concurrent.futures.ThreadPoolExecutor(40) as pool,
+    ):
+        threads = exporter.process_threads()
+        answers = list(pool.map(lambda number: exchange(exporter, ask % types[number % 2]), range(200)))
+        statuses = {answer.split(b"\r\n")[0] for answer in answers}
+        assert b"HTTP/1.1 200 OK" in statuses
+        assert statuses <= {b"HTTP/1.1 200 OK", b"HTTP/1.1 503 Service Unavailable"}
+        for answer in answers:
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert f"Content-Length: {len(body)}".encode() in head
+            assert (b"Retry-After: 1" in head) == (b" 503 " in head)
+        eventually(lambda: exporter.process_threads() <= threads)
+        assert exporter.get("/metrics")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("timeout", "status"),
+    [
+        (b"0.5", b"503 Service Unavailable"),
+        (b"10", b"200 OK"),
+        (b"soon", b"200 OK"),
+        (b"-1", b"200 OK"),
+        (b"nan", b"200 OK"),
+    ],
+)
+def test_nobody_is_answered_who_has_gone(timeout: bytes, status: bytes, exporter: Exporter) -> None:
+    """A request that comes to its end after its scrape's timeout is not worked on; nonsense in the header is no timeout."""
+    with connect(exporter) as client:
+        client.sendall(b"GET /metrics HTTP/1.1\r\n")
+        threading.Event().wait(0.6)
+        client.sendall(b"X-Prometheus-Scrape-Timeout-Seconds: " + timeout + b"\r\n\r\n")
+        answer = client.recv(1000)
+    assert answer.split(b"\r\n")[0] == b"HTTP/1.1 " + status
+    assert (b"Retry-After: 1" in answer) == (b" 503 " in answer)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_with_clients_connected(number: signal.Signals, exporter: Exporter) -> None:
+    """Clients that are connected, say half a request or do not read do not keep the process."""
+    with contextlib.ExitStack() as stack:
+        for content in (b"", b"GET /met", GET.replace(b"/healthz", b"/metrics")):
+            for _ in range(4):
+                stack.enter_context(connect(exporter)).sendall(content)
+        eventually(lambda: exporter.process_threads() > 8)
+        begun = time.monotonic()
+        assert exporter.stop(number) == 0
+        assert time.monotonic() - begun < 5
+
+
+def test_an_answer_under_way_is_finished_at_the_end(exporter: Exporter) -> None:
+    """Who has asked when the signal comes is answered; who comes after is not let in."""
+    with connect(exporter) as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\n")
+        eventually(lambda: exporter.get("/healthz")[0] == 200)  # so that the other has been accepted
+        exporter.process.terminate()
+        eventually(lambda: exporter.messages("stopping"))
+        client.sendall(b"\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 200 OK\r\n")
+    assert exporter.process.wait(PATIENCE_S) == 0
+    with pytest.raises(ConnectionRefusedError):
+        connect(exporter)
