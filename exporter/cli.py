@@ -45,7 +45,7 @@ examples:
   gpu-exporter --listen 127.0.0.1:9401 --interval 2s
   GPU_EXPORTER_LOG_FORMAT=json gpu-exporter    the same as --log-format json
 
-exit codes: 0 ended when told to; 1 failed; 2 wrong flags or variables
+exit codes: 0 ended when told to; 1 failed; 2 wrong flags, variables or files
 
 """
 _VARIABLES = (

@@ -62,7 +62,9 @@ class Server:
         self, listener: socket.socket, site: Site, web: WebFile | None, *, clock: Callable[[], float]
     ) -> None:
         self._listener = listener
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)  # accepted ones inherit it
+        self._listener.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER
+        )  # accepted ones inherit it
         self._site = site
         self._web = web
         self._clock = clock

@@ -143,7 +143,7 @@ def test_who_does_not_read_loses_its_place(make_node: MakeNode) -> None:
 
 
 def test_a_flood_of_scrapes_is_answered_or_refused(make_node: MakeNode) -> None:
-    """Whatever comes at once is answered in full or with 503 and when to come again, and the exporter is well after."""
+    """What comes at once is answered in full, or with 503 and when to come again; the exporter is well after."""
     node = make_node(NodeSpec("large", (GpuSpec("H100-SXM5-80GB", ("1g.10gb",) * 7),) * 8))
     ask = b"GET /metrics HTTP/1.1\r\nAccept: %s\r\n\r\n"
     types = [b"text/plain", b"application/openmetrics-text;version=1.0.0"]
@@ -175,7 +175,7 @@ def test_a_flood_of_scrapes_is_answered_or_refused(make_node: MakeNode) -> None:
     ],
 )
 def test_nobody_is_answered_who_has_gone(timeout: bytes, status: bytes, exporter: Exporter) -> None:
-    """A request that comes to its end after its scrape's timeout is not worked on; nonsense in the header is no timeout."""
+    """A request that comes after its scrape's timeout is not worked on; nonsense in the header is no timeout."""
     with connect(exporter) as client:
         client.sendall(b"GET /metrics HTTP/1.1\r\n")
         threading.Event().wait(0.6)

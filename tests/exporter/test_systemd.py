@@ -97,8 +97,10 @@ def test_a_socket_of_another_kind_is_refused(node: Node) -> None:
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (
         1,
-        "gpu-exporter: what systemd handed over is no listening TCP socket; write ListenStream=9400 and Accept=no in "
-        "gpu-exporter.socket\n",
+        (
+            "gpu-exporter: what systemd handed over is no listening TCP socket; write ListenStream=9400 and "
+            "Accept=no in gpu-exporter.socket\n"
+        ),
     )
 
 
@@ -115,7 +117,7 @@ def test_systemd_is_told_when_there_is_something_to_serve(
         command = node.command("--listen=127.0.0.1:0", "--pod-resources-socket=")
         with _running(command, node.environment(NOTIFY_SOCKET=name)) as exporter:
             assert exporter.get("/readyz") == (503, "the GPUs have not been read yet\n")
-            systemd.setblocking(False)
+            systemd.settimeout(0)
             with pytest.raises(BlockingIOError):
                 systemd.recv(100)
             node.board.clear_faults()

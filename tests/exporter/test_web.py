@@ -153,7 +153,9 @@ def test_pems_can_stand_in_the_file(web: Web) -> None:
         "cert": b"".join(blob.bytes() for blob in SERVER.cert_chain_pems),
         "key": SERVER.private_key_pem.bytes(),
     }
-    lines = [f"  {name}: |\n" + re.sub("^", "    ", pem.decode(), flags=re.M) for name, pem in pems.items()]
+    lines = [
+        f"  {name}: |\n" + re.sub("^", "    ", pem.decode(), flags=re.MULTILINE) for name, pem in pems.items()
+    ]
     with web.exporting("tls_server_config:\n" + "\n".join(lines)) as exporter:
         assert get(exporter, context=client())[0] == 200
 
@@ -241,10 +243,11 @@ def _may_come_in(exporter: Exporter, context: ssl.SSLContext) -> bool:
          {"nobody": False, "prometheus": True, "other": True, "stranger": False}),
         ("  client_auth_type: VerifyClientCertIfGiven\n  client_ca_file: ca.pem\n",
          {"nobody": True, "prometheus": True, "other": True, "stranger": False}),
-        ("  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.pem\n"
-         "  client_allowed_sans: [prometheus.example, '2001:db8::1']\n",
+        (("  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.pem\n"
+         "  client_allowed_sans: [prometheus.example, '2001:db8::1']\n"),
          {"nobody": False, "prometheus": True, "other": False, "address": True, "stranger": False}),
-        ("  client_auth_type: VerifyClientCertIfGiven\n  client_ca_file: ca.pem\n  client_allowed_sans: [me@example.org]\n",
+        (("  client_auth_type: VerifyClientCertIfGiven\n  client_ca_file: ca.pem\n"
+          "  client_allowed_sans: [me@example.org]\n"),
          {"nobody": True, "prometheus": False, "mail": True, "stranger": False}),
     ],
     ids=["none", "required", "if-given", "allowed-sans", "if-given-allowed-sans"],
@@ -288,16 +291,20 @@ def test_a_file_that_became_bad_changes_nothing(web: Web) -> None:
         web.write(PAIR.replace("key_file", "key_fil"))
         assert [serial(exporter) for _ in range(3)] == [before] * 3
         assert exporter.messages("in force") == [
-            f"web configuration {web.file}, line 3: key_fil: no such field of tls_server_config; did you mean "
-            "key_file?; what was in force before stays so"
+            (
+                f"web configuration {web.file}, line 3: key_fil: no such field of tls_server_config; did you mean "
+                "key_file?; what was in force before stays so"
+            )
         ]
 
         (web.folder / "server.key").write_bytes(b"")
         web.write(PAIR)
         assert serial(exporter) == before
         assert exporter.messages("in force")[1:] == [
-            f"web configuration {web.file}: key_file: no private key in PEM that OpenSSL can read; what was in force "
-            "before stays so"
+            (
+                f"web configuration {web.file}: key_file: no private key in PEM that OpenSSL can read; "
+                "what was in force before stays so"
+            )
         ]
 
         web.identity(CA.issue_cert("localhost", "127.0.0.1"))
@@ -323,20 +330,52 @@ def test_half_a_file_lets_nobody_in(before: str, after: str, lost: str, web: Web
         web.write(after)
         assert get(exporter, context=context)[0] == (401 if lost == "basic_auth_users" else 200)
         assert exporter.messages("in force") == [
-            f"web configuration {web.file}: no longer has {lost}; to serve without, start the exporter anew; what was "
-            "in force before stays so"
+            (
+                f"web configuration {web.file}: no longer has {lost}; to serve without, start the exporter anew; "
+                "what was in force before stays so"
+            )
         ]
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("tls_server_config:\n  cert_file: no.crt\n  key_file: server.key\n", ": cert_file {}/no.crt: cannot be read: no such file or directory"),
-        ("tls_server_config:\n  cert_file: ca.pem\n  key_file: server.key\n", ": cert_file and key_file do not belong together"),
-        ("tls_server_config:\n  cert_file: server.key\n  key_file: server.key\n", ": cert_file: no certificate in PEM that OpenSSL can read"),
-        ("tls_server_config:\n  cert_file: server.crt\n  key_file: ca.pem\n", ": key_file: no private key in PEM that OpenSSL can read"),
-        ("tls_server_config:\n  cert_file: server.crt\n  key_file: locked.key\n", ": key_file: is encrypted; write the key without a passphrase"),
-        (MUTUAL.replace("ca.pem", "server.key"), ": client_ca_file: no certificate in PEM that OpenSSL can read"),
+        (
+            "tls_server_config:\n  cert_file: no.crt\n  key_file: server.key\n",
+            (
+                ": cert_file {}/no.crt: cannot be read: no such file or directory"
+            ),
+        ),
+        (
+            "tls_server_config:\n  cert_file: ca.pem\n  key_file: server.key\n",
+            (
+                ": cert_file and key_file do not belong together"
+            ),
+        ),
+        (
+            "tls_server_config:\n  cert_file: server.key\n  key_file: server.key\n",
+            (
+                ": cert_file: no certificate in PEM that OpenSSL can read"
+            ),
+        ),
+        (
+            "tls_server_config:\n  cert_file: server.crt\n  key_file: ca.pem\n",
+            (
+                ": key_file: no private key in PEM that OpenSSL can read"
+            ),
+        ),
+        (
+            "tls_server_config:\n  cert_file: server.crt\n  key_file: locked.key\n",
+            (
+                ": key_file: is encrypted; write the key without a passphrase"
+            ),
+        ),
+        (
+            MUTUAL.replace("ca.pem", "server.key"),
+            (
+                ": client_ca_file: no certificate in PEM that OpenSSL can read"
+            ),
+        ),
         ("tls_server: {}\n", ", line 1: tls_server: no such field; did you mean tls_server_config?"),
     ],
 )  # fmt: skip
@@ -347,7 +386,7 @@ def test_a_bad_file_is_refused_at_the_start(text: str, words: str, web: Web) -> 
 
 
 def test_a_file_that_is_not_there_is_refused(web: Web) -> None:
-    """A path that somebody took the trouble to name, or a folder, is no configuration; dcgm-exporter's variable counts."""
+    """Nothing, or a folder, is no configuration; dcgm-exporter's variable counts, too."""
     for path, words in {
         web.folder / "none": "no such file or directory",
         web.folder: "is a directory",

@@ -57,7 +57,10 @@ def test_everything_that_can_be_written_is_understood() -> None:
     assert (tls.cert, tls.key, tls.client_ca) == (
         Path("/etc/exporter/server.crt"), Path("/keys/server.key"), Path("/etc/exporter/../ca.pem")
     )  # fmt: skip
-    assert (tls.client_auth, tls.client_allowed_sans) == (ClientAuth.REQUIRED, {"prometheus", "10.0.0.1"})
+    assert (tls.client_auth, tls.client_allowed_sans) == (
+        ClientAuth.REQUIRED,
+        frozenset({"prometheus", "10.0.0.1"}),
+    )
     assert (tls.min_version, tls.max_version) == (TlsVersion.TLS12, TlsVersion.TLS12)
     assert tls.ciphers == ("ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-ECDSA-AES128-SHA")
     assert (tls.prefer_server_cipher_suites, tls.curve) == (False, "secp384r1")
@@ -142,55 +145,125 @@ NOT_A_HASH = "not a bcrypt hash; make one with: htpasswd -nBC 10 '' | tr -d ':\\
             ", line 2: tls_server_config: cert_file (or cert) is missing",
         ),
         (f"{PAIR}  key: x\n", ", line 2: tls_server_config: has both key and key_file; leave one out"),
-        (f"{PAIR}  min_version: TLS11\n", ", line 4: tls_server_config.min_version: TLS11 is broken and not served; write TLS12 or TLS13"),
-        (f"{PAIR}  min_version: TLS111\n", ', line 4: tls_server_config.min_version: "TLS111" is not known; did you mean TLS13? there are TLS12, TLS13'),
+        (
+            f"{PAIR}  min_version: TLS11\n",
+            (
+                ", line 4: tls_server_config.min_version: TLS11 is broken and not served; write TLS12 or TLS13"
+            ),
+        ),
+        (
+            f"{PAIR}  min_version: TLS111\n",
+            (
+                ', line 4: tls_server_config.min_version: "TLS111" is not known; did you mean TLS13? there are '
+                'TLS12, TLS13'
+            ),
+        ),
         (
             f"{PAIR}  min_version: TLS13\n  max_version: TLS12\n",
             ", line 2: tls_server_config: min_version is above max_version",
         ),
-        (f"{PAIR}  client_auth_type: RequestClientCert\n", f", line 4: tls_server_config.client_auth_type: RequestClientCert {UNVERIFIED}"),
-        (f"{PAIR}  client_auth_type: RequireAnyClientCert\n", f", line 4: tls_server_config.client_auth_type: RequireAnyClientCert {UNVERIFIED}"),
+        (
+            f"{PAIR}  client_auth_type: RequestClientCert\n",
+            (
+                f", line 4: tls_server_config.client_auth_type: RequestClientCert {UNVERIFIED}"
+            ),
+        ),
+        (
+            f"{PAIR}  client_auth_type: RequireAnyClientCert\n",
+            (
+                f", line 4: tls_server_config.client_auth_type: RequireAnyClientCert {UNVERIFIED}"
+            ),
+        ),
         (
             f"{PAIR}  client_ca_file: ca.pem\n",
-            ", line 2: tls_server_config: client_ca_file has no effect without client_auth_type: RequireAndVerifyClientCert",
+            (
+                ", line 2: tls_server_config: client_ca_file has no effect without client_auth_type: "
+                "RequireAndVerifyClientCert"
+            ),
         ),
         (
             f"{PAIR}  client_allowed_sans: [a]\n",
-            ", line 2: tls_server_config: client_allowed_sans has no effect without client_auth_type: RequireAndVerifyClientCert",
+            (
+                ", line 2: tls_server_config: client_allowed_sans has no effect without client_auth_type: "
+                "RequireAndVerifyClientCert"
+            ),
         ),
         (
             f"{PAIR}  client_auth_type: RequireAndVerifyClientCert\n",
-            ", line 2: tls_server_config: client_auth_type RequireAndVerifyClientCert needs client_ca_file, the CA of the clients",
+            (
+                ", line 2: tls_server_config: client_auth_type RequireAndVerifyClientCert needs client_ca_file, "
+                "the CA of the clients"
+            ),
         ),
         (
             f"{PAIR}  curve_preferences: [X25519, CurveP256]\n",
-            ", line 4: tls_server_config.curve_preferences: Python's TLS cannot order several curves; name one, or leave the field out for OpenSSL's own choice",
+            (
+                ", line 4: tls_server_config.curve_preferences: Python's TLS cannot order several curves; name "
+                "one, or leave the field out for OpenSSL's own choice"
+            ),
         ),
         (
             f"{PAIR}  cipher_suites: [TLS_AES_128_GCM_SHA256]\n",
-            ", line 4: tls_server_config.cipher_suites: the suites of TLS 1.3 cannot be chosen one by one, all three are served; name all of them or none",
+            (
+                ", line 4: tls_server_config.cipher_suites: the suites of TLS 1.3 cannot be chosen one by one, "
+                "all three are served; name all of them or none"
+            ),
         ),
-        (f"{PAIR}  prefer_server_cipher_suites: maybe\n", ", line 4: tls_server_config.prefer_server_cipher_suites: neither true nor false"),
-        ("http_server_config:\n  headers:\n    X-Frame-Options: never\n", ", line 3: http_server_config.headers.X-Frame-Options: X-Frame-Options is one of deny, sameorigin"),
+        (
+            f"{PAIR}  prefer_server_cipher_suites: maybe\n",
+            (
+                ", line 4: tls_server_config.prefer_server_cipher_suites: neither true nor false"
+            ),
+        ),
+        (
+            "http_server_config:\n  headers:\n    X-Frame-Options: never\n",
+            (
+                ", line 3: http_server_config.headers.X-Frame-Options: X-Frame-Options is one of deny, sameorigin"
+            ),
+        ),
         (
             "http_server_config:\n  headers:\n    Server: mine\n",
-            ", line 3: Server: no such field of http_server_config.headers; there are Strict-Transport-Security, "
-            "X-Content-Type-Options, X-Frame-Options, X-XSS-Protection, Content-Security-Policy",
+            (", line 3: Server: no such field of http_server_config.headers; there are Strict-Transport-Security, "
+            "X-Content-Type-Options, X-Frame-Options, X-XSS-Protection, Content-Security-Policy"),
         ),
         (
             'http_server_config:\n  headers:\n    X-XSS-Protection: "1\\r\\nSet-Cookie: a"\n',
-            ", line 3: http_server_config.headers.X-XSS-Protection: not printable ASCII on one line, which is what a header can hold",
+            (
+                ", line 3: http_server_config.headers.X-XSS-Protection: not printable ASCII on one line, which "
+                "is what a header can hold"
+            ),
         ),
         ("basic_auth_users:\n  alice: secret\n", f", line 2: basic_auth_users.alice: {NOT_A_HASH}"),
         ("basic_auth_users:\n  alice:\n", ", line 2: basic_auth_users.alice: has no hash"),
-        (f"basic_auth_users:\n  alice: {HASH}\n  alice: {HASH}\n", ", line 3: basic_auth_users.alice: stands there twice"),
-        (f"basic_auth_users:\n  'a:b': {HASH}\n", ", line 2: basic_auth_users: a user's name is not empty and has no colon"),
+        (
+            f"basic_auth_users:\n  alice: {HASH}\n  alice: {HASH}\n",
+            (
+                ", line 3: basic_auth_users.alice: stands there twice"
+            ),
+        ),
+        (
+            f"basic_auth_users:\n  'a:b': {HASH}\n",
+            (
+                ", line 2: basic_auth_users: a user's name is not empty and has no colon"
+            ),
+        ),
         (
             f"basic_auth_users:\n  alice: {HASH.replace('$10$', '$31$')}\n",
             ", line 2: basic_auth_users.alice: a bcrypt cost of 31; 4 to 18 are served, 10 is usual",
         ),
-        ("rate_limit:\n  interval: 5\n  burst: 1\n", ", line 2: rate_limit.interval: not a duration; write numbers and their units, such as 100ms, 1s or 1m30s"),
-        ("rate_limit:\n  interval: 5s\n", ", line 2: rate_limit.burst: must be 1 or more, or nobody is ever answered"),
+        (
+            "rate_limit:\n  interval: 5\n  burst: 1\n",
+            (
+                ", line 2: rate_limit.interval: not a duration; write numbers and their units, such as 100ms, 1s "
+                "or 1m30s"
+            ),
+        ),
+        (
+            "rate_limit:\n  interval: 5s\n",
+            (
+                ", line 2: rate_limit.burst: must be 1 or more, or nobody is ever answered"
+            ),
+        ),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(text: str, problem: str) -> None:
