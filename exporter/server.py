@@ -71,6 +71,7 @@ class Server:
         self._door = Door(clock)
         self._slots = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         self._stopping = threading.Event()
+        self._said = ""  # of what keeps us from accepting
         self._woken, self._waker = socket.socketpair()
 
     @property
@@ -110,16 +111,19 @@ class Server:
         except (BlockingIOError, ConnectionError):
             return
         except OSError as error:
-            if not self._stopping.is_set():
-                _LOG.warning("accepting a connection: %s", error.strerror)
-                self._stopping.wait(_PAUSE_S)
+            if not self._stopping.is_set() and str(error) != self._said:
+                _LOG.warning("accepting a connection: %s; trying again", error.strerror)
+                self._said = str(error)
+            self._stopping.wait(_PAUSE_S)
             return
+        self._said = ""
         connection = Connection(accepted, self._clock)
         if not self._slots.acquire(blocking=False):
             self._turn_away(connection)
             return
         try:
-            threading.Thread(target=self._serve, args=(connection,), name="client", daemon=True).start()
+            arguments = (connection, self._clock())
+            threading.Thread(target=self._serve, args=arguments, name="client", daemon=True).start()
         except RuntimeError:  # no more threads for us
             self._slots.release()
             self._turn_away(connection)
@@ -132,10 +136,10 @@ class Server:
                 connection.send_at_once(_wire(reply, {}, head_only=False))
         connection.close(unread=False)
 
-    def _serve(self, connection: Connection) -> None:
+    def _serve(self, connection: Connection, arrived: float) -> None:
         unread = False
         try:
-            unread = self._converse(connection, self._current(), self._clock())
+            unread = self._converse(connection, self._current(), arrived)
         except OSError as error:
             _LOG.debug("a client went away: %s", error)  # or fell asleep, or cannot be trusted
         finally:

@@ -61,7 +61,6 @@ class WebFile:
         self._path = path
         self._where = f"web configuration {path}"
         self._lock = threading.Lock()
-        self._problem = ""
         self._seen = self._look(None)
         self._web = self._load(self._seen)
 
@@ -92,13 +91,11 @@ class WebFile:
             new = self._load(self._seen)
             _must_not_open(self._web.config, new.config, self._where)
         except WebConfigError as error:
-            if str(error) != self._problem:
-                words = "; ".join(str(error).splitlines())
-                _LOG.error("%s; what was in force before stays so", words)
-            self._problem = str(error)
+            words = "; ".join(str(error).splitlines())
+            _LOG.error("%s; what was in force before stays so", words)
             return
         _LOG.info("%s was read again", self._where)
-        self._web, self._problem = new, ""
+        self._web = new
 
     def _load(self, seen: _Seen) -> Web:
         config = seen.config

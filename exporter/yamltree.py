@@ -54,14 +54,16 @@ def parse(content: bytes, where: str) -> Tree | None:
 
     try:
         node = yaml.compose(content, Loader=yaml.SafeLoader)
+        return None if node is None else _Converter(where).tree(node)
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         # What YAML quotes may be part of a secret.
         problem = _QUOTED.sub("...", error.problem or "cannot be read")
         raise WebConfigError([f"{where}{line}: not valid YAML: {problem}"]) from None
-    except (yaml.YAMLError, RecursionError):
+    except yaml.YAMLError:
         raise WebConfigError([f"{where}: not valid YAML: no text in UTF-8"]) from None
-    return None if node is None else _Converter(where).tree(node)
+    except RecursionError:
+        raise WebConfigError([f"{where}: nested too deeply"]) from None
 
 
 class _Converter:

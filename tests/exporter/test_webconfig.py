@@ -1,9 +1,12 @@
 """The web configuration file by values: what is understood, what is refused and with which words."""
 
+import contextlib
 import textwrap
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from exporter.errors import WebConfigError
 from exporter.webconfig import ClientAuth, Inline, Rate, TlsVersion, WebConfig, parse
@@ -310,3 +313,25 @@ def test_a_file_of_aliases_is_no_bomb() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     assert len(_problems("\n".join(lines))) == 12
+
+
+@pytest.mark.parametrize("text", ["[" * 10_000, "a: " + "[" * 10_000, "? {a: [b]}\n: c\n"])
+def test_a_file_of_brackets_is_refused(text: str) -> None:
+    """What nests deeper than anybody writes is an error like another."""
+    assert len(_problems(text)) == 1
+
+
+WORDS = (
+    "tls_server_config", "cert_file", "key", "client_auth_type", "headers", "basic_auth_users", "rate_limit", "burst",
+    "interval", "http2", "true", "null", "1", "-1", "1s", "TLS12", "[]", "{}", "[a]", "&a", "*a", "!!int", "|", ">",
+    "'", '"', "#", "<<",
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.sampled_from(["", "  ", "- "]), st.sampled_from(WORDS), st.sampled_from(WORDS))))
+def test_no_file_makes_it_stumble(lines: list[tuple[str, str, str]]) -> None:
+    """Whatever stands in a file, it is a configuration or a list of problems."""
+    with contextlib.suppress(WebConfigError):
+        assert isinstance(
+            _parsed("\n".join(f"{indent}{name}: {value}" for indent, name, value in lines)), WebConfig
+        )
