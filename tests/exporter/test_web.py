@@ -4,10 +4,12 @@ import base64
 import concurrent.futures
 import contextlib
 import http.client
+import json
 import os
 import re
 import socket
 import ssl
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +17,9 @@ from pathlib import Path
 import bcrypt
 import pytest
 import trustme
+import yaml
 
+from simulator.processes import Server
 from tests.exporter.conftest import MakeNode
 from tests.exporter.rig import PATIENCE_S, Exporter, Node, eventually, h100
 
@@ -521,3 +525,64 @@ def test_who_does_not_shake_hands_holds_nobody_up(web: Web) -> None:
         begun = time.monotonic()
         assert get(exporter, context=client())[0] == 200
         assert time.monotonic() - begun < 5
+
+
+FULL = f"""\
+{MUTUAL}  client_allowed_sans: [prometheus.example]
+  min_version: TLS12
+  max_version: TLS13
+  cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384]
+  prefer_server_cipher_suites: true
+  curve_preferences: [CurveP256]
+http_server_config:
+  http2: true
+  headers:
+    X-Frame-Options: deny
+    Strict-Transport-Security: max-age=31536000
+{ALICE}"""
+
+
+@pytest.mark.prometheus
+def test_a_real_prometheus_scrapes_over_tls_with_a_password(web: Web) -> None:
+    """Prometheus, configured as its users would, has the metrics of an exporter that has everything switched on."""
+    (web.folder / "password").write_text("wonderland")
+    CA.issue_cert("prometheus.example").private_key_and_cert_chain_pem.write_to_path(
+        web.folder / "client.pem"
+    )
+    with web.exporting(FULL) as exporter:
+        scrape = {
+            "job_name": "gpu-exporter",
+            "scheme": "https",
+            "tls_config": {name: str(web.folder / file) for name, file in {
+                "ca_file": "ca.pem", "cert_file": "client.pem", "key_file": "client.pem"}.items()},
+            "basic_auth": {"username": "alice", "password_file": str(web.folder / "password")},
+            "static_configs": [{"targets": [f"127.0.0.1:{port(exporter)}"]}],
+        }  # fmt: skip
+        config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": [scrape]}
+        (web.folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+
+        def command(listen: int) -> list[str]:
+            return [
+                "prometheus", f"--config.file={web.folder / 'prometheus.yml'}",
+                f"--storage.tsdb.path={web.folder / 'data'}", f"--web.listen-address=127.0.0.1:{listen}",
+            ]  # fmt: skip
+
+        prometheus = Server("prometheus", command, ready_path="/-/ready", log=web.folder / "prometheus.log")
+        prometheus.start()
+        try:
+            query = "/api/v1/query?query=DCGM_FI_DEV_GPU_TEMP"
+            eventually(lambda: json.loads(prometheus.get(query)[1])["data"]["result"])
+        finally:
+            prometheus.stop()
+
+
+@pytest.mark.prometheus
+def test_exporter_toolkit_reads_the_file_alike(web: Web) -> None:
+    """What we serve with, exporter-toolkit's own check finds good, too; what has a wrong field, neither takes."""
+    good = FULL.replace("  client_allowed_sans: [prometheus.example]\n", "")  # younger than Debian's promtool
+    bad = good.replace("curve_preferences", "curve_preference")
+    for text, code in {good: 0, bad: 1}.items():
+        web.write(text)
+        check = ["promtool", "check", "web-config", str(web.file)]
+        assert subprocess.run(check, capture_output=True, check=False).returncode == code
+    assert "did you mean curve_preferences?" in web.refused(bad)
