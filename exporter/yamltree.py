@@ -48,10 +48,13 @@ def parse(content: bytes, where: str) -> Tree | None:
         where: Stands before the error message.
 
     Raises:
-        WebConfigError: It is not YAML, or refers to itself.
+        WebConfigError: It is not YAML, or refers to itself; or PyYAML is missing.
     """
-    import yaml  # noqa: PLC0415 - see above
-
+    try:
+        import yaml  # noqa: PLC0415 - see above
+    except ModuleNotFoundError:
+        words = "reading it needs the library pyyaml; run: pip install 'gpu-rightsizer[exporter]'"
+        raise WebConfigError([f"{where}: {words}"]) from None
     try:
         node = yaml.compose(content, Loader=yaml.SafeLoader)
         return None if node is None else _Converter(where).tree(node)

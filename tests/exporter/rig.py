@@ -187,7 +187,7 @@ def ended(command: Sequence[str], variables: dict[str, str]) -> Ended:
 
 
 def _clean_environment() -> dict[str, str]:
-    drop = ("GPU_EXPORTER_", "DCGM_", "NODE_NAME", "LD_LIBRARY_PATH", "COLUMNS")
+    drop = ("GPU_EXPORTER_", "DCGM_", "NODE_NAME", "LD_LIBRARY_PATH", "COLUMNS", "NOTIFY_SOCKET", "LISTEN_")
     return {name: value for name, value in os.environ.items() if not name.startswith(drop)}
 
 

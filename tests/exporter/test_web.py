@@ -10,6 +10,7 @@ import re
 import socket
 import ssl
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ import yaml
 
 from simulator.processes import Server
 from tests.exporter.conftest import MakeNode
-from tests.exporter.rig import PATIENCE_S, Exporter, Node, eventually, h100
+from tests.exporter.rig import PATIENCE_S, Exporter, Node, ended, eventually, h100
 
 pytestmark = pytest.mark.driver
 
@@ -425,6 +426,20 @@ def test_passwords_are_asked_for(web: Web) -> None:
         assert {sent: get(exporter, Authorization=sent)[0] for sent in tried} == tried
         log = str(exporter.log)
         assert not any(word in log.lower() for word in ("wonder", "$2", "d29uZGVy"))
+
+
+@pytest.mark.parametrize(("module", "library"), [("bcrypt", "bcrypt"), ("yaml", "pyyaml")])
+def test_a_missing_library_is_named(module: str, library: str, web: Web) -> None:
+    """Where only the rightsizer's libraries are, the message says what to install; nobody is let in without a check."""
+    web.write(ALICE)
+    code = (
+        f"import sys; sys.modules[{module!r}] = None; from exporter.__main__ import main; "
+        f"sys.argv[1:] = ['--web-config-file', {str(web.file)!r}]; sys.exit(main())"
+    )
+    done = ended([sys.executable, "-c", code], web.node.environment())
+    assert done.code == 2
+    (line,) = done.err.splitlines()
+    assert line.endswith(f" needs the library {library}; run: pip install 'gpu-rightsizer[exporter]'")
 
 
 def test_users_change_while_running(web: Web) -> None:
