@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import functools
 import logging
 import os
 import platform
@@ -16,14 +17,17 @@ from pathlib import Path
 from typing import NoReturn
 
 from exporter import __version__, catalog, logs
+from exporter.catalog import Choice
 from exporter.errors import ExporterError, StartError, UsageError
 from exporter.exposition import Build, Scrape
+from exporter.metricsfile import MetricsFile
+from exporter.metricslist import listed
 from exporter.nvml.session import Session
 from exporter.nvml.workers import Worker
 from exporter.pods.podresources import Kubelet
 from exporter.sampler import Plan, Sampler
 from exporter.server import Server, Site
-from exporter.settings import Settings, flag, resolve, table
+from exporter.settings import DCGM_EXPORTERS_LISTS, Settings, flag, resolve, table
 
 _LOG = logging.getLogger(__name__)
 _JOIN_S = 1.0  # at shutdown; a thread in a hung driver call is left behind
@@ -120,24 +124,49 @@ def _kubelet(settings: Settings) -> Kubelet | None:
     return Kubelet(Path(settings.pod_resources_socket), required=named, clock=time.monotonic)
 
 
+def _choice(settings: Settings) -> Choice:
+    known = catalog.collectors()
+    chosen = (known[name].within(settings.metrics) for name in settings.collectors)
+    return Choice(tuple(collector for collector in chosen if collector.rows))
+
+
+def _metrics_file(settings: Settings) -> MetricsFile | None:
+    """The file that lists the metrics, if one is named."""
+    if not settings.metrics_file:
+        return None
+    path = Path(settings.metrics_file)
+    if str(path) in DCGM_EXPORTERS_LISTS and not path.exists():
+        _LOG.info("%s is dcgm-exporter's own list and not here: serving what --metrics says", path)
+        return None
+    if clash := {"metrics", "collectors"} & settings.given:
+        flags = " and ".join(sorted(map(flag, clash)))
+        raise UsageError([f"{flags}: the metrics file {path} says what is served; leave out one of them"])
+    understand = functools.partial(
+        listed,
+        collectors=tuple(catalog.collectors().values()),
+        naming=settings.naming if "naming" in settings.given else None,
+    )
+    return MetricsFile(path, understand, unix_time=time.time)
+
+
 def _run(settings: Settings) -> None:
     """Start everything, serve until told to stop, end everything."""
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL if settings.once else lambda *_: stop.set())
+    wake = threading.Event()
+    for number, event in {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: wake}.items():
+        signal.signal(number, signal.SIG_DFL if settings.once else lambda *_, event=event: event.set())
     if "proc_root" in settings.given and not Path(settings.proc_root).is_dir():
         raise StartError(f"--proc-root {settings.proc_root}: no such directory; mount the host's /proc there")
+    file = _metrics_file(settings)
     kubelet = _kubelet(settings)
     session = _session(stop)
     if session is None:
         return
-    known = catalog.collectors()
     plan = Plan(
-        collectors=tuple(
-            chosen for name in settings.collectors if (chosen := known[name].within(settings.metrics)).rows
-        ),
+        choice=_choice(settings) if file is None else file.choice,
         interval_s=settings.interval,
         proc_root=Path(settings.proc_root),
+        metrics_file=file,
     )
     sampler = Sampler(session, kubelet, plan, clock=time.monotonic)
     scrape = Scrape(
@@ -157,12 +186,12 @@ def _run(settings: Settings) -> None:
         sys.stdout.write(site.metrics("").body.decode())
         sys.stdout.flush()
     else:
-        _serve(Server(settings.listen, site), sampler, stop)
+        _serve(Server(settings.listen, site), sampler, stop, wake)
     sampler.close()
 
 
-def _serve(server: Server, sampler: Sampler, stop: threading.Event) -> None:
-    sampling = threading.Thread(target=sampler.run, args=(stop,), name="sampler", daemon=True)
+def _serve(server: Server, sampler: Sampler, stop: threading.Event, wake: threading.Event) -> None:
+    sampling = threading.Thread(target=sampler.run, args=(stop, wake), name="sampler", daemon=True)
     serving = threading.Thread(
         target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="http", daemon=True
     )
@@ -170,6 +199,7 @@ def _serve(server: Server, sampler: Sampler, stop: threading.Event) -> None:
     serving.start()
     _LOG.info("gpu-exporter %s serves %s/metrics", __version__, server.url)
     stop.wait()
+    wake.set()
     _LOG.info("stopping")
     server.shutdown()
     server.server_close()

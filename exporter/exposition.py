@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from prometheus_client import Metric as Family
 
-from exporter.model import Device, DeviceSample, Health, Metric, Naming, PodRef, Snapshot, Spelling
+from exporter.model import Device, DeviceSample, Health, Metric, Naming, PodRef, Reload, Snapshot, Spelling
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,10 +38,6 @@ class Scrape:
     stale_after_s: float
     naming: Naming = Naming.DCGM
     hostname_labels: tuple[str, ...] = ("hostname",)
-
-
-_DRIVER_LABELS = {True: "DCGM_FI_DRIVER_VERSION", False: "DCGM_FI_SYSTEM_DRIVER_VERSION"}
-"""The label with the driver's version, up to dcgm-exporter 4.8 and from 4.9."""
 
 
 def families(snapshot: Snapshot | None, scrape: Scrape) -> list[Family]:
@@ -75,29 +71,31 @@ def _devices(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
         for spelling in metric.spellings(scrape.naming)
     }
     for sample in snapshot.samples:
-        labels = {
-            generation: _label_sets(sample, scrape, {generation: snapshot.driver_version})
-            for generation in _DRIVER_LABELS.values()
-        }
+        labels = {is_old: _label_sets(sample, scrape, is_old=is_old) for is_old in (True, False)}
         for reading in sample.readings:
             for spelling in reading.metric.spellings(scrape.naming):
                 is_old = spelling is reading.metric.dcgm
                 value = spelling.value(reading.value)
-                for labelled in labels[_DRIVER_LABELS[is_old]]:
+                for labelled in labels[is_old]:
                     found[spelling.name].add_sample(spelling.name, labelled, value)
     return found.values()
 
 
 def _family(metric: Metric, spelling: Spelling) -> Family:
     unit = f" (in {spelling.unit})" if spelling.unit else ""
-    return Family(spelling.name, f"{metric.help}{unit}.", metric.kind.value)
+    return Family(spelling.name, spelling.help or f"{metric.help}{unit}.", metric.kind.value)
 
 
-def _label_sets(sample: DeviceSample, scrape: Scrape, driver: dict[str, str]) -> list[dict[str, str]]:
-    """DCGM's labels in DCGM's order: once for each pod that holds the device, or once without pod labels."""
-    labels = _identity(sample.device)
-    labels |= dict.fromkeys(scrape.hostname_labels, scrape.hostname) | driver
-    return [{**labels, **_pod_labels(owner)} for owner in sample.owners] or [labels]
+def _label_sets(sample: DeviceSample, scrape: Scrape, *, is_old: bool) -> list[dict[str, str]]:
+    """DCGM's labels in DCGM's order: once for each pod and each job on the device, or once without their labels."""
+    labels = _identity(sample.device) | dict.fromkeys(scrape.hostname_labels, scrape.hostname)
+    labels |= {text.label.dcgm if is_old else text.label.dcgm_49: text.value for text in sample.texts}
+    holders = [
+        _pod_labels(owner) | ({} if job is None else {"hpc_job": job})
+        for owner in sample.owners or (None,)
+        for job in sample.jobs or (None,)
+    ]
+    return [{**labels, **holder} for holder in holders]
 
 
 def _identity(device: Device) -> dict[str, str]:
@@ -114,7 +112,9 @@ def _identity(device: Device) -> dict[str, str]:
     return labels
 
 
-def _pod_labels(owner: PodRef) -> dict[str, str]:
+def _pod_labels(owner: PodRef | None) -> dict[str, str]:
+    if owner is None:
+        return {}
     return {"container": owner.container, "namespace": owner.namespace, "pod": owner.pod}
 
 
@@ -163,9 +163,21 @@ def _own(health: Health) -> Iterable[Family]:
         "gpu_exporter_nvml_up", "Whether the driver said how many GPUs there are.", float(health.nvml_up)
     )
     yield _gpu_counts(health)
+    if health.reload is not None:
+        yield from _reload(health.reload)
     if health.podresources_up is not None:
         help_ = "Whether the kubelet said which pod holds which GPU."
         yield _one("gpu_exporter_podresources_up", help_, float(health.podresources_up))
+
+
+def _reload(reload: Reload) -> Iterable[Family]:
+    prefix = "gpu_exporter_config_last_reload_success"
+    yield _one(f"{prefix}ful", "Whether the metrics file as it is now is in force.", float(reload.successful))
+    yield _one(
+        f"{prefix}_timestamp_seconds",
+        "When the metrics file was last read with success.",
+        reload.succeeded_at,
+    )
 
 
 def _gpu_counts(health: Health) -> Family:

@@ -45,6 +45,7 @@ class Spelling:
         times: Multiplier from NVML's unit.
         per: Divisor from NVML's unit; a divisor and not a factor, so that 61234 mW is 61.234 W exactly.
         whole: Whether DCGM truncates to whole units.
+        help: The help text where a metrics file has one; empty for our own.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Spelling:
     times: int = 1
     per: int = 1
     whole: bool = False
+    help: str = ""
 
     def value(self, raw: float) -> float:
         """`raw`, in NVML's unit, in this spelling's unit."""
@@ -92,6 +94,22 @@ class Metric:
                 return (self.dcgm_49,)
             case Naming.BOTH:
                 return (self.dcgm,) if self.dcgm_49.name == self.dcgm.name else (self.dcgm, self.dcgm_49)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Label:
+    """A fact in words that stands as a label on every series of a device, under both of DCGM's names for it."""
+
+    dcgm: str
+    dcgm_49: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Text:
+    """A label's value on some device."""
+
+    label: Label
+    value: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -158,11 +176,21 @@ class Reading:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceSample:
-    """All that one cycle read of a device, and who holds it (nobody, a pod, or several pods that share it)."""
+    """All that one cycle read of a device, and who holds it (nobody, a pod, or several pods that share it).
+
+    Attributes:
+        device: What it is.
+        readings: Its values.
+        owners: The pods that hold it.
+        texts: Its values in words.
+        jobs: Ids of the batch system's jobs on it.
+    """
 
     device: Device
     readings: tuple[Reading, ...]
     owners: tuple[PodRef, ...] = ()
+    texts: tuple[Text, ...] = ()
+    jobs: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -207,6 +235,19 @@ class Failures:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Reload:
+    """How the metrics file fared when it was last read.
+
+    Attributes:
+        successful: What is in it now is in force.
+        succeeded_at: Unix time in seconds of the last success.
+    """
+
+    successful: bool
+    succeeded_at: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Health:
     """What the exporter says about itself.
 
@@ -216,7 +257,8 @@ class Health:
         failures: Sorted by collector and reason.
         nvml_up: NVML could be asked for its GPUs in this cycle.
         podresources_up: The kubelet answered in this cycle; None where there is no kubelet.
-        gpus_in_kernel: How many GPUs the kernel's driver lists; None where it lists none at all.
+        gpus_in_kernel: How many GPUs the kernel's driver lists; None where it lists none at all, or not all are wanted.
+        reload: Of the metrics file; None where there is none.
     """
 
     gpus: tuple[GpuState, ...]
@@ -225,6 +267,7 @@ class Health:
     nvml_up: bool
     podresources_up: bool | None
     gpus_in_kernel: int | None
+    reload: Reload | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -233,7 +276,6 @@ class Snapshot:
 
     Attributes:
         taken_at: Monotonic time in seconds at the end of the cycle.
-        driver_version: The NVIDIA driver's version.
         nvml_version: The library's version.
         metrics: All metrics of the collectors that are switched on, in catalogue order.
         samples: One per device that could be read.
@@ -241,7 +283,6 @@ class Snapshot:
     """
 
     taken_at: float
-    driver_version: str
     nvml_version: str
     metrics: tuple[Metric, ...]
     samples: tuple[DeviceSample, ...]

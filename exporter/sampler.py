@@ -10,8 +10,10 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from exporter.collectors import Collector, Failure
+from exporter.catalog import Choice
+from exporter.collectors import Failure
 from exporter.errors import Reason
+from exporter.metricsfile import MetricsFile
 from exporter.model import Device, Failures, Health, Snapshot
 from exporter.nvml.kernel import gpus_in_kernel, same_bus
 from exporter.nvml.session import Session
@@ -30,14 +32,16 @@ class Plan:
     """What is sampled, and how often.
 
     Attributes:
-        collectors: Those that are switched on.
+        choice: What is read, unless a metrics file says it.
         interval_s: Seconds from the start of one cycle to the start of the next.
         proc_root: The host's /proc.
+        metrics_file: What is read, and may change.
     """
 
-    collectors: tuple[Collector, ...]
+    choice: Choice
     interval_s: float
     proc_root: Path
+    metrics_file: MetricsFile | None = None
 
     @property
     def deadline_s(self) -> float:
@@ -64,7 +68,7 @@ class Sampler:
         self._kubelet = kubelet
         self._plan = plan
         self._clock = clock
-        self._gpus = Gpus(session, plan.collectors, clock=clock)
+        self._gpus = Gpus(session, plan.choice, clock=clock)
         self._failures: collections.Counter[tuple[str, str]] = collections.Counter()
         self._said: frozenset[str] = frozenset()
         self._latest: Snapshot | None = None
@@ -74,17 +78,32 @@ class Sampler:
         """The last snapshot, however old; None before the first."""
         return self._latest
 
-    def run(self, stop: threading.Event) -> None:
-        """Cycle at the plan's interval until `stop` is set. What cannot happen costs one cycle, not the exporter."""
+    def run(self, stop: threading.Event, wake: threading.Event) -> None:
+        """Cycle at the plan's interval until `stop` is set. What cannot happen costs one cycle, not the exporter.
+
+        Args:
+            stop: Ends it; set `wake` after it.
+            wake: Makes it read its files anew and cycle at once.
+        """
         due = self._clock()
         while not stop.is_set():
             try:
+                self._refresh(forced=wake.is_set())
+                wake.clear()
                 self.cycle()
             except Exception:  # noqa: BLE001 - the one broad catch of the loop: counted, logged, goes on
                 self._failures["sampler", Reason.DEFECT.value] += 1
                 _LOG.exception("sampling: a defect of the exporter, please report it; trying again")
             due = max(due + self._plan.interval_s, self._clock())
-            stop.wait(due - self._clock())
+            if wake.wait(due - self._clock()):
+                due = self._clock()
+
+    def _refresh(self, *, forced: bool) -> None:
+        """Take over what has changed in the metrics file."""
+        file = self._plan.metrics_file
+        if file is not None:
+            file.refresh(forced=forced)
+            self._gpus.choice = file.choice
 
     def cycle(self) -> Snapshot:
         """Read everything once and make the result the latest snapshot."""
@@ -100,9 +119,8 @@ class Sampler:
         self._report(sweep, self._hidden(in_kernel, sweep))
         self._latest = Snapshot(
             taken_at=self._clock(),
-            driver_version=self._session.driver_version,
             nvml_version=self._session.nvml_version,
-            metrics=tuple(row.metric for collector in self._plan.collectors for row in collector.rows),
+            metrics=tuple(row.metric for collector in self._gpus.choice.collectors for row in collector.rows),
             samples=samples,
             health=self._health(sweep, pods, in_kernel),
         )
@@ -125,6 +143,7 @@ class Sampler:
             nvml_up=sweep.nvml_up,
             podresources_up=pods.up,
             gpus_in_kernel=None if in_kernel is None else len(in_kernel),
+            reload=None if self._plan.metrics_file is None else self._plan.metrics_file.reload,
         )
 
     def _hidden(self, in_kernel: frozenset[str] | None, sweep: Sweep) -> list[str]:

@@ -19,6 +19,11 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.1, 3600.0
 _MAX_PORT = 65535
+DCGM_EXPORTERS_LISTS = (
+    "/etc/dcgm-exporter/default-counters.csv",
+    "/etc/dcgm-exporter/dcp-metrics-included.csv",
+)
+"""What lies in dcgm-exporter's image, and is named in its manifests, but need not lie in ours."""
 _DEFAULT_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 
@@ -175,6 +180,16 @@ class Settings:
             "default, as far as NVML has it; full, everything.",
             _one_of(MetricSet),
             "SET",
+        )
+    )
+    metrics_file: str = dataclasses.field(
+        metadata=_about(
+            "",
+            "A CSV file as dcgm-exporter's -f: exactly the metrics that it lists are served, with its types and help "
+            "texts, under its names unless --naming is given. Read again when it changes, and at SIGHUP.",
+            str.strip,
+            "FILE",
+            DCGM_EXPORTER_COLLECTORS=str.strip,
         )
     )
     naming: Naming = dataclasses.field(

@@ -8,9 +8,11 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 
-from exporter.collectors import Collected, Collector, Failure, run
+from exporter.catalog import Choice
+from exporter.collectors import Collected, Failure, run
 from exporter.errors import ReadingError, Reason, StartError
-from exporter.model import CollectorHealth, Device, DeviceSample, GpuState
+from exporter.model import CollectorHealth, Device, DeviceSample, GpuState, Label, Text
+from exporter.nvml.devices import OpenDevice
 from exporter.nvml.session import Session
 from exporter.nvml.workers import Worker
 
@@ -58,11 +60,11 @@ class Sweep:
 class Gpus:
     """All GPUs of the node, as the driver numbers them."""
 
-    def __init__(
-        self, session: Session, collectors: Sequence[Collector], *, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, session: Session, choice: Choice, *, clock: Callable[[], float]) -> None:
+        """Take what to read; `choice` may be exchanged between sweeps."""
+        self.choice = choice
         self._session = session
-        self._collectors = tuple(collectors)
+        self._texts: dict[tuple[str, Label], str] = {}
         self._clock = clock
         self._driver: Worker[int] = Worker("driver", clock)
         self._workers: dict[int, Worker[_GpuReport]] = {}
@@ -157,17 +159,18 @@ class Gpus:
 
     def _reopened(self) -> int:
         self._session.reopen()
+        self._texts.clear()
         return self._session.count()
 
     def _start(self, index: int) -> _Job:
         worker = self._workers.get(index)
         if worker is None:
             worker = self._workers[index] = Worker(f"gpu-{index}", self._clock)
-        job = _Job(index)
-        job.future = worker.submit(lambda: self._read(job))
+        job, choice = _Job(index), self.choice
+        job.future = worker.submit(lambda: self._read(job, choice))
         return job
 
-    def _read(self, job: _Job) -> _GpuReport:
+    def _read(self, job: _Job, choice: Choice) -> _GpuReport:
         """Read one GPU and its instances; runs in the GPU's own thread."""
         started = self._clock()
         gpu = self._session.gpu(job.index)
@@ -177,16 +180,31 @@ class Gpus:
             devices += gpu.instances()
         except ReadingError as error:
             failures.append(Failure(DISCOVERY, error.reason, str(error)))
+        texts = self._words(gpu, choice, failures)
         collected = [Collected(DISCOVERY, (), tuple(failures), self._clock() - started)]
         samples = []
         for device in devices:
             own = []
-            for collector in self._collectors:
+            for collector in choice.collectors:
                 job.collector = collector.name
                 own.append(run(collector, device, self._clock))
-            samples.append(DeviceSample(device.record, tuple(one for part in own for one in part.readings)))
+            readings = tuple(one for part in own for one in part.readings)
+            samples.append(DeviceSample(device.record, readings, texts=texts))
             collected += own
         return _GpuReport(tuple(samples), tuple(collected))
+
+    def _words(self, gpu: OpenDevice, choice: Choice, failures: list[Failure]) -> tuple[Text, ...]:
+        """The labels' values: asked for once, because they stay until the driver goes, and again after a failure."""
+        found = []
+        for row in choice.labels:
+            key = gpu.record.uuid, row.label
+            try:
+                if key not in self._texts:
+                    self._texts[key] = row.read(self._session, gpu)
+                found.append(Text(row.label, self._texts[key]))
+            except ReadingError as error:
+                failures.append(Failure(DISCOVERY, error.reason, str(error)))
+        return tuple(found)
 
     def _outcome(self, job: _Job, until: float) -> tuple[_GpuReport | None, Failure | None]:
         name = f"GPU {job.index}"
@@ -225,5 +243,5 @@ class Gpus:
                 duration_s=sum(part.duration_s for part in collected if part.collector == name),
                 success=name not in failed,
             )
-            for name in (DISCOVERY, *(collector.name for collector in self._collectors))
+            for name in (DISCOVERY, *(collector.name for collector in self.choice.collectors))
         )

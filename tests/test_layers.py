@@ -13,10 +13,12 @@ EXPORTER = (
     {"cli", "__main__", "logs"},
     {"server"},
     {"exposition", "textformat", "sampler", "sweep"},
+    {"metricsfile", "metricslist"},
     {"catalog"},
-    {"collectors", "pods"},
+    {"collectors", "labels", "pods"},
     {"nvml"},
     {"settings"},
+    {"dcgmfields"},
     {"model"},
     {"errors"},
 )
@@ -34,7 +36,9 @@ RIGHTSIZER = (
     {"errors"},
 )
 PURE = (
+    "exporter/dcgmfields.py",
     "exporter/exposition.py",
+    "exporter/metricslist.py",
     "exporter/textformat.py",
     "exporter/model.py",
     "exporter/pods/join.py",
