@@ -18,8 +18,10 @@ from typing import NoReturn
 
 from exporter import __version__, catalog, logs
 from exporter.catalog import Choice
+from exporter.dcgmflags import FLAGS
 from exporter.errors import ExporterError, StartError, UsageError
 from exporter.exposition import Build, Scrape
+from exporter.jobs import JobDirectory
 from exporter.metricsfile import MetricsFile
 from exporter.metricslist import listed
 from exporter.nvml.session import Session
@@ -27,7 +29,7 @@ from exporter.nvml.workers import Worker
 from exporter.pods.podresources import Kubelet
 from exporter.sampler import Plan, Sampler
 from exporter.server import Server, Site
-from exporter.settings import DCGM_EXPORTERS_LISTS, Settings, flag, resolve, table
+from exporter.settings import DCGM_EXPORTERS_LISTS, Given, Settings, flag, resolve, table
 
 _LOG = logging.getLogger(__name__)
 _JOIN_S = 1.0  # at shutdown; a thread in a hung driver call is left behind
@@ -61,6 +63,20 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
+class _Twin(argparse.Action):
+    """Keeps a flag of dcgm-exporter as it was typed, beside its value."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002 - argparse's signature
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Keep both."""
+        setattr(namespace, self.dest, (option_string, values))
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Say what is wrong in one line, with the flag that was probably meant."""
@@ -87,18 +103,35 @@ def _parser() -> argparse.ArgumentParser:
     for name, setting in settings.items():
         help_ = setting.help.format(collectors=", ".join(catalog.collectors()))
         if setting.metavar is None:
-            parser.add_argument(flag(name), action="store_const", const="true", default=None, help=help_)
+            parser.add_argument(flag(name), nargs="?", const="true", metavar="BOOL", default=None, help=help_)
         else:
             default = f" Default: {setting.default}" if setting.default else ""
             parser.add_argument(flag(name), metavar=setting.metavar, default=None, help=help_ + default)
-    parser.add_argument("--version", action="version", version=f"gpu-exporter {__version__}")
+    parser.add_argument("-v", "--version", action="version", version=f"gpu-exporter {__version__}")
+    ours = set(map(flag, settings))
+    for twin in FLAGS:
+        if names := [name for name in twin.names if name not in ours]:
+            nargs = "?" if twin.is_switch else None
+            parser.add_argument(
+                *names, action=_Twin, dest=twin.variable, nargs=nargs, const="true", help=argparse.SUPPRESS
+            )
     return parser
 
 
+def _two_dashes(argv: Sequence[str]) -> list[str]:
+    """`argv` with two dashes before long flags: dcgm-exporter, being written in Go, takes one as well."""
+    long = {name for twin in FLAGS for name in twin.names} | set(map(flag, table()))
+    return [
+        f"-{text}" if not text.startswith("--") and f"-{text.partition('=')[0]}" in long else text
+        for text in argv
+    ]
+
+
 def _settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
-    given = vars(_parser().parse_args(argv))
-    flags = {name: text for name, text in given.items() if text is not None}
-    return resolve(flags, environment, collectors=tuple(catalog.collectors()))
+    said = vars(_parser().parse_args(_two_dashes(argv)))
+    flags = {name: text for name, text in said.items() if isinstance(text, str)}
+    dcgm = {name: twin for name, twin in said.items() if isinstance(twin, tuple)}
+    return resolve(Given(flags, dcgm), environment, collectors=tuple(catalog.collectors()))
 
 
 def _session(stop: threading.Event) -> Session | None:
@@ -167,6 +200,9 @@ def _run(settings: Settings) -> None:
         interval_s=settings.interval,
         proc_root=Path(settings.proc_root),
         metrics_file=file,
+        devices=settings.devices,
+        jobs=JobDirectory(Path(settings.hpc_job_mapping_dir)) if settings.hpc_job_mapping_dir else None,
+        resources=settings.resource_names,
     )
     sampler = Sampler(session, kubelet, plan, clock=time.monotonic)
     scrape = Scrape(
@@ -176,6 +212,7 @@ def _run(settings: Settings) -> None:
         stale_after_s=plan.stale_after_s,
         naming=settings.naming,
         hostname_labels=settings.hostname_label.labels,
+        blanks="-" if settings.replace_blanks_in_model_name else None,
     )
     site = Site(sampler, scrape, clock=time.monotonic)
     if settings.once:
@@ -211,6 +248,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = _settings(sys.argv[1:] if argv is None else argv, os.environ)
         logs.configure(settings.log_format, settings.log_level)
+        for warning in settings.warnings:
+            _LOG.warning("%s", warning)
         _run(settings)
     except ExporterError as error:
         for problem in str(error).splitlines():

@@ -29,7 +29,8 @@ class Scrape:
         build: What runs here.
         stale_after_s: The age in seconds at which readings are no longer served.
         naming: Which generation of DCGM's names the devices' families have.
-        hostname_labels: What the label with the hostname is called.
+        hostname_labels: What the label with the hostname is called; nothing where there shall be none.
+        blanks: What stands for a blank in the model's name.
     """
 
     now: float
@@ -38,6 +39,7 @@ class Scrape:
     stale_after_s: float
     naming: Naming = Naming.DCGM
     hostname_labels: tuple[str, ...] = ("hostname",)
+    blanks: str | None = None
 
 
 def families(snapshot: Snapshot | None, scrape: Scrape) -> list[Family]:
@@ -88,7 +90,7 @@ def _family(metric: Metric, spelling: Spelling) -> Family:
 
 def _label_sets(sample: DeviceSample, scrape: Scrape, *, is_old: bool) -> list[dict[str, str]]:
     """DCGM's labels in DCGM's order: once for each pod and each job on the device, or once without their labels."""
-    labels = _identity(sample.device) | dict.fromkeys(scrape.hostname_labels, scrape.hostname)
+    labels = _identity(sample.device, scrape.blanks) | dict.fromkeys(scrape.hostname_labels, scrape.hostname)
     labels |= {text.label.dcgm if is_old else text.label.dcgm_49: text.value for text in sample.texts}
     holders = [
         _pod_labels(owner) | ({} if job is None else {"hpc_job": job})
@@ -98,13 +100,13 @@ def _label_sets(sample: DeviceSample, scrape: Scrape, *, is_old: bool) -> list[d
     return [{**labels, **holder} for holder in holders]
 
 
-def _identity(device: Device) -> dict[str, str]:
+def _identity(device: Device, blanks: str | None) -> dict[str, str]:
     labels = {
         "gpu": str(device.index),
         "UUID": device.uuid,
         "pci_bus_id": device.pci_bus_id,
         "device": f"nvidia{device.index}",
-        "modelName": device.model,
+        "modelName": device.model if blanks is None else blanks.join(device.model.split()),
     }
     if device.instance is not None:
         labels["GPU_I_PROFILE"] = device.instance.profile
@@ -126,7 +128,7 @@ def _gpu_states(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
         "gauge",
     )
     for gpu in snapshot.health.gpus:
-        labels = {"gpu": str(gpu.index), "hostname": scrape.hostname}
+        labels = {"gpu": str(gpu.index)} | ({"hostname": scrape.hostname} if scrape.hostname_labels else {})
         if gpu.device is not None:
             labels |= {"uuid": gpu.device.uuid, "pci_bus_id": gpu.device.pci_bus_id}
         up.add_sample(up.name, labels, float(gpu.up))

@@ -1,4 +1,4 @@
-"""Which facts in words can be labels on every series of a device: one row for each, under both names that DCGM has for it.
+"""Facts in words that can be labels on every series of a device: a row for each, under both of DCGM's names for it.
 
 To add a label, add a row. Must not know which of them are wanted.
 """

@@ -148,6 +148,54 @@ class Device:
     instance: Instance | None = None
 
 
+_DCGM_INSTANCES_PER_GPU = 8  # DCGM_MAX_INSTANCES_PER_GPU: instance k of GPU g is its entity 8 g + k
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceChoice:
+    """Which devices are exported. In each field, None stands for all.
+
+    Attributes:
+        gpus: Whole GPUs, by NVML's index.
+        entities: MIG instances, by the number that DCGM gives them over all GPUs.
+        instances: MIG instances, by their GPU's index and their GPU instance id.
+    """
+
+    gpus: frozenset[int] | None = None
+    entities: frozenset[int] | None = None
+    instances: frozenset[tuple[int, int]] = frozenset()
+
+    def has_gpu(self, index: int) -> bool:
+        """Whether the whole GPU is exported."""
+        return self.gpus is None or index in self.gpus
+
+    def has_instance(self, index: int, position: int, gpu_instance_id: int) -> bool:
+        """Whether the instance that is number `position` (from 0) on its GPU is exported."""
+        if self.entities is None:
+            return True
+        entity = index * _DCGM_INSTANCES_PER_GPU + position
+        return entity in self.entities or (index, gpu_instance_id) in self.instances
+
+    def has_instances_of(self, index: int) -> bool:
+        """Whether the GPU has to be looked through for instances."""
+        if self.entities is None:
+            return True
+        of_entities = {entity // _DCGM_INSTANCES_PER_GPU for entity in self.entities}
+        return index in of_entities | {gpu for gpu, _ in self.instances}
+
+    def needs(self, index: int) -> bool:
+        """Whether the GPU has to be read at all."""
+        return self.has_gpu(index) or self.has_instances_of(index)
+
+    @property
+    def named(self) -> frozenset[int]:
+        """The GPUs that must be there."""
+        return (self.gpus or frozenset()) | {gpu for gpu, _ in self.instances}
+
+
+ALL_DEVICES = DeviceChoice()
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodRef:
     """A container of a pod."""

@@ -13,8 +13,9 @@ from pathlib import Path
 from exporter.catalog import Choice
 from exporter.collectors import Failure
 from exporter.errors import Reason
+from exporter.jobs import JobDirectory, jobs_of
 from exporter.metricsfile import MetricsFile
-from exporter.model import Device, Failures, Health, Snapshot
+from exporter.model import ALL_DEVICES, Device, DeviceChoice, Failures, Health, Snapshot
 from exporter.nvml.kernel import gpus_in_kernel, same_bus
 from exporter.nvml.session import Session
 from exporter.pods.join import index, owners_of
@@ -36,12 +37,18 @@ class Plan:
         interval_s: Seconds from the start of one cycle to the start of the next.
         proc_root: The host's /proc.
         metrics_file: What is read, and may change.
+        devices: Of what it is read.
+        jobs: Who says which batch jobs there are.
+        resources: Names of resources beside nvidia.com's under which the kubelet hands out GPUs.
     """
 
     choice: Choice
     interval_s: float
     proc_root: Path
     metrics_file: MetricsFile | None = None
+    devices: DeviceChoice = ALL_DEVICES
+    jobs: JobDirectory | None = None
+    resources: frozenset[str] = frozenset()
 
     @property
     def deadline_s(self) -> float:
@@ -68,7 +75,7 @@ class Sampler:
         self._kubelet = kubelet
         self._plan = plan
         self._clock = clock
-        self._gpus = Gpus(session, plan.choice, clock=clock)
+        self._gpus = Gpus(session, plan.choice, plan.devices, clock=clock)
         self._failures: collections.Counter[tuple[str, str]] = collections.Counter()
         self._said: frozenset[str] = frozenset()
         self._latest: Snapshot | None = None
@@ -110,12 +117,18 @@ class Sampler:
         until = self._clock() + self._plan.deadline_s
         self._gpus.begin(until=until)
         pods = self._kubelet.ask() if self._kubelet is not None else Answer(up=None)
+        jobs = self._plan.jobs.read() if self._plan.jobs is not None else {}
         sweep = self._gpus.finish(until=until)
-        owners = index(pods.allocations)
+        owners = index(pods.allocations, self._plan.resources)
         samples = tuple(
-            dataclasses.replace(sample, owners=owners_of(sample.device, owners)) for sample in sweep.samples
+            dataclasses.replace(
+                sample, owners=owners_of(sample.device, owners), jobs=jobs_of(sample.device, jobs)
+            )
+            for sample in sweep.samples
         )
-        in_kernel = gpus_in_kernel(self._plan.proc_root)
+        # where not all are wanted, there is nothing to compare
+        wants_all = self._plan.devices == ALL_DEVICES
+        in_kernel = gpus_in_kernel(self._plan.proc_root) if wants_all else None
         self._report(sweep, self._hidden(in_kernel, sweep))
         self._latest = Snapshot(
             taken_at=self._clock(),
@@ -149,7 +162,7 @@ class Sampler:
     def _hidden(self, in_kernel: frozenset[str] | None, sweep: Sweep) -> list[str]:
         """Messages about GPUs that one would expect and NVML does not show."""
         shown: Sequence[Device] = [gpu.device for gpu in sweep.gpus if gpu.device is not None]
-        if sweep.nvml_up and not sweep.gpus:
+        if sweep.nvml_up and not sweep.gpus and not self._plan.devices.named:
             return ["NVML shows no GPU; in a container, see whether it was given any"]
         if in_kernel is None or len(shown) < len(sweep.gpus):
             return []

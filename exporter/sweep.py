@@ -11,7 +11,7 @@ from concurrent.futures import Future, wait
 from exporter.catalog import Choice
 from exporter.collectors import Collected, Failure, run
 from exporter.errors import ReadingError, Reason, StartError
-from exporter.model import CollectorHealth, Device, DeviceSample, GpuState, Label, Text
+from exporter.model import CollectorHealth, Device, DeviceChoice, DeviceSample, GpuState, Label, Text
 from exporter.nvml.devices import OpenDevice
 from exporter.nvml.session import Session
 from exporter.nvml.workers import Worker
@@ -23,8 +23,9 @@ _DOWN = {Reason.GPU_LOST, Reason.RESET_REQUIRED, Reason.STUCK, Reason.DRIVER}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _GpuReport:
-    """What a worker brings back from one GPU: the GPU first, then its MIG instances."""
+    """What a worker brings back from one GPU: what it is, and what was read of it and then of its MIG instances."""
 
+    gpu: Device
     samples: tuple[DeviceSample, ...]
     collected: tuple[Collected, ...]
 
@@ -60,9 +61,12 @@ class Sweep:
 class Gpus:
     """All GPUs of the node, as the driver numbers them."""
 
-    def __init__(self, session: Session, choice: Choice, *, clock: Callable[[], float]) -> None:
-        """Take what to read; `choice` may be exchanged between sweeps."""
+    def __init__(
+        self, session: Session, choice: Choice, devices: DeviceChoice, *, clock: Callable[[], float]
+    ) -> None:
+        """Take what to read, of which devices; `choice` may be exchanged between sweeps."""
         self.choice = choice
+        self._devices = devices
         self._session = session
         self._texts: dict[tuple[str, Label], str] = {}
         self._clock = clock
@@ -85,7 +89,7 @@ class Gpus:
             self._jobs = {index: job for index, job in self._jobs.items() if self._is_stuck(index)}
             return
         for index in range(self._count):
-            if not self._is_stuck(index):
+            if self._devices.needs(index) and not self._is_stuck(index):
                 self._jobs[index] = self._start(index)
         for index in [index for index in self._jobs if index >= self._count and not self._is_stuck(index)]:
             self._jobs.pop(index)
@@ -96,14 +100,14 @@ class Gpus:
         samples: list[DeviceSample] = []
         states: list[GpuState] = []
         collected: list[Collected] = []
-        failures = [self._trouble] if self._trouble is not None else []
+        failures = [self._trouble] if self._trouble is not None else self._missing()
         for index, job in sorted(self._jobs.items()):
             report, failure = self._outcome(job, until)
             found = [] if failure is None else [failure]
             if report is not None:
                 samples += report.samples
                 collected += report.collected
-                self._known[index] = report.samples[0].device
+                self._known[index] = report.gpu
                 found += [one for part in report.collected for one in part.failures]
             states.append(self._state(index, found))
             failures += found
@@ -174,10 +178,10 @@ class Gpus:
         """Read one GPU and its instances; runs in the GPU's own thread."""
         started = self._clock()
         gpu = self._session.gpu(job.index)
-        devices = [gpu]
         failures: list[Failure] = []
+        devices = [gpu] if self._devices.has_gpu(job.index) else []
         try:
-            devices += gpu.instances()
+            devices += self._instances(gpu)
         except ReadingError as error:
             failures.append(Failure(DISCOVERY, error.reason, str(error)))
         texts = self._words(gpu, choice, failures)
@@ -191,7 +195,29 @@ class Gpus:
             readings = tuple(one for part in own for one in part.readings)
             samples.append(DeviceSample(device.record, readings, texts=texts))
             collected += own
-        return _GpuReport(tuple(samples), tuple(collected))
+        return _GpuReport(gpu.record, tuple(samples), tuple(collected))
+
+    def _instances(self, gpu: OpenDevice) -> list[OpenDevice]:
+        """The MIG instances that are exported."""
+        index = gpu.record.index
+        if not self._devices.has_instances_of(index):
+            return []
+        return [
+            device
+            for position, device in enumerate(gpu.instances())
+            if device.record.instance is not None
+            and self._devices.has_instance(index, position, device.record.instance.gpu_instance_id)
+        ]
+
+    def _missing(self) -> list[Failure]:
+        """The GPUs that somebody named and that are not there."""
+        return [
+            Failure(
+                DISCOVERY, Reason.GONE, f"GPU {index}, which --devices names, is not among {self._count} GPUs"
+            )
+            for index in sorted(self._devices.named)
+            if index >= self._count
+        ]
 
     def _words(self, gpu: OpenDevice, choice: Choice, failures: list[Failure]) -> tuple[Text, ...]:
         """The labels' values: asked for once, because they stay until the driver goes, and again after a failure."""

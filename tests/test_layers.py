@@ -15,10 +15,10 @@ EXPORTER = (
     {"exposition", "textformat", "sampler", "sweep"},
     {"metricsfile", "metricslist"},
     {"catalog"},
-    {"collectors", "labels", "pods"},
+    {"collectors", "jobs", "labels", "pods"},
     {"nvml"},
     {"settings"},
-    {"dcgmfields"},
+    {"dcgmfields", "dcgmflags"},
     {"model"},
     {"errors"},
 )
@@ -37,6 +37,7 @@ RIGHTSIZER = (
 )
 PURE = (
     "exporter/dcgmfields.py",
+    "exporter/dcgmflags.py",
     "exporter/exposition.py",
     "exporter/metricslist.py",
     "exporter/textformat.py",
