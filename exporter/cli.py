@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import platform
+import queue
 import signal
 import socket
 import sys
@@ -134,14 +135,36 @@ def _settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
     return resolve(Given(flags, dcgm), environment, collectors=tuple(catalog.collectors()))
 
 
-def _session(stop: threading.Event) -> Session | None:
+class _Signals:
+    """The signals that this process was sent, for its main thread.
+
+    A queue and not events: a handler can interrupt itself, and then an event's lock would never be had again.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._numbers: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL if settings.once else self._keep)
+
+    def _keep(self, number: int, _frame: object) -> None:
+        self._numbers.put(number)
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """The next signal; None where there is none for so long."""
+        try:
+            return self._numbers.get(timeout=seconds)
+        except queue.Empty:
+            return None
+
+
+def _session(signals: _Signals) -> Session | None:
     """The driver, opened by another thread, so that a driver which hangs does not keep us from being told to stop."""
     worker = Worker[Session]("opening", time.monotonic)
     opening = worker.submit(Session)
     worker.stop()
     until = time.monotonic() + _OPEN_S
     while not opening.done() and time.monotonic() < until:
-        if stop.wait(_POLL_S):
+        if signals.wait(_POLL_S) in {signal.SIGTERM, signal.SIGINT}:
             return None
     if not opening.done():
         raise StartError(
@@ -184,15 +207,12 @@ def _metrics_file(settings: Settings) -> MetricsFile | None:
 
 def _run(settings: Settings) -> None:
     """Start everything, serve until told to stop, end everything."""
-    stop = threading.Event()
-    wake = threading.Event()
-    for number, event in {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: wake}.items():
-        signal.signal(number, signal.SIG_DFL if settings.once else lambda *_, event=event: event.set())
+    signals = _Signals(settings)
     if "proc_root" in settings.given and not Path(settings.proc_root).is_dir():
         raise StartError(f"--proc-root {settings.proc_root}: no such directory; mount the host's /proc there")
     file = _metrics_file(settings)
     kubelet = _kubelet(settings)
-    session = _session(stop)
+    session = _session(signals)
     if session is None:
         return
     plan = Plan(
@@ -223,11 +243,12 @@ def _run(settings: Settings) -> None:
         sys.stdout.write(site.metrics("").body.decode())
         sys.stdout.flush()
     else:
-        _serve(Server(settings.listen, site), sampler, stop, wake)
+        _serve(Server(settings.listen, site), sampler, signals)
     sampler.close()
 
 
-def _serve(server: Server, sampler: Sampler, stop: threading.Event, wake: threading.Event) -> None:
+def _serve(server: Server, sampler: Sampler, signals: _Signals) -> None:
+    stop, wake = threading.Event(), threading.Event()
     sampling = threading.Thread(target=sampler.run, args=(stop, wake), name="sampler", daemon=True)
     serving = threading.Thread(
         target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="http", daemon=True
@@ -235,7 +256,9 @@ def _serve(server: Server, sampler: Sampler, stop: threading.Event, wake: thread
     sampling.start()
     serving.start()
     _LOG.info("gpu-exporter %s serves %s/metrics", __version__, server.url)
-    stop.wait()
+    while signals.wait() == signal.SIGHUP:
+        wake.set()
+    stop.set()
     wake.set()
     _LOG.info("stopping")
     server.shutdown()

@@ -92,11 +92,7 @@ def _label_sets(sample: DeviceSample, scrape: Scrape, *, is_old: bool) -> list[d
     """DCGM's labels in DCGM's order: once for each pod and each job on the device, or once without their labels."""
     labels = _identity(sample.device, scrape.blanks) | dict.fromkeys(scrape.hostname_labels, scrape.hostname)
     labels |= {text.label.dcgm if is_old else text.label.dcgm_49: text.value for text in sample.texts}
-    holders = [
-        _pod_labels(owner) | ({} if job is None else {"hpc_job": job})
-        for owner in sample.owners or (None,)
-        for job in sample.jobs or (None,)
-    ]
+    holders = [_holder(owner, job) for owner in sample.owners or (None,) for job in sample.jobs or (None,)]
     return [{**labels, **holder} for holder in holders]
 
 
@@ -114,10 +110,12 @@ def _identity(device: Device, blanks: str | None) -> dict[str, str]:
     return labels
 
 
-def _pod_labels(owner: PodRef | None) -> dict[str, str]:
-    if owner is None:
-        return {}
-    return {"container": owner.container, "namespace": owner.namespace, "pod": owner.pod}
+def _holder(owner: PodRef | None, job: str | None) -> dict[str, str]:
+    """Labels of what is on the device, sorted, as DCGM's are."""
+    labels = {} if job is None else {"hpc_job": job}
+    if owner is not None:
+        labels |= {"container": owner.container, "namespace": owner.namespace, "pod": owner.pod}
+    return dict(sorted(labels.items()))
 
 
 def _gpu_states(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:

@@ -83,10 +83,12 @@ def _content(path: Path) -> bytes:
         ValueError: It is not what a prolog would write.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:  # noqa: PTH123 - from a descriptor
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError("not a file")
-        content = file.read(_MAX_BYTES + 1)
+        content = os.read(descriptor, _MAX_BYTES + 1)
+    finally:
+        os.close(descriptor)
     if len(content) > _MAX_BYTES:
         raise ValueError(f"larger than {_MAX_BYTES // 1024} KiB, which no list of jobs is")
     return content
