@@ -6,7 +6,6 @@ import functools
 import logging
 import os
 import platform
-import queue
 import signal
 import socket
 import sys
@@ -36,6 +35,7 @@ _LOG = logging.getLogger(__name__)
 _JOIN_S = 1.0  # at shutdown; a thread in a hung driver call is left behind
 _OPEN_S = 60.0  # longer than the 45 s that a driver call takes with XID 119
 _POLL_S = 0.05
+_LONG_S = 3600.0  # to wait for a signal at a time
 _SECOND_SAMPLE_S = 0.2  # NVML wants 100 ms between two samples of performance counters
 _WIDTH = 80
 
@@ -138,23 +138,23 @@ def _settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
 class _Signals:
     """The signals that this process was sent, for its main thread.
 
-    A queue and not events: a handler can interrupt itself, and then an event's lock would never be had again.
+    Blocked, in all threads, and waited for: a handler's word can come between a look and a wait, and be lost.
     """
 
+    _NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
     def __init__(self, settings: Settings) -> None:
-        self._numbers: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL if settings.once else self._keep)
+        """Take them over before there are other threads; not where one exposition is all that is wanted."""
+        if settings.once:
+            for number in self._NUMBERS:
+                signal.signal(number, signal.SIG_DFL)
+        else:
+            signal.pthread_sigmask(signal.SIG_BLOCK, self._NUMBERS)
 
-    def _keep(self, number: int, _frame: object) -> None:
-        self._numbers.put(number)
-
-    def wait(self, seconds: float | None = None) -> int | None:
+    def wait(self, seconds: float) -> int | None:
         """The next signal; None where there is none for so long."""
-        try:
-            return self._numbers.get(timeout=seconds)
-        except queue.Empty:
-            return None
+        found = signal.sigtimedwait(self._NUMBERS, seconds)
+        return None if found is None else found.si_signo
 
 
 def _session(signals: _Signals) -> Session | None:
@@ -256,8 +256,9 @@ def _serve(server: Server, sampler: Sampler, signals: _Signals) -> None:
     sampling.start()
     serving.start()
     _LOG.info("gpu-exporter %s serves %s/metrics", __version__, server.url)
-    while signals.wait() == signal.SIGHUP:
-        wake.set()
+    while (number := signals.wait(_LONG_S)) in {signal.SIGHUP, None}:
+        if number is not None:
+            wake.set()
     stop.set()
     wake.set()
     _LOG.info("stopping")

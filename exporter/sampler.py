@@ -95,8 +95,9 @@ class Sampler:
         due = self._clock()
         while not stop.is_set():
             try:
-                self._refresh(forced=wake.is_set())
-                wake.clear()
+                is_told = wake.is_set()
+                wake.clear()  # before what it asks for: what is asked meanwhile is for the next cycle
+                self._refresh(forced=is_told)
                 self.cycle()
             except Exception:  # noqa: BLE001 - the one broad catch of the loop: counted, logged, goes on
                 self._failures["sampler", Reason.DEFECT.value] += 1

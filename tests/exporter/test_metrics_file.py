@@ -1,4 +1,4 @@
-"""The list of metrics: what it selects, under which names and types, what is wrong with it, its exchange at run time."""
+"""The list of metrics: what it selects, under which names and types, what is wrong with it, its exchange meanwhile."""
 
 import os
 import signal
