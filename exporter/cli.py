@@ -121,11 +121,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _two_dashes(argv: Sequence[str]) -> list[str]:
     """`argv` with two dashes before long flags: dcgm-exporter, being written in Go, takes one as well."""
-    long = {name for twin in FLAGS for name in twin.names} | set(map(flag, table()))
-    return [
-        f"-{text}" if not text.startswith("--") and f"-{text.partition('=')[0]}" in long else text
-        for text in argv
-    ]
+    long = {name[1:] for twin in FLAGS for name in twin.names if name.startswith("--")}
+    long |= {flag(name)[1:] for name in table()}
+    return [f"-{text}" if text.partition("=")[0] in long else text for text in argv]
 
 
 def _settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
