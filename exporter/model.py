@@ -183,6 +183,16 @@ class DeviceChoice:
         of_entities = {entity // _DCGM_INSTANCES_PER_GPU for entity in self.entities}
         return index in of_entities | {gpu for gpu, _ in self.instances}
 
+    def missing_of(self, index: int, shown: "frozenset[tuple[int, int]]") -> tuple[str, ...]:
+        """The instances of a GPU that are named and not among its `shown` positions and GPU instance ids."""
+        first = index * _DCGM_INSTANCES_PER_GPU
+        positions = {first + position for position, _ in shown}
+        numbers = {number for _, number in shown}
+        here = {entity for entity in self.entities or () if entity // _DCGM_INSTANCES_PER_GPU == index}
+        pairs = {number for gpu, number in self.instances if gpu == index}
+        absent = [f"i:{entity}" for entity in sorted(here - positions)]
+        return (*absent, *(f"i:{index}.{number}" for number in sorted(pairs - numbers)))
+
     def needs(self, index: int) -> bool:
         """Whether the GPU has to be read at all."""
         return self.has_gpu(index) or self.has_instances_of(index)

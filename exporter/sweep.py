@@ -181,7 +181,7 @@ class Gpus:
         failures: list[Failure] = []
         devices = [gpu] if self._devices.has_gpu(job.index) else []
         try:
-            devices += self._instances(gpu)
+            devices += self._instances(gpu, failures)
         except ReadingError as error:
             failures.append(Failure(DISCOVERY, error.reason, str(error)))
         texts = self._words(gpu, choice, failures)
@@ -197,17 +197,21 @@ class Gpus:
             collected += own
         return _GpuReport(gpu.record, tuple(samples), tuple(collected))
 
-    def _instances(self, gpu: OpenDevice) -> list[OpenDevice]:
+    def _instances(self, gpu: OpenDevice, failures: list[Failure]) -> list[OpenDevice]:
         """The MIG instances that are exported."""
         index = gpu.record.index
         if not self._devices.has_instances_of(index):
             return []
-        return [
-            device
+        shown = {
+            (position, device.record.instance.gpu_instance_id): device
             for position, device in enumerate(gpu.instances())
             if device.record.instance is not None
-            and self._devices.has_instance(index, position, device.record.instance.gpu_instance_id)
+        }
+        failures += [
+            Failure(DISCOVERY, Reason.GONE, f"{name}, which --devices names, is not on GPU {index}")
+            for name in self._devices.missing_of(index, frozenset(shown))
         ]
+        return [device for key, device in shown.items() if self._devices.has_instance(index, *key)]
 
     def _missing(self) -> list[Failure]:
         """The GPUs that somebody named and that are not there."""

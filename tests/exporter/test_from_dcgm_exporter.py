@@ -128,6 +128,16 @@ def test_a_gpu_that_is_named_and_not_there_is_reported(make_node: MakeNode) -> N
         assert exporter.series("gpu_exporter_collector_success", "collector")["discovery",] == 0
 
 
+def test_an_instance_that_is_named_and_not_there_is_reported(make_node: MakeNode) -> None:
+    """By DCGM's number or by GPU and GPU_I_ID, each by the name that was given."""
+    node = make_node(NodeSpec("mig", (GpuSpec("A100-SXM4-40GB", ("3g.20gb",)),)))
+    with node.exporting("-d", "i:0,3,0.13", pods=False) as exporter:
+        assert len(exporter.series(USED, "GPU_I_ID")) == 1
+        for name in ("i:3", "i:0.13"):
+            message = f"{name}, which --devices names, is not on GPU 0; series omitted"
+            assert exporter.messages(f"{name},") == [message]
+
+
 DEVICES = (
     "not devices; write f for all, g for GPUs, i for MIG instances, g:0,2-3 or i:0,8 for some of them, "
     "or i:0.3 for instance 3 (GPU_I_ID) of GPU 0"
