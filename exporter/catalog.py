@@ -3,13 +3,28 @@
 Must not know how anything is read or written.
 """
 
+import dataclasses
 import functools
 import importlib
 import pkgutil
 
 import exporter.collectors
 from exporter.collectors import Collector
+from exporter.labels import DRIVER_VERSION, LabelRow
 from exporter.model import Metric
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """What of all that there is shall be read.
+
+    Attributes:
+        collectors: With the rows that are wanted.
+        labels: What stands in words on every series of a device.
+    """
+
+    collectors: tuple[Collector, ...]
+    labels: tuple[LabelRow, ...] = (DRIVER_VERSION,)
 
 
 @functools.cache

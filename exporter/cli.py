@@ -17,14 +17,19 @@ from pathlib import Path
 from typing import NoReturn
 
 from exporter import __version__, catalog, logs, systemd
+from exporter.catalog import Choice
+from exporter.dcgmflags import FLAGS
 from exporter.errors import ExporterError, StartError, UsageError
 from exporter.exposition import Build, Scrape
+from exporter.jobs import JobDirectory
+from exporter.metricsfile import MetricsFile
+from exporter.metricslist import listed
 from exporter.nvml.session import Session
 from exporter.nvml.workers import Worker
 from exporter.pods.podresources import Kubelet
 from exporter.sampler import Plan, Sampler
 from exporter.server import Server, listen
-from exporter.settings import Settings, flag, resolve, table
+from exporter.settings import DCGM_EXPORTERS_LISTS, Given, Settings, flag, resolve, table
 from exporter.site import Site
 from exporter.textformat import Format
 from exporter.webfile import WebFile
@@ -34,6 +39,7 @@ _JOIN_S = 1.0  # at shutdown; a thread in a hung driver call is left behind
 _GRACE_S = 1.0  # at shutdown, for answers under way
 _OPEN_S = 60.0  # longer than the 45 s that a driver call takes with XID 119
 _POLL_S = 0.05
+_LOOK_S = 0.5  # between two looks at whether the sampler goes on
 _SECOND_SAMPLE_S = 0.2  # NVML wants 100 ms between two samples of performance counters
 _WIDTH = 80
 
@@ -62,6 +68,20 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
+class _Twin(argparse.Action):
+    """Keeps a flag of dcgm-exporter as it was typed, beside its value."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002 - argparse's signature
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Keep both."""
+        setattr(namespace, self.dest, (option_string, values))
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Say what is wrong in one line, with the flag that was probably meant."""
@@ -88,28 +108,65 @@ def _parser() -> argparse.ArgumentParser:
     for name, setting in settings.items():
         help_ = setting.help.format(collectors=", ".join(catalog.collectors()))
         if setting.metavar is None:
-            parser.add_argument(flag(name), action="store_const", const="true", default=None, help=help_)
+            parser.add_argument(flag(name), nargs="?", const="true", metavar="BOOL", default=None, help=help_)
         else:
             default = f" Default: {setting.default}" if setting.default else ""
             parser.add_argument(flag(name), metavar=setting.metavar, default=None, help=help_ + default)
-    parser.add_argument("--version", action="version", version=f"gpu-exporter {__version__}")
+    parser.add_argument("-v", "--version", action="version", version=f"gpu-exporter {__version__}")
+    ours = set(map(flag, settings))
+    for twin in FLAGS:
+        if names := [name for name in twin.names if name not in ours]:
+            nargs = "?" if twin.is_switch else None
+            parser.add_argument(
+                *names, action=_Twin, dest=twin.variable, nargs=nargs, const="true", help=argparse.SUPPRESS
+            )
     return parser
 
 
+def _two_dashes(argv: Sequence[str]) -> list[str]:
+    """`argv` with two dashes before long flags: dcgm-exporter, being written in Go, takes one as well."""
+    long = {name[1:] for twin in FLAGS for name in twin.names if name.startswith("--")}
+    long |= {flag(name)[1:] for name in table()}
+    return [f"-{text}" if text.partition("=")[0] in long else text for text in argv]
+
+
 def _settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
-    given = vars(_parser().parse_args(argv))
-    flags = {name: text for name, text in given.items() if text is not None}
-    return resolve(flags, environment, collectors=tuple(catalog.collectors()))
+    said = vars(_parser().parse_args(_two_dashes(argv)))
+    flags = {name: text for name, text in said.items() if isinstance(text, str)}
+    dcgm = {name: twin for name, twin in said.items() if isinstance(twin, tuple)}
+    return resolve(Given(flags, dcgm), environment, collectors=tuple(catalog.collectors()))
 
 
-def _session(settings: Settings, stop: threading.Event) -> Session | None:
+class _Signals:
+    """The signals that this process was sent, for its main thread.
+
+    Blocked, in all threads, and waited for: a handler's word can come between a look and a wait, and be lost.
+    """
+
+    _NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+    def __init__(self, settings: Settings) -> None:
+        """Take them over before there are other threads; not where one exposition is all that is wanted."""
+        if settings.once:
+            for number in self._NUMBERS:
+                signal.signal(number, signal.SIG_DFL)
+        else:
+            signal.pthread_sigmask(signal.SIG_BLOCK, self._NUMBERS)
+
+    def wait(self, seconds: float) -> int | None:
+        """The next signal; None where there is none for so long."""
+        found = signal.sigtimedwait(self._NUMBERS, seconds)
+        return None if found is None else found.si_signo
+
+
+def _session(settings: Settings, signals: _Signals) -> Session | None:
     """The driver, opened by another thread, so that a driver which hangs does not keep us from being told to stop."""
     worker = Worker[Session]("opening", time.monotonic)
     opening = worker.submit(functools.partial(Session, serial_numbers=settings.serial_numbers))
     worker.stop()
     until = time.monotonic() + _OPEN_S
     while not opening.done() and time.monotonic() < until:
-        if stop.wait(_POLL_S):
+        if signals.wait(_POLL_S) in {signal.SIGTERM, signal.SIGINT}:
             return None
     if not opening.done():
         raise StartError(
@@ -125,26 +182,51 @@ def _kubelet(settings: Settings) -> Kubelet | None:
     return Kubelet(Path(settings.pod_resources_socket), required=named, clock=time.monotonic)
 
 
+def _choice(settings: Settings) -> Choice:
+    known = catalog.collectors()
+    chosen = (known[name].within(settings.metrics) for name in settings.collectors)
+    return Choice(tuple(collector for collector in chosen if collector.rows))
+
+
+def _metrics_file(settings: Settings) -> MetricsFile | None:
+    """The file that lists the metrics, if one is named."""
+    if not settings.metrics_file:
+        return None
+    path = Path(settings.metrics_file)
+    if str(path) in DCGM_EXPORTERS_LISTS and not path.exists():
+        _LOG.info("%s is dcgm-exporter's own list and not here: serving what --metrics says", path)
+        return None
+    if clash := {"metrics", "collectors"} & settings.given:
+        flags = " and ".join(sorted(map(flag, clash)))
+        raise UsageError([f"{flags}: the metrics file {path} says what is served; leave out one of them"])
+    understand = functools.partial(
+        listed,
+        collectors=tuple(catalog.collectors().values()),
+        naming=settings.naming if "naming" in settings.given else None,
+    )
+    return MetricsFile(path, understand, unix_time=time.time)
+
+
 def _run(settings: Settings, environment: Mapping[str, str]) -> None:
     """Start everything, serve until told to stop, end everything."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL if settings.once else lambda *_: stop.set())
+    signals = _Signals(settings)
     if "proc_root" in settings.given and not Path(settings.proc_root).is_dir():
         raise StartError(f"--proc-root {settings.proc_root}: no such directory; mount the host's /proc there")
+    file = _metrics_file(settings)
     web = WebFile(Path(settings.web_config_file)) if settings.web_config_file else None
     kubelet = _kubelet(settings)
-    session = _session(settings, stop)
+    session = _session(settings, signals)
     if session is None:
         return
-    known = catalog.collectors()
     plan = Plan(
-        collectors=tuple(
-            chosen for name in settings.collectors if (chosen := known[name].within(settings.metrics)).rows
-        ),
+        choice=_choice(settings) if file is None else file.choice,
         interval_s=settings.interval,
         give_up_s=settings.give_up_after,
         proc_root=Path(settings.proc_root),
+        metrics_file=file,
+        devices=settings.devices,
+        jobs=JobDirectory(Path(settings.hpc_job_mapping_dir)) if settings.hpc_job_mapping_dir else None,
+        resources=settings.resource_names,
     )
     sampler = Sampler(session, kubelet, plan, clock=time.monotonic)
     scrape = Scrape(
@@ -154,6 +236,7 @@ def _run(settings: Settings, environment: Mapping[str, str]) -> None:
         stale_after_s=plan.stale_after_s,
         naming=settings.naming,
         hostname_labels=settings.hostname_label.labels,
+        blanks="-" if settings.replace_blanks_in_model_name else None,
     )
     site = Site(sampler, scrape, clock=time.monotonic)
     if settings.once:
@@ -165,21 +248,20 @@ def _run(settings: Settings, environment: Mapping[str, str]) -> None:
         sys.stdout.flush()
     else:
         listener = systemd.inherited(environment) or listen(settings.listen)
-        _serve(Server(listener, site, web, clock=time.monotonic), sampler, stop, environment)
+        _serve(Server(listener, site, web, clock=time.monotonic), sampler, signals, environment)
     sampler.close()
 
 
-def _serve(server: Server, sampler: Sampler, stop: threading.Event, environment: Mapping[str, str]) -> None:
-    sampling = threading.Thread(target=sampler.run, args=(stop,), name="sampler", daemon=True)
+def _serve(server: Server, sampler: Sampler, signals: _Signals, environment: Mapping[str, str]) -> None:
+    stop, wake = threading.Event(), threading.Event()
+    sampling = threading.Thread(target=sampler.run, args=(stop, wake), name="sampler", daemon=True)
     serving = threading.Thread(target=server.serve, name="http", daemon=True)
     sampling.start()
     serving.start()
     _LOG.info("gpu-exporter %s serves %s/metrics", __version__, server.url)
-    while sampler.latest() is None and not stop.wait(_POLL_S):
-        pass
-    if not stop.is_set():
-        systemd.notify(environment, "READY=1")
-        stop.wait()
+    _attend(sampler, signals, wake, environment)
+    stop.set()
+    wake.set()
     _LOG.info("stopping")
     systemd.notify(environment, "STOPPING=1")
     server.stop(_GRACE_S)
@@ -188,11 +270,29 @@ def _serve(server: Server, sampler: Sampler, stop: threading.Event, environment:
         raise sampler.gave_up
 
 
+def _attend(
+    sampler: Sampler, signals: _Signals, wake: threading.Event, environment: Mapping[str, str]
+) -> None:
+    """Tell systemd when there is something to scrape, and return when it is time to end."""
+    is_ready = False
+    while sampler.gave_up is None:
+        if not is_ready and sampler.latest() is not None:
+            systemd.notify(environment, "READY=1")
+            is_ready = True
+        number = signals.wait(_LOOK_S if is_ready else _POLL_S)
+        if number == signal.SIGHUP:
+            wake.set()
+        elif number is not None:
+            return
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the exporter and return its exit code; whatever goes wrong is one message on standard error."""
     try:
         settings = _settings(sys.argv[1:] if argv is None else argv, os.environ)
         logs.configure(settings.log_format, settings.log_level)
+        for warning in settings.warnings:
+            _LOG.warning("%s", warning)
         _run(settings, os.environ)
     except ExporterError as error:
         for problem in str(error).splitlines():

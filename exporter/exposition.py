@@ -5,7 +5,7 @@ Must not know how anything was read; the time is passed in.
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import Metric as Family
 
@@ -18,6 +18,7 @@ from exporter.model import (
     Naming,
     PodRef,
     Reading,
+    Reload,
     Snapshot,
     Spelling,
 )
@@ -42,7 +43,8 @@ class Scrape:
         build: What runs here.
         stale_after_s: The age in seconds at which readings are no longer served.
         naming: Which generation of DCGM's names the devices' families have.
-        hostname_labels: What the label with the hostname is called.
+        hostname_labels: What the label with the hostname is called; nothing where there shall be none.
+        blanks: What stands for a blank in the model's name.
     """
 
     now: float
@@ -51,12 +53,11 @@ class Scrape:
     stale_after_s: float
     naming: Naming = Naming.DCGM
     hostname_labels: tuple[str, ...] = ("hostname",)
+    blanks: str | None = None
 
 
 _DCGM_ONLY = {"device", "modelName"}
 """Labels that only DCGM's families carry: ours have them in gpu_info, which can be joined on the others."""
-_DRIVER_LABELS = {True: "DCGM_FI_DRIVER_VERSION", False: "DCGM_FI_SYSTEM_DRIVER_VERSION"}
-"""The label with the driver's version, up to dcgm-exporter 4.8 and from 4.9."""
 
 
 def families(snapshot: Snapshot | None, scrape: Scrape) -> list[Family]:
@@ -90,7 +91,7 @@ def _devices(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
         for spelling in metric.spellings(scrape.naming)
     }
     for sample in snapshot.samples:
-        labels = _Labels(sample, scrape, snapshot.driver_version)
+        labels = _Labels(sample, scrape)
         for reading in sample.readings:
             for spelling in reading.metric.spellings(scrape.naming):
                 _add(found[spelling.name], spelling, reading, labels)
@@ -100,44 +101,50 @@ def _devices(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
 class _Labels:
     """The labels of a device's series in one scrape."""
 
-    def __init__(self, sample: DeviceSample, scrape: Scrape, driver_version: str) -> None:
+    def __init__(self, sample: DeviceSample, scrape: Scrape) -> None:
         self._sample = sample
-        self._hostnames = dict.fromkeys(scrape.hostname_labels, scrape.hostname)
-        self._driver_version = driver_version
-        self._naming = scrape.naming
-        self._sets: dict[str, list[LabelSet]] = {}
+        self._scrape = scrape
+        self._hostnames = tuple((name, scrape.hostname) for name in scrape.hostname_labels)
+        self._of_generation: dict[bool, list[LabelSet]] = {}
 
     def of(self, metric: Metric, spelling: Spelling) -> list[LabelSet]:
-        """DCGM's labels in DCGM's order: once for each pod that holds the device, or once without pod labels."""
-        is_old = self._naming is not Naming.DCGM_49 and spelling is metric.dcgm
-        label = "" if metric.is_own else _DRIVER_LABELS[is_old]
-        found = self._sets.get(label)
+        """DCGM's labels in DCGM's order: once for each pod and each job on the device, or once without their labels."""
+        if metric.is_own:
+            return [_own_labels(self._sample.device, self._hostnames)]
+        is_old = self._scrape.naming is not Naming.DCGM_49 and spelling is metric.dcgm
+        found = self._of_generation.get(is_old)
         if found is None:
-            found = self._sets[label] = self._own() if metric.is_own else self._of_pods(label)
+            found = self._of_generation[is_old] = list(self._of_holders(is_old=is_old))
         return found
 
-    def _own(self) -> list[LabelSet]:
-        return [_label_set(self._sample.device, tuple(self._hostnames.items()), None, None)]
+    def _of_holders(self, *, is_old: bool) -> Iterator[LabelSet]:
+        texts = tuple(
+            (text.label.dcgm if is_old else text.label.dcgm_49, text.value) for text in self._sample.texts
+        )
+        more = (*self._hostnames, *texts)
+        for owner in self._sample.owners or (None,):
+            for job in self._sample.jobs or (None,):
+                yield _dcgm_labels(self._sample.device, self._scrape.blanks, more, owner, job)
 
-    def _of_pods(self, label: str) -> list[LabelSet]:
-        hostnames, driver = tuple(self._hostnames.items()), (label, self._driver_version)
-        owners = self._sample.owners or (None,)
-        return [_label_set(self._sample.device, hostnames, driver, owner) for owner in owners]
+
+# Kept from scrape to scrape: writing a set of labels out takes longer than the values beside it.
 
 
 @functools.lru_cache(maxsize=1024)
-def _label_set(
+def _dcgm_labels(
     device: Device,
-    hostnames: tuple[tuple[str, str], ...],
-    driver: tuple[str, str] | None,
+    blanks: str | None,
+    more: tuple[tuple[str, str], ...],
     owner: PodRef | None,
+    job: str | None,
 ) -> LabelSet:
-    """One set of labels; kept from scrape to scrape, as writing it out takes longer than the values beside it."""
-    labels = _identity(device) | dict(hostnames)
-    if driver is None:
-        return LabelSet({name: value for name, value in labels.items() if name not in _DCGM_ONLY})
-    labels[driver[0]] = driver[1]
-    return LabelSet(labels | (_pod_labels(owner) if owner else {}))
+    return LabelSet(_identity(device, blanks) | dict(more) | _holder(owner, job))
+
+
+@functools.lru_cache(maxsize=1024)
+def _own_labels(device: Device, hostnames: tuple[tuple[str, str], ...]) -> LabelSet:
+    identity = _identity(device, None) | dict(hostnames)
+    return LabelSet({name: value for name, value in identity.items() if name not in _DCGM_ONLY})
 
 
 def _add(family: Family, spelling: Spelling, reading: Reading, labels: _Labels) -> None:
@@ -151,16 +158,16 @@ def _family(metric: Metric, spelling: Spelling) -> Family:
     unit = f" (in {spelling.unit})" if spelling.unit else ""
     # A family is called like its samples, but for the suffix of counters; DCGM's have none.
     name = spelling.name.removesuffix("_total") if metric.kind is Kind.COUNTER else spelling.name
-    return Family(name, f"{metric.help}{unit}.", metric.kind.value)
+    return Family(name, spelling.help or f"{metric.help}{unit}.", metric.kind.value)
 
 
-def _identity(device: Device) -> dict[str, str]:
+def _identity(device: Device, blanks: str | None) -> dict[str, str]:
     labels = {
         "gpu": str(device.index),
         "UUID": device.uuid,
         "pci_bus_id": device.pci_bus_id,
         "device": f"nvidia{device.index}",
-        "modelName": device.model,
+        "modelName": device.model if blanks is None else blanks.join(device.model.split()),
     }
     if device.instance is not None:
         labels["GPU_I_PROFILE"] = device.instance.profile
@@ -168,8 +175,12 @@ def _identity(device: Device) -> dict[str, str]:
     return labels
 
 
-def _pod_labels(owner: PodRef) -> dict[str, str]:
-    return {"container": owner.container, "namespace": owner.namespace, "pod": owner.pod}
+def _holder(owner: PodRef | None, job: str | None) -> dict[str, str]:
+    """Labels of what is on the device, sorted, as DCGM's are."""
+    labels = {} if job is None else {"hpc_job": job}
+    if owner is not None:
+        labels |= {"container": owner.container, "namespace": owner.namespace, "pod": owner.pod}
+    return dict(sorted(labels.items()))
 
 
 def _gpu_states(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
@@ -181,7 +192,7 @@ def _gpu_states(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
     )
     down = Family("gpu_down", "Why a GPU did not answer when it was last read; always 1.", "gauge")
     for gpu in snapshot.health.gpus:
-        labels = {"gpu": str(gpu.index), "hostname": scrape.hostname}
+        labels = {"gpu": str(gpu.index)} | ({"hostname": scrape.hostname} if scrape.hostname_labels else {})
         if gpu.device is not None:
             labels |= {"UUID": gpu.device.uuid, "pci_bus_id": gpu.device.pci_bus_id}
         up.add_sample(up.name, labels, float(gpu.up))
@@ -220,9 +231,21 @@ def _own(health: Health) -> Iterable[Family]:
         "gpu_exporter_nvml_up", "Whether the driver said how many GPUs there are.", float(health.nvml_up)
     )
     yield _gpu_counts(health)
+    if health.reload is not None:
+        yield from _reload(health.reload)
     if health.podresources_up is not None:
         help_ = "Whether the kubelet said which pod holds which GPU."
         yield _one("gpu_exporter_podresources_up", help_, float(health.podresources_up))
+
+
+def _reload(reload: Reload) -> Iterable[Family]:
+    prefix = "gpu_exporter_config_last_reload_success"
+    yield _one(f"{prefix}ful", "Whether the metrics file as it is now is in force.", float(reload.successful))
+    yield _one(
+        f"{prefix}_timestamp_seconds",
+        "When the metrics file was last read with success.",
+        reload.succeeded_at,
+    )
 
 
 def _gpu_counts(health: Health) -> Family:

@@ -45,6 +45,7 @@ class Spelling:
         times: Multiplier from NVML's unit.
         per: Divisor from NVML's unit; a divisor and not a factor, so that 61234 mW is 61.234 W exactly.
         whole: Whether DCGM truncates to whole units.
+        help: The help text where a metrics file has one; empty for our own.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Spelling:
     times: int = 1
     per: int = 1
     whole: bool = False
+    help: str = ""
 
     def value(self, raw: float) -> float:
         """`raw`, in NVML's unit, in this spelling's unit."""
@@ -103,6 +105,22 @@ class Metric:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Label:
+    """A fact in words that stands as a label on every series of a device, under both of DCGM's names for it."""
+
+    dcgm: str
+    dcgm_49: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Text:
+    """A label's value on some device."""
+
+    label: Label
+    value: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Instance:
     """A MIG GPU instance.
 
@@ -138,6 +156,64 @@ class Device:
     instance: Instance | None = None
 
 
+_DCGM_INSTANCES_PER_GPU = 8  # DCGM_MAX_INSTANCES_PER_GPU: instance k of GPU g is its entity 8 g + k
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceChoice:
+    """Which devices are exported. In each field, None stands for all.
+
+    Attributes:
+        gpus: Whole GPUs, by NVML's index.
+        entities: MIG instances, by the number that DCGM gives them over all GPUs.
+        instances: MIG instances, by their GPU's index and their GPU instance id.
+    """
+
+    gpus: frozenset[int] | None = None
+    entities: frozenset[int] | None = None
+    instances: frozenset[tuple[int, int]] = frozenset()
+
+    def has_gpu(self, index: int) -> bool:
+        """Whether the whole GPU is exported."""
+        return self.gpus is None or index in self.gpus
+
+    def has_instance(self, index: int, position: int, gpu_instance_id: int) -> bool:
+        """Whether the instance that is number `position` (from 0) on its GPU is exported."""
+        if self.entities is None:
+            return True
+        entity = index * _DCGM_INSTANCES_PER_GPU + position
+        return entity in self.entities or (index, gpu_instance_id) in self.instances
+
+    def has_instances_of(self, index: int) -> bool:
+        """Whether the GPU has to be looked through for instances."""
+        if self.entities is None:
+            return True
+        of_entities = {entity // _DCGM_INSTANCES_PER_GPU for entity in self.entities}
+        return index in of_entities | {gpu for gpu, _ in self.instances}
+
+    def missing_of(self, index: int, shown: "frozenset[tuple[int, int]]") -> tuple[str, ...]:
+        """The instances of a GPU that are named and not among its `shown` positions and GPU instance ids."""
+        first = index * _DCGM_INSTANCES_PER_GPU
+        positions = {first + position for position, _ in shown}
+        numbers = {number for _, number in shown}
+        here = {entity for entity in self.entities or () if entity // _DCGM_INSTANCES_PER_GPU == index}
+        pairs = {number for gpu, number in self.instances if gpu == index}
+        absent = [f"i:{entity}" for entity in sorted(here - positions)]
+        return (*absent, *(f"i:{index}.{number}" for number in sorted(pairs - numbers)))
+
+    def needs(self, index: int) -> bool:
+        """Whether the GPU has to be read at all."""
+        return self.has_gpu(index) or self.has_instances_of(index)
+
+    @property
+    def named(self) -> frozenset[int]:
+        """The GPUs that must be there."""
+        return (self.gpus or frozenset()) | {gpu for gpu, _ in self.instances}
+
+
+ALL_DEVICES = DeviceChoice()
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodRef:
     """A container of a pod."""
@@ -167,11 +243,21 @@ class Reading:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceSample:
-    """All that one cycle read of a device, and who holds it (nobody, a pod, or several pods that share it)."""
+    """All that one cycle read of a device, and who holds it (nobody, a pod, or several pods that share it).
+
+    Attributes:
+        device: What it is.
+        readings: Its values.
+        owners: The pods that hold it.
+        texts: Its values in words.
+        jobs: Ids of the batch system's jobs on it.
+    """
 
     device: Device
     readings: tuple[Reading, ...]
     owners: tuple[PodRef, ...] = ()
+    texts: tuple[Text, ...] = ()
+    jobs: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -218,6 +304,19 @@ class Failures:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Reload:
+    """How the metrics file fared when it was last read.
+
+    Attributes:
+        successful: What is in it now is in force.
+        succeeded_at: Unix time in seconds of the last success.
+    """
+
+    successful: bool
+    succeeded_at: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Health:
     """What the exporter says about itself.
 
@@ -227,7 +326,8 @@ class Health:
         failures: Sorted by collector and reason.
         nvml_up: NVML could be asked for its GPUs in this cycle.
         podresources_up: The kubelet answered in this cycle; None where there is no kubelet.
-        gpus_in_kernel: How many GPUs the kernel's driver lists; None where it lists none at all.
+        gpus_in_kernel: How many GPUs the kernel's driver lists; None where it lists none at all, or not all are wanted.
+        reload: Of the metrics file; None where there is none.
     """
 
     gpus: tuple[GpuState, ...]
@@ -236,6 +336,7 @@ class Health:
     nvml_up: bool
     podresources_up: bool | None
     gpus_in_kernel: int | None
+    reload: Reload | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -244,7 +345,6 @@ class Snapshot:
 
     Attributes:
         taken_at: Monotonic time in seconds at the end of the cycle.
-        driver_version: The NVIDIA driver's version.
         nvml_version: The library's version.
         metrics: All metrics of the collectors that are switched on, in catalogue order.
         samples: One per device that could be read.
@@ -252,7 +352,6 @@ class Snapshot:
     """
 
     taken_at: float
-    driver_version: str
     nvml_version: str
     metrics: tuple[Metric, ...]
     samples: tuple[DeviceSample, ...]

@@ -10,9 +10,12 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from exporter.collectors import Collector, Failure
+from exporter.catalog import Choice
+from exporter.collectors import Failure
 from exporter.errors import Reason, StartError
-from exporter.model import Device, Failures, Health, Snapshot
+from exporter.jobs import JobDirectory, jobs_of
+from exporter.metricsfile import MetricsFile
+from exporter.model import ALL_DEVICES, Device, DeviceChoice, Failures, Health, Snapshot
 from exporter.nvml.kernel import gpus_in_kernel, same_bus
 from exporter.nvml.session import Session
 from exporter.pods.join import index, owners_of
@@ -30,16 +33,24 @@ class Plan:
     """What is sampled, and how often.
 
     Attributes:
-        collectors: Those that are switched on.
+        choice: What is read, unless a metrics file says it.
         interval_s: Seconds from the start of one cycle to the start of the next.
         give_up_s: How long the driver may be unusable before the exporter ends.
         proc_root: The host's /proc.
+        metrics_file: What is read, and may change.
+        devices: Of what it is read.
+        jobs: Who says which batch jobs there are.
+        resources: Names of resources beside nvidia.com's under which the kubelet hands out GPUs.
     """
 
-    collectors: tuple[Collector, ...]
+    choice: Choice
     interval_s: float
     give_up_s: float
     proc_root: Path
+    metrics_file: MetricsFile | None = None
+    devices: DeviceChoice = ALL_DEVICES
+    jobs: JobDirectory | None = None
+    resources: frozenset[str] = frozenset()
 
     @property
     def deadline_s(self) -> float:
@@ -67,7 +78,7 @@ class Sampler:
         self._kubelet = kubelet
         self._plan = plan
         self._clock = clock
-        self._gpus = Gpus(session, plan.collectors, clock=clock)
+        self._gpus = Gpus(session, plan.choice, plan.devices, clock=clock)
         self._failures: collections.Counter[tuple[str, str]] = collections.Counter()
         self._said: frozenset[str] = frozenset()
         self._latest: Snapshot | None = None
@@ -79,15 +90,22 @@ class Sampler:
         """The last snapshot, however old; None before the first."""
         return self._latest
 
-    def run(self, stop: threading.Event) -> None:
+    def run(self, stop: threading.Event, wake: threading.Event) -> None:
         """Cycle at the plan's interval until `stop` is set. What cannot happen costs one cycle, not the exporter.
 
-        Sets `stop` itself when the driver has been unusable for too long: libraries and devices that were there when
-        the process started may have been replaced, and only a new process gets the new ones.
+        Ends by itself, with `gave_up`, when the driver has been unusable for too long: libraries and devices that were
+        there when the process started may have been replaced, and only a new process gets the new ones.
+
+        Args:
+            stop: Ends it; set `wake` after it.
+            wake: Makes it read its files anew and cycle at once.
         """
         due = self._clock()
         while not stop.is_set():
             try:
+                is_told = wake.is_set()
+                wake.clear()  # before what it asks for: what is asked meanwhile is for the next cycle
+                self._refresh(forced=is_told)
                 self.cycle()
             except Exception:  # noqa: BLE001 - the one broad catch of the loop: counted, logged, goes on
                 self._failures["sampler", Reason.DEFECT.value] += 1
@@ -97,29 +115,42 @@ class Sampler:
                 self.gave_up = StartError(
                     f"the NVIDIA driver has not been usable for {unusable_s:.0f} s: ending, to be started anew"
                 )
-                stop.set()
+                return
             due = max(due + self._plan.interval_s, self._clock())
-            stop.wait(due - self._clock())
+            if wake.wait(due - self._clock()):
+                due = self._clock()
+
+    def _refresh(self, *, forced: bool) -> None:
+        """Take over what has changed in the metrics file."""
+        file = self._plan.metrics_file
+        if file is not None:
+            file.refresh(forced=forced)
+            self._gpus.choice = file.choice
 
     def cycle(self) -> Snapshot:
         """Read everything once and make the result the latest snapshot."""
         until = self._clock() + self._plan.deadline_s
         self._gpus.begin(until=until)
         pods = self._kubelet.ask() if self._kubelet is not None else Answer(up=None)
+        jobs = self._plan.jobs.read() if self._plan.jobs is not None else {}
         sweep = self._gpus.finish(until=until)
         if not sweep.is_unusable:
             self._usable_at = self._clock()
-        owners = index(pods.allocations)
+        owners = index(pods.allocations, self._plan.resources)
         samples = tuple(
-            dataclasses.replace(sample, owners=owners_of(sample.device, owners)) for sample in sweep.samples
+            dataclasses.replace(
+                sample, owners=owners_of(sample.device, owners), jobs=jobs_of(sample.device, jobs)
+            )
+            for sample in sweep.samples
         )
-        in_kernel = gpus_in_kernel(self._plan.proc_root)
+        # where not all are wanted, there is nothing to compare
+        wants_all = self._plan.devices == ALL_DEVICES
+        in_kernel = gpus_in_kernel(self._plan.proc_root) if wants_all else None
         self._report(sweep, self._hidden(in_kernel, sweep))
         self._latest = Snapshot(
             taken_at=self._clock(),
-            driver_version=self._session.driver_version,
             nvml_version=self._session.nvml_version,
-            metrics=tuple(row.metric for collector in self._plan.collectors for row in collector.rows),
+            metrics=tuple(row.metric for collector in self._gpus.choice.collectors for row in collector.rows),
             samples=samples,
             health=self._health(sweep, pods, in_kernel),
         )
@@ -142,12 +173,13 @@ class Sampler:
             nvml_up=sweep.nvml_up,
             podresources_up=pods.up,
             gpus_in_kernel=None if in_kernel is None else len(in_kernel),
+            reload=None if self._plan.metrics_file is None else self._plan.metrics_file.reload,
         )
 
     def _hidden(self, in_kernel: frozenset[str] | None, sweep: Sweep) -> list[str]:
         """Messages about GPUs that one would expect and NVML does not show."""
         shown: Sequence[Device] = [gpu.device for gpu in sweep.gpus if gpu.device is not None]
-        if sweep.nvml_up and not sweep.gpus:
+        if sweep.nvml_up and not sweep.gpus and not self._plan.devices.named:
             return ["NVML shows no GPU; in a container, see whether it was given any"]
         if in_kernel is None or len(shown) < len(sweep.gpus):
             return []

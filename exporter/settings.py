@@ -8,17 +8,23 @@ import difflib
 import enum
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from exporter import dcgmflags
 from exporter.errors import UsageError
-from exporter.model import MetricSet, Naming
+from exporter.model import DeviceChoice, MetricSet, Naming
 
 _ENV_PREFIX = "GPU_EXPORTER_"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.1, 3600.0
 _MAX_PORT = 65535
+DCGM_EXPORTERS_LISTS = (
+    "/etc/dcgm-exporter/default-counters.csv",
+    "/etc/dcgm-exporter/dcp-metrics-included.csv",
+)
+"""What lies in dcgm-exporter's image, and is named in its manifests, but need not lie in ours."""
 _DEFAULT_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 
@@ -35,11 +41,18 @@ class HostnameLabel(enum.Enum):
     LOWER = "hostname"
     UPPER = "Hostname"
     BOTH = "both"
+    NONE = "none"
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The names that it has."""
-        return ("hostname", "Hostname") if self is HostnameLabel.BOTH else (str(self.value),)
+        match self:
+            case HostnameLabel.BOTH:
+                return ("hostname", "Hostname")
+            case HostnameLabel.NONE:
+                return ()
+            case _:
+                return (str(self.value),)
 
 
 class LogLevel(enum.Enum):
@@ -107,10 +120,61 @@ def names(text: str) -> tuple[str, ...]:
 
 def switch(text: str) -> bool:
     """Parse "true" or "false"."""
-    value = {"true": True, "1": True, "false": False, "0": False}.get(text.strip().lower())
+    value = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}.get(
+        text.strip().lower()
+    )
     if value is None:
         raise ValueError("neither true nor false")
     return value
+
+
+def _where(value: object, *, switched: bool) -> Callable[[str], object]:
+    """Parse a switch of dcgm-exporter that stands for `value` of a setting where it is `switched`, else for nothing."""
+    return lambda text: value if switch(text) is switched else None
+
+
+def listing(text: str) -> frozenset[str]:
+    """Parse a comma-separated list that may be empty."""
+    return frozenset(part.strip() for part in text.split(",") if part.strip())
+
+
+_RANGE = r"[0-9]{1,3}(?:-[0-9]{1,3})?"
+_INSTANCE = r"[0-9]{1,3}(?:[-.][0-9]{1,3})?"
+_DEVICES = re.compile(
+    rf"(?P<gpu>g(?::(?P<gpus>{_RANGE}(?:,{_RANGE})*))?)?\+?"
+    rf"(?P<mig>i(?::(?P<instances>{_INSTANCE}(?:,{_INSTANCE})*))?)?"
+)
+
+
+def devices(text: str) -> DeviceChoice:
+    """Parse dcgm-exporter's way of naming devices: "f", "g", "g:0,2-3", "i", "i:0,8", "g+i"; also "i:0.3"."""
+    match = _DEVICES.fullmatch(text.strip())
+    if text.strip() == "f":
+        return DeviceChoice()
+    if not match or not (match["gpu"] or match["mig"]):
+        raise ValueError(
+            "not devices; write f for all, g for GPUs, i for MIG instances, g:0,2-3 or i:0,8 for some of them, "
+            "or i:0.3 for instance 3 (GPU_I_ID) of GPU 0"
+        )
+    named = (match["instances"] or "").split(",")
+    pairs = [part.split(".") for part in named if "." in part]
+    all_instances = match["mig"] and not match["instances"]
+    return DeviceChoice(
+        gpus=None if match["gpu"] and not match["gpus"] else _numbers((match["gpus"] or "").split(",")),
+        entities=None if all_instances else _numbers([part for part in named if "." not in part]),
+        instances=frozenset((int(gpu), int(number)) for gpu, number in pairs),
+    )
+
+
+def _numbers(parts: Sequence[str]) -> frozenset[int]:
+    """The numbers and ranges, such as "2-3", together."""
+    found: set[int] = set()
+    for part in filter(None, parts):
+        first, _, last = part.partition("-")
+        if int(last or first) < int(first):
+            raise ValueError(f"{part} is a range that ends before it begins")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
 
 
 def _one_of(kind: type[enum.Enum]) -> Callable[[str], enum.Enum]:
@@ -132,7 +196,8 @@ class Setting:
         help: One or two sentences; the flag's help and the docs.
         parse: From text; raises ValueError with what would be right.
         metavar: What stands for the value in the help; None for a flag without a value.
-        also: Variables of dcgm-exporter that mean the same, each with its own way of writing the value.
+        also: Variables of dcgm-exporter that mean the same, each with its own way of writing the value, which may come
+            to None: then it says nothing about this setting.
     """
 
     default: str
@@ -150,7 +215,12 @@ def _about(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """A complete, valid configuration. `given` names the settings that are not at their default."""
+    """A complete, valid configuration.
+
+    Attributes:
+        given: Names the settings that are not at their default.
+        warnings: What somebody set, as for dcgm-exporter, and what changes nothing here.
+    """
 
     listen: Address = dataclasses.field(
         metadata=_about(
@@ -192,6 +262,16 @@ class Settings:
             "SET",
         )
     )
+    metrics_file: str = dataclasses.field(
+        metadata=_about(
+            "",
+            "A CSV file as dcgm-exporter's -f: exactly the metrics that it lists are served, with its types and help "
+            "texts, under its names unless --naming is given. Read again when it changes, and at SIGHUP.",
+            str.strip,
+            "FILE",
+            DCGM_EXPORTER_COLLECTORS=str.strip,
+        )
+    )
     naming: Naming = dataclasses.field(
         metadata=_about(
             "dcgm",
@@ -204,9 +284,10 @@ class Settings:
     hostname_label: HostnameLabel = dataclasses.field(
         metadata=_about(
             "hostname",
-            "The label with the node's name: hostname, Hostname as before dcgm-exporter 4.6, or both.",
+            "The label with the node's name: hostname, Hostname as before dcgm-exporter 4.6, both, or none.",
             _one_of(HostnameLabel),
             "LABEL",
+            DCGM_EXPORTER_NO_HOSTNAME=_where(HostnameLabel.NONE, switched=True),
         )
     )
     serial_numbers: bool = dataclasses.field(
@@ -224,7 +305,47 @@ class Settings:
             "GPUs are exported without pods; an empty value switches pods off.",
             str,
             "PATH",
+            DCGM_EXPORTER_KUBERNETES=_where("", switched=False),
             DCGM_POD_RESOURCES_KUBELET_SOCKET=str,
+        )
+    )
+    resource_names: frozenset[str] = dataclasses.field(
+        metadata=_about(
+            "",
+            "Further names of resources, separated by commas, under which pods are given GPUs; those of nvidia.com/ "
+            "are known.",
+            listing,
+            "NAMES",
+            NVIDIA_RESOURCE_NAMES=listing,
+        )
+    )
+    hpc_job_mapping_dir: str = dataclasses.field(
+        metadata=_about(
+            "",
+            "A directory in which a batch system's prolog writes the ids of the jobs on each GPU, one per line, into "
+            "files named after its index (0) or a MIG instance (0.3); they become the label hpc_job.",
+            str.strip,
+            "DIR",
+            DCGM_HPC_JOB_MAPPING_DIR=str.strip,
+        )
+    )
+    devices: DeviceChoice = dataclasses.field(
+        metadata=_about(
+            "f",
+            "Which devices: f, all; g, whole GPUs; i, MIG instances; g:0,2-3 or i:0,8 or i:0.3, some of them "
+            "(instances by DCGM's number, or by GPU and GPU_I_ID); g:0+i, both.",
+            devices,
+            "DEVICES",
+            DCGM_EXPORTER_DEVICES_STR=devices,
+        )
+    )
+    replace_blanks_in_model_name: bool = dataclasses.field(
+        metadata=_about(
+            "false",
+            "Write the label modelName with dashes for blanks.",
+            switch,
+            None,
+            DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME=switch,
         )
     )
     proc_root: str = dataclasses.field(
@@ -254,10 +375,17 @@ class Settings:
         )
     )
     log_level: LogLevel = dataclasses.field(
-        metadata=_about("info", "debug, info, warning or error.", _one_of(LogLevel), "LEVEL")
+        metadata=_about(
+            "info",
+            "debug, info, warning or error.",
+            _one_of(LogLevel),
+            "LEVEL",
+            DCGM_EXPORTER_DEBUG=_where(LogLevel.DEBUG, switched=True),
+        )
     )
     once: bool = dataclasses.field(metadata=_about("false", "Print one exposition and exit.", switch, None))
     given: frozenset[str] = frozenset()
+    warnings: tuple[str, ...] = ()
 
 
 def table() -> dict[str, Setting]:
@@ -279,46 +407,84 @@ def variable(name: str) -> str:
     return _ENV_PREFIX + name.upper()
 
 
-def resolve(
-    flags: Mapping[str, str], environment: Mapping[str, str], *, collectors: Sequence[str]
-) -> Settings:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Given:
+    """What the command line says.
+
+    Attributes:
+        flags: Texts by setting.
+        dcgm: Flags of dcgm-exporter: as typed, and their text, by their variable.
+    """
+
+    flags: Mapping[str, str]
+    dcgm: Mapping[str, tuple[str, str]]
+
+
+def resolve(given: Given, environment: Mapping[str, str], *, collectors: Sequence[str]) -> Settings:
     """The configuration that flags and environment make together; a flag wins over a variable, ours over DCGM's.
 
     Args:
-        flags: Values given on the command line, by setting name.
+        given: The command line.
         environment: The process's environment.
         collectors: The collectors that exist.
 
     Raises:
         UsageError: Whatever is wrong, all of it at once.
     """
+    given = _with_list(given)
     values: dict[str, Any] = {}
-    given: set[str] = set()
+    named: set[str] = set()
     problems: list[str] = []
     for name, setting in table().items():
-        origin, text, parse = _source(name, setting, flags, environment)
-        if origin != "default":
-            given.add(name)
-        try:
-            values[name] = parse(text)
-            if name == "collectors":
-                values[name] = _existing(values[name], collectors)
-        except ValueError as error:
-            problems.append(f'{origin} "{text}": {error}')
-    if problems:
-        raise UsageError(problems)
-    return Settings(**values, given=frozenset(given))
+        for origin, text, parse in _sources(name, setting, given, environment):
+            try:
+                value = parse(text)
+                if name == "collectors":
+                    value = _existing(value, collectors)
+            except ValueError as error:
+                problems.append(f'{origin} "{text}": {error}')
+                break
+            if value is not None:
+                values[name] = value
+                named |= {name} if origin != "default" else set()
+                break
+    refusals, warnings = dcgmflags.remarks(
+        lambda flag: given.dcgm.get(flag.variable) or _in(environment, flag.variable)
+    )
+    if problems or refusals:
+        raise UsageError([*problems, *refusals])
+    return Settings(**values, given=frozenset(named), warnings=tuple(warnings))
 
 
-def _source(
-    name: str, setting: Setting, flags: Mapping[str, str], environment: Mapping[str, str]
-) -> tuple[str, str, Callable[[str], Any]]:
-    if name in flags:
-        return flag(name), flags[name], setting.parse
-    for variable_name, parse in {variable(name): setting.parse, **setting.also}.items():
-        if variable_name in environment:
-            return variable_name, environment[variable_name], parse
-    return "default", setting.default, setting.parse
+def _with_list(given: Given) -> Given:
+    """With a path in --collectors where it belongs: dcgm-exporter's flag of that name takes a file, ours names."""
+    text = given.flags.get("collectors", "")
+    if "/" not in text and not text.endswith((".csv", ".yaml", ".yml")):
+        return given
+    flags = {name: value for name, value in given.flags.items() if name != "collectors"}
+    return Given(flags, {"DCGM_EXPORTER_COLLECTORS": ("--collectors", text), **given.dcgm})
+
+
+def _in(environment: Mapping[str, str], name: str) -> tuple[str, str] | None:
+    """A variable of dcgm-exporter and its text; to it, and so to us, an empty one is one that is not there."""
+    return (name, environment[name]) if environment.get(name) else None
+
+
+def _sources(
+    name: str, setting: Setting, given: Given, environment: Mapping[str, str]
+) -> Iterator[tuple[str, str, Callable[[str], Any]]]:
+    """Where a setting's value may come from, the strongest first: origin, text, and how to read it."""
+    if name in given.flags:
+        yield flag(name), given.flags[name], setting.parse
+    for dcgm, parse in setting.also.items():
+        if dcgm in given.dcgm:
+            yield *given.dcgm[dcgm], parse
+    if variable(name) in environment:
+        yield variable(name), environment[variable(name)], setting.parse
+    for dcgm, parse in setting.also.items():
+        if found := _in(environment, dcgm):
+            yield *found, parse
+    yield "default", setting.default, setting.parse
 
 
 def _existing(wanted: Sequence[str], collectors: Sequence[str]) -> tuple[str, ...]:

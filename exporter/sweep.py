@@ -8,9 +8,11 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 
-from exporter.collectors import Collected, Collector, Failure, run
+from exporter.catalog import Choice
+from exporter.collectors import Collected, Failure, run
 from exporter.errors import ReadingError, Reason, StartError
-from exporter.model import CollectorHealth, Device, DeviceSample, GpuState
+from exporter.model import CollectorHealth, Device, DeviceChoice, DeviceSample, GpuState, Label, Text
+from exporter.nvml.devices import OpenDevice
 from exporter.nvml.session import Session
 from exporter.nvml.workers import Worker
 
@@ -23,8 +25,9 @@ _DOWN = {Reason.GPU_LOST, Reason.RESET_REQUIRED, Reason.STUCK, Reason.DRIVER}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _GpuReport:
-    """What a worker brings back from one GPU: the GPU first, then its MIG instances."""
+    """What a worker brings back from one GPU: what it is, and what was read of it and then of its MIG instances."""
 
+    gpu: Device
     samples: tuple[DeviceSample, ...]
     collected: tuple[Collected, ...]
 
@@ -66,10 +69,13 @@ class Gpus:
     """All GPUs of the node, as the driver numbers them."""
 
     def __init__(
-        self, session: Session, collectors: Sequence[Collector], *, clock: Callable[[], float]
+        self, session: Session, choice: Choice, devices: DeviceChoice, *, clock: Callable[[], float]
     ) -> None:
+        """Take what to read, of which devices; `choice` may be exchanged between sweeps."""
+        self.choice = choice
+        self._devices = devices
         self._session = session
-        self._collectors = tuple(collectors)
+        self._texts: dict[tuple[str, Label], str] = {}
         self._clock = clock
         self._driver: Worker[int] = Worker("driver", clock)
         self._workers: dict[int, Worker[_GpuReport]] = {}
@@ -90,7 +96,7 @@ class Gpus:
             self._jobs = {index: job for index, job in self._jobs.items() if self._is_stuck(index)}
             return
         for index in range(self._count):
-            if not self._is_stuck(index):
+            if self._devices.needs(index) and not self._is_stuck(index):
                 self._jobs[index] = self._start(index)
         for index in [index for index in self._jobs if index >= self._count and not self._is_stuck(index)]:
             self._jobs.pop(index)
@@ -101,14 +107,14 @@ class Gpus:
         samples: list[DeviceSample] = []
         states: list[GpuState] = []
         collected: list[Collected] = []
-        failures = [self._trouble] if self._trouble is not None else []
+        failures = [self._trouble] if self._trouble is not None else self._missing()
         for index, job in sorted(self._jobs.items()):
             report, failure = self._outcome(job, until)
             found = [] if failure is None else [failure]
             if report is not None:
                 samples += report.samples
                 collected += report.collected
-                self._known[index] = report.samples[0].device
+                self._known[index] = report.gpu
                 found += [one for part in report.collected for one in part.failures]
             states.append(self._state(index, found))
             failures += found
@@ -166,36 +172,78 @@ class Gpus:
 
     def _reopened(self) -> int:
         self._session.reopen()
+        self._texts.clear()
         return self._session.count()
 
     def _start(self, index: int) -> _Job:
         worker = self._workers.get(index)
         if worker is None:
             worker = self._workers[index] = Worker(f"gpu-{index}", self._clock)
-        job = _Job(index)
-        job.future = worker.submit(lambda: self._read(job))
+        job, choice = _Job(index), self.choice
+        job.future = worker.submit(lambda: self._read(job, choice))
         return job
 
-    def _read(self, job: _Job) -> _GpuReport:
+    def _read(self, job: _Job, choice: Choice) -> _GpuReport:
         """Read one GPU and its instances; runs in the GPU's own thread."""
         started = self._clock()
         gpu = self._session.gpu(job.index)
-        devices = [gpu]
         failures: list[Failure] = []
+        devices = [gpu] if self._devices.has_gpu(job.index) else []
         try:
-            devices += gpu.instances()
+            devices += self._instances(gpu, failures)
         except ReadingError as error:
             failures.append(Failure(DISCOVERY, error.reason, str(error)))
+        texts = self._words(gpu, choice, failures)
         collected = [Collected(DISCOVERY, (), tuple(failures), self._clock() - started)]
         samples = []
         for device in devices:
             own = []
-            for collector in self._collectors:
+            for collector in choice.collectors:
                 job.collector = collector.name
                 own.append(run(collector, device, self._clock))
-            samples.append(DeviceSample(device.record, tuple(one for part in own for one in part.readings)))
+            readings = tuple(one for part in own for one in part.readings)
+            samples.append(DeviceSample(device.record, readings, texts=texts))
             collected += own
-        return _GpuReport(tuple(samples), tuple(collected))
+        return _GpuReport(gpu.record, tuple(samples), tuple(collected))
+
+    def _instances(self, gpu: OpenDevice, failures: list[Failure]) -> list[OpenDevice]:
+        """The MIG instances that are exported."""
+        index = gpu.record.index
+        if not self._devices.has_instances_of(index):
+            return []
+        shown = {
+            (position, device.record.instance.gpu_instance_id): device
+            for position, device in enumerate(gpu.instances())
+            if device.record.instance is not None
+        }
+        failures += [
+            Failure(DISCOVERY, Reason.GONE, f"{name}, which --devices names, is not on GPU {index}")
+            for name in self._devices.missing_of(index, frozenset(shown))
+        ]
+        return [device for key, device in shown.items() if self._devices.has_instance(index, *key)]
+
+    def _missing(self) -> list[Failure]:
+        """The GPUs that somebody named and that are not there."""
+        return [
+            Failure(
+                DISCOVERY, Reason.GONE, f"GPU {index}, which --devices names, is not among {self._count} GPUs"
+            )
+            for index in sorted(self._devices.named)
+            if index >= self._count
+        ]
+
+    def _words(self, gpu: OpenDevice, choice: Choice, failures: list[Failure]) -> tuple[Text, ...]:
+        """The labels' values: asked for once, because they stay until the driver goes, and again after a failure."""
+        found = []
+        for row in choice.labels:
+            key = gpu.record.uuid, row.label
+            try:
+                if key not in self._texts:
+                    self._texts[key] = row.read(self._session, gpu)
+                found.append(Text(row.label, self._texts[key]))
+            except ReadingError as error:
+                failures.append(Failure(DISCOVERY, error.reason, str(error)))
+        return tuple(found)
 
     def _outcome(self, job: _Job, until: float) -> tuple[_GpuReport | None, Failure | None]:
         name = f"GPU {job.index}"
@@ -235,7 +283,7 @@ class Gpus:
                 duration_s=sum(part.duration_s for part in collected if part.collector == name),
                 success=name not in failed,
             )
-            for name in (DISCOVERY, *(collector.name for collector in self._collectors))
+            for name in (DISCOVERY, *(collector.name for collector in self.choice.collectors))
         )
 
 

@@ -14,7 +14,9 @@ from typing import Any
 
 import pydantic
 
-from exporter import catalog, settings
+from exporter import catalog, dcgmflags, settings
+from exporter.dcgmflags import Ignored, Refused, Same
+from exporter.labels import LABELS
 from rightsizer.cli import options
 from rightsizer.policy.document import Defaults, Match, Policy, PriorityRange, Rule, Thresholds
 
@@ -51,6 +53,29 @@ def _exporter_settings() -> str:
         for name, setting in settings.table().items()
     )
     return _table(("flag", "variable", "default", "meaning"), rows)
+
+
+def _fate(fate: Same | Ignored | Refused) -> tuple[str, str]:
+    match fate:
+        case Same(ours):
+            return f"`{ours}`" if ours.startswith("--") else ours, ""
+        case Ignored(why):
+            return "a warning", why
+        case Refused(why):
+            return "refused", why
+
+
+def _dcgm_flags() -> str:
+    rows = (
+        (", ".join(f"`{name}`" for name in each.names), f"`{each.variable}`", *_fate(each.fate))
+        for each in dcgmflags.FLAGS
+    )
+    return _table(("dcgm-exporter", "variable", "here", "why"), rows)
+
+
+def _text_labels() -> str:
+    rows = ((f"`{row.label.dcgm}`", f"`{row.label.dcgm_49}`") for row in LABELS)
+    return _table(("label", "from 4.9"), rows)
 
 
 def _metrics() -> str:
@@ -129,7 +154,9 @@ def _default(field: Any) -> str:
 
 PARTS: Mapping[str, Callable[[], str]] = {
     "exporter-settings": _exporter_settings,
+    "dcgm-flags": _dcgm_flags,
     "metrics": _metrics,
+    "text-labels": _text_labels,
     "rightsizer-options": _rightsizer_options,
     "policy-fields": _policy_fields,
 }

@@ -17,10 +17,12 @@ EXPORTER = (
     {"passwords", "request", "tls"},
     {"webconfig", "yamltree"},
     {"exposition", "textformat", "sampler", "sweep"},
+    {"metricsfile", "metricslist"},
     {"catalog"},
-    {"collectors", "pods"},
+    {"collectors", "jobs", "labels", "pods"},
     {"nvml"},
     {"settings"},
+    {"dcgmfields", "dcgmflags"},
     {"model"},
     {"errors"},
 )
@@ -38,7 +40,10 @@ RIGHTSIZER = (
     {"errors"},
 )
 PURE = (
+    "exporter/dcgmfields.py",
+    "exporter/dcgmflags.py",
     "exporter/exposition.py",
+    "exporter/metricslist.py",
     "exporter/textformat.py",
     "exporter/model.py",
     "exporter/request.py",

@@ -355,6 +355,14 @@ class OpenDevice:
             raise value
         return value
 
+    def text(self, what: str, ask: Callable[[Any], str]) -> str:
+        """What `ask` gets in words from NVML's handle.
+
+        Raises:
+            ReadingError: The driver does not say.
+        """
+        return text(f"reading {what} of {self.name}", lambda: ask(self._handle))
+
     def instances(self) -> "tuple[OpenDevice, ...]":
         """Its MIG instances; none where MIG is off or unknown to the card.
 

@@ -119,6 +119,19 @@ EXPORT nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t handle, unsigned int *brand)
     return NVML_SUCCESS;
 }
 
+/* Versions that such cards were seen with; the whole store and its parts are not versioned alike. */
+EXPORT nvmlReturn_t nvmlDeviceGetInforomImageVersion(nvmlDevice_t handle, char *version, unsigned int length) {
+    ENTER_DEVICE(handle, GPU_ONLY, version != NULL);
+    return copy_text("G520.0200.00.05", version, length);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetInforomVersion(nvmlDevice_t handle, unsigned int object, char *version,
+                                                unsigned int length) {
+    static const char *const versions[NVML_INFOROM_OBJECTS] = {"2.1", "7.16", NULL};
+    ENTER_DEVICE(handle, GPU_ONLY, version != NULL && object < NVML_INFOROM_OBJECTS);
+    return versions[object] == NULL ? NVML_ERROR_NOT_SUPPORTED : copy_text(versions[object], version, length);
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t handle, unsigned int *architecture) {
     ENTER_DEVICE(handle, ANY_DEVICE, architecture != NULL);
     *architecture = device.identity.architecture;

@@ -65,6 +65,15 @@ def test_identifiers_are_unique_and_stable(program: NvmlProgram, node: NodeSpec)
     assert program.ask("nvml.nvmlDeviceGetVbiosVersion(gpus[0])") == "96.00.74.00.01"
 
 
+def test_the_inforom_has_versions_of_its_own(program: NvmlProgram) -> None:
+    """Of the whole image and of its parts; data-centre cards have none of the power part."""
+    assert program.ask("nvml.nvmlDeviceGetInforomImageVersion(gpus[0])") == "G520.0200.00.05"
+    assert program.ask("[nvml.nvmlDeviceGetInforomVersion(gpus[0], part) for part in (0, 1)]") == [
+        "2.1",
+        "7.16",
+    ]
+
+
 def test_handle_by_uuid(program: NvmlProgram, node: NodeSpec) -> None:
     """UUIDs of GPUs and of MIG instances lead back to them; others are not found."""
     by_uuid = "nvml.nvmlDeviceGetHandleByUUID"

@@ -1,0 +1,240 @@
+"""Every flag of dcgm-exporter, with its variable, and what becomes of it here.
+
+Where one means the same here, the setting's row in `settings` names the variable and how its value is written; the flag
+is another way to give it. Must not know how settings are found.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+_OFF = frozenset({"", "0", "f", "false"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Same:
+    """It means what one of our settings means.
+
+    Attributes:
+        ours: What one would write here, for the docs.
+    """
+
+    ours: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ignored:
+    """It changes nothing here; said once.
+
+    Attributes:
+        why: What people should know instead.
+        quiet: Values, in lower case, that ask for nothing.
+    """
+
+    why: str
+    quiet: frozenset[str] = _OFF
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refused:
+    """To go on without it would mislead those who asked for it.
+
+    Attributes:
+        why: What to do instead.
+        quiet: Values, in lower case, that ask for nothing.
+    """
+
+    why: str
+    quiet: frozenset[str] = _OFF
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DcgmFlag:
+    """A flag of dcgm-exporter.
+
+    Attributes:
+        names: As it is typed.
+        variable: Its environment variable.
+        fate: What becomes of it.
+        is_switch: Whether it may stand without a value.
+    """
+
+    names: tuple[str, ...]
+    variable: str
+    fate: Same | Ignored | Refused
+    is_switch: bool = False
+
+
+def _value(names: str, variable: str, fate: Same | Ignored | Refused) -> DcgmFlag:
+    return DcgmFlag(tuple(names.split()), variable, fate)
+
+
+def _switch(names: str, variable: str, fate: Same | Ignored | Refused) -> DcgmFlag:
+    return DcgmFlag(tuple(names.split()), variable, fate, is_switch=True)
+
+
+_ALL = frozenset({"", "f"})
+_DUMPS = "there is nothing to dump; --log-level debug says what happens"
+_WINDOW = "nothing is counted over windows; counters count from the start, and rate() takes any window"
+
+FLAGS = (
+    _value("-f --collectors", "DCGM_EXPORTER_COLLECTORS", Same("--metrics-file FILE")),
+    _value("-a --address", "DCGM_EXPORTER_LISTEN", Same("--listen ADDRESS")),
+    _value("-c --collect-interval", "DCGM_EXPORTER_INTERVAL", Same("--interval DURATION")),
+    _switch(
+        "-k --kubernetes", "DCGM_EXPORTER_KUBERNETES", Same("false: --pod-resources-socket=; true: as ever")
+    ),
+    _value("-d --devices", "DCGM_EXPORTER_DEVICES_STR", Same("--devices DEVICES")),
+    _switch("-n --no-hostname", "DCGM_EXPORTER_NO_HOSTNAME", Same("--hostname-label none")),
+    _switch(
+        "--replace-blanks-in-model-name -rbmn",
+        "DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME",
+        Same("--replace-blanks-in-model-name"),
+    ),
+    _switch("--debug", "DCGM_EXPORTER_DEBUG", Same("--log-level debug")),
+    _value("--log-format", "DCGM_EXPORTER_LOG_FORMAT", Same("--log-format FORMAT")),
+    _value(
+        "--pod-resources-kubelet-socket",
+        "DCGM_POD_RESOURCES_KUBELET_SOCKET",
+        Same("--pod-resources-socket PATH"),
+    ),
+    _value("--hpc-job-mapping-dir", "DCGM_HPC_JOB_MAPPING_DIR", Same("--hpc-job-mapping-dir DIR")),
+    _value("--nvidia-resource-names", "NVIDIA_RESOURCE_NAMES", Same("--resource-names NAMES")),
+    _switch(
+        "-o --use-old-namespace",
+        "DCGM_EXPORTER_USE_OLD_NAMESPACE",
+        Refused("the names of dcgm-exporter 1.x are not served; leave it out, and ask for DCGM_FI_DEV_..."),
+    ),
+    _value(
+        "-m --configmap-data",
+        "DCGM_EXPORTER_CONFIGMAP_DATA",
+        Refused(
+            "the Kubernetes API is not asked; mount the ConfigMap and name its file with --metrics-file",
+            frozenset({"", "none"}),
+        ),
+    ),
+    _value("--web-config-file", "DCGM_EXPORTER_WEB_CONFIG_FILE", Same("--web-config-file PATH")),
+    _switch(
+        "--web-systemd-socket",
+        "DCGM_EXPORTER_SYSTEMD_SOCKET",
+        Ignored("systemd's socket is taken over whenever it hands one over"),
+    ),
+    _value(
+        "-r --remote-hostengine-info",
+        "DCGM_REMOTE_HOSTENGINE_INFO",
+        Ignored(
+            "no host engine is asked; the GPUs of this machine are read, by the driver's own library",
+            frozenset({""}),
+        ),
+    ),
+    _value(
+        "-p --cpu-devices",
+        "DCGM_EXPORTER_CPU_DEVICES_STR",
+        Ignored("CPUs are not read; node_exporter does", _ALL),
+    ),
+    _value(
+        "-s --switch-devices",
+        "DCGM_EXPORTER_OTHER_DEVICES_STR",
+        Ignored("NVSwitches are not read; NVML does not show them", _ALL),
+    ),
+    _switch(
+        "--kubernetes-enable-pod-labels",
+        "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS",
+        Ignored(
+            "pods' own labels are with the Kubernetes API, which is not asked; join with kube_pod_labels"
+        ),
+    ),
+    _value(
+        "--kubernetes-pod-label-allowlist-regex",
+        "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX",
+        Ignored("pods' own labels are not exported", frozenset({""})),
+    ),
+    _switch(
+        "--kubernetes-enable-pod-uid",
+        "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID",
+        Ignored("the kubelet does not tell pods' UIDs; join with kube_pod_info"),
+    ),
+    _value(
+        "--kubernetes-gpu-id-type",
+        "DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE",
+        Ignored("both kinds of ids are understood at any time", frozenset({"", "uid"})),
+    ),
+    _switch(
+        "--kubernetes-virtual-gpus",
+        "KUBERNETES_VIRTUAL_GPUS",
+        Ignored(
+            "pods that share a GPU have series of their own in any case, one for each pod, without a vgpu label"
+        ),
+    ),
+    _switch(
+        "--kubernetes-enable-dra",
+        "KUBERNETES_ENABLE_DRA",
+        Ignored("GPUs that pods hold through resource claims are exported without pods"),
+    ),
+    _value(
+        "-x --xid-count-window-size", "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE", Ignored(_WINDOW, frozenset({""}))
+    ),
+    _value(
+        "--clock-events-count-window-size",
+        "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE",
+        Ignored(_WINDOW, frozenset({""})),
+    ),
+    _switch(
+        "--fake-gpus",
+        "DCGM_EXPORTER_USE_FAKE_GPUS",
+        Ignored("there are no fake GPUs here but those of the driver"),
+    ),
+    _switch(
+        "--enable-dcgm-log", "DCGM_EXPORTER_ENABLE_DCGM_LOG", Ignored("there is no DCGM here that would log")
+    ),
+    _value(
+        "--dcgm-log-level",
+        "DCGM_EXPORTER_DCGM_LOG_LEVEL",
+        Ignored("there is no DCGM here that would log", frozenset({"", "none"})),
+    ),
+    _switch("--dump-enabled", "DCGM_EXPORTER_DUMP_ENABLED", Ignored(_DUMPS)),
+    _value("--dump-directory", "DCGM_EXPORTER_DUMP_DIRECTORY", Ignored(_DUMPS, frozenset({""}))),
+    _value("--dump-retention", "DCGM_EXPORTER_DUMP_RETENTION", Ignored(_DUMPS, frozenset({""}))),
+    _switch("--dump-compression", "DCGM_EXPORTER_DUMP_COMPRESSION", Ignored(_DUMPS)),
+    _switch(
+        "--disable-startup-validate",
+        "DISABLE_STARTUP_VALIDATE",
+        Ignored(
+            "what is checked at the start is needed: that there is a driver, and that the settings make sense"
+        ),
+    ),
+    _switch(
+        "--enable-gpu-bind-unbind-watch",
+        "DCGM_EXPORTER_ENABLE_GPU_BIND_UNBIND_WATCH",
+        Ignored("GPUs that come and go are noticed at each reading in any case"),
+    ),
+    _value(
+        "--gpu-bind-unbind-poll-interval",
+        "DCGM_EXPORTER_GPU_BIND_UNBIND_POLL_INTERVAL",
+        Ignored("GPUs that come and go are noticed at each reading, every --interval", frozenset({""})),
+    ),
+    _switch(
+        "--enable-pprof",
+        "DCGM_EXPORTER_ENABLE_PPROF",
+        Ignored("that is the profiler of programs written in Go"),
+    ),
+)
+
+
+def remarks(given: Callable[[DcgmFlag], tuple[str, str] | None]) -> tuple[list[str], list[str]]:
+    """What is to be said about the flags and variables that were given.
+
+    Args:
+        given: The origin and text of a flag's value; None where it has none.
+
+    Returns:
+        Reasons to refuse the start, and warnings.
+    """
+    refusals: list[str] = []
+    warnings: list[str] = []
+    for flag in FLAGS:
+        found = given(flag)
+        if found is None or isinstance(flag.fate, Same) or found[1].strip().lower() in flag.fate.quiet:
+            continue
+        says = refusals if isinstance(flag.fate, Refused) else warnings
+        says.append(f"{found[0]}: dcgm-exporter's; {flag.fate.why}")
+    return refusals, warnings

@@ -1,0 +1,63 @@
+"""What a card says about itself in words: its serial number, its brand, the versions of its firmware.
+
+Must not know what the words are used for.
+"""
+
+from typing import Any
+
+import pynvml
+
+_BRANDS = {
+    pynvml.NVML_BRAND_QUADRO: "Quadro",
+    pynvml.NVML_BRAND_TESLA: "Tesla",
+    pynvml.NVML_BRAND_NVS: "NVS",
+    pynvml.NVML_BRAND_GRID: "Grid",
+    pynvml.NVML_BRAND_GEFORCE: "GeForce",
+    pynvml.NVML_BRAND_TITAN: "Titan",
+    pynvml.NVML_BRAND_NVIDIA_VAPPS: "NVIDIA Virtual Applications",
+    pynvml.NVML_BRAND_NVIDIA_VPC: "NVIDIA Virtual PC",
+    pynvml.NVML_BRAND_NVIDIA_VCS: "NVIDIA Virtual Compute Server",
+    pynvml.NVML_BRAND_NVIDIA_VWS: "NVIDIA RTX Virtual Workstation",
+    pynvml.NVML_BRAND_NVIDIA_VGAMING: "NVIDIA vGaming",
+    pynvml.NVML_BRAND_QUADRO_RTX: "Quadro RTX",
+    pynvml.NVML_BRAND_NVIDIA_RTX: "NVIDIA RTX",
+    pynvml.NVML_BRAND_NVIDIA: "NVIDIA",
+    pynvml.NVML_BRAND_GEFORCE_RTX: "GeForce RTX",
+    pynvml.NVML_BRAND_TITAN_RTX: "Titan RTX",
+}
+"""As DCGM writes them."""
+
+
+def brand(handle: Any) -> str:  # noqa: ANN401 - pynvml's handles have no type
+    """Under which the card is sold."""
+    return _BRANDS.get(pynvml.nvmlDeviceGetBrand(handle), "Unknown")
+
+
+def serial(handle: Any) -> str:  # noqa: ANN401
+    """As it stands on the board."""
+    return str(pynvml.nvmlDeviceGetSerial(handle))
+
+
+def vbios(handle: Any) -> str:  # noqa: ANN401
+    """The version of the card's BIOS."""
+    return str(pynvml.nvmlDeviceGetVbiosVersion(handle))
+
+
+def inforom_image(handle: Any) -> str:  # noqa: ANN401
+    """The version of the whole InfoROM, the board's store of settings."""
+    return str(pynvml.nvmlDeviceGetInforomImageVersion(handle))
+
+
+def inforom_oem(handle: Any) -> str:  # noqa: ANN401
+    """The version of the InfoROM's part for the board's maker."""
+    return str(pynvml.nvmlDeviceGetInforomVersion(handle, pynvml.NVML_INFOROM_OEM))
+
+
+def inforom_ecc(handle: Any) -> str:  # noqa: ANN401
+    """The version of the InfoROM's part on memory errors."""
+    return str(pynvml.nvmlDeviceGetInforomVersion(handle, pynvml.NVML_INFOROM_ECC))
+
+
+def inforom_power(handle: Any) -> str:  # noqa: ANN401
+    """The version of the InfoROM's part on power management."""
+    return str(pynvml.nvmlDeviceGetInforomVersion(handle, pynvml.NVML_INFOROM_POWER))

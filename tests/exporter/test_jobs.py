@@ -1,0 +1,132 @@
+"""Jobs of a batch system: files that its prolog writes become copies of a device's series with the label hpc_job."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from simulator.spec import GpuSpec, NodeSpec
+from tests.exporter.conftest import MakeNode
+from tests.exporter.rig import Exporter, Node, eventually, h100, pod, reading
+
+pytestmark = pytest.mark.driver
+
+UTIL = "DCGM_FI_DEV_GPU_UTIL"
+USED = "DCGM_FI_DEV_FB_USED"
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Path:
+    """The directory of the prolog."""
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def node(make_node: MakeNode) -> Node:
+    """Two GPUs, the first at work."""
+    node = make_node(h100(2))
+    node.board.set_gpu(0, reading())
+    return node
+
+
+def _jobs(exporter: Exporter, name: str = UTIL) -> list[tuple[str, ...]]:
+    """GPU and job of each series."""
+    return sorted(exporter.series(name, "gpu", "hpc_job"))
+
+
+def test_each_job_has_a_copy_of_its_devices_series(node: Node, jobs: Path) -> None:
+    """With the device's values; a device without jobs has its series without the label."""
+    (jobs / "0").write_text("4711\n4712\n")
+    with node.exporting(f"--hpc-job-mapping-dir={jobs}", pods=False) as exporter:
+        assert exporter.series(UTIL, "gpu", "hpc_job") == {("0", "4711"): 87, ("0", "4712"): 87, ("1", ""): 0}
+        assert not any(key for (key,) in exporter.series("gpu_up", "hpc_job"))
+
+
+def test_jobs_come_and_go(node: Node, jobs: Path) -> None:
+    """A file that is written, changed or removed shows in the next cycle; so does the directory."""
+    jobs.rmdir()
+    with node.exporting(f"--hpc-job-mapping-dir={jobs}", pods=False) as exporter:
+        assert _jobs(exporter) == [("0", ""), ("1", "")]
+        assert exporter.messages(f"{jobs}: cannot be listed: no such file or directory")
+        jobs.mkdir()
+        (jobs / "1").write_text("a")
+        eventually(lambda: _jobs(exporter) == [("0", ""), ("1", "a")])
+        (jobs / "1").write_text("b\nc")
+        eventually(lambda: _jobs(exporter) == [("0", ""), ("1", "b"), ("1", "c")])
+        (jobs / "1").unlink()
+        eventually(lambda: _jobs(exporter) == [("0", ""), ("1", "")])
+
+
+def test_instances_have_jobs_of_their_own(make_node: MakeNode, jobs: Path) -> None:
+    """`0.1` is GPU instance 1 of GPU 0; jobs on the whole GPU are not copied to its instances."""
+    node = make_node(NodeSpec("mig", (GpuSpec("A100-SXM4-40GB", ("3g.20gb", "2g.10gb")),)))
+    (jobs / "0").write_text("whole")
+    with node.exporting(f"--hpc-job-mapping-dir={jobs}", pods=False) as exporter:
+        numbers = {number for (number,) in exporter.series(USED, "GPU_I_ID")}
+        first, second = sorted(numbers - {""})
+        (jobs / f"0.{first}").write_text("part")
+        expected = {("", "whole"), (first, "part"), (second, "")}
+        eventually(lambda: exporter.series(USED, "GPU_I_ID", "hpc_job").keys() == expected)
+
+
+def test_files_that_are_none_cost_only_themselves(node: Node, jobs: Path) -> None:
+    """Other names, directories, pipes, huge files, too many jobs: said once, and the rest goes on."""
+    (jobs / "0").write_text("good")
+    (jobs / "README").write_text("x")
+    (jobs / "00").write_text("x")
+    (jobs / "1").write_bytes(b"x" * (64 * 1024 + 1))
+    (jobs / "2").mkdir()
+    os.mkfifo(jobs / "3")
+    (jobs / "4").write_text("\n".join(map(str, range(101))))
+    (jobs / "5").symlink_to("nowhere")
+    with node.exporting(f"--hpc-job-mapping-dir={jobs}", pods=False) as exporter:
+        assert _jobs(exporter) == [("0", "good"), ("1", "")]
+        for message in (
+            f'{jobs}/README: not named after a GPU, as "0" or "0.3" would be; ignored',
+            f'{jobs}/00: not named after a GPU, as "0" or "0.3" would be; ignored',
+            f"{jobs}/1: larger than 64 KiB, which no list of jobs is; its jobs are left out",
+            f"{jobs}/2: not a file; its jobs are left out",
+            f"{jobs}/3: not a file; its jobs are left out",
+            f"{jobs}/4: 101 jobs, more than the 100 that are served for a device; its jobs are left out",
+            f"{jobs}/5: cannot be read: no such file or directory; its jobs are left out",
+        ):
+            assert exporter.messages(message) == [message]
+        (jobs / "1").write_text("now")
+        eventually(lambda: _jobs(exporter) == [("0", "good"), ("1", "now")])
+        assert len(exporter.messages("README")) == 1
+
+
+def test_what_a_file_says_is_cleaned(node: Node, jobs: Path) -> None:
+    """Blank lines, blanks, control characters and bytes that are no UTF-8 go; repetitions and lengths are cut."""
+    (jobs / "0").write_bytes(b"\n  \n 17 \r\n17\n\xff\xfe\n\x00\x07\n" + b"y" * 300 + b'\nquote"back\\\n')
+    with node.exporting(f"--hpc-job-mapping-dir={jobs}", pods=False) as exporter:
+        found = {job for gpu, job in _jobs(exporter) if gpu == "0"}
+        assert found == {"17", "\ufffd\ufffd", "y" * 256, 'quote"back\\'}
+
+
+def test_jobs_stand_beside_pods(node: Node, jobs: Path) -> None:
+    """A device that pods share and jobs share has a series for each pair, with labels in DCGM's order."""
+    first = node.spec.gpu_uuid(0)
+    node.pods += [pod("a", first), pod("b", first)]
+    node.kubelet.start()
+    (jobs / "0").write_text("1\n2\n")
+    with node.exporting(f"--hpc-job-mapping-dir={jobs}") as exporter:
+        assert exporter.series(UTIL, "gpu", "pod", "hpc_job").keys() == {
+            ("0", "a", "1"),
+            ("0", "a", "2"),
+            ("0", "b", "1"),
+            ("0", "b", "2"),
+            ("1", "", ""),
+        }
+        _, text = exporter.get("/metrics")
+        assert 'container="main",hpc_job="1",namespace="ml",pod="a"}' in text
+
+
+def test_the_directory_is_named_by_either_variable(node: Node, jobs: Path) -> None:
+    """dcgm-exporter's or ours."""
+    (jobs / "0").write_text("7")
+    for name in ("DCGM_HPC_JOB_MAPPING_DIR", "GPU_EXPORTER_HPC_JOB_MAPPING_DIR"):
+        done = node.once("--once", "--pod-resources-socket=", **{name: str(jobs)})
+        assert 'hpc_job="7"' in done.out
