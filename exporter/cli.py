@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from exporter import __version__, catalog, logs, systemd
+from exporter import __version__, catalog, logs
 from exporter.catalog import Choice
-from exporter.dcgmflags import FLAGS
+from exporter.dcgm.flags import FLAGS
 from exporter.errors import ExporterError, StartError, UsageError
 from exporter.exposition import Build, Scrape
 from exporter.jobs import JobDirectory
@@ -28,11 +28,12 @@ from exporter.nvml.session import Session
 from exporter.nvml.workers import Worker
 from exporter.pods.podresources import Kubelet
 from exporter.sampler import Plan, Sampler
-from exporter.server import Server, listen
+from exporter.serving import systemd
+from exporter.serving.server import Server, listen
+from exporter.serving.site import Site
+from exporter.serving.webfile import WebFile
 from exporter.settings import DCGM_EXPORTERS_LISTS, Given, Settings, flag, resolve, table
-from exporter.site import Site
 from exporter.textformat import Format
-from exporter.webfile import WebFile
 
 _LOG = logging.getLogger(__name__)
 _JOIN_S = 1.0  # at shutdown; a thread in a hung driver call is left behind

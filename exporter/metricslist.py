@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from exporter.catalog import Choice
 from exporter.collectors import Collector, Row
-from exporter.dcgmfields import fields, nearest
+from exporter.dcgm.fields import fields, nearest
 from exporter.errors import UsageError
 from exporter.labels import LABELS, LabelRow
 from exporter.model import Kind, Label, Metric, Naming, Spelling

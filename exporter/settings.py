@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from exporter import dcgmflags
+from exporter.dcgm.flags import remarks
 from exporter.errors import UsageError
 from exporter.model import DeviceChoice, MetricSet, Naming
 
@@ -448,7 +448,7 @@ def resolve(given: Given, environment: Mapping[str, str], *, collectors: Sequenc
                 values[name] = value
                 named |= {name} if origin != "default" else set()
                 break
-    refusals, warnings = dcgmflags.remarks(
+    refusals, warnings = remarks(
         lambda flag: given.dcgm.get(flag.variable) or _in(environment, flag.variable)
     )
     if problems or refusals:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pydantic
 
-from exporter import catalog, dcgmflags, settings
-from exporter.dcgmflags import Ignored, Refused, Same
+from exporter import catalog, settings
+from exporter.dcgm.flags import FLAGS, Ignored, Refused, Same
 from exporter.labels import LABELS
 from rightsizer.cli import options
 from rightsizer.policy.document import Defaults, Match, Policy, PriorityRange, Rule, Thresholds
@@ -68,7 +68,7 @@ def _fate(fate: Same | Ignored | Refused) -> tuple[str, str]:
 def _dcgm_flags() -> str:
     rows = (
         (", ".join(f"`{name}`" for name in each.names), f"`{each.variable}`", *_fate(each.fate))
-        for each in dcgmflags.FLAGS
+        for each in FLAGS
     )
     return _table(("dcgm-exporter", "variable", "here", "why"), rows)
 

@@ -11,18 +11,14 @@ ROOT = Path(__file__).parents[1]
 # From the docstring of each package; members of one layer do not import each other across packages.
 EXPORTER = (
     {"cli", "__main__", "logs"},
-    {"server"},
-    {"door", "site", "connection", "renders"},
-    {"webfile", "systemd"},
-    {"passwords", "request", "tls"},
-    {"webconfig", "yamltree"},
+    {"serving"},
     {"exposition", "textformat", "sampler", "sweep"},
     {"metricsfile", "metricslist"},
     {"catalog"},
     {"collectors", "jobs", "labels", "pods"},
     {"nvml"},
     {"settings"},
-    {"dcgmfields", "dcgmflags"},
+    {"dcgm"},
     {"model"},
     {"errors"},
 )
@@ -40,13 +36,13 @@ RIGHTSIZER = (
     {"errors"},
 )
 PURE = (
-    "exporter/dcgmfields.py",
-    "exporter/dcgmflags.py",
+    "exporter/dcgm/fields.py",
+    "exporter/dcgm/flags.py",
     "exporter/exposition.py",
     "exporter/metricslist.py",
     "exporter/textformat.py",
     "exporter/model.py",
-    "exporter/request.py",
+    "exporter/serving/request.py",
     "exporter/pods/join.py",
     "rightsizer/assess.py",
     "rightsizer/decide.py",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from exporter.cli import main
-from exporter.dcgmflags import FLAGS, Same
+from exporter.dcgm.flags import FLAGS, Same
 from exporter.settings import flag, table
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter import catalog, dcgmfields
+from exporter import catalog
+from exporter.dcgm import fields as dcgm_fields
 from exporter.labels import LABELS
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
@@ -419,5 +420,5 @@ def test_every_dcgm_name_of_ours_is_one_that_dcgm_knows() -> None:
     """The catalogue's and the labels' names of both generations are in the list of DCGM's fields."""
     ours = {name for metric in catalog.metrics() for name in (metric.dcgm.name, metric.dcgm_49.name)}
     ours |= {name for row in LABELS for name in (row.label.dcgm, row.label.dcgm_49)}
-    unknown = {name for name in ours if name.startswith("DCGM_")} - dcgmfields.fields().keys()
+    unknown = {name for name in ours if name.startswith("DCGM_")} - dcgm_fields.fields().keys()
     assert unknown == set()

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from exporter.errors import RequestError
-from exporter.renders import MAX_SCRAPES, Renders
+from exporter.serving.renders import MAX_SCRAPES, Renders
 from exporter.textformat import Format
 from tests.exporter.rig import PATIENCE_S, eventually
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.errors import WebConfigError
-from exporter.webconfig import ClientAuth, Inline, Rate, TlsVersion, WebConfig, parse
+from exporter.serving.webconfig import ClientAuth, Inline, Rate, TlsVersion, WebConfig, parse
 
 FILE = Path("/etc/exporter/web.yml")
 HASH = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG"

@@ -4,10 +4,10 @@ import threading
 from collections.abc import Callable
 from http import HTTPStatus
 
-from exporter.passwords import Passwords, Verdict
-from exporter.request import Request
-from exporter.site import Reply, busy, text
-from exporter.webconfig import Rate, WebConfig
+from exporter.serving.passwords import Passwords, Verdict
+from exporter.serving.request import Request
+from exporter.serving.site import Reply, busy, text
+from exporter.serving.webconfig import Rate, WebConfig
 
 
 class Door:

@@ -13,9 +13,9 @@ from prometheus_client import ProcessCollector
 from exporter import exposition
 from exporter.errors import RequestError
 from exporter.exposition import Scrape
-from exporter.renders import Renders
-from exporter.request import Request
 from exporter.sampler import Sampler
+from exporter.serving.renders import Renders
+from exporter.serving.request import Request
 from exporter.textformat import Format, accepts_gzip, encode, negotiate
 
 

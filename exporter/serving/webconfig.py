@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from exporter import yamltree
 from exporter.errors import WebConfigError
-from exporter.yamltree import Fields, Items, Scalar, Tree
+from exporter.serving import yamltree
+from exporter.serving.yamltree import Fields, Items, Scalar, Tree
 
 
 class ClientAuth(enum.Enum):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from exporter.errors import WebConfigError
-from exporter.webconfig import ClientAuth, Tls, TlsVersion
+from exporter.serving.webconfig import ClientAuth, Tls, TlsVersion
 
 _VERSIONS = {TlsVersion.TLS12: ssl.TLSVersion.TLSv1_2, TlsVersion.TLS13: ssl.TLSVersion.TLSv1_3}
 _VERIFY = {

@@ -11,10 +11,10 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from exporter import passwords, tls, webconfig
 from exporter.errors import WebConfigError
-from exporter.tls import Pems
-from exporter.webconfig import Inline, Pem, WebConfig
+from exporter.serving import passwords, tls, webconfig
+from exporter.serving.tls import Pems
+from exporter.serving.webconfig import Inline, Pem, WebConfig
 
 _LOG = logging.getLogger(__name__)
 _MAX_BYTES = 1 << 20  # of a file; a bundle of all public CAs has 200 KiB

@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from http import HTTPStatus
 
-from exporter import request as requests
-from exporter import tls
-from exporter.connection import Connection
-from exporter.door import Door
 from exporter.errors import RequestError, StartError
-from exporter.request import Request
+from exporter.serving import request as requests
+from exporter.serving import tls
+from exporter.serving.connection import Connection
+from exporter.serving.door import Door
+from exporter.serving.request import Request
+from exporter.serving.site import Reply, Site, busy, text
+from exporter.serving.webfile import PLAIN, Web, WebFile
 from exporter.settings import Address
-from exporter.site import Reply, Site, busy, text
-from exporter.webfile import PLAIN, Web, WebFile
 
 _LOG = logging.getLogger(__name__)
 _MAX_CONNECTIONS = 16  # a few Prometheis, probes and a person; the rest are told to come again
