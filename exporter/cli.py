@@ -5,6 +5,7 @@ import difflib
 import logging
 import os
 import platform
+import random
 import signal
 import socket
 import sys
@@ -20,6 +21,11 @@ from exporter.errors import ExporterError, StartError, UsageError
 from exporter.exposition import Build, Scrape
 from exporter.nvml.session import Session
 from exporter.nvml.workers import Worker
+from exporter.pods.apiaccess import from_kubeconfig, in_cluster
+from exporter.pods.apihttp import PodApi
+from exporter.pods.apiserver import PodWatch
+from exporter.pods.attribution import Pods
+from exporter.pods.podfacts import Wanted
 from exporter.pods.podresources import Kubelet
 from exporter.sampler import Plan, Sampler
 from exporter.server import Server, Site
@@ -30,6 +36,7 @@ _JOIN_S = 1.0  # at shutdown; a thread in a hung driver call is left behind
 _OPEN_S = 60.0  # longer than the 45 s that a driver call takes with XID 119
 _POLL_S = 0.05
 _SECOND_SAMPLE_S = 0.2  # NVML wants 100 ms between two samples of performance counters
+_FIRST_LIST_S = 2.0  # so that series do not begin without the labels that they have a cycle later
 _WIDTH = 80
 
 _EXAMPLES = """\
@@ -120,6 +127,20 @@ def _kubelet(settings: Settings) -> Kubelet | None:
     return Kubelet(Path(settings.pod_resources_socket), required=named, clock=time.monotonic)
 
 
+def _watch(settings: Settings) -> PodWatch | None:
+    """What knows labels and UIDs of pods; None where nobody wants them: then the API server is never asked."""
+    wanted = Wanted(uid=settings.pod_uid, labels=settings.pod_labels)
+    if not wanted:
+        return None
+    if not settings.pod_resources_socket:
+        raise StartError(
+            "labels and UIDs of pods are wanted, but --pod-resources-socket is empty: without it no pod is known"
+        )
+    path = settings.kubeconfig
+    access = from_kubeconfig(Path(path)) if path else in_cluster(os.environ)
+    return PodWatch(PodApi(access, settings.node_name), wanted, clock=time.monotonic, chance=random.random)
+
+
 def _run(settings: Settings) -> None:
     """Start everything, serve until told to stop, end everything."""
     stop = threading.Event()
@@ -128,6 +149,7 @@ def _run(settings: Settings) -> None:
     if "proc_root" in settings.given and not Path(settings.proc_root).is_dir():
         raise StartError(f"--proc-root {settings.proc_root}: no such directory; mount the host's /proc there")
     kubelet = _kubelet(settings)
+    watch = _watch(settings)
     session = _session(stop)
     if session is None:
         return
@@ -139,7 +161,10 @@ def _run(settings: Settings) -> None:
         interval_s=settings.interval,
         proc_root=Path(settings.proc_root),
     )
-    sampler = Sampler(session, kubelet, plan, clock=time.monotonic)
+    if watch is not None:
+        watch.start(wait_s=_FIRST_LIST_S)
+    pods = Pods(kubelet, watch, resource_names=settings.resource_names)
+    sampler = Sampler(session, pods, plan, clock=time.monotonic)
     scrape = Scrape(
         now=0.0,
         hostname=settings.node_name or socket.gethostname(),

@@ -85,7 +85,23 @@ def _devices(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
                 value = spelling.value(reading.value)
                 for labelled in labels[_DRIVER_LABELS[is_old]]:
                     found[spelling.name].add_sample(spelling.name, labelled, value)
-    return found.values()
+    yield from found.values()
+    yield _allocated(snapshot, scrape)
+
+
+def _allocated(snapshot: Snapshot, scrape: Scrape) -> Family:
+    """Of each device once: who holds it is in the other families' labels."""
+    family = Family(
+        "gpu_allocated",
+        "1 where a pod holds the device, 0 where the kubelet offers it and nobody does.",
+        "gauge",
+    )
+    driver = {_DRIVER_LABELS[scrape.naming is not Naming.DCGM_49]: snapshot.driver_version}
+    for sample in snapshot.samples:
+        if sample.allocated is not None:
+            labels = _device_labels(sample.device, scrape, driver) | _own_labels(sample.device)
+            family.add_sample(family.name, labels, float(sample.allocated))
+    return family
 
 
 def _family(metric: Metric, spelling: Spelling) -> Family:
@@ -94,10 +110,16 @@ def _family(metric: Metric, spelling: Spelling) -> Family:
 
 
 def _label_sets(sample: DeviceSample, scrape: Scrape, driver: dict[str, str]) -> list[dict[str, str]]:
-    """DCGM's labels in DCGM's order: once for each pod that holds the device, or once without pod labels."""
-    labels = _identity(sample.device)
-    labels |= dict.fromkeys(scrape.hostname_labels, scrape.hostname) | driver
-    return [{**labels, **_pod_labels(owner)} for owner in sample.owners] or [labels]
+    """DCGM's labels in DCGM's order, then ours: once for each pod that holds the device, or once without pod labels."""
+    labels, own = _device_labels(sample.device, scrape, driver), _own_labels(sample.device)
+    return [
+        {**labels, **_pod_labels(owner), **_claim_labels(owner, sample.device), **own}
+        for owner in sample.owners
+    ] or [labels | own]
+
+
+def _device_labels(device: Device, scrape: Scrape, driver: dict[str, str]) -> dict[str, str]:
+    return _identity(device) | dict.fromkeys(scrape.hostname_labels, scrape.hostname) | driver
 
 
 def _identity(device: Device) -> dict[str, str]:
@@ -114,8 +136,38 @@ def _identity(device: Device) -> dict[str, str]:
     return labels
 
 
+def _own_labels(device: Device) -> dict[str, str]:
+    """What DCGM does not say: which MIG device it is; of several compute instances of a GPU instance, the first."""
+    uuids = device.instance.uuids if device.instance is not None else ()
+    return {"mig_uuid": uuids[0]} if uuids else {}
+
+
 def _pod_labels(owner: PodRef) -> dict[str, str]:
-    return {"container": owner.container, "namespace": owner.namespace, "pod": owner.pod}
+    labels = {"container": owner.container, "namespace": owner.namespace, "pod": owner.pod}
+    if owner.details is None:
+        return labels
+    if owner.details.uid:
+        labels["pod_uid"] = owner.details.uid
+    return labels | dict(owner.details.labels)
+
+
+def _claim_labels(owner: PodRef, device: Device) -> dict[str, str]:
+    """dcgm-exporter's labels of a device that a resource claim gave to a pod."""
+    claim = owner.claim
+    if claim is None:
+        return {}
+    labels = {
+        "dra_claim_name": claim.name,
+        "dra_claim_namespace": claim.namespace,
+        "dra_device_name": claim.device,
+        "dra_driver_name": claim.driver,
+        "dra_pool_name": claim.pool,
+    }
+    if device.instance is not None:
+        labels["dra_mig_profile"] = device.instance.profile
+        if device.instance.uuids:
+            labels["dra_mig_device_uuid"] = device.instance.uuids[0]
+    return labels
 
 
 def _gpu_states(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
@@ -166,6 +218,17 @@ def _own(health: Health) -> Iterable[Family]:
     if health.podresources_up is not None:
         help_ = "Whether the kubelet said which pod holds which GPU."
         yield _one("gpu_exporter_podresources_up", help_, float(health.podresources_up))
+    if health.pod_watch_up is not None:
+        help_ = "Whether the API server's pods of this node are known and followed."
+        yield _one("gpu_exporter_pod_watch_up", help_, float(health.pod_watch_up))
+    unattributed = Family(
+        "gpu_exporter_unattributed_devices",
+        "Devices that pods hold and that are attributed to none of them.",
+        "gauge",
+    )
+    for reason, count in health.unattributed:
+        unattributed.add_sample(unattributed.name, {"reason": reason}, count)
+    yield unattributed
 
 
 def _gpu_counts(health: Health) -> Family:

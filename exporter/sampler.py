@@ -15,8 +15,7 @@ from exporter.errors import Reason
 from exporter.model import Device, Failures, Health, Snapshot
 from exporter.nvml.kernel import gpus_in_kernel, same_bus
 from exporter.nvml.session import Session
-from exporter.pods.join import index, owners_of
-from exporter.pods.podresources import Answer, Kubelet
+from exporter.pods.attribution import Attribution, Pods
 from exporter.sweep import Gpus, Sweep
 
 _LOG = logging.getLogger(__name__)
@@ -57,11 +56,9 @@ class Sampler:
         is_settled: Nothing waits for a second cycle, as rates do.
     """
 
-    def __init__(
-        self, session: Session, kubelet: Kubelet | None, plan: Plan, *, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, session: Session, pods: Pods, plan: Plan, *, clock: Callable[[], float]) -> None:
         self._session = session
-        self._kubelet = kubelet
+        self._pods = pods
         self._plan = plan
         self._clock = clock
         self._gpus = Gpus(session, plan.collectors, clock=clock)
@@ -90,11 +87,13 @@ class Sampler:
         """Read everything once and make the result the latest snapshot."""
         until = self._clock() + self._plan.deadline_s
         self._gpus.begin(until=until)
-        pods = self._kubelet.ask() if self._kubelet is not None else Answer(up=None)
+        pods = self._pods.ask()
         sweep = self._gpus.finish(until=until)
-        owners = index(pods.allocations)
         samples = tuple(
-            dataclasses.replace(sample, owners=owners_of(sample.device, owners)) for sample in sweep.samples
+            dataclasses.replace(
+                sample, owners=pods.owners(sample.device), allocated=pods.allocated(sample.device)
+            )
+            for sample in sweep.samples
         )
         in_kernel = gpus_in_kernel(self._plan.proc_root)
         self._report(sweep, self._hidden(in_kernel, sweep))
@@ -109,12 +108,11 @@ class Sampler:
         return self._latest
 
     def close(self) -> None:
-        """End the use of the driver and the kubelet."""
-        if self._kubelet is not None:
-            self._kubelet.close()
+        """End the use of the driver and of what knows the pods."""
+        self._pods.close()
         self._gpus.close()
 
-    def _health(self, sweep: Sweep, pods: Answer, in_kernel: frozenset[str] | None) -> Health:
+    def _health(self, sweep: Sweep, pods: Attribution, in_kernel: frozenset[str] | None) -> Health:
         return Health(
             gpus=sweep.gpus,
             collectors=sweep.collectors,
@@ -125,6 +123,13 @@ class Sampler:
             nvml_up=sweep.nvml_up,
             podresources_up=pods.up,
             gpus_in_kernel=None if in_kernel is None else len(in_kernel),
+            pod_watch_up=pods.watch_up,
+            unattributed=pods.unattributed(
+                [
+                    *(sample.device for sample in sweep.samples),
+                    *(gpu.device for gpu in sweep.gpus if gpu.device is not None),
+                ]
+            ),
         )
 
     def _hidden(self, in_kernel: frozenset[str] | None, sweep: Sweep) -> list[str]:

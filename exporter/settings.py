@@ -19,6 +19,11 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.1, 3600.0
 _MAX_PORT = 65535
+_ENABLE_LABELS = "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS"
+_LABEL_REGEX = "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX"
+_ONLY_WITH = {
+    _LABEL_REGEX: _ENABLE_LABELS
+}  # a variable of dcgm-exporter that means nothing while another is off
 _DEFAULT_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 
@@ -98,6 +103,37 @@ def names(text: str) -> tuple[str, ...]:
     if not found:
         raise ValueError('names nothing; write names separated by commas, or "all"')
     return found
+
+
+def some_names(text: str) -> tuple[str, ...]:
+    """Parse a comma-separated list that may be empty; a "*" may end each name."""
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    for name in found:
+        if "*" in name[:-1] or name == "*":
+            raise ValueError('a "*" stands for the rest of a name, such as in "example.com/gpu-*"')
+    return found
+
+
+def label_keys(text: str) -> tuple[re.Pattern[str], ...]:
+    """Parse a comma-separated list of label keys, in which "*" stands for anything, into what finds them."""
+    return tuple(
+        re.compile(".*".join(map(re.escape, part.strip().split("*"))) + r"\Z")
+        for part in text.split(",")
+        if part.strip()
+    )
+
+
+def label_regexes(text: str) -> tuple[re.Pattern[str], ...]:
+    """Parse dcgm-exporter's form, a comma-separated list of regular expressions, into the same."""
+    try:
+        return tuple(re.compile(part.strip()) for part in text.split(",") if part.strip())
+    except re.error as error:
+        raise ValueError(f"not a list of regular expressions: {error}") from None
+
+
+def all_labels(text: str) -> tuple[re.Pattern[str], ...]:
+    """Parse dcgm-exporter's switch for labels: every label, or none."""
+    return label_keys("*") if switch(text) else ()
 
 
 def switch(text: str) -> bool:
@@ -209,6 +245,44 @@ class Settings:
             DCGM_POD_RESOURCES_KUBELET_SOCKET=str,
         )
     )
+    resource_names: tuple[str, ...] = dataclasses.field(
+        metadata=_about(
+            "",
+            "Resources of device plugins that are GPUs beside nvidia.com/*, separated by commas; a * at the end of a "
+            "name stands for its rest.",
+            some_names,
+            "NAMES",
+            NVIDIA_RESOURCE_NAMES=some_names,
+        )
+    )
+    pod_labels: tuple[re.Pattern[str], ...] = dataclasses.field(
+        metadata=_about(
+            "",
+            "Labels of pods to add to their GPUs' series as pod_label_..., by key, separated by commas; * stands for "
+            "anything. This asks the API server, which nothing else does.",
+            label_keys,
+            "KEYS",
+            **{_LABEL_REGEX: label_regexes, _ENABLE_LABELS: all_labels},
+        )
+    )
+    pod_uid: bool = dataclasses.field(
+        metadata=_about(
+            "false",
+            "Add pods' UIDs to their GPUs' series as pod_uid. This asks the API server.",
+            switch,
+            None,
+            DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID=switch,
+        )
+    )
+    kubeconfig: str = dataclasses.field(
+        metadata=_about(
+            "",
+            "How the API server is reached where labels or UIDs are wanted: a kubeconfig as JSON; by default the "
+            "service account of the exporter's pod.",
+            str,
+            "PATH",
+        )
+    )
     proc_root: str = dataclasses.field(
         metadata=_about(
             "/proc",
@@ -289,9 +363,14 @@ def _source(
     if name in flags:
         return flag(name), flags[name], setting.parse
     for variable_name, parse in {variable(name): setting.parse, **setting.also}.items():
-        if variable_name in environment:
+        if variable_name in environment and _counts(variable_name, environment):
             return variable_name, environment[variable_name], parse
     return "default", setting.default, setting.parse
+
+
+def _counts(variable_name: str, environment: Mapping[str, str]) -> bool:
+    needed = _ONLY_WITH.get(variable_name)
+    return needed is None or environment.get(needed, "").strip().lower() in {"true", "1"}
 
 
 def _existing(wanted: Sequence[str], collectors: Sequence[str]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from simulator.driver import Board, Reading, environment
 from simulator.kubelet import Allocation, Kubelet, PodDevices
-from simulator.spec import GpuSpec, NodeSpec
+from simulator.spec import GpuSpec, NodeSpec, Sharing
 
 T = TypeVar("T")
 PATIENCE_S = 20.0
@@ -132,7 +132,9 @@ class Node:
         self.board_file = folder / "board"
         self.board = Board(self.board_file, spec)
         self.pods: list[PodDevices] = []
-        self.kubelet = Kubelet(kubelet_folder / "kubelet.sock", capacity=(), pods=lambda: list(self.pods))
+        self.kubelet = Kubelet(
+            kubelet_folder / "kubelet.sock", capacity=_capacity(spec), pods=lambda: list(self.pods)
+        )
         self.proc = folder / "proc"
         self.proc.mkdir()
 
@@ -175,6 +177,20 @@ class Node:
         """Put the kubelet and the driver away."""
         self.kubelet.stop()
         self.board.close()
+
+
+def _capacity(spec: NodeSpec) -> list[Allocation]:
+    """What NVIDIA's device plugin offers on such a node (MIG: strategy mixed)."""
+    shared = spec.sharing is not Sharing.NONE
+    found = []
+    for index, gpu in enumerate(spec.gpus):
+        for instance, profile in enumerate(gpu.mig):
+            found.append(Allocation(f"nvidia.com/mig-{profile}", (spec.mig_uuid(index, instance),)))
+        if not gpu.mig:
+            uuid = spec.gpu_uuid(index)
+            ids = tuple(f"{uuid}::{n}" for n in range(spec.replicas)) if shared else (uuid,)
+            found.append(Allocation("nvidia.com/gpu" + ".shared" * shared, ids))
+    return found
 
 
 def ended(command: Sequence[str], variables: dict[str, str]) -> Ended:
