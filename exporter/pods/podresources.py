@@ -17,6 +17,7 @@ _LOG = logging.getLogger(__name__)
 _LIST = "/v1.PodResourcesLister/List"
 _ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
 _DEADLINE_S = 2.0  # for both calls together: a kubelet that is well answers in milliseconds
+_MAX_OFFERS_BACKOFF_S = 60.0  # what is offered hardly changes, and waiting for it delays what does
 _MAX_BACKOFF_S = 5.0  # below the usual interval: a restarted kubelet is found in the next cycle
 
 _Identity = tuple[int, int, int]
@@ -59,7 +60,8 @@ class Kubelet:
         self._refused_by: _Identity | None = None
         self._last = Answer(up=None)
         self._offers_nothing: _Identity | None = None
-        self._offers_failed = False
+        self._offers_failed_in_a_row = 0
+        self._offers_retry_at = 0.0
         self._failed_in_a_row = 0
         self._retry_at = 0.0
         self._said = False
@@ -126,28 +128,29 @@ class Kubelet:
 
     def _offers(self, socket: _Identity | None, until: float) -> tuple[Offer, ...] | None:
         """What can be given to pods. A failure costs only this, and is no failure of the kubelet."""
-        left_s = until - self._clock()
-        if self._channel is None or left_s <= 0 or (socket is not None and socket == self._offers_nothing):
+        now = self._clock()
+        has_none = socket is not None and socket == self._offers_nothing
+        if self._channel is None or has_none or now < self._offers_retry_at or now >= until:
             return None
         try:
-            found = offers(self._channel.call(_ALLOCATABLE, timeout_s=left_s))
-        except UnimplementedError as error:
-            self._offers_nothing = socket
-            _LOG.info(
+            found = offers(self._channel.call(_ALLOCATABLE, timeout_s=until - now))
+        except PodResourcesError as error:
+            if isinstance(error, UnimplementedError):
+                self._offers_nothing = socket
+            else:
+                self.close()  # an answer that is still under way must not be taken for the next one's
+            self._offers_failed(error)
+            return None
+        self._offers_failed_in_a_row = 0
+        return found
+
+    def _offers_failed(self, error: PodResourcesError) -> None:
+        if not self._offers_failed_in_a_row:
+            _LOG.warning(
                 "asking the kubelet for its devices: %s; gpu_allocated knows only those that are held", error
             )
-            return None
-        except PodResourcesError as error:
-            self.close()  # an answer that is still under way must not be taken for the next one's
-            if not self._offers_failed:
-                _LOG.warning(
-                    "asking the kubelet for its devices: %s; gpu_allocated knows only those that are held",
-                    error,
-                )
-            self._offers_failed = True
-            return None
-        self._offers_failed = False
-        return found
+        self._offers_retry_at = self._clock() + min(_MAX_OFFERS_BACKOFF_S, 2**self._offers_failed_in_a_row)
+        self._offers_failed_in_a_row = min(self._offers_failed_in_a_row + 1, 8)
 
     def _failed(self, error: PodResourcesError, consequence: str) -> Answer:
         self.close()

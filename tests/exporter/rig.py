@@ -151,20 +151,24 @@ class Node:
         return ended(self.command(*flags), self.environment(**variables))
 
     @contextlib.contextmanager
-    def exporting(self, *flags: str, ready: bool = True, pods: bool = True) -> Iterator[Exporter]:
+    def exporting(
+        self, *flags: str, ready: bool = True, pods: bool = True, **variables: str
+    ) -> Iterator[Exporter]:
         """A running exporter, killed in the end if it still runs.
 
         Args:
             flags: Further flags.
             ready: Wait until it has read the GPUs.
             pods: Point it to this node's kubelet.
+            variables: Further variables of its environment.
         """
         socket = str(self.kubelet.socket) if pods else ""
         command = self.command(
             "--listen=127.0.0.1:0", "--interval=200ms", "--log-format=json", "--node-name=node-1",
             f"--pod-resources-socket={socket}", *flags,
         )  # fmt: skip
-        with subprocess.Popen(command, env=self.environment(), stderr=subprocess.PIPE, text=True) as process:
+        surroundings = self.environment(**variables)
+        with subprocess.Popen(command, env=surroundings, stderr=subprocess.PIPE, text=True) as process:
             try:
                 exporter = Exporter(process)
                 if ready:
