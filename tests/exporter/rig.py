@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -152,7 +152,7 @@ class Node:
 
     @contextlib.contextmanager
     def exporting(
-        self, *flags: str, ready: bool = True, pods: bool = True, **variables: str
+        self, *flags: str, ready: bool = True, pods: bool = True, variables: Mapping[str, str] | None = None
     ) -> Iterator[Exporter]:
         """A running exporter, killed in the end if it still runs.
 
@@ -167,7 +167,7 @@ class Node:
             "--listen=127.0.0.1:0", "--interval=200ms", "--log-format=json", "--node-name=node-1",
             f"--pod-resources-socket={socket}", *flags,
         )  # fmt: skip
-        surroundings = self.environment(**variables)
+        surroundings = self.environment(**(variables or {}))
         with subprocess.Popen(command, env=surroundings, stderr=subprocess.PIPE, text=True) as process:
             try:
                 exporter = Exporter(process)

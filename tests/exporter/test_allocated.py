@@ -143,7 +143,10 @@ def test_resource_names(flags: list[str], resource: str, is_taken: bool, make_no
 def test_dcgm_exporters_variable_for_resource_names(node: Node) -> None:
     """NVIDIA_RESOURCE_NAMES means what it means there."""
     node.pods[:] = [pod("p", node.spec.gpu_uuid(0), resource="example.com/gpu")]
-    with node.kubelet, node.exporting(NVIDIA_RESOURCE_NAMES="example.com/gpu,example.com/x") as exporter:
+    with (
+        node.kubelet,
+        node.exporting(variables={"NVIDIA_RESOURCE_NAMES": "example.com/gpu,example.com/x"}) as exporter,
+    ):
         assert _pods(exporter) == [("0", "p"), ("1", "")]
 
 
