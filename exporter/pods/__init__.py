@@ -1,5 +1,5 @@
 """Who is on which device: attribution > podresources > grpc > wire (the kubelet), apiserver > apihttp > apiaccess.
 
-Only attribution knows both sources. claimants, deviceids, join and podfacts are pure. A failure here costs labels, never
-series.
+Only attribution knows both sources. claimants, deviceids, join and podfacts are pure. A failure here costs labels,
+never series.
 """
