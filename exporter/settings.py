@@ -116,11 +116,8 @@ def some_names(text: str) -> tuple[str, ...]:
 
 def label_keys(text: str) -> tuple[re.Pattern[str], ...]:
     """Parse a comma-separated list of label keys, in which "*" stands for anything, into what finds them."""
-    return tuple(
-        re.compile(".*".join(map(re.escape, part.strip().split("*"))) + r"\Z")
-        for part in text.split(",")
-        if part.strip()
-    )
+    keys = [part.strip() for part in text.split(",") if part.strip()]
+    return tuple(re.compile(r"\A" + ".*".join(map(re.escape, key.split("*"))) + r"\Z") for key in keys)
 
 
 def label_regexes(text: str) -> tuple[re.Pattern[str], ...]:

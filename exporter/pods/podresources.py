@@ -138,7 +138,7 @@ class Kubelet:
             if isinstance(error, UnimplementedError):
                 self._offers_nothing = socket
             else:
-                self.close()  # an answer that is still under way must not be taken for the next one's
+                self.close()  # what is still under way would go on taking the connection's window
             self._offers_failed(error)
             return None
         self._offers_failed_in_a_row = 0
