@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import platform
+import random
 import signal
 import socket
 import sys
@@ -26,6 +27,11 @@ from exporter.metricsfile import MetricsFile
 from exporter.metricslist import listed
 from exporter.nvml.session import Session
 from exporter.nvml.workers import Worker
+from exporter.pods.apiaccess import from_kubeconfig, in_cluster
+from exporter.pods.apihttp import PodApi
+from exporter.pods.apiserver import PodWatch
+from exporter.pods.attribution import Pods
+from exporter.pods.podfacts import Wanted
 from exporter.pods.podresources import Kubelet
 from exporter.sampler import Plan, Sampler
 from exporter.serving import systemd
@@ -42,6 +48,7 @@ _OPEN_S = 60.0  # longer than the 45 s that a driver call takes with XID 119
 _POLL_S = 0.05
 _LOOK_S = 0.5  # between two looks at whether the sampler goes on
 _SECOND_SAMPLE_S = 0.2  # NVML wants 100 ms between two samples of performance counters
+_FIRST_LIST_S = 2.0  # so that series do not begin without the labels that they have a cycle later
 _WIDTH = 80
 
 _EXAMPLES = """\
@@ -183,6 +190,20 @@ def _kubelet(settings: Settings) -> Kubelet | None:
     return Kubelet(Path(settings.pod_resources_socket), required=named, clock=time.monotonic)
 
 
+def _watch(settings: Settings, environment: Mapping[str, str]) -> PodWatch | None:
+    """What knows labels and UIDs of pods; None where nobody wants them: then the API server is never asked."""
+    wanted = Wanted(uid=settings.pod_uid, labels=settings.pod_labels)
+    if not wanted:
+        return None
+    if not settings.pod_resources_socket:
+        raise StartError(
+            "labels and UIDs of pods are wanted, but --pod-resources-socket is empty: without it no pod is known"
+        )
+    path = settings.kubeconfig
+    access = from_kubeconfig(Path(path)) if path else in_cluster(environment)
+    return PodWatch(PodApi(access, settings.node_name), wanted, clock=time.monotonic, chance=random.random)
+
+
 def _choice(settings: Settings) -> Choice:
     known = catalog.collectors()
     chosen = (known[name].within(settings.metrics) for name in settings.collectors)
@@ -216,6 +237,7 @@ def _run(settings: Settings, environment: Mapping[str, str]) -> None:
     file = _metrics_file(settings)
     web = WebFile(Path(settings.web_config_file)) if settings.web_config_file else None
     kubelet = _kubelet(settings)
+    watch = _watch(settings, environment)
     session = _session(settings, signals)
     if session is None:
         return
@@ -227,9 +249,11 @@ def _run(settings: Settings, environment: Mapping[str, str]) -> None:
         metrics_file=file,
         devices=settings.devices,
         jobs=JobDirectory(Path(settings.hpc_job_mapping_dir)) if settings.hpc_job_mapping_dir else None,
-        resources=settings.resource_names,
     )
-    sampler = Sampler(session, kubelet, plan, clock=time.monotonic)
+    if watch is not None:
+        watch.start(wait_s=_FIRST_LIST_S)
+    pods = Pods(kubelet, watch, resource_names=settings.resource_names)
+    sampler = Sampler(session, pods, plan, clock=time.monotonic)
     scrape = Scrape(
         now=0.0,
         hostname=settings.node_name or socket.gethostname(),

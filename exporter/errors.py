@@ -6,8 +6,10 @@ ExporterError             anything that this program says it cannot do        ex
 ├── StartError            the exporter cannot begin its work
 ├── RequestError          a client's request that is refused, with its HTTP status
 ├── ReadingError          one reading of one device failed, with its reason
-└── PodResourcesError     the kubelet did not say which pod has which device
-    └── UnimplementedError    and never will: it does not serve the API
+├── PodResourcesError     the kubelet did not say which pod has which device
+│   └── UnimplementedError    and never will: it does not serve the API
+└── ApiServerError        the API server did not say what it knows of this node's pods
+    └── VersionExpiredError   because it has forgotten the past: they must be listed again
 """
 
 import enum
@@ -97,3 +99,17 @@ class PodResourcesError(ExporterError):
 
 class UnimplementedError(PodResourcesError):
     """The kubelet does not serve PodResources v1: asking again is pointless until it is replaced."""
+
+
+class ApiServerError(ExporterError):
+    """The API server gave no usable answer.
+
+    Attributes:
+        retry_after_s: How long it wants to be left alone, in seconds.
+    """
+
+    retry_after_s = 0.0
+
+
+class VersionExpiredError(ApiServerError):
+    """The API server no longer knows the changes since the version that was asked for."""

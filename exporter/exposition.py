@@ -95,7 +95,26 @@ def _devices(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
         for reading in sample.readings:
             for spelling in reading.metric.spellings(scrape.naming):
                 _add(found[spelling.name], spelling, reading, labels)
-    return found.values()
+    yield from found.values()
+    yield _allocated(snapshot, scrape)
+
+
+def _allocated(snapshot: Snapshot, scrape: Scrape) -> Family:
+    """Of each device once: who holds it is in the other families' labels."""
+    family = Family(
+        "gpu_allocated",
+        "1 where a pod holds the device, 0 where the kubelet offers it and nobody does.",
+        "gauge",
+    )
+    for sample in snapshot.samples:
+        if sample.allocated is not None:
+            labels = _own_labels(sample.device, _hostnames(scrape))
+            family.add_sample(family.name, labels, float(sample.allocated))
+    return family
+
+
+def _hostnames(scrape: Scrape) -> tuple[tuple[str, str], ...]:
+    return tuple((name, scrape.hostname) for name in scrape.hostname_labels)
 
 
 class _Labels:
@@ -104,7 +123,7 @@ class _Labels:
     def __init__(self, sample: DeviceSample, scrape: Scrape) -> None:
         self._sample = sample
         self._scrape = scrape
-        self._hostnames = tuple((name, scrape.hostname) for name in scrape.hostname_labels)
+        self._hostnames = _hostnames(scrape)
         self._of_generation: dict[bool, list[LabelSet]] = {}
 
     def of(self, metric: Metric, spelling: Spelling) -> list[LabelSet]:
@@ -138,12 +157,12 @@ def _dcgm_labels(
     owner: PodRef | None,
     job: str | None,
 ) -> LabelSet:
-    return LabelSet(_identity(device, blanks) | dict(more) | _holder(owner, job))
+    return LabelSet(_identity(device, blanks) | dict(more) | _holder(owner, job, device) | _mig_uuid(device))
 
 
 @functools.lru_cache(maxsize=1024)
 def _own_labels(device: Device, hostnames: tuple[tuple[str, str], ...]) -> LabelSet:
-    identity = _identity(device, None) | dict(hostnames)
+    identity = _identity(device, None) | dict(hostnames) | _mig_uuid(device)
     return LabelSet({name: value for name, value in identity.items() if name not in _DCGM_ONLY})
 
 
@@ -175,12 +194,43 @@ def _identity(device: Device, blanks: str | None) -> dict[str, str]:
     return labels
 
 
-def _holder(owner: PodRef | None, job: str | None) -> dict[str, str]:
-    """Labels of what is on the device, sorted, as DCGM's are."""
+def _holder(owner: PodRef | None, job: str | None, device: Device) -> dict[str, str]:
+    """Labels of what is on the device, sorted, as DCGM's are; then the pod's own."""
     labels = {} if job is None else {"hpc_job": job}
-    if owner is not None:
-        labels |= {"container": owner.container, "namespace": owner.namespace, "pod": owner.pod}
-    return dict(sorted(labels.items()))
+    if owner is None:
+        return labels
+    labels |= {"container": owner.container, "namespace": owner.namespace, "pod": owner.pod}
+    labels |= _claim_labels(owner, device)
+    if owner.details is None:
+        return dict(sorted(labels.items()))
+    if owner.details.uid:
+        labels["pod_uid"] = owner.details.uid
+    return dict(sorted(labels.items())) | dict(owner.details.labels)
+
+
+def _mig_uuid(device: Device) -> dict[str, str]:
+    """What DCGM does not say: which MIG device it is; of several compute instances of a GPU instance, the first."""
+    uuids = device.instance.uuids if device.instance is not None else ()
+    return {"mig_uuid": uuids[0]} if uuids else {}
+
+
+def _claim_labels(owner: PodRef, device: Device) -> dict[str, str]:
+    """dcgm-exporter's labels of a device that a resource claim gave to a pod."""
+    claim = owner.claim
+    if claim is None:
+        return {}
+    labels = {
+        "dra_claim_name": claim.name,
+        "dra_claim_namespace": claim.namespace,
+        "dra_device_name": claim.device,
+        "dra_driver_name": claim.driver,
+        "dra_pool_name": claim.pool,
+    }
+    if device.instance is not None:
+        labels["dra_mig_profile"] = device.instance.profile
+        if device.instance.uuids:
+            labels["dra_mig_device_uuid"] = device.instance.uuids[0]
+    return labels
 
 
 def _gpu_states(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
@@ -236,6 +286,17 @@ def _own(health: Health) -> Iterable[Family]:
     if health.podresources_up is not None:
         help_ = "Whether the kubelet said which pod holds which GPU."
         yield _one("gpu_exporter_podresources_up", help_, float(health.podresources_up))
+    if health.pod_watch_up is not None:
+        help_ = "Whether the API server's pods of this node are known and followed."
+        yield _one("gpu_exporter_pod_watch_up", help_, float(health.pod_watch_up))
+    unattributed = Family(
+        "gpu_exporter_unattributed_devices",
+        "Devices that pods hold and that are attributed to none of them.",
+        "gauge",
+    )
+    for reason, count in health.unattributed:
+        unattributed.add_sample(unattributed.name, {"reason": reason}, count)
+    yield unattributed
 
 
 def _reload(reload: Reload) -> Iterable[Family]:

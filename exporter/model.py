@@ -128,11 +128,15 @@ class Instance:
         profile: Such as "3g.20gb"; empty where the driver does not say.
         gpu_instance_id: NVML's GPU instance id.
         uuids: MIG UUIDs of its compute instances: what the kubelet hands out.
+        profile_id: NVML's id of the profile; None where the driver does not say.
+        start: The first of its memory slices; None where the driver does not say.
     """
 
     profile: str
     gpu_instance_id: int
     uuids: tuple[str, ...]
+    profile_id: int | None = None
+    start: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -215,19 +219,63 @@ ALL_DEVICES = DeviceChoice()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Claim:
+    """A device of a resource claim (dynamic resource allocation), all as Kubernetes names it."""
+
+    name: str
+    namespace: str
+    driver: str
+    pool: str
+    device: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodDetails:
+    """What only the API server knows of a pod, as far as it is wanted.
+
+    Attributes:
+        uid: Its UID; empty where it is not wanted.
+        labels: Those that are wanted, by the names that the series' labels have.
+    """
+
+    uid: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class PodRef:
-    """A container of a pod."""
+    """A container of a pod.
+
+    Attributes:
+        claim: Through which it holds the device in question; None where a device plugin gave it.
+        details: None where they are not wanted, or not known.
+    """
 
     namespace: str
     pod: str
     container: str
+    claim: Claim | None = None
+    details: PodDetails | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Allocation:
-    """What the kubelet says: this container holds this device id of this resource."""
+    """What the kubelet says: this container holds this device id of this resource.
+
+    Attributes:
+        resource: The resource's name; for a claimed device, the driver's.
+        device_id: The device plugin's; for a claimed device, the driver's name of it.
+    """
 
     owner: PodRef
+    resource: str
+    device_id: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Offer:
+    """What the kubelet says: this device id of this resource can be given to pods, taken or not."""
+
     resource: str
     device_id: str
 
@@ -251,6 +299,7 @@ class DeviceSample:
         owners: The pods that hold it.
         texts: Its values in words.
         jobs: Ids of the batch system's jobs on it.
+        allocated: A pod holds it (True), or the kubelet offers it and nobody does (False); None where that is unknown.
     """
 
     device: Device
@@ -258,6 +307,7 @@ class DeviceSample:
     owners: tuple[PodRef, ...] = ()
     texts: tuple[Text, ...] = ()
     jobs: tuple[str, ...] = ()
+    allocated: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -328,6 +378,8 @@ class Health:
         podresources_up: The kubelet answered in this cycle; None where there is no kubelet.
         gpus_in_kernel: How many GPUs the kernel's driver lists; None where it lists none at all, or not all are wanted.
         reload: Of the metrics file; None where there is none.
+        pod_watch_up: The API server's pods of this node are known and followed; None where they are not wanted.
+        unattributed: How many devices that pods hold could not be attributed, by reason.
     """
 
     gpus: tuple[GpuState, ...]
@@ -337,6 +389,8 @@ class Health:
     podresources_up: bool | None
     gpus_in_kernel: int | None
     reload: Reload | None = None
+    pod_watch_up: bool | None = None
+    unattributed: tuple[tuple[str, int], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ from exporter.metricsfile import MetricsFile
 from exporter.model import ALL_DEVICES, Device, DeviceChoice, Failures, Health, Snapshot
 from exporter.nvml.kernel import gpus_in_kernel, same_bus
 from exporter.nvml.session import Session
-from exporter.pods.join import index, owners_of
-from exporter.pods.podresources import Answer, Kubelet
+from exporter.pods.attribution import Attribution, Pods
 from exporter.sweep import Gpus, Sweep
 
 _LOG = logging.getLogger(__name__)
@@ -40,7 +39,6 @@ class Plan:
         metrics_file: What is read, and may change.
         devices: Of what it is read.
         jobs: Who says which batch jobs there are.
-        resources: Names of resources beside nvidia.com's under which the kubelet hands out GPUs.
     """
 
     choice: Choice
@@ -50,7 +48,6 @@ class Plan:
     metrics_file: MetricsFile | None = None
     devices: DeviceChoice = ALL_DEVICES
     jobs: JobDirectory | None = None
-    resources: frozenset[str] = frozenset()
 
     @property
     def deadline_s(self) -> float:
@@ -71,11 +68,9 @@ class Sampler:
         gave_up: Why sampling has ended, where it did so by itself.
     """
 
-    def __init__(
-        self, session: Session, kubelet: Kubelet | None, plan: Plan, *, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, session: Session, pods: Pods, plan: Plan, *, clock: Callable[[], float]) -> None:
         self._session = session
-        self._kubelet = kubelet
+        self._pods = pods
         self._plan = plan
         self._clock = clock
         self._gpus = Gpus(session, plan.choice, plan.devices, clock=clock)
@@ -131,15 +126,17 @@ class Sampler:
         """Read everything once and make the result the latest snapshot."""
         until = self._clock() + self._plan.deadline_s
         self._gpus.begin(until=until)
-        pods = self._kubelet.ask() if self._kubelet is not None else Answer(up=None)
+        pods = self._pods.ask()
         jobs = self._plan.jobs.read() if self._plan.jobs is not None else {}
         sweep = self._gpus.finish(until=until)
         if not sweep.is_unusable:
             self._usable_at = self._clock()
-        owners = index(pods.allocations, self._plan.resources)
         samples = tuple(
             dataclasses.replace(
-                sample, owners=owners_of(sample.device, owners), jobs=jobs_of(sample.device, jobs)
+                sample,
+                owners=pods.owners(sample.device),
+                allocated=pods.allocated(sample.device),
+                jobs=jobs_of(sample.device, jobs),
             )
             for sample in sweep.samples
         )
@@ -157,12 +154,11 @@ class Sampler:
         return self._latest
 
     def close(self) -> None:
-        """End the use of the driver and the kubelet."""
-        if self._kubelet is not None:
-            self._kubelet.close()
+        """End the use of the driver and of what knows the pods."""
+        self._pods.close()
         self._gpus.close()
 
-    def _health(self, sweep: Sweep, pods: Answer, in_kernel: frozenset[str] | None) -> Health:
+    def _health(self, sweep: Sweep, pods: Attribution, in_kernel: frozenset[str] | None) -> Health:
         return Health(
             gpus=sweep.gpus,
             collectors=sweep.collectors,
@@ -174,6 +170,13 @@ class Sampler:
             podresources_up=pods.up,
             gpus_in_kernel=None if in_kernel is None else len(in_kernel),
             reload=None if self._plan.metrics_file is None else self._plan.metrics_file.reload,
+            pod_watch_up=pods.watch_up,
+            unattributed=pods.unattributed(
+                [
+                    *(sample.device for sample in sweep.samples),
+                    *(gpu.device for gpu in sweep.gpus if gpu.device is not None),
+                ]
+            ),
         )
 
     def _hidden(self, in_kernel: frozenset[str] | None, sweep: Sweep) -> list[str]:

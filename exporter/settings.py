@@ -25,6 +25,11 @@ DCGM_EXPORTERS_LISTS = (
     "/etc/dcgm-exporter/dcp-metrics-included.csv",
 )
 """What lies in dcgm-exporter's image, and is named in its manifests, but need not lie in ours."""
+_ENABLE_LABELS = "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS"
+_LABEL_REGEX = "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX"
+_ONLY_WITH = {
+    _LABEL_REGEX: _ENABLE_LABELS
+}  # a variable of dcgm-exporter that means nothing while another is off
 _DEFAULT_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 
@@ -118,6 +123,34 @@ def names(text: str) -> tuple[str, ...]:
     return found
 
 
+def some_names(text: str) -> tuple[str, ...]:
+    """Parse a comma-separated list that may be empty; a "*" may end each name."""
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    for name in found:
+        if "*" in name[:-1] or name == "*":
+            raise ValueError('a "*" stands for the rest of a name, such as in "example.com/gpu-*"')
+    return found
+
+
+def label_keys(text: str) -> tuple[re.Pattern[str], ...]:
+    """Parse a comma-separated list of label keys, in which "*" stands for anything, into what finds them."""
+    keys = [part.strip() for part in text.split(",") if part.strip()]
+    return tuple(re.compile(r"\A" + ".*".join(map(re.escape, key.split("*"))) + r"\Z") for key in keys)
+
+
+def label_regexes(text: str) -> tuple[re.Pattern[str], ...]:
+    """Parse dcgm-exporter's form, a comma-separated list of regular expressions, into the same."""
+    try:
+        return tuple(re.compile(part.strip()) for part in text.split(",") if part.strip())
+    except re.error as error:
+        raise ValueError(f"not a list of regular expressions: {error}") from None
+
+
+def all_labels(text: str) -> tuple[re.Pattern[str], ...]:
+    """Parse dcgm-exporter's switch for labels: every label, or none."""
+    return label_keys("*") if switch(text) else ()
+
+
 def switch(text: str) -> bool:
     """Parse "true" or "false"."""
     value = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}.get(
@@ -131,11 +164,6 @@ def switch(text: str) -> bool:
 def _where(value: object, *, switched: bool) -> Callable[[str], object]:
     """Parse a switch of dcgm-exporter that stands for `value` of a setting where it is `switched`, else for nothing."""
     return lambda text: value if switch(text) is switched else None
-
-
-def listing(text: str) -> frozenset[str]:
-    """Parse a comma-separated list that may be empty."""
-    return frozenset(part.strip() for part in text.split(",") if part.strip())
 
 
 _RANGE = r"[0-9]{1,3}(?:-[0-9]{1,3})?"
@@ -309,14 +337,42 @@ class Settings:
             DCGM_POD_RESOURCES_KUBELET_SOCKET=str,
         )
     )
-    resource_names: frozenset[str] = dataclasses.field(
+    resource_names: tuple[str, ...] = dataclasses.field(
         metadata=_about(
             "",
-            "Further names of resources, separated by commas, under which pods are given GPUs; those of nvidia.com/ "
-            "are known.",
-            listing,
+            "Resources of device plugins that are GPUs beside nvidia.com/*, separated by commas; a * at the end of a "
+            "name stands for its rest.",
+            some_names,
             "NAMES",
-            NVIDIA_RESOURCE_NAMES=listing,
+            NVIDIA_RESOURCE_NAMES=some_names,
+        )
+    )
+    pod_labels: tuple[re.Pattern[str], ...] = dataclasses.field(
+        metadata=_about(
+            "",
+            "Labels of pods to add to their GPUs' series as pod_label_..., by key, separated by commas; * stands for "
+            "anything. This asks the API server, which nothing else does.",
+            label_keys,
+            "KEYS",
+            **{_LABEL_REGEX: label_regexes, _ENABLE_LABELS: all_labels},
+        )
+    )
+    pod_uid: bool = dataclasses.field(
+        metadata=_about(
+            "false",
+            "Add pods' UIDs to their GPUs' series as pod_uid. This asks the API server.",
+            switch,
+            None,
+            DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID=switch,
+        )
+    )
+    kubeconfig: str = dataclasses.field(
+        metadata=_about(
+            "",
+            "How the API server is reached where labels or UIDs are wanted: a kubeconfig as JSON; by default the "
+            "service account of the exporter's pod.",
+            str,
+            "PATH",
         )
     )
     hpc_job_mapping_dir: str = dataclasses.field(
@@ -477,14 +533,23 @@ def _sources(
     if name in given.flags:
         yield flag(name), given.flags[name], setting.parse
     for dcgm, parse in setting.also.items():
-        if dcgm in given.dcgm:
+        if dcgm in given.dcgm and _counts(dcgm, given, environment):
             yield *given.dcgm[dcgm], parse
     if variable(name) in environment:
         yield variable(name), environment[variable(name)], setting.parse
     for dcgm, parse in setting.also.items():
-        if found := _in(environment, dcgm):
+        if (found := _in(environment, dcgm)) and _counts(dcgm, given, environment):
             yield *found, parse
     yield "default", setting.default, setting.parse
+
+
+def _counts(variable_name: str, given: Given, environment: Mapping[str, str]) -> bool:
+    """Whether a variable of dcgm-exporter means anything, as long as the one that switches it on is not off."""
+    needed = _ONLY_WITH.get(variable_name)
+    if needed is None:
+        return True
+    _, text = given.dcgm.get(needed) or _in(environment, needed) or ("", "")
+    return text.strip().lower() in {"true", "1"}
 
 
 def _existing(wanted: Sequence[str], collectors: Sequence[str]) -> tuple[str, ...]:

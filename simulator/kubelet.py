@@ -28,12 +28,28 @@ class Allocation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ClaimedDevice:
+    """A device that dynamic resource allocation gave to a claim."""
+
+    claim: str
+    namespace: str
+    driver: str
+    pool: str
+    device: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class PodDevices:
-    """What the kubelet knows of a pod: its devices by container; a pod without devices is listed, too."""
+    """What the kubelet knows of a pod: its devices by container; a pod without devices is listed, too.
+
+    Attributes:
+        claims: Devices of resource claims, each with the container that has it.
+    """
 
     namespace: str
     name: str
     containers: tuple[tuple[str, tuple[Allocation, ...]], ...]
+    claims: tuple[tuple[str, ClaimedDevice], ...] = ()
 
 
 class Failure(enum.Enum):
@@ -55,7 +71,7 @@ class Kubelet:
 
     Args:
         socket: Where to listen; at most 107 bytes long (sun_path).
-        capacity: All devices of the node, as (resource, ids).
+        capacity: All devices of the node, as (resource, ids); can be replaced later.
         pods: Called for each answer: the pods on the node and what they hold.
     """
 
@@ -70,12 +86,13 @@ class Kubelet:
             raise ValueError(f"{socket}: longer than the 107 bytes that a Unix socket's path may have")
         self.socket = socket
         self.calls: dict[str, int] = {}
-        self._capacity = tuple(capacity)
+        self.capacity = tuple(capacity)
         self._pods = pods
         self._server: grpc.Server | None = None
         self._failure: Failure | None = None
         self._delay_s = 0.0
         self._padding = 0
+        self._method = ""
         self._stopped = threading.Event()
 
     def start(self) -> None:
@@ -103,15 +120,18 @@ class Kubelet:
         self.stop()
         self.start()
 
-    def misbehave(self, failure: Failure | None = None, *, delay_s: float = 0.0, padding: int = 0) -> None:
+    def misbehave(
+        self, failure: Failure | None = None, *, delay_s: float = 0.0, padding: int = 0, method: str = ""
+    ) -> None:
         """Fail from now on; without arguments, behave again.
 
         Args:
             failure: Status of every call.
+            method: The only one that fails or is delayed, such as "List"; empty for all.
             delay_s: Seconds before each answer.
             padding: Number of further pods without devices in each listing; 40,000 make it larger than 4 MiB.
         """
-        self._failure, self._delay_s, self._padding = failure, delay_s, padding
+        self._failure, self._delay_s, self._padding, self._method = failure, delay_s, padding, method
 
     def __enter__(self) -> Self:
         """Start."""
@@ -148,6 +168,8 @@ class Kubelet:
         context: grpc.ServicerContext,
     ) -> Any:  # noqa: ANN401 - protobuf
         self.calls[name] = self.calls.get(name, 0) + 1
+        if self._method not in {"", name}:
+            return answer(request, context)
         if self._delay_s and self._stopped.wait(self._delay_s):
             context.abort(grpc.StatusCode.UNAVAILABLE, "simulated: stopped while the answer was held back")
         if self._failure is not None:
@@ -163,7 +185,7 @@ class Kubelet:
         return messages().ListPodResourcesResponse(pod_resources=pods)
 
     def _allocatable(self, _request: Any, _context: grpc.ServicerContext) -> Any:  # noqa: ANN401 - protobuf
-        return messages().AllocatableResourcesResponse(devices=[_devices(group) for group in self._capacity])
+        return messages().AllocatableResourcesResponse(devices=[_devices(group) for group in self.capacity])
 
     def _get(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: ANN401 - protobuf
         for pod in self._pods():
@@ -175,7 +197,11 @@ class Kubelet:
 
 def _pod(pod: PodDevices) -> Any:  # noqa: ANN401 - protobuf
     containers = [
-        messages().ContainerResources(name=name, devices=[_devices(group) for group in groups])
+        messages().ContainerResources(
+            name=name,
+            devices=[_devices(group) for group in groups],
+            dynamic_resources=[_dynamic(claimed) for container, claimed in pod.claims if container == name],
+        )
         for name, groups in pod.containers
     ]
     return messages().PodResources(name=pod.name, namespace=pod.namespace, containers=containers)
@@ -183,3 +209,13 @@ def _pod(pod: PodDevices) -> Any:  # noqa: ANN401 - protobuf
 
 def _devices(group: Allocation) -> Any:  # noqa: ANN401 - protobuf
     return messages().ContainerDevices(resource_name=group.resource, device_ids=group.device_ids)
+
+
+def _dynamic(claimed: ClaimedDevice) -> Any:  # noqa: ANN401 - protobuf
+    device = messages().ClaimResource(
+        driver_name=claimed.driver, pool_name=claimed.pool, device_name=claimed.device
+    )
+    device.cdi_devices.add(name=f"k8s.{claimed.driver}/claim={claimed.claim}-{claimed.device}")
+    return messages().DynamicResource(
+        claim_name=claimed.claim, claim_namespace=claimed.namespace, claim_resources=[device]
+    )

@@ -139,19 +139,17 @@ FLAGS = (
     _switch(
         "--kubernetes-enable-pod-labels",
         "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS",
-        Ignored(
-            "pods' own labels are with the Kubernetes API, which is not asked; join with kube_pod_labels"
-        ),
+        Same("--pod-labels '*'"),
     ),
     _value(
         "--kubernetes-pod-label-allowlist-regex",
         "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX",
-        Ignored("pods' own labels are not exported", frozenset({""})),
+        Same("--pod-labels KEYS"),
     ),
     _switch(
         "--kubernetes-enable-pod-uid",
         "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID",
-        Ignored("the kubelet does not tell pods' UIDs; join with kube_pod_info"),
+        Same("--pod-uid"),
     ),
     _value(
         "--kubernetes-gpu-id-type",
@@ -168,10 +166,12 @@ FLAGS = (
     _switch(
         "--kubernetes-enable-dra",
         "KUBERNETES_ENABLE_DRA",
-        Ignored("GPUs that pods hold through resource claims are exported without pods"),
+        Ignored("GPUs that pods hold through resource claims have their pods' labels in any case"),
     ),
     _value(
-        "-x --xid-count-window-size", "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE", Ignored(_WINDOW, frozenset({""}))
+        "-x --xid-count-window-size",
+        "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE",
+        Ignored("the window is five minutes; DCGM_EXP_XID_ERRORS_TOTAL takes any", frozenset({"", "300000"})),
     ),
     _value(
         "--clock-events-count-window-size",

@@ -527,10 +527,20 @@ class OpenDevice:
             uuids=tuple(
                 text(what, functools.partial(pynvml.nvmlDeviceGetUUID, handle)) for handle in handles
             ),
+            **self._place(what, number),
         )
         whole = self.record
         record = Device(whole.index, whole.minor, whole.uuid, whole.pci_bus_id, whole.model, instance)
         return OpenDevice(handles[0], record, self._host, parent=self._handle)
+
+    def _place(self, what: str, number: int) -> dict[str, int]:
+        """Of GPU instance `number`, the profile's id and the first slice; nothing where the driver does not say."""
+        try:
+            handle = asking(what, lambda: pynvml.nvmlDeviceGetGpuInstanceById(self._handle, number))
+            info = asking(what, lambda: pynvml.nvmlGpuInstanceGetInfo(handle))
+        except ReadingError:
+            return {}
+        return {"profile_id": int(info.profileId), "start": int(info.placement.start)}
 
 
 def open_gpu(index: int, host: Host) -> OpenDevice:

@@ -1,4 +1,5 @@
-"""Who is on which device: kubelet (source) > podresources > grpc > wire; deviceids and join are pure.
+"""Who is on which device: attribution > podresources > grpc > wire (the kubelet), apiserver > apihttp > apiaccess.
 
-A failure here costs labels, never series.
+Only attribution knows both sources. claimants, deviceids, join and podfacts are pure. A failure here costs labels,
+never series.
 """

@@ -1,6 +1,7 @@
 """Every form in which a device plugin names a device to the kubelet, as a key that a device can be looked up by.
 
-Pure. The forms are those of NVIDIA's plugin (whole, MIG, replicas), its predecessors, HAMi and GKE's plugin.
+Pure. The forms are those of NVIDIA's plugin (whole, MIG, replicas), its predecessors, HAMi, GKE's plugin and NVIDIA's
+driver for dynamic resource allocation.
 """
 
 import dataclasses
@@ -8,22 +9,38 @@ import re
 
 from exporter.model import Device
 
+_N = "[0-9]{1,9}"  # Python refuses to read numbers of thousands of digits
 _UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
-_REPLICA = r"(?:(?:::|-)\d+)?"  # "::3" in NVIDIA's plugin for time-slicing and MPS, "-3" in HAMi
+_REPLICA = r"(?:(?:::|-)[0-9]+)?"  # "::3" in NVIDIA's plugin for time-slicing and MPS, "-3" in HAMi
 _BY_UUID = re.compile(rf"((?:GPU|MIG)-{_UUID}){_REPLICA}")
 _OLD_MIG = re.compile(
-    rf"MIG-(GPU-{_UUID})/(\d+)/\d+{_REPLICA}"
+    rf"MIG-(GPU-{_UUID})/({_N})/{_N}{_REPLICA}"
 )  # drivers before 470: GPU, GPU instance, compute instance
-_GKE = re.compile(r"nvidia(\d+)(?:/gi(\d+))?(?:/vgpu\d+)?")
+_GKE = re.compile(rf"nvidia({_N})(?:/gi({_N}))?(?:/vgpu[0-9]+)?")
+
+# NVIDIA/k8s-dra-driver-gpu, deviceinfo.go and mig.go: numbers are minor numbers in every release since the first,
+# v25.3.0. (Its first four candidates counted by index, which looks the same: that is not guessed at.)
+_CLAIMED = re.compile(rf"gpu-({_N})")
+_CLAIMED_MIG = re.compile(
+    rf"gpu-({_N})-mig-(?=[0-9.-]*[a-z])[a-z0-9.-]+-({_N})-({_N})"
+)  # GPU, profile, profile's id, first slice
+_CLAIMED_MIG_25 = re.compile(
+    rf"gpu-({_N})-mig-({_N})-({_N})-{_N}"
+)  # to v25.8: GPU, profile's id, first slice, size
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceKey:
-    """What identifies a device: a UUID or a minor number, and on MIG perhaps the GPU instance beside it."""
+    """What identifies a device: a UUID or a minor number, and on MIG the GPU instance beside it.
+
+    The GPU instance is named by its id, or by its profile's id and where it lies.
+    """
 
     uuid: str | None = None
     minor: int | None = None
     gpu_instance_id: int | None = None
+    profile_id: int | None = None
+    start: int | None = None
 
 
 def key_of(device_id: str) -> DeviceKey | None:
@@ -37,6 +54,15 @@ def key_of(device_id: str) -> DeviceKey | None:
     return None
 
 
+def key_of_claimed(name: str) -> DeviceKey | None:
+    """The key that the DRA driver's name of a device stands for; None for what NVML cannot see, or nobody knows."""
+    if match := _CLAIMED.fullmatch(name):
+        return DeviceKey(minor=int(match[1]))
+    if match := _CLAIMED_MIG_25.fullmatch(name) or _CLAIMED_MIG.fullmatch(name):
+        return DeviceKey(minor=int(match[1]), profile_id=int(match[2]), start=int(match[3]))
+    return None
+
+
 def keys_for(device: Device) -> tuple[DeviceKey, ...]:
     """Every key under which the kubelet may know `device`."""
     instance = device.instance
@@ -44,6 +70,8 @@ def keys_for(device: Device) -> tuple[DeviceKey, ...]:
     keys = [DeviceKey(uuid=device.uuid, gpu_instance_id=number)]
     if device.minor is not None:
         keys.append(DeviceKey(minor=device.minor, gpu_instance_id=number))
+    if instance and None not in {device.minor, instance.profile_id, instance.start}:
+        keys.append(DeviceKey(minor=device.minor, profile_id=instance.profile_id, start=instance.start))
     if instance:
         keys += [DeviceKey(uuid=uuid) for uuid in instance.uuids]
     return tuple(keys)

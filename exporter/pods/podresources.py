@@ -9,13 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from exporter.errors import PodResourcesError, StartError, UnimplementedError
-from exporter.model import Allocation
+from exporter.model import Allocation, Offer
 from exporter.pods.grpc import Channel, ConnectionLostError
-from exporter.pods.wire import allocations
+from exporter.pods.wire import allocations, offers
 
 _LOG = logging.getLogger(__name__)
 _LIST = "/v1.PodResourcesLister/List"
-_DEADLINE_S = 2.0  # a kubelet that is well answers in milliseconds
+_ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
+_DEADLINE_S = 2.0  # for both calls together: a kubelet that is well answers in milliseconds
+_MAX_OFFERS_BACKOFF_S = 60.0  # what is offered hardly changes, and waiting for it delays what does
 _MAX_BACKOFF_S = 5.0  # below the usual interval: a restarted kubelet is found in the next cycle
 
 _Identity = tuple[int, int, int]
@@ -28,10 +30,12 @@ class Answer:
     Attributes:
         up: The kubelet answered; None where there has never been one, which is a node without Kubernetes.
         allocations: Who holds what; the last cycle's once after a failure, then nothing.
+        offers: What pods can be given, taken or not; None where the kubelet does not say.
     """
 
     up: bool | None
     allocations: tuple[Allocation, ...] = ()
+    offers: tuple[Offer, ...] | None = None
 
 
 class Kubelet:
@@ -54,7 +58,10 @@ class Kubelet:
         self._channel: Channel | None = None
         self._connected_to: _Identity | None = None
         self._refused_by: _Identity | None = None
-        self._last: tuple[Allocation, ...] = ()
+        self._last = Answer(up=None)
+        self._offers_nothing: _Identity | None = None
+        self._offers_failed_in_a_row = 0
+        self._offers_retry_at = 0.0
         self._failed_in_a_row = 0
         self._retry_at = 0.0
         self._said = False
@@ -79,8 +86,9 @@ class Kubelet:
             return Answer(up=False)
         if self._clock() < self._retry_at:
             return self._kept()
+        until = self._clock() + _DEADLINE_S
         try:
-            self._last = allocations(self._list(socket))
+            listed = allocations(self._list(socket))
         except UnimplementedError as error:
             self._refused_by = socket
             return self._failed(error, "pod labels are off until the kubelet is replaced")
@@ -89,7 +97,8 @@ class Kubelet:
         if self._failed_in_a_row:
             _LOG.info("the kubelet answers again at %s", self._path)
         self._failed_in_a_row = 0
-        return Answer(up=True, allocations=self._last)
+        self._last = Answer(up=True, allocations=listed, offers=self._offers(socket, until))
+        return self._last
 
     def close(self) -> None:
         """End the connection, if there is one."""
@@ -117,6 +126,32 @@ class Kubelet:
         self._connected_to = socket
         return self._channel.call(_LIST, timeout_s=_DEADLINE_S)
 
+    def _offers(self, socket: _Identity | None, until: float) -> tuple[Offer, ...] | None:
+        """What can be given to pods. A failure costs only this, and is no failure of the kubelet."""
+        now = self._clock()
+        has_none = socket is not None and socket == self._offers_nothing
+        if self._channel is None or has_none or now < self._offers_retry_at or now >= until:
+            return None
+        try:
+            found = offers(self._channel.call(_ALLOCATABLE, timeout_s=until - now))
+        except PodResourcesError as error:
+            if isinstance(error, UnimplementedError):
+                self._offers_nothing = socket
+            else:
+                self.close()  # what is still under way would go on taking the connection's window
+            self._offers_failed(error)
+            return None
+        self._offers_failed_in_a_row = 0
+        return found
+
+    def _offers_failed(self, error: PodResourcesError) -> None:
+        if not self._offers_failed_in_a_row:
+            _LOG.warning(
+                "asking the kubelet for its devices: %s; gpu_allocated knows only those that are held", error
+            )
+        self._offers_retry_at = self._clock() + min(_MAX_OFFERS_BACKOFF_S, 2**self._offers_failed_in_a_row)
+        self._offers_failed_in_a_row = min(self._offers_failed_in_a_row + 1, 8)
+
     def _failed(self, error: PodResourcesError, consequence: str) -> Answer:
         self.close()
         if not self._failed_in_a_row:
@@ -128,4 +163,4 @@ class Kubelet:
     def _kept(self) -> Answer:
         """The last answer in the first cycle that got none: a kubelet that restarts is back in the next one."""
         self._failed_in_a_row += 1
-        return Answer(up=False, allocations=self._last if self._failed_in_a_row == 1 else ())
+        return dataclasses.replace(self._last, up=False) if self._failed_in_a_row == 1 else Answer(up=False)

@@ -4,19 +4,23 @@ Pure: bytes in, records out. Written out by hand because the protobuf runtime co
 Field numbers: kubelet's pkg/apis/podresources/v1/api.proto. What is unknown is skipped, as protobuf demands.
 """
 
+import dataclasses
 from collections.abc import Iterator
 
 from exporter.errors import PodResourcesError
-from exporter.model import Allocation, PodRef
+from exporter.model import Allocation, Claim, Offer, PodRef
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZE = {_FIXED64: 8, _FIXED32: 4}
 _VARINT_BITS = 64
 
 _RESPONSE_PODS = 1
+_RESPONSE_DEVICES = 1
 _POD_NAME, _POD_NAMESPACE, _POD_CONTAINERS = 1, 2, 3
-_CONTAINER_NAME, _CONTAINER_DEVICES = 1, 2
+_CONTAINER_NAME, _CONTAINER_DEVICES, _CONTAINER_DYNAMIC = 1, 2, 5
 _DEVICES_RESOURCE, _DEVICES_IDS = 1, 2
+_CLAIM_NAME, _CLAIM_NAMESPACE, _CLAIM_DEVICES = 2, 3, 4
+_CLAIMED_DRIVER, _CLAIMED_POOL, _CLAIMED_DEVICE = 2, 3, 4
 
 
 class WireError(PodResourcesError):
@@ -71,7 +75,9 @@ def _last_text(fields: list[tuple[int, memoryview]], number: int) -> str:
 
 
 def allocations(response: bytes) -> tuple[Allocation, ...]:
-    """Every device id of every container in a ListPodResourcesResponse, in the kubelet's order.
+    """Every device of every container in a ListPodResourcesResponse, in the kubelet's order.
+
+    Of each container those of device plugins come first, then claimed ones.
 
     Raises:
         WireError: The bytes are not a protobuf message.
@@ -96,8 +102,44 @@ def _of_pod(fields: list[tuple[int, memoryview]]) -> Iterator[Allocation]:
 def _of_container(owner: PodRef, fields: list[tuple[int, memoryview]]) -> Iterator[Allocation]:
     for number, content in fields:
         if number == _CONTAINER_DEVICES:
-            devices = list(submessages(content))
-            resource = _last_text(devices, _DEVICES_RESOURCE)
-            for found, device_id in devices:
-                if found == _DEVICES_IDS:
-                    yield Allocation(owner, resource, _text(device_id))
+            for resource, device_id in _devices(content):
+                yield Allocation(owner, resource, device_id)
+    for number, content in fields:
+        if number == _CONTAINER_DYNAMIC:
+            for claim in _claims(list(submessages(content))):
+                yield Allocation(dataclasses.replace(owner, claim=claim), claim.driver, claim.device)
+
+
+def _devices(content: memoryview) -> Iterator[tuple[str, str]]:
+    """A ContainerDevices message as resource and device id, one for each id."""
+    fields = list(submessages(content))
+    resource = _last_text(fields, _DEVICES_RESOURCE)
+    for number, device_id in fields:
+        if number == _DEVICES_IDS:
+            yield resource, _text(device_id)
+
+
+def _claims(fields: list[tuple[int, memoryview]]) -> Iterator[Claim]:
+    """A DynamicResource message, one for each device of the claim."""
+    name, namespace = _last_text(fields, _CLAIM_NAME), _last_text(fields, _CLAIM_NAMESPACE)
+    for number, content in fields:
+        if number == _CLAIM_DEVICES:
+            of = list(submessages(content))
+            driver, pool, device = (
+                _last_text(of, part) for part in (_CLAIMED_DRIVER, _CLAIMED_POOL, _CLAIMED_DEVICE)
+            )
+            yield Claim(name, namespace, driver, pool, device)
+
+
+def offers(response: bytes) -> tuple[Offer, ...]:
+    """Every device id in an AllocatableResourcesResponse.
+
+    Raises:
+        WireError: The bytes are not a protobuf message.
+    """
+    return tuple(
+        Offer(resource, device_id)
+        for number, content in submessages(memoryview(response))
+        if number == _RESPONSE_DEVICES
+        for resource, device_id in _devices(content)
+    )

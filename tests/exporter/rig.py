@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from simulator.driver import Board, Reading, environment
 from simulator.kubelet import Allocation, Kubelet, PodDevices
-from simulator.spec import GpuSpec, NodeSpec
+from simulator.spec import GpuSpec, NodeSpec, Sharing
 
 T = TypeVar("T")
 PATIENCE_S = 20.0
@@ -133,7 +133,9 @@ class Node:
         self.board_file = folder / "board"
         self.board = Board(self.board_file, spec)
         self.pods: list[PodDevices] = []
-        self.kubelet = Kubelet(kubelet_folder / "kubelet.sock", capacity=(), pods=lambda: list(self.pods))
+        self.kubelet = Kubelet(
+            kubelet_folder / "kubelet.sock", capacity=_capacity(spec), pods=lambda: list(self.pods)
+        )
         self.proc = folder / "proc"
         self.proc.mkdir()
 
@@ -150,20 +152,24 @@ class Node:
         return ended(self.command(*flags), self.environment(**variables))
 
     @contextlib.contextmanager
-    def exporting(self, *flags: str, ready: bool = True, pods: bool = True) -> Iterator[Exporter]:
+    def exporting(
+        self, *flags: str, ready: bool = True, pods: bool = True, variables: Mapping[str, str] | None = None
+    ) -> Iterator[Exporter]:
         """A running exporter, killed in the end if it still runs.
 
         Args:
             flags: Further flags.
             ready: Wait until it has read the GPUs.
             pods: Point it to this node's kubelet.
+            variables: Further variables of its environment.
         """
         socket = str(self.kubelet.socket) if pods else ""
         command = self.command(
             "--listen=127.0.0.1:0", "--interval=200ms", "--log-format=json", "--node-name=node-1",
             f"--pod-resources-socket={socket}", *flags,
         )  # fmt: skip
-        with subprocess.Popen(command, env=self.environment(), stderr=subprocess.PIPE, text=True) as process:
+        surroundings = self.environment(**(variables or {}))
+        with subprocess.Popen(command, env=surroundings, stderr=subprocess.PIPE, text=True) as process:
             try:
                 exporter = Exporter(process)
                 if ready:
@@ -176,6 +182,20 @@ class Node:
         """Put the kubelet and the driver away."""
         self.kubelet.stop()
         self.board.close()
+
+
+def _capacity(spec: NodeSpec) -> list[Allocation]:
+    """What NVIDIA's device plugin offers on such a node (MIG: strategy mixed)."""
+    shared = spec.sharing is not Sharing.NONE
+    found = []
+    for index, gpu in enumerate(spec.gpus):
+        for instance, profile in enumerate(gpu.mig):
+            found.append(Allocation(f"nvidia.com/mig-{profile}", (spec.mig_uuid(index, instance),)))
+        if not gpu.mig:
+            uuid = spec.gpu_uuid(index)
+            ids = tuple(f"{uuid}::{n}" for n in range(spec.replicas)) if shared else (uuid,)
+            found.append(Allocation("nvidia.com/gpu" + ".shared" * shared, ids))
+    return found
 
 
 def ended(command: Sequence[str], variables: dict[str, str]) -> Ended:

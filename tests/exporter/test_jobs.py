@@ -109,7 +109,7 @@ def test_what_a_file_says_is_cleaned(node: Node, jobs: Path) -> None:
 def test_jobs_stand_beside_pods(node: Node, jobs: Path) -> None:
     """A device that pods share and jobs share has a series for each pair, with labels in DCGM's order."""
     first = node.spec.gpu_uuid(0)
-    node.pods += [pod("a", first), pod("b", first)]
+    node.pods += [pod("a", f"{first}::0"), pod("b", f"{first}::1")]
     node.kubelet.start()
     (jobs / "0").write_text("1\n2\n")
     with node.exporting(f"--hpc-job-mapping-dir={jobs}") as exporter:

@@ -1,0 +1,210 @@
+"""The pods of this node as the API server knows them: one list, then a watch, in a thread of its own.
+
+Only started where labels or UIDs are wanted. Must not know devices. A failure here costs labels, never series: it is
+logged once, retried with growing pauses, and what was known is kept for a while.
+"""
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from exporter.errors import ApiServerError, VersionExpiredError
+from exporter.model import PodDetails
+from exporter.pods.apihttp import PodApi
+from exporter.pods.podfacts import Pod, PodFact, Wanted, fact_of
+
+_LOG = logging.getLogger(__name__)
+_WATCH_S = 300  # the server ends it then, and another begins where it ended
+_LONGEST_SILENCE_S = _WATCH_S * 1.5 + 15
+_PAGE = "100"  # pods; a node has up to 110 by default
+_MAX_PODS = 2000  # several times what a large node can hold: more means that they are not this node's
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+_STEADY_S = 10.0  # a watch that stood for so long was no failure, however it ended
+_KEEP_S = 300.0  # as long as a control plane may take to be upgraded
+_JOIN_S = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of this node's pods now, by namespace and name.
+
+    Attributes:
+        up: All of them are known, and changes are followed.
+        has_ended: Whether a pod's containers have ended for good.
+        details: What is wanted of each.
+    """
+
+    up: bool
+    has_ended: Mapping[Pod, bool] = dataclasses.field(default_factory=dict)
+    details: Mapping[Pod, PodDetails] = dataclasses.field(default_factory=dict)
+
+
+class PodWatch:
+    """Follows the pods of one node from `start` to `close`."""
+
+    def __init__(
+        self, api: PodApi, wanted: Wanted, *, clock: Callable[[], float], chance: Callable[[], float]
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            api: Asks the API server.
+            wanted: What is to be known of pods.
+            clock: Monotonic, in seconds.
+            chance: A number from 0 up to 1, so that the exporters of all nodes do not ask at once.
+        """
+        self._api = api
+        self._wanted = wanted
+        self._clock = clock
+        self._chance = chance
+        self._lock = threading.Lock()
+        self._facts: dict[Pod, PodFact] = {}
+        self._version: str | None = None  # None: everything must be listed
+        # "0" is from the server's memory, which a thousand exporters may ask for at once; after it was too old, ""
+        self._list_from = "0"
+        self._up = False
+        self._changed_at = clock()
+        self._failed_in_a_row = 0
+        self._said = False
+        self._stop = threading.Event()
+        self._first = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pod-watch", daemon=True)
+
+    def start(self, *, wait_s: float) -> None:
+        """Begin, and wait for the first answer, but not for longer than `wait_s` seconds."""
+        self._thread.start()
+        self._first.wait(wait_s)
+
+    def known(self) -> Known:
+        """What is known now; never waits for the API server."""
+        with self._lock:
+            if not self._up and self._clock() - self._changed_at > _KEEP_S:
+                self._facts = {}
+            return Known(
+                up=self._up,
+                has_ended={pod: fact.has_ended for pod, fact in self._facts.items()},
+                details={pod: fact.details for pod, fact in self._facts.items()},
+            )
+
+    def close(self) -> None:
+        """End it."""
+        self._stop.set()
+        self._api.interrupt()
+        self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                if self._version is None:
+                    self._list()
+                self._follow()
+            except ApiServerError as error:
+                self._pause(error)
+            except Exception as error:  # noqa: BLE001 - the one broad catch of this loop: it costs labels, not the thread
+                _LOG.exception("following this node's pods: a defect of the exporter, please report it")
+                self._version = None
+                self._pause(ApiServerError(f"{type(error).__name__}: {error}"))
+
+    def _list(self) -> None:
+        """Replace all that is known by what there is."""
+        found: dict[Pod, PodFact] = {}
+        query = {"limit": _PAGE, "resourceVersion": self._list_from}
+        more = True
+        while more:
+            document = self._api.get(query)
+            for pod in _items(document):
+                key, fact = fact_of(pod, self._wanted)
+                found[key] = fact
+            _check(len(found))
+            metadata = _metadata(document)
+            more = bool(metadata.get("continue"))
+            query = {"limit": _PAGE, "continue": str(metadata.get("continue"))}
+        with self._lock:
+            self._facts = found
+            self._changed(up=True)
+        self._version = str(metadata.get("resourceVersion") or "")
+        self._first.set()
+
+    def _follow(self) -> None:
+        """Apply changes as they come, until the server ends the watch."""
+        began = self._clock()
+        query = {
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version or "",
+            "timeoutSeconds": str(int(_WATCH_S * (1 + self._chance() / 2))),
+        }
+        try:
+            for event in self._api.watch(query, timeout_s=_LONGEST_SILENCE_S):
+                if event:
+                    self._apply(event)
+                    continue
+                if self._said:
+                    _LOG.info("this node's pods are followed")
+                self._said = False
+                with self._lock:
+                    self._changed(up=True)
+            if self._clock() - began < _SHORTEST_PAUSE_S:
+                raise ApiServerError("the API server ended a watch at once")
+        finally:
+            if self._clock() - began > _STEADY_S:
+                self._failed_in_a_row = 0
+
+    def _apply(self, event: Mapping[str, Any]) -> None:
+        """Take a change over."""
+        kind, document = event.get("type"), event.get("object")
+        if kind in {"ADDED", "MODIFIED", "DELETED"}:
+            key, fact = fact_of(document, self._wanted)
+            with self._lock:
+                before = self._facts.get(key)
+                if kind != "DELETED":
+                    self._facts[key] = fact
+                elif before is not None and before.uid == fact.uid:
+                    del self._facts[key]
+            _check(len(self._facts))
+        self._version = str(_metadata(document).get("resourceVersion") or self._version)
+        self._failed_in_a_row = 0
+
+    def _pause(self, error: ApiServerError) -> None:
+        """Say what went wrong, once, and wait."""
+        if self._stop.is_set():
+            return
+        has_expired = isinstance(error, VersionExpiredError)
+        if has_expired:
+            self._version, self._list_from = None, ""
+        if not (
+            has_expired and self._failed_in_a_row == 0
+        ):  # that a version expires now and then is no failure
+            with self._lock:
+                self._changed(up=False)
+            if not self._said:
+                _LOG.warning(
+                    "following this node's pods: %s; trying again, series go on, after a while without what it adds",
+                    error,
+                )
+            self._said = True
+            self._first.set()
+        pause_s = min(_LONGEST_PAUSE_S, _SHORTEST_PAUSE_S * 2 ** min(self._failed_in_a_row, 10))
+        self._failed_in_a_row += 1
+        wanted_s = min(error.retry_after_s, _LONGEST_PAUSE_S)
+        self._stop.wait(max(pause_s * (1 + self._chance()) / 2, wanted_s))
+
+    def _changed(self, *, up: bool) -> None:
+        if self._up is not up:
+            self._up, self._changed_at = up, self._clock()
+
+
+def _items(document: Mapping[str, Any]) -> list[Any]:
+    items = document.get("items")
+    return items if isinstance(items, list) else []
+
+
+def _metadata(document: object) -> Mapping[str, Any]:
+    metadata = document.get("metadata") if isinstance(document, Mapping) else None
+    return metadata if isinstance(metadata, Mapping) else {}
+
+
+def _check(count: int) -> None:
+    if count > _MAX_PODS:
+        raise VersionExpiredError(f"the API server sends more than {_MAX_PODS} pods for one node")

@@ -1,0 +1,113 @@
+"""A pod as the API server sends it → the little of it that is kept: UID, whether it has ended, the wanted labels. Pure.
+
+Whatever arrives is read without trust: strings only, of bounded number and length, fit to be written as UTF-8.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from exporter.errors import ApiServerError
+from exporter.model import PodDetails
+
+Pod = tuple[str, str]
+"""Namespace and name."""
+PREFIX = "pod_label_"
+_ENDED = {"Succeeded", "Failed"}
+_UNFIT = re.compile(r"[^a-zA-Z0-9_]")
+_MAX_LABELS = 64  # of one pod; a series with more is of use to nobody
+_MAX_CHARACTERS = 317  # a label's key may be 253 + 1 + 63 characters long, a value 63
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be known of pods.
+
+    Attributes:
+        uid: Their UID.
+        labels: Those whose keys one of these is found in.
+    """
+
+    uid: bool = False
+    labels: tuple[re.Pattern[str], ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything is."""
+        return self.uid or bool(self.labels)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodFact:
+    """What is kept of a pod.
+
+    Attributes:
+        uid: Tells a pod from its successor of the same name.
+        has_ended: Its containers have ended for good.
+        details: What is served of it.
+    """
+
+    uid: str
+    has_ended: bool
+    details: PodDetails
+
+
+def fact_of(pod: object, wanted: Wanted) -> tuple[Pod, PodFact]:
+    """Namespace and name, and what is kept.
+
+    Raises:
+        ApiServerError: It is no pod.
+    """
+    metadata = _part(pod, "metadata")
+    namespace, name, uid = (_text(metadata.get(key)) for key in ("namespace", "name", "uid"))
+    if not namespace or not name or not uid:
+        raise ApiServerError("what the API server sent as a pod has no namespace, name or uid")
+    labels = metadata.get("labels")
+    details = PodDetails(
+        uid=uid if wanted.uid else "",
+        labels=_chosen(labels, wanted.labels) if isinstance(labels, Mapping) else (),
+    )
+    return (namespace, name), PodFact(uid, _part(pod, "status").get("phase") in _ENDED, details)
+
+
+def label_names(keys: Iterable[str]) -> dict[str, str]:
+    """The name of each label of a pod, by its key.
+
+    Keys that differ only in what a name cannot hold (`a.b` and `a/b`) are told apart by a number in order of the keys,
+    as in kube-state-metrics.
+    """
+    by_name: dict[str, list[str]] = {}
+    for key in sorted(keys):
+        by_name.setdefault(PREFIX + _UNFIT.sub("_", key), []).append(key)
+    names = {only[0]: name for name, only in by_name.items() if len(only) == 1}
+    taken = set(by_name)
+    for name, rivals in by_name.items():
+        if len(rivals) > 1:
+            free = (numbered for n in range(1, 10**6) if (numbered := f"{name}_conflict{n}") not in taken)
+            names |= dict(zip(rivals, free, strict=False))
+            taken.update(names.values())
+    return names
+
+
+def _chosen(labels: Mapping[Any, Any], patterns: Iterable[re.Pattern[str]]) -> tuple[tuple[str, str], ...]:
+    patterns = tuple(patterns)
+    found = {
+        key: _text(value)
+        for key, value in labels.items()
+        if isinstance(key, str) and isinstance(value, str) and len(key) <= _MAX_CHARACTERS
+        if any(pattern.search(key) for pattern in patterns)
+    }
+    names = label_names(sorted(found)[:_MAX_LABELS])
+    return tuple(sorted((name, found[key]) for key, name in names.items()))
+
+
+def _part(document: object, name: str) -> Mapping[str, Any]:
+    part = document.get(name) if isinstance(document, Mapping) else None
+    return part if isinstance(part, Mapping) else {}
+
+
+def _text(value: object) -> str:
+    """A string that UTF-8 can hold: JSON can name half of a surrogate pair."""
+    if not isinstance(value, str):
+        return ""
+    return value[:_MAX_CHARACTERS].encode(errors="replace").decode()

@@ -1,0 +1,208 @@
+"""What the kubelet offers, what is held, and what has ended: gpu_allocated, resource names and ended pods."""
+
+import pytest
+
+from simulator.kubelet import Allocation, Failure, PodDevices
+from simulator.spec import GpuSpec, NodeSpec, Sharing
+from tests.exporter.conftest import MakeNode
+from tests.exporter.rig import Exporter, Node, eventually, h100, pod
+
+pytestmark = pytest.mark.driver
+
+UTIL = "DCGM_FI_DEV_GPU_UTIL"
+ALLOCATED = "gpu_allocated"
+UNATTRIBUTED = "gpu_exporter_unattributed_devices"
+UP = "gpu_exporter_podresources_up"
+
+
+@pytest.fixture
+def node(make_node: MakeNode) -> Node:
+    """Two GPUs, the first of which pod "train" holds."""
+    made = make_node(h100(2))
+    made.pods.append(pod("train", made.spec.gpu_uuid(0)))
+    return made
+
+
+def _allocated(exporter: Exporter) -> dict[str, float]:
+    return {gpu: value for (gpu,), value in exporter.series(ALLOCATED, "gpu").items()}
+
+
+def _pods(exporter: Exporter) -> list[tuple[str, ...]]:
+    return sorted(exporter.series(UTIL, "gpu", "pod"))
+
+
+def test_allocated_or_free(node: Node) -> None:
+    """A held GPU is 1, a free one that the kubelet offers is 0, and one that it does not offer is absent."""
+    with node.kubelet, node.exporting() as exporter:
+        assert _allocated(exporter) == {"0": 1, "1": 0}
+        node.pods.clear()
+        eventually(lambda: _allocated(exporter) == {"0": 0, "1": 0})
+        node.kubelet.capacity = (Allocation("nvidia.com/gpu", (node.spec.gpu_uuid(1),)),)
+        eventually(lambda: _allocated(exporter) == {"1": 0})
+        # an unhealthy GPU is offered no more; who had it has it still
+        node.pods.append(pod("train", node.spec.gpu_uuid(0)))
+        eventually(lambda: _allocated(exporter) == {"0": 1, "1": 0})
+
+
+def test_allocated_has_the_devices_labels_without_the_pods(node: Node) -> None:
+    """Its labels are those of the device's other series that DCGM has no name for: it can be joined on all of them."""
+    with node.kubelet, node.exporting("--naming=dcgm-4.9") as exporter:
+        families = exporter.families()
+        energy = {tuple(s.labels.items()) for s in families["gpu_energy_joules"].samples}
+        assert {tuple(s.labels.items()) for s in families[ALLOCATED].samples} == energy
+        util = [s.labels.items() for s in families["DCGM_FI_DEV_GPU_UTIL_RATIO"].samples]
+        assert all(any(dict(own).items() <= labels for labels in util) for own in energy)
+
+
+@pytest.mark.parametrize("sharing", [Sharing.NONE, Sharing.TIME_SLICING], ids=["mig", "time-sliced"])
+def test_what_is_offered_in_other_forms(sharing: Sharing, make_node: MakeNode) -> None:
+    """A GPU that is offered as replicas is one device; one that is offered as instances is only those."""
+    mig = () if sharing is Sharing.TIME_SLICING else ("3g.20gb", "2g.10gb")
+    replicas = 4 if sharing is Sharing.TIME_SLICING else 1
+    node = make_node(NodeSpec("a100", (GpuSpec("A100-SXM4-40GB", mig),), sharing=sharing, replicas=replicas))
+    if mig:
+        node.pods.append(pod("p", node.spec.mig_uuid(0, 1), resource="nvidia.com/mig-2g.10gb"))
+        expected = {("3g.20gb", node.spec.mig_uuid(0, 0)): 0, ("2g.10gb", node.spec.mig_uuid(0, 1)): 1}
+    else:
+        node.pods.append(pod("p", f"{node.spec.gpu_uuid(0)}::3", resource="nvidia.com/gpu.shared"))
+        expected = {("", ""): 1}
+    with node.kubelet, node.exporting() as exporter:
+        assert exporter.series(ALLOCATED, "GPU_I_PROFILE", "mig_uuid") == expected
+        node.pods.clear()
+        eventually(lambda: set(exporter.series(ALLOCATED, "GPU_I_PROFILE").values()) == {0})
+
+
+def test_without_a_kubelet_it_is_unknown(node: Node) -> None:
+    """Where there is no kubelet, or it stops answering, no GPU is called free."""
+    assert ALLOCATED not in node.once("--once").out
+    with node.kubelet, node.exporting() as exporter:
+        assert _allocated(exporter) == {"0": 1, "1": 0}
+        node.kubelet.stop()
+        eventually(lambda: _allocated(exporter) == {})
+        assert exporter.series(UNATTRIBUTED, "reason") == {("ambiguous",): 0, ("unknown_claim",): 0}
+
+
+@pytest.mark.parametrize("failure", list(Failure), ids=lambda failure: failure.name.lower())
+def test_a_kubelet_that_does_not_say_what_it_offers(failure: Failure, node: Node) -> None:
+    """It costs the zeros only: labels stay, the kubelet counts as up, and it is said once."""
+    node.kubelet.misbehave(failure, method="GetAllocatableResources")
+    with node.kubelet, node.exporting("--interval=100ms") as exporter:
+        assert _pods(exporter) == [("0", "train"), ("1", "")]
+        assert _allocated(exporter) == {"0": 1}
+        assert exporter.series(UP) == {(): 1}
+        listed = node.kubelet.calls["List"]
+        eventually(lambda: node.kubelet.calls["List"] > listed + 5)
+        assert len(exporter.messages("for its devices")) == 1
+        if failure is Failure.UNIMPLEMENTED:
+            assert node.kubelet.calls["GetAllocatableResources"] == 1
+            node.kubelet.misbehave()
+            node.kubelet.restart()
+        else:
+            node.kubelet.misbehave()
+        eventually(lambda: _allocated(exporter) == {"0": 1, "1": 0})
+
+
+def test_a_slow_offer_costs_no_labels(node: Node) -> None:
+    """Both calls share two seconds; when the second takes longer, the first one's answer is used."""
+    node.kubelet.misbehave(delay_s=30, method="GetAllocatableResources")
+    with node.kubelet, node.exporting() as exporter:
+        while node.kubelet.calls.get("GetAllocatableResources", 0) < 3:
+            assert _pods(exporter) == [("0", "train"), ("1", "")]
+            assert exporter.series(UP) == {(): 1}
+        assert _allocated(exporter) == {"0": 1}
+        assert len(exporter.messages("for its devices")) == 1
+        # asked less and less often: what is held is not to wait for it
+        assert node.kubelet.calls["List"] > 6
+
+
+@pytest.mark.parametrize(
+    ("flags", "resource", "is_taken"),
+    [
+        pytest.param([], "nvidia.com/h100-nvl", True, id="nvidias"),
+        pytest.param([], "example.com/gpu", False, id="anothers"),
+        pytest.param(["--resource-names=example.com/gpu"], "example.com/gpu", True, id="named"),
+        pytest.param(["--resource-names=example.com/gpu"], "nvidia.com/gpu", True, id="beside-nvidias"),
+        pytest.param(["--resource-names=a.io/x, example.com/g*"], "example.com/gpu", True, id="wildcard"),
+        pytest.param(["--resource-names=example.com/g*"], "example.org/gpu", False, id="not-covered"),
+        pytest.param(["--resource-names=example.com/gpu"], "example.com/gpu-2", False, id="no-wildcard"),
+    ],
+)
+def test_resource_names(flags: list[str], resource: str, is_taken: bool, make_node: MakeNode) -> None:
+    """Devices of NVIDIA's resources count, and of those that were named; a star stands for the rest of a name."""
+    node = make_node(h100(1))
+    node.pods.append(pod("p", node.spec.gpu_uuid(0), resource=resource))
+    node.kubelet.capacity = (Allocation(resource, (node.spec.gpu_uuid(0),)),)
+    with node.kubelet, node.exporting(*flags) as exporter:
+        assert _pods(exporter) == [("0", "p" if is_taken else "")]
+        assert _allocated(exporter) == ({"0": 1} if is_taken else {})
+
+
+def test_dcgm_exporters_variable_for_resource_names(node: Node) -> None:
+    """NVIDIA_RESOURCE_NAMES means what it means there."""
+    node.pods[:] = [pod("p", node.spec.gpu_uuid(0), resource="example.com/gpu")]
+    with (
+        node.kubelet,
+        node.exporting(variables={"NVIDIA_RESOURCE_NAMES": "example.com/gpu,example.com/x"}) as exporter,
+    ):
+        assert _pods(exporter) == [("0", "p"), ("1", "")]
+
+
+def test_an_ended_pod_loses_its_gpu_to_the_next(node: Node) -> None:
+    """A kubelet that goes on listing an ended pod does not let it keep the GPU's labels, nor get them back."""
+    old, uuid = node.pods[0], node.spec.gpu_uuid(0)
+    with node.kubelet, node.exporting() as exporter:
+        assert _pods(exporter) == [("0", "train"), ("1", "")]
+        for order in ([pod("next", uuid), old], [old, pod("next", uuid)]):
+            node.pods[:] = order
+            eventually(lambda: _pods(exporter) == [("0", "next"), ("1", "")])
+        node.pods[:] = [old]
+        eventually(lambda: _pods(exporter) == [("0", ""), ("1", "")])
+        assert _allocated(exporter) == {"0": 0, "1": 0}
+        assert exporter.series(UNATTRIBUTED, "reason")["ambiguous",] == 0
+
+
+def test_who_cannot_be_told_apart_is_not_named(node: Node) -> None:
+    """Two pods with one GPU from the start: neither has its labels, it is neither held nor free, and it is counted."""
+    node.pods.append(pod("other", node.spec.gpu_uuid(0)))
+    with node.kubelet, node.exporting() as exporter:
+        assert _pods(exporter) == [("0", ""), ("1", "")]
+        assert _allocated(exporter) == {"1": 0}
+        assert exporter.series(UNATTRIBUTED, "reason")["ambiguous",] == 1
+        del node.pods[0]
+        eventually(lambda: _pods(exporter) == [("0", "other"), ("1", "")])
+        assert exporter.series(UNATTRIBUTED, "reason")["ambiguous",] == 0
+
+
+def test_a_kubelets_restart_does_not_forget_who_has_ended(node: Node) -> None:
+    """An outage of the kubelet is no reason to believe an ended pod again."""
+    node.pods.append(pod("other", node.spec.gpu_uuid(1)))
+    with node.kubelet, node.exporting() as exporter:
+        node.pods.append(pod("next", node.spec.gpu_uuid(0)))
+        eventually(lambda: _pods(exporter) == [("0", "next"), ("1", "other")])
+        node.kubelet.stop()
+        eventually(lambda: _pods(exporter) == [("0", ""), ("1", "")])
+        node.kubelet.start()
+        eventually(lambda: _pods(exporter) == [("0", "next"), ("1", "other")])
+
+
+def test_twenty_megabytes_cost_no_scrape(node: Node) -> None:
+    """An answer of 20 MB is taken, and requests are answered while it is read."""
+    node.kubelet.misbehave(padding=180_000)
+    with node.kubelet, node.exporting("--interval=500ms") as exporter:
+        answered, listed = 0, node.kubelet.calls["List"]
+        while node.kubelet.calls["List"] < listed + 2:
+            assert exporter.get("/healthz")[0] == 200
+            answered += 1
+        assert answered > 2
+        eventually(lambda: _pods(exporter) == [("0", "train"), ("1", "")])
+
+
+def test_hostile_names_of_pods_are_escaped(node: Node) -> None:
+    """Quotes, line ends, backslashes and other alphabets in names are labels' values and nothing more."""
+    hostile = 'p"} 1\ninjected{x="\\\x00\r٣'
+    groups = (Allocation("nvidia.com/gpu", (node.spec.gpu_uuid(0), "nvidia" + "1" * 5000, "GPU-\x00")),)
+    node.pods[:] = [PodDevices(hostile, hostile, ((hostile, groups),))]
+    with node.kubelet, node.exporting() as exporter:
+        labels = set(exporter.series(UTIL, "namespace", "pod", "container"))
+        assert labels == {(hostile,) * 3, ("", "", "")}
+        assert "injected" not in exporter.families()

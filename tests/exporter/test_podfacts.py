@@ -1,0 +1,102 @@
+"""What is kept of a pod, whatever the API server sends."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.errors import ApiServerError
+from exporter.pods.podfacts import Wanted, fact_of, label_names
+
+ALL = Wanted(uid=True, labels=(re.compile(""),))
+keys = st.text(st.characters(codec="ascii", exclude_characters="\n"), max_size=12) | st.sampled_from(
+    ["a.b", "a_b", "a/b", "a-b", "a_b_conflict1", "a.b_conflict1", "é", "e"]
+)
+json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=[])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def _pod(**metadata: object) -> dict[str, object]:
+    return {
+        "metadata": {"namespace": "ml", "name": "p", "uid": "u", **metadata},
+        "status": {"phase": "Running"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "names"),
+    [
+        pytest.param([], {}, id="none"),
+        pytest.param(["team"], {"team": "pod_label_team"}, id="plain"),
+        pytest.param(["app.kubernetes.io/name"], {"app.kubernetes.io/name": "pod_label_app_kubernetes_io_name"}),
+        pytest.param(
+            ["a.b", "a/b", "c"],
+            {"a.b": "pod_label_a_b_conflict1", "a/b": "pod_label_a_b_conflict2", "c": "pod_label_c"},
+            id="two-of-a-name",
+        ),
+        pytest.param(
+            ["a_b", "a/b", "a_b_conflict1"],
+            {
+                "a/b": "pod_label_a_b_conflict2",
+                "a_b": "pod_label_a_b_conflict3",
+                "a_b_conflict1": "pod_label_a_b_conflict1",
+            },
+            id="the-number-is-taken",
+        ),
+    ],
+)  # fmt: skip
+def test_names_of_labels(found: list[str], names: dict[str, str]) -> None:
+    """A key's name has our prefix; keys that would be one name are told apart."""
+    assert label_names(found) == names
+
+
+@given(st.lists(keys, unique=True, max_size=8))
+def test_no_two_labels_have_one_name(found: list[str]) -> None:
+    """Each key has a name of its own, fit for Prometheus, whatever the order in which they come."""
+    names = label_names(found)
+    assert set(names) == set(found)
+    assert len(set(names.values())) == len(found)
+    assert all(re.fullmatch(r"pod_label_[a-zA-Z0-9_]*", name) for name in names.values())
+    assert label_names(reversed(found)) == names
+
+
+@given(json, json, json)
+def test_whatever_a_pod_is_it_is_read_or_refused(pod: object, labels: object, status: object) -> None:
+    """Anything that JSON can hold raises the declared error or gives labels that UTF-8 can hold."""
+    for document in (pod, {**_pod(labels=labels), "status": status}, _pod(uid=labels, name=status)):
+        try:
+            (namespace, name), fact = fact_of(document, ALL)
+        except ApiServerError:
+            continue
+        for text in (namespace, name, fact.uid, *(value for _, value in fact.details.labels)):
+            text.encode()
+
+
+def test_only_what_is_wanted_is_kept() -> None:
+    """A label that was not asked for, and a UID that nobody wants, is not remembered as something to serve."""
+    pod = _pod(labels={"team": "a", "secret": "b", "teams": "c"})
+    wanted = Wanted(labels=(re.compile(r"^team$"),))
+    _, fact = fact_of(pod, wanted)
+    assert (fact.details.uid, fact.details.labels) == ("", (("pod_label_team", "a"),))
+    assert "secret" not in repr(fact)
+
+
+def test_number_and_length_are_bounded() -> None:
+    """A pod with thousands of labels, or one of a megabyte, costs what an ordinary one costs."""
+    labels = {f"k{n:05}": "v" * 10**4 for n in range(5000)} | {"k" * 10**6: "v"}
+    _, fact = fact_of(_pod(labels=labels), ALL)
+    assert len(fact.details.labels) == 64
+    assert max(len(value) for _, value in fact.details.labels) < 400
+
+
+@pytest.mark.parametrize(
+    ("phase", "has_ended"),
+    [("Pending", False), ("Running", False), ("Succeeded", True), ("Failed", True), ("Unknown", False), (None, False)],
+)  # fmt: skip
+def test_phases(phase: object, has_ended: bool) -> None:
+    """Succeeded and Failed are for good; everything else may still run."""
+    assert fact_of({**_pod(), "status": {"phase": phase}}, ALL)[1].has_ended is has_ended
