@@ -1,7 +1,8 @@
 """The one door for writes: each decision is looked at again, tried by the server (dry run), written, and told about.
 
-One PATCH makes a change together with its undo record, under a resourceVersion precondition; evictions carry the pod's
-UID. No write is ever sent twice: where its answer was lost, the object is read back.
+One PATCH makes a change together with its undo record. Patches and evictions carry the UID and the resourceVersion of
+the object that was looked at, so that nothing can come between the look and the write. No write is ever sent twice:
+where its answer was lost, the object is read back.
 """
 
 import base64
@@ -11,18 +12,23 @@ import datetime
 import http
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
-from rightsizer.decide import UsagesByWindow
-from rightsizer.errors import ClusterError, ClusterUnreachable, PrometheusError, RequestRefused
-from rightsizer.model import Decision, ObjectRef, Outcome, Result, Usages, Workload, WorkloadKind
-from rightsizer.observe import inventory
+from rightsizer.errors import (
+    ClusterError,
+    ClusterUnreachable,
+    ConfigurationError,
+    PrometheusError,
+    RequestRefused,
+)
+from rightsizer.look import Watch, look_at
+from rightsizer.model import Decision, ObjectRef, Outcome, Result, Workload, WorkloadKind
 from rightsizer.observe.cluster import Cluster
 from rightsizer.policy.document import Policy
 from rightsizer.report.events import event_of
-from rightsizer.validate import RECENT, objections
-from rightsizer.workloads import KINDS, kind_of, path_of
+from rightsizer.validate import objections
+from rightsizer.workloads import kind_of, path_of
 from rightsizer.workloads.changes import (
     MANIFEST_LABEL,
     MANIFEST_TYPE,
@@ -30,18 +36,9 @@ from rightsizer.workloads.changes import (
     record_of,
     recreatable,
     stop_patch,
-    value_at,
 )
 
 log = logging.getLogger(__name__)
-
-
-class Activity(Protocol):
-    """A source of the last minutes' activity."""
-
-    def activity(self, window: datetime.timedelta, at: datetime.datetime) -> Usages:
-        """Highest activity by pod and device."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,42 +46,61 @@ class Session:
     """All that one run needs to act.
 
     Attributes:
-        usages: What the plan was made from.
+        watch: The fleet's use since the plan, by Prometheus's clock.
         state_namespace: Our own namespace; manifests of evicted pods are kept there.
-        clock: The time now, aware.
+        clock: The time now, aware, for records and Events; nothing is judged by it.
     """
 
     cluster: Cluster
-    signal: Activity
+    watch: Watch
     policy: Policy
-    usages: UsagesByWindow
     run: str
     state_namespace: str
     clock: Callable[[], datetime.datetime]
 
 
 class _StopHere(Exception):  # noqa: N818 - a signal, not an error
-    """The API server asks for quiet, knows us no longer, or cannot be reached: nothing more is sent in this run."""
+    """Prometheus or the API server asks for quiet, knows us no longer, or cannot be reached: nothing more is sent."""
+
+    def __init__(self, outcome: Outcome, reason: str) -> None:
+        self.outcome = outcome
+        self.reason = reason
+        super().__init__(reason)
 
 
-def carry_out(decisions: Iterable[Decision], session: Session) -> Iterator[Outcome]:
+class _AnswerLost(Exception):  # noqa: N818 - a signal, not an error
+    """The one request that makes a change was sent, and what became of it is not known."""
+
+
+def carry_out(
+    decisions: Iterable[Decision], session: Session, *, is_stopped: Callable[[], bool] = lambda: False
+) -> Iterator[Outcome]:
     """Act on the enforced ones of the decisions, in order, telling each outcome as it is known.
 
-    Closing the iterator (or Ctrl-C between two outcomes) leaves the rest untouched.
+    Args:
+        decisions: As planned.
+        session: What is needed to act.
+        is_stopped: Asked before each decision; once true, the rest is skipped.
     """
     reason = ""
     for decision in decisions:
         if not decision.is_enforced:
             continue
+        if not reason and is_stopped():
+            reason = "not attempted: the run was interrupted"
         if reason:
-            yield _outcome(decision, session, Result.SKIPPED, reason)
+            yield skipped(decision, session, reason)
             continue
         try:
             yield _act(decision, session)
         except _StopHere as stop:
-            outcome = stop.args[0]
-            reason = f"not attempted, since an earlier one ended so: {outcome.detail}"
-            yield outcome
+            reason = stop.reason
+            yield stop.outcome
+
+
+def skipped(decision: Decision, session: Session, reason: str) -> Outcome:
+    """The outcome of a decision that was not attempted."""
+    return _outcome(decision, session, Result.SKIPPED, reason)
 
 
 def _act(decision: Decision, session: Session) -> Outcome:
@@ -93,87 +109,107 @@ def _act(decision: Decision, session: Session) -> Outcome:
     if row is None:  # decide gives no action to an unknown kind
         return _outcome(decision, session, Result.REFUSED, "its kind is not known")
     try:
-        objection = _last_look(decision, session)
-        if objection is not None:
-            return objection
-        detail = (_stop if row.field else _evict)(decision, row, session)
+        outcome = _look_and_write(decision, row, session)
     except RequestRefused as refused:
         return _refused(decision, session, refused)
-    except ClusterUnreachable as error:
-        return _read_back(decision, row, session, error)
-    except (ClusterError, PrometheusError) as error:
+    except _AnswerLost as lost:
+        outcome = _read_back(decision, row, session, lost)
+    except (PrometheusError, ConfigurationError, ClusterUnreachable) as error:
+        reason = f"not attempted: {error}"
+        raise _StopHere(skipped(decision, session, reason), reason) from error
+    except ClusterError as error:
         return _outcome(decision, session, Result.REFUSED, str(error))
-    with _as_a_warning(f"no Event on {decision.workload.ref}"):
-        session.cluster.create(*event_of(decision, row, run=session.run, at=session.clock()))
+    if outcome.result is Result.DONE:
+        with _as_a_warning(f"no Event on {decision.workload.ref}"):
+            session.cluster.create(*event_of(decision, row, run=session.run, at=session.clock()))
+    return outcome
+
+
+def _look_and_write(decision: Decision, row: WorkloadKind, session: Session) -> Outcome:
+    """Prometheus is asked first, so that as little time as can be passes between reading the objects and the write."""
+    use = session.watch.use()
+    fresh = look_at(decision.workload.ref, session.cluster)
+    if fresh is None:
+        return _outcome(decision, session, Result.GONE, "it holds no GPUs any more")
+    against = list(objections(decision, fresh, use, session.policy))
+    if against:
+        return _outcome(decision, session, Result.CHANGED, "; ".join(veto.reason for veto in against))
+    detail = (_stop if row.field else _evict)(decision, row, fresh, session)
     return _outcome(decision, session, Result.DONE, detail)
 
 
-def _last_look(decision: Decision, session: Session) -> Outcome | None:
-    """The outcome if the decision no longer holds; None where it may go on."""
-    fresh = _fresh(decision.workload.ref, session.cluster)
-    if fresh is None:
-        return _outcome(decision, session, Result.GONE, "it holds no GPUs any more")
-    now = session.clock()
-    against = list(
-        objections(
-            decision,
-            fresh,
-            usages=session.usages,
-            recent=session.signal.activity(RECENT, now),
-            policy=session.policy,
-            at=now,
-        )
-    )
-    if against:
-        return _outcome(decision, session, Result.CHANGED, "; ".join(veto.reason for veto in against))
-    return None
-
-
-def _fresh(ref: ObjectRef, cluster: Cluster) -> Workload | None:
-    objects = inventory.read(cluster, KINDS, namespace=ref.namespace)
-    named = [
-        workload
-        for workload in inventory.assemble(objects)
-        if (workload.ref.kind, workload.ref.name) == (ref.kind, ref.name)
-    ]
-    return named[0] if named else None
-
-
-def _stop(decision: Decision, row: WorkloadKind, session: Session) -> str:
-    """Stop a workload by one patch of its own object."""
-    path = path_of(decision.workload.ref, row)
-    obj = session.cluster.get_object(path)
-    before = value_at(obj, row.field)
-    record = record_of(decision, row, before=before, run=session.run, at=session.clock())
-    patch = stop_patch(row, record, obj["metadata"]["resourceVersion"])
+def _stop(decision: Decision, row: WorkloadKind, fresh: Workload, session: Session) -> str:
+    """Stop a workload, as it was looked at, by one patch of its own object."""
+    path = path_of(fresh.ref, row)
+    record = record_of(decision, row, before=fresh.size, run=session.run, at=session.clock())
+    patch = stop_patch(row, record, fresh)
     session.cluster.patch(path, patch, dry_run=True)
-    session.cluster.patch(path, patch)
-    return f"{record.field}: {_shown(before)} → {_shown(row.stopped)}"
+    with _the_write():
+        session.cluster.patch(path, patch)
+    return f"{record.field}: {_shown(fresh.size)} → {_shown(row.stopped)}"
 
 
-def _evict(decision: Decision, row: WorkloadKind, session: Session) -> str:
-    """Evict a bare pod, after its manifest has been saved where undo finds it."""
-    ref = decision.workload.ref
+def _evict(decision: Decision, row: WorkloadKind, fresh: Workload, session: Session) -> str:
+    """Evict a bare pod, as it was looked at, after its manifest has been saved where undo finds it."""
+    ref = fresh.ref
     path = path_of(ref, row)
     pod = session.cluster.get_object(path)
+    conditions = {"preconditions": {"uid": ref.uid, "resourceVersion": fresh.resource_version}}
     eviction = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"name": ref.name, "namespace": ref.namespace},
-        "deleteOptions": {"preconditions": {"uid": ref.uid}},
+        "deleteOptions": conditions,
     }
-    dry_eviction = {**eviction, "deleteOptions": {"preconditions": {"uid": ref.uid}, "dryRun": ["All"]}}
+    dry_eviction = {**eviction, "deleteOptions": {**conditions, "dryRun": ["All"]}}
     session.cluster.create(f"{path}/eviction", dry_eviction, dry_run=True)
-    secret = _manifest_secret(decision, pod, row, session)
-    secrets = f"/api/v1/namespaces/{session.state_namespace}/secrets"
-    session.cluster.create(secrets, secret)
+    place = _keep(_manifest_secret(decision, pod, row, session), session)
     try:
-        session.cluster.create(f"{path}/eviction", eviction)
+        with _the_write():
+            session.cluster.create(f"{path}/eviction", eviction)
     except RequestRefused:
-        with _as_a_warning(f"Secret {secret['metadata']['name']} stays behind"):
-            session.cluster.delete(f"{secrets}/{secret['metadata']['name']}")
+        _drop(place, session)
         raise
-    return f"evicted; manifest in Secret {session.state_namespace}/{secret['metadata']['name']}"
+    # Where the answer is lost the manifest stays, whatever is read back: the eviction may take effect yet.
+    return f"evicted; manifest in Secret {session.state_namespace}/{place.rpartition('/')[2]}"
+
+
+@contextlib.contextmanager
+def _the_write() -> Iterator[None]:
+    """Around the one request that makes the change: only after this one a lost answer leaves anything in doubt."""
+    try:
+        yield
+    except ClusterUnreachable as error:
+        raise _AnswerLost(str(error)) from error
+    except RequestRefused as refused:
+        # A proxy's or the API server's own time-out: the change may be on its way all the same.
+        if refused.code in {http.HTTPStatus.BAD_GATEWAY, http.HTTPStatus.GATEWAY_TIMEOUT}:
+            raise _AnswerLost(str(refused)) from refused
+        raise
+
+
+def _keep(secret: Mapping[str, Any], session: Session) -> str:
+    """Save a manifest; the path of its Secret."""
+    secrets = f"/api/v1/namespaces/{session.state_namespace}/secrets"
+    place = f"{secrets}/{secret['metadata']['name']}"
+    try:
+        session.cluster.create(secrets, secret)
+    except RequestRefused as refused:
+        if refused.reason != "AlreadyExists":
+            raise
+        # Of an eviction whose answer was lost and that never took effect: the pod of this UID is still here.
+        session.cluster.delete(place)
+        session.cluster.create(secrets, secret)
+    except ClusterUnreachable:
+        _drop(place, session)
+        raise
+    return place
+
+
+def _drop(place: str, session: Session) -> None:
+    """Take back a manifest that was saved for nothing."""
+    with _as_a_warning(f"Secret {place} stays behind"):
+        session.cluster.delete(place)
 
 
 def _manifest_secret(decision: Decision, pod: Any, row: WorkloadKind, session: Session) -> dict[str, Any]:  # noqa: ANN401
@@ -208,33 +244,45 @@ def _refused(decision: Decision, session: Session, refused: RequestRefused) -> O
         case http.HTTPStatus.INTERNAL_SERVER_ERROR if "PodDisruptionBudget" in refused.detail:
             return _outcome(decision, session, Result.BLOCKED, refused.detail)
         case http.HTTPStatus.TOO_MANY_REQUESTS | http.HTTPStatus.UNAUTHORIZED:
-            raise _StopHere(_outcome(decision, session, Result.REFUSED, str(refused))) from refused
+            outcome = _outcome(decision, session, Result.REFUSED, str(refused))
+            raise _StopHere(outcome, _since_then(outcome)) from refused
         case _:
             return _outcome(decision, session, Result.REFUSED, str(refused))
 
 
-def _read_back(decision: Decision, row: WorkloadKind, session: Session, error: ClusterUnreachable) -> Outcome:
-    """An answer was lost: see whether the change took effect before anything else happens."""
+def _read_back(decision: Decision, row: WorkloadKind, session: Session, lost: _AnswerLost) -> Outcome:
+    """The write's answer was lost: see whether it took effect before anything else happens."""
+    ref = decision.workload.ref
     try:
-        obj = session.cluster.get_object(path_of(decision.workload.ref, row))
+        obj = session.cluster.get_object(path_of(ref, row))
     except RequestRefused as refused:
         if refused.code == http.HTTPStatus.NOT_FOUND and not row.field:
-            return _outcome(decision, session, Result.DONE, f"evicted, though the answer was lost: {error}")
+            return _outcome(decision, session, Result.DONE, f"evicted, though the answer was lost: {lost}")
         return _refused(decision, session, refused)
     except ClusterError as again:
-        words = f"whether it took effect is not known, look at it yourself: {error}; then: {again}"
-        raise _StopHere(_outcome(decision, session, Result.UNKNOWN, words)) from again
-    if _is_ours(obj, session.run) or (not row.field and obj["metadata"].get("deletionTimestamp")):
-        return _outcome(decision, session, Result.DONE, f"done, though the answer was lost: {error}")
-    return _outcome(decision, session, Result.REFUSED, f"it did not take effect: {error}")
+        words = f"whether it took effect is not known, look at it yourself: {lost}; then: {again}"
+        outcome = _outcome(decision, session, Result.UNKNOWN, words)
+        raise _StopHere(outcome, _since_then(outcome)) from again
+    if _is_ours(obj, row, session.run) if row.field else _is_leaving(obj, ref):
+        return _outcome(decision, session, Result.DONE, f"done, though the answer was lost: {lost}")
+    return _outcome(decision, session, Result.REFUSED, f"it did not take effect: {lost}")
 
 
-def _is_ours(obj: Any, run: str) -> bool:  # noqa: ANN401 - an object as the API server gave it
+def _is_ours(obj: Any, row: WorkloadKind, run: str) -> bool:  # noqa: ANN401 - an object as the API server gave it
     try:
-        record = read_record(obj["metadata"].get("annotations") or {})
+        record = read_record(obj["metadata"].get("annotations") or {}, row)
     except ValueError:
         return False
     return record is not None and record.run == run
+
+
+def _is_leaving(pod: Any, ref: ObjectRef) -> bool:  # noqa: ANN401 - an object as the API server gave it
+    """Whether the pod is on its way out, or gone and another one has its name."""
+    return bool(pod["metadata"].get("deletionTimestamp")) or pod["metadata"]["uid"] != ref.uid
+
+
+def _since_then(outcome: Outcome) -> str:
+    return f"not attempted, since an earlier one ended so: {outcome.detail}"
 
 
 @contextlib.contextmanager

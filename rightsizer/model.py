@@ -156,6 +156,7 @@ class Workload:
 
     Attributes:
         generation: The object's `metadata.generation`; 0 where it has none.
+        resource_version: The object's `metadata.resourceVersion`, as read; empty where it was not read itself.
         size: What stopping changes, as read: replicas, or whether suspended; None for a pod.
         budgets: PodDisruptionBudgets that cover its pods, by name, with the disruptions they allow now.
         is_terminating: Whether the object itself is being deleted.
@@ -163,6 +164,7 @@ class Workload:
 
     ref: ObjectRef
     generation: int
+    resource_version: str
     pods: tuple[Pod, ...]
     size: int | bool | None
     labels: Mapping[str, str]

@@ -28,6 +28,7 @@ from rightsizer.workloads.changes import (
     UNDO_ANNOTATION,
     Undoable,
     UndoRecord,
+    parse_record,
     read_record,
     undo_patch,
     value_at,
@@ -67,7 +68,7 @@ def _annotated(cluster: Cluster, row: WorkloadKind) -> Iterator[Undoable]:
             row.api_version, row.kind, item.metadata.namespace, item.metadata.name, item.metadata.uid
         )
         try:
-            yield Undoable(ref, row, read_record(annotations))
+            yield Undoable(ref, row, read_record(annotations, row))
         except ValueError as error:
             yield Undoable(ref, row, None, problem=str(error))
 
@@ -88,15 +89,28 @@ def _evicted(cluster: Cluster, state_namespace: str) -> Iterator[Undoable]:
         place = f"{path}/{secret.metadata['name']}"
         try:
             pod = _file(secret, "manifest")
-            record = msgspec.json.decode(json.dumps(_file(secret, "record")), type=UndoRecord)
+            record = parse_record(json.dumps(_file(secret, "record")), row)
             ref = ObjectRef("v1", "Pod", pod["metadata"]["namespace"], pod["metadata"]["name"])
-        except (KeyError, TypeError, ValueError, binascii.Error, msgspec.DecodeError) as error:
+        except (KeyError, TypeError, ValueError, binascii.Error) as error:
             name = ObjectRef("v1", "Secret", state_namespace, secret.metadata["name"])
             yield Undoable(
-                name, row, None, problem=f"the saved manifest cannot be read: {error}", secret=place
+                name, row, None, problem=f"the saved manifest cannot be used: {error}", secret=place
             )
         else:
-            yield Undoable(ref, row, record, secret=place)
+            if _still_runs(ref, row, secret, cluster):
+                log.warning("Secret %s is not needed: pod %s was never evicted; delete it", place, ref)
+            else:
+                yield Undoable(ref, row, record, secret=place)
+
+
+def _still_runs(ref: ObjectRef, row: WorkloadKind, secret: _Secret, cluster: Cluster) -> bool:
+    """Whether the eviction whose answer was lost never took effect; the Secret's name ends with the pod's UID."""
+    try:
+        pod = cluster.get(path_of(ref, row), Metadata).metadata
+    except RequestRefused:  # it is gone, or we may not know
+        return False
+    is_same = str(secret.metadata["name"]).endswith(f"-{pod.uid[:8]}")
+    return is_same and pod.deletion_timestamp is None
 
 
 def _file(secret: _Secret, name: str) -> Any:  # noqa: ANN401 - JSON that we wrote
@@ -109,11 +123,20 @@ def put_back(
     *,
     force: bool,
     clock: Callable[[], datetime.datetime],
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Outcome]:
-    """Put the items back, one by one, telling each outcome as it is known."""
+    """Put the items back, one by one, telling each outcome as it is known; once stopped, the rest is skipped."""
     for item in items:
+        if is_stopped():
+            yield skipped(item, "not attempted: the run was interrupted", at=clock())
+            continue
         result, detail = _put_back_one(item, cluster, force=force, at=clock())
         yield Outcome(item.ref, "undo", result, detail, gpus=0, at=clock())
+
+
+def skipped(item: Undoable, reason: str, *, at: datetime.datetime) -> Outcome:
+    """The outcome of an item that was not attempted."""
+    return Outcome(item.ref, "undo", Result.SKIPPED, reason, gpus=0, at=at)
 
 
 def _put_back_one(
@@ -144,6 +167,8 @@ def _restore(item: Undoable, record: UndoRecord, cluster: Cluster, force: bool) 
     """Give a controller its former size by one patch, and take the record away."""
     path = path_of(item.ref, item.row)
     obj = cluster.get_object(path)
+    if not _carries(obj, record, item):
+        raise _ChangedSince("it is not the object that was found, or its record was changed meanwhile")
     now = value_at(obj, item.row.field)
     if now != record.after and not force:
         raise _ChangedSince(
@@ -154,6 +179,14 @@ def _restore(item: Undoable, record: UndoRecord, cluster: Cluster, force: bool) 
     cluster.patch(path, patch, dry_run=True)
     cluster.patch(path, patch)
     return item.ref, f"{record.field}: {json.dumps(now)} → {json.dumps(record.before)}"
+
+
+def _carries(obj: Any, record: UndoRecord, item: Undoable) -> bool:  # noqa: ANN401 - an object as it was given to us
+    try:
+        now = read_record(obj["metadata"].get("annotations") or {}, item.row)
+    except ValueError:
+        return False
+    return obj["metadata"]["uid"] == item.ref.uid and now == record
 
 
 def _recreate(item: Undoable, record: UndoRecord, cluster: Cluster, force: bool) -> tuple[ObjectRef, str]:  # noqa: ARG001, FBT001

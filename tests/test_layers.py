@@ -26,6 +26,7 @@ RIGHTSIZER = (
     {"cli", "__main__"},
     {"loop"},
     {"apply", "undo", "report"},
+    {"look"},
     {"validate"},
     {"decide"},
     {"assess"},

@@ -2,20 +2,22 @@
 
 import argparse
 import pathlib
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TextIO
+from collections.abc import Sequence
 
 from rightsizer.apply import Session as ApplySession
-from rightsizer.apply import carry_out
+from rightsizer.apply import carry_out, skipped
 from rightsizer.cli.options import wants_colour
-from rightsizer.cli.session import Interrupts, Session, confirmed, require_answer, tell, utc_now
+from rightsizer.cli.session import Interrupts, Session, confirmed, require_answer, utc_now
+from rightsizer.cli.telling import Telling, require_writable
 from rightsizer.errors import ConfigurationError, RequestRefused
+from rightsizer.look import Watch
 from rightsizer.loop import Observed
 from rightsizer.model import Action, Decision, Outcome, Plan, Result
 from rightsizer.report.document import Approval, read_approvals
 from rightsizer.report.table import plan_text
 from rightsizer.report.words import count
+
+_NOT_THERE = "no workload of its UID holds GPUs here: it is gone or stopped, or the plan is another cluster's"
 
 FAILED = frozenset({Result.REFUSED, Result.UNKNOWN, Result.SKIPPED})
 
@@ -24,23 +26,27 @@ def run(arguments: argparse.Namespace) -> int:
     """Plan, ask, act, tell."""
     approvals = _approvals(arguments.plan)
     require_answer(arguments)
-    people: TextIO = sys.stdout if arguments.output == "table" else sys.stderr
+    require_writable(arguments.save)
     session = Session(arguments)
+    telling = Telling(arguments, session.run, undo=f"gpu-rightsizer undo --run {session.run}")
     observed = session.observe()
-    people.write(plan_text(observed.plan, colour=wants_colour(arguments, people)))
     decisions, lapsed = _approved(observed.plan, approvals)
+    approved = None if approvals is None else decisions
+    colour = wants_colour(arguments, telling.people)
+    telling.people.write(plan_text(observed.plan, colour=colour, approved=approved))
+    for outcome in lapsed:
+        telling.tell(outcome)
     if decisions:
         _require_state_namespace(session, decisions, arguments.state_namespace)
         gpus = count(sum(decision.workload.gpus for decision in decisions))
         if not confirmed(arguments, f"Stop {count(len(decisions), 'workload')}, freeing {gpus}?"):
-            people.write("Nothing was changed.\n")
+            telling.people.write("Nothing was changed.\n")
             return 0
-    outcomes = [*lapsed, *_act(session, observed, decisions, arguments)]
-    tell(outcomes, session.run, arguments, undo=f"gpu-rightsizer undo --run {session.run}")
-    return 1 if any(outcome.result in FAILED for outcome in outcomes) else 0
+    _act(_acting(session, observed, arguments.state_namespace), decisions, telling)
+    return 1 if any(outcome.result in FAILED for outcome in telling.outcomes) else 0
 
 
-def _approvals(path: str | None) -> Mapping[str, Approval] | None:
+def _approvals(path: str | None) -> Sequence[Approval] | None:
     if path is None:
         return None
     try:
@@ -51,24 +57,28 @@ def _approvals(path: str | None) -> Mapping[str, Approval] | None:
 
 
 def _approved(
-    plan: Plan, approvals: Mapping[str, Approval] | None
+    plan: Plan, approvals: Sequence[Approval] | None
 ) -> tuple[Sequence[Decision], Sequence[Outcome]]:
     """The decisions to carry out, and outcomes for approvals that no longer fit what is there."""
     if approvals is None:
         return plan.enforced, ()
     by_uid = {decision.workload.ref.uid: decision for decision in plan.decisions}
     kept, lapsed = [], []
-    for uid, approval in approvals.items():
-        decision = by_uid.get(uid)
-        if decision is not None and decision.is_enforced and Approval.of(decision) == approval:
+    for approval in approvals:
+        decision = by_uid.get(approval.ref.uid)
+        if decision is None:
+            lapsed.append(_lapsed(approval, Result.GONE, _NOT_THERE))
+        elif decision.is_enforced and Approval.of(decision) == approval:
             kept.append(decision)
-        elif decision is not None:
+        else:
             words = f"not as in the saved plan any more: now {decision.verdict}, or changed since; left alone"
-            lapsed.append(
-                Outcome(decision.workload.ref, approval.action or "", Result.CHANGED, words, 0, utc_now())
-            )
+            lapsed.append(_lapsed(approval, Result.CHANGED, words))
     order = {decision.workload.ref: place for place, decision in enumerate(plan.decisions)}
     return sorted(kept, key=lambda decision: order[decision.workload.ref]), lapsed
+
+
+def _lapsed(approval: Approval, result: Result, words: str) -> Outcome:
+    return Outcome(approval.ref, approval.action or "", result, words, 0, utc_now())
 
 
 def _require_state_namespace(session: Session, decisions: Sequence[Decision], name: str) -> None:
@@ -84,20 +94,20 @@ def _require_state_namespace(session: Session, decisions: Sequence[Decision], na
         ) from refused
 
 
-def _act(
-    session: Session, observed: Observed, decisions: Sequence[Decision], arguments: argparse.Namespace
-) -> Iterator[Outcome]:
-    acting = ApplySession(
+def _acting(session: Session, observed: Observed, state_namespace: str) -> ApplySession:
+    return ApplySession(
         cluster=session.cluster,
-        signal=session.signal,
+        watch=Watch(
+            session.signal, session.prometheus.now, planned_at=observed.plan.at, usages=observed.usages
+        ),
         policy=session.policy.policy,
-        usages=observed.usages,
         run=session.run,
-        state_namespace=arguments.state_namespace,
+        state_namespace=state_namespace,
         clock=utc_now,
     )
+
+
+def _act(acting: ApplySession, decisions: Sequence[Decision], telling: Telling) -> None:
+    pending = [skipped(decision, acting, "not attempted: the run was interrupted") for decision in decisions]
     with Interrupts() as interrupts:
-        for outcome in carry_out(decisions, acting):
-            yield outcome
-            if interrupts.happened:
-                return
+        telling.follow(carry_out(decisions, acting, is_stopped=lambda: interrupts.happened), pending)

@@ -34,10 +34,12 @@ examples:
 _APPLY = """\
 Makes a plan, shows it, asks, and then does what the rules with mode: enforce
 say, one workload after the other. Before each change the workload, the policy
-and the last minutes of its use are looked at again, and the API server is asked
-whether it would accept the change (dry run).
+and its use since the plan was made are looked at again, and the API server is
+asked whether it would accept the change (dry run).
 
 Each change is one request that carries what undoes it: see gpu-rightsizer undo.
+Each outcome is told as it is known; Ctrl-C ends the run after the change in
+flight, a second one at once. Either way all outcomes are told.
 """
 
 _APPLY_EPILOG = """\
@@ -48,7 +50,10 @@ outcomes:
   blocked    a PodDisruptionBudget stands against it, left alone
   refused    the API server said no
   unknown    the answer was lost and could not be read back: look yourself
-  skipped    not attempted, because of an earlier one
+  skipped    not attempted: interrupted, Prometheus or the API server is away,
+             or an earlier one ended the run
+
+Exit code 1 when any is refused, unknown or skipped; 130 when ended at once.
 
 examples:
   gpu-rightsizer apply --policy policy.yaml --prometheus-url http://prom:9090
@@ -65,6 +70,7 @@ Without a workload, --run or --all it lists what can be put back.
 
 _UNDO_EPILOG = """\
 What someone changed since is left alone, and shown; --force overrides that.
+Of several evicted pods of one name the last is put back; --run names another.
 
 examples:
   gpu-rightsizer undo
@@ -143,7 +149,9 @@ def _add_undo(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     )
     parser.set_defaults(command="undo")
     parser.add_argument("workloads", metavar="NAMESPACE/KIND/NAME", nargs="*", help="what to put back")
-    parser.add_argument("--run", metavar="RUN", help="everything that one run changed")
+    parser.add_argument(
+        "--run", metavar="RUN", help="everything that one run changed, or of that the workloads named"
+    )
     parser.add_argument("--all", action="store_true", help="everything")
     parser.add_argument("--force", action="store_true", help="also what someone changed since")
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask")

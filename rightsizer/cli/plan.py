@@ -5,13 +5,15 @@ import sys
 
 from rightsizer.cli.flags import CHANGES_PROPOSED
 from rightsizer.cli.options import wants_colour
-from rightsizer.cli.session import Session, save
+from rightsizer.cli.session import Session
+from rightsizer.cli.telling import require_writable, save
 from rightsizer.report.document import plan_document, render
 from rightsizer.report.table import plan_text
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Make and print the plan."""
+    require_writable(arguments.save)
     plan = Session(arguments).observe().plan
     document = plan_document(plan)
     save(arguments.save, render(document, "json"))

@@ -1,4 +1,4 @@
-"""What the commands share: connections, the question before acting, interrupts, and telling outcomes."""
+"""What the commands share: connections, the question before acting, and interrupts."""
 
 import argparse
 import datetime
@@ -7,19 +7,15 @@ import secrets
 import signal
 import sys
 import types
-from collections.abc import Sequence
 from typing import Any, Self
 
-from rightsizer.cli.options import cluster_settings, prometheus_settings, wants_colour
-from rightsizer.errors import RightsizerError, UsageError
+from rightsizer.cli.options import cluster_settings, prometheus_settings
+from rightsizer.errors import UsageError
 from rightsizer.loop import Observed, make_plan
-from rightsizer.model import Outcome
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.prometheus import Prometheus
 from rightsizer.observe.signals.dcgm import DcgmSignal
 from rightsizer.policy.reading import BUILT_IN, LoadedPolicy, load
-from rightsizer.report.document import outcome_document, render
-from rightsizer.report.table import outcome_text, outcomes_summary
 
 
 class Session:
@@ -45,7 +41,7 @@ class Session:
 class Interrupts:
     """While entered, Ctrl-C and SIGTERM are noted instead of ending the program in the middle of a write.
 
-    A second one ends it at once.
+    A second one ends it at once, as KeyboardInterrupt.
     """
 
     def __init__(self) -> None:
@@ -94,30 +90,3 @@ def confirmed(arguments: argparse.Namespace, question: str) -> bool:
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
-
-
-def tell(outcomes: Sequence[Outcome], run: str | None, arguments: argparse.Namespace, *, undo: str) -> None:
-    """Print and save what became of each item."""
-    document = outcome_document(run, outcomes, at=utc_now())
-    save(arguments.save, render(document, "json"))
-    if arguments.output != "table":
-        sys.stdout.write(render(document, arguments.output))
-        return
-    if outcomes:
-        colour = wants_colour(arguments, sys.stdout)
-        sys.stdout.write("\n" + "".join(outcome_text(outcome, colour=colour) for outcome in outcomes))
-        sys.stdout.write("\n" + outcomes_summary(outcomes, undo=undo))
-
-
-def save(path: str | None, text: str) -> None:
-    """Write a document where --save said.
-
-    Raises:
-        RightsizerError: It cannot be written.
-    """
-    if path is None:
-        return
-    try:
-        pathlib.Path(path).write_text(text)
-    except OSError as error:
-        raise RightsizerError(f"--save {path}: cannot be written: {error.strerror}") from error

@@ -5,39 +5,40 @@ import sys
 from collections.abc import Sequence
 
 from rightsizer.cli.options import cluster_settings
-from rightsizer.cli.session import Interrupts, confirmed, require_answer, tell, utc_now
+from rightsizer.cli.session import Interrupts, confirmed, require_answer, utc_now
+from rightsizer.cli.telling import Telling, require_writable
 from rightsizer.errors import UsageError
-from rightsizer.model import Outcome, Result
+from rightsizer.model import Result
 from rightsizer.observe.cluster import Cluster
 from rightsizer.report.document import render, undoable_document
 from rightsizer.report.table import undoable_text
-from rightsizer.undo import find, put_back
+from rightsizer.undo import find, put_back, skipped
 from rightsizer.workloads.changes import Undoable
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Find, choose, ask, put back, tell."""
-    chosen_by = sum(map(bool, (arguments.workloads, arguments.run, arguments.all)))
-    if chosen_by > 1:
-        raise UsageError("undo takes workloads, or --run, or --all: one of them")
+    chosen = bool(arguments.workloads or arguments.run)
+    if chosen and arguments.all:
+        raise UsageError("undo takes --all, or else workloads, --run or both")
+    require_writable(arguments.save)
     cluster = Cluster(cluster_settings(arguments))
-    if not chosen_by:
+    if not (chosen or arguments.all):
         return _list(find(cluster, arguments.state_namespace), arguments)
     items = _choose(find(cluster, arguments.state_namespace), arguments)
     require_answer(arguments)
-    people = sys.stdout if arguments.output == "table" else sys.stderr
-    people.write(undoable_text(items))
+    telling = Telling(arguments, arguments.run, undo="")
+    telling.people.write(undoable_text(items))
     if items and not confirmed(arguments, f"Put {len(items)} back?"):
-        people.write("Nothing was changed.\n")
+        telling.people.write("Nothing was changed.\n")
         return 0
-    outcomes: list[Outcome] = []
+    pending = [skipped(item, "not attempted: the run was interrupted", at=utc_now()) for item in items]
     with Interrupts() as interrupts:
-        for outcome in put_back(items, cluster, force=arguments.force, clock=utc_now):
-            outcomes.append(outcome)
-            if interrupts.happened:
-                break
-    tell(outcomes, arguments.run, arguments, undo="")
-    return 1 if any(outcome.result is not Result.DONE for outcome in outcomes) else 0
+        steps = put_back(
+            items, cluster, force=arguments.force, clock=utc_now, is_stopped=lambda: interrupts.happened
+        )
+        telling.follow(steps, pending)
+    return 1 if any(outcome.result is not Result.DONE for outcome in telling.outcomes) else 0
 
 
 def _list(items: Sequence[Undoable], arguments: argparse.Namespace) -> int:
@@ -52,13 +53,15 @@ def _choose(items: Sequence[Undoable], arguments: argparse.Namespace) -> list[Un
     if arguments.all:
         return list(items)
     if arguments.run:
-        chosen = [item for item in items if item.record is not None and item.record.run == arguments.run]
-        if not chosen:
+        items = [item for item in items if item.record is not None and item.record.run == arguments.run]
+        if not items:
             raise UsageError(
                 f"--run {arguments.run}: nothing in the cluster carries its record; see gpu-rightsizer undo"
             )
-        return chosen
-    by_name = {str(item.ref): item for item in items}
+        if not arguments.workloads:
+            return list(items)
+    # Latest first: of several evicted pods of one name the last one is meant, unless --run says which.
+    by_name = {str(item.ref): item for item in reversed(items)}
     missing = [name for name in arguments.workloads if name not in by_name]
     if missing:
         raise UsageError(

@@ -131,6 +131,7 @@ def _workload(top: Controlled, pods: list[Pod], objects: Objects) -> Workload:
     return Workload(
         ref=top.ref,
         generation=top.metadata.generation,
+        resource_version=top.metadata.resource_version,
         pods=tuple(sorted(pods, key=lambda pod: pod.ref)),
         size=top.size,
         labels=top.metadata.labels or {},

@@ -14,7 +14,7 @@ import yaml
 
 from rightsizer.config import FIELD_MANAGER
 from rightsizer.errors import ConfigurationError
-from rightsizer.model import Decision, Finding, Outcome, Plan, Verdict
+from rightsizer.model import Decision, Finding, ObjectRef, Outcome, Plan, Verdict
 from rightsizer.workloads.changes import Undoable
 
 API_VERSION = "gpu-rightsizer.io/v1alpha1"
@@ -146,7 +146,7 @@ def render(document: Mapping[str, Any], form: str) -> str:
 class Approval:
     """One change of a reviewed plan, as far as it must still be the same."""
 
-    uid: str
+    ref: ObjectRef
     generation: int
     action: str | None
     pods: Mapping[str, str]
@@ -157,11 +157,11 @@ class Approval:
         workload = decision.workload
         action = decision.action.value if decision.action else None
         pods = {pod.ref.name: pod.ref.uid for pod in workload.pods}
-        return cls(workload.ref.uid, workload.generation, action, pods)
+        return cls(workload.ref, workload.generation, action, pods)
 
 
-def read_approvals(text: str, *, source: str) -> dict[str, Approval]:
-    """What a plan document, JSON or YAML, has approved: its enforced changes by UID.
+def read_approvals(text: str, *, source: str) -> tuple[Approval, ...]:
+    """What a plan document, JSON or YAML, has approved: its enforced changes.
 
     Raises:
         ConfigurationError: It is not a plan of ours.
@@ -173,15 +173,19 @@ def read_approvals(text: str, *, source: str) -> dict[str, Approval]:
                 f"plan file {source}: is of kind {document['kind']} ({document['apiVersion']}), "
                 f"not of kind Plan ({API_VERSION})"
             )
-        approvals = [
-            Approval(item["uid"], item["generation"], item["action"], item["pods"])
+        approvals = {
+            _ref(item): Approval(_ref(item), item["generation"], item["action"], item["pods"])
             for item in document["items"]
             if (item["verdict"], item["mode"]) == ("act", "enforce") and item["action"]
-        ]
+        }
     except (yaml.YAMLError, KeyError, TypeError) as error:
         words = "it is not a plan; make one with: gpu-rightsizer plan -o json"
         raise ConfigurationError(f"plan file {source}: cannot be read: {words}") from error
-    return {approval.uid: approval for approval in approvals}
+    return tuple(approvals.values())
+
+
+def _ref(item: Mapping[str, Any]) -> ObjectRef:
+    return ObjectRef(*(item[field] for field in ("apiVersion", "kind", "namespace", "name", "uid")))
 
 
 def _stamp(at: datetime.datetime) -> str:

@@ -34,13 +34,19 @@ _BOLD = "\x1b[1m"
 _PLAIN = "\x1b[0m"
 
 
-def plan_text(plan: Plan, *, colour: bool) -> str:
-    """The whole plan: each workload with its evidence, then the totals and what can be done next."""
+def plan_text(plan: Plan, *, colour: bool, approved: Sequence[Decision] | None = None) -> str:
+    """The whole plan: each workload with its evidence, then the totals and what can be done next.
+
+    Args:
+        plan: Made now.
+        colour: Whether to colour it.
+        approved: What is carried out of it, where a saved plan limits that.
+    """
     paint = _Paint(colour)
     lines = [paint.bold(f"{'VERDICT':<11}{'GPUS':>4}  {'WORKLOAD':<{_NAME_WIDTH}}{'FINDING'}")]
     for decision in plan.decisions:
         lines.extend(_decision_lines(decision, paint))
-    lines.extend(["", *_summary(plan)])
+    lines.extend(["", *_summary(plan, approved)])
     return "\n".join(lines) + "\n"
 
 
@@ -77,7 +83,7 @@ def _standing(decision: Decision) -> str:
     return f"{standing}: {verb} {decision.action.value}"
 
 
-def _summary(plan: Plan) -> list[str]:
+def _summary(plan: Plan, approved: Sequence[Decision] | None) -> list[str]:
     counted = []
     for verdict in Verdict:
         chosen = [decision for decision in plan.decisions if decision.verdict is verdict]
@@ -86,14 +92,20 @@ def _summary(plan: Plan) -> list[str]:
     lines = [
         f"{count(len(plan.decisions), 'workload')}, {_gpus(plan.decisions)}: {', '.join(counted) or 'none'}."
     ]
-    enforced = plan.enforced
-    if enforced:
-        lines.append(
-            f"Applying this plan stops {count(len(enforced), 'workload')} and frees {_gpus(enforced)}."
-        )
-    else:
-        lines.append("Applying this plan changes nothing.")
+    lines.append(_what_applying_does(plan, approved))
     return [part for line in lines for part in textwrap.wrap(line, WIDTH)]
+
+
+def _what_applying_does(plan: Plan, approved: Sequence[Decision] | None) -> str:
+    carried_out = plan.enforced if approved is None else approved
+    what = "Applying this plan" if approved is None else "Applying what the saved plan approves of it"
+    if not carried_out:
+        words = f"{what} changes nothing."
+    else:
+        words = f"{what} stops {count(len(carried_out), 'workload')} and frees {_gpus(carried_out)}."
+    if left := len(plan.enforced) - len(carried_out):
+        words += f" {count(left, 'workload')} more would be stopped, but the saved plan does not say so."
+    return words
 
 
 def _gpus(decisions: Iterable[Decision]) -> str:
@@ -112,13 +124,20 @@ def outcome_text(outcome: Outcome, *, colour: bool) -> str:
 def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str) -> str:
     """What a run came to; `undo` is the command that takes it back."""
     done = [outcome for outcome in outcomes if outcome.result is Result.DONE]
-    others = len(outcomes) - len(done)
+    doubtful = [outcome for outcome in outcomes if outcome.result is Result.UNKNOWN]
+    left = [outcome for outcome in outcomes if outcome.result is Result.SKIPPED]
     words = f"{len(done)} of {len(outcomes)} done"
     if done and undo:
-        words += f", {count(sum(outcome.gpus for outcome in done))} given back. Undo: {undo}"
-    elif others:
+        words += f", {count(sum(outcome.gpus for outcome in done))} given back"
+    if doubtful:
+        words += f", {len(doubtful)} unknown"
+    if left:
+        words += f", {len(left)} not attempted"
+    if len(done) < len(outcomes) and not doubtful:
         words += "; nothing else was changed"
-    return "\n".join(textwrap.wrap(words, WIDTH)) + "\n"
+    # On a line of its own, to be copied.
+    take_back = f"Undo: {undo}\n" if undo and (done or doubtful) else ""
+    return "\n".join(textwrap.wrap(f"{words}.", WIDTH)) + "\n" + take_back
 
 
 def undoable_text(items: Sequence[Undoable]) -> str:

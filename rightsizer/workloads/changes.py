@@ -6,13 +6,13 @@ untouched, or changed and undoable. https://datatracker.ietf.org/doc/html/rfc738
 
 import dataclasses
 import datetime
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from rightsizer.config import PREFIX
-from rightsizer.model import Decision, ObjectRef, WorkloadKind
+from rightsizer.model import Decision, ObjectRef, Workload, WorkloadKind
 
 UNDO_ANNOTATION = PREFIX + "undo"
 MANIFEST_LABEL = PREFIX + "manifest"
@@ -67,24 +67,62 @@ class Undoable:
     secret: str = ""
 
 
-def read_record(annotations: Mapping[str, str]) -> UndoRecord | None:
-    """The record that an object carries; None where it carries none.
+def read_record(annotations: Mapping[str, str], row: WorkloadKind) -> UndoRecord | None:
+    """The record that an object of a kind carries; None where it carries none.
 
     Raises:
-        ValueError: There is one, but it cannot be read; the message says why.
+        ValueError: There is one, but it cannot be used; the message says why.
     """
     text = annotations.get(UNDO_ANNOTATION)
     if text is None:
         return None
     try:
+        return parse_record(text, row)
+    except ValueError as error:
+        message = f"its annotation {UNDO_ANNOTATION} {error}"
+        raise ValueError(message) from error
+
+
+def parse_record(text: str, row: WorkloadKind) -> UndoRecord:
+    """A record, as far as it could be ours: whoever may annotate an object can write one.
+
+    Raises:
+        ValueError: It cannot be read, or says what we never do to this kind.
+    """
+    try:
         record = msgspec.json.decode(text, type=UndoRecord)
     except msgspec.DecodeError as error:
-        message = f"its annotation {UNDO_ANNOTATION} cannot be read: {error}"
+        message = f"cannot be read: {error}"
         raise ValueError(message) from error
     if record.version != 1:
-        message = f"its annotation {UNDO_ANNOTATION} is of version {record.version}, written by a newer gpu-rightsizer"
+        message = f"is of version {record.version}, written by a newer gpu-rightsizer"
+        raise ValueError(message)
+    if forged := "; ".join(_impossible(record, row)):
+        message = f"was not written by gpu-rightsizer: {forged}"
         raise ValueError(message)
     return record
+
+
+def _impossible(record: UndoRecord, row: WorkloadKind) -> Iterator[str]:
+    field = ".".join(row.field)
+    if record.action != row.action:
+        yield f"stopping a {row.kind} is {row.action}, not {record.action}"
+    if record.field != field:
+        yield f"stopping a {row.kind} changes {field or 'no field'}, not {record.field}"
+    if not _is_same(record.after, row.stopped):
+        yield f"{field} is {row.stopped} when stopped, not {record.after}"
+    if not _could_be(record.before, row):
+        yield f"{field} cannot have been {record.before}"
+
+
+def _is_same(one: int | bool | None, other: int | bool | None) -> bool:  # noqa: FBT001
+    """Whether two JSON values are equal; to Python 0 is False."""
+    return type(one) is type(other) and one == other
+
+
+def _could_be(before: int | bool | None, row: WorkloadKind) -> bool:  # noqa: FBT001
+    """Whether a workload may have had this value: of the same type as the stopped one, or none."""
+    return before is None or (type(before) is type(row.stopped) and before >= 0)
 
 
 def record_of(
@@ -104,10 +142,17 @@ def record_of(
     )
 
 
-def stop_patch(row: WorkloadKind, record: UndoRecord, resource_version: str) -> dict[str, Any]:
-    """The one patch that stops a workload: the change, its record, and the precondition."""
+def stop_patch(row: WorkloadKind, record: UndoRecord, workload: Workload) -> dict[str, Any]:
+    """The one patch that stops a workload: the change, its record, and that it is still the object that was read.
+
+    The API server refuses it where the resourceVersion is another (409) or the UID is (409 or 422).
+    """
     patch = _nested(row.field, row.stopped)
-    metadata = {"resourceVersion": resource_version, "annotations": {UNDO_ANNOTATION: record.text()}}
+    metadata = {
+        "uid": workload.ref.uid,
+        "resourceVersion": workload.resource_version,
+        "annotations": {UNDO_ANNOTATION: record.text()},
+    }
     return {**patch, "metadata": metadata}
 
 

@@ -65,6 +65,7 @@ def workload(*pods: Pod, kind: str = "Deployment", **changes: Any) -> Workload:
     values: dict[str, Any] = {
         "ref": ObjectRef(group.get(kind, "example.com/v1"), kind, "research", "w", "uid-w"),
         "generation": 1,
+        "resource_version": "7",
         "pods": pods or (pod(),),
         "size": max(len(pods), 1),
         "labels": {},

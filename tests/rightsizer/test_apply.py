@@ -78,12 +78,13 @@ def test_an_event_tells_the_owner(world: World) -> None:
 def test_an_eviction_carries_the_uid_and_comes_after_the_manifest(world: World) -> None:
     """The pod's manifest is safe before the pod is asked to go, and no other pod of its name can be hit."""
     world.add("Pod", world.team, "shell", {})
-    uid = created(world.api, "Pod", world.team, "shell")["metadata"]["uid"]
+    meta = created(world.api, "Pod", world.team, "shell")["metadata"]
     _apply(world)
     saved, eviction = _writes(world)
     assert saved.path == "/api/v1/namespaces/gpu-rightsizer/secrets"
     assert eviction.path == f"/api/v1/namespaces/{world.team}/pods/shell/eviction"
-    assert eviction.json["deleteOptions"] == {"preconditions": {"uid": uid}}
+    preconditions = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+    assert eviction.json["deleteOptions"] == {"preconditions": preconditions}
     manifest = json.loads(base64.b64decode(saved.json["data"]["manifest"]))
     assert manifest["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
     assert not {"nodeName", "priority"} & manifest["spec"].keys()
@@ -178,6 +179,7 @@ def test_a_saved_plan_is_carried_out_only_as_far_as_it_still_holds(world: World)
         "same": "done",
         "edited": "changed",
         "scaled": "changed",
+        "gone": "gone",
         "busy": "changed",
         "opted-out": "changed",
     }

@@ -105,7 +105,7 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
     ),
     "plan-file-is-an-outcome": (["apply", "--yes", "--plan", "outcome.json"], "is of kind Outcome"),
     "nobody-to-ask": (["apply", "--prometheus-url", NOWHERE], "for scripts: --yes"),
-    "undo-of-two-things": (["undo", "--all", "--run", "x", "--yes"], "one of them"),
+    "undo-of-two-things": (["undo", "--all", "--run", "x", "--yes"], "--all, or else workloads, --run"),
 }
 
 
@@ -260,7 +260,7 @@ def _on_a_terminal(world: World, arguments: list[str], answer: Callable[[], str]
 
 @pytest.mark.prometheus
 def test_interrupt_stops_between_two_changes(world: World) -> None:
-    """Ctrl-C while one workload is being changed: that one is finished and told, the next is not begun."""
+    """Ctrl-C while one workload is being changed: that one is finished, the others are skipped; exit code 1."""
     for name in ("a", "b", "c"):
         world.add("Deployment", world.team, name, {"replicas": 2})
     (world.directory / "policy.yaml").write_text(DEFAULT_POLICY)
@@ -283,7 +283,8 @@ def test_interrupt_stops_between_two_changes(world: World) -> None:
     time.sleep(0.5)
     run.send_signal(signal.SIGINT)
     out, err = run.communicate(timeout=60)
-    assert [(item["name"], item["result"]) for item in json.loads(out)["items"]] == [("a", "done")], err
+    results = [(item["name"], item["result"]) for item in json.loads(out)["items"]]
+    assert (run.returncode, results) == (1, [("a", "done"), ("b", "skipped"), ("c", "skipped")]), err
     assert "stopping after the change in flight" in err
     left = {name: world.api.get("Deployment", world.team, name) for name in "abc"}
     assert [item and item["spec"]["replicas"] for item in left.values()] == [0, 2, 2]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rightsizer.config import PREFIX
 from rightsizer.decide import decide, decide_one
-from rightsizer.model import Action, Mode, Usage, Usages, Verdict, Workload
+from rightsizer.model import Action, Mode, Usage, Usages, Verdict, Workload, WorkloadKind
 from rightsizer.policy.document import Match, Policy, PriorityRange
 from rightsizer.policy.rules import SYSTEM_PRIORITY
 from rightsizer.workloads import KINDS
@@ -191,24 +191,32 @@ def test_deciding_twice_gives_the_same(world: tuple[Workload, Usages], rules: Po
 
 
 @hypothesis.given(
-    st.sampled_from([row for row in KINDS if row.field]),
-    st.integers(0, 10_000) | st.booleans() | st.none(),
+    st.sampled_from([row for row in KINDS if row.field]).flatmap(
+        lambda row: st.tuples(
+            st.just(row), st.none() | (st.booleans() if row.stopped is True else st.integers(0, 10_000))
+        )
+    ),
     st.text(max_size=2_000),
 )
-def test_undo_restores_what_was(row: Any, before: int | bool | None, words: str) -> None:
+def test_undo_restores_what_was(case: tuple[WorkloadKind, int | bool | None], words: str) -> None:
     """Applying the stop patch and then the undo patch (RFC 7386) gives the object back, field for field."""
-    obj: dict[str, Any] = {"metadata": {"name": "w", "resourceVersion": "7"}, "spec": {"paused": False}}
+    row, before = case
+    obj: dict[str, Any] = {
+        "metadata": {"name": "w", "uid": "uid-w", "resourceVersion": "7"},
+        "spec": {"a": 1},
+    }
     if before is not None:
         obj["spec"][row.field[-1]] = before
     item = workload(kind=row.kind)
     decision = decide_one(item, by_window({}), policy(), AT)
     decision = dataclasses.replace(decision, finding=dataclasses.replace(decision.finding, words=(words,)))
     record = record_of(decision, row, before=value_at(obj, row.field), run="r1", at=AT)
-    stopped = _merge(obj, stop_patch(row, record, "7"))
+    stopped = _merge(obj, stop_patch(row, record, item))
     assert value_at(stopped, row.field) == row.stopped
-    carried = read_record(stopped["metadata"]["annotations"])
+    carried = read_record(stopped["metadata"]["annotations"], row)
     assert carried == record
     assert len(record.text().encode()) < 8192
+    assert carried is not None
     restored = _merge(stopped, undo_patch(row, carried, "7"))
     restored["metadata"].pop("annotations")
     assert restored == obj
