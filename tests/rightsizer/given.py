@@ -49,6 +49,18 @@ def _spiked(metric: str, value: float) -> Callable[[int], Values]:
     return values
 
 
+def _worked(since_min: int, until_min: int) -> Callable[[int], Values]:
+    """Parked, but at work from so many minutes before the end until so many."""
+
+    def values(count: int) -> Values:
+        found = {name: list(column) for name, column in _flat(0, 0, 40_000, 118)(count).items()}
+        for metric, value in {"DCGM_FI_DEV_GPU_UTIL": 99, "DCGM_FI_DEV_POWER_USAGE": 640}.items():
+            found[metric][count - since_min : count - until_min] = [value] * (since_min - until_min)
+        return {name: tuple(column) for name, column in found.items()}
+
+    return values
+
+
 def _only(*metrics: str) -> Callable[[int], Values]:
     return lambda count: {name: _flat(0, 0, 40_000, 118)(count)[name] for name in metrics}
 
@@ -80,6 +92,9 @@ PROFILES: Mapping[str, Profile | None] = {
     "stopped-an-hour-ago": Profile(PARKED, parts=((0.0, 1 - 1 / 24, 1),)),
     "four-hours-missing": Profile(PARKED, parts=((0.0, 0.4, 1), (0.4 + 4 / 24, 1.0, 1))),
     "thinned-out": Profile(PARKED, parts=((0.0, 0.5, 4), (0.5, 1.0, 1))),
+    "just-woken": Profile(_worked(5, 0)),
+    "worked-two-hours-ago": Profile(_worked(150, 90)),
+    "silent-for-two-hours": Profile(PARKED, parts=((0.0, 1 - 2.2 / 25, 1), (1 - 0.1 / 25, 1.0, 1))),
     "garbage": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", 808_334_905)),
     "nan": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", math.nan)),
     "negative": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", -1)),

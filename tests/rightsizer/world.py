@@ -18,6 +18,7 @@ from simulator.kube import ApiServer
 from simulator.prometheus import Prometheus
 from tests.rightsizer.commands import Run, run_command
 from tests.rightsizer.given import CLASSES, DAY_S, day_of, manifest, priority_class
+from tests.rightsizer.relay import Relay
 
 
 class World:
@@ -25,6 +26,7 @@ class World:
 
     Attributes:
         team: A namespace that no other world has, so that no other world's series name its pods.
+        relay: Where commands ask instead of the Prometheus itself.
         labels: What all series that are recorded from now on carry, too.
     """
 
@@ -35,6 +37,7 @@ class World:
         self.directory = directory
         self.team = f"team-{uuid.uuid4().hex[:8]}"
         self.labels: dict[str, str] = {}
+        self.relay: Relay | None = None
         self._exported = exported
 
     def __enter__(self) -> Self:
@@ -108,7 +111,7 @@ class World:
         """Run a command in this process with the world's Prometheus and kubeconfig."""
         flags = ["--kubeconfig", str(self.directory / "kubeconfig")]
         if arguments[0] in {"plan", "apply"}:
-            flags += ["--prometheus-url", self.prometheus.url]
+            flags += ["--prometheus-url", (self.relay or self.prometheus).url]
         if policy is not None:
             path = self.directory / "policy.yaml"
             path.write_text(policy)

@@ -1,0 +1,214 @@
+"""The last look before a write: what it covers, by which clock, how it is tied to the write, and what ends it."""
+
+import base64
+import datetime
+import json
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from simulator.kube import Fault, LoggedRequest
+from tests.rightsizer.commands import Run
+from tests.rightsizer.relay import Relay
+from tests.rightsizer.test_scenarios import DEFAULT_POLICY
+from tests.rightsizer.world import World, created
+
+pytestmark = pytest.mark.prometheus
+
+SHORT_POLICY = DEFAULT_POLICY.replace("window: 24h", "window: 1h")
+HOUR_S = 3600
+SECRETS = "/api/v1/namespaces/gpu-rightsizer/secrets"
+
+
+@pytest.fixture
+def relay(world: World) -> Iterator[Relay]:
+    """A Prometheus whose clock and answers are the test's own; the world's commands ask it."""
+    with Relay(world.prometheus.url) as running:
+        world.relay = running
+        yield running
+
+
+def _apply(world: World, *flags: str, policy: str = DEFAULT_POLICY) -> Run:
+    return world.run("apply", "--yes", "-o", "json", *flags, policy=policy)
+
+
+def _size(world: World, name: str) -> int:
+    replicas: int = created(world.api, "Deployment", world.team, name)["spec"]["replicas"]
+    return replicas
+
+
+def _after(world: World, suffix: str, happen: Callable[[], None]) -> None:
+    """Let something happen once, as soon as the API server has answered a request in the team's namespace."""
+    add, waiting = world.api.requests.add, [happen]
+
+    def noted(entry: LoggedRequest) -> None:
+        add(entry)
+        if waiting and entry.path.endswith(f"{world.team}/{suffix}"):
+            waiting.pop()()
+
+    world.api.requests.add = noted  # type: ignore[method-assign]
+
+
+def _opt_out_and_grow(world: World, kind: str) -> None:
+    annotations = {"annotations": {"gpu-rightsizer.io/mode": "off"}}
+    size = {} if kind == "Pod" else {"spec": {"replicas": 7}}
+    world.api.patch(kind, world.team, "idle", {"metadata": annotations, **size})
+
+
+def _replace(world: World, kind: str) -> None:
+    world.api.delete(kind, world.team, "idle")
+    world.api.settle()
+    world.add(kind, world.team, "idle", {"priorityClass": "high-priority", "replicas": 3})
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "Pod"])
+@pytest.mark.parametrize("change", [_opt_out_and_grow, _replace])
+def test_nothing_comes_between_the_last_look_and_the_write(
+    world: World, kind: str, change: Callable[[World, str], None]
+) -> None:
+    """What changes right after the workload was looked at is not stopped: the write names the version looked at."""
+    world.add(kind, world.team, "idle", {"replicas": 2})
+    _after(world, "poddisruptionbudgets", lambda: change(world, kind))
+    run = _apply(world)
+    assert run.items["idle"]["result"] == "changed", run.items
+    after = created(world.api, kind, world.team, "idle")
+    assert after.get("spec", {}).get("replicas") in {None, 7, 3}
+    assert "gpu-rightsizer.io/undo" not in after["metadata"].get("annotations", {})
+    assert world.api.list("Secret", "gpu-rightsizer") == []
+
+
+@pytest.mark.parametrize("policy", [DEFAULT_POLICY, SHORT_POLICY], ids=["24h-window", "1h-window"])
+def test_work_since_the_plan_counts_however_long_ago(world: World, relay: Relay, policy: str) -> None:
+    """A question left open for three hours, in which the GPU worked and rested again: also beyond the window."""
+    world.add("Deployment", world.team, "idle", {})
+    world.add("Deployment", world.team, "worked", {"usage": "worked-two-hours-ago"})
+    relay.clocks = [-3 * HOUR_S, 0]
+    items = _apply(world, policy=policy).items
+    assert (items["idle"]["result"], items["worked"]["result"]) == ("done", "changed"), items
+    assert "was at work in the last 3h 10m" in items["worked"]["detail"]
+    assert _size(world, "worked") == 1
+
+
+def test_silence_since_the_plan_is_not_idleness(world: World, relay: Relay) -> None:
+    """Where nothing was recorded since the plan but the last minutes, its evidence does not hold any more."""
+    world.add("Deployment", world.team, "silent", {"usage": "silent-for-two-hours"})
+    relay.clocks = [-3 * HOUR_S, 0]
+    item = _apply(world, policy=SHORT_POLICY).items["silent"]
+    assert item["result"] == "changed", item
+    assert _size(world, "silent") == 1
+
+
+def test_a_young_plan_is_not_measured_anew(world: World, relay: Relay) -> None:
+    """Within minutes of the plan each last look costs a few small queries, not the fleet's whole day again."""
+    for name in ("a", "b"):
+        world.add("Deployment", world.team, name, {})
+    assert _apply(world).code == 0
+    day = [query for query in relay.asked if "[86400000ms]" in query and "avg_over_time" in query]
+    assert len(day) == len(set(day))
+
+
+class _SlowClock:
+    """This machine's clock, an hour slow."""
+
+    @staticmethod
+    def now(tz: datetime.tzinfo) -> datetime.datetime:
+        return datetime.datetime.now(tz) - datetime.timedelta(hours=1)
+
+
+def test_the_last_look_has_the_clock_of_the_plan(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is recent is said by Prometheus's clock: a machine that runs an hour slow misses nothing."""
+    world.add("Deployment", world.team, "first", {"replicas": 4})
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    slow = types.SimpleNamespace(datetime=_SlowClock, UTC=datetime.UTC)
+    monkeypatch.setattr("rightsizer.cli.session.datetime", slow)
+    _after(world, "deployments/first", lambda: _wake_up(world))
+    items = _apply(world).items
+    assert (items["first"]["result"], items["idle"]["result"]) == ("done", "changed"), items
+    assert "was at work" in items["idle"]["detail"]
+
+
+def _wake_up(world: World) -> None:
+    for pod in world.pods_of(world.team, "idle"):
+        world.record(pod, "just-woken", 1)
+
+
+def test_a_clock_that_goes_back_ends_the_run(world: World, relay: Relay) -> None:
+    """By a Prometheus that lives before the plan nothing can be called recent."""
+    world.add("Deployment", world.team, "idle", {})
+    relay.clocks = [0, -2 * HOUR_S]
+    run = _apply(world)
+    assert (run.code, run.items["idle"]["result"]) == (1, "skipped")
+    assert "Prometheus's clock has gone back" in run.items["idle"]["detail"]
+
+
+def test_without_prometheus_the_rest_is_skipped_at_once(world: World, relay: Relay) -> None:
+    """Gone in the middle of a run: the next workload and all after it are skipped with the reason, after one try."""
+    for name in ("a", "b", "c"):
+        world.add("Deployment", world.team, name, {})
+
+    def leave() -> None:
+        relay.is_gone = True
+        relay.asked.clear()
+
+    _after(world, "events", leave)
+    run = _apply(world)
+    assert (run.code, [item["result"] for item in run.items.values()]) == (1, ["done", "skipped", "skipped"])
+    for item in list(run.items.values())[1:]:
+        assert item["detail"].startswith(f"not attempted: querying Prometheus at {relay.url}")
+    assert relay.asked == ["time()"] * 3  # one question; the client asks it thrice
+    assert [_size(world, name) for name in ("a", "b", "c")] == [0, 1, 1]
+
+
+LOST = {
+    "dry-run": (Fault("shell/eviction", "POST", 1, drop=True), "skipped", 0, 1),
+    "manifest": (Fault(f"^{SECRETS}$", "POST", 1, drop=True, after_effect=True), "skipped", 0, 1),
+    "eviction-before": (Fault("shell/eviction", "POST", 1, drop=True), "refused", 1, 1),
+    "eviction-after": (Fault("shell/eviction", "POST", 1, drop=True, after_effect=True), "done", 1, 0),
+    "gateway-timeout": (Fault("shell/eviction", "POST", 1, status=504, after_effect=True), "done", 1, 0),
+}
+
+
+@pytest.mark.parametrize("step", LOST)
+def test_answers_that_are_lost_while_a_pod_is_evicted(world: World, step: str) -> None:
+    """Only after the eviction itself anything is in doubt; a manifest stays exactly where it may be needed."""
+    fault, result, secrets, pods = LOST[step]
+    world.add("Pod", world.team, "shell", {})
+    if step not in {"dry-run", "manifest"}:
+        world.api.inject(Fault("shell/eviction", "POST", 1, delay_s=0.01))  # the dry run goes through
+    world.api.inject(fault)
+    run = _apply(world)
+    assert run.items["shell"]["result"] == result, run.items
+    assert len(world.api.list("Secret", "gpu-rightsizer")) == secrets
+    assert len(world.pods_of(world.team, "shell")) == pods
+
+
+@pytest.mark.parametrize("step", ["dry-run", "manifest"])
+def test_a_pod_that_someone_deletes_was_not_evicted_by_us(world: World, step: str) -> None:
+    """The answer to something harmless was lost, and then the pod was gone: that is not called evicted."""
+    world.add("Pod", world.team, "shell", {})
+    world.api.inject(LOST[step][0])
+    _after(world, "pods/shell/eviction", lambda: world.api.delete("Pod", world.team, "shell"))
+    item = _apply(world).items["shell"]
+    assert (item["result"], world.pods_of(world.team, "shell")) == ("skipped", [])
+
+
+def test_undo_does_not_offer_a_pod_that_was_never_evicted(world: World) -> None:
+    """The manifest of an eviction that did not take effect is named as not needed, and is no hindrance later."""
+    world.add("Pod", world.team, "shell", {})
+    world.api.inject(Fault("shell/eviction", "POST", 1, delay_s=0.01))
+    world.api.inject(LOST["eviction-before"][0])
+    assert _apply(world).items["shell"]["result"] == "refused"
+    (left,) = world.api.list("Secret", "gpu-rightsizer")
+    assert json.loads(world.run("undo", "-o", "json").out)["items"] == []
+    again = _apply(world)
+    assert again.items["shell"]["result"] == "done", again.items
+    (kept,) = world.api.list("Secret", "gpu-rightsizer")
+    assert kept["metadata"]["name"] == left["metadata"]["name"]
+    assert _record(kept)["run"] == json.loads(again.out)["metadata"]["run"]
+
+
+def _record(secret: Mapping[str, Any]) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(base64.b64decode(secret["data"]["record"]))
+    return record
