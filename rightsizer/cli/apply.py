@@ -33,14 +33,14 @@ def run(arguments: argparse.Namespace) -> int:
     decisions, lapsed = _approved(observed.plan, approvals)
     approved = None if approvals is None else decisions
     colour = wants_colour(arguments, telling.people)
-    telling.people.write(plan_text(observed.plan, colour=colour, approved=approved))
+    telling.say(plan_text(observed.plan, colour=colour, approved=approved))
     for outcome in lapsed:
         telling.tell(outcome)
     if decisions:
         _require_state_namespace(session, decisions, arguments.state_namespace)
         gpus = count(sum(decision.workload.gpus for decision in decisions))
         if not confirmed(arguments, f"Stop {count(len(decisions), 'workload')}, freeing {gpus}?"):
-            telling.people.write("Nothing was changed.\n")
+            telling.say("Nothing was changed.\n")
             return 0
     _act(_acting(session, observed, arguments.state_namespace), decisions, telling)
     return 1 if any(outcome.result in FAILED for outcome in telling.outcomes) else 0

@@ -44,12 +44,16 @@ class Telling:
         """Where people read; standard output belongs to programs where they asked for a document."""
         return sys.stdout if self._arguments.output == "table" else sys.stderr
 
+    def say(self, text: str) -> None:
+        """Say something to people, now: a question may come next."""
+        _write(self.people, text)
+
     def tell(self, outcome: Outcome) -> None:
         """Tell one outcome, now."""
         head = "" if self.outcomes else "\n"
         self.outcomes.append(outcome)
         colour = wants_colour(self._arguments, self.people)
-        _write(self.people, head + outcome_text(outcome, colour=colour))
+        self.say(head + outcome_text(outcome, colour=colour))
 
     def follow(self, steps: Iterable[Outcome], pending: Sequence[Outcome]) -> None:
         """Tell each step, and the end; where it is cut short, also what was being done and what was not begun.
@@ -78,7 +82,7 @@ class Telling:
         """
         document = outcome_document(self._run, self.outcomes, at=utc_now())
         if self.outcomes:
-            _write(self.people, "\n" + outcomes_summary(self.outcomes, undo=self._undo))
+            self.say("\n" + outcomes_summary(self.outcomes, undo=self._undo))
         if self._arguments.output != "table":
             _write(sys.stdout, render(document, self._arguments.output))
         save(self._arguments.save, render(document, "json"))

@@ -28,9 +28,9 @@ def run(arguments: argparse.Namespace) -> int:
     items = _choose(find(cluster, arguments.state_namespace), arguments)
     require_answer(arguments)
     telling = Telling(arguments, arguments.run, undo="")
-    telling.people.write(undoable_text(items))
+    telling.say(undoable_text(items))
     if items and not confirmed(arguments, f"Put {len(items)} back?"):
-        telling.people.write("Nothing was changed.\n")
+        telling.say("Nothing was changed.\n")
         return 0
     pending = [skipped(item, "not attempted: the run was interrupted", at=utc_now()) for item in items]
     with Interrupts() as interrupts:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from simulator.kube import Fault, LoggedRequest
+from simulator.kube import Fault
 from tests.rightsizer.commands import Run
 from tests.rightsizer.relay import Relay
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
@@ -39,18 +39,6 @@ def _size(world: World, name: str) -> int:
     return replicas
 
 
-def _after(world: World, suffix: str, happen: Callable[[], None]) -> None:
-    """Let something happen once, as soon as the API server has answered a request in the team's namespace."""
-    add, waiting = world.api.requests.add, [happen]
-
-    def noted(entry: LoggedRequest) -> None:
-        add(entry)
-        if waiting and entry.path.endswith(f"{world.team}/{suffix}"):
-            waiting.pop()()
-
-    world.api.requests.add = noted  # type: ignore[method-assign]
-
-
 def _opt_out_and_grow(world: World, kind: str) -> None:
     annotations = {"annotations": {"gpu-rightsizer.io/mode": "off"}}
     size = {} if kind == "Pod" else {"spec": {"replicas": 7}}
@@ -70,7 +58,7 @@ def test_nothing_comes_between_the_last_look_and_the_write(
 ) -> None:
     """What changes right after the workload was looked at is not stopped: the write names the version looked at."""
     world.add(kind, world.team, "idle", {"replicas": 2})
-    _after(world, "poddisruptionbudgets", lambda: change(world, kind))
+    world.after("poddisruptionbudgets", lambda: change(world, kind))
     run = _apply(world)
     assert run.items["idle"]["result"] == "changed", run.items
     after = created(world.api, kind, world.team, "idle")
@@ -123,7 +111,7 @@ def test_the_last_look_has_the_clock_of_the_plan(world: World, monkeypatch: pyte
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     slow = types.SimpleNamespace(datetime=_SlowClock, UTC=datetime.UTC)
     monkeypatch.setattr("rightsizer.cli.session.datetime", slow)
-    _after(world, "deployments/first", lambda: _wake_up(world))
+    world.after("deployments/first", lambda: _wake_up(world))
     items = _apply(world).items
     assert (items["first"]["result"], items["idle"]["result"]) == ("done", "changed"), items
     assert "was at work" in items["idle"]["detail"]
@@ -152,7 +140,7 @@ def test_without_prometheus_the_rest_is_skipped_at_once(world: World, relay: Rel
         relay.is_gone = True
         relay.asked.clear()
 
-    _after(world, "events", leave)
+    world.after("events", leave)
     run = _apply(world)
     assert (run.code, [item["result"] for item in run.items.values()]) == (1, ["done", "skipped", "skipped"])
     for item in list(run.items.values())[1:]:
@@ -189,7 +177,7 @@ def test_a_pod_that_someone_deletes_was_not_evicted_by_us(world: World, step: st
     """The answer to something harmless was lost, and then the pod was gone: that is not called evicted."""
     world.add("Pod", world.team, "shell", {})
     world.api.inject(LOST[step][0])
-    _after(world, "pods/shell/eviction", lambda: world.api.delete("Pod", world.team, "shell"))
+    world.after("pods/shell/eviction", lambda: world.api.delete("Pod", world.team, "shell"))
     item = _apply(world).items["shell"]
     assert (item["result"], world.pods_of(world.team, "shell")) == ("skipped", [])
 

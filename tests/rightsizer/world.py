@@ -8,13 +8,13 @@ import datetime
 import pathlib
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import yaml
 
 from simulator.cluster import MovingClock
-from simulator.kube import ApiServer
+from simulator.kube import ApiServer, LoggedRequest
 from simulator.prometheus import Prometheus
 from tests.rightsizer.commands import Run, run_command
 from tests.rightsizer.given import CLASSES, DAY_S, day_of, manifest, priority_class
@@ -99,6 +99,17 @@ class World:
         )
 
     # --- when
+
+    def after(self, suffix: str, happen: Callable[[], None]) -> None:
+        """Let something happen once, as soon as the API server has answered a request in the team's namespace."""
+        add, waiting = self.api.requests.add, [happen]
+
+        def noted(entry: LoggedRequest) -> None:
+            add(entry)
+            if waiting and entry.path.endswith(f"{self.team}/{suffix}"):
+                waiting.pop()()
+
+        self.api.requests.add = noted  # type: ignore[method-assign]
 
     def write_kubeconfig(self, token: str | None = None) -> pathlib.Path:
         """The kubeconfig that commands use from now on."""

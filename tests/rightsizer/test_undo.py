@@ -1,0 +1,126 @@
+"""Undo: which of several is meant, and what a record may ask for."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from tests.rightsizer.test_scenarios import DEFAULT_POLICY
+from tests.rightsizer.world import World, created
+
+pytestmark = pytest.mark.prometheus
+
+UNDO = "gpu-rightsizer.io/undo"
+
+
+def _evict(world: World, gpus: int) -> str:
+    """Evict a bare pod with so many GPUs, one more than those before it of that name; the run that did it."""
+    world.add("Pod", world.team, "shell", {"gpus": gpus, "usage": [["parked"]]})
+    run = world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY)
+    assert run.items["shell"]["result"] == "done", run.err
+    assert world.pods_of(world.team, "shell") == []
+    name: str = json.loads(run.out)["metadata"]["run"]
+    return name
+
+
+def _gpus(world: World) -> str:
+    containers = created(world.api, "Pod", world.team, "shell")["spec"]["containers"]
+    amount: str = containers[0]["resources"]["limits"]["nvidia.com/gpu"]
+    return amount
+
+
+def test_of_two_evictions_of_one_name_the_last_is_put_back(world: World) -> None:
+    """As it is listed: latest first."""
+    _evict(world, 1)
+    _age(world)
+    _evict(world, 2)
+    run = world.run("undo", f"{world.team}/Pod/shell", "--yes", "-o", "json")
+    assert (run.code, _gpus(world)) == (0, "2")
+
+
+def test_a_run_names_the_earlier_of_two_evictions(world: World) -> None:
+    """--run beside the workload's name chooses; the other manifest stays."""
+    first = _evict(world, 1)
+    _age(world)
+    second = _evict(world, 2)
+    run = world.run("undo", f"{world.team}/Pod/shell", "--run", first, "--yes", "-o", "json")
+    assert (run.code, _gpus(world)) == (0, "1")
+    (left,) = json.loads(world.run("undo", "-o", "json").out)["items"]
+    assert left["record"]["run"] == second
+
+
+def _age(world: World) -> None:
+    """Let the record that is there be an hour older: records are to the second, and tests are fast."""
+    (secret,) = world.api.list("Secret", "gpu-rightsizer")
+    record = json.loads(_decoded(secret["data"]["record"]))
+    record["time"] = "2026-01-01T00:00:00Z"
+    data = {"record": _encoded(json.dumps(record))}
+    world.api.patch("Secret", "gpu-rightsizer", secret["metadata"]["name"], {"data": data})
+
+
+def _decoded(text: str) -> str:
+    return base64.b64decode(text).decode()
+
+
+def _encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+FORGED: dict[str, dict[str, Any]] = {
+    "another-field": {"field": "spec.nothing"},
+    "another-value-left": {"after": 1},
+    "another-action": {"action": "suspend"},
+    "false-for-zero": {"after": False},
+    "negative": {"before": -1},
+    "another-type": {"before": True},
+}
+
+
+@pytest.mark.parametrize("changes", FORGED.values(), ids=FORGED.keys())
+@pytest.mark.parametrize("force", [[], ["--force"]], ids=["", "force"])
+def test_a_record_that_we_cannot_have_written_is_not_followed(
+    world: World, changes: dict[str, Any], force: list[str]
+) -> None:
+    """Whoever may annotate a workload does not scale it through whoever runs undo."""
+    world.add("Deployment", world.team, "forged", {})
+    record = {
+        "run": "r",
+        "time": "2026-01-01T00:00:00Z",
+        "action": "scale-to-zero",
+        "rule": "research",
+        "finding": "idle",
+        "reason": "",
+        "field": "spec.replicas",
+        "before": 64,
+        "after": 0,
+        "version": 1,
+    }
+    annotations = {UNDO: json.dumps({**record, **changes})}
+    world.api.patch("Deployment", world.team, "forged", {"metadata": {"annotations": annotations}})
+    run = world.run("undo", "--all", "--yes", *force, "-o", "json")
+    assert (run.code, run.items["forged"]["result"]) == (1, "refused"), run.items
+    assert "was not written by gpu-rightsizer" in run.items["forged"]["detail"]
+    assert created(world.api, "Deployment", world.team, "forged")["spec"]["replicas"] == 1
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]], ids=["", "force"])
+def test_what_was_created_anew_since_the_listing_is_left_alone(world: World, force: list[str]) -> None:
+    """A Deployment of the same name, at zero by its owner's will, is not the one that was stopped."""
+    world.add("Deployment", world.team, "idle", {"replicas": 3})
+    world.run("apply", "--yes", policy=DEFAULT_POLICY)
+    listed = world.api.requests.add
+    waiting = [True]
+
+    def noted(entry: Any) -> None:
+        listed(entry)
+        if waiting and entry.path == "/apis/apps/v1/deployments":
+            waiting.pop()
+            world.api.delete("Deployment", world.team, "idle")
+            world.api.settle()
+            world.add("Deployment", world.team, "idle", {"replicas": 0})
+
+    world.api.requests.add = noted  # type: ignore[method-assign]
+    run = world.run("undo", "--all", "--yes", *force, "-o", "json")
+    assert (run.code, run.items["idle"]["result"]) == (1, "changed"), run.items
+    assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == 0
