@@ -265,7 +265,9 @@ def _read_back(decision: Decision, row: WorkloadKind, session: Session, lost: _A
         raise _StopHere(outcome, _since_then(outcome)) from again
     if _is_ours(obj, row, session.run) if row.field else _is_leaving(obj, ref):
         return _outcome(decision, session, Result.DONE, f"done, though the answer was lost: {lost}")
-    return _outcome(decision, session, Result.REFUSED, f"it had not taken effect when it was read back: {lost}")
+    return _outcome(
+        decision, session, Result.REFUSED, f"it had not taken effect when it was read back: {lost}"
+    )
 
 
 def _is_ours(obj: Any, row: WorkloadKind, run: str) -> bool:  # noqa: ANN401 - an object as the API server gave it

@@ -31,6 +31,17 @@ def test_a_patch_with_a_stale_version_conflicts(api: Api, config: str, kind: str
     assert api.patch(config, patch, kind).status_code == 200
 
 
+def test_a_patch_of_what_was_replaced_by_another_of_its_name_conflicts(api: Api, config: str) -> None:
+    """With the UID and the version that were read, the patch does not reach the new object; its own pass."""
+    old = api.get(config)["metadata"]
+    assert api("DELETE", config).status_code == 200
+    new = api.create(f"{api.core}/configmaps", config_map(data={"x": "new"}))["metadata"]
+    for read, status in ((old, 409), (new, 200)):
+        metadata = {"uid": read["uid"], "resourceVersion": read["resourceVersion"]}
+        assert api.patch(config, {"metadata": metadata, "data": {"x": "ours"}}).status_code == status
+    assert api.get(config)["data"] == {"x": "ours"}
+
+
 def test_a_json_patch_can_test_the_version(api: Api, config: str) -> None:
     """A failing `test` of the version is 422, and nothing happens."""
     operations = [

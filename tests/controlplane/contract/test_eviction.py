@@ -98,6 +98,22 @@ def test_another_incarnation_is_not_evicted(api: Api, pods: str) -> None:
     assert _is_going(api)
 
 
+def test_a_pod_that_was_changed_since_it_was_read_is_not_evicted(api: Api, pods: str) -> None:
+    """A resourceVersion precondition holds, too, in a dry run as in earnest: this is the rightsizer's."""
+    seen = api.get(f"{pods}/w-0")["metadata"]
+    stale = {"uid": seen["uid"], "resourceVersion": seen["resourceVersion"]}
+    now = api.patch(f"{pods}/w-0", {"metadata": {"annotations": {"keep": "me"}}}).json()["metadata"]
+    for dry in (True, False):
+        refused = _evict(api, dry=dry, preconditions=stale, dryRun=["All"] if dry else [])
+        assert (refused["code"], refused["reason"]) == (409, "Conflict")
+    assert not _is_going(api)
+    fresh = {**stale, "resourceVersion": now["resourceVersion"]}
+    assert _evict(api, dry=True, preconditions=fresh, dryRun=["All"])["code"] == 201
+    assert not _is_going(api)
+    assert _evict(api, preconditions=fresh)["code"] == 201
+    assert _is_going(api)
+
+
 @pytest.mark.parametrize(
     ("spec", "allowed", "desired"),
     [
