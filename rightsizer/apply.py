@@ -182,10 +182,15 @@ def _the_write() -> Iterator[None]:
     except ClusterUnreachable as error:
         raise _AnswerLost(str(error)) from error
     except RequestRefused as refused:
-        # A proxy's or the API server's own time-out: the change may be on its way all the same.
-        if refused.code in {http.HTTPStatus.BAD_GATEWAY, http.HTTPStatus.GATEWAY_TIMEOUT}:
+        if _is_no_answer(refused):
             raise _AnswerLost(str(refused)) from refused
         raise
+
+
+def _is_no_answer(refused: RequestRefused) -> bool:
+    """Whether a time-out of a proxy, the API server or etcd speaks, and the change may be on its way all the same."""
+    is_answer = "PodDisruptionBudget" in refused.detail  # of two budgets over one pod: 500, and meant so
+    return refused.code >= http.HTTPStatus.INTERNAL_SERVER_ERROR and not is_answer
 
 
 def _keep(secret: Mapping[str, Any], session: Session) -> str:

@@ -119,7 +119,7 @@ class Demo:
         print()
         self._allocated = self._count_allocated()
         flags = ["--plan", str(self.plan), "--yes", "--save", str(self.outcome)]
-        self._rightsizer("apply", *flags, since="Applying this plan")
+        self._rightsizer("apply", *flags, since="Applying what the saved plan")
         items: list[dict[str, str]] = json.loads(self.outcome.read_text())["items"]
         acted = [item for item in items if item["result"] == "done"]
         if not acted:

@@ -65,8 +65,8 @@ class Telling:
         left = list(pending)
         try:
             for outcome in steps:
-                self.tell(outcome)
                 del left[0]
+                self.tell(outcome)
         except BaseException:
             for outcome in _unfinished(left):
                 self.tell(outcome)

@@ -155,6 +155,9 @@ LOST = {
     "eviction-before": (Fault("shell/eviction", "POST", 1, drop=True), "refused", 1, 1),
     "eviction-after": (Fault("shell/eviction", "POST", 1, drop=True, after_effect=True), "done", 1, 0),
     "gateway-timeout": (Fault("shell/eviction", "POST", 1, status=504, after_effect=True), "done", 1, 0),
+    "etcd-timeout": (Fault("shell/eviction", "POST", 1, status=500, after_effect=True), "done", 1, 0),
+    "unavailable": (Fault("shell/eviction", "POST", 1, status=503), "refused", 1, 1),
+    "forbidden": (Fault("shell/eviction", "POST", 1, status=403), "refused", 0, 1),
 }
 
 
