@@ -57,7 +57,8 @@ def test_an_evicted_pod_is_marked_and_goes(api: Api, pods: str) -> None:
     answer = _evict(api)
     assert (answer["status"], answer["code"]) == ("Success", 201)
     going = api.get(f"{pods}/w-0")
-    assert going["metadata"]["deletionGracePeriodSeconds"] == 30
+    # Its kubelet may have ended it meanwhile, with a grace of 0; the finalizer holds it.
+    assert going["metadata"]["deletionGracePeriodSeconds"] in {30, 0}
     conditions = {entry["type"]: entry for entry in going["status"]["conditions"]}
     assert conditions["DisruptionTarget"]["status"] == "True"
     assert conditions["DisruptionTarget"]["reason"] == "EvictionByEvictionAPI"
