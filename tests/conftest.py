@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from simulator.cache import CacheError
@@ -13,6 +14,10 @@ from simulator.controlplane.programs import MissingProgramsError, find
 from simulator.prometheus import Prometheus
 
 Golden = Callable[[str, str], None]
+
+
+hypothesis.settings.register_profile("deep", max_examples=3000, deadline=None)
+"""Of `make check-deep`; pytest's --hypothesis-profile chooses it."""
 
 
 def pytest_configure() -> None:
