@@ -67,6 +67,12 @@ def assess(workload: Workload, usages: Usages, thresholds: Thresholds, at: datet
     return _idle(evidence)
 
 
+def _uncountable(evidence: Evidence) -> Iterator[str]:
+    for pod in evidence.workload.pods:
+        for amount in pod.unreadable:
+            yield f"pod {pod.ref.name} asks for {amount}, which is not a whole number of devices"
+
+
 def _not_running(evidence: Evidence) -> Iterator[str]:
     if not evidence.held:
         yield "none of its pods holds a GPU now"
@@ -164,9 +170,10 @@ def _conflicting(evidence: Evidence) -> Iterator[str]:
 
 
 DOUBTS: tuple[tuple[FindingName, Callable[[Evidence], Iterator[str]]], ...] = (
-    # In this order a person would ask: is it there, is it old enough, can the numbers be, whose are they, are they
-    # all there, do they say what is asked, are they current, are they complete, do they agree? Later ones rely on
-    # earlier ones.
+    # In this order a person would ask: can its GPUs be counted, is it there, is it old enough, can the numbers be, whose
+    # are they, are they all there, do they say what is asked, are they current, are they complete, do they agree? Later
+    # ones rely on earlier ones.
+    (FindingName.INVALID_DATA, _uncountable),
     (FindingName.NOT_RUNNING, _not_running),
     (FindingName.TOO_YOUNG, _too_young),
     (FindingName.INVALID_DATA, _invalid),

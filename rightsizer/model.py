@@ -128,6 +128,7 @@ class Pod:
         started: Latest start among its GPU containers, so that a restart makes it young; None while one is not running.
         priority: As admitted into its spec; None where the API server resolved none.
         is_static: A mirror pod of the kubelet.
+        unreadable: What its containers request that is no whole number of devices, in words.
     """
 
     ref: ObjectRef
@@ -143,6 +144,7 @@ class Pod:
     is_static: bool
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
+    unreadable: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:

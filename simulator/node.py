@@ -19,6 +19,7 @@ from typing import Protocol, Self
 
 from simulator.devices import DeviceId, devices
 from simulator.driver import Reading
+from simulator.kube.quantity import parse_quantity
 from simulator.kubeclient import ApiError, KubeClient, Object, Watch
 from simulator.kubelet import Allocation, Kubelet, PodDevices
 from simulator.machine import Machine
@@ -214,7 +215,8 @@ class NodeAgent:
             limits = container.get("resources", {}).get("limits", {})
             groups = []
             for resource in sorted({device.resource for device in self._devices.values()} & limits.keys()):
-                ids = self._pick(resource, int(limits[resource]), taken)
+                # Whole, for an API server accepts nothing else of an extended resource; but perhaps spelled 2e0 or 1k.
+                ids = self._pick(resource, int(parse_quantity(limits[resource])), taken)
                 if ids is None:
                     _log.warning("node %s: no %s left for %s/%s", self.node.name, resource, namespace, name)
                     return None

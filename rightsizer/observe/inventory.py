@@ -9,7 +9,6 @@ import datetime
 import fnmatch
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from rightsizer.errors import ClusterError
 from rightsizer.model import ObjectRef, Pod, Workload, WorkloadKind
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.objects import (
@@ -21,6 +20,7 @@ from rightsizer.observe.objects import (
     OwnerReference,
     PodObject,
 )
+from rightsizer.observe.quantity import parse_quantity
 
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*")
 """Extended resources that count GPUs, shares or MIG instances; others under nvidia.com/ are amounts of one."""
@@ -58,7 +58,7 @@ def read(cluster: Cluster, kinds: Sequence[WorkloadKind], *, namespace: str | No
         ClusterError: Something could not be read whole.
     """
     scope = f"/namespaces/{namespace}" if namespace else ""
-    pods = [pod for pod in cluster.list_all(f"/api/v1{scope}/pods", PodObject) if devices_of(pod)]
+    pods = [pod for pod in cluster.list_all(f"/api/v1{scope}/pods", PodObject) if _asks_for_gpus(pod)]
     if namespace:
         namespaces = [cluster.get(f"/api/v1/namespaces/{namespace}", Metadata)]
     else:
@@ -169,6 +169,7 @@ def _pod(item: PodObject, nodes: Mapping[str, Mapping[str, str]]) -> Pod:
         is_static=MIRROR_ANNOTATION in (metadata.annotations or {}),
         labels=metadata.labels or {},
         annotations=metadata.annotations or {},
+        unreadable=unreadable_of(item),
     )
 
 
@@ -210,6 +211,17 @@ def devices_of(item: PodObject) -> dict[str, int]:
     return total
 
 
+def unreadable_of(item: PodObject) -> tuple[str, ...]:
+    """What a pod asks for of GPU resources that is no whole number of devices, in words; nobody can count it."""
+    containers = [*item.spec.containers, *(item.spec.init_containers or [])]
+    found = (pair for container in containers for pair in _amounts(container).items())
+    return tuple(f"{name}: {str(amount)[:40]!r}" for name, amount in found if _whole(amount) is None)
+
+
+def _asks_for_gpus(item: PodObject) -> bool:
+    return bool(devices_of(item) or unreadable_of(item))
+
+
 def _lasting(item: PodObject) -> list[Container]:
     sidecars = [
         container for container in item.spec.init_containers or [] if container.restart_policy == "Always"
@@ -218,21 +230,28 @@ def _lasting(item: PodObject) -> list[Container]:
 
 
 def _gpus(container: Container) -> dict[str, int]:
-    """Extended resources are whole numbers, and a limit is a request (device plugins' documentation)."""
+    """Devices by resource, as far as they can be counted."""
+    counts = ((name, _whole(amount)) for name, amount in _amounts(container).items())
+    return {name: count for name, count in counts if count}
+
+
+def _amounts(container: Container) -> dict[str, str | int]:
+    """What it asks for of GPU resources; a limit of an extended one is a request (device plugins' documentation)."""
     amounts = {**(container.resources.requests or {}), **(container.resources.limits or {})}
-    counts = {
-        name: _whole(name, amount)
+    return {
+        name: amount
         for name, amount in amounts.items()
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in GPU_RESOURCES)
     }
-    return {name: count for name, count in counts.items() if count}
 
 
-def _whole(name: str, amount: str | int) -> int:
-    text = str(amount)
-    if not text.isdecimal():
-        raise ClusterError(f"reading the pods: {name}: {text[:40]!r} is not a whole number of devices")
-    return int(text)
+def _whole(amount: str | int) -> int | None:
+    """The amount as a number of devices; None where it is none."""
+    try:
+        value = parse_quantity(amount)
+    except ValueError:
+        return None
+    return value.numerator if value.denominator == 1 and value >= 0 else None
 
 
 def _ref(api_version: str, kind: str, metadata: ObjectMeta) -> ObjectRef:

@@ -5,7 +5,7 @@ import math
 import re
 from fractions import Fraction
 
-_FORM = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i))?")
+_FORM = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:[eE]([+-]?[0-9]+)|([numkMGTPE]|[KMGTPE]i))?")
 _SCALE: dict[str, Fraction] = {
     "n": Fraction(1, 10**9),
     "u": Fraction(1, 10**6),
@@ -16,6 +16,10 @@ _SCALE: dict[str, Fraction] = {
         for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
     },
 }
+_LARGEST = 2**63 - 1
+"""What is larger counts as this (resource.Quantity)."""
+_EXPONENTS = 1000
+"""What lies beyond is more than _LARGEST or less than anything counted; to write it out would take gigabytes."""
 
 
 def parse_quantity(text: object) -> Fraction:
@@ -31,8 +35,13 @@ def parse_quantity(text: object) -> Fraction:
         )
     number, exponent, suffix = match.groups()
     if exponent:
-        return Fraction(number + exponent)
-    return Fraction(number) * _SCALE.get(suffix, Fraction(1))
+        power = max(-_EXPONENTS, min(int(exponent), _EXPONENTS))
+        return _capped(Fraction(number) * Fraction(10) ** power)
+    return _capped(Fraction(number) * _SCALE.get(suffix, Fraction(1)))
+
+
+def _capped(value: Fraction) -> Fraction:
+    return max(Fraction(-_LARGEST), min(value, Fraction(_LARGEST)))
 
 
 @functools.cache

@@ -167,6 +167,14 @@ CASES = {
         FindingName.NOT_RUNNING,
         Verdict.UNKNOWN,
     ),
+    "gpus-that-cannot-be-counted": (
+        workload(
+            HEALTHY, pod("w-1", unreadable=("nvidia.com/gpu: '500m'",), devices=0, node="", phase="Pending")
+        ),
+        usages((HEALTHY, (idle_usage(0),))),
+        FindingName.INVALID_DATA,
+        Verdict.UNKNOWN,
+    ),
     "container-restarting": (
         workload(pod(started=None)),
         all_idle(workload()),

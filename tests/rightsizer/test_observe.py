@@ -1,14 +1,15 @@
 """What is made of the API server's objects and of Prometheus's series, where a scenario would be too coarse."""
 
 import datetime
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import pytest
 
-from rightsizer.errors import ClusterError
-from rightsizer.observe.inventory import Objects, assemble, devices_of
+from rightsizer.observe.inventory import Objects, assemble, devices_of, unreadable_of
 from rightsizer.observe.objects import LabelSelector, LabelSelectorRequirement, PodObject
+from rightsizer.observe.quantity import LARGEST
 from simulator.prometheus import Prometheus
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World, created, stamp
@@ -119,7 +120,7 @@ def _pod(spec: dict[str, Any]) -> PodObject:
     return msgspec.convert(document, PodObject)
 
 
-def _container(name: str, **resources: dict[str, str]) -> dict[str, Any]:
+def _container(name: str, **resources: Mapping[str, str | int]) -> dict[str, Any]:
     return {"name": name, "resources": resources}
 
 
@@ -186,10 +187,55 @@ def test_devices_that_a_pod_holds(spec: dict[str, Any], expected: dict[str, int]
     assert devices_of(_pod(spec)) == expected
 
 
-def test_an_amount_that_is_no_number_is_an_error() -> None:
-    """Rather than a guess about how many GPUs a pod holds."""
-    with pytest.raises(ClusterError, match="'1k' is not a whole number of devices"):
-        devices_of(_pod({"containers": [_container("a", limits={GPU: "1k"})]}))
+@pytest.mark.parametrize(
+    ("amount", "expected"),
+    [
+        ("1k", 1000),
+        ("2e0", 2),
+        ("2E0", 2),
+        ("4Ki", 4096),
+        ("2000m", 2),
+        ("0.5k", 500),
+        ("1.", 1),
+        ("+1", 1),
+        ("1E", 10**18),
+        (3, 3),
+        ("1e99999", LARGEST),
+        ("1e999999999", LARGEST),
+        ("9" * 30, LARGEST),
+    ],
+)
+def test_amounts_as_kubernetes_writes_them(amount: str | int, expected: int) -> None:
+    """An API server keeps whole numbers in any of these spellings (tests/controlplane/contract/test_limits.py)."""
+    item = _pod({"containers": [_container("a", limits={GPU: amount})]})
+    assert (devices_of(item), unreadable_of(item)) == ({GPU: expected}, ())
+
+
+@pytest.mark.parametrize(
+    "amount", ["500m", "1.5", "-1", "1e-1000", "", "x", "1q", "1kk", "\u0662", "1" * 5000, "1e" + "1" * 5000]
+)
+def test_an_amount_that_is_no_number_of_devices(amount: str) -> None:
+    """It is counted as nothing, and told, rather than guessed at or the end of the run."""
+    item = _pod({"containers": [_container("a", limits={GPU: "2"}), _container("b", limits={GPU: amount})]})
+    assert devices_of(item) == {GPU: 2}
+    assert unreadable_of(item) == (f"{GPU}: {amount[:40]!r}",)
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("amount", ["1k", "2e0", "4Ki"])
+def test_one_users_pod_does_not_stop_the_rest(world: World, amount: str) -> None:
+    """However a waiting or an ended pod spells its GPUs, everybody else's plan is made and carried out."""
+    world.add("Deployment", world.team, "idle", {})
+    for name in ("waiting", "ended"):
+        world.add("Pod", world.team, name, {"gpus": amount, "usage": [[]], "nodeSelector": {"no": "such"}})
+    world.api.patch("Pod", world.team, "ended", {"status": {"phase": "Succeeded"}}, subresource="status")
+    planned = world.run("plan", "-o", "json", policy=DEFAULT_POLICY)
+    assert planned.code == 0, planned.err
+    assert {name: item["verdict"] for name, item in planned.items.items()} == {
+        "idle": "act",
+        "waiting": "unknown",
+    }
+    assert world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY).items["idle"]["result"] == "done"
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,18 @@ def _pod(name: str, gpus: int, resource: str = "nvidia.com/gpu") -> WorkloadSpec
     return WorkloadSpec(Kind.POD, "default", name, Archetype.TRAIN_STEADY, gpus=gpus, resource=resource)
 
 
+def test_amounts_may_be_spelled_in_any_way(api: ApiServer, short: Path) -> None:
+    """2e0 GPUs are two, and the node goes on following its pods."""
+    with _node(api, WHOLE, short) as (agent, _):
+        for name, amount in (("one", "2e0"), ("two", "2000m")):
+            manifest = workload(_pod(name, 2))
+            manifest["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = amount
+            manifest["spec"]["containers"][0]["resources"].pop("requests", None)
+            api.create(manifest)
+        found = _eventually(lambda: _listing(agent), lambda listing: listing.keys() == {"one", "two"})
+        assert {name: len(ids) for name, ids in found.items()} == {"one": 2, "two": 2}
+
+
 def test_a_pod_gets_whole_gpus_and_gives_them_back(api: ApiServer, short: Path) -> None:
     """The kubelet lists the pod's GPU UUIDs while it is there, and no longer once it is gone."""
     with _node(api, WHOLE, short) as (agent, _):

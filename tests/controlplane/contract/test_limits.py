@@ -2,6 +2,7 @@
 
 import pytest
 
+from rightsizer.observe.quantity import LARGEST, parse_quantity
 from tests.controlplane.contract.objects import config_map, pod
 from tests.controlplane.contract.server import Api, Object
 
@@ -79,6 +80,54 @@ def test_extended_resources_are_whole_numbers(api: Api) -> None:
     reply = api("POST", f"{api.core}/pods", less)
     assert (reply.status_code, reply.json()["reason"]) == (422, "Invalid")
     assert "must be equal to nvidia.com/gpu limit of 2" in reply.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("quantity", "devices"),
+    [
+        ("2", 2),
+        ("1k", 1000),
+        ("1000", 1000),  # kept as 1k by the real one
+        ("2e0", 2),
+        ("2E0", 2),
+        ("4Ki", 4096),
+        ("2000m", 2),
+        ("0.002k", 2),
+        ("1.", 1),
+        ("+2", 2),
+        ("007", 7),
+        ("1E", 10**18),
+        ("1e1000", LARGEST),
+    ],
+)
+def test_whole_numbers_have_many_spellings(api: Api, quantity: str, devices: int) -> None:
+    """All are accepted, and most are kept as they are written; what is kept, the rightsizer reads."""
+    asked = pod()
+    asked["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": quantity}}
+    made = api.create(f"{api.core}/pods", asked)
+    resources = made["spec"]["containers"][0]["resources"]
+    assert resources["requests"] == resources["limits"]
+    assert parse_quantity(resources["limits"]["nvidia.com/gpu"]) == devices
+
+
+@pytest.mark.parametrize(
+    ("quantity", "code"),
+    [
+        ("1e-1", 422),
+        ("2.5", 422),
+        ("-1", 422),
+        ("1e-1000", 422),
+        ("1q", 400),
+        ("", 400),
+        ("1Zi", 400),
+        ("\u0662", 400),
+    ],
+)
+def test_what_is_no_whole_number_is_refused(api: Api, quantity: str, code: int) -> None:
+    """422 where it is a quantity, 400 where it is none; other scripts' digits are none."""
+    asked = pod()
+    asked["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": quantity}}
+    assert api("POST", f"{api.core}/pods", asked).status_code == code
 
 
 def test_a_limit_is_a_request_too(api: Api) -> None:

@@ -237,3 +237,9 @@ def test_timestamps_are_kept_in_one_form(http: Http) -> None:
     path = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
     assert http("POST", path, lease).json()["spec"]["renewTime"] == "2026-11-20T12:00:00.500000Z"
     assert http("POST", path, {"metadata": {"name": "m"}, "spec": {"renewTime": "soon"}}).status_code == 400
+
+
+def test_an_endless_amount_costs_nothing(http: Http) -> None:
+    """1e999999999 is capped, never written out; nothing can be that large."""
+    made = http("POST", PODS, pod(containers=[container(limits={"nvidia.com/gpu": "1e999999999"})])).json()
+    assert made["spec"]["containers"][0]["resources"]["requests"] == {"nvidia.com/gpu": "1e999999999"}
