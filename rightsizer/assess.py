@@ -170,9 +170,9 @@ def _conflicting(evidence: Evidence) -> Iterator[str]:
 
 
 DOUBTS: tuple[tuple[FindingName, Callable[[Evidence], Iterator[str]]], ...] = (
-    # In this order a person would ask: can its GPUs be counted, is it there, is it old enough, can the numbers be, whose
-    # are they, are they all there, do they say what is asked, are they current, are they complete, do they agree? Later
-    # ones rely on earlier ones.
+    # In this order a person would ask: can its GPUs be counted, is it there, is it old enough, can the numbers be,
+    # whose are they, are they all there, do they say what is asked, are they current, are they complete, do they agree?
+    # Later ones rely on earlier ones.
     (FindingName.INVALID_DATA, _uncountable),
     (FindingName.NOT_RUNNING, _not_running),
     (FindingName.TOO_YOUNG, _too_young),

@@ -4,7 +4,7 @@ import datetime
 from collections.abc import Iterable, Iterator, Mapping
 
 from rightsizer.assess import assess
-from rightsizer.model import Action, Decision, Mode, Usages, Verdict, Veto, Workload
+from rightsizer.model import Action, Decision, Finding, Mode, Usages, Verdict, Veto, Workload
 from rightsizer.policy.document import Policy
 from rightsizer.policy.rules import Ruling, rule_on
 from rightsizer.workloads import action_for
@@ -13,6 +13,10 @@ UsagesByWindow = Mapping[datetime.timedelta, Usages]
 """What was measured, for each window that a rule of the policy looks back."""
 
 _ORDER = {Verdict.ACT: 0, Verdict.UNKNOWN: 1, Verdict.KEEP: 2, Verdict.PROTECTED: 3}
+
+
+_RESTRAINT = {Verdict.PROTECTED: 0, Verdict.KEEP: 1, Verdict.UNKNOWN: 2, Verdict.ACT: 3}
+"""Which of two findings about the same workload holds."""
 
 
 def windows(policy: Policy) -> frozenset[datetime.timedelta]:
@@ -40,7 +44,7 @@ def decide(
 def decide_one(workload: Workload, usages: UsagesByWindow, policy: Policy, at: datetime.datetime) -> Decision:
     """What may be done about one workload."""
     ruling = rule_on(workload, policy)
-    finding = assess(workload, usages[ruling.thresholds.window], ruling.thresholds, at)
+    finding = _finding(workload, usages, ruling, at)
     action = action_for(workload.ref)
     vetoes = list(ruling.vetoes)
     verdict = finding.verdict
@@ -64,6 +68,13 @@ def decide_one(workload: Workload, usages: UsagesByWindow, policy: Policy, at: d
     )
 
 
+def _finding(workload: Workload, usages: UsagesByWindow, ruling: Ruling, at: datetime.datetime) -> Finding:
+    """Idle only where it is by all thresholds that hold for it; then the longest window tells."""
+    longest_first = sorted(ruling.judged_by, key=lambda thresholds: thresholds.window, reverse=True)
+    findings = [assess(workload, usages[item.window], item, at) for item in longest_first]
+    return min(findings, key=lambda finding: _RESTRAINT[finding.verdict])
+
+
 def _hindrances(workload: Workload, ruling: Ruling, action: Action | None) -> Iterator[Veto]:
     """What stands against stopping an idle workload that the policy leaves open."""
     if workload.is_terminating:
@@ -71,7 +82,7 @@ def _hindrances(workload: Workload, ruling: Ruling, action: Action | None) -> It
     if action is None:
         yield Veto("kind", f"no safe way to stop a {workload.ref.kind} ({workload.ref.api_version}) is known")
     elif action not in ruling.actions:
-        allowed = ", ".join(ruling.actions)
+        allowed = ", ".join(ruling.actions) or "nothing"
         yield Veto(ruling.rule, f"stopping it means {action.value}; rule {ruling.rule} allows {allowed}")
     running = len([pod for pod in workload.pods if pod.holds])
     for name, allowed_disruptions in workload.budgets.items():

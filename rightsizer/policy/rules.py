@@ -30,37 +30,57 @@ _STRICTNESS = {Mode.PROTECT: 0, Mode.ADVISE: 1, Mode.ENFORCE: 2}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ruling:
-    """What the policy says about a workload: the rule, its mode after all reductions, and why it was reduced."""
+    """What the policy says about a workload: the rule, its mode after all reductions, and why it was reduced.
+
+    Attributes:
+        rule: Its name; several names where pods match different rules of one mode.
+        actions: What each of those rules allows.
+        judged_by: The thresholds of each; it is idle where all say so.
+    """
 
     rule: str
     mode: Mode
     actions: tuple[Action, ...]
-    thresholds: Thresholds
+    judged_by: tuple[Thresholds, ...]
     vetoes: tuple[Veto, ...]
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """Those that take the least activity for work."""
+        return min(self.judged_by, key=lambda thresholds: thresholds.maxUtilizationPercent)
 
 
 def rule_on(workload: Workload, policy: Policy) -> Ruling:
     """The policy's word on a workload.
 
-    The rule is sought for every pod, since pods of one workload may differ; the strictest mode holds for all.
+    The rule is sought for every pod, since pods of one workload may differ; the strictest mode holds for all, and of
+    several rules of that mode what all of them allow. Pods come and go: their order means nothing.
     """
-    rules = {rule.name: rule for rule in (first_match(workload, pod, policy) for pod in workload.pods)}
-    rule = min(rules.values(), key=lambda rule: _STRICTNESS[rule.mode])
+    rules = _strictest(workload, policy)
+    name, strictest = " + ".join(rule.name for rule in rules), rules[0].mode
     protections = tuple(_protections(workload, policy))
     reductions = tuple(_opt_outs(workload)) if policy.honourOptOut else ()
     vetoes = [veto for veto, _ in reductions]
-    mode = min((rule.mode, *(mode for _, mode in reductions)), key=_STRICTNESS.__getitem__)
+    mode = min((strictest, *(mode for _, mode in reductions)), key=_STRICTNESS.__getitem__)
     if protections:
         mode = Mode.PROTECT
-    if rule.mode is Mode.PROTECT:
-        vetoes.insert(0, Veto(rule.name, f"protected by rule {rule.name}"))
+    if strictest is Mode.PROTECT:
+        vetoes.insert(0, Veto(name, f"protected by rule {name}"))
     return Ruling(
-        rule=protections[0].rule if protections else rule.name,
+        rule=protections[0].rule if protections else name,
         mode=mode,
-        actions=rule.actions,
-        thresholds=rule.idle or policy.defaults.idle,
+        actions=tuple(action for action in Action if all(action in rule.actions for rule in rules)),
+        judged_by=tuple(rule.idle or policy.defaults.idle for rule in rules),
         vetoes=(*protections, *vetoes),
     )
+
+
+def _strictest(workload: Workload, policy: Policy) -> list[Rule]:
+    """The rules of the strictest mode among those that hold for its pods, in the policy's order."""
+    matched = {rule.name: rule for rule in (first_match(workload, pod, policy) for pod in workload.pods)}
+    mode = min((rule.mode for rule in matched.values()), key=_STRICTNESS.__getitem__)
+    names = [*(rule.name for rule in policy.rules), NO_RULE]
+    return [matched[name] for name in names if name in matched and matched[name].mode is mode]
 
 
 def first_match(workload: Workload, pod: Pod, policy: Policy) -> Rule:

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import math
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,8 @@ from hypothesis import strategies as st
 from rightsizer.config import PREFIX
 from rightsizer.decide import decide, decide_one
 from rightsizer.model import Action, Mode, Usage, Usages, Verdict, Workload, WorkloadKind
-from rightsizer.policy.document import Match, Policy, PriorityRange
-from rightsizer.policy.rules import SYSTEM_PRIORITY
+from rightsizer.policy.document import Match, Policy, PriorityRange, Thresholds
+from rightsizer.policy.rules import SYSTEM_PRIORITY, rule_on
 from rightsizer.workloads import KINDS
 from rightsizer.workloads.changes import read_record, record_of, stop_patch, undo_patch, value_at
 from tests.rightsizer.build import AT, DAY, by_window, device, pod, policy, rule, workload
@@ -186,6 +187,48 @@ def test_deciding_twice_gives_the_same(world: tuple[Workload, Usages], rules: Po
     assert (first[0].verdict, first[0].action, first[0].finding.name) == (
         again.verdict,
         again.action,
+        again.finding.name,
+    )
+
+
+@st.composite
+def _mixed(draw: st.DrawFn) -> tuple[Workload, Policy]:
+    """A workload whose pods differ in class, and a policy of rules that differ in all they can."""
+    names = draw(st.lists(st.sampled_from(sorted(CLASSES)), min_size=2, max_size=4))
+    pods = [
+        pod(f"w-{number}", priority_class=name, priority=CLASSES[name]) for number, name in enumerate(names)
+    ]
+    windows = st.sampled_from([DAY / 24, DAY, 7 * DAY])
+    rules = [
+        rule(
+            f"r{number}",
+            draw(st.sampled_from([Mode.ENFORCE, Mode.ENFORCE, Mode.ADVISE, Mode.PROTECT])),
+            match=draw(_MATCHES),
+            actions=tuple(draw(st.permutations(list(Action))))[: draw(st.integers(1, 3))],
+            idle=draw(st.none() | st.builds(lambda window: Thresholds(window=window), windows)),
+        )
+        for number in range(draw(st.integers(1, 4)))
+    ]
+    return workload(*pods), policy(*rules)
+
+
+@hypothesis.given(_mixed(), st.randoms(use_true_random=False), st.data())
+def test_the_order_of_pods_never_changes_the_rule(
+    mixed: tuple[Workload, Policy], chance: random.Random, data: st.DataObject
+) -> None:
+    """Nor what is found, nor what is done."""
+    item, rules = mixed
+    pods = list(item.pods)
+    chance.shuffle(pods)
+    turned = dataclasses.replace(item, pods=tuple(pods))
+    assert rule_on(turned, rules) == rule_on(item, rules)
+    used = {(one.ref.namespace, one.ref.name): [data.draw(_usages(0))] for one in item.pods}
+    found = dict.fromkeys((DAY / 24, DAY, 7 * DAY), used)
+    first, again = (decide_one(which, found, rules, AT) for which in (item, turned))
+    assert (first.verdict, first.action, first.rule, first.finding.name) == (
+        again.verdict,
+        again.action,
+        again.rule,
         again.finding.name,
     )
 

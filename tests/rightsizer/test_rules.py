@@ -5,9 +5,9 @@ import pytest
 from rightsizer.config import PREFIX
 from rightsizer.decide import decide, decide_one
 from rightsizer.model import Action, Mode, ObjectRef, Verdict, Workload
-from rightsizer.policy.document import ADVISE_ONLY, Match, Policy, PriorityRange
+from rightsizer.policy.document import ADVISE_ONLY, Match, Policy, PriorityRange, Thresholds
 from rightsizer.policy.rules import rule_on
-from tests.rightsizer.build import AT, all_idle, by_window, pod, policy, rule, workload
+from tests.rightsizer.build import AT, DAY, all_idle, busy_usage, by_window, pod, policy, rule, workload
 
 MODE = PREFIX + "mode"
 
@@ -21,6 +21,44 @@ def test_first_matching_rule_wins() -> None:
     """Rules are asked in order, whatever later ones say."""
     rules = policy(rule("first", Mode.PROTECT, match=Match(priorityClasses=("low-*",))), rule("second"))
     assert _decide(workload(), rules) == (Verdict.PROTECTED, Mode.PROTECT, None, "first")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_pods_of_two_enforced_rules_are_treated_by_both(order: int) -> None:
+    """Whichever pod comes first, only what both rules allow is done, and only where it is idle by both."""
+    fast = rule(
+        "fast",
+        match=Match(priorityClasses=("low-*",)),
+        actions=(Action.SCALE_TO_ZERO, Action.EVICT),
+        idle=Thresholds(window=DAY / 24),
+    )
+    careful = rule(
+        "careful",
+        match=Match(priorityClasses=("medium-*",)),
+        actions=(Action.SCALE_TO_ZERO, Action.SUSPEND),
+        idle=Thresholds(window=7 * DAY),
+    )
+    rules = policy(fast, careful)
+    item = workload(*[pod("a"), pod("b", priority_class="medium-priority", priority=10_000)][::order])
+    ruling = rule_on(item, rules)
+    assert (ruling.rule, ruling.actions) == ("fast + careful", (Action.SCALE_TO_ZERO,))
+    busy_last_week = {(one.ref.namespace, one.ref.name): [busy_usage()] for one in item.pods}
+    found = {DAY / 24: all_idle(item), 7 * DAY: busy_last_week}
+    assert decide_one(item, found, rules, AT).verdict is Verdict.KEEP
+    found[7 * DAY] = all_idle(item)
+    decision = decide_one(item, found, rules, AT)
+    assert (decision.verdict, decision.action) == (Verdict.ACT, Action.SCALE_TO_ZERO)
+    assert "in the last 7d" in decision.finding.words[0]
+
+
+def test_pods_of_two_rules_without_a_common_action() -> None:
+    """Nothing is done, and it is said why."""
+    first = rule("first", match=Match(priorityClasses=("low-*",)), actions=(Action.SUSPEND,))
+    item = workload(pod("a"), pod("b", priority_class="medium-priority"))
+    rules = policy(first, rule("second", actions=(Action.SCALE_TO_ZERO,)))
+    decision = decide_one(item, by_window(all_idle(item)), rules, AT)
+    assert (decision.action, decision.is_enforced) == (None, False)
+    assert "rule first + second allows nothing" in decision.vetoes[0].reason
 
 
 def test_what_no_rule_matches_is_advised_on() -> None:
