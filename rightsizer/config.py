@@ -1,6 +1,6 @@
 """Values that the command line and files are turned into, and the small languages that they are written in.
 
-Durations and headers are parsed here; where the values come from is the composition root's business.
+Durations are parsed and files of secrets read here; where they are named is the composition root's business.
 """
 
 import dataclasses
@@ -9,8 +9,14 @@ import pathlib
 import re
 from collections.abc import Mapping
 
+from rightsizer.errors import ConfigurationError
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
+
+LONGEST = datetime.timedelta(days=36525)
+"""What is longer is a slip, and soon beyond what can be calculated with."""
+_SHOWN = 60
 
 PREFIX = "gpu-rightsizer.io/"
 """Prefix of every annotation and label that is ours."""
@@ -28,13 +34,21 @@ def parse_duration(text: str) -> datetime.timedelta:
     cleaned = text.strip()
     parts = _PART.findall(cleaned)
     if not parts or "".join(number + unit for number, unit in parts) != cleaned:
-        message = f"{text!r} is not a duration; write a number and a unit, such as 30m, 24h or 7d"
+        message = f"{_cut(text)!r} is not a duration; write a number and a unit, such as 30m, 24h or 7d"
         raise ValueError(message)
     seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    if seconds <= 0:
-        message = f"{text!r} must be longer than zero"
+    if seconds > LONGEST.total_seconds():
+        message = f"{_cut(text)!r} is longer than 100 years"
         raise ValueError(message)
-    return datetime.timedelta(seconds=seconds)
+    span = datetime.timedelta(seconds=seconds)
+    if not span:
+        message = f"{_cut(text)!r} must be longer than zero"
+        raise ValueError(message)
+    return span
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def format_duration(seconds: float) -> str:
@@ -62,6 +76,28 @@ class Secret:
     def __repr__(self) -> str:
         """What logs and error messages see."""
         return "***"
+
+
+def read_secret(path: pathlib.Path, flag: str) -> str:
+    """A file's one line, to be sent in a header; `flag` is what messages call it. No message repeats any of it.
+
+    Raises:
+        ConfigurationError: It cannot be read, or cannot be sent.
+    """
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{flag}: is not ASCII text") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "is not a path"
+        raise ConfigurationError(f"{flag}: {reason}") from error
+    if not text:
+        raise ConfigurationError(f"{flag}: is empty")
+    if not text.isprintable():
+        raise ConfigurationError(
+            f"{flag}: holds more than one line, or control characters; one line is what is sent"
+        )
+    return text
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -63,6 +63,12 @@ class ObjectRef:
     name: str
     uid: str = ""
 
+    @property
+    def full_kind(self) -> str:
+        """The kind with its API group, such as Deployment.apps."""
+        group = self.api_version.rpartition("/")[0]
+        return f"{self.kind}.{group}" if group else self.kind
+
     def __str__(self) -> str:
         """As kubectl and our own commands take it: namespace/Kind/name."""
         return f"{self.namespace}/{self.kind}/{self.name}"

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from rightsizer.cli.flags import add_all
+from rightsizer.cli.messages import complain, start_log
 from rightsizer.cli.options import Formatter
 from rightsizer.errors import RightsizerError
 
@@ -38,22 +39,17 @@ exit codes: 0 done or nothing to do, 1 failed, 2 usage or configuration,
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code. No traceback ever reaches the user unless asked for by --verbose."""
+    """Run one command; returns the exit code. No traceback ever reaches the user unless asked for by -vv."""
     arguments = parser().parse_args(argv)
-    logging.basicConfig(
-        level=logging.DEBUG if arguments.verbose else logging.WARNING,
-        format="%(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    logging.getLogger("urllib3").setLevel(logging.WARNING)
+    start_log(arguments.verbose)
     try:
         code: int = importlib.import_module(f"rightsizer.cli.{arguments.command}").run(arguments)
         sys.stdout.flush()
     except RightsizerError as error:
-        print(f"gpu-rightsizer: {error}", file=sys.stderr)  # noqa: T201
+        complain(str(error))
         return error.exit_code
     except KeyboardInterrupt:
-        print("gpu-rightsizer: interrupted", file=sys.stderr)  # noqa: T201
+        complain("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has seen enough; what is left in the buffer has nowhere to go.
@@ -61,13 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except ModuleNotFoundError as error:
         library = str(error.name).partition(".")[0]
-        words = f"the library {library} is missing; run: pip install 'gpu-rightsizer[rightsizer]'"
-        print(f"gpu-rightsizer: {words}", file=sys.stderr)  # noqa: T201
+        complain(f"the library {library} is missing; run: pip install 'gpu-rightsizer[rightsizer]'")
         return 1
     except Exception as error:
         logging.getLogger(__name__).debug("traceback", exc_info=True)
-        words = f"internal error: {type(error).__name__}: {error}; --verbose shows where, please report it"
-        print(f"gpu-rightsizer: {words}", file=sys.stderr)  # noqa: T201
+        complain(f"internal error: {type(error).__name__}: {error}; -vv shows where, please report it")
         return 1
     return code
 

@@ -84,8 +84,9 @@ Works on policy files. See docs/policy.md for their fields.
 
 _CHECK = """\
 Checks a policy file and tells all that is wrong with it at once, each with its
-line: unknown and doubled fields, values that cannot be meant, and, unless
---offline, PriorityClasses that the cluster does not have.
+line: unknown and doubled fields, values that cannot be meant, kinds that are
+not known, and, unless --offline, names and patterns of PriorityClasses that
+match none of the cluster's.
 """
 
 

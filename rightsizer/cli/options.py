@@ -6,9 +6,10 @@ import os
 import pathlib
 import re
 import urllib.parse
+from collections.abc import Sequence
 from typing import TextIO
 
-from rightsizer.config import ClusterSettings, PrometheusSettings, Secret, parse_duration
+from rightsizer.config import ClusterSettings, PrometheusSettings, Secret, parse_duration, read_secret
 from rightsizer.errors import UsageError
 
 ENVIRONMENT_PREFIX = "GPU_RIGHTSIZER_"
@@ -78,7 +79,8 @@ def add_options(parser: argparse.ArgumentParser, title: str, options: tuple[Opti
             metavar="'NAME: VALUE'",
             action="append",
             default=[],
-            help="sent with each query, such as 'X-Scope-OrgID: team'; repeatable",
+            help="sent with each query, such as 'X-Scope-OrgID: team'; NAME=@FILE takes the value from a file, as "
+            "credentials must be; repeatable",
         )
         group.add_argument(
             "--prometheus-label",
@@ -102,7 +104,13 @@ def add_common(parser: argparse.ArgumentParser, *, formats: bool = True) -> None
         default="auto",
         help="auto: on a terminal, unless NO_COLOR is set (default: auto)",
     )
-    group.add_argument("--verbose", "-v", action="store_true", help="log what is done, on stderr")
+    group.add_argument(
+        "--verbose",
+        "-v",
+        action="count",
+        default=0,
+        help="log what is done, on stderr; twice: also queries, answers and each decision",
+    )
 
 
 def prometheus_settings(arguments: argparse.Namespace) -> PrometheusSettings:
@@ -111,23 +119,17 @@ def prometheus_settings(arguments: argparse.Namespace) -> PrometheusSettings:
     Raises:
         UsageError: A flag is missing or cannot be meant.
     """
-    url = arguments.prometheus_url
-    if not url:
+    token_file = _path(arguments.prometheus_token_file)
+    headers = _headers(arguments.prometheus_header)
+    if token_file is not None and "authorization" in map(str.lower, headers):
         raise UsageError(
-            "which Prometheus? give --prometheus-url http://HOST:9090, or set GPU_RIGHTSIZER_PROMETHEUS_URL"
-        )
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise UsageError(f"--prometheus-url {_shown(url)}: is not a URL such as http://prometheus:9090")
-    if parts.username or parts.password:
-        raise UsageError(
-            "--prometheus-url: holds a password; put it where no process list shows it: --prometheus-token-file"
+            "--prometheus-token-file and --prometheus-header Authorization=...: give one of them"
         )
     return PrometheusSettings(
-        url=url,
-        token_file=_path(arguments.prometheus_token_file),
+        url=_url(arguments.prometheus_url),
+        token_file=token_file,
         ca_file=_path(arguments.prometheus_ca_file),
-        headers=dict(_header(text) for text in arguments.prometheus_header),
+        headers=headers,
         labels=dict(_label(text) for text in arguments.prometheus_label),
         timeout_s=_seconds("--prometheus-timeout", arguments.prometheus_timeout),
     )
@@ -145,11 +147,72 @@ def wants_colour(arguments: argparse.Namespace, stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
-def _header(text: str) -> tuple[str, Secret]:
-    name, colon, value = text.partition(":")
-    if not colon or not name.strip() or not value.strip() or not text.isprintable() or not text.isascii():
-        raise UsageError("--prometheus-header: write a name and a value, such as 'X-Scope-OrgID: team'")
-    return name.strip(), Secret(value.strip())
+def _url(text: str | None) -> str:
+    """The URL, once it is known to hold nothing that must not be shown; until then it is not repeated."""
+    if not text:
+        raise UsageError(
+            "which Prometheus? give --prometheus-url http://HOST:9090, or set GPU_RIGHTSIZER_PROMETHEUS_URL"
+        )
+    if "@" in text:
+        raise UsageError(
+            "--prometheus-url: holds a user or password; put it where no process list shows it: "
+            "--prometheus-token-file, or --prometheus-header NAME=@FILE"
+        )
+    if "?" in text or "#" in text:
+        raise UsageError(
+            "--prometheus-url: holds a query or fragment (? or #), which no request would carry; where it is a "
+            "credential, put it into a file: --prometheus-token-file, or --prometheus-header NAME=@FILE"
+        )
+    try:
+        parts = urllib.parse.urlsplit(text)
+        is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and re.fullmatch(r"[!-~]+", text)
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise UsageError(f"--prometheus-url {text}: is not a URL such as http://prometheus:9090")
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise UsageError(f"--prometheus-url {text}: its port is not a number from 1 to 65535")
+    return text
+
+
+def _headers(texts: Sequence[str]) -> dict[str, Secret]:
+    headers: dict[str, Secret] = {}
+    for text in texts:
+        name, value = _header(text)
+        if name.lower() in map(str.lower, headers):
+            raise UsageError(f"--prometheus-header {name}: stands twice")
+        headers[name] = Secret(value)
+    return headers
+
+
+def _header(text: str) -> tuple[str, str]:
+    """Name and value; what is wrong is told without either part that could be a credential."""
+    given = _HEADER.fullmatch(text)
+    if given is None:
+        raise UsageError(
+            "--prometheus-header: write a name and a value, such as 'X-Scope-OrgID: team', or NAME=@FILE; "
+            "a name has no blanks, and a value no line breaks"
+        )
+    name = given["name"]
+    if given["file"]:
+        return name, read_secret(pathlib.Path(given["file"]), f"--prometheus-header {name}=@{given['file']}")
+    if _CREDENTIAL.search(name):
+        raise UsageError(
+            f"--prometheus-header {name}: looks like a credential, which process lists would show; "
+            f"put its value into a file: --prometheus-header {name}=@FILE"
+        )
+    return name, given["value"].strip()
+
+
+# RFC 9110, 5.1 (a name is a token) and 5.5 (a value is visible characters and blanks).
+_HEADER = re.compile(
+    r"\s*(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]+)(?:=@(?P<file>.+)|:(?P<value>[ -~]*[!-~][ -~]*))", re.DOTALL
+)
+_CREDENTIAL = re.compile(r"auth|token|secret|cookie|passw|credential|session|key", re.IGNORECASE)
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -168,7 +231,3 @@ def _seconds(flag: str, text: str) -> float:
 
 def _path(text: str | None) -> pathlib.Path | None:
     return pathlib.Path(text) if text else None
-
-
-def _shown(url: str) -> str:
-    return url.rsplit("@", maxsplit=1)[-1]

@@ -9,6 +9,7 @@ from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.inventory import read_priority_classes
 from rightsizer.policy.checks import require_classes
 from rightsizer.policy.reading import load
+from rightsizer.report.words import count, safe
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -20,5 +21,5 @@ def run(arguments: argparse.Namespace) -> int:
         require_classes(loaded, set(read_priority_classes(cluster)))
         checked = f"its PriorityClasses exist at {cluster.host}"
     rules = len(loaded.policy.rules)
-    sys.stdout.write(f"{arguments.file}: good: {rules} {'rule' if rules == 1 else 'rules'}, {checked}\n")
+    sys.stdout.write(safe(f"{arguments.file}: good: {count(rules, 'rule')}, {checked}") + "\n")
     return 0

@@ -6,8 +6,10 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/
 """
 
 import http
+import logging
 import pathlib
 import re
+import time
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -20,6 +22,8 @@ from kubernetes.config import ConfigException, incluster_config, kube_config
 
 from rightsizer.config import FIELD_MANAGER, ClusterSettings
 from rightsizer.errors import ClusterError, ClusterUnreachable, ConfigurationError, RequestRefused
+
+log = logging.getLogger(__name__)
 
 PAGE = 500
 MAX_DETAIL = 500
@@ -148,6 +152,8 @@ class Cluster:
         url = f"{self.host}{path}?{urllib.parse.urlencode(query)}" if query else self.host + path
         try:
             self._client.update_params_for_auth(sent, [], ["BearerToken"], path, method, body)
+            _require_sendable(sent, self._source)
+            began = time.monotonic()
             response = self._client.call_api(method, url, sent, body, _request_timeout=self._timeout_s)
             data: bytes = response.read()
         except urllib3.exceptions.HTTPError as error:
@@ -155,6 +161,18 @@ class Cluster:
         except client.ApiException as error:
             reason = " ".join(str(error.reason).split())
             raise ClusterUnreachable(f"{attempted}: {reason}") from error
+        dry = " (dry run)" if "dryRun" in query else ""
+        took_ms = (time.monotonic() - began) * 1000
+        log.info(
+            "%s %s at %s%s: %d, %d bytes, %.0f ms",
+            method,
+            path,
+            self.host,
+            dry,
+            response.status,
+            len(data),
+            took_ms,
+        )
         _raise_for(response.status, data, attempted, source=self._source)
         return data
 
@@ -165,6 +183,18 @@ class Cluster:
             raise ClusterError(
                 f"reading {path} at {self.host}: the answer cannot be read: {error}"
             ) from error
+
+
+def _require_sendable(headers: Mapping[str, str], source: str) -> None:
+    """What the HTTP library would refuse, it would repeat in its error: the token.
+
+    Raises:
+        ConfigurationError: A header cannot be sent.
+    """
+    if not all(value.isascii() and value.isprintable() for value in headers.values()):
+        raise ConfigurationError(
+            f"{source}: its credentials cannot be sent: they hold line breaks or characters beyond ASCII"
+        )
 
 
 _VERBS = {"GET": "reading", "PATCH": "patching", "POST": "creating in", "DELETE": "deleting"}

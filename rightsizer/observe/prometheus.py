@@ -6,13 +6,14 @@ https://prometheus.io/docs/prometheus/latest/querying/api/
 
 import dataclasses
 import datetime
+import logging
 import time
 from collections.abc import Mapping
 
 import msgspec
 import requests
 
-from rightsizer.config import PrometheusSettings
+from rightsizer.config import PrometheusSettings, read_secret
 from rightsizer.errors import (
     ConfigurationError,
     EvidenceIncomplete,
@@ -21,6 +22,8 @@ from rightsizer.errors import (
     QueryRefused,
 )
 
+log = logging.getLogger(__name__)
+
 MAX_BYTES = 256 << 20
 """An answer beyond this is an attack or a mistake: 100,000 series of 96 points need about 200 MB."""
 
@@ -28,6 +31,9 @@ ATTEMPTS = 3
 RETRY_PAUSE_S = 0.5
 _PASSING = frozenset({429, 502, 503, 504})
 _SHOWN = 300
+
+# What JSON of another shape, a value that is no number, and a time that no calendar has come to.
+_UNREADABLE = (msgspec.DecodeError, ValueError, OverflowError, OSError)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,8 +95,11 @@ class Prometheus:
     def now(self) -> datetime.datetime:
         """Prometheus's own clock, the one that its samples' times are written by, to the second."""
         answer = self._ask("query", {"query": "time()"})
-        instant = msgspec.json.decode(answer.result, type=tuple[float, str])[0]
-        return datetime.datetime.fromtimestamp(int(instant), tz=datetime.UTC)
+        try:
+            instant = msgspec.json.decode(answer.result, type=tuple[float, str])[0]
+            return datetime.datetime.fromtimestamp(int(instant), tz=datetime.UTC)
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from error
 
     def query(self, promql: str, at: datetime.datetime) -> list[Sample]:
         """An instant query.
@@ -104,7 +113,10 @@ class Prometheus:
                 f"querying Prometheus at {self._base}: a {answer.result_type} came for a vector: {promql}"
             )
         series = self._decode(answer)
-        return [Sample(item.metric, float(item.value[1])) for item in series if item.value is not None]
+        try:
+            return [Sample(item.metric, float(item.value[1])) for item in series if item.value is not None]
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from error
 
     def query_range(
         self, promql: str, *, start: datetime.datetime, end: datetime.datetime, step_s: float
@@ -117,17 +129,22 @@ class Prometheus:
         span = {"start": f"{start.timestamp():.3f}", "end": f"{end.timestamp():.3f}", "step": f"{step_s:.3f}"}
         answer = self._ask("query_range", {"query": promql, **span})
         series = self._decode(answer)
-        return [
-            Track(item.metric, {instant: float(value) for instant, value in item.values}) for item in series
-        ]
+        try:
+            return [
+                Track(item.metric, {instant: float(value) for instant, value in item.values})
+                for item in series
+            ]
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from error
 
     def _decode(self, answer: _Data) -> list[_Series]:
         try:
             return msgspec.json.decode(answer.result, type=list[_Series])
-        except (msgspec.DecodeError, ValueError) as error:
-            raise QueryRefused(
-                f"querying Prometheus at {self._base}: its answer cannot be read: {error}"
-            ) from error
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> QueryRefused:
+        return QueryRefused(f"querying Prometheus at {self._base}: its answer cannot be read: {error}")
 
     def _ask(self, endpoint: str, form: Mapping[str, str]) -> _Data:
         """One question, asked again where the refusal is of a passing kind, within the deadline."""
@@ -144,6 +161,8 @@ class Prometheus:
 
     def _ask_once(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> _Data:
         attempted = f"querying Prometheus at {self._base}"
+        log.debug("%s: %s", endpoint, form["query"])
+        began = time.monotonic()
         try:
             response = self._session.post(
                 f"{self._base}/api/v1/{endpoint}",
@@ -173,6 +192,15 @@ class Prometheus:
         except requests.exceptions.RequestException as error:
             words = f"{attempted}: {_cause(error)}; is the URL right, and reachable from here?"
             raise PrometheusUnreachable(words) from error
+        took_ms = (time.monotonic() - began) * 1000
+        log.info(
+            "POST %s at %s: %d, %d bytes, %.0f ms",
+            endpoint,
+            self._base,
+            response.status_code,
+            len(body),
+            took_ms,
+        )
         return self._answer(response.status_code, body, attempted)
 
     def _answer(self, status: int, body: bytes, attempted: str) -> _Data:
@@ -200,11 +228,8 @@ class Prometheus:
         """Put the token on a request; where there is none, ~/.netrc is not asked either."""
         path = self._settings.token_file
         if path is not None:
-            try:
-                request.headers["Authorization"] = f"Bearer {path.read_text().strip()}"
-            except (OSError, UnicodeDecodeError) as error:
-                reason = getattr(error, "strerror", None) or "is not text"
-                raise ConfigurationError(f"--prometheus-token-file {path}: {reason}") from error
+            token = read_secret(path, f"--prometheus-token-file {path}")
+            request.headers["Authorization"] = f"Bearer {token}"
         return request
 
 

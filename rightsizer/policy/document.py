@@ -4,6 +4,7 @@ Values are checked here as far as they can be without a cluster; positions in th
 """
 
 import datetime
+import difflib
 import fnmatch
 from typing import Annotated, Final, Literal, Self
 
@@ -31,6 +32,38 @@ fleets); the other rows keep the same distance to their card's idle draw. Models
 traffic."""
 
 MIN_WINDOW = datetime.timedelta(minutes=5)
+MAX_WINDOW = datetime.timedelta(days=366)
+"""Nobody keeps samples of every pod for longer; Prometheus itself refuses ranges of centuries."""
+
+KINDS: Final = (
+    # apps/v1, batch/v1 and v1
+    *("DaemonSet", "Deployment", "Job", "Node", "Pod", "ReplicaSet", "ReplicationController", "StatefulSet"),
+    # Argo, CodeFlare, JobSet, KServe, Knative, Kubeflow
+    *(
+        "Rollout",
+        "Workflow",
+        "AppWrapper",
+        "JobSet",
+        "InferenceService",
+        "LLMInferenceService",
+        "Revision",
+        "Service",
+    ),
+    *(
+        "JAXJob",
+        "MPIJob",
+        "Notebook",
+        "PaddleJob",
+        "PyTorchJob",
+        "TFJob",
+        "TrainJob",
+        "Workspace",
+        "XGBoostJob",
+    ),
+    # LeaderWorkerSet, NIM, OpenKruise, Ray, Spark
+    *("LeaderWorkerSet", "NIMService", "CloneSet", "RayCluster", "RayJob", "RayService", "SparkApplication"),
+)
+"""Kinds under which pods are found. Others are written with their API group, so that a slip is not taken for one."""
 
 
 def _duration(value: object) -> object:
@@ -48,6 +81,16 @@ Duration = Annotated[
     pydantic.BeforeValidator(_duration),
     pydantic.WithJsonSchema({"type": "string", "pattern": r"^(\d+(\.\d+)?(ms|s|m|h|d|w))+$"}),
 ]
+
+
+def _known_kind(value: str) -> str:
+    """A rule about a kind that nothing is of would protect nobody, silently."""
+    if "." in value or any(fnmatch.fnmatchcase(kind, value) for kind in KINDS):
+        return value
+    close = difflib.get_close_matches(value, KINDS, n=1, cutoff=0.0)
+    hint = f"did you mean {close[0]}? One of your own is written {value}.GROUP"
+    message = f"no workload's kind is known as {value}; {hint}"
+    raise ValueError(message)
 
 
 class _Part(pydantic.BaseModel):
@@ -69,6 +112,7 @@ class PriorityRange(_Part):
 
 
 Pattern = Annotated[str, pydantic.Field(max_length=253)]
+Kind = Annotated[Pattern, pydantic.AfterValidator(_known_kind)]
 Patterns = Annotated[tuple[Pattern, ...], pydantic.Field(min_length=1, strict=False)]
 
 
@@ -77,11 +121,16 @@ class Match(_Part):
 
     priorityClasses: Patterns | None = pydantic.Field(
         None,
-        description='Names of PriorityClasses, with * and ? as wildcards; "" means pods without a class.',
+        description="Names of PriorityClasses, with * and ? as wildcards, each of which must match one that exists; "
+        '"" means pods without a class.',
     )
     priority: PriorityRange | None = pydantic.Field(None, description="Range of the pods' resolved priority.")
     namespaces: Patterns | None = pydantic.Field(None, description="Names of namespaces, with wildcards.")
-    kinds: Patterns | None = pydantic.Field(None, description="Kinds of workloads, such as Deployment.")
+    kinds: Annotated[tuple[Kind, ...], pydantic.Field(min_length=1, strict=False)] | None = pydantic.Field(
+        None,
+        description="Kinds of workloads, such as Deployment, with wildcards; of one's own with the API group, such as "
+        "TrainingRun.example.com.",
+    )
     everything: Literal[True] | None = pydantic.Field(
         None,
         description="Matches all workloads; stands alone, so that nobody matches everything by accident.",
@@ -131,6 +180,9 @@ class Thresholds(_Part):
     def _window_is_judgeable(self) -> Self:
         if self.window < MIN_WINDOW:
             message = "window must be at least 5m: less says nothing about a workload"
+            raise ValueError(message)
+        if self.window > MAX_WINDOW:
+            message = "window must be at most 366d: nobody keeps samples for longer"
             raise ValueError(message)
         return self
 

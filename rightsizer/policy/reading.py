@@ -109,8 +109,13 @@ def _build(node: yaml.Node, place: Place, *, lines: dict[Place, int], problems: 
     if isinstance(node, yaml.MappingNode):
         result: dict[str, object] = {}
         for key_node, value_node in node.value:
-            key = str(key_node.value)
             line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                problems.append(
+                    Problem(line, _dotted(place), "a field's name must be text, not a list or mapping")
+                )
+                continue
+            key = str(key_node.value)
             if key in result:
                 first = lines[*place, key]
                 problems.append(Problem(line, _dotted((*place, key)), f"stands twice; first in line {first}"))
@@ -123,7 +128,16 @@ def _build(node: yaml.Node, place: Place, *, lines: dict[Place, int], problems: 
             _build(item, (*place, index), lines=lines, problems=problems)
             for index, item in enumerate(node.value)
         ]
-    return _scalar(node)
+    try:
+        return _scalar(node)
+    except _NO_VALUE:
+        words = f"{str(node.value)[:40]!r} is no value of the YAML type {node.tag}; write it without the tag"
+        problems.append(Problem(lines[place], _dotted(place), words))
+        return str(node.value)
+
+
+_NO_VALUE = (yaml.YAMLError, LookupError, AttributeError)
+"""What PyYAML raises for `!own x`, `!!bool x`, `!!int ''` and `!!timestamp x`."""
 
 
 def _scalar(node: yaml.Node) -> object:
@@ -158,6 +172,8 @@ def _words(kind: str, message: str, place: Place) -> str:
             return f"unknown field{_nearest(place)}"
         case "missing":
             return "is missing"
+        case "model_type" | "dict_type":
+            return "must be a mapping of fields"
         case "value_error":
             return message.removeprefix("Value error, ")
         case _:

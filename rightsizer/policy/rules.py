@@ -102,15 +102,15 @@ def matches(match: Match, workload: Workload, pod: Pod) -> bool:
     return (
         _any_of(match.priorityClasses, pod.priority_class)
         and _any_of(match.namespaces, workload.ref.namespace)
-        and _any_of(match.kinds, workload.ref.kind)
+        and (_any_of(match.kinds, workload.ref.kind) or _any_of(match.kinds, workload.ref.full_kind))
     )
 
 
 def named_classes(policy: Policy) -> Iterator[tuple[int, int, str]]:
-    """PriorityClasses that rules name without a wildcard: rule index, pattern index, name."""
+    """What rules call PriorityClasses: rule index, pattern index, pattern."""
     for number, rule in enumerate(policy.rules):
         for position, pattern in enumerate(rule.match.priorityClasses or ()):
-            if pattern and not any(character in pattern for character in "*?["):
+            if pattern:
                 yield number, position, pattern
 
 

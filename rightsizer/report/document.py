@@ -135,11 +135,12 @@ def undoable_document(items: Iterable[Undoable]) -> dict[str, Any]:
 
 
 def render(document: Mapping[str, Any], form: str) -> str:
-    """The document's text, in "json" or "yaml"."""
+    """The document's text, in "json" or "yaml"; what a terminal could obey stands escaped in it."""
     if form == "json":
-        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
-    return text
+        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        return "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
+    dumped: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
+    return dumped
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -160,6 +161,18 @@ class Approval:
         return cls(workload.ref, workload.generation, action, pods)
 
 
+# What YAML's constructors, a document of another shape, and values of other types come to.
+_NO_PLAN = (
+    yaml.YAMLError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    RecursionError,
+    msgspec.ValidationError,
+)
+
+
 def read_approvals(text: str, *, source: str) -> tuple[Approval, ...]:
     """What a plan document, JSON or YAML, has approved: its enforced changes.
 
@@ -174,14 +187,19 @@ def read_approvals(text: str, *, source: str) -> tuple[Approval, ...]:
                 f"not of kind Plan ({API_VERSION})"
             )
         approvals = {
-            _ref(item): Approval(_ref(item), item["generation"], item["action"], item["pods"])
+            _ref(item): _approval(item)
             for item in document["items"]
             if (item["verdict"], item["mode"]) == ("act", "enforce") and item["action"]
         }
-    except (yaml.YAMLError, KeyError, TypeError) as error:
+    except _NO_PLAN as error:
         words = "it is not a plan; make one with: gpu-rightsizer plan -o json"
         raise ConfigurationError(f"plan file {source}: cannot be read: {words}") from error
     return tuple(approvals.values())
+
+
+def _approval(item: Mapping[str, Any]) -> Approval:
+    pods = msgspec.convert(item["pods"], dict[str, str])
+    return Approval(_ref(item), msgspec.convert(item["generation"], int), str(item["action"]), pods)
 
 
 def _ref(item: Mapping[str, Any]) -> ObjectRef:

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from rightsizer.model import Decision, Mode, Outcome, Plan, Result, Verdict
-from rightsizer.report.words import count
+from rightsizer.report.words import count, safe
 from rightsizer.workloads.changes import Undoable
 
 WIDTH = 80
@@ -156,11 +156,6 @@ def undoable_text(items: Sequence[Undoable]) -> str:
         if record.field:
             lines.extend(_wrapped(f"{record.field} was {json.dumps(record.before)}"))
     return "\n".join(lines) + "\n"
-
-
-def safe(text: str) -> str:
-    """Text without control characters, which a terminal would obey (CSI, OSC, carriage return)."""
-    return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def _wrapped(text: str) -> list[str]:

@@ -16,6 +16,7 @@ import pytest
 
 from rightsizer.cli import main
 from simulator.kube import Fault, Rule
+from simulator.prometheus import Prometheus
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World
 
@@ -57,7 +58,81 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
     "no-prometheus": (["plan"], "which Prometheus? give --prometheus-url"),
     "url-without-scheme": (["plan", "--prometheus-url", "prometheus:9090"], "is not a URL such as http://"),
     "url-of-a-file": (["plan", "--prometheus-url", "file:///etc/passwd"], "is not a URL such as http://"),
-    "url-with-password": (["plan", "--prometheus-url", "http://u:p4ssw0rd@h"], "holds a password"),
+    "url-with-password": (["plan", "--prometheus-url", "http://u:p4ssw0rd@h"], "holds a user or password"),
+    "url-with-password-and-no-scheme": (
+        ["plan", "--prometheus-url", "u:p4ssw0rd@h"],
+        "holds a user or password",
+    ),
+    "url-with-query": (["plan", "--prometheus-url", "http://h/?token=p4ssw0rd"], "holds a query or fragment"),
+    "url-with-query-and-no-scheme": (["plan", "--prometheus-url", "h?p4ssw0rd"], "holds a query or fragment"),
+    "url-with-fragment": (["plan", "--prometheus-url", "http://h#p4ssw0rd"], "holds a query or fragment"),
+    "url-with-half-an-address": (["plan", "--prometheus-url", "http://[::1"], "is not a URL such as http://"),
+    "url-with-blank": (["plan", "--prometheus-url", "http://a b"], "is not a URL such as http://"),
+    "url-with-port-too-high": (
+        ["plan", "--prometheus-url", "http://127.0.0.1:99999"],
+        "--prometheus-url http://127.0.0.1:99999: its port is not a number from 1 to 65535",
+    ),
+    "url-with-port-that-is-none": (["plan", "--prometheus-url", "http://h:x"], "its port is not a number"),
+    "url-with-escape": (
+        ["plan", "--prometheus-url", "http://h\x1b]0;x\x07"],
+        "http://h\ufffd]0;x\ufffd: is not",
+    ),
+    "header-name-with-blank": (
+        ["plan", "--prometheus-url", NOWHERE, "--prometheus-header", "X Y: p4ssw0rd"],
+        "a name has no blanks",
+    ),
+    "header-with-credential": (
+        ["plan", "--prometheus-url", NOWHERE, "--prometheus-header", "Authorization: Bearer p4ssw0rd"],
+        "which process lists would show; put its value into a file: --prometheus-header Authorization=@FILE",
+    ),
+    "header-with-key": (
+        ["plan", "--prometheus-url", NOWHERE, "--prometheus-header", "X-Api-Key:p4ssw0rd"],
+        "looks like a credential",
+    ),
+    "header-from-no-file": (
+        ["plan", "--prometheus-url", NOWHERE, "--prometheus-header", "X-Api-Key=@nowhere"],
+        "--prometheus-header X-Api-Key=@nowhere: No such file",
+    ),
+    "header-from-two-lines": (
+        ["plan", "--prometheus-url", NOWHERE, "--prometheus-header", "X-Api-Key=@two-lines"],
+        "--prometheus-header X-Api-Key=@two-lines: holds more than one line",
+    ),
+    "header-from-an-empty-file": (
+        ["plan", "--prometheus-url", NOWHERE, "--prometheus-header", "X-Api-Key=@empty"],
+        "--prometheus-header X-Api-Key=@empty: is empty",
+    ),
+    "header-twice": (
+        [
+            "plan",
+            "--prometheus-url",
+            NOWHERE,
+            *["--prometheus-header", "A: b", "--prometheus-header", "a: c"],
+        ],
+        "--prometheus-header a: stands twice",
+    ),
+    "two-authorizations": (
+        [
+            *["plan", "--prometheus-url", NOWHERE, "--prometheus-token-file", "one-line"],
+            *["--prometheus-header", "authorization=@one-line"],
+        ],
+        "give one of them",
+    ),
+    "endless-timeout": (
+        ["plan", "--prometheus-url", NOWHERE, "--prometheus-timeout", "99999999999w"],
+        "--prometheus-timeout: '99999999999w' is longer than 100 years",
+    ),
+    "endless-digits": (
+        ["plan", "--prometheus-url", NOWHERE, "--prometheus-timeout", "9" * 400 + "w"],
+        "is longer than 100 years",
+    ),
+    "no-time-at-all": (
+        ["plan", "--prometheus-url", NOWHERE, "--prometheus-timeout", "0.0001ms"],
+        "must be longer than zero",
+    ),
+    "plan-file-with-a-list-for-uid": (
+        ["apply", "--yes", "--plan", "odd-plan.json"],
+        "plan file odd-plan.json: cannot be read: it is not a plan",
+    ),
     "header-without-colon": (
         ["plan", "--prometheus-url", NOWHERE, "--prometheus-header", "X-Scope-OrgID"],
         "--prometheus-header: write a name and a value",
@@ -124,6 +199,12 @@ def test_configuration_errors_exit_with_2(
     monkeypatch.setattr("sys.stdin", io.StringIO())
     (tmp_path / "junk").write_text("\x00{[")
     (tmp_path / "empty-kubeconfig").write_text("apiVersion: v1\nkind: Config\n")
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "one-line").write_text("p4ssw0rd")
+    (tmp_path / "two-lines").write_text("p4ssw0rd\np4ssw0rd\n")
+    item = {"uid": [], "generation": 1, "action": "evict", "pods": {}, "verdict": "act", "mode": "enforce"}
+    plan = {"apiVersion": "gpu-rightsizer.io/v1alpha1", "kind": "Plan", "items": [item]}
+    (tmp_path / "odd-plan.json").write_text(json.dumps(plan))
     (tmp_path / "outcome.json").write_text('{"apiVersion": "gpu-rightsizer.io/v1alpha1", "kind": "Outcome"}')
     assert main(arguments) == 2
     captured = capsys.readouterr()
@@ -170,6 +251,76 @@ def test_a_kubeconfig_that_does_not_authenticate(world: World) -> None:
 
 
 @pytest.mark.prometheus
+@pytest.mark.parametrize("token", ["s3cret\ns3cret", "s3cret\u20ac"])
+def test_a_token_that_cannot_be_sent(world: World, token: str) -> None:
+    """The HTTP library would repeat it in its error; the kubeconfig is named instead."""
+    path = world.write_kubeconfig(token)
+    run = world.run("plan")
+    assert run.code == 2
+    assert f"--kubeconfig {path}: its credentials cannot be sent" in run.err
+    assert "s3cret" not in run.err
+
+
+@pytest.mark.prometheus
+def test_verbose_tells_what_is_done(world: World) -> None:
+    """Once: requests and counts; twice: queries and each decision; on stderr, and never a secret."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    world.api.add_user("s3cret", "admin-too")
+    world.api.allow(Rule("admin-too", verbs=("*",), resources=("*",)))
+    world.write_kubeconfig("s3cret")
+    header = world.directory / "header"
+    header.write_text("s3cret")
+    flags = ["-o", "json", "--prometheus-header", f"X-Api-Key=@{header}"]
+    quiet = world.run("plan", *flags, policy=DEFAULT_POLICY)
+    assert quiet.err == ""
+    once = world.run("plan", "-v", *flags, policy=DEFAULT_POLICY)
+    for words in (
+        f"INFO rightsizer.observe.cluster: GET /api/v1/pods at {world.api.url}: 200, ",
+        f"INFO rightsizer.observe.prometheus: POST query at {world.prometheus.url}: 200, ",
+        "INFO rightsizer.loop: 2 pods of 1 workload ask for GPUs",
+        "INFO rightsizer.loop: window 1d: usage of ",
+        "INFO rightsizer.loop: 1 workload judged: 1 act; 1 to be stopped",
+    ):
+        assert words in once.err, once.err
+    assert "DEBUG" not in once.err
+    twice = world.run("plan", "-vv", *flags, policy=DEFAULT_POLICY)
+    assert "DEBUG rightsizer.observe.prometheus: query: max by (cluster, " in twice.err
+    assert f"DEBUG rightsizer.loop: {world.team}/Deployment/idle: act, parked, rule scavengers" in twice.err
+    assert "s3cret" not in once.err + twice.err
+
+
+@pytest.mark.prometheus
+def test_verbose_tells_the_writes(world: World) -> None:
+    """Each with its answer, dry runs among them."""
+    world.add("Deployment", world.team, "idle", {})
+    run = world.run("apply", "--yes", "-v", policy=DEFAULT_POLICY)
+    path = f"/apis/apps/v1/namespaces/{world.team}/deployments/idle"
+    assert f"INFO rightsizer.observe.cluster: PATCH {path} at {world.api.url} (dry run): 200, " in run.err
+    assert f"INFO rightsizer.observe.cluster: PATCH {path} at {world.api.url}: 200, " in run.err
+
+
+HOSTILE = "\x1b]0;owned\x07\x9b2J\r\u202e"
+
+
+@pytest.mark.prometheus
+def test_no_foreign_text_reaches_the_terminal_as_a_command(world: World) -> None:
+    """Neither from an API server's errors, nor from labels of series, nor in documents."""
+    with Prometheus(world.directory / "own") as own:
+        world.prometheus = own
+        world.add("Deployment", world.team, "idle", {})
+        world.labels = {"cluster": HOSTILE}
+        world.add("Deployment", world.team, "other", {})
+        told = world.run("plan", policy=DEFAULT_POLICY)
+    assert "GPU series of several clusters" in told.err
+    status = {"kind": "Status", "status": "Failure", "code": 500, "reason": HOSTILE, "message": HOSTILE}
+    world.api.inject(Fault("namespaces", "GET", 1, status=500, body=status))
+    refused = world.run("plan", policy=DEFAULT_POLICY)
+    assert "owned" in told.err
+    for text in (told.err, refused.err):
+        assert text.replace("\n", "").isprintable(), repr(text)
+
+
+@pytest.mark.prometheus
 def test_an_account_that_may_not_read(world: World) -> None:
     """403 names what may not be read, and there is no plan from half of the cluster."""
     world.api.add_user("t", "poor")
@@ -195,8 +346,6 @@ def test_a_prometheus_without_gpu_series(world: World, monkeypatch: pytest.Monke
     """It is said that there are none, and what to look at."""
     world.add("Deployment", world.team, "idle", {"usage": "absent"})
     monkeypatch.setattr("tests.rightsizer.given.DAY_S", 0)
-    from simulator.prometheus import Prometheus  # noqa: PLC0415 - only here
-
     with Prometheus(world.directory / "empty") as empty:
         world.prometheus = empty
         run = world.run("plan")

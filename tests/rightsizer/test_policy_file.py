@@ -83,7 +83,7 @@ BAD = {
     ),
     "null-match": (
         _with("match: {priorityClasses: [high-priority]}", "match:"),
-        "line 8: rules[0].match: input should be",
+        "line 8: rules[0].match: must be a mapping of fields",
     ),
     "empty-list-of-classes": (
         _with("[high-priority]", "[]"),
@@ -130,6 +130,44 @@ BAD = {
     "tab": ("rules:\n\t- x", "line 2: is not YAML: found character '\\t'"),
     "empty": ("", "is empty; see docs/policy.md for an example"),
     "only-a-comment": ("# nothing\n", "is empty"),
+    "endless-window": (
+        _with("window: 12h", "window: 99999999999w"),
+        "line 4: defaults.idle.window: '99999999999w' is longer than 100 years",
+    ),
+    "window-beyond-prometheus": (
+        _with("window: 12h", "window: 900w"),
+        "line 4: defaults.idle: window must be at most 366d: nobody keeps samples for longer",
+    ),
+    "tag-of-ones-own": (
+        _with("name: production", "name: !foo bar"),
+        "line 7: rules[0].name: 'bar' is no value of the YAML type !foo; write it without the tag",
+    ),
+    "binary": (
+        _with("name: production", "name: !!binary 'zz'"),
+        "line 7: rules[0].name: 'zz' is no value of the YAML type tag:yaml.org,2002:binary",
+    ),
+    "tagged-boolean": (_with("name: production", "name: !!bool x"), "line 7: rules[0].name: 'x' is no value"),
+    "tagged-integer": (_with("name: production", "name: !!int ''"), "line 7: rules[0].name: '' is no value"),
+    "tagged-time": (
+        _with("name: production", "name: !!timestamp x"),
+        "line 7: rules[0].name: 'x' is no value",
+    ),
+    "name-that-is-a-list": (
+        _with("kind: Policy", "kind: Policy\n? [a, b]\n: c"),
+        "line 3: a field's name must be text, not a list or mapping",
+    ),
+    "rule-that-is-nothing": (
+        _with("rules:", "rules:\n  -"),
+        "line 7: rules[0]: must be a mapping of fields",
+    ),
+    "misspelt-kind": (
+        _with("{priority: {min: 0, max: 9999}}", "{kinds: [Deploymnet]}"),
+        "line 11: rules[1].match.kinds[0]: no workload's kind is known as Deploymnet; did you mean Deployment?",
+    ),
+    "misspelt-pattern-of-kinds": (
+        _with("{priority: {min: 0, max: 9999}}", "{kinds: [Job, Statful*]}"),
+        "line 11: rules[1].match.kinds[1]: no workload's kind is known as Statful*; did you mean StatefulSet?",
+    ),
     "a-list": ("- 1\n", "line 1: must be a mapping: apiVersion, kind, rules"),
     "aliases": ("a: &x [1]\nb: *x\n", "uses YAML aliases"),
     "python-object": (
@@ -191,7 +229,21 @@ def test_a_priority_class_that_does_not_exist() -> None:
         require_classes(loaded, {"high-prio"})
 
 
-def test_a_glob_need_not_match_a_class() -> None:
-    """Patterns may speak of classes that come later."""
-    loaded = parse(_with("[high-priority]", '["high-*", ""]').encode(), source="p")
-    require_classes(loaded, set())
+def test_a_pattern_that_matches_no_class() -> None:
+    """It is a slip as much as a wrong name is; that pods without a class exist cannot be asked."""
+    loaded = parse(_with("[high-priority]", '["hgih-*", "high-*", ""]').encode(), source="p")
+    with pytest.raises(PolicyError) as caught:
+        require_classes(loaded, {"high-priority", "low-priority"})
+    (problem,) = caught.value.problems
+    assert (problem.line, problem.field) == (8, "rules[0].match.priorityClasses[0]")
+    assert problem.message.startswith("the cluster has no PriorityClass hgih-*; ")
+    require_classes(parse(_with("[high-priority]", '["high-*", ""]').encode(), source="p"), {"high-priority"})
+
+
+@pytest.mark.parametrize(
+    "kind", ["Deployment", "*Job", "RayCluster", "TrainingRun.example.com", "*.example.com"]
+)
+def test_kinds_that_can_be(kind: str) -> None:
+    """Known ones, patterns that match one, and anybody's own with its API group."""
+    text = _with("{priority: {min: 0, max: 9999}}", f'{{kinds: ["{kind}"]}}')
+    assert parse(text.encode(), source="p").policy.rules[1].match.kinds == (kind,)

@@ -10,6 +10,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import traceback
 from collections.abc import Iterator
 
 import pytest
@@ -186,6 +187,46 @@ def test_headers_and_token_are_sent_and_never_shown(fake: Fake, tmp_path: pathli
     assert fake.asked[0]["X-Scope-OrgID"] == "team-a"
     for hidden in ("first-token", "second-token", "team-a"):
         assert hidden not in str(caught.value) + repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty"),
+        (b" \n", "is empty"),
+        (b"s3cret\ns3cret\n", "holds more than one line, or control characters"),
+        (b"s3cret\x00", "holds more than one line, or control characters"),
+        ("s3cr\u00e9t".encode(), "is not ASCII text"),
+    ],
+)
+def test_a_token_that_cannot_be_sent(fake: Fake, tmp_path: pathlib.Path, content: bytes, words: str) -> None:
+    """The file is named, nothing of what it holds is repeated, and nothing is sent."""
+    token = tmp_path / "token"
+    token.write_bytes(content)
+    with pytest.raises(ConfigurationError) as caught:
+        _ask(fake.url, token_file=token)
+    assert str(caught.value).startswith(f"--prometheus-token-file {token}: {words}")
+    assert "s3cr" not in "".join(traceback.format_exception(caught.value))
+    assert fake.asked == []
+
+
+@pytest.mark.parametrize(
+    "result", ["[]", '{"a":1}', '[1e300,"1"]', '["x","1"]', "null", '[-1e300,"1"]', "[1]"]
+)
+def test_a_clock_that_cannot_be(fake: Fake, result: str) -> None:
+    """An answer to time() of another shape, or a time beyond every calendar, is an error in words."""
+    fake.answers.append(
+        Answer(body=f'{{"status":"success","data":{{"resultType":"scalar","result":{result}}}}}')
+    )
+    with pytest.raises(PrometheusError, match="its answer cannot be read"):
+        Prometheus(PrometheusSettings(fake.url, timeout_s=2.0)).now()
+
+
+def test_a_value_that_is_no_number(fake: Fake) -> None:
+    """It is an error, not a guess."""
+    fake.answers.append(Answer(body=GOOD.replace("1.5", "many")))
+    with pytest.raises(PrometheusError, match="its answer cannot be read"):
+        _ask(fake.url)
 
 
 def test_a_token_file_that_is_missing(fake: Fake, tmp_path: pathlib.Path) -> None:

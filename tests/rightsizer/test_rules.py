@@ -79,6 +79,8 @@ def test_what_no_rule_matches_is_advised_on() -> None:
         pytest.param(Match(priority=PriorityRange(max=999)), False, id="priority-above"),
         pytest.param(Match(namespaces=("res*",), kinds=("Deployment",)), True, id="all-conditions-hold"),
         pytest.param(Match(namespaces=("res*",), kinds=("Job",)), False, id="one-condition-fails"),
+        pytest.param(Match(kinds=("Deployment.apps",)), True, id="kind-with-its-group"),
+        pytest.param(Match(kinds=("Deployment.example.com",)), False, id="kind-of-another-group"),
         pytest.param(Match(everything=True), True, id="everything"),
     ],
 )
