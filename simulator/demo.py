@@ -6,6 +6,7 @@ they did from outside: at the API server, at the exporters' scrapes, and in Prom
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -253,10 +254,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     directory = args.directory.absolute()
     try:
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
         programs = find() if args.real else None
-        Demo(directory, args.policy.absolute(), programs=programs).run(keep=args.keep)
+        with _fresh(directory):
+            Demo(directory, args.policy.absolute(), programs=programs).run(keep=args.keep)
     except KeyboardInterrupt:
         print("\ndemo: ended; nothing is left running", file=sys.stderr)
         return 0 if args.keep else INTERRUPTED
@@ -272,6 +272,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"\ndemo: {error}\nlogs: {directory}", file=sys.stderr)
         return 1
     return 0
+
+
+@contextlib.contextmanager
+def _fresh(directory: Path) -> Iterator[None]:
+    """Empty the folder for one demo; the lock lies beside it, and ends with the process, however that ends.
+
+    Raises:
+        DemoError: Another demo is running there; nothing of it is touched.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with Path(f"{directory}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DemoError(
+                f"another demo is running in {os.path.relpath(directory)}, perhaps with KEEP=1; end it with Ctrl-C, "
+                "or run this one elsewhere: python -m simulator.demo --directory build/another"
+            ) from error
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
+        yield
 
 
 def _namespace(name: str) -> dict[str, object]:

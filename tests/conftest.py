@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 
 from simulator.cache import CacheError
-from simulator.controlplane.programs import MissingProgramsError, find
+from simulator.controlplane.programs import AssetsError, MissingProgramsError, find
 from simulator.prometheus import Prometheus
 
 Golden = Callable[[str, str], None]
@@ -56,6 +56,8 @@ def _reasons() -> dict[str, str]:
             reasons[marker] = f"not on the path: {', '.join(missing)}; scripts/install-tools installs it"
     try:
         find()
+    except AssetsError as error:
+        raise pytest.UsageError(str(error)) from error
     except (MissingProgramsError, CacheError) as error:
         reasons["controlplane"] = str(error)
     return reasons

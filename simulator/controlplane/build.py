@@ -20,7 +20,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from simulator.cache import CacheError
-from simulator.controlplane.programs import MODULES, PROGRAMS, Program, built, find, link_flags, missing
+from simulator.controlplane.programs import (
+    MODULES,
+    PROGRAMS,
+    MissingProgramsError,
+    Program,
+    built,
+    find,
+    link_flags,
+    missing,
+)
 
 _TELL_EVERY_S = 15.0
 _TAIL_LINES = 20
@@ -36,6 +45,7 @@ def build_all() -> None:
 
     Raises:
         BuildError: There is no Go, or it could not fetch or compile something.
+        MissingProgramsError: KUBEBUILDER_ASSETS names a folder that cannot be meant.
         CacheError: There is no cache.
     """
     absent = {program.module for program in missing()}
@@ -44,7 +54,7 @@ def build_all() -> None:
         for module in dict.fromkeys(program.module for program in PROGRAMS):
             if module in absent:
                 _build(go, module, [program for program in PROGRAMS if program.module == module])
-    for program, path in find().items():
+    for program, path in find(PROGRAMS).items():
         _say(f"{program}: {path}")
 
 
@@ -187,7 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _say("ended; what was finished is kept")
         return 130
-    except (BuildError, CacheError, OSError) as error:
+    except (BuildError, MissingProgramsError, CacheError, OSError) as error:
         print(f"[controlplane] {error}", file=sys.stderr)
         return 1
     return 0

@@ -7,14 +7,16 @@ import dataclasses
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from simulator.cache import cache_directory
 
 MODULES = Path(__file__).parents[2] / "tests" / "controlplane" / "modules"
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
-"""A folder of ready-made programs, as setup-envtest leaves them; what it lacks is taken from the cache."""
+"""A folder of ready-made programs; what it lacks is taken from the cache.
+
+setup-envtest's has etcd and kube-apiserver only: controllers, scheduler and kubelets are built all the same."""
 
 _RELEASE = re.compile(r"^\t(?P<path>\S+) v(?P<version>\d\S*)", re.MULTILINE)
 
@@ -42,6 +44,9 @@ PROGRAMS = (
     Program("helm", "helm", "helm.sh/helm/v4/cmd/helm"),
 )
 
+CONTROL_PLANE = tuple(program for program in PROGRAMS if program.name != "helm")
+"""What a control plane is made of; helm installs charts on one."""
+
 Programs = Mapping[str, Path]
 """Paths of programs by name."""
 
@@ -50,34 +55,54 @@ class MissingProgramsError(Exception):
     """Some of the programs are not there; the message says which, and how to get them."""
 
 
-def find() -> Programs:
-    """All programs, from KUBEBUILDER_ASSETS first, then from the cache.
+class AssetsError(MissingProgramsError):
+    """KUBEBUILDER_ASSETS names a folder that cannot be meant."""
+
+
+def find(programs: Sequence[Program] = CONTROL_PLANE) -> Programs:
+    """These programs, from KUBEBUILDER_ASSETS first, then from the cache.
 
     Raises:
+        AssetsError: KUBEBUILDER_ASSETS is no folder, or has none of our programs.
         MissingProgramsError: Not all of them are there.
         CacheError: There is no cache.
     """
-    if absent := missing():
+    if absent := missing(programs):
         raise MissingProgramsError(
             f"no {', '.join(program.name for program in absent)}; `make controlplane` builds them once, "
             f"or set {ASSETS_VARIABLE} to a folder that has them"
         )
-    return {program.name: _path(program) for program in PROGRAMS}
+    return {program.name: _path(program, _assets()) for program in programs}
 
 
-def missing() -> list[Program]:
+def missing(programs: Sequence[Program] = PROGRAMS) -> list[Program]:
     """The programs that are neither given nor built.
 
     Raises:
+        AssetsError: KUBEBUILDER_ASSETS is no folder, or has none of our programs.
         CacheError: There is no cache.
     """
-    return [program for program in PROGRAMS if not _path(program).exists()]
+    assets = _assets()
+    return [program for program in programs if not _path(program, assets).is_file()]
 
 
-def _path(program: Program) -> Path:
-    assets = os.environ.get(ASSETS_VARIABLE)
-    given = Path(assets, program.name) if assets else None
-    return given if given is not None and given.exists() else built(program.module) / program.name
+def _assets() -> Path | None:
+    """The folder that KUBEBUILDER_ASSETS names; a slip in it must not lead to other programs than those meant."""
+    given = os.environ.get(ASSETS_VARIABLE)
+    if not given:
+        return None
+    folder = Path(given)
+    if not folder.is_dir():
+        raise AssetsError(f"{ASSETS_VARIABLE}={given}: is no folder")
+    if not any((folder / program.name).is_file() for program in PROGRAMS):
+        names = ", ".join(program.name for program in PROGRAMS)
+        raise AssetsError(f"{ASSETS_VARIABLE}={given}: has none of {names}")
+    return folder
+
+
+def _path(program: Program, assets: Path | None) -> Path:
+    given = assets / program.name if assets is not None else None
+    return given if given is not None and given.is_file() else built(program.module) / program.name
 
 
 def built(module: str) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.controlplane.programs import MODULES, PROGRAMS, MissingProgramsError, find
+from simulator.controlplane.programs import MODULES, PROGRAMS, AssetsError, MissingProgramsError, find
 
 ROOT = Path(__file__).parents[2]
 # Says what it was asked, then does as Go: lists packages, or writes the program it is told to.
@@ -146,22 +146,84 @@ def test_two_at_once_build_once(builder: Builder) -> None:
     assert len(built) == len(PROGRAMS)
 
 
-def test_ready_made_programs_are_taken_first(
-    builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """KUBEBUILDER_ASSETS stands before the cache; what it lacks comes from there, or is named as missing."""
-    assets = tmp_path / "assets"
-    assets.mkdir()
+@pytest.fixture
+def assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """KUBEBUILDER_ASSETS, and beside it an empty cache."""
+    folder = tmp_path / "assets"
+    folder.mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(assets))
-    (assets / "etcd").write_text("ready-made")
-    with pytest.raises(MissingProgramsError, match=r"no kube-apiserver, .*, helm; `make controlplane`"):
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(folder))
+    return folder
+
+
+def test_ready_made_programs_are_taken_first(builder: Builder, assets: Path) -> None:
+    """KUBEBUILDER_ASSETS stands before the cache; what it lacks comes from there, or is named as missing."""
+    for name in ("etcd", "kube-apiserver", "kubectl"):  # what setup-envtest leaves
+        (assets / name).write_text("ready-made")
+    with pytest.raises(
+        MissingProgramsError, match=r"no kube-controller-manager, kube-scheduler, kwok; `make controlplane`"
+    ):
         find()
     builder.go()
     assert builder.run()[0] == 0
     found = find()
-    assert found["etcd"] == assets / "etcd"
-    assert found["helm"].parent.parent == builder.cache
+    assert [found[name].parent for name in ("etcd", "kube-apiserver")] == [assets, assets]
+    assert found["kwok"].parent.parent == builder.cache
+
+
+def test_helm_is_needed_only_where_it_is_asked_for(assets: Path) -> None:
+    """A control plane starts without it."""
+    for program in PROGRAMS:
+        if program.name != "helm":
+            (assets / program.name).write_text("ready-made")
+    assert set(find()) == {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"}
+    with pytest.raises(MissingProgramsError, match=r"no helm; `make controlplane`"):
+        find(PROGRAMS)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("assets", "has none of etcd, kube-apiserver, "),
+        ("asets", "is no folder"),
+        ("assets/x", "is no folder"),
+    ],
+    ids=["empty", "misspelt", "a-file"],
+)
+def test_a_folder_that_cannot_be_meant(
+    assets: Path, name: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is an error that names it, also where the cache has everything; nothing else is started in its stead."""
+    if name.endswith("x"):
+        (assets / "x").write_text("")
+    folder = assets.parent / name
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(folder))
+    with pytest.raises(AssetsError, match=f"KUBEBUILDER_ASSETS={folder}: {words}"):
+        find()
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "simulator",
+            "--real",
+            "--no-prometheus",
+            "--directory",
+            str(assets.parent / "d"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (1, f"simulator: {find_error(folder)}\n")
+
+
+def find_error(folder: Path) -> str:
+    """What is said of a folder."""
+    with pytest.raises(AssetsError) as caught:
+        find()
+    assert str(folder) in str(caught.value)
+    return str(caught.value)
 
 
 def test_the_pinned_modules_agree() -> None:

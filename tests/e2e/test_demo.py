@@ -157,3 +157,26 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path: pathlib.Path, moment: str, fl
     assert left == []
     assert run.returncode == 130, rest
     assert "Traceback" not in rest
+
+
+def test_a_second_demo_leaves_the_first_alone(tmp_path: pathlib.Path) -> None:
+    """It says that there is one, touches none of its files, and can be run once the first has ended."""
+    directory = tmp_path / "run"
+    first = _start(directory)
+    assert first.stdout is not None
+    try:
+        next(line for line in first.stdout if "creating 5 nodes" in line)
+        theirs = {path.name: path.stat().st_ino for path in directory.iterdir()}
+        second = _start(directory)
+        output, _ = second.communicate(timeout=30)
+        assert second.returncode == 1
+        assert f"demo: another demo is running in {os.path.relpath(directory, ROOT)}" in output
+        assert theirs.items() <= {path.name: path.stat().st_ino for path in directory.iterdir()}.items()
+    finally:
+        os.killpg(first.pid, signal.SIGINT)
+        first.communicate(timeout=30)
+    third = _start(directory)
+    assert third.stdout is not None
+    assert any("a cluster of" in line for line in third.stdout)
+    os.killpg(third.pid, signal.SIGINT)
+    third.communicate(timeout=30)
