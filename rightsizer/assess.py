@@ -6,6 +6,7 @@ the finding unknown, unless something was measured busy: data can only be missin
 
 import dataclasses
 import datetime
+import math
 from collections.abc import Callable, Iterator
 
 from rightsizer.config import format_duration
@@ -16,6 +17,11 @@ CONTEXT_BYTES = 1 << 30
 """More framebuffer than this is held by a loaded model or data set; a bare CUDA context takes about half of it."""
 
 GIB = 1 << 30
+
+FEWEST_SAMPLES = 18
+"""Fewer in the window, and one more or less decides about the coverage. 5m at the usual 15 s holds 19 to 21."""
+AIMED_SAMPLES = 20
+"""What a window is proposed for."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -135,6 +141,19 @@ def _unmeasurable(evidence: Evidence) -> Iterator[str]:
                 yield f"pod {pod.ref.name}: neither power nor memory traffic can be judged on {_device(usage)}"
 
 
+def _too_short(evidence: Evidence) -> Iterator[str]:
+    window_s = evidence.thresholds.window.total_seconds()
+    for usage in evidence.devices:
+        samples = usage.samples_expected
+        if samples is not None and samples < FEWEST_SAMPLES:
+            interval_s = window_s / max(samples - 1, 1)
+            needed = format_duration(math.ceil(interval_s * AIMED_SAMPLES / 60) * 60)
+            yield (
+                f"the window of {_time(evidence.thresholds.window)} holds {samples} samples, too few to judge by: "
+                f"make it {needed} or longer, or scrape more often"
+            )
+
+
 def _stale(evidence: Evidence) -> Iterator[str]:
     for pod, usages in evidence.held:
         if any(not usage.is_fresh for usage in usages):
@@ -171,7 +190,7 @@ def _conflicting(evidence: Evidence) -> Iterator[str]:
 
 DOUBTS: tuple[tuple[FindingName, Callable[[Evidence], Iterator[str]]], ...] = (
     # In this order a person would ask: can its GPUs be counted, is it there, is it old enough, can the numbers be,
-    # whose are they, are they all there, do they say what is asked, are they current, are they complete, do they agree?
+    # whose are they, are they all there, do they say what is asked, are they enough, current, complete, do they agree?
     # Later ones rely on earlier ones.
     (FindingName.INVALID_DATA, _uncountable),
     (FindingName.NOT_RUNNING, _not_running),
@@ -180,6 +199,7 @@ DOUBTS: tuple[tuple[FindingName, Callable[[Evidence], Iterator[str]]], ...] = (
     (FindingName.AMBIGUOUS_DATA, _ambiguous),
     (FindingName.NO_DATA, _missing),
     (FindingName.UNMEASURABLE, _unmeasurable),
+    (FindingName.WINDOW_TOO_SHORT, _too_short),
     (FindingName.STALE_DATA, _stale),
     (FindingName.PARTIAL_DATA, _partial),
     (FindingName.CONFLICTING_SIGNALS, _conflicting),

@@ -44,6 +44,7 @@ class FindingName(enum.StrEnum):
     TOO_MANY_REPLICAS = "too-many-replicas"
     NO_DATA = "no-data"
     PARTIAL_DATA = "partial-data"
+    WINDOW_TOO_SHORT = "window-too-short"
     STALE_DATA = "stale-data"
     INVALID_DATA = "invalid-data"
     AMBIGUOUS_DATA = "ambiguous-data"
@@ -104,6 +105,7 @@ class Usage:
         power_peak_w: Highest board power in watts.
         coverage: Share of the window for which activity was recorded, 0 to 1.
         is_fresh: Whether samples still arrived in the window's last slot.
+        samples_expected: Activity samples that a whole window holds, by the densest series of all.
         invalid: Quantities whose series held values that cannot be (NaN, negative, above 100 %).
     """
 
@@ -116,6 +118,7 @@ class Usage:
     power_peak_w: float | None = None
     coverage: float = 0.0
     is_fresh: bool = False
+    samples_expected: int | None = None
     invalid: tuple[str, ...] = ()
 
 

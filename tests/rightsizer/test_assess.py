@@ -94,6 +94,13 @@ CASES = {
     ),
     "half-of-the-window": (*_one(idle_usage(coverage=0.5)), FindingName.PARTIAL_DATA, Verdict.UNKNOWN),
     "just-below-the-coverage": (*_one(idle_usage(coverage=0.899)), FindingName.PARTIAL_DATA, Verdict.UNKNOWN),
+    "too-few-samples-for-any-coverage": (
+        *_one(idle_usage(samples_expected=17)),
+        FindingName.WINDOW_TOO_SHORT,
+        Verdict.UNKNOWN,
+    ),
+    "just-enough-samples": (*_one(idle_usage(samples_expected=18)), FindingName.PARKED, Verdict.ACT),
+    "busy-by-few-samples": (*_one(busy_usage(samples_expected=3)), FindingName.BUSY, Verdict.KEEP),
     "samples-stopped": (*_one(idle_usage(is_fresh=False)), FindingName.STALE_DATA, Verdict.UNKNOWN),
     "impossible-values": (
         *_one(idle_usage(invalid=("DCGM_FI_DEV_GPU_UTIL",))),

@@ -1,6 +1,7 @@
 """What is made of the API server's objects and of Prometheus's series, where a scenario would be too coarse."""
 
 import datetime
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +31,65 @@ def test_an_outage_of_everything_is_a_gap(world: World, usage: str) -> None:
         world.prometheus = own
         world.add("Deployment", world.team, "idle", {"usage": usage})
         assert _finding(world, "idle") == ("unknown", "partial-data")
+
+
+SHORT = """\
+apiVersion: gpu-rightsizer.io/v1alpha1
+kind: Policy
+defaults: {idle: {window: WINDOW, grace: 1m}}
+rules: [{name: all, match: {everything: true}, mode: enforce}]
+"""
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize(
+    ("window", "step_s", "verdict", "finding"),
+    [
+        ("5m", 16, "act", "parked"),  # 18 or 19 samples, by where the window falls
+        ("10m", 60, "unknown", "window-too-short"),
+        ("21m", 60, "act", "parked"),
+    ],
+)
+def test_a_window_of_few_samples(
+    world: World, monkeypatch: pytest.MonkeyPatch, window: str, step_s: int, verdict: str, finding: str
+) -> None:
+    """It is judged where samples suffice; else it is said that the window is too short, and what would do."""
+    monkeypatch.setattr("tests.rightsizer.given.STEP_S", step_s)
+    monkeypatch.setattr("tests.rightsizer.given.DAY_S", 3600)
+    with Prometheus(world.directory / "own") as own:
+        world.prometheus = own
+        world.add("Deployment", world.team, "idle", {})
+        run = world.run("plan", "-o", "json", policy=SHORT.replace("WINDOW", window))
+    item = run.items["idle"]
+    assert (item["verdict"], item["finding"]) == (verdict, finding)
+    assert item["coverage"] >= 0.9
+    if verdict == "unknown":
+        # Prometheus 2 counts the sample on the window's older edge too, 3 does not.
+        assert re.fullmatch(
+            r"the window of 10m holds (10 samples, .* make it 23m|11 samples, .* make it 20m) or longer, or scrape .*",
+            item["evidence"]["words"][0],
+        )
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (["cluster=none"], 'none with cluster="none" (--prometheus-label): cluster is (none), ours'),
+        (["cluster=ours", "zone=b"], 'none with cluster="ours", zone="b" (--prometheus-label): cluster is '),
+    ],
+)
+def test_a_label_that_no_series_carries(world: World, labels: list[str], words: str) -> None:
+    """It is named, with the values that there are; the exporter is not blamed."""
+    with Prometheus(world.directory / "own") as own:
+        world.prometheus = own
+        world.add("Pod", world.team, "a", {})
+        world.labels = {"cluster": "ours"}
+        world.add("Pod", world.team, "b", {})
+        flags = [flag for label in labels for flag in ("--prometheus-label", label)]
+        run = world.run("plan", *flags)
+    assert (run.code, run.out) == (1, "")
+    assert words in run.err
 
 
 @pytest.mark.prometheus

@@ -126,6 +126,10 @@ WORSE: dict[str, Callable[[Workload, Usages], tuple[Workload, Usages]]] = {
         item,
         _each(found, lambda usage: dataclasses.replace(usage, coverage=usage.coverage / 2)),
     ),
+    "samples-too-few": lambda item, found: (
+        item,
+        _each(found, lambda usage: dataclasses.replace(usage, samples_expected=3)),
+    ),
     "samples-stopped": lambda item, found: (
         item,
         _each(found, lambda usage: dataclasses.replace(usage, is_fresh=False)),

@@ -11,7 +11,8 @@ from rightsizer.config import format_duration, parse_duration
 from rightsizer.decide import decide
 from rightsizer.model import Mode, ObjectRef, Outcome, Plan, Result, Workload
 from rightsizer.policy.document import Match
-from rightsizer.report.table import outcome_text, outcomes_summary, plan_text, safe, undoable_text
+from rightsizer.report.table import outcome_text, outcomes_summary, plan_text, undoable_text
+from rightsizer.report.words import safe
 from rightsizer.workloads import KINDS
 from rightsizer.workloads.changes import Undoable, record_of
 from tests.conftest import Golden

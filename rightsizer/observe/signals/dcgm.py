@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from rightsizer.config import format_duration
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.model import Device, Usage, Usages
 from rightsizer.observe.prometheus import Prometheus, Sample, Track
@@ -106,6 +107,7 @@ class _Gathered:
     invalid: set[str] = dataclasses.field(default_factory=set)
     coverage: float = 0.0
     is_fresh: bool = False
+    samples_expected: int | None = None
 
 
 class DcgmSignal:
@@ -113,8 +115,9 @@ class DcgmSignal:
 
     def __init__(self, prometheus: Prometheus, labels: Mapping[str, str] | None = None) -> None:
         self._prometheus = prometheus
-        own = {} if labels is None else labels
-        matchers = ["pod!=''", *(f"{name}={json.dumps(value)}" for name, value in sorted(own.items()))]
+        self._labels = {} if labels is None else dict(sorted(labels.items()))
+        self._own = [f"{name}={json.dumps(value)}" for name, value in self._labels.items()]
+        matchers = ["pod!=''", *self._own]
         self._selector = f"{{{', '.join(matchers)}}}"
 
     def usages(self, window: datetime.timedelta, at: datetime.datetime) -> Usages:
@@ -155,9 +158,10 @@ class DcgmSignal:
         """Note for each key which share of the window its activity was recorded in."""
         counted = f"count_over_time({quantity.metric}{self._selector}[{_promql(window)}])"
         densest = max((sample.value for sample in self._prometheus.query(f"max({counted})", at)), default=0.0)
-        slots = min(MAX_SLOTS, int(densest) // SAMPLES_PER_SLOT)
-        if slots < 1:
+        if densest < 1:
             return
+        # Where even the whole window holds too few for one steady slot, samples_expected says so.
+        slots = max(1, min(MAX_SLOTS, int(densest) // SAMPLES_PER_SLOT))
         # In whole seconds: the last step of the range must fall on its end, or the newest slot would seem empty.
         slot = datetime.timedelta(seconds=round(window.total_seconds() / slots))
         promql = _aggregate(f"count_over_time({quantity.metric}{self._selector}[{_promql(slot)}])")
@@ -168,20 +172,38 @@ class DcgmSignal:
         for key, shares in _shares(counts):
             here = gathered.setdefault(key, _Gathered())
             here.coverage = max(here.coverage, sum(shares) / slots)
+            here.samples_expected = max(here.samples_expected or 0, int(densest))
             here.is_fresh = here.is_fresh or shares[-1] >= 0.5  # noqa: PLR2004 - half of the last slot's samples
 
     def _explain_nothing(self, at: datetime.datetime, window: datetime.timedelta) -> None:
-        """Tell an empty Prometheus from one whose series name no pod."""
-        names = "|".join(quantity.metric for quantity in QUANTITIES)
-        if self._prometheus.query(f'count(last_over_time({{__name__=~"{names}"}}[{_promql(window)}]))', at):
+        """Tell an empty Prometheus from one whose series carry other labels, and from one whose series name no pod.
+
+        Raises:
+            EvidenceIncomplete: Always.
+        """
+        if not self._holds([], at, window):
             raise EvidenceIncomplete(
-                "Prometheus holds GPU series, but none names a pod: run the exporter with the kubelet's PodResources "
-                "socket mounted (dcgm-exporter: --kubernetes)"
+                f"Prometheus holds no GPU series ({QUANTITIES[0].metric} and its like) in the last {_span(window)}: "
+                "is gpu-exporter or dcgm-exporter scraped, and is this the right Prometheus?"
+            )
+        if not self._holds(self._own, at, window):
+            found = "; ".join(self._values(name, at, window) for name in self._labels)
+            raise EvidenceIncomplete(
+                f"Prometheus holds GPU series, but none with {', '.join(self._own)} (--prometheus-label): {found}"
             )
         raise EvidenceIncomplete(
-            f"Prometheus holds no GPU series ({QUANTITIES[0].metric} and its like) in the last {_promql(window)}: "
-            "is gpu-exporter or dcgm-exporter scraped, and is this the right Prometheus?"
+            "Prometheus holds GPU series, but none names a pod: run the exporter with the kubelet's PodResources "
+            "socket mounted (dcgm-exporter: --kubernetes)"
         )
+
+    def _holds(self, matchers: Sequence[str], at: datetime.datetime, window: datetime.timedelta) -> bool:
+        return bool(self._prometheus.query(f"count({_any_of(matchers, window)})", at))
+
+    def _values(self, label: str, at: datetime.datetime, window: datetime.timedelta) -> str:
+        """Which values of a label there are, in words."""
+        samples = self._prometheus.query(f"count by ({label}) ({_any_of([], window)})", at)
+        values = sorted(sample.labels.get(label, "") for sample in samples)
+        return f"{label} is {', '.join(value or '(none)' for value in values[:5])}"
 
 
 def _require_one_cluster(samples: Iterable[Sample]) -> None:
@@ -201,6 +223,17 @@ def _require_one_cluster(samples: Iterable[Sample]) -> None:
 
 def _aggregate(expression: str) -> str:
     return f"max by ({', '.join(IDENTITY)}) ({expression})"
+
+
+def _any_of(matchers: Sequence[str], window: datetime.timedelta) -> str:
+    """Every GPU series that carries these labels."""
+    names = "|".join(quantity.metric for quantity in QUANTITIES)
+    selector = ", ".join([f'__name__=~"{names}"', *matchers])
+    return f"last_over_time({{{selector}}}[{_promql(window)}])"
+
+
+def _span(window: datetime.timedelta) -> str:
+    return format_duration(window.total_seconds())
 
 
 def _promql(span: datetime.timedelta) -> str:
@@ -276,6 +309,7 @@ def _by_pod(gathered: Mapping[Key, _Gathered]) -> Usages:
             device=key.device,
             coverage=here.coverage,
             is_fresh=here.is_fresh,
+            samples_expected=here.samples_expected,
             invalid=tuple(sorted(here.invalid)),
             **here.values,
         )
