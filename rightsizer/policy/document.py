@@ -36,32 +36,18 @@ MAX_WINDOW = datetime.timedelta(days=366)
 """Nobody keeps samples of every pod for longer; Prometheus itself refuses ranges of centuries."""
 
 KINDS: Final = (
-    # apps/v1, batch/v1 and v1
-    *("DaemonSet", "Deployment", "Job", "Node", "Pod", "ReplicaSet", "ReplicationController", "StatefulSet"),
-    # Argo, CodeFlare, JobSet, KServe, Knative, Kubeflow
-    *(
-        "Rollout",
-        "Workflow",
-        "AppWrapper",
-        "JobSet",
-        "InferenceService",
-        "LLMInferenceService",
-        "Revision",
-        "Service",
-    ),
-    *(
-        "JAXJob",
-        "MPIJob",
-        "Notebook",
-        "PaddleJob",
-        "PyTorchJob",
-        "TFJob",
-        "TrainJob",
-        "Workspace",
-        "XGBoostJob",
-    ),
-    # LeaderWorkerSet, NIM, OpenKruise, Ray, Spark
-    *("LeaderWorkerSet", "NIMService", "CloneSet", "RayCluster", "RayJob", "RayService", "SparkApplication"),
+    # apps/v1, batch/v1, v1, and OpenShift's
+    *("CronJob", "DaemonSet", "Deployment", "Job", "Node", "Pod", "ReplicaSet", "ReplicationController"),
+    *("StatefulSet", "DeploymentConfig"),
+    # Argo, CodeFlare, JobSet, KEDA, KServe, Knative, KubeVirt
+    *("Rollout", "CronWorkflow", "Workflow", "AppWrapper", "JobSet", "ScaledJob", "InferenceService"),
+    *("LLMInferenceService", "Revision", "Service", "VirtualMachine", "VirtualMachineInstance"),
+    # Kubeflow, with Katib and Kaito
+    *("JAXJob", "MPIJob", "Notebook", "PaddleJob", "PyTorchJob", "TFJob", "TrainJob", "XGBoostJob"),
+    *("Experiment", "Trial", "Workspace"),
+    # Dask, Dynamo, Grove, LeaderWorkerSet, NIM, OpenKruise, Ray, Seldon, Spark
+    *("DaskCluster", "DynamoGraphDeployment", "PodClique", "PodCliqueSet", "LeaderWorkerSet", "NIMService"),
+    *("CloneSet", "RayCluster", "RayJob", "RayService", "SeldonDeployment", "SparkApplication"),
 )
 """Kinds under which pods are found. Others are written with their API group, so that a slip is not taken for one."""
 

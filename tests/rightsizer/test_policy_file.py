@@ -241,7 +241,7 @@ def test_a_pattern_that_matches_no_class() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["Deployment", "*Job", "RayCluster", "TrainingRun.example.com", "*.example.com"]
+    "kind", ["Deployment", "CronJob", "*Job", "RayCluster", "TrainingRun.example.com", "*.example.com"]
 )
 def test_kinds_that_can_be(kind: str) -> None:
     """Known ones, patterns that match one, and anybody's own with its API group."""

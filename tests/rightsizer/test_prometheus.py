@@ -15,6 +15,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from rightsizer.cli import parser
+from rightsizer.cli.options import prometheus_settings
 from rightsizer.config import PrometheusSettings, Secret
 from rightsizer.errors import ConfigurationError, PrometheusError
 from rightsizer.observe.prometheus import Prometheus
@@ -329,3 +331,14 @@ def test_a_body_that_never_ends(pause_s: float) -> None:
             _ask(f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=0.4)
         ended.set()
         thread.join()
+
+
+def test_a_header_from_a_file_is_sent(fake: Fake, tmp_path: pathlib.Path) -> None:
+    """Also a whole Authorization, as basic authentication needs it."""
+    secret = tmp_path / "basic"
+    secret.write_text("Basic dTpw\n")
+    fake.answers.append(Answer(body=SCALAR))
+    flags = ["--prometheus-header", f"Authorization=@{secret}", "--prometheus-header", "X-Scope-OrgID: a b"]
+    arguments = parser().parse_args(["plan", "--prometheus-url", fake.url, *flags])
+    Prometheus(prometheus_settings(arguments)).now()
+    assert (fake.asked[0]["Authorization"], fake.asked[0]["X-Scope-OrgID"]) == ("Basic dTpw", "a b")
