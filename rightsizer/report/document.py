@@ -203,7 +203,8 @@ def _approval(item: Mapping[str, Any]) -> Approval:
 
 
 def _ref(item: Mapping[str, Any]) -> ObjectRef:
-    return ObjectRef(*(item[field] for field in ("apiVersion", "kind", "namespace", "name", "uid")))
+    fields = ("apiVersion", "kind", "namespace", "name", "uid")
+    return ObjectRef(*(msgspec.convert(item[field], str) for field in fields))
 
 
 def _stamp(at: datetime.datetime) -> str:
