@@ -39,6 +39,7 @@ from rightsizer.workloads.changes import (
 )
 
 log = logging.getLogger(__name__)
+_ATTEMPTS = 3  # at one workload, whose own controller may write between the look and the write
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def _act(decision: Decision, session: Session) -> Outcome:
     if row is None:  # decide gives no action to an unknown kind
         return _outcome(decision, session, Result.REFUSED, "its kind is not known")
     try:
-        outcome = _look_and_write(decision, row, session)
+        outcome = _attempt(decision, row, session)
     except RequestRefused as refused:
         return _refused(decision, session, refused)
     except _AnswerLost as lost:
@@ -123,6 +124,17 @@ def _act(decision: Decision, session: Session) -> Outcome:
         with _as_a_warning(f"no Event on {decision.workload.ref}"):
             session.cluster.create(*event_of(decision, row, run=session.run, at=session.clock()))
     return outcome
+
+
+def _attempt(decision: Decision, row: WorkloadKind, session: Session) -> Outcome:
+    """Look and write; where another's write comes between, such as its controller's of its status, look again."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return _look_and_write(decision, row, session)
+        except RequestRefused as refused:
+            if refused.code != http.HTTPStatus.CONFLICT:
+                raise
+    return _look_and_write(decision, row, session)
 
 
 def _look_and_write(decision: Decision, row: WorkloadKind, session: Session) -> Outcome:

@@ -35,6 +35,7 @@ from rightsizer.workloads.changes import (
 )
 
 log = logging.getLogger(__name__)
+_ATTEMPTS = 5
 
 
 class _Secret(msgspec.Struct):
@@ -164,7 +165,21 @@ class _ChangedSince(Exception):  # noqa: N818 - becomes an outcome, not an error
 
 
 def _restore(item: Undoable, record: UndoRecord, cluster: Cluster, force: bool) -> tuple[ObjectRef, str]:  # noqa: FBT001
-    """Give a controller its former size by one patch, and take the record away."""
+    """Give a controller its former size by one patch, and take the record away.
+
+    Its own controller writes its status all along, above all just after it was stopped: where that comes between, the
+    object is read, and judged, again.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return _restore_once(item, record, cluster, force)
+        except RequestRefused as refused:
+            if refused.code != http.HTTPStatus.CONFLICT:
+                raise
+    return _restore_once(item, record, cluster, force)
+
+
+def _restore_once(item: Undoable, record: UndoRecord, cluster: Cluster, force: bool) -> tuple[ObjectRef, str]:  # noqa: FBT001
     path = path_of(item.ref, item.row)
     obj = cluster.get_object(path)
     if not _carries(obj, record, item):

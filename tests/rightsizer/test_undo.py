@@ -124,3 +124,29 @@ def test_what_was_created_anew_since_the_listing_is_left_alone(world: World, for
     run = world.run("undo", "--all", "--yes", *force, "-o", "json")
     assert (run.code, run.items["idle"]["result"]) == (1, "changed"), run.items
     assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == 0
+
+
+@pytest.mark.parametrize(
+    ("times", "result"), [(2, "done"), (1000, "refused")], ids=["now-and-then", "always"]
+)
+def test_writes_of_others_that_come_between_are_outlived(world: World, times: int, result: str) -> None:
+    """A controller that writes its status does not keep a workload from being put back; no end of writes does."""
+    world.add("Deployment", world.team, "idle", {"replicas": 3})
+    world.run("apply", "--yes", policy=DEFAULT_POLICY)
+    note, left = world.api.requests.add, iter(range(times))
+
+    def noted(entry: Any) -> None:
+        note(entry)
+        if (
+            entry.method == "GET"
+            and entry.path.endswith("/deployments/idle")
+            and (turn := next(left, None)) is not None
+        ):
+            world.api.patch("Deployment", world.team, "idle", {"metadata": {"labels": {"turn": str(turn)}}})
+
+    world.api.requests.add = noted  # type: ignore[method-assign]
+    run = world.run("undo", "--all", "--yes", "-o", "json")
+    assert run.items["idle"]["result"] == result, run.items
+    assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == (
+        3 if result == "done" else 0
+    )
