@@ -69,13 +69,15 @@ def families(snapshot: Snapshot | None, scrape: Scrape) -> list[Family]:
         *devices,
         *_gpu_states(snapshot, scrape),
         *_own(snapshot.health),
-        _one(
-            "gpu_exporter_last_sample_age_seconds",
-            "Time since the GPUs were last read.",
-            scrape.now - snapshot.taken_at,
-        ),
+        *_age(snapshot, scrape.now),
         _build_info(scrape.build, snapshot.nvml_version),
     ]
+
+
+def _age(snapshot: Snapshot, now: float) -> Iterator[Family]:
+    if snapshot.read_at is not None:
+        help_ = "Time since a GPU was last read."
+        yield _one("gpu_exporter_last_sample_age_seconds", help_, now - snapshot.read_at)
 
 
 def is_stale(snapshot: Snapshot, now: float, stale_after_s: float) -> bool:
@@ -313,7 +315,8 @@ def _gpu_counts(health: Health) -> Family:
     counts = Family(
         "gpu_exporter_gpus", "How many GPUs NVML shows, and how many the kernel's driver has.", "gauge"
     )
-    counts.add_sample(counts.name, {"seen_by": "nvml"}, len(health.gpus))
+    if health.nvml_up:
+        counts.add_sample(counts.name, {"seen_by": "nvml"}, len(health.gpus))
     if health.gpus_in_kernel is not None:
         counts.add_sample(counts.name, {"seen_by": "kernel"}, health.gpus_in_kernel)
     return counts

@@ -4,6 +4,7 @@ A file per device, `<gpu index>` or `<gpu index>.<GPU instance id>`, with a job 
 What is wrong with a file costs that file. Must not know how devices are read.
 """
 
+import errno
 import logging
 import os
 import re
@@ -78,11 +79,18 @@ class JobDirectory:
 def _content(path: Path) -> bytes:
     """The file's content. Whatever is put there must not stop the exporter: a pipe, say, has no end.
 
+    Links are not followed: whoever may write here could publish by them what only the exporter may read.
+
     Raises:
         OSError: It cannot be read.
         ValueError: It is not what a prolog would write.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ValueError("a link, which is not followed") from None
+        raise
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError("not a file")

@@ -399,6 +399,7 @@ class Snapshot:
 
     Attributes:
         taken_at: Monotonic time in seconds at the end of the cycle.
+        read_at: The same, of the last cycle in which a GPU could be read; None before there was one.
         nvml_version: The library's version.
         metrics: All metrics of the collectors that are switched on, in catalogue order.
         samples: One per device that could be read.
@@ -406,6 +407,7 @@ class Snapshot:
     """
 
     taken_at: float
+    read_at: float | None
     nvml_version: str
     metrics: tuple[Metric, ...]
     samples: tuple[DeviceSample, ...]

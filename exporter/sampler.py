@@ -78,6 +78,7 @@ class Sampler:
         self._said: frozenset[str] = frozenset()
         self._latest: Snapshot | None = None
         self._usable_at = clock()
+        self._read_at: float | None = None
         self.is_settled = False
         self.gave_up: StartError | None = None
 
@@ -144,8 +145,12 @@ class Sampler:
         wants_all = self._plan.devices == ALL_DEVICES
         in_kernel = gpus_in_kernel(self._plan.proc_root) if wants_all else None
         self._report(sweep, self._hidden(in_kernel, sweep))
+        now = self._clock()
+        if samples:
+            self._read_at = now
         self._latest = Snapshot(
-            taken_at=self._clock(),
+            taken_at=now,
+            read_at=self._read_at,
             nvml_version=self._session.nvml_version,
             metrics=tuple(row.metric for collector in self._gpus.choice.collectors for row in collector.rows),
             samples=samples,
@@ -197,7 +202,8 @@ class Sampler:
         failures = [failure for failure in sweep.failures if failure.reason is not Reason.PENDING]
         self.is_settled = len(failures) == len(sweep.failures)
         for failure in failures:
-            self._failures[failure.collector, failure.reason.value] += 1
+            if failure.reason.is_failure:
+                self._failures[failure.collector, failure.reason.value] += 1
         said = {failure.message: failure for failure in failures}
         for message, failure in said.items():
             if message not in self._said:
@@ -211,6 +217,8 @@ class Sampler:
 def _log(failure: Failure) -> None:
     if failure.defect is not None:
         _LOG.error("%s", failure.message, exc_info=failure.defect)
+    elif failure.reason is Reason.STUCK:
+        _LOG.warning("%s", failure.message)  # says itself what becomes of the series
     elif failure.reason is Reason.NOT_SUPPORTED:
         _LOG.info("%s; series omitted", failure.message)
     else:

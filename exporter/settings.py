@@ -151,6 +151,13 @@ def all_labels(text: str) -> tuple[re.Pattern[str], ...]:
     return label_keys("*") if switch(text) else ()
 
 
+def plain(text: str) -> str:
+    """Parse a name that is to stand in a label."""
+    if not text.isprintable():
+        raise ValueError("has characters that cannot be printed")
+    return text.strip()
+
+
 def switch(text: str) -> bool:
     """Parse "true" or "false"."""
     value = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}.get(
@@ -323,7 +330,7 @@ class Settings:
     )
     node_name: str = dataclasses.field(
         metadata=_about(
-            "", "The hostname label; by default the machine's name.", str.strip, "NAME", NODE_NAME=str.strip
+            "", "The hostname label; by default the machine's name.", plain, "NAME", NODE_NAME=plain
         )
     )
     pod_resources_socket: str = dataclasses.field(

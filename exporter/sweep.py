@@ -273,15 +273,21 @@ class Gpus:
         reason = "" if up else _worst(reasons).value
         return GpuState(index, self._known.get(index), up=up, stuck_since=stuck_since, reason=reason)
 
+    @property
+    def _has_none(self) -> bool:
+        """Whether there is no GPU, so that there is nothing to read."""
+        return not self._jobs and self._trouble is None
+
     def _healths(
         self, collected: Sequence[Collected], failures: Sequence[Failure]
     ) -> tuple[CollectorHealth, ...]:
         failed = {one.collector for one in failures if one.reason.is_failure}
+        read = {part.collector for part in collected}
         return tuple(
             CollectorHealth(
                 name=name,
                 duration_s=sum(part.duration_s for part in collected if part.collector == name),
-                success=name not in failed,
+                success=name not in failed and (name in read or self._has_none),
             )
             for name in (DISCOVERY, *(collector.name for collector in self.choice.collectors))
         )

@@ -24,6 +24,7 @@ from exporter.nvml.xids import Xids
 T = TypeVar("T")
 
 _PLAUSIBLE_C = 200  # DCGM's bound: what reads higher is a driver's way of saying that there is no sensor
+_MOST_PERCENT = 200  # fans may turn faster than they should; 255 is -1 in a byte
 _NO_VALUE = {2**32 - 1, 2**64 - 1}  # NVML_VALUE_NOT_AVAILABLE, -1 cast to 32 or 64 bits
 _MIB = 1024 * 1024
 _NUMA_WORDS = 4  # 256 nodes
@@ -77,6 +78,12 @@ class _NoValueError(Exception):
 def _known(value: int) -> int:
     if value in _NO_VALUE:
         raise _NoValueError("the driver has no value for it")
+    return int(value)
+
+
+def _percent(value: int) -> int:
+    if _known(value) > _MOST_PERCENT:
+        raise _NoValueError(f"{value} % cannot be")
     return int(value)
 
 
@@ -144,7 +151,7 @@ class OpenDevice:
     def utilization(self) -> Utilization:
         """Of the compute engines and of the memory controller, in percent."""
         rates = pynvml.nvmlDeviceGetUtilizationRates(self._handle)
-        return Utilization(_known(rates.gpu), _known(rates.memory))
+        return Utilization(_percent(rates.gpu), _percent(rates.memory))
 
     @reading("memory")
     def memory(self) -> Memory:
@@ -215,7 +222,7 @@ class OpenDevice:
     @reading("clocks' event reasons")
     def clocks_event_reasons(self) -> int:
         """Why the clocks are lower than they could be: a bit mask of nvmlClocksEventReason*."""
-        return int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle))
+        return _known(pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle))
 
     @reading("power limit")
     def power_limit_mw(self) -> int:
@@ -255,17 +262,17 @@ class OpenDevice:
     @reading("fan speed")
     def fan_percent(self) -> int:
         """As it is meant to be, in percent of the highest."""
-        return _known(pynvml.nvmlDeviceGetFanSpeed(self._handle))
+        return _percent(pynvml.nvmlDeviceGetFanSpeed(self._handle))
 
     @reading("encoder utilization")
     def encoder_percent(self) -> int:
         """Of the video encoders, in percent."""
-        return _known(pynvml.nvmlDeviceGetEncoderUtilization(self._handle)[0])
+        return _percent(pynvml.nvmlDeviceGetEncoderUtilization(self._handle)[0])
 
     @reading("decoder utilization")
     def decoder_percent(self) -> int:
         """Of the video decoders, in percent."""
-        return _known(pynvml.nvmlDeviceGetDecoderUtilization(self._handle)[0])
+        return _percent(pynvml.nvmlDeviceGetDecoderUtilization(self._handle)[0])
 
     @reading("BAR1 memory")
     def bar1(self) -> Bar1:

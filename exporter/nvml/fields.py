@@ -4,6 +4,7 @@ import enum
 
 import pynvml
 
+_NO_VALUE = {2**32 - 1, 2**64 - 1}  # NVML_VALUE_NOT_AVAILABLE, -1 cast to 32 or 64 bits
 _ALL_LINKS = 2**32 - 1
 
 
@@ -61,6 +62,8 @@ def number(field: pynvml.c_nvmlFieldValue_t) -> float:
     if member is None:  # a type of a later driver
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
     value: float = getattr(field.value, member)
+    if value in _NO_VALUE or value != value:  # noqa: PLR0124 - NaN is the number that differs from itself
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_DATA)
     return value
 
 

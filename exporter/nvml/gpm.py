@@ -37,6 +37,9 @@ class GpmMetric(enum.IntEnum):
     NVLINK_TX = pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC
 
 
+_TRAFFIC = {GpmMetric.PCIE_TX, GpmMetric.PCIE_RX, GpmMetric.NVLINK_RX, GpmMetric.NVLINK_TX}
+_MOST_PERCENT = 101  # two clocks that do not quite agree
+_MOST_MIB_PER_S = 10_000_000  # five times what all of a Blackwell's NVLinks carry
 Rates = Mapping[GpmMetric, float | ReadingError]
 
 
@@ -110,6 +113,8 @@ def _rate(what: str, metric: GpmMetric, found: Any) -> float | ReadingError:  # 
     value: float = found.value
     if math.isnan(value):
         return ReadingError(attempt, Reason.UNAVAILABLE, "the driver has no value for it")
+    if not 0 <= value <= (_MOST_MIB_PER_S if metric in _TRAFFIC else _MOST_PERCENT):
+        return ReadingError(attempt, Reason.UNAVAILABLE, f"{value:g} cannot be")
     return value
 
 

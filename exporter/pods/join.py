@@ -59,20 +59,22 @@ class Holdings:
         disputed: Keys of device ids of which it cannot be told who holds them.
         offered: Keys of what the kubelet offers; empty where it does not say.
         claimed: Devices of claims that a device must be found for: whose cannot is not attributed.
+        strange: Device ids of GPUs that pods hold, in a form that nobody is known to use.
     """
 
     owners: Owners = dataclasses.field(default_factory=dict)
     disputed: frozenset[DeviceKey] = frozenset()
     offered: frozenset[DeviceKey] = frozenset()
     claimed: Mapping[str, DeviceKey | None] = dataclasses.field(default_factory=dict)
+    strange: frozenset[str] = frozenset()
 
     def allocated(self, device: Device) -> bool | None:
         """Whether a pod holds `device`; None where that is not known."""
         keys = set(keys_for(device))
         if not keys.isdisjoint(self.owners):
             return True
-        if not keys.isdisjoint(self.disputed) or keys.isdisjoint(self.offered):
-            return None
+        if not keys.isdisjoint(self.disputed) or keys.isdisjoint(self.offered) or self.strange:
+            return None  # an id that is not understood may be this very device's
         return False
 
     def unattributed(self, devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
@@ -83,7 +85,11 @@ class Holdings:
         """
         known = {key for device in devices for key in keys_for(device)}
         missing = [name for name, key in self.claimed.items() if key not in known]
-        return ("ambiguous", len(self.disputed)), ("unknown_claim", len(missing))
+        return (
+            ("ambiguous", len(self.disputed)),
+            ("unknown_claim", len(missing)),
+            ("unknown_id", len(self.strange)),
+        )
 
 
 def holdings(settled: Settled, offers: Iterable[Offer], names: Sequence[str]) -> Holdings:
@@ -107,6 +113,13 @@ def holdings(settled: Settled, offers: Iterable[Offer], names: Sequence[str]) ->
             and is_gpu(allocation, names)
             and not allocation.device_id.startswith(_DRA_UNSEEN)
         },
+        strange=frozenset(
+            allocation.device_id
+            for allocation in settled.allocations
+            if allocation.owner.claim is None
+            and is_gpu(allocation, names)
+            and key_of(allocation.device_id) is None
+        ),
     )
 
 

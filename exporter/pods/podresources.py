@@ -46,11 +46,12 @@ class Kubelet:
 
         Args:
             path: Its socket.
-            required: Whether the operator named the socket: then it must be there at the start.
+            required: Whether the operator named the socket: then its directory must be there. The socket itself goes
+                and comes with the kubelet.
             clock: Monotonic, in seconds.
 
         Raises:
-            StartError: It is required and not there.
+            StartError: It is required, and nothing is mounted where it should be.
         """
         self._path = path
         self._clock = clock
@@ -65,7 +66,7 @@ class Kubelet:
         self._failed_in_a_row = 0
         self._retry_at = 0.0
         self._said = False
-        if required and not self._seen:
+        if required and not path.parent.is_dir():
             raise StartError(
                 f"no kubelet socket at {path}: mount the directory {path.parent} of the host into the container, "
                 "or correct --pod-resources-socket (an empty value switches pod labels off)"

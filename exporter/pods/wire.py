@@ -13,6 +13,7 @@ from exporter.model import Allocation, Claim, Offer, PodRef
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZE = {_FIXED64: 8, _FIXED32: 4}
 _VARINT_BITS = 64
+_MAX_TEXT = 253  # of any name in Kubernetes
 
 _RESPONSE_PODS = 1
 _RESPONSE_DEVICES = 1
@@ -66,7 +67,11 @@ def submessages(data: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def _text(data: memoryview) -> str:
-    return bytes(data).decode(errors="replace")
+    """A string, as it can stand in a label and on a terminal: what cannot be printed is replaced, the endless cut."""
+    text = bytes(data).decode(errors="replace")
+    if text.isprintable() and len(text) <= _MAX_TEXT:
+        return text
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text[:_MAX_TEXT])
 
 
 def _last_text(fields: list[tuple[int, memoryview]], number: int) -> str:

@@ -105,7 +105,7 @@ class Site:
             problem = "the GPUs have not been read yet"
         elif exposition.is_stale(snapshot, now, self._scrape.stale_after_s):
             problem = f"the GPUs were last read {now - snapshot.taken_at:.1f} s ago"
-        elif not snapshot.health.nvml_up:
+        elif not snapshot.health.nvml_up and not snapshot.samples:
             problem = "the NVIDIA driver does not answer"
         elif snapshot.health.gpus and not snapshot.samples:
             problem = f"none of {len(snapshot.health.gpus)} GPUs can be read"

@@ -79,7 +79,11 @@ def test_without_a_kubelet_it_is_unknown(node: Node) -> None:
         assert _allocated(exporter) == {"0": 1, "1": 0}
         node.kubelet.stop()
         eventually(lambda: _allocated(exporter) == {})
-        assert exporter.series(UNATTRIBUTED, "reason") == {("ambiguous",): 0, ("unknown_claim",): 0}
+        assert exporter.series(UNATTRIBUTED, "reason") == {
+            ("ambiguous",): 0,
+            ("unknown_claim",): 0,
+            ("unknown_id",): 0,
+        }
 
 
 @pytest.mark.parametrize("failure", list(Failure), ids=lambda failure: failure.name.lower())
@@ -198,11 +202,22 @@ def test_twenty_megabytes_cost_no_scrape(node: Node) -> None:
 
 
 def test_hostile_names_of_pods_are_escaped(node: Node) -> None:
-    """Quotes, line ends, backslashes and other alphabets in names are labels' values and nothing more."""
-    hostile = 'p"} 1\ninjected{x="\\\x00\r٣'
+    """Quotes, backslashes and other alphabets in names are labels' values and nothing more; controls are replaced."""
+    hostile, shown = (
+        'p"} 1\ninjected{x="\\\x1b[31m\x00\r٣',
+        'p"} 1\ufffdinjected{x="\\\ufffd[31m\ufffd\ufffd٣',
+    )
     groups = (Allocation("nvidia.com/gpu", (node.spec.gpu_uuid(0), "nvidia" + "1" * 5000, "GPU-\x00")),)
     node.pods[:] = [PodDevices(hostile, hostile, ((hostile, groups),))]
     with node.kubelet, node.exporting() as exporter:
         labels = set(exporter.series(UTIL, "namespace", "pod", "container"))
-        assert labels == {(hostile,) * 3, ("", "", "")}
+        assert labels == {(shown,) * 3, ("", "", "")}
         assert "injected" not in exporter.families()
+
+
+def test_an_id_that_nobody_knows_may_be_any_device(node: Node) -> None:
+    """A pod holds something of which it cannot be told what: then no GPU can be called free."""
+    node.pods[:] = [pod("train", node.spec.gpu_uuid(0)), pod("strange", "all")]
+    with node.kubelet, node.exporting() as exporter:
+        eventually(lambda: exporter.series(ALLOCATED, "gpu") == {("0",): 1})
+        assert exporter.series("gpu_exporter_unattributed_devices", "reason")["unknown_id",] == 1

@@ -154,7 +154,11 @@ def test_a_claimed_gpu_has_its_pod_and_its_claim(make_node: MakeNode) -> None:
         }
         # what is claimed is held, whatever the device plugin's list says
         assert exporter.series("gpu_allocated", "gpu") == {("0",): 0, ("1",): 1}
-        assert exporter.series(UNATTRIBUTED, "reason") == {("ambiguous",): 0, ("unknown_claim",): 0}
+        assert exporter.series(UNATTRIBUTED, "reason") == {
+            ("ambiguous",): 0,
+            ("unknown_claim",): 0,
+            ("unknown_id",): 0,
+        }
 
 
 @pytest.mark.driver
@@ -232,8 +236,8 @@ def test_only_gpus_that_nvml_should_see_are_missed(make_node: MakeNode) -> None:
 def test_hostile_names_of_claims_are_escaped(make_node: MakeNode) -> None:
     """Whatever a claim is called, the exposition is valid and says it."""
     node = make_node(h100(1))
-    hostile = 'x"} 1\ninjected{a="\\'
+    hostile, shown = 'x"} 1\ninjected{a="\\', 'x"} 1\ufffdinjected{a="\\'
     node.pods.append(_claiming("p", "gpu-0", claim=hostile))
     with node.kubelet, node.exporting() as exporter:
-        assert list(exporter.series(UTIL, "dra_claim_name")) == [(hostile,)]
+        assert list(exporter.series(UTIL, "dra_claim_name")) == [(shown,)]
         assert "injected" not in exporter.families()

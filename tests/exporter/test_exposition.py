@@ -58,7 +58,7 @@ def _snapshot(samples: tuple[DeviceSample, ...], text: str = "x", *, taken_at: f
         podresources_up=True,
         gpus_in_kernel=2,
     )
-    return Snapshot(taken_at, text, catalog.metrics(), samples, health)
+    return Snapshot(taken_at, taken_at, text, catalog.metrics(), samples, health)
 
 
 @settings(max_examples=60)

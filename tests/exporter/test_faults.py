@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from exporter.nvml.fields import Field
 from simulator.driver import Board, Reading
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
@@ -46,7 +47,11 @@ def test_one_failing_reading_costs_that_reading(code: int, reason: str, success:
         assert _gpus(exporter, POWER) == ["0", "2"]
         assert _gpus(exporter, UTIL) == ["0", "1", "2"]
         assert _gpus(exporter, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION") == ["0", "1", "2"]
-        eventually(lambda: exporter.series(FAILURES, "collector", "reason")["power", reason] > 2)
+        if success:
+            eventually(lambda: exporter.messages("reading power"))
+            assert exporter.series(FAILURES, "collector") == {}
+        else:
+            eventually(lambda: exporter.series(FAILURES, "collector", "reason")["power", reason] > 2)
         assert exporter.series(SUCCESS, "collector")["power",] == success
         assert exporter.series(SUCCESS, "collector")["clocks",] == 1
         (message,) = exporter.messages("reading power")
@@ -175,6 +180,31 @@ class _Wild(Reading):
         """None, whatever it says."""
         del card
         return []
+
+
+@pytest.mark.parametrize("value", [2**32 - 1, 2**64 - 1])
+def test_fields_that_mean_no_value_are_absent(node: Node, value: int) -> None:
+    """In every field, of 32 bits or of 64: never a number that looks like a catastrophe."""
+    for field in Field:
+        node.board.set_answer(0, "nvmlDeviceGetFieldValues", value, selector=int(field))
+    node.board.set_answer(0, "nvmlDeviceGetCurrentClocksEventReasons", value)
+    node.board.set_answer(0, "nvmlDeviceGetFanSpeed", 255)
+    done = node.once("--once", "--pod-resources-socket=", "--metrics=full")
+    shown = [line for line in done.out.splitlines() if str(value)[:9] in line.rpartition(" ")[2]]
+    assert shown == []
+    assert "DCGM_FI_DEV_FAN_SPEED{" not in done.out
+    assert 'DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS{gpu="1"' in done.out
+
+
+@pytest.mark.parametrize("value", [-3.0, 1e300, float("inf")])
+def test_shares_and_traffic_that_cannot_be_are_absent(node: Node, value: float) -> None:
+    """Of performance counters."""
+    for metric in (1, 20):
+        node.board.set_gpm(0, metric, value)
+    done = node.once("--once", "--pod-resources-socket=")
+    for name in ("GR_ENGINE_ACTIVE", "PCIE_TX_BYTES"):
+        assert f'DCGM_FI_PROF_{name}{{gpu="0"' not in done.out
+        assert f'DCGM_FI_PROF_{name}{{gpu="1"' in done.out
 
 
 def test_temperatures_beyond_reason_are_absent(node: Node) -> None:

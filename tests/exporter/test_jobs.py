@@ -90,7 +90,7 @@ def test_files_that_are_none_cost_only_themselves(node: Node, jobs: Path) -> Non
             f"{jobs}/2: not a file; its jobs are left out",
             f"{jobs}/3: not a file; its jobs are left out",
             f"{jobs}/4: 101 jobs, more than the 100 that are served for a device; its jobs are left out",
-            f"{jobs}/5: cannot be read: no such file or directory; its jobs are left out",
+            f"{jobs}/5: a link, which is not followed; its jobs are left out",
         ):
             assert exporter.messages(message) == [message]
         (jobs / "1").write_text("now")
@@ -130,3 +130,12 @@ def test_the_directory_is_named_by_either_variable(node: Node, jobs: Path) -> No
     for name in ("DCGM_HPC_JOB_MAPPING_DIR", "GPU_EXPORTER_HPC_JOB_MAPPING_DIR"):
         done = node.once("--once", "--pod-resources-socket=", **{name: str(jobs)})
         assert 'hpc_job="7"' in done.out
+
+
+def test_links_are_not_followed(node: Node, jobs: Path, tmp_path: Path) -> None:
+    """Whoever may write here shall not publish what only the exporter may read."""
+    (tmp_path / "secret").write_text("hunter2")
+    (jobs / "0").symlink_to(tmp_path / "secret")
+    done = node.once("--once", "--pod-resources-socket=", f"--hpc-job-mapping-dir={jobs}")
+    assert "hunter2" not in done.out
+    assert "a link, which is not followed" in done.err
