@@ -30,6 +30,7 @@ class Connection:
     def __init__(self, accepted: socket.socket, clock: Callable[[], float]) -> None:
         self._socket = accepted
         self._clock = clock
+        self._is_hung_up = False
 
     def begins_tls(self, *, until: float) -> bool:
         """Whether the client's first byte is that of a TLS handshake."""
@@ -39,8 +40,10 @@ class Connection:
     def secure(self, context: ssl.SSLContext, *, until: float) -> dict[str, Any] | None:
         """Shake hands, and return the client's certificate, if it was asked for one and gave one."""
         self._wait(until)
-        secured = context.wrap_socket(self._socket, server_side=True)
+        secured = context.wrap_socket(self._socket, server_side=True, do_handshake_on_connect=False)
         self._socket = secured
+        self._wait(until)  # again: who hung up in between had no socket to do it with
+        secured.do_handshake()
         return secured.getpeercert()
 
     def head(self, limit: int, *, until: float) -> bytes:
@@ -76,15 +79,16 @@ class Connection:
             self._wait(until)
             view = view[self._socket.send(view[:_CHUNK]) :]
 
-    def send_at_once(self, content: bytes) -> None:
-        """Send what the kernel takes without waiting, and take what is there: closing before would take it back."""
-        self._socket.settimeout(0)
-        self._socket.send(content)
-        self._socket.shutdown(socket.SHUT_WR)
-        self._socket.recv(_CHUNK)
+    def hang_up(self) -> None:
+        """End whatever another thread is doing with it; that thread closes it."""
+        self._is_hung_up = True
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(
+                self._socket, socket.SHUT_RDWR
+            )  # an SSLSocket's own takes its state away, too
 
-    def close(self, *, unread: bool) -> None:
-        """Hang up. Where the client has sent more than was `unread`, wait a little: closing at once would take
+    def say_goodbye(self, *, unread: bool) -> None:
+        """Before closing. Where the client has sent more than was `unread`, wait a little: closing at once would take
         back what was sent to it.
         """  # noqa: D205 - one thought
         with contextlib.suppress(OSError, ValueError):
@@ -93,6 +97,9 @@ class Connection:
             elif isinstance(self._socket, ssl.SSLSocket):
                 self._socket.settimeout(0)
                 self._socket.unwrap()  # says goodbye without waiting for the client's
+
+    def close(self) -> None:
+        """Close the socket."""
         self._socket.close()
 
     def _linger(self) -> None:
@@ -113,6 +120,8 @@ class Connection:
     def _wait(self, until: float) -> None:
         """Give the next call of the socket what is left of the time."""
         left = until - self._clock()
+        if self._is_hung_up:
+            raise ConnectionAbortedError
         if left <= 0:
             raise TimeoutError
         self._socket.settimeout(left)

@@ -1,9 +1,8 @@
-"""The HTTP side: listens, gives each connection a thread of a bounded number, and time for each step.
+"""The HTTP side: listens, gives each connection a place and a thread, and time for each step.
 
 Must not know what is served. One request per connection: an idle Prometheus must not occupy a thread.
 """
 
-import contextlib
 import logging
 import selectors
 import socket
@@ -17,18 +16,19 @@ from exporter.serving import request as requests
 from exporter.serving import tls
 from exporter.serving.connection import Connection
 from exporter.serving.door import Door
+from exporter.serving.places import MAX_ANSWERED, Places
 from exporter.serving.request import Request
 from exporter.serving.site import Reply, Site, busy, text
 from exporter.serving.webfile import PLAIN, Web, WebFile
 from exporter.settings import Address
 
 _LOG = logging.getLogger(__name__)
-_MAX_CONNECTIONS = 16  # a few Prometheis, probes and a person; the rest are told to come again
 _HEAD_S = 10.0  # for the TLS handshake and the request's head; Prometheus gives up on a scrape after as much
 _ANSWER_S = 10.0  # for making the answer, after as much for its question
 _SEND_S = 10.0  # for the client to take it
 _SEND_BUFFER = 128 * 1024  # bytes; the kernel would take megabytes for a client that does not read
 _QUEUE = 64
+_PACE_S = 0.01  # between newcomers that cost others their place: 64 of them leave a TLS handshake 0.6 s
 _PAUSE_S = 0.1  # when the kernel has no more file descriptors for us
 
 
@@ -69,7 +69,7 @@ class Server:
         self._web = web
         self._clock = clock
         self._door = Door(clock)
-        self._slots = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self._places = Places()
         self._stopping = threading.Event()
         self._said = ""  # of what keeps us from accepting
         self._woken, self._waker = socket.socketpair()
@@ -97,10 +97,7 @@ class Server:
         self._stopping.set()
         self._waker.send(b"\0")
         self._listener.close()
-        until = self._clock() + grace_s
-        for _ in range(_MAX_CONNECTIONS):
-            if not self._slots.acquire(timeout=max(0.0, until - self._clock())):
-                return
+        self._places.wait_until_empty(grace_s)
 
     def _current(self) -> Web:
         return PLAIN if self._web is None else self._web.current()
@@ -118,23 +115,15 @@ class Server:
             return
         self._said = ""
         connection = Connection(accepted, self._clock)
-        if not self._slots.acquire(blocking=False):
-            self._turn_away(connection)
-            return
+        is_crowded = self._places.enter(connection)
         try:
             arguments = (connection, self._clock())
             threading.Thread(target=self._serve, args=arguments, name="client", daemon=True).start()
         except RuntimeError:  # no more threads for us
-            self._slots.release()
-            self._turn_away(connection)
-
-    def _turn_away(self, connection: Connection) -> None:
-        """Say so to who comes too many, if that can be done without waiting, which over TLS it cannot."""
-        if self._web is None:
-            with contextlib.suppress(OSError):
-                reply = busy(f"{_MAX_CONNECTIONS} connections are open; come again")
-                connection.send_at_once(_wire(reply, {}, head_only=False))
-        connection.close(unread=False)
+            self._places.leave(connection)
+            connection.close()
+        if is_crowded:
+            self._stopping.wait(_PACE_S)
 
     def _serve(self, connection: Connection, arrived: float) -> None:
         unread = False
@@ -143,8 +132,9 @@ class Server:
         except OSError as error:
             _LOG.debug("a client went away: %s", error)  # or fell asleep, or cannot be trusted
         finally:
-            connection.close(unread=unread)
-            self._slots.release()
+            connection.say_goodbye(unread=unread)
+            self._places.leave(connection)
+            connection.close()
 
     def _converse(self, connection: Connection, web: Web, arrived: float) -> bool:
         """Answer one request; whether the client may have sent more than was read."""
@@ -168,7 +158,10 @@ class Server:
             reply = text(error.status, str(error))
             connection.send(_wire(reply, headers, head_only=False), until=self._clock() + _SEND_S)
             return True
-        reply = self._answer(request, web, arrived)
+        if self._places.ask(connection):
+            reply = self._answer(request, web, arrived)
+        else:
+            reply = busy(f"{MAX_ANSWERED} requests are being answered; come again")
         wire = _wire(reply, headers, head_only=request.method == "HEAD")
         connection.send(wire, until=self._clock() + _SEND_S)
         return request.has_body

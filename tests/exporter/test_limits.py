@@ -4,11 +4,15 @@ import concurrent.futures
 import contextlib
 import signal
 import socket
+import ssl
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import trustme
 
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
@@ -16,6 +20,7 @@ from tests.exporter.rig import PATIENCE_S, Exporter, Node, eventually, h100
 
 pytestmark = pytest.mark.driver
 
+CA = trustme.CA()
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -122,6 +127,59 @@ def test_slow_clients_lose_their_place(exporter: Exporter) -> None:
             assert {client.recv(100) for client in (silent, *others)} == {b""}
         finally:
             ended.set()
+
+
+@contextlib.contextmanager
+def crowd(exporter: Exporter, count: int) -> Iterator[None]:
+    """So many clients that come, say too little, and come again as soon as they are hung up on."""
+    ended = threading.Event()
+
+    def come_again(content: bytes) -> None:
+        while not ended.is_set():
+            with contextlib.suppress(OSError), connect(exporter) as client:
+                client.sendall(content)
+                client.settimeout(0.1)
+                while not ended.is_set():
+                    with contextlib.suppress(TimeoutError):
+                        if not client.recv(1000):
+                            break
+
+    contents = (b"", b"GET /metr", b"\x16\x03\x01")
+    threads = [threading.Thread(target=come_again, args=(contents[n % 3],)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("count", [24, 100])
+def test_who_says_nothing_keeps_nobody_out(
+    count: int, secure: bool, make_node: MakeNode, tmp_path: Path
+) -> None:
+    """However many clients send no full request, and come again when dropped, probes and scrapes are all answered."""
+    flags, context = [], None
+    if secure:
+        server = CA.issue_cert("127.0.0.1")
+        server.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+        web = tmp_path / "web.yml"
+        web.write_text("tls_server_config:\n  cert_file: server.pem\n  key_file: server.pem\n")
+        flags, context = [f"--web-config-file={web}"], ssl.create_default_context()
+        CA.configure_trust(context)
+    with make_node(h100(1)).exporting(*flags, pods=False, ready=False) as exporter:
+        threads = exporter.process_threads()
+        with crowd(exporter, count):
+            eventually(lambda: exporter.process_threads() >= threads + min(count, 60))
+            for number in range(40):
+                path = ("/healthz", "/metrics")[number % 2]
+                with urllib.request.urlopen(exporter.url + path, timeout=5, context=context) as reply:
+                    assert reply.status == 200
+            assert exporter.process_threads() < 100
+        eventually(lambda: exporter.process_threads() <= threads + 6)
 
 
 def test_who_does_not_read_loses_its_place(make_node: MakeNode) -> None:
