@@ -26,7 +26,6 @@ from exporter.jobs import JobDirectory
 from exporter.metricsfile import MetricsFile
 from exporter.metricslist import listed
 from exporter.nvml.session import Session
-from exporter.nvml.workers import Worker
 from exporter.pods.apiaccess import from_kubeconfig, in_cluster
 from exporter.pods.apihttp import PodApi
 from exporter.pods.apiserver import PodWatch
@@ -44,7 +43,8 @@ from exporter.textformat import Format
 _LOG = logging.getLogger(__name__)
 _JOIN_S = 1.0  # at shutdown; a thread in a hung driver call is left behind
 _GRACE_S = 1.0  # at shutdown, for answers under way
-_OPEN_S = 60.0  # longer than the 45 s that a driver call takes with XID 119
+_OPEN_S = 60.0  # for --once: longer than the 45 s that a driver call takes with XID 119
+_SERVE_S = 2.0  # after which it is served that the driver does not answer; healthy ones do sooner
 _POLL_S = 0.05
 _LOOK_S = 0.5  # between two looks at whether the sampler goes on
 _SECOND_SAMPLE_S = 0.2  # NVML wants 100 ms between two samples of performance counters
@@ -167,20 +167,24 @@ class _Signals:
         return None if found is None else found.si_signo
 
 
-def _session(settings: Settings, signals: _Signals) -> Session | None:
-    """The driver, opened by another thread, so that a driver which hangs does not keep us from being told to stop."""
-    worker = Worker[Session]("opening", time.monotonic)
-    opening = worker.submit(functools.partial(Session, serial_numbers=settings.serial_numbers))
-    worker.stop()
-    until = time.monotonic() + _OPEN_S
+def _is_open(sampler: Sampler, settings: Settings, signals: _Signals) -> bool:
+    """Open the driver; False where we are told to stop meanwhile.
+
+    Raises:
+        StartError: There is no usable driver, or not in time for `--once`. A server goes on: it is to tell of it.
+    """
+    opening = sampler.open()
+    until = time.monotonic() + (_OPEN_S if settings.once else _SERVE_S)
     while not opening.done() and time.monotonic() < until:
         if signals.wait(_POLL_S) in {signal.SIGTERM, signal.SIGINT}:
-            return None
-    if not opening.done():
+            return False
+    if opening.done():
+        opening.result()
+    elif settings.once:
         raise StartError(
             f"the NVIDIA driver has not answered within {_OPEN_S:g} s; see dmesg for NVRM and Xid lines"
         )
-    return opening.result()
+    return True
 
 
 def _kubelet(settings: Settings) -> Kubelet | None:
@@ -238,9 +242,6 @@ def _run(settings: Settings, environment: Mapping[str, str]) -> None:
     web = WebFile(Path(settings.web_config_file)) if settings.web_config_file else None
     kubelet = _kubelet(settings)
     watch = _watch(settings, environment)
-    session = _session(settings, signals)
-    if session is None:
-        return
     plan = Plan(
         choice=_choice(settings) if file is None else file.choice,
         interval_s=settings.interval,
@@ -250,10 +251,12 @@ def _run(settings: Settings, environment: Mapping[str, str]) -> None:
         devices=settings.devices,
         jobs=JobDirectory(Path(settings.hpc_job_mapping_dir)) if settings.hpc_job_mapping_dir else None,
     )
+    pods = Pods(kubelet, watch, resource_names=settings.resource_names)
+    sampler = Sampler(Session(serial_numbers=settings.serial_numbers), pods, plan, clock=time.monotonic)
+    if not _is_open(sampler, settings, signals):
+        return
     if watch is not None:
         watch.start(wait_s=_FIRST_LIST_S)
-    pods = Pods(kubelet, watch, resource_names=settings.resource_names)
-    sampler = Sampler(session, pods, plan, clock=time.monotonic)
     scrape = Scrape(
         now=0.0,
         hostname=settings.node_name or socket.gethostname(),

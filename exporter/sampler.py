@@ -8,6 +8,7 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 from exporter.catalog import Choice
@@ -81,6 +82,10 @@ class Sampler:
         self._read_at: float | None = None
         self.is_settled = False
         self.gave_up: StartError | None = None
+
+    def open(self) -> Future[int]:
+        """Begin to open the driver; cycles may begin before that has come to an end, and read nothing until then."""
+        return self._gpus.open()
 
     def latest(self) -> Snapshot | None:
         """The last snapshot, however old; None before the first."""

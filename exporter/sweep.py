@@ -83,7 +83,13 @@ class Gpus:
         self._known: dict[int, Device] = {}
         self._count = 0
         self._reopen = False
+        self._opening: Future[int] | None = None
         self._trouble: Failure | None = None
+
+    def open(self) -> Future[int]:
+        """Begin to open the driver. Until that has come to an end, sweeps tell that the driver does not answer."""
+        self._opening = self._driver.submit(self._opened)
+        return self._opening
 
     def begin(self, *, until: float) -> None:
         """Start the sweep: count the GPUs and set a thread on each, but for those that still hang.
@@ -92,7 +98,7 @@ class Gpus:
             until: Monotonic time in seconds up to which the driver may take to count.
         """
         self._trouble = self._recount(until)
-        if self._trouble is not None and self._trouble.reason is Reason.DRIVER:
+        if self._is_opening() or (self._trouble is not None and self._trouble.reason is Reason.DRIVER):
             self._jobs = {index: job for index, job in self._jobs.items() if self._is_stuck(index)}
             return
         for index in range(self._count):
@@ -129,9 +135,7 @@ class Gpus:
             collectors=self._healths(collected, failures),
             failures=tuple(failures),
             nvml_up=self._trouble is None,
-            is_unusable=not samples
-            and bool(failures)
-            and {failure.reason for failure in failures} <= _UNUSABLE,
+            is_unusable=not samples and self._is_unusable(failures),
         )
 
     def close(self) -> None:
@@ -150,25 +154,45 @@ class Gpus:
         worker = self._workers.get(index)
         return worker is not None and worker.busy_since is not None
 
+    def _is_opening(self) -> bool:
+        return self._opening is not None and not self._opening.done()
+
+    def _is_unusable(self, failures: Sequence[Failure]) -> bool:
+        """Whether a new process could do better: where the driver as a whole fails or hangs, whatever the GPUs do, but
+        not where it is a GPU that hangs.
+        """  # noqa: D205 - one thought
+        if self._trouble is not None:
+            return self._trouble.reason in {*_UNUSABLE, Reason.STUCK}
+        return bool(failures) and {failure.reason for failure in failures} <= _UNUSABLE
+
     def _recount(self, until: float) -> Failure | None:
         """Ask how many GPUs there are; keep the last count where the driver does not say."""
-        overdue = Failure(
-            DISCOVERY, Reason.STUCK, "counting the GPUs: the driver does not answer; using the last count"
-        )
         if self._driver.busy_since is not None:
-            return overdue
-        reopen = self._reopen and not any(map(self._is_stuck, self._workers))
+            return self._overdue()
+        failed = self._opening is not None and self._opening.exception() is not None
         try:
-            self._count = self._driver.submit(self._reopened if reopen else self._session.count).result(
-                timeout=until - self._clock()
-            )
+            if (self._reopen or failed) and not any(map(self._is_stuck, self._workers)):
+                counting = self._opening = self._driver.submit(self._reopened)
+            else:
+                counting = self._driver.submit(self._session.count)
+            self._count = counting.result(timeout=until - self._clock())
         except TimeoutError:
-            return overdue
+            return self._overdue()
         except ReadingError as error:
             return Failure(DISCOVERY, error.reason, str(error))
         except StartError as error:
             return Failure(DISCOVERY, Reason.DRIVER, str(error))
         return None
+
+    def _overdue(self) -> Failure:
+        message = "counting the GPUs: the driver does not answer; using the last count"
+        if self._is_opening():
+            message = "opening the NVIDIA driver: it does not answer; see dmesg for NVRM and Xid lines"
+        return Failure(DISCOVERY, Reason.STUCK, message)
+
+    def _opened(self) -> int:
+        self._session.open()
+        return 0
 
     def _reopened(self) -> int:
         self._session.reopen()

@@ -30,7 +30,7 @@ _HINTS = {
 
 
 class Session:
-    """NVML, initialised. The versions are read at each opening: a driver can be upgraded underneath.
+    """NVML. The versions are read at each opening: a driver can be upgraded underneath.
 
     Attributes:
         driver_version: Such as "570.133.20".
@@ -38,21 +38,18 @@ class Session:
     """
 
     def __init__(self, *, serial_numbers: bool = False) -> None:
-        """Load and initialise the library.
-
-        Args:
-            serial_numbers: Whether the GPUs may tell theirs.
-
-        Raises:
-            StartError: There is no usable driver.
-        """
+        """Nothing is asked of the driver before `open`; `serial_numbers`: whether the GPUs may tell theirs."""
         self.driver_version = ""
         self.nvml_version = ""
         self._host = Host(serial_numbers=serial_numbers)
         self._watch = XidWatch(self._host.xids)
-        self._open()
 
-    def _open(self) -> None:
+    def open(self) -> None:
+        """Load and initialise the library.
+
+        Raises:
+            StartError: There is no usable driver.
+        """
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
@@ -91,7 +88,7 @@ class Session:
             StartError: It is not back yet.
         """
         self.close()
-        self._open()
+        self.open()
 
     def close(self) -> None:
         """End the use of the driver; harmless when it has already ended."""

@@ -153,10 +153,67 @@ def test_a_driver_that_stays_away_ends_the_exporter(node: Node, function: str, c
         eventually(lambda: exporter.messages("gpu-exporter: the NVIDIA driver has not been usable for 1 s"))
 
 
-def test_a_lost_or_hung_gpu_does_not_end_the_exporter(node: Node) -> None:
+@pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetCount_v2"])
+def test_a_driver_that_hangs_at_the_start_is_told(function: str, node: Node) -> None:
+    """What does not even open is scrapeable as what it is, no process that restarts; and is read once it opens."""
+    node.board.fault(function, hang=True)
+    with node.exporting(pods=False, ready=False) as exporter:
+        eventually(lambda: exporter.get("/readyz") == (503, "the NVIDIA driver does not answer\n"))
+        assert exporter.get("/healthz")[0] == 200
+        assert exporter.series("gpu_exporter_nvml_up") == {(): 0}
+        assert exporter.series(FAILURES, "collector", "reason")["discovery", "stuck"] > 0
+        assert len(exporter.messages("the driver does not answer; using")) == (
+            function != "nvmlInitWithFlags"
+        )
+        assert len(exporter.messages("opening the NVIDIA driver: it does")) == (
+            function == "nvmlInitWithFlags"
+        )
+
+        node.board.clear_faults()
+        eventually(lambda: _gpus(exporter, UTIL) == ["0", "1", "2"])
+        assert exporter.get("/readyz")[0] == 200
+
+
+def test_a_driver_that_fails_after_hanging_is_opened_again(node: Node) -> None:
+    """An opening that hangs and then fails is tried anew, all of it: XID errors come in, too."""
+    node.board.fault("nvmlSystemGetDriverVersion", hang=True, code=UNKNOWN)
+    with node.exporting(pods=False, ready=False) as exporter:
+        eventually(lambda: exporter.get("/readyz")[0] == 503)
+        node.board.clear_faults()
+        eventually(lambda: _gpus(exporter, "DCGM_FI_DEV_XID_ERRORS") == ["0", "1", "2"])
+
+
+def test_a_driver_that_never_opens_ends_the_exporter(node: Node) -> None:
+    """A driver that hangs from the start is unusable from the start."""
+    node.board.fault("nvmlInitWithFlags", hang=True)
+    with node.exporting("--give-up-after=1s", pods=False, ready=False) as exporter:
+        assert exporter.process.wait(PATIENCE_S) == 1
+        eventually(lambda: exporter.messages("gpu-exporter: the NVIDIA driver has not been usable for"))
+
+
+def test_a_driver_that_hangs_when_opened_again_ends_the_exporter(node: Node) -> None:
+    """A driver that was replaced and whose opening then hangs is as unusable as one that cannot be opened."""
+    with node.exporting("--give-up-after=1s", pods=False) as exporter:
+        node.board.fault("nvmlInitWithFlags", hang=True)
+        node.board.fault("nvmlDeviceGetCount_v2", code=VERSION_MISMATCH)
+        assert exporter.process.wait(PATIENCE_S) == 1
+        eventually(lambda: exporter.messages("gpu-exporter: the NVIDIA driver has not been usable for"))
+
+
+def test_a_replaced_driver_beside_a_hung_gpu_ends_the_exporter(node: Node) -> None:
+    """While a call hangs the driver is not opened anew: only a new process can help."""
+    with node.exporting("--give-up-after=1s", pods=False) as exporter:
+        node.board.fault("nvmlDeviceGetPowerUsage", gpu=1, hang=True)
+        eventually(lambda: exporter.series(STUCK, "gpu")["1",] > 0)
+        node.board.fault("nvmlDeviceGetCount_v2", code=VERSION_MISMATCH)
+        assert exporter.process.wait(PATIENCE_S) == 1
+
+
+@pytest.mark.parametrize("hang", [False, True], ids=["lost", "hung"])
+def test_a_lost_or_hung_gpu_does_not_end_the_exporter(hang: bool, node: Node) -> None:
     """Started anew it would find the same; and whoever watches would see nothing at all."""
     with node.exporting("--give-up-after=500ms", pods=False) as exporter:
-        node.board.fault("*", code=GPU_IS_LOST)
+        node.board.fault("*", code=GPU_IS_LOST, hang=hang)
         eventually(lambda: set(exporter.series("gpu_up").values()) == {0.0})
         time.sleep(1.0)
         assert exporter.series("gpu_up", "gpu") == {("0",): 0, ("1",): 0, ("2",): 0}
