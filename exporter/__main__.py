@@ -2,9 +2,12 @@
 
 import sys
 
+from exporter import signals
+
 
 def main() -> int:
     """Run the exporter; its exit code."""
+    signals.hold()  # first of all: loading the libraries takes a moment, in which one may be told to stop
     try:
         from exporter import cli  # noqa: PLC0415 - its libraries may be missing
     except ModuleNotFoundError as error:

@@ -38,6 +38,7 @@ from exporter.serving.server import Server, listen
 from exporter.serving.site import Site
 from exporter.serving.webfile import WebFile
 from exporter.settings import DCGM_EXPORTERS_LISTS, Given, Settings, flag, resolve, table
+from exporter.signals import STOPPING, Signals
 from exporter.textformat import Format
 
 _LOG = logging.getLogger(__name__)
@@ -145,29 +146,7 @@ def _settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
     return resolve(Given(flags, dcgm), environment, collectors=tuple(catalog.collectors()))
 
 
-class _Signals:
-    """The signals that this process was sent, for its main thread.
-
-    Blocked, in all threads, and waited for: a handler's word can come between a look and a wait, and be lost.
-    """
-
-    _NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-    def __init__(self, settings: Settings) -> None:
-        """Take them over before there are other threads; not where one exposition is all that is wanted."""
-        if settings.once:
-            for number in self._NUMBERS:
-                signal.signal(number, signal.SIG_DFL)
-        else:
-            signal.pthread_sigmask(signal.SIG_BLOCK, self._NUMBERS)
-
-    def wait(self, seconds: float) -> int | None:
-        """The next signal; None where there is none for so long."""
-        found = signal.sigtimedwait(self._NUMBERS, seconds)
-        return None if found is None else found.si_signo
-
-
-def _is_open(sampler: Sampler, settings: Settings, signals: _Signals) -> bool:
+def _is_open(sampler: Sampler, settings: Settings, signals: Signals) -> bool:
     """Open the driver; False where we are told to stop meanwhile.
 
     Raises:
@@ -176,7 +155,7 @@ def _is_open(sampler: Sampler, settings: Settings, signals: _Signals) -> bool:
     opening = sampler.open()
     until = time.monotonic() + (_OPEN_S if settings.once else _SERVE_S)
     while not opening.done() and time.monotonic() < until:
-        if signals.wait(_POLL_S) in {signal.SIGTERM, signal.SIGINT}:
+        if signals.wait(_POLL_S) in STOPPING:
             return False
     if opening.done():
         opening.result()
@@ -235,7 +214,7 @@ def _metrics_file(settings: Settings) -> MetricsFile | None:
 
 def _run(settings: Settings, environment: Mapping[str, str]) -> None:
     """Start everything, serve until told to stop, end everything."""
-    signals = _Signals(settings)
+    signals = Signals(once=settings.once)
     if "proc_root" in settings.given and not Path(settings.proc_root).is_dir():
         raise StartError(f"--proc-root {settings.proc_root}: no such directory; mount the host's /proc there")
     file = _metrics_file(settings)
@@ -280,7 +259,7 @@ def _run(settings: Settings, environment: Mapping[str, str]) -> None:
     sampler.close()
 
 
-def _serve(server: Server, sampler: Sampler, signals: _Signals, environment: Mapping[str, str]) -> None:
+def _serve(server: Server, sampler: Sampler, signals: Signals, environment: Mapping[str, str]) -> None:
     stop, wake = threading.Event(), threading.Event()
     sampling = threading.Thread(target=sampler.run, args=(stop, wake), name="sampler", daemon=True)
     serving = threading.Thread(target=server.serve, name="http", daemon=True)
@@ -299,7 +278,7 @@ def _serve(server: Server, sampler: Sampler, signals: _Signals, environment: Map
 
 
 def _attend(
-    sampler: Sampler, signals: _Signals, wake: threading.Event, environment: Mapping[str, str]
+    sampler: Sampler, signals: Signals, wake: threading.Event, environment: Mapping[str, str]
 ) -> None:
     """Tell systemd when there is something to scrape, and return when it is time to end."""
     is_ready = False

@@ -30,6 +30,20 @@ UPGRADED = (
 ADDRESS = 'not an address; write ":9400", "127.0.0.1:9400" or "[::1]:9400", with a port up to 65535'
 
 
+# Sends itself a signal at the moment at which the exporter begins to load its libraries.
+EARLY = """
+import os, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "exporter.cli":
+            os.kill(os.getpid(), int(number))
+number = sys.argv.pop(1)
+sys.meta_path.insert(0, Finder())
+from exporter.__main__ import main
+sys.exit(main())
+"""
+
+
 @pytest.fixture
 def node(make_node: MakeNode) -> Node:
     """One GPU."""
@@ -220,6 +234,35 @@ def test_it_ends_when_told_to(number: signal.Signals, node: Node) -> None:
         assert running.messages("stopping") == ["stopping"]
 
 
+@pytest.mark.parametrize(
+    ("number", "flags", "code"),
+    [
+        pytest.param(signal.SIGTERM, [], 0, id="sigterm"),
+        pytest.param(signal.SIGINT, [], 0, id="sigint"),
+        pytest.param(signal.SIGTERM, ["--once"], -signal.SIGTERM, id="once"),
+    ],
+)
+def test_it_ends_when_told_to_before_it_has_begun(
+    number: signal.Signals, flags: list[str], code: int, node: Node
+) -> None:
+    """A signal that comes while the program is being loaded has the effect that it has later."""
+    command = node.command("--listen=127.0.0.1:0", "--pod-resources-socket=", *flags)[3:]
+    done = ended([sys.executable, "-c", EARLY, str(int(number)), *command], node.environment())
+    assert done.code == code
+    assert "Traceback" not in done.err
+
+
+def test_reloading_before_it_has_begun_is_harmless(node: Node) -> None:
+    """SIGHUP asks for the newest files, which are what is read at the start."""
+    command = node.command("--listen=127.0.0.1:0", "--pod-resources-socket=")[3:]
+    started = [sys.executable, "-c", EARLY, str(int(signal.SIGHUP)), *command]
+    with subprocess.Popen(started, env=node.environment(), stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert " serves " in process.stderr.readline()
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+
+
 @pytest.mark.parametrize("function", ["nvmlDeviceGetPowerUsage", "nvmlDeviceGetCount_v2"])
 def test_it_ends_within_five_seconds_whatever_the_driver_does(function: str, node: Node) -> None:
     """A hung driver call does not keep the process."""
@@ -241,7 +284,7 @@ def test_it_ends_while_the_driver_hangs_at_the_start(node: Node) -> None:
     command = node.command("--listen=127.0.0.1:0", "--pod-resources-socket=")
     with subprocess.Popen(command, env=node.environment(), stderr=subprocess.PIPE) as process:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1.5)  # until its signal handler stands, which nothing outside can see
+            process.wait(1.5)  # until it waits for the driver, which nothing outside can see
         process.terminate()
         assert process.wait(5) == 0
 
