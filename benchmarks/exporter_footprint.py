@@ -39,7 +39,7 @@ SCENARIOS = (
     Scenario("8 GPUs with pods"),
     Scenario("56 MIG instances with pods", instances=True),
     Scenario("8 GPUs with pods, all metrics", metrics="full"),
-    Scenario("8 GPUs, each shared by 8 pods, all metrics", sharers=8, metrics="full"),
+    Scenario("8 GPUs, each shared by 12 pods, all metrics", sharers=12, metrics="full"),
     Scenario("nvitop-exporter, 8 GPUs", peer=True),
 )
 
