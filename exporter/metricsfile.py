@@ -72,8 +72,8 @@ class MetricsFile:
 
     def _read(self) -> Choice:
         found = self._understand(self._text(), str(self._path))
-        for message in found.skipped:
-            _LOG.warning("%s", message)
+        if found.skipped:
+            _LOG.warning("%s", found.skipped)
         return found.choice
 
     def _text(self) -> str:

@@ -1,6 +1,6 @@
 """A list of metrics as dcgm-exporter has it (field, type, help text; a line each) as a choice of what to read. Pure.
 
-What NVML has is served under the name, type and help text of the list. What only DCGM has is skipped, in words, so
+What is known here is served under the name, type and help text of the list. What else DCGM has is skipped, in words, so
 that a list made for dcgm-exporter works as it is. All else is refused, all of it at once.
 """
 
@@ -17,6 +17,8 @@ from exporter.model import Kind, Label, Metric, Naming, Spelling
 _LABEL = "label"
 _TYPES = (*(kind.value for kind in Kind), _LABEL)
 _COLUMNS = 3
+_NOT_SERVED = "not served here"
+_NO_LABEL = "numbers, which cannot be labels here"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,16 +26,23 @@ class Entry:
     """A line of the list.
 
     Attributes:
-        where: The file and the line, for messages.
+        file: Its name, for messages.
+        number: Which line.
         field: The metric's name.
         type: A Prometheus type, or "label".
         help: As it shall be served; may be empty.
     """
 
-    where: str
+    file: str
+    number: int
     field: str
     type: str
     help: str
+
+    @property
+    def where(self) -> str:
+        """The file and the line."""
+        return f"{self.file}, line {self.number}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,11 +51,11 @@ class Listed:
 
     Attributes:
         choice: What to read.
-        skipped: A message for each line that is well but cannot be served here.
+        skipped: A message that names all that is well but cannot be served here; empty where there is nothing.
     """
 
     choice: Choice
-    skipped: tuple[str, ...]
+    skipped: str
 
 
 def listed(text: str, name: str, collectors: Sequence[Collector], naming: Naming | None) -> Listed:
@@ -72,7 +81,7 @@ def listed(text: str, name: str, collectors: Sequence[Collector], naming: Naming
     if found.problems:
         raise UsageError(found.problems)
     labels = tuple(sorted(found.labels, key=lambda row: row.label.dcgm))
-    return Listed(Choice(_only(collectors, found.metrics), labels), tuple(found.skipped))
+    return Listed(Choice(_only(collectors, found.metrics), labels), _skipped(name, found.skipped))
 
 
 class _List:
@@ -80,14 +89,14 @@ class _List:
 
     Attributes:
         problems: Why it cannot be used.
-        skipped: What is left out.
+        skipped: What is left out, by reason.
         metrics: What is served, by the name that identifies it.
         labels: What stands on every series.
     """
 
     def __init__(self, known: Mapping[str, Row | LabelRow], naming: Naming | None) -> None:
         self.problems: list[str] = []
-        self.skipped: list[str] = []
+        self.skipped: dict[str, list[Entry]] = {}
         self.metrics: dict[str, Metric] = {}
         self.labels: list[LabelRow] = []
         self._known = known
@@ -112,17 +121,16 @@ class _List:
         elif isinstance(found, LabelRow):
             self._label(found, entry)
         elif entry.field in fields():
-            self.skipped.append(
-                f"{entry.where}: {entry.field} is DCGM's and cannot be had from NVML here; skipped"
-            )
+            self._skip(_NOT_SERVED, entry)
         else:
             self.problems.append(_unknown(entry, self._known))
 
+    def _skip(self, reason: str, entry: Entry) -> None:
+        self.skipped.setdefault(reason, []).append(entry)
+
     def _metric(self, metric: Metric, entry: Entry) -> None:
         if entry.type == _LABEL:
-            self.skipped.append(
-                f"{entry.where}: {entry.field} is a number and cannot be a label here; skipped"
-            )
+            self._skip(_NO_LABEL, entry)
         else:
             self.metrics[metric.dcgm.name] = _as_listed(metric, entry, self._naming)
 
@@ -142,13 +150,13 @@ def _entries(text: str, name: str, problems: list[str]) -> list[Entry]:
         if not content or content.startswith("#"):
             continue
         columns = [column.strip() for column in content.split(",", _COLUMNS - 1)]
-        where = f"{name}, line {number}"
         if len(columns) < _COLUMNS or not columns[0]:
+            where = f"{name}, line {number}"
             problems.append(
                 f'{where}: "{content}": not a field, its type and a help text, with commas between them'
             )
         else:
-            entries.append(Entry(where, columns[0], columns[1], _unquoted(columns[2])))
+            entries.append(Entry(name, number, columns[0], columns[1], _unquoted(columns[2])))
     return entries
 
 
@@ -212,13 +220,22 @@ def _only(collectors: Sequence[Collector], metrics: Mapping[str, Metric]) -> tup
 
 
 def _twice(entry: Entry, first: Entry) -> str:
-    line = first.where.rpartition(", ")[2]
+    line = f"line {first.number}"
     if entry.field == first.field:
         return f"{entry.where}: {entry.field} is listed a second time, after {line}"
     return (
         f"{entry.where}: {entry.field} is the metric {first.field} of {line} under another name; "
         "list it once, --naming both serves both"
     )
+
+
+def _skipped(name: str, skipped: Mapping[str, Sequence[Entry]]) -> str:
+    """All in one line: a list of many fields shall not drown what else is said at the start."""
+    parts = (
+        f"{reason}: {', '.join(f'{entry.field} (line {entry.number})' for entry in entries)}"
+        for reason, entries in skipped.items()
+    )
+    return f"{name}: skipped, {'; '.join(parts)}" if skipped else ""
 
 
 def _unknown(entry: Entry, known: Mapping[str, object]) -> str:
