@@ -11,11 +11,19 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from exporter.dcgm.flags import remarks
+from exporter.dcgm.flags import FLAGS, remarks
 from exporter.errors import UsageError
 from exporter.model import DeviceChoice, MetricSet, Naming
 
 _ENV_PREFIX = "GPU_EXPORTER_"
+_DCGM_ENV_PREFIX = "DCGM_EXPORTER_"
+_SERVICE_LINK = re.compile(
+    r"(?:GPU|DCGM)_EXPORTER_(?:\w+_)?"
+    r"(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?)",
+    re.ASCII,
+)
+"""What the kubelet puts into every container for a Service called gpu-exporter or gpu-exporter-...: nobody's mistake.
+(Kubernetes documentation, "Discovering services")"""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.1, 3600.0
@@ -30,6 +38,7 @@ _LABEL_REGEX = "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX"
 _ONLY_WITH = {
     _LABEL_REGEX: _ENABLE_LABELS
 }  # a variable of dcgm-exporter that means nothing while another is off
+_SEE_HELP = "see gpu-exporter --help"
 _DEFAULT_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 
@@ -514,9 +523,36 @@ def resolve(given: Given, environment: Mapping[str, str], *, collectors: Sequenc
     refusals, warnings = remarks(
         lambda flag: given.dcgm.get(flag.variable) or _in(environment, flag.variable)
     )
+    problems += _unknown(environment)
     if problems or refusals:
         raise UsageError([*problems, *refusals])
+    warnings += _unknown_of_dcgm(environment)
     return Settings(**values, given=frozenset(named), warnings=tuple(warnings))
+
+
+def _unknown(environment: Mapping[str, str]) -> list[str]:
+    """What is wrong with the variables that look like ours and are not."""
+    known = [variable(name) for name in table()]
+    problems = []
+    for name in _of_nobody(environment, _ENV_PREFIX, known):
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)  # the prefix makes all of them alike
+        problems.append(f"{name}: no such variable; " + (f"did you mean {near[0]}?" if near else _SEE_HELP))
+    return problems
+
+
+def _unknown_of_dcgm(environment: Mapping[str, str]) -> list[str]:
+    """One warning for those that another dcgm-exporter may understand; empty ones mean nothing to any."""
+    known = [flag.variable for flag in FLAGS]
+    names_ = [name for name in _of_nobody(environment, _DCGM_ENV_PREFIX, known) if environment[name]]
+    return [f"{', '.join(names_)}: not known here, and ignored"] if names_ else []
+
+
+def _of_nobody(environment: Mapping[str, str], prefix: str, known: Sequence[str]) -> list[str]:
+    return sorted(
+        name
+        for name in environment
+        if name.startswith(prefix) and name not in known and not _SERVICE_LINK.fullmatch(name)
+    )
 
 
 def _with_list(given: Given) -> Given:

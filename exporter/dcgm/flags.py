@@ -1,4 +1,4 @@
-"""Every flag of dcgm-exporter, with its variable, and what becomes of it here.
+"""Every flag of dcgm-exporter up to 4.8.4, with its variable, and what becomes of it here.
 
 Where one means the same here, the setting's row in `settings` names the variable and how its value is written; the flag
 is another way to give it. Must not know how settings are found.
@@ -74,6 +74,9 @@ def _switch(names: str, variable: str, fate: Same | Ignored | Refused) -> DcgmFl
 
 _ALL = frozenset({"", "f"})
 _DUMPS = "there is nothing to dump; --log-level debug says what happens"
+_SLOW = "slow clients are bounded in any case, by times that cannot be set"
+_WATCHES = "there are no watches of DCGM here; only the last reading is kept"
+_CONTAINERS = "labels of containers are not read; --pod-labels adds those of pods"
 _WINDOW = "nothing is counted over windows; counters count from the start, and rate() takes any window"
 
 FLAGS = (
@@ -216,6 +219,44 @@ FLAGS = (
         "--enable-pprof",
         "DCGM_EXPORTER_ENABLE_PPROF",
         Ignored("that is the profiler of programs written in Go"),
+    ),
+    _value(
+        "--config-file",
+        "DCGM_EXPORTER_CONFIG_FILE",
+        Refused(
+            "its YAML is not understood; use flags or variables, and name a list of metrics with --metrics-file",
+            frozenset({""}),
+        ),
+    ),
+    _value("--web-read-timeout", "DCGM_EXPORTER_WEB_READ_TIMEOUT", Ignored(_SLOW, frozenset({""}))),
+    _value("--web-write-timeout", "DCGM_EXPORTER_WEB_WRITE_TIMEOUT", Ignored(_SLOW, frozenset({""}))),
+    _value(
+        "--max-concurrent-scrapes",
+        "DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES",
+        Ignored(
+            "scrapes that come together share one answer, and their number is bounded in any case",
+            frozenset({""}),
+        ),
+    ),
+    _switch(
+        "--enable-exporter-metrics",
+        "DCGM_EXPORTER_ENABLE_EXPORTER_METRICS",
+        Ignored("metrics of the exporter itself are served in any case: gpu_exporter_* and process_*"),
+    ),
+    _value("--watch-max-keep-age", "DCGM_EXPORTER_WATCH_MAX_KEEP_AGE", Ignored(_WATCHES, frozenset({""}))),
+    _value(
+        "--watch-max-keep-samples", "DCGM_EXPORTER_WATCH_MAX_KEEP_SAMPLES", Ignored(_WATCHES, frozenset({""}))
+    ),
+    _switch(
+        "--health-require-gpus",
+        "DCGM_EXPORTER_HEALTH_REQUIRE_GPUS",
+        Ignored("/healthz says whether the process lives; /readyz says whether there are fresh readings"),
+    ),
+    _switch("--container-labels", "DCGM_EXPORTER_CONTAINER_LABELS", Ignored(_CONTAINERS)),
+    _value(
+        "--container-runtime-socket",
+        "DCGM_CONTAINER_RUNTIME_SOCKET",
+        Ignored(_CONTAINERS, frozenset({""})),
     ),
 )
 

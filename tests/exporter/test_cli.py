@@ -226,6 +226,50 @@ def test_variables_stand_in_for_flags(node: Node) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "rest"),
+    [
+        ("GPU_EXPORTER_INTERVALL", "did you mean GPU_EXPORTER_INTERVAL?"),
+        ("GPU_EXPORTER_NODENAME", "did you mean GPU_EXPORTER_NODE_NAME?"),
+        ("GPU_EXPORTER_QWERTZUIOP", "see gpu-exporter --help"),
+    ],
+)
+def test_a_variable_that_nobody_knows_is_an_error(name: str, rest: str, node: Node) -> None:
+    """As a flag would be, with the one that was probably meant, beside all other problems; its value is not shown."""
+    done = node.once("--once", "--pod-resources-socket=", **{name: "hunter2", "GPU_EXPORTER_NAMING": "x"})
+    assert done.code == 2
+    assert f"gpu-exporter: {name}: no such variable; {rest}\n" in done.err
+    assert "GPU_EXPORTER_NAMING" in done.err
+    assert "hunter2" not in done.err
+
+
+@pytest.mark.parametrize("service", ["GPU_EXPORTER", "DCGM_EXPORTER", "GPU_EXPORTER_CANARY"])
+def test_the_links_of_a_service_of_that_name_are_no_mistake(service: str, node: Node) -> None:
+    """The kubelet puts them into every container of the namespace: not a word about them."""
+    links = {
+        "SERVICE_HOST": "10.96.0.7",
+        "SERVICE_PORT": "9400",
+        "SERVICE_PORT_METRICS": "9400",
+        "PORT": "tcp://10.96.0.7:9400",
+        "PORT_9400_TCP": "tcp://10.96.0.7:9400",
+        "PORT_9400_TCP_PROTO": "tcp",
+        "PORT_9400_TCP_PORT": "9400",
+        "PORT_9400_TCP_ADDR": "10.96.0.7",
+    }
+    variables = {f"{service}_{name}": text for name, text in links.items()}
+    done = node.once("--once", "--pod-resources-socket=", **variables)
+    assert (done.code, done.err) == (0, "")
+
+
+def test_variables_of_another_dcgm_exporter_are_one_warning(node: Node) -> None:
+    """Those of a version that is not known here; empty ones are none, as they are there."""
+    variables = {"DCGM_EXPORTER_B": "1", "DCGM_EXPORTER_A": "2", "DCGM_EXPORTER_C": ""}
+    done = node.once("--once", "--pod-resources-socket=", **variables)
+    assert done.code == 0
+    (line,) = done.err.splitlines()
+    assert line.endswith(" warning DCGM_EXPORTER_A, DCGM_EXPORTER_B: not known here, and ignored")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "sigint"])
 def test_it_ends_when_told_to(number: signal.Signals, node: Node) -> None:
     """A signal ends it cleanly."""
