@@ -35,6 +35,20 @@ class Row:
     per_instance: bool = False
 
 
+def if_there(read: Callable[[OpenDevice], float]) -> Callable[[OpenDevice], Sequence[Point]]:
+    """What `read` gets, or nothing, and no word of it: for parts of which most cards have fewer than have names."""
+
+    def read_if_there(device: OpenDevice) -> Sequence[Point]:
+        try:
+            return [Point(read(device), {})]
+        except ReadingError as error:
+            if error.reason in {Reason.NOT_SUPPORTED, Reason.UNAVAILABLE}:
+                return []
+            raise
+
+    return read_if_there
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Collector:
     """A family of metrics that is switched on and off as one."""

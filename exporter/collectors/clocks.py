@@ -1,15 +1,45 @@
-"""Current clock frequencies."""
+"""Clock frequencies, and what holds them down."""
 
-from exporter.collectors import Row
+from collections.abc import Sequence
+
+from exporter.collectors import Point, Row
 from exporter.model import Kind, Metric, MetricSet, Spelling
+from exporter.nvml.clockevents import WINDOW_S
 from exporter.nvml.devices import OpenDevice
 
 _HZ_PER_MHZ = 1_000_000
 
 _MAX_SM = Spelling("DCGM_FI_DEV_MAX_SM_CLOCK", "MHz")
 _MAX_MEM = Spelling("DCGM_FI_DEV_MAX_MEM_CLOCK", "MHz")
+_VIDEO = Spelling("DCGM_FI_DEV_VIDEO_CLOCK", "MHz")
+_MAX_VIDEO = Spelling("DCGM_FI_DEV_MAX_VIDEO_CLOCK", "MHz")
 _PSTATE = Spelling("DCGM_FI_DEV_PSTATE", "")
 _REASONS = Spelling("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "")
+
+_EVENTS = Spelling("DCGM_EXP_CLOCK_EVENTS_COUNT", "")
+_EVENT_NAMES = {
+    0x001: "gpu_idle",
+    0x002: "clocks_setting",
+    0x004: "power_cap",
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "sw_thermal",
+    0x040: "hw_thermal",
+    0x080: "hw_power_brake",
+    0x100: "display_clocks",
+}
+"""nvmlClocksEventReason* in dcgm-exporter's words, by their bits."""
+
+
+def _events(device: OpenDevice) -> Sequence[Point]:
+    """As dcgm-exporter counts: each reading counts for each reason that holds then; what has not been is absent."""
+    window = str(round(WINDOW_S * 1000))
+    return [
+        Point(count, {"clock_event": _EVENT_NAMES[bit], "window_size_in_ms": window})
+        for bit, count in sorted(device.clock_events().items())
+        if bit in _EVENT_NAMES
+    ]
+
 
 ROWS = (
     Row(
@@ -56,6 +86,28 @@ ROWS = (
     ),
     Row(
         Metric(
+            _VIDEO,
+            _VIDEO,
+            Kind.GAUGE,
+            "Clock frequency of the video engines",
+            "nvmlDeviceGetClockInfo(NVML_CLOCK_VIDEO)",
+            MetricSet.FULL,
+        ),
+        read=OpenDevice.video_clock_mhz,
+    ),
+    Row(
+        Metric(
+            _MAX_VIDEO,
+            _MAX_VIDEO,
+            Kind.GAUGE,
+            "Highest clock of the video engines",
+            "nvmlDeviceGetMaxClockInfo(NVML_CLOCK_VIDEO)",
+            MetricSet.FULL,
+        ),
+        read=OpenDevice.max_video_clock_mhz,
+    ),
+    Row(
+        Metric(
             _PSTATE,
             _PSTATE,
             Kind.GAUGE,
@@ -75,5 +127,16 @@ ROWS = (
             MetricSet.FULL,
         ),
         read=OpenDevice.clocks_event_reasons,
+    ),
+    Row(
+        Metric(
+            _EVENTS,
+            _EVENTS,
+            Kind.GAUGE,
+            "Readings within the window at which something held the clocks down",
+            "nvmlDeviceGetCurrentClocksEventReasons, at each reading",
+            MetricSet.FULL,
+        ),
+        read=_events,
     ),
 )

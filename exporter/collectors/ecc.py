@@ -23,7 +23,7 @@ def _reader(field: Field) -> Callable[[OpenDevice], float]:
     return lambda device: device.field(field)
 
 
-_MODE = Spelling("DCGM_FI_DEV_ECC_CURRENT", "")
+_PENDING = Spelling("DCGM_FI_DEV_ROW_REMAP_PENDING", "")
 
 ROWS = (
     Row(
@@ -61,8 +61,20 @@ ROWS = (
     ),
     Row(
         Metric(
-            _MODE,
-            _MODE,
+            _PENDING,
+            _PENDING,
+            Kind.GAUGE,
+            "Whether rows of memory wait for a reset of the GPU to be remapped (0 or 1)",
+            f"nvmlDeviceGetFieldValues({Field.REMAP_PENDING.value})",
+            MetricSet.FULL,
+            needs=_AMPERE,
+        ),
+        read=_reader(Field.REMAP_PENDING),
+    ),
+    Row(
+        Metric(
+            Spelling("DCGM_FI_DEV_ECC_CURRENT", ""),
+            Spelling("DCGM_FI_DEV_ECC_MODE", ""),
             Kind.GAUGE,
             "Whether memory errors are corrected (0 or 1)",
             "nvmlDeviceGetEccMode",

@@ -1,4 +1,4 @@
-"""What a GPU is and where it sits: never changes while the driver is loaded."""
+"""What a GPU is, how it is set up and where it sits: hardly ever changes while the driver is loaded."""
 
 from collections.abc import Callable, Sequence
 
@@ -48,14 +48,34 @@ def _topology(device: OpenDevice) -> Sequence[Point]:
     ]
 
 
-def _own(name: str, help_: str, source: str, within: MetricSet = MetricSet.DEFAULT) -> Metric:
+_LINK_STATUS = (
+    "OK",
+    "ChipsetNotSupported",
+    "GPUNotSupported",
+    "TopologyNotSupported",
+    "DisabledByRegKey",
+    "NotSupported",
+    "Unknown",
+)
+"""NVML_P2P_STATUS_* in dcgm-exporter's words, by number."""
+
+
+def _p2p(device: OpenDevice) -> Sequence[Point]:
+    return [
+        Point(peer.link, {"peer_gpu": str(peer.gpu), "link_status": _LINK_STATUS[min(peer.link, 6)]})
+        for peer in device.peers()
+        if peer.link is not None
+    ]
+
+
+def _fact(name: str, help_: str, source: str, within: MetricSet = MetricSet.DEFAULT) -> Metric:
     spelling = Spelling(name, "")
     return Metric(spelling, spelling, Kind.GAUGE, help_, source, within=within)
 
 
 ROWS = (
     Row(
-        _own(
+        _fact(
             "gpu_info",
             "What the GPU is and what runs it; always 1",
             "nvmlDeviceGetVbiosVersion, nvmlDeviceGetCudaComputeCapability, nvmlDeviceGetMemoryAffinity",
@@ -63,7 +83,7 @@ ROWS = (
         _info,
     ),
     Row(
-        _own(
+        _fact(
             "gpu_topology",
             "A GPU of the same node, and how it is connected, as nvidia-smi topo -m says it; always 1",
             "nvmlDeviceGetTopologyCommonAncestor, nvmlDeviceGetP2PStatus, nvmlDeviceGetNvLinkState",
@@ -80,5 +100,23 @@ ROWS = (
             "nvmlDeviceGetGridLicensableFeatures_v4",
         ),
         OpenDevice.is_licensed,
+    ),
+    Row(
+        _fact(
+            "DCGM_EXP_P2P_STATUS",
+            "State of NVLink to another GPU of the node (0 is OK)",
+            "nvmlDeviceGetP2PStatus(NVML_P2P_CAPS_INDEX_NVLINK)",
+            MetricSet.FULL,
+        ),
+        _p2p,
+    ),
+    Row(
+        _fact(
+            "DCGM_FI_DEV_MIG_MODE",
+            "Whether the GPU can be cut into MIG instances now (0 or 1)",
+            "nvmlDeviceGetMigMode",
+            MetricSet.FULL,
+        ),
+        OpenDevice.mig_mode,
     ),
 )

@@ -1,9 +1,11 @@
-"""The links between GPUs: errors and traffic, over all links of a GPU."""
+"""The links between GPUs: errors over all links of a GPU, traffic over all of them and of each."""
 
-from exporter.collectors import Row
+from exporter.collectors import Row, if_there
 from exporter.model import Kind, Metric, MetricSet, Spelling
 from exporter.nvml.devices import OpenDevice
-from exporter.nvml.fields import Field
+from exporter.nvml.fields import LINKS, Field
+
+_TRAFFIC = f"nvmlDeviceGetFieldValues({Field.NVLINK_TX_KIB.value}, {Field.NVLINK_RX_KIB.value})"
 
 
 def _row(name: str, field: Field, what: str) -> Row:
@@ -28,6 +30,22 @@ def _bandwidth(device: OpenDevice) -> float:
     return device.increase(Field.NVLINK_TX_KIB, Field.NVLINK_RX_KIB)
 
 
+def _link(link: int) -> Row:
+    def read(device: OpenDevice) -> float:
+        return device.link_kib_per_s(link)
+
+    metric = Metric(
+        dcgm=Spelling(f"DCGM_FI_DEV_NVLINK_BANDWIDTH_L{link}", "MB/s", per=1000),
+        dcgm_49=Spelling(f"DCGM_FI_DEV_NVLINK_THROUGHPUT_L{link}", "MB/s", per=1000),
+        kind=Kind.GAUGE,
+        help=f"Data sent and received over NVLink {link}",
+        source=f"{_TRAFFIC} of the link",
+        within=MetricSet.FULL,
+        needs="cards with that link",
+    )
+    return Row(metric, if_there(read))
+
+
 ROWS = (
     Row(
         Metric(
@@ -35,7 +53,7 @@ ROWS = (
             dcgm_49=Spelling("DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND", "bytes/s", times=1024),
             kind=Kind.GAUGE,
             help="NVLink data sent and received",
-            source=f"nvmlDeviceGetFieldValues({Field.NVLINK_TX_KIB.value}, {Field.NVLINK_RX_KIB.value})",
+            source=_TRAFFIC,
             needs="cards with NVLink",
         ),
         _bandwidth,
@@ -44,4 +62,5 @@ ROWS = (
     _row("CRC_DATA", Field.NVLINK_CRC_DATA_ERRORS, "data CRC"),
     _row("REPLAY", Field.NVLINK_REPLAY_ERRORS, "replay"),
     _row("RECOVERY", Field.NVLINK_RECOVERY_ERRORS, "recovery"),
+    *map(_link, range(LINKS)),
 )

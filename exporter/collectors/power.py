@@ -5,6 +5,7 @@ from collections.abc import Callable
 from exporter.collectors import Row
 from exporter.model import Kind, Metric, MetricSet, Spelling
 from exporter.nvml.devices import OpenDevice
+from exporter.nvml.fields import Field
 
 _CONSTRAINTS = "nvmlDeviceGetPowerManagementLimitConstraints"
 
@@ -15,6 +16,10 @@ def _lowest(device: OpenDevice) -> float:
 
 def _highest(device: OpenDevice) -> float:
     return device.power_limit_bounds_mw().high
+
+
+def _instant_mw(device: OpenDevice) -> float:
+    return device.field(Field.POWER_INSTANT_MW)
 
 
 def _limit(name: str, help_: str, source: str, read: Callable[[OpenDevice], float]) -> Row:
@@ -33,6 +38,17 @@ ROWS = (
             within=MetricSet.MINIMAL,
         ),
         read=OpenDevice.power_mw,
+    ),
+    Row(
+        Metric(
+            dcgm=Spelling("DCGM_FI_DEV_POWER_USAGE_INSTANT", "W", per=1000),
+            dcgm_49=Spelling("DCGM_FI_DEV_BOARD_POWER_RAW_WATTS", "W", per=1000),
+            kind=Kind.GAUGE,
+            help="Power draw at the instant of the reading",
+            source=f"nvmlDeviceGetFieldValues({Field.POWER_INSTANT_MW.value})",
+            within=MetricSet.FULL,
+        ),
+        read=_instant_mw,
     ),
     Row(
         Metric(

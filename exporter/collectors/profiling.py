@@ -5,7 +5,7 @@ Unlike utilization.py's share of time in which anything ran, these say how much 
 
 from collections.abc import Callable
 
-from exporter.collectors import Row
+from exporter.collectors import Row, if_there
 from exporter.model import Kind, Metric, MetricSet, Spelling
 from exporter.nvml.devices import OpenDevice
 from exporter.nvml.fields import Field
@@ -31,6 +31,19 @@ def _share(name: str, metric: GpmMetric, help_: str, *, newer: str = "", full: b
         needs=_NEEDS,
     )
     return Row(described, _reader(metric), per_instance=True)
+
+
+def _engine(kind: str, number: int, metric: GpmMetric, what: str) -> Row:
+    described = Metric(
+        dcgm=Spelling(f"DCGM_FI_PROF_{kind}{number}_ACTIVE", "ratio", per=100),
+        dcgm_49=Spelling(f"DCGM_FI_PROF_{kind}_UTIL_{number}_RATIO", "ratio", per=100),
+        kind=Kind.GAUGE,
+        help=f"Share of time in which {what} {number} was active",
+        source=f"nvmlGpmMetricsGet({metric.value})",
+        within=MetricSet.FULL,
+        needs=f"{_NEEDS}, with so many of them",
+    )
+    return Row(described, if_there(_reader(metric)), per_instance=True)
 
 
 def _nvlink(name: str, metric: GpmMetric, help_: str) -> Row:
@@ -91,4 +104,7 @@ ROWS = (
     _pcie("PCIE_RX_BYTES", GpmMetric.PCIE_RX, Field.PCIE_RX_BYTES, "PCIe data received, with headers"),
     _nvlink("NVLINK_TX_BYTES", GpmMetric.NVLINK_TX, "NVLink data sent"),
     _nvlink("NVLINK_RX_BYTES", GpmMetric.NVLINK_RX, "NVLink data received"),
+    *(_engine("NVDEC", number, GpmMetric[f"NVDEC{number}"], "video decoder") for number in range(8)),
+    *(_engine("NVJPG", number, GpmMetric[f"NVJPG{number}"], "JPEG engine") for number in range(8)),
+    *(_engine("NVOFA", number, GpmMetric[f"NVOFA{number}"], "optical flow engine") for number in range(2)),
 )

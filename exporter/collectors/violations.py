@@ -50,6 +50,24 @@ def _row(old: str, new: str, field: Field, reason: str) -> Row:
     return Row(metric, read)
 
 
+def _event(name: str, field: Field, reason: str) -> Row:
+    """The same in the words of the clocks' event reasons, which newer drivers count one by one."""
+
+    def read(device: OpenDevice) -> float:
+        return device.field(field)
+
+    spelling = Spelling(f"DCGM_FI_DEV_CLOCKS_EVENT_REASON_{name}_NS", "ns")
+    metric = Metric(
+        spelling,
+        spelling,
+        kind=Kind.COUNTER,
+        help=f"Time in which the clocks were held down {reason}",
+        source=f"nvmlDeviceGetFieldValues({field.value})",
+        within=MetricSet.FULL,
+    )
+    return Row(metric, read)
+
+
 _SECONDS = Spelling("gpu_throttle_seconds_total", "s", per=_NS_PER_S)
 ROWS = (
     Row(
@@ -73,4 +91,20 @@ ROWS = (
     _row("BOARD_LIMIT", "LIMIT", Field.VIOLATION_BOARD_LIMIT, "by a limit of the board"),
     _row("LOW_UTIL", "LOW_UTIL", Field.VIOLATION_LOW_UTILIZATION, "for want of work"),
     _row("RELIABILITY", "RELIABILITY", Field.VIOLATION_RELIABILITY, "for reliability"),
+    _row(
+        "TOTAL_APP_CLOCKS",
+        "APP",
+        Field.BELOW_APPLICATION_CLOCKS,
+        "below the application clocks, for any reason",
+    ),
+    _row("TOTAL_BASE_CLOCKS", "BASE", Field.BELOW_BASE_CLOCKS, "below the base clocks, for any reason"),
+    _event("SW_POWER_CAP", Field.VIOLATION_POWER, "by the power limit"),
+    _event("SYNC_BOOST", Field.VIOLATION_SYNC_BOOST, "to stay with the other GPUs of a sync boost group"),
+    _event(
+        "SW_THERM_SLOWDOWN", Field.SW_THERMAL_SLOWDOWN, "to stay below the highest temperature to work at"
+    ),
+    _event("HW_THERM_SLOWDOWN", Field.HW_THERMAL_SLOWDOWN, "by half or more because of heat"),
+    _event(
+        "HW_POWER_BRAKE_SLOWDOWN", Field.HW_POWER_BRAKE, "by half or more by the power brake of the machine"
+    ),
 )

@@ -77,7 +77,7 @@ _DUMPS = "there is nothing to dump; --log-level debug says what happens"
 _SLOW = "slow clients are bounded in any case, by times that cannot be set"
 _WATCHES = "there are no watches of DCGM here; only the last reading is kept"
 _CONTAINERS = "labels of containers are not read; --pod-labels adds those of pods"
-_WINDOW = "nothing is counted over windows; counters count from the start, and rate() takes any window"
+_WINDOW = "the window is five minutes; rate() of gpu_throttle_seconds_total takes any"
 
 FLAGS = (
     _value("-f --collectors", "DCGM_EXPORTER_COLLECTORS", Same("--metrics-file FILE")),
@@ -179,7 +179,7 @@ FLAGS = (
     _value(
         "--clock-events-count-window-size",
         "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE",
-        Ignored(_WINDOW, frozenset({""})),
+        Ignored(_WINDOW, frozenset({"", "300000"})),
     ),
     _switch(
         "--fake-gpus",

@@ -7,7 +7,7 @@ collectors' business. Objects live for one cycle: handles are never kept, becaus
 import enum
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
 import pynvml
@@ -15,7 +15,7 @@ import pynvml
 from exporter.errors import ReadingError, Reason
 from exporter.model import Device, Instance
 from exporter.nvml.codes import asking, text
-from exporter.nvml.fields import Field, is_wide, number
+from exporter.nvml.fields import LINKS, Field, is_wide, link_requests, number
 from exporter.nvml.gpm import GpmMetric, Rates
 from exporter.nvml.host import Host
 from exporter.nvml.topology import Peer
@@ -211,6 +211,16 @@ class OpenDevice:
         """The highest that the memory can be clocked, in megahertz."""
         return _known(pynvml.nvmlDeviceGetMaxClockInfo(self._handle, pynvml.NVML_CLOCK_MEM))
 
+    @reading("video clock")
+    def video_clock_mhz(self) -> int:
+        """Of the video engines, in megahertz."""
+        return _known(pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_VIDEO))
+
+    @reading("maximum video clock")
+    def max_video_clock_mhz(self) -> int:
+        """The highest that the video engines can be clocked, in megahertz."""
+        return _known(pynvml.nvmlDeviceGetMaxClockInfo(self._handle, pynvml.NVML_CLOCK_VIDEO))
+
     @reading("performance state")
     def performance_state(self) -> int:
         """0 is the fastest, 15 the slowest."""
@@ -223,6 +233,11 @@ class OpenDevice:
     def clocks_event_reasons(self) -> int:
         """Why the clocks are lower than they could be: a bit mask of nvmlClocksEventReason*."""
         return _known(pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle))
+
+    @reading("clock events")
+    def clock_events(self) -> Mapping[int, int]:
+        """How many readings within the window had each of nvmlClocksEventReason*; this one among them."""
+        return self._host.clock_events.record(self._key, self.clocks_event_reasons())
 
     @reading("power limit")
     def power_limit_mw(self) -> int:
@@ -285,6 +300,11 @@ class OpenDevice:
         """1 where errors are corrected, 0 where that is switched off."""
         return int(pynvml.nvmlDeviceGetEccMode(self._handle)[0])
 
+    @reading("MIG mode")
+    def mig_mode(self) -> int:
+        """1 where it can be cut into MIG instances now, 0 where that is switched off."""
+        return _known(pynvml.nvmlDeviceGetMigMode(self._handle)[0])
+
     @reading("PCIe replays")
     def pcie_replays(self) -> int:
         """How often a packet had to be sent again."""
@@ -322,9 +342,26 @@ class OpenDevice:
         Raises:
             ReadingError: The driver does not have it.
         """
-        value = self._fields()[field]
         what = f"reading {field.name.lower().replace('_', ' ')} of {self.name}"
-        return asking(what, lambda: number(value))
+        return _number(what, self._fields()[field])
+
+    @reading("traffic of each NVLink")
+    def _links(self) -> list[Any]:
+        """What each link has sent, then what each has received; with a value or an error of its own."""
+        return list(pynvml.nvmlDeviceGetFieldValues(self._handle, link_requests()))
+
+    def link_kib_per_s(self, link: int) -> float:
+        """How fast data goes over one NVLink, both ways, since the cycle before.
+
+        Raises:
+            ReadingError: The device does not have that link, or has not been asked before.
+        """
+        what = f"reading traffic of NVLink {link} of {self.name}"
+        sent, received = self._links()[link], self._links()[LINKS + link]
+        value = _number(what, sent) + _number(what, received)
+        if not (is_wide(sent) and is_wide(received)):
+            raise ReadingError(what, Reason.NOT_SUPPORTED, "the counter is too narrow for a rate")
+        return self._host.increases.rate(f"{self._key}/link {link}", what, value, int(sent.timestamp))
 
     @property
     def _key(self) -> str:
@@ -548,6 +585,13 @@ class OpenDevice:
         except ReadingError:
             return {}
         return {"profile_id": int(info.profileId), "start": int(info.placement.start)}
+
+
+def _number(what: str, field: Any) -> float:  # noqa: ANN401 - a C structure
+    """A field's value; one whose number the driver does not know is one that it does not have."""
+    if field.nvmlReturn == pynvml.NVML_ERROR_INVALID_ARGUMENT:
+        raise ReadingError(what, Reason.NOT_SUPPORTED, "not known to this version of the driver")
+    return asking(what, lambda: number(field))
 
 
 def open_gpu(index: int, host: Host) -> OpenDevice:

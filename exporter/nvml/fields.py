@@ -6,6 +6,8 @@ import pynvml
 
 _NO_VALUE = {2**32 - 1, 2**64 - 1}  # NVML_VALUE_NOT_AVAILABLE, -1 cast to 32 or 64 bits
 _ALL_LINKS = 2**32 - 1
+LINKS = 18
+"""As many NVLinks as DCGM has names for."""
 
 
 class Field(enum.IntEnum):
@@ -28,11 +30,18 @@ class Field(enum.IntEnum):
     VIOLATION_BOARD_LIMIT = pynvml.NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT
     VIOLATION_LOW_UTILIZATION = pynvml.NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION
     VIOLATION_RELIABILITY = pynvml.NVML_FI_DEV_PERF_POLICY_RELIABILITY
+    BELOW_APPLICATION_CLOCKS = pynvml.NVML_FI_DEV_PERF_POLICY_TOTAL_APP_CLOCKS
+    BELOW_BASE_CLOCKS = pynvml.NVML_FI_DEV_PERF_POLICY_TOTAL_BASE_CLOCKS
+    SW_THERMAL_SLOWDOWN = pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN
+    HW_THERMAL_SLOWDOWN = pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN
+    HW_POWER_BRAKE = pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN
     REMAPPED_CORRECTABLE = pynvml.NVML_FI_DEV_REMAPPED_COR
     REMAPPED_UNCORRECTABLE = pynvml.NVML_FI_DEV_REMAPPED_UNC
+    REMAP_PENDING = pynvml.NVML_FI_DEV_REMAPPED_PENDING
     REMAP_FAILURE = pynvml.NVML_FI_DEV_REMAPPED_FAILURE
     NVLINK_TX_KIB = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX
     NVLINK_RX_KIB = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
+    POWER_INSTANT_MW = pynvml.NVML_FI_DEV_POWER_INSTANT
     PCIE_TX_BYTES = pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES
     PCIE_RX_BYTES = pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES
 
@@ -41,6 +50,13 @@ class Field(enum.IntEnum):
         """As nvmlDeviceGetFieldValues is asked for it: NVLink's counters over all links."""
         over_links = self in {Field.NVLINK_TX_KIB, Field.NVLINK_RX_KIB}
         return (int(self), _ALL_LINKS) if over_links else int(self)
+
+
+def link_requests() -> list[tuple[int, int]]:
+    """As nvmlDeviceGetFieldValues is asked for what each link has sent, then for what each has received."""
+    return [
+        (int(field), link) for field in (Field.NVLINK_TX_KIB, Field.NVLINK_RX_KIB) for link in range(LINKS)
+    ]
 
 
 _MEMBERS = {

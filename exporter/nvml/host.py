@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from exporter.nvml.clockevents import ClockEvents
 from exporter.nvml.gpm import Gpm
 from exporter.nvml.increases import Increases
 from exporter.nvml.topology import Topology
@@ -15,6 +16,7 @@ class Host:
     Attributes:
         gpm: Samples of performance counters.
         increases: Readings of counters whose rate is wanted.
+        clock_events: Why clocks were held down, within the last minutes.
         topology: How the GPUs are connected.
         xids: XID errors so far.
         driver_version: Such as "570.133.20".
@@ -24,6 +26,7 @@ class Host:
 
     gpm: Gpm = dataclasses.field(default_factory=Gpm)
     increases: Increases = dataclasses.field(default_factory=Increases)
+    clock_events: ClockEvents = dataclasses.field(default_factory=ClockEvents)
     topology: Topology = dataclasses.field(default_factory=Topology)
     xids: XidLog = dataclasses.field(default_factory=XidLog)
     driver_version: str = ""

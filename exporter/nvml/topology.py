@@ -29,13 +29,19 @@ class Peer(NamedTuple):
         uuid: Its UUID.
         path: What lies between over PCIe, as nvidia-smi topo abbreviates it: PIX, PXB, PHB, NODE or SYS; empty where
             the driver does not say.
-        nvlink: Whether NVLink connects them, directly or by switches.
+        link: The state of NVLink between them, directly or by switches: NVML_P2P_STATUS_*; None where the driver does
+            not say.
     """
 
     gpu: int
     uuid: str
     path: str
-    nvlink: bool
+    link: int | None
+
+    @property
+    def nvlink(self) -> bool:
+        """Whether NVLink connects them."""
+        return bool(self.link == pynvml.NVML_P2P_STATUS_OK)
 
 
 class Topology:
@@ -90,12 +96,11 @@ def _peer(gpu: _Gpu, other: _Gpu) -> Peer:
         path = _PATHS.get(pynvml.nvmlDeviceGetTopologyCommonAncestor(gpu.handle, other.handle), "")
     except pynvml.NVMLError:
         path = ""
-    return Peer(other.number, other.uuid, path, nvlink=_are_linked(gpu, other))
+    return Peer(other.number, other.uuid, path, link=_link(gpu, other))
 
 
-def _are_linked(gpu: _Gpu, other: _Gpu) -> bool:
+def _link(gpu: _Gpu, other: _Gpu) -> int | None:
     try:
-        status = pynvml.nvmlDeviceGetP2PStatus(gpu.handle, other.handle, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+        return int(pynvml.nvmlDeviceGetP2PStatus(gpu.handle, other.handle, pynvml.NVML_P2P_CAPS_INDEX_NVLINK))
     except pynvml.NVMLError:
-        return False
-    return bool(status == pynvml.NVML_P2P_STATUS_OK)
+        return None

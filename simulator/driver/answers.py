@@ -16,7 +16,9 @@ _RETIRED_FIELDS = (29, 30, 31)
 _NVLINK_ERROR_FIELDS = (38, 45, 52, 59)
 _NVLINK_COUNT_FIELDS = (138, 139)
 _PCIE_COUNT_FIELDS = (197, 198)
-_VIOLATION_FIELDS = (74, 75, 76, 77, 78, 79)
+_VIOLATION_FIELDS = (74, 75, 76, 77, 78, 79, 80, 81)
+_SLOWDOWN_FIELDS = (269, 270, 271)
+_VIDEO = 3  # NVML_CLOCK_VIDEO
 _REMAPPED_FIELDS = (142, 143, 144, 145)
 _PCIE_GENERATION = {
     Architecture.TURING: 3,
@@ -24,6 +26,13 @@ _PCIE_GENERATION = {
     Architecture.ADA: 4,
     Architecture.HOPPER: 5,
 }
+_MAX_VIDEO_MHZ = {
+    Architecture.TURING: 1470,
+    Architecture.AMPERE: 1290,
+    Architecture.ADA: 1965,
+    Architecture.HOPPER: 1545,
+}
+"""As nvidia-smi has shown them of T4, A100, L40S and H100."""
 _LINKS = {Architecture.AMPERE: 12, Architecture.HOPPER: 18}
 _LANES = 16
 _ENGINE_PERIOD_US = 1_000_000
@@ -48,9 +57,10 @@ def healthy(card: Card) -> Answers:
         ("nvmlDeviceGetTemperatureThreshold", _SLOWDOWN): (90,),
         ("nvmlDeviceGetTemperatureThreshold", _GPU_MAX): (85,),
     }
+    answers["nvmlDeviceGetMaxClockInfo", _VIDEO] = (_MAX_VIDEO_MHZ[Architecture(card.architecture)],)
     if card.memory_temperature:
         answers["nvmlDeviceGetTemperatureThreshold", _MEM_MAX] = (95,)
-    fields = [*_ECC_FIELDS, *_VIOLATION_FIELDS]
+    fields = [*_ECC_FIELDS, *_VIOLATION_FIELDS, *_SLOWDOWN_FIELDS]
     fields += _RETIRED_FIELDS if card.architecture == Architecture.TURING else _REMAPPED_FIELDS
     fields += _PCIE_COUNT_FIELDS
     links = _LINKS.get(Architecture(card.architecture), 0) if card.memory_temperature else 0  # the SXM cards

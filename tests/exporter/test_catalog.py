@@ -51,6 +51,29 @@ EXPECTED = {
     "DCGM_FI_PROF_SM_ACTIVE": ("DCGM_FI_PROF_SM_UTIL_RATIO", 37.5, 0.375, 0.375),
     "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": ("DCGM_FI_PROF_TENSOR_UTIL_RATIO", 37.5, 0.375, 0.375),
     "DCGM_FI_PROF_DRAM_ACTIVE": ("DCGM_FI_PROF_DRAM_UTIL_RATIO", 37.5, 0.375, 0.375),
+    "DCGM_FI_DEV_POWER_USAGE_INSTANT": ("DCGM_FI_DEV_BOARD_POWER_RAW_WATTS", 61234, 61.234, 61.234),
+    "DCGM_FI_DEV_ECC_CURRENT": ("DCGM_FI_DEV_ECC_MODE", 1, 1, 1),
+    "DCGM_FI_DEV_TOTAL_APP_CLOCKS_VIOLATION": (
+        "DCGM_FI_DEV_GPU_APP_THROTTLE_SECONDS_TOTAL",
+        10**9,
+        10**9,
+        1,
+    ),
+    "DCGM_FI_DEV_TOTAL_BASE_CLOCKS_VIOLATION": (
+        "DCGM_FI_DEV_GPU_BASE_THROTTLE_SECONDS_TOTAL",
+        10**9,
+        10**9,
+        1,
+    ),
+    **{
+        f"DCGM_FI_DEV_NVLINK_BANDWIDTH_L{n}": (f"DCGM_FI_DEV_NVLINK_THROUGHPUT_L{n}", 2000, 2, 2)
+        for n in range(18)
+    },
+    **{
+        f"DCGM_FI_PROF_{kind}{n}_ACTIVE": (f"DCGM_FI_PROF_{kind}_UTIL_{n}_RATIO", 37.5, 0.375, 0.375)
+        for kind, count in (("NVDEC", 8), ("NVJPG", 8), ("NVOFA", 2))
+        for n in range(count)
+    },
     "DCGM_FI_PROF_PCIE_TX_BYTES": ("DCGM_FI_PROF_PCIE_TX_BYTES", 1.5, 1.5, 1.5),
     "DCGM_FI_PROF_PCIE_RX_BYTES": ("DCGM_FI_PROF_PCIE_RX_BYTES", 1.5, 1.5, 1.5),
 }
@@ -93,7 +116,7 @@ def test_every_metric_says_what_it_is() -> None:
         assert not metric.help.endswith(".")
         assert metric.source.startswith(("nvmlDeviceGet", "nvmlGpm", "nvmlEventSetWait"))
     counters = {metric.dcgm.name for metric in catalog.metrics() if metric.kind is Kind.COUNTER}
-    counting = ("_total", "TOTAL", "COUNTER", "VIOLATION", "ROWS", "ENERGY_CONSUMPTION", "RETIRED")
+    counting = ("_total", "TOTAL", "COUNTER", "VIOLATION", "ROWS", "ENERGY_CONSUMPTION", "RETIRED", "_NS")
     assert all(any(word in name for word in counting) for name in counters)
     assert "DCGM_FI_DEV_FB_TOTAL" not in counters
     assert "DCGM_FI_DEV_ROW_REMAP_FAILURE" not in counters

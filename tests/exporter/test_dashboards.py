@@ -30,7 +30,10 @@ DASHBOARDS = {
     "DEV_POWER_MGMT_LIMIT_MAX DEV_ENFORCED_POWER_LIMIT DEV_SLOWDOWN_TEMP DEV_SHUTDOWN_TEMP "
     "DEV_CLOCKS_EVENT_REASONS DEV_FB_TOTAL DEV_BAR1_TOTAL DEV_BAR1_USED DEV_BAR1_FREE DEV_PCIE_LINK_GEN "
     "DEV_PCIE_LINK_WIDTH DEV_PCIE_MAX_LINK_GEN DEV_PCIE_MAX_LINK_WIDTH DEV_POWER_VIOLATION DEV_THERMAL_VIOLATION "
-    "DEV_SYNC_BOOST_VIOLATION DEV_BOARD_LIMIT_VIOLATION DEV_LOW_UTIL_VIOLATION DEV_RELIABILITY_VIOLATION",
+    "DEV_SYNC_BOOST_VIOLATION DEV_BOARD_LIMIT_VIOLATION DEV_LOW_UTIL_VIOLATION DEV_RELIABILITY_VIOLATION "
+    "DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP_NS DEV_CLOCKS_EVENT_REASON_SYNC_BOOST_NS "
+    "DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN_NS DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS "
+    "DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS DEV_ECC_MODE DEV_FB_USED_RATIO",
     "OpenShift console plugin": "DEV_GPU_TEMP DEV_GPU_UTIL DEV_MEM_COPY_UTIL DEV_ENC_UTIL DEV_DEC_UTIL "
     "DEV_MEMORY_TEMP DEV_POWER_USAGE DEV_POWER_MGMT_LIMIT_MAX DEV_MEM_CLOCK DEV_MAX_MEM_CLOCK DEV_SM_CLOCK "
     "DEV_MAX_SM_CLOCK DEV_GPU_MAX_OP_TEMP DEV_MEM_MAX_OP_TEMP DEV_FAN_SPEED PROF_GR_ENGINE_ACTIVE",
@@ -57,13 +60,13 @@ def _names(exporter: Exporter) -> dict[str, set[str]]:
 
 
 def test_every_dashboard_finds_its_metrics(make_node: MakeNode) -> None:
-    """On an H100 that a pod holds, with everything switched on."""
+    """On an H100 that a pod holds, with everything switched on; 25820 asks for names of both generations."""
     node = make_node(NodeSpec("n", (GpuSpec("H100-SXM5-80GB"), GpuSpec("H100-SXM5-80GB", ("3g.40gb",)))))
     node.board.set_answer(0, "nvmlDeviceGetFanSpeed", 42)  # the cards of a desk have fans
     node.board.raise_xid(0, 31)
     node.pods += [pod("llama", node.spec.gpu_uuid(0)), pod("small", node.spec.mig_uuid(1, 0))]
     node.kubelet.start()
-    with node.exporting("--metrics=full", "--hostname-label=both") as exporter:
+    with node.exporting("--metrics=full", "--naming=both", "--hostname-label=both") as exporter:
         eventually(lambda: "DCGM_FI_PROF_SM_ACTIVE" in _names(exporter))
         node.board.raise_xid(0, 31)
         eventually(

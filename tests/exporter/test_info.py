@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from exporter.nvml.clockevents import ClockEvents
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
 from tests.exporter.rig import eventually, h100, pod, reading
@@ -61,6 +62,61 @@ def test_how_gpus_are_connected(make_node: MakeNode) -> None:
         ("2", "3"): ("NODE", "NODE"),
     }
     assert "gpu_topology" not in node.once("--once", "--pod-resources-socket=").out
+
+
+def test_the_state_of_nvlink_between_gpus(make_node: MakeNode) -> None:
+    """Dcgm-exporter's labels and numbers, for every pair."""
+    node = make_node(MIXED)
+    with node.exporting("--metrics=full", pods=False) as exporter:
+        labels = ("gpu", "peer_gpu", "link_status")
+        found = eventually(lambda: exporter.series("DCGM_EXP_P2P_STATUS", *labels))
+    assert len(found) == 12
+    assert found["0", "1", "OK"] == 0
+    assert found["0", "2", "NotSupported"] == 5
+
+
+def test_each_nvlink_has_a_rate_of_its_own(make_node: MakeNode) -> None:
+    """In DCGM's MB/s of 1000 KiB, both ways together; the other links stay as they are."""
+    node = make_node(h100(1))
+    with node.exporting("--interval=100ms", "--metrics=full", pods=False) as exporter:
+        eventually(lambda: exporter.series("DCGM_FI_DEV_NVLINK_BANDWIDTH_L3", "gpu") == {("0",): 0.0})
+        kib = 0
+
+        def grows() -> bool:
+            nonlocal kib
+            kib += 50_000
+            node.board.set_answer(0, FIELDS, kib, selector=138 | 4 << 16)
+            node.board.set_answer(0, FIELDS, kib, selector=139 | 4 << 16)
+            return exporter.series("DCGM_FI_DEV_NVLINK_BANDWIDTH_L3", "gpu").get(("0",), 0) > 0
+
+        eventually(grows)
+        assert exporter.series("DCGM_FI_DEV_NVLINK_BANDWIDTH_L2", "gpu") == {("0",): 0.0}
+        assert exporter.series("DCGM_FI_DEV_NVLINK_BANDWIDTH_L18", "gpu") == {}
+
+
+def test_clock_events_are_counted_at_each_reading(make_node: MakeNode) -> None:
+    """By reason, with dcgm-exporter's labels; what has not been within the window is absent."""
+    node = make_node(h100(1))
+    node.board.set_answer(0, "nvmlDeviceGetCurrentClocksEventReasons", 0x24)
+    labels = ("clock_event", "window_size_in_ms")
+    with node.exporting("--interval=100ms", "--metrics=full", pods=False) as exporter:
+        name = "DCGM_EXP_CLOCK_EVENTS_COUNT"
+        eventually(lambda: min(exporter.series(name, *labels).values(), default=0) > 2)
+        found = exporter.series(name, *labels)
+        assert found.keys() == {("power_cap", "300000"), ("sw_thermal", "300000")}
+        assert len(set(found.values())) == 1
+
+
+def test_what_was_before_the_window_no_longer_counts() -> None:
+    """Each device by itself."""
+    now = [0.0]
+    events = ClockEvents(lambda: now[0])
+    assert events.record("a", 0x5) == {1: 1, 4: 1}
+    now[0] = 299.0
+    assert events.record("a", 0x4) == {1: 1, 4: 2}
+    assert events.record("b", 0) == {}
+    now[0] = 301.0
+    assert events.record("a", 0) == {4: 1}
 
 
 def test_a_lost_gpu_is_nobodys_peer(make_node: MakeNode) -> None:

@@ -75,6 +75,12 @@ _IDLE_H100 = {
     "PCIE_LINK_WIDTH": 16,
     "PCIE_MAX_LINK_WIDTH": 16,
     "ECC_CURRENT": 1,
+    "VIDEO_CLOCK": 269,
+    "MAX_VIDEO_CLOCK": 1545,
+    "MIG_MODE": 0,
+    "ROW_REMAP_PENDING": 0,
+    "NVLINK_BANDWIDTH_L0": 0,
+    "NVLINK_BANDWIDTH_L17": 0,
     "BAR1_TOTAL": 131072,
     "BAR1_USED": 1,
     "BAR1_FREE": 131071,
@@ -100,12 +106,29 @@ _IDLE_H100 = {
         ("nvmlDeviceGetFieldValues", 45, (9,), {"NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": 9}),
         ("nvmlDeviceGetFieldValues", 52, (10,), {"NVLINK_REPLAY_ERROR_COUNT_TOTAL": 10}),
         ("nvmlDeviceGetFieldValues", 59, (11,), {"NVLINK_RECOVERY_ERROR_COUNT_TOTAL": 11}),
-        ("nvmlDeviceGetFieldValues", 74, (2**40,), {"POWER_VIOLATION": 2**40}),
+        (
+            "nvmlDeviceGetFieldValues",
+            74,
+            (2**40,),
+            {"POWER_VIOLATION": 2**40, "CLOCKS_EVENT_REASON_SW_POWER_CAP_NS": 2**40},
+        ),
         ("nvmlDeviceGetFieldValues", 75, (12,), {"THERMAL_VIOLATION": 12}),
-        ("nvmlDeviceGetFieldValues", 76, (13,), {"SYNC_BOOST_VIOLATION": 13}),
+        (
+            "nvmlDeviceGetFieldValues",
+            76,
+            (13,),
+            {"SYNC_BOOST_VIOLATION": 13, "CLOCKS_EVENT_REASON_SYNC_BOOST_NS": 13},
+        ),
         ("nvmlDeviceGetFieldValues", 77, (14,), {"BOARD_LIMIT_VIOLATION": 14}),
         ("nvmlDeviceGetFieldValues", 78, (15,), {"LOW_UTIL_VIOLATION": 15}),
         ("nvmlDeviceGetFieldValues", 79, (16,), {"RELIABILITY_VIOLATION": 16}),
+        ("nvmlDeviceGetFieldValues", 80, (17,), {"TOTAL_APP_CLOCKS_VIOLATION": 17}),
+        ("nvmlDeviceGetFieldValues", 81, (18,), {"TOTAL_BASE_CLOCKS_VIOLATION": 18}),
+        ("nvmlDeviceGetFieldValues", 269, (19,), {"CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN_NS": 19}),
+        ("nvmlDeviceGetFieldValues", 270, (20,), {"CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS": 20}),
+        ("nvmlDeviceGetFieldValues", 271, (21,), {"CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS": 21}),
+        ("nvmlDeviceGetFieldValues", 144, (1,), {"ROW_REMAP_PENDING": 1}),
+        ("nvmlDeviceGetMaxClockInfo", 3, (1980,), {"MAX_VIDEO_CLOCK": 1980, "VIDEO_CLOCK": 345}),
     ],
 )
 def test_each_counter_comes_from_its_own_place(
@@ -122,11 +145,22 @@ def test_each_counter_comes_from_its_own_place(
 @pytest.mark.parametrize(
     ("card", "there", "absent"),
     [
-        ("H100-SXM5-80GB", {"CORRECTABLE_REMAPPED_ROWS", "NVLINK_REPLAY_ERROR_COUNT_TOTAL"}, {"RETIRED_SBE"}),
+        (
+            "H100-SXM5-80GB",
+            {"CORRECTABLE_REMAPPED_ROWS", "NVLINK_BANDWIDTH_L17", "MIG_MODE"},
+            {"RETIRED_SBE"},
+        ),
         (
             "T4",
-            {"RETIRED_SBE"},
-            {"CORRECTABLE_REMAPPED_ROWS", "NVLINK_REPLAY_ERROR_COUNT_TOTAL", "MEMORY_TEMP"},
+            {"RETIRED_SBE", "VIDEO_CLOCK", "POWER_USAGE_INSTANT"},
+            {
+                "MIG_MODE",
+                "NVLINK_BANDWIDTH_L0",
+                "ROW_REMAP_PENDING",
+                "CORRECTABLE_REMAPPED_ROWS",
+                "NVLINK_REPLAY_ERROR_COUNT_TOTAL",
+                "MEMORY_TEMP",
+            },
         ),
     ],
 )
@@ -154,3 +188,29 @@ def test_time_under_a_limit_is_in_seconds_in_the_newer_names(make_node: MakeNode
     node.board.set_answer(0, "nvmlDeviceGetFieldValues", 1_500_000_000, selector=75)
     found = _served(node, "--metrics=full", "--naming=dcgm-4.9")
     assert found["GPU_THERMAL_THROTTLE_SECONDS_TOTAL"] == 1.5
+
+
+def test_power_at_the_instant(make_node: MakeNode) -> None:
+    """In watts, under the names of both generations."""
+    node = make_node(h100(1))
+    node.board.set_gpu(0, reading(power_w=312.5))
+    found = _served(node, "--metrics=full", "--naming=both")
+    assert found["POWER_USAGE_INSTANT"] == found["BOARD_POWER_RAW_WATTS"] == 312.5
+
+
+def test_mig_mode(make_node: MakeNode) -> None:
+    """1 on a GPU that is cut."""
+    node = make_node(NodeSpec("n", (GpuSpec("A100-SXM4-40GB", ("3g.20gb",)),)))
+    assert _served(node, "--metrics=full")["MIG_MODE"] == 1
+
+
+def test_a_field_that_an_old_driver_does_not_know_is_absent(make_node: MakeNode) -> None:
+    """It is not supported there, which is no failure."""
+    node = make_node(h100(1))
+    invalid_argument = 2
+    node.board.set_answer(0, "nvmlDeviceGetFieldValues", 0, invalid_argument, selector=271)
+    done = node.once("--once", "--pod-resources-socket=", "--metrics=full")
+    assert "CLOCKS_EVENT_REASON_HW_POWER_BRAKE" not in done.out
+    assert "reading hw power brake of GPU 0" in done.err
+    assert "not known to this version of the driver; series omitted" in done.err
+    assert 'gpu_exporter_collector_success{collector="violations"} 1' in done.out

@@ -96,8 +96,8 @@ def test_the_list_with_everything_switched_on_is_accepted(node: Node, tmp_path: 
     assert {"DCGM_FI_DEV_POWER_VIOLATION", "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL"} <= _names(done.out)
     (line,) = [number for number, line in enumerate(text.splitlines(), 1) if "GPU_HEALTH_STATUS" in line]
     path = tmp_path / "counters.csv"
-    assert f"{path}: skipped, not served here: " in done.err
-    assert f"DCGM_EXP_GPU_HEALTH_STATUS (line {line})" in done.err
+    assert f"{path}: skipped, not served here: DCGM_EXP_GPU_HEALTH_STATUS (line {line})\n" in done.err
+    assert "DCGM_FI_DEV_NVLINK_BANDWIDTH_L0" in _names(done.out)
 
 
 def test_all_that_is_skipped_is_said_in_one_line(node: Node, tmp_path: Path) -> None:

@@ -30,6 +30,9 @@ GPM = {
     "NVLINK_TX_BYTES": (pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, 1, MIB),
     "NVLINK_RX_BYTES": (pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, 2, 2 * MIB),
 }
+GPM |= {f"NVDEC{n}_ACTIVE": (30 + n, 8 + n, (8 + n) / 100) for n in range(8)}
+GPM |= {f"NVJPG{n}_ACTIVE": (40 + n, 16 + n, (16 + n) / 100) for n in range(8)}
+GPM |= {f"NVOFA{n}_ACTIVE": (50 + n, 24 + n, (24 + n) / 100) for n in range(2)}
 """Name without its prefix → NVML's number of the metric, its value there, and ours."""
 CUT = NodeSpec("cut", (GpuSpec("H100-SXM5-80GB", ("3g.40gb", "1g.10gb")),))
 
@@ -108,6 +111,17 @@ def test_what_a_card_does_not_say_is_absent(make_node: MakeNode) -> None:
     assert 'gpu_exporter_collector_success{collector="profiling"} 1' in done.out
     assert "reading performance counters of GPU 0" in done.err
     assert "ANY_TENSOR_UTIL: not supported by this device; series omitted" in done.err
+
+
+def test_engines_that_a_card_or_instance_lacks_are_absent(make_node: MakeNode) -> None:
+    """Without a word: an H100 has seven video decoders of the eight that have names, the smallest instance one."""
+    done = make_node(CUT).once("--once", "--pod-resources-socket=", "--metrics=full")
+    found = re.findall(r"^DCGM_FI_PROF_(NV(?:DEC|JPG|OFA)\d)_ACTIVE\{(.*)\} 0", done.out, re.MULTILINE)
+    whole = {name for name, labels in found if "GPU_I_ID" not in labels}
+    small = {name for name, labels in found if "1g.10gb" in labels}
+    assert whole == {*(f"NVDEC{n}" for n in range(7)), *(f"NVJPG{n}" for n in range(7)), "NVOFA0"}
+    assert small == {"NVDEC0", "NVJPG0"}
+    assert "NVDEC" not in done.err
 
 
 @pytest.mark.parametrize("card", ["A100-SXM4-40GB", "L40S", "T4"])

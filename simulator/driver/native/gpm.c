@@ -15,6 +15,9 @@ enum { METRICS = 64 };
 static const double WORK_PER_ACTIVITY = 0.55;
 static const double TRAFFIC_MIB_PER_WORK = 16.0;
 
+/* Engines of a whole Hopper card: video decoders, JPEG decoders, optical flow. Nothing here makes them work. */
+enum { DECODERS = 7, JPEGS = 7, OFAS = 1 };
+
 struct nvml_gpm_sample {
     long long taken_ns; /* 0 before the first time */
     double rate[METRICS]; /* NaN where the card does not say */
@@ -22,6 +25,16 @@ struct nvml_gpm_sample {
 
 static bool has_gpm(const struct device *device) {
     return device->identity.architecture >= NVML_ARCH_HOPPER;
+}
+
+static bool has_engine(const struct device *device, unsigned int metric) {
+    const struct mig_instance *mig = device->mig;
+    unsigned int decoders = mig == NULL ? DECODERS : mig->decoders;
+    unsigned int jpegs = mig == NULL ? JPEGS : mig->jpegs;
+    unsigned int ofas = mig == NULL ? OFAS : mig->ofas;
+    return (metric >= NVML_GPM_NVDEC_0_UTIL && metric < NVML_GPM_NVDEC_0_UTIL + decoders) ||
+           (metric >= NVML_GPM_NVJPG_0_UTIL && metric < NVML_GPM_NVJPG_0_UTIL + jpegs) ||
+           (metric >= NVML_GPM_NVOFA_0_UTIL && metric < NVML_GPM_NVOFA_0_UTIL + ofas);
 }
 
 /* What the board says outright, for a GPU or one of its instances, stands before what follows from the readings. */
@@ -59,7 +72,7 @@ static double rate_of(const struct device *device, unsigned int metric) {
     case NVML_GPM_NVLINK_TOTAL_TX_PER_SEC:
         return TRAFFIC_MIB_PER_WORK * work;
     default:
-        return NAN;
+        return has_engine(device, metric) ? 0 : NAN;
     }
 }
 

@@ -101,8 +101,18 @@ EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t ha
     return NVML_SUCCESS;
 }
 
-/* The graphics clock runs with the SMs'. The video clock is not simulated. */
-static nvmlReturn_t clock_of(unsigned int type, unsigned int sm_mhz, unsigned int mem_mhz, unsigned int *mhz) {
+/* The graphics clock runs with the SMs', and so, in proportion, does the video engines', whose highest the board says. */
+static nvmlReturn_t video_clock(const struct device *device, unsigned int sm_mhz, unsigned int *mhz) {
+    uint64_t value[MAX_VALUES];
+    nvmlReturn_t status = read_answer(device->gpu, "nvmlDeviceGetMaxClockInfo", NVML_CLOCK_VIDEO, value);
+    if (status == NVML_SUCCESS) {
+        *mhz = (unsigned int)(value[0] * sm_mhz / device->identity.max_sm_clock_mhz);
+    }
+    return status;
+}
+
+static nvmlReturn_t clock_of(const struct device *device, unsigned int type, unsigned int sm_mhz, unsigned int mem_mhz,
+                             unsigned int *mhz) {
     switch (type) {
     case NVML_CLOCK_GRAPHICS:
     case NVML_CLOCK_SM:
@@ -112,7 +122,7 @@ static nvmlReturn_t clock_of(unsigned int type, unsigned int sm_mhz, unsigned in
         *mhz = mem_mhz;
         return NVML_SUCCESS;
     case NVML_CLOCK_VIDEO:
-        return NVML_ERROR_NOT_SUPPORTED;
+        return video_clock(device, sm_mhz, mhz);
     default:
         return NVML_ERROR_INVALID_ARGUMENT;
     }
@@ -120,12 +130,12 @@ static nvmlReturn_t clock_of(unsigned int type, unsigned int sm_mhz, unsigned in
 
 EXPORT nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t handle, unsigned int type, unsigned int *mhz) {
     ENTER_DEVICE(handle, GPU_ONLY, mhz != NULL);
-    return clock_of(type, device.state.sm_clock_mhz, device.state.mem_clock_mhz, mhz);
+    return clock_of(&device, type, device.state.sm_clock_mhz, device.state.mem_clock_mhz, mhz);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t handle, unsigned int type, unsigned int *mhz) {
     ENTER_DEVICE(handle, GPU_ONLY, mhz != NULL);
-    return clock_of(type, device.identity.max_sm_clock_mhz, device.identity.max_mem_clock_mhz, mhz);
+    return clock_of(&device, type, device.identity.max_sm_clock_mhz, device.identity.max_mem_clock_mhz, mhz);
 }
 
 /* Cards that lower their memory clock when idle (GDDR) do so in P8; HBM cards stay in P0. */
@@ -141,7 +151,7 @@ static nvmlReturn_t put_uint(nvmlFieldValue_t *field, unsigned int number) {
     return NVML_SUCCESS;
 }
 
-/* Counters and modes are what the board says; all of them are 64 bits wide here. */
+/* Counters and modes are what the board says, or the error that it says second; all of them are 64 bits wide here. */
 static nvmlReturn_t put_answered(const struct device *device, nvmlFieldValue_t *field) {
     uint64_t value[MAX_VALUES];
     bool remaps = field->fieldId >= NVML_FI_REMAPPED_COR && field->fieldId <= NVML_FI_REMAPPED_FAILURE;
@@ -149,9 +159,32 @@ static nvmlReturn_t put_answered(const struct device *device, nvmlFieldValue_t *
         return NVML_ERROR_NOT_SUPPORTED; /* documented: not while MIG instances are active */
     }
     nvmlReturn_t status = read_answer(device->gpu, "nvmlDeviceGetFieldValues", field->fieldId, value);
+    if (status == NVML_SUCCESS && value[1] != NVML_SUCCESS) {
+        return (nvmlReturn_t)value[1];
+    }
     if (status == NVML_SUCCESS) {
         field->valueType = NVML_VALUE_UNSIGNED_LONG_LONG;
         field->value.ullVal = value[0];
+    }
+    return status;
+}
+
+/* Of one link: what the board says of it, else its part of what went over all of them. */
+static nvmlReturn_t put_link(const struct device *device, nvmlFieldValue_t *field) {
+    uint64_t value[MAX_VALUES];
+    unsigned int links = 0;
+    while (read_answer(device->gpu, "nvmlDeviceGetNvLinkState", links, value) == NVML_SUCCESS) {
+        links++;
+    }
+    if (field->scopeId >= links) {
+        return NVML_ERROR_NOT_SUPPORTED;
+    }
+    nvmlReturn_t status = put_answered(device, field);
+    unsigned int selector = field->fieldId | (field->scopeId + 1) << 16;
+    if (read_answer(device->gpu, "nvmlDeviceGetFieldValues", selector, value) == NVML_SUCCESS) {
+        field->value.ullVal = value[0];
+    } else if (status == NVML_SUCCESS) {
+        field->value.ullVal /= links;
     }
     return status;
 }
@@ -164,8 +197,12 @@ static bool averages_power(const struct gpu_identity *identity) {
 
 static nvmlReturn_t read_field(const struct device *device, nvmlFieldValue_t *field) {
     const struct gpu_identity *identity = &device->identity;
+    bool of_links = field->fieldId == NVML_FI_NVLINK_DATA_TX || field->fieldId == NVML_FI_NVLINK_DATA_RX;
+    if (device->mig == NULL && of_links && field->scopeId != NVML_ALL_LINKS) {
+        return put_link(device, field);
+    }
     if (device->mig != NULL || (field->scopeId != 0 && field->scopeId != NVML_ALL_LINKS)) {
-        return NVML_ERROR_NOT_SUPPORTED; /* other scopes are power domains and single links */
+        return NVML_ERROR_NOT_SUPPORTED; /* other scopes are power domains */
     }
     switch (field->fieldId) {
     case NVML_FI_MEMORY_TEMP:

@@ -63,6 +63,17 @@ def test_an_answer_can_be_set_and_taken_away(board: Board, program: NvmlProgram)
     assert program.ask(f"nvml.nvmlDeviceGetPcieReplayCounter({T4})") == 0
 
 
+def test_traffic_of_all_links_and_of_each(board: Board, program: NvmlProgram) -> None:
+    """What goes over all links is spread over them, unless the board says of one what went over it."""
+    links = f"nvml.nvmlDeviceGetFieldValues({H100}, [(138, 2**32 - 1), (138, 0), (138, 17), (138, 18)])"
+    board.set_answer(0, "nvmlDeviceGetFieldValues", 1800, selector=138)
+    board.set_answer(0, "nvmlDeviceGetFieldValues", 7, selector=138 | 18 << 16)
+    found = program.ask(links)
+    assert [value["nvmlReturn"] for value in found] == [0, 0, 0, NOT_SUPPORTED]
+    assert [value["value"]["ullVal"] for value in found[:3]] == [1800, 100, 7]
+    assert program.ask(links.replace(H100, T4))[1]["nvmlReturn"] == NOT_SUPPORTED
+
+
 def test_what_no_board_holds_is_refused(board: Board) -> None:
     """Unknown functions and GPUs, and more values than there is room for."""
     with pytest.raises(ValueError, match="has no function 'nvmlDeviceGetFrob'"):

@@ -49,6 +49,16 @@ def test_only_hopper_and_later_have_it(program: NvmlProgram, gpu: int, expected:
     assert program.failure("nvml.nvmlGpmSampleFree(sample)") == 0
 
 
+@pytest.mark.parametrize(("engine", "there"), [(30, 0), (36, 0), (37, 3), (40, 0), (47, 3), (50, 0), (51, 3)])
+def test_engines_that_are_there_do_nothing(sampling: NvmlProgram, engine: int, there: int) -> None:
+    """An H100 has seven decoders for video, seven for JPEG, and one engine for optical flow."""
+    sampling.ask("nvml.nvmlGpmSampleGet(gpus[0], a)")
+    sampling.ask("nvml.nvmlGpmSampleGet(gpus[0], b)")
+    code, value = _between(sampling, engine)
+    assert code == there
+    assert value == 0 or there
+
+
 def test_a_metric_is_what_happened_between_two_samples(board: Board, sampling: NvmlProgram) -> None:
     """Here the mean of two instants; what the card does not say carries an error of its own."""
     board.set_gpm(0, GRAPHICS, 20)
@@ -58,7 +68,7 @@ def test_a_metric_is_what_happened_between_two_samples(board: Board, sampling: N
     sampling.ask("nvml.nvmlGpmSampleGet(gpus[0], b)")
     assert _between(sampling, GRAPHICS) == (0, 40)
     assert _between(sampling, TENSOR) == (0, 12.5)
-    assert _between(sampling, 30)[0] == NOT_SUPPORTED
+    assert _between(sampling, 37)[0] == NOT_SUPPORTED
     assert _between(sampling, 9999)[0] == NOT_SUPPORTED
 
 

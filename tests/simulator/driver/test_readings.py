@@ -138,16 +138,20 @@ def test_power_of_a_part(program: NvmlProgram) -> None:
 
 
 def test_clock_limits_and_states(board: Board, program: NvmlProgram) -> None:
-    """Highest clocks are the card's; GDDR cards rest in P8, HBM cards stay in P0."""
-    assert program.ask("[nvml.nvmlDeviceGetMaxClockInfo(gpus[0], kind) for kind in (0, 1, 2)]") == [
+    """Highest clocks are the card's, the video engines' goes with the SMs'; GDDR rests in P8, HBM stays in P0."""
+    assert program.ask("[nvml.nvmlDeviceGetMaxClockInfo(gpus[0], kind) for kind in range(4)]") == [
         1980,
         1980,
         2619,
+        1545,
     ]
     assert program.ask("nvml.nvmlDeviceGetPerformanceState(gpus[0])") == 0
     assert program.ask("nvml.nvmlDeviceGetPerformanceState(gpus[2])") == 8
     board.set_gpu(L40S, dataclasses.replace(BUSY, mem_clock_mhz=9001))
     assert program.ask("nvml.nvmlDeviceGetPerformanceState(gpus[2])") == 0
+    video = program.ask("[nvml.nvmlDeviceGetClockInfo(gpus[0], kind) for kind in (1, 3)]")
+    assert video == [345, 345 * 1545 // 1980]
+    board.set_answer(0, "nvmlDeviceGetMaxClockInfo", selector=3)
     assert program.failure("nvml.nvmlDeviceGetClockInfo(gpus[0], 3)") == NOT_SUPPORTED
     assert program.failure("nvml.nvmlDeviceGetClockInfo(gpus[0], 4)") == 2
     assert program.failure("nvml.nvmlDeviceGetTemperature(gpus[0], 7)") == 2
