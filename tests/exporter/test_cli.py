@@ -333,6 +333,16 @@ def test_it_ends_while_the_driver_hangs_at_the_start(node: Node) -> None:
         assert process.wait(5) == 0
 
 
+def test_it_ends_while_it_serves_that_the_driver_hangs(node: Node) -> None:
+    """Nor does it when that is already being served."""
+    node.board.fault("nvmlInitWithFlags", hang=True)
+    with node.exporting(pods=False, ready=False) as running:
+        eventually(lambda: _in_trouble(running))
+        before = time.monotonic()
+        assert running.stop() == 0
+        assert time.monotonic() - before < 2
+
+
 def test_logs_are_text_for_people(node: Node) -> None:
     """The text format is time, level and message."""
     node.board.fault("nvmlDeviceGetPowerUsage", code=4)
