@@ -45,9 +45,9 @@ controlplane: setup ## build a real control plane, once, into the user's cache
 	@PATH="$$PATH:$(CURDIR)/$(BIN)" $(BIN)/python -m simulator.controlplane.build
 
 .PHONY: test
-test: setup ## all tests; what needs a program or GPU that is missing is skipped
+test: setup ## all tests but the slowest; what needs a program or GPU that is missing is skipped
 	@scripts/install-tools --optional
-	@$(BIN)/python -m pytest -q -n auto --dist loadgroup $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "not deep" $(PYTEST_ARGS)
 
 .PHONY: test-controlplane
 test-controlplane: controlplane ## the tests on the real control plane, and nothing else
@@ -61,9 +61,9 @@ check: setup ## format, lint and types
 	@$(BIN)/mypy $(wildcard $(SOURCES))
 
 .PHONY: check-deep
-check-deep: controlplane ## what takes longer than `make test` may: many more examples of each property, and the soak
+check-deep: controlplane ## what takes longer than `make test` may: the slowest tests, many more examples of each property, and the soak
 	@scripts/install-tools
-	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m hypothesis --hypothesis-profile=deep --timeout=1800 $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "deep or hypothesis" --hypothesis-profile=deep --timeout=1800 $(PYTEST_ARGS)
 	@$(BIN)/python -m benchmarks.exporter_soak
 
 .PHONY: golden

@@ -106,6 +106,7 @@ def test_a_kubelet_that_does_not_say_what_it_offers(failure: Failure, node: Node
         eventually(lambda: _allocated(exporter) == {"0": 1, "1": 0})
 
 
+@pytest.mark.deep
 def test_a_slow_offer_costs_no_labels(node: Node) -> None:
     """Both calls share two seconds; when the second takes longer, the first one's answer is used."""
     node.kubelet.misbehave(delay_s=30, method="GetAllocatableResources")

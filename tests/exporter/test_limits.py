@@ -105,6 +105,7 @@ def test_a_body_is_never_read_nor_taken_for_a_request(body: bytes, exporter: Exp
     assert time.monotonic() - begun < 5
 
 
+@pytest.mark.deep
 def test_slow_clients_lose_their_place(exporter: Exporter) -> None:
     """Who sends nothing, or a byte now and then, is dropped ten seconds after coming; others are served meanwhile."""
     begun = time.monotonic()
@@ -157,7 +158,7 @@ def crowd(exporter: Exporter, count: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
-@pytest.mark.parametrize("count", [24, 100])
+@pytest.mark.parametrize("count", [24, pytest.param(100, marks=pytest.mark.deep)])
 def test_who_says_nothing_keeps_nobody_out(
     count: int, secure: bool, make_node: MakeNode, tmp_path: Path
 ) -> None:
@@ -182,6 +183,7 @@ def test_who_says_nothing_keeps_nobody_out(
         eventually(lambda: exporter.process_threads() <= threads + 6)
 
 
+@pytest.mark.deep
 def test_who_does_not_read_loses_its_place(make_node: MakeNode) -> None:
     """A client that asks for a large exposition and does not take it holds its place for ten seconds, not for ever."""
     node = make_node(NodeSpec("large", (GpuSpec("H100-SXM5-80GB", ("1g.10gb",) * 7),) * 16))

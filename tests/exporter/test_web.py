@@ -483,6 +483,7 @@ def test_guessing_passwords_keeps_nobody_out(web: Web) -> None:
         assert {guess.result() for guess in guesses} == {401, 503}
 
 
+@pytest.mark.deep
 def test_guessing_takes_no_more_than_a_quarter_of_a_core(web: Web) -> None:
     """After each wrong password there is a rest, in proportion to what the check took."""
     hashed = bcrypt.hashpw(b"wonderland", bcrypt.gensalt(12)).decode()
