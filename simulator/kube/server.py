@@ -20,6 +20,7 @@ from simulator.kube.rbac import Access
 from simulator.kube.requests import LoggedRequest, RequestLog
 
 _BACKLOG = 256
+_PIECE = 65536  # bytes
 _LOG = logging.getLogger(__name__)
 
 
@@ -135,10 +136,11 @@ class _Connection(http.server.BaseHTTPRequestHandler):
             return b"".join(self._chunks())
         length = headers.get("content-length", "0")
         size = int(length) if length.isdecimal() else 0
-        if size > errors.MAX_BODY_BYTES:
-            self.close_connection = True  # the rest stays unread
-            return self.rfile.read(errors.MAX_BODY_BYTES + 1)
-        return self.rfile.read(size)
+        body = self.rfile.read(min(size, errors.MAX_BODY_BYTES + 1))
+        # Read though not wanted: closing on unread data would reset the connection, and the client miss the answer.
+        for start in range(len(body), size, _PIECE):
+            self.rfile.read(min(_PIECE, size - start))
+        return body
 
     def _chunks(self) -> Iterator[bytes]:
         while size := int(self.rfile.readline().partition(b";")[0], 16):
