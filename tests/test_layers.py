@@ -44,6 +44,7 @@ PURE = (
     "exporter/textformat.py",
     "exporter/model.py",
     "exporter/serving/request.py",
+    "exporter/pods/cgroups.py",
     "exporter/pods/claimants.py",
     "exporter/pods/deviceids.py",
     "exporter/pods/join.py",
