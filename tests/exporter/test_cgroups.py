@@ -123,3 +123,10 @@ def test_a_cut_off_path_needs_pod_and_container(
     assert place(f"0::{head}/pod{uid}").pod_uid == ""
     assert place(f"0::{head}/x/pod{uid}/{id_}").pod_uid == ""
     assert place(f"0::{head}/pod{uid}/x{between}/{id_}").pod_uid == ""
+
+
+def test_every_reason_is_explained() -> None:
+    """The page on attribution has a row for each reason, and none for another."""
+    page = (Path(__file__).parents[2] / "docs/attribution.md").read_text()
+    rows = page.partition("## What is not attributed")[2].splitlines()
+    assert [row.split("`")[1] for row in rows if row.startswith("| `")] == [why.value for why in NoPod]
