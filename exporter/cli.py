@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from exporter import __version__, catalog, logs
+from exporter.accountant import Host
 from exporter.catalog import Choice
 from exporter.dcgm.flags import FLAGS
 from exporter.errors import ExporterError, StartError, UsageError
@@ -25,13 +26,16 @@ from exporter.exposition import Build, Scrape
 from exporter.jobs import JobDirectory
 from exporter.metricsfile import MetricsFile
 from exporter.metricslist import listed
+from exporter.nvml.meter import Clocks
 from exporter.nvml.session import Session
 from exporter.pods.apiaccess import from_kubeconfig, in_cluster
 from exporter.pods.apihttp import PodApi
 from exporter.pods.apiserver import PodWatch
 from exporter.pods.attribution import Pods
+from exporter.pods.names import PodNames
 from exporter.pods.podfacts import Wanted
 from exporter.pods.podresources import Kubelet
+from exporter.pods.processes import Processes
 from exporter.sampler import Plan, Sampler
 from exporter.serving import systemd
 from exporter.serving.server import Server, listen
@@ -215,8 +219,10 @@ def _metrics_file(settings: Settings) -> MetricsFile | None:
 def _run(settings: Settings, environment: Mapping[str, str]) -> None:
     """Start everything, serve until told to stop, end everything."""
     signals = Signals(once=settings.once)
-    if "proc_root" in settings.given and not Path(settings.proc_root).is_dir():
-        raise StartError(f"--proc-root {settings.proc_root}: no such directory; mount the host's /proc there")
+    for name, host in (("proc_root", "/proc"), ("pod_logs", "/var/log")):
+        folder = getattr(settings, name)
+        if name in settings.given and not Path(folder).is_dir():
+            raise StartError(f"{flag(name)} {folder}: no such directory; mount the host's {host} there")
     file = _metrics_file(settings)
     web = WebFile(Path(settings.web_config_file)) if settings.web_config_file else None
     kubelet = _kubelet(settings)
@@ -229,9 +235,17 @@ def _run(settings: Settings, environment: Mapping[str, str]) -> None:
         metrics_file=file,
         devices=settings.devices,
         jobs=JobDirectory(Path(settings.hpc_job_mapping_dir)) if settings.hpc_job_mapping_dir else None,
+        host=Host(
+            processes=Processes(Path(settings.proc_root)),
+            names=PodNames(Path(settings.pod_logs)),
+            boot_ns=lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+            unix_ns=time.time_ns,
+            ticks_per_s=os.sysconf("SC_CLK_TCK"),
+        ),
     )
     pods = Pods(kubelet, watch, resource_names=settings.resource_names)
-    sampler = Sampler(Session(serial_numbers=settings.serial_numbers), pods, plan, clock=time.monotonic)
+    session = Session(Clocks(time.monotonic_ns, time.time_ns), serial_numbers=settings.serial_numbers)
+    sampler = Sampler(session, pods, plan, clock=time.monotonic)
     if not _is_open(sampler, settings, signals):
         return
     if watch is not None:
@@ -244,6 +258,7 @@ def _run(settings: Settings, environment: Mapping[str, str]) -> None:
         naming=settings.naming,
         hostname_labels=settings.hostname_label.labels,
         blanks="-" if settings.replace_blanks_in_model_name else None,
+        shared_gpus=settings.shared_gpus,
     )
     site = Site(sampler, scrape, clock=time.monotonic)
     if settings.once:

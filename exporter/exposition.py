@@ -19,6 +19,7 @@ from exporter.model import (
     PodRef,
     Reading,
     Reload,
+    SharedGpus,
     Snapshot,
     Spelling,
 )
@@ -45,6 +46,7 @@ class Scrape:
         naming: Which generation of DCGM's names the devices' families have.
         hostname_labels: What the label with the hostname is called; nothing where there shall be none.
         blanks: What stands for a blank in the model's name.
+        shared_gpus: What DCGM's families say of a device that several pods share.
     """
 
     now: float
@@ -54,6 +56,7 @@ class Scrape:
     naming: Naming = Naming.DCGM
     hostname_labels: tuple[str, ...] = ("hostname",)
     blanks: str | None = None
+    shared_gpus: SharedGpus = SharedGpus.DCGM
 
 
 _DCGM_ONLY = {"device", "modelName"}
@@ -128,22 +131,44 @@ class _Labels:
         self._hostnames = _hostnames(scrape)
         self._of_generation: dict[bool, list[LabelSet]] = {}
 
-    def of(self, metric: Metric, spelling: Spelling) -> list[LabelSet]:
-        """DCGM's labels in DCGM's order: once for each pod and each job on the device, or once without their labels."""
-        if metric.is_own:
-            return [_own_labels(self._sample.device, self._hostnames)]
-        is_old = self._scrape.naming is not Naming.DCGM_49 and spelling is metric.dcgm
+    def of(self, reading: Reading, spelling: Spelling) -> Iterable[tuple[LabelSet, float]]:
+        """The series of a reading, in NVML's unit; DCGM's families with DCGM's labels in DCGM's order.
+
+        Those stand once for each pod and each job on the device, or once without their labels.
+        """
+        if reading.metric.is_own:
+            return [(_own_labels(self._sample.device, self._hostnames), reading.value)]
+        is_old = self._scrape.naming is not Naming.DCGM_49 and spelling is reading.metric.dcgm
+        if self._scrape.shared_gpus is SharedGpus.ATTRIBUTED and len(self._sample.owners) > 1:
+            return self._of_sharers(reading, is_old=is_old)
         found = self._of_generation.get(is_old)
         if found is None:
-            found = self._of_generation[is_old] = list(self._of_holders(is_old=is_old))
-        return found
+            found = self._of_generation[is_old] = list(self._of_holders(self._sample.owners, is_old=is_old))
+        return [(labels, reading.value) for labels in found]
 
-    def _of_holders(self, *, is_old: bool) -> Iterator[LabelSet]:
+    def _of_sharers(self, reading: Reading, *, is_old: bool) -> Iterable[tuple[LabelSet, float]]:
+        """Each pod's part and the rest, which add up to the whole; or the whole, once."""
+        split = reading.split
+        if split is None:
+            return [(labels, reading.value) for labels in self._of_holders((), is_old=is_old)]
+        parts = dict(split.pods)
+        shown = [owner for owner in self._sample.owners if (owner.namespace, owner.pod) in parts]
+        hidden = sum(parts.values()) - sum(parts[owner.namespace, owner.pod] for owner in shown)
+        return [
+            *((labels, split.rest + hidden) for labels in self._of_holders((), is_old=is_old)),
+            *(
+                (labels, parts[owner.namespace, owner.pod])
+                for owner in shown
+                for labels in self._of_holders((owner,), is_old=is_old)
+            ),
+        ]
+
+    def _of_holders(self, owners: tuple[PodRef, ...], *, is_old: bool) -> Iterator[LabelSet]:
         texts = tuple(
             (text.label.dcgm if is_old else text.label.dcgm_49, text.value) for text in self._sample.texts
         )
         more = (*self._hostnames, *texts)
-        for owner in self._sample.owners or (None,):
+        for owner in owners or (None,):
             for job in self._sample.jobs or (None,):
                 yield _dcgm_labels(self._sample.device, self._scrape.blanks, more, owner, job)
 
@@ -169,10 +194,9 @@ def _own_labels(device: Device, hostnames: tuple[tuple[str, str], ...]) -> Label
 
 
 def _add(family: Family, spelling: Spelling, reading: Reading, labels: _Labels) -> None:
-    value = spelling.value(reading.value)
-    for labelled in labels.of(reading.metric, spelling):
+    for labelled, value in labels.of(reading, spelling):
         complete = labelled.joined(reading.labels) if reading.labels else labelled
-        family.add_sample(spelling.name, complete, value)
+        family.add_sample(spelling.name, complete, spelling.value(value))
 
 
 def _family(metric: Metric, spelling: Spelling) -> Family:
@@ -291,6 +315,8 @@ def _own(health: Health) -> Iterable[Family]:
     if health.pod_watch_up is not None:
         help_ = "Whether the API server's pods of this node are known and followed."
         yield _one("gpu_exporter_pod_watch_up", help_, float(health.pod_watch_up))
+    if health.no_telling is not None:
+        yield from _telling(health.no_telling)
     unattributed = Family(
         "gpu_exporter_unattributed_devices",
         "Devices that pods hold and that are attributed to none of them.",
@@ -299,6 +325,15 @@ def _own(health: Health) -> Iterable[Family]:
     for reason, count in health.unattributed:
         unattributed.add_sample(unattributed.name, {"reason": reason}, count)
     yield unattributed
+
+
+def _telling(why_not: str) -> Iterable[Family]:
+    prefix = "gpu_exporter_process_attribution"
+    yield _one(f"{prefix}_up", "Whether processes can be told apart by pod.", float(not why_not))
+    off = Family(f"{prefix}_off", "Why processes cannot be told apart by pod; always 1.", "gauge")
+    if why_not:
+        off.add_sample(off.name, {"reason": why_not}, 1)
+    yield off
 
 
 def _reload(reload: Reload) -> Iterable[Family]:

@@ -22,6 +22,17 @@ class Naming(enum.Enum):
     BOTH = "both"
 
 
+class SharedGpus(enum.Enum):
+    """What DCGM's families say of a device that several pods share.
+
+    DCGM: the device's own value, a copy for each pod. ATTRIBUTED: each pod's part, and the rest without a pod, where
+    the parts are known; else the device's own value, once, without a pod.
+    """
+
+    DCGM = "dcgm"
+    ATTRIBUTED = "attributed"
+
+
 class MetricSet(enum.Enum):
     """How much is served; each holds the ones before it."""
 
@@ -281,12 +292,29 @@ class Offer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Split:
+    """A reading by pod, in NVML's unit.
+
+    Attributes:
+        pods: Each pod's part, by namespace and name.
+        rest: What is no pod's.
+    """
+
+    pods: tuple[tuple[tuple[str, str], float], ...]
+    rest: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Reading:
-    """A metric's value on some device, in NVML's unit, with labels beside the device's where there are several."""
+    """A metric's value on some device, in NVML's unit, with labels beside the device's where there are several.
+
+    `split`: The same by pod, where that is known.
+    """
 
     metric: Metric
     value: float
     labels: tuple[tuple[str, str], ...] = ()
+    split: Split | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -380,6 +408,7 @@ class Health:
         reload: Of the metrics file; None where there is none.
         pod_watch_up: The API server's pods of this node are known and followed; None where they are not wanted.
         unattributed: How many devices that pods hold could not be attributed, by reason.
+        no_telling: Why processes cannot be told apart by pod; empty where they can, None where nobody wants to.
     """
 
     gpus: tuple[GpuState, ...]
@@ -391,6 +420,7 @@ class Health:
     reload: Reload | None = None
     pod_watch_up: bool | None = None
     unattributed: tuple[tuple[str, int], ...] = ()
+    no_telling: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
+from exporter.accountant import Accountant, Host
 from exporter.catalog import Choice
 from exporter.collectors import Failure
 from exporter.errors import Reason, StartError
@@ -24,6 +25,9 @@ from exporter.sweep import Gpus, Sweep
 
 _LOG = logging.getLogger(__name__)
 _MIN_DEADLINE_S, _MAX_DEADLINE_S = 2.0, 5.0  # a healthy GPU answers all questions in milliseconds
+_TICK_S = 1.0  # how often it is looked at what the devices do; a buffer of samples holds some 15 seconds
+_TICKS_PER_LOOK = 200  # at most a two-hundredth of the time is spent on it,
+_LONGEST_TICK_S = 5.0  # but the buffers must not run over
 _STALE_INTERVALS = 3
 _SHORTEST_STALE_S = 3.0  # longer than the first cycle with a hung GPU, whose neighbours must not blink
 
@@ -40,12 +44,14 @@ class Plan:
         metrics_file: What is read, and may change.
         devices: Of what it is read.
         jobs: Who says which batch jobs there are.
+        host: What else there is on the node, where processes live.
     """
 
     choice: Choice
     interval_s: float
     give_up_s: float
     proc_root: Path
+    host: Host
     metrics_file: MetricsFile | None = None
     devices: DeviceChoice = ALL_DEVICES
     jobs: JobDirectory | None = None
@@ -75,11 +81,14 @@ class Sampler:
         self._plan = plan
         self._clock = clock
         self._gpus = Gpus(session, plan.choice, plan.devices, clock=clock)
+        self._accountant = Accountant(self._gpus, plan.host, session.books)
+        self._attribution = Attribution(up=None)
         self._failures: collections.Counter[tuple[str, str]] = collections.Counter()
         self._said: frozenset[str] = frozenset()
         self._latest: Snapshot | None = None
         self._usable_at = clock()
         self._read_at: float | None = None
+        self._tick_s = _TICK_S
         self.is_settled = False
         self.gave_up: StartError | None = None
 
@@ -118,8 +127,25 @@ class Sampler:
                 )
                 return
             due = max(due + self._plan.interval_s, self._clock())
-            if wake.wait(due - self._clock()):
+            if self._wait(due, wake):
                 due = self._clock()
+
+    def _wait(self, due: float, wake: threading.Event) -> bool:
+        """Until the next cycle is due, looking at what the devices do meanwhile; True as soon as `wake` is set."""
+        while (left_s := due - self._clock()) > 0:
+            if wake.wait(min(left_s, self._tick_s)):
+                return True
+            if self._clock() < due:
+                self._look(self._attribution)
+        return wake.is_set()
+
+    def _look(self, pods: Attribution) -> None:
+        """Look at what the devices do, if somebody wants to know; the longer that takes, the later again."""
+        if not self._gpus.is_observed:
+            return
+        began = self._clock()
+        self._accountant.look(pods, until=began + self._plan.deadline_s)
+        self._tick_s = min(max(_TICK_S, _TICKS_PER_LOOK * (self._clock() - began)), _LONGEST_TICK_S)
 
     def _refresh(self, *, forced: bool) -> None:
         """Take over what has changed in the metrics file."""
@@ -131,8 +157,11 @@ class Sampler:
     def cycle(self) -> Snapshot:
         """Read everything once and make the result the latest snapshot."""
         until = self._clock() + self._plan.deadline_s
+        self._look(self._attribution)
+        if self._gpus.is_observed:
+            self._accountant.publish()
         self._gpus.begin(until=until)
-        pods = self._pods.ask()
+        pods = self._attribution = self._pods.ask()
         jobs = self._plan.jobs.read() if self._plan.jobs is not None else {}
         sweep = self._gpus.finish(until=until)
         if not sweep.is_unusable:
@@ -187,6 +216,7 @@ class Sampler:
                     *(gpu.device for gpu in sweep.gpus if gpu.device is not None),
                 ]
             ),
+            no_telling=telling.value if (telling := self._accountant.telling) else None,
         )
 
     def _hidden(self, in_kernel: frozenset[str] | None, sweep: Sweep) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from exporter.dcgm.flags import FLAGS, remarks
 from exporter.errors import UsageError
-from exporter.model import DeviceChoice, MetricSet, Naming
+from exporter.model import DeviceChoice, MetricSet, Naming, SharedGpus
 
 _ENV_PREFIX = "GPU_EXPORTER_"
 _DCGM_ENV_PREFIX = "DCGM_EXPORTER_"
@@ -420,10 +420,29 @@ class Settings:
             DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME=switch,
         )
     )
+    shared_gpus: SharedGpus = dataclasses.field(
+        metadata=_about(
+            "dcgm",
+            "What DCGM's metrics say of a GPU that several pods share: dcgm, a copy of its value for each pod; "
+            "attributed, each pod's part where it is known, and the rest or the whole without a pod.",
+            _one_of(SharedGpus),
+            "MODE",
+        )
+    )
     proc_root: str = dataclasses.field(
         metadata=_about(
             "/proc",
-            "The host's /proc, to compare the GPUs that the kernel's driver knows with those that NVML shows.",
+            "The host's /proc, to find the pods of the processes on a GPU, and to compare the GPUs that the kernel's "
+            "driver knows with those that NVML shows.",
+            str,
+            "DIR",
+        )
+    )
+    pod_logs: str = dataclasses.field(
+        metadata=_about(
+            "/var/log",
+            "The host's /var/log, where the names of the kubelet's folders in pods/ say what the pod of a UID is "
+            "called. Nothing in them is read.",
             str,
             "DIR",
         )

@@ -5,9 +5,11 @@ read as ever. Must not know pods, time of day or how results are published.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 
+from exporter.accounts.records import Observation
 from exporter.catalog import Choice
 from exporter.collectors import Collected, Failure, run
 from exporter.errors import ReadingError, Reason, StartError
@@ -17,6 +19,7 @@ from exporter.nvml.session import Session
 from exporter.nvml.workers import Worker
 
 DISCOVERY = "discovery"
+OBSERVING = "processes"
 _CLOSE_S = 1.0  # nvmlShutdown is a courtesy: the kernel cleans up after a process anyway
 _UNUSABLE = {Reason.DRIVER, Reason.NO_PERMISSION, Reason.UNKNOWN}
 """What a new process may not meet: old libraries of a replaced driver, devices taken away by a daemon-reload."""
@@ -50,6 +53,14 @@ class _Job:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Seen:
+    """A device, and what it did since it was last looked at."""
+
+    device: Device
+    observation: Observation
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Sweep:
     """What became of one sweep.
 
@@ -77,14 +88,19 @@ class Gpus:
         self._session = session
         self._texts: dict[tuple[str, Label], str] = {}
         self._clock = clock
-        self._driver: Worker[int] = Worker("driver", clock)
-        self._workers: dict[int, Worker[_GpuReport]] = {}
+        self._driver = Worker("driver", clock)
+        self._workers: dict[int, Worker] = {}
         self._jobs: dict[int, _Job] = {}
         self._known: dict[int, Device] = {}
         self._count = 0
         self._reopen = False
         self._opening: Future[int] | None = None
         self._trouble: Failure | None = None
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether anybody wants to know what the devices do between the sweeps."""
+        return any(collector.name == OBSERVING for collector in self.choice.collectors)
 
     def open(self) -> Future[int]:
         """Begin to open the driver. Until that has come to an end, sweeps tell that the driver does not answer."""
@@ -107,6 +123,39 @@ class Gpus:
         for index in [index for index in self._jobs if index >= self._count and not self._is_stuck(index)]:
             self._jobs.pop(index)
             self._known.pop(index, None)
+
+    def observe(self, *, until: float) -> dict[str, Seen]:
+        """Look at what the devices of all GPUs did since this was last asked, by key, waiting for none beyond `until`.
+
+        A GPU whose driver call hangs is left out, as it is in sweeps, and so are those that cannot be opened: why, the
+        next sweep says.
+        """
+        if self._is_opening() or self._driver.busy_since is not None:
+            return {}
+        looks = {
+            index: self._worker(index).submit(functools.partial(self._look, index))
+            for index in sorted(self._known)
+            if not self._is_stuck(index)
+        }
+        found: dict[str, Seen] = {}
+        for index, look in looks.items():
+            if not wait([look], timeout=max(0.0, until - self._clock())).done:
+                self._jobs[index] = _Job(index, OBSERVING, overdue=True)
+            elif look.exception() is None:
+                found |= look.result()
+            elif not isinstance(look.exception(), ReadingError):
+                look.result()
+        return found
+
+    def _look(self, index: int) -> dict[str, Seen]:
+        """Look at one GPU and its instances; runs in the GPU's own thread."""
+        gpu = self._session.gpu(index)
+        return {device.key: Seen(device.record, device.observe()) for device in self._chosen(gpu, index)}
+
+    def _chosen(self, gpu: OpenDevice, index: int) -> list[OpenDevice]:
+        """Those of a GPU and its instances that are exported."""
+        own = [gpu] if self._devices.has_gpu(index) else []
+        return own + self._instances(gpu, [])
 
     def finish(self, *, until: float) -> Sweep:
         """Collect what the threads brought, waiting for none of them beyond `until`."""
@@ -200,12 +249,12 @@ class Gpus:
         return self._session.count()
 
     def _start(self, index: int) -> _Job:
-        worker = self._workers.get(index)
-        if worker is None:
-            worker = self._workers[index] = Worker(f"gpu-{index}", self._clock)
         job, choice = _Job(index), self.choice
-        job.future = worker.submit(lambda: self._read(job, choice))
+        job.future = self._worker(index).submit(lambda: self._read(job, choice))
         return job
+
+    def _worker(self, index: int) -> Worker:
+        return self._workers.setdefault(index, Worker(f"gpu-{index}", self._clock))
 
     def _read(self, job: _Job, choice: Choice) -> _GpuReport:
         """Read one GPU and its instances; runs in the GPU's own thread."""

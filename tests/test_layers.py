@@ -12,11 +12,14 @@ ROOT = Path(__file__).parents[1]
 EXPORTER = (
     {"cli", "__main__", "logs", "signals"},
     {"serving"},
-    {"exposition", "textformat", "sampler", "sweep"},
+    {"exposition", "textformat", "sampler"},
+    {"accountant"},
+    {"sweep"},
     {"metricsfile", "metricslist"},
     {"catalog"},
     {"collectors", "jobs", "labels", "pods"},
     {"nvml"},
+    {"accounts"},
     {"settings"},
     {"dcgm"},
     {"model"},
@@ -37,6 +40,11 @@ RIGHTSIZER = (
     {"errors"},
 )
 PURE = (
+    "exporter/accounts/books.py",
+    "exporter/accounts/ledger.py",
+    "exporter/accounts/records.py",
+    "exporter/accounts/shares.py",
+    "exporter/accounts/tenants.py",
     "exporter/dcgm/fields.py",
     "exporter/dcgm/flags.py",
     "exporter/exposition.py",

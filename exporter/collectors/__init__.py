@@ -7,8 +7,9 @@ it owns timing, success and failures, so that the collectors own none of them.
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from exporter.accounts.books import Entry, Use
 from exporter.errors import ReadingError, Reason
-from exporter.model import Metric, MetricSet, Reading
+from exporter.model import Metric, MetricSet, Reading, Split
 from exporter.nvml.devices import OpenDevice
 
 
@@ -28,11 +29,44 @@ class Row:
         metric: Its names, type, units, meaning and source.
         read: Returns its value in NVML's unit, or several, or raises ReadingError.
         per_instance: Whether NVML also has it for a single MIG instance.
+        split: Returns the value by pod, given it as a whole; None where that is not known. No row of several values
+            has it.
     """
 
     metric: Metric
     read: Callable[[OpenDevice], float | Sequence[Point]]
     per_instance: bool = False
+    split: Callable[[OpenDevice, float], Split | None] | None = None
+
+
+def split_by(
+    part: Callable[[Use], float | None], whole: Callable[[Entry], float | None] | None = None
+) -> Callable[[OpenDevice, float], Split | None]:
+    """How a reading is split by pod.
+
+    Args:
+        part: A container's part of it.
+        whole: What the parts are of; by default the reading itself.
+    """
+
+    def split(device: OpenDevice, value: float) -> Split | None:
+        try:
+            entry = device.account()
+        except ReadingError:
+            return None  # nobody wants to know who uses it
+        total = value if whole is None else whole(entry)
+        parts = {holder: part(use) for holder, use in entry.holders.items()}
+        if total is None:
+            return None
+        by_pod: dict[tuple[str, str], float] = {}
+        for holder, amount in parts.items():
+            if amount is None:
+                return None
+            pod = holder.namespace, holder.pod
+            by_pod[pod] = by_pod.get(pod, 0) + amount
+        return Split(tuple(by_pod.items()), max(0, total - sum(by_pod.values())))
+
+    return split
 
 
 def if_there(read: Callable[[OpenDevice], float]) -> Callable[[OpenDevice], Sequence[Point]]:
@@ -113,4 +147,4 @@ def _readings(row: Row, device: OpenDevice) -> Iterator[Reading]:
         for point in found:
             yield Reading(row.metric, point.value, tuple(point.labels.items()))
     else:
-        yield Reading(row.metric, found)
+        yield Reading(row.metric, found, split=row.split(device, found) if row.split is not None else None)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from exporter.collectors import Row
+from exporter.collectors import Row, split_by
 from exporter.errors import ReadingError, Reason
 from exporter.model import Kind, Metric, MetricSet, Spelling
 from exporter.nvml.devices import OpenDevice
@@ -80,6 +80,7 @@ ROWS = (
         ),
         read=_used,
         per_instance=True,
+        split=split_by(lambda use: use.memory_bytes),
     ),
     Row(
         Metric(

@@ -5,8 +5,8 @@ Unlike utilization.py's share of time in which anything ran, these say how much 
 
 from collections.abc import Callable
 
-from exporter.collectors import Row, if_there
-from exporter.model import Kind, Metric, MetricSet, Spelling
+from exporter.collectors import Row, if_there, split_by
+from exporter.model import Kind, Metric, MetricSet, Spelling, Split
 from exporter.nvml.devices import OpenDevice
 from exporter.nvml.fields import Field
 from exporter.nvml.gpm import GpmMetric
@@ -19,7 +19,15 @@ def _reader(metric: GpmMetric) -> Callable[[OpenDevice], float]:
     return lambda device: device.rate(metric)
 
 
-def _share(name: str, metric: GpmMetric, help_: str, *, newer: str = "", full: bool = True) -> Row:
+def _share(
+    name: str,
+    metric: GpmMetric,
+    help_: str,
+    *,
+    newer: str = "",
+    full: bool = True,
+    split: Callable[[OpenDevice, float], Split | None] | None = None,
+) -> Row:
     """A share of time or of capacity: percent at NVML, a ratio in both of DCGM's generations."""
     described = Metric(
         dcgm=Spelling(f"DCGM_FI_PROF_{name}", "ratio", per=100),
@@ -30,7 +38,7 @@ def _share(name: str, metric: GpmMetric, help_: str, *, newer: str = "", full: b
         within=MetricSet.FULL if full else MetricSet.DEFAULT,
         needs=_NEEDS,
     )
-    return Row(described, _reader(metric), per_instance=True)
+    return Row(described, _reader(metric), per_instance=True, split=split)
 
 
 def _engine(kind: str, number: int, metric: GpmMetric, what: str) -> Row:
@@ -71,6 +79,7 @@ ROWS = (
         "Share of time in which the graphics or compute engine was active",
         newer="GR_ENGINE_UTIL_RATIO",
         full=False,
+        split=split_by(lambda use: use.recent_percent, lambda entry: entry.whole.recent_percent),
     ),
     _share(
         "SM_ACTIVE",

@@ -1,6 +1,6 @@
 """How busy the GPU is, as DCGM has it: the share of the driver's last sampling period in which anything ran."""
 
-from exporter.collectors import Row
+from exporter.collectors import Row, split_by
 from exporter.model import Kind, Metric, MetricSet, Spelling
 from exporter.nvml.devices import OpenDevice
 
@@ -24,6 +24,7 @@ ROWS = (
             within=MetricSet.MINIMAL,
         ),
         read=_gpu,
+        split=split_by(lambda use: use.recent_percent, lambda entry: entry.whole.recent_percent),
     ),
     Row(
         Metric(

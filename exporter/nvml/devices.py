@@ -12,12 +12,15 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import pynvml
 
+from exporter.accounts.books import Entry
+from exporter.accounts.records import Observation
 from exporter.errors import ReadingError, Reason
 from exporter.model import Device, Instance
 from exporter.nvml.codes import asking, text
 from exporter.nvml.fields import LINKS, Field, is_wide, link_requests, number
 from exporter.nvml.gpm import GpmMetric, Rates
 from exporter.nvml.host import Host
+from exporter.nvml.meter import Subject
 from exporter.nvml.topology import Peer
 from exporter.nvml.xids import Xids
 
@@ -237,7 +240,7 @@ class OpenDevice:
     @reading("clock events")
     def clock_events(self) -> Mapping[int, int]:
         """How many readings within the window had each of nvmlClocksEventReason*; this one among them."""
-        return self._host.clock_events.record(self._key, self.clocks_event_reasons())
+        return self._host.clock_events.record(self.key, self.clocks_event_reasons())
 
     @reading("power limit")
     def power_limit_mw(self) -> int:
@@ -361,10 +364,39 @@ class OpenDevice:
         value = _number(what, sent) + _number(what, received)
         if not (is_wide(sent) and is_wide(received)):
             raise ReadingError(what, Reason.NOT_SUPPORTED, "the counter is too narrow for a rate")
-        return self._host.increases.rate(f"{self._key}/link {link}", what, value, int(sent.timestamp))
+        return self._host.increases.rate(f"{self.key}/link {link}", what, value, int(sent.timestamp))
+
+    def observe(self) -> Observation:
+        """What it did since it was last asked this.
+
+        Raises:
+            ReadingError: It cannot be told whether it is cut into MIG instances.
+        """
+        instance = self.record.instance
+        return self._host.meter.observe(
+            Subject(
+                self.key,
+                self.name,
+                self._handle,
+                parent=self._parent,
+                instance=None if instance is None else instance.gpu_instance_id,
+                is_cut=instance is None and bool(self._instances()),
+            )
+        )
+
+    def account(self) -> Entry:
+        """Who used how much of it, as of the last look.
+
+        Raises:
+            ReadingError: Nobody has looked yet.
+        """
+        entry = self._host.books.entries.get(self.key)
+        if entry is None:
+            raise ReadingError(f"reading who uses {self.name}", Reason.PENDING, "not looked at yet")
+        return entry
 
     @property
-    def _key(self) -> str:
+    def key(self) -> str:
         """What it is, for as long as it is that: an instance that is cut anew is another one."""
         instance = self.record.instance
         return "/".join((self.record.uuid, *(instance.uuids if instance else ())))
@@ -375,14 +407,14 @@ class OpenDevice:
         instance = self.record.instance
         if instance is None:
             return self._host.gpm.rates(
-                self._key,
+                self.key,
                 self.name,
                 self._handle,
                 lambda sample: pynvml.nvmlGpmSampleGet(self._handle, sample),
             )
         number = instance.gpu_instance_id
         return self._host.gpm.rates(
-            self._key,
+            self.key,
             self.name,
             self._parent,
             lambda sample: pynvml.nvmlGpmMigSampleGet(self._parent, number, sample),
@@ -414,7 +446,9 @@ class OpenDevice:
             ReadingError: The driver does not say.
         """
         found = self._instances()
-        self._host.gpm.retain(self.record.uuid, {device._key for device in (self, *found)})  # noqa: SLF001 - its own kind
+        keys = {device.key for device in (self, *found)}
+        self._host.gpm.retain(self.record.uuid, keys)
+        self._host.meter.retain(self.record.uuid, keys)
         parts = [device.record.instance for device in found]
         self._host.xids.retain(
             self.record.uuid, {part.gpu_instance_id: part.uuids for part in parts if part is not None}
@@ -445,7 +479,7 @@ class OpenDevice:
         read = [self._fields()[field] for field in fields]
         if not all(map(is_wide, read)):
             raise ReadingError(what, Reason.NOT_SUPPORTED, "the counter is too narrow for a rate")
-        return self._host.increases.rate(f"{self._key}/{name}", what, value, int(read[0].timestamp))
+        return self._host.increases.rate(f"{self.key}/{name}", what, value, int(read[0].timestamp))
 
     def traffic(self, metric: GpmMetric, field: Field) -> float:
         """Bytes per second since the cycle before: by GPM where the card has it, else by the counter `field`.

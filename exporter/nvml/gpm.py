@@ -7,7 +7,7 @@ from one cycle to the next, whatever the cycle's own objects do. (NVML API Refer
 import contextlib
 import enum
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import pynvml
@@ -64,7 +64,9 @@ Rates = Mapping[GpmMetric, float | ReadingError]
 class Gpm:
     """The last sample of every device that has been read, by a key that changes when the device becomes another."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Sequence[GpmMetric] = tuple(GpmMetric)) -> None:
+        """Take which metrics are wanted."""
+        self._metrics = metrics
         self._last: dict[str, Any] = {}
 
     def rates(self, key: str, name: str, handle: Any, take: Callable[[Any], object]) -> Rates:  # noqa: ANN401
@@ -92,7 +94,7 @@ class Gpm:
         if before is None:
             raise ReadingError(what, Reason.PENDING, "rates come with the second reading")
         try:
-            return asking(what, lambda: _between(what, before, sample))
+            return asking(what, lambda: _between(what, self._metrics, before, sample))
         finally:
             _free(before)
 
@@ -111,17 +113,15 @@ def _require_support(handle: Any) -> None:  # noqa: ANN401 - pynvml's handles ha
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
-def _between(what: str, before: Any, after: Any) -> Rates:  # noqa: ANN401 - opaque to everybody
+def _between(what: str, metrics: Sequence[GpmMetric], before: Any, after: Any) -> Rates:  # noqa: ANN401 - opaque
     request = pynvml.c_nvmlGpmMetricsGet_t()
     request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-    request.numMetrics = len(GpmMetric)
+    request.numMetrics = len(metrics)
     request.sample1, request.sample2 = before, after
-    for position, metric in enumerate(GpmMetric):
+    for position, metric in enumerate(metrics):
         request.metrics[position].metricId = metric
     pynvml.nvmlGpmMetricsGet(request)
-    return {
-        metric: _rate(what, metric, request.metrics[position]) for position, metric in enumerate(GpmMetric)
-    }
+    return {metric: _rate(what, metric, request.metrics[position]) for position, metric in enumerate(metrics)}
 
 
 def _rate(what: str, metric: GpmMetric, found: Any) -> float | ReadingError:  # noqa: ANN401 - a C structure

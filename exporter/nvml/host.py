@@ -2,9 +2,11 @@
 
 import dataclasses
 
+from exporter.accounts.books import Books
 from exporter.nvml.clockevents import ClockEvents
 from exporter.nvml.gpm import Gpm
 from exporter.nvml.increases import Increases
+from exporter.nvml.meter import Meter
 from exporter.nvml.topology import Topology
 from exporter.nvml.xids import XidLog
 
@@ -14,6 +16,8 @@ class Host:
     """A node's driver, as the devices see it.
 
     Attributes:
+        meter: Looks at what the devices do.
+        books: Who used how much of them, as of the last cycle.
         gpm: Samples of performance counters.
         increases: Readings of counters whose rate is wanted.
         clock_events: Why clocks were held down, within the last minutes.
@@ -24,6 +28,8 @@ class Host:
         serial_numbers: Whether the GPUs may tell theirs.
     """
 
+    meter: Meter
+    books: Books = dataclasses.field(default_factory=Books)
     gpm: Gpm = dataclasses.field(default_factory=Gpm)
     increases: Increases = dataclasses.field(default_factory=Increases)
     clock_events: ClockEvents = dataclasses.field(default_factory=ClockEvents)
@@ -36,5 +42,6 @@ class Host:
     def forget(self) -> None:
         """Give back what the driver library holds, before it is closed."""
         self.gpm.clear()
+        self.meter.clear()
         self.increases.clear()
         self.topology.forget()

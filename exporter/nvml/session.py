@@ -5,10 +5,12 @@ Must not know what is read from the GPUs.
 
 import pynvml
 
+from exporter.accounts.books import Books
 from exporter.errors import ReadingError, StartError
 from exporter.nvml.codes import asking, text
 from exporter.nvml.devices import OpenDevice, open_gpu
 from exporter.nvml.host import Host
+from exporter.nvml.meter import Clocks, Meter
 from exporter.nvml.xids import XidWatch
 
 _HINTS = {
@@ -37,11 +39,16 @@ class Session:
         nvml_version: Such as "12.570.133.20".
     """
 
-    def __init__(self, *, serial_numbers: bool = False) -> None:
-        """Nothing is asked of the driver before `open`; `serial_numbers`: whether the GPUs may tell theirs."""
+    def __init__(self, clocks: Clocks, *, serial_numbers: bool = False) -> None:
+        """Nothing is asked of the driver before `open`.
+
+        Args:
+            clocks: What time it is.
+            serial_numbers: Whether the GPUs may tell theirs.
+        """
         self.driver_version = ""
         self.nvml_version = ""
-        self._host = Host(serial_numbers=serial_numbers)
+        self._host = Host(Meter(clocks), serial_numbers=serial_numbers)
         self._watch = XidWatch(self._host.xids)
 
     def open(self) -> None:
@@ -72,6 +79,11 @@ class Session:
         count = int(asking("counting the GPUs", pynvml.nvmlDeviceGetCount))
         self._host.topology.refresh(count)
         return count
+
+    @property
+    def books(self) -> Books:
+        """Who used how much of the devices: what they tell as their own."""
+        return self._host.books
 
     def gpu(self, index: int) -> OpenDevice:
         """GPU number `index`, for this cycle.

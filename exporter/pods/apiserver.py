@@ -34,11 +34,15 @@ class Known:
         up: All of them are known, and changes are followed.
         has_ended: Whether a pod's containers have ended for good.
         details: What is wanted of each.
+        names: Of each, by its UID, or the hash of a static one.
+        containers: Their names, by the runtime's ids.
     """
 
     up: bool
     has_ended: Mapping[Pod, bool] = dataclasses.field(default_factory=dict)
     details: Mapping[Pod, PodDetails] = dataclasses.field(default_factory=dict)
+    names: Mapping[str, Pod] = dataclasses.field(default_factory=dict)
+    containers: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class PodWatch:
@@ -86,6 +90,12 @@ class PodWatch:
                 up=self._up,
                 has_ended={pod: fact.has_ended for pod, fact in self._facts.items()},
                 details={pod: fact.details for pod, fact in self._facts.items()},
+                names={fact.config_hash or fact.uid: pod for pod, fact in self._facts.items()},
+                containers={
+                    container_id: name
+                    for fact in self._facts.values()
+                    for container_id, name in fact.containers.items()
+                },
             )
 
     def close(self) -> None:

@@ -20,11 +20,15 @@ class Attribution:
     Attributes:
         up: The kubelet answered; None where there is none.
         watch_up: The API server's pods are known and followed; None where they are not wanted.
+        names: Namespace and name of the pods that the API server knows, by UID; nothing where it is not asked.
+        containers: The same of containers, by the runtime's ids.
     """
 
     up: bool | None
     watch_up: bool | None = None
     holdings: Holdings = dataclasses.field(default_factory=Holdings)
+    names: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
+    containers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     details: Mapping[tuple[str, str], PodDetails] = dataclasses.field(default_factory=dict)
 
     def owners(self, device: Device) -> tuple[PodRef, ...]:
@@ -70,6 +74,8 @@ class Pods:
             watch_up=known.up if known else None,
             holdings=holdings(settled, answer.offers or (), self._names),
             details=known.details if known else {},
+            names=known.names if known else {},
+            containers=known.containers if known else {},
         )
 
     def close(self) -> None:

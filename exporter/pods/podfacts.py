@@ -16,6 +16,8 @@ Pod = tuple[str, str]
 PREFIX = "pod_label_"
 _ENDED = {"Succeeded", "Failed"}
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")
+_CONFIG_HASH = "kubernetes.io/config.hash"
+_MAX_CONTAINERS = 64  # of one pod
 _MAX_LABELS = 64  # of one pod; a series with more is of use to nobody
 _MAX_CHARACTERS = 317  # a label's key may be 253 + 1 + 63 characters long, a value 63
 
@@ -45,11 +47,15 @@ class PodFact:
         uid: Tells a pod from its successor of the same name.
         has_ended: Its containers have ended for good.
         details: What is served of it.
+        config_hash: What the kubelet calls a static pod by; empty for others.
+        containers: Their names, by the runtime's ids.
     """
 
     uid: str
     has_ended: bool
     details: PodDetails
+    config_hash: str = ""
+    containers: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def fact_of(pod: object, wanted: Wanted) -> tuple[Pod, PodFact]:
@@ -67,7 +73,15 @@ def fact_of(pod: object, wanted: Wanted) -> tuple[Pod, PodFact]:
         uid=uid if wanted.uid else "",
         labels=_chosen(labels, wanted.labels) if isinstance(labels, Mapping) else (),
     )
-    return (namespace, name), PodFact(uid, _part(pod, "status").get("phase") in _ENDED, details)
+    status = _part(pod, "status")
+    fact = PodFact(
+        uid=uid,
+        has_ended=status.get("phase") in _ENDED,
+        details=details,
+        config_hash=_text(_part(metadata, "annotations").get(_CONFIG_HASH)),
+        containers=_containers(status.get("containerStatuses")),
+    )
+    return (namespace, name), fact
 
 
 def label_names(keys: Iterable[str]) -> dict[str, str]:
@@ -99,6 +113,15 @@ def _chosen(labels: Mapping[Any, Any], patterns: Iterable[re.Pattern[str]]) -> t
     }
     names = label_names(sorted(found)[:_MAX_LABELS])
     return tuple(sorted((name, found[key]) for key, name in names.items()))
+
+
+def _containers(statuses: object) -> dict[str, str]:
+    """Names by ids, which are written as "containerd://<id>"."""
+    found = {}
+    for status in statuses[:_MAX_CONTAINERS] if isinstance(statuses, list) else ():
+        if isinstance(status, Mapping):
+            found[_text(status.get("containerID")).rpartition("//")[2]] = _text(status.get("name"))
+    return {container_id: name for container_id, name in found.items() if container_id and name}
 
 
 def _part(document: object, name: str) -> Mapping[str, Any]:

@@ -31,11 +31,13 @@ class Process:
         pid: In the host's PID namespace.
         start_ticks: Clock ticks from the machine's boot to its start; None where it could not be read.
         place: Where it belongs.
+        name: The kernel's, of up to 15 characters; a process can change its own.
     """
 
     pid: int
     start_ticks: int | None
     place: Place
+    name: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Attribution:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Stat:
+    name: str
     is_dead: bool
     is_kernel_thread: bool
     start_ticks: int
@@ -137,7 +140,7 @@ class Processes:
             return Process(pid, None, Place(why_not=NoPod.REUSED))
         if after.is_dead and found.why_not is NoPod.HOST:  # cgroup v1 shows what has ended at the root
             found = Place(why_not=NoPod.GONE)
-        return Process(pid, before.start_ticks, found)
+        return Process(pid, before.start_ticks, found, before.name)
 
     def _why_off(self) -> str | None:
         """Why this is not the host's /proc, or tells too little; None where all is well."""
@@ -191,10 +194,12 @@ class Processes:
 
     def _stat(self, pid: int) -> _Stat:
         """What matters of /proc/<pid>/stat. The name is in brackets, and may itself hold brackets and blanks."""
-        fields = self._read(f"{self._root}/{pid}/stat", _MOST_OF_STAT).rpartition(b")")[2].split()
+        head, _, tail = self._read(f"{self._root}/{pid}/stat", _MOST_OF_STAT).rpartition(b")")
+        fields = tail.split()
         if len(fields) <= _START_TIME:
             raise ValueError(f"{self._root}/{pid}/stat: not in the kernel's form")
         return _Stat(
+            name=head.partition(b"(")[2].decode(errors="replace"),
             is_dead=fields[_STATE] in _DEAD,
             is_kernel_thread=bool(int(fields[_FLAGS]) & _PF_KTHREAD),
             start_ticks=int(fields[_START_TIME]),

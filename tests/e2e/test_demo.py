@@ -1,5 +1,6 @@
 """`make demo` itself: what it shows is true, and it leaves nothing running, however it ends."""
 
+import functools
 import json
 import os
 import pathlib
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jsonschema
@@ -52,17 +54,28 @@ def _left_running(directory: pathlib.Path) -> list[str]:
     return found
 
 
-@pytest.fixture(scope="session", params=[SIMULATED, REAL])
+@pytest.fixture(scope="session")
+def demos(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[pathlib.Path, str]]:
+    """A whole run with some arguments: its folder, and what it printed. One for all tests, in whichever order they come."""
+
+    @functools.cache
+    def run_once(*arguments: str) -> tuple[pathlib.Path, str]:
+        directory = tmp_path_factory.mktemp("demo") / "run"
+        run = _start(directory, *arguments)
+        output, _ = run.communicate(timeout=200)
+        assert run.returncode == 0, output
+        assert _left_running(directory) == []
+        return directory, output
+
+    return run_once
+
+
+@pytest.fixture(params=[SIMULATED, REAL])
 def demo(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, demos: Callable[..., tuple[pathlib.Path, str]]
 ) -> tuple[pathlib.Path, str]:
-    """One whole run, on either kind of control plane: its folder, and what it printed."""
-    directory = tmp_path_factory.mktemp("demo") / "run"
-    run = _start(directory, *request.param)
-    output, _ = run.communicate(timeout=200)
-    assert run.returncode == 0, output
-    assert _left_running(directory) == []
-    return directory, output
+    """A run on either kind of control plane."""
+    return demos(*request.param)
 
 
 @pytest.fixture

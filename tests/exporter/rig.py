@@ -136,12 +136,12 @@ class Node:
         self.kubelet = Kubelet(
             kubelet_folder / "kubelet.sock", capacity=_capacity(spec), pods=lambda: list(self.pods)
         )
-        self.proc = folder / "proc"
-        self.proc.mkdir()
+        self.host = MadeUpHost(folder)
+        self.proc = self.host.proc
 
     def command(self, *flags: str) -> list[str]:
         """What starts the exporter on this node."""
-        return [sys.executable, "-m", "exporter", "--proc-root", str(self.proc), *flags]
+        return [sys.executable, "-m", "exporter", *self.host.flags, *flags]
 
     def environment(self, **variables: str) -> dict[str, str]:
         """The environment in which the exporter finds this node's driver."""

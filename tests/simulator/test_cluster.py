@@ -218,17 +218,39 @@ class World:
     until_s: float
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["exported_pod", "pod"])
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """The cluster `PAST` with some hours of history, in both label forms."""
-    directory = tmp_path_factory.mktemp("world")
-    with Cluster(PAST, directory) as cluster:
-        options: dict[str, Any] = {"scrape_interval_s": 1, "honor_labels": request.param}
-        with Prometheus(directory / "prometheus", targets=cluster.targets, **options) as prometheus:
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[bool], World]]:
+    """The cluster `PAST` with some hours of history, in either label form. One for all tests, in whichever order."""
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def make(honor_labels: bool) -> World:  # noqa: FBT001 - a test's parameter
+            directory = tmp_path_factory.mktemp("world")
+            cluster = stack.enter_context(Cluster(PAST, directory))
+            options: dict[str, Any] = {"scrape_interval_s": 1, "honor_labels": honor_labels}
+            prometheus = stack.enter_context(
+                Prometheus(directory / "prometheus", targets=cluster.targets, **options)
+            )
             until_s = time.time()
             cluster.write_history(prometheus, hours=HISTORY_H, step_s=STEP_S)
             prometheus.wait_for(f'count(timestamp({UTIL}{{node="whole"}}) > {until_s}) > 3')
-            yield World(cluster, prometheus, until_s)
+            return World(cluster, prometheus, until_s)
+
+        yield make
+
+
+_ONE_WORKER = pytest.mark.xdist_group("world")
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(False, id="exported_pod", marks=_ONE_WORKER),
+        pytest.param(True, id="pod", marks=_ONE_WORKER),
+    ]
+)
+def world(request: pytest.FixtureRequest, worlds: Callable[[bool], World]) -> World:
+    """That cluster in both label forms."""
+    return worlds(request.param)
 
 
 def _label(world: World, name: str) -> str:
@@ -322,7 +344,14 @@ def test_an_instances_past_has_its_own_memory(world: World) -> None:
 
 
 @pytest.mark.prometheus
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.deep),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.deep),
+        signal.SIGKILL,
+    ],
+)
 def test_nothing_stays_behind(tmp_path: Path, number: signal.Signals) -> None:
     """However `python -m simulator` ends, none of its processes is left."""
     options = ["--cluster", "small", "--history", "0.1", "--directory", str(tmp_path)]

@@ -1,0 +1,312 @@
+"""Adds up what the looks at a device bring, by user. Pure: its only memory is itself.
+
+The parts of a device's busy time and energy add up to the whole exactly, because they are whole numbers and what
+cannot be given to anybody stands in an account of its own.
+"""
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from exporter.accounts.books import Entry, Use
+from exporter.accounts.records import (
+    GAP,
+    NO_PROCESS,
+    PERCENT_US_PER_S,
+    SHARED,
+    UNSAMPLED,
+    Holder,
+    Listed,
+    Observation,
+    Who,
+)
+from exporter.accounts.shares import share
+
+_US_PER_S = 1_000_000
+_UJ_PER_MJ = 1000
+_UJ_PER_J = 1_000_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Whose:
+    """What is known about the users of a device at a look.
+
+    Attributes:
+        holders: The containers that hold it, as the kubelet says.
+        unnamed: Of how many more pods that hold it no process could be recognised.
+        is_complete: Those are all; else the kubelet did not answer, and whoever held it before is kept.
+        between: Whose a process was between two instants; None where processes cannot be told apart.
+        now: Whose a process is; None as above.
+        why_not: The reason of what then is nobody's.
+    """
+
+    holders: tuple[Holder, ...] = ()
+    unnamed: int = 0
+    is_complete: bool = True
+    between: Callable[[int, int, int], Who] | None = None
+    now: Callable[[int], Who] | None = None
+    why_not: str = SHARED
+
+    @property
+    def only(self) -> Holder | None:
+        """Who holds it alone."""
+        pods = {(holder.namespace, holder.pod) for holder in self.holders}
+        return self.holders[0] if len(pods) == 1 and not self.unnamed else None
+
+
+@dataclasses.dataclass(slots=True)
+class _Account:
+    """One user's. Busy time in percent of microseconds, energy in microjoules, memory in byte microseconds.
+
+    Attributes:
+        is_told_apart: What the device does for him can be told from what it does for others.
+    """
+
+    is_told_apart: bool = True
+    busy: int = 0
+    marked_busy: int = 0
+    energy: int = 0
+    memory: int | None = None
+    memory_time: int = 0
+    processes: int | None = None
+    last_active_us: int | None = None
+
+    def active(self, busy: int, to_us: int) -> None:
+        self.busy += busy
+        self.last_active_us = max(to_us, self.last_active_us or 0)
+
+
+@dataclasses.dataclass(slots=True)
+class _Device:
+    """One device's accounts.
+
+    Attributes:
+        carried: Energy of looks that had no new slices, in microjoules.
+        covered_us: How much time its slices cover; `marked_us`, up to the last time that was asked for.
+    """
+
+    accounts: dict[Who, _Account] = dataclasses.field(default_factory=dict)
+    whole: _Account = dataclasses.field(default_factory=_Account)
+    idle: int = 0
+    gaps: int = 0
+    gap_us: int = 0
+    covered_us: int = 0
+    marked_us: int = 0
+    carried: int = 0
+    carried_gap_us: int = 0
+    last: Observation | None = None
+    is_exact: bool | None = None
+    has_energy: bool = False
+    is_fresh: bool = False
+
+    def account(self, who: Who) -> _Account:
+        return self.accounts.setdefault(who, _Account())
+
+
+class Ledger:
+    """All devices' accounts."""
+
+    def __init__(self) -> None:
+        self._devices: dict[str, _Device] = {}
+
+    def record(self, seen: Observation, whose: Whose) -> None:
+        """Take over what a look at a device brought."""
+        device = self._devices.setdefault(seen.key, _Device())
+        self._admit(device, seen, whose)
+        parts = list(_portions(device, seen, whose))
+        for who, busy, to_us in parts:
+            device.account(who).active(busy, to_us)
+        if busy := _busy(seen):
+            device.whole.active(busy, seen.slices[-1].to_us)
+        device.covered_us += _covered_us(seen)
+        device.gaps += seen.gaps
+        device.gap_us += seen.gap_us
+        _record_energy(device, seen, parts)
+        _record_memory(device, seen, whose)
+        device.last = seen
+        device.is_fresh = True
+
+    def retain(self, prefixes: Collection[str], keys: Collection[str]) -> None:
+        """Forget the devices that are gone: those whose key begins with one of `prefixes` and is not among `keys`."""
+        for key in [key for key in self._devices if key not in keys and key.startswith(tuple(prefixes))]:
+            del self._devices[key]
+
+    def entries(self) -> Mapping[str, Entry]:
+        """The devices that have been looked at since this was last asked: nothing is known of the others."""
+        found = {key: _entry(device) for key, device in self._devices.items() if device.is_fresh}
+        for device in self._devices.values():
+            device.is_fresh = False
+            device.marked_us = device.covered_us
+            for account in (device.whole, *device.accounts.values()):
+                account.marked_busy = account.busy
+        return found
+
+    def _admit(self, device: _Device, seen: Observation, whose: Whose) -> None:
+        """Open accounts for who is there; close those of pods that are not any more."""
+        present: set[Who] = set(whose.holders)
+        if whose.now is not None:
+            present |= {whose.now(process.pid) for process in seen.processes or ()}
+        for who in present:
+            device.account(who)
+        if whose.is_complete and (whose.now is None or seen.processes is not None):
+            gone = [who for who in device.accounts if isinstance(who, Holder) and who not in present]
+            for who in gone:
+                del device.accounts[who]
+        can_tell = _can_tell(seen, whose)
+        for who, account in device.accounts.items():
+            if isinstance(who, Holder) and account.is_told_apart is not can_tell:
+                device.accounts[who] = _Account(is_told_apart=can_tell)  # a counter with a hole would lie
+
+
+def _can_tell(seen: Observation, whose: Whose) -> bool:
+    """Whether what a device does for one container can be told from what it does for others."""
+    return (whose.between is not None and seen.samples is not None) or whose.only is not None
+
+
+_Portion = tuple[Who, int, int]
+"""Whose, how busy, and until when."""
+
+
+def _portions(device: _Device, seen: Observation, whose: Whose) -> Iterable[_Portion]:
+    """Who gets which part of the slices."""
+    if not seen.slices:
+        return
+    to_us = seen.slices[-1].to_us
+    if whose.between is not None and seen.samples is not None:
+        found = share(seen.slices, seen.samples)
+        if seen.samples:
+            device.is_exact = found.is_exact
+        for portion in found.parts:
+            yield whose.between(portion.pid, portion.from_us, portion.to_us), portion.busy, portion.to_us
+        if found.rest:
+            yield UNSAMPLED, found.rest, to_us
+        return
+    device.is_exact = None
+    if busy := _busy(seen):
+        yield _only_user(seen, whose), busy, to_us
+
+
+def _only_user(seen: Observation, whose: Whose) -> Who:
+    """Whose a device's work is where processes have no samples: the one who holds it alone, if nobody else is on it."""
+    only = whose.only
+    if only is None:
+        return whose.why_not
+    if whose.now is not None:
+        if seen.processes is None:
+            return whose.why_not
+        users = {whose.now(process.pid) for process in seen.processes}
+        pods = {(user.namespace, user.pod) for user in users if isinstance(user, Holder)}
+        if not all(isinstance(user, Holder) for user in users) or pods - {(only.namespace, only.pod)}:
+            return whose.why_not
+        return next((user for user in users if len(users) == 1), only)
+    return only
+
+
+def _busy(seen: Observation) -> int:
+    return sum(piece.busy for piece in seen.slices)
+
+
+def _covered_us(seen: Observation) -> int:
+    return sum(piece.to_us - piece.from_us for piece in seen.slices)
+
+
+def _record_energy(device: _Device, seen: Observation, parts: Sequence[_Portion]) -> None:
+    """Share the energy by time: each gets what the device used in the part of the time that it worked for him."""
+    used_mj = _used_mj(device.last, seen)
+    if used_mj is None:
+        device.carried, device.carried_gap_us = 0, 0
+        return
+    device.has_energy = True
+    device.carried += used_mj * _UJ_PER_MJ
+    device.carried_gap_us += seen.gap_us
+    covered_us = _covered_us(seen)
+    if covered_us or device.carried_gap_us:  # else it is shared with the next slices
+        energy, lost_us = device.carried, device.carried_gap_us
+        device.carried, device.carried_gap_us = 0, 0
+        device.whole.energy += energy
+        device.idle += energy - sum(_energies(device, energy, covered_us + lost_us, parts, lost_us=lost_us))
+
+
+def _used_mj(last: Observation | None, seen: Observation) -> int | None:
+    """Since the last look; None where that is not known, as after the driver was loaded anew."""
+    if last is None or last.energy_mj is None or seen.energy_mj is None or seen.source is None:
+        return None
+    return seen.energy_mj - last.energy_mj if seen.energy_mj >= last.energy_mj else None
+
+
+def _energies(
+    device: _Device, energy: int, span_us: int, parts: Sequence[_Portion], *, lost_us: int
+) -> Iterable[int]:
+    """What of `energy`, used within `span_us`, goes to whom."""
+    times = [(who, busy) for who, busy, _ in parts] + ([(GAP, lost_us * 100)] if lost_us else [])
+    for who, busy in times:
+        part = energy * busy // (span_us * 100)
+        device.account(who).energy += part
+        yield part
+
+
+def _record_memory(device: _Device, seen: Observation, whose: Whose) -> None:
+    """What each holds now, and its integral: between two looks, the mean of both."""
+    span_us = max(0, seen.at_us - device.last.at_us) if device.last is not None else 0
+    held = _held(seen, whose)
+    for who in held or ():
+        device.account(who)
+    for who, account in device.accounts.items():
+        memory, processes = (None, None) if held is None else held.get(who, (0, 0))
+        if memory is not None and account.memory is not None:
+            account.memory_time += (memory + account.memory) * span_us // 2
+        account.memory, account.processes = memory, processes
+    device.whole.memory = seen.memory_used_bytes
+
+
+def _held(seen: Observation, whose: Whose) -> dict[Who, tuple[int | None, int]] | None:
+    """Memory and number of processes of each; None where processes cannot be told apart, or are not listed."""
+    if whose.now is None or seen.processes is None:
+        return None
+    by_user: dict[Who, list[Listed]] = {}
+    for process in seen.processes:
+        by_user.setdefault(whose.now(process.pid), []).append(process)
+    held: dict[Who, tuple[int | None, int]] = {
+        who: (_total(process.memory_bytes for process in found), len(found)) for who, found in by_user.items()
+    }
+    total = _total(memory for memory, _ in held.values())
+    if seen.memory_used_bytes is not None and total is not None and seen.memory_used_bytes > total:
+        held[NO_PROCESS] = seen.memory_used_bytes - total, 0
+    return held
+
+
+def _total(amounts: Iterable[int | None]) -> int | None:
+    """The sum; None where one of them is not known."""
+    found = list(amounts)
+    known = [amount for amount in found if amount is not None]
+    return sum(known) if len(known) == len(found) else None
+
+
+def _entry(device: _Device) -> Entry:
+    uses = {who: _use(account, device) for who, account in device.accounts.items()}
+    return Entry(
+        source=device.last.source if device.last is not None else None,
+        is_exact=device.is_exact,
+        whole=_use(device.whole, device),
+        idle_energy_j=device.idle / _UJ_PER_J if device.has_energy else None,
+        gaps=device.gaps,
+        gap_s=device.gap_us / _US_PER_S,
+        holders={who: use for who, use in uses.items() if isinstance(who, Holder)},
+        rest={who: use for who, use in uses.items() if isinstance(who, str)},
+        errors=device.last.errors if device.last is not None else {},
+    )
+
+
+def _use(account: _Account, device: _Device) -> Use:
+    is_known = device.last is not None and device.last.source is not None and account.is_told_apart
+    span_us = device.covered_us - device.marked_us
+    recent = account.busy - account.marked_busy
+    last_us = account.last_active_us
+    return Use(
+        busy_s=account.busy / PERCENT_US_PER_S if is_known else None,
+        recent_percent=recent / span_us if is_known and span_us else None,
+        energy_j=account.energy / _UJ_PER_J if is_known and device.has_energy else None,
+        memory_bytes=account.memory,
+        memory_byte_s=None if account.memory is None else account.memory_time / _US_PER_S,
+        processes=account.processes,
+        last_active_s=None if last_us is None or not is_known else last_us / _US_PER_S,
+    )

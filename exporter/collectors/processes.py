@@ -1,0 +1,204 @@
+"""Who uses how much of a device: counters, so that the mean over any time is right however often they are scraped.
+
+Of each device, of each container that uses or holds it, and of what can be given to no container; the parts add up to
+the whole. What is behind them is gathered between the cycles (accountant.py, accounts/).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from exporter.accounts.books import Entry, Use
+from exporter.accounts.records import Part
+from exporter.collectors import Point, Row
+from exporter.errors import ReadingError, Reason
+from exporter.model import Kind, Metric, MetricSet, Spelling
+from exporter.nvml.devices import OpenDevice
+
+_BUSY = "nvmlDeviceGetSamples(GPU_UTILIZATION), else nvmlGpmMetricsGet(GRAPHICS_UTIL), else nvmlDeviceGetUtilizationRates"
+_BUSY_OF_PROCESSES = "nvmlDeviceGetProcessUtilization, /proc"
+_ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
+_PROCESSES = (
+    "nvmlDeviceGetComputeRunningProcesses, …GraphicsRunningProcesses, …MPSComputeRunningProcesses, /proc"
+)
+_Value = float | None
+
+
+def _row(
+    name: str,
+    unit: str,
+    help_: str,
+    source: str,
+    read: Callable[[OpenDevice], Sequence[Point]],
+    *,
+    kind: Kind = Kind.COUNTER,
+) -> Row:
+    spelling = Spelling(name, unit)
+    metric = Metric(spelling, spelling, kind, help=help_, source=source, within=MetricSet.DEFAULT)
+    return Row(metric, read, per_instance=True)
+
+
+def _of_device(part: Part, get: Callable[[Entry], _Value]) -> Callable[[OpenDevice], Sequence[Point]]:
+    def read(device: OpenDevice) -> Sequence[Point]:
+        entry = device.account()
+        _require(entry, part)
+        value = get(entry)
+        return [] if value is None else [Point(value, {})]
+
+    return read
+
+
+def _of_pods(get: Callable[[Use], _Value]) -> Callable[[OpenDevice], Sequence[Point]]:
+    def read(device: OpenDevice) -> Sequence[Point]:
+        return list(_pods_points(device.account(), get))
+
+    return read
+
+
+def _of_rest(get: Callable[[Use], _Value]) -> Callable[[OpenDevice], Sequence[Point]]:
+    def read(device: OpenDevice) -> Sequence[Point]:
+        return [
+            Point(value, {"reason": reason})
+            for reason, use in sorted(device.account().rest.items())
+            if (value := get(use)) is not None
+        ]
+
+    return read
+
+
+def _pods_points(entry: Entry, get: Callable[[Use], _Value]) -> Iterable[Point]:
+    for holder in sorted(entry.holders, key=lambda one: (one.namespace, one.pod, one.container)):
+        value = get(entry.holders[holder])
+        if value is not None:
+            yield Point(
+                value, {"namespace": holder.namespace, "pod": holder.pod, "container": holder.container}
+            )
+
+
+def _require(entry: Entry, part: Part) -> None:
+    """That nothing went wrong with a part; what a device cannot say is not wrong, but absent."""
+    error = entry.errors.get(part)
+    if error is not None and error.reason is not Reason.NOT_SUPPORTED:
+        raise ReadingError(str(error).partition(": ")[0], error.reason, str(error).partition(": ")[2])
+
+
+def _source(device: OpenDevice) -> Sequence[Point]:
+    entry = device.account()
+    if entry.source is None:
+        return []
+    shares = {True: "exact", False: "proportional", None: "none"}[entry.is_exact]
+    return [Point(1, {"source": entry.source.value, "shares": shares})]
+
+
+ROWS = (
+    _row(
+        "gpu_busy_seconds_total",
+        "s",
+        "Time in which the device worked",
+        _BUSY,
+        _of_device(Part.BUSY, lambda entry: entry.whole.busy_s),
+    ),
+    _row(
+        "gpu_busy_source_info",
+        "",
+        "Where the busy time comes from (samples, gpm, ticks), and what the samples of processes say of each period's "
+        "shares (exact, proportional, none); always 1",
+        _BUSY,
+        _source,
+        kind=Kind.GAUGE,
+    ),
+    _row(
+        "gpu_busy_gaps_total",
+        "",
+        "Stretches of time of which it is not known whether the device worked: samples were lost",
+        _BUSY,
+        _of_device(Part.BUSY, lambda entry: entry.gaps if entry.source else None),
+    ),
+    _row(
+        "gpu_busy_gap_seconds_total",
+        "s",
+        "How long these stretches were together",
+        _BUSY,
+        _of_device(Part.BUSY, lambda entry: entry.gap_s if entry.source else None),
+    ),
+    _row(
+        "gpu_pod_busy_seconds_total",
+        "s",
+        "Time in which the device worked for a container",
+        _BUSY_OF_PROCESSES,
+        _of_pods(lambda use: use.busy_s),
+    ),
+    _row(
+        "gpu_pod_last_active_timestamp_seconds",
+        "s",
+        "When the device last worked for a container, in Unix time; absent where it has not since the exporter started",
+        _BUSY_OF_PROCESSES,
+        _of_pods(lambda use: use.last_active_s),
+        kind=Kind.GAUGE,
+    ),
+    _row(
+        "gpu_pod_energy_joules_total",
+        "J",
+        "Energy that the device used in the part of the time in which it worked for a container",
+        _ENERGY,
+        _of_pods(lambda use: use.energy_j),
+    ),
+    _row(
+        "gpu_idle_energy_joules_total",
+        "J",
+        "Energy that the device used in the part of the time in which it did not work",
+        _ENERGY,
+        _of_device(Part.ENERGY, lambda entry: entry.idle_energy_j),
+    ),
+    _row(
+        "gpu_pod_memory_used_bytes",
+        "bytes",
+        "Memory of the device that a container's processes hold",
+        _PROCESSES,
+        _of_pods(lambda use: use.memory_bytes),
+        kind=Kind.GAUGE,
+    ),
+    _row(
+        "gpu_pod_memory_used_byte_seconds_total",
+        "byte seconds",
+        "The same, summed over time",
+        _PROCESSES,
+        _of_pods(lambda use: use.memory_byte_s),
+    ),
+    _row(
+        "gpu_pod_processes",
+        "",
+        "A container's processes on the device",
+        _PROCESSES,
+        _of_pods(lambda use: use.processes),
+        kind=Kind.GAUGE,
+    ),
+    _row(
+        "gpu_unattributed_busy_seconds_total",
+        "s",
+        "Time in which the device worked for nobody who is known, by reason",
+        _BUSY_OF_PROCESSES,
+        _of_rest(lambda use: use.busy_s),
+    ),
+    _row(
+        "gpu_unattributed_energy_joules_total",
+        "J",
+        "Energy that the device used in the part of the time in which it worked for nobody who is known, by reason",
+        _ENERGY,
+        _of_rest(lambda use: use.energy_j),
+    ),
+    _row(
+        "gpu_unattributed_memory_used_bytes",
+        "bytes",
+        "Memory of the device in use that is no pod's, by reason",
+        _PROCESSES,
+        _of_rest(lambda use: use.memory_bytes),
+        kind=Kind.GAUGE,
+    ),
+    _row(
+        "gpu_unattributed_processes",
+        "",
+        "Processes on the device that are no pod's, by reason",
+        _PROCESSES,
+        _of_rest(lambda use: use.processes),
+        kind=Kind.GAUGE,
+    ),
+)

@@ -1,0 +1,108 @@
+"""What NVML tells about a device's recent activity: its sample buffers, and the processes on it. Raw, but for nonsense.
+
+Drivers have returned samples of processes with shares beyond 100 % and with times of another age (as nvtop guards
+against): what cannot be is left out, or said to be nonsense where something would be missing.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pynvml
+
+from exporter.accounts.records import Listed, ProcessSample
+
+_MOST_PERCENT = 100
+_ATTEMPTS = 3  # the list may grow between the question how long it is and the question for it
+
+
+class UtilizationSample(NamedTuple):
+    """How busy a device was in the sampling period that ended at `at_us`; None where the value is nonsense."""
+
+    at_us: int
+    percent: int | None
+
+
+def utilization_samples(handle: Any, since_us: int) -> list[UtilizationSample]:  # noqa: ANN401 - pynvml's handles have no type
+    """The samples after `since_us`, ascending.
+
+    Raises:
+        pynvml.NVMLError: The device has no such buffer.
+    """
+    try:
+        _, samples = pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, since_us)
+    except pynvml.NVMLError_NotFound:
+        return []
+    found = {
+        int(sample.timeStamp): int(sample.sampleValue.uiVal)
+        for sample in samples
+        if sample.timeStamp > since_us
+    }
+    return [
+        UtilizationSample(at_us, percent if percent <= _MOST_PERCENT else None)
+        for at_us, percent in sorted(found.items())
+    ]
+
+
+def process_samples(handle: Any, since_us: int) -> list[ProcessSample]:  # noqa: ANN401
+    """The processes' samples after `since_us`.
+
+    Raises:
+        pynvml.NVMLError: The device has no such buffer.
+    """
+    try:
+        samples = _until_it_fits(lambda: pynvml.nvmlDeviceGetProcessUtilization(handle, since_us))
+    except pynvml.NVMLError as error:
+        # pynvml raises success, where there is nothing
+        if error.value in {pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND}:
+            return []
+        raise
+    return [
+        ProcessSample(int(sample.timeStamp), int(sample.pid), int(sample.smUtil))
+        for sample in samples
+        if sample.timeStamp > since_us and sample.pid and sample.smUtil <= _MOST_PERCENT
+    ]
+
+
+_LISTS: tuple[tuple[Callable[[Any], list[Any]], Callable[[Any], list[Any]]], ...] = (
+    (pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2),
+    (pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2),
+    (pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2),
+)
+"""Each as it is called, and what it was called before driver 510."""
+
+
+def processes(handle: Any) -> list[Listed]:  # noqa: ANN401
+    """Whoever has a context on the device, for compute, for graphics or as a client of MPS; each once.
+
+    Raises:
+        pynvml.NVMLError: The driver does not say.
+    """
+    found: dict[int, int | None] = {}
+    for position, (newer, older) in enumerate(_LISTS):
+        try:
+            listed = _listed(newer, older, handle)
+        except pynvml.NVMLError_NotSupported:
+            if position == 0:
+                raise
+            continue  # a MIG instance has no graphics
+        for process in listed:
+            memory = None if process.usedGpuMemory is None else int(process.usedGpuMemory)
+            before = found.get(process.pid, 0)
+            found[process.pid] = None if memory is None or before is None else max(memory, before)
+    return [Listed(pid, memory) for pid, memory in found.items()]
+
+
+def _listed(newer: Callable[[Any], list[Any]], older: Callable[[Any], list[Any]], handle: Any) -> list[Any]:  # noqa: ANN401
+    try:
+        return _until_it_fits(lambda: newer(handle))
+    except pynvml.NVMLError_FunctionNotFound:
+        return _until_it_fits(lambda: older(handle))
+
+
+def _until_it_fits(call: Callable[[], list[Any]]) -> list[Any]:
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return call()
+        except pynvml.NVMLError_InsufficientSize:
+            continue
+    return call()

@@ -1,0 +1,287 @@
+"""What a device did since it was last looked at: every sample of the driver is taken once, and what is lost is counted.
+
+Must not know pods, nor what processes are called.
+"""
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Collection, Sequence
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import pynvml
+
+from exporter.accounts.records import Observation, Part, ProcessSample, Slice, Source
+from exporter.errors import ReadingError, Reason
+from exporter.nvml import activity
+from exporter.nvml.activity import UtilizationSample
+from exporter.nvml.codes import asking
+from exporter.nvml.gpm import Gpm, GpmMetric
+
+T = TypeVar("T")
+_NS_PER_US = 1000
+_LATE = 3  # periods after which a sample cannot be its predecessor's neighbour
+_PERIOD_US = (
+    1_000_000  # NVML's longest ("between 1 second and 1/6 second"), where two samples have not told yet
+)
+_SILENT_US = 10_000_000  # without a new sample: the clock that dates them was set back
+_LONGEST_TICK_US = 10_000_000
+_MOST_PENDING = 16_384
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Clocks:
+    """`monotonic_ns` for durations, `unix_ns` for dates: both in nanoseconds."""
+
+    monotonic_ns: Callable[[], int]
+    unix_ns: Callable[[], int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Subject:
+    """A device to look at.
+
+    Attributes:
+        key: A name that changes when the device becomes another.
+        name: What it is called in messages.
+        handle: NVML's.
+        parent: Of a MIG instance, NVML's handle of its GPU.
+        instance: Of a MIG instance, its GPU instance id.
+        is_cut: It is a GPU that has been cut into MIG instances.
+    """
+
+    key: str
+    name: str
+    handle: Any
+    parent: Any = None
+    instance: int | None = None
+    is_cut: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Busy:
+    """Of one look."""
+
+    source: Source | None = None
+    slices: tuple[Slice, ...] = ()
+    gaps: int = 0
+    gap_us: int = 0
+    samples: tuple[ProcessSample, ...] | None = None
+    error: ReadingError | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class _State:
+    """What is remembered of a device.
+
+    Attributes:
+        last_us: The end of the newest sample; None before the first.
+        period_us: How far apart samples are.
+        heard_us: When, by the monotonic clock, there was last a sample.
+        last_process_us: The newest of the processes' samples.
+        pending: Processes' samples of periods that are not over for the device.
+        looked_us: When, by the monotonic clock, it was last looked at without a buffer.
+    """
+
+    last_us: int | None = None
+    period_us: int = _PERIOD_US
+    heard_us: int = 0
+    last_process_us: int = 0
+    pending: tuple[ProcessSample, ...] = ()
+    looked_us: int | None = None
+
+
+class Meter:
+    """All devices of a node; each is looked at by one thread at a time."""
+
+    def __init__(self, clocks: Clocks) -> None:
+        self._clocks = clocks
+        self._states: dict[str, _State] = {}
+        self._gpm = Gpm((GpmMetric.GRAPHICS_UTIL,))
+
+    def observe(self, subject: Subject) -> Observation:
+        """Look at a device. Never raises: what fails is not known, and says why."""
+        state = self._states.setdefault(subject.key, _State())
+        at_us = self._clocks.unix_ns() // _NS_PER_US
+        busy = self._busy(subject, state, at_us)
+        errors = {} if busy.error is None else {Part.BUSY: busy.error}
+        whole = subject.instance is None
+        known = _Known(subject.name, errors)
+        listed = None
+        if not subject.is_cut:  # its instances have the processes
+            listed = known.get(Part.PROCESSES, "processes", lambda: activity.processes(subject.handle))
+        memory = known.get(
+            Part.PROCESSES, "memory", lambda: int(pynvml.nvmlDeviceGetMemoryInfo(subject.handle).used)
+        )
+        energy = None
+        if whole:
+            energy = known.get(
+                Part.ENERGY, "energy", lambda: int(pynvml.nvmlDeviceGetTotalEnergyConsumption(subject.handle))
+            )
+        return Observation(
+            key=subject.key,
+            at_us=at_us,
+            source=busy.source,
+            slices=busy.slices,
+            gaps=busy.gaps,
+            gap_us=busy.gap_us,
+            samples=busy.samples,
+            processes=None if listed is None else tuple(listed),
+            memory_used_bytes=memory,
+            energy_mj=energy,
+            errors=errors,
+        )
+
+    def retain(self, prefix: str, keys: Collection[str]) -> None:
+        """Forget the devices under `prefix` that are not among `keys`: they are gone."""
+        for key in [key for key in self._states if key.startswith(prefix) and key not in keys]:
+            del self._states[key]
+        self._gpm.retain(prefix, keys)
+
+    def clear(self) -> None:
+        """Forget all devices."""
+        self.retain("", ())
+
+    def _busy(self, subject: Subject, state: _State, at_us: int) -> _Busy:
+        """By the best source that the device has: whatever it lacks, the next one is asked."""
+        now_us = self._clocks.monotonic_ns() // _NS_PER_US
+        sources: list[Callable[[], _Busy]] = [lambda: self._by_gpm(subject, state, at_us, now_us)]
+        if subject.instance is None and not subject.is_cut:
+            sources.insert(0, lambda: _by_samples(subject, state, now_us))
+        if subject.instance is None:
+            sources.append(lambda: _by_ticks(subject, state, at_us, now_us))
+        for ask in sources:
+            try:
+                return ask()
+            except ReadingError as error:
+                if error.reason is not Reason.NOT_SUPPORTED:
+                    return _Busy(error=error)
+                missing = error
+        return _Busy(error=missing)
+
+    def _by_gpm(self, subject: Subject, state: _State, at_us: int, now_us: int) -> _Busy:
+        """The card's own counters: nothing is lost between two looks, however far they are apart."""
+
+        def take(sample: Any) -> None:  # noqa: ANN401
+            if subject.instance is None:
+                pynvml.nvmlGpmSampleGet(subject.handle, sample)
+            else:
+                pynvml.nvmlGpmMigSampleGet(subject.parent, subject.instance, sample)
+
+        try:
+            handle = subject.handle if subject.parent is None else subject.parent
+            value = self._gpm.rates(subject.key, subject.name, handle, take)[GpmMetric.GRAPHICS_UTIL]
+        except ReadingError as error:
+            value = error
+        if not isinstance(value, ReadingError):
+            return _since(Source.GPM, state, at_us, now_us, min(value, 100.0))
+        if value.reason is Reason.NOT_SUPPORTED:
+            raise value
+        if value.reason is Reason.PENDING:
+            state.looked_us = now_us
+            return _Busy(Source.GPM)
+        return _lost(Source.GPM, state, now_us, value)
+
+
+class _Known:
+    """Collects what is known of a device, and why the rest is not."""
+
+    def __init__(self, name: str, errors: dict[Part, ReadingError]) -> None:
+        self._name = name
+        self._errors = errors
+
+    def get(self, part: Part, what: str, ask: Callable[[], T]) -> T | None:
+        """What `ask` returns; None where the driver has an error instead."""
+        try:
+            return asking(f"reading {what} of {self._name}", ask)
+        except ReadingError as error:
+            self._errors.setdefault(part, error)
+            return None
+
+
+def _since(source: Source, state: _State, at_us: int, now_us: int, percent: float) -> _Busy:
+    """One slice, from the look before until now; nothing at the first look."""
+    before, state.looked_us = state.looked_us, now_us
+    if before is None or now_us <= before:
+        return _Busy(source)
+    span_us = now_us - before
+    return _Busy(source, (Slice(at_us - span_us, at_us, round(percent * span_us)),))
+
+
+def _lost(source: Source, state: _State, now_us: int, error: ReadingError | None = None) -> _Busy:
+    """Nothing is known of the time since the look before."""
+    before, state.looked_us = state.looked_us, now_us
+    if before is None:
+        return _Busy(source, error=error)
+    return _Busy(source, gaps=1, gap_us=now_us - before, error=error)
+
+
+def _by_ticks(subject: Subject, state: _State, at_us: int, now_us: int) -> _Busy:
+    """The driver's own mean over its last sampling period, taken for all the time since the look before."""
+    what = f"reading utilization of {subject.name}"
+    percent = asking(what, lambda: int(pynvml.nvmlDeviceGetUtilizationRates(subject.handle).gpu))
+    is_late = state.looked_us is not None and now_us - state.looked_us > _LONGEST_TICK_US
+    if percent > 100 or is_late:  # noqa: PLR2004 - percent
+        return _lost(Source.TICKS, state, now_us)
+    return _since(Source.TICKS, state, at_us, now_us, percent)
+
+
+def _by_samples(subject: Subject, state: _State, now_us: int) -> _Busy:
+    """The driver's buffer; and of the processes' buffer, what lies in the same periods."""
+    what = f"reading utilization samples of {subject.name}"
+    found = asking(what, lambda: activity.utilization_samples(subject.handle, state.last_us or 0))
+    if not found and state.last_us is not None and now_us - state.heard_us > _SILENT_US:
+        lost_us, state.heard_us = now_us - state.heard_us, now_us
+        state.last_us, state.last_process_us, state.pending = None, 0, ()
+        return _Busy(Source.SAMPLES, gaps=1, gap_us=lost_us, samples=())
+    if found:
+        state.heard_us = now_us
+    is_first = state.last_us is None
+    busy = _sliced(state, found)
+    try:
+        samples = _processes_part(subject, state, is_first=is_first)
+    except ReadingError as error:
+        if error.reason is not Reason.NOT_SUPPORTED:
+            return dataclasses.replace(busy, samples=(), error=error)
+        return busy
+    return dataclasses.replace(busy, samples=samples)
+
+
+def _sliced(state: _State, found: Sequence[UtilizationSample]) -> _Busy:
+    """The samples as slices: each says how busy the device was since the one before."""
+    ends = (
+        [sample.at_us for sample in found]
+        if state.last_us is None
+        else [state.last_us, *(s.at_us for s in found)]
+    )
+    if len(ends) > 2:  # noqa: PLR2004 - two distances make a median
+        state.period_us = int(statistics.median(b - a for a, b in pairwise(ends)))
+    if state.last_us is None:
+        # What lies in the buffer at the first look happened before anybody counted.
+        state.last_us = found[-1].at_us if found else None
+        return _Busy(Source.SAMPLES)
+    slices, gaps, gap_us, last_us = [], 0, 0, state.last_us
+    for sample in found:
+        from_us = last_us
+        if sample.at_us - last_us > _LATE * state.period_us:
+            from_us = sample.at_us - state.period_us
+            gaps, gap_us = gaps + 1, gap_us + from_us - last_us
+        if sample.percent is None:
+            gaps, gap_us = gaps + 1, gap_us + sample.at_us - from_us
+        else:
+            slices.append(Slice(from_us, sample.at_us, sample.percent * (sample.at_us - from_us)))
+        last_us = sample.at_us
+    state.last_us = last_us
+    return _Busy(Source.SAMPLES, tuple(slices), gaps, gap_us)
+
+
+def _processes_part(subject: Subject, state: _State, *, is_first: bool) -> tuple[ProcessSample, ...]:
+    """The processes' samples up to the device's newest one; later ones wait for its next."""
+    what = f"reading utilization of the processes on {subject.name}"
+    found = asking(what, lambda: activity.process_samples(subject.handle, state.last_process_us))
+    if found:
+        state.last_process_us = max(sample.at_us for sample in found)
+    due = [*state.pending, *found]
+    last_us = state.last_us or 0
+    state.pending = tuple(sample for sample in due if sample.at_us > last_us)[-_MOST_PENDING:]
+    return () if is_first else tuple(sample for sample in due if sample.at_us <= last_us)
