@@ -6,7 +6,7 @@
 workloads or time: whoever holds the Board says what the GPUs show.
 """
 
-from simulator.driver.board import Board, Process, ProcessKind, Reading
+from simulator.driver.board import Board, Process, ProcessKind, ProcessSample, Reading
 from simulator.driver.build import DriverError, environment
 
-__all__ = ["Board", "DriverError", "Process", "ProcessKind", "Reading", "environment"]
+__all__ = ["Board", "DriverError", "Process", "ProcessKind", "ProcessSample", "Reading", "environment"]

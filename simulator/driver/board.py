@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from typing import Self
 
 from simulator.cards import CARDS, Card
-from simulator.driver import answers, build, encoding, layout, placement
+from simulator.driver import answers, build, encoding, layout, placement, samples
 from simulator.driver.boardfile import BoardFile
-from simulator.driver.records import Gpu, Instance, Process, ProcessKind, Reading
+from simulator.driver.records import BusyCounter, Gpu, Instance, Process, ProcessKind, ProcessSample, Reading
 from simulator.spec import NodeSpec
 
-__all__ = ["Board", "Process", "ProcessKind", "Reading"]
+__all__ = ["Board", "Process", "ProcessKind", "ProcessSample", "Reading"]
 
 _Fault = tuple[str, int]  # a function and a GPU, or layout.ANY_GPU
 
@@ -108,8 +108,7 @@ class Board:
             after = dataclasses.replace(
                 before, memory_used_bytes=memory_used_bytes, activity_percent=activity_percent
             )
-            instances = (*gpu.instances[:instance], after, *gpu.instances[instance + 1 :])
-            self._show(index, dataclasses.replace(gpu, instances=instances))
+            self._show(index, gpu.with_instance(instance, after))
 
     def set_answer(self, index: int, function: str, *values: int, selector: int = 0) -> None:
         """Lets an NVML function return these values for GPU `index`; with none, it is not supported.
@@ -180,6 +179,57 @@ class Board:
                 if process.instance is not None:
                     self._check_instance(index, process.instance)
             self._file.publish_processes(index, encoding.process_list(processes))
+
+    def set_samples(
+        self, index: int, utilization: Sequence[tuple[int, int]], processes: Sequence[ProcessSample] = ()
+    ) -> None:
+        """Lets GPU `index` keep samples of its past, and these, in place of those it kept before.
+
+        Until the first call the GPU keeps none: NVML's functions about them are not supported, nor are they under MIG.
+
+        Args:
+            index: Of the GPU.
+            utilization: Of the GPU as a whole, oldest first: Unix time in microseconds, and percent.
+            processes: Of its processes, oldest first.
+
+        Raises:
+            ValueError: No such GPU, or no GPU keeps such samples: too many, out of order, not a percentage.
+        """
+        with self._lock:
+            self._gpu(index)
+            wrong = samples.problems(utilization, processes)
+            if wrong:
+                raise ValueError(f"{self._words(index)}: {wrong[0]}")
+            self._file.publish_samples(
+                index, encoding.utilization_buffer(utilization), encoding.process_buffer(processes)
+            )
+
+    def set_busy(self, index: int, *, busy_us: int, at_us: int, instance: int | None = None) -> None:
+        """Shows for how long GPU `index`, or one of its MIG instances, had worked at an instant.
+
+        From then on GPM's activity of graphics and of SMs is what two such counts say, in place of the mean of two
+        readings. A new cut ends an instance's count.
+
+        Args:
+            index: Of the GPU.
+            busy_us: Microseconds of work since whenever.
+            at_us: Until when it was counted: Unix time in microseconds.
+            instance: A MIG instance, 0-based; the whole GPU if None.
+
+        Raises:
+            ValueError: No such GPU or instance, or no such time.
+        """
+        with self._lock:
+            gpu = self._gpu(index)
+            if busy_us < 0 or at_us <= 0:
+                raise ValueError(f"{self._words(index)}: no GPU has worked {busy_us} us at {at_us} us")
+            counter = BusyCounter(busy_us, at_us)
+            if instance is None:
+                self._show(index, dataclasses.replace(gpu, busy=counter))
+                return
+            self._check_instance(index, instance)
+            after = dataclasses.replace(gpu.instances[instance], busy=counter)
+            self._show(index, gpu.with_instance(instance, after))
 
     def set_mig(self, index: int, profiles: tuple[str, ...]) -> None:
         """Cuts GPU `index` anew, or makes it whole with no profiles; ends its processes and voids old MIG handles.

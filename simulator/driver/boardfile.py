@@ -44,6 +44,14 @@ class BoardFile:
         """Shows readers what a GPU's further functions return."""
         self._fill(_gpu_offset(gpu) + _offset(layout.GpuCells, "answers"), layout.AnswerCell, answers)
 
+    def publish_samples(
+        self, gpu: int, utilization: layout.UtilizationBuffer, processes: layout.ProcessBuffer
+    ) -> None:
+        """Shows readers what a GPU's sample buffers now hold."""
+        cells = layout.GpuCells
+        self._fill(_gpu_offset(gpu) + _offset(cells, "process_samples"), layout.ProcessSampleCell, processes)
+        self._fill(_gpu_offset(gpu) + _offset(cells, "utilization"), layout.UtilizationCell, utilization)
+
     def publish_events(self, events: layout.EventLog) -> None:
         """Shows readers what has happened."""
         self._fill(_offset(layout.Layout, "events"), layout.EventCell, events)

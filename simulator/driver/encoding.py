@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from simulator.cards import Card
 from simulator.driver import build, layout
-from simulator.driver.records import Gpu, Instance, Process
+from simulator.driver.records import BusyCounter, Gpu, Instance, Process, ProcessSample
 from simulator.spec import NodeSpec
 
 # Of an HGX board, then their neighbours: what matters is that no two GPUs of a node share one.
@@ -67,6 +67,7 @@ def state(gpu: Gpu) -> layout.State:
         memory_temperature_c=reading.memory_temperature_c,
         mig_generation=gpu.generation,
         mig_count=len(gpu.instances),
+        busy=_counter(gpu.busy),
         mig=(layout.Instance * layout.MAX_INSTANCES)(*map(_instance, gpu.instances)),
     )
 
@@ -83,6 +84,27 @@ def process_list(processes: Sequence[Process]) -> layout.ProcessList:
         for process in processes
     ]
     return layout.ProcessList(count=len(rows), process=(layout.GpuProcess * layout.MAX_PROCESSES)(*rows))
+
+
+def utilization_buffer(samples: Sequence[tuple[int, int]]) -> layout.UtilizationBuffer:
+    """A GPU's utilization samples, (at_us, percent) each, of a card that keeps such."""
+    rows = [layout.UtilizationSample(at_us, percent) for at_us, percent in samples]
+    return layout.UtilizationBuffer(
+        supported=1, count=len(rows), sample=(layout.UtilizationSample * layout.MAX_SAMPLES)(*rows)
+    )
+
+
+def process_buffer(samples: Sequence[ProcessSample]) -> layout.ProcessBuffer:
+    """The samples of a GPU's processes."""
+    rows = (layout.ProcessSample * layout.MAX_PROCESS_SAMPLES)()
+    for row, sample in zip(rows, samples, strict=False):
+        row.at_us = sample.at_us
+        row.pid = sample.pid
+        row.sm_percent = sample.sm_percent
+        row.memory_percent = sample.memory_percent
+        row.encoder_percent = sample.encoder_percent
+        row.decoder_percent = sample.decoder_percent
+    return layout.ProcessBuffer(count=len(samples), sample=rows)
 
 
 def answer_list(answers: Mapping[tuple[str, int], Sequence[int]]) -> layout.AnswerList:
@@ -129,7 +151,12 @@ def _instance(instance: Instance) -> layout.Instance:
         profile_id=profile.profile_id,
         start=instance.start,
         size=profile.memory_slices,
+        busy=_counter(instance.busy),
     )
+
+
+def _counter(counter: BusyCounter | None) -> layout.BusyCounter:
+    return layout.BusyCounter() if counter is None else layout.BusyCounter(counter.busy_us, counter.at_us)
 
 
 def _serial(gpu_uuid: str) -> str:

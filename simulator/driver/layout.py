@@ -8,7 +8,9 @@ from ctypes import c_char, c_int32, c_uint32, c_uint64
 
 MAX_GPUS = 16
 MAX_INSTANCES = 7
-MAX_PROCESSES = 256
+MAX_PROCESSES = 512
+MAX_SAMPLES = 120
+MAX_PROCESS_SAMPLES = 8192
 MAX_FAULTS = 32
 MAX_ANSWERS = 128
 MAX_EVENTS = 64
@@ -55,6 +57,12 @@ class Identity(ctypes.Structure):
     )
 
 
+class BusyCounter(ctypes.Structure):
+    """`struct busy_counter`."""
+
+    _fields_ = (("busy_us", c_uint64), ("at_us", c_uint64))
+
+
 class Instance(ctypes.Structure):
     """`struct mig_instance`."""
 
@@ -75,6 +83,7 @@ class Instance(ctypes.Structure):
         ("start", c_uint32),
         ("size", c_uint32),
         ("unused", c_uint32),
+        ("busy", BusyCounter),
     )
 
 
@@ -93,6 +102,7 @@ class State(ctypes.Structure):
         ("memory_temperature_c", c_int32),
         ("mig_generation", c_uint32),
         ("mig_count", c_uint64),
+        ("busy", BusyCounter),
         ("mig", Instance * MAX_INSTANCES),
     )
 
@@ -113,6 +123,38 @@ class ProcessList(ctypes.Structure):
     """`struct process_list`."""
 
     _fields_ = (("count", c_uint64), ("process", GpuProcess * MAX_PROCESSES))
+
+
+class UtilizationSample(ctypes.Structure):
+    """`struct utilization_sample`."""
+
+    _fields_ = (("at_us", c_uint64), ("percent", c_uint64))
+
+
+class UtilizationBuffer(ctypes.Structure):
+    """`struct utilization_buffer`."""
+
+    _fields_ = (("supported", c_uint64), ("count", c_uint64), ("sample", UtilizationSample * MAX_SAMPLES))
+
+
+class ProcessSample(ctypes.Structure):
+    """`struct process_sample`."""
+
+    _fields_ = (
+        ("at_us", c_uint64),
+        ("pid", c_uint32),
+        ("sm_percent", c_uint32),
+        ("memory_percent", c_uint32),
+        ("encoder_percent", c_uint32),
+        ("decoder_percent", c_uint32),
+        ("unused", c_uint32),
+    )
+
+
+class ProcessBuffer(ctypes.Structure):
+    """`struct process_buffer`."""
+
+    _fields_ = (("count", c_uint64), ("sample", ProcessSample * MAX_PROCESS_SAMPLES))
 
 
 class Answer(ctypes.Structure):
@@ -186,10 +228,28 @@ class AnswerCell(ctypes.Structure):
     _fields_ = (("sequence", c_uint64), ("copy", AnswerList * 2))
 
 
+class UtilizationCell(ctypes.Structure):
+    """`CELL(struct utilization_buffer)`."""
+
+    _fields_ = (("sequence", c_uint64), ("copy", UtilizationBuffer * 2))
+
+
+class ProcessSampleCell(ctypes.Structure):
+    """`CELL(struct process_buffer)`."""
+
+    _fields_ = (("sequence", c_uint64), ("copy", ProcessBuffer * 2))
+
+
 class GpuCells(ctypes.Structure):
     """An element of `board.gpu`."""
 
-    _fields_ = (("state", StateCell), ("processes", ProcessCell), ("answers", AnswerCell))
+    _fields_ = (
+        ("state", StateCell),
+        ("processes", ProcessCell),
+        ("answers", AnswerCell),
+        ("utilization", UtilizationCell),
+        ("process_samples", ProcessSampleCell),
+    )
 
 
 class Layout(ctypes.Structure):

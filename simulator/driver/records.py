@@ -29,6 +29,26 @@ class Process:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ProcessSample:
+    """What a process did with a GPU's engines in the period that ended at `at_us` (Unix time, microseconds)."""
+
+    at_us: int
+    pid: int
+    sm_percent: int
+    memory_percent: int = 0
+    encoder_percent: int = 0
+    decoder_percent: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BusyCounter:
+    """For how long a GPU or a MIG instance has worked, as counted until `at_us`."""
+
+    busy_us: int
+    at_us: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Reading:
     """What a GPU measures at an instant; `energy_j` since the driver was loaded."""
 
@@ -87,6 +107,7 @@ class Instance:
     start: int = 0
     memory_used_bytes: int = 0
     activity_percent: int = 0
+    busy: BusyCounter | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,3 +118,9 @@ class Gpu:
     reading: Reading
     instances: tuple[Instance, ...]
     generation: int
+    busy: BusyCounter | None = None
+
+    def with_instance(self, number: int, instance: Instance) -> Self:
+        """The GPU with another record of its MIG instance `number` (0-based)."""
+        instances = (*self.instances[:number], instance, *self.instances[number + 1 :])
+        return dataclasses.replace(self, instances=instances)

@@ -12,7 +12,9 @@
 enum {
     MAX_GPUS = 16,
     MAX_INSTANCES = 7,
-    MAX_PROCESSES = 256,
+    MAX_PROCESSES = 512,
+    MAX_SAMPLES = 120,
+    MAX_PROCESS_SAMPLES = 8192,
     MAX_FAULTS = 32,
     MAX_ANSWERS = 128,
     MAX_EVENTS = 64,
@@ -54,6 +56,12 @@ struct gpu_identity {
     uint32_t mig_capable;
 };
 
+/* For how long something has worked, as counted until `at_us`; 0 there: nobody counts. */
+struct busy_counter {
+    uint64_t busy_us;
+    uint64_t at_us;
+};
+
 struct mig_instance {
     char uuid[48];
     char profile[16];
@@ -71,6 +79,7 @@ struct mig_instance {
     uint32_t start; /* of its memory slices */
     uint32_t size;
     uint32_t unused;
+    struct busy_counter busy;
 };
 
 struct gpu_state {
@@ -85,6 +94,7 @@ struct gpu_state {
     int32_t memory_temperature_c;
     uint32_t mig_generation; /* grows with each reconfiguration: handles of the previous one are void */
     uint64_t mig_count;      /* 0: MIG is off */
+    struct busy_counter busy;
     struct mig_instance mig[MAX_INSTANCES];
 };
 
@@ -99,6 +109,33 @@ struct gpu_process {
 struct process_list {
     uint64_t count;
     struct gpu_process process[MAX_PROCESSES];
+};
+
+/* In ascending order of time, of Unix time in microseconds. */
+struct utilization_sample {
+    uint64_t at_us;
+    uint64_t percent;
+};
+
+struct utilization_buffer {
+    uint64_t supported; /* of the samples of processes, too */
+    uint64_t count;
+    struct utilization_sample sample[MAX_SAMPLES];
+};
+
+struct process_sample {
+    uint64_t at_us;
+    uint32_t pid;
+    uint32_t sm_percent;
+    uint32_t memory_percent;
+    uint32_t encoder_percent;
+    uint32_t decoder_percent;
+    uint32_t unused;
+};
+
+struct process_buffer {
+    uint64_t count;
+    struct process_sample sample[MAX_PROCESS_SAMPLES];
 };
 
 /* What a function returns, or, where it is nvmlDeviceGetFieldValues, one of its fields. */
@@ -158,6 +195,8 @@ struct board {
         CELL(struct gpu_state) state;
         CELL(struct process_list) processes;
         CELL(struct answer_list) answers;
+        CELL(struct utilization_buffer) utilization;
+        CELL(struct process_buffer) process_samples;
     } gpu[MAX_GPUS];
 };
 

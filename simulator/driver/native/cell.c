@@ -9,6 +9,8 @@ typedef uint64_t __attribute__((may_alias)) word;
 
 _Static_assert(sizeof(struct gpu_state) % sizeof(word) == 0, "cells are copied by words");
 _Static_assert(sizeof(struct process_list) % sizeof(word) == 0, "cells are copied by words");
+_Static_assert(sizeof(struct utilization_buffer) % sizeof(word) == 0, "cells are copied by words");
+_Static_assert(sizeof(struct process_buffer) % sizeof(word) == 0, "cells are copied by words");
 _Static_assert(sizeof(struct answer_list) % sizeof(word) == 0, "cells are copied by words");
 _Static_assert(sizeof(struct fault_list) % sizeof(word) == 0, "cells are copied by words");
 

@@ -1,6 +1,7 @@
 /*
  * GPU performance monitoring, of Hopper and later: a sample is a copy of counters, and a metric what happened between two
- * of them. Here a sample holds the rates of its instant, and a metric is the mean of two instants.
+ * of them. Here a sample holds how long the card had worked, where the board counts that; of all else the rates of its
+ * instant, of which a metric is the mean of two.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@ enum { DECODERS = 7, JPEGS = 7, OFAS = 1 };
 
 struct nvml_gpm_sample {
     long long taken_ns; /* 0 before the first time */
+    struct busy_counter busy;
     double rate[METRICS]; /* NaN where the card does not say */
 };
 
@@ -83,6 +85,7 @@ static nvmlReturn_t take(const struct device *device, nvmlGpmSample_t sample) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     sample->taken_ns = (long long)now.tv_sec * 1000000000 + now.tv_nsec;
+    sample->busy = device->mig == NULL ? device->state.busy : device->mig->busy;
     for (unsigned int metric = 0; metric < METRICS; metric++) {
         sample->rate[metric] = rate_of(device, metric);
     }
@@ -127,6 +130,25 @@ EXPORT nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t handle, unsigned int gpu_in
     return NVML_ERROR_NOT_FOUND;
 }
 
+static bool counted(const struct nvml_gpm_sample *first, const struct nvml_gpm_sample *second) {
+    return first->busy.at_us != 0 && second->busy.at_us != 0;
+}
+
+static bool in_order(const struct nvml_gpm_sample *first, const struct nvml_gpm_sample *second) {
+    bool taken = first->taken_ns != 0 && first->taken_ns < second->taken_ns;
+    return taken && (!counted(first, second) || first->busy.at_us < second->busy.at_us);
+}
+
+/* What happened between two samples that are in order; NaN where the card does not say. */
+static double metric_of(const struct nvml_gpm_sample *first, const struct nvml_gpm_sample *second, unsigned int metric) {
+    bool activity = metric == NVML_GPM_GRAPHICS_UTIL || metric == NVML_GPM_SM_UTIL;
+    if (activity && counted(first, second)) {
+        double busy_us = (double)second->busy.busy_us - (double)first->busy.busy_us;
+        return 100 * busy_us / (double)(second->busy.at_us - first->busy.at_us);
+    }
+    return metric < METRICS ? (first->rate[metric] + second->rate[metric]) / 2 : NAN;
+}
+
 /* Succeeds as a whole; each metric carries its own result. */
 EXPORT nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *request) {
     ENTER_NODE(request != NULL);
@@ -134,14 +156,13 @@ EXPORT nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *request) {
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     }
     const struct nvml_gpm_sample *first = request->sample1, *second = request->sample2;
-    if (first == NULL || second == NULL || first->taken_ns == 0 || second->taken_ns <= first->taken_ns) {
+    if (first == NULL || second == NULL || !in_order(first, second)) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
     for (unsigned int i = 0; i < request->numMetrics; i++) {
         nvmlGpmMetric_t *metric = &request->metrics[i];
-        bool known = metric->metricId < METRICS && !isnan(second->rate[metric->metricId]);
-        metric->nvmlReturn = known ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
-        metric->value = known ? (first->rate[metric->metricId] + second->rate[metric->metricId]) / 2 : NAN;
+        metric->value = metric_of(first, second, metric->metricId);
+        metric->nvmlReturn = isnan(metric->value) ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
     }
     return NVML_SUCCESS;
 }

@@ -55,6 +55,7 @@ enum { NVML_CLOCKS_EVENT_REASON_GPU_IDLE = 1 };
 enum { NVML_TOPOLOGY_INTERNAL = 0, NVML_TOPOLOGY_NODE = 40, NVML_TOPOLOGY_SYSTEM = 50 };
 enum { NVML_P2P_CAPS_NVLINK = 2, NVML_P2P_STATUS_OK = 0, NVML_P2P_STATUS_NOT_SUPPORTED = 5 };
 enum { NVML_EVENT_XID = 8 };
+enum { NVML_GPU_UTILIZATION_SAMPLES = 1 };
 enum { NVML_PCIE_COUNTERS = 2 };
 #define NVML_ALL_LINKS 0xFFFFFFFFu /* the scope of a field that sums over all NVLinks */
 
@@ -102,6 +103,38 @@ typedef union {
     int siVal;
     unsigned short usVal;
 } nvmlValue_t;
+
+typedef struct {
+    unsigned long long timeStamp;
+    nvmlValue_t sampleValue;
+} nvmlSample_t;
+
+typedef struct {
+    unsigned int pid;
+    unsigned long long timeStamp;
+    unsigned int smUtil;
+    unsigned int memUtil;
+    unsigned int encUtil;
+    unsigned int decUtil;
+} nvmlProcessUtilizationSample_t;
+
+typedef struct {
+    unsigned long long timeStamp;
+    unsigned int pid;
+    unsigned int smUtil;
+    unsigned int memUtil;
+    unsigned int encUtil;
+    unsigned int decUtil;
+    unsigned int jpgUtil;
+    unsigned int ofaUtil;
+} nvmlProcessUtilizationInfo_t;
+
+typedef struct {
+    unsigned int version;
+    unsigned int processSamplesCount;
+    unsigned long long lastSeenTimeStamp;
+    nvmlProcessUtilizationInfo_t *procUtilArray;
+} nvmlProcessesUtilizationInfo_t;
 
 typedef struct {
     unsigned int fieldId;

@@ -227,6 +227,26 @@ nvmlReturn_t read_processes(unsigned int gpu, struct process_list *list) {
     return NVML_SUCCESS;
 }
 
+nvmlReturn_t read_utilization_samples(unsigned int gpu, struct utilization_buffer *buffer) {
+    struct mapping *mapping = acquire();
+    if (mapping == NULL) {
+        return NVML_ERROR_UNINITIALIZED;
+    }
+    READ_CELL(mapping->board->gpu[gpu].utilization, buffer);
+    release(mapping);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t read_process_samples(unsigned int gpu, struct process_buffer *buffer) {
+    struct mapping *mapping = acquire();
+    if (mapping == NULL) {
+        return NVML_ERROR_UNINITIALIZED;
+    }
+    READ_CELL(mapping->board->gpu[gpu].process_samples, buffer);
+    release(mapping);
+    return NVML_SUCCESS;
+}
+
 nvmlReturn_t read_events(struct event_log *log) {
     struct mapping *mapping = acquire();
     if (mapping == NULL) {

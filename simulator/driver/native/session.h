@@ -26,6 +26,8 @@ nvmlReturn_t enter_device(const char *function, nvmlDevice_t handle, enum scope 
                           struct device *device);
 nvmlReturn_t read_events(struct event_log *log);
 nvmlReturn_t read_processes(unsigned int gpu, struct process_list *list);
+nvmlReturn_t read_utilization_samples(unsigned int gpu, struct utilization_buffer *buffer);
+nvmlReturn_t read_process_samples(unsigned int gpu, struct process_buffer *buffer);
 
 /* What the board says of a function (and a selector); NVML_ERROR_NOT_SUPPORTED where it says nothing. */
 nvmlReturn_t read_answer(unsigned int gpu, const char *function, unsigned int selector, uint64_t value[MAX_VALUES]);

@@ -81,10 +81,10 @@ def test_no_torn_reads(board: Board, program: NvmlProgram) -> None:
 READ_PROCESSES = """
 mixed = []
 found = set()
-infos = (nvml.c_nvmlProcessInfo_v3_t * 256)()
+infos = (nvml.c_nvmlProcessInfo_v3_t * 512)()
 def read(times):
     for _ in range(times):
-        count = ctypes.c_uint(256)
+        count = ctypes.c_uint(512)
         assert nvml.nvmlLib.nvmlDeviceGetComputeRunningProcesses_v3(gpus[0], ctypes.byref(count), infos) == 0
         values = {info.usedGpuMemory for info in infos}
         if len(values) == 1:
@@ -97,7 +97,7 @@ def read(times):
 def test_no_torn_reads_of_much(path: pathlib.Path, program: NvmlProgram) -> None:
     """Values that take long to read and to write come whole, too, from a writer without pause."""
     header = encoding.header(NodeSpec("node-a", (GpuSpec("T4"),)))
-    lists = [encoding.process_list([Process(pid, n) for pid in range(256)]) for n in (1, 2, 3)]
+    lists = [encoding.process_list([Process(pid, n) for pid in range(512)]) for n in (1, 2, 3)]
     file = BoardFile(path, header, [])
     file.publish_processes(0, lists[0])
     for code in ("nvml.nvmlShutdown()", "nvml.nvmlInit()", READ_PROCESSES):

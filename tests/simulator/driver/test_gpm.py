@@ -12,7 +12,7 @@ from tests.simulator.driver.nvml_program import NvmlProgram
 pytestmark = pytest.mark.driver
 
 NOT_SUPPORTED, NOT_FOUND, INVALID, MISMATCH = 3, 6, 2, 25
-GRAPHICS, DRAM, TENSOR = 1, 10, 5
+GRAPHICS, SM, DRAM, TENSOR = 1, 2, 10, 5
 
 
 @pytest.fixture
@@ -111,3 +111,71 @@ def test_a_share_has_bounds(board: Board, path: pathlib.Path) -> None:
     del path
     with pytest.raises(ValueError, match="activity_percent is 101, not within 0 and 100"):
         board.set_instance(2, 0, memory_used_bytes=0, activity_percent=101)
+
+
+def _instance_id(program: NvmlProgram, instance: int) -> int:
+    handle = f"nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpus[2], {instance})"
+    identity: int = program.ask(f"nvml.nvmlDeviceGetGpuInstanceId({handle})")
+    return identity
+
+
+def test_work_that_is_counted(board: Board, sampling: NvmlProgram) -> None:
+    """Activity is the time worked between two samples as a share of the time between them, to its last digit."""
+    board.set_gpm(0, TENSOR, 12.5)
+    board.set_busy(0, busy_us=1_000, at_us=10_000)
+    sampling.ask("nvml.nvmlGpmSampleGet(gpus[0], a)")
+    board.set_busy(0, busy_us=2_000, at_us=13_000)
+    sampling.ask("nvml.nvmlGpmSampleGet(gpus[0], b)")
+    assert _between(sampling, GRAPHICS) == (0, 100 * 1_000 / 3_000)
+    assert _between(sampling, SM) == (0, 100 * 1_000 / 3_000)
+    assert _between(sampling, TENSOR) == (0, 12.5)
+
+
+def test_an_instance_counts_its_own_work(board: Board, sampling: NvmlProgram) -> None:
+    """Neither its GPU's nor its neighbour's; after a new cut nobody counts until told so."""
+    board.set_busy(2, busy_us=0, at_us=1_000)
+    board.set_busy(2, busy_us=0, at_us=1_000, instance=0)
+    board.set_busy(2, busy_us=500, at_us=1_000, instance=1)
+    sample = f"nvml.nvmlGpmMigSampleGet(gpus[2], {_instance_id(sampling, 1)}, {{}})"
+    sampling.ask(sample.format("a"))
+    board.set_busy(2, busy_us=1_250, at_us=2_000, instance=1)
+    sampling.ask(sample.format("b"))
+    assert _between(sampling, GRAPHICS) == (0, 75)
+    board.set_mig(2, ("3g.40gb", "1g.10gb"))
+    for name in ("a", "b"):
+        sampling.ask(sample.format(name))
+    assert _between(sampling, GRAPHICS) == (0, 0)
+
+
+def test_no_work_without_time(board: Board, sampling: NvmlProgram) -> None:
+    """Two samples of the same count are refused as samples of the same instant are, for every metric."""
+    board.set_busy(0, busy_us=1, at_us=10)
+    for name in ("a", "b"):
+        sampling.ask(f"nvml.nvmlGpmSampleGet(gpus[0], {name})")
+    for metric in (GRAPHICS, TENSOR):
+        sampling.ask(f"request.metrics[0].metricId = {metric}")
+        assert sampling.failure("nvml.nvmlGpmMetricsGet(request)") == INVALID
+
+
+def test_a_count_that_begins_between_two_samples(board: Board, sampling: NvmlProgram) -> None:
+    """Until both samples hold a count, activity is the mean of what the two instants say."""
+    board.set_gpm(0, GRAPHICS, 20)
+    sampling.ask("nvml.nvmlGpmSampleGet(gpus[0], a)")
+    board.set_busy(0, busy_us=1_000, at_us=10_000)
+    sampling.ask("nvml.nvmlGpmSampleGet(gpus[0], b)")
+    assert _between(sampling, GRAPHICS) == (0, 20)
+
+
+def test_a_count_has_bounds(board: Board) -> None:
+    """Nobody has worked for less than no time, nor before time began; and only instances that are there work."""
+    for busy_us, at_us in ((-1, 5), (0, 0)):
+        with pytest.raises(ValueError, match=f"no GPU has worked {busy_us} us at {at_us} us"):
+            board.set_busy(0, busy_us=busy_us, at_us=at_us)
+    with pytest.raises(ValueError, match="has no MIG instance 2; it has 2"):
+        board.set_busy(2, busy_us=0, at_us=1, instance=2)
+
+
+def test_cards_without_it_count_nothing(board: Board, sampling: NvmlProgram) -> None:
+    """A count makes no A100 have GPM."""
+    board.set_busy(1, busy_us=1, at_us=10)
+    assert sampling.failure("nvml.nvmlGpmSampleGet(gpus[1], a)") == NOT_SUPPORTED

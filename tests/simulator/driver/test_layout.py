@@ -29,6 +29,11 @@ BOARD = {
     "gpu_state": layout.State,
     "gpu_process": layout.GpuProcess,
     "process_list": layout.ProcessList,
+    "busy_counter": layout.BusyCounter,
+    "utilization_sample": layout.UtilizationSample,
+    "utilization_buffer": layout.UtilizationBuffer,
+    "process_sample": layout.ProcessSample,
+    "process_buffer": layout.ProcessBuffer,
     "gpu_event": layout.Event,
     "event_log": layout.EventLog,
     "fault": layout.Fault,
@@ -45,6 +50,10 @@ NVML = {
     "nvmlDeviceAttributes_t": pynvml.c_nvmlDeviceAttributes,
     "nvmlProcessInfo_t": pynvml.c_nvmlProcessInfo_v3_t,
     "nvmlGpmSupport_t": pynvml.c_nvmlGpmSupport_t,
+    "nvmlSample_t": pynvml.c_nvmlSample_t,
+    "nvmlProcessUtilizationSample_t": pynvml.c_nvmlProcessUtilizationSample_t,
+    "nvmlProcessUtilizationInfo_t": pynvml.c_nvmlProcessUtilizationInfo_v1_t,
+    "nvmlProcessesUtilizationInfo_t": pynvml.c_nvmlProcessesUtilizationInfo_v1_t,
     "nvmlEventData_t": pynvml.c_nvmlEventData_t,
     "nvmlGpuInstanceInfo_t": pynvml.c_nvmlGpuInstanceInfo_t,
 }
@@ -77,10 +86,17 @@ def test_cells(compiled: Mapping[str, _Place]) -> None:
     """The cells that the writer publishes to lie where the readers read."""
     faults, gpu = layout.Layout.faults, layout.Layout.gpu
     state, processes = layout.GpuCells.state, layout.GpuCells.processes
+    utilization, samples = layout.GpuCells.utilization, layout.GpuCells.process_samples
     assert compiled["board.faults.sequence"].offset == faults.offset
     assert compiled["board.faults.copy"].offset == faults.offset + layout.FaultCell.copy.offset
     assert compiled["board.events.sequence"].offset == layout.Layout.events.offset
     assert compiled["board.events.copy"].offset == layout.Layout.events.offset + layout.EventCell.copy.offset
     assert compiled["board.gpu[0].state.sequence"].offset == gpu.offset + state.offset
     assert compiled["board.gpu[0].processes.sequence"].offset == gpu.offset + processes.offset
+    assert compiled["board.gpu[0].utilization.sequence"].offset == gpu.offset + utilization.offset
+    assert compiled["board.gpu[0].process_samples.sequence"].offset == gpu.offset + samples.offset
+    assert (
+        compiled["board.gpu[0].process_samples.copy"].offset
+        == gpu.offset + samples.offset + layout.ProcessSampleCell.copy.offset
+    )
     assert compiled["board.gpu[1].state.sequence"].offset == gpu.offset + ctypes.sizeof(layout.GpuCells)

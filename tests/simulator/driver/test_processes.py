@@ -59,11 +59,11 @@ def test_room(board: Board, program: NvmlProgram) -> None:
 
 
 def test_as_many_as_there_is_room_for(board: Board, program: NvmlProgram) -> None:
-    """A board holds 256 processes per GPU, and refuses more in words."""
-    board.set_processes(H100, [Process(pid, MIB) for pid in range(1, 257)])
-    assert len(program.ask("nvml.nvmlDeviceGetComputeRunningProcesses(gpus[0])")) == 256
-    with pytest.raises(ValueError, match="GPU 0: 257 processes; a board holds 256"):
-        board.set_processes(H100, [Process(pid, MIB) for pid in range(1, 258)])
+    """A board holds 512 processes per GPU, and refuses more in words."""
+    board.set_processes(H100, [Process(pid, MIB) for pid in range(1, 513)])
+    assert len(program.ask("nvml.nvmlDeviceGetComputeRunningProcesses(gpus[0])")) == 512
+    with pytest.raises(ValueError, match="GPU 0: 513 processes; a board holds 512"):
+        board.set_processes(H100, [Process(pid, MIB) for pid in range(1, 514)])
 
 
 def test_a_new_cut_ends_them(board: Board, program: NvmlProgram) -> None:
