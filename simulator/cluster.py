@@ -12,6 +12,7 @@ import contextlib
 import datetime
 import functools
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -26,6 +27,7 @@ import yaml
 from simulator import draws, history, manifests, placement
 from simulator.draws import DAY_S
 from simulator.driver import Board, environment
+from simulator.hostfiles import HostFiles
 from simulator.kube import ApiServer
 from simulator.kubeclient import ApiError, Endpoint, KubeClient
 from simulator.machine import Machine
@@ -226,11 +228,18 @@ class Cluster:
             machine=Machine(node, boot_s=boot_s),
             population=self._population,
             sensors=self.boards[node.name],
+            host=self._host(node.name),
             socket=socket,
         )
         self._stack.enter_context(agent)
         agent.show()
         self.agents[node.name] = agent
+
+    def _host(self, node: str) -> HostFiles:
+        """The node's /proc and /var/log, without what an earlier cluster in this directory left there."""
+        folder = self.directory / f"{node}.host"
+        shutil.rmtree(folder, ignore_errors=True)
+        return HostFiles(folder / "proc", folder / "log")
 
     def _start_exporters(self) -> None:
         for node in self.spec.nodes:

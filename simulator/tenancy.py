@@ -44,8 +44,10 @@ class Tenancy:
 
     def context_since_s(self, t_s: float) -> float:
         """Since when, in Unix seconds, the tenant has had the context that it has at `t_s`."""
-        since_s = t_s
-        for start_s, _, phase in reversed(archetypes.schedule(self.actor).between(self.actor.start_s, t_s)):
+        since_s, until_s = t_s, math.nextafter(t_s, math.inf)
+        for start_s, _, phase in reversed(
+            archetypes.schedule(self.actor).between(self.actor.start_s, until_s)
+        ):
             if not phase.context:
                 break
             since_s = start_s
