@@ -69,7 +69,7 @@ class Cluster:
 
     Args:
         spec: What it consists of.
-        directory: For boards, logs and the kubeconfig.
+        directory: For boards, the nodes' /proc and /var/log, logs and the kubeconfig.
         kubeconfig: Of an API server to use instead of one of its own. Its objects are then as young as they are; only
             the kubelets say that the pods started long ago.
         exporters: Whether to run an exporter process per node.
@@ -93,6 +93,7 @@ class Cluster:
         self.kubeconfig = kubeconfig or directory / "kubeconfig"
         self.agents: dict[str, NodeAgent] = {}
         self.boards: dict[str, Board] = {}
+        self.hosts: dict[str, HostFiles] = {}
         self.exporters: dict[str, Server] = {}
         self._has_own_api = kubeconfig is None
         self._with_exporters = exporters
@@ -222,13 +223,14 @@ class Cluster:
                 self._population.join(spec, meta["name"])
 
     def _start_agent(self, node: NodeSpec, client: KubeClient, *, boot_s: float, socket: Path) -> None:
+        self.hosts[node.name] = self._host(node.name)
         agent = NodeAgent(
             node,
             client,
             machine=Machine(node, boot_s=boot_s),
             population=self._population,
             sensors=self.boards[node.name],
-            host=self._host(node.name),
+            host=self.hosts[node.name],
             socket=socket,
         )
         self._stack.enter_context(agent)
@@ -260,6 +262,7 @@ class Cluster:
         options = {
             "interval": "1s",
             "pod-resources-socket": str(self.agents[node].kubelet.socket),
+            "proc-root": str(self.hosts[node].proc),
             "node-name": node,
         }
         flags = [f"--{name}={value}" for name, value in options.items()]

@@ -37,7 +37,7 @@ class HostFiles:
 
     def __init__(self, proc: Path, logs: Path, *, boot_s: float | None = None) -> None:
         self.proc = proc
-        self.logs = logs
+        self.logs = logs.absolute()  # for the links
         self._boot_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) if boot_s is None else boot_s
         self._lock = threading.Lock()
         self._containers: dict[str, set[Container]] = {}

@@ -114,6 +114,16 @@ def test_logs_are_named_as_the_kubelet_names_them(host: HostFiles) -> None:
     assert MAIN.id != side.id
 
 
+def test_links_hold_wherever_they_are_followed_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host in a relative folder has links that lead to its logs."""
+    monkeypatch.chdir(tmp_path)
+    HostFiles(Path("proc"), Path("log")).admit(MAIN)
+    [link] = (tmp_path / "log/containers").iterdir()
+    assert link.is_file()
+
+
 def test_a_forgotten_pod_takes_its_logs_along(host: HostFiles) -> None:
     """Only that pod's logs go, and a pod of the same name that comes later has its own."""
     other = Container("team-a", "train-0", "1" + UID[1:], "main")
