@@ -97,6 +97,7 @@ def gaussian() -> tuple[float, ...]:
     return tuple(draw.gauss(0.0, 1.0) for _ in range(PERIOD_S))
 
 
+@functools.cache
 def noise_offset(actor: Actor) -> int:
     """Where `actor` enters the noise, in seconds."""
     key = (actor.seed, actor.spec.namespace, actor.spec.name, actor.ordinal, actor.device)

@@ -12,6 +12,7 @@ import contextlib
 import datetime
 import functools
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -26,6 +27,7 @@ import yaml
 from simulator import draws, history, manifests, placement
 from simulator.draws import DAY_S
 from simulator.driver import Board, environment
+from simulator.hostfiles import HostFiles
 from simulator.kube import ApiServer
 from simulator.kubeclient import ApiError, Endpoint, KubeClient
 from simulator.machine import Machine
@@ -67,7 +69,7 @@ class Cluster:
 
     Args:
         spec: What it consists of.
-        directory: For boards, logs and the kubeconfig.
+        directory: For boards, the nodes' /proc and /var/log, logs and the kubeconfig.
         kubeconfig: Of an API server to use instead of one of its own. Its objects are then as young as they are; only
             the kubelets say that the pods started long ago.
         exporters: Whether to run an exporter process per node.
@@ -91,6 +93,7 @@ class Cluster:
         self.kubeconfig = kubeconfig or directory / "kubeconfig"
         self.agents: dict[str, NodeAgent] = {}
         self.boards: dict[str, Board] = {}
+        self.hosts: dict[str, HostFiles] = {}
         self.exporters: dict[str, Server] = {}
         self._has_own_api = kubeconfig is None
         self._with_exporters = exporters
@@ -220,17 +223,25 @@ class Cluster:
                 self._population.join(spec, meta["name"])
 
     def _start_agent(self, node: NodeSpec, client: KubeClient, *, boot_s: float, socket: Path) -> None:
+        self.hosts[node.name] = self._host(node.name)
         agent = NodeAgent(
             node,
             client,
             machine=Machine(node, boot_s=boot_s),
             population=self._population,
             sensors=self.boards[node.name],
+            host=self.hosts[node.name],
             socket=socket,
         )
         self._stack.enter_context(agent)
         agent.show()
         self.agents[node.name] = agent
+
+    def _host(self, node: str) -> HostFiles:
+        """The node's /proc and /var/log, without what an earlier cluster in this directory left there."""
+        folder = self.directory / f"{node}.host"
+        shutil.rmtree(folder, ignore_errors=True)
+        return HostFiles(folder / "proc", folder / "log")
 
     def _start_exporters(self) -> None:
         for node in self.spec.nodes:
@@ -251,6 +262,7 @@ class Cluster:
         options = {
             "interval": "1s",
             "pod-resources-socket": str(self.agents[node].kubelet.socket),
+            "proc-root": str(self.hosts[node].proc),
             "node-name": node,
         }
         flags = [f"--{name}={value}" for name, value in options.items()]

@@ -8,16 +8,18 @@ import bisect
 import dataclasses
 import math
 import threading
+from collections.abc import Sequence
 
 from simulator import archetypes, draws, physics
 from simulator.archetypes import PERIOD_S
 from simulator.cards import CARDS
+from simulator.containers import Container
 from simulator.courses import Actor
 from simulator.devices import DeviceId, devices
 from simulator.driver import Reading
 from simulator.physics import Load, Regime
-from simulator.schedule import Phase
-from simulator.spec import NodeSpec
+from simulator.spec import NodeSpec, Sharing
+from simulator.tenancy import Presence, Tenancy
 
 _AHEAD_S = 3600.0
 """How far beyond the instant asked for a timeline is worked out."""
@@ -25,39 +27,16 @@ _MASK = PERIOD_S - 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tenancy:
-    """A pod's device on a GPU.
+class Division:
+    """A GPU's utilization in one second, and whose it is.
 
     Attributes:
-        weight: Share of the GPU's compute that the device is, 0 to 1.
-        memory_bytes: Memory the tenant can use.
-        end_s: When the pod left, in Unix seconds.
+        percent: The GPU's.
+        shares: Whole percents of it, of each tenant that is at work; their sum is `percent`.
     """
 
-    actor: Actor
-    device: DeviceId
-    weight: float
-    memory_bytes: int
-    end_s: float = math.inf
-
-    def cuts(self, t0_s: float, t1_s: float) -> list[float]:
-        """When, in [t0, t1), the tenant starts to do something else."""
-        begin, end = max(t0_s, self.actor.start_s), min(t1_s, self.end_s)
-        if begin >= end:
-            return []
-        starts = [start for start, _, _ in archetypes.schedule(self.actor).between(begin, end)]
-        return [*starts, *([self.end_s] if self.end_s < t1_s else [])]
-
-    def phase(self, t_s: float) -> Phase | None:
-        """What the tenant does at `t_s`; nothing before its start and after its end."""
-        if not self.actor.start_s <= t_s < self.end_s:
-            return None
-        return archetypes.schedule(self.actor).at(t_s)
-
-    def held_bytes(self, phase: Phase) -> int:
-        """Memory held in `phase`."""
-        context = physics.CONTEXT_BYTES if phase.context else 0
-        return min(self.memory_bytes, context + round(phase.memory * (self.memory_bytes - context)))
+    percent: int
+    shares: tuple[tuple[Presence, int], ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,30 +48,6 @@ class InstanceReading:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Residents:
-    """What is on one MIG instance under one regime.
-
-    Attributes:
-        memory_used: In bytes.
-        loads: Each tenant's phase, and where the tenant enters the noise.
-    """
-
-    memory_used: int = 0
-    loads: tuple[tuple[Phase, int], ...] = ()
-
-    def activity_at(self, second: int) -> int:
-        """In percent, in a Unix second."""
-        return min(100, sum(archetypes.utilization(phase, second + offset) for phase, offset in self.loads))
-
-    def joined(self, tenant: Tenancy, phase: Phase) -> "_Residents":
-        """With one tenant more."""
-        return _Residents(
-            self.memory_used + tenant.held_bytes(phase),
-            (*self.loads, (phase, archetypes.noise_offset(tenant.actor))),
-        )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class _Segment:
     """A stretch of time under one regime."""
 
@@ -100,13 +55,19 @@ class _Segment:
     regime: Regime
     offset_s: int
     memory_used: int
-    instances: tuple["_Residents", ...]
+    present: tuple[Presence, ...]
+    instance_memory: tuple[int, ...]
     energy_j: float
     temperature_c: float
 
     def energy_at(self, t_s: float) -> float:
         regime, offset = self.regime, self.offset_s
         return self.energy_j + regime.energy_j(t_s + offset) - regime.energy_j(self.start_s + offset)
+
+    def activity_at(self, second: int, instance: int) -> int:
+        """Of a MIG instance's own engines, in percent, in a Unix second."""
+        residents = (one for one in self.present if one.tenant.device.instance == instance)
+        return min(100, sum(one.utilization_at(second) for one in residents))
 
     def temperature_at(self, t_s: float) -> float:
         return physics.approach(self.temperature_c, self.regime.temperature_c, t_s - self.start_s)
@@ -142,6 +103,7 @@ class Gpu:
         self.card = CARDS[node.gpus[index].card]
         self._card_name = node.gpus[index].card
         self._instances = len(node.gpus[index].mig)
+        self._server_bytes = physics.MPS_SERVER_BYTES if node.sharing is Sharing.MPS else 0
         self._offset_s = draws.seeded(node.gpu_uuid(index)).randrange(PERIOD_S)
         self._boot_s = boot_s
         self._tenants: list[Tenancy] = []
@@ -181,10 +143,23 @@ class Gpu:
 
     def instances(self, t_s: float) -> tuple[InstanceReading, ...]:
         """What each MIG instance shows at `t_s`."""
+        segment, second = self._segment(t_s), math.floor(t_s)
         return tuple(
-            InstanceReading(residents.memory_used, residents.activity_at(math.floor(t_s)))
-            for residents in self._segment(t_s).instances
+            InstanceReading(memory_used, segment.activity_at(second, instance))
+            for instance, memory_used in enumerate(segment.instance_memory)
         )
+
+    def present(self, t_s: float) -> tuple[Presence, ...]:
+        """Who is on the GPU at `t_s`, in the order in which they came."""
+        return self._segment(t_s).present
+
+    def division(self, t_s: float) -> Division:
+        """Whose the utilization is that the GPU shows at `t_s`."""
+        segment, second = self._segment(t_s), math.floor(t_s)
+        percent = segment.regime.utilization[(second + segment.offset_s) & _MASK]
+        active = [one for one in segment.present if one.phase.utilization]
+        parts = [one.tenant.weight * one.utilization_at(second) for one in active]
+        return Division(percent, tuple(zip(active, _apportion(percent, parts), strict=True)))
 
     def samples(self, seconds: range) -> Samples:
         """What the sensors showed at each of `seconds` (Unix time)."""
@@ -210,11 +185,11 @@ class Gpu:
         columns.memory_used += [segment.memory_used] * count
         columns.sm_clock_mhz += [regime.sm_clock_mhz] * count
         columns.mem_clock_mhz += [regime.mem_clock_mhz] * count
-        for memory, activity, residents in zip(
-            columns.instance_memory, columns.instance_activity, segment.instances, strict=True
-        ):
-            memory.extend([residents.memory_used] * count)
-            activity.extend(residents.activity_at(second) for second in seconds)
+        for instance, memory_used in enumerate(segment.instance_memory):
+            columns.instance_memory[instance] += [memory_used] * count
+            columns.instance_activity[instance] += [
+                segment.activity_at(second, instance) for second in seconds
+            ]
         base_j = segment.energy_j - regime.energy_j(segment.start_s + offset)
         period_j, joules = regime.joules[-1], regime.joules
         columns.energy_j += [
@@ -253,30 +228,50 @@ class Gpu:
             self._end_s = until_s
 
     def _regime_from(self, t_s: float) -> _Segment:
-        present = [(tenant, phase) for tenant in self._tenants if (phase := tenant.phase(t_s))]
-        active = [(tenant, phase) for tenant, phase in present if phase.utilization]
-        offsets = [archetypes.noise_offset(tenant.actor) for tenant, _ in active] or [self._offset_s]
-        loads = tuple(
-            Load(
-                phase.utilization, phase.spread, phase.spins, tenant.weight, (offset - offsets[0]) % PERIOD_S
-            )
-            for (tenant, phase), offset in zip(active, offsets, strict=False)
+        present = tuple(
+            Presence(tenant, phase, archetypes.noise_offset(tenant.actor))
+            for tenant in self._tenants
+            if (phase := tenant.phase(t_s))
         )
-        instances = [_Residents()] * self._instances
-        for tenant, phase in present:
-            if (instance := tenant.device.instance) is not None:
-                instances[instance] = instances[instance].joined(tenant, phase)
-        regime = physics.regime(self._card_name, loads, any(phase.context for _, phase in present))
+        active = [one for one in present if one.phase.utilization]
+        offset_s = active[0].offset_s if active else self._offset_s
+        loads = tuple(_load(one, (one.offset_s - offset_s) % PERIOD_S) for one in active)
+        regime = physics.regime(self._card_name, loads, any(one.phase.context for one in present))
+        instance_memory = tuple(
+            self._memory_used([one for one in present if one.tenant.device.instance == instance])
+            for instance in range(self._instances)
+        )
         last = self._segments[-1] if self._segments else None
         return _Segment(
             start_s=t_s,
             regime=regime,
-            offset_s=offsets[0],
-            memory_used=sum(tenant.held_bytes(phase) for tenant, phase in present),
-            instances=tuple(instances),
+            offset_s=offset_s,
+            memory_used=sum(instance_memory) if instance_memory else self._memory_used(present),
+            present=present,
+            instance_memory=instance_memory,
             energy_j=last.energy_at(t_s) if last else 0.0,
             temperature_c=last.temperature_at(t_s) if last else regime.temperature_c,
         )
+
+    def _memory_used(self, residents: Sequence[Presence]) -> int:
+        """Of the tenants of the GPU, or of one instance, with the MPS server that serves them."""
+        server = self._server_bytes if any(one.phase.context for one in residents) else 0
+        return server + sum(one.held_bytes for one in residents)
+
+
+def _load(presence: Presence, offset_s: int) -> Load:
+    phase = presence.phase
+    return Load(phase.utilization, phase.spread, phase.spins, presence.tenant.weight, offset_s)
+
+
+def _apportion(total: int, parts: Sequence[float]) -> list[int]:
+    """`total` in whole numbers proportional to `parts`, whose sum is not 0."""
+    scale = total / sum(parts) if parts else 0.0
+    shares = [math.floor(part * scale) for part in parts]
+    by_remainder = sorted(range(len(parts)), key=lambda index: shares[index] - parts[index] * scale)
+    for index in by_remainder[: total - sum(shares)]:
+        shares[index] += 1
+    return shares
 
 
 class Machine:
@@ -294,16 +289,19 @@ class Machine:
         self._devices = {device.id: device for device in devices(node)}
         self._lock = threading.Lock()
 
-    def occupy(self, device_id: str, actor: Actor) -> None:
-        """A pod's device `actor` uses `device_id` from its start on."""
+    def occupy(self, device_id: str, actor: Actor, *, container: Container | None = None) -> None:
+        """A pod's device `actor` uses `device_id` from its start on, for `container`."""
         device = self._devices[device_id]
         gpu = self.node.gpus[device.gpu]
         card = CARDS[gpu.card]
-        weight, memory_bytes = 1.0, card.memory_bytes - card.reserved_bytes
+        weight, memory_bytes = 1.0, card.usable_bytes
         if device.instance is not None:
             profile = card.mig_profiles[gpu.mig[device.instance]]
             weight, memory_bytes = profile.multiprocessors / card.multiprocessors, profile.memory_bytes
-        tenancy = Tenancy(actor, device, weight=weight, memory_bytes=memory_bytes // device.shares)
+        if self.node.sharing is Sharing.MPS:
+            memory_bytes -= physics.MPS_SERVER_BYTES
+        memory_bytes //= device.shares
+        tenancy = Tenancy(actor, device, weight=weight, memory_bytes=memory_bytes, container=container)
         with self._lock:
             self._gpus[device.gpu].occupy(tenancy)
 
@@ -322,6 +320,16 @@ class Machine:
         """What each MIG instance of GPU `gpu` shows at `t_s`."""
         with self._lock:
             return self._gpus[gpu].instances(t_s)
+
+    def present(self, gpu: int, t_s: float) -> tuple[Presence, ...]:
+        """Who is on GPU `gpu` at `t_s`."""
+        with self._lock:
+            return self._gpus[gpu].present(t_s)
+
+    def division(self, gpu: int, t_s: float) -> Division:
+        """Whose the utilization is that GPU `gpu` shows at `t_s`."""
+        with self._lock:
+            return self._gpus[gpu].division(t_s)
 
     def samples(self, gpu: int, seconds: range) -> Samples:
         """What GPU `gpu` showed at each of `seconds`."""

@@ -1,4 +1,4 @@
-"""A GPU node: follows its pods on the API server, hands them devices, and keeps the driver's readings moving.
+"""A GPU node: follows its pods on the API server, hands them devices, and keeps what the driver shows moving.
 
 It plays the kubelet's device manager, NVIDIA's device plugin and the GPUs. It never writes to the API server: who
 plays a pod's lifecycle is the API server's business.
@@ -15,10 +15,12 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
+from simulator.containers import Container
 from simulator.devices import DeviceId, devices
-from simulator.driver import Reading
+from simulator.feed import Feed, Sensors
+from simulator.hostfiles import HostFiles
 from simulator.kube.quantity import parse_quantity
 from simulator.kubeclient import ApiError, KubeClient, Object, Watch
 from simulator.kubelet import Allocation, Kubelet, PodDevices
@@ -27,21 +29,11 @@ from simulator.population import NAME_LABEL, Population
 from simulator.spec import NodeSpec, WorkloadSpec
 
 TICK_S = 1.0
+COUNT_S = 0.25
+"""How often GPM's counters move: the driver refuses two samples of one count, so they must outrun an exporter."""
 RETRY_S = 0.5
 _GONE = 410
 _log = logging.getLogger(__name__)
-
-
-class Sensors(Protocol):
-    """The driver's side of the GPUs; `driver.Board` is one."""
-
-    def set_gpu(self, index: int, reading: Reading) -> None:
-        """What GPU `index` shows from now on."""
-
-    def set_instance(
-        self, index: int, instance: int, *, memory_used_bytes: int, activity_percent: int
-    ) -> None:
-        """What a MIG instance shows from now on."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,15 +41,27 @@ class Holding:
     """What a pod holds.
 
     Attributes:
+        uid: The pod's.
         spec: The workload that it belongs to.
         devices: All of its devices, in the order of its containers.
         start_s: When it started, in Unix seconds; none while it does not run.
     """
 
     pod: PodDevices
+    uid: str
     spec: WorkloadSpec
     devices: tuple[str, ...]
     start_s: float | None
+
+    @property
+    def containers(self) -> tuple[Container, ...]:
+        """Whose each of the devices is."""
+        return tuple(
+            Container(self.pod.namespace, self.pod.name, self.uid, name)
+            for name, groups in self.pod.containers
+            for group in groups
+            for _ in group.device_ids
+        )
 
 
 class NodeAgent:
@@ -69,6 +73,7 @@ class NodeAgent:
         machine: Its GPUs.
         population: Who is who.
         sensors: Where the GPUs' readings are shown.
+        host: Where its processes and its pods' logs are shown.
         socket: Where its kubelet serves PodResources.
         clock: Unix seconds.
     """
@@ -81,6 +86,7 @@ class NodeAgent:
         machine: Machine,
         population: Population,
         sensors: Sensors,
+        host: HostFiles,
         socket: Path,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -88,7 +94,7 @@ class NodeAgent:
         self.machine = machine
         self._client = client
         self._population = population
-        self._sensors = sensors
+        self._feed = Feed(machine, sensors, host)
         self._clock = clock
         self._devices = {device.id: device for device in devices(node)}
         self._holdings: dict[tuple[str, str], Holding] = {}
@@ -198,6 +204,9 @@ class NodeAgent:
         key, status = _key(pod), pod.get("status", {})
         with self._lock:
             held = self._holdings.get(key)
+            if held is not None and held.uid != pod["metadata"]["uid"]:  # deleted and made anew, unseen
+                self._dismiss(key)
+                held = None
             if status.get("phase") in {"Succeeded", "Failed"}:
                 self._dismiss(key)
                 return
@@ -225,7 +234,8 @@ class NodeAgent:
             containers.append((container["name"], tuple(groups)))
         label = pod["metadata"].get("labels", {}).get(NAME_LABEL, "")
         spec = self._population.workload(namespace, label, pod=name, gpus=len(taken))
-        return Holding(PodDevices(namespace, name, tuple(containers)), spec, tuple(taken), start_s=None)
+        devices = PodDevices(namespace, name, tuple(containers))
+        return Holding(devices, pod["metadata"]["uid"], spec, tuple(taken), start_s=None)
 
     def _pick(self, resource: str, count: int, taken: Iterable[str]) -> tuple[str, ...] | None:
         """Free devices: in order, but spread over the GPUs where they are shared, as the device plugin does."""
@@ -248,8 +258,8 @@ class NodeAgent:
 
     def _begin(self, held: Holding, start_s: float) -> Holding:
         actors = self._population.actors(held.spec, held.pod.name, start_s=start_s)
-        for device, actor in zip(held.devices, actors, strict=False):
-            self.machine.occupy(device, actor)
+        for device, container, actor in zip(held.devices, held.containers, actors, strict=False):
+            self.machine.occupy(device, actor, container=container)
         self._nudge.set()
         return dataclasses.replace(held, start_s=start_s)
 
@@ -270,23 +280,18 @@ class NodeAgent:
         return [holding.pod for holding in self.holdings()]
 
     def _move(self) -> None:
+        shown = math.nan
         while not self._stopping.is_set():
-            self._nudge.wait(TICK_S - self._clock() % TICK_S)
-            self._nudge.clear()
-            self.show()
+            if self._nudge.wait(COUNT_S - self._clock() % COUNT_S) or self._clock() // TICK_S != shown:
+                self._nudge.clear()
+                shown = self._clock() // TICK_S
+                self.show()
+            else:
+                self._feed.count(self._clock())
 
     def show(self) -> None:
-        """Show the readings of this instant."""
-        now_s = self._clock()
-        for index in range(len(self.node.gpus)):
-            self._sensors.set_gpu(index, self.machine.reading(index, now_s))
-            for instance, shown in enumerate(self.machine.instances(index, now_s)):
-                self._sensors.set_instance(
-                    index,
-                    instance,
-                    memory_used_bytes=shown.memory_used_bytes,
-                    activity_percent=shown.activity_percent,
-                )
+        """Show the readings, processes and samples of this instant."""
+        self._feed.show(self._clock())
 
 
 def _key(pod: Object) -> tuple[str, str]:

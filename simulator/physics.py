@@ -15,6 +15,8 @@ from simulator.schedule import Phase
 
 CONTEXT_BYTES = 530 * 2**20
 """What a bare CUDA context holds (measured on H100)."""
+MPS_SERVER_BYTES = 30 * 2**20
+"""What the MPS server itself holds on a GPU that it serves, as nvidia-smi shows it on V100 and A100."""
 BASE_SHARE = 0.05
 """Part of the way from loaded to maximum power that any work costs: 150 W at the least on an H100."""
 FULL_SHARE = 0.9

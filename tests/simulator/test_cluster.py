@@ -126,6 +126,33 @@ def test_a_deleted_workload_takes_its_labels_along(tmp_path: Path) -> None:
         _eventually(count, lambda n: n == 2)
 
 
+def _command_lines(directory: Path) -> list[list[str]]:
+    return [
+        Path("/proc", pid, "cmdline").read_bytes().decode().split("\0") for pid in sorted(_alive(directory))
+    ]
+
+
+def test_each_exporter_is_shown_its_own_hosts_processes(tmp_path: Path) -> None:
+    """Its --proc-root holds the processes of its node's pods, and nothing of an earlier cluster's."""
+    stale = tmp_path / "whole.host" / "proc" / "4711"
+    stale.mkdir(parents=True)
+    with Cluster(SMALL, tmp_path) as cluster:
+        assert cluster.api is not None
+        for node in SMALL.nodes:
+            proc = tmp_path / f"{node.name}.host" / "proc"
+            assert any(f"--proc-root={proc}" in line for line in _command_lines(tmp_path))
+            uids = {
+                pod["metadata"]["uid"]
+                for pod in cluster.api.list("Pod")
+                if pod["spec"]["nodeName"] == node.name
+            }
+            cgroups = [(path / "cgroup").read_text() for path in proc.iterdir()]
+            in_pods = {text.partition("-pod")[2].partition(".slice")[0] for text in cgroups} - {""}
+            assert in_pods
+            assert {uid.replace("_", "-") for uid in in_pods} <= uids
+        assert not stale.exists()
+
+
 def test_pods_are_as_old_as_the_spec_says(tmp_path: Path) -> None:
     """Workloads were created, and their pods started, `age_s` before the cluster was started."""
     with Cluster(SMALL, tmp_path, exporters=False) as cluster:

@@ -10,6 +10,7 @@ from simulator.cards import CARDS
 from simulator.courses import Actor
 from simulator.draws import DAY_S, HOUR_S
 from simulator.machine import Machine
+from simulator.physics import MPS_SERVER_BYTES
 from simulator.spec import Archetype, GpuSpec, Kind, NodeSpec, Sharing, WorkloadSpec
 
 NOW_S = 1_795_219_200
@@ -133,6 +134,50 @@ def test_sharers_add_up() -> None:
     assert min(samples.memory_used) > alone.memory_used_bytes
     assert max(samples.memory_used) <= CARDS["L40S"].usable_bytes
     assert samples.energy_j[-1] - samples.energy_j[0] == pytest.approx(sum(samples.power_w[:-1]), rel=1e-9)
+
+
+def test_utilization_divides_into_what_each_tenant_does() -> None:
+    """Whole percents of those at work, in proportion, that add up to what the sensors show."""
+    node = NodeSpec("shared", (GpuSpec("L40S"),), sharing=Sharing.TIME_SLICING, replicas=4)
+    machine = Machine(node, boot_s=BOOT_S)
+    names = (("idle", Archetype.ZOMBIE), ("one", Archetype.TRAIN_STEADY), ("two", Archetype.TRAIN_STALL))
+    for number, (name, archetype) in enumerate(names):
+        spins = False if archetype is Archetype.ZOMBIE else None
+        machine.occupy(f"{node.gpu_uuid(0)}::{number}", _actor(archetype, name=name, spins=spins))
+    seen = set()
+    for second in range(NOW_S - 7200, NOW_S, 10):
+        division = machine.division(0, second)
+        own = [one.utilization_at(second) for one, _ in division.shares]
+        shares = [percent for _, percent in division.shares]
+        assert division.percent == machine.reading(0, second).gpu_util_percent == sum(shares)
+        for percent, alone in zip(shares, own, strict=True):
+            assert percent == pytest.approx(division.percent * alone / sum(own), abs=1)
+        seen.add(tuple(one.tenant.actor.spec.name for one, _ in division.shares))
+    assert {("one", "two"), ("one",)} <= seen <= {("one", "two"), ("one",), ("two",), ()}
+
+
+def test_an_mps_server_takes_memory_of_the_gpu_while_it_has_clients() -> None:
+    """What its clients hold and the server's own is what the card shows, and never more than it has."""
+    node = NodeSpec("mps", (GpuSpec("T4"),), sharing=Sharing.MPS, replicas=48)
+    machine = Machine(node, boot_s=BOOT_S)
+    assert machine.reading(0, NOW_S).memory_used_bytes == 0
+    for number in range(48):
+        actor = _actor(Archetype.ZOMBIE, name=f"w{number}", works_s=0.0, spins=False)
+        machine.occupy(f"{node.gpu_uuid(0)}::{number}", actor)
+    clients = sum(one.held_bytes for one in machine.present(0, NOW_S))
+    used = machine.reading(0, NOW_S).memory_used_bytes
+    assert used - clients == MPS_SERVER_BYTES
+    assert used <= CARDS["T4"].usable_bytes
+
+
+def test_a_context_is_as_old_as_the_phases_that_had_it() -> None:
+    """It began with the pod, also right at that instant, and is gone when the work is."""
+    machine = _with(Archetype.OVERALLOCATED, age_s=HOUR_S, works_s=HOUR_S / 2)
+    at_work, stopped = (machine.present(0, NOW_S - after)[0] for after in (HOUR_S / 2 + 1, HOUR_S / 2))
+    assert (at_work.phase.context, stopped.phase.context) == (True, False)
+    assert at_work.tenant.context_since_s(NOW_S - HOUR_S / 2 - 1) == NOW_S - HOUR_S
+    assert at_work.tenant.context_since_s(NOW_S - HOUR_S) == NOW_S - HOUR_S
+    assert stopped.held_bytes == 0
 
 
 def test_a_mig_instance_has_its_own_memory_and_its_share_of_the_power() -> None:

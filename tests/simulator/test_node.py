@@ -2,7 +2,8 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ import grpc
 import pytest
 import yaml
 
-from simulator.driver import Reading
+from simulator.driver import Process, ProcessSample, Reading
+from simulator.hostfiles import HostFiles
 from simulator.kube import ApiServer
 from simulator.kubeclient import ApiError, Endpoint, KubeClient
 from simulator.kubelet import SERVICE, messages
 from simulator.machine import Machine
+from simulator.manifests import namespace, workload
 from simulator.manifests import node as node_object
-from simulator.manifests import workload
 from simulator.node import NodeAgent
 from simulator.population import Population
 from simulator.spec import Archetype, GpuSpec, Kind, NodeSpec, Sharing, WorkloadSpec
@@ -29,11 +31,13 @@ Listing = dict[str, tuple[str, ...]]
 
 
 class Screen:
-    """Sensors that remember what they were last told."""
+    """Sensors that remember what they were last told; samples are test_feed.py's."""
 
     def __init__(self) -> None:
         self.gpus: dict[int, Reading] = {}
         self.instances: dict[tuple[int, int], int] = {}
+        self.processes: dict[int, list[Process]] = {}
+        self.counted_us: set[int] = set()
 
     def set_gpu(self, index: int, reading: Reading) -> None:
         """Remember a GPU's reading."""
@@ -45,6 +49,20 @@ class Screen:
         """Remember an instance's memory."""
         del activity_percent
         self.instances[(index, instance)] = memory_used_bytes
+
+    def set_processes(self, index: int, processes: Sequence[Process]) -> None:
+        """Remember a GPU's processes."""
+        self.processes[index] = list(processes)
+
+    def set_samples(
+        self, index: int, utilization: Sequence[tuple[int, int]], processes: Sequence[ProcessSample]
+    ) -> None:
+        """Not looked at here."""
+
+    def set_busy(self, index: int, *, busy_us: int, at_us: int, instance: int | None = None) -> None:
+        """Remember until when work has been counted."""
+        del index, busy_us, instance
+        self.counted_us.add(at_us)
 
 
 @pytest.fixture
@@ -70,6 +88,7 @@ def _node(
         machine=Machine(spec, boot_s=time.time() - 86400),
         population=Population(workloads, seed=1),
         sensors=screen,
+        host=HostFiles(directory / "proc", directory / "log"),
         socket=directory / "s.sock",
     )
     with agent:
@@ -206,6 +225,65 @@ def test_the_gpus_show_what_their_pods_do(api: ApiServer, short: Path) -> None:
         assert gone.memory_used_bytes == 0
 
 
+def _pod_uids_of(pids: set[int], proc: Path) -> set[str]:
+    """In which pods' cgroups these processes are."""
+    cgroups = [(proc / str(pid) / "cgroup").read_text() for pid in pids]
+    return {text.partition("-pod")[2].partition(".slice")[0].replace("_", "-") for text in cgroups}
+
+
+def test_a_pods_processes_come_and_go_with_it(api: ApiServer, short: Path) -> None:
+    """One process per GPU of the pod, in the cgroup of its UID; with the pod go processes and logs."""
+    with _node(api, WHOLE, short) as (_, screen):
+        api.create(workload(_pod("one", 2)))
+        pids = _eventually(
+            lambda: {process.pid for listed in list(screen.processes.values()) for process in listed},
+            lambda found: len(found) == 2,
+        )
+        pod = api.get("Pod", "default", "one")
+        assert pod is not None
+        uid = pod["metadata"]["uid"]
+        assert _pod_uids_of(pids, short / "proc") == {uid}
+        assert [path.name for path in (short / "log/pods").iterdir()] == [f"default_one_{uid}"]
+        api.delete("Pod", "default", "one")
+        _eventually(
+            lambda: {path.name for path in (short / "proc").iterdir()}, lambda names: names == {"1", "2"}
+        )
+        _eventually(lambda: list((short / "log/pods").iterdir()), lambda left: not left)
+        assert not any(screen.processes.values())
+
+
+def test_a_pod_that_was_made_anew_unseen_is_another_pod(short: Path) -> None:
+    """A pod of the same name that came while the API server was away has its own UID on its process."""
+
+    def uids(screen: Screen) -> set[str]:
+        with contextlib.suppress(FileNotFoundError):  # it ends while it is looked at
+            pids = {one.pid for listed in list(screen.processes.values()) for one in listed}
+            return _pod_uids_of(pids, short / "proc")
+        return set()
+
+    with ApiServer(termination_delay_s=0.05) as first, _node(first, WHOLE, short) as (_, screen):
+        before = first.create(workload(_pod("one", 1)))["metadata"]["uid"]
+        _eventually(lambda: uids(screen), lambda found: found == {before})
+        port = int(first.url.rpartition(":")[2])
+        first.stop()
+        with ApiServer(port=port, termination_delay_s=0.05) as second:
+            second.create(namespace("other"))  # so that the next UIDs that are drawn are not those of before
+            second.create(node_object(WHOLE))
+            after = second.create(workload(_pod("one", 1)))["metadata"]["uid"]
+            _eventually(lambda: uids(screen), lambda found: found == {after})
+    assert before != after
+
+
+def test_work_is_counted_more_often_than_an_exporter_looks(api: ApiServer, short: Path) -> None:
+    """Several counts a second, so that no two looks a second apart see the same one."""
+    with _node(api, WHOLE, short) as (_, screen):
+        seconds = _eventually(
+            lambda: Counter(at_us // 1_000_000 for at_us in list(screen.counted_us)),
+            lambda found: any(count > 2 for count in found.values()),
+        )
+    assert max(seconds.values()) <= 6
+
+
 def test_a_node_only_reads(api: ApiServer, short: Path) -> None:
     """Nothing but GET ever reaches the API server from a node."""
     with _node(api, WHOLE, short) as (agent, _):
@@ -247,6 +325,7 @@ def test_a_node_that_is_not_let_in_says_so(api: ApiServer, short: Path) -> None:
         machine=Machine(WHOLE, boot_s=time.time() - 10),
         population=Population((), seed=1),
         sensors=Screen(),
+        host=HostFiles(short / "proc", short / "log"),
         socket=short / "s.sock",
     )
     with pytest.raises(TimeoutError, match=f"node whole: {api.url} has not listed its pods"):
