@@ -13,7 +13,7 @@ from exporter.errors import ReadingError, Reason
 from exporter.model import Kind, Metric, MetricSet, Spelling
 from exporter.nvml.devices import OpenDevice
 
-_BUSY = "nvmlDeviceGetSamples(GPU_UTILIZATION), else nvmlGpmMetricsGet(GRAPHICS_UTIL), else nvmlDeviceGetUtilizationRates"
+_BUSY = "nvmlDeviceGetSamples(1), else nvmlGpmMetricsGet(1), else nvmlDeviceGetUtilizationRates().gpu"
 _BUSY_OF_PROCESSES = "nvmlDeviceGetProcessUtilization, /proc"
 _ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
 _PROCESSES = (

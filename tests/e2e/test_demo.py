@@ -56,7 +56,7 @@ def _left_running(directory: pathlib.Path) -> list[str]:
 
 @pytest.fixture(scope="session")
 def demos(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[pathlib.Path, str]]:
-    """A whole run with some arguments: its folder, and what it printed. One for all tests, in whichever order they come."""
+    """A whole run with some arguments: its folder, and what it printed. One for all tests, in any order."""
 
     @functools.cache
     def run_once(*arguments: str) -> tuple[pathlib.Path, str]:

@@ -19,6 +19,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from simulator.driver import Board, Reading, environment
+from simulator.hostfiles import HostFiles
 from simulator.kubelet import Allocation, Kubelet, PodDevices
 from simulator.spec import GpuSpec, NodeSpec, Sharing
 
@@ -136,12 +137,21 @@ class Node:
         self.kubelet = Kubelet(
             kubelet_folder / "kubelet.sock", capacity=_capacity(spec), pods=lambda: list(self.pods)
         )
-        self.host = MadeUpHost(folder)
+        self.host = HostFiles(folder / "proc", folder / "log")
         self.proc = self.host.proc
 
     def command(self, *flags: str) -> list[str]:
         """What starts the exporter on this node."""
-        return [sys.executable, "-m", "exporter", *self.host.flags, *flags]
+        return [
+            sys.executable,
+            "-m",
+            "exporter",
+            "--proc-root",
+            str(self.proc),
+            "--pod-logs",
+            str(self.host.logs),
+            *flags,
+        ]
 
     def environment(self, **variables: str) -> dict[str, str]:
         """The environment in which the exporter finds this node's driver."""

@@ -95,7 +95,7 @@ def _why(processes: Processes, pid: int) -> NoPod | None:
 def test_a_process_of_a_pod(proc: Proc) -> None:
     """A process is found with its start, pod and container."""
     proc.start(77, POD)
-    assert _one(Processes(proc.root), 77) == Process(77, 5000, IN_POD)
+    assert _one(Processes(proc.root), 77) == Process(77, 5000, IN_POD, "python")
 
 
 def test_each_process_once(proc: Proc) -> None:
@@ -113,7 +113,7 @@ def test_each_process_once(proc: Proc) -> None:
 def test_any_name(proc: Proc, name: str) -> None:
     """Brackets, blanks and line breaks in a process's name do not move its start time."""
     proc.start(77, POD, name=name, start=123456789)
-    assert _one(Processes(proc.root), 77) == Process(77, 123456789, IN_POD)
+    assert _one(Processes(proc.root), 77) == Process(77, 123456789, IN_POD, name)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_what_is_known_ends_with_the_process(proc: Proc) -> None:
     processes = Processes(proc.root)
     assert _one(processes, 77).place.pod_uid == UID
     proc.start(77, OTHER_POD, start=5001)
-    assert _one(processes, 77) == Process(77, 5001, Place(OTHER_UID, ID))
+    assert _one(processes, 77) == Process(77, 5001, Place(OTHER_UID, ID), "python")
     proc.end(77)
     assert _why(processes, 77) is NoPod.GONE
 

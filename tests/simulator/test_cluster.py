@@ -251,7 +251,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[bool]
     with contextlib.ExitStack() as stack:
 
         @functools.cache
-        def make(honor_labels: bool) -> World:  # noqa: FBT001 - a test's parameter
+        def make(honor_labels: bool) -> World:
             directory = tmp_path_factory.mktemp("world")
             cluster = stack.enter_context(Cluster(PAST, directory))
             options: dict[str, Any] = {"scrape_interval_s": 1, "honor_labels": honor_labels}

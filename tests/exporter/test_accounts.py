@@ -1,0 +1,242 @@
+"""The counters of who used how much of a GPU, held against what each simulated process really did."""
+
+import dataclasses
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from simulator.containers import Container
+from simulator.driver.records import ProcessKind
+from simulator.spec import GpuSpec, NodeSpec
+from simulator.truth import SAMPLE_PERIOD_US, Work
+from tests.exporter.timelapse import BOOT_S, Timelapse
+
+pytestmark = pytest.mark.driver
+
+START_MS = (BOOT_S + 100_000) * 1000
+MIB = 2**20
+NODE = NodeSpec("h100", (GpuSpec("H100-SXM5-80GB"),))
+CUT = NodeSpec("cut", (GpuSpec("H100-SXM5-80GB", mig=("3g.40gb", "2g.20gb", "1g.10gb")),))
+SEEN_AFTER_MS = 20
+"""Older than that, a process is beyond doubt older than the list that it stands in."""
+BUSY, REST, DEVICE = (
+    "gpu_pod_busy_seconds_total",
+    "gpu_unattributed_busy_seconds_total",
+    "gpu_busy_seconds_total",
+)
+MEMORY = "gpu_pod_memory_used_byte_seconds_total"
+
+
+def container(pod: str) -> Container:
+    """The one of a pod."""
+    number = sum(map(ord, pod))
+    return Container("ml", pod, f"00000000-0000-4000-8000-{number:012d}", "main")
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """What happens on a GPU.
+
+    Attributes:
+        works: Each process, and its pod; None for one of the host.
+        looks_ms: When the exporter looks, in milliseconds after the start.
+    """
+
+    works: tuple[tuple[Work, str | None], ...]
+    looks_ms: tuple[int, ...]
+
+    @property
+    def pods(self) -> list[str]:
+        """All pods."""
+        return sorted({pod for _, pod in self.works if pod is not None})
+
+
+LENGTH_MS = 75_000
+
+
+@st.composite
+def _bursts(draw: st.DrawFn, start_ms: int, end_ms: int) -> tuple[tuple[int, int], ...]:
+    """From 20 ms to as long as the process lives, with pauses likewise."""
+    length = draw(st.sampled_from((20, 50, 170, 400, 2_000, 30_000, 10**8)))
+    pause = draw(st.sampled_from((20, 90, 300, 1_000, 13_000)))
+    jitter = draw(st.integers(0, 200))
+    at = start_ms + draw(st.integers(30, 3000))
+    found = []
+    while at < end_ms:
+        end = min(at + length + (jitter * len(found)) % 97, end_ms)
+        found.append((at, end))
+        at = end + pause + (jitter * len(found)) % 89
+    return tuple(found)
+
+
+@st.composite
+def _lives(draw: st.DrawFn, pid: int, kind: ProcessKind, instance: int | None) -> list[Work]:
+    """Processes that have a PID one after the other."""
+    found: list[Work] = []
+    at = START_MS + draw(st.sampled_from((-500_000, 1_500, 9_700, 20_000))) + draw(st.integers(0, 999))
+    for _ in range(draw(st.integers(1, 3))):
+        life = draw(st.sampled_from((300, 2_500, 12_000, 10**7)))
+        end = at + life
+        burst_end = min(end, START_MS + LENGTH_MS + 10_000)
+        begin = max(at, START_MS - 5_000)
+        bursts = draw(_bursts(begin, burst_end)) if begin < burst_end else ()
+        memory = ((at, draw(st.integers(0, 2000)) * MIB),)
+        found.append(Work(pid, at, end, bursts, memory, kind, instance))
+        at = end + draw(st.sampled_from((1_100, 4_000, 30_000)))
+    return found
+
+
+@st.composite
+def schedules(draw: st.DrawFn, *, instances: int = 0) -> Schedule:
+    """1 to 64 processes of some pods and of the host, which come and go; looks every second or so."""
+    count = draw(st.one_of(st.integers(1, 8), st.integers(9, 64)))
+    pods = [f"pod-{number}" for number in range(draw(st.integers(1, 6)))]
+    kind = draw(st.sampled_from((ProcessKind.COMPUTE, ProcessKind.MPS)))
+    works: list[tuple[Work, str | None]] = []
+    for number in range(count):
+        instance = draw(st.integers(0, instances - 1)) if instances else None
+        for work in draw(_lives(1000 + number, kind, instance)):
+            pod = f"pod-{instance}" if instances else draw(st.sampled_from((*pods, *pods, None)))
+            works.append((work, pod))
+    step = draw(st.sampled_from((700, 1_000, 3_100, 5_000)))
+    looks = tuple(range(0, LENGTH_MS + 1, step))
+    return Schedule(tuple(works), looks)
+
+
+class Increase:
+    """What the counters said between two looks."""
+
+    def __init__(self, series: Sequence[list[tuple[str, dict[str, str], float]]]) -> None:
+        self._values = [
+            {
+                (name, *(labels.get(key, "") for key in ("mig_uuid", "pod", "reason"))): value
+                for name, labels, value in one
+            }
+            for one in series
+        ]
+
+    def of(self, name: str, first: int, last: int, *, instance: str = "", pod: str = "") -> float:
+        """How much a counter grew from look `first` to look `last`; what vanishes and comes back starts at 0."""
+        key = name, instance, pod, ""
+        return self._grown([values.get(key) for values in self._values[first : last + 1]])
+
+    def of_all(self, name: str, first: int, last: int, *, instance: str = "") -> float:
+        """The same of all of a metric's series of a device together."""
+        keys = {key for values in self._values for key in values if key[:2] == (name, instance)}
+        return sum(
+            self._grown([values.get(key) for values in self._values[first : last + 1]]) for key in keys
+        )
+
+    @staticmethod
+    def _grown(values: Sequence[float | None]) -> float:
+        grown, before = 0.0, values[0] or 0.0
+        for value in values[1:]:
+            if value is not None:
+                assert value >= before or before == 0, "a counter has decreased"
+                grown += value - before
+            before = value or 0.0
+        return grown
+
+
+def run(schedule: Schedule, *, spec: NodeSpec = NODE) -> tuple[Timelapse, Increase]:
+    """Let the exporter look at what happens."""
+    works = {work: None if pod is None else container(pod) for work, pod in schedule.works}
+    with tempfile.TemporaryDirectory(prefix="gpu-") as name:
+        ids = {pod: [f"{spec.gpu_uuid(0)}::{number}"] for number, pod in enumerate(schedule.pods)}
+        if spec.gpus[0].mig:
+            ids = {f"pod-{number}": [spec.mig_uuid(0, number)] for number in range(len(spec.gpus[0].mig))}
+        lapse = Timelapse(Path(name) / "files", Path(name), spec=spec, works=works, pods=ids)
+        with lapse.exporting():
+            return lapse, Increase([lapse.look(START_MS + at) for at in schedule.looks_ms])
+
+
+def _aligned(at_ms: int) -> int:
+    """The end of the last period that was over, in whole milliseconds."""
+    return (at_ms * 1000 // SAMPLE_PERIOD_US * SAMPLE_PERIOD_US) // 1000
+
+
+def _windows(looks: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Of 30 s and more; counting begins with the second look, as the first finds the device, and the second the time."""
+    for first in range(1, len(looks), 7):
+        for last in range(first + 1, len(looks), 5):
+            if looks[last] - looks[first] >= 30_000:  # noqa: PLR2004 - as promised
+                yield first, last
+
+
+def _is_seen(work: Work, looks: Sequence[int]) -> bool:
+    """Whether it lived at one of the looks."""
+    return any(work.start_ms + SEEN_AFTER_MS < START_MS + at and work.lives(START_MS + at) for at in looks)
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(schedules())
+def test_counters_tell_the_truth(schedule: Schedule) -> None:
+    """Over any window of 30 s and more each pod's busy time is true within 2 %, and all together are the device's."""
+    lapse, increase = run(schedule)
+    looks = schedule.looks_ms
+    event(f"{len(schedule.works) // 16 * 16}.. processes")
+    for first, last in _windows(looks):
+        span = _aligned(START_MS + looks[first]), _aligned(START_MS + looks[last])
+        device = increase.of_all(DEVICE, first, last)
+        assert device == pytest.approx(lapse.truth.device_busy_ms(*span) / 1000, rel=0.02, abs=0.02)
+        parts = increase.of_all(BUSY, first, last) + increase.of_all(REST, first, last)
+        assert parts == pytest.approx(device, abs=1e-6)
+        for pod in schedule.pods:
+            _check_pod(pod, schedule, lapse, span, increase.of(BUSY, first, last, pod=pod))
+
+
+def _check_pod(pod: str, schedule: Schedule, lapse: Timelapse, span: tuple[int, int], counted: float) -> None:
+    works = [work for work, owner in schedule.works if owner == pod]
+    most = sum(float(lapse.truth.busy_ms(work, *span)) for work in works) / 1000
+    least = (
+        sum(float(lapse.truth.busy_ms(work, *span)) for work in works if _is_seen(work, schedule.looks_ms))
+        / 1000
+    )
+    rounding = 0.005 * sum(_touched_s(work, span) for work in works)
+    assert counted <= most * 1.02 + rounding + 1e-6, pod
+    assert counted >= least * 0.98 - rounding - _doubtful_s(pod, schedule, span), pod
+
+
+def _touched_s(work: Work, span: tuple[int, int]) -> float:
+    """How long the sampling periods together are in which it does something, at most."""
+    period = SAMPLE_PERIOD_US / 1000
+    return (
+        sum(
+            min(to, span[1]) - max(from_, span[0]) + 2 * period
+            for from_, to in work.bursts
+            if from_ < span[1] and to > span[0]
+        )
+        / 1000
+    )
+
+
+def _doubtful_s(pod: str, schedule: Schedule, span: tuple[int, int]) -> float:
+    """A period in which a PID passes from one process to another is nobody's."""
+    passed = sum(
+        span[0] <= work.start_ms <= span[1] or span[0] <= (work.end_ms or 0) <= span[1]
+        for work, owner in schedule.works
+        if owner == pod
+    )
+    return passed * SAMPLE_PERIOD_US / 1e6
+
+
+@settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(schedules(instances=3))
+def test_counters_tell_the_truth_of_instances(schedule: Schedule) -> None:
+    """A MIG instance that one pod holds works for that pod."""
+    lapse, increase = run(schedule, spec=CUT)
+    looks = schedule.looks_ms
+    ids = {number: CUT.mig_uuid(0, number) for number in range(3)}
+    for first, last in _windows(looks):
+        span = START_MS + looks[first], START_MS + looks[last]
+        for number, instance in ids.items():
+            true = lapse.truth.device_busy_ms(*span, instance=number) / 1000
+            assert increase.of_all(DEVICE, first, last, instance=instance) == pytest.approx(
+                true, rel=0.02, abs=0.01
+            )
+            counted = increase.of(BUSY, first, last, instance=instance, pod=f"pod-{number}")
+            assert counted == pytest.approx(true, rel=0.02, abs=0.01)

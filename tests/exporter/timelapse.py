@@ -1,0 +1,168 @@
+"""The exporter's sampling on a simulated node, in time that is made: hours pass in a moment, and to the microsecond.
+
+Started as a script it is the program under test, the exporter's own sampler with clocks that read what they are told,
+and writes an exposition for each instant that it is sent. Imported, it is the tests' side of it.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from simulator.containers import Container
+from simulator.driver import Board, ProcessSample, environment
+from simulator.driver.records import ProcessKind
+from simulator.hostfiles import HostFiles
+from simulator.kubelet import Allocation, Kubelet, PodDevices
+from simulator.spec import NodeSpec
+from simulator.truth import Truth, Work
+
+BOOT_S = 1_700_000_000
+"""When the made-up machine was started, in Unix seconds."""
+Series = Mapping[tuple[str, ...], float]
+
+
+class Timelapse:
+    """A node whose GPU 0 does what a truth says, and the exporter on it.
+
+    Args:
+        folder: For its files; the kubelet's socket is made in `short`, for it must have a short name.
+        spec: The node.
+        works: What each process does, and in which pod's container.
+        pods: Which pods there are, and the device ids that each holds.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        short: Path,
+        *,
+        spec: NodeSpec,
+        works: Mapping[Work, Container | None],
+        pods: Mapping[str, Sequence[str]],
+    ) -> None:
+        folder.mkdir()
+        self.works = works
+        self.truth = Truth(list(works))
+        self.spec = spec
+        self.board = Board(folder / "board", spec)
+        self.host = HostFiles(folder / "proc", folder / "log", boot_s=BOOT_S)
+        for container in works.values():
+            if container is not None:
+                self.host.admit(container)
+        self.pods = dict(pods)
+        self.kubelet = Kubelet(short / "kubelet.sock", capacity=(), pods=self._listing)
+        self._running: set[Work] = set()
+        self._program: subprocess.Popen[str] | None = None
+        self._environment = {**os.environ, **environment(folder / "board")}
+
+    def _listing(self) -> list[PodDevices]:
+        return [
+            PodDevices("ml", name, (("main", (Allocation("nvidia.com/gpu", tuple(ids)),)),))
+            for name, ids in self.pods.items()
+        ]
+
+    @contextlib.contextmanager
+    def exporting(self, *, shared_gpus: str = "dcgm") -> Iterator[None]:
+        """The exporter runs."""
+        command = [
+            sys.executable, __file__, str(self.kubelet.socket), str(self.host.proc), str(self.host.logs), shared_gpus
+        ]  # fmt: skip
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with self.kubelet, self.board, subprocess.Popen(command, env=self._environment, **pipes) as program:
+            self._program = program
+            try:
+                yield
+            finally:
+                program.stdin.close()  # type: ignore[union-attr]
+                program.wait(20)
+
+    def show(self, now_ms: int) -> None:
+        """Let the node be as it is at an instant, in Unix milliseconds."""
+        alive = {work for work in self.works if work.lives(now_ms)}
+        for work in self._running - alive:
+            self.host.end(work.pid)
+        for work in sorted(alive - self._running, key=lambda work: work.start_ms):
+            container = self.works[work]
+            if container is None:
+                self.host.start_service(
+                    work.pid, "dcgmi", unit="dcgm.service", started_s=work.start_ms / 1000
+                )
+            else:
+                self.host.start(work.pid, container, started_s=work.start_ms / 1000)
+        self._running = alive
+        now_us = now_ms * 1000
+        self.board.set_processes(0, self.truth.processes(now_ms))
+        if self.spec.gpus[0].mig:
+            for instance in range(len(self.spec.gpus[0].mig)):
+                busy_us = self.truth.counters(now_us, instance)
+                self.board.set_busy(0, busy_us=busy_us, at_us=now_us, instance=instance)
+        else:
+            self.board.set_samples(0, *self.truth.buffers(now_us))
+
+    def look(self, now_ms: int) -> list[tuple[str, dict[str, str], float]]:
+        """What is served of a cycle at an instant: names, labels and values."""
+        self.show(now_ms)
+        assert self._program is not None
+        assert self._program.stdin is not None
+        assert self._program.stdout is not None
+        self._program.stdin.write(f"{now_ms}\n")
+        self._program.stdin.flush()
+        text = json.loads(self._program.stdout.readline())
+        return [
+            (sample.name, sample.labels, sample.value)
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        ]
+
+
+def _export(socket: str, proc: str, logs: str, shared_gpus: str) -> None:
+    """The program under test."""
+    from exporter import catalog  # noqa: PLC0415 - in the program alone
+    from exporter.accountant import Host  # noqa: PLC0415
+    from exporter.catalog import Choice  # noqa: PLC0415
+    from exporter.exposition import Build, Scrape, families  # noqa: PLC0415
+    from exporter.model import SharedGpus  # noqa: PLC0415
+    from exporter.nvml.meter import Clocks  # noqa: PLC0415
+    from exporter.nvml.session import Session  # noqa: PLC0415
+    from exporter.pods.attribution import Pods  # noqa: PLC0415
+    from exporter.pods.names import PodNames  # noqa: PLC0415
+    from exporter.pods.podresources import Kubelet  # noqa: PLC0415
+    from exporter.pods.processes import Processes  # noqa: PLC0415
+    from exporter.sampler import Plan, Sampler  # noqa: PLC0415
+    from exporter.textformat import Format, encode  # noqa: PLC0415
+
+    now_ns = BOOT_S * 10**9
+
+    def boot_ns() -> int:
+        return now_ns - BOOT_S * 10**9
+
+    known = catalog.collectors()
+    choice = Choice((known["memory"], known["processes"], known["utilization"]), labels=())
+    host = Host(
+        Processes(Path(proc)), PodNames(Path(logs)), boot_ns, lambda: now_ns, os.sysconf("SC_CLK_TCK")
+    )
+    plan = Plan(choice, interval_s=1.0, give_up_s=1e9, proc_root=Path(proc), host=host)
+    pods = Pods(Kubelet(Path(socket), required=True, clock=lambda: boot_ns() / 1e9))
+    session = Session(Clocks(boot_ns, lambda: now_ns))
+    sampler = Sampler(session, pods, plan, clock=lambda: boot_ns() / 1e9)
+    sampler.open().result()
+    for line in sys.stdin:
+        now_ns = int(line) * 10**6
+        snapshot = sampler.cycle()
+        scrape = Scrape(
+            boot_ns() / 1e9, "node", Build("0", "3"), stale_after_s=10, shared_gpus=SharedGpus(shared_gpus)
+        )
+        sys.stdout.write(json.dumps(encode(families(snapshot, scrape), Format.TEXT).decode()) + "\n")
+        sys.stdout.flush()
+    sampler.close()
+
+
+if __name__ == "__main__":
+    _export(*sys.argv[1:])
