@@ -114,9 +114,7 @@ def test_logs_are_named_as_the_kubelet_names_them(host: HostFiles) -> None:
     assert MAIN.id != side.id
 
 
-def test_links_hold_wherever_they_are_followed_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_links_hold_wherever_they_are_followed_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host in a relative folder has links that lead to its logs."""
     monkeypatch.chdir(tmp_path)
     HostFiles(Path("proc"), Path("log")).admit(MAIN)
