@@ -263,6 +263,7 @@ class Cluster:
             "interval": "1s",
             "pod-resources-socket": str(self.agents[node].kubelet.socket),
             "proc-root": str(self.hosts[node].proc),
+            "pod-logs": str(self.hosts[node].logs),
             "node-name": node,
         }
         flags = [f"--{name}={value}" for name, value in options.items()]

@@ -133,14 +133,15 @@ def _command_lines(directory: Path) -> list[list[str]]:
 
 
 def test_each_exporter_is_shown_its_own_hosts_processes(tmp_path: Path) -> None:
-    """Its --proc-root holds the processes of its node's pods, and nothing of an earlier cluster's."""
+    """Its node's ones under --proc-root, their pods' logs under --pod-logs, and nothing of an earlier cluster's."""
     stale = tmp_path / "whole.host" / "proc" / "4711"
     stale.mkdir(parents=True)
     with Cluster(SMALL, tmp_path) as cluster:
         assert cluster.api is not None
         for node in SMALL.nodes:
             proc = tmp_path / f"{node.name}.host" / "proc"
-            assert any(f"--proc-root={proc}" in line for line in _command_lines(tmp_path))
+            flags = {f"--proc-root={proc}", f"--pod-logs={proc.parent / 'log'}"}
+            assert any(flags <= set(line) for line in _command_lines(tmp_path))
             uids = {
                 pod["metadata"]["uid"]
                 for pod in cluster.api.list("Pod")

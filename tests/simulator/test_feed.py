@@ -199,6 +199,10 @@ def test_under_mps_clients_have_a_server(tmp_path: Path) -> None:
         rig.machine.release(f"{MPS.gpu_uuid(0)}::{replica}", at_s=NOW_S + 1)
     assert rig.show(NOW_S + 2).processes[0] == []
     assert rig.running() == {}
+    rig.occupy(f"{MPS.gpu_uuid(1)}::0", _container("c"), Archetype.TRAIN_STEADY)
+    anew, _ = rig.show(NOW_S + 3).processes[1]
+    assert rig.running()[anew.pid] == "nvidia-cuda-mps"
+    assert anew.pid > server.pid
 
 
 def test_a_gpu_remembers_16_seconds_of_itself_and_its_processes(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import yaml
 
 from simulator.driver import Process, ProcessSample, Reading
 from simulator.hostfiles import HostFiles
-from simulator.kube import ApiServer
+from simulator.kube import ApiServer, Fault
 from simulator.kubeclient import ApiError, Endpoint, KubeClient
 from simulator.kubelet import SERVICE, messages
 from simulator.machine import Machine
@@ -266,10 +266,14 @@ def test_a_pod_that_was_made_anew_unseen_is_another_pod(short: Path) -> None:
         _eventually(lambda: uids(screen), lambda found: found == {before})
         port = int(first.url.rpartition(":")[2])
         first.stop()
-        with ApiServer(port=port, termination_delay_s=0.05) as second:
+        second = ApiServer(port=port, termination_delay_s=0.05)
+        second.inject(Fault("/pods", "GET", times=None, status=503))
+        with second:
             second.create(namespace("other"))  # so that the next UIDs that are drawn are not those of before
             second.create(node_object(WHOLE))
             after = second.create(workload(_pod("one", 1)))["metadata"]["uid"]
+            second.settle()
+            second.clear_faults()
             _eventually(lambda: uids(screen), lambda found: found == {after})
     assert before != after
 
