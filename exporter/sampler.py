@@ -156,14 +156,16 @@ class Sampler:
 
     def cycle(self) -> Snapshot:
         """Read everything once and make the result the latest snapshot."""
-        until = self._clock() + self._plan.deadline_s
         self._look(self._attribution)
         if self._gpus.is_observed:
             self._accountant.publish()
+        until = self._clock() + self._plan.deadline_s
         self._gpus.begin(until=until)
         pods = self._attribution = self._pods.ask()
         jobs = self._plan.jobs.read() if self._plan.jobs is not None else {}
         sweep = self._gpus.finish(until=until)
+        if self._latest is None:
+            self._look(pods)  # what is counted begins here: until now no GPU was known
         if not sweep.is_unusable:
             self._usable_at = self._clock()
         samples = tuple(

@@ -20,6 +20,7 @@ from exporter.accounts.records import (
     Who,
 )
 from exporter.accounts.shares import share
+from exporter.accounts.tenants import GONE, REUSED
 
 _US_PER_S = 1_000_000
 _UJ_PER_MJ = 1000
@@ -188,17 +189,17 @@ def _portions(device: _Device, seen: Observation, whose: Whose) -> Iterable[_Por
 def _only_user(seen: Observation, whose: Whose) -> Who:
     """Whose a device's work is where processes have no samples: the one who holds it alone, if nobody else is on it."""
     only = whose.only
-    if only is None:
+    if only is None or (whose.now is not None and seen.processes is None):
         return whose.why_not
-    if whose.now is not None:
-        if seen.processes is None:
-            return whose.why_not
-        users = {whose.now(process.pid) for process in seen.processes}
-        pods = {(user.namespace, user.pod) for user in users if isinstance(user, Holder)}
-        if not all(isinstance(user, Holder) for user in users) or pods - {(only.namespace, only.pod)}:
-            return whose.why_not
-        return next((user for user in users if len(users) == 1), only)
-    return only
+    if whose.now is None:
+        return only
+    # What ended before it could be looked at speaks for nobody and against nobody.
+    users = {whose.now(process.pid) for process in seen.processes or ()} - {GONE, REUSED}
+    if any(
+        isinstance(user, str) or (user.namespace, user.pod) != (only.namespace, only.pod) for user in users
+    ):
+        return whose.why_not
+    return users.pop() if len(users) == 1 else only
 
 
 def _busy(seen: Observation) -> int:
@@ -249,28 +250,29 @@ def _record_memory(device: _Device, seen: Observation, whose: Whose) -> None:
     span_us = max(0, seen.at_us - device.last.at_us) if device.last is not None else 0
     held = _held(seen, whose)
     for who in held or ():
-        device.account(who)
+        device.account(who).is_told_apart = who != NO_PROCESS
     for who, account in device.accounts.items():
-        memory, processes = (None, None) if held is None else held.get(who, (0, 0))
+        nothing = (0, None if who == NO_PROCESS else 0)
+        memory, processes = (None, None) if held is None else held.get(who, nothing)
         if memory is not None and account.memory is not None:
             account.memory_time += (memory + account.memory) * span_us // 2
         account.memory, account.processes = memory, processes
     device.whole.memory = seen.memory_used_bytes
 
 
-def _held(seen: Observation, whose: Whose) -> dict[Who, tuple[int | None, int]] | None:
+def _held(seen: Observation, whose: Whose) -> dict[Who, tuple[int | None, int | None]] | None:
     """Memory and number of processes of each; None where processes cannot be told apart, or are not listed."""
     if whose.now is None or seen.processes is None:
         return None
     by_user: dict[Who, list[Listed]] = {}
     for process in seen.processes:
         by_user.setdefault(whose.now(process.pid), []).append(process)
-    held: dict[Who, tuple[int | None, int]] = {
+    held: dict[Who, tuple[int | None, int | None]] = {
         who: (_total(process.memory_bytes for process in found), len(found)) for who, found in by_user.items()
     }
     total = _total(memory for memory, _ in held.values())
     if seen.memory_used_bytes is not None and total is not None and seen.memory_used_bytes > total:
-        held[NO_PROCESS] = seen.memory_used_bytes - total, 0
+        held[NO_PROCESS] = seen.memory_used_bytes - total, None
     return held
 
 

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -18,7 +19,8 @@ from typing import IO, Any, TypeVar
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from simulator.driver import Board, Reading, environment
+from simulator.containers import Container
+from simulator.driver import Board, Process, Reading, environment
 from simulator.hostfiles import HostFiles
 from simulator.kubelet import Allocation, Kubelet, PodDevices
 from simulator.spec import GpuSpec, NodeSpec, Sharing
@@ -39,6 +41,22 @@ def eventually(look: Callable[[], T]) -> T:
 def pod(name: str, *device_ids: str, resource: str = "nvidia.com/gpu", container: str = "main") -> PodDevices:
     """A pod of namespace "ml" whose one container holds these devices."""
     return PodDevices("ml", name, ((container, (Allocation(resource, device_ids),)),))
+
+
+def container(name: str, container: str = "main") -> Container:
+    """A container of a pod of namespace "ml"."""
+    return Container("ml", name, str(uuid.uuid5(uuid.NAMESPACE_DNS, name)), container)
+
+
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """A process on a GPU, and whose it is: a pod's of namespace "ml", or the host's where it has no pod."""
+
+    process: Process
+    pod: str = ""
+    container: str = "main"
+    command: str = "Xorg"
+    started_s: float = dataclasses.field(default_factory=lambda: time.time() - 3600)
 
 
 def reading(**changes: Any) -> Reading:
@@ -187,6 +205,18 @@ class Node:
                 yield exporter
             finally:
                 process.kill()
+
+    def run(self, gpu: int, *processes: Runs) -> None:
+        """Let these processes, and no others, hold a GPU; what is not of a pod is a service of the host's."""
+        for one in processes:
+            if (self.proc / str(one.process.pid)).exists():
+                continue
+            if one.pod:
+                self.host.start(one.process.pid, container(one.pod, one.container), started_s=one.started_s)
+            else:
+                unit, command = "some.service", one.command
+                self.host.start_service(one.process.pid, command, unit=unit, started_s=one.started_s)
+        self.board.set_processes(gpu, [one.process for one in processes])
 
     def close(self) -> None:
         """Put the kubelet and the driver away."""

@@ -2,8 +2,9 @@
 
 import dataclasses
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, event, given, settings
@@ -49,6 +50,10 @@ class Schedule:
     works: tuple[tuple[Work, str | None], ...]
     looks_ms: tuple[int, ...]
 
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """In one line: written out, it is longer than anybody reads."""
+        printer.text(f"{len(self.works)} processes, {len(self.looks_ms)} looks")
+
     @property
     def pods(self) -> list[str]:
         """All pods."""
@@ -56,6 +61,10 @@ class Schedule:
 
 
 LENGTH_MS = 75_000
+# a twelfth and less of what the profile says: each example is more than a minute on a node
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+_MANY = settings(max_examples=settings().max_examples // 8, deadline=None, suppress_health_check=_SLOW)
+_SOME = settings(max_examples=settings().max_examples // 16, deadline=None, suppress_health_check=_SLOW)
 
 
 @st.composite
@@ -65,7 +74,7 @@ def _bursts(draw: st.DrawFn, start_ms: int, end_ms: int) -> tuple[tuple[int, int
     pause = draw(st.sampled_from((20, 90, 300, 1_000, 13_000)))
     jitter = draw(st.integers(0, 200))
     at = start_ms + draw(st.integers(30, 3000))
-    found = []
+    found: list[tuple[int, int]] = []
     while at < end_ms:
         end = min(at + length + (jitter * len(found)) % 97, end_ms)
         found.append((at, end))
@@ -160,10 +169,10 @@ def _aligned(at_ms: int) -> int:
 
 
 def _windows(looks: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Of 30 s and more; counting begins with the second look, as the first finds the device, and the second the time."""
+    """Of 30 s and more; counting begins with the second look, as the first only finds the devices."""
     for first in range(1, len(looks), 7):
         for last in range(first + 1, len(looks), 5):
-            if looks[last] - looks[first] >= 30_000:  # noqa: PLR2004 - as promised
+            if looks[last] - looks[first] >= 30_000:
                 yield first, last
 
 
@@ -172,7 +181,7 @@ def _is_seen(work: Work, looks: Sequence[int]) -> bool:
     return any(work.start_ms + SEEN_AFTER_MS < START_MS + at and work.lives(START_MS + at) for at in looks)
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@_MANY
 @given(schedules())
 def test_counters_tell_the_truth(schedule: Schedule) -> None:
     """Over any window of 30 s and more each pod's busy time is true within 2 %, and all together are the device's."""
@@ -224,7 +233,7 @@ def _doubtful_s(pod: str, schedule: Schedule, span: tuple[int, int]) -> float:
     return passed * SAMPLE_PERIOD_US / 1e6
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@_SOME
 @given(schedules(instances=3))
 def test_counters_tell_the_truth_of_instances(schedule: Schedule) -> None:
     """A MIG instance that one pod holds works for that pod."""

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.driver
 
 ROOT = Path(exporter.__file__).parents[1]
 CHOICES = (
-    "clocks, ecc, info, memory, nvlink, pcie, power, profiling, thermal, utilization, video, violations, xid"
+    "clocks, ecc, info, memory, nvlink, pcie, power, processes, profiling, thermal, utilization, video, violations, "
+    "xid"
 )
 DURATION = "not a duration; write a number and its unit, such as 500ms, 10s or 1m"
 UPGRADED = (

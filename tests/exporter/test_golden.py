@@ -2,20 +2,25 @@
 
 import re
 import subprocess
+import time
 
 import pytest
 
+from simulator.driver import Process, ProcessSample
 from simulator.kubelet import Allocation, PodDevices
 from simulator.spec import GpuSpec, NodeSpec, Sharing
 from tests.conftest import Golden
 from tests.exporter.conftest import MakeNode
-from tests.exporter.rig import Node, pod, reading
+from tests.exporter.rig import Node, Runs, pod, reading
 
 pytestmark = pytest.mark.driver
 
+MIB = 2**20
+
 # What depends on the machine or the moment; of these the golden files hold everything but the value.
 _VARIES = re.compile(
-    r"^((?:process_\w+|gpu_exporter_(?:collector_duration|last_sample_age)_seconds)(?:{.*})?) .*$",
+    r"^((?:process_\w+|gpu_exporter_(?:collector_duration|last_sample_age)_seconds|gpu_pod_last_active_\w+"
+    r"|gpu_(?:pod_|unattributed_)?busy_seconds_total|gpu_pod_memory_used_byte_seconds_total)(?:{.*})?) .*$",
     re.MULTILINE,
 )
 _PYTHON = re.compile(r'python_version="[^"]*"')
@@ -25,6 +30,7 @@ def _h100(node: Node) -> None:
     node.board.set_gpu(0, reading())
     node.board.set_gpu(1, reading(gpu_util_percent=3, power_w=121.5))
     node.pods += [pod("llama-0", node.spec.gpu_uuid(0), container="trainer")]
+    node.run(0, Runs(Process(4711, 19 * 2**30), "llama-0", "trainer"), Runs(Process(815, 300 * MIB)))
     for bus in ("0000:1b:00.0", "0000:43:00.0"):
         (node.proc / "driver/nvidia/gpus" / bus).mkdir(parents=True)
 
@@ -32,6 +38,8 @@ def _h100(node: Node) -> None:
 def _a100_mig(node: Node) -> None:
     node.board.set_gpu(1, reading(sm_clock_mhz=1410, mem_clock_mhz=1215))
     node.board.set_instance(0, 0, memory_used_bytes=7 * 2**30)
+    node.run(0, Runs(Process(4711, 6 * 2**30, instance=0), "notebook-ada"))
+    node.run(1, Runs(Process(4712, 20 * 2**30), "train-bert"), Runs(Process(4713, 2**29), "train-bert"))
     node.pods += [
         pod("notebook-ada", node.spec.mig_uuid(0, 0), resource="nvidia.com/mig-3g.20gb"),
         pod("train-bert", node.spec.gpu_uuid(1)),
@@ -42,6 +50,9 @@ def _l40s_shared(node: Node) -> None:
     used = reading(memory_temperature_c=0, power_w=210.0, mem_clock_mhz=9001)
     node.board.set_gpu(0, used)
     uuid = node.spec.gpu_uuid(0)
+    node.run(0, Runs(Process(4711, 5 * 2**30), "serve-a"), Runs(Process(4712, 2**30), "serve-b"))
+    now_us = time.time_ns() // 1000
+    node.board.set_samples(0, [(now_us, 87)], [ProcessSample(now_us, 4711, 87)])
     node.pods += [
         pod("serve-b", f"{uuid}::1", resource="nvidia.com/gpu.shared"),
         pod("serve-a", f"{uuid}::0", f"{uuid}::2", resource="nvidia.com/gpu.shared"),

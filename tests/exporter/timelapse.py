@@ -16,8 +16,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from simulator.containers import Container
-from simulator.driver import Board, ProcessSample, environment
-from simulator.driver.records import ProcessKind
+from simulator.driver import Board, environment
 from simulator.hostfiles import HostFiles
 from simulator.kubelet import Allocation, Kubelet, PodDevices
 from simulator.spec import NodeSpec
