@@ -195,6 +195,24 @@ def test_nobody() -> None:
     assert truth.buffers(400_000) == ([(166_667, 0), (333_334, 0)], [])
 
 
+def test_a_span_that_ends_before_it_begins() -> None:
+    """Nothing happens in it, rather than less than nothing."""
+    work = Work(1, 0, None, ((0, 100),), ((0, 1),))
+    truth = Truth([work])
+    assert truth.device_busy_ms(50, 20) == 0
+    assert truth.busy_ms(work, 50, 20) == 0
+    assert truth.memory_byte_ms(work, 50, 20) == 0
+
+
+def test_a_stranger() -> None:
+    """Of a process that is none of the GPU's nothing is known, not even that it did nothing."""
+    work = Work(1, 0, 100, (), ())
+    truth = Truth([work])
+    for stranger in (dataclasses.replace(work, pid=2), dataclasses.replace(work, instance=0)):
+        with pytest.raises(KeyError):
+            truth.busy_ms(stranger, 0, 100)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
