@@ -138,7 +138,7 @@ class Accountant:
         if name is None:
             return UNNAMED
         container = pods.containers.get(place.container_id) or self._host.names.container(place.container_id)
-        return Holder(name.namespace, name.name, container)
+        return Holder(name.namespace, name.name, container or _only_container(name, pods))
 
     def _named(self, uid: str, pods: Attribution) -> PodName | None:
         known = pods.names.get(uid)
@@ -172,6 +172,13 @@ def _pids(seen: Seen) -> Iterable[int]:
 
 def _holder(owner: PodRef) -> Holder:
     return Holder(owner.namespace, owner.pod, owner.container)
+
+
+def _only_container(name: PodName, pods: Attribution) -> str:
+    """The one of a pod's containers that holds GPUs; empty where there are several, or none."""
+    pod = name.namespace, name.name
+    found = {holders[pod].container for holders in pods.holdings.owners.values() if pod in holders}
+    return found.pop() if len(found) == 1 else ""
 
 
 def _holds_any(name: PodName, pods: Attribution) -> bool:

@@ -60,9 +60,11 @@ class _Account:
 
     Attributes:
         is_told_apart: What the device does for him can be told from what it does for others.
+        is_gone: He was not there at the last look; what he did until then is still to be shown, once.
     """
 
     is_told_apart: bool = True
+    is_gone: bool = False
     busy: int = 0
     marked_busy: int = 0
     energy: int = 0
@@ -137,25 +139,24 @@ class Ledger:
         for device in self._devices.values():
             device.is_fresh = False
             device.marked_us = device.covered_us
+            device.accounts = {who: one for who, one in device.accounts.items() if not one.is_gone}
             for account in (device.whole, *device.accounts.values()):
                 account.marked_busy = account.busy
         return found
 
     def _admit(self, device: _Device, seen: Observation, whose: Whose) -> None:
-        """Open accounts for who is there; close those of pods that are not any more."""
+        """Open accounts for who is there, and note which pods are not any more."""
         present: set[Who] = set(whose.holders)
         if whose.now is not None:
             present |= {whose.now(process.pid) for process in seen.processes or ()}
         for who in present:
             device.account(who)
-        if whose.is_complete and (whose.now is None or seen.processes is not None):
-            gone = [who for who in device.accounts if isinstance(who, Holder) and who not in present]
-            for who in gone:
-                del device.accounts[who]
+        is_complete = whose.is_complete and (whose.now is None or seen.processes is not None)
         can_tell = _can_tell(seen, whose)
         for who, account in device.accounts.items():
-            if isinstance(who, Holder) and account.is_told_apart is not can_tell:
-                device.accounts[who] = _Account(is_told_apart=can_tell)  # a counter with a hole would lie
+            if isinstance(who, Holder):
+                account.is_gone = is_complete and who not in present
+                account.is_told_apart = can_tell
 
 
 def _can_tell(seen: Observation, whose: Whose) -> bool:

@@ -163,7 +163,8 @@ FLAGS = (
         "--kubernetes-virtual-gpus",
         "KUBERNETES_VIRTUAL_GPUS",
         Ignored(
-            "pods that share a GPU have series of their own in any case, one for each pod, without a vgpu label"
+            "pods that share a GPU have series of their own in any case, one for each pod, without a vgpu label; "
+            "--shared-gpus attributed gives each its own values"
         ),
     ),
     _switch(
