@@ -34,15 +34,25 @@ def share(slices: Sequence[Slice], samples: Iterable[ProcessSample]) -> Shared:
 
     Where both were taken at the same instants, each period is shared by itself: a process gets what its sample says.
     The driver rounds to whole percents, so what is missing or too much within that rounding is shared in proportion;
-    what is missing beyond it belongs to nobody that is known. Where the instants differ, the samples of a look say
-    the proportions only, for the busy time of that look as a whole.
+    what is missing beyond it belongs to nobody that is known. Where the instants differ, or where each process has but
+    one sample for a look that was busy in many periods, the samples say the proportions only, for the busy time of that
+    look as a whole.
     """
     by_end: dict[int, list[ProcessSample]] = {}
     for sample in samples:
         by_end.setdefault(sample.at_us, []).append(sample)
-    if by_end.keys() <= {piece.to_us for piece in slices}:
+    if _is_by_period(slices, by_end):
         return _by_period(slices, by_end)
     return _in_proportion(slices, [sample for found in by_end.values() for sample in found])
+
+
+def _is_by_period(slices: Sequence[Slice], by_end: dict[int, list[ProcessSample]]) -> bool:
+    """Whether the driver samples processes in each period, and not once for all of them."""
+    if not by_end.keys() <= {piece.to_us for piece in slices}:
+        return False
+    pids = [sample.pid for found in by_end.values() for sample in found]
+    sampled = sum(piece.busy for piece in slices if piece.to_us in by_end)
+    return len(pids) > len(set(pids)) or 2 * sampled >= sum(piece.busy for piece in slices)
 
 
 def _by_period(slices: Sequence[Slice], by_end: dict[int, list[ProcessSample]]) -> Shared:
