@@ -14,7 +14,7 @@ from simulator.containers import Container
 from simulator.driver.records import ProcessKind
 from simulator.spec import GpuSpec, NodeSpec
 from simulator.truth import SAMPLE_PERIOD_US, Work
-from tests.exporter.timelapse import BOOT_S, Timelapse
+from benchmarks._timelapse import BOOT_S, Timelapse
 
 pytestmark = pytest.mark.driver
 
