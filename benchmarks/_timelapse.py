@@ -167,7 +167,11 @@ def _export(socket: str, proc: str, logs: str, shared_gpus: str) -> None:
         text = ""
         if what == "scrape":
             scrape = Scrape(
-                boot_ns() / 1e9, "node", Build("0", "3"), stale_after_s=10, shared_gpus=SharedGpus(shared_gpus)
+                boot_ns() / 1e9,
+                "node",
+                Build("0", "3"),
+                stale_after_s=10,
+                shared_gpus=SharedGpus(shared_gpus),
             )
             text = encode(families(snapshot, scrape), Format.TEXT).decode()
         sys.stdout.write(json.dumps(text) + "\n")
