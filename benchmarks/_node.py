@@ -106,23 +106,16 @@ class BenchNode:
             self.board.set_gpu(
                 index, Reading(50 + index, 30, 40 * 2**30, 60, 70, 412.345, 98765.4, 1980, 2619)
             )
-        self.pods = self._holders(sharers)
         self.tenants = Tenants(folder, self.spec, self.board, each=processes)
+        self.pods = self._holders(sharers)
         self.tenants.settle(self.pods)
         self.kubelet = Kubelet(folder / "kubelet.sock", capacity=(), pods=lambda: self.pods)
 
     def _holders(self, sharers: int) -> list[PodDevices]:
-        ids: Sequence[str]
-        if self.spec.gpus[0].mig:
-            ids = [
-                self.spec.mig_uuid(gpu, number)
-                for gpu in range(GPUS)
-                for number in range(len(self.spec.gpus[gpu].mig))
-            ]
-        elif sharers > 1:
-            ids = [f"{self.spec.gpu_uuid(gpu)}::{number}" for gpu in range(GPUS) for number in range(sharers)]
-        else:
-            ids = [self.spec.gpu_uuid(gpu) for gpu in range(GPUS)]
+        devices = [name for gpu in range(GPUS) for name in self.tenants.ids(gpu)]
+        ids: Sequence[str] = devices
+        if sharers > 1 and not self.spec.gpus[0].mig:
+            ids = [f"{name}::{number}" for name in devices for number in range(sharers)]
         return [
             PodDevices(
                 "training", f"llama-{number}", (("trainer", (Allocation("nvidia.com/gpu", (name,)),)),)

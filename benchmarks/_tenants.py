@@ -4,6 +4,7 @@ Each pod has some on every device that it holds. Knows neither the exporter nor 
 """
 
 import pathlib
+import random
 import time
 import uuid
 from collections.abc import Sequence
@@ -69,6 +70,18 @@ class Tenants:
         for gpu in self.cuts:
             self._board.set_processes(gpu, self._on(gpu))
         self.advance()
+
+    def restart(self, draw: random.Random) -> None:
+        """The processes of one container end, and others begin in it."""
+        if self._pids:
+            container, device = draw.choice(sorted(self._pids, key=str))
+            self._end(container, device)
+            self._begin(container, device)
+            self._board.set_processes(device[0], self._on(device[0]))
+
+    def ids(self, gpu: int) -> list[str]:
+        """The devices that a GPU is now: itself, or its MIG instances."""
+        return [uuid for uuid, (index, _) in self._devices().items() if index == gpu]
 
     def advance(self) -> None:
         """Let the driver have the samples of the last seconds."""

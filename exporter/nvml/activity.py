@@ -13,8 +13,8 @@ import pynvml
 from exporter.accounts.records import Listed, ProcessSample
 
 _MOST_PERCENT = 100
-# nvmlProcessUtilizationSample_t: pid, timeStamp, smUtil and three more. A look at a shared GPU brings thousands of them,
-# and to read a single field by pynvml's name takes longer than this takes for all.
+# nvmlProcessUtilizationSample_t: pid, timeStamp, smUtil and three more. A look at a shared GPU brings thousands of
+# them, and reading one field by pynvml's name takes longer than this takes for all.
 _PROCESS_SAMPLE = struct.Struct("@IQIIII")
 _ATTEMPTS = 3  # the list may grow between the question how long it is and the question for it
 
