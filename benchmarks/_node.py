@@ -1,5 +1,7 @@
 """A simulated GPU node for benchmarks, and an exporter on it as it runs in production: its own process, over HTTP.
 
+On the node there are pods with processes, whose work goes on.
+
 What differs from a real node is the time that the driver itself takes.
 """
 
@@ -11,17 +13,20 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 
+from benchmarks._tenants import Tenants
 from simulator.driver import Board, Reading, environment
 from simulator.kubelet import Allocation, Kubelet, PodDevices
 from simulator.spec import GpuSpec, NodeSpec
 
 GPUS = 8
 START_S = 30.0
+_ADVANCE_S = 1.0
 PROMETHEUS = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
 MIB = 1024 * 1024
 
@@ -84,12 +89,15 @@ class BenchNode:
     """Eight H100s at work, whole or cut into seven instances each, with a kubelet.
 
     Args:
-        folder: For the board, the kubelet's socket and logs.
+        folder: For the board, the kubelet's socket, the host's files and logs.
         instances: Whether the GPUs are cut.
         sharers: How many pods share each GPU; with instances, one pod holds each of them.
+        processes: How many each pod has on a device.
     """
 
-    def __init__(self, folder: pathlib.Path, *, instances: bool = False, sharers: int = 1) -> None:
+    def __init__(
+        self, folder: pathlib.Path, *, instances: bool = False, sharers: int = 1, processes: int = 1
+    ) -> None:
         cut = ("1g.10gb",) * 7 if instances else ()
         self.spec = NodeSpec("bench", tuple(GpuSpec("H100-SXM5-80GB", cut) for _ in range(GPUS)))
         self.folder = folder
@@ -98,21 +106,16 @@ class BenchNode:
             self.board.set_gpu(
                 index, Reading(50 + index, 30, 40 * 2**30, 60, 70, 412.345, 98765.4, 1980, 2619)
             )
+        self.tenants = Tenants(folder, self.spec, self.board, each=processes)
         self.pods = self._holders(sharers)
+        self.tenants.settle(self.pods)
         self.kubelet = Kubelet(folder / "kubelet.sock", capacity=(), pods=lambda: self.pods)
 
     def _holders(self, sharers: int) -> list[PodDevices]:
-        ids: Sequence[str]
-        if self.spec.gpus[0].mig:
-            ids = [
-                self.spec.mig_uuid(gpu, number)
-                for gpu in range(GPUS)
-                for number in range(len(self.spec.gpus[gpu].mig))
-            ]
-        elif sharers > 1:
-            ids = [f"{self.spec.gpu_uuid(gpu)}::{number}" for gpu in range(GPUS) for number in range(sharers)]
-        else:
-            ids = [self.spec.gpu_uuid(gpu) for gpu in range(GPUS)]
+        devices = [name for gpu in range(GPUS) for name in self.tenants.ids(gpu)]
+        ids: Sequence[str] = devices
+        if sharers > 1 and not self.spec.gpus[0].mig:
+            ids = [f"{name}::{number}" for name in devices for number in range(sharers)]
         return [
             PodDevices(
                 "training", f"llama-{number}", (("trainer", (Allocation("nvidia.com/gpu", (name,)),)),)
@@ -126,12 +129,30 @@ class BenchNode:
         return {**os.environ, **environment(self.folder / "board")}
 
     @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """The driver's samples go on as time does."""
+        stop = threading.Event()
+
+        def work() -> None:
+            while not stop.wait(_ADVANCE_S):
+                self.tenants.advance()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    @contextlib.contextmanager
     def exporting(self, *flags: str, interval: str = "10s") -> Iterator[Process]:
         """Our exporter on this node."""
         port = _free_port()
         command = [
             sys.executable, "-m", "exporter", f"--listen=127.0.0.1:{port}", f"--interval={interval}",
-            f"--pod-resources-socket={self.kubelet.socket}", "--node-name=bench", "--log-level=warning", *flags,
+            f"--pod-resources-socket={self.kubelet.socket}", f"--proc-root={self.tenants.host.proc}",
+            f"--pod-logs={self.tenants.host.logs}", "--node-name=bench", "--log-level=warning", *flags,
         ]  # fmt: skip
         with self.running(command, port, ready="readyz") as process:
             yield process
@@ -156,10 +177,10 @@ class BenchNode:
 
 
 @contextlib.contextmanager
-def bench_node(*, instances: bool = False, sharers: int = 1) -> Iterator[BenchNode]:
+def bench_node(*, instances: bool = False, sharers: int = 1, processes: int = 1) -> Iterator[BenchNode]:
     """A node with a running kubelet."""
     with tempfile.TemporaryDirectory(prefix="gpu-") as name:
-        node = BenchNode(pathlib.Path(name), instances=instances, sharers=sharers)
+        node = BenchNode(pathlib.Path(name), instances=instances, sharers=sharers, processes=processes)
         node.kubelet.start()
         try:
             yield node

@@ -24,6 +24,7 @@ class Scenario:
         name: For people.
         instances: Whether each GPU is cut into seven MIG instances, each with a pod.
         sharers: How many pods share each GPU.
+        processes: How many each pod has on its device.
         metrics: Which set is served.
         peer: Whether it is nvitop-exporter that is measured.
     """
@@ -31,15 +32,17 @@ class Scenario:
     name: str
     instances: bool = False
     sharers: int = 1
+    processes: int = 1
     metrics: str = "default"
     peer: bool = False
 
 
 SCENARIOS = (
     Scenario("8 GPUs with pods"),
-    Scenario("56 MIG instances with pods", instances=True),
+    Scenario("56 MIG instances with pods of 8 processes", instances=True, processes=8),
     Scenario("8 GPUs with pods, all metrics", metrics="full"),
     Scenario("8 GPUs, each shared by 12 pods, all metrics", sharers=12, metrics="full"),
+    Scenario("8 GPUs, each shared by 7 pods of 8 processes", sharers=7, processes=8),
     Scenario("nvitop-exporter, 8 GPUs", peer=True),
 )
 
@@ -62,7 +65,8 @@ def measure(
     scenario: Scenario, *, scrapes: int, seconds: float, interval: str, peer: pathlib.Path | None
 ) -> Figures:
     """Start the node, scrape it, watch it, and stop it."""
-    with bench_node(instances=scenario.instances, sharers=scenario.sharers) as node:
+    made = bench_node(instances=scenario.instances, sharers=scenario.sharers, processes=scenario.processes)
+    with made as node, node.working():
         if not scenario.peer:
             with node.exporting(f"--metrics={scenario.metrics}", interval=interval) as process:
                 return _watch(scenario, process, scrapes, seconds)

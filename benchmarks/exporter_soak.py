@@ -1,6 +1,7 @@
 """Whether the exporter's memory, threads and files stay flat over many scrapes while its world changes.
 
-All along pods come and go, a GPU is cut and mended, GPUs fail and recover, and the kubelet is restarted.
+All along pods and their processes come and go, a GPU is cut and mended, GPUs fail and recover, and the kubelet is
+restarted.
 """
 
 import argparse
@@ -24,28 +25,33 @@ def _churn(node: BenchNode, stop: threading.Event, draw: random.Random) -> None:
     for number in itertools.count():
         if stop.wait(_CHURN_S):
             return
-        match number % 5:
+        node.tenants.advance()
+        match number % 6:
             case 0:
                 node.pods[:] = _some_pods(node, draw, number)
+                node.tenants.settle(node.pods)
             case 1:
-                node.board.set_mig(0, draw.choice([(), ("3g.40gb", "1g.10gb"), ("1g.10gb",) * 7]))
+                node.tenants.cut(0, draw.choice([(), ("3g.40gb", "1g.10gb"), ("1g.10gb",) * 7]))
             case 2:
                 node.kubelet.stop()
                 node.kubelet.start()
             case 3:
                 node.board.fault("*", gpu=draw.randrange(1, GPUS), code=_GPU_IS_LOST)
+            case 4:
+                node.tenants.restart(draw)
             case _:
                 node.board.clear_faults()
 
 
 def _some_pods(node: BenchNode, draw: random.Random, number: int) -> list[PodDevices]:
-    """Pods that nobody has heard of before, on some of the GPUs, some of them shared."""
+    """Pods that nobody has heard of before, on some of the GPUs and MIG instances, some of them shared."""
     found = []
     for gpu in draw.sample(range(GPUS), draw.randrange(GPUS)):
-        uuid = node.spec.gpu_uuid(gpu)
-        for sharer in range(draw.randrange(1, 4)):
-            allocation = Allocation("nvidia.com/gpu", (f"{uuid}::{sharer}",))
-            found.append(PodDevices("team", f"job-{number}-{gpu}-{sharer}", (("main", (allocation,)),)))
+        for position, device in enumerate(node.tenants.ids(gpu)):
+            for sharer in range(draw.randrange(1, 4)):
+                name = f"job-{number}-{gpu}-{position}-{sharer}"
+                allocation = Allocation("nvidia.com/gpu", (f"{device}::{sharer}",))
+                found.append(PodDevices("team", name, (("main", (allocation,)),)))
     return found
 
 
@@ -65,7 +71,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the changes (default 1)")
     options = parser.parse_args()
     stop = threading.Event()
-    with bench_node() as node, node.exporting(interval="200ms") as process:
+    with bench_node(processes=2) as node, node.exporting(interval="200ms") as process:
         changing = threading.Thread(target=_churn, args=(node, stop, random.Random(options.seed)))
         changing.start()
         print(f"{'scrapes':>8} {'MiB':>6} {'threads':>8} {'files':>6} {'seconds':>8}")

@@ -6,7 +6,7 @@ Must not know formats, HTTP, or how anything is read.
 import dataclasses
 import enum
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from exporter.accounts.books import Books
 from exporter.accounts.ledger import Ledger, Whose
@@ -78,9 +78,7 @@ class Accountant:
         """
         boot_ns, unix_ns = self._host.boot_ns(), self._host.unix_ns()
         seen = self._gpus.observe(until=until)
-        found = self._host.processes.find(
-            {pid for one in seen.values() for pid in _pids(one)}, listed_at_ns=boot_ns
-        )
+        found = self._host.processes.find(set().union(*map(_pids, seen.values())), listed_at_ns=boot_ns)
         self._tell(pods, is_off=found.off is not None)
         if self.telling is Telling.ON:
             self._recognise(found.processes, pods, booted_us=(unix_ns - boot_ns) // _NS_PER_US)
@@ -164,10 +162,10 @@ class Accountant:
         return (owner.namespace, owner.pod) in pods.names.values() or self._host.names.knows(name)
 
 
-def _pids(seen: Seen) -> Iterable[int]:
+def _pids(seen: Seen) -> set[int]:
     """All that the driver speaks of."""
-    yield from (process.pid for process in seen.observation.processes or ())
-    yield from (sample.pid for sample in seen.observation.samples or ())
+    listed = {process.pid for process in seen.observation.processes or ()}
+    return listed | {sample.pid for sample in seen.observation.samples or ()}
 
 
 def _holder(owner: PodRef) -> Holder:

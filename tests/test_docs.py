@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._workloads import WORKLOADS
 from rightsizer.model import Action, FindingName, Mode, Result, Verdict
 from scripts.write_docs import DOCS, rendered
 
@@ -24,6 +25,15 @@ def test_links_lead_somewhere(path: Path) -> None:
     """Every relative link names a file of the repository."""
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text())
     missing = [target for target in targets if not (path.parent / target).exists()]
+    assert missing == []
+
+
+def test_the_errors_of_gauges_and_counter_are_told_of_each_workload() -> None:
+    """docs/attribution.md has the benchmark's table, with each of its workloads."""
+    text = (DOCS / "attribution.md").read_text()
+    part = re.search(r"<!-- measured: attribution-error -->\n(.*?)<!-- end -->", text, re.DOTALL)
+    assert part is not None, "run `python -m benchmarks.attribution_error --write`"
+    missing = [one.name for one in WORKLOADS if f"| {one.name}" not in part[1]]
     assert missing == []
 
 

@@ -115,7 +115,7 @@ class Ledger:
         """Take over what a look at a device brought."""
         device = self._devices.setdefault(seen.key, _Device())
         self._admit(device, seen, whose)
-        parts = list(_portions(device, seen, whose))
+        parts = _by_user(_portions(device, seen, whose))
         for who, busy, to_us in parts:
             device.account(who).active(busy, to_us)
         if busy := _busy(seen):
@@ -185,6 +185,15 @@ def _portions(device: _Device, seen: Observation, whose: Whose) -> Iterable[_Por
     device.is_exact = None
     if busy := _busy(seen):
         yield _only_user(seen, whose), busy, to_us
+
+
+def _by_user(portions: Iterable[_Portion]) -> list[_Portion]:
+    """What each gets in all, until when he was last given some."""
+    found: dict[Who, tuple[int, int]] = {}
+    for who, busy, to_us in portions:
+        before, until_us = found.get(who, (0, 0))
+        found[who] = before + busy, max(until_us, to_us)
+    return [(who, busy, to_us) for who, (busy, to_us) in found.items()]
 
 
 def _only_user(seen: Observation, whose: Whose) -> Who:

@@ -84,8 +84,7 @@ class Observation:
     errors: Mapping[Part, ReadingError] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(NamedTuple):
     """A container of a pod; `container` is empty where it is not known which one it is."""
 
     namespace: str

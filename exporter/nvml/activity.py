@@ -4,6 +4,7 @@ Drivers have returned samples of processes with shares beyond 100 % and with tim
 against): what cannot be is left out, or said to be nonsense where something would be missing.
 """
 
+import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,6 +13,9 @@ import pynvml
 from exporter.accounts.records import Listed, ProcessSample
 
 _MOST_PERCENT = 100
+# nvmlProcessUtilizationSample_t: pid, timeStamp, smUtil and three more. A look at a shared GPU brings thousands of
+# them, and reading one field by pynvml's name takes longer than this takes for all.
+_PROCESS_SAMPLE = struct.Struct("@IQIIII")
 _ATTEMPTS = 3  # the list may grow between the question how long it is and the question for it
 
 
@@ -57,9 +61,9 @@ def process_samples(handle: Any, since_us: int) -> list[ProcessSample]:  # noqa:
             return []
         raise
     return [
-        ProcessSample(int(sample.timeStamp), int(sample.pid), int(sample.smUtil))
-        for sample in samples
-        if sample.timeStamp > since_us and sample.pid and sample.smUtil <= _MOST_PERCENT
+        ProcessSample(at_us, pid, percent)
+        for pid, at_us, percent, *_ in map(_PROCESS_SAMPLE.unpack_from, samples)
+        if at_us > since_us and pid and percent <= _MOST_PERCENT
     ]
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from benchmarks._timelapse import BOOT_S, Timelapse
 from simulator.containers import Container
 from simulator.driver.records import ProcessKind
 from simulator.spec import GpuSpec, NodeSpec
 from simulator.truth import SAMPLE_PERIOD_US, Work
-from tests.exporter.timelapse import BOOT_S, Timelapse
 
 pytestmark = pytest.mark.driver
 

@@ -1,7 +1,7 @@
 """The exporter's sampling on a simulated node, in time that is made: hours pass in a moment, and to the microsecond.
 
-Started as a script it is the program under test, the exporter's own sampler with clocks that read what they are told,
-and writes an exposition for each instant that it is sent. Imported, it is the tests' side of it.
+Started as a program it is the exporter's own sampler with clocks that read what they are told: a cycle for each instant
+that it is sent, and an exposition where one is asked for. Imported, it is the side of tests and benchmarks.
 """
 
 import contextlib
@@ -70,11 +70,12 @@ class Timelapse:
     @contextlib.contextmanager
     def exporting(self, *, shared_gpus: str = "dcgm") -> Iterator[None]:
         """The exporter runs."""
-        command = [
-            sys.executable, __file__, str(self.kubelet.socket), str(self.host.proc), str(self.host.logs), shared_gpus
-        ]  # fmt: skip
+        files = str(self.kubelet.socket), str(self.host.proc), str(self.host.logs)
+        command = [sys.executable, "-m", "benchmarks._timelapse", *files, shared_gpus]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        with self.kubelet, self.board, subprocess.Popen(command, env=self._environment, **pipes) as program:
+        # from the folder that this file's packages are in: the exporter to be tested is the one beside it
+        there: dict[str, Any] = {"env": self._environment, "cwd": Path(__file__).parents[1]}
+        with self.kubelet, self.board, subprocess.Popen(command, **pipes, **there) as program:
             self._program = program
             try:
                 yield
@@ -107,18 +108,25 @@ class Timelapse:
 
     def look(self, now_ms: int) -> list[tuple[str, dict[str, str], float]]:
         """What is served of a cycle at an instant: names, labels and values."""
+        return [
+            (sample.name, sample.labels, sample.value)
+            for family in text_string_to_metric_families(self._cycle(now_ms, "scrape"))
+            for sample in family.samples
+        ]
+
+    def go(self, now_ms: int) -> None:
+        """Let the exporter have a cycle at an instant; nobody scrapes it."""
+        self._cycle(now_ms, "go")
+
+    def _cycle(self, now_ms: int, what: str) -> str:
         self.show(now_ms)
         assert self._program is not None
         assert self._program.stdin is not None
         assert self._program.stdout is not None
-        self._program.stdin.write(f"{now_ms}\n")
+        self._program.stdin.write(f"{what} {now_ms}\n")
         self._program.stdin.flush()
-        text = json.loads(self._program.stdout.readline())
-        return [
-            (sample.name, sample.labels, sample.value)
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        ]
+        text: str = json.loads(self._program.stdout.readline())
+        return text
 
 
 def _export(socket: str, proc: str, logs: str, shared_gpus: str) -> None:
@@ -153,12 +161,20 @@ def _export(socket: str, proc: str, logs: str, shared_gpus: str) -> None:
     sampler = Sampler(session, pods, plan, clock=lambda: boot_ns() / 1e9)
     sampler.open().result()
     for line in sys.stdin:
-        now_ns = int(line) * 10**6
+        what, _, now_ms = line.partition(" ")
+        now_ns = int(now_ms) * 10**6
         snapshot = sampler.cycle()
-        scrape = Scrape(
-            boot_ns() / 1e9, "node", Build("0", "3"), stale_after_s=10, shared_gpus=SharedGpus(shared_gpus)
-        )
-        sys.stdout.write(json.dumps(encode(families(snapshot, scrape), Format.TEXT).decode()) + "\n")
+        text = ""
+        if what == "scrape":
+            scrape = Scrape(
+                boot_ns() / 1e9,
+                "node",
+                Build("0", "3"),
+                stale_after_s=10,
+                shared_gpus=SharedGpus(shared_gpus),
+            )
+            text = encode(families(snapshot, scrape), Format.TEXT).decode()
+        sys.stdout.write(json.dumps(text) + "\n")
         sys.stdout.flush()
     sampler.close()
 

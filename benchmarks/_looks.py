@@ -1,0 +1,60 @@
+"""A program that looks at the devices of a node as the exporter's sampler does, and says what each look costs it.
+
+Its lines of input are "look", for what is done between the cycles, and "cycle", for reading everything; its lines of
+output the seconds of CPU time, of the program's own and of the kernel's, that this took.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from exporter import catalog
+from exporter.accountant import Accountant, Host
+from exporter.catalog import Choice
+from exporter.model import ALL_DEVICES, MetricSet
+from exporter.nvml.meter import Clocks
+from exporter.nvml.session import Session
+from exporter.pods.attribution import Attribution, Pods
+from exporter.pods.names import PodNames
+from exporter.pods.podresources import Kubelet
+from exporter.pods.processes import Processes
+from exporter.sweep import Gpus
+
+_LONGEST_S = 3600.0
+
+
+def main(socket: str, proc: str, logs: str) -> None:
+    """Look as often as told."""
+    session = Session(Clocks(time.monotonic_ns, time.time_ns))
+    known = (collector.within(MetricSet.DEFAULT) for collector in catalog.collectors().values())
+    choice = Choice(tuple(collector for collector in known if collector.rows))
+    gpus = Gpus(session, choice, ALL_DEVICES, clock=time.monotonic)
+    host = Host(
+        Processes(Path(proc)),
+        PodNames(Path(logs)),
+        lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+        time.time_ns,
+        os.sysconf("SC_CLK_TCK"),
+    )
+    accountant = Accountant(gpus, host, session.books)
+    pods = Pods(Kubelet(Path(socket), required=True, clock=time.monotonic))
+    gpus.open().result()
+    attribution = Attribution(up=None)
+    until = time.monotonic() + _LONGEST_S
+    for line in sys.stdin:
+        began = time.process_time()
+        accountant.look(attribution, until=until)
+        if line == "cycle\n":
+            accountant.publish()
+            gpus.begin(until=until)
+            attribution = pods.ask()
+            gpus.finish(until=until)
+        sys.stdout.write(f"{time.process_time() - began}\n")
+        sys.stdout.flush()
+    pods.close()
+    gpus.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
