@@ -196,6 +196,7 @@ def test_counters_tell_the_truth(schedule: Schedule) -> None:
         assert parts == pytest.approx(device, abs=1e-6)
         for pod in schedule.pods:
             _check_pod(pod, schedule, lapse, span, increase.of(BUSY, first, last, pod=pod))
+            _check_memory(pod, schedule, lapse, (first, last), increase.of(MEMORY, first, last, pod=pod))
 
 
 def _check_pod(pod: str, schedule: Schedule, lapse: Timelapse, span: tuple[int, int], counted: float) -> None:
@@ -208,6 +209,22 @@ def _check_pod(pod: str, schedule: Schedule, lapse: Timelapse, span: tuple[int, 
     rounding = 0.005 * sum(_touched_s(work, span) for work in works)
     assert counted <= most * 1.02 + rounding + 1e-6, pod
     assert counted >= least * 0.98 - rounding - _doubtful_s(pod, schedule, span), pod
+
+
+def _check_memory(
+    pod: str, schedule: Schedule, lapse: Timelapse, window: tuple[int, int], counted: float
+) -> None:
+    """What is held is known at the looks; a process that comes or goes between two of them did so halfway."""
+    looks = schedule.looks_ms
+    start, end = (START_MS + looks[number] for number in window)
+    works = [work for work, owner in schedule.works if owner == pod]
+    true = sum(lapse.truth.memory_byte_ms(work, start, end) for work in works) / 1000
+    changed = sum(
+        work.memory[0][1] * ((start <= work.start_ms <= end) + (start <= (work.end_ms or 0) <= end))
+        for work in works
+    )
+    step_s = (looks[1] - looks[0]) / 1000
+    assert abs(counted - true) <= 0.02 * true + 1.5 * step_s * changed + 1, pod
 
 
 def _touched_s(work: Work, span: tuple[int, int]) -> float:
