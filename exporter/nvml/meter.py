@@ -4,7 +4,6 @@ Must not know pods, nor what processes are called.
 """
 
 import dataclasses
-import statistics
 from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -255,7 +254,7 @@ def _sliced(state: _State, found: Sequence[UtilizationSample]) -> _Busy:
         else [state.last_us, *(s.at_us for s in found)]
     )
     if len(ends) > 2:  # noqa: PLR2004 - two distances make a median
-        state.period_us = int(statistics.median(b - a for a, b in pairwise(ends)))
+        state.period_us = sorted(b - a for a, b in pairwise(ends))[(len(ends) - 1) // 2]
     if state.last_us is None:
         # What lies in the buffer at the first look happened before anybody counted.
         state.last_us = found[-1].at_us if found else None
