@@ -202,6 +202,11 @@ struct board {
 
 void cell_read(const uint64_t *sequence, const void *copies, void *value, size_t size);
 
+/* Of a value that is a count and then so many items: what lies behind them is neither read nor written. */
+void cell_read_list(const uint64_t *sequence, const void *copies, void *list, size_t size, size_t item_size);
+
 #define READ_CELL(cell, value) cell_read(&(cell).sequence, (cell).copy, (value), sizeof *(value))
+#define READ_LIST(cell, list, items) \
+    cell_read_list(&(cell).sequence, (cell).copy, (list), sizeof *(list), sizeof (list)->items[0])
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "session.h"
 
-enum { POLL_NS = 2000000 };
+enum { POLL_NS = 20000000 };
 
 struct nvml_event_set {
     uint64_t seen; /* how many of the board's events have been looked at */

@@ -222,7 +222,7 @@ nvmlReturn_t read_processes(unsigned int gpu, struct process_list *list) {
     if (mapping == NULL) {
         return NVML_ERROR_UNINITIALIZED;
     }
-    READ_CELL(mapping->board->gpu[gpu].processes, list);
+    READ_LIST(mapping->board->gpu[gpu].processes, list, process);
     release(mapping);
     return NVML_SUCCESS;
 }
@@ -242,7 +242,7 @@ nvmlReturn_t read_process_samples(unsigned int gpu, struct process_buffer *buffe
     if (mapping == NULL) {
         return NVML_ERROR_UNINITIALIZED;
     }
-    READ_CELL(mapping->board->gpu[gpu].process_samples, buffer);
+    READ_LIST(mapping->board->gpu[gpu].process_samples, buffer, sample);
     release(mapping);
     return NVML_SUCCESS;
 }
