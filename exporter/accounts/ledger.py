@@ -17,6 +17,7 @@ from exporter.accounts.records import (
     Holder,
     Listed,
     Observation,
+    Part,
     Who,
 )
 from exporter.accounts.shares import share
@@ -258,8 +259,13 @@ def _record_energy(device: _Device, seen: Observation, parts: Sequence[_Portion]
 
 
 def _used_mj(last: Observation | None, seen: Observation) -> int | None:
-    """Since the last look; None where that is not known, as after the driver was loaded anew."""
-    if last is None or last.energy_mj is None or seen.energy_mj is None or seen.source is None:
+    """Since the last look; None where that is not known, as after the driver was loaded anew.
+
+    Nor is it of use where nothing will ever say how busy the device was; a failure to say so passes.
+    """
+    if last is None or last.energy_mj is None or seen.energy_mj is None:
+        return None
+    if seen.source is None and Part.BUSY not in seen.errors:
         return None
     return seen.energy_mj - last.energy_mj if seen.energy_mj >= last.energy_mj else None
 
@@ -330,11 +336,13 @@ def _entry(device: _Device) -> Entry:
 
 
 def _use(account: _Account, device: _Device) -> Use:
-    is_known = device.last is not None and device.last.source is not None and account.is_told_apart
+    last = device.last
+    is_known = last is not None and last.source is not None and account.is_told_apart
+    has_shares = last is not None and Part.SHARES not in last.errors
     last_us = account.last_active_us
     return Use(
         busy_s=account.busy / PERCENT_US_PER_S if is_known else None,
-        recent_percent=account.recent_percent if is_known else None,
+        recent_percent=account.recent_percent if is_known and has_shares else None,
         energy_j=account.energy / _UJ_PER_J if is_known and device.has_energy else None,
         memory_bytes=account.memory,
         memory_byte_s=None if account.memory is None else account.memory_time / _US_PER_S,

@@ -5,7 +5,7 @@ Must not know pods, nor what processes are called.
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -67,7 +67,7 @@ class _Busy:
     gaps: int = 0
     gap_us: int = 0
     samples: tuple[ProcessSample, ...] | None = None
-    error: ReadingError | None = None
+    errors: Mapping[Part, ReadingError] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(slots=True)
@@ -90,6 +90,17 @@ class _State:
     pending: tuple[ProcessSample, ...] = ()
     looked_us: int | None = None
 
+    def begin_anew(self) -> None:
+        """Forget what was read of the buffers."""
+        self.last_us, self.last_process_us, self.pending = None, 0, ()
+
+    def leave_others(self, source: Source | None) -> None:
+        """What one source tells of from now on, no other shall tell of again when it is back."""
+        if source is Source.SAMPLES:
+            self.looked_us = None
+        else:
+            self.begin_anew()
+
 
 class Meter:
     """All devices of a node; each is looked at by one thread at a time."""
@@ -104,7 +115,7 @@ class Meter:
         state = self._states.setdefault(subject.key, _State())
         at_us = self._clocks.unix_ns() // _NS_PER_US
         busy = self._busy(subject, state, at_us)
-        errors = {} if busy.error is None else {Part.BUSY: busy.error}
+        errors = dict(busy.errors)
         whole = subject.instance is None
         known = _Known(subject.name, errors)
         listed = None
@@ -152,12 +163,14 @@ class Meter:
             sources.append(lambda: _by_ticks(subject, state, at_us, now_us))
         for ask in sources:
             try:
-                return ask()
+                found = ask()
             except ReadingError as error:
                 if error.reason is not Reason.NOT_SUPPORTED:
-                    return _Busy(error=error)
-                missing = error
-        return _Busy(error=missing)
+                    return _Busy(errors={Part.BUSY: error})
+                continue
+            state.leave_others(found.source)
+            return found
+        return _Busy()
 
     def _by_gpm(self, subject: Subject, state: _State, at_us: int, now_us: int) -> _Busy:
         """The card's own counters: nothing is lost between two looks, however far they are apart."""
@@ -211,9 +224,10 @@ def _since(source: Source, state: _State, at_us: int, now_us: int, percent: floa
 def _lost(source: Source, state: _State, now_us: int, error: ReadingError | None = None) -> _Busy:
     """Nothing is known of the time since the look before."""
     before, state.looked_us = state.looked_us, now_us
+    errors = {} if error is None else {Part.BUSY: error}
     if before is None:
-        return _Busy(source, error=error)
-    return _Busy(source, gaps=1, gap_us=now_us - before, error=error)
+        return _Busy(source, errors=errors)
+    return _Busy(source, gaps=1, gap_us=now_us - before, errors=errors)
 
 
 def _by_ticks(subject: Subject, state: _State, at_us: int, now_us: int) -> _Busy:
@@ -232,7 +246,7 @@ def _by_samples(subject: Subject, state: _State, now_us: int) -> _Busy:
     found = asking(what, lambda: activity.utilization_samples(subject.handle, state.last_us or 0))
     if not found and state.last_us is not None and now_us - state.heard_us > _SILENT_US:
         lost_us, state.heard_us = now_us - state.heard_us, now_us
-        state.last_us, state.last_process_us, state.pending = None, 0, ()
+        state.begin_anew()
         return _Busy(Source.SAMPLES, gaps=1, gap_us=lost_us, samples=())
     if found:
         state.heard_us = now_us
@@ -242,7 +256,7 @@ def _by_samples(subject: Subject, state: _State, now_us: int) -> _Busy:
         samples = _processes_part(subject, state, is_first=is_first)
     except ReadingError as error:
         if error.reason is not Reason.NOT_SUPPORTED:
-            return dataclasses.replace(busy, samples=(), error=error)
+            return dataclasses.replace(busy, samples=(), errors={Part.SHARES: error})
         return busy
     return dataclasses.replace(busy, samples=samples)
 

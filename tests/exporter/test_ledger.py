@@ -1,4 +1,4 @@
-"""The arithmetic of who used how much: whatever is observed, nothing is lost, nothing is invented, nothing runs backwards."""
+"""The arithmetic of who used how much: nothing is lost, nothing invented, nothing runs backwards."""
 
 import dataclasses
 import itertools
@@ -124,11 +124,11 @@ def _looks(draw: st.DrawFn, *, sampled: bool) -> list[Observation]:
 
 def _counters(found: Entry) -> dict[tuple[str, Who], float]:
     """All that may never decrease."""
-    uses: dict[Who, Use] = {"": found.whole, **found.holders, **found.rest}
+    uses: list[tuple[Who, Use]] = [("", found.whole), *found.holders.items(), *found.rest.items()]
     single = {"idle": found.idle_energy_j, "gaps": found.gaps, "gap_s": found.gap_s}
     by_user = {
         (name, who): value
-        for who, use in uses.items()
+        for who, use in uses
         for name in ("busy_s", "energy_j", "memory_byte_s", "last_active_s")
         if (value := getattr(use, name)) is not None
     }
@@ -214,7 +214,7 @@ def test_shares_are_within_the_samples(looks: list[Observation]) -> None:
 
 
 def test_a_pod_that_has_gone() -> None:
-    """Who neither holds the device nor has a process on it is gone at the next look, and begins at zero if he returns."""
+    """Who neither holds the device nor has a process on it is gone at the next look, and begins at zero if he comes."""
     ledger = Ledger()
     ledger.record(look(1, 80, by_pid={1: 30, 2: 50}, processes=on(1, 2)), knowing((A,)))
     assert entry(ledger).holders.keys() == {A, B}

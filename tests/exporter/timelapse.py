@@ -5,6 +5,7 @@ and writes an exposition for each instant that it is sent. Imported, it is the t
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import subprocess
@@ -22,9 +23,26 @@ from simulator.kubelet import Allocation, Kubelet, PodDevices
 from simulator.spec import NodeSpec
 from simulator.truth import Truth, Work
 
+_ROOT = Path(__file__).parents[2]
 BOOT_S = 1_700_000_000
 """When the made-up machine was started, in Unix seconds."""
-Series = Mapping[tuple[str, ...], float]
+Sample = tuple[str, dict[str, str], float]
+"""A series' name, labels and value."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How the exporter is started.
+
+    Attributes:
+        shared_gpus: As --shared-gpus.
+        naming: As --naming.
+        collectors: What it reads.
+    """
+
+    shared_gpus: str = "dcgm"
+    naming: str = "dcgm"
+    collectors: tuple[str, ...] = ("memory", "processes", "utilization")
 
 
 class Timelapse:
@@ -68,13 +86,23 @@ class Timelapse:
         ]
 
     @contextlib.contextmanager
-    def exporting(self, *, shared_gpus: str = "dcgm") -> Iterator[None]:
+    def exporting(self, options: Options | None = None) -> Iterator[None]:
         """The exporter runs."""
+        paths = [str(self.kubelet.socket), str(self.host.proc), str(self.host.logs)]
+        how = json.dumps(dataclasses.asdict(options or Options()))
         command = [
-            sys.executable, __file__, str(self.kubelet.socket), str(self.host.proc), str(self.host.logs), shared_gpus
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            __name__,
+            *paths,
+            how,
+        ]  # by its name: the exporter beside it is meant
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        with self.kubelet, self.board, subprocess.Popen(command, env=self._environment, **pipes) as program:
+        with (
+            self.kubelet,
+            self.board,
+            subprocess.Popen(command, cwd=_ROOT, env=self._environment, **pipes) as program,
+        ):
             self._program = program
             try:
                 yield
@@ -105,13 +133,22 @@ class Timelapse:
         else:
             self.board.set_samples(0, *self.truth.buffers(now_us))
 
-    def look(self, now_ms: int) -> list[tuple[str, dict[str, str], float]]:
-        """What is served of a cycle at an instant: names, labels and values."""
+    def look(self, now_ms: int) -> list[Sample]:
+        """What is served of a cycle at an instant, at which the node is as the truth says."""
         self.show(now_ms)
+        return self.read(now_ms)
+
+    def read(self, now_ms: int, *, shift_ms: int = 0) -> list[Sample]:
+        """What is served of a cycle at an instant.
+
+        Args:
+            now_ms: When, by the clock that is never set, from the same beginning as Unix time.
+            shift_ms: By how much the clock that shows Unix time has been set forward.
+        """
         assert self._program is not None
         assert self._program.stdin is not None
         assert self._program.stdout is not None
-        self._program.stdin.write(f"{now_ms}\n")
+        self._program.stdin.write(f"{now_ms} {shift_ms}\n")
         self._program.stdin.flush()
         text = json.loads(self._program.stdout.readline())
         return [
@@ -121,13 +158,22 @@ class Timelapse:
         ]
 
 
-def _export(socket: str, proc: str, logs: str, shared_gpus: str) -> None:
+def values(series: Sequence[Sample], name: str, *labels: str) -> dict[tuple[str, ...], float]:
+    """The values of one metric, by the values of these labels ("" where one is absent); none stands twice."""
+    found = [
+        (tuple(has.get(label, "") for label in labels), value) for had, has, value in series if had == name
+    ]
+    assert len(dict(found)) == len(found), f"{name}: {found}"
+    return dict(found)
+
+
+def _export(socket: str, proc: str, logs: str, how: str) -> None:
     """The program under test."""
     from exporter import catalog  # noqa: PLC0415 - in the program alone
     from exporter.accountant import Host  # noqa: PLC0415
     from exporter.catalog import Choice  # noqa: PLC0415
     from exporter.exposition import Build, Scrape, families  # noqa: PLC0415
-    from exporter.model import SharedGpus  # noqa: PLC0415
+    from exporter.model import Naming, SharedGpus  # noqa: PLC0415
     from exporter.nvml.meter import Clocks  # noqa: PLC0415
     from exporter.nvml.session import Session  # noqa: PLC0415
     from exporter.pods.attribution import Pods  # noqa: PLC0415
@@ -137,26 +183,33 @@ def _export(socket: str, proc: str, logs: str, shared_gpus: str) -> None:
     from exporter.sampler import Plan, Sampler  # noqa: PLC0415
     from exporter.textformat import Format, encode  # noqa: PLC0415
 
-    now_ns = BOOT_S * 10**9
+    now_ns, shift_ns = BOOT_S * 10**9, 0
+    options = Options(**json.loads(how))
 
     def boot_ns() -> int:
         return now_ns - BOOT_S * 10**9
 
+    def unix_ns() -> int:
+        return now_ns + shift_ns
+
     known = catalog.collectors()
-    choice = Choice((known["memory"], known["processes"], known["utilization"]), labels=())
-    host = Host(
-        Processes(Path(proc)), PodNames(Path(logs)), boot_ns, lambda: now_ns, os.sysconf("SC_CLK_TCK")
-    )
+    choice = Choice(tuple(known[name] for name in options.collectors), labels=())
+    host = Host(Processes(Path(proc)), PodNames(Path(logs)), boot_ns, unix_ns, os.sysconf("SC_CLK_TCK"))
     plan = Plan(choice, interval_s=1.0, give_up_s=1e9, proc_root=Path(proc), host=host)
     pods = Pods(Kubelet(Path(socket), required=True, clock=lambda: boot_ns() / 1e9))
-    session = Session(Clocks(boot_ns, lambda: now_ns))
+    session = Session(Clocks(boot_ns, unix_ns))
     sampler = Sampler(session, pods, plan, clock=lambda: boot_ns() / 1e9)
     sampler.open().result()
     for line in sys.stdin:
-        now_ns = int(line) * 10**6
+        now_ns, shift_ns = (int(number) * 10**6 for number in line.split())
         snapshot = sampler.cycle()
         scrape = Scrape(
-            boot_ns() / 1e9, "node", Build("0", "3"), stale_after_s=10, shared_gpus=SharedGpus(shared_gpus)
+            boot_ns() / 1e9,
+            "node",
+            Build("0", "3"),
+            stale_after_s=10,
+            naming=Naming(options.naming),
+            shared_gpus=SharedGpus(options.shared_gpus),
         )
         sys.stdout.write(json.dumps(encode(families(snapshot, scrape), Format.TEXT).decode()) + "\n")
         sys.stdout.flush()
