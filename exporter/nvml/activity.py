@@ -12,6 +12,7 @@ import pynvml
 from exporter.accounts.records import Listed, ProcessSample
 
 _MOST_PERCENT = 100
+_NO_VALUE = {2**32 - 1, 2**64 - 1}  # NVML_VALUE_NOT_AVAILABLE, -1 cast to 32 or 64 bits
 _ATTEMPTS = 3  # the list may grow between the question how long it is and the question for it
 
 
@@ -61,6 +62,33 @@ def process_samples(handle: Any, since_us: int) -> list[ProcessSample]:  # noqa:
         for sample in samples
         if sample.timeStamp > since_us and sample.pid and sample.smUtil <= _MOST_PERCENT
     ]
+
+
+def energy_mj(handle: Any) -> int:  # noqa: ANN401
+    """Used since the driver was loaded, in millijoules.
+
+    Raises:
+        pynvml.NVMLError: The driver does not say.
+    """
+    return _told(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+
+
+def memory_used_bytes(handle: Any) -> int:  # noqa: ANN401
+    """Memory in use, without what the driver keeps for itself where it tells that apart (since 510), in bytes.
+
+    Raises:
+        pynvml.NVMLError: The driver does not say.
+    """
+    try:
+        return _told(pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).used)
+    except pynvml.NVMLError_FunctionNotFound:
+        return _told(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+
+
+def _told(value: int) -> int:
+    if value in _NO_VALUE:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_DATA)
+    return int(value)
 
 
 _LISTS: tuple[tuple[Callable[[Any], list[Any]], Callable[[Any], list[Any]]], ...] = (

@@ -116,19 +116,14 @@ class Meter:
         at_us = self._clocks.unix_ns() // _NS_PER_US
         busy = self._busy(subject, state, at_us)
         errors = dict(busy.errors)
-        whole = subject.instance is None
         known = _Known(subject.name, errors)
         listed = None
         if not subject.is_cut:  # its instances have the processes
             listed = known.get(Part.PROCESSES, "processes", lambda: activity.processes(subject.handle))
-        memory = known.get(
-            Part.PROCESSES, "memory", lambda: int(pynvml.nvmlDeviceGetMemoryInfo(subject.handle).used)
-        )
+        memory = known.get(Part.PROCESSES, "memory", lambda: activity.memory_used_bytes(subject.handle))
         energy = None
-        if whole:
-            energy = known.get(
-                Part.ENERGY, "energy", lambda: int(pynvml.nvmlDeviceGetTotalEnergyConsumption(subject.handle))
-            )
+        if subject.instance is None:
+            energy = known.get(Part.ENERGY, "energy", lambda: activity.energy_mj(subject.handle))
         return Observation(
             key=subject.key,
             at_us=at_us,

@@ -2,19 +2,18 @@
 
 import dataclasses
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulator.containers import Container
 from simulator.driver import ProcessSample, encoding
 from simulator.driver.boardfile import BoardFile
 from simulator.spec import GpuSpec, NodeSpec
 from simulator.truth import SAMPLE_DEPTH, SAMPLE_PERIOD_US, Work
-from tests.exporter.conftest import MakeNode
+from tests.exporter.conftest import MakeLapse, MakeNode
 from tests.exporter.rig import container, eventually, h100, reading
 from tests.exporter.timelapse import BOOT_S, Sample, Timelapse, values
 
@@ -27,19 +26,6 @@ POD_BUSY, REST_BUSY = "gpu_pod_busy_seconds_total", "gpu_unattributed_busy_secon
 FAILURES = "gpu_exporter_reading_failures_total"
 H100 = NodeSpec("h100", (GpuSpec("H100-SXM5-80GB"),))
 NO_PERMISSION, INSUFFICIENT_SIZE, GPU_IS_LOST = 4, 7, 15
-
-MakeLapse = Callable[..., Timelapse]
-
-
-@pytest.fixture
-def make_lapse(tmp_path: Path) -> Iterator[MakeLapse]:
-    """Make a node of which nothing is shown yet."""
-    with tempfile.TemporaryDirectory(prefix="gpu-") as short:
-
-        def make(spec: NodeSpec = H100, *, works: Mapping[Work, Container | None] | None = None) -> Timelapse:
-            return Timelapse(tmp_path / "files", Path(short), spec=spec, works=works or {}, pods={})
-
-        yield make
 
 
 def _buffer(until_ms: int, percent: Callable[[int], int] = lambda _: 50) -> list[tuple[int, int]]:
@@ -182,7 +168,7 @@ def test_the_source_is_said(
     make_lapse: MakeLapse, spec: NodeSpec, has_buffer: bool, sources: dict[str, str]
 ) -> None:
     """The best source that a device has is used, and named; where there is none, busy time is absent, not zero."""
-    lapse = make_lapse(spec)
+    lapse = make_lapse(spec=spec)
     is_cut = bool(spec.gpus[0].mig)
     with lapse.exporting():
         for at_ms in range(0, 4_001, 1_000):
@@ -203,7 +189,7 @@ def test_the_source_is_said(
 
 
 def test_a_change_of_source_counts_nothing_twice(make_lapse: MakeLapse) -> None:
-    """A GPU that is cut into instances for a while is counted by GPM then, and not once more when its buffer is back."""
+    """A GPU that is cut into instances for a while is counted by GPM then, and not again by its buffer."""
     lapse = make_lapse()
     with lapse.exporting():
         for at_ms in range(0, 15_001, 1_000):
@@ -218,7 +204,7 @@ def test_a_change_of_source_counts_nothing_twice(make_lapse: MakeLapse) -> None:
 
 def test_ticks_that_are_far_apart(make_lapse: MakeLapse) -> None:
     """One utilization of a moment does not speak for half a minute: that is a gap."""
-    lapse = make_lapse(A100)
+    lapse = make_lapse(spec=A100)
     with lapse.exporting():
         lapse.board.set_gpu(0, HALF_BUSY)
         for at_ms in (0, 1_000, 31_000, 32_000):
@@ -284,6 +270,19 @@ def test_a_failing_call_costs_its_series(make_lapse: MakeLapse, function: str) -
     if function != "nvmlDeviceGetTotalEnergyConsumption":
         energy = sum(value for name, _, value in after if name in ENERGY)
         assert energy == pytest.approx(1400)
+
+
+def test_values_that_mean_no_value(make_lapse: MakeLapse) -> None:
+    """Where the energy is -1 as an unsigned number, nobody has used four million joules."""
+    lapse = make_lapse()
+    with lapse.exporting():
+        for at_ms, energy_j in enumerate((10, 20, (2**32 - 1) / 1000, 40, 50)):
+            lapse.board.set_gpu(0, reading(energy_j=energy_j))
+            lapse.board.set_samples(0, _buffer(START_MS + at_ms * 1_000))
+            series = lapse.read(START_MS + at_ms * 1_000)
+            if energy_j > 100:
+                assert _one(series, IDLE) is None
+        assert sum(value for name, _, value in series if name in ENERGY) == pytest.approx(20)
 
 
 def test_a_look_that_hangs_costs_only_its_gpu(make_node: MakeNode) -> None:

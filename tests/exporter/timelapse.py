@@ -51,7 +51,8 @@ class Timelapse:
     Args:
         folder: For its files; the kubelet's socket is made in `short`, for it must have a short name.
         spec: The node.
-        works: What each process does, and in which pod's container.
+        works: What each process does, and in which pod's container; without one, it is a service of the host's.
+        commands: What those processes are called that are not called as most are.
         pods: Which pods there are, and the device ids that each holds.
     """
 
@@ -63,9 +64,11 @@ class Timelapse:
         spec: NodeSpec,
         works: Mapping[Work, Container | None],
         pods: Mapping[str, Sequence[str]],
+        commands: Mapping[int, str] | None = None,
     ) -> None:
         folder.mkdir()
         self.works = works
+        self._commands = commands or {}
         self.truth = Truth(list(works))
         self.spec = spec
         self.board = Board(folder / "board", spec)
@@ -116,18 +119,18 @@ class Timelapse:
         for work in self._running - alive:
             self.host.end(work.pid)
         for work in sorted(alive - self._running, key=lambda work: work.start_ms):
-            container = self.works[work]
+            container, started_s = self.works[work], work.start_ms / 1000
             if container is None:
-                self.host.start_service(
-                    work.pid, "dcgmi", unit="dcgm.service", started_s=work.start_ms / 1000
-                )
+                command = self._commands.get(work.pid, "dcgmi")
+                self.host.start_service(work.pid, command, unit="some.service", started_s=started_s)
             else:
-                self.host.start(work.pid, container, started_s=work.start_ms / 1000)
+                command = self._commands.get(work.pid, "python")
+                self.host.start(work.pid, container, started_s=started_s, command=command)
         self._running = alive
         now_us = now_ms * 1000
         self.board.set_processes(0, self.truth.processes(now_ms))
         if self.spec.gpus[0].mig:
-            for instance in range(len(self.spec.gpus[0].mig)):
+            for instance in (None, *range(len(self.spec.gpus[0].mig))):
                 busy_us = self.truth.counters(now_us, instance)
                 self.board.set_busy(0, busy_us=busy_us, at_us=now_us, instance=instance)
         else:
