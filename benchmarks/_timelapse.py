@@ -5,6 +5,7 @@ that it is sent, and an exposition where one is asked for. Imported, it is the s
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import subprocess
@@ -24,7 +25,23 @@ from simulator.truth import Truth, Work
 
 BOOT_S = 1_700_000_000
 """When the made-up machine was started, in Unix seconds."""
-Series = Mapping[tuple[str, ...], float]
+Sample = tuple[str, dict[str, str], float]
+"""A series' name, labels and value."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How the exporter is started.
+
+    Attributes:
+        shared_gpus: As --shared-gpus.
+        naming: As --naming.
+        collectors: What it reads.
+    """
+
+    shared_gpus: str = "dcgm"
+    naming: str = "dcgm"
+    collectors: tuple[str, ...] = ("memory", "processes", "utilization")
 
 
 class Timelapse:
@@ -33,7 +50,8 @@ class Timelapse:
     Args:
         folder: For its files; the kubelet's socket is made in `short`, for it must have a short name.
         spec: The node.
-        works: What each process does, and in which pod's container.
+        works: What each process does, and in which pod's container; without one, it is a service of the host's.
+        commands: What those processes are called that are not called as most are.
         pods: Which pods there are, and the device ids that each holds.
     """
 
@@ -45,9 +63,11 @@ class Timelapse:
         spec: NodeSpec,
         works: Mapping[Work, Container | None],
         pods: Mapping[str, Sequence[str]],
+        commands: Mapping[int, str] | None = None,
     ) -> None:
         folder.mkdir()
         self.works = works
+        self._commands = commands or {}
         self.truth = Truth(list(works))
         self.spec = spec
         self.board = Board(folder / "board", spec)
@@ -68,10 +88,11 @@ class Timelapse:
         ]
 
     @contextlib.contextmanager
-    def exporting(self, *, shared_gpus: str = "dcgm") -> Iterator[None]:
+    def exporting(self, options: Options | None = None) -> Iterator[None]:
         """The exporter runs."""
-        files = str(self.kubelet.socket), str(self.host.proc), str(self.host.logs)
-        command = [sys.executable, "-m", "benchmarks._timelapse", *files, shared_gpus]
+        paths = [str(self.kubelet.socket), str(self.host.proc), str(self.host.logs)]
+        how = json.dumps(dataclasses.asdict(options or Options()))
+        command = [sys.executable, "-m", "benchmarks._timelapse", *paths, how]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         # from the folder that this file's packages are in: the exporter to be tested is the one beside it
         there: dict[str, Any] = {"env": self._environment, "cwd": Path(__file__).parents[1]}
@@ -89,53 +110,73 @@ class Timelapse:
         for work in self._running - alive:
             self.host.end(work.pid)
         for work in sorted(alive - self._running, key=lambda work: work.start_ms):
-            container = self.works[work]
+            container, started_s = self.works[work], work.start_ms / 1000
             if container is None:
-                self.host.start_service(
-                    work.pid, "dcgmi", unit="dcgm.service", started_s=work.start_ms / 1000
-                )
+                command = self._commands.get(work.pid, "dcgmi")
+                self.host.start_service(work.pid, command, unit="some.service", started_s=started_s)
             else:
-                self.host.start(work.pid, container, started_s=work.start_ms / 1000)
+                command = self._commands.get(work.pid, "python")
+                self.host.start(work.pid, container, started_s=started_s, command=command)
         self._running = alive
         now_us = now_ms * 1000
         self.board.set_processes(0, self.truth.processes(now_ms))
         if self.spec.gpus[0].mig:
-            for instance in range(len(self.spec.gpus[0].mig)):
+            for instance in (None, *range(len(self.spec.gpus[0].mig))):
                 busy_us = self.truth.counters(now_us, instance)
                 self.board.set_busy(0, busy_us=busy_us, at_us=now_us, instance=instance)
         else:
             self.board.set_samples(0, *self.truth.buffers(now_us))
 
-    def look(self, now_ms: int) -> list[tuple[str, dict[str, str], float]]:
-        """What is served of a cycle at an instant: names, labels and values."""
+    def look(self, now_ms: int) -> list[Sample]:
+        """What is served of a cycle at an instant, at which the node is as the truth says."""
+        self.show(now_ms)
+        return self.read(now_ms)
+
+    def read(self, now_ms: int, *, shift_ms: int = 0) -> list[Sample]:
+        """What is served of a cycle at an instant.
+
+        Args:
+            now_ms: When, by the clock that is never set, from the same beginning as Unix time.
+            shift_ms: By how much the clock that shows Unix time has been set forward.
+        """
+        text = self._cycle(now_ms, "scrape", shift_ms=shift_ms)
         return [
             (sample.name, sample.labels, sample.value)
-            for family in text_string_to_metric_families(self._cycle(now_ms, "scrape"))
+            for family in text_string_to_metric_families(text)
             for sample in family.samples
         ]
 
     def go(self, now_ms: int) -> None:
-        """Let the exporter have a cycle at an instant; nobody scrapes it."""
+        """Let the exporter have a cycle at an instant, at which the node is as the truth says; nobody scrapes it."""
+        self.show(now_ms)
         self._cycle(now_ms, "go")
 
-    def _cycle(self, now_ms: int, what: str) -> str:
-        self.show(now_ms)
+    def _cycle(self, now_ms: int, what: str, *, shift_ms: int = 0) -> str:
         assert self._program is not None
         assert self._program.stdin is not None
         assert self._program.stdout is not None
-        self._program.stdin.write(f"{what} {now_ms}\n")
+        self._program.stdin.write(f"{what} {now_ms} {shift_ms}\n")
         self._program.stdin.flush()
         text: str = json.loads(self._program.stdout.readline())
         return text
 
 
-def _export(socket: str, proc: str, logs: str, shared_gpus: str) -> None:
+def values(series: Sequence[Sample], name: str, *labels: str) -> dict[tuple[str, ...], float]:
+    """The values of one metric, by the values of these labels ("" where one is absent); none stands twice."""
+    found = [
+        (tuple(has.get(label, "") for label in labels), value) for had, has, value in series if had == name
+    ]
+    assert len(dict(found)) == len(found), f"{name}: {found}"
+    return dict(found)
+
+
+def _export(socket: str, proc: str, logs: str, how: str) -> None:
     """The program under test."""
     from exporter import catalog  # noqa: PLC0415 - in the program alone
     from exporter.accountant import Host  # noqa: PLC0415
     from exporter.catalog import Choice  # noqa: PLC0415
     from exporter.exposition import Build, Scrape, families  # noqa: PLC0415
-    from exporter.model import SharedGpus  # noqa: PLC0415
+    from exporter.model import Naming, SharedGpus  # noqa: PLC0415
     from exporter.nvml.meter import Clocks  # noqa: PLC0415
     from exporter.nvml.session import Session  # noqa: PLC0415
     from exporter.pods.attribution import Pods  # noqa: PLC0415
@@ -145,24 +186,26 @@ def _export(socket: str, proc: str, logs: str, shared_gpus: str) -> None:
     from exporter.sampler import Plan, Sampler  # noqa: PLC0415
     from exporter.textformat import Format, encode  # noqa: PLC0415
 
-    now_ns = BOOT_S * 10**9
+    now_ns, shift_ns = BOOT_S * 10**9, 0
+    options = Options(**json.loads(how))
 
     def boot_ns() -> int:
         return now_ns - BOOT_S * 10**9
 
+    def unix_ns() -> int:
+        return now_ns + shift_ns
+
     known = catalog.collectors()
-    choice = Choice((known["memory"], known["processes"], known["utilization"]), labels=())
-    host = Host(
-        Processes(Path(proc)), PodNames(Path(logs)), boot_ns, lambda: now_ns, os.sysconf("SC_CLK_TCK")
-    )
+    choice = Choice(tuple(known[name] for name in options.collectors), labels=())
+    host = Host(Processes(Path(proc)), PodNames(Path(logs)), boot_ns, unix_ns, os.sysconf("SC_CLK_TCK"))
     plan = Plan(choice, interval_s=1.0, give_up_s=1e9, proc_root=Path(proc), host=host)
     pods = Pods(Kubelet(Path(socket), required=True, clock=lambda: boot_ns() / 1e9))
-    session = Session(Clocks(boot_ns, lambda: now_ns))
+    session = Session(Clocks(boot_ns, unix_ns))
     sampler = Sampler(session, pods, plan, clock=lambda: boot_ns() / 1e9)
     sampler.open().result()
     for line in sys.stdin:
-        what, _, now_ms = line.partition(" ")
-        now_ns = int(now_ms) * 10**6
+        what, *numbers = line.split()
+        now_ns, shift_ns = (int(number) * 10**6 for number in numbers)
         snapshot = sampler.cycle()
         text = ""
         if what == "scrape":
@@ -171,7 +214,8 @@ def _export(socket: str, proc: str, logs: str, shared_gpus: str) -> None:
                 "node",
                 Build("0", "3"),
                 stale_after_s=10,
-                shared_gpus=SharedGpus(shared_gpus),
+                naming=Naming(options.naming),
+                shared_gpus=SharedGpus(options.shared_gpus),
             )
             text = encode(families(snapshot, scrape), Format.TEXT).decode()
         sys.stdout.write(json.dumps(text) + "\n")

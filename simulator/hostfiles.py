@@ -67,18 +67,19 @@ class HostFiles:
                 self._link(container).unlink(missing_ok=True)
                 shutil.rmtree(self._pod_folder(container), ignore_errors=True)
 
-    def start(self, pid: int, container: Container, *, started_s: float) -> None:
-        """A process `python` begins in `container`, which is admitted where it is not yet.
+    def start(self, pid: int, container: Container, *, started_s: float, command: str = COMMAND) -> None:
+        """A process `command` begins in `container`, which is admitted where it is not yet.
 
         Args:
             pid: In the host's PID namespace.
             container: Where it runs.
             started_s: Unix seconds; a process older than the host is as old as the host.
+            command: What it is called.
         """
         self.admit(container)
         pod = f"kubepods-burstable-pod{container.uid.replace('-', '_')}.slice"
         path = f"/kubepods.slice/kubepods-burstable.slice/{pod}/cri-containerd-{container.id}.scope"
-        self._begin(pid, COMMAND, path, started_s=started_s)
+        self._begin(pid, command, path, started_s=started_s)
 
     def start_service(self, pid: int, command: str, *, unit: str, started_s: float) -> None:
         """A process of the host itself begins: of systemd's service `unit`, without a pod."""

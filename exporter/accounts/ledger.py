@@ -17,6 +17,7 @@ from exporter.accounts.records import (
     Holder,
     Listed,
     Observation,
+    Part,
     Who,
 )
 from exporter.accounts.shares import share
@@ -61,12 +62,14 @@ class _Account:
     Attributes:
         is_told_apart: What the device does for him can be told from what it does for others.
         is_gone: He was not there at the last look; what he did until then is still to be shown, once.
+        marked_busy: The busy time at the last mark; `recent_percent` is his share of the time between the last two.
     """
 
     is_told_apart: bool = True
     is_gone: bool = False
     busy: int = 0
     marked_busy: int = 0
+    recent_percent: float | None = None
     energy: int = 0
     memory: int | None = None
     memory_time: int = 0
@@ -77,6 +80,10 @@ class _Account:
         self.busy += busy
         self.last_active_us = max(to_us, self.last_active_us or 0)
 
+    def mark(self, span_us: int) -> None:
+        self.recent_percent = (self.busy - self.marked_busy) / span_us
+        self.marked_busy = self.busy
+
 
 @dataclasses.dataclass(slots=True)
 class _Device:
@@ -84,7 +91,7 @@ class _Device:
 
     Attributes:
         carried: Energy of looks that had no new slices, in microjoules.
-        covered_us: How much time its slices cover; `marked_us`, up to the last time that was asked for.
+        covered_us: How much time its slices cover; `marked_us`, up to the last mark.
     """
 
     accounts: dict[Who, _Account] = dataclasses.field(default_factory=dict)
@@ -95,7 +102,6 @@ class _Device:
     covered_us: int = 0
     marked_us: int = 0
     carried: int = 0
-    carried_gap_us: int = 0
     last: Observation | None = None
     is_exact: bool | None = None
     has_energy: bool = False
@@ -103,6 +109,13 @@ class _Device:
 
     def account(self, who: Who) -> _Account:
         return self.accounts.setdefault(who, _Account())
+
+    def mark(self) -> None:
+        """What is recent begins here, if there is anything new: without a new slice the share stays what it was."""
+        span_us, self.marked_us = self.covered_us - self.marked_us, self.covered_us
+        if span_us:
+            for account in (self.whole, *self.accounts.values()):
+                account.mark(span_us)
 
 
 class Ledger:
@@ -135,13 +148,13 @@ class Ledger:
 
     def entries(self) -> Mapping[str, Entry]:
         """The devices that have been looked at since this was last asked: nothing is known of the others."""
-        found = {key: _entry(device) for key, device in self._devices.items() if device.is_fresh}
-        for device in self._devices.values():
+        fresh = {key: device for key, device in self._devices.items() if device.is_fresh}
+        for device in fresh.values():
             device.is_fresh = False
-            device.marked_us = device.covered_us
+            device.mark()
+        found = {key: _entry(device) for key, device in fresh.items()}
+        for device in fresh.values():
             device.accounts = {who: one for who, one in device.accounts.items() if not one.is_gone}
-            for account in (device.whole, *device.accounts.values()):
-                account.marked_busy = account.busy
         return found
 
     def _admit(self, device: _Device, seen: Observation, whose: Whose) -> None:
@@ -152,16 +165,24 @@ class Ledger:
         for who in present:
             device.account(who)
         is_complete = whose.is_complete and (whose.now is None or seen.processes is not None)
+        pods = {(who.namespace, who.pod) for who in present if isinstance(who, Holder)}
         can_tell = _can_tell(seen, whose)
         for who, account in device.accounts.items():
             if isinstance(who, Holder):
-                account.is_gone = is_complete and who not in present
-                account.is_told_apart = can_tell
+                account.is_gone = is_complete and (who.namespace, who.pod) not in pods
+                account.is_told_apart = account.is_told_apart if can_tell is None else can_tell
 
 
-def _can_tell(seen: Observation, whose: Whose) -> bool:
-    """Whether what a device does for one container can be told from what it does for others."""
-    return (whose.between is not None and seen.samples is not None) or whose.only is not None
+def _can_tell(seen: Observation, whose: Whose) -> bool | None:
+    """Whether what a device does for one container can be told from what it does for others.
+
+    None where that is not known: the driver did not answer, or the kubelet.
+    """
+    if seen.source is None:
+        return None
+    if whose.between is not None and seen.samples is not None:
+        return True
+    return whose.only is not None if whose.is_complete else None
 
 
 _Portion = tuple[Who, int, int]
@@ -223,23 +244,24 @@ def _covered_us(seen: Observation) -> int:
 def _record_energy(device: _Device, seen: Observation, parts: Sequence[_Portion]) -> None:
     """Share the energy by time: each gets what the device used in the part of the time that it worked for him."""
     used_mj = _used_mj(device.last, seen)
-    if used_mj is None:
-        device.carried, device.carried_gap_us = 0, 0
-        return
-    device.has_energy = True
-    device.carried += used_mj * _UJ_PER_MJ
-    device.carried_gap_us += seen.gap_us
-    covered_us = _covered_us(seen)
-    if covered_us or device.carried_gap_us:  # else it is shared with the next slices
-        energy, lost_us = device.carried, device.carried_gap_us
-        device.carried, device.carried_gap_us = 0, 0
+    if used_mj is not None:
+        device.has_energy = True
+        device.carried += used_mj * _UJ_PER_MJ
+    span_us = _covered_us(seen) + seen.gap_us
+    if span_us:  # else it is shared with the next slices
+        energy, device.carried = device.carried, 0
         device.whole.energy += energy
-        device.idle += energy - sum(_energies(device, energy, covered_us + lost_us, parts, lost_us=lost_us))
+        device.idle += energy - sum(_energies(device, energy, span_us, parts, lost_us=seen.gap_us))
 
 
 def _used_mj(last: Observation | None, seen: Observation) -> int | None:
-    """Since the last look; None where that is not known, as after the driver was loaded anew."""
-    if last is None or last.energy_mj is None or seen.energy_mj is None or seen.source is None:
+    """Since the last look; None where that is not known, as after the driver was loaded anew.
+
+    Nor is it of use where nothing will ever say how busy the device was; a failure to say so passes.
+    """
+    if last is None or last.energy_mj is None or seen.energy_mj is None:
+        return None
+    if seen.source is None and Part.BUSY not in seen.errors:
         return None
     return seen.energy_mj - last.energy_mj if seen.energy_mj >= last.energy_mj else None
 
@@ -260,7 +282,8 @@ def _record_memory(device: _Device, seen: Observation, whose: Whose) -> None:
     span_us = max(0, seen.at_us - device.last.at_us) if device.last is not None else 0
     held = _held(seen, whose)
     for who in held or ():
-        device.account(who).is_told_apart = who != NO_PROCESS
+        account = device.account(who)
+        account.is_told_apart = account.is_told_apart and who != NO_PROCESS
     for who, account in device.accounts.items():
         nothing = (0, None if who == NO_PROCESS else 0)
         memory, processes = (None, None) if held is None else held.get(who, nothing)
@@ -309,13 +332,13 @@ def _entry(device: _Device) -> Entry:
 
 
 def _use(account: _Account, device: _Device) -> Use:
-    is_known = device.last is not None and device.last.source is not None and account.is_told_apart
-    span_us = device.covered_us - device.marked_us
-    recent = account.busy - account.marked_busy
+    last = device.last
+    is_known = last is not None and last.source is not None and account.is_told_apart
+    has_shares = last is not None and Part.SHARES not in last.errors
     last_us = account.last_active_us
     return Use(
         busy_s=account.busy / PERCENT_US_PER_S if is_known else None,
-        recent_percent=recent / span_us if is_known and span_us else None,
+        recent_percent=account.recent_percent if is_known and has_shares else None,
         energy_j=account.energy / _UJ_PER_J if is_known and device.has_energy else None,
         memory_bytes=account.memory,
         memory_byte_s=None if account.memory is None else account.memory_time / _US_PER_S,

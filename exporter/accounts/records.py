@@ -46,9 +46,10 @@ class Listed(NamedTuple):
 
 
 class Part(enum.Enum):
-    """What can be known of a device, or fail, by itself."""
+    """What can be known of a device, or fail, by itself. SHARES: what of its busy time is whose."""
 
     BUSY = "busy"
+    SHARES = "shares"
     PROCESSES = "processes"
     ENERGY = "energy"
 

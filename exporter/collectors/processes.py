@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from exporter.accounts.books import Entry, Use
 from exporter.accounts.records import Part
 from exporter.collectors import Point, Row
-from exporter.errors import ReadingError, Reason
+from exporter.errors import Reason
 from exporter.model import Kind, Metric, MetricSet, Spelling
 from exporter.nvml.devices import OpenDevice
 
@@ -36,28 +36,32 @@ def _row(
     return Row(metric, read, per_instance=True)
 
 
-def _of_device(part: Part, get: Callable[[Entry], _Value]) -> Callable[[OpenDevice], Sequence[Point]]:
+def _of_device(*parts: Part, get: Callable[[Entry], _Value]) -> Callable[[OpenDevice], Sequence[Point]]:
     def read(device: OpenDevice) -> Sequence[Point]:
         entry = device.account()
-        _require(entry, part)
+        _require(entry, *parts)
         value = get(entry)
         return [] if value is None else [Point(value, {})]
 
     return read
 
 
-def _of_pods(get: Callable[[Use], _Value]) -> Callable[[OpenDevice], Sequence[Point]]:
+def _of_pods(*parts: Part, get: Callable[[Use], _Value]) -> Callable[[OpenDevice], Sequence[Point]]:
     def read(device: OpenDevice) -> Sequence[Point]:
-        return list(_pods_points(device.account(), get))
+        entry = device.account()
+        _require(entry, *parts)
+        return list(_pods_points(entry, get))
 
     return read
 
 
-def _of_rest(get: Callable[[Use], _Value]) -> Callable[[OpenDevice], Sequence[Point]]:
+def _of_rest(*parts: Part, get: Callable[[Use], _Value]) -> Callable[[OpenDevice], Sequence[Point]]:
     def read(device: OpenDevice) -> Sequence[Point]:
+        entry = device.account()
+        _require(entry, *parts)
         return [
             Point(value, {"reason": reason})
-            for reason, use in sorted(device.account().rest.items())
+            for reason, use in sorted(entry.rest.items())
             if (value := get(use)) is not None
         ]
 
@@ -73,11 +77,12 @@ def _pods_points(entry: Entry, get: Callable[[Use], _Value]) -> Iterable[Point]:
             )
 
 
-def _require(entry: Entry, part: Part) -> None:
-    """That nothing went wrong with a part; what a device cannot say is not wrong, but absent."""
-    error = entry.errors.get(part)
-    if error is not None and error.reason is not Reason.NOT_SUPPORTED:
-        raise ReadingError(str(error).partition(": ")[0], error.reason, str(error).partition(": ")[2])
+def _require(entry: Entry, *parts: Part) -> None:
+    """That nothing went wrong with these; what a device cannot say is not wrong, but absent."""
+    for part in parts:
+        error = entry.errors.get(part)
+        if error is not None and error.reason is not Reason.NOT_SUPPORTED:
+            raise error.with_traceback(None)  # it is raised once per row
 
 
 def _source(device: OpenDevice) -> Sequence[Point]:
@@ -94,7 +99,7 @@ ROWS = (
         "s",
         "Time in which the device worked",
         _BUSY,
-        _of_device(Part.BUSY, lambda entry: entry.whole.busy_s),
+        _of_device(Part.BUSY, get=lambda entry: entry.whole.busy_s),
     ),
     _row(
         "gpu_busy_source_info",
@@ -110,28 +115,28 @@ ROWS = (
         "",
         "Stretches of time of which it is not known whether the device worked: samples were lost",
         _BUSY,
-        _of_device(Part.BUSY, lambda entry: entry.gaps if entry.source else None),
+        _of_device(Part.BUSY, get=lambda entry: entry.gaps if entry.source else None),
     ),
     _row(
         "gpu_busy_gap_seconds_total",
         "s",
         "How long these stretches were together",
         _BUSY,
-        _of_device(Part.BUSY, lambda entry: entry.gap_s if entry.source else None),
+        _of_device(Part.BUSY, get=lambda entry: entry.gap_s if entry.source else None),
     ),
     _row(
         "gpu_pod_busy_seconds_total",
         "s",
         "Time in which the device worked for a container",
         _BUSY_OF_PROCESSES,
-        _of_pods(lambda use: use.busy_s),
+        _of_pods(Part.BUSY, Part.SHARES, get=lambda use: use.busy_s),
     ),
     _row(
         "gpu_pod_last_active_timestamp_seconds",
         "s",
         "When the device last worked for a container, in Unix time; absent where it has not since the exporter started",
         _BUSY_OF_PROCESSES,
-        _of_pods(lambda use: use.last_active_s),
+        _of_pods(Part.BUSY, Part.SHARES, get=lambda use: use.last_active_s),
         kind=Kind.GAUGE,
     ),
     _row(
@@ -139,21 +144,21 @@ ROWS = (
         "J",
         "Energy that the device used in the part of the time in which it worked for a container",
         _ENERGY,
-        _of_pods(lambda use: use.energy_j),
+        _of_pods(Part.BUSY, Part.SHARES, Part.ENERGY, get=lambda use: use.energy_j),
     ),
     _row(
         "gpu_idle_energy_joules_total",
         "J",
         "Energy that the device used in the part of the time in which it did not work",
         _ENERGY,
-        _of_device(Part.ENERGY, lambda entry: entry.idle_energy_j),
+        _of_device(Part.BUSY, Part.ENERGY, get=lambda entry: entry.idle_energy_j),
     ),
     _row(
         "gpu_pod_memory_used_bytes",
         "bytes",
         "Memory of the device that a container's processes hold",
         _PROCESSES,
-        _of_pods(lambda use: use.memory_bytes),
+        _of_pods(Part.PROCESSES, get=lambda use: use.memory_bytes),
         kind=Kind.GAUGE,
     ),
     _row(
@@ -161,14 +166,14 @@ ROWS = (
         "byte seconds",
         "The same, summed over time",
         _PROCESSES,
-        _of_pods(lambda use: use.memory_byte_s),
+        _of_pods(Part.PROCESSES, get=lambda use: use.memory_byte_s),
     ),
     _row(
         "gpu_pod_processes",
         "",
         "A container's processes on the device",
         _PROCESSES,
-        _of_pods(lambda use: use.processes),
+        _of_pods(Part.PROCESSES, get=lambda use: use.processes),
         kind=Kind.GAUGE,
     ),
     _row(
@@ -176,21 +181,21 @@ ROWS = (
         "s",
         "Time in which the device worked for nobody who is known, by reason",
         _BUSY_OF_PROCESSES,
-        _of_rest(lambda use: use.busy_s),
+        _of_rest(Part.BUSY, get=lambda use: use.busy_s),
     ),
     _row(
         "gpu_unattributed_energy_joules_total",
         "J",
         "Energy that the device used in the part of the time in which it worked for nobody who is known, by reason",
         _ENERGY,
-        _of_rest(lambda use: use.energy_j),
+        _of_rest(Part.BUSY, Part.ENERGY, get=lambda use: use.energy_j),
     ),
     _row(
         "gpu_unattributed_memory_used_bytes",
         "bytes",
         "Memory of the device in use that is no pod's, by reason",
         _PROCESSES,
-        _of_rest(lambda use: use.memory_bytes),
+        _of_rest(Part.PROCESSES, get=lambda use: use.memory_bytes),
         kind=Kind.GAUGE,
     ),
     _row(
@@ -198,7 +203,7 @@ ROWS = (
         "",
         "Processes on the device that are no pod's, by reason",
         _PROCESSES,
-        _of_rest(lambda use: use.processes),
+        _of_rest(Part.PROCESSES, get=lambda use: use.processes),
         kind=Kind.GAUGE,
     ),
 )

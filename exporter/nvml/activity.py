@@ -16,6 +16,7 @@ _MOST_PERCENT = 100
 # nvmlProcessUtilizationSample_t: pid, timeStamp, smUtil and three more. A look at a shared GPU brings thousands of
 # them, and reading one field by pynvml's name takes longer than this takes for all.
 _PROCESS_SAMPLE = struct.Struct("@IQIIII")
+_NO_VALUE = {2**32 - 1, 2**64 - 1}  # NVML_VALUE_NOT_AVAILABLE, -1 cast to 32 or 64 bits
 _ATTEMPTS = 3  # the list may grow between the question how long it is and the question for it
 
 
@@ -65,6 +66,33 @@ def process_samples(handle: Any, since_us: int) -> list[ProcessSample]:  # noqa:
         for pid, at_us, percent, *_ in map(_PROCESS_SAMPLE.unpack_from, samples)
         if at_us > since_us and pid and percent <= _MOST_PERCENT
     ]
+
+
+def energy_mj(handle: Any) -> int:  # noqa: ANN401
+    """Used since the driver was loaded, in millijoules.
+
+    Raises:
+        pynvml.NVMLError: The driver does not say.
+    """
+    return _told(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+
+
+def memory_used_bytes(handle: Any) -> int:  # noqa: ANN401
+    """Memory in use, without what the driver keeps for itself where it tells that apart (since 510), in bytes.
+
+    Raises:
+        pynvml.NVMLError: The driver does not say.
+    """
+    try:
+        return _told(pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).used)
+    except pynvml.NVMLError_FunctionNotFound:
+        return _told(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+
+
+def _told(value: int) -> int:
+    if value in _NO_VALUE:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_DATA)
+    return int(value)
 
 
 _LISTS: tuple[tuple[Callable[[Any], list[Any]], Callable[[Any], list[Any]]], ...] = (

@@ -4,7 +4,7 @@ Must not know pods, nor what processes are called.
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -66,7 +66,7 @@ class _Busy:
     gaps: int = 0
     gap_us: int = 0
     samples: tuple[ProcessSample, ...] | None = None
-    error: ReadingError | None = None
+    errors: Mapping[Part, ReadingError] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(slots=True)
@@ -89,6 +89,17 @@ class _State:
     pending: tuple[ProcessSample, ...] = ()
     looked_us: int | None = None
 
+    def begin_anew(self) -> None:
+        """Forget what was read of the buffers."""
+        self.last_us, self.last_process_us, self.pending = None, 0, ()
+
+    def leave_others(self, source: Source | None) -> None:
+        """What one source tells of from now on, no other shall tell of again when it is back."""
+        if source is Source.SAMPLES:
+            self.looked_us = None
+        else:
+            self.begin_anew()
+
 
 class Meter:
     """All devices of a node; each is looked at by one thread at a time."""
@@ -103,20 +114,15 @@ class Meter:
         state = self._states.setdefault(subject.key, _State())
         at_us = self._clocks.unix_ns() // _NS_PER_US
         busy = self._busy(subject, state, at_us)
-        errors = {} if busy.error is None else {Part.BUSY: busy.error}
-        whole = subject.instance is None
+        errors = dict(busy.errors)
         known = _Known(subject.name, errors)
         listed = None
         if not subject.is_cut:  # its instances have the processes
             listed = known.get(Part.PROCESSES, "processes", lambda: activity.processes(subject.handle))
-        memory = known.get(
-            Part.PROCESSES, "memory", lambda: int(pynvml.nvmlDeviceGetMemoryInfo(subject.handle).used)
-        )
+        memory = known.get(Part.PROCESSES, "memory", lambda: activity.memory_used_bytes(subject.handle))
         energy = None
-        if whole:
-            energy = known.get(
-                Part.ENERGY, "energy", lambda: int(pynvml.nvmlDeviceGetTotalEnergyConsumption(subject.handle))
-            )
+        if subject.instance is None:
+            energy = known.get(Part.ENERGY, "energy", lambda: activity.energy_mj(subject.handle))
         return Observation(
             key=subject.key,
             at_us=at_us,
@@ -151,12 +157,14 @@ class Meter:
             sources.append(lambda: _by_ticks(subject, state, at_us, now_us))
         for ask in sources:
             try:
-                return ask()
+                found = ask()
             except ReadingError as error:
                 if error.reason is not Reason.NOT_SUPPORTED:
-                    return _Busy(error=error)
-                missing = error
-        return _Busy(error=missing)
+                    return _Busy(errors={Part.BUSY: error})
+                continue
+            state.leave_others(found.source)
+            return found
+        return _Busy()
 
     def _by_gpm(self, subject: Subject, state: _State, at_us: int, now_us: int) -> _Busy:
         """The card's own counters: nothing is lost between two looks, however far they are apart."""
@@ -210,9 +218,10 @@ def _since(source: Source, state: _State, at_us: int, now_us: int, percent: floa
 def _lost(source: Source, state: _State, now_us: int, error: ReadingError | None = None) -> _Busy:
     """Nothing is known of the time since the look before."""
     before, state.looked_us = state.looked_us, now_us
+    errors = {} if error is None else {Part.BUSY: error}
     if before is None:
-        return _Busy(source, error=error)
-    return _Busy(source, gaps=1, gap_us=now_us - before, error=error)
+        return _Busy(source, errors=errors)
+    return _Busy(source, gaps=1, gap_us=now_us - before, errors=errors)
 
 
 def _by_ticks(subject: Subject, state: _State, at_us: int, now_us: int) -> _Busy:
@@ -231,7 +240,7 @@ def _by_samples(subject: Subject, state: _State, now_us: int) -> _Busy:
     found = asking(what, lambda: activity.utilization_samples(subject.handle, state.last_us or 0))
     if not found and state.last_us is not None and now_us - state.heard_us > _SILENT_US:
         lost_us, state.heard_us = now_us - state.heard_us, now_us
-        state.last_us, state.last_process_us, state.pending = None, 0, ()
+        state.begin_anew()
         return _Busy(Source.SAMPLES, gaps=1, gap_us=lost_us, samples=())
     if found:
         state.heard_us = now_us
@@ -241,7 +250,7 @@ def _by_samples(subject: Subject, state: _State, now_us: int) -> _Busy:
         samples = _processes_part(subject, state, is_first=is_first)
     except ReadingError as error:
         if error.reason is not Reason.NOT_SUPPORTED:
-            return dataclasses.replace(busy, samples=(), error=error)
+            return dataclasses.replace(busy, samples=(), errors={Part.SHARES: error})
         return busy
     return dataclasses.replace(busy, samples=samples)
 

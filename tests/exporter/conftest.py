@@ -4,13 +4,17 @@ import contextlib
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from simulator.spec import NodeSpec
+from benchmarks._timelapse import Timelapse
+from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.rig import Node
 
 MakeNode = Callable[[NodeSpec], Node]
+MakeLapse = Callable[..., Timelapse]
+"""Takes what a Timelapse is told by keyword, if there is anything to tell."""
 
 
 @pytest.fixture
@@ -24,5 +28,18 @@ def make_node(tmp_path: Path) -> Iterator[MakeNode]:
             node = Node(tmp_path, spec, folder)
             stack.callback(node.close)
             return node
+
+        yield make
+
+
+@pytest.fixture
+def make_lapse(tmp_path: Path) -> Iterator[MakeLapse]:
+    """Make a node in made time, by default with one H100 of which nothing is shown yet."""
+    with tempfile.TemporaryDirectory(prefix="gpu-") as short:
+
+        def make(**told: Any) -> Timelapse:
+            node = NodeSpec("h100", (GpuSpec("H100-SXM5-80GB"),))
+            told = {"spec": node, "works": {}, "pods": {}, **told}
+            return Timelapse(tmp_path / "files", Path(short), **told)
 
         yield make

@@ -73,6 +73,7 @@ def exchange(exporter: Exporter, content: bytes) -> bytes:
         (b"POST /metrics HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", b"405 Method Not Allowed"),
         (b"OPTIONS * HTTP/1.1\r\n\r\n", b"405 Method Not Allowed"),
     ],
+    ids=lambda part: ascii(part[:40]),
 )
 def test_strange_requests_have_their_answer(content: bytes, status: bytes, exporter: Exporter) -> None:
     """Each request, whatever its form, gets one answer with its status, and the exporter hangs up."""

@@ -1,0 +1,250 @@
+"""Whose work a GPU does: of pods that share it, of MPS, of MIG, of the host; and what is said where nobody knows."""
+
+import dataclasses
+import shutil
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from benchmarks._timelapse import BOOT_S, Sample, Timelapse, values
+from simulator.containers import Container
+from simulator.driver import ProcessKind
+from simulator.spec import GpuSpec, NodeSpec
+from simulator.truth import Work
+from tests.exporter.conftest import MakeLapse
+from tests.exporter.rig import container
+
+pytestmark = pytest.mark.driver
+
+START_MS = (BOOT_S + 100_000) * 1000
+MIB = 2**20
+PID = 1000
+H100 = NodeSpec("h100", (GpuSpec("H100-SXM5-80GB"),))
+WHOLE = H100.gpu_uuid(0)
+TRAIN, SERVE, SIDECAR = container("train"), container("serve"), container("train", "sidecar")
+DAEMON = container("mps-daemon")
+MPS_SERVER = "nvidia-cuda-mps-server"
+POD_BUSY, REST_BUSY = "gpu_pod_busy_seconds_total", "gpu_unattributed_busy_seconds_total"
+MEMORY, REST_MEMORY = "gpu_pod_memory_used_bytes", "gpu_unattributed_memory_used_bytes"
+
+
+def works(number: int, *, instance: int | None = None, kind: ProcessKind = ProcessKind.COMPUTE) -> Work:
+    """A process that has had work all the time for a while, and goes on; its memory tells it from others."""
+    start_ms = START_MS - 60_000
+    bursts = ((start_ms + 20, START_MS + 60_000),)
+    return Work(PID + number, start_ms, None, bursts, ((start_ms, number * MIB),), kind, instance)
+
+
+def rests(number: int) -> Work:
+    """A process that only holds memory."""
+    return dataclasses.replace(works(number), bursts=())
+
+
+def after_4_s(lapse: Timelapse) -> list[Sample]:
+    """What is said after two looks more than the first, which only finds the devices."""
+    for at_ms in (0, 2_000, 4_000):
+        series = lapse.look(START_MS + at_ms)
+    return series
+
+
+def _busy(series: Sequence[Sample]) -> dict[tuple[str, ...], float]:
+    """Whose the busy time of the whole GPU is: in seconds, by pod and container, and by reason."""
+    found = {**values(series, POD_BUSY, "pod", "container", "GPU_I_PROFILE")}
+    found |= {
+        (reason, "", profile): value
+        for (reason, profile), value in values(series, REST_BUSY, "reason", "GPU_I_PROFILE").items()
+    }
+    return {
+        (who, where): round(value, 1)
+        for (who, where, profile), value in found.items()
+        if not profile and value
+    }
+
+
+def _memory(series: Sequence[Sample]) -> dict[tuple[str, ...], float]:
+    """Whose its memory is: in MiB, likewise."""
+    found = {**values(series, MEMORY, "pod", "container", "mig_uuid")}
+    found |= {
+        (reason, "", mig): value
+        for (reason, mig), value in values(series, REST_MEMORY, "reason", "mig_uuid").items()
+    }
+    return {(who, where): value / MIB for (who, where, mig), value in found.items() if value and not mig}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Who works on a GPU, who holds it, and whose its four seconds of work are."""
+
+    works: Mapping[Work, Container | None]
+    pods: Mapping[str, Sequence[str]]
+    busy: Mapping[tuple[str, str], float]
+    commands: Mapping[int, str] = dataclasses.field(default_factory=dict)
+
+
+MPS = ProcessKind.MPS
+CASES = {
+    "one pod": Case({works(1): TRAIN}, {"train": [WHOLE]}, {("train", "main"): 4}),
+    "beside a process of the host": Case(
+        {works(1): TRAIN, works(2): None}, {"train": [WHOLE]}, {("train", "main"): 2, ("host", ""): 2}
+    ),
+    "two containers of a pod": Case(
+        {works(1): TRAIN, works(2): SIDECAR},
+        {"train": [WHOLE]},
+        {("train", "main"): 2, ("train", "sidecar"): 2},
+    ),
+    "time-slicing": Case(
+        {works(1): TRAIN, works(2): SERVE, works(3): SERVE, works(4): SERVE},
+        {"train": [f"{WHOLE}::0"], "serve": [f"{WHOLE}::1", f"{WHOLE}::2"]},
+        {("train", "main"): 1, ("serve", "main"): 3},
+    ),
+    "a pod that holds no GPU": Case(
+        {works(1): TRAIN, works(2): SERVE},
+        {"train": [WHOLE]},
+        {("train", "main"): 2, ("serve", "main"): 2},
+    ),
+    "MPS, with the server on the host": Case(
+        {works(1, kind=MPS): TRAIN, works(2, kind=MPS): SERVE, rests(3): None},
+        {"train": [f"{WHOLE}::0"], "serve": [f"{WHOLE}::1"]},
+        {("train", "main"): 2, ("serve", "main"): 2},
+        commands={PID + 3: MPS_SERVER},
+    ),
+    "MPS, with the server in a pod of its own": Case(
+        {works(1, kind=MPS): TRAIN, works(3): DAEMON},
+        {"train": [f"{WHOLE}::0"]},
+        {("train", "main"): 2, ("mps_server", ""): 2},
+        commands={PID + 3: MPS_SERVER},
+    ),
+    "MPS, with a server that the pod has started": Case(
+        {works(1, kind=MPS): TRAIN, works(3): SIDECAR},
+        {"train": [WHOLE]},
+        {("train", "main"): 2, ("train", "sidecar"): 2},
+        commands={PID + 3: MPS_SERVER},
+    ),
+    "a static pod": Case(
+        {works(1): Container("ml", "static-node-1", "0123456789abcdef0123456789abcdef", "main")},
+        {"static-node-1": [WHOLE]},
+        {("static-node-1", "main"): 4},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_whose_work_and_memory_it_is(make_lapse: MakeLapse, case: Case) -> None:
+    """Each gets what its processes do and hold; what is no pod's has a reason; and nobody else is named."""
+    lapse = make_lapse(works=case.works, pods=case.pods, commands=case.commands)
+    with lapse.exporting():
+        series = after_4_s(lapse)
+    assert _busy(series) == {who: pytest.approx(seconds, abs=0.2) for who, seconds in case.busy.items()}
+    memory: dict[tuple[str, str], float] = {}
+    for work, where in case.works.items():
+        is_server = case.commands.get(work.pid) and (where is None or where.pod not in case.pods)
+        owner = (where.pod, where.name) if where is not None else ("host", "")
+        owner = ("mps_server", "") if is_server else owner
+        memory[owner] = memory.get(owner, 0) + work.pid - PID
+    assert _memory(series) == memory
+    assert values(series, "gpu_exporter_process_attribution_up") == {(): 1}
+
+
+def test_a_pod_that_has_no_name(make_lapse: MakeLapse) -> None:
+    """Of a pod without a folder only the UID is known: its part stands under that reason, and no other pod gets it."""
+    lapse = make_lapse(
+        works={works(1): TRAIN, works(2): SERVE}, pods={"train": [f"{WHOLE}::0"], "serve": [f"{WHOLE}::1"]}
+    )
+    shutil.rmtree(lapse.host.logs / "pods" / f"ml_serve_{SERVE.uid}")
+    with lapse.exporting():
+        series = after_4_s(lapse)
+    assert _busy(series) == {
+        ("train", "main"): pytest.approx(2, abs=0.2),
+        ("unnamed_pod", ""): pytest.approx(2, abs=0.2),
+    }
+
+
+EXCLUSIVE, SHARED = {"train": [WHOLE]}, {"train": [f"{WHOLE}::0"], "serve": [f"{WHOLE}::1"]}
+
+
+@pytest.mark.parametrize("pods", [EXCLUSIVE, SHARED], ids=["exclusive", "shared"])
+@pytest.mark.parametrize(
+    ("missing", "reason"),
+    [("proc/2", "no_host_proc"), ("log/pods", "no_pod_names")],
+    ids=["no-proc", "no-names"],
+)
+def test_processes_that_cannot_be_told_apart(
+    make_lapse: MakeLapse,
+    capfd: pytest.CaptureFixture[str],
+    pods: dict[str, list[str]],
+    missing: str,
+    reason: str,
+) -> None:
+    """It is said once; who holds a GPU alone still has its busy time, sharers have none, the device's own goes on."""
+    lapse = make_lapse(works={works(1): TRAIN, works(2): SERVE}, pods=pods)
+    shutil.rmtree(lapse.host.proc.parent / missing)
+    with lapse.exporting():
+        series = after_4_s(lapse)
+    assert values(series, "gpu_exporter_process_attribution_off", "reason") == {(reason,): 1}
+    assert values(series, "gpu_exporter_process_attribution_up") == {(): 0}
+    assert capfd.readouterr().err.count("attributing processes to pods is off") == 1
+    assert _busy(series) == {("train", "main") if pods is EXCLUSIVE else ("off", ""): 4}
+    assert set(values(series, POD_BUSY, "pod")) == ({("train",)} if pods is EXCLUSIVE else set())
+    assert values(series, "gpu_busy_seconds_total") == {(): pytest.approx(4, abs=0.2)}
+    assert values(series, MEMORY, "pod") == {}
+
+
+def test_host_proc_that_comes_back(make_lapse: MakeLapse) -> None:
+    """As soon as processes can be told apart, they are."""
+    lapse = make_lapse(works={works(1): TRAIN, works(2): SERVE}, pods=SHARED)
+    hidden = lapse.host.proc.parent / "hidden"
+    with lapse.exporting():
+        (lapse.host.proc / "2").rename(hidden)
+        after_4_s(lapse)
+        hidden.rename(lapse.host.proc / "2")
+        lapse.look(START_MS + 6_000)
+        series = lapse.look(START_MS + 8_000)
+    assert values(series, POD_BUSY, "pod").keys() == {("train",), ("serve",)}
+    assert values(series, "gpu_exporter_process_attribution_off", "reason") == {}
+
+
+def cut(card: str, profile: str) -> NodeSpec:
+    """A node with a GPU that is cut into two instances."""
+    return NodeSpec("cut", (GpuSpec(card, mig=(profile, profile)),))
+
+
+def _on_instances(make_lapse: MakeLapse, spec: NodeSpec) -> list[Sample]:
+    """Instance 0 is held by "train", instance 1 by two pods through replicas; all have work."""
+    where = {works(1, instance=0): TRAIN, works(2, instance=1): TRAIN, works(3, instance=1): SERVE}
+    first, second = (spec.mig_uuid(0, number) for number in range(2))
+    lapse = make_lapse(
+        spec=spec, works=where, pods={"train": [first, f"{second}::0"], "serve": [f"{second}::1"]}
+    )
+    with lapse.exporting():
+        return after_4_s(lapse)
+
+
+def test_instances_of_hopper(make_lapse: MakeLapse) -> None:
+    """An instance works for whoever holds it alone; of several holders each has memory and none has busy time."""
+    spec = cut("H100-SXM5-80GB", "3g.40gb")
+    series = _on_instances(make_lapse, spec)
+    first, second = (spec.mig_uuid(0, number) for number in range(2))
+    busy = values(series, POD_BUSY, "mig_uuid", "pod", "container")
+    assert busy == {(first, "train", "main"): pytest.approx(4, abs=0.1)}
+    rest = values(series, REST_BUSY, "mig_uuid", "reason")
+    assert {key for key, value in rest.items() if value} == {(second, "shared"), ("", "mig")}
+    assert rest[second, "shared"] == pytest.approx(4, abs=0.1)
+    held = values(series, MEMORY, "mig_uuid", "pod")
+    assert held == {(first, "train"): MIB, (second, "train"): 2 * MIB, (second, "serve"): 3 * MIB}
+    assert values(series, "gpu_busy_seconds_total", "mig_uuid").keys() == {("",), (first,), (second,)}
+    grown = values(series, "gpu_pod_memory_used_byte_seconds_total", "mig_uuid", "pod")
+    assert grown == {key: value * 4 for key, value in held.items()}
+
+
+def test_instances_of_ampere(make_lapse: MakeLapse) -> None:
+    """Of the instances of an A100 there is memory only: no busy time of anybody, rather than none."""
+    spec = cut("A100-SXM4-40GB", "3g.20gb")
+    series = _on_instances(make_lapse, spec)
+    assert not [
+        name for name, _, _ in series if "busy" in name or "last_active" in name or "energy_joules" in name
+    ]
+    assert len(values(series, MEMORY, "mig_uuid", "pod")) == 3
+    assert (
+        values(series, "gpu_pod_processes", "mig_uuid", "pod").keys()
+        == values(series, MEMORY, "mig_uuid", "pod").keys()
+    )

@@ -1,0 +1,302 @@
+"""What a GPU did, by every source that drivers have: each sample counts once, and what is lost is said to be lost."""
+
+import dataclasses
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from benchmarks._timelapse import BOOT_S, Sample, Timelapse, values
+from simulator.driver import ProcessSample, encoding
+from simulator.driver.boardfile import BoardFile
+from simulator.spec import GpuSpec, NodeSpec
+from simulator.truth import SAMPLE_DEPTH, SAMPLE_PERIOD_US, Work
+from tests.exporter.conftest import MakeLapse, MakeNode
+from tests.exporter.rig import container, eventually, h100, reading
+
+pytestmark = pytest.mark.driver
+
+MIB = 2**20
+START_MS = (BOOT_S + 100_000) * 1000
+BUSY, GAPS, GAP_S = "gpu_busy_seconds_total", "gpu_busy_gaps_total", "gpu_busy_gap_seconds_total"
+POD_BUSY, REST_BUSY = "gpu_pod_busy_seconds_total", "gpu_unattributed_busy_seconds_total"
+FAILURES = "gpu_exporter_reading_failures_total"
+H100 = NodeSpec("h100", (GpuSpec("H100-SXM5-80GB"),))
+NO_PERMISSION, INSUFFICIENT_SIZE, GPU_IS_LOST = 4, 7, 15
+
+
+def _buffer(until_ms: int, percent: Callable[[int], int] = lambda _: 50) -> list[tuple[int, int]]:
+    """The samples that a driver has at an instant; `percent` of the number of each."""
+    last = until_ms * 1000 // SAMPLE_PERIOD_US
+    numbers = range(last - SAMPLE_DEPTH + 1, last + 1)
+    return [(number * SAMPLE_PERIOD_US, percent(number)) for number in numbers]
+
+
+def _one(series: Sequence[Sample], name: str) -> float | None:
+    """The value of the node's one device."""
+    return values(series, name).get(())
+
+
+def _failures(series: Sequence[Sample]) -> dict[tuple[str, ...], float]:
+    return values(series, FAILURES, "collector", "reason")
+
+
+_STEPS_MS = st.sampled_from((100, 150, 400, 1_000, 3_333, 9_000, 16_000, 18_000, 30_000))
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(steps=st.lists(_STEPS_MS, min_size=1, max_size=40), seed=st.integers(1, 10**6))
+def test_each_sample_counts_once(steps: list[int], seed: int) -> None:
+    """However often and whenever it is looked, a sample counts once; those overwritten before are a gap."""
+
+    def percent(number: int) -> int:
+        return number * seed % 101
+
+    with tempfile.TemporaryDirectory(prefix="gpu-") as name:
+        lapse = Timelapse(Path(name) / "files", Path(name), spec=H100, works={}, pods={})
+        at_ms, busy_us, gaps, gap_us = START_MS, 0.0, 0, 0
+        seen = at_ms * 1000 // SAMPLE_PERIOD_US
+        with lapse.exporting():
+            lapse.board.set_samples(0, _buffer(at_ms, percent))
+            lapse.read(at_ms)
+            for step in steps:
+                at_ms += step
+                lapse.board.set_samples(0, _buffer(at_ms, percent))
+                series = lapse.read(at_ms)
+                last = at_ms * 1000 // SAMPLE_PERIOD_US
+                first = max(seen, last - SAMPLE_DEPTH)
+                gaps += first > seen
+                gap_us += (first - seen) * SAMPLE_PERIOD_US
+                busy_us += (
+                    sum(percent(number) for number in range(first + 1, last + 1)) * SAMPLE_PERIOD_US / 100
+                )
+                seen = last
+                assert _one(series, BUSY) == pytest.approx(busy_us / 1e6)
+                assert [_one(series, GAPS), _one(series, GAP_S)] == pytest.approx([gaps, gap_us / 1e6])
+
+
+def test_a_look_without_news_is_no_failure(make_lapse: MakeLapse) -> None:
+    """A buffer in which there is nothing, or nothing new, is a device that has nothing to say yet, and no error."""
+    lapse = make_lapse()
+    with lapse.exporting():
+        lapse.board.set_samples(0, [])
+        lapse.read(START_MS)
+        series = lapse.read(START_MS + 100)
+        assert _one(series, BUSY) == 0
+        assert values(series, "gpu_busy_source_info", "source") == {("samples",): 1}
+        lapse.board.set_samples(0, _buffer(START_MS))
+        for at_ms in (1_000, 1_020, 1_040):
+            series = lapse.read(START_MS + at_ms)
+        assert (_one(series, BUSY), _one(series, GAPS)) == (0, 0)
+        assert _failures(series) == {}
+
+
+def _publish(
+    lapse: Timelapse, samples: Sequence[tuple[int, int]], processes: Sequence[ProcessSample] = ()
+) -> None:
+    """Samples that no card takes, but that drivers have returned: past the board's own checks."""
+    file: BoardFile = lapse.board._file  # noqa: SLF001 - the board refuses nonsense
+    file.publish_samples(0, encoding.utilization_buffer(samples), encoding.process_buffer(processes))
+
+
+def test_nonsense_is_a_gap(make_lapse: MakeLapse) -> None:
+    """A sample beyond 100 % tells nothing about its period: neither busy nor idle; a process's is left out."""
+    lapse = make_lapse()
+    with lapse.exporting():
+        lapse.board.set_samples(0, _buffer(START_MS))
+        lapse.read(START_MS)
+        before = START_MS * 1000 // SAMPLE_PERIOD_US
+        samples = _buffer(START_MS + 2_000, lambda number: 2_000_000 if number == before + 3 else 50)
+        processes = [ProcessSample(at_us, 77, 250) for at_us, _ in samples]
+        _publish(lapse, samples, processes)
+        series = lapse.read(START_MS + 2_000)
+        periods = (START_MS + 2_000) * 1000 // SAMPLE_PERIOD_US - before
+        assert _one(series, BUSY) == pytest.approx((periods - 1) * SAMPLE_PERIOD_US * 0.5 / 1e6)
+        assert [_one(series, GAPS), _one(series, GAP_S)] == pytest.approx([1, SAMPLE_PERIOD_US / 1e6])
+        assert values(series, REST_BUSY, "reason") == {
+            ("unsampled",): pytest.approx(_one(series, BUSY)),
+            ("gap",): 0,
+        }
+
+
+@pytest.mark.parametrize(
+    ("shift_ms", "not_counted_s", "gap_s"),
+    [pytest.param(-3_600_000, 12, 11, id="back"), pytest.param(3_600_000, 0, 3600, id="forward")],
+)
+def test_a_clock_that_is_set(
+    make_lapse: MakeLapse, shift_ms: int, not_counted_s: float, gap_s: float
+) -> None:
+    """The clock that dates samples is set: some ten seconds later counting goes on, and the gap is told."""
+    lapse = make_lapse()
+    with lapse.exporting():
+        for at_ms in range(0, 5_001, 1_000):
+            lapse.board.set_samples(0, _buffer(START_MS + at_ms))
+            before = lapse.read(START_MS + at_ms)
+        set_at_us = (START_MS + 5_000 + shift_ms) * 1000
+        for at_ms in range(6_000, 30_001, 1_000):
+            samples = _buffer(START_MS + at_ms + shift_ms)
+            lapse.board.set_samples(0, [sample for sample in samples if sample[0] > set_at_us])
+            series = lapse.read(START_MS + at_ms, shift_ms=shift_ms)
+        counted = (_one(series, BUSY) or 0) - (_one(before, BUSY) or 0)
+        assert counted == pytest.approx(0.5 * (25 - not_counted_s), abs=0.6)
+        assert _one(series, GAPS) == 1
+        assert _one(series, GAP_S) == pytest.approx(gap_s, abs=1)
+
+
+HALF_BUSY = reading(gpu_util_percent=50, memory_used_bytes=0, mem_clock_mhz=1215, sm_clock_mhz=1410)
+A100, CUT_H100 = NodeSpec("a100", (GpuSpec("A100-SXM4-40GB"),)), GpuSpec("H100-SXM5-80GB", mig=("3g.40gb",))
+CUT_A100 = NodeSpec("a100", (GpuSpec("A100-SXM4-40GB", mig=("3g.20gb",)),))
+
+
+@pytest.mark.parametrize(
+    ("spec", "has_buffer", "sources"),
+    [
+        pytest.param(H100, True, {"": "samples"}, id="hopper"),
+        pytest.param(H100, False, {"": "gpm"}, id="hopper-without-buffer"),
+        pytest.param(A100, True, {"": "samples"}, id="ampere"),
+        pytest.param(A100, False, {"": "ticks"}, id="ampere-without-buffer"),
+        pytest.param(
+            NodeSpec("h100", (CUT_H100,)), True, {"": "gpm", "3g.40gb": "gpm"}, id="hopper-cut-into-instances"
+        ),
+        pytest.param(CUT_A100, True, {}, id="ampere-cut-into-instances"),
+    ],
+)
+def test_the_source_is_said(
+    make_lapse: MakeLapse, spec: NodeSpec, has_buffer: bool, sources: dict[str, str]
+) -> None:
+    """The best source that a device has is used, and named; where there is none, busy time is absent, not zero."""
+    lapse = make_lapse(spec=spec)
+    is_cut = bool(spec.gpus[0].mig)
+    with lapse.exporting():
+        for at_ms in range(0, 4_001, 1_000):
+            now_us = (START_MS + at_ms) * 1000
+            lapse.board.set_gpu(0, HALF_BUSY)
+            lapse.board.set_busy(0, busy_us=at_ms * 500, at_us=now_us)
+            if is_cut:
+                lapse.board.set_busy(0, busy_us=at_ms * 500, at_us=now_us, instance=0)
+            if has_buffer:
+                lapse.board.set_samples(0, _buffer(START_MS + at_ms))
+            series = lapse.read(START_MS + at_ms)
+    named = values(series, "gpu_busy_source_info", "GPU_I_PROFILE", "source")
+    assert named == dict.fromkeys(sources.items(), 1)
+    busy = values(series, BUSY, "GPU_I_PROFILE")
+    assert busy == {(profile,): pytest.approx(2.0, abs=0.1) for profile in sources}
+    assert values(series, GAPS, "GPU_I_PROFILE") == dict.fromkeys(busy, 0)
+    assert _failures(series) == {}
+
+
+def test_a_change_of_source_counts_nothing_twice(make_lapse: MakeLapse) -> None:
+    """A GPU that is cut into instances for a while is counted by GPM then, and not again by its buffer."""
+    lapse = make_lapse()
+    with lapse.exporting():
+        for at_ms in range(0, 15_001, 1_000):
+            if at_ms in {5_000, 10_000}:
+                lapse.board.set_mig(0, ("3g.40gb",) if at_ms == 5_000 else ())
+            lapse.board.set_busy(0, busy_us=at_ms * 500, at_us=(START_MS + at_ms) * 1000)
+            lapse.board.set_samples(0, _buffer(START_MS + at_ms))
+            series = lapse.read(START_MS + at_ms)
+        counted = values(series, BUSY, "GPU_I_PROFILE")["",]
+        assert 0.5 * 11 <= counted <= 0.5 * 15
+
+
+def test_ticks_that_are_far_apart(make_lapse: MakeLapse) -> None:
+    """One utilization of a moment does not speak for half a minute: that is a gap."""
+    lapse = make_lapse(spec=A100)
+    with lapse.exporting():
+        lapse.board.set_gpu(0, HALF_BUSY)
+        for at_ms in (0, 1_000, 31_000, 32_000):
+            series = lapse.read(START_MS + at_ms)
+    assert _one(series, BUSY) == 1.0
+    assert (_one(series, GAPS), _one(series, GAP_S)) == (1, 30)
+
+
+OF_PODS = {POD_BUSY, "gpu_pod_last_active_timestamp_seconds", "gpu_pod_energy_joules_total"}
+OF_REST = {REST_BUSY, "gpu_unattributed_energy_joules_total"}
+IDLE = "gpu_idle_energy_joules_total"
+ENERGY = {IDLE, "gpu_pod_energy_joules_total", "gpu_unattributed_energy_joules_total"}
+COSTS = {
+    "nvmlDeviceGetSamples": {BUSY, GAPS, GAP_S, IDLE, "gpu_busy_source_info"} | OF_PODS | OF_REST,
+    "nvmlDeviceGetProcessUtilization": OF_PODS,
+    "nvmlDeviceGetComputeRunningProcesses_v3": {
+        "gpu_pod_memory_used_bytes",
+        "gpu_pod_memory_used_byte_seconds_total",
+        "gpu_pod_processes",
+        "gpu_unattributed_memory_used_bytes",
+        "gpu_unattributed_processes",
+    },
+    "nvmlDeviceGetTotalEnergyConsumption": ENERGY,
+}
+"""The series without which a failing function leaves a device."""
+ALL = set().union(*COSTS.values())
+
+
+REASONS = {NO_PERMISSION: "no_permission", GPU_IS_LOST: "gpu_lost", INSUFFICIENT_SIZE: "unknown"}
+
+
+@pytest.mark.parametrize("function", COSTS)
+def test_a_failing_call_costs_its_series(make_lapse: MakeLapse, function: str) -> None:
+    """What cannot be read is absent and counted as a failure, all else is there; afterwards nothing has been lost."""
+    begin_ms, end_ms = START_MS - 1_000, START_MS + 60_000
+    works = {
+        Work(pid, begin_ms, None, ((begin_ms + 20, end_ms),), ((begin_ms, MIB),)): whose
+        for pid, whose in ((4711, container("train")), (4712, None))
+    }
+    lapse = make_lapse(works=works)
+
+    def look(at_ms: int) -> list[Sample]:
+        lapse.board.set_gpu(0, reading(energy_j=at_ms / 10))
+        return lapse.look(START_MS + at_ms)
+
+    with lapse.exporting():
+        look(0)
+        before = look(2_000)
+        there = {name for name, _, _ in before}
+        assert there >= ALL
+        for number, (code, reason) in enumerate(REASONS.items()):
+            lapse.board.fault(function, code=code)
+            during = look(4_000 + 4_000 * number)
+            lapse.board.clear_faults()
+            assert there - {name for name, _, _ in during} == COSTS[function]
+            assert _failures(during)["processes", reason] == len(COSTS[function] - {"gpu_busy_source_info"})
+            after = look(6_000 + 4_000 * number)
+            assert there <= {name for name, _, _ in after}
+            assert _failures(after) == _failures(during)
+    assert _one(after, BUSY) == pytest.approx(14.0, abs=0.2)
+    busy = sum(values(after, POD_BUSY, "pod").values()) + sum(values(after, REST_BUSY, "reason").values())
+    assert busy == pytest.approx(_one(after, BUSY))
+    if function != "nvmlDeviceGetTotalEnergyConsumption":
+        energy = sum(value for name, _, value in after if name in ENERGY)
+        assert energy == pytest.approx(1400)
+
+
+def test_values_that_mean_no_value(make_lapse: MakeLapse) -> None:
+    """Where the energy is -1 as an unsigned number, nobody has used four million joules."""
+    lapse = make_lapse()
+    with lapse.exporting():
+        for at_ms, energy_j in enumerate((10, 20, (2**32 - 1) / 1000, 40, 50)):
+            lapse.board.set_gpu(0, reading(energy_j=energy_j))
+            lapse.board.set_samples(0, _buffer(START_MS + at_ms * 1_000))
+            series = lapse.read(START_MS + at_ms * 1_000)
+            if energy_j > 100:
+                assert _one(series, IDLE) is None
+        assert sum(value for name, _, value in series if name in ENERGY) == pytest.approx(20)
+
+
+def test_a_look_that_hangs_costs_only_its_gpu(make_node: MakeNode) -> None:
+    """A GPU whose buffer cannot be read because the call does not return is stuck; the others are looked at on."""
+    node = make_node(h100(2))
+    for gpu in range(2):
+        node.board.set_samples(gpu, [])
+    with node.exporting(pods=False) as exporter:
+        eventually(lambda: set(exporter.series(BUSY, "gpu")) == {("0",), ("1",)})
+        node.board.fault("nvmlDeviceGetSamples", gpu=1, hang=True)
+        eventually(lambda: exporter.series("gpu_up", "gpu") == {("0",): 1, ("1",): 0})
+        assert set(exporter.series(BUSY, "gpu")) == {("0",)}
+        assert exporter.series(FAILURES, "collector", "reason")["processes", "stuck"] > 0
+        node.board.set_gpu(0, dataclasses.replace(reading(), gpu_util_percent=33))
+        eventually(lambda: exporter.series("DCGM_FI_DEV_GPU_UTIL", "gpu") == {("0",): 33})
+        node.board.clear_faults()
+        eventually(lambda: set(exporter.series(BUSY, "gpu")) == {("0",), ("1",)})
