@@ -132,33 +132,42 @@ class _Labels:
         self._of_generation: dict[bool, list[LabelSet]] = {}
 
     def of(self, reading: Reading, spelling: Spelling) -> Iterable[tuple[LabelSet, float]]:
-        """The series of a reading, in NVML's unit; DCGM's families with DCGM's labels in DCGM's order.
+        """The series of a reading, in the spelling's unit; DCGM's families with DCGM's labels in DCGM's order.
 
         Those stand once for each pod and each job on the device, or once without their labels.
         """
+        value = spelling.value(reading.value)
         if reading.metric.is_own:
-            return [(_own_labels(self._sample.device, self._hostnames), reading.value)]
+            return [(_own_labels(self._sample.device, self._hostnames), value)]
         is_old = self._scrape.naming is not Naming.DCGM_49 and spelling is reading.metric.dcgm
         if self._scrape.shared_gpus is SharedGpus.ATTRIBUTED and len(self._sample.owners) > 1:
-            return self._of_sharers(reading, is_old=is_old)
+            return self._of_sharers(reading, spelling, is_old=is_old)
         found = self._of_generation.get(is_old)
         if found is None:
             found = self._of_generation[is_old] = list(self._of_holders(self._sample.owners, is_old=is_old))
-        return [(labels, reading.value) for labels in found]
+        return [(labels, value) for labels in found]
 
-    def _of_sharers(self, reading: Reading, *, is_old: bool) -> Iterable[tuple[LabelSet, float]]:
-        """Each pod's part and the rest, which add up to the whole; or the whole, once."""
+    def _of_sharers(
+        self, reading: Reading, spelling: Spelling, *, is_old: bool
+    ) -> Iterable[tuple[LabelSet, float]]:
+        """Each holder's part and the rest, which add up to the whole, also if rounded; or the whole, once."""
         split = reading.split
         if split is None:
-            return [(labels, reading.value) for labels in self._of_holders((), is_old=is_old)]
-        parts = dict(split.pods)
-        shown = [owner for owner in self._sample.owners if (owner.namespace, owner.pod) in parts]
-        hidden = sum(parts.values()) - sum(parts[owner.namespace, owner.pod] for owner in shown)
+            value = spelling.value(reading.value)
+            return [(labels, value) for labels in self._of_holders((), is_old=is_old)]
+        whole = spelling.value(split.rest + sum(part for _, part in split.pods))
+        parts = {pod: spelling.value(part) for pod, part in split.pods}
+        shown = {
+            owner: parts[owner.namespace, owner.pod]
+            for owner in self._sample.owners
+            if (owner.namespace, owner.pod) in parts
+        }
+        rest = max(0.0, whole - sum(shown.values()))
         return [
-            *((labels, split.rest + hidden) for labels in self._of_holders((), is_old=is_old)),
+            *((labels, rest) for labels in self._of_holders((), is_old=is_old)),
             *(
-                (labels, parts[owner.namespace, owner.pod])
-                for owner in shown
+                (labels, part)
+                for owner, part in shown.items()
                 for labels in self._of_holders((owner,), is_old=is_old)
             ),
         ]
@@ -196,7 +205,7 @@ def _own_labels(device: Device, hostnames: tuple[tuple[str, str], ...]) -> Label
 def _add(family: Family, spelling: Spelling, reading: Reading, labels: _Labels) -> None:
     for labelled, value in labels.of(reading, spelling):
         complete = labelled.joined(reading.labels) if reading.labels else labelled
-        family.add_sample(spelling.name, complete, spelling.value(value))
+        family.add_sample(spelling.name, complete, value)
 
 
 def _family(metric: Metric, spelling: Spelling) -> Family:

@@ -42,7 +42,7 @@ class Row:
 def split_by(
     part: Callable[[Use], float | None], whole: Callable[[Entry], float | None] | None = None
 ) -> Callable[[OpenDevice, float], Split | None]:
-    """How a reading is split by pod.
+    """How a reading is split by pod; its parts never exceed it, also where they were read a moment before it.
 
     Args:
         part: A container's part of it.
@@ -64,7 +64,8 @@ def split_by(
                 return None
             pod = holder.namespace, holder.pod
             by_pod[pod] = by_pod.get(pod, 0) + amount
-        return Split(tuple(by_pod.items()), max(0, total - sum(by_pod.values())))
+        scale = min(1, total / known) if (known := sum(by_pod.values())) else 1
+        return Split(tuple((pod, amount * scale) for pod, amount in by_pod.items()), max(0, total - known))
 
     return split
 

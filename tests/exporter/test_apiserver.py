@@ -6,6 +6,7 @@ import http.server
 import json
 import random
 import re
+import shutil
 import socket
 import socketserver
 import ssl
@@ -24,6 +25,8 @@ from exporter.pods.apiaccess import Access, from_kubeconfig, in_cluster
 from exporter.pods.apihttp import PodApi
 from exporter.pods.apiserver import PodWatch
 from exporter.pods.podfacts import Wanted
+from simulator.containers import Container
+from simulator.driver import Process
 from simulator.kube import ApiServer, Fault, Rule
 from tests.exporter.conftest import MakeNode
 from tests.exporter.rig import Exporter, Node, eventually, h100, pod
@@ -130,6 +133,29 @@ def test_only_this_nodes_pods_are_asked_for(node: Node, api: ApiServer, kubeconf
     assert {(one.method, one.path, one.user, one.code) for one in requests} == {("GET", PODS, ACCOUNT, 200)}
     assert {query["fieldSelector"] for query in _asked(api)} == {"spec.nodeName=node-1"}
     assert _asked(api)[0]["resourceVersion"] == "0"
+
+
+@pytest.mark.driver
+def test_pods_of_processes_are_known_from_the_api_server(node: Node, api: ApiServer, kubeconfig: str) -> None:
+    """Where the pods' logs are not mounted, the API server says whose UID a process has; without it, nobody does."""
+    uid = _create(api, "train", team="a")["metadata"]["uid"]
+    inside = Container("ml", "train", uid, "main")
+    status = {"containerStatuses": [{"name": "main", "containerID": f"containerd://{inside.id}"}]}
+    api.patch("Pod", "ml", "train", {"status": status}, subresource="status")
+    node.host.start(4711, inside, started_s=time.time() - 3600)
+    node.board.set_processes(0, [Process(4711, 2**30)])
+    shutil.rmtree(node.host.logs / "pods")
+    memory, off = (
+        ("gpu_pod_memory_used_bytes", "gpu", "pod", "container"),
+        "gpu_exporter_process_attribution_off",
+    )
+    with node.kubelet, node.exporting("--pod-uid", kubeconfig) as exporter:
+        eventually(lambda: exporter.series(*memory).get(("0", "train", "main")) == 2**30)
+        assert exporter.series(off) == {}
+    with node.kubelet, node.exporting() as exporter:
+        assert exporter.series(off, "reason") == {("no_pod_names",): 1}
+        assert exporter.series(*memory) == {}
+        assert len(exporter.messages("attributing processes to pods is off")) == 1
 
 
 @pytest.mark.driver

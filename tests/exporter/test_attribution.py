@@ -248,3 +248,44 @@ def test_instances_of_ampere(make_lapse: MakeLapse) -> None:
         values(series, "gpu_pod_processes", "mig_uuid", "pod").keys()
         == values(series, MEMORY, "mig_uuid", "pod").keys()
     )
+
+
+def test_a_kubelet_that_is_away(make_lapse: MakeLapse) -> None:
+    """Without an answer of the kubelet nobody's counter ends or falls, and work is still that of who does it."""
+    lapse = make_lapse(works={works(1): TRAIN, works(2): SERVE}, pods=SHARED)
+    with lapse.exporting():
+        after_4_s(lapse)
+        lapse.kubelet.stop()
+        for at_ms in range(5_000, 11_000, 1_000):
+            series = lapse.look(START_MS + at_ms)
+        assert values(series, "gpu_exporter_podresources_up") == {(): 0}
+    assert _busy(series) == {(pod, "main"): pytest.approx(5, abs=0.2) for pod in ("train", "serve")}
+
+
+def test_a_storm_of_pods(make_lapse: MakeLapse) -> None:
+    """A hundred pods come, work and go, some of which hold the GPU; what is said afterwards names none."""
+    storm = {}
+    for number in range(100):
+        start_ms = START_MS + number * 1_000
+        end_ms = start_ms + 3_000
+        work = Work(PID + number, start_ms, end_ms, ((start_ms + 50, end_ms),), ((start_ms, MIB),))
+        storm[work] = container(f"storm-{number}")
+    lapse = make_lapse(works=storm, pods={})
+    named = set()
+    with lapse.exporting():
+        lapse.look(START_MS - 2_000)
+        before = [name for name, _, _ in lapse.look(START_MS - 1_000)]
+        for now_ms in range(START_MS, START_MS + 105_000, 1_000):
+            present = {pod.pod: pod for work, pod in storm.items() if work.lives(now_ms)}
+            for pod in set(storm.values()) - set(present.values()):
+                lapse.host.forget(pod.uid)
+            lapse.pods.clear()
+            lapse.pods.update(
+                {name: [f"{WHOLE}::{number}"] for number, name in enumerate(present) if number % 2}
+            )
+            series = lapse.look(now_ms)
+            named |= {labels["pod"] for _, labels, _ in series if "pod" in labels}
+    assert named == {pod.pod for pod in storm.values()}
+    assert "storm" not in str(series)
+    after = [name for name, labels, _ in series if "reason" not in labels]
+    assert after == before
