@@ -118,6 +118,9 @@ class Timelapse:
                 command = self._commands.get(work.pid, "python")
                 self.host.start(work.pid, container, started_s=started_s, command=command)
         self._running = alive
+        begun = [work for work in self.works if work.start_ms <= now_ms]
+        if begun:
+            self.host.give_out(max(begun, key=lambda work: work.start_ms).pid)
         now_us = now_ms * 1000
         self.board.set_processes(0, self.truth.processes(now_ms))
         if self.spec.gpus[0].mig:

@@ -6,7 +6,7 @@ Must not know formats, HTTP, or how anything is read.
 import dataclasses
 import enum
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from exporter.accounts.books import Books
 from exporter.accounts.ledger import Ledger, Whose
@@ -14,7 +14,9 @@ from exporter.accounts.records import CUT, MPS_SERVER, OFF, SHARED, UNNAMED, Hol
 from exporter.accounts.tenants import Tenant, Tenants
 from exporter.model import Device, PodRef
 from exporter.pods.attribution import Attribution
+from exporter.pods.cgroups import NoPod
 from exporter.pods.names import PodName, PodNames
+from exporter.pods.processes import Attribution as Found
 from exporter.pods.processes import Process, Processes
 from exporter.sweep import Gpus, Seen
 
@@ -59,6 +61,8 @@ class Accountant:
 
     Attributes:
         telling: Whether processes could be told apart at the last look.
+        relies_on_holders: Whether there are devices whose work goes to whoever holds them: who that is must be known at
+            each look.
     """
 
     def __init__(self, gpus: Gpus, host: Host, books: Books) -> None:
@@ -68,6 +72,7 @@ class Accountant:
         self._tenants = Tenants()
         self._ledger = Ledger()
         self.telling: Telling | None = None
+        self.relies_on_holders = False
 
     def look(self, pods: Attribution, *, until: float) -> None:
         """Look at all devices, and enter what they did.
@@ -81,7 +86,12 @@ class Accountant:
         found = self._host.processes.find(set().union(*map(_pids, seen.values())), listed_at_ns=boot_ns)
         self._tell(pods, is_off=found.off is not None)
         if self.telling is Telling.ON:
-            self._recognise(found.processes, pods, booted_us=(unix_ns - boot_ns) // _NS_PER_US)
+            self._recognise(found, pods, booted_us=(unix_ns - boot_ns) // _NS_PER_US)
+        else:
+            self._tenants.forget()
+        self.relies_on_holders = self.telling is not Telling.ON or any(
+            one.observation.samples is None for one in seen.values()
+        )
         cut = {one.device.uuid for one in seen.values() if one.device.instance is not None}
         for one in seen.values():
             is_cut = one.device.instance is None and one.device.uuid in cut
@@ -109,9 +119,10 @@ class Accountant:
                 self._host.names.folder,
             )
 
-    def _recognise(self, found: Mapping[int, Process], pods: Attribution, *, booted_us: int) -> None:
+    def _recognise(self, found: Found, pods: Attribution, *, booted_us: int) -> None:
         """Whose each process is."""
-        places = [process.place for process in found.values() if not process.place.why_not]
+        processes = found.processes
+        places = [process.place for process in processes.values() if not process.place.why_not]
         owners = {PodName(*pod) for holders in pods.holdings.owners.values() for pod in holders}
         self._host.names.refresh(
             {place.pod_uid for place in places} - pods.names.keys(),
@@ -120,19 +131,19 @@ class Accountant:
         )
         tick_us = _US_PER_S // self._host.ticks_per_s
         tenants = {}
-        for pid, process in found.items():
+        for pid, process in processes.items():
             start_us = booted_us + (process.start_ticks or 0) * tick_us
             who = self._who(process, pods)
             tenants[pid] = Tenant(who, process.start_ticks, start_us, start_us + tick_us)
-        self._tenants.update(tenants)
+        self._tenants.update(tenants, found.is_given_out)
 
     def _who(self, process: Process, pods: Attribution) -> Who:
         place = process.place
-        name = self._named(place.pod_uid, pods) if place.pod_uid else None
-        if process.name == _MPS_SERVER and not (name and _holds_any(name, pods)):
-            return MPS_SERVER
         if place.why_not is not None:
-            return place.why_not.value
+            # Its own choice of a name tells nothing of a process in a pod: that is its pod's in any case.
+            is_server = process.name == _MPS_SERVER and place.why_not in {NoPod.HOST, NoPod.CONTAINER}
+            return MPS_SERVER if is_server else place.why_not.value
+        name = self._named(place.pod_uid, pods)
         if name is None:
             return UNNAMED
         container = pods.containers.get(place.container_id) or self._host.names.container(place.container_id)
@@ -177,7 +188,3 @@ def _only_container(name: PodName, pods: Attribution) -> str:
     pod = name.namespace, name.name
     found = {holders[pod].container for holders in pods.holdings.owners.values() if pod in holders}
     return found.pop() if len(found) == 1 else ""
-
-
-def _holds_any(name: PodName, pods: Attribution) -> bool:
-    return any((name.namespace, name.name) in holders for holders in pods.holdings.owners.values())

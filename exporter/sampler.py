@@ -136,15 +136,17 @@ class Sampler:
             if wake.wait(min(left_s, self._tick_s)):
                 return True
             if self._clock() < due:
-                self._look(self._attribution)
+                self._look()
         return wake.is_set()
 
-    def _look(self, pods: Attribution) -> None:
+    def _look(self) -> None:
         """Look at what the devices do, if somebody wants to know; the longer that takes, the later again."""
         if not self._gpus.is_observed:
             return
         began = self._clock()
-        self._accountant.look(pods, until=began + self._plan.deadline_s)
+        if self._accountant.relies_on_holders:
+            self._attribution = self._pods.ask()
+        self._accountant.look(self._attribution, until=self._clock() + self._plan.deadline_s)
         self._tick_s = min(max(_TICK_S, _TICKS_PER_LOOK * (self._clock() - began)), _LONGEST_TICK_S)
 
     def _refresh(self, *, forced: bool) -> None:
@@ -156,7 +158,7 @@ class Sampler:
 
     def cycle(self) -> Snapshot:
         """Read everything once and make the result the latest snapshot."""
-        self._look(self._attribution)
+        self._look()
         if self._gpus.is_observed:
             self._accountant.publish()
         until = self._clock() + self._plan.deadline_s
@@ -165,7 +167,7 @@ class Sampler:
         jobs = self._plan.jobs.read() if self._plan.jobs is not None else {}
         sweep = self._gpus.finish(until=until)
         if self._latest is None:
-            self._look(pods)  # what is counted begins here: until now no GPU was known
+            self._look()  # what is counted begins here: until now no GPU was known
         if not sweep.is_unusable:
             self._usable_at = self._clock()
         samples = tuple(

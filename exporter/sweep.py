@@ -92,6 +92,7 @@ class Gpus:
         self._workers: dict[int, Worker] = {}
         self._jobs: dict[int, _Job] = {}
         self._known: dict[int, Device] = {}
+        self._looks: dict[int, Future[dict[str, Seen]]] = {}
         self._count = 0
         self._reopen = False
         self._opening: Future[int] | None = None
@@ -132,19 +133,30 @@ class Gpus:
         """
         if self._is_opening() or self._driver.busy_since is not None:
             return {}
-        looks = {
-            index: self._worker(index).submit(functools.partial(self._look, index))
-            for index in sorted(self._known)
-            if not self._is_stuck(index)
-        }
-        found: dict[str, Seen] = {}
-        for index, look in looks.items():
-            if not wait([look], timeout=max(0.0, until - self._clock())).done:
+        found = self._late_looks()
+        stuck = set(self._looks)
+        for index in sorted(self._known):
+            if index not in self._looks and not self._is_stuck(index):
+                self._looks[index] = self._worker(index).submit(functools.partial(self._look, index))
+        for index, look in list(self._looks.items()):
+            # What hung before is not waited for again.
+            if wait([look], timeout=0 if index in stuck else max(0.0, until - self._clock())).done:
+                found |= _seen(self._looks.pop(index))
+            elif index not in stuck:
                 self._jobs[index] = _Job(index, OBSERVING, overdue=True)
-            elif look.exception() is None:
-                found |= look.result()
-            elif not isinstance(look.exception(), ReadingError):
-                look.result()
+        return found
+
+    def _late_looks(self) -> dict[str, Seen]:
+        """What came too late the last time: it was taken from the driver's buffers, and is nowhere else.
+
+        Whose the processes were cannot be found out any more.
+        """
+        found: dict[str, Seen] = {}
+        for index in [index for index, look in self._looks.items() if look.done()]:
+            for key, seen in _seen(self._looks.pop(index)).items():
+                samples = None if seen.observation.samples is None else ()
+                old = dataclasses.replace(seen.observation, samples=samples, processes=None)
+                found[key] = Seen(seen.device, old)
         return found
 
     def _look(self, index: int) -> dict[str, Seen]:
@@ -364,6 +376,14 @@ class Gpus:
             )
             for name in (DISCOVERY, *(collector.name for collector in self.choice.collectors))
         )
+
+
+def _seen(look: Future[dict[str, Seen]]) -> dict[str, Seen]:
+    """What a look brought; nothing where the GPU could not be opened."""
+    try:
+        return look.result()
+    except ReadingError:
+        return {}
 
 
 def _worst(reasons: set[Reason]) -> Reason:

@@ -9,8 +9,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from exporter.accounts.books import Entry, Use
 from exporter.accounts.records import (
+    CUT,
     GAP,
     NO_PROCESS,
+    OFF,
     PERCENT_US_PER_S,
     SHARED,
     UNSAMPLED,
@@ -23,6 +25,8 @@ from exporter.accounts.records import (
 from exporter.accounts.shares import share
 from exporter.accounts.tenants import GONE, REUSED
 
+_NEVER_HOLDS = {CUT, GAP, NO_PROCESS, OFF, SHARED, UNSAMPLED}
+"""Reasons for time or memory that no process is given as."""
 _US_PER_S = 1_000_000
 _UJ_PER_MJ = 1000
 _UJ_PER_J = 1_000_000
@@ -78,7 +82,7 @@ class _Account:
 
     def active(self, busy: int, to_us: int) -> None:
         self.busy += busy
-        self.last_active_us = max(to_us, self.last_active_us or 0)
+        self.last_active_us = to_us
 
     def mark(self, span_us: int) -> None:
         self.recent_percent = (self.busy - self.marked_busy) / span_us
@@ -90,7 +94,10 @@ class _Device:
     """One device's accounts.
 
     Attributes:
+        only: Who held it alone at the last look.
         carried: Energy of looks that had no new slices, in microjoules.
+        energy_mj: The last reading.
+        waiting: Parts of looks that had no reading of energy, and `waiting_us`, `waiting_gap_us`, their time.
         covered_us: How much time its slices cover; `marked_us`, up to the last mark.
     """
 
@@ -101,7 +108,12 @@ class _Device:
     gap_us: int = 0
     covered_us: int = 0
     marked_us: int = 0
+    only: Holder | None = None
     carried: int = 0
+    energy_mj: int | None = None
+    waiting: dict[Who, int] = dataclasses.field(default_factory=dict)
+    waiting_us: int = 0
+    waiting_gap_us: int = 0
     last: Observation | None = None
     is_exact: bool | None = None
     has_energy: bool = False
@@ -138,6 +150,7 @@ class Ledger:
         device.gap_us += seen.gap_us
         _record_energy(device, seen, parts)
         _record_memory(device, seen, whose)
+        device.only = whose.only
         device.last = seen
         device.is_fresh = True
 
@@ -170,19 +183,12 @@ class Ledger:
         for who, account in device.accounts.items():
             if isinstance(who, Holder):
                 account.is_gone = is_complete and (who.namespace, who.pod) not in pods
-                account.is_told_apart = account.is_told_apart if can_tell is None else can_tell
+                account.is_told_apart = can_tell
 
 
-def _can_tell(seen: Observation, whose: Whose) -> bool | None:
-    """Whether what a device does for one container can be told from what it does for others.
-
-    None where that is not known: the driver did not answer, or the kubelet.
-    """
-    if seen.source is None:
-        return None
-    if whose.between is not None and seen.samples is not None:
-        return True
-    return whose.only is not None if whose.is_complete else None
+def _can_tell(seen: Observation, whose: Whose) -> bool:
+    """Whether what a device does for one container can be told from what it does for others."""
+    return (whose.between is not None and seen.samples is not None) or whose.only is not None
 
 
 _Portion = tuple[Who, int, int]
@@ -194,18 +200,22 @@ def _portions(device: _Device, seen: Observation, whose: Whose) -> Iterable[_Por
     if not seen.slices:
         return
     to_us = seen.slices[-1].to_us
+    # Who has it for himself only now did not do what was done before.
+    only = whose.only if device.last is None or _is_same_pod(whose.only, device.only) else None
     if whose.between is not None and seen.samples is not None:
         found = share(seen.slices, seen.samples)
         if seen.samples:
             device.is_exact = found.is_exact
         for portion in found.parts:
-            yield whose.between(portion.pid, portion.from_us, portion.to_us), portion.busy, portion.to_us
+            who = whose.between(portion.pid, portion.from_us, portion.to_us)
+            # What ended before it could be looked at: whose else can it be, where one pod has the device for itself?
+            yield only if who == GONE and only else who, portion.busy, portion.to_us
         if found.rest:
             yield UNSAMPLED, found.rest, to_us
         return
     device.is_exact = None
     if busy := _busy(seen):
-        yield _only_user(seen, whose), busy, to_us
+        yield _only_user(seen, whose, only), busy, to_us
 
 
 def _by_user(portions: Iterable[_Portion]) -> list[_Portion]:
@@ -217,9 +227,12 @@ def _by_user(portions: Iterable[_Portion]) -> list[_Portion]:
     return [(who, busy, to_us) for who, (busy, to_us) in found.items()]
 
 
-def _only_user(seen: Observation, whose: Whose) -> Who:
+def _is_same_pod(one: Holder | None, other: Holder | None) -> bool:
+    return one is not None and other is not None and (one.namespace, one.pod) == (other.namespace, other.pod)
+
+
+def _only_user(seen: Observation, whose: Whose, only: Holder | None) -> Who:
     """Whose a device's work is where processes have no samples: the one who holds it alone, if nobody else is on it."""
-    only = whose.only
     if only is None or (whose.now is not None and seen.processes is None):
         return whose.why_not
     if whose.now is None:
@@ -243,36 +256,30 @@ def _covered_us(seen: Observation) -> int:
 
 def _record_energy(device: _Device, seen: Observation, parts: Sequence[_Portion]) -> None:
     """Share the energy by time: each gets what the device used in the part of the time that it worked for him."""
-    used_mj = _used_mj(device.last, seen)
-    if used_mj is not None:
-        device.has_energy = True
-        device.carried += used_mj * _UJ_PER_MJ
-    span_us = _covered_us(seen) + seen.gap_us
-    if span_us:  # else it is shared with the next slices
+    for who, busy, _ in parts:
+        device.waiting[who] = device.waiting.get(who, 0) + busy
+    device.waiting_us += _covered_us(seen) + seen.gap_us
+    device.waiting_gap_us += seen.gap_us
+    if seen.energy_mj is None and device.energy_mj is not None:
+        return  # what it is shared by waits for it
+    before, device.energy_mj = device.energy_mj, seen.energy_mj
+    if before is not None and seen.energy_mj is not None and seen.energy_mj >= before:
+        device.has_energy = device.has_energy or seen.source is not None
+        device.carried += (seen.energy_mj - before) * _UJ_PER_MJ
+    if device.waiting_us:  # else it is shared with the next slices
         energy, device.carried = device.carried, 0
         device.whole.energy += energy
-        device.idle += energy - sum(_energies(device, energy, span_us, parts, lost_us=seen.gap_us))
+        device.idle += energy - sum(_energies(device, energy))
+        device.waiting, device.waiting_us, device.waiting_gap_us = {}, 0, 0
 
 
-def _used_mj(last: Observation | None, seen: Observation) -> int | None:
-    """Since the last look; None where that is not known, as after the driver was loaded anew.
-
-    Nor is it of use where nothing will ever say how busy the device was; a failure to say so passes.
-    """
-    if last is None or last.energy_mj is None or seen.energy_mj is None:
-        return None
-    if seen.source is None and Part.BUSY not in seen.errors:
-        return None
-    return seen.energy_mj - last.energy_mj if seen.energy_mj >= last.energy_mj else None
-
-
-def _energies(
-    device: _Device, energy: int, span_us: int, parts: Sequence[_Portion], *, lost_us: int
-) -> Iterable[int]:
-    """What of `energy`, used within `span_us`, goes to whom."""
-    times = [(who, busy) for who, busy, _ in parts] + ([(GAP, lost_us * 100)] if lost_us else [])
-    for who, busy in times:
-        part = energy * busy // (span_us * 100)
+def _energies(device: _Device, energy: int) -> Iterable[int]:
+    """What of `energy` goes to whom."""
+    parts = dict(device.waiting)
+    if device.waiting_gap_us:
+        parts[GAP] = device.waiting_gap_us * 100
+    for who, busy in parts.items():
+        part = energy * busy // (device.waiting_us * 100)
         device.account(who).energy += part
         yield part
 
@@ -285,7 +292,7 @@ def _record_memory(device: _Device, seen: Observation, whose: Whose) -> None:
         account = device.account(who)
         account.is_told_apart = account.is_told_apart and who != NO_PROCESS
     for who, account in device.accounts.items():
-        nothing = (0, None if who == NO_PROCESS else 0)
+        nothing = (None, None) if who in _NEVER_HOLDS else (0, 0)
         memory, processes = (None, None) if held is None else held.get(who, nothing)
         if memory is not None and account.memory is not None:
             account.memory_time += (memory + account.memory) * span_us // 2

@@ -60,7 +60,7 @@ class Observation:
 
     Attributes:
         key: Which device it is.
-        at_us: When, in microseconds of Unix time.
+        at_us: When, in microseconds by a clock that is never set.
         source: Where its busy time comes from; None where the driver does not say how busy it is.
         slices: Its busy time, ascending; not those that were lost.
         gaps: How many stretches were lost: samples overwritten before they were read, or nonsensical.

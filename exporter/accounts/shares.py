@@ -62,7 +62,7 @@ def _by_period(slices: Sequence[Slice], by_end: dict[int, list[ProcessSample]]) 
         found = by_end.get(piece.to_us, [])
         span_us = piece.to_us - piece.from_us
         weights = [sample.percent * span_us for sample in found]
-        slack = span_us * (len(found) + 1) // 2  # half a percent for each, and for the device
+        slack = span_us * (sum(map(bool, weights)) + 1) // 2  # half a percent for each, and for the device
         split = _split(piece.busy, weights, slack)
         parts += [
             Portion(sample.pid, piece.from_us, piece.to_us, part)

@@ -4,7 +4,7 @@ Remembers the look before, because what a process did until its end is read only
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from exporter.accounts.records import Who
 
@@ -35,10 +35,21 @@ class Tenants:
     def __init__(self) -> None:
         self._now: Mapping[int, Tenant] = {}
         self._before: Mapping[int, Tenant] = {}
+        self._is_given_out: Callable[[int], bool] = _any
 
-    def update(self, found: Mapping[int, Tenant]) -> None:
-        """Take over what a look found, by PID."""
+    def update(self, found: Mapping[int, Tenant], is_given_out: Callable[[int], bool]) -> None:
+        """Take over what a look found.
+
+        Args:
+            found: By PID.
+            is_given_out: Whether a PID may have been given to another process since the look before.
+        """
         self._before, self._now = self._now, found
+        self._is_given_out = is_given_out
+
+    def forget(self) -> None:
+        """What was known is too old to be of use."""
+        self._before, self._now = {}, {}
 
     def now(self, pid: int) -> Who:
         """Whose `pid` is at this look."""
@@ -51,10 +62,16 @@ class Tenants:
         if before is not None and before.start is None:
             before = None
         if now is None or now.start is None:
-            # Ended since: PIDs are given out in turn, so that within a tick nobody else had this one.
-            return before.who if before is not None else (GONE if now is None else now.who)
+            who = GONE if now is None else now.who
+            if who not in {GONE, REUSED} or before is None:
+                return who
+            return REUSED if who == GONE and self._is_given_out(pid) else before.who
         if before is None or before.start == now.start:
             return now.who if to_us > now.start_us else REUSED
         if to_us <= now.start_us:
             return before.who
         return now.who if from_us >= now.start_by_us else REUSED
+
+
+def _any(_pid: int) -> bool:
+    return True

@@ -19,11 +19,12 @@ from exporter.nvml.gpm import Gpm, GpmMetric
 
 T = TypeVar("T")
 _NS_PER_US = 1000
-_LATE = 3  # periods after which a sample cannot be its predecessor's neighbour
+_LATE = 1.75  # periods after which a sample is not its predecessor's neighbour
 _PERIOD_US = (
     1_000_000  # NVML's longest ("between 1 second and 1/6 second"), where two samples have not told yet
 )
 _SILENT_US = 10_000_000  # without a new sample: the clock that dates them was set back
+_AHEAD_US = 2_000_000  # what is dated later than this from now is dated wrongly
 _LONGEST_TICK_US = 10_000_000
 _MOST_PENDING = 16_384
 
@@ -125,7 +126,7 @@ class Meter:
             energy = known.get(Part.ENERGY, "energy", lambda: activity.energy_mj(subject.handle))
         return Observation(
             key=subject.key,
-            at_us=at_us,
+            at_us=self._clocks.monotonic_ns() // _NS_PER_US,
             source=busy.source,
             slices=busy.slices,
             gaps=busy.gaps,
@@ -152,7 +153,7 @@ class Meter:
         now_us = self._clocks.monotonic_ns() // _NS_PER_US
         sources: list[Callable[[], _Busy]] = [lambda: self._by_gpm(subject, state, at_us, now_us)]
         if subject.instance is None and not subject.is_cut:
-            sources.insert(0, lambda: _by_samples(subject, state, now_us))
+            sources.insert(0, lambda: _by_samples(subject, state, at_us, now_us))
         if subject.instance is None:
             sources.append(lambda: _by_ticks(subject, state, at_us, now_us))
         for ask in sources:
@@ -234,29 +235,44 @@ def _by_ticks(subject: Subject, state: _State, at_us: int, now_us: int) -> _Busy
     return _since(Source.TICKS, state, at_us, now_us, percent)
 
 
-def _by_samples(subject: Subject, state: _State, now_us: int) -> _Busy:
+def _by_samples(subject: Subject, state: _State, at_us: int, now_us: int) -> _Busy:
     """The driver's buffer; and of the processes' buffer, what lies in the same periods."""
     what = f"reading utilization samples of {subject.name}"
-    found = asking(what, lambda: activity.utilization_samples(subject.handle, state.last_us or 0))
+    samples = asking(what, lambda: activity.utilization_samples(subject.handle, state.last_us or 0))
+    found = [sample for sample in samples if sample.at_us <= at_us + _AHEAD_US]
     if not found and state.last_us is not None and now_us - state.heard_us > _SILENT_US:
         lost_us, state.heard_us = now_us - state.heard_us, now_us
         state.begin_anew()
         return _Busy(Source.SAMPLES, gaps=1, gap_us=lost_us, samples=())
+    if not found and state.last_us is None:
+        return _without_sample(what, state, now_us)
+    longest_us = now_us - state.heard_us + 2 * state.period_us
     if found:
         state.heard_us = now_us
-    is_first = state.last_us is None
-    busy = _sliced(state, found)
+    from_us = state.last_us
+    busy = _sliced(state, found, longest_us)
     try:
-        samples = _processes_part(subject, state, is_first=is_first)
+        part = _processes_part(subject, state, from_us, at_us)
     except ReadingError as error:
         if error.reason is not Reason.NOT_SUPPORTED:
             return dataclasses.replace(busy, samples=(), errors={Part.SHARES: error})
         return busy
-    return dataclasses.replace(busy, samples=samples)
+    return dataclasses.replace(busy, samples=part)
 
 
-def _sliced(state: _State, found: Sequence[UtilizationSample]) -> _Busy:
-    """The samples as slices: each says how busy the device was since the one before."""
+def _without_sample(what: str, state: _State, now_us: int) -> _Busy:
+    """Nothing is known before the first sample; a buffer in which there never is one is none."""
+    state.heard_us = state.heard_us or now_us
+    if now_us - state.heard_us > _SILENT_US:
+        raise ReadingError(what, Reason.NOT_SUPPORTED, "the driver has a buffer, but no samples in it")
+    return _Busy()
+
+
+def _sliced(state: _State, found: Sequence[UtilizationSample], longest_us: int) -> _Busy:
+    """The samples as slices: each says how busy the device was since the one before.
+
+    A gap is no longer than `longest_us`: the clock that dates samples may have been set forward.
+    """
     ends = (
         [sample.at_us for sample in found]
         if state.last_us is None
@@ -274,7 +290,7 @@ def _sliced(state: _State, found: Sequence[UtilizationSample]) -> _Busy:
         from_us = last_us
         if sample.at_us - last_us > _LATE * state.period_us:
             from_us = sample.at_us - state.period_us
-            gaps, gap_us = gaps + 1, gap_us + from_us - last_us
+            gaps, gap_us = gaps + 1, gap_us + min(from_us - last_us, longest_us)
         if sample.percent is None:
             gaps, gap_us = gaps + 1, gap_us + sample.at_us - from_us
         else:
@@ -284,13 +300,18 @@ def _sliced(state: _State, found: Sequence[UtilizationSample]) -> _Busy:
     return _Busy(Source.SAMPLES, tuple(slices), gaps, gap_us)
 
 
-def _processes_part(subject: Subject, state: _State, *, is_first: bool) -> tuple[ProcessSample, ...]:
-    """The processes' samples up to the device's newest one; later ones wait for its next."""
+def _processes_part(
+    subject: Subject, state: _State, from_us: int | None, at_us: int
+) -> tuple[ProcessSample, ...]:
+    """The processes' samples from `from_us` up to the device's newest one; later ones wait for its next."""
     what = f"reading utilization of the processes on {subject.name}"
-    found = asking(what, lambda: activity.process_samples(subject.handle, state.last_process_us))
+    samples = asking(what, lambda: activity.process_samples(subject.handle, state.last_process_us))
+    found = [sample for sample in samples if sample.at_us <= at_us + _AHEAD_US]
     if found:
         state.last_process_us = max(sample.at_us for sample in found)
     due = [*state.pending, *found]
     last_us = state.last_us or 0
     state.pending = tuple(sample for sample in due if sample.at_us > last_us)[-_MOST_PENDING:]
-    return () if is_first else tuple(sample for sample in due if sample.at_us <= last_us)
+    if from_us is None:
+        return ()
+    return tuple(sample for sample in due if from_us < sample.at_us <= last_us)

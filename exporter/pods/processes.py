@@ -47,10 +47,22 @@ class Attribution:
     Attributes:
         processes: Every process that was asked for, by its PID.
         off: Why processes cannot be attributed at all; None where they can.
+        given_out: The PIDs that were the newest at the sweep before and at this one; None where that is not known.
     """
 
     processes: Mapping[int, Process]
     off: str | None = None
+    given_out: tuple[int, int] | None = None
+
+    def is_given_out(self, pid: int) -> bool:
+        """Whether `pid` may have been given to a process since the sweep before.
+
+        The kernel gives PIDs out in ascending order and begins again at the end (kernel/pid.c, idr_alloc_cyclic).
+        """
+        if self.given_out is None:
+            return True
+        before, now = self.given_out
+        return before < pid <= now if before <= now else pid > before or pid <= now
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,6 +109,7 @@ class Processes:
         self._ticks_per_s = ticks_per_s or os.sysconf("SC_CLK_TCK")
         # Who is in which container: no process leaves the one that it was started in. Holds the last sweep's only.
         self._known: dict[int, Process] = {}
+        self._newest: int | None = None
         self._said: str | None = None
         self._was_asked = False
 
@@ -109,6 +122,7 @@ class Processes:
         """
         off = self._why_off()
         self._report(off)
+        before, self._newest = self._newest, None if off is not None else self._newest_pid()
         if off is not None:
             self._known = {}
             unplaced = Place(why_not=NoPod.OFF)
@@ -118,7 +132,8 @@ class Processes:
         self._known = {
             pid: found for pid, found in processes.items() if found.place.container_id and _is_in_pod(found)
         }
-        return Attribution(processes)
+        given_out = None if before is None or self._newest is None else (before, self._newest)
+        return Attribution(processes, given_out=given_out)
 
     def _look(self, pid: int, listed_in: int) -> Process:
         """Where `pid` is, if it is the same process before and after looking, and was there when NVML listed it."""
@@ -141,6 +156,14 @@ class Processes:
         if after.is_dead and found.why_not is NoPod.HOST:  # cgroup v1 shows what has ended at the root
             found = Place(why_not=NoPod.GONE)
         return Process(pid, before.start_ticks, found, before.name)
+
+    def _newest_pid(self) -> int | None:
+        """The last number of /proc/loadavg, which the kernel writes for the reader's own PID namespace."""
+        try:
+            last = self._read(f"{self._root}/loadavg", _MOST_OF_STAT).split()[-1]
+            return None if self._is_elsewhere() else int(last)
+        except (OSError, ValueError, IndexError):
+            return None
 
     def _why_off(self) -> str | None:
         """Why this is not the host's /proc, or tells too little; None where all is well."""

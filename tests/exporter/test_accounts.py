@@ -83,8 +83,8 @@ def _bursts(draw: st.DrawFn, start_ms: int, end_ms: int) -> tuple[tuple[int, int
 
 
 @st.composite
-def _lives(draw: st.DrawFn, pid: int, kind: ProcessKind, instance: int | None) -> list[Work]:
-    """Processes that have a PID one after the other."""
+def _lives(draw: st.DrawFn, kind: ProcessKind, instance: int | None) -> list[Work]:
+    """Processes one after the other, all of PID 1 yet."""
     found: list[Work] = []
     at = START_MS + draw(st.sampled_from((-500_000, 1_500, 9_700, 20_000))) + draw(st.integers(0, 999))
     for _ in range(draw(st.integers(1, 3))):
@@ -94,26 +94,54 @@ def _lives(draw: st.DrawFn, pid: int, kind: ProcessKind, instance: int | None) -
         begin = max(at, START_MS - 5_000)
         bursts = draw(_bursts(begin, burst_end)) if begin < burst_end else ()
         memory = ((at, draw(st.integers(0, 2000)) * MIB),)
-        found.append(Work(pid, at, end, bursts, memory, kind, instance))
+        found.append(Work(1, at, end, bursts, memory, kind, instance))
         at = end + draw(st.sampled_from((1_100, 4_000, 30_000)))
     return found
 
 
+def _numbered(works: Sequence[Work], spare: int) -> Iterator[Work]:
+    """With PIDs as the kernel gives them out: the next that is free, from the beginning again after the last.
+
+    Args:
+        works: In order of their starts.
+        spare: How many PIDs there are beyond those that are ever in use at once: the fewer, the sooner they come again.
+    """
+    busiest = max(sum(other.lives(work.start_ms) for other in works) for work in works)
+    count, last = busiest + spare, -1
+    taken: dict[int, int] = {}
+    for work in works:
+        last = next(
+            number
+            for step in range(1, count + 1)
+            if taken.get(number := (last + step) % count, 0) <= work.start_ms
+        )
+        taken[last] = work.end_ms or 10**18
+        yield dataclasses.replace(work, pid=1000 + last)
+
+
 @st.composite
 def schedules(draw: st.DrawFn, *, instances: int = 0) -> Schedule:
-    """1 to 64 processes of some pods and of the host, which come and go; looks every second or so."""
+    """1 to 64 processes at once of some pods and of the host, which come and go; looks every second or so."""
     count = draw(st.one_of(st.integers(1, 8), st.integers(9, 64)))
-    pods = [f"pod-{number}" for number in range(draw(st.integers(1, 6)))]
+    pods = [f"pod-{number}" for number in range(draw(st.integers(2, 6)))]
     kind = draw(st.sampled_from((ProcessKind.COMPUTE, ProcessKind.MPS)))
-    works: list[tuple[Work, str | None]] = []
-    for number in range(count):
-        instance = draw(st.integers(0, instances - 1)) if instances else None
-        for work in draw(_lives(1000 + number, kind, instance)):
-            pod = f"pod-{instance}" if instances else draw(st.sampled_from((*pods, *pods, None)))
-            works.append((work, pod))
+    found: list[Work] = []
+    for _ in range(count):
+        found += draw(_lives(kind, draw(st.integers(0, instances - 1)) if instances else None))
+    found.sort(key=lambda work: work.start_ms)
+    spare = max(_starts_within(found, 6_000), draw(st.integers(1, 200)))
+    works = [
+        (work, f"pod-{work.instance}" if instances else draw(st.sampled_from((*pods, *pods, None))))
+        for work in _numbered(found, spare)
+    ]
     step = draw(st.sampled_from((700, 1_000, 3_100, 5_000)))
-    looks = tuple(range(0, LENGTH_MS + 1, step))
-    return Schedule(tuple(works), looks)
+    return Schedule(tuple(works), tuple(range(0, LENGTH_MS + 1, step)))
+
+
+def _starts_within(works: Sequence[Work], span_ms: int) -> int:
+    """How many start within so long at most: a kernel never comes round all PIDs between two looks."""
+    starts = [work.start_ms for work in works]
+    return max(sum(start <= other < start + span_ms for other in starts) for start in starts) + 1
 
 
 class Increase:
@@ -241,13 +269,31 @@ def _touched_s(work: Work, span: tuple[int, int]) -> float:
 
 
 def _doubtful_s(pod: str, schedule: Schedule, span: tuple[int, int]) -> float:
-    """A period in which a PID passes from one process to another is nobody's."""
-    passed = sum(
-        span[0] <= work.start_ms <= span[1] or span[0] <= (work.end_ms or 0) <= span[1]
-        for work, owner in schedule.works
-        if owner == pod
-    )
-    return passed * SAMPLE_PERIOD_US / 1e6
+    """Perhaps nobody's: a period in which a PID passes on, and the last work of who ended when his PID's turn came."""
+    doubtful_ms = 0.0
+    for work, owner in schedule.works:
+        if owner == pod and span[0] <= work.start_ms <= span[1]:
+            doubtful_ms += SAMPLE_PERIOD_US / 1000
+        if owner == pod and work.end_ms is not None and span[0] <= work.end_ms <= span[1]:
+            doubtful_ms += SAMPLE_PERIOD_US / 1000 + _last_ms(work, work.end_ms, schedule)
+    return doubtful_ms / 1000
+
+
+def _last_ms(work: Work, end_ms: int, schedule: Schedule) -> float:
+    """How long after the last look at it a process ended, if its PID was given out, or passed over, before the next."""
+    looks = [START_MS + at for at in schedule.looks_ms]
+    before = max((at for at in looks if at <= end_ms), default=looks[0])
+    after = min((at for at in looks if at > end_ms), default=looks[-1])
+    newest = [_newest(schedule, at) for at in (before, after)]
+    first, last = newest
+    is_passed = first < work.pid <= last if first <= last else work.pid > first or work.pid <= last
+    return end_ms - before if is_passed else 0
+
+
+def _newest(schedule: Schedule, at_ms: int) -> int:
+    """The PID that was given out last."""
+    begun = [work for work, _ in schedule.works if work.start_ms <= at_ms]
+    return max(begun, key=lambda work: work.start_ms).pid if begun else 2
 
 
 @_SOME

@@ -1,7 +1,6 @@
 """The arithmetic of who used how much: nothing is lost, nothing invented, nothing runs backwards."""
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -178,15 +177,15 @@ def test_parts_are_the_whole_without_samples(looks: list[Observation], holders: 
 @given(_looks(sampled=True))
 def test_used_up_to_the_energy(looks: list[Observation]) -> None:
     """A device's energy is what its counter grew by between looks that tell it, but for those over which it fell."""
-    ledger, grown = Ledger(), 0
-    for before, seen in itertools.pairwise([None, *looks]):
-        assert seen is not None
+    ledger, grown, before = Ledger(), 0, None
+    for seen in looks:
         ledger.record(seen, knowing((A,)))
-        if before is not None and None not in {before.energy_mj, seen.energy_mj, seen.source}:
-            grown += max(0, (seen.energy_mj or 0) - (before.energy_mj or 0))
+        if seen.energy_mj is not None:
+            grown += max(0, seen.energy_mj - (seen.energy_mj if before is None else before))
+            before = seen.energy_mj
     found = entry(ledger)
     assert (found.whole.energy_j or 0) * 1000 <= grown + 1e-6
-    if looks[-1].slices:
+    if looks[-1].slices and looks[-1].energy_mj is not None and looks[-1].source is not None:
         assert (found.whole.energy_j or 0) * 1000 == pytest.approx(grown)
 
 
@@ -246,15 +245,17 @@ def test_a_process_that_is_started_again() -> None:
 
 @pytest.mark.parametrize("by_pid", [{1: 40}, None], ids=["sampled", "held-alone"])
 def test_a_kubelet_that_is_away(by_pid: dict[int, int] | None) -> None:
-    """While nobody says who holds the device, counters stay as they are, and go on afterwards."""
+    """While nobody says who holds the device, counters stay as they are, or are not shown, and go on afterwards."""
     ledger = Ledger()
     ledger.record(look(1, 40, by_pid=by_pid, processes=on(1)), knowing((A,)))
     before = entry(ledger).holders[A]
     assert before.busy_s == 0.4
     ledger.record(look(2, by_pid=None if by_pid is None else {}), knowing(is_complete=False))
-    assert entry(ledger).holders[A].busy_s == 0.4
+    assert entry(ledger).holders[A].busy_s == (None if by_pid is None else 0.4)
     ledger.record(look(3, 40, by_pid=by_pid, processes=on(1)), knowing((A,)))
-    assert entry(ledger).holders[A].busy_s == 0.8
+    ledger.record(look(4, 40, by_pid=by_pid, processes=on(1)), knowing((A,)))
+    # Who alone holds it now is not known to have done so before.
+    assert entry(ledger).holders[A].busy_s == pytest.approx(0.8 if by_pid is None else 1.2)
 
 
 def test_a_list_that_fails() -> None:
@@ -289,6 +290,8 @@ def test_a_second_holder_comes() -> None:
     ledger.record(look(3, 50, by_pid=None, processes=on(1)), knowing((A, B)))
     assert entry(ledger).holders[A] == Use(memory_bytes=MIB, memory_byte_s=2 * MIB, processes=1)
     ledger.record(look(4, 50, by_pid=None, processes=on(1)), knowing((A,)))
+    assert entry(ledger).holders[A].busy_s == 1.0  # B may have worked until now
+    ledger.record(look(5, 50, by_pid=None, processes=on(1)), knowing((A,)))
     assert entry(ledger).holders[A].busy_s == 1.5
 
 
@@ -337,6 +340,7 @@ UNREAD = Tenant("no_permission")
         pytest.param(FIRST, SECOND, 60, 60.1, REUSED, id="in-the-same-tick"),
         pytest.param(UNREAD, UNREAD, 59, 59.5, "no_permission", id="may-not-be-read"),
         pytest.param(UNREAD, None, 59, 59.5, GONE, id="could-not-be-read-and-ended"),
+        pytest.param(FIRST, UNREAD, 59, 59.5, "no_permission", id="cannot-be-read-any-more"),
     ],
 )
 def test_whose_a_pid_was(
@@ -344,6 +348,17 @@ def test_whose_a_pid_was(
 ) -> None:
     """A PID's work is its process's of that time, also if that has ended; in doubt nobody's."""
     tenants = Tenants()
-    tenants.update({} if before is None else {7: before})
-    tenants.update({} if now is None else {7: now})
+    tenants.update({} if before is None else {7: before}, lambda _: False)
+    tenants.update({} if now is None else {7: now}, lambda _: False)
     assert tenants.between(7, int(from_s * US), int(to_s * US)) == who
+
+
+def test_a_pid_that_came_round() -> None:
+    """Who ended, and whose PID may have been another's since, is not known to have done the last work of it."""
+    tenants = Tenants()
+    tenants.update({7: FIRST}, lambda _: False)
+    tenants.update({}, lambda pid: pid == 7)
+    assert tenants.between(7, 59 * US, 60 * US) == REUSED
+    tenants.update({7: FIRST}, lambda _: False)
+    tenants.forget()
+    assert tenants.between(7, 59 * US, 60 * US) == GONE

@@ -85,8 +85,8 @@ def test_a_look_without_news_is_no_failure(make_lapse: MakeLapse) -> None:
         lapse.board.set_samples(0, [])
         lapse.read(START_MS)
         series = lapse.read(START_MS + 100)
-        assert _one(series, BUSY) == 0
-        assert values(series, "gpu_busy_source_info", "source") == {("samples",): 1}
+        assert _one(series, BUSY) is None
+        assert values(series, "gpu_busy_source_info", "source") == {}
         lapse.board.set_samples(0, _buffer(START_MS))
         for at_ms in (1_000, 1_020, 1_040):
             series = lapse.read(START_MS + at_ms)
@@ -124,7 +124,7 @@ def test_nonsense_is_a_gap(make_lapse: MakeLapse) -> None:
 
 @pytest.mark.parametrize(
     ("shift_ms", "not_counted_s", "gap_s"),
-    [pytest.param(-3_600_000, 12, 11, id="back"), pytest.param(3_600_000, 0, 3600, id="forward")],
+    [pytest.param(-3_600_000, 12, 11, id="back"), pytest.param(3_600_000, 0, 1.5, id="forward")],
 )
 def test_a_clock_that_is_set(
     make_lapse: MakeLapse, shift_ms: int, not_counted_s: float, gap_s: float
@@ -282,7 +282,7 @@ def test_values_that_mean_no_value(make_lapse: MakeLapse) -> None:
             series = lapse.read(START_MS + at_ms * 1_000)
             if energy_j > 100:
                 assert _one(series, IDLE) is None
-        assert sum(value for name, _, value in series if name in ENERGY) == pytest.approx(20)
+        assert sum(value for name, _, value in series if name in ENERGY) == pytest.approx(40)
 
 
 def test_a_look_that_hangs_costs_only_its_gpu(make_node: MakeNode) -> None:

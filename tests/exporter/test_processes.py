@@ -179,7 +179,35 @@ def test_what_is_known_is_not_read_again(proc: Proc) -> None:
     first = _one(processes, 77)
     read.reads.clear()
     assert _one(processes, 77) is first
-    assert read.reads == ["2/stat", "77/stat"]
+    assert sorted(read.reads) == ["2/stat", "77/stat", "loadavg"]
+
+
+@pytest.mark.parametrize(
+    ("newest", "pid", "given_out"),
+    [
+        ((70, 80), 75, True),
+        ((70, 80), 80, True),
+        ((70, 80), 70, False),
+        ((70, 80), 90, False),
+        ((90, 20), 95, True),
+        ((90, 20), 7, True),
+        ((90, 20), 50, False),
+        ((80, 80), 80, False),
+        ((None, 80), 90, True),
+        ((70, None), 90, True),
+    ],
+)
+def test_which_pids_were_given_out(
+    proc: Proc, newest: tuple[int | None, int | None], pid: int, given_out: bool
+) -> None:
+    """PIDs are given out in turn; where it is not known how far, any of them may have been."""
+    processes = Processes(proc.root)
+    for number in newest:
+        (proc.root / "loadavg").unlink(missing_ok=True)
+        if number is not None:
+            (proc.root / "loadavg").write_text(f"0.20 0.18 0.12 1/80 {number}\n")
+        found = processes.find([], listed_at_ns=LATER)
+    assert found.is_given_out(pid) is given_out
 
 
 def test_what_is_known_ends_with_the_process(proc: Proc) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from benchmarks._timelapse import BOOT_S, Options, Sample, Timelapse, values
 from simulator.containers import Container
 from simulator.spec import GpuSpec, NodeSpec
 from simulator.truth import Work
 from tests.exporter.conftest import MakeLapse
 from tests.exporter.rig import container, reading
-from tests.exporter.timelapse import BOOT_S, Options, Sample, Timelapse, values
 
 pytestmark = pytest.mark.driver
 
