@@ -212,6 +212,28 @@ def test_shares_are_within_the_samples(looks: list[Observation]) -> None:
                     assert part.busy <= asked[part.pid]
 
 
+@pytest.mark.parametrize(
+    ("busy", "asked", "off_us", "parts", "rest"),
+    [
+        pytest.param(50, [30, 20], 0, [30, 20], 0, id="as-they-are"),
+        pytest.param(99, [33, 33, 32], 0, [33.34, 33.34, 32.33], 0, id="missing-by-rounding"),
+        pytest.param(50, [30, 10], 0, [30, 10], 10, id="missing"),
+        pytest.param(50, [60, 40], 0, [30, 20], 0, id="too-much"),
+        pytest.param(50, [0, 0], 0, [], 50, id="nobody"),
+        pytest.param(50, [3, 1], 7, [37.5, 12.5], 0, id="at-other-instants"),
+    ],
+)
+def test_how_a_period_is_shared(
+    busy: int, asked: list[int], off_us: int, parts: list[float], rest: float
+) -> None:
+    """In proportion where only rounding is missing or there is too much, or where only proportions are known."""
+    samples = [ProcessSample(US - off_us, pid, percent) for pid, percent in enumerate(asked)]
+    found = share((Slice(0, US, busy * US),), samples)
+    assert [part.busy / US for part in found.parts] == pytest.approx(parts, abs=0.01)
+    assert found.rest / US == pytest.approx(rest, abs=0.01)
+    assert found.is_exact is not bool(off_us)
+
+
 def test_a_pod_that_has_gone() -> None:
     """Who neither holds the device nor has a process on it is shown once more, with his last work, and gone."""
     ledger = Ledger()
