@@ -12,7 +12,7 @@ import time
 from benchmarks._node import Process, bench_node, series
 
 SCRAPE_EVERY_S = 15.0
-_SECOND_CYCLE = 1.2  # intervals after which there is all that there will be: accounts begin with the first cycle
+_SECOND_CYCLE = 1.2  # intervals after which there is all that there will be: accounts begin with the first
 _PEER_PORT = 19_871
 _ROOT = pathlib.Path(__file__).parent.parent
 
