@@ -12,6 +12,7 @@ import time
 from benchmarks._node import Process, bench_node, series
 
 SCRAPE_EVERY_S = 15.0
+_SECOND_CYCLE = 1.2  # intervals after which there is all that there will be: accounts begin with the first
 _PEER_PORT = 19_871
 _ROOT = pathlib.Path(__file__).parent.parent
 
@@ -69,6 +70,7 @@ def measure(
     with made as node, node.working():
         if not scenario.peer:
             with node.exporting(f"--metrics={scenario.metrics}", interval=interval) as process:
+                time.sleep(_SECOND_CYCLE * float(interval.removesuffix("s")))
                 return _watch(scenario, process, scrapes, seconds)
         assert peer is not None
         seconds_each = interval.removesuffix("s")
