@@ -16,7 +16,9 @@ from simulator.prometheus import Prometheus
 Golden = Callable[[str, str], None]
 
 
-hypothesis.settings.register_profile("default", deadline=None)  # how quick a machine is, is not for tests to say
+hypothesis.settings.register_profile(
+    "default", deadline=None
+)  # how quick a machine is, is not for tests to say
 hypothesis.settings.load_profile("default")
 hypothesis.settings.register_profile("deep", max_examples=3000, deadline=None)
 """Of `make check-deep`; pytest's --hypothesis-profile chooses it."""
