@@ -40,6 +40,7 @@ class HostFiles:
         self.logs = logs.absolute()  # for the links
         self._boot_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) if boot_s is None else boot_s
         self._lock = threading.Lock()
+        self._forks = 0
         self._containers: dict[str, set[Container]] = {}
         for folder in (proc, logs):
             folder.mkdir(parents=True)
@@ -102,10 +103,15 @@ class HostFiles:
 
     def give_out(self, pid: int) -> None:
         """The kernel gives this PID to a process, also to one that is too short-lived to be seen here."""
-        made = self.proc / ".loadavg"
         with self._lock:
-            made.write_text(f"0.00 0.00 0.00 1/100 {pid}\n")
-            made.rename(self.proc / "loadavg")
+            self._forks += 1
+            for name, text in (
+                ("loadavg", f"0.00 0.00 0.00 1/100 {pid}\n"),
+                ("stat", f"cpu  1 0 1 100 0 0 0 0 0 0\nctxt 100\nprocesses {self._forks}\nprocs_running 1\n"),
+            ):
+                made = self.proc / f".{name}"
+                made.write_text(text)
+                made.rename(self.proc / name)
 
     def _write(self, pid: int, stat: str, cgroup: str) -> None:
         """Under another name first: a process is there with all its files, or not at all."""

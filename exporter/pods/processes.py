@@ -6,8 +6,10 @@ Must not know devices or what the answer is used for. A failure is an outcome he
 import dataclasses
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from exporter.pods.cgroups import NoPod, Place, place
 
@@ -18,6 +20,9 @@ _KTHREADD = 2  # the first kernel thread; there are kernel threads in the machin
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 _DEAD = frozenset({b"Z", b"X", b"x"})
 _MOST_OF_STAT = 4096  # bytes; some 52 numbers and a name of 64
+_MOST_OF_COUNTERS = 1 << 20  # bytes; some numbers for each of thousands of interrupts
+_FORKS = re.compile(rb"^processes (\d+)$", re.MULTILINE)
+_FEWEST_PIDS = 30_000  # of pid_max, 32768 or more, without the first 300 and those in use
 _MOST_OF_CGROUP = 65536  # bytes; v1 has some 14 lines with a path of up to 4096 each
 # fields of /proc/<pid>/stat behind the name, see proc(5): its number there less 3
 _STATE, _FLAGS, _START_TIME = 0, 6, 19
@@ -47,7 +52,8 @@ class Attribution:
     Attributes:
         processes: Every process that was asked for, by its PID.
         off: Why processes cannot be attributed at all; None where they can.
-        given_out: The PIDs that were the newest at the sweep before and at this one; None where that is not known.
+        given_out: The PIDs that were the newest at the sweep before and at this one; None where that is not known, or
+            where so many were given out in between that the kernel may have come round.
     """
 
     processes: Mapping[int, Process]
@@ -87,6 +93,19 @@ def read_once(path: str, most: int) -> bytes:
         os.close(file)
 
 
+class _GivenOut(NamedTuple):
+    """The newest PID, and how many processes and threads have been started since the machine was."""
+
+    newest: int
+    count: int
+
+
+def _range(before: _GivenOut | None, now: _GivenOut | None) -> tuple[int, int] | None:
+    if before is None or now is None or not 0 <= now.count - before.count < _FEWEST_PIDS:
+        return None
+    return before.newest, now.newest
+
+
 class Processes:
     """The processes of the host."""
 
@@ -109,7 +128,7 @@ class Processes:
         self._ticks_per_s = ticks_per_s or os.sysconf("SC_CLK_TCK")
         # Who is in which container: no process leaves the one that it was started in. Holds the last sweep's only.
         self._known: dict[int, Process] = {}
-        self._newest: int | None = None
+        self._newest: _GivenOut | None = None
         self._said: str | None = None
         self._was_asked = False
 
@@ -122,7 +141,7 @@ class Processes:
         """
         off = self._why_off()
         self._report(off)
-        before, self._newest = self._newest, None if off is not None else self._newest_pid()
+        before, self._newest = self._newest, None if off is not None else self._given_out()
         if off is not None:
             self._known = {}
             unplaced = Place(why_not=NoPod.OFF)
@@ -132,8 +151,7 @@ class Processes:
         self._known = {
             pid: found for pid, found in processes.items() if found.place.container_id and _is_in_pod(found)
         }
-        given_out = None if before is None or self._newest is None else (before, self._newest)
-        return Attribution(processes, given_out=given_out)
+        return Attribution(processes, given_out=_range(before, self._newest))
 
     def _look(self, pid: int, listed_in: int) -> Process:
         """Where `pid` is, if it is the same process before and after looking, and was there when NVML listed it."""
@@ -157,13 +175,14 @@ class Processes:
             found = Place(why_not=NoPod.GONE)
         return Process(pid, before.start_ticks, found, before.name)
 
-    def _newest_pid(self) -> int | None:
-        """The last number of /proc/loadavg, which the kernel writes for the reader's own PID namespace."""
+    def _given_out(self) -> "_GivenOut | None":
+        """How far the kernel has come: for the reader's own PID namespace, which must be the host's."""
         try:
-            last = self._read(f"{self._root}/loadavg", _MOST_OF_STAT).split()[-1]
-            return None if self._is_elsewhere() else int(last)
+            newest = int(self._read(f"{self._root}/loadavg", _MOST_OF_STAT).split()[-1])
+            counted = _FORKS.search(self._read(f"{self._root}/stat", _MOST_OF_COUNTERS))
         except (OSError, ValueError, IndexError):
             return None
+        return None if counted is None or self._is_elsewhere() else _GivenOut(newest, int(counted[1]))
 
     def _why_off(self) -> str | None:
         """Why this is not the host's /proc, or tells too little; None where all is well."""

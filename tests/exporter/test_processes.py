@@ -179,33 +179,36 @@ def test_what_is_known_is_not_read_again(proc: Proc) -> None:
     first = _one(processes, 77)
     read.reads.clear()
     assert _one(processes, 77) is first
-    assert sorted(read.reads) == ["2/stat", "77/stat", "loadavg"]
+    assert sorted(read.reads) == ["2/stat", "77/stat", "loadavg", "stat"]
 
 
 @pytest.mark.parametrize(
-    ("newest", "pid", "given_out"),
+    ("newest", "forks", "pid", "given_out"),
     [
-        ((70, 80), 75, True),
-        ((70, 80), 80, True),
-        ((70, 80), 70, False),
-        ((70, 80), 90, False),
-        ((90, 20), 95, True),
-        ((90, 20), 7, True),
-        ((90, 20), 50, False),
-        ((80, 80), 80, False),
-        ((None, 80), 90, True),
-        ((70, None), 90, True),
+        ((70, 80), 10, 75, True),
+        ((70, 80), 10, 80, True),
+        ((70, 80), 10, 70, False),
+        ((70, 80), 10, 90, False),
+        ((90, 20), 10, 95, True),
+        ((90, 20), 10, 7, True),
+        ((90, 20), 10, 50, False),
+        ((80, 80), 0, 80, False),
+        ((80, 80), 40_000, 50, True),
+        ((70, 80), -1, 50, True),
+        ((None, 80), 10, 90, True),
+        ((70, None), 10, 90, True),
     ],
 )
 def test_which_pids_were_given_out(
-    proc: Proc, newest: tuple[int | None, int | None], pid: int, given_out: bool
+    proc: Proc, newest: tuple[int | None, int | None], forks: int, pid: int, given_out: bool
 ) -> None:
-    """PIDs are given out in turn; where it is not known how far, any of them may have been."""
+    """PIDs are given out in turn; where it is not known how far, or where the turn has come round, it may be any."""
     processes = Processes(proc.root)
-    for number in newest:
+    for number, count in zip(newest, (1000, 1000 + forks), strict=True):
         (proc.root / "loadavg").unlink(missing_ok=True)
         if number is not None:
             (proc.root / "loadavg").write_text(f"0.20 0.18 0.12 1/80 {number}\n")
+            (proc.root / "stat").write_text(f"cpu 1 2\nprocesses {count}\n")
         found = processes.find([], listed_at_ns=LATER)
     assert found.is_given_out(pid) is given_out
 
