@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.accounts.books import Entry, Use
@@ -153,12 +153,14 @@ def _check(looks: Sequence[Observation], whose: Whose) -> None:
         before = before | now
 
 
+@settings(deadline=None)
 @given(_looks(sampled=True))
 def test_parts_are_the_whole(looks: list[Observation]) -> None:
     """Of a shared device whose processes are sampled, busy time and energy add up to the unit, whatever comes."""
     _check(looks, knowing((A, B, C)))
 
 
+@settings(deadline=None)
 @given(_looks(sampled=False), st.sampled_from(((A,), (A, B), ())))
 def test_parts_are_the_whole_without_samples(looks: list[Observation], holders: tuple[Holder, ...]) -> None:
     """Of a device that one holds, or several, or nobody, and whose processes have no samples, it is so, too."""
@@ -174,6 +176,7 @@ def test_parts_are_the_whole_without_samples(looks: list[Observation], holders: 
         before = found.whole.busy_s or before
 
 
+@settings(deadline=None)
 @given(_looks(sampled=True))
 def test_used_up_to_the_energy(looks: list[Observation]) -> None:
     """A device's energy is what its counter grew by between looks that tell it, but for those over which it fell."""
@@ -189,6 +192,7 @@ def test_used_up_to_the_energy(looks: list[Observation]) -> None:
         assert (found.whole.energy_j or 0) * 1000 == pytest.approx(grown)
 
 
+@settings(deadline=None)
 @given(_looks(sampled=True))
 def test_shares_are_within_the_samples(looks: list[Observation]) -> None:
     """In a period by itself a process gets its sample, within half a percent for each sample there and the device's."""
