@@ -97,11 +97,11 @@ class _GivenOut(NamedTuple):
     """The newest PID, and how many processes and threads have been started since the machine was."""
 
     newest: int
-    count: int
+    forks: int
 
 
 def _range(before: _GivenOut | None, now: _GivenOut | None) -> tuple[int, int] | None:
-    if before is None or now is None or not 0 <= now.count - before.count < _FEWEST_PIDS:
+    if before is None or now is None or not 0 <= now.forks - before.forks < _FEWEST_PIDS:
         return None
     return before.newest, now.newest
 
