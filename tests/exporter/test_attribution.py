@@ -137,9 +137,8 @@ def test_whose_work_and_memory_it_is(make_lapse: MakeLapse, case: Case) -> None:
     assert _busy(series) == {who: pytest.approx(seconds, abs=0.2) for who, seconds in case.busy.items()}
     memory: dict[tuple[str, str], float] = {}
     for work, where in case.works.items():
-        is_server = case.commands.get(work.pid) and (where is None or where.pod not in case.pods)
-        owner = (where.pod, where.name) if where is not None else ("host", "")
-        owner = ("mps_server", "") if is_server else owner
+        nobody = "mps_server" if case.commands.get(work.pid) else "host"
+        owner = (where.pod, where.name) if where is not None else (nobody, "")
         memory[owner] = memory.get(owner, 0) + work.pid - PID
     assert _memory(series) == memory
     assert values(series, "gpu_exporter_process_attribution_up") == {(): 1}
