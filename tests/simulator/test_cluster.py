@@ -147,7 +147,7 @@ def test_each_exporter_is_shown_its_own_hosts_processes(tmp_path: Path) -> None:
                 for pod in cluster.api.list("Pod")
                 if pod["spec"]["nodeName"] == node.name
             }
-            cgroups = [(path / "cgroup").read_text() for path in proc.iterdir()]
+            cgroups = [(path / "cgroup").read_text() for path in proc.glob("[0-9]*")]
             in_pods = {text.partition("-pod")[2].partition(".slice")[0] for text in cgroups} - {""}
             assert in_pods
             assert {uid.replace("_", "-") for uid in in_pods} <= uids

@@ -96,7 +96,7 @@ class Rig:
         """Names of the processes in /proc by PID, but 1 and 2."""
         found = {
             int(path.name): (path / "stat").read_text().partition("(")[2].partition(")")[0]
-            for path in self.host.proc.iterdir()
+            for path in self.host.proc.glob("[0-9]*")
         }
         return {pid: name for pid, name in found.items() if pid > 2}
 

@@ -246,7 +246,7 @@ def test_a_pods_processes_come_and_go_with_it(api: ApiServer, short: Path) -> No
         assert [path.name for path in (short / "log/pods").iterdir()] == [f"default_one_{uid}"]
         api.delete("Pod", "default", "one")
         _eventually(
-            lambda: {path.name for path in (short / "proc").iterdir()}, lambda names: names == {"1", "2"}
+            lambda: {path.name for path in (short / "proc").glob("[0-9]*")}, lambda names: names == {"1", "2"}
         )
         _eventually(lambda: list((short / "log/pods").iterdir()), lambda left: not left)
         assert not any(screen.processes.values())
