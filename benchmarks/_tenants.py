@@ -35,19 +35,21 @@ class Tenants:
 
     def __init__(self, folder: pathlib.Path, spec: NodeSpec, board: Board, *, each: int) -> None:
         self.host = HostFiles(folder / "proc", folder / "log")
-        self.cuts = {index: len(gpu.mig) for index, gpu in enumerate(spec.gpus)}
+        self.cuts: dict[int, int] = {}
         self._spec = spec
         self._board = board
         self._each = each
         self._next = _FIRST_PID
         self._pids: dict[tuple[Container, _Device], list[int]] = {}
+        for index, gpu in enumerate(spec.gpus):
+            self._work(index, len(gpu.mig))
 
     def cut(self, gpu: int, profiles: tuple[str, ...]) -> None:
         """Another MIG layout for a GPU; the processes on it end."""
         for container, device in [key for key in self._pids if key[1][0] == gpu]:
             self._end(container, device)
         self._board.set_mig(gpu, profiles)
-        self.cuts[gpu] = len(profiles)
+        self._work(gpu, len(profiles))
 
     def settle(self, pods: Sequence[PodDevices]) -> None:
         """Let every pod have its processes, and nobody else any."""
@@ -89,15 +91,20 @@ class Tenants:
         last = now_us // SAMPLE_PERIOD_US
         ends = [number * SAMPLE_PERIOD_US for number in range(last - SAMPLE_DEPTH + 1, last + 1)]
         for gpu, instances in self.cuts.items():
-            for instance in range(instances):
-                busy_us = now_us * _BUSY_PERCENT // 100
-                self._board.set_busy(gpu, busy_us=busy_us, at_us=now_us, instance=instance)
             if instances:
                 continue
             pids = [process.pid for process in self._on(gpu)]
             share = _BUSY_PERCENT // len(pids) if pids else 0
             samples = [ProcessSample(end, pid, share) for end in ends for pid in pids]
             self._board.set_samples(gpu, [(end, share * len(pids)) for end in ends], samples)
+
+    def _work(self, gpu: int, instances: int) -> None:
+        """Let a GPU's MIG instances be at work; GPM says so."""
+        self.cuts[gpu] = instances
+        for number in range(instances):
+            self._board.set_instance(
+                gpu, number, memory_used_bytes=_MEMORY_BYTES, activity_percent=_BUSY_PERCENT
+            )
 
     def _begin(self, container: Container, device: _Device) -> None:
         pids = range(self._next, self._next + self._each)
