@@ -1,16 +1,13 @@
 """Findings + policy → decisions, ordered. Pure: the same inputs give the same plan."""
 
 import datetime
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from rightsizer.assess import assess
-from rightsizer.model import Action, Decision, Finding, Mode, Usages, Verdict, Veto, Workload
+from rightsizer.model import Action, Decision, Finding, Mode, UsagesByWindow, Verdict, Veto, Workload
 from rightsizer.policy.document import Policy
 from rightsizer.policy.rules import Ruling, rule_on
 from rightsizer.workloads import action_for
-
-UsagesByWindow = Mapping[datetime.timedelta, Usages]
-"""What was measured, for each window that a rule of the policy looks back."""
 
 _ORDER = {Verdict.ACT: 0, Verdict.UNKNOWN: 1, Verdict.KEEP: 2, Verdict.PROTECTED: 3}
 
@@ -70,7 +67,9 @@ def decide_one(workload: Workload, usages: UsagesByWindow, policy: Policy, at: d
 
 def _finding(workload: Workload, usages: UsagesByWindow, ruling: Ruling, at: datetime.datetime) -> Finding:
     """Idle only where it is by all thresholds that hold for it; then the longest window tells."""
-    longest_first = sorted(ruling.judged_by, key=lambda thresholds: thresholds.window, reverse=True)
+    longest_first = sorted(
+        (criteria.idle for criteria in ruling.judged_by), key=lambda idle: idle.window, reverse=True
+    )
     findings = [assess(workload, usages[item.window], item, at) for item in longest_first]
     return min(findings, key=lambda finding: _RESTRAINT[finding.verdict])
 

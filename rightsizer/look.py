@@ -8,9 +8,8 @@ import datetime
 from collections.abc import Callable
 from typing import Protocol
 
-from rightsizer.decide import UsagesByWindow
 from rightsizer.errors import EvidenceIncomplete
-from rightsizer.model import ObjectRef, Usages, Workload
+from rightsizer.model import ObjectRef, Usages, UsagesByWindow, Workload
 from rightsizer.observe import inventory
 from rightsizer.observe.cluster import Cluster
 from rightsizer.validate import RECENT, Use

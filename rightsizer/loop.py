@@ -7,8 +7,8 @@ import logging
 from typing import Protocol
 
 from rightsizer.config import format_duration
-from rightsizer.decide import UsagesByWindow, decide, windows
-from rightsizer.model import Plan, Usages
+from rightsizer.decide import decide, windows
+from rightsizer.model import Plan, Usages, UsagesByWindow
 from rightsizer.observe import inventory
 from rightsizer.observe.cluster import Cluster
 from rightsizer.policy.checks import require_classes

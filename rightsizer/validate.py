@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from rightsizer.assess import Evidence
 from rightsizer.config import format_duration
-from rightsizer.decide import UsagesByWindow, decide_one
-from rightsizer.model import Decision, Usages, Veto, Workload
+from rightsizer.decide import decide_one
+from rightsizer.model import Decision, Usages, UsagesByWindow, Veto, Workload
 from rightsizer.policy.document import Policy
 from rightsizer.policy.rules import rule_on
 

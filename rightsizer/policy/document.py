@@ -6,6 +6,7 @@ Values are checked here as far as they can be without a cluster; positions in th
 import datetime
 import difflib
 import fnmatch
+from collections.abc import Iterator
 from typing import Annotated, Final, Literal, Self
 
 import pydantic
@@ -135,8 +136,8 @@ class Match(_Part):
         return self
 
 
-class Thresholds(_Part):
-    """When a workload counts as idle."""
+class Judging(_Part):
+    """What every finding needs to say."""
 
     window: Duration = pydantic.Field(
         datetime.timedelta(hours=24), description="How far back is looked; nothing younger is touched."
@@ -147,6 +148,21 @@ class Thresholds(_Part):
     minCoverage: float = pydantic.Field(
         0.9, gt=0.0, le=1.0, strict=False, description="Least share of the window with samples, 0 to 1."
     )
+
+    @pydantic.model_validator(mode="after")
+    def _window_is_judgeable(self) -> Self:
+        if self.window < MIN_WINDOW:
+            message = "window must be at least 5m: less says nothing about a workload"
+            raise ValueError(message)
+        if self.window > MAX_WINDOW:
+            message = "window must be at most 366d: nobody keeps samples for longer"
+            raise ValueError(message)
+        return self
+
+
+class Thresholds(Judging):
+    """When a workload counts as idle."""
+
     maxUtilizationPercent: float = pydantic.Field(
         1.0,
         ge=0.0,
@@ -162,15 +178,18 @@ class Thresholds(_Part):
         description="Highest board power of an idle GPU with a model loaded, by pattern of the model's name.",
     )
 
-    @pydantic.model_validator(mode="after")
-    def _window_is_judgeable(self) -> Self:
-        if self.window < MIN_WINDOW:
-            message = "window must be at least 5m: less says nothing about a workload"
-            raise ValueError(message)
-        if self.window > MAX_WINDOW:
-            message = "window must be at most 366d: nobody keeps samples for longer"
-            raise ValueError(message)
-        return self
+    history: Duration = pydantic.Field(
+        datetime.timedelta(days=14),
+        description="How far back is looked for the pauses from which it came back.",
+    )
+    returnFactor: float = pydantic.Field(
+        2.0,
+        ge=0.0,
+        le=100.0,
+        strict=False,
+        description="It must have been idle for this many times the longest pause from which it ever came back; 0: "
+        "pauses do not matter.",
+    )
 
     def idle_power_w(self, model: str) -> float | None:
         """Highest board power in watts at which a GPU of this model may count as idle; None where none is known."""
@@ -178,6 +197,95 @@ class Thresholds(_Part):
             if fnmatch.fnmatchcase(model, pattern):
                 return watts
         return None
+
+
+class Underused(Judging):
+    """When a workload that works counts as using far less than it holds."""
+
+    maxMeanPercent: float = pydantic.Field(
+        20.0, ge=0.0, le=100.0, strict=False, description="Highest mean utilization of each of its GPUs."
+    )
+
+
+class TooManyGpus(Judging):
+    """When some of the GPUs of each pod count as never used, while others are."""
+
+    maxUtilizationPercent: float = pydantic.Field(
+        1.0,
+        ge=0.0,
+        lt=100.0,
+        strict=False,
+        description="A GPU whose highest sample is not above this is not used.",
+    )
+
+
+class TooManyReplicas(Judging):
+    """How many replicas are enough: the most at work in one minute, and headroom."""
+
+    window: Duration = pydantic.Field(
+        datetime.timedelta(hours=1), description="The trailing window in which the busiest minute is sought."
+    )
+    days: int = pydantic.Field(
+        7,
+        ge=0,
+        le=31,
+        description="On how many days before the coming hour is looked at as well; 0: on none.",
+    )
+    busyPercent: float = pydantic.Field(
+        1.0, ge=0.0, lt=100.0, strict=False, description="Above this a replica counts as at work in a minute."
+    )
+    headroomPercent: float = pydantic.Field(
+        20.0, ge=0.0, le=1000.0, strict=False, description="Added to the busiest minute, rounded up."
+    )
+    minHeadroom: int = pydantic.Field(1, ge=0, description="At least so many replicas are added to it.")
+
+
+class Sliceable(Judging):
+    """When a MIG profile or a share of a GPU would do."""
+
+    memoryMarginPercent: float = pydantic.Field(
+        20.0, ge=0.0, le=1000.0, strict=False, description="Added to the highest memory use."
+    )
+    activityMarginPercent: float = pydantic.Field(
+        20.0, ge=0.0, le=1000.0, strict=False, description="Added to the highest utilization."
+    )
+
+
+class Stuck(Judging):
+    """When full utilization is no work: at an idle board's power, without memory traffic."""
+
+    window: Duration = pydantic.Field(
+        datetime.timedelta(hours=2), description="How long it must have looked so."
+    )
+    minMeanPercent: float = pydantic.Field(
+        95.0, gt=0.0, le=100.0, strict=False, description="Least mean utilization."
+    )
+
+
+class Starved(Judging):
+    """When a workload waits for something else than its GPUs."""
+
+    maxMeanPercent: float = pydantic.Field(
+        50.0, ge=0.0, le=100.0, strict=False, description="Highest mean utilization."
+    )
+    minWaitPercent: float = pydantic.Field(
+        25.0,
+        gt=0.0,
+        le=100.0,
+        strict=False,
+        description="Least share of the time in which it is throttled, or waits for CPU, disk or network.",
+    )
+
+
+class Stranded(_Part):
+    """When GPUs that are held do nobody any good: by pods that do not run."""
+
+    after: Duration = pydantic.Field(
+        datetime.timedelta(minutes=30), description="How long a pod may hold GPUs without running."
+    )
+
+
+_INSTEAD = "Instead of the defaults', as a whole."
 
 
 class Rule(_Part):
@@ -196,6 +304,13 @@ class Rule(_Part):
     idle: Thresholds | None = pydantic.Field(
         None, description="Instead of the defaults' thresholds, as a whole."
     )
+    underused: Underused | None = pydantic.Field(None, description=_INSTEAD)
+    tooManyGpus: TooManyGpus | None = pydantic.Field(None, description=_INSTEAD)
+    tooManyReplicas: TooManyReplicas | None = pydantic.Field(None, description=_INSTEAD)
+    sliceable: Sliceable | None = pydantic.Field(None, description=_INSTEAD)
+    stuck: Stuck | None = pydantic.Field(None, description=_INSTEAD)
+    starved: Starved | None = pydantic.Field(None, description=_INSTEAD)
+    stranded: Stranded | None = pydantic.Field(None, description=_INSTEAD)
 
     @pydantic.model_validator(mode="after")
     def _acts_somehow(self) -> Self:
@@ -205,10 +320,29 @@ class Rule(_Part):
         return self
 
 
+class KindDefaults(_Part):
+    """Idle thresholds for some kinds: how long to wait follows from what a mistake costs."""
+
+    kinds: Annotated[tuple[Kind, ...], pydantic.Field(min_length=1, strict=False)] = pydantic.Field(
+        description="Kinds of workloads, with wildcards."
+    )
+    idle: Thresholds = pydantic.Field(description="Instead of defaults.idle, as a whole.")
+
+
 class Defaults(_Part):
     """What holds for every rule that does not say otherwise."""
 
     idle: Thresholds = pydantic.Field(default_factory=Thresholds)
+    kinds: tuple[KindDefaults, ...] = pydantic.Field(
+        (), strict=False, description="Other idle thresholds by kind; the first that matches holds."
+    )
+    underused: Underused = pydantic.Field(default_factory=Underused)
+    tooManyGpus: TooManyGpus = pydantic.Field(default_factory=TooManyGpus)
+    tooManyReplicas: TooManyReplicas = pydantic.Field(default_factory=TooManyReplicas)
+    sliceable: Sliceable = pydantic.Field(default_factory=Sliceable)
+    stuck: Stuck = pydantic.Field(default_factory=Stuck)
+    starved: Starved = pydantic.Field(default_factory=Starved)
+    stranded: Stranded = pydantic.Field(default_factory=Stranded)
 
 
 class Policy(_Part):
@@ -240,7 +374,13 @@ class Policy(_Part):
         return self
 
 
-FIELDS = sorted({field for part in _Part.__subclasses__() for field in part.model_fields})
+def _parts(part: type[_Part]) -> Iterator[type[_Part]]:
+    yield part
+    for below in part.__subclasses__():
+        yield from _parts(below)
+
+
+FIELDS = sorted({field for part in _parts(_Part) for field in part.model_fields})
 """Every name that may stand in a policy file, to suggest the nearest one."""
 
 ADVISE_ONLY = Policy(

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from rightsizer.config import PREFIX
 from rightsizer.model import Action, Mode, Pod, Veto, Workload
+from rightsizer.policy.criteria import Criteria, criteria_for
 from rightsizer.policy.document import ADVISE_ONLY, Match, Policy, Rule, Thresholds
 
 SYSTEM_PRIORITY = 1_000_000_000
@@ -35,19 +36,19 @@ class Ruling:
     Attributes:
         rule: Its name; several names where pods match different rules of one mode.
         actions: What each of those rules allows.
-        judged_by: The thresholds of each; it is idle where all say so.
+        judged_by: What each of those rules judges by; it is idle where all say so.
     """
 
     rule: str
     mode: Mode
     actions: tuple[Action, ...]
-    judged_by: tuple[Thresholds, ...]
+    judged_by: tuple[Criteria, ...]
     vetoes: tuple[Veto, ...]
 
     @property
     def thresholds(self) -> Thresholds:
         """Those that take the least activity for work."""
-        return min(self.judged_by, key=lambda thresholds: thresholds.maxUtilizationPercent)
+        return min((each.idle for each in self.judged_by), key=lambda idle: idle.maxUtilizationPercent)
 
 
 def rule_on(workload: Workload, policy: Policy) -> Ruling:
@@ -70,7 +71,7 @@ def rule_on(workload: Workload, policy: Policy) -> Ruling:
         rule=protections[0].rule if protections else name,
         mode=mode,
         actions=tuple(action for action in Action if all(action in rule.actions for rule in rules)),
-        judged_by=tuple(rule.idle or policy.defaults.idle for rule in rules),
+        judged_by=tuple(criteria_for(rule, workload, policy) for rule in rules),
         vetoes=(*protections, *vetoes),
     )
 

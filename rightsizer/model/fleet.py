@@ -1,0 +1,238 @@
+"""What the API server knows: pods, the workloads that they make up, nodes, PriorityClasses. Pure."""
+
+import dataclasses
+import datetime
+from collections.abc import Mapping
+
+from rightsizer.model.names import Action
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class ObjectRef:
+    """An object of the Kubernetes API."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str = ""
+
+    @property
+    def full_kind(self) -> str:
+        """The kind with its API group, such as Deployment.apps."""
+        group = self.api_version.rpartition("/")[0]
+        return f"{self.kind}.{group}" if group else self.kind
+
+    def __str__(self) -> str:
+        """As kubectl and our own commands take it: namespace/Kind/name."""
+        return f"{self.namespace}/{self.kind}/{self.name}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """A node that has GPUs, from its status and the labels of GPU Feature Discovery and the clouds.
+
+    Attributes:
+        model: `nvidia.com/gpu.product` without its suffixes for sharing; empty where unlabelled.
+        gpus: Whole GPUs in it; None where no label says so.
+        memory_bytes: Of each GPU; None where no label says so.
+        allocatable: GPU resources that it offers, by name.
+        sharing: How several pods come to share a GPU ("time-slicing", "mps", "hami", "gpushare"); empty where none do.
+        pool: Node pool or group, by the labels of OKE, EKS, AKS, GKE and Karpenter.
+        instance_type: `node.kubernetes.io/instance-type`.
+        is_open: Whether new pods may come: ready, not cordoned, no taint of the end.
+        taints: `key=value:effect` of those that keep pods off.
+    """
+
+    name: str
+    model: str = ""
+    gpus: int | None = None
+    memory_bytes: int | None = None
+    allocatable: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    sharing: str = ""
+    pool: str = ""
+    zone: str = ""
+    instance_type: str = ""
+    is_open: bool = True
+    taints: tuple[str, ...] = ()
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PriorityClass:
+    """scheduling.k8s.io/v1 PriorityClass, with our annotations if it carries any."""
+
+    name: str
+    value: int
+    annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Manager:
+    """Something else that decides about a workload, so that a change of ours may be fought or undone.
+
+    Attributes:
+        kind: Such as "Argo CD", "Flux", "Helm", "HorizontalPodAutoscaler", "KEDA", "Kueue".
+        name: The object or release, as far as it is known.
+        reverts: Whether it puts back what is changed by itself, and soon.
+        exception: What to configure on its side so that it does not; empty where nothing can be.
+    """
+
+    kind: str
+    name: str = ""
+    reverts: bool = False
+    exception: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod that holds, or waits for, GPUs.
+
+    Attributes:
+        devices: GPUs or shares that its containers request, over all GPU resource names and DRA claims.
+        is_shared: Whether its node hands out shares of GPUs (time-slicing, MPS), so that several of `devices` may be
+            one GPU.
+        started: Latest start among its GPU containers, so that a restart makes it young; None while one is not running.
+        priority: As admitted into its spec; None where the API server resolved none.
+        is_static: A mirror pod of the kubelet.
+        unreadable: What its containers request that is no whole number of devices, in words.
+        resources: What it asks for, by resource name; of a DRA claim by `deviceclass:NAME`.
+        created: `metadata.creationTimestamp`.
+        restarts: Of its GPU containers together.
+        waiting: Why a container of it does not run, such as CrashLoopBackOff; empty where none waits.
+    """
+
+    ref: ObjectRef
+    node: str
+    phase: str
+    devices: int
+    is_shared: bool
+    started: datetime.datetime | None
+    priority_class: str
+    priority: int | None
+    is_ready: bool
+    is_terminating: bool
+    is_static: bool
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    unreadable: tuple[str, ...] = ()
+    resources: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    created: datetime.datetime | None = None
+    restarts: int = 0
+    waiting: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether its GPUs are taken: bound to a node, and not ended."""
+        return bool(self.node) and self.phase in {"Pending", "Running", "Unknown"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Workload:
+    """What is judged and acted upon as one: the topmost known controller with all its GPU pods, a gang, or a bare pod.
+
+    Attributes:
+        generation: The object's `metadata.generation`; 0 where it has none.
+        resource_version: The object's `metadata.resourceVersion`, as read; empty where it was not read itself.
+        size: What stopping changes, as read: replicas, or whether suspended; None for a pod.
+        budgets: PodDisruptionBudgets that cover its pods, by name, with the disruptions they allow now.
+        is_terminating: Whether the object itself is being deleted.
+        created: The object's `metadata.creationTimestamp`.
+        managers: Who else decides about it.
+        gang: What makes its pods one where that is no controller, such as "PodGroup team-a/train"; empty otherwise.
+    """
+
+    ref: ObjectRef
+    generation: int
+    resource_version: str
+    pods: tuple[Pod, ...]
+    size: int | bool | None
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    namespace_annotations: Mapping[str, str]
+    budgets: Mapping[str, int]
+    is_terminating: bool = False
+    created: datetime.datetime | None = None
+    managers: tuple[Manager, ...] = ()
+    gang: str = ""
+    namespace_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs (or shares, or MIG instances) that its pods hold now."""
+        return sum(pod.devices for pod in self.pods if pod.holds)
+
+    @property
+    def priority_class(self) -> str:
+        """PriorityClass of its pods; the highest's where they differ."""
+        return max(((pod.priority or 0, pod.priority_class) for pod in self.pods), default=(0, ""))[1]
+
+    @property
+    def priority(self) -> int:
+        """Highest priority among its pods."""
+        return max((pod.priority or 0 for pod in self.pods), default=0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """A change that we made and whose record is still in the cluster: what budgets over time and cooldowns count.
+
+    Attributes:
+        ref: What was changed.
+        at: When, by the record.
+        gpus: What it freed.
+    """
+
+    ref: ObjectRef
+    at: datetime.datetime
+    gpus: int
+    run: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stranded:
+    """GPUs of one resource that are free on a node, and why no waiting pod can take them.
+
+    Attributes:
+        free: How many.
+        reasons: For people; empty where nothing waits for them.
+        waiting: The pods that ask for the resource and wait, at most a few.
+    """
+
+    node: str
+    resource: str
+    free: int
+    reasons: tuple[str, ...]
+    waiting: tuple[ObjectRef, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fleet:
+    """Everything of the API server that a plan is made from."""
+
+    workloads: tuple[Workload, ...]
+    nodes: Mapping[str, Node]
+    classes: Mapping[str, PriorityClass]
+    changes: tuple[Change, ...] = ()
+    stranded: tuple[Stranded, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WorkloadKind:
+    """One kind of one API group that we know how to stop and put back.
+
+    Attributes:
+        plural: Its name in URLs.
+        action: What stopping it is called.
+        field: Path of the field that stopping changes; empty where the pod itself goes.
+        stopped: The field's value when stopped.
+        stopped_reason: Reason of the Event when it was stopped, in Kubernetes's CamelCase.
+    """
+
+    api_version: str
+    kind: str
+    plural: str
+    action: Action
+    stopped_reason: str
+    field: tuple[str, ...] = ()
+    stopped: int | bool | None = None

@@ -1,0 +1,154 @@
+"""What is concluded: Finding → Decision → Plan → Outcome. Pure."""
+
+import dataclasses
+import datetime
+
+from rightsizer.model.fleet import Fleet, ObjectRef, Workload
+from rightsizer.model.names import Action, Cause, Confidence, FindingName, Mode, Result, Verdict
+from rightsizer.model.usage import Measured
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Proposal:
+    """A change that a finding calls for.
+
+    Attributes:
+        replicas: Of a SHRINK or GROW: how many should be left; None where it is not about replicas.
+        gpus_per_pod: Of a SHRINK: how many GPUs each pod needs; None where it is not about that.
+        resource: Of a RESLICE: the smaller resource that fits, such as nvidia.com/mig-1g.10gb, or a share.
+        pods: Which of the pods can go, or are concerned; names.
+        frees: GPUs that would be free; negative where some are taken back.
+        words: For people: the change and its margin.
+    """
+
+    action: Action
+    frees: float
+    words: str
+    replicas: int | None = None
+    gpus_per_pod: int | None = None
+    resource: str = ""
+    pods: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """What the measurements say about a workload, with the evidence in numbers and in words.
+
+    Attributes:
+        verdict: ACT where the evidence would justify it, KEEP or UNKNOWN; policy has not spoken yet.
+        busy_gpus: Devices with activity above the threshold; None where that cannot be said.
+        coverage: The lowest coverage among its devices, 0 to 1.
+        words: The evidence as sentences.
+        idle_s: Seconds since it last worked, as far as was looked; None where that cannot be said.
+        longest_return_s: The longest pause on record from which it came back, in seconds; None without history.
+        proposal: What it calls for; None where nothing, or all GPUs are to be given back by whatever way its kind has.
+        window: The window whose numbers these are.
+    """
+
+    name: FindingName
+    verdict: Verdict
+    words: tuple[str, ...]
+    coverage: float
+    busy_gpus: int | None = None
+    activity_mean: float | None = None
+    activity_peak: float | None = None
+    memory_peak_bytes: float | None = None
+    power_mean_w: float | None = None
+    power_peak_w: float | None = None
+    idle_s: float | None = None
+    longest_return_s: float | None = None
+    confidence: Confidence = Confidence.MEDIUM
+    proposal: Proposal | None = None
+    window: datetime.timedelta | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Veto:
+    """A reason not to act: which rule or protection, and why, for people."""
+
+    rule: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Block:
+    """What keeps an enforced change from being made now, for people."""
+
+    cause: Cause
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Decision:
+    """What may be done about a workload, by which rule.
+
+    Attributes:
+        finding: The one that decides.
+        also: Other findings about the same workload, none of which is acted upon in this run.
+        mode: What the matching rule wants; only ENFORCE leads to a write.
+        action: What would be (ADVISE) or is to be (ENFORCE) done; None where nothing.
+        vetoes: Everything that stands against acting.
+        blocks: What stands against acting now, but may pass: budgets, windows, notices.
+        command: What does it by hand; empty where nothing is to be done or no way is known.
+        frees: GPUs that the action frees.
+    """
+
+    workload: Workload
+    finding: Finding
+    verdict: Verdict
+    rule: str
+    mode: Mode
+    action: Action | None
+    vetoes: tuple[Veto, ...] = ()
+    also: tuple[Finding, ...] = ()
+    blocks: tuple[Block, ...] = ()
+    command: str = ""
+    frees: float = 0.0
+
+    @property
+    def is_enforced(self) -> bool:
+        """Whether applying the plan writes to this workload."""
+        wanted = self.verdict is Verdict.ACT and self.mode is Mode.ENFORCE and self.action is not None
+        return wanted and not self.blocks
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """Every GPU workload of the cluster exactly once, in the order in which it would be acted upon.
+
+    Attributes:
+        at: The instant for which it holds, by Prometheus's clock.
+        policy_source: Where the policy came from; `policy_hash` is the SHA-256 of its bytes.
+        hypothetical: Why it must not be applied (objects from a file, a past moment); empty where it may be.
+    """
+
+    at: datetime.datetime
+    run: str
+    policy_source: str
+    policy_hash: str
+    decisions: tuple[Decision, ...]
+    fleet: Fleet | None = None
+    measured: Measured | None = None
+    hypothetical: str = ""
+
+    @property
+    def enforced(self) -> tuple[Decision, ...]:
+        """The decisions that applying carries out."""
+        return tuple(decision for decision in self.decisions if decision.is_enforced)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one decision, or of one undo.
+
+    Attributes:
+        detail: For people: what was changed, or why not.
+        gpus: GPUs that the change frees (or, for undo, asks for again).
+    """
+
+    ref: ObjectRef
+    action: str
+    result: Result
+    detail: str
+    gpus: int
+    at: datetime.datetime

@@ -1,0 +1,165 @@
+"""What was measured: of each device by each pod over a window and its history, and of replicas at one time. Pure.
+
+None is unknown: not measured or not measurable, never zero.
+"""
+
+import dataclasses
+import datetime
+import enum
+from collections.abc import Mapping, Sequence
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Device:
+    """One GPU or MIG instance as its metrics name it.
+
+    Attributes:
+        uuid: UUID of the physical GPU (DCGM gives MIG instances their parent's).
+        instance: DCGM's `GPU_I_ID` of a MIG instance; empty for a whole GPU.
+        model: DCGM's `modelName`.
+        instance_profile: DCGM's `GPU_I_PROFILE`; empty for a whole GPU.
+    """
+
+    uuid: str
+    instance: str = ""
+    model: str = ""
+    instance_profile: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Usage:
+    """One device as used by one pod over the window.
+
+    Attributes:
+        activity_mean: Mean share of time in which a kernel ran, 0 to 1.
+        activity_peak: Highest sample of the same, 0 to 1.
+        traffic_mean: Mean memory-bus activity, 0 to 1.
+        traffic_peak: Highest sample of memory-bus activity, 0 to 1.
+        memory_peak_bytes: Highest framebuffer use.
+        power_mean_w: Mean board power in watts, of the whole device also where it is shared.
+        power_peak_w: Highest board power in watts.
+        busy_s: Seconds of the window in which a kernel ran, by counters: nothing between two scrapes is missed.
+        is_own: Whether activity and busy_s are the pod's alone; otherwise they are the device's, whoever uses it.
+        coverage: Share of the window for which activity was recorded, 0 to 1.
+        holes: Slots of the window without any sample; a burst could hide in each.
+        is_fresh: Whether samples still arrived in the window's last slot.
+        samples_expected: Activity samples that a whole window holds, by the densest series of all.
+        invalid: Quantities whose series held values that cannot be (NaN, negative, above 100 %).
+    """
+
+    device: Device
+    activity_mean: float | None = None
+    activity_peak: float | None = None
+    traffic_mean: float | None = None
+    traffic_peak: float | None = None
+    memory_peak_bytes: float | None = None
+    power_mean_w: float | None = None
+    power_peak_w: float | None = None
+    busy_s: float | None = None
+    is_own: bool = False
+    coverage: float = 0.0
+    holes: int = 0
+    is_fresh: bool = False
+    samples_expected: int | None = None
+    invalid: tuple[str, ...] = ()
+
+
+PodKey = tuple[str, str]
+"""Namespace and name."""
+
+Usages = Mapping[PodKey, Sequence[Usage]]
+"""Usage of each device by pod."""
+
+UsagesByWindow = Mapping[datetime.timedelta, Usages]
+"""What was measured, for each window that a rule of the policy looks back."""
+
+
+class Slot(enum.IntEnum):
+    """What is known of a stretch of time."""
+
+    IDLE = 0
+    BUSY = 1
+    UNKNOWN = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class History:
+    """When a pod was at work, slot by slot, as far back as it was looked.
+
+    Attributes:
+        end: End of the last slot.
+        slot_s: Length of each in seconds.
+        slots: Values of Slot, oldest first: BUSY where any of its devices was; UNKNOWN where one had no samples, and
+            none was busy. Before the pod began there are no slots.
+    """
+
+    end: datetime.datetime
+    slot_s: float
+    slots: bytes
+
+    @property
+    def span_s(self) -> float:
+        """How far it reaches back, in seconds."""
+        return len(self.slots) * self.slot_s
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Concurrency:
+    """How many of a workload's pods were at work in the same minute.
+
+    Attributes:
+        busy: For each minute of the trailing window, oldest first; None where not every pod of that minute had samples.
+        earlier: The most in any minute of the hour that is coming, on each of the days before, latest first; None
+            where that day has gaps there.
+    """
+
+    busy: tuple[int | None, ...]
+    earlier: tuple[int | None, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Waits:
+    """What a pod's containers waited for, as means over the window, 0 to 1.
+
+    Attributes:
+        cpu_throttled: Share of CFS periods in which they were throttled by their CPU limit (cAdvisor).
+        cpu_pressure: Share of time in which some task waited for CPU (PSI).
+        io_pressure: Share of time in which some task waited for disk or network file systems (PSI).
+    """
+
+    cpu_throttled: float | None = None
+    cpu_pressure: float | None = None
+    io_pressure: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeSight:
+    """What the metrics show of one node's devices in the window's last minutes.
+
+    Attributes:
+        devices: GPUs and MIG instances that have series.
+        owned: Those of them whose series name a pod.
+        coverage: Share of the window with samples, of the worst of them, 0 to 1.
+    """
+
+    devices: int
+    owned: int
+    coverage: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measured:
+    """Everything that was measured about the fleet, as of one instant of Prometheus's clock.
+
+    Attributes:
+        histories: Only of the pods for which they were asked.
+        concurrency: Only of the workloads for which it was asked, by UID.
+        nodes: By the node's name, as far as the series' hostname is one.
+    """
+
+    at: datetime.datetime
+    usages: UsagesByWindow
+    histories: Mapping[PodKey, History] = dataclasses.field(default_factory=dict)
+    concurrency: Mapping[str, Concurrency] = dataclasses.field(default_factory=dict)
+    waits: Mapping[PodKey, Waits] = dataclasses.field(default_factory=dict)
+    nodes: Mapping[str, NodeSight] = dataclasses.field(default_factory=dict)
