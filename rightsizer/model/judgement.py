@@ -120,6 +120,7 @@ class Plan:
         at: The instant for which it holds, by Prometheus's clock.
         policy_source: Where the policy came from; `policy_hash` is the SHA-256 of its bytes.
         hypothetical: Why it must not be applied (objects from a file, a past moment); empty where it may be.
+        problems: What could not be read, but does not make the plan wrong, for people.
     """
 
     at: datetime.datetime
@@ -130,6 +131,7 @@ class Plan:
     fleet: Fleet | None = None
     measured: Measured | None = None
     hypothetical: str = ""
+    problems: tuple[str, ...] = ()
 
     @property
     def enforced(self) -> tuple[Decision, ...]:

@@ -155,6 +155,8 @@ class Measured:
         histories: Only of the pods for which they were asked.
         concurrency: Only of the workloads for which it was asked, by UID.
         nodes: By the node's name, as far as the series' hostname is one.
+        profiles: Mean activity of each pod's devices over the longest window in equal steps, oldest first, 0 to 1; only
+            where a report draws them.
     """
 
     at: datetime.datetime
@@ -163,3 +165,4 @@ class Measured:
     concurrency: Mapping[str, Concurrency] = dataclasses.field(default_factory=dict)
     waits: Mapping[PodKey, Waits] = dataclasses.field(default_factory=dict)
     nodes: Mapping[str, NodeSight] = dataclasses.field(default_factory=dict)
+    profiles: Mapping[PodKey, Sequence[float | None]] = dataclasses.field(default_factory=dict)

@@ -1,0 +1,73 @@
+"""What a GPU costs in an hour: by node where Prometheus knows, else by instance type, else by model. Pure.
+
+A MIG instance costs its share of the card's compute slices, a time slice its share of the replicas.
+"""
+
+import dataclasses
+import fnmatch
+import re
+from collections.abc import Mapping
+
+from rightsizer.model import Node, Pod
+
+_PROFILE = re.compile(r"mig-(?P<slices>\d+)g\.")
+_SLICES = 7
+"""Compute slices of every card that can be cut in more than four (NVIDIA MIG user guide, supported profiles)."""
+_SLICES_OF = {"*A30*": 4, "*RTX PRO 6000*": 4}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Prices:
+    """Prices of one GPU for one hour.
+
+    Attributes:
+        currency: Such as USD.
+        source: Where the table comes from, for people.
+        date: When it was looked up.
+        models: By pattern of the model's name; the first that matches holds.
+        instance_types: By `node.kubernetes.io/instance-type`.
+        nodes: By name of the node, as Prometheus's `node_gpu_hourly_cost` (OpenCost) says.
+    """
+
+    currency: str
+    source: str
+    date: str
+    models: Mapping[str, float]
+    instance_types: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    nodes: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def of_node(self, node: Node | None) -> float | None:
+        """Price of a whole GPU of this node for an hour; None where nothing is known."""
+        if node is None:
+            return None
+        known = self.nodes.get(node.name)
+        if known is None:
+            known = self.instance_types.get(node.instance_type)
+        if known is None:
+            known = next(
+                (price for pattern, price in self.models.items() if fnmatch.fnmatchcase(node.model, pattern)),
+                None,
+            )
+        return known
+
+    def of_pod(self, pod: Pod, node: Node | None) -> float | None:
+        """Price of what a pod holds for an hour; None where nothing is known."""
+        price = self.of_node(node)
+        return None if price is None else price * whole_gpus(pod, node)
+
+
+def whole_gpus(pod: Pod, node: Node | None) -> float:
+    """What a pod holds, in whole GPUs: a MIG instance and a time slice are parts of one."""
+    return sum(count * _part(resource, node) for resource, count in pod.resources.items())
+
+
+def _part(resource: str, node: Node | None) -> float:
+    profile = _PROFILE.search(resource)
+    if profile:
+        model = node.model if node else ""
+        of = next((of for pattern, of in _SLICES_OF.items() if fnmatch.fnmatchcase(model, pattern)), _SLICES)
+        return min(1.0, int(profile["slices"]) / of)
+    if node is None or not node.sharing or not node.gpus:
+        return 1.0
+    offered = node.allocatable.get(resource, 0)
+    return min(1.0, node.gpus / offered) if offered else 1.0
