@@ -23,7 +23,7 @@ from rightsizer.errors import (
     RequestRefused,
 )
 from rightsizer.look import Watch, look_at
-from rightsizer.model import Decision, ObjectRef, Outcome, Result, Workload, WorkloadKind
+from rightsizer.model import Action, Decision, ObjectRef, Outcome, Result, Workload, WorkloadKind
 from rightsizer.observe.cluster import Cluster
 from rightsizer.policy.document import Policy
 from rightsizer.report.events import event_of
@@ -37,6 +37,7 @@ from rightsizer.workloads.changes import (
     recreatable,
     stop_patch,
 )
+from rightsizer.workloads.notices import notice_patch, parse_notice
 
 log = logging.getLogger(__name__)
 _ATTEMPTS = 3  # at one workload, whose own controller may write between the look and the write
@@ -146,8 +147,28 @@ def _look_and_write(decision: Decision, row: WorkloadKind, session: Session) -> 
     against = list(objections(decision, fresh, use, session.policy))
     if against:
         return _outcome(decision, session, Result.CHANGED, "; ".join(veto.reason for veto in against))
-    detail = (_stop if row.field else _evict)(decision, row, fresh, session)
+    detail = _way(decision, row)(decision, row, fresh, session)
     return _outcome(decision, session, Result.DONE, detail)
+
+
+_Way = Callable[[Decision, WorkloadKind, Workload, Session], str]
+
+
+def _way(decision: Decision, row: WorkloadKind) -> _Way:
+    """How a decision is carried out."""
+    if decision.action is Action.NOTIFY:
+        return _notify
+    return _stop if row.field else _evict
+
+
+def _notify(decision: Decision, row: WorkloadKind, fresh: Workload, session: Session) -> str:
+    """Put a notice on a workload, as it was looked at."""
+    path = path_of(fresh.ref, row)
+    patch = notice_patch(decision, fresh, run=session.run, at=session.clock())
+    session.cluster.patch(path, patch, dry_run=True)
+    with _the_write():
+        session.cluster.patch(path, patch)
+    return f"notice given: {decision.announced} from {decision.due:%Y-%m-%d %H:%M} UTC"
 
 
 def _stop(decision: Decision, row: WorkloadKind, fresh: Workload, session: Session) -> str:
@@ -273,18 +294,26 @@ def _read_back(decision: Decision, row: WorkloadKind, session: Session, lost: _A
     try:
         obj = session.cluster.get_object(path_of(ref, row))
     except RequestRefused as refused:
-        if refused.code == http.HTTPStatus.NOT_FOUND and not row.field:
+        if refused.code == http.HTTPStatus.NOT_FOUND and decision.action is Action.EVICT:
             return _outcome(decision, session, Result.DONE, f"evicted, though the answer was lost: {lost}")
         return _refused(decision, session, refused)
     except ClusterError as again:
         words = f"whether it took effect is not known, look at it yourself: {lost}; then: {again}"
         outcome = _outcome(decision, session, Result.UNKNOWN, words)
         raise _StopHere(outcome, _since_then(outcome)) from again
-    if _is_ours(obj, row, session.run) if row.field else _is_leaving(obj, ref):
+    if _is_in_effect(decision, obj, row, session):
         return _outcome(decision, session, Result.DONE, f"done, though the answer was lost: {lost}")
     return _outcome(
         decision, session, Result.REFUSED, f"it had not taken effect when it was read back: {lost}"
     )
+
+
+def _is_in_effect(decision: Decision, obj: Any, row: WorkloadKind, session: Session) -> bool:  # noqa: ANN401
+    """Whether an object, as the API server gave it, shows what a decision was to do."""
+    if decision.action is Action.NOTIFY:
+        notice = parse_notice(obj["metadata"].get("annotations") or {})
+        return notice is not None and notice.run == session.run
+    return _is_ours(obj, row, session.run) if row.field else _is_leaving(obj, decision.workload.ref)
 
 
 def _is_ours(obj: Any, row: WorkloadKind, run: str) -> bool:  # noqa: ANN401 - an object as the API server gave it

@@ -1,96 +1,200 @@
 """Findings + policy → decisions, ordered. Pure: the same inputs give the same plan."""
 
+import dataclasses
 import datetime
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from rightsizer.assess import assess
-from rightsizer.model import Action, Decision, Finding, Mode, UsagesByWindow, Verdict, Veto, Workload
+from rightsizer.config import format_duration
+from rightsizer.model import (
+    Action,
+    Block,
+    Cause,
+    Decision,
+    Finding,
+    Fleet,
+    Measured,
+    Mode,
+    Verdict,
+    Veto,
+    Workload,
+)
+from rightsizer.policy.calendar import closed
+from rightsizer.policy.criteria import all_criteria
 from rightsizer.policy.document import Policy
 from rightsizer.policy.rules import Ruling, rule_on
 from rightsizer.workloads import action_for
+from rightsizer.workloads.commands import command_for
+from rightsizer.workloads.notices import holds, parse_notice
+
+CARRIED_OUT = frozenset({Action.SCALE_TO_ZERO, Action.SUSPEND, Action.EVICT})
+"""What `apply` does itself; everything else is proposed, with the command that does it."""
 
 _ORDER = {Verdict.ACT: 0, Verdict.UNKNOWN: 1, Verdict.KEEP: 2, Verdict.PROTECTED: 3}
-
-
 _RESTRAINT = {Verdict.PROTECTED: 0, Verdict.KEEP: 1, Verdict.UNKNOWN: 2, Verdict.ACT: 3}
 """Which of two findings about the same workload holds."""
 
 
 def windows(policy: Policy) -> frozenset[datetime.timedelta]:
     """Every window that some workload could be judged by."""
-    thresholds = [policy.defaults.idle, *(rule.idle for rule in policy.rules if rule.idle)]
-    return frozenset(item.window for item in thresholds)
+    return frozenset(window for criteria in all_criteria(policy) for window in criteria.windows)
 
 
-def decide(
-    workloads: Iterable[Workload], usages: UsagesByWindow, policy: Policy, at: datetime.datetime
-) -> tuple[Decision, ...]:
-    """One decision for each workload; those that free most come first.
+def decide(fleet: Fleet, measured: Measured, policy: Policy) -> tuple[Decision, ...]:
+    """One decision for each workload; those that free most for each pod that has to go come first.
 
     Raises:
         ValueError: A workload appears twice.
     """
-    decisions = [decide_one(workload, usages, policy, at) for workload in workloads]
-    refs = [decision.workload.ref for decision in decisions]
-    if len(set(refs)) != len(refs):
+    decisions = [decide_one(workload, fleet, measured, policy) for workload in fleet.workloads]
+    if len({decision.workload.ref for decision in decisions}) != len(decisions):
         message = "a workload appears twice in the inventory"
         raise ValueError(message)
     return tuple(sorted(decisions, key=_place))
 
 
-def decide_one(workload: Workload, usages: UsagesByWindow, policy: Policy, at: datetime.datetime) -> Decision:
+def decide_one(workload: Workload, fleet: Fleet, measured: Measured, policy: Policy) -> Decision:
     """What may be done about one workload."""
-    ruling = rule_on(workload, policy)
-    finding = _finding(workload, usages, ruling, at)
-    action = action_for(workload.ref)
-    vetoes = list(ruling.vetoes)
-    verdict = finding.verdict
-    if ruling.mode is Mode.PROTECT:
-        verdict = Verdict.PROTECTED
-    elif verdict is Verdict.ACT:
-        hindrances = tuple(_hindrances(workload, ruling, action))
-        vetoes.extend(hindrances)
-        if any(veto.rule.startswith("poddisruptionbudget:") for veto in hindrances):
-            verdict = Verdict.PROTECTED
-        if hindrances:
-            action = None
-    return Decision(
+    ruling = rule_on(workload, policy, fleet, measured.at)
+    findings = findings_of(workload, fleet, measured, ruling)
+    first = Decision(
         workload=workload,
-        finding=finding,
-        verdict=verdict,
+        finding=findings[0],
+        verdict=findings[0].verdict,
         rule=ruling.rule,
         mode=ruling.mode,
-        action=action if verdict is Verdict.ACT else None,
-        vetoes=tuple(vetoes),
+        action=None,
+        vetoes=ruling.vetoes,
+        also=findings[1:],
     )
+    if ruling.mode is Mode.PROTECT:
+        return dataclasses.replace(first, verdict=Verdict.PROTECTED)
+    hindrances: list[Veto] = []
+    for finding in findings:
+        if finding.verdict is Verdict.ACT:
+            against = tuple(_hindrances(workload, finding, ruling))
+            if not against:
+                also = tuple(other for other in findings if other is not finding)
+                return _acted_upon(dataclasses.replace(first, finding=finding, also=also), fleet, ruling, policy, at=measured.at)
+            hindrances.extend(against)
+    return dataclasses.replace(first, vetoes=(*ruling.vetoes, *hindrances))
 
 
-def _finding(workload: Workload, usages: UsagesByWindow, ruling: Ruling, at: datetime.datetime) -> Finding:
-    """Idle only where it is by all thresholds that hold for it; then the longest window tells."""
-    longest_first = sorted(
-        (criteria.idle for criteria in ruling.judged_by), key=lambda idle: idle.window, reverse=True
-    )
-    findings = [assess(workload, usages[item.window], item, at) for item in longest_first]
-    return min(findings, key=lambda finding: _RESTRAINT[finding.verdict])
+def findings_of(workload: Workload, fleet: Fleet, measured: Measured, ruling: Ruling) -> tuple[Finding, ...]:
+    """What holds by all criteria that apply: where several rules do, the most restrained of what they find."""
+    judged = [assess(workload, measured, criteria, fleet) for criteria in ruling.judged_by]
+    return min(judged, key=lambda findings: _RESTRAINT[findings[0].verdict])
 
 
-def _hindrances(workload: Workload, ruling: Ruling, action: Action | None) -> Iterator[Veto]:
-    """What stands against stopping an idle workload that the policy leaves open."""
+def _action(workload: Workload, finding: Finding) -> Action | None:
+    """What a finding calls for: what it proposes, or else whatever frees all GPUs of this kind."""
+    return finding.proposal.action if finding.proposal else action_for(workload.ref)
+
+
+def _hindrances(workload: Workload, finding: Finding, ruling: Ruling) -> Iterator[Veto]:
+    """What stands against acting upon a finding that the evidence would justify."""
+    action = _action(workload, finding)
+    name = finding.name.value
     if workload.is_terminating:
         yield Veto("deleted", f"{workload.ref} is being deleted already")
+    if ruling.mode_for(finding.name) is None:
+        yield Veto(ruling.rule, f"rule {ruling.rule} switches the finding {name} off")
     if action is None:
         yield Veto("kind", f"no safe way to stop a {workload.ref.kind} ({workload.ref.api_version}) is known")
     elif action not in ruling.actions:
         allowed = ", ".join(ruling.actions) or "nothing"
-        yield Veto(ruling.rule, f"stopping it means {action.value}; rule {ruling.rule} allows {allowed}")
+        yield Veto(ruling.rule, f"{name} calls for {action.value}; rule {ruling.rule} allows {allowed}")
+    yield from _kept(workload, finding, ruling)
+
+
+def _kept(workload: Workload, finding: Finding, ruling: Ruling) -> Iterator[Veto]:
+    """What a rule keeps of each workload, whatever is found."""
+    left = workload.gpus - _frees(workload, finding)
+    if left < ruling.keep.gpus:
+        yield Veto(ruling.rule, f"rule {ruling.rule} keeps {ruling.keep.gpus} GPUs, {left:g} would be left")
+    replicas = finding.proposal.replicas if finding.proposal else 0
+    if replicas is not None and finding.proposal and replicas < ruling.keep.replicas:
+        yield Veto(ruling.rule, f"rule {ruling.rule} keeps {ruling.keep.replicas} replicas, {replicas} would be left")
+
+
+def _frees(workload: Workload, finding: Finding) -> float:
+    return finding.proposal.frees if finding.proposal else float(workload.gpus)
+
+
+def _acted_upon(
+    decision: Decision, fleet: Fleet, ruling: Ruling, policy: Policy, *, at: datetime.datetime
+) -> Decision:
+    """A decision to act: by what, in which mode, and what it has to wait for."""
+    workload, finding = decision.workload, decision.finding
+    action = _action(workload, finding)
+    assert action is not None  # noqa: S101 - a hindrance otherwise
+    mode = ruling.mode_for(finding.name) or Mode.ADVISE
+    made = dataclasses.replace(
+        decision,
+        mode=mode if action in CARRIED_OUT else min(mode, Mode.ADVISE, key=_strictness),
+        action=action,
+        command=command_for(workload.ref, action, finding.proposal),
+        frees=_frees(workload, finding),
+    )
+    if made.mode is not Mode.ENFORCE:
+        return made
+    blocks = tuple(_waits(made, fleet, ruling, policy, at=at))
+    if blocks or not ruling.notify_before:
+        return dataclasses.replace(made, blocks=blocks)
+    return _after_notice(made, ruling.notify_before, at)
+
+
+def _strictness(mode: Mode) -> int:
+    return list(Mode).index(mode)
+
+
+def _waits(
+    decision: Decision, fleet: Fleet, ruling: Ruling, policy: Policy, *, at: datetime.datetime
+) -> Iterator[Block]:
+    """What keeps it from being done now, but may pass."""
+    workload = decision.workload
+    shut = closed(policy, at)
+    if shut:
+        yield shut
     running = len([pod for pod in workload.pods if pod.holds])
-    for name, allowed_disruptions in workload.budgets.items():
-        if allowed_disruptions < running:
-            words = f"PodDisruptionBudget {name} allows {allowed_disruptions} disruptions, stopping needs {running}"
-            yield Veto(f"poddisruptionbudget:{name}", words)
+    for name, allowed in workload.budgets.items():
+        if allowed < running:
+            words = f"PodDisruptionBudget {name} allows {allowed} disruptions, stopping needs {running}"
+            yield Block(Cause.DISRUPTION_BUDGET, words)
+    for change in fleet.changes:
+        # By name: what was deleted and made anew since is the same to its owner.
+        age = at - change.at
+        if change.ref.full_kind == workload.ref.full_kind and str(change.ref) == str(workload.ref) and age < ruling.cooldown:
+            left = format_duration((ruling.cooldown - age).total_seconds())
+            yield Block(Cause.COOLDOWN, f"it was changed at {_clock(change.at)}; the cooldown lasts {left} more")
+    for manager in workload.managers:
+        if manager.reverts:
+            yield Block(Cause.MANAGED_ELSEWHERE, f"{manager.kind} {manager.name} would put it back")
 
 
-def _place(decision: Decision) -> tuple[int, int, int, str, str, str]:
+def _after_notice(decision: Decision, wait: datetime.timedelta, at: datetime.datetime) -> Decision:
+    """The same once a notice has been given and its time is over; until then the notice, or waiting."""
+    assert decision.action is not None  # noqa: S101 - it was chosen
+    notice = parse_notice(decision.workload.annotations)
+    if notice is None or not holds(notice, decision.finding, decision.action, at):
+        return dataclasses.replace(
+            decision, action=Action.NOTIFY, announced=decision.action, due=at + wait, frees=0.0
+        )
+    due = notice.at + wait
+    if at < due:
+        words = f"notice was given at {_clock(notice.at)}; it may be acted upon from {_clock(due)}"
+        return dataclasses.replace(decision, blocks=(Block(Cause.NOTICE, words),))
+    return decision
+
+
+def _clock(at: datetime.datetime) -> str:
+    return at.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _place(decision: Decision) -> tuple[int, int, float, float, str, str, str]:
+    """Most GPUs for each pod that has to go, then most GPUs; what is done before what waits, what waits before advice."""
     ref = decision.workload.ref
-    is_advice = 0 if decision.is_enforced else 1
-    return (_ORDER[decision.verdict], is_advice, -decision.workload.gpus, ref.namespace, ref.kind, ref.name)
+    standing = 2 if decision.mode is not Mode.ENFORCE else 1 if decision.blocks else 0
+    held = decision.frees if decision.verdict is Verdict.ACT else float(decision.workload.gpus)
+    going = max(1, len([pod for pod in decision.workload.pods if pod.holds]))
+    return (_ORDER[decision.verdict], standing, -held / going, -held, ref.namespace, ref.kind, ref.name)

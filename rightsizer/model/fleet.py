@@ -180,13 +180,15 @@ class Change:
     Attributes:
         ref: What was changed.
         at: When, by the record.
-        gpus: What it freed.
+        gpus: What it freed; 0 where the record does not say.
+        pools: The node pools in which it did.
     """
 
     ref: ObjectRef
     at: datetime.datetime
     gpus: int
     run: str = ""
+    pools: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

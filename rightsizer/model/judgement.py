@@ -91,6 +91,7 @@ class Decision:
         blocks: What stands against acting now, but may pass: budgets, windows, notices.
         command: What does it by hand; empty where nothing is to be done or no way is known.
         frees: GPUs that the action frees.
+        announced: Of a NOTIFY: what will be done; and `due` when, if nothing changes.
     """
 
     workload: Workload
@@ -104,6 +105,8 @@ class Decision:
     blocks: tuple[Block, ...] = ()
     command: str = ""
     frees: float = 0.0
+    announced: Action | None = None
+    due: datetime.datetime | None = None
 
     @property
     def is_enforced(self) -> bool:

@@ -23,10 +23,11 @@ class Mode(enum.StrEnum):
 class Action(enum.StrEnum):
     """What can be done about a finding, from gentle to hard.
 
-    The last three free all of a workload's GPUs; `apply` carries them out. The others are proposed with the command
-    that does it.
+    `apply` gives notices, where the policy wants one first, and carries out the last three, which free all of a
+    workload's GPUs. The others are proposed with the command that does it.
     """
 
+    NOTIFY = "notify"
     GROW = "grow"
     SHRINK = "shrink"
     RESLICE = "re-slice"

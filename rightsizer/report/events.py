@@ -19,11 +19,13 @@ def event_of(
     decision: Decision, row: WorkloadKind, *, run: str, at: datetime.datetime
 ) -> tuple[str, dict[str, Any]]:
     """Collection path and Event for a change that was made."""
-    ref = decision.workload.ref
-    message = (
-        f"{count(decision.workload.gpus)} given back ({decision.finding.name}; rule {decision.rule}): "
-        f"{'; '.join(decision.finding.words)}. Undo: gpu-rightsizer undo {ref}"
-    )
+    ref, words = decision.workload.ref, "; ".join(decision.finding.words)
+    why = f"({decision.finding.name}; rule {decision.rule}): {words}"
+    if decision.announced and decision.due:
+        when = decision.due.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+        message = f"{count(decision.workload.gpus)} will be given back by {decision.announced} from {when} on {why}"
+        return _event(ref, "Notice", message, run=run, at=at)
+    message = f"{count(decision.workload.gpus)} given back {why}. Undo: gpu-rightsizer undo {ref}"
     return _event(ref, row.stopped_reason, message, run=run, at=at)
 
 

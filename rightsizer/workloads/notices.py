@@ -1,0 +1,71 @@
+"""The notice that a workload's owner gets before it is changed, as an annotation on it. Pure.
+
+It holds for what it announced, and only as long as the workload has not worked since.
+"""
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from rightsizer.config import PREFIX
+from rightsizer.model import Action, Decision, Finding, Workload
+
+NOTICE_ANNOTATION = PREFIX + "notice"
+
+_MAX_REASON = 600
+
+
+class Notice(msgspec.Struct, frozen=True, rename="camel"):
+    """What was announced, and when.
+
+    Attributes:
+        at: When it was given.
+        due: From when on it may be acted upon.
+        action: What will be done.
+    """
+
+    at: datetime.datetime
+    due: datetime.datetime
+    action: str
+    finding: str
+    reason: str
+    run: str
+
+
+def parse_notice(annotations: Mapping[str, str]) -> Notice | None:
+    """The notice that a workload carries; None where there is none, or none that can be read: it is given anew."""
+    text = annotations.get(NOTICE_ANNOTATION)
+    try:
+        notice = msgspec.json.decode(text, type=Notice) if text else None
+    except msgspec.DecodeError:
+        return None
+    return notice if notice and notice.at.tzinfo and notice.due.tzinfo else None
+
+
+def holds(notice: Notice, finding: Finding, action: Action, at: datetime.datetime) -> bool:
+    """Whether a notice announced this, and the workload has not worked since."""
+    is_same = notice.action == action.value and notice.at <= at
+    return is_same and (finding.idle_s is None or notice.at >= at - datetime.timedelta(seconds=finding.idle_s))
+
+
+def notice_patch(
+    decision: Decision, fresh: Workload, *, run: str, at: datetime.datetime
+) -> Mapping[str, Any]:
+    """The one patch that gives the notice of a decision, to the object as it was read a moment ago."""
+    notice = Notice(
+        at=at.replace(microsecond=0),
+        due=(decision.due or at).replace(microsecond=0),
+        action=(decision.announced or Action.NOTIFY).value,
+        finding=decision.finding.name.value,
+        reason="; ".join(decision.finding.words)[:_MAX_REASON],
+        run=run,
+    )
+    text = msgspec.json.encode(notice).decode()
+    metadata = {
+        "uid": fresh.ref.uid,
+        "resourceVersion": fresh.resource_version,
+        "annotations": {NOTICE_ANNOTATION: text},
+    }
+    return {"metadata": metadata}
