@@ -12,7 +12,7 @@ import re
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import urllib3
@@ -43,8 +43,8 @@ class _ListMeta(msgspec.Struct, rename={"continue_": "continue"}):
     continue_: str = ""
 
 
-class _Page(msgspec.Struct):
-    items: list[msgspec.Raw] | None = None
+class _Page(msgspec.Struct, Generic[T]):
+    items: list[T] | None = None
     metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
 
 
@@ -147,8 +147,8 @@ class Cluster:
         for _ in range(_RESTARTS):
             found = start()
             try:
-                for page in self._pages(path, headers=headers, query=query):
-                    add(found, [self._decode(item, kind, path) for item in page])
+                for page in self._pages(path, kind, headers=headers, query=query):
+                    add(found, page)
             except RequestRefused as refused:
                 if refused.reason != "Expired":
                     raise
@@ -159,11 +159,12 @@ class Cluster:
         )
 
     def _pages(
-        self, path: str, *, headers: Mapping[str, str], query: Mapping[str, str]
-    ) -> Iterator[list[msgspec.Raw]]:
+        self, path: str, kind: type[T], *, headers: Mapping[str, str], query: Mapping[str, str]
+    ) -> Iterator[list[T]]:
         position: dict[str, str] = {}
         while True:
-            page = self._decode(self._send("GET", path, {**query, **position}, headers=headers), _Page, path)
+            data = self._send("GET", path, {**query, **position}, headers=headers)
+            page = self._decode(data, _Page[kind], path)  # type: ignore[valid-type]
             yield page.items or []
             if not page.metadata.continue_:
                 return
@@ -241,7 +242,7 @@ class Cluster:
         _raise_for(response.status, data, attempted, source=self._source)
         return data
 
-    def _decode(self, data: bytes | msgspec.Raw, kind: type[T], path: str) -> T:
+    def _decode(self, data: bytes, kind: type[T], path: str) -> T:
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.DecodeError as error:

@@ -3,7 +3,7 @@
 import dataclasses
 import datetime
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import msgspec
 
@@ -11,8 +11,8 @@ from rightsizer.model import ObjectRef, Pod
 from rightsizer.observe.claims import claims_of
 from rightsizer.observe.gangs import gangs_of
 from rightsizer.observe.needs import needs_of
-from rightsizer.observe.objects import ObjectMeta, OwnerReference, PodObject
-from rightsizer.observe.resources import Asked, ResourceTable, lasting_containers
+from rightsizer.observe.objects import Container, ObjectMeta, OwnerReference, PodObject
+from rightsizer.observe.resources import FRACTIONS, Asked, ResourceTable, lasting_containers
 from rightsizer.observe.stranded import Waiting, is_waiting, waiting_of
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
@@ -22,6 +22,8 @@ LONGEST_KEPT = 256
 
 PLACEHOLDERS = frozenset({"kai-resource-reservation", "runai-reservation"})
 """Namespaces of pods that hold a whole GPU for others that ask for a part of it (KAI, Run:ai); those are judged."""
+
+_MOST_SHAPES = 20_000
 
 _ENDED = frozenset({"Succeeded", "Failed"})
 
@@ -55,6 +57,7 @@ class PodTable:
 
     def __init__(self, resources: ResourceTable) -> None:
         self._resources = resources
+        self._shapes: dict[Hashable, tuple[Asked, dict[str, int]]] = {}
         self._owners: dict[tuple[str, str], OwnerReference] = {}
         self.seen: list[Seen] = []
         self.waiting: list[Waiting] = []
@@ -66,18 +69,41 @@ class PodTable:
         for item in items:
             if item.status.phase in _ENDED:
                 continue
-            asked = self._resources.asked_by(item)
+            asked, needs = self._shape(item)
             if item.spec.node_name:
-                self._count(item, asked)
+                self._count(item.spec.node_name, needs, asked)
             claims = claims_of(item)
             if (asked or claims) and item.metadata.namespace not in PLACEHOLDERS:
                 self.seen.append(self._seen(item, asked, claims))
                 if is_waiting(item):
                     self._wait(item, asked)
 
-    def _count(self, item: PodObject, asked: Asked) -> None:
-        total = self.requested.setdefault(item.spec.node_name, {})
-        for name, amount in (*needs_of(item.spec).items(), *asked.amounts.items()):
+    def _shape(self, item: PodObject) -> tuple[Asked, dict[str, int]]:
+        """What a pod asks for; a hundred thousand pods ask for few different things, so each is worked out once."""
+        spec = item.spec
+        if (
+            spec.resources
+            or spec.overhead
+            or any(mark in (item.metadata.annotations or ()) for mark in FRACTIONS)
+        ):
+            return self._resources.asked_by(item), needs_of(spec)
+        key = (
+            *((one.name, one.restart_policy, _flat(one)) for one in spec.containers),
+            None,
+            *((one.name, one.restart_policy, _flat(one)) for one in spec.init_containers or ()),
+        )
+        known = self._shapes.get(key)
+        if known is None:
+            if len(self._shapes) >= _MOST_SHAPES:
+                self._shapes.clear()
+            known = self._shapes[key] = (self._resources.asked_by(item), needs_of(spec))
+        return known
+
+    def _count(self, node: str, needs: Mapping[str, int], asked: Asked) -> None:
+        total = self.requested.setdefault(node, {})
+        for name, amount in needs.items():
+            total[name] = total.get(name, 0) + amount
+        for name, amount in asked.amounts.items():
             total[name] = total.get(name, 0) + amount
 
     def _wait(self, item: PodObject, asked: Asked) -> None:
@@ -98,6 +124,11 @@ class PodTable:
             gangs=gangs_of(item),
             claims=claims,
         )
+
+
+def _flat(one: Container) -> Hashable:
+    resources = one.resources
+    return tuple((resources.limits or {}).items()), tuple((resources.requests or {}).items())
 
 
 def pod_of(item: PodObject, asked: Asked) -> Pod:

@@ -64,7 +64,7 @@ GPU_RESOURCES = (
 _NAME = re.compile(r"[A-Za-z0-9*?]([A-Za-z0-9._/*?:-]{0,250}[A-Za-z0-9*?])?")
 
 # KAI and Run:ai, whose pods ask by annotation: https://github.com/NVIDIA/KAI-Scheduler/tree/main/docs/gpu-sharing
-FRACTION_ANNOTATIONS = ("gpu-fraction", "gpu-memory")
+FRACTIONS = ("gpu-fraction", "gpu-memory")
 _FRACTION_DEVICES = "gpu-fraction-num-devices"
 
 
@@ -202,7 +202,7 @@ def lasting_containers(pod: PodObject) -> list[Container]:
 def _fraction(pod: PodObject) -> Asked:
     """A pod that asks for part of a GPU by annotation."""
     annotations = pod.metadata.annotations or {}
-    asked = [(name, annotations[name]) for name in FRACTION_ANNOTATIONS if name in annotations]
+    asked = [(name, annotations[name]) for name in FRACTIONS if name in annotations]
     if not asked:
         return NONE
     name, value = asked[0]
