@@ -1,0 +1,283 @@
+"""Objects from a file instead of an API server, as `kubectl get pods,nodes,deployments,… -A -o json` writes them.
+
+JSON or YAML, one List or several one after another. What a kind's absence leaves unknown is said, never made up.
+"""
+
+import codecs
+import pathlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+import yaml
+
+from rightsizer.errors import ConfigurationError
+from rightsizer.observe.claims import Claim, ClaimObject, claim_of
+from rightsizer.observe.gathered import ControllerTable, NodeTable, Objects, by_name, class_of, quotas_of
+from rightsizer.observe.managers import SCALERS, ScalerObject, scaler_of
+from rightsizer.observe.nodes import NodeObject
+from rightsizer.observe.objects import (
+    Budget,
+    Controller,
+    Metadata,
+    PodObject,
+    PriorityClassObject,
+    QuotaObject,
+)
+from rightsizer.observe.owners import OWNERS, Controlled, missing_owners
+from rightsizer.observe.pods import PodTable, Seen
+from rightsizer.observe.reading import resource_table
+from rightsizer.observe.resources import ResourceTable
+
+COMMAND = "kubectl get pods,nodes,namespaces,deployments,replicasets,statefulsets,jobs,… -A -o json"
+
+_WITHOUT = {
+    ("", "Node"): "models, sharing, pools and free GPUs are not known",
+    ("", "Namespace"): "opt-outs on namespaces cannot be seen",
+    (
+        "scheduling.k8s.io",
+        "PriorityClass",
+    ): "rules about PriorityClasses cannot be checked, nor their annotations be seen",
+    ("policy", "PodDisruptionBudget"): "none is taken into account",
+    ("autoscaling", "HorizontalPodAutoscaler"): "none is taken into account",
+}
+"""Kinds that every cluster has objects of, or may well have, and what it means when a file holds none."""
+
+_BETWEEN = re.compile(rb"\}[ \t\r]*\n\s*\{")
+"""Between two JSON documents and nowhere else: inside of one a comma would stand there; no string holds a newline."""
+_SEPARATOR = re.compile(rb"^---[ \t]*(?:#.*)?\r?$", re.MULTILINE)
+_FIRST = re.compile(rb"\S")
+_ALIAS = re.compile(rb"(?:^|[\s\[{,:-])\*[A-Za-z0-9_-]", re.MULTILINE)
+_DETAIL = 300
+
+T = TypeVar("T")
+Key = tuple[str, str]
+"""API group and kind."""
+
+
+class _Head(msgspec.Struct, rename="camel"):
+    api_version: str = ""
+    kind: str = ""
+    metadata: msgspec.Raw = msgspec.Raw(b"{}")
+    items: list[msgspec.Raw] | None = None
+
+
+class _Names(msgspec.Struct):
+    name: str = ""
+    namespace: str = ""
+
+
+class _Item(msgspec.Struct):
+    """One object of the file.
+
+    Attributes:
+        place: For people: where it stands, and what it is.
+    """
+
+    raw: bytes | msgspec.Raw
+    version: str
+    place: str
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Times stay text, as they are in JSON."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own way
+        first: [(tag, pattern) for tag, pattern in found if not tag.endswith(":timestamp")]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def read_file(path: pathlib.Path, gpu_resources: Sequence[str] = ()) -> Objects:
+    """Everything that a plan is made from, as far as a file holds it.
+
+    Args:
+        path: The file.
+        gpu_resources: As `--gpu-resource` takes them.
+
+    Raises:
+        ConfigurationError: It cannot be read, or one of its objects cannot be what it says it is.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return _File(path, raw).objects(resource_table(gpu_resources))
+
+
+class _File:
+    def __init__(self, path: pathlib.Path, raw: bytes) -> None:
+        self._path = path
+        self._items: dict[Key, list[_Item]] = {}
+        self._names: set[tuple[Key, tuple[str, str]]] = set()
+        self._count = 0
+        self._problems: list[str] = []
+        doubles = sum(self._take(item, "", "") for item in self._documents(raw))
+        if doubles:
+            self._problems.append(f"{path} holds {doubles} objects twice; the first of each counts")
+
+    def objects(self, resources: ResourceTable) -> Objects:
+        """All of it, reduced to what is needed."""
+        pods = PodTable(resources)
+        self._each("", "Pod", PodObject, lambda item: pods.add([item]))
+        if ("", "Pod") not in self._items:
+            raise ConfigurationError(f"{self._path}: holds no pods; write it by: {COMMAND}")
+        nodes = NodeTable(resources, frozenset(one.pod.node for one in pods.seen if one.pod.node))
+        self._each("", "Node", NodeObject, lambda item: nodes.add([item]))
+        controllers = self._controllers()
+        self._say_what_is_missing(pods.seen, controllers)
+        return Objects(
+            pods=tuple(pods.seen),
+            waiting=tuple(pods.waiting),
+            controllers=controllers,
+            nodes=nodes.nodes,
+            rooms=nodes.with_requests(pods.requested),
+            namespaces=by_name(item.metadata for item in self._all("", "Namespace", Metadata)),
+            budgets=tuple(self._all("policy", "PodDisruptionBudget", Budget)),
+            priority_classes={one.name: one for one in map(class_of, self._classes())},
+            claims=dict(self._claims(resources)),
+            scalers=tuple(
+                scaler
+                for row in SCALERS
+                for item in self._all(row.group, row.kind, ScalerObject)
+                if (scaler := scaler_of(row.kind, item)) is not None
+            ),
+            quotas=tuple(
+                quota
+                for item in self._all("", "ResourceQuota", QuotaObject)
+                for quota in quotas_of(item, resources)
+            ),
+            problems=(*self._problems, *pods.problems),
+        )
+
+    def _classes(self) -> list[PriorityClassObject]:
+        return self._all("scheduling.k8s.io", "PriorityClass", PriorityClassObject)
+
+    def _claims(self, resources: ResourceTable) -> Iterator[tuple[tuple[str, str], Claim]]:
+        for item in self._all("resource.k8s.io", "ResourceClaim", ClaimObject):
+            yield (item.metadata.namespace, item.metadata.name), claim_of(item, resources)
+
+    def _controllers(self) -> dict[str, Controlled]:
+        found: dict[str, Controlled] = {}
+        for row in OWNERS:
+            for item in self._items.get((row.group, row.kind), ()):
+                table = ControllerTable(row, item.version, lambda _: True)
+                table.add([self._decoded(item, Controller)])
+                found.update(table.found)
+        return found
+
+    def _say_what_is_missing(self, seen: Sequence[Seen], controllers: Mapping[str, Controlled]) -> None:
+        for (group, kind), words in _WITHOUT.items():
+            if (group, kind) not in self._items:
+                self._problems.append(f"{self._path} holds no {kind}: {words}")
+        owners = [(one.owner, one.pod.ref.namespace) for one in seen if one.owner is not None]
+        owners += [
+            (one.metadata.controller, one.ref.namespace)
+            for one in controllers.values()
+            if one.metadata.controller is not None
+        ]
+        for row, missing in missing_owners(iter(owners), controllers).items():
+            self._problems.append(
+                f"{self._path} lacks {len(missing)} {row.plural} that own its pods: these are judged by themselves, "
+                "and what owns them in turn is not known"
+            )
+
+    # --- objects by kind
+
+    def _all(self, group: str, kind: str, shape: type[T]) -> list[T]:
+        return [self._decoded(item, shape) for item in self._items.get((group, kind), ())]
+
+    def _each(self, group: str, kind: str, shape: type[T], take: Callable[[T], None]) -> None:
+        for item in self._items.get((group, kind), ()):
+            take(self._decoded(item, shape))
+
+    def _decoded(self, item: _Item, shape: type[T]) -> T:
+        try:
+            return msgspec.json.decode(item.raw, type=shape)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{self._path}: {item.place}: {_short(error)}") from error
+
+    # --- the file's text
+
+    def _take(self, raw: bytes | msgspec.Raw, kind: str, version: str) -> int:
+        """Sort in an object, or all of a list's; how many of them were there already, by their names."""
+        head = self._head(raw)
+        api_version = head.api_version or version
+        name = head.kind or kind
+        if head.items is not None and name.endswith("List"):
+            # An API server's own lists name the kind once, for all that is in them.
+            of_items = name.removesuffix("List")
+            return sum(self._take(item, of_items, api_version if of_items else "") for item in head.items)
+        self._count += 1
+        names = self._named(head.metadata, f"item {self._count}")
+        place = f"item {self._count} ({name or 'of no kind'} {'/'.join(filter(None, names))})"
+        if not name or not api_version or not names[1]:
+            raise ConfigurationError(f"{self._path}: {place}: has no kind, no apiVersion or no name")
+        group, _, of = api_version.rpartition("/")
+        if (group, name) == ("", "Pod") and not names[0]:
+            raise ConfigurationError(f"{self._path}: {place}: has no namespace")
+        if ((group, name), names) in self._names:
+            return 1
+        self._names.add(((group, name), names))
+        self._items.setdefault((group, name), []).append(_Item(raw, of, place))
+        return 0
+
+    def _head(self, raw: bytes | msgspec.Raw) -> _Head:
+        try:
+            return msgspec.json.decode(raw, type=_Head)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ConfigurationError(
+                f"{self._path}: what comes after item {self._count} is no Kubernetes object: {_short(error)}"
+            ) from error
+
+    def _named(self, metadata: msgspec.Raw, place: str) -> tuple[str, str]:
+        try:
+            names = msgspec.json.decode(metadata, type=_Names)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{self._path}: {place}: metadata: {_short(error)}") from error
+        return names.namespace, names.name
+
+    def _documents(self, raw: bytes) -> Iterator[bytes]:
+        """The JSON of every document in the file."""
+        for bom, encoding in (
+            (codecs.BOM_UTF16_LE, "utf-16"),
+            (codecs.BOM_UTF16_BE, "utf-16"),
+            (codecs.BOM_UTF8, ""),
+        ):
+            if raw.startswith(bom):  # as PowerShell redirects
+                raw = raw.decode(encoding, errors="replace").encode() if encoding else raw[len(bom) :]
+        is_split = raw.startswith(b"---") or b"\n---" in raw
+        for part in _SEPARATOR.split(raw) if is_split else (raw,):
+            first = _FIRST.search(part)
+            if first is not None and first.group() == b"{":
+                yield from _json_documents(part)
+            elif first is not None:
+                yield from self._yaml_documents(part)
+
+    def _yaml_documents(self, text: bytes) -> Iterator[bytes]:
+        try:
+            if _ALIAS.search(text) and any(
+                isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, _Loader)
+            ):
+                raise ConfigurationError(f"{self._path}: holds YAML aliases (*name); kubectl writes none")
+            for document in yaml.load_all(text, _Loader):
+                if not isinstance(document, dict):
+                    raise ConfigurationError(f"{self._path}: is neither JSON nor YAML of Kubernetes objects")
+                yield msgspec.json.encode(document)
+        except (yaml.YAMLError, TypeError, RecursionError) as error:
+            raise ConfigurationError(f"{self._path}: is neither JSON nor YAML: {_short(error)}") from error
+
+
+def _json_documents(text: bytes) -> Iterator[bytes]:
+    """A text, or its parts where it is several lists one after another."""
+    begin = 0
+    for match in _BETWEEN.finditer(text):
+        yield text[begin : match.start() + 1]
+        begin = match.end() - 1
+    yield text[begin:] if begin else text
+
+
+def _short(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= _DETAIL else f"{text[:_DETAIL]} ..."
