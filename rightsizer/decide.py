@@ -1,10 +1,23 @@
 """Findings + policy → decisions, ordered. Pure: the same inputs give the same plan."""
 
+import dataclasses
 import datetime
 from collections.abc import Iterable, Iterator
 
 from rightsizer.assess import assess
-from rightsizer.model import Action, Decision, Finding, Mode, UsagesByWindow, Verdict, Veto, Workload
+from rightsizer.model import (
+    Action,
+    Decision,
+    Finding,
+    Fleet,
+    Measured,
+    Mode,
+    UsagesByWindow,
+    Verdict,
+    Veto,
+    Workload,
+)
+from rightsizer.policy.criteria import Criteria
 from rightsizer.policy.document import Policy
 from rightsizer.policy.rules import Ruling, rule_on
 from rightsizer.workloads import action_for
@@ -41,10 +54,11 @@ def decide(
 def decide_one(workload: Workload, usages: UsagesByWindow, policy: Policy, at: datetime.datetime) -> Decision:
     """What may be done about one workload."""
     ruling = rule_on(workload, policy)
-    finding = _finding(workload, usages, ruling, at)
+    finding, *also = _findings(workload, usages, ruling, at)
     action = action_for(workload.ref)
     vetoes = list(ruling.vetoes)
-    verdict = finding.verdict
+    # A proposal is for people to carry out: to stop the whole workload is not what it says.
+    verdict = finding.verdict if finding.proposal is None else Verdict.KEEP
     if ruling.mode is Mode.PROTECT:
         verdict = Verdict.PROTECTED
     elif verdict is Verdict.ACT:
@@ -62,16 +76,23 @@ def decide_one(workload: Workload, usages: UsagesByWindow, policy: Policy, at: d
         mode=ruling.mode,
         action=action if verdict is Verdict.ACT else None,
         vetoes=tuple(vetoes),
+        also=tuple(also),
     )
 
 
-def _finding(workload: Workload, usages: UsagesByWindow, ruling: Ruling, at: datetime.datetime) -> Finding:
+def _findings(
+    workload: Workload, usages: UsagesByWindow, ruling: Ruling, at: datetime.datetime
+) -> tuple[Finding, ...]:
     """Idle only where it is by all thresholds that hold for it; then the longest window tells."""
-    longest_first = sorted(
-        (criteria.idle for criteria in ruling.judged_by), key=lambda idle: idle.window, reverse=True
-    )
-    findings = [assess(workload, usages[item.window], item, at) for item in longest_first]
-    return min(findings, key=lambda finding: _RESTRAINT[finding.verdict])
+    measured, fleet = Measured(at, usages), Fleet((workload,), {}, {})
+    longest_first = sorted(ruling.judged_by, key=lambda criteria: criteria.idle.window, reverse=True)
+    found = [assess(workload, measured, _impatient(criteria), fleet) for criteria in longest_first]
+    return min(found, key=lambda findings: _RESTRAINT[findings[0].verdict])
+
+
+def _impatient(criteria: Criteria) -> Criteria:
+    """The criteria without a wait for pauses of the past, which are not asked for yet."""
+    return dataclasses.replace(criteria, idle=criteria.idle.model_copy(update={"returnFactor": 0.0}))
 
 
 def _hindrances(workload: Workload, ruling: Ruling, action: Action | None) -> Iterator[Veto]:
