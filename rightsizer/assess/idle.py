@@ -46,11 +46,11 @@ def _verdict(case: Case, rhythm: Rhythm | None) -> Verdict:
     if rhythm is None:
         return Verdict.UNKNOWN
     # A slot that has begun before the pause is not part of it, so a pause can be a slot longer than its slots.
-    waited_s = rhythm.idle_s + rhythm.slot_s
-    if waited_s >= needed_s(rhythm.longest_return_s, case.criteria.idle):
+    if rhythm.idle_s + rhythm.slot_s >= needed_s(rhythm.longest_return_s, case.criteria.idle):
         return Verdict.ACT
-    is_certain = waited_s < needed_s(rhythm.certain_return_s, case.criteria.idle)
-    return Verdict.KEEP if is_certain else Verdict.UNKNOWN
+    if rhythm.unseen_s + rhythm.slot_s >= needed_s(rhythm.certain_return_s, case.criteria.idle):
+        return Verdict.UNKNOWN
+    return Verdict.KEEP
 
 
 def _name(evidence: Evidence, rhythm: Rhythm | None) -> FindingName:

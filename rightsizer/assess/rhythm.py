@@ -26,6 +26,7 @@ class Rhythm:
         slot_s: Length of a slot: nothing here is known more exactly.
         span_s: How far back it was looked.
         idle_s: For how long it has paused now, as far as that is certain.
+        unseen_s: For how long it has not been seen at work, gaps included.
         longest_return_s: The longest pause from which it came back, or may have come back unseen.
         certain_return_s: The longest from which it was seen to come back.
         unknown_s: For how much of the span nothing is known.
@@ -35,6 +36,7 @@ class Rhythm:
     slot_s: float
     span_s: float
     idle_s: float
+    unseen_s: float
     longest_return_s: float
     certain_return_s: float
     unknown_s: float
@@ -51,6 +53,7 @@ def rhythm_of(slots: bytes, slot_s: float) -> Rhythm:
         slot_s=slot_s,
         span_s=len(slots) * slot_s,
         idle_s=(len(now) - known_from) * slot_s,
+        unseen_s=len(now) * slot_s,
         longest_return_s=longest * slot_s,
         certain_return_s=certain * slot_s,
         unknown_s=slots.count(_UNKNOWN) * slot_s,
