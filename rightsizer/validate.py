@@ -7,7 +7,7 @@ import dataclasses
 import datetime
 from collections.abc import Iterator
 
-from rightsizer.assess import Evidence
+from rightsizer.assess import ran
 from rightsizer.config import format_duration
 from rightsizer.decide import decide_one
 from rightsizer.model import Decision, Usages, UsagesByWindow, Veto, Workload
@@ -51,13 +51,15 @@ def objections(decision: Decision, fresh: Workload, use: Use, policy: Policy) ->
     if not again.is_enforced or again.action is not decision.action or again.rule != decision.rule:
         reasons = "; ".join(veto.reason for veto in again.vetoes) or f"the verdict is now {again.verdict}"
         yield Veto("decided-anew", reasons)
-    evidence = Evidence(fresh, (), rule_on(fresh, policy).thresholds, use.at)
+    percent = rule_on(fresh, policy).thresholds.maxUtilizationPercent
     span = format_duration((use.at - use.since).total_seconds())
     for pod in fresh.pods:
         key = (pod.ref.namespace, pod.ref.name)
         if not use.recent.get(key):
             yield Veto("no-data", f"pod {pod.ref.name} has no samples in the last minutes")
-        if any(usage.invalid or evidence.is_busy(usage) for usage in use.activity.get(key, ())):
+        if any(
+            usage.invalid or ran(usage, percent, use.at - use.since) for usage in use.activity.get(key, ())
+        ):
             yield Veto("busy", f"pod {pod.ref.name} was at work in the last {span}")
 
 

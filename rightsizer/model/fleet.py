@@ -227,6 +227,9 @@ class Fleet:
     Attributes:
         nodes: Those with GPUs, by name.
         problems: What could not be read, or is not there where it should be, in words.
+        pods_on: The GPU pods of each node, by its name; follows from `workloads`.
+        offers: Of each GPU resource that open nodes offer, by its name: one node for each way in which they differ as
+            to model, memory, sharing and how many parts a GPU is cut into; follows from `nodes`.
     """
 
     workloads: tuple[Workload, ...]
@@ -236,6 +239,33 @@ class Fleet:
     stranded: tuple[Stranded, ...] = ()
     quotas: tuple[Quota, ...] = ()
     problems: tuple[str, ...] = ()
+    pods_on: Mapping[str, tuple[Pod, ...]] = dataclasses.field(init=False, repr=False, compare=False)
+    offers: Mapping[str, tuple[Node, ...]] = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Look up once what would otherwise be sought for every workload anew."""
+        object.__setattr__(self, "pods_on", _pods_on(self.workloads))
+        object.__setattr__(self, "offers", _offers(self.nodes))
+
+
+def _pods_on(workloads: tuple[Workload, ...]) -> dict[str, tuple[Pod, ...]]:
+    found: dict[str, list[Pod]] = {}
+    for workload in workloads:
+        for pod in workload.pods:
+            if pod.holds:
+                found.setdefault(pod.node, []).append(pod)
+    return {name: tuple(pods) for name, pods in found.items()}
+
+
+def _offers(nodes: Mapping[str, Node]) -> dict[str, tuple[Node, ...]]:
+    found: dict[str, dict[tuple[object, ...], Node]] = {}
+    for name in sorted(nodes):
+        node = nodes[name]
+        for resource, count in node.allocatable.items() if node.is_open else ():
+            if count > 0:
+                kind = (node.model, node.memory_bytes, node.sharing, node.gpus and count / node.gpus)
+                found.setdefault(resource, {}).setdefault(kind, node)
+    return {resource: tuple(kinds.values()) for resource, kinds in found.items()}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

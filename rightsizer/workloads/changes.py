@@ -12,9 +12,12 @@ from typing import Any
 import msgspec
 
 from rightsizer.config import PREFIX
-from rightsizer.model import Decision, ObjectRef, Workload, WorkloadKind
+from rightsizer.model import Action, Decision, ObjectRef, Workload, WorkloadKind
 
 UNDO_ANNOTATION = PREFIX + "undo"
+RESUMED_ANNOTATION = PREFIX + "resumed-at"
+"""When a stopped workload was last put back, RFC 3339: what it did before says nothing about what it will do now."""
+
 MANIFEST_LABEL = PREFIX + "manifest"
 """On the Secrets that keep the manifests of evicted pods; its value is the run."""
 
@@ -108,6 +111,37 @@ def parse_record(text: str, row: WorkloadKind) -> UndoRecord:
         message = f"was not written by gpu-rightsizer: {forged}"
         raise ValueError(message)
     return record
+
+
+def original_replicas(annotations: Mapping[str, str]) -> int | None:
+    """How many replicas a workload had before we took some; None where we did not, or its record cannot be read."""
+    text = annotations.get(UNDO_ANNOTATION)
+    if text is None:
+        return None
+    try:
+        record = msgspec.json.decode(text, type=UndoRecord)
+    except msgspec.DecodeError:
+        return None
+    before, after = record.before, record.after
+    if record.version != 1 or record.action != Action.SHRINK or type(before) is not int:
+        return None
+    return before if type(after) is int and 1 <= after < before else None
+
+
+def resumed_at(annotations: Mapping[str, str]) -> datetime.datetime | None:
+    """When it was last put back; None where it was not.
+
+    Raises:
+        ValueError: The annotation cannot be read.
+    """
+    text = annotations.get(RESUMED_ANNOTATION)
+    if text is None:
+        return None
+    instant = datetime.datetime.fromisoformat(text)
+    if instant.tzinfo is None:
+        message = f"{text!r} names no time zone"
+        raise ValueError(message)
+    return instant
 
 
 def _impossible(record: UndoRecord, row: WorkloadKind) -> Iterator[str]:

@@ -4,8 +4,38 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from rightsizer.model import Device, Mode, ObjectRef, Pod, Usage, Usages, Workload
-from rightsizer.policy.document import Match, Policy, Rule, Thresholds
+from rightsizer.assess import assess
+from rightsizer.model import (
+    Concurrency,
+    Device,
+    Finding,
+    Fleet,
+    History,
+    Measured,
+    Mode,
+    Node,
+    NodeSight,
+    ObjectRef,
+    Pod,
+    Slot,
+    Usage,
+    Usages,
+    Workload,
+)
+from rightsizer.policy.criteria import Criteria
+from rightsizer.policy.document import (
+    Match,
+    Policy,
+    Rule,
+    Sliceable,
+    Starved,
+    Stranded,
+    Stuck,
+    Thresholds,
+    TooManyGpus,
+    TooManyReplicas,
+    Underused,
+)
 
 AT = datetime.datetime(2026, 11, 21, 12, 0, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(hours=24)
@@ -103,3 +133,62 @@ THRESHOLDS = Thresholds()
 def by_window(found: Usages) -> Mapping[datetime.timedelta, Usages]:
     """The same usage for the default window."""
     return {THRESHOLDS.window: found}
+
+
+def criteria(**changes: Any) -> Criteria:
+    """The defaults' criteria, but for what is given."""
+    values: dict[str, Any] = {
+        "idle": Thresholds(),
+        "underused": Underused(),
+        "too_many_gpus": TooManyGpus(),
+        "too_many_replicas": TooManyReplicas(),
+        "sliceable": Sliceable(),
+        "stuck": Stuck(),
+        "starved": Starved(),
+        "stranded": Stranded(),
+    }
+    return Criteria(**{**values, **changes})
+
+
+HOUR_S = 3600.0
+
+
+def history(text: str = ".", *, slot_s: float = HOUR_S, hours: int = 240) -> History:
+    """A history up to AT: # is busy, . idle, ? unknown; what stands before is repeated at the begin for ten days."""
+    slots = text.rjust(hours, text[0])
+    values = {"#": Slot.BUSY, ".": Slot.IDLE, "?": Slot.UNKNOWN}
+    return History(AT, slot_s, bytes(values[each] for each in slots))
+
+
+def concurrency(*busy: int | None, days: int = 7, earlier: int | None = 0) -> Concurrency:
+    """So many replicas at work in the last minutes, none in the others of the hour."""
+    return Concurrency((0,) * (60 - len(busy)) + busy, (earlier,) * days)
+
+
+def measured(item: Workload, found: Usages, **changes: Any) -> Measured:
+    """The same usage over every window, and pods of whom nothing was seen at work before, unless told otherwise."""
+    values: dict[str, Any] = {
+        "at": AT,
+        "usages": dict.fromkeys(criteria().windows, found),
+        "histories": {(one.ref.namespace, one.ref.name): history() for one in item.pods},
+    }
+    return Measured(**{**values, **changes})
+
+
+def fleet(*items: Workload, nodes: tuple[Node, ...] = ()) -> Fleet:
+    """A fleet of these workloads and nodes."""
+    return Fleet(items, {node.name: node for node in nodes}, {})
+
+
+def findings(
+    item: Workload,
+    found: Usages,
+    *,
+    by: Criteria | None = None,
+    nodes: tuple[Node, ...] = (),
+    sights: Mapping[str, NodeSight] | None = None,
+    **changes: Any,
+) -> tuple[Finding, ...]:
+    """What is found about a workload; `sights` and `changes` are to what was measured."""
+    seen = measured(item, found, nodes=sights or {}, **changes)
+    return assess(item, seen, by or criteria(), fleet(item, nodes=nodes))

@@ -1,17 +1,18 @@
-"""What the measurements say about a workload: the verdict for each shape of evidence."""
+"""Idleness: the first finding and its verdict for each shape of evidence."""
 
 import datetime
 
 import pytest
 
-from rightsizer.assess import assess
-from rightsizer.model import FindingName, Usage, Usages, Verdict, Workload
+from rightsizer.model import Confidence, FindingName, NodeSight, Usage, Usages, Verdict, Workload
 from tests.rightsizer.build import (
     AT,
     DAY,
-    THRESHOLDS,
     all_idle,
     busy_usage,
+    criteria,
+    findings,
+    history,
     idle_usage,
     pod,
     usages,
@@ -23,6 +24,8 @@ YOUNG = pod("young", started=AT - datetime.timedelta(hours=3))
 SHARED = pod("shared", devices=2, is_shared=True)
 HEALTHY = pod("w-0")
 SECOND = pod("w-1")
+SHARER = pod("shared", is_shared=True)
+RESUMED = "gpu-rightsizer.io/resumed-at"
 
 
 def _one(usage: Usage) -> tuple[Workload, Usages]:
@@ -35,19 +38,19 @@ CASES = {
     "at-the-threshold-is-idle": (*_one(idle_usage(activity_peak=0.01)), FindingName.PARKED, Verdict.ACT),
     "above-the-threshold-is-busy": (
         *_one(idle_usage(activity_peak=0.02, power_peak_w=300.0)),
-        FindingName.BUSY,
+        FindingName.UNDERUSED,
         Verdict.KEEP,
     ),
     "one-burst-in-the-window": (
         *_one(idle_usage(activity_peak=0.4, activity_mean=0.0001, power_peak_w=350.0)),
-        FindingName.BUSY,
+        FindingName.UNDERUSED,
         Verdict.KEEP,
     ),
     "two-of-eight-gpus": (
         workload(EIGHT),
         usages((EIGHT, (busy_usage(0), busy_usage(1), *(idle_usage(i) for i in range(2, 8))))),
         FindingName.TOO_MANY_GPUS,
-        Verdict.KEEP,
+        Verdict.ACT,
     ),
     "one-of-two-replicas": (
         workload(HEALTHY, SECOND),
@@ -58,7 +61,7 @@ CASES = {
     "busy-though-another-replica-has-no-data": (
         workload(HEALTHY, SECOND),
         usages((HEALTHY, (busy_usage(0),))),
-        FindingName.TOO_MANY_REPLICAS,
+        FindingName.BUSY,
         Verdict.KEEP,
     ),
     "idle-and-another-replica-has-no-data": (
@@ -90,6 +93,46 @@ CASES = {
         workload(SHARED),
         usages((SHARED, (idle_usage(),))),
         FindingName.NO_DATA,
+        Verdict.UNKNOWN,
+    ),
+    "a-hole-in-the-window": (*_one(idle_usage(holes=1)), FindingName.PARTIAL_DATA, Verdict.UNKNOWN),
+    "busy-beside-a-hole": (*_one(busy_usage(holes=1)), FindingName.BUSY, Verdict.KEEP),
+    "ran-between-the-samples": (*_one(idle_usage(busy_s=30.0)), FindingName.UNDERUSED, Verdict.KEEP),
+    "counters-that-hardly-moved": (*_one(idle_usage(busy_s=20.0)), FindingName.PARKED, Verdict.ACT),
+    "its-own-idleness-beside-a-busy-neighbour": (
+        workload(SHARER),
+        usages((SHARER, (idle_usage(is_own=True, power_peak_w=400.0, traffic_peak=0.4),))),
+        FindingName.UNMEASURABLE,
+        Verdict.UNKNOWN,
+    ),
+    "its-own-idleness-on-an-idle-board": (
+        workload(SHARER),
+        usages((SHARER, (idle_usage(is_own=True),))),
+        FindingName.PARKED,
+        Verdict.ACT,
+    ),
+    "put-back-a-day-ago": (
+        workload(HEALTHY, annotations={RESUMED: (AT - DAY).isoformat()}),
+        all_idle(workload(HEALTHY)),
+        FindingName.TOO_YOUNG,
+        Verdict.UNKNOWN,
+    ),
+    "put-back-two-days-ago": (
+        workload(HEALTHY, annotations={RESUMED: (AT - 2 * DAY).isoformat()}),
+        all_idle(workload(HEALTHY)),
+        FindingName.PARKED,
+        Verdict.ACT,
+    ),
+    "put-back-who-knows-when": (
+        workload(HEALTHY, annotations={RESUMED: "yesterday"}),
+        all_idle(workload(HEALTHY)),
+        FindingName.TOO_YOUNG,
+        Verdict.UNKNOWN,
+    ),
+    "put-back-in-no-time-zone": (
+        workload(HEALTHY, annotations={RESUMED: "2026-11-01T00:00:00"}),
+        all_idle(workload(HEALTHY)),
+        FindingName.TOO_YOUNG,
         Verdict.UNKNOWN,
     ),
     "half-of-the-window": (*_one(idle_usage(coverage=0.5)), FindingName.PARTIAL_DATA, Verdict.UNKNOWN),
@@ -195,23 +238,89 @@ CASES = {
 def test_verdict_for_each_shape_of_evidence(
     item: Workload, found: Usages, name: FindingName, verdict: Verdict
 ) -> None:
-    """Each shape of evidence has one finding and one verdict."""
-    finding = assess(item, found, THRESHOLDS, AT)
+    """Each shape of evidence has one finding that decides, and one verdict."""
+    finding = findings(item, found)[0]
     assert (finding.name, finding.verdict) == (name, verdict)
     assert finding.words
 
 
 def test_evidence_says_numbers_in_words() -> None:
-    """The words of an idle finding name the devices, the window and each level that was measured."""
-    finding = assess(workload(EIGHT), all_idle(workload(EIGHT)), THRESHOLDS, AT)
+    """The words of an idle finding name the devices, the window, its pauses and each level that was measured."""
+    finding = findings(workload(EIGHT), all_idle(workload(EIGHT)))[0]
     assert finding.words == (
         "none of its 8 GPUs was above 1% at any time in the last 1d",
+        "idle for 10d; not seen at work in 10d",
         "activity mean 0%, peak 0%, power peak 122 W, memory peak 37.3 GiB, coverage 100%",
+        "confidence medium: samples and its history agree; there are no counters",
     )
     assert finding.busy_gpus == 0
+    assert (finding.idle_s, finding.longest_return_s, finding.window) == (864_000, 0, DAY)
 
 
 def test_unknown_activity_is_not_counted_as_idle() -> None:
     """How many GPUs are busy stays unknown where one of them was not measured."""
     found = usages((EIGHT, (busy_usage(0), idle_usage(1, activity_peak=None))))
-    assert assess(workload(EIGHT), found, THRESHOLDS, AT).busy_gpus is None
+    assert findings(workload(EIGHT), found)[0].busy_gpus is None
+
+
+def test_holes_are_counted_in_words() -> None:
+    """How many parts of the window are missing, and how long each of them is."""
+    item, found = _one(idle_usage(holes=3, samples_expected=5760))
+    assert findings(item, found)[0].words == (
+        "pod w-0: 3 parts of the last 1d, 15m each, without any sample: it may have worked then",
+    )
+
+
+@pytest.mark.parametrize(("owned", "verdict"), [(1, Verdict.UNKNOWN), (2, Verdict.ACT), (8, Verdict.ACT)])
+def test_a_device_without_an_owner_could_be_any_pods(owned: int, verdict: Verdict) -> None:
+    """Where series name fewer owners on a node than pods hold GPUs there, none of its pods is judged idle."""
+    item = workload(HEALTHY, SECOND)
+    sight = {"n1": NodeSight(devices=8, owned=owned, coverage=1.0)}
+    assert findings(item, all_idle(item), sights=sight)[0].verdict is verdict
+
+
+def test_pods_that_just_started_are_not_missed_on_their_node() -> None:
+    """The series of a node take a moment to name a new pod."""
+    item = workload(pod(phase="Pending", started=None, is_ready=False), pod("w-1", started=AT))
+    sight = {"n1": NodeSight(devices=8, owned=0, coverage=1.0)}
+    assert findings(item, all_idle(item), sights=sight)[0].name is FindingName.NOT_RUNNING
+
+
+@pytest.mark.parametrize(
+    ("usage", "slots", "confidence"),
+    [
+        (idle_usage(busy_s=0.0), ".", Confidence.HIGH),
+        (idle_usage(), ".", Confidence.MEDIUM),
+        (idle_usage(busy_s=0.0), "?" + "." * 239, Confidence.LOW),
+    ],
+    ids=["counters-and-history", "no-counters", "gaps-in-the-history"],
+)
+def test_confidence_says_what_agrees(usage: Usage, slots: str, confidence: Confidence) -> None:
+    """Counters, samples and a history without gaps make for most of it; the reason is among the words."""
+    item, found = _one(usage)
+    finding = findings(item, found, histories={("research", "w-0"): history(slots)})[0]
+    assert (finding.verdict, finding.confidence) == (Verdict.ACT, confidence)
+    assert any(words.startswith(f"confidence {confidence.value}") for words in finding.words)
+
+
+@pytest.mark.parametrize(
+    ("kind", "slots", "name"),
+    [
+        ("Job", "#" + "." * 200, FindingName.FINISHED),
+        ("Job", ".", FindingName.PARKED),
+        ("Deployment", "#" + "." * 200, FindingName.PARKED),
+        ("Pod", "#" + "." * 200, FindingName.FINISHED),
+    ],
+    ids=["worked-once", "never-worked", "serves", "bare-pod"],
+)
+def test_what_ends_by_itself_is_finished(kind: str, slots: str, name: FindingName) -> None:
+    """Batch work that ran and then stopped is done, though its process lives; serving may be asked again."""
+    item = workload(HEALTHY, kind=kind)
+    finding = findings(item, all_idle(item), histories={("research", "w-0"): history(slots)})[0]
+    assert (finding.name, finding.verdict) == (name, Verdict.ACT)
+
+
+def test_usage_that_was_not_asked_for_is_no_data() -> None:
+    """A window without answers leaves nothing to judge by."""
+    finding = findings(workload(HEALTHY), {}, usages={}, by=criteria())[0]
+    assert (finding.name, finding.verdict) == (FindingName.NO_DATA, Verdict.UNKNOWN)

@@ -1,0 +1,36 @@
+"""Stuck: its GPUs spin at full utilization without power or memory traffic, as a hung collective does. Pure.
+
+The one finding in which activity speaks for work, and two other signals against it.
+"""
+
+from rightsizer.assess.doubts import INCOMPLETE, first_doubt
+from rightsizer.assess.evidence import Case, Seen
+from rightsizer.assess.levels import levels
+from rightsizer.assess.words import span
+from rightsizer.model import Finding, FindingName, Verdict
+
+
+def find_stuck(case: Case) -> Finding | None:
+    """A workload none of whose devices works, while one of them at least spins; None where one signal is missing."""
+    part = case.criteria.stuck
+    evidence = case.over(part, case.criteria.idle.maxUtilizationPercent)
+    seen = evidence.seen
+    spinning = sum(_spins(each, part.minMeanPercent) for each in seen)
+    if not spinning or evidence.is_shared:
+        return None
+    if any(each.draws_power is not False or each.moves_memory is not False for each in seen):
+        return None
+    if first_doubt(evidence, INCOMPLETE) is not None:
+        return None
+    spun = f"{spinning} of its {len(seen)} GPUs spun at {part.minMeanPercent:g}% or more"
+    words = (
+        f"{spun} for {span(evidence.window)} at an idle board's power and without memory traffic",
+        "perhaps a hung collective: only starting it anew helps",
+        levels(evidence),
+    )
+    return evidence.finding(FindingName.STUCK, Verdict.ACT, words)
+
+
+def _spins(seen: Seen, min_mean_percent: float) -> bool:
+    mean = seen.usage.activity_mean
+    return bool(seen.ran) and mean is not None and mean * 100 >= min_mean_percent
