@@ -7,6 +7,7 @@ RightsizerError                 exit 1
 ├── PrometheusError             the metrics could not be read
 │   ├── PrometheusUnreachable   nobody answers there
 │   ├── QueryRefused            Prometheus answers, but not this question
+│   │   └── QueryTooLarge       …but would answer a smaller one: of fewer series, or shorter
 │   └── EvidenceIncomplete      it answered, and says that something is missing
 └── ClusterError                the API server could not be asked
     ├── ClusterUnreachable      nobody answers there; whether a write took effect is unknown
@@ -74,6 +75,10 @@ class PrometheusUnreachable(PrometheusError):  # noqa: N818 - the tree above nam
 
 class QueryRefused(PrometheusError):  # noqa: N818
     """Prometheus answered with an error."""
+
+
+class QueryTooLarge(QueryRefused):
+    """A limit of size or time was hit: parts of the same question may each be answered."""
 
 
 class EvidenceIncomplete(PrometheusError):  # noqa: N818
