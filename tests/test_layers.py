@@ -37,7 +37,7 @@ RIGHTSIZER = (
     {"workloads", "policy"},
     {"observe"},
     {"money"},
-    {"config"},
+    {"config", "yamlfile"},
     {"model"},
     {"errors"},
 )
