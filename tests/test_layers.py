@@ -29,7 +29,7 @@ RIGHTSIZER = (
     {"cli", "__main__"},
     {"loop"},
     {"apply", "undo", "report"},
-    {"accounting"},
+    {"accounting", "pricefile"},
     {"look"},
     {"validate"},
     {"decide"},

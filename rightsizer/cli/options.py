@@ -6,7 +6,7 @@ import os
 import pathlib
 import re
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TextIO
 
 from rightsizer.config import ClusterSettings, PrometheusSettings, Secret, parse_duration, read_secret
@@ -53,6 +53,11 @@ CLUSTER = (
     Option("--kubeconfig", "FILE", "instead of $KUBECONFIG, ~/.kube/config and the pod's account"),
     Option("--context", "NAME", "context of the kubeconfig"),
 )
+PRICES = (
+    Option(
+        "--prices", "FILE", "price table for nodes that OpenCost has no price of (default: the shipped list)"
+    ),
+)
 POLICY = (Option("--policy", "FILE", "policy file; without one everything is only advised on"),)
 STATE = (
     Option(
@@ -91,12 +96,17 @@ def add_options(parser: argparse.ArgumentParser, title: str, options: tuple[Opti
         )
 
 
-def add_common(parser: argparse.ArgumentParser, *, formats: bool = True) -> None:
-    """Add the flags about what is printed."""
+def add_common(parser: argparse.ArgumentParser, forms: Collection[str] = ("table", "json", "yaml")) -> None:
+    """Add the flags about what is printed; without forms there is nothing to choose."""
     group = parser.add_argument_group("output")
-    if formats:
+    if forms:
         group.add_argument(
-            "-o", "--output", choices=("table", "json", "yaml"), default="table", help="(default: table)"
+            "-o",
+            "--output",
+            choices=tuple(forms),
+            default="table",
+            metavar="FORM",
+            help=f"{', '.join(forms)} (default: table)",
         )
     group.add_argument(
         "--color",

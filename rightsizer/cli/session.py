@@ -1,7 +1,9 @@
 """What the commands share: connections, the question before acting, and interrupts."""
 
 import argparse
+import dataclasses
 import datetime
+import logging
 import pathlib
 import secrets
 import signal
@@ -9,13 +11,20 @@ import sys
 import types
 from typing import Any, Self
 
+from rightsizer import pricefile
+from rightsizer.accounting import Accounts, accounts_of
 from rightsizer.cli.options import cluster_settings, prometheus_settings
-from rightsizer.errors import UsageError
+from rightsizer.errors import PrometheusError, UsageError
 from rightsizer.loop import Observed, make_plan
+from rightsizer.model import Plan
+from rightsizer.money import Prices
 from rightsizer.observe.cluster import Cluster
+from rightsizer.observe.costs import node_prices
 from rightsizer.observe.prometheus import Prometheus
 from rightsizer.observe.signals.dcgm import DcgmSignal
 from rightsizer.policy.reading import BUILT_IN, LoadedPolicy, load
+
+log = logging.getLogger(__name__)
 
 
 class Session:
@@ -30,12 +39,27 @@ class Session:
         self.policy: LoadedPolicy = load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
         self.prometheus = Prometheus(settings)
         self.signal = DcgmSignal(self.prometheus, settings.labels)
+        self._labels = settings.labels
+        self._prices = pricefile.load(pathlib.Path(arguments.prices) if arguments.prices else None)
         self.cluster = Cluster(cluster_settings(arguments))
         self.run = f"{utc_now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
     def observe(self) -> Observed:
         """A plan as of now, by Prometheus's clock."""
         return make_plan(self.cluster, self.signal, self.policy, at=self.prometheus.now(), run=self.run)
+
+    def account(self, plan: Plan) -> tuple[Accounts, Prices]:
+        """The plan's sums and the prices they were made with: OpenCost's where Prometheus has them.
+
+        A plan is worth having without money: where Prometheus refuses to tell it, the price table holds.
+        """
+        try:
+            nodes = node_prices(self.prometheus, plan.at, self._labels)
+        except PrometheusError as error:
+            log.warning("prices of nodes: %s; the price table holds for all", error)
+            nodes = {}
+        prices = dataclasses.replace(self._prices, nodes=nodes)
+        return accounts_of(plan, prices), prices
 
 
 class Interrupts:
