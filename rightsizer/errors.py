@@ -3,7 +3,9 @@
 RightsizerError                 exit 1
 ├── UsageError                  exit 2: the command line cannot be meant
 ├── ConfigurationError          exit 2: a file or an environment variable is wrong
-│   └── PolicyError             …the policy file; carries all problems, each with its line
+│   └── FileError               …a file of ours; carries all its problems, each with its line
+│       ├── PolicyError         …the policy
+│       └── PricesError         …the price table
 ├── PrometheusError             the metrics could not be read
 │   ├── PrometheusUnreachable   nobody answers there
 │   ├── QueryRefused            Prometheus answers, but not this question
@@ -54,15 +56,29 @@ class Problem:
         return f"{where}{self.field}: {self.message}" if self.field else f"{where}{self.message}"
 
 
-class PolicyError(ConfigurationError):
-    """A policy file that cannot be used: all its problems at once."""
+class FileError(ConfigurationError):
+    """A file that cannot be used: all its problems at once."""
+
+    noun = "file"
 
     def __init__(self, source: str, problems: Sequence[Problem]) -> None:
         self.source = source
         self.problems = tuple(sorted(problems))
         counted = "a problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
         lines = "".join(f"\n  {problem}" for problem in self.problems)
-        super().__init__(f"policy {source} cannot be used, {counted}:{lines}")
+        super().__init__(f"{self.noun} {source} cannot be used, {counted}:{lines}")
+
+
+class PolicyError(FileError):
+    """A policy that cannot be used."""
+
+    noun = "policy"
+
+
+class PricesError(FileError):
+    """A price table that cannot be used."""
+
+    noun = "price table"
 
 
 class PrometheusError(RightsizerError):

@@ -13,7 +13,7 @@ from rightsizer.model import Node, Pod
 _PROFILE = re.compile(r"mig-(?P<slices>\d+)g\.")
 _SLICES = 7
 """Compute slices of every card that can be cut in more than four (NVIDIA MIG user guide, supported profiles)."""
-_SLICES_OF = {"*A30*": 4, "*RTX PRO 6000*": 4}
+_SLICES_OF = {"*A30*": 4, "*RTX?PRO?6000*": 4}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def _metrics() -> str:
 
 
 def _rightsizer_options() -> str:
-    groups = (options.POLICY, options.PROMETHEUS, options.CLUSTER, options.STATE)
+    groups = (options.POLICY, options.PRICES, options.PROMETHEUS, options.CLUSTER, options.STATE)
     rows = (
         (
             f"`{option.flag}`",

@@ -29,7 +29,7 @@ RIGHTSIZER = (
     {"cli", "__main__"},
     {"loop"},
     {"apply", "undo", "report"},
-    {"accounting"},
+    {"accounting", "pricefile"},
     {"look"},
     {"validate"},
     {"decide"},
@@ -37,7 +37,7 @@ RIGHTSIZER = (
     {"workloads", "policy"},
     {"observe"},
     {"money"},
-    {"config"},
+    {"config", "yamlfile"},
     {"model"},
     {"errors"},
 )

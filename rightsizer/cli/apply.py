@@ -13,7 +13,7 @@ from rightsizer.errors import ConfigurationError, RequestRefused
 from rightsizer.look import Watch
 from rightsizer.loop import Observed
 from rightsizer.model import Action, Decision, Outcome, Plan, Result
-from rightsizer.report.document import Approval, read_approvals
+from rightsizer.report.approvals import Approval, read_approvals
 from rightsizer.report.table import plan_text
 from rightsizer.report.words import count
 
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     decisions, lapsed = _approved(observed.plan, approvals)
     approved = None if approvals is None else decisions
     colour = wants_colour(arguments, telling.people)
-    telling.say(plan_text(observed.plan, colour=colour, approved=approved))
+    telling.say(plan_text(observed.plan, *session.account(observed.plan), colour=colour, approved=approved))
     for outcome in lapsed:
         telling.tell(outcome)
     if decisions:

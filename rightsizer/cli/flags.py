@@ -4,7 +4,17 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from rightsizer.cli.options import CLUSTER, POLICY, PROMETHEUS, STATE, Formatter, add_common, add_options
+from rightsizer.cli.options import (
+    CLUSTER,
+    POLICY,
+    PRICES,
+    PROMETHEUS,
+    STATE,
+    Formatter,
+    add_common,
+    add_options,
+)
+from rightsizer.report.forms import FORMS
 
 CHANGES_PROPOSED = 10
 """Exit code of plan --detailed-exitcode; 2 would be taken for a usage error."""
@@ -27,6 +37,7 @@ verdicts:
 examples:
   gpu-rightsizer plan --prometheus-url http://localhost:9090
   gpu-rightsizer plan --policy policy.yaml -o json | jq .totals
+  gpu-rightsizer plan -o html > plan.html
   gpu-rightsizer plan --policy policy.yaml --save plan.json
   gpu-rightsizer apply --policy policy.yaml --plan plan.json
 """
@@ -115,7 +126,8 @@ def _add_plan(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     add_options(parser, "policy", POLICY)
     add_options(parser, "metrics", PROMETHEUS)
     add_options(parser, "cluster", CLUSTER)
-    add_common(parser)
+    add_options(parser, "money", PRICES)
+    add_common(parser, FORMS)
 
 
 def _add_apply(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
@@ -136,6 +148,7 @@ def _add_apply(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     add_options(parser, "policy", POLICY)
     add_options(parser, "metrics", PROMETHEUS)
     add_options(parser, "cluster", (*CLUSTER, *STATE))
+    add_options(parser, "money", PRICES)
     add_common(parser)
 
 
@@ -177,4 +190,4 @@ def _add_policy(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         "--offline", action="store_true", help="do not ask the cluster for its PriorityClasses"
     )
     add_options(check, "cluster", CLUSTER)
-    add_common(check, formats=False)
+    add_common(check, forms=())

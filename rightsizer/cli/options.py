@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import os
 import pathlib
+from collections.abc import Collection
 from typing import TextIO
 
 from rightsizer.config import ClusterSettings
@@ -67,6 +68,11 @@ CLUSTER = (
     Option("--kubeconfig", "FILE", "instead of $KUBECONFIG, ~/.kube/config and the pod's account"),
     Option("--context", "NAME", "context of the kubeconfig"),
 )
+PRICES = (
+    Option(
+        "--prices", "FILE", "price table for nodes that OpenCost has no price of (default: the shipped list)"
+    ),
+)
 POLICY = (Option("--policy", "FILE", "policy file; without one everything is only advised on"),)
 STATE = (
     Option(
@@ -108,12 +114,17 @@ def add_options(parser: argparse.ArgumentParser, title: str, options: tuple[Opti
         )
 
 
-def add_common(parser: argparse.ArgumentParser, *, formats: bool = True) -> None:
-    """Add the flags about what is printed."""
+def add_common(parser: argparse.ArgumentParser, forms: Collection[str] = ("table", "json", "yaml")) -> None:
+    """Add the flags about what is printed; without forms there is nothing to choose."""
     group = parser.add_argument_group("output")
-    if formats:
+    if forms:
         group.add_argument(
-            "-o", "--output", choices=("table", "json", "yaml"), default="table", help="(default: table)"
+            "-o",
+            "--output",
+            choices=tuple(forms),
+            default="table",
+            metavar="FORM",
+            help=f"{', '.join(forms)} (default: table)",
         )
     group.add_argument(
         "--color",

@@ -1,7 +1,9 @@
 """What the commands share: connections, the question before acting, and interrupts."""
 
 import argparse
+import dataclasses
 import datetime
+import logging
 import pathlib
 import secrets
 import signal
@@ -9,15 +11,22 @@ import sys
 import types
 from typing import Any, Self
 
+from rightsizer import pricefile
+from rightsizer.accounting import Accounts, accounts_of
 from rightsizer.cli.connection import prometheus_settings
 from rightsizer.cli.messages import complain
 from rightsizer.cli.options import cluster_settings
-from rightsizer.errors import UsageError
+from rightsizer.errors import PrometheusError, UsageError
 from rightsizer.loop import Observed, make_plan
+from rightsizer.model import Plan
+from rightsizer.money import Prices
 from rightsizer.observe.cluster import Cluster
+from rightsizer.observe.costs import node_prices
 from rightsizer.observe.discovery import connect
 from rightsizer.observe.signals.dcgm import DcgmSignal
 from rightsizer.policy.reading import BUILT_IN, LoadedPolicy, load
+
+log = logging.getLogger(__name__)
 
 
 class Session:
@@ -31,6 +40,8 @@ class Session:
     def __init__(self, arguments: argparse.Namespace) -> None:
         settings = prometheus_settings(arguments)
         self.policy: LoadedPolicy = load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
+        self._labels = settings.labels
+        self._prices = pricefile.load(pathlib.Path(arguments.prices) if arguments.prices else None)
         self.cluster = Cluster(cluster_settings(arguments))
         self.prometheus = connect(settings, self.cluster)
         if settings.url is None:
@@ -41,6 +52,19 @@ class Session:
     def observe(self) -> Observed:
         """A plan as of now, by Prometheus's clock."""
         return make_plan(self.cluster, self.signal, self.policy, at=self.prometheus.now(), run=self.run)
+
+    def account(self, plan: Plan) -> tuple[Accounts, Prices]:
+        """The plan's sums and the prices they were made with: OpenCost's where Prometheus has them.
+
+        A plan is worth having without money: where Prometheus refuses to tell it, the price table holds.
+        """
+        try:
+            nodes = node_prices(self.prometheus, plan.at, self._labels)
+        except PrometheusError as error:
+            log.warning("prices of nodes: %s; the price table holds for all", error)
+            nodes = {}
+        prices = dataclasses.replace(self._prices, nodes=nodes)
+        return accounts_of(plan, prices), prices
 
 
 class Interrupts:

@@ -14,7 +14,7 @@ from rightsizer.cli.session import utc_now
 from rightsizer.errors import ConfigurationError, RightsizerError
 from rightsizer.model import Outcome, Result
 from rightsizer.report.document import outcome_document, render
-from rightsizer.report.table import outcome_text, outcomes_summary
+from rightsizer.report.outcomes import outcome_text, outcomes_summary
 
 IN_THE_DARK = (
     "the run was ended in the middle of it: whether it took effect is not known, look at it yourself"

@@ -11,7 +11,7 @@ from rightsizer.errors import UsageError
 from rightsizer.model import Result
 from rightsizer.observe.cluster import Cluster
 from rightsizer.report.document import render, undoable_document
-from rightsizer.report.table import undoable_text
+from rightsizer.report.outcomes import undoable_text
 from rightsizer.undo import find, put_back, skipped
 from rightsizer.workloads.changes import Undoable
 

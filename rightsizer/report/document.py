@@ -3,7 +3,6 @@
 The schema is docs/plan.schema.json; a test holds the two together.
 """
 
-import dataclasses
 import datetime
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,15 +11,17 @@ from typing import Any
 import msgspec
 import yaml
 
+from rightsizer.accounting import Account, Accounts
 from rightsizer.config import FIELD_MANAGER
-from rightsizer.errors import ConfigurationError
-from rightsizer.model import Decision, Finding, ObjectRef, Outcome, Plan, Verdict
+from rightsizer.model import Decision, Finding, Outcome, Plan, Proposal, Stranded, Verdict
+from rightsizer.money import Prices
+from rightsizer.report.rows import Row, rows_of
 from rightsizer.workloads.changes import Undoable
 
 API_VERSION = "gpu-rightsizer.io/v1alpha1"
 
 
-def plan_document(plan: Plan) -> dict[str, Any]:
+def plan_document(plan: Plan, accounts: Accounts, prices: Prices) -> dict[str, Any]:
     """A plan, with every GPU workload under `items`."""
     return {
         "apiVersion": API_VERSION,
@@ -31,9 +32,22 @@ def plan_document(plan: Plan) -> dict[str, Any]:
             "policy": {"source": plan.policy_source, "sha256": plan.policy_hash},
             "generator": FIELD_MANAGER,
         },
-        "totals": _totals(plan.decisions),
-        "items": [_item(decision) for decision in plan.decisions],
+        "hypothetical": plan.hypothetical or None,
+        "problems": list(plan.problems),
+        "totals": {**_totals(plan.decisions), **_accounts(accounts), "prices": _prices(prices)},
+        "stranded": [_stranded(one) for one in plan.fleet.stranded] if plan.fleet else [],
+        "items": [_item(row) for row in rows_of(plan, prices)],
     }
+
+
+def plan_json(plan: Plan, accounts: Accounts, prices: Prices) -> str:
+    """The plan's document as JSON."""
+    return render(plan_document(plan, accounts, prices), "json")
+
+
+def plan_yaml(plan: Plan, accounts: Accounts, prices: Prices) -> str:
+    """The plan's document as YAML."""
+    return render(plan_document(plan, accounts, prices), "yaml")
 
 
 def _totals(decisions: Sequence[Decision]) -> dict[str, Any]:
@@ -56,8 +70,84 @@ def _totals(decisions: Sequence[Decision]) -> dict[str, Any]:
     }
 
 
-def _item(decision: Decision) -> dict[str, Any]:
-    workload, finding = decision.workload, decision.finding
+def _accounts(accounts: Accounts) -> dict[str, Any]:
+    """GPU-hours over the window, money for one hour."""
+    return {
+        "windowSeconds": round(accounts.window.total_seconds()),
+        "account": _account(accounts.total),
+        "byClass": _each(accounts.by_class),
+        "byNamespace": _each(accounts.by_namespace),
+        "byModel": _each(accounts.by_model),
+        "byVerdict": _each(accounts.by_verdict),
+    }
+
+
+def _each(parts: Mapping[str, Account]) -> dict[str, Any]:
+    return {name: _account(account) for name, account in parts.items()}
+
+
+def _account(account: Account) -> dict[str, Any]:
+    return {
+        "workloads": account.workloads,
+        "gpus": account.gpus,
+        "wholeGpus": _rounded(account.whole_gpus),
+        "gpuHoursHeld": _rounded(account.gpu_hours_held),
+        "gpuHoursUsed": _rounded(account.gpu_hours_used),
+        "gpuHoursUnknown": _rounded(account.gpu_hours_unknown),
+        "reclaimable": _rounded(account.reclaimable),
+        "enforced": _rounded(account.enforced),
+        "costPerHour": _rounded(account.cost_per_hour),
+        "wastedPerHour": _rounded(account.wasted_per_hour),
+        "reclaimablePerHour": _rounded(account.reclaimable_per_hour),
+        "unpricedPods": account.unpriced,
+    }
+
+
+def _prices(prices: Prices) -> dict[str, Any]:
+    return {
+        "currency": prices.currency,
+        "source": prices.source,
+        "date": prices.date,
+        "nodesByOpenCost": len(prices.nodes),
+    }
+
+
+def _stranded(one: Stranded) -> dict[str, Any]:
+    return {
+        "node": one.node,
+        "resource": one.resource,
+        "free": one.free,
+        "reasons": list(one.reasons),
+        "waiting": list(map(str, one.waiting)),
+    }
+
+
+def _item(row: Row) -> dict[str, Any]:
+    decision, finding = row.decision, row.decision.finding
+    return {
+        **_identity(row),
+        "verdict": decision.verdict.value,
+        "finding": finding.name.value,
+        "confidence": finding.confidence.value,
+        "rule": decision.rule,
+        "mode": decision.mode.value,
+        "action": row.action or None,
+        "frees": _rounded(row.frees),
+        "proposal": _proposal(finding.proposal),
+        "command": decision.command or None,
+        "blocks": [{"cause": block.cause.value, "reason": block.reason} for block in decision.blocks],
+        "reasons": [veto.reason for veto in decision.vetoes],
+        "evidence": _evidence(finding),
+        "coverage": round(finding.coverage, 4),
+        "idleSeconds": _seconds(finding.idle_s),
+        "longestReturnSeconds": _seconds(finding.longest_return_s),
+        "also": [_also(other) for other in decision.also],
+    }
+
+
+def _identity(row: Row) -> dict[str, Any]:
+    """Which workload it is, and what it holds where."""
+    workload = row.decision.workload
     return {
         "namespace": workload.ref.namespace,
         "kind": workload.ref.kind,
@@ -66,17 +156,41 @@ def _item(decision: Decision) -> dict[str, Any]:
         "uid": workload.ref.uid,
         "generation": workload.generation,
         "pods": {pod.ref.name: pod.ref.uid for pod in workload.pods},
+        "gang": workload.gang or None,
+        "managers": [
+            {"kind": one.kind, "name": one.name, "reverts": one.reverts, "exception": one.exception}
+            for one in workload.managers
+        ],
         "priorityClass": workload.priority_class,
         "priority": workload.priority,
         "gpus": workload.gpus,
-        "verdict": decision.verdict.value,
+        "model": row.model or None,
+        "nodePool": row.pool or None,
+        "nodes": list(row.nodes),
+        "costPerHour": _rounded(row.cost_per_hour),
+    }
+
+
+def _proposal(proposal: Proposal | None) -> dict[str, Any] | None:
+    if proposal is None:
+        return None
+    return {
+        "action": proposal.action.value,
+        "replicas": proposal.replicas,
+        "gpusPerPod": proposal.gpus_per_pod,
+        "resource": proposal.resource or None,
+        "pods": list(proposal.pods),
+        "frees": _rounded(proposal.frees),
+        "words": proposal.words,
+    }
+
+
+def _also(finding: Finding) -> dict[str, Any]:
+    return {
         "finding": finding.name.value,
-        "rule": decision.rule,
-        "mode": decision.mode.value,
-        "action": decision.action.value if decision.action else None,
-        "reasons": [veto.reason for veto in decision.vetoes],
-        "evidence": _evidence(finding),
-        "coverage": round(finding.coverage, 4),
+        "confidence": finding.confidence.value,
+        "words": list(finding.words),
+        "proposal": _proposal(finding.proposal),
     }
 
 
@@ -84,6 +198,7 @@ def _evidence(finding: Finding) -> dict[str, Any]:
     """Numbers in base units; null is unknown, never zero."""
     return {
         "words": list(finding.words),
+        "windowSeconds": _seconds(finding.window.total_seconds()) if finding.window else None,
         "busyGpus": finding.busy_gpus,
         "activityMean": _rounded(finding.activity_mean),
         "activityPeak": _rounded(finding.activity_peak),
@@ -138,73 +253,13 @@ def render(document: Mapping[str, Any], form: str) -> str:
     """The document's text, in "json" or "yaml"; what a terminal could obey stands escaped in it."""
     if form == "json":
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-        return "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
+        return "\n".join(line if line.isprintable() else _escaped(line) for line in text.split("\n"))
     dumped: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
     return dumped
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Approval:
-    """One change of a reviewed plan, as far as it must still be the same."""
-
-    ref: ObjectRef
-    generation: int
-    action: str | None
-    pods: Mapping[str, str]
-
-    @classmethod
-    def of(cls, decision: Decision) -> "Approval":
-        """The approval that this decision would need."""
-        workload = decision.workload
-        action = decision.action.value if decision.action else None
-        pods = {pod.ref.name: pod.ref.uid for pod in workload.pods}
-        return cls(workload.ref, workload.generation, action, pods)
-
-
-# What YAML's constructors, a document of another shape, and values of other types come to.
-_NO_PLAN = (
-    yaml.YAMLError,
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    RecursionError,
-    msgspec.ValidationError,
-)
-
-
-def read_approvals(text: str, *, source: str) -> tuple[Approval, ...]:
-    """What a plan document, JSON or YAML, has approved: its enforced changes.
-
-    Raises:
-        ConfigurationError: It is not a plan of ours.
-    """
-    try:
-        document = yaml.safe_load(text)
-        if (document["apiVersion"], document["kind"]) != (API_VERSION, "Plan"):
-            raise ConfigurationError(
-                f"plan file {source}: is of kind {document['kind']} ({document['apiVersion']}), "
-                f"not of kind Plan ({API_VERSION})"
-            )
-        approvals = {
-            _ref(item): _approval(item)
-            for item in document["items"]
-            if (item["verdict"], item["mode"]) == ("act", "enforce") and item["action"]
-        }
-    except _NO_PLAN as error:
-        words = "it is not a plan; make one with: gpu-rightsizer plan -o json"
-        raise ConfigurationError(f"plan file {source}: cannot be read: {words}") from error
-    return tuple(approvals.values())
-
-
-def _approval(item: Mapping[str, Any]) -> Approval:
-    pods = msgspec.convert(item["pods"], dict[str, str])
-    return Approval(_ref(item), msgspec.convert(item["generation"], int), str(item["action"]), pods)
-
-
-def _ref(item: Mapping[str, Any]) -> ObjectRef:
-    fields = ("apiVersion", "kind", "namespace", "name", "uid")
-    return ObjectRef(*(msgspec.convert(item[field], str) for field in fields))
+def _escaped(line: str) -> str:
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in line)
 
 
 def _stamp(at: datetime.datetime) -> str:
@@ -213,3 +268,7 @@ def _stamp(at: datetime.datetime) -> str:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
+
+
+def _seconds(value: float | None) -> int | None:
+    return None if value is None else round(value)

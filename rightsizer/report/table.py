@@ -1,99 +1,193 @@
-"""Plans and outcomes as text for people: aligned, 80 columns, colour only where it is seen. Pure.
+"""A plan as text for people: aligned, 80 columns, colour only where it is seen. Pure.
 
 Names and reasons come from a cluster that we do not control: what a terminal could take for a command is removed.
 """
 
-import json
-import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from rightsizer.model import Decision, Mode, Outcome, Plan, Result, Verdict
-from rightsizer.report.words import count, safe
-from rightsizer.workloads.changes import Undoable
+from rightsizer.accounting import Accounts
+from rightsizer.model import Confidence, Decision, Finding, Mode, Plan, Verdict
+from rightsizer.money import Prices
+from rightsizer.report.paint import INDENT, WIDTH, Paint, wrapped
+from rightsizer.report.totals import Totals, remarks, stranded_lines, stranded_words, totals_of
+from rightsizer.report.words import block_words, count, number, safe
 
-WIDTH = 80
-_INDENT = " " * 11
 _NAME_COLUMN = 17
 _NAME_WIDTH = 43
-
-_COLOURS = {
-    Verdict.ACT: "\x1b[33m",
-    Verdict.KEEP: "\x1b[32m",
-    Verdict.PROTECTED: "\x1b[34m",
-    Verdict.UNKNOWN: "\x1b[35m",
-}
-_RESULT_COLOURS = {
-    Result.DONE: "\x1b[32m",
-    Result.GONE: "\x1b[32m",
-    Result.REFUSED: "\x1b[31m",
-    Result.UNKNOWN: "\x1b[31m",
-}
-_DIM = "\x1b[2m"
-_BOLD = "\x1b[1m"
-_PLAIN = "\x1b[0m"
+_TOTAL_WIDTHS = (8, 6, 9, 7, 8, 8, 8)
+_SHOWN = 3
+_ALSO_SHOWN = 2
 
 
-def plan_text(plan: Plan, *, colour: bool, approved: Sequence[Decision] | None = None) -> str:
+def plan_table(plan: Plan, accounts: Accounts, prices: Prices) -> str:
+    """The table without colours."""
+    return plan_text(plan, accounts, prices, colour=False)
+
+
+def plan_text(
+    plan: Plan,
+    accounts: Accounts,
+    prices: Prices,
+    *,
+    colour: bool,
+    approved: Sequence[Decision] | None = None,
+) -> str:
     """The whole plan: each workload with its evidence, then the totals and what can be done next.
 
     Args:
         plan: Made now.
+        accounts: Its sums.
+        prices: What they were made with.
         colour: Whether to colour it.
         approved: What is carried out of it, where a saved plan limits that.
     """
-    paint = _Paint(colour)
+    paint = Paint(colour=colour)
     lines = [paint.bold(f"{'VERDICT':<11}{'GPUS':>4}  {'WORKLOAD':<{_NAME_WIDTH}}{'FINDING'}")]
     for decision in plan.decisions:
         lines.extend(_decision_lines(decision, paint))
+    if plan.decisions:
+        lines.extend(_totals_lines(accounts, prices, paint))
+    lines.extend(_stranded(plan, paint))
+    lines.extend(_problems(plan, paint))
     lines.extend(["", *_summary(plan, approved)])
     return "\n".join(lines) + "\n"
 
 
-def _decision_lines(decision: Decision, paint: "_Paint") -> list[str]:
+def _decision_lines(decision: Decision, paint: Paint) -> Iterator[str]:
     workload, finding = decision.workload, decision.finding
     name = safe(str(workload.ref))
     verdict = paint.verdict(decision.verdict, f"{decision.verdict.value:<11}")
     head = f"{verdict}{workload.gpus:>4}  "
     if len(name) < _NAME_WIDTH:
-        lines = [f"{head}{name:<{_NAME_WIDTH}}{finding.name.value}"]
+        yield f"{head}{name:<{_NAME_WIDTH}}{finding.name.value}"
     else:
         first, *rest = textwrap.wrap(name, WIDTH - _NAME_COLUMN, break_on_hyphens=False)
-        lines = [head + first, *(" " * _NAME_COLUMN + more for more in rest)]
-        lines.append(" " * (_NAME_COLUMN + _NAME_WIDTH) + finding.name.value)
-    lines.extend(paint.dim(line) for line in _wrapped(_standing(decision)))
-    for words in (*finding.words[:3], *(veto.reason for veto in decision.vetoes[:3])):
-        lines.extend(paint.dim(line) for line in _wrapped(words))
-    return lines
+        yield head + first
+        yield from (" " * _NAME_COLUMN + more for more in rest)
+        yield " " * (_NAME_COLUMN + _NAME_WIDTH) + finding.name.value
+    for words in _words(decision):
+        yield from (paint.dim(line) for line in wrapped(words))
+    if decision.command:
+        yield INDENT + safe(decision.command)
+
+
+def _words(decision: Decision) -> Iterator[str]:
+    yield _standing(decision)
+    yield from decision.finding.words[:_SHOWN]
+    if decision.finding.proposal:
+        yield f"proposal: {decision.finding.proposal.words}"
+    yield from (veto.reason for veto in decision.vetoes[:_SHOWN])
+    yield from (block_words(block) for block in decision.blocks)
+    yield from _also(decision.also)
+
+
+def _also(findings: Sequence[Finding]) -> Iterator[str]:
+    for finding in findings[:_ALSO_SHOWN]:
+        words = (finding.proposal.words,) if finding.proposal else finding.words[:1]
+        yield f"also: {': '.join((finding.name.value, *words))}"
+    if left := len(findings) - _ALSO_SHOWN:
+        yield from [f"also: {count(left, 'finding')} more"] if left > 0 else []
 
 
 def _standing(decision: Decision) -> str:
-    """Class, rule, and what would be done."""
+    """Class, rule, what would be done, and how sure that is."""
     workload = decision.workload
     class_name = workload.priority_class or "no PriorityClass"
     standing = f"{class_name} ({workload.priority})"
-    if decision.verdict is Verdict.PROTECTED:
-        return standing
-    standing += f", rule {decision.rule}"
-    if decision.verdict is not Verdict.ACT:
-        return standing
+    if decision.verdict is not Verdict.PROTECTED:
+        standing += f", rule {decision.rule}"
+    if decision.verdict is Verdict.ACT:
+        standing += f": {_intent(decision)}"
+    if decision.finding.confidence is not Confidence.MEDIUM:
+        standing += f"; {decision.finding.confidence.value} confidence"
+    return standing
+
+
+def _intent(decision: Decision) -> str:
     if decision.action is None:
-        return f"{standing}: advice only"
-    verb = "advises to" if decision.mode is Mode.ADVISE else "will"
-    return f"{standing}: {verb} {decision.action.value}"
+        return "advice only"
+    would = "would" if decision.blocks else "will"
+    verb = "advises to" if decision.mode is Mode.ADVISE else would
+    freed = decision.frees if decision.frees not in {0.0, decision.workload.gpus} else None
+    return f"{verb} {decision.action.value}" + (f", freeing {number(freed)}" if freed is not None else "")
+
+
+def _totals_lines(accounts: Accounts, prices: Prices, paint: Paint) -> Iterator[str]:
+    whole, *parts = totals_of(accounts, prices)
+    yield ""
+    yield from _total_table(whole, paint)
+    for part in parts:
+        yield from ("", *_total_table(part, paint))
+    notes = remarks(accounts, prices)
+    if notes:
+        yield ""
+    for words in notes:
+        yield from (paint.dim(line) for line in textwrap.wrap(safe(words), WIDTH))
+
+
+def _total_table(table: Totals, paint: Paint) -> Iterator[str]:
+    widths = _TOTAL_WIDTHS[: len(table.head)]
+    left = WIDTH - sum(_TOTAL_WIDTHS)
+    head = "".join(f"{name.upper():>{width}}" for name, width in zip(table.head, widths, strict=True))
+    yield paint.bold(f"{table.title.upper():<{left}}{head}")
+    for name, cells in table.rows:
+        told = safe(name) if len(name) < left else safe(name)[: left - 4] + "..."
+        yield f"{told:<{left}}" + "".join(
+            f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)
+        )
+    if table.more:
+        yield paint.dim(f"and {table.more} more")
+
+
+def _stranded(plan: Plan, paint: Paint) -> Iterator[str]:
+    shown, more, unwanted = stranded_lines(plan)
+    if not shown and not unwanted:
+        return
+    yield ""
+    yield paint.bold("FREE GPUS")
+    for one in shown:
+        head = f"{one.free} {one.resource} on {one.node}"
+        yield from wrapped(f"{head}: {stranded_words(one)}", indent="")
+    if more:
+        yield paint.dim(f"and on {count(more, 'node')} more")
+    if unwanted:
+        yield f"{count(unwanted)} free that nothing waits for"
+
+
+def _problems(plan: Plan, paint: Paint) -> Iterator[str]:
+    if plan.problems:
+        yield ""
+        yield paint.bold("PROBLEMS")
+    for problem in plan.problems:
+        yield from wrapped(problem, indent="")
 
 
 def _summary(plan: Plan, approved: Sequence[Decision] | None) -> list[str]:
+    lines = [verdict_words(plan)]
+    lines.append(hypothetical_words(plan) or _what_applying_does(plan, approved))
+    return [part for line in lines for part in textwrap.wrap(line, WIDTH)]
+
+
+def verdict_words(plan: Plan) -> str:
+    """How many workloads and GPUs there are of each verdict."""
     counted = []
     for verdict in Verdict:
         chosen = [decision for decision in plan.decisions if decision.verdict is verdict]
         if chosen:
             counted.append(f"{verdict.value} {len(chosen)} ({_gpus(chosen)})")
-    lines = [
-        f"{count(len(plan.decisions), 'workload')}, {_gpus(plan.decisions)}: {', '.join(counted) or 'none'}."
-    ]
-    lines.append(_what_applying_does(plan, approved))
-    return [part for line in lines for part in textwrap.wrap(line, WIDTH)]
+    told = ", ".join(counted) or "none"
+    return f"{count(len(plan.decisions), 'workload')}, {_gpus(plan.decisions)}: {told}."
+
+
+def hypothetical_words(plan: Plan) -> str:
+    """Why the plan cannot be applied; empty where it can."""
+    return f"This plan cannot be applied: {safe(plan.hypothetical)}." if plan.hypothetical else ""
+
+
+def applying_words(plan: Plan) -> str:
+    """What applying the plan does."""
+    return hypothetical_words(plan) or _what_applying_does(plan, None)
 
 
 def _what_applying_does(plan: Plan, approved: Sequence[Decision] | None) -> str:
@@ -110,78 +204,3 @@ def _what_applying_does(plan: Plan, approved: Sequence[Decision] | None) -> str:
 
 def _gpus(decisions: Iterable[Decision]) -> str:
     return count(sum(decision.workload.gpus for decision in decisions))
-
-
-def outcome_text(outcome: Outcome, *, colour: bool) -> str:
-    """One outcome, as it becomes known."""
-    paint = _Paint(colour)
-    head = paint.result(outcome.result, f"{outcome.result.value:<11}")
-    lines = [f"{head}{outcome.action}  {safe(str(outcome.ref))}"]
-    lines.extend(paint.dim(line) for line in _wrapped(outcome.detail))
-    return "\n".join(lines) + "\n"
-
-
-def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str) -> str:
-    """What a run came to; `undo` is the command that takes it back."""
-    done = [outcome for outcome in outcomes if outcome.result is Result.DONE]
-    doubtful = [outcome for outcome in outcomes if outcome.result is Result.UNKNOWN]
-    left = [outcome for outcome in outcomes if outcome.result is Result.SKIPPED]
-    words = f"{len(done)} of {len(outcomes)} done"
-    if done and undo:
-        words += f", {count(sum(outcome.gpus for outcome in done))} given back"
-    if doubtful:
-        words += f", {len(doubtful)} unknown"
-    if left:
-        words += f", {len(left)} not attempted"
-    if len(done) < len(outcomes) and not doubtful:
-        words += "; nothing else was changed"
-    # On a line of its own, to be copied.
-    take_back = f"Undo: {undo}\n" if undo and (done or doubtful) else ""
-    return "\n".join(textwrap.wrap(f"{words}.", WIDTH)) + "\n" + take_back
-
-
-def undoable_text(items: Sequence[Undoable]) -> str:
-    """What can be put back, latest first."""
-    if not items:
-        return "Nothing in the cluster carries a record of a change by gpu-rightsizer.\n"
-    lines = []
-    for item in items:
-        lines.append(safe(str(item.ref)))
-        if item.record is None:
-            lines.extend(_wrapped(item.problem))
-            continue
-        record = item.record
-        lines.extend(_wrapped(f"{record.action} at {record.time:%Y-%m-%d %H:%M:%S} UTC, run {record.run}"))
-        lines.extend(_wrapped(f"rule {record.rule}, {record.finding}: {record.reason}"))
-        if record.field:
-            lines.extend(_wrapped(f"{record.field} was {json.dumps(record.before)}"))
-    return "\n".join(lines) + "\n"
-
-
-def _wrapped(text: str) -> list[str]:
-    """Indented lines; a number and its unit stay together (textwrap breaks at ASCII blanks only)."""
-    joined = re.sub(r"(?<=\d) (?=[A-Za-z])", "\u00a0", safe(text))
-    lines = textwrap.wrap(joined, WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT + "  ")
-    return [line.replace("\u00a0", " ") for line in lines]
-
-
-class _Paint:
-    """Colours, or none."""
-
-    def __init__(self, colour: bool) -> None:  # noqa: FBT001
-        self._colour = colour
-
-    def verdict(self, verdict: Verdict, text: str) -> str:
-        return self._in(_COLOURS[verdict], text)
-
-    def result(self, result: Result, text: str) -> str:
-        return self._in(_RESULT_COLOURS.get(result, ""), text)
-
-    def bold(self, text: str) -> str:
-        return self._in(_BOLD, text)
-
-    def dim(self, text: str) -> str:
-        return self._in(_DIM, text)
-
-    def _in(self, code: str, text: str) -> str:
-        return f"{code}{text}{_PLAIN}" if self._colour and code else text

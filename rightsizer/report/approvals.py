@@ -1,0 +1,81 @@
+"""What a saved plan has approved, read back from its document; knows nothing of whether it still holds. Pure."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import yaml
+
+from rightsizer.errors import ConfigurationError
+from rightsizer.model import Decision, ObjectRef
+from rightsizer.report.document import API_VERSION
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Approval:
+    """One change of a reviewed plan, as far as it must still be the same."""
+
+    ref: ObjectRef
+    generation: int
+    action: str | None
+    pods: Mapping[str, str]
+
+    @classmethod
+    def of(cls, decision: Decision) -> "Approval":
+        """The approval that this decision would need."""
+        workload = decision.workload
+        action = decision.action.value if decision.action else None
+        pods = {pod.ref.name: pod.ref.uid for pod in workload.pods}
+        return cls(workload.ref, workload.generation, action, pods)
+
+
+# What YAML's constructors, a document of another shape, and values of other types come to.
+_NO_PLAN = (
+    yaml.YAMLError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    RecursionError,
+    msgspec.ValidationError,
+)
+
+
+def read_approvals(text: str, *, source: str) -> tuple[Approval, ...]:
+    """What a plan document, JSON or YAML, has approved: its enforced changes.
+
+    Raises:
+        ConfigurationError: It is not a plan of ours, or one that must not be applied.
+    """
+    try:
+        document = yaml.safe_load(text)
+        if (document["apiVersion"], document["kind"]) != (API_VERSION, "Plan"):
+            raise ConfigurationError(
+                f"plan file {source}: is of kind {document['kind']} ({document['apiVersion']}), "
+                f"not of kind Plan ({API_VERSION})"
+            )
+        if document.get("hypothetical"):
+            raise ConfigurationError(
+                f"plan file {source}: is hypothetical and cannot be applied: {document['hypothetical']}; "
+                "make one of the live cluster, as of now"
+            )
+        approvals = {
+            _ref(item): _approval(item)
+            for item in document["items"]
+            if (item["verdict"], item["mode"]) == ("act", "enforce") and item["action"]
+        }
+    except _NO_PLAN as error:
+        words = "it is not a plan; make one with: gpu-rightsizer plan -o json"
+        raise ConfigurationError(f"plan file {source}: cannot be read: {words}") from error
+    return tuple(approvals.values())
+
+
+def _approval(item: Mapping[str, Any]) -> Approval:
+    pods = msgspec.convert(item["pods"], dict[str, str])
+    return Approval(_ref(item), msgspec.convert(item["generation"], int), str(item["action"]), pods)
+
+
+def _ref(item: Mapping[str, Any]) -> ObjectRef:
+    fields = ("apiVersion", "kind", "namespace", "name", "uid")
+    return ObjectRef(*(msgspec.convert(item[field], str) for field in fields))

@@ -1,0 +1,65 @@
+"""Charts as inline SVG without a style or a script of their own; colours are the page's. Pure."""
+
+from collections.abc import Iterator, Sequence
+
+from rightsizer.accounting import Account
+from rightsizer.report.markup import Markup, element, join
+from rightsizer.report.totals import used_share
+from rightsizer.report.words import number, percent
+
+_WIDTH = 160
+_HEIGHT = 28
+_MARGIN = 2
+
+
+def bar(account: Account, longest: float) -> Markup:
+    """GPU-hours of one part of the fleet: used, held but not used, and not measured, as shares of the longest bar."""
+    held, unknown, used = account.gpu_hours_held, account.gpu_hours_unknown, account.gpu_hours_used
+    parts = (
+        ("held", 0.0, held),
+        ("unknown", used, unknown),
+        ("used", 0.0, used),
+    )
+    scale = 100 / longest if longest > 0 else 0.0
+    rects = [
+        element("rect", class_=name, x=f"{start * scale:.2f}%", width=f"{length * scale:.2f}%", height="100%")
+        for name, start, length in parts
+        if length > 0
+    ]
+    words = f"{number(used)} of {number(held)} GPU-hours used ({percent(used_share(account))})"
+    if unknown > 0:
+        words += f", {number(unknown)} not measured"
+    return element("svg", *rects, class_="bar", role="img", aria_label=words)
+
+
+def line(profile: Sequence[float | None]) -> Markup:
+    """Activity over the window, 0 to 100 %; where nothing was measured the line is broken."""
+    known = [value for value in profile if value is not None]
+    if not known:
+        return Markup()
+    words = f"activity over the window: mean {percent(sum(known) / len(known))}, highest step {percent(max(known))}"
+    drawn = [
+        element("polyline", points=points, vector_effect="non-scaling-stroke") for points in _runs(profile)
+    ]
+    return element(
+        "svg",
+        join(*drawn),
+        class_="line",
+        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
+        preserveAspectRatio="none",
+        role="img",
+        aria_label=words,
+    )
+
+
+def _runs(profile: Sequence[float | None]) -> Iterator[str]:
+    """The points of each unbroken stretch; a lone one is drawn as a short dash."""
+    step = _WIDTH / max(len(profile), 1)
+    run: list[str] = []
+    for place, value in enumerate((*profile, None)):
+        if value is not None:
+            height = _HEIGHT - _MARGIN - min(max(value, 0.0), 1.0) * (_HEIGHT - 2 * _MARGIN)
+            run += [f"{place * step:.1f},{height:.1f}", f"{(place + 1) * step:.1f},{height:.1f}"]
+        elif run:
+            yield " ".join(run)
+            run = []

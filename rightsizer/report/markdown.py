@@ -1,0 +1,108 @@
+"""A plan as Markdown, for issues, merge requests and wikis. Pure.
+
+Names and reasons come from a cluster that we do not control: nothing in them becomes a table's edge, markup, HTML or a
+link.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rightsizer.accounting import Accounts
+from rightsizer.model import Plan, Verdict
+from rightsizer.money import Prices
+from rightsizer.report.rows import Row, rows_of
+from rightsizer.report.table import applying_words, verdict_words
+from rightsizer.report.totals import Totals, remarks, stranded_lines, stranded_words, totals_of
+from rightsizer.report.words import count, number, percent, safe
+
+_ACTIVE = str.maketrans({one: f"&#{ord(one)};" for one in "\\`*_{}[]<>&|~#!@$^="})
+"""What Markdown, its tables or its extensions could take for more than itself."""
+
+_CODE_BREAKS = frozenset("\\`|")
+"""What cannot stand between backticks in a table's cell."""
+
+
+def plan_markdown(plan: Plan, accounts: Accounts, prices: Prices) -> str:
+    """Summary, totals, and each workload on a row; the commands follow as a block."""
+    rows = rows_of(plan, prices)
+    parts = [
+        [f"# GPU plan of {plan.at:%Y-%m-%d %H:%M:%S} UTC"],
+        [verdict_words(plan), applying_words(plan)],
+        [f"Policy: {_text(plan.policy_source)}; run {_text(plan.run)}."],
+        *([list(map(_text, remarks(accounts, prices)))] if rows else []),
+        *([_total_table(table)] for table in totals_of(accounts, prices) if rows),
+        ["## Workloads"] if rows else [],
+        [_table(_HEAD, map(_cells, rows), numbers=_NUMBERS)] if rows else [],
+        list(_commands(rows)),
+        list(_free(plan)),
+        ["## Problems", _list(map(_text, plan.problems))] if plan.problems else [],
+    ]
+    return "\n\n".join(block for part in parts for block in part if block) + "\n"
+
+
+_HEAD = ("verdict", "GPUs", "workload", "class", "finding", "mean", "action", "rule", "why")
+_NUMBERS = frozenset({"GPUs", "mean"})
+
+
+def _cells(row: Row) -> Iterator[str]:
+    decision, finding = row.decision, row.finding
+    proposal = (finding.proposal.words,) if finding.proposal else ()
+    also = (f"also: {other.name.value}" for other in decision.also)
+    yield f"**{decision.verdict.value}**" if decision.verdict is Verdict.ACT else decision.verdict.value
+    yield str(decision.workload.gpus)
+    yield _code(str(decision.workload.ref))
+    yield _text(decision.workload.priority_class)
+    yield finding.name.value + (f" ({row.confidence} confidence)" if row.confidence else "")
+    yield percent(finding.activity_mean).replace("<", "&lt;")
+    yield row.action + (f" (frees {number(row.frees)})" if row.action and row.frees else "")
+    yield _text(decision.rule)
+    yield "; ".join(map(_text, (*finding.words, *proposal, *row.hindrances, *also)))
+
+
+def _total_table(table: Totals) -> str:
+    rows = [[_text(name), *map(_text, cells)] for name, cells in table.rows]
+    text = _table((table.title, *map(_text, table.head)), rows, numbers=frozenset(map(_text, table.head)))
+    return f"{text}\n\nand {table.more} more" if table.more else text
+
+
+def _table(head: Sequence[str], rows: Iterable[Iterable[str]], *, numbers: frozenset[str]) -> str:
+    rules = ["---:" if name in numbers else "---" for name in head]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rules, *rows))
+
+
+def _commands(rows: Sequence[Row]) -> Iterator[str]:
+    """An indented block ends at nothing that a line can hold, unlike a fenced one."""
+    commands = [safe(row.decision.command) for row in rows if row.decision.command]
+    if commands:
+        yield "## By hand"
+        yield "\n".join(f"    {command}" for command in commands)
+
+
+def _free(plan: Plan) -> Iterator[str]:
+    shown, more, unwanted = stranded_lines(plan)
+    lines = [
+        f"{one.free} {_text(one.resource)} on {_text(one.node)}: {_text(stranded_words(one))}"
+        for one in shown
+    ]
+    if more:
+        lines.append(f"and on {count(more, 'node')} more")
+    if unwanted:
+        lines.append(f"{count(unwanted)} free that nothing waits for")
+    if lines:
+        yield "## Free GPUs"
+        yield _list(lines)
+
+
+def _list(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _text(text: str) -> str:
+    """Text that stays text; an address in it stays one that nobody can click."""
+    inert = safe(text).translate(_ACTIVE)
+    return inert.replace("://", "&#58;//").replace("www.", "www&#46;")
+
+
+def _code(name: str) -> str:
+    """A name between backticks, or where it could break out of them, as plain text."""
+    inner = safe(name)
+    return _text(name) if _CODE_BREAKS & set(inner) or inner != inner.strip() else f"`{inner}`"

@@ -1,0 +1,186 @@
+"""YAML text → a document of ours, or all its problems at once, each with its line; knows nothing of what it means.
+
+One file, one kind: policies, price tables and our own configuration are read by it.
+"""
+
+import dataclasses
+import difflib
+import pathlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Generic, TypeVar
+
+import pydantic
+import pydantic_core
+import yaml
+
+from rightsizer.errors import ConfigurationError, Problem
+
+MAX_BYTES = 1 << 20
+"""No document that a person can review is longer."""
+
+Place = tuple[str | int, ...]
+Document = TypeVar("Document", bound=pydantic.BaseModel)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FileKind(Generic[Document]):
+    """What distinguishes one kind of file from another.
+
+    Attributes:
+        noun: What it is called in messages, such as "policy".
+        model: What it becomes.
+        shape: Its topmost fields, for whoever wrote none of them.
+        docs: The page that explains its fields.
+        fields: Names of all fields, to guess at what was meant by one that does not exist.
+        refused: The error that carries its source and problems.
+    """
+
+    noun: str
+    model: type[Document]
+    shape: str
+    docs: str
+    fields: Collection[str]
+    refused: Callable[[str, Sequence[Problem]], ConfigurationError]
+
+
+def read_bytes(path: pathlib.Path, kind: FileKind[Document]) -> bytes:
+    """A file's bytes.
+
+    Raises:
+        ConfigurationError: It cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigurationError(f"{kind.noun} file {path}: cannot be read: {reason}") from error
+
+
+def parse(raw: bytes, kind: FileKind[Document], *, source: str) -> tuple[Document, dict[Place, int]]:
+    """The document, and the 1-based line of each field by its path.
+
+    Raises:
+        ConfigurationError: The kind's own, with every problem found.
+    """
+    if len(raw) > MAX_BYTES:
+        raise kind.refused(source, [Problem(0, "", f"is longer than {MAX_BYTES} bytes; no {kind.noun} is")])
+    root = _compose(raw, kind, source)
+    lines: dict[Place, int] = {}
+    problems: list[Problem] = []
+    value = _build(root, (), lines=lines, problems=problems)
+    if not isinstance(value, dict):
+        raise kind.refused(source, [Problem(lines[()], "", f"must be a mapping: {kind.shape}")])
+    try:
+        document = kind.model.model_validate(value)
+    except pydantic.ValidationError as error:
+        raise kind.refused(source, [*problems, *_problems(error, lines, kind)]) from None
+    if problems:
+        raise kind.refused(source, problems)
+    return document, lines
+
+
+def _compose(raw: bytes, kind: FileKind[Document], source: str) -> yaml.Node:
+    try:
+        text = raw.decode("utf-8-sig")
+        events = list(yaml.parse(text, Loader=yaml.SafeLoader))
+        if any(isinstance(event, yaml.AliasEvent) for event in events):
+            raise kind.refused(source, [Problem(0, "", "uses YAML aliases (*name); write the values out")])
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except UnicodeDecodeError as error:
+        raise kind.refused(source, [Problem(0, "", f"is not UTF-8 text: {error.reason}")]) from error
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        words = f"is not YAML: {error.problem or error.context}"
+        raise kind.refused(source, [Problem(line, "", words)]) from error
+    except yaml.YAMLError as error:
+        raise kind.refused(source, [Problem(0, "", f"is not YAML: {error}")]) from error
+    except RecursionError as error:
+        raise kind.refused(source, [Problem(0, "", f"is nested too deeply to be a {kind.noun}")]) from error
+    if node is None:
+        raise kind.refused(source, [Problem(0, "", f"is empty; see {kind.docs} for an example")])
+    return node
+
+
+def _build(node: yaml.Node, place: Place, *, lines: dict[Place, int], problems: list[Problem]) -> object:
+    """The node's value, noting where each part stands; duplicate keys are problems, never overwritten."""
+    lines[place] = node.start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        result: dict[str, object] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                problems.append(
+                    Problem(line, _dotted(place), "a field's name must be text, not a list or mapping")
+                )
+                continue
+            key = str(key_node.value)
+            if key in result:
+                first = lines[*place, key]
+                problems.append(Problem(line, _dotted((*place, key)), f"stands twice; first in line {first}"))
+                continue
+            result[key] = _build(value_node, (*place, key), lines=lines, problems=problems)
+            lines[*place, key] = line
+        return result
+    if isinstance(node, yaml.SequenceNode):
+        return [
+            _build(item, (*place, index), lines=lines, problems=problems)
+            for index, item in enumerate(node.value)
+        ]
+    try:
+        return _scalar(node)
+    except _NO_VALUE:
+        words = f"{str(node.value)[:40]!r} is no value of the YAML type {node.tag}; write it without the tag"
+        problems.append(Problem(lines[place], _dotted(place), words))
+        return str(node.value)
+
+
+_NO_VALUE = (yaml.YAMLError, LookupError, AttributeError)
+"""What PyYAML raises for `!own x`, `!!bool x`, `!!int ''` and `!!timestamp x`."""
+
+
+def _scalar(node: yaml.Node) -> object:
+    loader = yaml.SafeLoader("")
+    try:
+        value: object = loader.construct_object(node)
+    except ValueError:
+        return str(node.value)
+    if isinstance(value, (str, int, float, bool)) or value is None:
+        return value
+    return str(node.value)
+
+
+def _problems(
+    error: pydantic.ValidationError, lines: dict[Place, int], kind: FileKind[Document]
+) -> Iterator[Problem]:
+    for detail in error.errors(include_url=False):
+        place = detail["loc"]
+        line = next((lines[place[:end]] for end in range(len(place), -1, -1) if place[:end] in lines), 0)
+        yield Problem(line, _dotted(place), _words(detail, place, kind))
+
+
+def _dotted(place: Place) -> str:
+    """A field's path as people write it: rules[0].match.priority."""
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def _words(detail: pydantic_core.ErrorDetails, place: Place, kind: FileKind[Document]) -> str:
+    message = detail["msg"]
+    match detail["type"]:
+        case "extra_forbidden":
+            return f"unknown field{_nearest(place, kind)}"
+        case "missing":
+            return "is missing"
+        case "model_type" | "dict_type":
+            return "must be a mapping of fields"
+        case "value_error":
+            return message.removeprefix("Value error, ")
+        case _:
+            return message[:1].lower() + message[1:]
+
+
+def _nearest(place: Place, kind: FileKind[Document]) -> str:
+    close = difflib.get_close_matches(str(place[-1]), kind.fields, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else f"; see {kind.docs} for those that exist"
