@@ -3,10 +3,13 @@
 RightsizerError                 exit 1
 ├── UsageError                  exit 2: the command line cannot be meant
 ├── ConfigurationError          exit 2: a file or an environment variable is wrong
-│   └── PolicyError             …the policy file; carries all problems, each with its line
+│   └── FileError               …one of our YAML files; carries all problems, each with its line
+│       ├── PolicyError         …the policy
+│       └── SignalsError        …the table of another exporter's metrics
 ├── PrometheusError             the metrics could not be read
 │   ├── PrometheusUnreachable   nobody answers there
 │   ├── QueryRefused            Prometheus answers, but not this question
+│   │   └── QueryTooLarge       …because it is too much at once; parts of it may be answered
 │   └── EvidenceIncomplete      it answered, and says that something is missing
 └── ClusterError                the API server could not be asked
     ├── ClusterUnreachable      nobody answers there; whether a write took effect is unknown
@@ -53,15 +56,29 @@ class Problem:
         return f"{where}{self.field}: {self.message}" if self.field else f"{where}{self.message}"
 
 
-class PolicyError(ConfigurationError):
-    """A policy file that cannot be used: all its problems at once."""
+class FileError(ConfigurationError):
+    """A YAML file of ours that cannot be used: all its problems at once."""
+
+    what = "file"
 
     def __init__(self, source: str, problems: Sequence[Problem]) -> None:
         self.source = source
         self.problems = tuple(sorted(problems))
         counted = "a problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
         lines = "".join(f"\n  {problem}" for problem in self.problems)
-        super().__init__(f"policy {source} cannot be used, {counted}:{lines}")
+        super().__init__(f"{self.what} {source} cannot be used, {counted}:{lines}")
+
+
+class PolicyError(FileError):
+    """A policy that cannot be used."""
+
+    what = "policy"
+
+
+class SignalsError(FileError):
+    """A table of another exporter's metrics that cannot be used."""
+
+    what = "signals table"
 
 
 class PrometheusError(RightsizerError):
@@ -74,6 +91,10 @@ class PrometheusUnreachable(PrometheusError):  # noqa: N818 - the tree above nam
 
 class QueryRefused(PrometheusError):  # noqa: N818
     """Prometheus answered with an error."""
+
+
+class QueryTooLarge(QueryRefused):
+    """The question loads or answers more than is allowed at once: it may be asked in parts."""
 
 
 class EvidenceIncomplete(PrometheusError):  # noqa: N818

@@ -35,7 +35,7 @@ RIGHTSIZER = (
     {"assess"},
     {"workloads", "policy"},
     {"observe"},
-    {"config"},
+    {"config", "yamlfile"},
     {"model"},
     {"errors"},
 )

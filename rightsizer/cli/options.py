@@ -6,11 +6,13 @@ import os
 import pathlib
 import re
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from rightsizer.config import ClusterSettings, PrometheusSettings, Secret, parse_duration, read_secret
 from rightsizer.errors import UsageError
+from rightsizer.observe.signals.asking import MAX_SAMPLES
+from rightsizer.observe.signals.choose import AUTO, Terms
 
 ENVIRONMENT_PREFIX = "GPU_RIGHTSIZER_"
 WIDTH = 80
@@ -48,6 +50,18 @@ PROMETHEUS = (
     Option("--prometheus-token-file", "FILE", "file with a bearer token; read for each request"),
     Option("--prometheus-ca-file", "FILE", "certificates (PEM) that sign Prometheus's own"),
     Option("--prometheus-timeout", "DURATION", "deadline of one query", default="100s"),
+    Option(
+        "--prometheus-max-samples",
+        "NUMBER",
+        "samples that Prometheus loads at most for one query (its --query.max-samples); half of it is asked for",
+        default=str(MAX_SAMPLES),
+    ),
+    Option(
+        "--signals",
+        "NAME|FILE",
+        "which metrics to judge by: auto (found out), dcgm, dcgm-4.9, gpu-exporter, or a table of another exporter's",
+        default=AUTO,
+    ),
 )
 CLUSTER = (
     Option("--kubeconfig", "FILE", "instead of $KUBECONFIG, ~/.kube/config and the pod's account"),
@@ -133,6 +147,18 @@ def prometheus_settings(arguments: argparse.Namespace) -> PrometheusSettings:
         labels=dict(_label(text) for text in arguments.prometheus_label),
         timeout_s=_seconds("--prometheus-timeout", arguments.prometheus_timeout),
     )
+
+
+def signal_terms(arguments: argparse.Namespace, labels: Mapping[str, str]) -> Terms:
+    """What is given about the signals.
+
+    Raises:
+        UsageError: A flag cannot be meant.
+    """
+    text = arguments.prometheus_max_samples
+    if not re.fullmatch(r"[1-9][0-9]{3,17}", text):
+        raise UsageError(f"--prometheus-max-samples {text}: write a whole number from 1000 on")
+    return Terms(labels, arguments.signals, int(text))
 
 
 def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:

@@ -9,12 +9,12 @@ import sys
 import types
 from typing import Any, Self
 
-from rightsizer.cli.options import cluster_settings, prometheus_settings
+from rightsizer.cli.options import cluster_settings, prometheus_settings, signal_terms
 from rightsizer.errors import UsageError
 from rightsizer.loop import Observed, make_plan
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.prometheus import Prometheus
-from rightsizer.observe.signals.dcgm import DcgmSignal
+from rightsizer.observe.signals.signal import MetricsSignal
 from rightsizer.policy.reading import BUILT_IN, LoadedPolicy, load
 
 
@@ -29,7 +29,7 @@ class Session:
         settings = prometheus_settings(arguments)
         self.policy: LoadedPolicy = load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
         self.prometheus = Prometheus(settings)
-        self.signal = DcgmSignal(self.prometheus, settings.labels)
+        self.signal = MetricsSignal(self.prometheus, signal_terms(arguments, settings.labels))
         self.cluster = Cluster(cluster_settings(arguments))
         self.run = f"{utc_now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 

@@ -1,21 +1,15 @@
 """Policy text → Policy, or all its problems at once, each with its line; knows YAML, not what a policy means."""
 
 import dataclasses
-import difflib
 import hashlib
 import pathlib
-from collections.abc import Iterator
 
-import pydantic
-import yaml
-
-from rightsizer.errors import ConfigurationError, PolicyError, Problem
+from rightsizer import yamlfile
+from rightsizer.errors import PolicyError
 from rightsizer.policy.document import ADVISE_ONLY, FIELDS, Policy
+from rightsizer.yamlfile import FileKind, Lines, Place
 
-MAX_BYTES = 1 << 20
-"""No policy that a person can review is longer."""
-
-Place = tuple[str | int, ...]
+KIND = FileKind("policy", "apiVersion, kind, rules", "docs/policy.md", FIELDS, PolicyError)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,10 +28,7 @@ class LoadedPolicy:
 
     def line(self, *place: str | int) -> int:
         """Line of a field, or of its nearest enclosing one; 0 where the policy has no text."""
-        for end in range(len(place), -1, -1):
-            if place[:end] in self.lines:
-                return self.lines[place[:end]]
-        return 0
+        return Lines(self.lines).line(*place)
 
 
 BUILT_IN = LoadedPolicy(ADVISE_ONLY, "built-in (advise only; give one with --policy)", "", {})
@@ -50,12 +41,7 @@ def load(path: pathlib.Path) -> LoadedPolicy:
         ConfigurationError: The file cannot be read.
         PolicyError: It is not a policy; carries all its problems.
     """
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigurationError(f"policy file {path}: cannot be read: {reason}") from error
-    return parse(raw, source=str(path))
+    return parse(yamlfile.read(path, KIND), source=str(path))
 
 
 def parse(raw: bytes, *, source: str) -> LoadedPolicy:
@@ -64,122 +50,5 @@ def parse(raw: bytes, *, source: str) -> LoadedPolicy:
     Raises:
         PolicyError: With every problem found.
     """
-    if len(raw) > MAX_BYTES:
-        raise PolicyError(source, [Problem(0, "", f"is longer than {MAX_BYTES} bytes; no policy is")])
-    root = _compose(raw, source)
-    lines: dict[Place, int] = {}
-    problems: list[Problem] = []
-    value = _build(root, (), lines=lines, problems=problems)
-    if not isinstance(value, dict):
-        raise PolicyError(source, [Problem(lines[()], "", "must be a mapping: apiVersion, kind, rules")])
-    try:
-        policy = Policy.model_validate(value)
-    except pydantic.ValidationError as error:
-        raise PolicyError(source, [*problems, *_problems(error, lines)]) from None
-    if problems:
-        raise PolicyError(source, problems)
+    policy, lines = yamlfile.parse(raw, Policy, KIND, source=source)
     return LoadedPolicy(policy, source, hashlib.sha256(raw).hexdigest(), lines)
-
-
-def _compose(raw: bytes, source: str) -> yaml.Node:
-    try:
-        text = raw.decode("utf-8-sig")
-        events = list(yaml.parse(text, Loader=yaml.SafeLoader))
-        if any(isinstance(event, yaml.AliasEvent) for event in events):
-            raise PolicyError(source, [Problem(0, "", "uses YAML aliases (*name); write the values out")])
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except UnicodeDecodeError as error:
-        raise PolicyError(source, [Problem(0, "", f"is not UTF-8 text: {error.reason}")]) from error
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 0
-        words = f"is not YAML: {error.problem or error.context}"
-        raise PolicyError(source, [Problem(line, "", words)]) from error
-    except yaml.YAMLError as error:
-        raise PolicyError(source, [Problem(0, "", f"is not YAML: {error}")]) from error
-    except RecursionError as error:
-        raise PolicyError(source, [Problem(0, "", "is nested too deeply to be a policy")]) from error
-    if node is None:
-        raise PolicyError(source, [Problem(0, "", "is empty; see docs/policy.md for an example")])
-    return node
-
-
-def _build(node: yaml.Node, place: Place, *, lines: dict[Place, int], problems: list[Problem]) -> object:
-    """The node's value, noting where each part stands; duplicate keys are problems, never overwritten."""
-    lines[place] = node.start_mark.line + 1
-    if isinstance(node, yaml.MappingNode):
-        result: dict[str, object] = {}
-        for key_node, value_node in node.value:
-            line = key_node.start_mark.line + 1
-            if not isinstance(key_node, yaml.ScalarNode):
-                problems.append(
-                    Problem(line, _dotted(place), "a field's name must be text, not a list or mapping")
-                )
-                continue
-            key = str(key_node.value)
-            if key in result:
-                first = lines[*place, key]
-                problems.append(Problem(line, _dotted((*place, key)), f"stands twice; first in line {first}"))
-                continue
-            result[key] = _build(value_node, (*place, key), lines=lines, problems=problems)
-            lines[*place, key] = line
-        return result
-    if isinstance(node, yaml.SequenceNode):
-        return [
-            _build(item, (*place, index), lines=lines, problems=problems)
-            for index, item in enumerate(node.value)
-        ]
-    try:
-        return _scalar(node)
-    except _NO_VALUE:
-        words = f"{str(node.value)[:40]!r} is no value of the YAML type {node.tag}; write it without the tag"
-        problems.append(Problem(lines[place], _dotted(place), words))
-        return str(node.value)
-
-
-_NO_VALUE = (yaml.YAMLError, LookupError, AttributeError)
-"""What PyYAML raises for `!own x`, `!!bool x`, `!!int ''` and `!!timestamp x`."""
-
-
-def _scalar(node: yaml.Node) -> object:
-    loader = yaml.SafeLoader("")
-    try:
-        value: object = loader.construct_object(node)
-    except ValueError:
-        return str(node.value)
-    if isinstance(value, (str, int, float, bool)) or value is None:
-        return value
-    return str(node.value)
-
-
-def _problems(error: pydantic.ValidationError, lines: dict[Place, int]) -> Iterator[Problem]:
-    for detail in error.errors(include_url=False):
-        place = detail["loc"]
-        line = next((lines[place[:end]] for end in range(len(place), -1, -1) if place[:end] in lines), 0)
-        yield Problem(line, _dotted(place), _words(detail["type"], detail["msg"], place))
-
-
-def _dotted(place: Place) -> str:
-    """A field's path as people write it: rules[0].match.priority."""
-    text = ""
-    for part in place:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text
-
-
-def _words(kind: str, message: str, place: Place) -> str:
-    match kind:
-        case "extra_forbidden":
-            return f"unknown field{_nearest(place)}"
-        case "missing":
-            return "is missing"
-        case "model_type" | "dict_type":
-            return "must be a mapping of fields"
-        case "value_error":
-            return message.removeprefix("Value error, ")
-        case _:
-            return message[:1].lower() + message[1:]
-
-
-def _nearest(place: Place) -> str:
-    close = difflib.get_close_matches(str(place[-1]), FIELDS, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else "; see docs/policy.md for those that exist"
