@@ -102,23 +102,39 @@ def read_secret(path: pathlib.Path, flag: str) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PrometheusSettings:
-    """How to reach Prometheus's HTTP API.
+    """How to reach Prometheus's HTTP API, and as whom.
+
+    At most one of token, user and SigV4 is given; what goes together is checked where flags are read.
 
     Attributes:
-        url: Base URL; a path is kept, as Mimir's "/prometheus" needs it.
+        url: Base URL; a path is kept, as Mimir's "/prometheus" needs it. None: it is found in the cluster.
         token_file: Bearer token; read anew for each request, since projected tokens rotate.
+        user: Of basic authentication (RFC 7617).
+        password_file: Its password; read anew for each request.
+        sigv4_region: AWS region of an Amazon Managed Service for Prometheus; requests are signed for it.
+        client_cert_file: Certificate (PEM) that we present, for mutual TLS.
+        client_key_file: Its key (PEM), without a passphrase.
         ca_file: Certificates that sign Prometheus's own, instead of the system's.
+        skip_verify: Believe any certificate.
         headers: Sent with every request, such as X-Scope-OrgID.
         labels: What every series must carry, such as the cluster's name.
-        timeout_s: Deadline of one query, in seconds; the server is asked to stop at the same moment.
+        timeout_s: Deadline of one query, in seconds; the server is asked to stop a little earlier.
+        parallel: How many queries may be under way at once.
     """
 
-    url: str
+    url: str | None = None
     token_file: pathlib.Path | None = None
+    user: str | None = None
+    password_file: pathlib.Path | None = None
+    sigv4_region: str | None = None
+    client_cert_file: pathlib.Path | None = None
+    client_key_file: pathlib.Path | None = None
     ca_file: pathlib.Path | None = None
+    skip_verify: bool = False
     headers: Mapping[str, Secret] = dataclasses.field(default_factory=dict)
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     timeout_s: float = 100.0
+    parallel: int = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ RightsizerError                 exit 1
 ├── PrometheusError             the metrics could not be read
 │   ├── PrometheusUnreachable   nobody answers there
 │   ├── QueryRefused            Prometheus answers, but not this question
-│   │   └── QueryTooLarge       …because it is too much at once; parts of it may be answered
+│   │   └── QueryTooLarge       …but would answer a smaller one: of fewer series, or shorter
 │   └── EvidenceIncomplete      it answered, and says that something is missing
 └── ClusterError                the API server could not be asked
     ├── ClusterUnreachable      nobody answers there; whether a write took effect is unknown
@@ -94,7 +94,7 @@ class QueryRefused(PrometheusError):  # noqa: N818
 
 
 class QueryTooLarge(QueryRefused):
-    """The question loads or answers more than is allowed at once: it may be asked in parts."""
+    """A limit of size or time was hit: parts of the same question may each be answered."""
 
 
 class EvidenceIncomplete(PrometheusError):  # noqa: N818

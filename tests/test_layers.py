@@ -149,7 +149,7 @@ def test_only_one_package_touches_pynvml() -> None:
 
 @pytest.mark.parametrize(
     ("library", "door"),
-    [("kubernetes", "rightsizer/observe/cluster.py"), ("requests", "rightsizer/observe/prometheus.py")],
+    [("kubernetes", "rightsizer/observe/cluster.py"), ("requests", "rightsizer/observe/transport.py")],
 )
 def test_only_one_file_opens_each_wire(library: str, door: str) -> None:
     """The API server and Prometheus have one door each."""

@@ -5,14 +5,13 @@ import dataclasses
 import os
 import pathlib
 import re
-import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TextIO
 
-from rightsizer.config import ClusterSettings, PrometheusSettings, Secret, parse_duration, read_secret
+from rightsizer.config import ClusterSettings
 from rightsizer.errors import UsageError
 from rightsizer.observe.signals.asking import MAX_SAMPLES
-from rightsizer.observe.signals.choose import AUTO, Terms
+from rightsizer.observe.signals.choose import AUTO, Terms, named
 
 ENVIRONMENT_PREFIX = "GPU_RIGHTSIZER_"
 WIDTH = 80
@@ -30,7 +29,8 @@ class Option:
     """One flag.
 
     Attributes:
-        metavar: What its value is called in the help.
+        metavar: What its value is called in the help; a flag without a value (true or false in the environment)
+            has none.
         default: Its value where neither flag nor environment gives one; a string, as the environment's would be.
     """
 
@@ -46,10 +46,27 @@ class Option:
 
 
 PROMETHEUS = (
-    Option("--prometheus-url", "URL", "base URL of Prometheus, or of what speaks its API"),
+    Option(
+        "--prometheus-url",
+        "URL",
+        "base URL of Prometheus, or of what speaks its API; plan can find it itself",
+    ),
     Option("--prometheus-token-file", "FILE", "file with a bearer token; read for each request"),
+    Option("--prometheus-user", "NAME", "user of basic authentication"),
+    Option("--prometheus-password-file", "FILE", "file with the user's password; read for each request"),
+    Option(
+        "--prometheus-sigv4-region", "REGION", "sign requests for Amazon Managed Prometheus there (AWS SigV4)"
+    ),
+    Option("--prometheus-client-cert-file", "FILE", "certificate (PEM) that we present"),
+    Option("--prometheus-client-key-file", "FILE", "its key (PEM)"),
     Option("--prometheus-ca-file", "FILE", "certificates (PEM) that sign Prometheus's own"),
+    Option(
+        "--prometheus-insecure-skip-verify",
+        "",
+        "believe any certificate: whoever is in between can invent metrics",
+    ),
     Option("--prometheus-timeout", "DURATION", "deadline of one query", default="100s"),
+    Option("--prometheus-parallel", "N", "how many queries at once, 1 to 4", default="2"),
     Option(
         "--prometheus-max-samples",
         "NUMBER",
@@ -86,7 +103,10 @@ def add_options(parser: argparse.ArgumentParser, title: str, options: tuple[Opti
         words = f"{option.help} [env: {option.variable}]"
         if option.default:
             words += f" (default: {option.default})"
-        group.add_argument(option.flag, metavar=option.metavar, default=default, help=words)
+        if option.metavar:
+            group.add_argument(option.flag, metavar=option.metavar, default=default, help=words)
+        else:
+            group.add_argument(option.flag, action="store_const", const="true", default=default, help=words)
     if options is PROMETHEUS:
         group.add_argument(
             "--prometheus-header",
@@ -127,43 +147,21 @@ def add_common(parser: argparse.ArgumentParser, *, formats: bool = True) -> None
     )
 
 
-def prometheus_settings(arguments: argparse.Namespace) -> PrometheusSettings:
-    """The Prometheus to ask.
-
-    Raises:
-        UsageError: A flag is missing or cannot be meant.
-    """
-    token_file = _path(arguments.prometheus_token_file)
-    headers = _headers(arguments.prometheus_header)
-    if token_file is not None and "authorization" in map(str.lower, headers):
-        raise UsageError(
-            "--prometheus-token-file and --prometheus-header Authorization=...: give one of them"
-        )
-    return PrometheusSettings(
-        url=_url(arguments.prometheus_url),
-        token_file=token_file,
-        ca_file=_path(arguments.prometheus_ca_file),
-        headers=headers,
-        labels=dict(_label(text) for text in arguments.prometheus_label),
-        timeout_s=_seconds("--prometheus-timeout", arguments.prometheus_timeout),
-    )
-
-
 def signal_terms(arguments: argparse.Namespace, labels: Mapping[str, str]) -> Terms:
     """What is given about the signals.
 
     Raises:
-        UsageError: A flag cannot be meant.
+        UsageError, ConfigurationError: A flag or a file cannot be meant.
     """
     text = arguments.prometheus_max_samples
     if not re.fullmatch(r"[1-9][0-9]{3,17}", text):
         raise UsageError(f"--prometheus-max-samples {text}: write a whole number from 1000 on")
-    return Terms(labels, arguments.signals, int(text))
+    return Terms(labels, named(arguments.signals), int(text))
 
 
 def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:
     """The API server to ask."""
-    return ClusterSettings(_path(arguments.kubeconfig), arguments.context or None)
+    return ClusterSettings(path_of(arguments.kubeconfig), arguments.context or None)
 
 
 def wants_colour(arguments: argparse.Namespace, stream: TextIO) -> bool:
@@ -173,87 +171,6 @@ def wants_colour(arguments: argparse.Namespace, stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
-def _url(text: str | None) -> str:
-    """The URL, once it is known to hold nothing that must not be shown; until then it is not repeated."""
-    if not text:
-        raise UsageError(
-            "which Prometheus? give --prometheus-url http://HOST:9090, or set GPU_RIGHTSIZER_PROMETHEUS_URL"
-        )
-    if "@" in text:
-        raise UsageError(
-            "--prometheus-url: holds a user or password; put it where no process list shows it: "
-            "--prometheus-token-file, or --prometheus-header NAME=@FILE"
-        )
-    if "?" in text or "#" in text:
-        raise UsageError(
-            "--prometheus-url: holds a query or fragment (? or #), which no request would carry; where it is a "
-            "credential, put it into a file: --prometheus-token-file, or --prometheus-header NAME=@FILE"
-        )
-    try:
-        parts = urllib.parse.urlsplit(text)
-        is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and re.fullmatch(r"[!-~]+", text)
-    except ValueError:
-        is_url = False
-    if not is_url:
-        raise UsageError(f"--prometheus-url {text}: is not a URL such as http://prometheus:9090")
-    try:
-        port = parts.port
-    except ValueError:
-        port = 0
-    if port == 0:
-        raise UsageError(f"--prometheus-url {text}: its port is not a number from 1 to 65535")
-    return text
-
-
-def _headers(texts: Sequence[str]) -> dict[str, Secret]:
-    headers: dict[str, Secret] = {}
-    for text in texts:
-        name, value = _header(text)
-        if name.lower() in map(str.lower, headers):
-            raise UsageError(f"--prometheus-header {name}: stands twice")
-        headers[name] = Secret(value)
-    return headers
-
-
-def _header(text: str) -> tuple[str, str]:
-    """Name and value; what is wrong is told without either part that could be a credential."""
-    given = _HEADER.fullmatch(text)
-    if given is None:
-        raise UsageError(
-            "--prometheus-header: write a name and a value, such as 'X-Scope-OrgID: team', or NAME=@FILE; "
-            "a name has no blanks, and a value no line breaks"
-        )
-    name = given["name"]
-    if given["file"]:
-        return name, read_secret(pathlib.Path(given["file"]), f"--prometheus-header {name}=@{given['file']}")
-    if _CREDENTIAL.search(name):
-        raise UsageError(
-            f"--prometheus-header {name}: looks like a credential, which process lists would show; "
-            f"put its value into a file: --prometheus-header {name}=@FILE"
-        )
-    return name, given["value"].strip()
-
-
-# RFC 9110, 5.1 (a name is a token) and 5.5 (a value is visible characters and blanks).
-_HEADER = re.compile(
-    r"\s*(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]+)(?:=@(?P<file>.+)|:(?P<value>[ -~]*[!-~][ -~]*))", re.DOTALL
-)
-_CREDENTIAL = re.compile(r"auth|token|secret|cookie|passw|credential|session|key", re.IGNORECASE)
-
-
-def _label(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not value or not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name):
-        raise UsageError(f"--prometheus-label {text}: write a label's name and value, such as cluster=prod")
-    return name, value
-
-
-def _seconds(flag: str, text: str) -> float:
-    try:
-        return parse_duration(text).total_seconds()
-    except ValueError as error:
-        raise UsageError(f"{flag}: {error}") from error
-
-
-def _path(text: str | None) -> pathlib.Path | None:
+def path_of(text: str | None) -> pathlib.Path | None:
+    """What a flag that names a file says; nothing where it is not given, or empty."""
     return pathlib.Path(text) if text else None

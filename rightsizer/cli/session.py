@@ -9,11 +9,13 @@ import sys
 import types
 from typing import Any, Self
 
-from rightsizer.cli.options import cluster_settings, prometheus_settings, signal_terms
+from rightsizer.cli.connection import prometheus_settings
+from rightsizer.cli.messages import complain
+from rightsizer.cli.options import cluster_settings, signal_terms
 from rightsizer.errors import UsageError
 from rightsizer.loop import Observed, make_plan
 from rightsizer.observe.cluster import Cluster
-from rightsizer.observe.prometheus import Prometheus
+from rightsizer.observe.discovery import connect
 from rightsizer.observe.signals.signal import MetricsSignal
 from rightsizer.policy.reading import BUILT_IN, LoadedPolicy, load
 
@@ -22,15 +24,19 @@ class Session:
     """The connections and the policy of one command.
 
     Raises:
-        UsageError, ConfigurationError: Flags or files that cannot be meant; found before anything is asked.
+        UsageError, ConfigurationError: Flags or files that cannot be meant; found before anything is asked. Without
+            --prometheus-url the cluster is asked for its services.
     """
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         settings = prometheus_settings(arguments)
         self.policy: LoadedPolicy = load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
-        self.prometheus = Prometheus(settings)
-        self.signal = MetricsSignal(self.prometheus, signal_terms(arguments, settings.labels))
+        terms = signal_terms(arguments, settings.labels)
         self.cluster = Cluster(cluster_settings(arguments))
+        self.prometheus = connect(settings, self.cluster)
+        if settings.url is None:
+            complain(f"no --prometheus-url; found {self.prometheus.where}")
+        self.signal = MetricsSignal(self.prometheus, terms)
         self.run = f"{utc_now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
     def observe(self) -> Observed:

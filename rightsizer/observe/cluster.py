@@ -5,13 +5,14 @@ a pod to keep. Nothing here retries a write: whether it took effect is for the c
 https://kubernetes.io/docs/reference/using-api/api-concepts/
 """
 
+import contextlib
 import http
 import logging
 import pathlib
 import re
 import time
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -34,6 +35,7 @@ _REPEATED = re.compile(r'Invalid value: ("?)(?:\{|map\[|core\.).*[\]}]\1: ')
 _MERGE_PATCH = "application/merge-patch+json"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"
 _RESTARTS = 3
+_IN_CLUSTER = "the in-cluster service account (no --kubeconfig, $KUBECONFIG or ~/.kube/config)"
 
 T = TypeVar("T")
 
@@ -67,6 +69,10 @@ class _Status(msgspec.Struct):
 class Cluster:
     """A connection to one API server.
 
+    Attributes:
+        host: Its URL.
+        is_inside: Whether we run in a pod of the cluster, as its service account.
+
     Raises:
         ConfigurationError: There is no usable kubeconfig, context or in-cluster account.
     """
@@ -79,6 +85,7 @@ class Cluster:
         self._client = client.ApiClient(configuration)
         self._client.user_agent = FIELD_MANAGER
         self.host: str = configuration.host
+        self.is_inside = self._source == _IN_CLUSTER
 
     def close(self) -> None:
         """Give the connections back."""
@@ -149,18 +156,10 @@ class Cluster:
         attempted = f"{_VERBS[method]} {path} at {self.host}"
         sent = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": FIELD_MANAGER}
         sent.update(headers or {})
-        url = f"{self.host}{path}?{urllib.parse.urlencode(query)}" if query else self.host + path
-        try:
-            self._client.update_params_for_auth(sent, [], ["BearerToken"], path, method, body)
-            _require_sendable(sent, self._source)
-            began = time.monotonic()
-            response = self._client.call_api(method, url, sent, body, _request_timeout=self._timeout_s)
-            data: bytes = response.read()
-        except urllib3.exceptions.HTTPError as error:
-            raise ClusterUnreachable(f"{attempted}: {_cause(error)}") from error
-        except client.ApiException as error:
-            reason = " ".join(str(error.reason).split())
-            raise ClusterUnreachable(f"{attempted}: {reason}") from error
+        began = time.monotonic()
+        with _translated(attempted):
+            response = self._open(method, path, query, headers=sent, body=body, timeout_s=self._timeout_s)
+            data: bytes = response.data
         dry = " (dry run)" if "dryRun" in query else ""
         took_ms = (time.monotonic() - began) * 1000
         log.info(
@@ -176,6 +175,37 @@ class Cluster:
         _raise_for(response.status, data, attempted, source=self._source)
         return data
 
+    def fetch(
+        self, path: str, query: Mapping[str, str], *, headers: Mapping[str, str], timeout_s: float
+    ) -> tuple[int, Iterator[bytes]]:
+        """GET what is behind one of the API server's proxies: HTTP status, and the body as it comes.
+
+        Raises:
+            ClusterError: Nobody answers; also while the body is read.
+        """
+        attempted = f"reading {path} at {self.host}"
+        with _translated(attempted):
+            response = self._open("GET", path, query, headers=dict(headers), timeout_s=timeout_s)
+        return response.status, _chunks(response, attempted)
+
+    def _open(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        headers: dict[str, str],
+        timeout_s: float,
+        body: Mapping[str, Any] | None = None,
+    ) -> urllib3.BaseHTTPResponse:
+        """An answer whose body is still to be read."""
+        url = f"{self.host}{path}?{urllib.parse.urlencode(query)}" if query else self.host + path
+        self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        _require_sendable(headers, self._source)
+        answer = self._client.call_api(method, url, headers, body, _request_timeout=timeout_s)
+        response: urllib3.BaseHTTPResponse = answer.response
+        return response
+
     def _decode(self, data: bytes | msgspec.Raw, kind: type[T], path: str) -> T:
         try:
             return msgspec.json.decode(data, type=kind)
@@ -183,6 +213,23 @@ class Cluster:
             raise ClusterError(
                 f"reading {path} at {self.host}: the answer cannot be read: {error}"
             ) from error
+
+
+@contextlib.contextmanager
+def _translated(attempted: str) -> Iterator[None]:
+    """The libraries' errors in our words."""
+    try:
+        yield
+    except urllib3.exceptions.HTTPError as error:
+        raise ClusterUnreachable(f"{attempted}: {_cause(error)}") from error
+    except client.ApiException as error:
+        reason = " ".join(str(error.reason).split())
+        raise ClusterUnreachable(f"{attempted}: {reason}") from error
+
+
+def _chunks(response: urllib3.BaseHTTPResponse, attempted: str) -> Iterator[bytes]:
+    with _translated(attempted), contextlib.closing(response):
+        yield from response.stream(1 << 16, decode_content=True)
 
 
 def _require_sendable(headers: Mapping[str, str], source: str) -> None:
@@ -242,7 +289,7 @@ def _configuration(settings: ClusterSettings) -> tuple[client.Configuration, str
     source = f"--kubeconfig {path}" if path else "the default kubeconfig"
     try:
         if path is None and settings.context is None and not _has_default_kubeconfig():
-            source = "the in-cluster service account (no --kubeconfig, $KUBECONFIG or ~/.kube/config)"
+            source = _IN_CLUSTER
             incluster_config.load_incluster_config(client_configuration=configuration)
         else:
             kube_config.load_kube_config(

@@ -40,6 +40,7 @@ class ApiServer:
     leave nothing in the wire log. Namespaces may be given as None or "" for what is cluster-scoped.
 
     Attributes:
+        backends: What stands behind Services, for their proxy.
         requests: The wire log.
         access: Tokens and rules.
     """
@@ -54,7 +55,9 @@ class ApiServer:
         self._store = Store()
         self._registry = Registry(self._store, lambda: rfc3339(clock()))
         self.access = Access()
-        self._http = HttpServer(port, Api(self._registry, self.access), self.access, clock)
+        api = Api(self._registry, self.access)
+        self.backends = api.backends
+        self._http = HttpServer(port, api, self.access, clock)
         self.requests: RequestLog = self._http.log
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
         self._loop = Loop(self._store)

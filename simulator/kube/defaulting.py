@@ -6,6 +6,7 @@ Only what readers depend on; the table at the end maps kinds to their defaults (
 from collections.abc import Callable, Mapping
 
 from simulator.kube.objects import Object, name_of
+from simulator.kube.servicespec import default_service
 
 _BEST_EFFORT_TOLERATIONS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
@@ -196,6 +197,7 @@ _BY_KIND: Mapping[str, Callable[[Object], None]] = {
     "ReplicaSet": _replica_set,
     "ResourceQuota": _with_spec,
     "Secret": _secret,
+    "Service": default_service,
     "StatefulSet": _stateful_set,
     "ValidatingAdmissionPolicy": _policy,
     "ValidatingAdmissionPolicyBinding": _with_spec,

@@ -20,6 +20,7 @@ VERSION: Object = {
 _SUBRESOURCES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "binding": ("Binding", "", "v1", ("create",)),
     "eviction": ("Eviction", "policy", "v1", ("create",)),
+    "proxy": ("ServiceProxyOptions", "", "", ("create", "delete", "get", "patch", "update")),
     "scale": ("Scale", "autoscaling", "v1", ("get", "patch", "update")),
 }
 
@@ -78,4 +79,6 @@ def _subresource(row: Resource, name: str) -> Object:
     if name not in _SUBRESOURCES:
         return {**entry, "kind": row.kind, "verbs": ["get", "patch", "update"]}
     kind, group, version, verbs = _SUBRESOURCES[name]
+    if not version:
+        return {**entry, "kind": kind, "verbs": list(verbs)}
     return {**entry, "group": group, "version": version, "kind": kind, "verbs": list(verbs)}

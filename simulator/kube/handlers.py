@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -26,9 +27,11 @@ from simulator.kube.listing import Selection, list_page
 from simulator.kube.objects import Object, name_of
 from simulator.kube.patch import apply_patch
 from simulator.kube.policies import Attempt, enforce
+from simulator.kube.proxying import Backends, ProxyPath, parse_proxy_path
 from simulator.kube.rbac import Access, Action, User
 from simulator.kube.receiving import Target, Write
 from simulator.kube.registry import Registry
+from simulator.kube.resources import by_kind
 from simulator.kube.routes import parse_path
 from simulator.kube.scaling import change_scale, scale_of
 from simulator.kube.store import Record
@@ -72,11 +75,16 @@ def is_public(path: str) -> bool:
 
 
 class Api:
-    """Every verb on every resource."""
+    """Every verb on every resource.
+
+    Attributes:
+        backends: What stands behind Services.
+    """
 
     def __init__(self, registry: Registry, access: Access) -> None:
         self._registry = registry
         self._access = access
+        self.backends = Backends()
         self._random = random.Random(0)
         self._objects: Mapping[tuple[str, str], Callable[[Request, Target], Response]] = {
             ("", "get"): self._get,
@@ -100,6 +108,9 @@ class Api:
         document = discover(request.path) if request.method == "GET" else None
         if document is not None:
             return answer(200, document)
+        behind = parse_proxy_path(request.path)
+        if behind is not None and user is not None:
+            return self._proxy(request, behind, user)
         route = parse_path(request.path)
         if route is None or user is None:
             raise errors.no_such_path()
@@ -125,6 +136,16 @@ class Api:
         if resource.kind == "Namespace" and target.name:
             action = dataclasses.replace(action, namespace=target.name)
         self._access.require(user, action, resource)
+
+    def _proxy(self, request: Request, path: ProxyPath, user: User) -> Response:
+        """What stands behind a Service, by the verb of the method; RBAC knows it by its whole segment."""
+        target = Target(by_kind("Service"), path.namespace, path.segment, "proxy")
+        self._authorize(target, user, verb_of(request, target))
+        self._registry.find(target.resource, path.namespace, path.name)
+        query = f"?{urllib.parse.urlencode(request.query)}" if request.query else ""
+        asked = dataclasses.replace(path, rest=path.rest + query)
+        code, kind, body = self.backends.forward(asked, request.method, request.headers, request.body)
+        return Response(code, body, content_type=kind)
 
     def _review(self, request: Request, target: Target, user: User, verb: str) -> Response:
         """Who may do what, asked by oneself: nothing is stored."""

@@ -118,6 +118,7 @@ RESOURCES: tuple[Resource, ...] = (
     Resource("", "v1", "Event", "events", short_names=("ev",), fields=_EVENT_FIELDS, create_on_update=True),
     Resource("", "v1", "ConfigMap", "configmaps", short_names=("cm",)),
     Resource("", "v1", "Secret", "secrets", fields=("type",)),
+    Resource("", "v1", "Service", "services", subresources=("proxy", "status"), short_names=("svc",)),
     Resource("", "v1", "ServiceAccount", "serviceaccounts", short_names=("sa",), returns_deleted=True),
     Resource(
         "apps",

@@ -12,6 +12,7 @@ from simulator.kube.podspec import frozen_problems, not_negative, pod_spec_probl
 from simulator.kube.policyspec import binding_problems, policy_problems
 from simulator.kube.quotas import quota_problems
 from simulator.kube.selectors import from_object, selector_problems
+from simulator.kube.servicespec import service_problems
 
 SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _HIGHEST_USER_PRIORITY = 1_000_000_000
@@ -263,6 +264,7 @@ _OBJECT: Mapping[str, Callable[[Object], list[FieldError]]] = {
     "ReplicaSet": _templated,
     "ResourceQuota": quota_problems,
     "Secret": _data,
+    "Service": service_problems,
     "StatefulSet": _templated,
     "ValidatingAdmissionPolicy": policy_problems,
     "ValidatingAdmissionPolicyBinding": binding_problems,

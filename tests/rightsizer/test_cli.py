@@ -55,7 +55,10 @@ def test_a_wrong_command_line(arguments: list[str], words: str, capsys: pytest.C
 
 
 BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
-    "no-prometheus": (["plan"], "which Prometheus? give --prometheus-url"),
+    "no-prometheus": (
+        ["apply", "--yes"],
+        "which Prometheus? apply acts on what it says, so name it: give --prometheus-url",
+    ),
     "url-without-scheme": (["plan", "--prometheus-url", "prometheus:9090"], "is not a URL such as http://"),
     "url-of-a-file": (["plan", "--prometheus-url", "file:///etc/passwd"], "is not a URL such as http://"),
     "url-with-password": (["plan", "--prometheus-url", "http://u:p4ssw0rd@h"], "holds a user or password"),
@@ -276,7 +279,7 @@ def test_verbose_tells_what_is_done(world: World) -> None:
     once = world.run("plan", "-v", *flags, policy=DEFAULT_POLICY)
     for words in (
         f"INFO rightsizer.observe.cluster: GET /api/v1/pods at {world.api.url}: 200, ",
-        f"INFO rightsizer.observe.prometheus: POST query at {world.prometheus.url}: 200, ",
+        f"INFO rightsizer.observe.prometheus: query at {world.prometheus.url}: 200, ",
         "INFO rightsizer.loop: 2 pods of 1 workload ask for GPUs",
         "INFO rightsizer.loop: window 1d: usage of ",
         "INFO rightsizer.loop: 1 workload judged: 1 act; 1 to be stopped",

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import pytest
 
 from rightsizer.cli import parser
-from rightsizer.cli.options import prometheus_settings
+from rightsizer.cli.connection import prometheus_settings
 from rightsizer.config import PrometheusSettings, Secret
 from rightsizer.errors import ConfigurationError, PrometheusError
 from rightsizer.observe.prometheus import Prometheus
@@ -109,7 +109,10 @@ REFUSED = {
         "may be incomplete, so it is not used: store gone",
     ),
     "partial": (Answer(body=GOOD[:-1] + ', "isPartial": true}'), "may be incomplete"),
-    "not-allowed": (Answer(401, "nope"), "HTTP 401: not allowed; see --prometheus-token-file"),
+    "not-allowed": (
+        Answer(401, "nope"),
+        "HTTP 401: not allowed; see the --prometheus flags for credentials: -token-file",
+    ),
     "forbidden": (Answer(403, "nope"), "HTTP 403: not allowed"),
     "no-prometheus": (
         Answer(200, "<html>Grafana</html>"),
@@ -266,7 +269,7 @@ def test_an_answer_that_never_comes() -> None:
 
 def test_an_answer_without_end(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A body beyond the limit is dropped, not collected."""
-    monkeypatch.setattr("rightsizer.observe.prometheus.MAX_BYTES", 1000)
+    monkeypatch.setattr("rightsizer.observe.transport.MAX_BYTES", 1000)
     fake.answers.append(Answer(body=" " * 5000))
     with pytest.raises(PrometheusError, match="longer than"):
         _ask(fake.url)

@@ -30,30 +30,13 @@ class Terms:
 
     Attributes:
         labels: What every series must carry.
-        signals: auto, a source's name, or the path of a table.
+        source: The only source to judge by; None where it is to be found out.
         max_samples: What Prometheus loads at most for one query.
     """
 
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    signals: str = AUTO
+    source: Source | None = None
     max_samples: int = MAX_SAMPLES
-
-    def source(self) -> Source | None:
-        """The source that was named; None where it is to be found out.
-
-        Raises:
-            UsageError: There is neither such a source nor such a file.
-            ConfigurationError: The table cannot be used.
-        """
-        if self.signals == AUTO:
-            return None
-        if self.signals in NAMED:
-            return NAMED[self.signals]
-        path = pathlib.Path(self.signals)
-        if path.suffix not in {".yaml", ".yml", ".json"} and not path.exists():
-            names = ", ".join((AUTO, *NAMED))
-            raise UsageError(f"--signals {self.signals}: is neither one of {names}, nor a file")
-        return table.load(path)
 
     @property
     def matchers(self) -> tuple[str, ...]:
@@ -61,20 +44,32 @@ class Terms:
         return tuple(f"{name}={promql.quoted(value)}" for name, value in sorted(self.labels.items()))
 
 
+def named(text: str) -> Source | None:
+    """The source that `--signals` means; None for auto.
+
+    Raises:
+        UsageError: There is neither such a source nor such a file.
+        ConfigurationError: The table cannot be used.
+    """
+    if text == AUTO:
+        return None
+    if text in NAMED:
+        return NAMED[text]
+    path = pathlib.Path(text)
+    if path.suffix not in {".yaml", ".yml", ".json"} and not path.exists():
+        names = ", ".join((AUTO, *NAMED))
+        raise UsageError(f"--signals {text}: is neither one of {names}, nor a file")
+    return table.load(path)
+
+
 def choose(
-    prometheus: Prometheus,
-    terms: Terms,
-    *,
-    given: Source | None,
-    at: datetime.datetime,
-    pods: Collection[PodKey] = (),
+    prometheus: Prometheus, terms: Terms, *, at: datetime.datetime, pods: Collection[PodKey] = ()
 ) -> Asker:
     """The source that this Prometheus has, reduced to the metrics that there are.
 
     Args:
         prometheus: Where to ask.
         terms: What is given about the signals.
-        given: The source that was named, if one was.
         at: When.
         pods: Those that hold GPUs, as far as that is known.
 
@@ -82,13 +77,14 @@ def choose(
         EvidenceIncomplete: It has none, or not the one that was named.
         PrometheusError: It could not be asked.
     """
+    given = terms.source
     asked = given or OWN
     for back in BACK:
         present = _present(prometheus, asked, terms.matchers, at - back)
         if any(quantity.metric in present for quantity in asked.quantities):
             break
     else:
-        _explain_nothing(prometheus, terms, given, at)
+        _explain_nothing(prometheus, terms, at)
     quantities = tuple(quantity for quantity in asked.quantities if quantity.metric in present)
     has_counters = asked.has_counters and {own.POD_BUSY, own.DEVICE_BUSY} <= present
     if given is OWN and not has_counters:
@@ -129,26 +125,24 @@ def _name(quantities: Sequence[Quantity], has_counters: bool) -> str:  # noqa: F
     return ", ".join(source.name for source in (DCGM, DCGM_49) if set(source.quantities) & set(quantities))
 
 
-def _explain_nothing(
-    prometheus: Prometheus, terms: Terms, given: Source | None, at: datetime.datetime
-) -> None:
+def _explain_nothing(prometheus: Prometheus, terms: Terms, at: datetime.datetime) -> None:
     """Tell an empty Prometheus from one whose series carry other labels, or are another source's.
 
     Raises:
         EvidenceIncomplete: Always.
     """
-    asked = given or OWN
+    asked = terms.source or OWN
     for back in BACK:
         if _present(prometheus, asked, (), at - back):
             found = "; ".join(_values(prometheus, asked, name, at - back) for name in sorted(terms.labels))
             raise EvidenceIncomplete(
                 f"Prometheus holds GPU series, but none with {', '.join(terms.matchers)} (--prometheus-label): {found}"
             )
-    if given is not None:
+    if terms.source is not None:
         other = _present(prometheus, OWN, terms.matchers, at)
         hint = f"; it does hold {min(other)}: leave --signals out" if other else ""
-        names = ", ".join(dict.fromkeys(quantity.metric for quantity in given.quantities))
-        raise EvidenceIncomplete(f"--signals {terms.signals}: Prometheus holds none of {names}{hint}")
+        names = ", ".join(dict.fromkeys(quantity.metric for quantity in asked.quantities))
+        raise EvidenceIncomplete(f"--signals {asked.name}: Prometheus holds none of {names}{hint}")
     raise EvidenceIncomplete(
         f"Prometheus holds no GPU series ({DCGM.quantities[0].metric} and its like) in the last 24h: "
         "is gpu-exporter or dcgm-exporter scraped, and is this the right Prometheus?"

@@ -25,16 +25,12 @@ class MetricsSignal:
 
     Args:
         prometheus: Where to ask.
-        terms: What is given about the signals; files that it names are read at once.
-
-    Raises:
-        UsageError, ConfigurationError: What is given cannot be meant.
+        terms: What is given about the signals.
     """
 
     def __init__(self, prometheus: Prometheus, terms: Terms) -> None:
         self._prometheus = prometheus
         self._terms = terms
-        self._given = terms.source()
         self._known: frozenset[PodKey] = frozenset()
         self._asker: Asker | None = None
 
@@ -88,7 +84,7 @@ class MetricsSignal:
 
     def _ask(self, at: datetime.datetime) -> Asker:
         if self._asker is None:
-            self._asker = choose(self._prometheus, self._terms, given=self._given, at=at, pods=self._known)
+            self._asker = choose(self._prometheus, self._terms, at=at, pods=self._known)
         return self._asker
 
     def _check(self, found: Usages) -> None:
