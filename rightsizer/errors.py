@@ -5,7 +5,8 @@ RightsizerError                 exit 1
 ├── ConfigurationError          exit 2: a file or an environment variable is wrong
 │   └── FileError               …a file of ours; carries all its problems, each with its line
 │       ├── PolicyError         …the policy
-│       └── PricesError         …the price table
+│       ├── PricesError         …the price table
+│       └── SignalsError        …the table of another exporter's metrics
 ├── PrometheusError             the metrics could not be read
 │   ├── PrometheusUnreachable   nobody answers there
 │   ├── QueryRefused            Prometheus answers, but not this question
@@ -79,6 +80,12 @@ class PricesError(FileError):
     """A price table that cannot be used."""
 
     noun = "price table"
+
+
+class SignalsError(FileError):
+    """A table of another exporter's metrics that cannot be used."""
+
+    noun = "signals table"
 
 
 class PrometheusError(RightsizerError):

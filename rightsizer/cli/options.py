@@ -4,10 +4,14 @@ import argparse
 import dataclasses
 import os
 import pathlib
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 from typing import TextIO
 
 from rightsizer.config import ClusterSettings
+from rightsizer.errors import UsageError
+from rightsizer.observe.signals.asking import MAX_SAMPLES
+from rightsizer.observe.signals.choose import AUTO, Terms, named
 
 ENVIRONMENT_PREFIX = "GPU_RIGHTSIZER_"
 WIDTH = 80
@@ -63,6 +67,18 @@ PROMETHEUS = (
     ),
     Option("--prometheus-timeout", "DURATION", "deadline of one query", default="100s"),
     Option("--prometheus-parallel", "N", "how many queries at once, 1 to 4", default="2"),
+    Option(
+        "--prometheus-max-samples",
+        "NUMBER",
+        "samples that Prometheus loads at most for one query (its --query.max-samples); half of it is asked for",
+        default=str(MAX_SAMPLES),
+    ),
+    Option(
+        "--signals",
+        "NAME|FILE",
+        "which metrics to judge by: auto (found out), dcgm, dcgm-4.9, gpu-exporter, or a table of another exporter's",
+        default=AUTO,
+    ),
 )
 CLUSTER = (
     Option("--kubeconfig", "FILE", "instead of $KUBECONFIG, ~/.kube/config and the pod's account"),
@@ -139,6 +155,18 @@ def add_common(parser: argparse.ArgumentParser, forms: Collection[str] = ("table
         default=0,
         help="log what is done, on stderr; twice: also queries, answers and each decision",
     )
+
+
+def signal_terms(arguments: argparse.Namespace, labels: Mapping[str, str]) -> Terms:
+    """What is given about the signals.
+
+    Raises:
+        UsageError, ConfigurationError: A flag or a file cannot be meant.
+    """
+    text = arguments.prometheus_max_samples
+    if not re.fullmatch(r"[1-9][0-9]{3,17}", text):
+        raise UsageError(f"--prometheus-max-samples {text}: write a whole number from 1000 on")
+    return Terms(labels, named(arguments.signals), int(text))
 
 
 def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:

@@ -15,7 +15,7 @@ from rightsizer import pricefile
 from rightsizer.accounting import Accounts, accounts_of
 from rightsizer.cli.connection import prometheus_settings
 from rightsizer.cli.messages import complain
-from rightsizer.cli.options import cluster_settings
+from rightsizer.cli.options import cluster_settings, signal_terms
 from rightsizer.errors import PrometheusError, UsageError
 from rightsizer.loop import Observed, make_plan
 from rightsizer.model import Plan
@@ -23,7 +23,7 @@ from rightsizer.money import Prices
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.costs import node_prices
 from rightsizer.observe.discovery import connect
-from rightsizer.observe.signals.dcgm import DcgmSignal
+from rightsizer.observe.signals.signal import MetricsSignal
 from rightsizer.policy.reading import BUILT_IN, LoadedPolicy, load
 
 log = logging.getLogger(__name__)
@@ -42,11 +42,12 @@ class Session:
         self.policy: LoadedPolicy = load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
         self._labels = settings.labels
         self._prices = pricefile.load(pathlib.Path(arguments.prices) if arguments.prices else None)
+        terms = signal_terms(arguments, settings.labels)
         self.cluster = Cluster(cluster_settings(arguments))
         self.prometheus = connect(settings, self.cluster)
         if settings.url is None:
             complain(f"no --prometheus-url; found {self.prometheus.where}")
-        self.signal = DcgmSignal(self.prometheus, settings.labels)
+        self.signal = MetricsSignal(self.prometheus, terms)
         self.run = f"{utc_now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
     def observe(self) -> Observed:

@@ -1,0 +1,61 @@
+"""The text of PromQL: selectors, matchers and spans, quoted so that no name can be read as anything else. Pure."""
+
+import datetime
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+MAX_TEXT = 8_000
+"""Longest list of names in one matcher, in characters: VictoriaMetrics refuses queries of over 16 KiB."""
+
+
+def quoted(text: str) -> str:
+    """A string literal; Go's escapes, which PromQL uses, include JSON's where non-ASCII is left as it is."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def equals(label: str, value: str) -> str:
+    """A matcher for one value; the empty one matches where there is no such label."""
+    return f"{label}={quoted(value)}"
+
+
+def one_of(label: str, values: Sequence[str]) -> str:
+    """A matcher for any of these values, whatever characters they hold."""
+    if len(values) == 1:
+        return equals(label, values[0])
+    return f"{label}=~{quoted('|'.join(re.escape(value) for value in values))}"
+
+
+def selector(metric: str, matchers: Iterable[str]) -> str:
+    """An instant vector selector."""
+    return f"{metric}{{{', '.join(matchers)}}}"
+
+
+def span(length: datetime.timedelta) -> str:
+    """A duration."""
+    return f"{round(length.total_seconds() * 1000)}ms"
+
+
+def over(function: str, selected: str, length: datetime.timedelta) -> str:
+    """A function over a range."""
+    return f"{function}({selected}[{span(length)}])"
+
+
+def by(aggregation: str, labels: Iterable[str], expression: str) -> str:
+    """An aggregation that keeps these labels."""
+    return f"{aggregation} by ({', '.join(labels)}) ({expression})"
+
+
+def batches(names: Iterable[str], longest: int = MAX_TEXT) -> Iterator[list[str]]:
+    """The names in order, as many at a time as fit into one matcher."""
+    batch: list[str] = []
+    size = 0
+    for name in names:
+        length = len(re.escape(name)) + 1
+        if batch and size + length > longest:
+            yield batch
+            batch, size = [], 0
+        batch.append(name)
+        size += length
+    if batch:
+        yield batch

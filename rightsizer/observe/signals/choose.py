@@ -1,0 +1,157 @@
+"""Which source there is: found out by asking for the metrics of each, or given by `--signals`."""
+
+import dataclasses
+import datetime
+import pathlib
+from collections.abc import Collection, Mapping, Sequence
+
+from rightsizer.errors import EvidenceIncomplete, UsageError
+from rightsizer.model import PodKey
+from rightsizer.observe import promql
+from rightsizer.observe.prometheus import Prometheus
+from rightsizer.observe.signals import own, table
+from rightsizer.observe.signals.asking import MAX_SAMPLES, Asker
+from rightsizer.observe.signals.dcgm import DCGM, DCGM_49
+from rightsizer.observe.signals.quantities import Quantity, Source
+
+AUTO = "auto"
+GPU_EXPORTER = "gpu-exporter"
+BOTH = Source("dcgm, dcgm-4.9", (*DCGM.quantities, *DCGM_49.quantities))
+OWN = dataclasses.replace(BOTH, name=GPU_EXPORTER, has_counters=True)
+NAMED = {DCGM.name: DCGM, DCGM_49.name: DCGM_49, GPU_EXPORTER: OWN}
+
+BACK = tuple(datetime.timedelta(minutes=minutes) for minutes in (0, 15, 60, 6 * 60, 24 * 60))
+"""When metrics are looked for: an exporter may have stopped a while ago, and that is another finding than none."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Terms:
+    """What is given about the signals.
+
+    Attributes:
+        labels: What every series must carry.
+        source: The only source to judge by; None where it is to be found out.
+        max_samples: What Prometheus loads at most for one query.
+    """
+
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    source: Source | None = None
+    max_samples: int = MAX_SAMPLES
+
+    @property
+    def matchers(self) -> tuple[str, ...]:
+        """As PromQL has them."""
+        return tuple(f"{name}={promql.quoted(value)}" for name, value in sorted(self.labels.items()))
+
+
+def named(text: str) -> Source | None:
+    """The source that `--signals` means; None for auto.
+
+    Raises:
+        UsageError: There is neither such a source nor such a file.
+        ConfigurationError: The table cannot be used.
+    """
+    if text == AUTO:
+        return None
+    if text in NAMED:
+        return NAMED[text]
+    path = pathlib.Path(text)
+    if path.suffix not in {".yaml", ".yml", ".json"} and not path.exists():
+        names = ", ".join((AUTO, *NAMED))
+        raise UsageError(f"--signals {text}: is neither one of {names}, nor a file")
+    return table.load(path)
+
+
+def choose(
+    prometheus: Prometheus, terms: Terms, *, at: datetime.datetime, pods: Collection[PodKey] = ()
+) -> Asker:
+    """The source that this Prometheus has, reduced to the metrics that there are.
+
+    Args:
+        prometheus: Where to ask.
+        terms: What is given about the signals.
+        at: When.
+        pods: Those that hold GPUs, as far as that is known.
+
+    Raises:
+        EvidenceIncomplete: It has none, or not the one that was named.
+        PrometheusError: It could not be asked.
+    """
+    given = terms.source
+    asked = given or OWN
+    for back in BACK:
+        present = _present(prometheus, asked, terms.matchers, at - back)
+        if any(quantity.metric in present for quantity in asked.quantities):
+            break
+    else:
+        _explain_nothing(prometheus, terms, at)
+    quantities = tuple(quantity for quantity in asked.quantities if quantity.metric in present)
+    has_counters = asked.has_counters and {own.POD_BUSY, own.DEVICE_BUSY} <= present
+    if given is OWN and not has_counters:
+        raise EvidenceIncomplete(
+            f"--signals {GPU_EXPORTER}: Prometheus holds DCGM's metrics, but not {own.DEVICE_BUSY} and "
+            f"{own.POD_BUSY} of our exporter"
+        )
+    source = dataclasses.replace(
+        asked,
+        name=given.name if given else _name(quantities, has_counters),
+        quantities=quantities,
+        has_counters=has_counters,
+    )
+    return Asker(prometheus, source, terms.matchers, terms.max_samples, frozenset(pods))
+
+
+def _present(
+    prometheus: Prometheus, source: Source, matchers: Sequence[str], at: datetime.datetime
+) -> set[str]:
+    """Which of a source's metrics there are."""
+    plain = [quantity.metric for quantity in source.quantities if not quantity.matchers]
+    names = "|".join([*plain, *(own.METRICS if source.has_counters else ())])
+    selectors = [
+        promql.selector(one.metric, [*one.matchers, *matchers]) for one in source.quantities if one.matchers
+    ]
+    if names:
+        selectors.append(promql.selector("", [f"__name__=~{promql.quoted(names)}", *matchers]))
+    found = set()
+    for selected in selectors:
+        for sample in prometheus.query(promql.by("count", ["__name__"], selected), at):
+            found.add(sample.labels.get("__name__", ""))
+    return found
+
+
+def _name(quantities: Sequence[Quantity], has_counters: bool) -> str:  # noqa: FBT001 - what else
+    if has_counters:
+        return GPU_EXPORTER
+    return ", ".join(source.name for source in (DCGM, DCGM_49) if set(source.quantities) & set(quantities))
+
+
+def _explain_nothing(prometheus: Prometheus, terms: Terms, at: datetime.datetime) -> None:
+    """Tell an empty Prometheus from one whose series carry other labels, or are another source's.
+
+    Raises:
+        EvidenceIncomplete: Always.
+    """
+    asked = terms.source or OWN
+    for back in BACK:
+        if _present(prometheus, asked, (), at - back):
+            found = "; ".join(_values(prometheus, asked, name, at - back) for name in sorted(terms.labels))
+            raise EvidenceIncomplete(
+                f"Prometheus holds GPU series, but none with {', '.join(terms.matchers)} (--prometheus-label): {found}"
+            )
+    if terms.source is not None:
+        other = _present(prometheus, OWN, terms.matchers, at)
+        hint = f"; it does hold {min(other)}: leave --signals out" if other else ""
+        names = ", ".join(dict.fromkeys(quantity.metric for quantity in asked.quantities))
+        raise EvidenceIncomplete(f"--signals {asked.name}: Prometheus holds none of {names}{hint}")
+    raise EvidenceIncomplete(
+        f"Prometheus holds no GPU series ({DCGM.quantities[0].metric} and its like) in the last 24h: "
+        "is gpu-exporter or dcgm-exporter scraped, and is this the right Prometheus?"
+    )
+
+
+def _values(prometheus: Prometheus, source: Source, label: str, at: datetime.datetime) -> str:
+    """Which values of a label there are, in words."""
+    selected = " or ".join(promql.selector(one.metric, one.matchers) for one in source.quantities)
+    samples = prometheus.query(promql.by("count", [label], selected), at)
+    values = sorted(sample.labels.get(label, "") for sample in samples)
+    return f"{label} is {', '.join(value or '(none)' for value in values[:5])}"

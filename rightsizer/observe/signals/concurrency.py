@@ -1,0 +1,323 @@
+"""How many of a workload's replicas were at work in the same minute: lately, and in the coming hour of earlier days.
+
+Replicas are counted by Prometheus, under the stem of their pods' names, so that pods of earlier days count for their
+workload though their names are gone. A minute in which some replica's samples are missing is unknown.
+"""
+
+import collections
+import dataclasses
+import datetime
+import functools
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from rightsizer.model import Concurrency
+from rightsizer.observe import promql
+from rightsizer.observe.prometheus import Track
+from rightsizer.observe.sharding import Part, Shard
+from rightsizer.observe.signals.asking import Asker, require_one_cluster
+from rightsizer.observe.signals.quantities import Kind, Statistic
+from rightsizer.observe.signals.rules import Raw
+
+MINUTE = datetime.timedelta(minutes=1)
+HOUR = datetime.timedelta(hours=1)
+DAY = datetime.timedelta(days=1)
+NEAR = datetime.timedelta(minutes=5)
+"""A device that has samples so shortly before and after a minute was there in it. Lately, where the pods that are there
+now must have samples anyhow, more would only keep more of the last minutes from being looked at."""
+
+# k8s.io/apimachinery/pkg/util/rand: the characters of generated names.
+_RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
+HASHED = f"{_RANDOM}{{1,10}}-{_RANDOM}{{5}}"
+"""What a Deployment puts behind its name: the hash of its ReplicaSet's template, and five characters."""
+RANDOM = f"{_RANDOM}{{5}}"
+"""What a ReplicaSet does."""
+ORDINAL = "[0-9]+"
+"""What a StatefulSet does."""
+GROUPED = "([0-9]+)(?:-[0-9]+)?"
+"""What a LeaderWorkerSet does: all pods of one number are one replica."""
+
+SUFFIXES = {"StatefulSet": (ORDINAL,), "LeaderWorkerSet": (GROUPED,), "ReplicaSet": (RANDOM,)}
+"""By kind; those of any other come from Deployments or StatefulSets below it."""
+_OTHERS = (HASHED, ORDINAL, RANDOM)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Replicas:
+    """A workload whose replicas take each other's place.
+
+    Attributes:
+        pods: Its pods that hold GPUs now, with the instant from which on each should have samples.
+        created: When the workload came; of days before there is nothing to say.
+        window: The trailing window.
+        days: How many earlier days to look at.
+        threshold: Activity above this (0 to 1) counts as work.
+    """
+
+    uid: str
+    namespace: str
+    kind: str
+    pods: Mapping[str, datetime.datetime]
+    created: datetime.datetime | None = None
+    window: datetime.timedelta = HOUR
+    days: int = 7
+    threshold: float = 0.01
+
+    def stems(self) -> dict[tuple[str, str], set[str]]:
+        """Stem and suffix's pattern → the replicas of its present pods; empty where a name fits no pattern."""
+        found: dict[tuple[str, str], set[str]] = {}
+        for name in self.pods:
+            for suffix in SUFFIXES.get(self.kind, _OTHERS):
+                match = re.fullmatch(f"(.+?)-({suffix})", name)
+                if match:
+                    found.setdefault((match[1], suffix), set()).add(match[match.lastindex or 2])
+                    break
+            else:
+                return {}
+        return found
+
+
+Stem = tuple[str, str]
+"""Namespace and stem."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Minutes:
+    """What was counted of one stem, by minute from the first of the span."""
+
+    busy: dict[int, int] = dataclasses.field(default_factory=dict)
+    seen: dict[int, int] = dataclasses.field(default_factory=dict)
+    gaps: set[int] = dataclasses.field(default_factory=set)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Span:
+    """Minutes that are asked about: as many as `count`, the last of which ends at `end`.
+
+    Attributes:
+        around: How far before and after a minute is looked for devices whose samples are missing in it.
+        limit: Nothing after this is looked at.
+    """
+
+    end: datetime.datetime
+    count: int
+    around: datetime.timedelta
+    limit: datetime.datetime
+
+
+def concurrency(asker: Asker, requests: Sequence[Replicas], at: datetime.datetime) -> dict[str, Concurrency]:
+    """How many replicas of each of these workloads were at work at the same time, by UID.
+
+    Workloads whose pods' names fit no pattern are left out.
+
+    Raises:
+        PrometheusError: Something could not be read whole.
+    """
+    alike = collections.defaultdict(list)
+    for request in sorted(requests, key=lambda one: one.uid):
+        if request.stems():
+            alike[request.window, request.days, request.threshold].append(request)
+    found: dict[str, Concurrency] = {}
+    # A minute holds a sample only if they are taken at least so often.
+    reach = max(MINUTE, datetime.timedelta(seconds=2 * asker.interval_s(at)))
+    for (window, days, threshold), group in sorted(alike.items()):
+        counter = _Counter(asker, group, threshold, reach)
+        trailing = counter.count(_Span(at, max(1, int(window / MINUTE)), NEAR, at))
+        earlier = [counter.count(_Span(at - day * DAY + HOUR, 60, HOUR, at)) for day in range(1, days + 1)]
+        for request in group:
+            found[request.uid] = Concurrency(
+                _trailing(request, trailing, at, max(1, int(window / MINUTE)), reach),
+                _earlier(request, earlier, at),
+            )
+    return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Counter:
+    """Asks for workloads of the same terms at once."""
+
+    asker: Asker
+    requests: Sequence[Replicas]
+    threshold: float
+    reach: datetime.timedelta
+
+    def count(self, span: _Span) -> dict[Stem, _Minutes]:
+        """Replicas at work, replicas with samples, and replicas whose samples are missing, by stem and minute."""
+        counted: dict[Stem, _Minutes] = collections.defaultdict(_Minutes)
+        now = datetime.timedelta()
+        for stem, minute, value in self._asked(self._busy, span, now):
+            busy = counted[stem].busy
+            busy[minute] = busy.get(minute, 0) + value
+        for stem, minute, value in self._asked(self._seen, span, now):
+            # The same replica may be seen in both forms of naming it.
+            seen = counted[stem].seen
+            seen[minute] = max(seen.get(minute, 0), value)
+        gaps = functools.partial(self._gaps, around=span.around)
+        for stem, minute, _ in self._asked(gaps, span, span.around):
+            counted[stem].gaps.add(minute)
+        return counted
+
+    def _asked(
+        self, question: Callable[[Sequence[str]], str], span: _Span, delay: datetime.timedelta
+    ) -> Iterator[tuple[Stem, int, int]]:
+        """What a question gives for each stem and minute; it looks so much beyond each minute."""
+        begin = span.end - (span.count - 1) * MINUTE
+        end = min(span.end + delay, span.limit)
+        if end < begin + delay:
+            return
+        territory = self.asker.territory(NEAR, span.end)
+        for suffix, stems in sorted(self._stems().items()):
+            spaces = sorted({namespace for namespace, _ in stems})
+            for label, space_label, absent in self.asker.source.labels.forms():
+                for names in promql.batches(sorted({stem for _, stem in stems}), promql.MAX_TEXT // 4):
+                    where = _Where(label, space_label, names, suffix)
+                    shards = [
+                        Shard(tuple(Part(space_label, space, 1, absent) for space in some))
+                        for some in promql.batches(spaces, promql.MAX_TEXT // 4)
+                    ]
+                    for answer in territory.ask(
+                        shards,
+                        lambda matchers, where=where: self.asker.prometheus.query_range(  # type: ignore[misc]
+                            where.grouped(question((*self.asker.given, where.matcher, *matchers))),
+                            start=begin + delay,
+                            end=end,
+                            step_s=MINUTE.total_seconds(),
+                        ),
+                    ):
+                        yield from self._points(answer, where, begin + delay)
+
+    def _points(
+        self, tracks: Sequence[Track], where: "_Where", begin: datetime.datetime
+    ) -> Iterator[tuple[Stem, int, int]]:
+        require_one_cluster(track.labels for track in tracks)
+        for track in tracks:
+            stem = (track.labels.get(where.space_label, ""), track.labels.get(_STEM, ""))
+            for instant, value in track.points.items():
+                yield stem, round((instant - begin.timestamp()) / 60), round(value)
+
+    def _stems(self) -> dict[str, set[Stem]]:
+        found: dict[str, set[Stem]] = {}
+        for request in self.requests:
+            for stem, suffix in request.stems():
+                found.setdefault(suffix, set()).add((request.namespace, stem))
+        return found
+
+    def _busy(self, matchers: Sequence[str]) -> str:
+        return " or ".join(
+            f"({self._use(Raw().statistic(quantity, Statistic.PEAK, matchers, self.reach))}"
+            f" > {self.threshold / quantity.scale!r})"
+            for quantity in self.asker.source.of(Kind.ACTIVITY)
+        )
+
+    def _seen(self, matchers: Sequence[str]) -> str:
+        return self._present(matchers, self.reach)
+
+    def _gaps(self, matchers: Sequence[str], around: datetime.timedelta) -> str:
+        """Looked at from so much later: devices that had samples before and have some after, but none then."""
+        before = self._present(matchers, around, around + self.reach)
+        after = self._present(matchers, around)
+        return f"({before} and {after}) unless {self._present(matchers, self.reach, around)}"
+
+    def _present(
+        self,
+        matchers: Sequence[str],
+        length: datetime.timedelta,
+        offset: datetime.timedelta = datetime.timedelta(),
+    ) -> str:
+        back = f" offset {promql.span(offset)}" if offset else ""
+        each = (
+            self._use(
+                f"present_over_time({promql.selector(quantity.metric, [*quantity.matchers, *matchers])}"
+                f"[{promql.span(length)}]{back})"
+            )
+            for quantity in self.asker.source.of(Kind.ACTIVITY)
+        )
+        return f"({' or '.join(each)})"
+
+    def _use(self, expression: str) -> str:
+        return promql.by("max", self.asker.source.labels.use, expression)
+
+
+_STEM, _REPLICA = "stem", "replica"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Where:
+    """Pods of certain stems, in one form of naming pods."""
+
+    label: str
+    space_label: str
+    stems: Sequence[str]
+    suffix: str
+
+    @property
+    def pattern(self) -> str:
+        """Of a pod's name: group 1 is the stem, group 2 the replica."""
+        stems = "|".join(re.escape(stem) for stem in self.stems)
+        suffix = self.suffix if self.suffix.startswith("(") else f"({self.suffix})"
+        return f"({stems})-{suffix}"
+
+    @property
+    def matcher(self) -> str:
+        """Selects them."""
+        return f"{self.label}=~{promql.quoted(self.pattern)}"
+
+    def grouped(self, expression: str) -> str:
+        """How many replicas of each stem the expression has."""
+        pattern = promql.quoted(self.pattern)
+        named = f'label_replace({expression}, "{_STEM}", "$1", "{self.label}", {pattern})'
+        named = f'label_replace({named}, "{_REPLICA}", "$2", "{self.label}", {pattern})'
+        keys = ("cluster", self.space_label, _STEM)
+        return promql.by("count", keys, promql.by("max", (*keys, _REPLICA), named))
+
+
+def _trailing(
+    request: Replicas,
+    counted: Mapping[Stem, _Minutes],
+    at: datetime.datetime,
+    count: int,
+    reach: datetime.timedelta,
+) -> tuple[int | None, ...]:
+    """For each minute how many were at work; unknown where samples are missing of a pod that is there now."""
+    stems = request.stems()
+    minutes = [counted.get((request.namespace, stem), _Minutes()) for stem, _ in stems]
+    starts = _starts(request)
+    found: list[int | None] = []
+    for place in range(count):
+        instant = at - (count - 1 - place) * MINUTE
+        expected = sum(start + reach + MINUTE <= instant for start in starts)
+        seen = sum(one.seen.get(place, 0) for one in minutes)
+        is_known = seen >= expected and not any(place in one.gaps for one in minutes)
+        found.append(sum(one.busy.get(place, 0) for one in minutes) if is_known else None)
+    return tuple(found)
+
+
+def _starts(request: Replicas) -> list[datetime.datetime]:
+    """When each present replica began: its latest pod, where it is several."""
+    starts: dict[tuple[str, str], datetime.datetime] = {}
+    for name, start in request.pods.items():
+        alone = dataclasses.replace(request, pods={name: start})
+        for (stem, _), replicas in alone.stems().items():
+            for replica in replicas:
+                starts[stem, replica] = max(start, starts.get((stem, replica), start))
+    return list(starts.values())
+
+
+def _earlier(
+    request: Replicas, days: Sequence[Mapping[Stem, _Minutes]], at: datetime.datetime
+) -> tuple[int | None, ...]:
+    """Of each earlier day the most at work in a minute of that hour; unknown where somebody's samples are missing."""
+    found: list[int | None] = []
+    stems = [(request.namespace, stem) for stem, _ in request.stems()]
+    for day, counted in zip(itertools.count(1), days, strict=False):
+        if request.created is not None and request.created > at - day * DAY:
+            break
+        minutes = [counted.get(stem, _Minutes()) for stem in stems]
+        is_known = all(
+            any(one.seen.get(place) for one in minutes) and not any(place in one.gaps for one in minutes)
+            for place in range(60)
+        )
+        most = max(sum(one.busy.get(place, 0) for one in minutes) for place in range(60))
+        found.append(most if is_known else None)
+    return tuple(found)

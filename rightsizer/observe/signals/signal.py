@@ -1,0 +1,102 @@
+"""Everything that one Prometheus can say of the fleet's use, behind one object; which source it has, it finds out."""
+
+import datetime
+from collections.abc import Collection, Mapping, Sequence
+
+from rightsizer.errors import EvidenceIncomplete
+from rightsizer.model import Concurrency, History, NodeSight, PodKey, Usages, Waits
+from rightsizer.observe.prometheus import Prometheus
+from rightsizer.observe.signals.asking import Asker
+from rightsizer.observe.signals.choose import Terms, choose
+from rightsizer.observe.signals.concurrency import Replicas, concurrency
+from rightsizer.observe.signals.histories import histories
+from rightsizer.observe.signals.sights import nodes
+from rightsizer.observe.signals.usages import activity, usages
+from rightsizer.observe.signals.waits import waits
+
+SHOWN = 3
+
+
+class MetricsSignal:
+    """Use of GPUs, from a Prometheus.
+
+    Which source it has is asked once, as of the first question. Every method raises PrometheusError where something
+    could not be read whole.
+
+    Args:
+        prometheus: Where to ask.
+        terms: What is given about the signals.
+    """
+
+    def __init__(self, prometheus: Prometheus, terms: Terms) -> None:
+        self._prometheus = prometheus
+        self._terms = terms
+        self._known: frozenset[PodKey] = frozenset()
+        self._asker: Asker | None = None
+
+    def expect(self, pods: Collection[PodKey]) -> None:
+        """Take note of the pods that hold GPUs, against which the pods that series name are checked from now on."""
+        self._known = frozenset(pods)
+        self._asker = None
+
+    def source(self, at: datetime.datetime) -> str:
+        """Which source there is: dcgm, dcgm-4.9, both of them, gpu-exporter, or a table's path."""
+        return self._ask(at).source.name
+
+    def usages(self, window: datetime.timedelta, at: datetime.datetime) -> Usages:
+        """Usage of every device by every pod in the window that ends at `at`.
+
+        Raises:
+            EvidenceIncomplete: No series names a pod, or none names one that holds GPUs.
+        """
+        found = usages(self._ask(at), window, at)
+        self._check(found)
+        return found
+
+    def activity(self, window: datetime.timedelta, at: datetime.datetime) -> Usages:
+        """Only the highest activity of every device by every pod: a last look before acting."""
+        return activity(self._ask(at), window, at)
+
+    def histories(
+        self,
+        pods: Mapping[PodKey, datetime.datetime],
+        span: datetime.timedelta,
+        at: datetime.datetime,
+        *,
+        threshold: float,
+    ) -> Mapping[PodKey, History]:
+        """When each of these pods was at work, since the instant given with it; above `threshold` (0 to 1) is work."""
+        return histories(self._ask(at), pods, span, at, threshold=threshold)
+
+    def concurrency(self, workloads: Sequence[Replicas], at: datetime.datetime) -> Mapping[str, Concurrency]:
+        """How many replicas of each of these workloads were at work at the same time, by UID."""
+        return concurrency(self._ask(at), workloads, at)
+
+    def waits(
+        self, pods: Collection[PodKey], window: datetime.timedelta, at: datetime.datetime
+    ) -> Mapping[PodKey, Waits]:
+        """What these pods waited for, where that is on record."""
+        return waits(self._ask(at), pods, window, at)
+
+    def nodes(self, at: datetime.datetime) -> Mapping[str, NodeSight]:
+        """Devices on each node, and how many of them name a pod."""
+        return nodes(self._ask(at), at)
+
+    def _ask(self, at: datetime.datetime) -> Asker:
+        if self._asker is None:
+            self._asker = choose(self._prometheus, self._terms, at=at, pods=self._known)
+        return self._asker
+
+    def _check(self, found: Usages) -> None:
+        if not found:
+            raise EvidenceIncomplete(
+                "Prometheus holds GPU series, but none names a pod: run the exporter with the kubelet's PodResources "
+                "socket mounted (dcgm-exporter: --kubernetes)"
+            )
+        if self._known and not self._known & found.keys():
+            some = ", ".join(f"{namespace}/{name}" for namespace, name in sorted(found)[:SHOWN])
+            raise EvidenceIncomplete(
+                f"none of the {len(found)} pods that Prometheus's GPU series name holds a GPU in this cluster "
+                f"({some}): are they the exporter's own pods (run it with the kubelet's PodResources socket mounted; "
+                "dcgm-exporter: --kubernetes), or is this another cluster's Prometheus?"
+            )
