@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from rightsizer.assess import assess
 from rightsizer.model import Action, Decision, Finding, Mode, UsagesByWindow, Verdict, Veto, Workload
 from rightsizer.policy.document import Policy
-from rightsizer.policy.rules import Ruling, rule_on
+from rightsizer.policy.rules import NO_FLEET, Rulebook, Ruling, rule_on
 from rightsizer.workloads import action_for
 
 _ORDER = {Verdict.ACT: 0, Verdict.UNKNOWN: 1, Verdict.KEEP: 2, Verdict.PROTECTED: 3}
@@ -18,8 +18,8 @@ _RESTRAINT = {Verdict.PROTECTED: 0, Verdict.KEEP: 1, Verdict.UNKNOWN: 2, Verdict
 
 def windows(policy: Policy) -> frozenset[datetime.timedelta]:
     """Every window that some workload could be judged by."""
-    thresholds = [policy.defaults.idle, *(rule.idle for rule in policy.rules if rule.idle)]
-    return frozenset(item.window for item in thresholds)
+    book = Rulebook(policy, NO_FLEET, at=datetime.datetime.min.replace(tzinfo=datetime.UTC))
+    return frozenset(criteria.idle.window for criteria in book.all_criteria())
 
 
 def decide(
@@ -40,7 +40,7 @@ def decide(
 
 def decide_one(workload: Workload, usages: UsagesByWindow, policy: Policy, at: datetime.datetime) -> Decision:
     """What may be done about one workload."""
-    ruling = rule_on(workload, policy)
+    ruling = rule_on(workload, policy, NO_FLEET, at=at)
     finding = _finding(workload, usages, ruling, at)
     action = action_for(workload.ref)
     vetoes = list(ruling.vetoes)

@@ -12,7 +12,7 @@ from rightsizer.config import format_duration
 from rightsizer.decide import decide_one
 from rightsizer.model import Decision, Usages, UsagesByWindow, Veto, Workload
 from rightsizer.policy.document import Policy
-from rightsizer.policy.rules import rule_on
+from rightsizer.policy.rules import NO_FLEET, rule_on
 
 RECENT = datetime.timedelta(minutes=10)
 """The last look at activity before a write covers at least a few scrapes of any usual interval."""
@@ -51,7 +51,7 @@ def objections(decision: Decision, fresh: Workload, use: Use, policy: Policy) ->
     if not again.is_enforced or again.action is not decision.action or again.rule != decision.rule:
         reasons = "; ".join(veto.reason for veto in again.vetoes) or f"the verdict is now {again.verdict}"
         yield Veto("decided-anew", reasons)
-    evidence = Evidence(fresh, (), rule_on(fresh, policy).thresholds, use.at)
+    evidence = Evidence(fresh, (), rule_on(fresh, policy, NO_FLEET, at=use.at).thresholds, use.at)
     span = format_duration((use.at - use.since).total_seconds())
     for pod in fresh.pods:
         key = (pod.ref.namespace, pod.ref.name)

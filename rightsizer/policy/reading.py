@@ -1,4 +1,4 @@
-"""Policy text → Policy, or all its problems at once, each with its line; knows YAML, not what a policy means."""
+"""Policy text → Policy, or all its problems at once, each with its line; what a policy means is known elsewhere."""
 
 import dataclasses
 import difflib
@@ -11,6 +11,7 @@ import yaml
 
 from rightsizer.errors import ConfigurationError, PolicyError, Problem
 from rightsizer.policy.document import ADVISE_ONLY, FIELDS, Policy
+from rightsizer.policy.shadows import unreachable
 
 MAX_BYTES = 1 << 20
 """No policy that a person can review is longer."""
@@ -76,9 +77,11 @@ def parse(raw: bytes, *, source: str) -> LoadedPolicy:
         policy = Policy.model_validate(value)
     except pydantic.ValidationError as error:
         raise PolicyError(source, [*problems, *_problems(error, lines)]) from None
+    loaded = LoadedPolicy(policy, source, hashlib.sha256(raw).hexdigest(), lines)
+    problems += (Problem(loaded.line(*place), _dotted(place), words) for place, words in unreachable(policy))
     if problems:
         raise PolicyError(source, problems)
-    return LoadedPolicy(policy, source, hashlib.sha256(raw).hexdigest(), lines)
+    return loaded
 
 
 def _compose(raw: bytes, source: str) -> yaml.Node:
@@ -140,7 +143,12 @@ _NO_VALUE = (yaml.YAMLError, LookupError, AttributeError)
 """What PyYAML raises for `!own x`, `!!bool x`, `!!int ''` and `!!timestamp x`."""
 
 
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+
 def _scalar(node: yaml.Node) -> object:
+    if node.tag in _NUMBERS and ":" in str(node.value):
+        return str(node.value)  # YAML 1.1 takes 22:00 for a number of minutes; YAML 1.2 and people do not
     loader = yaml.SafeLoader("")
     try:
         value: object = loader.construct_object(node)
@@ -155,29 +163,44 @@ def _problems(error: pydantic.ValidationError, lines: dict[Place, int]) -> Itera
     for detail in error.errors(include_url=False):
         place = detail["loc"]
         line = next((lines[place[:end]] for end in range(len(place), -1, -1) if place[:end] in lines), 0)
-        yield Problem(line, _dotted(place), _words(detail["type"], detail["msg"], place))
+        words = _words(detail["type"], detail["msg"], place)
+        if isinstance(detail["input"], bool) and detail["type"] in _WANT_TEXT:
+            words += "; YAML takes on, off, yes and no without quotes for true and false"
+        yield Problem(line, _dotted(place), words)
+
+
+_WANT_TEXT = frozenset({"enum", "literal_error", "string_type"})
+_KEY = "[key]"
+"""What pydantic adds to the place of a mapping's key that is wrong."""
 
 
 def _dotted(place: Place) -> str:
     """A field's path as people write it: rules[0].match.priority."""
     text = ""
     for part in place:
+        if part == _KEY:
+            continue
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text
 
 
+_SIMPLE = {
+    "missing": "is missing",
+    "model_type": "must be a mapping of fields",
+    "dict_type": "must be a mapping of fields",
+    "tuple_type": "must be a list, such as [a, b]",
+    "list_type": "must be a list, such as [a, b]",
+}
+
+
 def _words(kind: str, message: str, place: Place) -> str:
-    match kind:
-        case "extra_forbidden":
-            return f"unknown field{_nearest(place)}"
-        case "missing":
-            return "is missing"
-        case "model_type" | "dict_type":
-            return "must be a mapping of fields"
-        case "value_error":
-            return message.removeprefix("Value error, ")
-        case _:
-            return message[:1].lower() + message[1:]
+    if kind == "extra_forbidden":
+        return f"unknown field{_nearest(place)}"
+    if kind == "value_error":
+        return message.removeprefix("Value error, ")
+    if kind == "string_pattern_mismatch":
+        return f"is not written as it must be; it matches {message.rpartition(' pattern ')[2]}"
+    return _SIMPLE.get(kind, message[:1].lower() + message[1:])
 
 
 def _nearest(place: Place) -> str:
