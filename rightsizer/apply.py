@@ -30,8 +30,10 @@ from rightsizer.report.events import event_of
 from rightsizer.validate import objections
 from rightsizer.workloads import kind_of, path_of
 from rightsizer.workloads.changes import (
+    GPUS_ANNOTATION,
     MANIFEST_LABEL,
     MANIFEST_TYPE,
+    POD_ANNOTATION,
     read_record,
     record_of,
     recreatable,
@@ -242,6 +244,10 @@ def _manifest_secret(decision: Decision, pod: Any, row: WorkloadKind, session: S
             "name": f"{ref.name[:200]}-{ref.uid[:8]}",
             "namespace": session.state_namespace,
             "labels": {MANIFEST_LABEL: session.run},
+            "annotations": {
+                POD_ANNOTATION: f"{ref.namespace}/{ref.name}",
+                GPUS_ANNOTATION: str(decision.workload.gpus),
+            },
         },
         "data": {name: base64.b64encode(text.encode()).decode() for name, text in files.items()},
     }

@@ -87,7 +87,7 @@ def look_at(ref: ObjectRef, cluster: Cluster) -> Workload | None:
     objects = inventory.read(cluster, KINDS, namespace=ref.namespace)
     named = [
         workload
-        for workload in inventory.assemble(objects)
+        for workload in inventory.assemble(objects).workloads
         if (workload.ref.kind, workload.ref.name) == (ref.kind, ref.name)
     ]
     return named[0] if named else None

@@ -46,7 +46,7 @@ def make_plan(
     """
     objects = inventory.read(cluster, KINDS)
     require_classes(loaded, objects.priority_classes)
-    workloads = inventory.assemble(objects)
+    workloads = inventory.assemble(objects).workloads
     pods = sum(len(workload.pods) for workload in workloads)
     log.info("%s of %s ask for GPUs", count(pods, "pod"), count(len(workloads), "workload"))
     usages = {window: _usages(signal, window, at) for window in sorted(windows(loaded.policy))}

@@ -178,9 +178,10 @@ class Change:
     """A change that we made and whose record is still in the cluster: what budgets over time and cooldowns count.
 
     Attributes:
-        ref: What was changed.
+        ref: What was changed; of an evicted pod what keeps its manifest, where that does not name it.
         at: When, by the record.
         gpus: What it freed.
+        run: The run that made it.
     """
 
     ref: ObjectRef
@@ -207,14 +208,32 @@ class Stranded:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Quota:
+    """What a ResourceQuota allows a namespace of one GPU resource, and what is used of it."""
+
+    namespace: str
+    name: str
+    resource: str
+    hard: int
+    used: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Fleet:
-    """Everything of the API server that a plan is made from."""
+    """Everything of the API server that a plan is made from.
+
+    Attributes:
+        nodes: Those with GPUs, by name.
+        problems: What could not be read, or is not there where it should be, in words.
+    """
 
     workloads: tuple[Workload, ...]
     nodes: Mapping[str, Node]
     classes: Mapping[str, PriorityClass]
     changes: tuple[Change, ...] = ()
     stranded: tuple[Stranded, ...] = ()
+    quotas: tuple[Quota, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pathlib
 import re
 import time
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -36,6 +36,7 @@ _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.
 _RESTARTS = 3
 
 T = TypeVar("T")
+A = TypeVar("A")
 
 
 class _ListMeta(msgspec.Struct, rename={"continue_": "continue"}):
@@ -45,6 +46,21 @@ class _ListMeta(msgspec.Struct, rename={"continue_": "continue"}):
 class _Page(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
     metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
+
+
+class _Version(msgspec.Struct):
+    version: str
+
+
+class _Group(msgspec.Struct):
+    name: str
+    versions: list[_Version]
+
+
+class _Groups(msgspec.Struct):
+    """metav1.APIGroupList."""
+
+    groups: list[_Group]
 
 
 class _Cause(msgspec.Struct):
@@ -78,7 +94,9 @@ class Cluster:
         configuration.retries = urllib3.Retry(0, redirect=False)
         self._client = client.ApiClient(configuration)
         self._client.user_agent = FIELD_MANAGER
+        self._served: Mapping[str, tuple[str, ...]] | None = None
         self.host: str = configuration.host
+        self.gpu_resources = settings.gpu_resources
 
     def close(self) -> None:
         """Give the connections back."""
@@ -92,29 +110,76 @@ class Cluster:
         Raises:
             ClusterError: The list is not whole; a half one is never returned.
         """
+        return self.reduce(
+            path,
+            kind,
+            list[T],
+            add=list[T].extend,
+            metadata_only=metadata_only,
+            label_selector=label_selector,
+        )
+
+    def reduce(
+        self,
+        path: str,
+        kind: type[T],
+        start: Callable[[], A],
+        *,
+        add: Callable[[A, list[T]], None],
+        metadata_only: bool = False,
+        label_selector: str = "",
+    ) -> A:
+        """A collection that is too large to keep, page by page reduced to what is needed of it.
+
+        Args:
+            path: Of the collection.
+            kind: What each object is decoded to.
+            start: Makes what the pages are added to; called again where reading starts anew.
+            add: Takes a page.
+            metadata_only: Whether only metadata is asked for.
+            label_selector: Which objects.
+
+        Raises:
+            ClusterError: The list is not whole; half of it is never returned.
+        """
         headers = {"Accept": _METADATA_ONLY if metadata_only else "application/json"}
         query = {"limit": str(PAGE), **({"labelSelector": label_selector} if label_selector else {})}
         for _ in range(_RESTARTS):
+            found = start()
             try:
-                return self._list_once(path, kind, headers=headers, query=query)
+                for page in self._pages(path, headers=headers, query=query):
+                    add(found, [self._decode(item, kind, path) for item in page])
             except RequestRefused as refused:
                 if refused.reason != "Expired":
                     raise
+            else:
+                return found
         raise ClusterError(
             f"listing {path} at {self.host}: the pages expired {_RESTARTS} times while being read"
         )
 
-    def _list_once(
-        self, path: str, kind: type[T], *, headers: Mapping[str, str], query: Mapping[str, str]
-    ) -> list[T]:
-        found: list[T] = []
+    def _pages(
+        self, path: str, *, headers: Mapping[str, str], query: Mapping[str, str]
+    ) -> Iterator[list[msgspec.Raw]]:
         position: dict[str, str] = {}
         while True:
             page = self._decode(self._send("GET", path, {**query, **position}, headers=headers), _Page, path)
-            found.extend(self._decode(item, kind, path) for item in page.items or [])
+            yield page.items or []
             if not page.metadata.continue_:
-                return found
+                return
             position = {"continue": page.metadata.continue_}
+
+    def served(self) -> Mapping[str, tuple[str, ...]]:
+        """Versions of each API group that there is, the server's own choice first; asked once.
+
+        The core API is not among them.
+        """
+        if self._served is None:
+            found = self.get("/apis", _Groups)
+            self._served = {
+                group.name: tuple(version.version for version in group.versions) for group in found.groups
+            }
+        return self._served
 
     def get(self, path: str, kind: type[T]) -> T:
         """One object."""

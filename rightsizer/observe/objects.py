@@ -4,8 +4,12 @@ Spelling and meaning: https://kubernetes.io/docs/reference/kubernetes-api/
 """
 
 import datetime
+from collections.abc import Mapping
 
 import msgspec
+
+NOTHING = msgspec.Raw(b"null")
+"""In place of a part that is not there."""
 
 
 class OwnerReference(msgspec.Struct, rename="camel"):
@@ -14,8 +18,13 @@ class OwnerReference(msgspec.Struct, rename="camel"):
     api_version: str
     kind: str
     name: str
-    uid: str
+    uid: str = ""
     controller: bool = False
+
+    @property
+    def group(self) -> str:
+        """The API group; empty for the core's."""
+        return self.api_version.rpartition("/")[0]
 
 
 class ObjectMeta(msgspec.Struct, rename="camel"):
@@ -26,6 +35,7 @@ class ObjectMeta(msgspec.Struct, rename="camel"):
     uid: str = ""
     resource_version: str = ""
     generation: int = 0
+    creation_timestamp: datetime.datetime | None = None
     deletion_timestamp: datetime.datetime | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
@@ -43,11 +53,18 @@ class Metadata(msgspec.Struct):
     metadata: ObjectMeta
 
 
+class Named(msgspec.Struct):
+    """Whatever is referred to by its name alone, such as corev1.ResourceClaim in a container."""
+
+    name: str = ""
+
+
 class ResourceRequirements(msgspec.Struct):
     """corev1.ResourceRequirements; quantities as they are written."""
 
     limits: dict[str, str | int] | None = None
     requests: dict[str, str | int] | None = None
+    claims: list[Named] | None = None
 
 
 class Container(msgspec.Struct, rename="camel"):
@@ -58,12 +75,34 @@ class Container(msgspec.Struct, rename="camel"):
     restart_policy: str = ""
 
 
+class PodClaim(msgspec.Struct, rename="camel"):
+    """corev1.PodResourceClaim, and corev1.PodResourceClaimStatus: a claim by the name that the pod has for it."""
+
+    name: str
+    resource_claim_name: str | None = None
+
+
+class SchedulingGroup(msgspec.Struct, rename="camel"):
+    """corev1.PodSchedulingGroup (Kubernetes 1.36, KEP-4671)."""
+
+    pod_group_name: str = ""
+
+
 class PodSpec(msgspec.Struct, rename="camel"):
-    """corev1.PodSpec."""
+    """corev1.PodSpec; what keeps a pod from a node stays as it is until a pod waits."""
 
     containers: list[Container]
     init_containers: list[Container] | None = None
+    resources: ResourceRequirements | None = None
+    overhead: dict[str, str | int] | None = None
+    resource_claims: list[PodClaim] | None = None
     node_name: str = ""
+    node_selector: dict[str, str] | None = None
+    tolerations: msgspec.Raw = NOTHING
+    affinity: msgspec.Raw = NOTHING
+    scheduling_gates: list[Named] | None = None
+    scheduling_group: SchedulingGroup | None = None
+    workload_ref: Named | None = None
     priority_class_name: str = ""
     priority: int | None = None
 
@@ -74,24 +113,34 @@ class RunningState(msgspec.Struct, rename="camel"):
     started_at: datetime.datetime | None = None
 
 
+class EndedState(msgspec.Struct):
+    """corev1.ContainerStateWaiting and corev1.ContainerStateTerminated, as far as the reason goes."""
+
+    reason: str = ""
+
+
 class ContainerState(msgspec.Struct):
     """corev1.ContainerState."""
 
     running: RunningState | None = None
+    waiting: EndedState | None = None
+    terminated: EndedState | None = None
 
 
-class ContainerStatus(msgspec.Struct):
+class ContainerStatus(msgspec.Struct, rename="camel"):
     """corev1.ContainerStatus."""
 
     name: str
     state: ContainerState = msgspec.field(default_factory=ContainerState)
+    restart_count: int = 0
 
 
 class Condition(msgspec.Struct):
-    """corev1.PodCondition."""
+    """corev1.PodCondition and corev1.NodeCondition."""
 
     type: str
     status: str
+    reason: str = ""
 
 
 class PodStatus(msgspec.Struct, rename="camel"):
@@ -99,9 +148,11 @@ class PodStatus(msgspec.Struct, rename="camel"):
 
     phase: str = ""
     start_time: datetime.datetime | None = None
+    nominated_node_name: str = ""
     conditions: list[Condition] | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
+    resource_claim_statuses: list[PodClaim] | None = None
 
 
 class PodObject(msgspec.Struct):
@@ -126,14 +177,14 @@ class LabelSelector(msgspec.Struct, rename="camel"):
     match_labels: dict[str, str] | None = None
     match_expressions: list[LabelSelectorRequirement] | None = None
 
-    def selects(self, labels: dict[str, str]) -> bool:
+    def selects(self, labels: Mapping[str, str]) -> bool:
         """Whether it selects an object with these labels."""
         return all(labels.get(key) == value for key, value in (self.match_labels or {}).items()) and all(
             _holds(requirement, labels) for requirement in self.match_expressions or []
         )
 
 
-def _holds(requirement: LabelSelectorRequirement, labels: dict[str, str]) -> bool:
+def _holds(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:
     value = labels.get(requirement.key)
     match requirement.operator:
         case "In":
@@ -169,15 +220,29 @@ class Budget(msgspec.Struct):
     status: BudgetStatus = msgspec.field(default_factory=BudgetStatus)
 
 
-class ControllerSpec(msgspec.Struct):
-    """What stopping changes in Deployment, StatefulSet and Job."""
-
-    replicas: int | None = None
-    suspend: bool | None = None
-
-
 class Controller(msgspec.Struct):
-    """A Deployment, StatefulSet or Job, as far as its size and ownership go."""
+    """Any object that may own pods; its spec stays as it is until it is known to matter."""
 
     metadata: ObjectMeta
-    spec: ControllerSpec = msgspec.field(default_factory=ControllerSpec)
+    spec: msgspec.Raw = NOTHING
+
+
+class PriorityClassObject(msgspec.Struct):
+    """schedulingv1.PriorityClass."""
+
+    metadata: ObjectMeta
+    value: int = 0
+
+
+class QuotaStatus(msgspec.Struct):
+    """corev1.ResourceQuotaStatus."""
+
+    hard: dict[str, str | int] | None = None
+    used: dict[str, str | int] | None = None
+
+
+class QuotaObject(msgspec.Struct):
+    """corev1.ResourceQuota."""
+
+    metadata: ObjectMeta
+    status: QuotaStatus = msgspec.field(default_factory=QuotaStatus)

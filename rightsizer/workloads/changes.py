@@ -18,6 +18,11 @@ UNDO_ANNOTATION = PREFIX + "undo"
 MANIFEST_LABEL = PREFIX + "manifest"
 """On the Secrets that keep the manifests of evicted pods; its value is the run."""
 
+POD_ANNOTATION = PREFIX + "pod"
+"""On the same Secrets: the pod, as namespace/name."""
+GPUS_ANNOTATION = PREFIX + "gpus"
+"""On the same Secrets: the GPUs that the eviction freed."""
+
 MANIFEST_TYPE = PREFIX + "pod-manifest"
 
 MAX_REASON = 600
@@ -33,6 +38,7 @@ class UndoRecord(msgspec.Struct, frozen=True, rename="camel"):
         field: Dotted path of the changed field.
         before: Its value before; None where it had none.
         after: The value that we gave it.
+        gpus: What the change freed.
     """
 
     run: str
@@ -45,6 +51,7 @@ class UndoRecord(msgspec.Struct, frozen=True, rename="camel"):
     before: int | bool | None
     after: int | bool | None
     version: int = 1
+    gpus: int = 0
 
     def text(self) -> str:
         """As it stands in the annotation."""
@@ -139,6 +146,7 @@ def record_of(
         field=".".join(row.field),
         before=before,
         after=row.stopped,
+        gpus=decision.workload.gpus,
     )
 
 

@@ -111,7 +111,7 @@ def test_the_last_look_has_the_clock_of_the_plan(world: World, monkeypatch: pyte
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     slow = types.SimpleNamespace(datetime=_SlowClock, UTC=datetime.UTC)
     monkeypatch.setattr("rightsizer.cli.session.datetime", slow)
-    world.after("deployments/first", lambda: _wake_up(world))
+    world.after("events", lambda: _wake_up(world))
     items = _apply(world).items
     assert (items["first"]["result"], items["idle"]["result"]) == ("done", "changed"), items
     assert "was at work" in items["idle"]["detail"]

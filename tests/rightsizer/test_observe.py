@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from rightsizer.observe.inventory import Objects, assemble, devices_of, unreadable_of
+from rightsizer.observe.inventory import Objects, assemble
 from rightsizer.observe.objects import LabelSelector, LabelSelectorRequirement, PodObject
+from rightsizer.observe.pods import PodTable
 from rightsizer.observe.quantity import LARGEST
+from rightsizer.observe.resources import ResourceTable
 from simulator.prometheus import Prometheus
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World, created, stamp
@@ -233,18 +235,18 @@ GPU = "nvidia.com/gpu"
         pytest.param(
             {
                 "containers": [
-                    _container("a", limits={"nvidia.com/gpumem": "4000", "cpu": "2", "amd.com/gpu": "1"})
+                    _container("a", limits={"nvidia.com/hostdev": "1", "cpu": "2", "amd.com/gpu": "1"})
                 ]
             },
             {},
-            id="amounts-and-others-are-no-devices",
+            id="others-are-no-devices",
         ),
         pytest.param({"containers": [_container("a", limits={GPU: "0"})]}, {}, id="zero"),
     ],
 )
 def test_devices_that_a_pod_holds(spec: dict[str, Any], expected: dict[str, int]) -> None:
     """As the scheduler counts them."""
-    assert devices_of(_pod(spec)) == expected
+    assert ResourceTable().asked_by(_pod(spec)).devices == expected
 
 
 @pytest.mark.parametrize(
@@ -268,7 +270,8 @@ def test_devices_that_a_pod_holds(spec: dict[str, Any], expected: dict[str, int]
 def test_amounts_as_kubernetes_writes_them(amount: str | int, expected: int) -> None:
     """An API server keeps whole numbers in any of these spellings (tests/controlplane/contract/test_limits.py)."""
     item = _pod({"containers": [_container("a", limits={GPU: amount})]})
-    assert (devices_of(item), unreadable_of(item)) == ({GPU: expected}, ())
+    asked = ResourceTable().asked_by(item)
+    assert (asked.devices, asked.unreadable) == ({GPU: expected}, ())
 
 
 @pytest.mark.parametrize(
@@ -277,8 +280,9 @@ def test_amounts_as_kubernetes_writes_them(amount: str | int, expected: int) -> 
 def test_an_amount_that_is_no_number_of_devices(amount: str) -> None:
     """It is counted as nothing, and told, rather than guessed at or the end of the run."""
     item = _pod({"containers": [_container("a", limits={GPU: "2"}), _container("b", limits={GPU: amount})]})
-    assert devices_of(item) == {GPU: 2}
-    assert unreadable_of(item) == (f"{GPU}: {amount[:40]!r}",)
+    asked = ResourceTable().asked_by(item)
+    assert asked.devices == {GPU: 2}
+    assert asked.unreadable == (f"{GPU}: {amount[:40]!r}",)
 
 
 @pytest.mark.prometheus
@@ -338,5 +342,6 @@ def test_owner_references_in_a_circle_end() -> None:
         "spec": {"containers": [_container("a", limits={GPU: "1"})]},
     }
     pod = msgspec.convert(document, PodObject)
-    objects = Objects((pod,), {}, {}, {}, (), frozenset())
-    assert [workload.ref.kind for workload in assemble(objects)] == ["ReplicaSet"]
+    table = PodTable(ResourceTable())
+    table.add([pod])
+    assert [one.ref.kind for one in assemble(Objects(pods=tuple(table.seen))).workloads] == ["ReplicaSet"]

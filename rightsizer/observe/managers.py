@@ -1,0 +1,207 @@
+"""Who else decides about a workload: GitOps, autoscalers, queues. Pure.
+
+Each comes with what to configure on its side so that a change of ours stands. Where that is not known to be configured
+already, it is taken not to be.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from rightsizer.config import FIELD_MANAGER
+from rightsizer.model import Manager, ObjectRef
+from rightsizer.observe.objects import ObjectMeta
+from rightsizer.observe.owners import Controlled, Lineage, owner_kind
+
+_ARGO_ID = "argocd.argoproj.io/tracking-id"
+_ARGO_INSTANCE = "argocd.argoproj.io/instance"
+_KUSTOMIZE = "kustomize.toolkit.fluxcd.io/"
+_HELM_TOOLKIT = "helm.toolkit.fluxcd.io/"
+_HELM_RELEASE = "meta.helm.sh/release-name"
+_QUEUE = "kueue.x-k8s.io/queue-name"
+_PAUSES = ("autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas")
+
+
+class _Target(msgspec.Struct, rename="camel"):
+    """autoscalingv2.CrossVersionObjectReference, and KEDA's and the VPA's twins of it."""
+
+    name: str = ""
+    kind: str = "Deployment"
+    api_version: str = "apps/v1"
+
+
+class _ScalerSpec(msgspec.Struct, rename="camel"):
+    scale_target_ref: _Target | None = None
+    target_ref: _Target | None = None
+    min_replicas: int | None = None
+    max_replicas: int | None = None
+
+
+class ScalerObject(msgspec.Struct):
+    """A HorizontalPodAutoscaler, a ScaledObject of KEDA or a VerticalPodAutoscaler."""
+
+    metadata: ObjectMeta
+    spec: _ScalerSpec = msgspec.field(default_factory=_ScalerSpec)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scaler:
+    """An autoscaler, and the object that it is for: API group, kind, namespace and name."""
+
+    target: tuple[str, str, str, str]
+    manager: Manager
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScalerKind:
+    """Where autoscalers of one kind are read."""
+
+    group: str
+    versions: tuple[str, ...]
+    kind: str
+    plural: str
+
+
+SCALERS = (
+    ScalerKind("autoscaling", ("v2",), "HorizontalPodAutoscaler", "horizontalpodautoscalers"),
+    ScalerKind("keda.sh", ("v1alpha1",), "ScaledObject", "scaledobjects"),
+    ScalerKind("autoscaling.k8s.io", ("v1",), "VerticalPodAutoscaler", "verticalpodautoscalers"),
+)
+
+
+def scaler_of(kind: str, item: ScalerObject) -> Scaler | None:
+    """An autoscaler's record; None where it is for nothing, or another's tool."""
+    target = item.spec.scale_target_ref or item.spec.target_ref
+    made_by = item.metadata.controller
+    if target is None or (made_by is not None and made_by.kind == "ScaledObject"):
+        return None
+    makers = {
+        "HorizontalPodAutoscaler": _horizontal,
+        "ScaledObject": _keda,
+        "VerticalPodAutoscaler": _vertical,
+    }
+    # An empty apiVersion is the target's default, which differs by kind; only apps/v1 has scalable kinds of the core.
+    group = (target.api_version or "apps/v1").rpartition("/")[0]
+    key = (group, target.kind or "Deployment", item.metadata.namespace, target.name)
+    return Scaler(key, makers[kind](item))
+
+
+def _horizontal(item: ScalerObject) -> Manager:
+    name, spec = item.metadata.name, item.spec
+    least = 1 if spec.min_replicas is None else spec.min_replicas
+    patch = '{"spec":{"minReplicas":FEWEST,"maxReplicas":MOST}}'
+    return Manager(
+        "HorizontalPodAutoscaler",
+        name,
+        # At zero replicas it rests until someone scales up, unless it may go to zero itself (KEP-2021).
+        reverts=least == 0,
+        exception=f"kubectl -n {item.metadata.namespace} patch horizontalpodautoscaler {name} --type=merge "
+        f"-p '{patch}' (now {least} to {spec.max_replicas or least})",
+    )
+
+
+def _keda(item: ScalerObject) -> Manager:
+    name, namespace = item.metadata.name, item.metadata.namespace
+    marks = item.metadata.annotations or {}
+    words = f"kubectl -n {namespace} annotate scaledobject {name} {_PAUSES[1]}=0"
+    return Manager("KEDA", name, reverts=not any(mark in marks for mark in _PAUSES), exception=words)
+
+
+def _vertical(item: ScalerObject) -> Manager:
+    return Manager("VerticalPodAutoscaler", item.metadata.name)
+
+
+def managers_of(
+    line: Lineage, scalers: Mapping[tuple[str, str, str, str], Iterable[Manager]]
+) -> list[Manager]:
+    """Everything else that decides about the top of a lineage."""
+    found = [*_gitops(line.top), *_queues(line.top)]
+    for item in line.passed:
+        ref = item.ref
+        found.extend(scalers.get((ref.api_version.rpartition("/")[0], ref.kind, ref.namespace, ref.name), ()))
+    if (starter := line.starter) is not None:
+        row = owner_kind(starter.group, starter.kind)
+        plural = f"{row.plural}.{starter.group}" if row else starter.kind
+        switch = '{"spec":{"suspend":true}}'
+        words = (
+            f"kubectl -n {line.top.ref.namespace} patch {plural} {starter.name} --type=merge -p '{switch}'"
+        )
+        found.append(Manager(starter.kind, starter.name, exception=words if row and row.size else ""))
+    return list(dict.fromkeys(found))
+
+
+def _gitops(item: Controlled) -> Iterator[Manager]:
+    labels, annotations = item.metadata.labels or {}, item.metadata.annotations or {}
+    application = annotations.get(_ARGO_ID, "").partition(":")[0] or labels.get(_ARGO_INSTANCE, "")
+    application = application or annotations.get(_ARGO_INSTANCE, "")
+    if application:
+        yield Manager("Argo CD", application, reverts=True, exception=_argo_snippet(item.ref))
+    if name := labels.get(_KUSTOMIZE + "name"):
+        # Set on an object, these make Flux leave it alone (kustomize-controller, "Controlling the apply behavior").
+        is_left = annotations.get(_KUSTOMIZE + "reconcile") == "disabled" or annotations.get(
+            _KUSTOMIZE + "ssa", ""
+        ).lower() in {"ifnotpresent", "ignore"}
+        words = f"{_annotate(item.ref)} {_KUSTOMIZE}reconcile=disabled"
+        yield Manager("Flux", name, reverts=not is_left, exception=words)
+    if name := labels.get(_HELM_TOOLKIT + "name"):
+        yield Manager("Flux", name, reverts=True, exception=_flux_helm_snippet(item.ref))
+    elif name := annotations.get(_HELM_RELEASE):
+        yield Manager("Helm", name)
+
+
+def _queues(item: Controlled) -> Iterator[Manager]:
+    queue = (item.metadata.labels or {}).get(_QUEUE)
+    if not queue:
+        return
+    ref = item.ref
+    found = (
+        f"kubectl -n {ref.namespace} get workloads.kueue.x-k8s.io -l kueue.x-k8s.io/job-uid={ref.uid} -o name"
+    )
+    words = f'kubectl -n {ref.namespace} patch $({found}) --type=merge -p \'{{"spec":{{"active":false}}}}\''
+    # Who is admitted as a whole is also suspended and resumed by Kueue; of the others only the pods are queued.
+    yield Manager(
+        "Kueue", queue, reverts=not isinstance(item.size, int) or isinstance(item.size, bool), exception=words
+    )
+
+
+def _argo_snippet(ref: ObjectRef) -> str:
+    """What the Application needs: https://argo-cd.readthedocs.io/en/stable/user-guide/diffing/."""
+    row = owner_kind(ref.api_version.rpartition("/")[0], ref.kind)
+    what = (
+        f"jsonPointers: [/{'/'.join(row.size)}]"
+        if row and row.size
+        else f"managedFieldsManagers: [{FIELD_MANAGER}]"
+    )
+    lines = (
+        "spec:",
+        "  ignoreDifferences:",
+        f"  - group: {ref.api_version.rpartition('/')[0] or chr(39) * 2}",
+        f"    kind: {ref.kind}",
+        f"    name: {ref.name}",
+        f"    namespace: {ref.namespace}",
+        f"    {what}",
+        "  syncPolicy:",
+        "    syncOptions: [RespectIgnoreDifferences=true]",
+    )
+    return "\n".join(lines)
+
+
+def _flux_helm_snippet(ref: ObjectRef) -> str:
+    """What the HelmRelease needs: https://fluxcd.io/flux/components/helm/helmreleases/#drift-detection."""
+    row = owner_kind(ref.api_version.rpartition("/")[0], ref.kind)
+    path = "/" + "/".join(row.size) if row and row.size else ""
+    lines = (
+        "spec:",
+        "  driftDetection:",
+        "    ignore:",
+        f'    - paths: ["{path}"]',
+        f"      target: {{kind: {ref.kind}, name: {ref.name}, namespace: {ref.namespace}}}",
+    )
+    return "\n".join(lines)
+
+
+def _annotate(ref: ObjectRef) -> str:
+    row = owner_kind(ref.api_version.rpartition("/")[0], ref.kind)
+    plural = f"{row.plural}.{row.group}".rstrip(".") if row else ref.kind
+    return f"kubectl -n {ref.namespace} annotate {plural} {ref.name}"

@@ -1,0 +1,163 @@
+"""Nodes that have GPUs: from their labels and status to what they offer and to whom. Pure.
+
+Labels of GPU Feature Discovery: https://github.com/NVIDIA/k8s-device-plugin/tree/main/docs/gpu-feature-discovery
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from rightsizer.model import Node
+from rightsizer.observe.objects import Condition, ObjectMeta
+from rightsizer.observe.quantity import parse_quantity
+from rightsizer.observe.resources import ResourceTable
+
+PRODUCT = "nvidia.com/gpu.product"
+MEMORY = "nvidia.com/gpu.memory"
+REPLICAS = "nvidia.com/gpu.replicas"
+SHARING = "nvidia.com/gpu.sharing-strategy"
+PRESENT = "nvidia.com/gpu.present"
+_COUNTS = (
+    "nvidia.com/gpu.count",
+    "karpenter.k8s.aws/instance-gpu-count",
+    "karpenter.azure.com/sku-gpu-count",
+    "cloud.google.com/gke-accelerator-count",
+)
+POOLS = (
+    "karpenter.sh/nodepool",
+    "karpenter.sh/provisioner-name",  # Karpenter before 0.32
+    "oke.oraclecloud.com/pool.name",
+    "eks.amazonaws.com/nodegroup",
+    "alpha.eksctl.io/nodegroup-name",
+    "kubernetes.azure.com/agentpool",
+    "agentpool",
+    "cloud.google.com/gke-nodepool",
+)
+_POOL_ANNOTATIONS = ("oci.oraclecloud.com/node-pool-id",)
+ZONES = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
+INSTANCE_TYPES = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+
+_LEAVING = frozenset(
+    {
+        "node.kubernetes.io/unschedulable",
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+        "node.kubernetes.io/out-of-service",
+        "node.cloudprovider.kubernetes.io/shutdown",
+        "karpenter.sh/disrupted",
+        "karpenter.sh/disruption",  # Karpenter before 1.0
+        "ToBeDeletedByClusterAutoscaler",
+    }
+)
+"""Taints of nodes that are on their way out, or away."""
+
+UNKEPT = ("feature.node.kubernetes.io/", "beta.kubernetes.io/", "failure-domain.beta.kubernetes.io/")
+"""Prefixes of labels that are not kept: Node Feature Discovery alone puts a hundred on each node."""
+
+_HAMI_REGISTER = "hami.io/node-nvidia-register"
+_MIG_SUFFIX = re.compile(r"-MIG-[0-9]+c?\.?[0-9a-z.+]*$")
+_KEEPS_OFF = frozenset({"NoSchedule", "NoExecute"})
+
+
+class Taint(msgspec.Struct):
+    """corev1.Taint."""
+
+    key: str
+    effect: str
+    value: str = ""
+
+
+class _NodeSpec(msgspec.Struct):
+    unschedulable: bool = False
+    taints: list[Taint] | None = None
+
+
+class _NodeStatus(msgspec.Struct):
+    allocatable: dict[str, str | int] | None = None
+    capacity: dict[str, str | int] | None = None
+    conditions: list[Condition] | None = None
+
+
+class NodeObject(msgspec.Struct):
+    """corev1.Node."""
+
+    metadata: ObjectMeta
+    spec: _NodeSpec = msgspec.field(default_factory=_NodeSpec)
+    status: _NodeStatus = msgspec.field(default_factory=_NodeStatus)
+
+
+def has_gpus(item: NodeObject, resources: ResourceTable) -> bool:
+    """Whether a node offers GPUs, or would if its device plugin worked."""
+    labels = item.metadata.labels or {}
+    offered = {**(item.status.capacity or {}), **(item.status.allocatable or {})}
+    return PRESENT in labels or PRODUCT in labels or any(resources.means(name) for name in offered)
+
+
+def node_of(item: NodeObject, resources: ResourceTable) -> Node:
+    """A node's record."""
+    labels, annotations = item.metadata.labels or {}, item.metadata.annotations or {}
+    product = labels.get(PRODUCT, "")
+    allocatable = {
+        name: _count(amount)
+        for name, amount in sorted((item.status.allocatable or {}).items())
+        if resources.means(name) is not None
+    }
+    # With MIG in the "single" strategy the product is called after its slices, and so are their number and memory.
+    is_sliced = _MIG_SUFFIX.search(product.removesuffix("-SHARED")) is not None
+    memory_mib = None if is_sliced else _number(labels.get(MEMORY))
+    taints = [taint for taint in item.spec.taints or [] if taint.effect in _KEEPS_OFF]
+    return Node(
+        name=item.metadata.name,
+        model=_MIG_SUFFIX.sub("", product.removesuffix("-SHARED")),
+        gpus=None if is_sliced else _number(_first(labels, _COUNTS)),
+        memory_bytes=None if memory_mib is None else memory_mib << 20,
+        allocatable=allocatable,
+        sharing=_sharing(labels, annotations, allocatable),
+        pool=_first(labels, POOLS) or _first(annotations, _POOL_ANNOTATIONS) or "",
+        zone=_first(labels, ZONES) or "",
+        instance_type=_first(labels, INSTANCE_TYPES) or "",
+        is_open=_is_open(item, taints),
+        taints=tuple(sorted(f"{taint.key}={taint.value}:{taint.effect}" for taint in taints)),
+        labels={key: value for key, value in labels.items() if not key.startswith(UNKEPT)},
+    )
+
+
+def _sharing(
+    labels: Mapping[str, str], annotations: Mapping[str, str], allocatable: Mapping[str, int]
+) -> str:
+    strategy = labels.get(SHARING, "none")
+    if strategy not in {"", "none"}:
+        return strategy
+    if _HAMI_REGISTER in annotations:
+        return "hami"
+    if labels.get("gpushare") == "true" or "aliyun.com/gpu-mem" in allocatable:
+        return "gpushare"
+    is_multiplied = labels.get(REPLICAS, "1") not in {"", "0", "1"}
+    # Before GPU Feature Discovery told the strategy, time-slicing was the only one.
+    if is_multiplied or labels.get(PRODUCT, "").endswith("-SHARED"):
+        return "time-slicing"
+    return ""
+
+
+def _is_open(item: NodeObject, taints: Iterable[Taint]) -> bool:
+    conditions = {one.type: one.status for one in item.status.conditions or []}
+    is_leaving = item.metadata.deletion_timestamp is not None or any(one.key in _LEAVING for one in taints)
+    return conditions.get("Ready", "True") == "True" and not item.spec.unschedulable and not is_leaving
+
+
+def _first(found: Mapping[str, str], keys: Iterable[str]) -> str | None:
+    values: Iterator[str] = (found[key] for key in keys if found.get(key))
+    return next(values, None)
+
+
+def _number(text: str | None) -> int | None:
+    """A label's number; None where it is none."""
+    return int(text) if text is not None and text.isascii() and text.isdecimal() else None
+
+
+def _count(amount: str | int) -> int:
+    try:
+        return int(parse_quantity(amount))
+    except ValueError:
+        return 0

@@ -1,0 +1,172 @@
+"""Pods as they are read: of those with GPUs what is needed, of all others what they take of their nodes. Pure."""
+
+import dataclasses
+import datetime
+import sys
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from rightsizer.model import ObjectRef, Pod
+from rightsizer.observe.claims import claims_of
+from rightsizer.observe.gangs import gangs_of
+from rightsizer.observe.needs import needs_of
+from rightsizer.observe.objects import ObjectMeta, OwnerReference, PodObject
+from rightsizer.observe.resources import Asked, ResourceTable, lasting_containers
+from rightsizer.observe.stranded import Waiting, is_waiting, waiting_of
+
+MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+LONGEST_KEPT = 256
+"""Longer values of pods' annotations are cut: some hold whole documents, none of which we read."""
+
+PLACEHOLDERS = frozenset({"kai-resource-reservation", "runai-reservation"})
+"""Namespaces of pods that hold a whole GPU for others that ask for a part of it (KAI, Run:ai); those are judged."""
+
+_ENDED = frozenset({"Succeeded", "Failed"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seen:
+    """A pod that asks for GPUs, as far as itself goes; what its claims and its node add is not in `pod` yet.
+
+    Attributes:
+        owner: The controller that it names.
+        metadata: Its own, where it has no owner.
+        claims: Names of the ResourceClaims that it uses.
+    """
+
+    pod: Pod
+    owner: OwnerReference | None
+    metadata: ObjectMeta | None
+    gangs: tuple[ObjectRef, ...] = ()
+    claims: tuple[str, ...] = ()
+
+
+class PodTable:
+    """Everything of a cluster's pods that is needed, gathered page by page.
+
+    Attributes:
+        seen: Those that ask for GPUs, or for claims that may be for GPUs, and have not ended.
+        waiting: Those for which the scheduler found no place.
+        requested: What all pods on a node ask for together, by node and resource.
+        problems: What could not be read, in words.
+    """
+
+    def __init__(self, resources: ResourceTable) -> None:
+        self._resources = resources
+        self._owners: dict[tuple[str, str], OwnerReference] = {}
+        self.seen: list[Seen] = []
+        self.waiting: list[Waiting] = []
+        self.requested: dict[str, dict[str, int]] = {}
+        self.problems: list[str] = []
+
+    def add(self, items: Sequence[PodObject]) -> None:
+        """Take a page of pods."""
+        for item in items:
+            if item.status.phase in _ENDED:
+                continue
+            asked = self._resources.asked_by(item)
+            if item.spec.node_name:
+                self._count(item, asked)
+            claims = claims_of(item)
+            if (asked or claims) and item.metadata.namespace not in PLACEHOLDERS:
+                self.seen.append(self._seen(item, asked, claims))
+                if is_waiting(item):
+                    self._wait(item, asked)
+
+    def _count(self, item: PodObject, asked: Asked) -> None:
+        total = self.requested.setdefault(item.spec.node_name, {})
+        for name, amount in (*needs_of(item.spec).items(), *asked.amounts.items()):
+            total[name] = total.get(name, 0) + amount
+
+    def _wait(self, item: PodObject, asked: Asked) -> None:
+        ref = ref_of("v1", "Pod", item.metadata)
+        try:
+            self.waiting.append(waiting_of(item, ref, asked.amounts, needs_of(item.spec)))
+        except msgspec.DecodeError as error:
+            self.problems.append(f"{ref}: what keeps it from nodes cannot be read: {error}")
+
+    def _seen(self, item: PodObject, asked: Asked, claims: tuple[str, ...]) -> Seen:
+        owner = item.metadata.controller
+        if owner is not None:
+            owner = self._owners.setdefault((owner.uid, owner.name), owner)
+        return Seen(
+            pod=pod_of(item, asked),
+            owner=owner,
+            metadata=item.metadata if owner is None else None,
+            gangs=gangs_of(item),
+            claims=claims,
+        )
+
+
+def pod_of(item: PodObject, asked: Asked) -> Pod:
+    """A pod's record, as far as itself goes."""
+    metadata, spec, status = item.metadata, item.spec, item.status
+    ready = [one.status for one in status.conditions or () if one.type == "Ready"]
+    started, restarts, waiting = _running(item, asked)
+    return Pod(
+        ref=ref_of("v1", "Pod", metadata),
+        node=sys.intern(spec.node_name),
+        phase=sys.intern(status.phase or "Pending"),
+        devices=sum(asked.devices.values()),
+        is_shared=asked.is_shared,
+        started=started,
+        priority_class=sys.intern(spec.priority_class_name),
+        priority=spec.priority,
+        is_ready=ready == ["True"],
+        is_terminating=metadata.deletion_timestamp is not None,
+        is_static=MIRROR_ANNOTATION in (metadata.annotations or {}),
+        labels=interned(metadata.labels),
+        annotations=kept_annotations(metadata.annotations),
+        unreadable=asked.unreadable,
+        resources=asked.amounts,
+        created=metadata.creation_timestamp,
+        restarts=restarts,
+        waiting=waiting,
+    )
+
+
+def _running(item: PodObject, asked: Asked) -> tuple[datetime.datetime | None, int, str]:
+    """When the last of its GPU containers started, how often they restarted, and why one of them does not run.
+
+    A restart makes a pod young again. Where it is not known which containers have the GPUs, all count.
+    """
+    status = item.status
+    statuses = {
+        one.name: one for one in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
+    }
+    lasting = lasting_containers(item)
+    claiming = {one.name for one in lasting if one.resources.claims}
+    starts: list[datetime.datetime | None] = []
+    restarts, waiting = 0, ""
+    for name in asked.containers | claiming or {one.name for one in lasting}:
+        one = statuses.get(name)
+        running = one.state.running if one else None
+        starts.append(running.started_at if running else None)
+        if one is not None:
+            restarts += one.restart_count
+            ended = one.state.waiting or one.state.terminated
+            waiting = max(waiting, ended.reason if ended else "")
+    known = [start for start in starts if start is not None]
+    started = max(known, default=None) if len(known) == len(starts) else None
+    return started, restarts, waiting
+
+
+def kept_annotations(annotations: Mapping[str, str] | None) -> dict[str, str]:
+    """A pod's annotations without what is long; a value that is cut reads as none."""
+    return {
+        sys.intern(key): value if len(value) <= LONGEST_KEPT else f"{value[:LONGEST_KEPT]}..."
+        for key, value in (annotations or {}).items()
+        if key != LAST_APPLIED
+    }
+
+
+def interned(labels: Mapping[str, str] | None) -> dict[str, str]:
+    """Labels, of which a hundred thousand pods have few different ones."""
+    return {sys.intern(key): sys.intern(value) for key, value in (labels or {}).items()}
+
+
+def ref_of(api_version: str, kind: str, metadata: ObjectMeta) -> ObjectRef:
+    """What refers to an object."""
+    return ObjectRef(api_version, kind, sys.intern(metadata.namespace), metadata.name, metadata.uid)
