@@ -5,7 +5,7 @@ parts stand beside it: `match`, `thresholds`, `limits`, and in `values` the smal
 """
 
 import datetime
-from collections.abc import Iterator
+import typing
 from typing import Annotated, Final, Literal, Self
 
 import pydantic
@@ -14,7 +14,7 @@ from rightsizer.model import Action, Mode
 from rightsizer.policy.limits import DEFAULT_BUDGETS, Budget, Freeze, MaintenanceWindow, with_defaults
 from rightsizer.policy.marks import ALL_MARKS, Mark
 from rightsizer.policy.match import Match, PriorityRange
-from rightsizer.policy.rule import SWITCHABLE, FindingMode, Keep, Rule, yaml_off
+from rightsizer.policy.rule import FindingMode, Keep, Rule, yaml_off
 from rightsizer.policy.thresholds import (
     IDLE_POWER_W,
     Judging,
@@ -32,7 +32,6 @@ from rightsizer.policy.values import Duration, Kinds, Name, Part
 __all__ = [
     "ADVISE_ONLY",
     "API_VERSION",
-    "FIELDS",
     "IDLE_POWER_W",
     "Budget",
     "Defaults",
@@ -54,6 +53,7 @@ __all__ = [
     "TooManyGpus",
     "TooManyReplicas",
     "Underused",
+    "fields_at",
 ]
 
 API_VERSION: Final = "gpu-rightsizer.io/v1alpha1"
@@ -202,17 +202,24 @@ class Policy(Part):
         return self
 
 
-def _parts(part: type[Part]) -> Iterator[type[Part]]:
-    yield part
-    for below in part.__subclasses__():
-        yield from _parts(below)
+def fields_at(place: tuple[str | int, ...]) -> list[str]:
+    """The fields that may stand at a place in the document, such as ("rules", 0, "match"); none where none may."""
+    part: type[Part] | None = Policy
+    for step in place:
+        if isinstance(step, str) and part is not None:
+            found = next(
+                (field for name, field in part.model_fields.items() if step in {field.alias, name}), None
+            )
+            part = _part_in(found.annotation) if found else None
+    return sorted(field.alias or name for name, field in part.model_fields.items()) if part else []
 
 
-FIELDS = sorted(
-    {field.alias or name for part in _parts(Part) for name, field in part.model_fields.items()}
-    | {name.value for name in SWITCHABLE}
-)
-"""Every name that may stand in a policy file, to suggest the nearest one."""
+def _part_in(annotation: object) -> type[Part] | None:
+    """The part that a field is made of, alone, in a list, or where it may be left out."""
+    if isinstance(annotation, type) and issubclass(annotation, Part):
+        return annotation
+    return next((part for inner in typing.get_args(annotation) if (part := _part_in(inner))), None)
+
 
 ADVISE_ONLY = Policy(
     apiVersion=API_VERSION,

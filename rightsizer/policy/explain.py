@@ -1,6 +1,7 @@
 """Why a policy says what it says about one workload, step by step, for people. Pure."""
 
 import datetime
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from rightsizer.config import format_duration
@@ -17,6 +18,7 @@ from rightsizer.policy.rules import Rulebook, Ruling
 
 _ANSWERS = {True: "yes", False: "no", None: "not known"}
 _SHOWN = 3
+_WIDTH = 80
 
 
 def explain(workload: Workload, book: Rulebook) -> str:
@@ -35,7 +37,15 @@ def explain(workload: Workload, book: Rulebook) -> str:
         "",
         *_limits(workload, book),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(_wrapped, lines)) + "\n"
+
+
+def _wrapped(line: str) -> str:
+    """In 80 columns; what is broken goes on below its own beginning."""
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return textwrap.fill(
+        line, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _count(number: int, thing: str) -> str:
@@ -69,7 +79,9 @@ def _walk(subject: Subject, book: Rulebook) -> Iterator[str]:
         answers = answers_of(rule.match, subject)
         results = [answer for _, answer in answers]
         yield f"  {number} {rule.name} ({rule.mode.value}): {_result(results)}"
-        yield from (_condition(name, answer, rule=rule, subject=subject) for name, answer in answers)
+        for name, answer in answers:
+            seen = f"{_ANSWERS[answer]}, {sight_of(name, subject)}"
+            yield f"      {name} {_wanted(rule, name)}: {seen}"
         if all(results):
             return
     if article:
@@ -92,16 +104,15 @@ def _result(results: Sequence[bool | None]) -> str:
     return "may match, so what comes after is asked as well" if None in results else "holds"
 
 
-def _condition(name: str, answer: bool | None, *, rule: Rule, subject: Subject) -> str:
-    wanted = getattr(rule.match, name)
+def _wanted(rule: Rule, condition: str) -> str:
+    wanted = getattr(rule.match, condition)
     match wanted:
         case tuple():
-            told = ", ".join(pattern or '""' for pattern in wanted)
+            return ", ".join(pattern or '""' for pattern in wanted)
         case dict():
-            told = ", ".join(f"{key}={pattern}" for key, pattern in wanted.items())
+            return ", ".join(f"{key}={pattern}" for key, pattern in wanted.items())
         case _:
-            told = f"{wanted.min} to {wanted.max}"
-    return f"      {name} {told}: {_ANSWERS[answer]}, {sight_of(name, subject)}"
+            return f"{wanted.min} to {wanted.max}"
 
 
 def _against(workload: Workload, book: Rulebook) -> Iterator[str]:
@@ -146,13 +157,15 @@ def _span(span: datetime.timedelta) -> str:
 
 
 def _judging(ruling: Ruling) -> Iterator[str]:
-    for criteria in dict.fromkeys(ruling.judged_by):
+    for number, criteria in enumerate(ruling.judged_by):
+        if criteria in ruling.judged_by[:number]:
+            continue
         yield "judged by"
         yield from (f"  {line}" for line in _thresholds(criteria))
 
 
 def _thresholds(criteria: Criteria) -> Iterator[str]:
-    idle, few, stuck = criteria.idle, criteria.too_many_replicas, criteria.stuck
+    idle, few, slice_, stuck = criteria.idle, criteria.too_many_replicas, criteria.sliceable, criteria.stuck
     yield (
         f"idle: no sample above {idle.maxUtilizationPercent:g}% in {_span(idle.window)}, "
         f"{idle.minCoverage:.0%} of it covered; nothing younger than {_span(idle.window + idle.grace)}"
@@ -169,8 +182,8 @@ def _thresholds(criteria: Criteria) -> Iterator[str]:
         f"days) needs, with {few.headroomPercent:g}% headroom and at least {few.minHeadroom}"
     )
     yield (
-        f"sliceable: {criteria.sliceable.memoryMarginPercent:g}% above its peak memory and "
-        f"{criteria.sliceable.activityMarginPercent:g}% above its peak activity fit, in {_span(criteria.sliceable.window)}"
+        f"sliceable: {slice_.memoryMarginPercent:g}% above its peak memory and {slice_.activityMarginPercent:g}% above "
+        f"its peak activity in {_span(slice_.window)} fit"
     )
     yield f"stuck: mean above {stuck.minMeanPercent:g}% at an idle board's power in {_span(stuck.window)}"
     yield (

@@ -56,6 +56,13 @@ Value = Annotated[
 """A glob for a label's value; * is any, so that the label is there."""
 
 
+def _on_purpose(value: object) -> object:
+    if value is not True:
+        message = "write everything: true, or leave it out and give conditions"
+        raise ValueError(message)
+    return value
+
+
 class Match(Part):
     """Which workloads a rule is about; all conditions that are given must hold."""
 
@@ -83,7 +90,7 @@ class Match(Part):
     nodePools: Names | None = pydantic.Field(
         None, description="Node pools or groups, with wildcards, by the labels of the pods' nodes."
     )
-    everything: Literal[True] | None = pydantic.Field(
+    everything: Annotated[Literal[True], pydantic.BeforeValidator(_on_purpose)] | None = pydantic.Field(
         None,
         description="Matches all workloads; stands alone, so that nobody matches everything by accident.",
     )

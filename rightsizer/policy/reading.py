@@ -4,13 +4,15 @@ import dataclasses
 import difflib
 import hashlib
 import pathlib
+import re
 from collections.abc import Iterator
 
 import pydantic
+import pydantic_core
 import yaml
 
 from rightsizer.errors import ConfigurationError, PolicyError, Problem
-from rightsizer.policy.document import ADVISE_ONLY, FIELDS, Policy
+from rightsizer.policy.document import ADVISE_ONLY, Policy, fields_at
 from rightsizer.policy.shadows import unreachable
 
 MAX_BYTES = 1 << 20
@@ -97,8 +99,10 @@ def _compose(raw: bytes, source: str) -> yaml.Node:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         words = f"is not YAML: {error.problem or error.context}"
         raise PolicyError(source, [Problem(line, "", words)]) from error
-    except yaml.YAMLError as error:
-        raise PolicyError(source, [Problem(0, "", f"is not YAML: {error}")]) from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        words = f"is not YAML: holds the control character {error.character:#x}; remove it"
+        raise PolicyError(source, [Problem(line, "", words)]) from error
     except RecursionError as error:
         raise PolicyError(source, [Problem(0, "", "is nested too deeply to be a policy")]) from error
     if node is None:
@@ -160,16 +164,30 @@ def _scalar(node: yaml.Node) -> object:
 
 
 def _problems(error: pydantic.ValidationError, lines: dict[Place, int]) -> Iterator[Problem]:
-    for detail in error.errors(include_url=False):
+    details = error.errors(include_url=False)
+    for detail in details:
         place = detail["loc"]
+        if detail["type"] == "too_short" and any(_is_within(other["loc"], place) for other in details):
+            continue  # what it held is wrong, and is told
         line = next((lines[place[:end]] for end in range(len(place), -1, -1) if place[:end] in lines), 0)
-        words = _words(detail["type"], detail["msg"], place)
-        if isinstance(detail["input"], bool) and detail["type"] in _WANT_TEXT:
-            words += "; YAML takes on, off, yes and no without quotes for true and false"
-        yield Problem(line, _dotted(place), words)
+        yield Problem(line, _dotted(place), _words(detail["type"], detail["msg"], place) + _hint(detail))
 
 
-_WANT_TEXT = frozenset({"enum", "literal_error", "string_type"})
+def _is_within(place: Place, outer: Place) -> bool:
+    return len(place) > len(outer) and place[: len(outer)] == outer
+
+
+def _hint(detail: pydantic_core.ErrorDetails) -> str:
+    """What was probably meant where one of a few words is wanted."""
+    if detail["type"] not in {"enum", "literal_error", "string_type"}:
+        return ""
+    if isinstance(detail["input"], bool):
+        return "; YAML takes on, off, yes and no without quotes for true and false"
+    words = re.findall(r"'([^']+)'", str(detail.get("ctx", {}).get("expected", "")))
+    close = difflib.get_close_matches(str(detail["input"]).lower(), words, n=1)
+    return f"; did you mean {close[0]}?" if close and len(words) > 1 else ""
+
+
 _KEY = "[key]"
 """What pydantic adds to the place of a mapping's key that is wrong."""
 
@@ -190,6 +208,7 @@ _SIMPLE = {
     "dict_type": "must be a mapping of fields",
     "tuple_type": "must be a list, such as [a, b]",
     "list_type": "must be a list, such as [a, b]",
+    "too_short": "is empty; name at least one, or leave it out",
 }
 
 
@@ -199,10 +218,11 @@ def _words(kind: str, message: str, place: Place) -> str:
     if kind == "value_error":
         return message.removeprefix("Value error, ")
     if kind == "string_pattern_mismatch":
-        return f"is not written as it must be; it matches {message.rpartition(' pattern ')[2]}"
+        return f"must match {message.rpartition(' pattern ')[2]}"
     return _SIMPLE.get(kind, message[:1].lower() + message[1:])
 
 
 def _nearest(place: Place) -> str:
-    close = difflib.get_close_matches(str(place[-1]), FIELDS, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else "; see docs/policy.md for those that exist"
+    fields = fields_at(place[:-1])
+    close = difflib.get_close_matches(str(place[-1]), fields, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else f"; here may stand {', '.join(fields)}"

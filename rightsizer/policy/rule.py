@@ -1,6 +1,8 @@
 """One rule of a policy file: whom it is about, what is to be done, and how careful it is about it. Pure."""
 
 import datetime
+import difflib
+import re
 from typing import Annotated, Literal, Self
 
 import pydantic
@@ -68,20 +70,20 @@ _Switch = Annotated[
 ]
 
 
-def _switchable(name: FindingName) -> FindingName:
-    if name not in SWITCHABLE:
-        message = (
-            f"{name.value} says what is known, so that nothing can be done about it; findings that call for "
-        )
-        message += f"something: {', '.join(item.value for item in SWITCHABLE)}"
-        raise ValueError(message)
-    return name
+def _switchable(value: object) -> object:
+    names = [name.value for name in SWITCHABLE]
+    if value in names:
+        return value
+    close = difflib.get_close_matches(str(value), names, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+    message = f"no finding that calls for something is called so; {hint}"
+    raise ValueError(message)
 
 
 _Switchable = Annotated[
     FindingName,
     pydantic.Field(strict=False),
-    pydantic.AfterValidator(_switchable),
+    pydantic.BeforeValidator(_switchable),
     pydantic.WithJsonSchema({"enum": [name.value for name in SWITCHABLE]}),
 ]
 
@@ -104,13 +106,16 @@ class Keep(Part):
 _INSTEAD = "Instead of the defaults', as a whole."
 
 
+_NAME = r"^[A-Za-z0-9]([-A-Za-z0-9_. ]*[A-Za-z0-9])?$"
+
+
 class Rule(Part):
     """One rule: whom it is about, and what is to be done with findings about them."""
 
     name: str = pydantic.Field(
         min_length=1,
         max_length=63,
-        pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_. ]*[A-Za-z0-9])?$",
+        json_schema_extra={"pattern": _NAME},
         description="Stands in plans, events and undo records: letters, digits, blanks and -_. within.",
     )
     match: Match = pydantic.Field(
@@ -149,6 +154,14 @@ class Rule(Part):
     stuck: Stuck | None = pydantic.Field(None, description=_INSTEAD)
     starved: Starved | None = pydantic.Field(None, description=_INSTEAD)
     stranded: Stranded | None = pydantic.Field(None, description=_INSTEAD)
+
+    @pydantic.field_validator("name", mode="after")
+    @classmethod
+    def _is_name(cls, name: str) -> str:
+        if not re.match(_NAME, name) or name.endswith("\n"):
+            message = f"{name!r} is no name: letters and digits, with blanks and -_. between them"
+            raise ValueError(message)
+        return name
 
     @pydantic.field_validator("actions", mode="after")
     @classmethod

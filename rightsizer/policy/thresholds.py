@@ -24,9 +24,9 @@ MIN_WINDOW = datetime.timedelta(minutes=5)
 MAX_WINDOW = datetime.timedelta(days=366)
 """Nobody keeps samples of every pod for longer; Prometheus itself refuses ranges of centuries."""
 
-Percent = Annotated[float, pydantic.Field(ge=0.0, le=100.0, strict=False)]
-Margin = Annotated[float, pydantic.Field(ge=0.0, le=1000.0, strict=False)]
-Limit = Annotated[float, pydantic.Field(ge=0.0, lt=100.0, strict=False)]
+Percent = Annotated[float, pydantic.Field(ge=0.0, le=100.0)]
+Margin = Annotated[float, pydantic.Field(ge=0.0, le=1000.0)]
+Limit = Annotated[float, pydantic.Field(ge=0.0, lt=100.0)]
 """A percentage that counts as nothing up to itself; at 100 % everything would."""
 
 
@@ -45,7 +45,6 @@ class Judging(Part):
         0.9,
         gt=0.0,
         le=1.0,
-        strict=False,
         description="Least share of the window with samples, above 0 and up to 1; below it the verdict is unknown.",
     )
 
@@ -74,12 +73,10 @@ class Thresholds(Judging):
         1.0,
         description="The same for memory traffic, the second signal; percent, 0 to below 100.",
     )
-    idlePowerWatts: dict[Name, Annotated[float, pydantic.Field(gt=0.0, le=10_000.0, strict=False)]] = (
-        pydantic.Field(
-            default_factory=lambda: dict(IDLE_POWER_W),
-            description="Highest board power in watts of an idle GPU with a model loaded, by pattern of the GPU "
-            "model's name; replaces the default's rows. A model without a row is judged by memory traffic.",
-        )
+    idlePowerWatts: dict[Name, Annotated[float, pydantic.Field(gt=0.0, le=10_000.0)]] = pydantic.Field(
+        default_factory=lambda: dict(IDLE_POWER_W),
+        description="Highest board power in watts of an idle GPU with a model loaded, by pattern of the GPU "
+        "model's name; replaces the default's rows. A model without a row is judged by memory traffic.",
     )
 
     history: Duration = pydantic.Field(
@@ -90,7 +87,6 @@ class Thresholds(Judging):
         2.0,
         ge=0.0,
         le=100.0,
-        strict=False,
         description="It must have been idle for this many times the longest pause from which it ever came back, 0 to "
         "100; 0: pauses do not matter.",
     )
@@ -173,7 +169,6 @@ class Stuck(Judging):
         95.0,
         gt=0.0,
         le=100.0,
-        strict=False,
         description="Least mean utilization; percent, above 0 and up to 100.",
     )
 
@@ -186,7 +181,6 @@ class Starved(Judging):
         25.0,
         gt=0.0,
         le=100.0,
-        strict=False,
         description="Least share of the time in which it is throttled, or waits for CPU, disk or network; percent, "
         "above 0 and up to 100.",
     )

@@ -62,9 +62,19 @@ def _duration(value: object) -> object:
     return parse_duration(value)
 
 
+def duration_text(span: datetime.timedelta) -> str:
+    """As it is written in a file, in the largest unit that divides it: 24h rather than 1d, as people do."""
+    seconds = round(span.total_seconds())
+    for unit, size, least in (("d", 86_400, 2), ("h", 3_600, 1), ("m", 60, 1)):
+        if seconds % size == 0 and seconds >= least * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
 Duration = Annotated[
     datetime.timedelta,
     pydantic.BeforeValidator(_duration),
+    pydantic.PlainSerializer(duration_text, when_used="json"),
     pydantic.WithJsonSchema({"type": "string", "pattern": r"^(\d+(\.\d+)?(ms|s|m|h|d|w))+$"}),
 ]
 
@@ -88,8 +98,8 @@ def not_all(pattern: str) -> str:
     """Everything is matched on purpose only."""
     if matches_all(pattern):
         message = (
-            f"{pattern!r} matches everything: leave the condition out, or, to match everything on purpose, "
-            "write everything: true instead of all conditions"
+            f"{pattern!r} matches everything; leave it out, or, for all workloads on purpose, write "
+            "match: {everything: true}"
         )
         raise ValueError(message)
     return pattern
@@ -184,14 +194,12 @@ def _days(value: object) -> object:
 
 
 def _range(text: object) -> list[int]:
-    if isinstance(text, int) and not isinstance(text, bool):
-        return [text]
     first, dash, last = text.partition("-") if isinstance(text, str) else ("", "", "")
     last = last if dash else first
     if first not in DAYS or last not in DAYS:
         close = difflib.get_close_matches(str(text).lower()[:3], DAYS, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        message = f"{text!r} is no day; {hint}Days are {', '.join(DAYS)}, or a range of them such as mon-fri"
+        hint = f", did you mean {close[0]}" if close else ""
+        message = f"{text!r} is no day{hint}; days are {', '.join(DAYS)}, or a range of them such as mon-fri"
         raise ValueError(message)
     begin, end = DAYS.index(first), DAYS.index(last)
     return [number % 7 for number in range(begin, end + 1 if begin <= end else end + 8)]
@@ -249,7 +257,9 @@ def _zone(name: str) -> str:
     if "/" in name and not name.startswith(("posix/", "right/")) and _exists(name):
         return name
     last = {zone.rpartition("/")[2].lower(): zone for zone in _zones()}
-    close = difflib.get_close_matches(name.rpartition("/")[2].lower().replace(" ", "_"), last, n=1)
+    close = difflib.get_close_matches(
+        name.rpartition("/")[2].lower().replace(" ", "_"), last, n=1, cutoff=0.85
+    )
     hint = f"; did you mean {last[close[0]]}?" if close else ""
     message = (
         f"{name!r} is no time zone; write UTC or AREA/CITY of the IANA database, such as Europe/Berlin{hint}"
