@@ -26,6 +26,7 @@ from rightsizer.look import Watch, look_at
 from rightsizer.model import Action, Decision, ObjectRef, Outcome, Result, Workload, WorkloadKind
 from rightsizer.observe.cluster import Cluster
 from rightsizer.policy.document import Policy
+from rightsizer.policy.rules import Rulebook
 from rightsizer.report.events import event_of
 from rightsizer.validate import objections
 from rightsizer.workloads import kind_of, path_of
@@ -143,10 +144,11 @@ def _attempt(decision: Decision, row: WorkloadKind, session: Session) -> Outcome
 def _look_and_write(decision: Decision, row: WorkloadKind, session: Session) -> Outcome:
     """Prometheus is asked first, so that as little time as can be passes between reading the objects and the write."""
     use = session.watch.use()
-    fresh = look_at(decision.workload.ref, session.cluster)
+    fresh, fleet = look_at(decision.workload.ref, session.cluster)
     if fresh is None:
         return _outcome(decision, session, Result.GONE, "it holds no GPUs any more")
-    against = list(objections(decision, fresh, use, session.policy))
+    rulebook = Rulebook(session.policy, fleet, at=use.at, own=session.state_namespace)
+    against = list(objections(decision, fresh, use, rulebook))
     if against:
         return _outcome(decision, session, Result.CHANGED, "; ".join(veto.reason for veto in against))
     detail = _way(decision, row)(decision, row, fresh, session)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from rightsizer.model import Action, Block, Cause, Change, Decision, Fleet, Workload
 from rightsizer.policy.document import Policy
 from rightsizer.policy.limits import Budget, Per, Scope
+from rightsizer.policy.rules import Rulebook
 
 _SPANS = {Per.RUN: None, Per.HOUR: datetime.timedelta(hours=1), Per.DAY: datetime.timedelta(days=1)}
 
@@ -63,10 +64,14 @@ class Purse:
         gpus = budget.gpus_of(self._held[budget.scope, key])
         where = f" of {key}" if key else ""
         if budget.workloads is not None and spent.workloads + 1 > budget.workloads:
-            reason = f"budget {budget.title}{where}: {spent.workloads} of {budget.workloads} workloads are spent"
+            reason = (
+                f"budget {budget.title}{where}: {spent.workloads} of {budget.workloads} workloads are spent"
+            )
             return Block(Cause.BUDGET, reason)
         if gpus is not None and spent.gpus + frees > gpus:
-            reason = f"budget {budget.title}{where}: {spent.gpus:g} of {gpus} GPUs are spent, this takes {frees:g}"
+            reason = (
+                f"budget {budget.title}{where}: {spent.gpus:g} of {gpus} GPUs are spent, this takes {frees:g}"
+            )
             return Block(Cause.BUDGET, reason)
         return None
 
@@ -114,13 +119,15 @@ def _keys_of_change(scope: Scope, change: Change) -> Sequence[str]:
             return change.pools
 
 
-def within_budgets(
-    decisions: Sequence[Decision], policy: Policy, fleet: Fleet, at: datetime.datetime
-) -> tuple[Decision, ...]:
+def within_budgets(decisions: Sequence[Decision], rulebook: Rulebook) -> tuple[Decision, ...]:
     """Block what the budgets do not allow; notices cost nothing."""
-    purse = Purse(policy, fleet, at)
+    purse = Purse(rulebook.policy, rulebook.fleet, rulebook.at)
     allowed = []
     for decision in decisions:
-        blocks = purse.charge(decision) if decision.is_enforced and decision.action is not Action.NOTIFY else ()
-        allowed.append(dataclasses.replace(decision, blocks=(*decision.blocks, *blocks)) if blocks else decision)
+        blocks = (
+            purse.charge(decision) if decision.is_enforced and decision.action is not Action.NOTIFY else ()
+        )
+        allowed.append(
+            dataclasses.replace(decision, blocks=(*decision.blocks, *blocks)) if blocks else decision
+        )
     return tuple(allowed)

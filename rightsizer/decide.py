@@ -19,10 +19,8 @@ from rightsizer.model import (
     Veto,
     Workload,
 )
-from rightsizer.policy.calendar import closed
-from rightsizer.policy.criteria import all_criteria
-from rightsizer.policy.document import Policy
-from rightsizer.policy.rules import Ruling, rule_on
+from rightsizer.policy.calendar import is_open
+from rightsizer.policy.rules import Rulebook, Ruling, strictest
 from rightsizer.workloads import action_for
 from rightsizer.workloads.commands import command_for
 from rightsizer.workloads.notices import holds, parse_notice
@@ -35,28 +33,23 @@ _RESTRAINT = {Verdict.PROTECTED: 0, Verdict.KEEP: 1, Verdict.UNKNOWN: 2, Verdict
 """Which of two findings about the same workload holds."""
 
 
-def windows(policy: Policy) -> frozenset[datetime.timedelta]:
-    """Every window that some workload could be judged by."""
-    return frozenset(window for criteria in all_criteria(policy) for window in criteria.windows)
-
-
-def decide(fleet: Fleet, measured: Measured, policy: Policy) -> tuple[Decision, ...]:
+def decide(measured: Measured, rulebook: Rulebook) -> tuple[Decision, ...]:
     """One decision for each workload; those that free most for each pod that has to go come first.
 
     Raises:
         ValueError: A workload appears twice.
     """
-    decisions = [decide_one(workload, fleet, measured, policy) for workload in fleet.workloads]
+    decisions = [decide_one(workload, measured, rulebook) for workload in rulebook.fleet.workloads]
     if len({decision.workload.ref for decision in decisions}) != len(decisions):
         message = "a workload appears twice in the inventory"
         raise ValueError(message)
     return tuple(sorted(decisions, key=_place))
 
 
-def decide_one(workload: Workload, fleet: Fleet, measured: Measured, policy: Policy) -> Decision:
+def decide_one(workload: Workload, measured: Measured, rulebook: Rulebook) -> Decision:
     """What may be done about one workload."""
-    ruling = rule_on(workload, policy, fleet, measured.at)
-    findings = findings_of(workload, fleet, measured, ruling)
+    ruling = rulebook.on(workload)
+    findings = _findings(workload, measured, rulebook.fleet, ruling)
     first = Decision(
         workload=workload,
         finding=findings[0],
@@ -75,12 +68,12 @@ def decide_one(workload: Workload, fleet: Fleet, measured: Measured, policy: Pol
             against = tuple(_hindrances(workload, finding, ruling))
             if not against:
                 also = tuple(other for other in findings if other is not finding)
-                return _acted_upon(dataclasses.replace(first, finding=finding, also=also), fleet, ruling, policy, at=measured.at)
+                return _acted_upon(dataclasses.replace(first, finding=finding, also=also), ruling, rulebook)
             hindrances.extend(against)
     return dataclasses.replace(first, vetoes=(*ruling.vetoes, *hindrances))
 
 
-def findings_of(workload: Workload, fleet: Fleet, measured: Measured, ruling: Ruling) -> tuple[Finding, ...]:
+def _findings(workload: Workload, measured: Measured, fleet: Fleet, ruling: Ruling) -> tuple[Finding, ...]:
     """What holds by all criteria that apply: where several rules do, the most restrained of what they find."""
     judged = [assess(workload, measured, criteria, fleet) for criteria in ruling.judged_by]
     return min(judged, key=lambda findings: _RESTRAINT[findings[0].verdict])
@@ -97,8 +90,8 @@ def _hindrances(workload: Workload, finding: Finding, ruling: Ruling) -> Iterato
     name = finding.name.value
     if workload.is_terminating:
         yield Veto("deleted", f"{workload.ref} is being deleted already")
-    if ruling.mode_for(finding.name) is None:
-        yield Veto(ruling.rule, f"rule {ruling.rule} switches the finding {name} off")
+    if ruling.mode_for(finding.name) is Mode.PROTECT:
+        yield Veto(ruling.rule, f"rule {ruling.rule} lets nothing be done about {name}")
     if action is None:
         yield Veto("kind", f"no safe way to stop a {workload.ref.kind} ({workload.ref.api_version}) is known")
     elif action not in ruling.actions:
@@ -114,46 +107,40 @@ def _kept(workload: Workload, finding: Finding, ruling: Ruling) -> Iterator[Veto
         yield Veto(ruling.rule, f"rule {ruling.rule} keeps {ruling.keep.gpus} GPUs, {left:g} would be left")
     replicas = finding.proposal.replicas if finding.proposal else 0
     if replicas is not None and finding.proposal and replicas < ruling.keep.replicas:
-        yield Veto(ruling.rule, f"rule {ruling.rule} keeps {ruling.keep.replicas} replicas, {replicas} would be left")
+        yield Veto(
+            ruling.rule, f"rule {ruling.rule} keeps {ruling.keep.replicas} replicas, {replicas} would be left"
+        )
 
 
 def _frees(workload: Workload, finding: Finding) -> float:
     return finding.proposal.frees if finding.proposal else float(workload.gpus)
 
 
-def _acted_upon(
-    decision: Decision, fleet: Fleet, ruling: Ruling, policy: Policy, *, at: datetime.datetime
-) -> Decision:
+def _acted_upon(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Decision:
     """A decision to act: by what, in which mode, and what it has to wait for."""
     workload, finding = decision.workload, decision.finding
     action = _action(workload, finding)
     assert action is not None  # noqa: S101 - a hindrance otherwise
-    mode = ruling.mode_for(finding.name) or Mode.ADVISE
+    mode = ruling.mode_for(finding.name)
     made = dataclasses.replace(
         decision,
-        mode=mode if action in CARRIED_OUT else min(mode, Mode.ADVISE, key=_strictness),
+        mode=mode if action in CARRIED_OUT else strictest((mode, Mode.ADVISE)),
         action=action,
         command=command_for(workload.ref, action, finding.proposal),
         frees=_frees(workload, finding),
     )
     if made.mode is not Mode.ENFORCE:
         return made
-    blocks = tuple(_waits(made, fleet, ruling, policy, at=at))
+    blocks = tuple(_waits(made, ruling, rulebook))
     if blocks or not ruling.notify_before:
         return dataclasses.replace(made, blocks=blocks)
-    return _after_notice(made, ruling.notify_before, at)
+    return _after_notice(made, ruling.notify_before, rulebook.at)
 
 
-def _strictness(mode: Mode) -> int:
-    return list(Mode).index(mode)
-
-
-def _waits(
-    decision: Decision, fleet: Fleet, ruling: Ruling, policy: Policy, *, at: datetime.datetime
-) -> Iterator[Block]:
+def _waits(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Iterator[Block]:
     """What keeps it from being done now, but may pass."""
     workload = decision.workload
-    shut = closed(policy, at)
+    shut = is_open(rulebook.policy, rulebook.at)
     if shut:
         yield shut
     running = len([pod for pod in workload.pods if pod.holds])
@@ -161,15 +148,22 @@ def _waits(
         if allowed < running:
             words = f"PodDisruptionBudget {name} allows {allowed} disruptions, stopping needs {running}"
             yield Block(Cause.DISRUPTION_BUDGET, words)
-    for change in fleet.changes:
-        # By name: what was deleted and made anew since is the same to its owner.
-        age = at - change.at
-        if change.ref.full_kind == workload.ref.full_kind and str(change.ref) == str(workload.ref) and age < ruling.cooldown:
-            left = format_duration((ruling.cooldown - age).total_seconds())
-            yield Block(Cause.COOLDOWN, f"it was changed at {_clock(change.at)}; the cooldown lasts {left} more")
+    yield from _cooling(workload, ruling, rulebook)
     for manager in workload.managers:
         if manager.reverts:
             yield Block(Cause.MANAGED_ELSEWHERE, f"{manager.kind} {manager.name} would put it back")
+
+
+def _cooling(workload: Workload, ruling: Ruling, rulebook: Rulebook) -> Iterator[Block]:
+    """By name: what was deleted and made anew since is the same to its owner."""
+    for change in rulebook.fleet.changes:
+        left = change.at + ruling.cooldown - rulebook.at
+        is_same = str(change.ref) == str(workload.ref) and change.ref.full_kind == workload.ref.full_kind
+        if is_same and left > datetime.timedelta():
+            more = format_duration(left.total_seconds())
+            yield Block(
+                Cause.COOLDOWN, f"it was changed at {_clock(change.at)}; the cooldown lasts {more} more"
+            )
 
 
 def _after_notice(decision: Decision, wait: datetime.timedelta, at: datetime.datetime) -> Decision:
@@ -192,7 +186,7 @@ def _clock(at: datetime.datetime) -> str:
 
 
 def _place(decision: Decision) -> tuple[int, int, float, float, str, str, str]:
-    """Most GPUs for each pod that has to go, then most GPUs; what is done before what waits, what waits before advice."""
+    """Most GPUs for each pod that has to go, then most GPUs; what is done comes first, then what waits, then advice."""
     ref = decision.workload.ref
     standing = 2 if decision.mode is not Mode.ENFORCE else 1 if decision.blocks else 0
     held = decision.frees if decision.verdict is Verdict.ACT else float(decision.workload.gpus)

@@ -4,28 +4,17 @@ Its clock is Prometheus's, by which the plan was made: what this machine believe
 counts as recent.
 """
 
+import dataclasses
 import datetime
 from collections.abc import Callable
-from typing import Protocol
 
 from rightsizer.errors import EvidenceIncomplete
-from rightsizer.model import ObjectRef, Usages, UsagesByWindow, Workload
+from rightsizer.measure import Signal
+from rightsizer.model import Fleet, Measured, ObjectRef, Workload
 from rightsizer.observe import inventory
 from rightsizer.observe.cluster import Cluster
 from rightsizer.validate import RECENT, Use
 from rightsizer.workloads import KINDS
-
-
-class Signal(Protocol):
-    """A source of usage."""
-
-    def usages(self, window: datetime.timedelta, at: datetime.datetime) -> Usages:
-        """Usage of every device by every pod in the window that ends at `at`."""
-        ...
-
-    def activity(self, window: datetime.timedelta, at: datetime.datetime) -> Usages:
-        """Highest activity by pod and device."""
-        ...
 
 
 class Watch:
@@ -35,7 +24,7 @@ class Watch:
         signal: Where use is measured.
         clock: Prometheus's clock.
         planned_at: The end of the plan's evidence, by the same clock.
-        usages: That evidence.
+        measured: That evidence.
     """
 
     def __init__(
@@ -44,13 +33,13 @@ class Watch:
         clock: Callable[[], datetime.datetime],
         *,
         planned_at: datetime.datetime,
-        usages: UsagesByWindow,
+        measured: Measured,
     ) -> None:
         self._signal = signal
         self._clock = clock
         self._since = planned_at - RECENT
         self._measured_at = planned_at
-        self._usages = usages
+        self._measured = measured
 
     def use(self) -> Use:
         """Everything since the plan, however long ago that was.
@@ -67,27 +56,29 @@ class Watch:
                 f"Prometheus's clock has gone back, from {self._since + RECENT:%H:%M:%S} to {now:%H:%M:%S} UTC"
             )
         if now - self._measured_at > RECENT:
-            self._usages = {window: self._signal.usages(window, now) for window in sorted(self._usages)}
+            usages = {window: self._signal.usages(window, now) for window in sorted(self._measured.usages)}
+            self._measured = dataclasses.replace(self._measured, usages=usages)
             self._measured_at = now
         return Use(
             at=now,
-            usages=self._usages,
+            measured=dataclasses.replace(self._measured, at=now),
             since=self._since,
             activity=self._signal.activity(now - self._since, now),
             recent=self._signal.activity(RECENT, now),
         )
 
 
-def look_at(ref: ObjectRef, cluster: Cluster) -> Workload | None:
-    """A workload as it is now; None where it holds no GPUs any more.
+def look_at(ref: ObjectRef, cluster: Cluster) -> tuple[Workload | None, Fleet]:
+    """A workload as it is now, None where it holds no GPUs any more, and what is around it.
 
     Raises:
         ClusterError: Something could not be read whole.
     """
     objects = inventory.read(cluster, KINDS, namespace=ref.namespace)
+    fleet = inventory.assemble(objects)
     named = [
         workload
-        for workload in inventory.assemble(objects).workloads
+        for workload in fleet.workloads
         if (workload.ref.kind, workload.ref.name) == (ref.kind, ref.name)
     ]
-    return named[0] if named else None
+    return (named[0] if named else None), fleet

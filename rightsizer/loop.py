@@ -1,66 +1,69 @@
-"""A cycle on one screen: observe → assess → decide. What follows (look again, apply) starts from its plan."""
+"""A cycle on one screen: observe → measure → decide → budget. What follows (look again, apply) starts from its plan."""
 
 import collections
 import dataclasses
 import datetime
 import logging
-from typing import Protocol
 
-from rightsizer.config import format_duration
-from rightsizer.decide import decide, windows
-from rightsizer.model import Plan, Usages, UsagesByWindow
+from rightsizer.budget import within_budgets
+from rightsizer.decide import decide
+from rightsizer.measure import Signal, measure
+from rightsizer.model import Plan
 from rightsizer.observe import inventory
-from rightsizer.observe.cluster import Cluster
-from rightsizer.policy.checks import require_classes
+from rightsizer.observe.inventory import Objects
+from rightsizer.policy.checks import class_problems, require_classes
+from rightsizer.policy.protections import OWN_NAMESPACE
 from rightsizer.policy.reading import LoadedPolicy
+from rightsizer.policy.rules import Rulebook
 from rightsizer.report.words import count
-from rightsizer.workloads import KINDS
 
 log = logging.getLogger(__name__)
 
 
-class Signal(Protocol):
-    """A source of usage."""
-
-    def usages(self, window: datetime.timedelta, at: datetime.datetime) -> Usages:
-        """Usage of every device by every pod in the window that ends at `at`."""
-        ...
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
-class Observed:
-    """A plan with what it was made from."""
+class Cycle:
+    """What a plan is made of besides the objects and the metrics.
 
-    plan: Plan
-    usages: UsagesByWindow
+    Attributes:
+        at: The instant for which it holds, by Prometheus's clock.
+        own: The namespace in which we run.
+        hypothetical: Why the plan must not be applied; empty where it may be.
+    """
+
+    loaded: LoadedPolicy
+    at: datetime.datetime
+    run: str
+    own: str = OWN_NAMESPACE
+    hypothetical: str = ""
 
 
-def make_plan(
-    cluster: Cluster, signal: Signal, loaded: LoadedPolicy, *, at: datetime.datetime, run: str
-) -> Observed:
-    """Read the world and decide about all of it.
+def make_plan(objects: Objects, signal: Signal, cycle: Cycle) -> Plan:
+    """Judge the world as it was read, and decide about all of it.
 
     Raises:
         PolicyError: The policy names what the cluster does not have.
-        ClusterError, PrometheusError: Something could not be read whole; then there is no plan.
+        PrometheusError: Something could not be read whole; then there is no plan.
     """
-    objects = inventory.read(cluster, KINDS)
-    require_classes(loaded, objects.priority_classes)
-    workloads = inventory.assemble(objects).workloads
-    pods = sum(len(workload.pods) for workload in workloads)
-    log.info("%s of %s ask for GPUs", count(pods, "pod"), count(len(workloads), "workload"))
-    usages = {window: _usages(signal, window, at) for window in sorted(windows(loaded.policy))}
-    plan = Plan(at, run, loaded.source, loaded.digest, decide(workloads, usages, loaded.policy, at))
+    fleet = inventory.assemble(objects)
+    require_classes(cycle.loaded, fleet.classes.keys())
+    pods = sum(len(workload.pods) for workload in fleet.workloads)
+    log.info("%s of %s ask for GPUs", count(pods, "pod"), count(len(fleet.workloads), "workload"))
+    rulebook = Rulebook(cycle.loaded.policy, fleet, at=cycle.at, own=cycle.own)
+    measured = measure(fleet, signal, rulebook, cycle.at)
+    decisions = within_budgets(decide(measured, rulebook), rulebook)
+    plan = Plan(
+        at=cycle.at,
+        run=cycle.run,
+        policy_source=cycle.loaded.source,
+        policy_hash=cycle.loaded.digest,
+        decisions=decisions,
+        fleet=fleet,
+        measured=measured,
+        hypothetical=cycle.hypothetical,
+        problems=(*fleet.problems, *class_problems(rulebook)),
+    )
     _log_decisions(plan)
-    return Observed(plan, usages)
-
-
-def _usages(signal: Signal, window: datetime.timedelta, at: datetime.datetime) -> Usages:
-    usages = signal.usages(window, at)
-    devices = sum(map(len, usages.values()))
-    span = format_duration(window.total_seconds())
-    log.info("window %s: usage of %s by %s", span, count(devices, "device"), count(len(usages), "pod"))
-    return usages
+    return plan
 
 
 def _log_decisions(plan: Plan) -> None:
@@ -70,4 +73,4 @@ def _log_decisions(plan: Plan) -> None:
     counts = collections.Counter(decision.verdict for decision in plan.decisions)
     told = ", ".join(f"{number} {verdict.value}" for verdict, number in sorted(counts.items()))
     judged = count(len(plan.decisions), "workload")
-    log.info("%s judged: %s; %d to be stopped", judged, told or "none", len(plan.enforced))
+    log.info("%s judged: %s; %d to be acted upon", judged, told or "none", len(plan.enforced))

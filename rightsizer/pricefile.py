@@ -54,7 +54,6 @@ KIND = FileKind(
     PriceTable,
     "apiVersion, kind, source, date, models",
     "docs/rightsizer.md",
-    tuple(PriceTable.model_fields),
     PricesError,
 )
 SHIPPED = "prices.yaml"

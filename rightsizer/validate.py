@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from rightsizer.assess import ran
 from rightsizer.config import format_duration
 from rightsizer.decide import decide_one
-from rightsizer.model import Decision, Usages, UsagesByWindow, Veto, Workload
-from rightsizer.policy.document import Policy
-from rightsizer.policy.rules import rule_on
+from rightsizer.model import Decision, Measured, Usages, Veto, Workload
+from rightsizer.policy.rules import Rulebook
 
 RECENT = datetime.timedelta(minutes=10)
 """The last look at activity before a write covers at least a few scrapes of any usual interval."""
@@ -24,34 +23,35 @@ class Use:
 
     Attributes:
         at: Now, by Prometheus's clock.
-        usages: What the plan was made from; measured anew where that has grown old.
+        measured: What the plan was made from; usage measured anew where that has grown old.
         since: RECENT before the plan's evidence ended: samples may arrive late.
         activity: Highest activity from `since` to `at`.
         recent: Highest activity in the last minutes.
     """
 
     at: datetime.datetime
-    usages: UsagesByWindow
+    measured: Measured
     since: datetime.datetime
     activity: Usages
     recent: Usages
 
 
-def objections(decision: Decision, fresh: Workload, use: Use, policy: Policy) -> Iterator[Veto]:
+def objections(decision: Decision, fresh: Workload, use: Use, rulebook: Rulebook) -> Iterator[Veto]:
     """All reasons why a decision no longer holds; none where it still does.
 
     Args:
         decision: As planned, and as a person may have approved it.
         fresh: The same workload, read now.
         use: Its use, and everyone's, until now.
-        policy: The same policy, asked about the fresh workload.
+        rulebook: The same policy, beside what the cluster is now.
     """
     yield from _changes(decision.workload, fresh)
-    again = decide_one(fresh, use.usages, policy, use.at)
+    again = decide_one(fresh, use.measured, rulebook)
     if not again.is_enforced or again.action is not decision.action or again.rule != decision.rule:
-        reasons = "; ".join(veto.reason for veto in again.vetoes) or f"the verdict is now {again.verdict}"
+        against = [veto.reason for veto in again.vetoes] + [block.reason for block in again.blocks]
+        reasons = "; ".join(against) or f"the verdict is now {again.verdict}"
         yield Veto("decided-anew", reasons)
-    percent = rule_on(fresh, policy).thresholds.maxUtilizationPercent
+    percent = rulebook.on(fresh).thresholds.maxUtilizationPercent
     span = format_duration((use.at - use.since).total_seconds())
     for pod in fresh.pods:
         key = (pod.ref.namespace, pod.ref.name)

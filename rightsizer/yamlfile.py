@@ -6,7 +6,9 @@ One file, one kind: policies, price tables and our own configuration are read by
 import dataclasses
 import difflib
 import pathlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+import re
+import typing
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 import pydantic
@@ -31,7 +33,6 @@ class FileKind(Generic[Document]):
         model: What it becomes.
         shape: Its topmost fields, for whoever wrote none of them.
         docs: The page that explains its fields.
-        fields: Names of all fields, to guess at what was meant by one that does not exist.
         refused: The error that carries its source and problems.
     """
 
@@ -39,7 +40,6 @@ class FileKind(Generic[Document]):
     model: type[Document]
     shape: str
     docs: str
-    fields: Collection[str]
     refused: Callable[[str, Sequence[Problem]], ConfigurationError]
 
 
@@ -92,8 +92,10 @@ def _compose(raw: bytes, kind: FileKind[Document], source: str) -> yaml.Node:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         words = f"is not YAML: {error.problem or error.context}"
         raise kind.refused(source, [Problem(line, "", words)]) from error
-    except yaml.YAMLError as error:
-        raise kind.refused(source, [Problem(0, "", f"is not YAML: {error}")]) from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        words = f"is not YAML: holds the control character {error.character:#x}; remove it"
+        raise kind.refused(source, [Problem(line, "", words)]) from error
     except RecursionError as error:
         raise kind.refused(source, [Problem(0, "", f"is nested too deeply to be a {kind.noun}")]) from error
     if node is None:
@@ -110,13 +112,13 @@ def _build(node: yaml.Node, place: Place, *, lines: dict[Place, int], problems: 
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
                 problems.append(
-                    Problem(line, _dotted(place), "a field's name must be text, not a list or mapping")
+                    Problem(line, dotted(place), "a field's name must be text, not a list or mapping")
                 )
                 continue
             key = str(key_node.value)
             if key in result:
                 first = lines[*place, key]
-                problems.append(Problem(line, _dotted((*place, key)), f"stands twice; first in line {first}"))
+                problems.append(Problem(line, dotted((*place, key)), f"stands twice; first in line {first}"))
                 continue
             result[key] = _build(value_node, (*place, key), lines=lines, problems=problems)
             lines[*place, key] = line
@@ -130,7 +132,7 @@ def _build(node: yaml.Node, place: Place, *, lines: dict[Place, int], problems: 
         return _scalar(node)
     except _NO_VALUE:
         words = f"{str(node.value)[:40]!r} is no value of the YAML type {node.tag}; write it without the tag"
-        problems.append(Problem(lines[place], _dotted(place), words))
+        problems.append(Problem(lines[place], dotted(place), words))
         return str(node.value)
 
 
@@ -138,7 +140,12 @@ _NO_VALUE = (yaml.YAMLError, LookupError, AttributeError)
 """What PyYAML raises for `!own x`, `!!bool x`, `!!int ''` and `!!timestamp x`."""
 
 
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+
 def _scalar(node: yaml.Node) -> object:
+    if node.tag in _NUMBERS and ":" in str(node.value):
+        return str(node.value)  # YAML 1.1 takes 22:00 for a number of minutes; YAML 1.2 and people do not
     loader = yaml.SafeLoader("")
     try:
         value: object = loader.construct_object(node)
@@ -152,35 +159,85 @@ def _scalar(node: yaml.Node) -> object:
 def _problems(
     error: pydantic.ValidationError, lines: dict[Place, int], kind: FileKind[Document]
 ) -> Iterator[Problem]:
-    for detail in error.errors(include_url=False):
+    details = error.errors(include_url=False)
+    for detail in details:
         place = detail["loc"]
+        if detail["type"] == "too_short" and any(_is_within(other["loc"], place) for other in details):
+            continue  # what it held is wrong, and is told
         line = next((lines[place[:end]] for end in range(len(place), -1, -1) if place[:end] in lines), 0)
-        yield Problem(line, _dotted(place), _words(detail, place, kind))
+        yield Problem(line, dotted(place), _words(detail, kind) + _hint(detail))
 
 
-def _dotted(place: Place) -> str:
+def _is_within(place: Place, outer: Place) -> bool:
+    return len(place) > len(outer) and place[: len(outer)] == outer
+
+
+def _hint(detail: pydantic_core.ErrorDetails) -> str:
+    """What was probably meant where one of a few words is wanted."""
+    if detail["type"] not in {"enum", "literal_error", "string_type"}:
+        return ""
+    if isinstance(detail["input"], bool):
+        return "; YAML takes on, off, yes and no without quotes for true and false"
+    words = re.findall(r"'([^']+)'", str(detail.get("ctx", {}).get("expected", "")))
+    close = difflib.get_close_matches(str(detail["input"]).lower(), words, n=1)
+    return f"; did you mean {close[0]}?" if close and len(words) > 1 else ""
+
+
+_KEY = "[key]"
+"""What pydantic adds to the place of a mapping's key that is wrong."""
+
+
+def dotted(place: Place) -> str:
     """A field's path as people write it: rules[0].match.priority."""
     text = ""
     for part in place:
+        if part == _KEY:
+            continue
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text
 
 
-def _words(detail: pydantic_core.ErrorDetails, place: Place, kind: FileKind[Document]) -> str:
-    message = detail["msg"]
-    match detail["type"]:
-        case "extra_forbidden":
-            return f"unknown field{_nearest(place, kind)}"
-        case "missing":
-            return "is missing"
-        case "model_type" | "dict_type":
-            return "must be a mapping of fields"
-        case "value_error":
-            return message.removeprefix("Value error, ")
-        case _:
-            return message[:1].lower() + message[1:]
+_SIMPLE = {
+    "missing": "is missing",
+    "model_type": "must be a mapping of fields",
+    "dict_type": "must be a mapping of fields",
+    "tuple_type": "must be a list, such as [a, b]",
+    "list_type": "must be a list, such as [a, b]",
+    "too_short": "is empty; name at least one, or leave it out",
+}
+
+
+def _words(detail: pydantic_core.ErrorDetails, kind: FileKind[Document]) -> str:
+    name, message = detail["type"], detail["msg"]
+    if name == "extra_forbidden":
+        return f"unknown field{_nearest(detail['loc'], kind)}"
+    if name == "value_error":
+        return message.removeprefix("Value error, ")
+    if name == "string_pattern_mismatch":
+        return f"must match {message.rpartition(' pattern ')[2]}"
+    return _SIMPLE.get(name, message[:1].lower() + message[1:])
 
 
 def _nearest(place: Place, kind: FileKind[Document]) -> str:
-    close = difflib.get_close_matches(str(place[-1]), kind.fields, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else f"; see {kind.docs} for those that exist"
+    fields = fields_at(kind.model, place[:-1])
+    close = difflib.get_close_matches(str(place[-1]), fields, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else f"; here may stand {', '.join(fields)}"
+
+
+def fields_at(model: type[pydantic.BaseModel], place: Place) -> list[str]:
+    """The fields that may stand at a place in a document, such as ("rules", 0, "match"); none where none may."""
+    part: type[pydantic.BaseModel] | None = model
+    for step in place:
+        if isinstance(step, str) and part is not None:
+            found = next(
+                (field for name, field in part.model_fields.items() if step in {field.alias, name}), None
+            )
+            part = _part_in(found.annotation) if found else None
+    return sorted(field.alias or name for name, field in part.model_fields.items()) if part else []
+
+
+def _part_in(annotation: object) -> type[pydantic.BaseModel] | None:
+    """The part that a field is made of, alone, in a list, or where it may be left out."""
+    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+        return annotation
+    return next((part for inner in typing.get_args(annotation) if (part := _part_in(inner))), None)

@@ -4,21 +4,19 @@ A generated part stands between two comments, `<!-- generated: NAME -->` and `<!
 by hand. A test compares.
 """
 
-import datetime
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
-
-import pydantic
 
 from exporter import catalog, settings
 from exporter.dcgm.flags import FLAGS, Ignored, Refused, Same
 from exporter.labels import LABELS
 from rightsizer.cli import options
-from rightsizer.policy.document import Defaults, Match, Policy, PriorityRange, Rule, Thresholds
+from rightsizer.policy.document import Policy
+from scripts import policy_tables
+from scripts.tables import table
 
 DOCS = Path(__file__).parents[1] / "docs"
 _PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -36,12 +34,6 @@ def _fill(text: str) -> str:
     return _PART.sub(lambda found: f"{found[1]}\n{PARTS[found[2]]()}\n{found[3]}", text)
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [list(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 def _exporter_settings() -> str:
     rows = (
         (
@@ -52,7 +44,7 @@ def _exporter_settings() -> str:
         )
         for name, setting in settings.table().items()
     )
-    return _table(("flag", "variable", "default", "meaning"), rows)
+    return table(("flag", "variable", "default", "meaning"), rows)
 
 
 def _fate(fate: Same | Ignored | Refused) -> tuple[str, str]:
@@ -70,12 +62,12 @@ def _dcgm_flags() -> str:
         (", ".join(f"`{name}`" for name in each.names), f"`{each.variable}`", *_fate(each.fate))
         for each in FLAGS
     )
-    return _table(("dcgm-exporter", "variable", "here", "why"), rows)
+    return table(("dcgm-exporter", "variable", "here", "why"), rows)
 
 
 def _text_labels() -> str:
     rows = ((f"`{row.label.dcgm}`", f"`{row.label.dcgm_49}`") for row in LABELS)
-    return _table(("label", "from 4.9"), rows)
+    return table(("label", "from 4.9"), rows)
 
 
 def _metrics() -> str:
@@ -93,9 +85,7 @@ def _metrics() -> str:
         )
         for metric in catalog.metrics()
     )
-    return _table(
-        ("metric", "unit", "from 4.9", "unit", "type", "set", "meaning", "read from", "needs"), rows
-    )
+    return table(("metric", "unit", "from 4.9", "unit", "type", "set", "meaning", "read from", "needs"), rows)
 
 
 def _rightsizer_options() -> str:
@@ -110,46 +100,7 @@ def _rightsizer_options() -> str:
         for group in groups
         for option in group
     )
-    return _table(("flag", "variable", "default", "meaning"), rows)
-
-
-_MODELS: Mapping[str, type[pydantic.BaseModel]] = {
-    "": Policy,
-    "defaults.": Defaults,
-    "rules[].": Rule,
-    "rules[].match.": Match,
-    "rules[].match.priority.": PriorityRange,
-    "rules[].idle., defaults.idle.": Thresholds,
-}
-
-
-def _policy_fields() -> str:
-    rows = (
-        (f"`{prefix}{name}`", _default(field), field.description or _about(field))
-        for prefixes, model in _MODELS.items()
-        for prefix in prefixes.split(", ")[:1]
-        for name, field in model.model_fields.items()
-    )
-    return _table(("field", "default", "meaning"), rows)
-
-
-def _about(field: Any) -> str:
-    """Where a field has no words of its own, its type's have to do."""
-    annotation = field.annotation
-    return str(annotation.__doc__ or "").splitlines()[0] if isinstance(annotation, type) else ""
-
-
-def _default(field: Any) -> str:
-    if field.is_required():
-        return "required"
-    value = field.get_default(call_default_factory=True)
-    dumped = pydantic.TypeAdapter(type(value)).dump_python(value, mode="json")
-    if dumped is None or isinstance(value, pydantic.BaseModel):
-        return ""
-    if isinstance(value, datetime.timedelta):
-        minutes = round(value.total_seconds() / 60)
-        return f"`{minutes}m`" if minutes % 60 else f"`{minutes // 60}h`"
-    return f"`{json.dumps(dumped)}`"
+    return table(("flag", "variable", "default", "meaning"), rows)
 
 
 PARTS: Mapping[str, Callable[[], str]] = {
@@ -158,7 +109,12 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "metrics": _metrics,
     "text-labels": _text_labels,
     "rightsizer-options": _rightsizer_options,
-    "policy-fields": _policy_fields,
+    "policy-fields": policy_tables.fields,
+    "policy-kinds": policy_tables.kinds,
+    "policy-budgets": policy_tables.budgets,
+    "class-annotations": policy_tables.class_annotations,
+    "opt-outs": policy_tables.opt_outs,
+    "marks": policy_tables.marks,
 }
 
 

@@ -11,8 +11,7 @@ from rightsizer.cli.session import Interrupts, Session, confirmed, require_answe
 from rightsizer.cli.telling import Telling, require_writable
 from rightsizer.errors import ConfigurationError, RequestRefused
 from rightsizer.look import Watch
-from rightsizer.loop import Observed
-from rightsizer.model import Action, Decision, Outcome, Plan, Result
+from rightsizer.model import Action, Decision, Measured, Outcome, Plan, Result
 from rightsizer.report.approvals import Approval, read_approvals
 from rightsizer.report.table import plan_text
 from rightsizer.report.words import count
@@ -29,11 +28,11 @@ def run(arguments: argparse.Namespace) -> int:
     require_writable(arguments.save)
     session = Session(arguments)
     telling = Telling(arguments, session.run, undo=f"gpu-rightsizer undo --run {session.run}")
-    observed = session.observe()
-    decisions, lapsed = _approved(observed.plan, approvals)
+    plan = session.observe()
+    decisions, lapsed = _approved(plan, approvals)
     approved = None if approvals is None else decisions
     colour = wants_colour(arguments, telling.people)
-    telling.say(plan_text(observed.plan, *session.account(observed.plan), colour=colour, approved=approved))
+    telling.say(plan_text(plan, *session.account(plan), colour=colour, approved=approved))
     for outcome in lapsed:
         telling.tell(outcome)
     if decisions:
@@ -42,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not confirmed(arguments, f"Stop {count(len(decisions), 'workload')}, freeing {gpus}?"):
             telling.say("Nothing was changed.\n")
             return 0
-    _act(_acting(session, observed, arguments.state_namespace), decisions, telling)
+    _act(_acting(session, plan, arguments.state_namespace), decisions, telling)
     return 1 if any(outcome.result in FAILED for outcome in telling.outcomes) else 0
 
 
@@ -94,17 +93,20 @@ def _require_state_namespace(session: Session, decisions: Sequence[Decision], na
         ) from refused
 
 
-def _acting(session: Session, observed: Observed, state_namespace: str) -> ApplySession:
+def _acting(session: Session, plan: Plan, state_namespace: str) -> ApplySession:
     return ApplySession(
         cluster=session.cluster,
-        watch=Watch(
-            session.signal, session.prometheus.now, planned_at=observed.plan.at, usages=observed.usages
-        ),
+        watch=Watch(session.signal, session.prometheus.now, planned_at=plan.at, measured=_measured(plan)),
         policy=session.policy.policy,
         run=session.run,
         state_namespace=state_namespace,
         clock=utc_now,
     )
+
+
+def _measured(plan: Plan) -> Measured:
+    assert plan.measured is not None  # noqa: S101 - it was made a moment ago
+    return plan.measured
 
 
 def _act(acting: ApplySession, decisions: Sequence[Decision], telling: Telling) -> None:

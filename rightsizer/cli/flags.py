@@ -90,14 +90,37 @@ examples:
 """
 
 _POLICY = """\
-Works on policy files. See docs/policy.md for their fields.
+Works on policy files: write one to start from, check it, and ask it why it says
+what it says about a workload. See docs/policy.md for all fields.
 """
 
 _CHECK = """\
 Checks a policy file and tells all that is wrong with it at once, each with its
 line: unknown and doubled fields, values that cannot be meant, kinds that are
-not known, and, unless --offline, names and patterns of PriorityClasses that
-match none of the cluster's.
+not known, rules that are never reached, and, unless --offline, names and
+patterns of PriorityClasses that match none of the cluster's. Then it says how
+many of the cluster's workloads each rule is about.
+"""
+
+_EXPLAIN = """\
+Walks the rules for one workload: which condition holds and which does not, then
+protections, opt-outs, what is done about which finding, by which thresholds,
+when, and within which budgets. Asks the API server, not Prometheus.
+"""
+
+_EXPLAIN_EPILOG = """\
+example:
+  gpu-rightsizer policy explain --policy policy.yaml research/Deployment/eval
+"""
+
+_INIT = """\
+Writes a commented policy for the PriorityClasses of the cluster to stdout. It
+protects the important ones and advises on the others; to act is left to you.
+"""
+
+_INIT_EPILOG = """\
+example:
+  gpu-rightsizer policy init > policy.yaml
 """
 
 
@@ -123,6 +146,17 @@ def _add_plan(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         help=f"exit with {CHANGES_PROPOSED} when apply would change something",
     )
     parser.add_argument("--save", metavar="FILE", help="also write the plan there as JSON, for apply --plan")
+    parser.add_argument(
+        "--at",
+        metavar="TIME",
+        help="judge as of a past moment, such as 2026-11-20T18:00:00Z; not to be applied",
+    )
+    parser.add_argument(
+        "--cluster-objects",
+        metavar="FILE",
+        help="a List of objects, JSON or YAML, as kubectl get pods,nodes,... -A -o json writes it, in place of the API "
+        "server; not to be applied",
+    )
     add_options(parser, "policy", POLICY)
     add_options(parser, "metrics", PROMETHEUS)
     add_options(parser, "cluster", CLUSTER)
@@ -175,19 +209,29 @@ def _add_undo(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _add_policy(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
-    parser = add_parser("policy", help="check a policy file", description=_POLICY, formatter_class=Formatter)
+    parser = add_parser(
+        "policy", help="write, check or explain a policy file", description=_POLICY, formatter_class=Formatter
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    check = commands.add_parser(
-        "check",
-        help="tell everything that is wrong with a policy file",
-        description=_CHECK,
-        formatter_class=Formatter,
-        allow_abbrev=False,
-    )
-    check.set_defaults(command="policy")
+    check = _add_policy_command(commands, "check", "tell everything that is wrong with a policy file", _CHECK)
     check.add_argument("file", metavar="FILE", help="the policy file")
-    check.add_argument(
-        "--offline", action="store_true", help="do not ask the cluster for its PriorityClasses"
+    check.add_argument("--offline", action="store_true", help="do not ask the cluster")
+    add_options(check, "cluster", (*CLUSTER, *STATE))
+    explain = _add_policy_command(commands, "explain", "say why a workload is treated as it is", _EXPLAIN)
+    explain.epilog = _EXPLAIN_EPILOG
+    explain.add_argument("workload", metavar="NAMESPACE/KIND/NAME", help="the workload")
+    add_options(explain, "policy", POLICY)
+    add_options(explain, "cluster", (*CLUSTER, *STATE))
+    init = _add_policy_command(commands, "init", "write a policy to start from", _INIT)
+    init.epilog = _INIT_EPILOG
+    add_options(init, "cluster", CLUSTER)
+    for command in (check, explain, init):
+        add_common(command, forms=())
+
+
+def _add_policy_command(commands: Any, name: str, words: str, description: str) -> argparse.ArgumentParser:  # noqa: ANN401
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=words, description=description, formatter_class=Formatter, allow_abbrev=False
     )
-    add_options(check, "cluster", CLUSTER)
-    add_common(check, forms=())
+    parser.set_defaults(command="policy", policy_command=name)
+    return parser

@@ -83,6 +83,11 @@ PROMETHEUS = (
 CLUSTER = (
     Option("--kubeconfig", "FILE", "instead of $KUBECONFIG, ~/.kube/config and the pod's account"),
     Option("--context", "NAME", "context of the kubeconfig"),
+    Option(
+        "--gpu-resources",
+        "LIST",
+        "other resources that are GPUs, such as amd.com/gpu, with commas; NAME=shares where they are parts of one",
+    ),
 )
 PRICES = (
     Option(
@@ -171,7 +176,10 @@ def signal_terms(arguments: argparse.Namespace, labels: Mapping[str, str]) -> Te
 
 def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:
     """The API server to ask."""
-    return ClusterSettings(path_of(arguments.kubeconfig), arguments.context or None)
+    resources = [name.strip() for name in (arguments.gpu_resources or "").split(",")]
+    return ClusterSettings(
+        path_of(arguments.kubeconfig), arguments.context or None, gpu_resources=tuple(filter(None, resources))
+    )
 
 
 def wants_colour(arguments: argparse.Namespace, stream: TextIO) -> bool:

@@ -1,25 +1,90 @@
-"""`gpu-rightsizer policy check`: tell everything that is wrong with a policy file."""
+"""`gpu-rightsizer policy`: check a policy file, explain what it says about a workload, or write one to start from."""
 
 import argparse
 import pathlib
 import sys
+from collections.abc import Iterator
 
 from rightsizer.cli.options import cluster_settings
+from rightsizer.cli.session import utc_now
+from rightsizer.errors import UsageError
+from rightsizer.model import Fleet
 from rightsizer.observe.cluster import Cluster
-from rightsizer.observe.inventory import read_priority_classes
-from rightsizer.policy.checks import require_classes
-from rightsizer.policy.reading import load
-from rightsizer.report.words import count, safe
+from rightsizer.observe.inventory import assemble
+from rightsizer.observe.reading import read, read_classes
+from rightsizer.policy.checks import Concerned, class_problems, require_classes
+from rightsizer.policy.explain import explain
+from rightsizer.policy.reading import BUILT_IN, LoadedPolicy, load
+from rightsizer.policy.rules import Rulebook
+from rightsizer.policy.starting import starting_policy
+from rightsizer.report.words import count, safe, safe_lines
+from rightsizer.workloads import KINDS
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check the file, and its names against the cluster."""
-    loaded = load(pathlib.Path(arguments.file))
-    checked = "not asked of a cluster"
-    if not arguments.offline:
-        cluster = Cluster(cluster_settings(arguments))
-        require_classes(loaded, set(read_priority_classes(cluster)))
-        checked = f"its PriorityClasses exist at {cluster.host}"
-    rules = len(loaded.policy.rules)
-    sys.stdout.write(safe(f"{arguments.file}: good: {count(rules, 'rule')}, {checked}") + "\n")
+    """Do what the word after `policy` says."""
+    text: str = _COMMANDS[arguments.policy_command](arguments)
+    sys.stdout.write(safe_lines(text))
     return 0
+
+
+def _check(arguments: argparse.Namespace) -> str:
+    """Check the file, and its names against the cluster; say whom each rule is about."""
+    loaded = load(pathlib.Path(arguments.file))
+    rules = count(len(loaded.policy.rules), "rule")
+    if arguments.offline:
+        return safe(f"{arguments.file}: good: {rules}, not asked of a cluster") + "\n"
+    cluster = Cluster(cluster_settings(arguments))
+    require_classes(loaded, {item.name for item in read_classes(cluster)})
+    book = _book(arguments, loaded, _fleet(cluster))
+    head = safe(f"{arguments.file}: good: {rules}, its PriorityClasses exist at {cluster.host}")
+    return (
+        "\n".join([head, *_concerned(book), *(f"warning: {words}" for words in class_problems(book))]) + "\n"
+    )
+
+
+def _concerned(book: Rulebook) -> Iterator[str]:
+    """A table of whom each rule is about now."""
+    found = Concerned(book)
+    width = max(len(name) for name, *_ in found.rows)
+    for name, mode, workloads, gpus in found.rows:
+        yield f"  {name:{width}}  {mode.value:8} {count(workloads, 'workload'):>16} {count(gpus):>12}"
+    if found.shielded:
+        yield f"{count(found.shielded, 'workload')} of these no policy opens: the system's, or ours"
+
+
+def _explain(arguments: argparse.Namespace) -> str:
+    """Walk the rules for one workload."""
+    parts = arguments.workload.split("/")
+    if len(parts) != len(("namespace", "kind", "name")) or not all(parts):
+        raise UsageError(
+            f"{arguments.workload}: write NAMESPACE/KIND/NAME, such as research/Deployment/eval-server"
+        )
+    loaded = load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
+    namespace, kind, name = parts
+    fleet = _fleet(Cluster(cluster_settings(arguments)), namespace)
+    for workload in fleet.workloads:
+        if (workload.ref.kind.lower(), workload.ref.name) == (kind.lower(), name):
+            return f"policy {loaded.source}\n{explain(workload, _book(arguments, loaded, fleet))}"
+    others = ", ".join(str(workload.ref) for workload in fleet.workloads[:_SHOWN])
+    hint = f"; there are {others}" if others else ""
+    raise UsageError(f"{arguments.workload}: no such workload holds or waits for GPUs in {namespace}{hint}")
+
+
+_SHOWN = 5
+
+
+def _init(arguments: argparse.Namespace) -> str:
+    """A policy to start from."""
+    return starting_policy(read_classes(Cluster(cluster_settings(arguments))))
+
+
+def _book(arguments: argparse.Namespace, loaded: LoadedPolicy, fleet: Fleet) -> Rulebook:
+    return Rulebook(loaded.policy, fleet, at=utc_now(), own=arguments.state_namespace)
+
+
+def _fleet(cluster: Cluster, namespace: str | None = None) -> Fleet:
+    return assemble(read(cluster, KINDS, namespace=namespace))
+
+
+_COMMANDS = {"check": _check, "explain": _explain, "init": _init}

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import datetime
+import functools
 import logging
 import pathlib
 import secrets
@@ -17,16 +18,47 @@ from rightsizer.cli.connection import prometheus_settings
 from rightsizer.cli.messages import complain
 from rightsizer.cli.options import cluster_settings, signal_terms
 from rightsizer.errors import PrometheusError, UsageError
-from rightsizer.loop import Observed, make_plan
+from rightsizer.loop import Cycle, make_plan
 from rightsizer.model import Plan
 from rightsizer.money import Prices
+from rightsizer.observe import inventory
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.costs import node_prices
 from rightsizer.observe.discovery import connect
+from rightsizer.observe.objectsfile import read_file
+from rightsizer.observe.prometheus import Prometheus
 from rightsizer.observe.signals.signal import MetricsSignal
+from rightsizer.policy.protections import OWN_NAMESPACE
 from rightsizer.policy.reading import BUILT_IN, LoadedPolicy, load
+from rightsizer.workloads import KINDS
 
 log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Look:
+    """What a plan is about where that is not the cluster as it is now.
+
+    Attributes:
+        at: A past moment, to be judged by what is on record of it.
+        objects: A file of Kubernetes objects in place of the API server.
+    """
+
+    at: datetime.datetime | None = None
+    objects: pathlib.Path | None = None
+
+    @property
+    def why(self) -> str:
+        """Why a plan about this must not be applied; empty where it may be."""
+        reasons = []
+        if self.at is not None:
+            reasons.append(f"it is about a past moment, {self.at:%Y-%m-%d %H:%M:%S} UTC")
+        if self.objects is not None:
+            reasons.append(f"its objects are from the file {self.objects}")
+        return "; ".join(reasons)
+
+
+NOW = Look()
 
 
 class Session:
@@ -37,22 +69,35 @@ class Session:
             --prometheus-url the cluster is asked for its services.
     """
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, arguments: argparse.Namespace, look: Look = NOW) -> None:
         settings = prometheus_settings(arguments)
         self.policy: LoadedPolicy = load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
         self._labels = settings.labels
+        self._own: str = getattr(arguments, "state_namespace", None) or OWN_NAMESPACE
         self._prices = pricefile.load(pathlib.Path(arguments.prices) if arguments.prices else None)
         terms = signal_terms(arguments, settings.labels)
-        self.cluster = Cluster(cluster_settings(arguments))
-        self.prometheus = connect(settings, self.cluster)
+        self._settings = cluster_settings(arguments)
+        self._look = look
+        self.prometheus = Prometheus(settings) if settings.url else connect(settings, self.cluster)
         if settings.url is None:
             complain(f"no --prometheus-url; found {self.prometheus.where}")
         self.signal = MetricsSignal(self.prometheus, terms)
         self.run = f"{utc_now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
-    def observe(self) -> Observed:
-        """A plan as of now, by Prometheus's clock."""
-        return make_plan(self.cluster, self.signal, self.policy, at=self.prometheus.now(), run=self.run)
+    @functools.cached_property
+    def cluster(self) -> Cluster:
+        """The API server; whoever needs none must not need a kubeconfig."""
+        return Cluster(self._settings)
+
+    def observe(self) -> Plan:
+        """A plan as of now, by Prometheus's clock, or of what is looked at instead."""
+        at = self._look.at or self.prometheus.now()
+        if self._look.objects is None:
+            objects = inventory.read(self.cluster, KINDS)
+        else:
+            objects = read_file(self._look.objects, self._settings.gpu_resources)
+        cycle = Cycle(self.policy, at, self.run, own=self._own, hypothetical=self._look.why)
+        return make_plan(objects, self.signal, cycle)
 
     def account(self, plan: Plan) -> tuple[Accounts, Prices]:
         """The plan's sums and the prices they were made with: OpenCost's where Prometheus has them.

@@ -3,10 +3,11 @@
 import dataclasses
 import datetime
 import fnmatch
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rightsizer.model import Workload
 from rightsizer.policy.document import (
+    KindDefaults,
     Policy,
     Rule,
     Sliceable,
@@ -40,38 +41,40 @@ class Criteria:
         return frozenset(part.window for part in parts)
 
 
-def criteria_for(rule: Rule, workload: Workload, policy: Policy) -> Criteria:
-    """What a rule judges this workload by."""
-    return _criteria(rule, policy, rule.idle or _idle_of(workload, policy))
+def criteria_for(
+    rule: Rule, workload: Workload, policy: Policy, changes: Mapping[str, object] | None = None
+) -> Criteria:
+    """What a rule judges this workload by; `changes` are fields of idle that it gives instead of the defaults'."""
+    kind = kind_defaults(workload, policy)
+    idle = rule.idle or (kind.idle if kind else policy.defaults.idle)
+    return _criteria(rule, policy, idle.model_copy(update=changes))
 
 
-def all_criteria(policy: Policy) -> Iterator[Criteria]:
-    """Everything that some workload could be judged by."""
+def all_criteria(rule: Rule, policy: Policy, changes: Mapping[str, object]) -> Iterator[Criteria]:
+    """Everything that a rule could judge some workload by."""
     kinds = [policy.defaults.idle, *(kind.idle for kind in policy.defaults.kinds)]
-    for rule in policy.rules:
-        for idle in [rule.idle] if rule.idle else kinds:
-            yield _criteria(rule, policy, idle)
-    for idle in kinds:
-        yield _criteria(None, policy, idle)
+    for idle in [rule.idle] if rule.idle else kinds:
+        yield _criteria(rule, policy, idle.model_copy(update=changes))
 
 
-def _idle_of(workload: Workload, policy: Policy) -> Thresholds:
+def kind_defaults(workload: Workload, policy: Policy) -> KindDefaults | None:
+    """The row of the defaults that is about the workload's kind; None where none is."""
+    names = (workload.ref.kind, workload.ref.full_kind)
     for row in policy.defaults.kinds:
-        names = (workload.ref.kind, workload.ref.full_kind)
         if any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in row.kinds):
-            return row.idle
-    return policy.defaults.idle
+            return row
+    return None
 
 
-def _criteria(rule: Rule | None, policy: Policy, idle: Thresholds) -> Criteria:
+def _criteria(rule: Rule, policy: Policy, idle: Thresholds) -> Criteria:
     defaults = policy.defaults
     return Criteria(
         idle=idle,
-        underused=(rule and rule.underused) or defaults.underused,
-        too_many_gpus=(rule and rule.tooManyGpus) or defaults.tooManyGpus,
-        too_many_replicas=(rule and rule.tooManyReplicas) or defaults.tooManyReplicas,
-        sliceable=(rule and rule.sliceable) or defaults.sliceable,
-        stuck=(rule and rule.stuck) or defaults.stuck,
-        starved=(rule and rule.starved) or defaults.starved,
-        stranded=(rule and rule.stranded) or defaults.stranded,
+        underused=rule.underused or defaults.underused,
+        too_many_gpus=rule.tooManyGpus or defaults.tooManyGpus,
+        too_many_replicas=rule.tooManyReplicas or defaults.tooManyReplicas,
+        sliceable=rule.sliceable or defaults.sliceable,
+        stuck=rule.stuck or defaults.stuck,
+        starved=rule.starved or defaults.starved,
+        stranded=rule.stranded or defaults.stranded,
     )

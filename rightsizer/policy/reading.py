@@ -5,11 +5,12 @@ import hashlib
 import pathlib
 
 from rightsizer import yamlfile
-from rightsizer.errors import PolicyError
-from rightsizer.policy.document import ADVISE_ONLY, FIELDS, Policy
-from rightsizer.yamlfile import FileKind, Place
+from rightsizer.errors import PolicyError, Problem
+from rightsizer.policy.document import ADVISE_ONLY, Policy
+from rightsizer.policy.shadows import unreachable
+from rightsizer.yamlfile import FileKind, Place, dotted
 
-KIND = FileKind("policy", Policy, "apiVersion, kind, rules", "docs/policy.md", FIELDS, PolicyError)
+KIND = FileKind("policy", Policy, "apiVersion, kind, rules", "docs/policy.md", PolicyError)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,4 +55,8 @@ def parse(raw: bytes, *, source: str) -> LoadedPolicy:
         PolicyError: With every problem found.
     """
     policy, lines = yamlfile.parse(raw, KIND, source=source)
-    return LoadedPolicy(policy, source, hashlib.sha256(raw).hexdigest(), lines)
+    loaded = LoadedPolicy(policy, source, hashlib.sha256(raw).hexdigest(), lines)
+    problems = [Problem(loaded.line(*place), dotted(place), words) for place, words in unreachable(policy)]
+    if problems:
+        raise PolicyError(source, problems)
+    return loaded

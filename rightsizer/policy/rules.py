@@ -1,30 +1,28 @@
-"""Which rule holds for a workload, and what stands against acting on it. Pure.
+"""Which rule holds for a workload, what stands against acting on it, and how careful to be. Pure.
 
-Protections add up: each is a function that returns a reason or nothing, and all reasons are kept. Users' annotations
-can only reduce what is done.
+Rules are asked in order: the file's, and those that PriorityClasses carry before or after them. Where it is not known
+whether a rule matches, it may hold as well as those after it, and the strictest of them does: knowing less never lets
+more happen.
 """
 
 import dataclasses
-import fnmatch
-from collections.abc import Iterator, Mapping
+import datetime
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 
-from rightsizer.config import PREFIX
-from rightsizer.model import Action, Mode, Pod, Veto, Workload
-from rightsizer.policy.criteria import Criteria, criteria_for
-from rightsizer.policy.document import ADVISE_ONLY, Match, Policy, Rule, Thresholds
-
-SYSTEM_PRIORITY = 1_000_000_000
-"""Kubernetes reserves priorities above this for system classes (scheduling.k8s.io/v1 PriorityClass)."""
-
-SYSTEM_NAMESPACES = ("kube-system", "kube-public", "kube-node-lease", "gpu-operator", "gpu-rightsizer")
-"""The control plane's, the GPU Operator's and our own; no configuration opens them."""
-
-UNTOUCHABLE_KINDS = frozenset({"DaemonSet", "Node"})
-"""DaemonSets are the cluster's own machinery; Node owns the kubelet's static pods."""
-
-MODE_ANNOTATION = PREFIX + "mode"
+from rightsizer.model import Action, FindingName, Fleet, Mode, Pod, Veto, Workload
+from rightsizer.policy.classes import class_rules, protecting
+from rightsizer.policy.criteria import Criteria, all_criteria, criteria_for, kind_defaults
+from rightsizer.policy.document import ADVISE_ONLY, Keep, Policy, Rule, Thresholds
+from rightsizer.policy.marks import marks_on
+from rightsizer.policy.matching import Subject, holds, subject_of
+from rightsizer.policy.protections import OWN_NAMESPACE, OptOut, opt_outs, protections
 
 NO_RULE = "(no rule)"
+"""What the advice on whatever no rule matches is called."""
+
+NO_FLEET = Fleet((), {}, {})
+"""Where nothing is known of nodes and PriorityClasses: models and pools are unknown, classes say nothing."""
 
 _STRICTNESS = {Mode.PROTECT: 0, Mode.ADVISE: 1, Mode.ENFORCE: 2}
 
@@ -35,124 +33,234 @@ class Ruling:
 
     Attributes:
         rule: Its name; several names where pods match different rules of one mode.
-        actions: What each of those rules allows.
+        rules: The rules themselves.
+        mode: The most that may be done.
+        actions: What each of those rules allows, in the first one's order: the first that is possible is taken.
         judged_by: What each of those rules judges by; it is idle where all say so.
+        vetoes: Everything that stands against more being done.
+        keep: What stays with the workload.
+        notify_before: How long before a change a notice is given; None where none is asked for.
+        cooldown: How long the workload is left alone after a change.
     """
 
     rule: str
+    rules: tuple[Rule, ...]
     mode: Mode
     actions: tuple[Action, ...]
     judged_by: tuple[Criteria, ...]
     vetoes: tuple[Veto, ...]
+    keep: Keep
+    notify_before: datetime.timedelta | None
+    cooldown: datetime.timedelta
 
     @property
     def thresholds(self) -> Thresholds:
         """Those that take the least activity for work."""
         return min((each.idle for each in self.judged_by), key=lambda idle: idle.maxUtilizationPercent)
 
+    def mode_for(self, name: FindingName) -> Mode:
+        """What may be done about one finding; PROTECT where a rule switches it off."""
+        return strictest((self.mode, *(rule.mode_for(name) for rule in self.rules)))
 
-def rule_on(workload: Workload, policy: Policy) -> Ruling:
-    """The policy's word on a workload.
+    def is_off(self, name: FindingName) -> bool:
+        """Whether a finding is switched off, so that it is not even told."""
+        return any(rule.findings.get(name) == "off" for rule in self.rules)
 
-    The rule is sought for every pod, since pods of one workload may differ; the strictest mode holds for all, and of
-    several rules of that mode what all of them allow. Pods come and go: their order means nothing.
+
+def strictest(modes: Sequence[Mode]) -> Mode:
+    """The mode that lets least happen."""
+    return min(modes, key=_STRICTNESS.__getitem__)
+
+
+def rule_on(
+    workload: Workload,
+    policy: Policy,
+    fleet: Fleet,
+    *,
+    at: datetime.datetime,
+    own: str = OWN_NAMESPACE,
+) -> Ruling:
+    """The policy's word on one workload; for many, a Rulebook spares work.
+
+    Args:
+        workload: What is asked about.
+        policy: The file.
+        fleet: Its nodes and PriorityClasses are asked.
+        at: The instant by which opt-outs run out.
+        own: The namespace in which we run.
     """
-    rules = _strictest(workload, policy)
-    name, strictest = " + ".join(rule.name for rule in rules), rules[0].mode
-    protections = tuple(_protections(workload, policy))
-    reductions = tuple(_opt_outs(workload)) if policy.honourOptOut else ()
-    vetoes = [veto for veto, _ in reductions]
-    mode = min((strictest, *(mode for _, mode in reductions)), key=_STRICTNESS.__getitem__)
-    if protections:
-        mode = Mode.PROTECT
-    if strictest is Mode.PROTECT:
-        vetoes.insert(0, Veto(name, f"protected by rule {name}"))
-    return Ruling(
-        rule=protections[0].rule if protections else name,
-        mode=mode,
-        actions=tuple(action for action in Action if all(action in rule.actions for rule in rules)),
-        judged_by=tuple(criteria_for(rule, workload, policy) for rule in rules),
-        vetoes=(*protections, *vetoes),
-    )
+    return Rulebook(policy, fleet, at=at, own=own).on(workload)
 
 
-def _strictest(workload: Workload, policy: Policy) -> list[Rule]:
-    """The rules of the strictest mode among those that hold for its pods, in the policy's order."""
-    matched = {rule.name: rule for rule in (first_match(workload, pod, policy) for pod in workload.pods)}
-    mode = min((rule.mode for rule in matched.values()), key=_STRICTNESS.__getitem__)
-    names = [*(rule.name for rule in policy.rules), NO_RULE]
-    return [matched[name] for name in names if name in matched and matched[name].mode is mode]
+@dataclasses.dataclass(frozen=True, slots=True)
+class Article:
+    """A rule in its place.
+
+    Attributes:
+        place: The lower, the earlier it is asked.
+        changes: Fields of the idle thresholds that it gives instead of the defaults'.
+        why: Why it protects, where it does not because it says so.
+    """
+
+    rule: Rule
+    place: int
+    changes: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    why: str = ""
+
+    def veto(self) -> Veto:
+        """What is told where it protects."""
+        return Veto(self.rule.name, self.why or f"protected by rule {self.rule.name}")
 
 
-def first_match(workload: Workload, pod: Pod, policy: Policy) -> Rule:
-    """The first rule that matches a pod of the workload; advice on everything where none does."""
-    for rule in policy.rules:
-        if matches(rule.match, workload, pod):
-            return rule
-    return ADVISE_ONLY.rules[0].model_copy(update={"name": NO_RULE})
+class Rulebook:
+    """A policy beside the cluster that it is about.
+
+    Args:
+        policy: The file.
+        fleet: Its nodes and PriorityClasses are asked.
+        at: The instant by which opt-outs run out.
+        own: The namespace in which we run.
+
+    Attributes:
+        class_rules: What PriorityClasses say, by their names; empty where the policy does not ask them.
+    """
+
+    def __init__(
+        self, policy: Policy, fleet: Fleet, *, at: datetime.datetime, own: str = OWN_NAMESPACE
+    ) -> None:
+        self.policy = policy
+        self.fleet = fleet
+        self.at = at
+        self.own = own
+        self.class_rules = class_rules(policy, fleet.classes)
+        self._articles = [Article(rule, place) for place, rule in enumerate(policy.rules)]
+        last = len(policy.rules)
+        self._class_place = -1 if policy.classAnnotations == "class-first" else last
+        self._advice = Article(ADVISE_ONLY.rules[0].model_copy(update={"name": NO_RULE}), last + 1)
+        self._label_keys = sorted({key for rule in policy.rules for key in rule.match.labels or ()})
+        self._candidates: dict[tuple[object, ...], tuple[Article, ...]] = {}
+        self._criteria: dict[tuple[str, str], Criteria] = {}
+
+    def on(self, workload: Workload) -> Ruling:
+        """The policy's word on a workload.
+
+        The rule is sought for every pod, since pods of one workload may differ; the strictest mode holds for all, and
+        of several rules of that mode what all of them allow. Pods come and go: their order means nothing.
+        """
+        articles = self._strictest(workload)
+        rules = tuple(article.rule for article in articles)
+        mode = rules[0].mode
+        name = " + ".join(rule.name for rule in rules)
+        shields = tuple(protections(workload, self.policy, self.own))
+        wishes = tuple(opt_outs(workload, self.at)) if self.policy.honourOptOut else ()
+        marks = tuple(marks_on(workload, self.policy.honourMarks, self.at))
+        reduced = (
+            [wish.mode for wish in wishes] + [Mode.ADVISE] * bool(marks) + [Mode.PROTECT] * bool(shields)
+        )
+        by_rule = [article.veto() for article in articles] if mode is Mode.PROTECT else []
+        return Ruling(
+            rule=shields[0].rule if shields else name,
+            rules=rules,
+            mode=strictest([mode, *reduced]),
+            actions=tuple(each for each in rules[0].actions if all(each in rule.actions for rule in rules)),
+            judged_by=tuple(self._criteria_for(article, workload) for article in articles),
+            vetoes=(*shields, *by_rule, *(wish.veto for wish in wishes), *marks),
+            keep=_kept(rules, wishes),
+            notify_before=self._notice(rules, workload),
+            cooldown=max(rule.cooldown for rule in rules),
+        )
+
+    def candidates(self, workload: Workload, pod: Pod) -> tuple[Article, ...]:
+        """The first rule that matches a pod, and those before it of which that is not known."""
+        subject = subject_of(workload, pod, self.fleet)
+        key = self._key(subject)
+        if key not in self._candidates:
+            self._candidates[key] = tuple(self._walk(subject))
+        return self._candidates[key]
+
+    def all_criteria(self) -> Iterator[Criteria]:
+        """Everything that some workload could be judged by."""
+        for article in (*self._articles, self._advice, *map(self._of_class, self.class_rules)):
+            yield from all_criteria(article.rule, self.policy, article.changes)
+
+    def windows(self) -> frozenset[datetime.timedelta]:
+        """Every window over which usage is asked for."""
+        return frozenset(window for criteria in self.all_criteria() for window in criteria.windows)
+
+    def class_article(self, pod: Pod) -> Article | None:
+        """What the pod's PriorityClass says; None where it says nothing, or is not asked.
+
+        A class that is gone, or has another value than the pod was admitted with, is not the one whose word counts.
+        """
+        name = pod.priority_class
+        known = self.fleet.classes.get(name)
+        if not name or self.policy.classAnnotations == "off":
+            return None
+        if known is None and self.policy.classAnnotations == "class-first":
+            return self._shield(name, f"PriorityClass {name} is not there, so what it says cannot be known")
+        if known is None or name not in self.class_rules:
+            return None
+        if pod.priority != known.value:
+            return self._shield(
+                name, f"PriorityClass {name} has another value than its pods were admitted with"
+            )
+        return self._of_class(name)
+
+    def _of_class(self, name: str) -> Article:
+        found = self.class_rules[name]
+        why = ""
+        if found.problems:
+            why = f"PriorityClass {name} cannot be read, so it protects: {'; '.join(found.problems)}"
+        return Article(found.rule, self._class_place, found.changes, why)
+
+    def _shield(self, name: str, why: str) -> Article:
+        return Article(protecting(name), self._class_place, why=why)
+
+    def _walk(self, subject: Subject) -> Iterator[Article]:
+        own = self.class_article(subject.pod)
+        if own and own.place < 0:
+            yield own
+            return
+        for article in self._articles:
+            answer = holds(article.rule.match, subject)
+            if answer is not False:
+                yield article
+            if answer:
+                return
+        yield own or self._advice
+
+    def _key(self, subject: Subject) -> tuple[object, ...]:
+        """Everything that the answer depends on."""
+        workload, pod, node = subject.workload, subject.pod, subject.node
+        labels = [(workload.labels.get(key), pod.labels.get(key)) for key in self._label_keys]
+        place = (node.model, node.pool) if node else None
+        ref, is_read = workload.ref, subject.is_owner_read
+        return (ref.namespace, ref.full_kind, pod.priority_class, pod.priority, place, is_read, *labels)
+
+    def _strictest(self, workload: Workload) -> list[Article]:
+        """Those of the strictest mode among all that may hold for its pods, in the order in which they are asked."""
+        each = (self.candidates(workload, pod) for pod in workload.pods)
+        found = {article.rule.name: article for article in itertools.chain.from_iterable(each)}
+        if not workload.pods:  # of what has none the rules cannot be sought; any may hold
+            found = {article.rule.name: article for article in (*self._articles, self._advice)}
+        mode = strictest([article.rule.mode for article in found.values()])
+        ordered = sorted(found.values(), key=lambda article: (article.place, article.rule.name))
+        return [article for article in ordered if article.rule.mode is mode]
+
+    def _criteria_for(self, article: Article, workload: Workload) -> Criteria:
+        key = (article.rule.name, workload.ref.full_kind)
+        if key not in self._criteria:
+            self._criteria[key] = criteria_for(article.rule, workload, self.policy, article.changes)
+        return self._criteria[key]
+
+    def _notice(self, rules: tuple[Rule, ...], workload: Workload) -> datetime.timedelta | None:
+        kind = kind_defaults(workload, self.policy)
+        by_kind = kind.notifyBefore if kind else None
+        spans = [rule.notifyBefore or by_kind for rule in rules]
+        return max((span for span in spans if span is not None), default=None)
 
 
-def matches(match: Match, workload: Workload, pod: Pod) -> bool:
-    """Whether all conditions that are given hold."""
-    if match.everything:
-        return True
-    if match.priority is not None and not (
-        pod.priority is not None and match.priority.min <= pod.priority <= match.priority.max
-    ):
-        return False
-    return (
-        _any_of(match.priorityClasses, pod.priority_class)
-        and _any_of(match.namespaces, workload.ref.namespace)
-        and (_any_of(match.kinds, workload.ref.kind) or _any_of(match.kinds, workload.ref.full_kind))
-    )
-
-
-def named_classes(policy: Policy) -> Iterator[tuple[int, int, str]]:
-    """What rules call PriorityClasses: rule index, pattern index, pattern."""
-    for number, rule in enumerate(policy.rules):
-        for position, pattern in enumerate(rule.match.priorityClasses or ()):
-            if pattern:
-                yield number, position, pattern
-
-
-def _any_of(patterns: tuple[str, ...] | None, value: str) -> bool:
-    return patterns is None or any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
-
-
-def _protections(workload: Workload, policy: Policy) -> Iterator[Veto]:
-    """What no rule can lift, most general first."""
-    namespace = workload.ref.namespace
-    if namespace in SYSTEM_NAMESPACES:
-        yield Veto("built-in:system-namespace", f"namespace {namespace} belongs to the system")
-    if _any_of(policy.protectedNamespaces, namespace):
-        yield Veto("protectedNamespaces", f"the policy protects namespace {namespace}")
-    if workload.ref.kind in UNTOUCHABLE_KINDS:
-        yield Veto("built-in:kind", f"a {workload.ref.kind} is never touched")
-    for pod in workload.pods:
-        if pod.is_static:
-            yield Veto("built-in:static-pod", f"pod {pod.ref.name} is a static pod of its node")
-        if pod.priority_class.startswith("system-") or (pod.priority or 0) > SYSTEM_PRIORITY:
-            yield Veto("built-in:system-class", f"pod {pod.ref.name} has a system priority")
-        if pod.priority is None:
-            yield Veto("built-in:unknown-priority", f"the priority of pod {pod.ref.name} is not known")
-
-
-def _opt_outs(workload: Workload) -> Iterator[tuple[Veto, Mode]]:
-    """Users' wishes on the workload, its pods and its namespace; what cannot be read counts as opted out."""
-    where: list[tuple[str, Mapping[str, str]]] = [
-        (f"{workload.ref.kind} {workload.ref.name}", workload.annotations),
-        *((f"pod {pod.ref.name}", pod.annotations) for pod in workload.pods),
-        (f"namespace {workload.ref.namespace}", workload.namespace_annotations),
-    ]
-    for owner, annotations in where:
-        wish = annotations.get(MODE_ANNOTATION)
-        match wish:
-            case None | "enforce":
-                continue
-            case "advise":
-                yield Veto("opt-out", f"{MODE_ANNOTATION}: advise on {owner}"), Mode.ADVISE
-            case "off":
-                yield Veto("opt-out", f"{MODE_ANNOTATION}: off on {owner}"), Mode.PROTECT
-            case _:
-                words = f"{MODE_ANNOTATION}: {wish!r} on {owner} cannot be read (off or advise); taken as off"
-                yield Veto("opt-out", words), Mode.PROTECT
+def _kept(rules: tuple[Rule, ...], wishes: tuple[OptOut, ...]) -> Keep:
+    """The most of what any of them keeps."""
+    replicas = [*(rule.keep.replicas for rule in rules), *(wish.keep_replicas for wish in wishes)]
+    return Keep(replicas=max(replicas), gpus=max(rule.keep.gpus for rule in rules))

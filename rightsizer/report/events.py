@@ -23,7 +23,9 @@ def event_of(
     why = f"({decision.finding.name}; rule {decision.rule}): {words}"
     if decision.announced and decision.due:
         when = decision.due.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-        message = f"{count(decision.workload.gpus)} will be given back by {decision.announced} from {when} on {why}"
+        message = (
+            f"{count(decision.workload.gpus)} will be given back by {decision.announced} from {when} on {why}"
+        )
         return _event(ref, "Notice", message, run=run, at=at)
     message = f"{count(decision.workload.gpus)} given back {why}. Undo: gpu-rightsizer undo {ref}"
     return _event(ref, row.stopped_reason, message, run=run, at=at)

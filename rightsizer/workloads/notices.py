@@ -47,7 +47,9 @@ def parse_notice(annotations: Mapping[str, str]) -> Notice | None:
 def holds(notice: Notice, finding: Finding, action: Action, at: datetime.datetime) -> bool:
     """Whether a notice announced this, and the workload has not worked since."""
     is_same = notice.action == action.value and notice.at <= at
-    return is_same and (finding.idle_s is None or notice.at >= at - datetime.timedelta(seconds=finding.idle_s))
+    return is_same and (
+        finding.idle_s is None or notice.at >= at - datetime.timedelta(seconds=finding.idle_s)
+    )
 
 
 def notice_patch(

@@ -15,7 +15,8 @@ from rightsizer.config import PREFIX
 from rightsizer.decide import decide, decide_one
 from rightsizer.model import Action, Mode, Usage, Usages, Verdict, Workload, WorkloadKind
 from rightsizer.policy.document import Match, Policy, PriorityRange, Thresholds
-from rightsizer.policy.rules import SYSTEM_PRIORITY, rule_on
+from rightsizer.policy.protections import SYSTEM_PRIORITY
+from rightsizer.policy.rules import NO_FLEET, rule_on
 from rightsizer.workloads import KINDS
 from rightsizer.workloads.changes import read_record, record_of, stop_patch, undo_patch, value_at
 from tests.rightsizer.build import AT, DAY, by_window, device, pod, policy, rule, workload
@@ -70,7 +71,7 @@ _MATCHES = st.one_of(
     st.just(Match(everything=True)),
     st.builds(
         lambda names: Match(priorityClasses=tuple(names)),
-        st.lists(st.sampled_from(["high-*", "low-priority", "*", ""]), min_size=1, max_size=2),
+        st.lists(st.sampled_from(["high-*", "low-priority", "?*", ""]), min_size=1, max_size=2),
     ),
     st.builds(
         lambda low: Match(priority=PriorityRange(min=low)), st.sampled_from([-5, 0, 1_000, 10_000, 100_000])
@@ -225,7 +226,7 @@ def test_the_order_of_pods_never_changes_the_rule(
     pods = list(item.pods)
     chance.shuffle(pods)
     turned = dataclasses.replace(item, pods=tuple(pods))
-    assert rule_on(turned, rules) == rule_on(item, rules)
+    assert rule_on(turned, rules, NO_FLEET, at=AT) == rule_on(item, rules, NO_FLEET, at=AT)
     used = {(one.ref.namespace, one.ref.name): [data.draw(_usages(0))] for one in item.pods}
     found = dict.fromkeys((DAY / 24, DAY, 7 * DAY), used)
     first, again = (decide_one(which, found, rules, AT) for which in (item, turned))

@@ -6,7 +6,7 @@ from rightsizer.config import PREFIX
 from rightsizer.decide import decide, decide_one
 from rightsizer.model import Action, Mode, ObjectRef, Verdict, Workload
 from rightsizer.policy.document import ADVISE_ONLY, Match, Policy, PriorityRange, Thresholds
-from rightsizer.policy.rules import rule_on
+from rightsizer.policy.rules import NO_FLEET, rule_on
 from tests.rightsizer.build import AT, DAY, all_idle, busy_usage, by_window, pod, policy, rule, workload
 
 MODE = PREFIX + "mode"
@@ -40,7 +40,7 @@ def test_pods_of_two_enforced_rules_are_treated_by_both(order: int) -> None:
     )
     rules = policy(fast, careful)
     item = workload(*[pod("a"), pod("b", priority_class="medium-priority", priority=10_000)][::order])
-    ruling = rule_on(item, rules)
+    ruling = rule_on(item, rules, NO_FLEET, at=AT)
     assert (ruling.rule, ruling.actions) == ("fast + careful", (Action.SCALE_TO_ZERO,))
     busy_last_week = {(one.ref.namespace, one.ref.name): [busy_usage()] for one in item.pods}
     found = {DAY / 24: all_idle(item), 7 * DAY: busy_last_week}
@@ -86,7 +86,7 @@ def test_what_no_rule_matches_is_advised_on() -> None:
 )
 def test_conditions_of_a_match(match: Match, expected: bool) -> None:
     """All conditions that are given must hold."""
-    assert (rule_on(workload(), policy(rule("r", match=match))).rule == "r") is expected
+    assert (rule_on(workload(), policy(rule("r", match=match)), NO_FLEET, at=AT).rule == "r") is expected
 
 
 SYSTEM = {
@@ -123,19 +123,19 @@ def test_no_configuration_opens_what_is_built_in(item: Workload) -> None:
 )
 def test_users_can_only_reduce_what_is_done(item: Workload, expected: Mode) -> None:
     """An annotation lowers the mode, and one that cannot be read lowers it all the way."""
-    assert rule_on(item, policy()).mode is expected
+    assert rule_on(item, policy(), NO_FLEET, at=AT).mode is expected
 
 
 def test_users_cannot_raise_an_advise_rule() -> None:
     """mode: enforce on a workload does not turn advice into action."""
     item = workload(annotations={MODE: "enforce"})
-    assert rule_on(item, ADVISE_ONLY).mode is Mode.ADVISE
+    assert rule_on(item, ADVISE_ONLY, NO_FLEET, at=AT).mode is Mode.ADVISE
 
 
 def test_the_admin_decides_whether_opt_outs_count() -> None:
     """With honourOptOut: false a user's annotation changes nothing."""
     item = workload(annotations={MODE: "off"})
-    assert rule_on(item, policy(honourOptOut=False)).mode is Mode.ENFORCE
+    assert rule_on(item, policy(honourOptOut=False), NO_FLEET, at=AT).mode is Mode.ENFORCE
 
 
 def test_protected_namespaces_add_to_the_built_in_ones() -> None:

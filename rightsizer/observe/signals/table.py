@@ -116,9 +116,8 @@ class Signals(_Part):
     quantities: list[Row] = pydantic.Field(min_length=1, description="The metrics.")
 
 
-FIELDS = frozenset(field for part in (Labels, Row, Signals) for field in part.model_fields)
 KIND = FileKind(
-    "signals table", Signals, "apiVersion, kind, labels, quantities", "docs/signals.md", FIELDS, SignalsError
+    "signals table", Signals, "apiVersion, kind, labels, quantities", "docs/signals.md", SignalsError
 )
 
 

@@ -1,0 +1,155 @@
+"""All that is asked of Prometheus for a plan, in two rounds: what everyone uses, then what only some need to be asked.
+
+The second round costs days of samples, so it is put only to workloads of which the first would have something done.
+"""
+
+import datetime
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from rightsizer.assess import wanted
+from rightsizer.assess.wanted import ConcurrencyRequest, HistoryRequest
+from rightsizer.config import format_duration
+from rightsizer.model import (
+    Concurrency,
+    Fleet,
+    History,
+    Measured,
+    NodeSight,
+    PodKey,
+    Usages,
+    Waits,
+    Workload,
+)
+from rightsizer.observe.signals.concurrency import Replicas
+from rightsizer.policy.rules import Rulebook
+from rightsizer.report.words import count
+
+log = logging.getLogger(__name__)
+
+
+class Signal(Protocol):
+    """A source of usage; every method raises PrometheusError where something could not be read whole."""
+
+    def expect(self, pods: Collection[PodKey]) -> None:
+        """Take note of the pods that hold GPUs."""
+        ...
+
+    def usages(self, window: datetime.timedelta, at: datetime.datetime) -> Usages:
+        """Usage of every device by every pod in the window that ends at `at`."""
+        ...
+
+    def activity(self, window: datetime.timedelta, at: datetime.datetime) -> Usages:
+        """Highest activity by pod and device."""
+        ...
+
+    def histories(
+        self,
+        pods: Mapping[PodKey, datetime.datetime],
+        span: datetime.timedelta,
+        at: datetime.datetime,
+        *,
+        threshold: float,
+    ) -> Mapping[PodKey, History]:
+        """When each of these pods was at work."""
+        ...
+
+    def concurrency(self, workloads: Sequence[Replicas], at: datetime.datetime) -> Mapping[str, Concurrency]:
+        """How many replicas were at work at the same time, by UID."""
+        ...
+
+    def waits(
+        self, pods: Collection[PodKey], window: datetime.timedelta, at: datetime.datetime
+    ) -> Mapping[PodKey, Waits]:
+        """What these pods waited for."""
+        ...
+
+    def nodes(self, at: datetime.datetime) -> Mapping[str, NodeSight]:
+        """Devices on each node."""
+        ...
+
+
+def measure(fleet: Fleet, signal: Signal, rulebook: Rulebook, at: datetime.datetime) -> Measured:
+    """Both rounds.
+
+    Raises:
+        PrometheusError: Something could not be read whole.
+    """
+    pods = {
+        _key(pod.ref.namespace, pod.ref.name)
+        for workload in fleet.workloads
+        for pod in workload.pods
+        if pod.holds
+    }
+    signal.expect(pods)
+    usages = {window: _usages(signal, window, at) for window in sorted(rulebook.windows())}
+    first = Measured(at, usages, nodes=signal.nodes(at))
+    more = wanted(fleet, first, lambda workload: rulebook.on(workload).judged_by)
+    waits = signal.waits(pods, _starving(rulebook), at) if more.waits else {}
+    return Measured(
+        at,
+        usages,
+        histories=_histories(signal, more.histories, at),
+        concurrency=_concurrency(signal, more.concurrency, at),
+        waits=waits,
+        nodes=first.nodes,
+    )
+
+
+def _usages(signal: Signal, window: datetime.timedelta, at: datetime.datetime) -> Usages:
+    usages = signal.usages(window, at)
+    devices = sum(map(len, usages.values()))
+    span = format_duration(window.total_seconds())
+    log.info("window %s: usage of %s by %s", span, count(devices, "device"), count(len(usages), "pod"))
+    return usages
+
+
+def _starving(rulebook: Rulebook) -> datetime.timedelta:
+    """Over how long waiting is measured: the longest that any rule asks for."""
+    return max(criteria.starved.window for criteria in rulebook.all_criteria())
+
+
+def _histories(
+    signal: Signal, requests: Iterable[HistoryRequest], at: datetime.datetime
+) -> dict[PodKey, History]:
+    found: dict[PodKey, History] = {}
+    for request in requests:
+        log.info(
+            "pauses of %s in %s",
+            count(len(request.pods), "pod"),
+            format_duration(request.span.total_seconds()),
+        )
+        pods = {key: began or at - request.span for key, began in request.pods.items()}
+        found.update(signal.histories(pods, request.span, at, threshold=request.percent / 100))
+    return found
+
+
+def _concurrency(
+    signal: Signal, requests: Iterable[ConcurrencyRequest], at: datetime.datetime
+) -> dict[str, Concurrency]:
+    found: dict[str, Concurrency] = {}
+    for request in requests:
+        log.info("replicas of %s, minute by minute", count(len(request.workloads), "workload"))
+        found.update(
+            signal.concurrency([_replicas(workload, request, at) for workload in request.workloads], at)
+        )
+    return found
+
+
+def _replicas(workload: Workload, request: ConcurrencyRequest, at: datetime.datetime) -> Replicas:
+    criteria = request.criteria
+    return Replicas(
+        uid=workload.ref.uid,
+        namespace=workload.ref.namespace,
+        kind=workload.ref.kind,
+        pods={pod.ref.name: pod.started or pod.created or at for pod in workload.pods if pod.holds},
+        created=workload.created,
+        window=criteria.window,
+        days=criteria.days,
+        threshold=criteria.busyPercent / 100,
+    )
+
+
+def _key(namespace: str, name: str) -> PodKey:
+    return namespace, name

@@ -1,0 +1,184 @@
+"""A PriorityClass that says by its annotations how its pods are treated → a rule. Pure.
+
+Unlike users' annotations on workloads these are an administrator's, and can open as much as the file can. What cannot
+be read protects, and is told.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import pydantic
+
+from rightsizer.config import PREFIX
+from rightsizer.model import Mode, PriorityClass
+from rightsizer.policy.document import Policy
+from rightsizer.policy.match import Match
+from rightsizer.policy.rule import Rule
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClassRule:
+    """A rule that stands on a PriorityClass.
+
+    Attributes:
+        changes: Fields of the idle thresholds that it gives; the others are the defaults' for the workload's kind.
+        problems: Why it could not be read, so that it protects.
+    """
+
+    rule: Rule
+    changes: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+
+def title_of(name: str) -> str:
+    """What a class's rule is called; no rule of a file can be, for want of colons."""
+    return f"priorityclass:{name}"
+
+
+def protecting(name: str) -> Rule:
+    """The rule of a class whose word is not known."""
+    rule = Rule(name="class", match=_WHOEVER, mode=Mode.PROTECT)
+    return rule.model_copy(update={"name": title_of(name)})
+
+
+def _text(text: str) -> str:
+    return text.strip()
+
+
+def _mode(text: str) -> str:
+    """Off is what the annotation of that name says on workloads."""
+    return "protect" if text.strip() == "off" else text.strip()
+
+
+def _list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, wish = (piece.strip() for piece in part.partition("="))
+        if not equals or name in pairs:
+            message = "write each finding once, such as idle=enforce,underused=off"
+            raise ValueError(message)
+        pairs[name] = wish
+    return pairs
+
+
+def _number(text: str) -> float:
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text.strip()):
+        message = "write a number such as 0.95"
+        raise ValueError(message)
+    return float(text)
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text.strip()):
+        message = "write a whole number such as 1"
+        raise ValueError(message)
+    return int(text)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Annotation:
+    """One annotation of a PriorityClass: the field of a rule that it stands for, and how its text is read."""
+
+    name: str
+    field: tuple[str, ...]
+    example: str
+    read: Callable[[str], object]
+
+    @property
+    def key(self) -> str:
+        """As it stands on the object."""
+        return PREFIX + self.name
+
+
+ANNOTATIONS: Final = (
+    Annotation("mode", ("mode",), "enforce", _mode),
+    Annotation("findings", ("findings",), "idle=enforce,stuck=off", _pairs),
+    Annotation("actions", ("actions",), "scale-to-zero,suspend", _list),
+    Annotation("idle-window", ("idle", "window"), "12h", _text),
+    Annotation("grace", ("idle", "grace"), "1h", _text),
+    Annotation("min-coverage", ("idle", "minCoverage"), "0.95", _number),
+    Annotation("max-utilization", ("idle", "maxUtilizationPercent"), "1", _number),
+    Annotation("max-memory-traffic", ("idle", "maxMemoryTrafficPercent"), "1", _number),
+    Annotation("history", ("idle", "history"), "14d", _text),
+    Annotation("return-factor", ("idle", "returnFactor"), "2", _number),
+    Annotation("notify-before", ("notifyBefore",), "4h", _text),
+    Annotation("cooldown", ("cooldown",), "24h", _text),
+    Annotation("keep-replicas", ("keep", "replicas"), "1", _whole),
+    Annotation("keep-gpus", ("keep", "gpus"), "0", _whole),
+)
+
+_WHOEVER = Match(everything=True)
+"""Of the class's pods: they are found by its name."""
+
+_BY_KEY = {annotation.key: annotation for annotation in ANNOTATIONS}
+
+
+def read_class(item: PriorityClass) -> ClassRule | None:
+    """The rule that a PriorityClass carries; None where it says nothing."""
+    ours = {key: text for key, text in item.annotations.items() if key.startswith(PREFIX)}
+    if not ours:
+        return None
+    document: dict[str, Any] = {
+        "name": "class",
+        "match": _WHOEVER,
+        "keep": {},
+        "idle": {},
+    }
+    problems = list(_fill(document, ours))
+    if PREFIX + "mode" not in ours:
+        problems.append(f"{PREFIX}mode is missing; write protect, advise or enforce")
+    if problems:
+        return _unreadable(item, problems)
+    try:
+        rule = Rule.model_validate(document)
+    except pydantic.ValidationError as error:
+        return _unreadable(item, [_words(detail) for detail in error.errors(include_url=False)])
+    changes = {key: getattr(rule.idle, key) for key in document["idle"]}
+    rule = rule.model_copy(update={"name": title_of(item.name), "idle": None})
+    return ClassRule(rule, changes)
+
+
+def class_rules(policy: Policy, classes: Mapping[str, PriorityClass]) -> dict[str, ClassRule]:
+    """The rules that PriorityClasses carry, by their names; none where the policy does not ask them."""
+    if policy.classAnnotations == "off":
+        return {}
+    found = {name: read_class(classes[name]) for name in sorted(classes)}
+    return {name: rule for name, rule in found.items() if rule is not None}
+
+
+def _fill(document: dict[str, Any], ours: Mapping[str, str]) -> list[str]:
+    """Put each annotation where the file would have it; what cannot be read comes back."""
+    problems = []
+    for key, text in sorted(ours.items()):
+        row = _BY_KEY.get(key)
+        if row is None:
+            problems.append(f"{key} is not known; see docs/policy.md for those that exist")
+            continue
+        try:
+            value = row.read(text)
+        except ValueError as error:
+            problems.append(f"{key}: {text!r}: {error}")
+            continue
+        target = document
+        for step in row.field[:-1]:
+            target = target[step]
+        target[row.field[-1]] = value
+    return problems
+
+
+def _words(detail: Mapping[str, Any]) -> str:
+    place = tuple(part for part in detail["loc"] if isinstance(part, str))
+    fields = {annotation.field[-1]: annotation.key for annotation in ANNOTATIONS}
+    name = next((fields[part] for part in place if part in fields), "")
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    return f"{name}: {message}" if name else message
+
+
+def _unreadable(item: PriorityClass, problems: list[str]) -> ClassRule:
+    return ClassRule(protecting(item.name), {}, tuple(problems))

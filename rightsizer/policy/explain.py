@@ -1,0 +1,229 @@
+"""Why a policy says what it says about one workload, step by step, for people. Pure."""
+
+import datetime
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from rightsizer.config import format_duration
+from rightsizer.model import FindingName, Mode, Pod, Workload
+from rightsizer.policy.calendar import is_open
+from rightsizer.policy.criteria import Criteria
+from rightsizer.policy.document import Rule
+from rightsizer.policy.limits import Budget, Per, Scope
+from rightsizer.policy.marks import marks_on
+from rightsizer.policy.matching import Subject, answers_of, sight_of, subject_of
+from rightsizer.policy.protections import opt_outs, protections
+from rightsizer.policy.rule import SWITCHABLE
+from rightsizer.policy.rules import Rulebook, Ruling
+
+_ANSWERS = {True: "yes", False: "no", None: "not known"}
+_SHOWN = 3
+_WIDTH = 80
+
+
+def explain(workload: Workload, book: Rulebook) -> str:
+    """The rules walked aloud, then protections, wishes, thresholds, calendar and budgets; ends with a line break."""
+    ruling = book.on(workload)
+    lines = [
+        f"{workload.ref}: {_count(len(workload.pods), 'pod')}, {_count(workload.gpus, 'GPU')}",
+        *_rules(workload, book),
+        f"  so {ruling.rule}: {ruling.mode.value}",
+        "",
+        *_against(workload, book),
+        "",
+        *_doing(ruling),
+        "",
+        *_judging(ruling),
+        "",
+        *_limits(workload, book),
+    ]
+    return "\n".join(map(_wrapped, lines)) + "\n"
+
+
+def _wrapped(line: str) -> str:
+    """In 80 columns; what is broken goes on below its own beginning."""
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return textwrap.fill(
+        line, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _rules(workload: Workload, book: Rulebook) -> Iterator[str]:
+    """Each rule as it is asked, once for pods that are alike in all that rules ask for."""
+    alike: dict[tuple[str, ...], list[Pod]] = {}
+    for pod in workload.pods:
+        alike.setdefault(tuple(_walk(subject_of(workload, pod, book.fleet), book)), []).append(pod)
+    for lines, pods in alike.items():
+        yield ""
+        if len(alike) > 1:
+            names = ", ".join(pod.ref.name for pod in pods[:_SHOWN])
+            more = f" and {len(pods) - _SHOWN} more" if len(pods) > _SHOWN else ""
+            yield f"rules, for {_count(len(pods), 'pod')} ({names}{more})"
+        else:
+            yield "rules"
+        yield from lines
+
+
+def _walk(subject: Subject, book: Rulebook) -> Iterator[str]:
+    article = book.class_article(subject.pod)
+    is_first = article is not None and article.place < 0
+    if article and is_first:
+        yield f"  {article.rule.name}: holds, since its PriorityClass says so ({article.rule.mode.value})"
+        yield from _remark(article.why)
+        return
+    for number, rule in enumerate(book.policy.rules, start=1):
+        answers = answers_of(rule.match, subject)
+        results = [answer for _, answer in answers]
+        yield f"  {number} {rule.name} ({rule.mode.value}): {_result(results)}"
+        for name, answer in answers:
+            seen = f"{_ANSWERS[answer]}, {sight_of(name, subject)}"
+            yield f"      {name} {_wanted(rule, name)}: {seen}"
+        if all(results):
+            return
+    if article:
+        yield f"  {article.rule.name}: holds, since its PriorityClass says so ({article.rule.mode.value})"
+        yield from _remark(article.why)
+    else:
+        yield "  no rule is left: advised on only"
+
+
+def _remark(words: str) -> Iterator[str]:
+    if words:
+        yield f"      {words}"
+
+
+def _result(results: Sequence[bool | None]) -> str:
+    if not results:
+        return "holds, it matches everything"
+    if False in results:
+        return "does not match"
+    return "may match, so what comes after is asked as well" if None in results else "holds"
+
+
+def _wanted(rule: Rule, condition: str) -> str:
+    wanted = getattr(rule.match, condition)
+    match wanted:
+        case tuple():
+            return ", ".join(pattern or '""' for pattern in wanted)
+        case dict():
+            return ", ".join(f"{key}={pattern}" for key, pattern in wanted.items())
+        case _:
+            return f"{wanted.min} to {wanted.max}"
+
+
+def _against(workload: Workload, book: Rulebook) -> Iterator[str]:
+    policy = book.policy
+    shields = [veto.reason for veto in protections(workload, policy, book.own)]
+    wishes = [wish.veto.reason for wish in opt_outs(workload, book.at)]
+    marks = [veto.reason for veto in marks_on(workload, policy.honourMarks, book.at)]
+    yield from _list("protections", shields)
+    yield from _list(
+        "opt-outs" if policy.honourOptOut else "opt-outs (do not count: honourOptOut is false)", wishes
+    )
+    yield from _list("other tools' marks (advise at most)", marks)
+
+
+def _list(title: str, items: Sequence[str]) -> Iterator[str]:
+    yield f"{title}: {'none' if not items else ''}".rstrip()
+    yield from (f"  {item}" for item in dict.fromkeys(items))
+
+
+def _doing(ruling: Ruling) -> Iterator[str]:
+    yield "what is done"
+    by_mode: dict[str, list[str]] = {}
+    for name in SWITCHABLE:
+        by_mode.setdefault(_mode_words(ruling, name), []).append(name.value)
+    for words, names in by_mode.items():
+        yield f"  {words}: {', '.join(names)}"
+    if ruling.mode is Mode.PROTECT:
+        return
+    yield f"  actions, the first that is possible: {', '.join(ruling.actions) or 'none'}"
+    keep = ruling.keep
+    yield f"  stays in any case: {_count(keep.replicas, 'replica')}, {_count(keep.gpus, 'GPU')}"
+    notice = _span(ruling.notify_before) if ruling.notify_before else "none"
+    yield f"  notice before a change: {notice}; left alone after one: {_span(ruling.cooldown)}"
+
+
+def _mode_words(ruling: Ruling, name: FindingName) -> str:
+    return "off" if ruling.is_off(name) else ruling.mode_for(name).value
+
+
+def _span(span: datetime.timedelta) -> str:
+    return format_duration(span.total_seconds())
+
+
+def _judging(ruling: Ruling) -> Iterator[str]:
+    for number, criteria in enumerate(ruling.judged_by):
+        if criteria in ruling.judged_by[:number]:
+            continue
+        yield "judged by"
+        yield from (f"  {line}" for line in _thresholds(criteria))
+
+
+def _thresholds(criteria: Criteria) -> Iterator[str]:
+    idle, few, slice_, stuck = criteria.idle, criteria.too_many_replicas, criteria.sliceable, criteria.stuck
+    yield (
+        f"idle: no sample above {idle.maxUtilizationPercent:g}% in {_span(idle.window)}, "
+        f"{idle.minCoverage:.0%} of it covered; nothing younger than {_span(idle.window + idle.grace)}"
+    )
+    if idle.returnFactor:
+        yield f"      and for {idle.returnFactor:g} times the longest pause of the last {_span(idle.history)}"
+    yield f"underused: mean below {criteria.underused.maxMeanPercent:g}% in {_span(criteria.underused.window)}"
+    yield (
+        f"too-many-gpus: some never above {criteria.too_many_gpus.maxUtilizationPercent:g}% "
+        f"in {_span(criteria.too_many_gpus.window)}"
+    )
+    yield (
+        f"too-many-replicas: more than the busiest minute of {_span(few.window)} (and of the coming hour on {few.days} "
+        f"days) needs, with {few.headroomPercent:g}% headroom and at least {few.minHeadroom}"
+    )
+    yield (
+        f"sliceable: {slice_.memoryMarginPercent:g}% above its peak memory and {slice_.activityMarginPercent:g}% above "
+        f"its peak activity in {_span(slice_.window)} fit"
+    )
+    yield f"stuck: mean above {stuck.minMeanPercent:g}% at an idle board's power in {_span(stuck.window)}"
+    yield (
+        f"starved: mean below {criteria.starved.maxMeanPercent:g}%, waiting for "
+        f"{criteria.starved.minWaitPercent:g}% of {_span(criteria.starved.window)}"
+    )
+    yield f"stranded: holds GPUs without running for {_span(criteria.stranded.after)}"
+
+
+def _limits(workload: Workload, book: Rulebook) -> Iterator[str]:
+    block = is_open(book.policy, book.at)
+    yield f"calendar: {block.reason if block else 'open now'}"
+    yield "budgets"
+    for budget in book.policy.budgets:
+        yield f"  {budget.title}: {_budget(budget, workload, book)}"
+
+
+_PER = {Per.RUN: "in a run", Per.HOUR: "in an hour", Per.DAY: "in a day"}
+
+
+def _budget(budget: Budget, workload: Workload, book: Rulebook) -> str:
+    amounts = []
+    if budget.workloads is not None:
+        amounts.append(_count(budget.workloads, "workload"))
+    if budget.gpus is not None:
+        amounts.append(_count(budget.gpus, "GPU"))
+    if budget.share is not None:
+        amounts.append(f"{budget.share}% of the GPUs held")
+    return f"at most {' and '.join(amounts)} {_PER[budget.per]}, {_of(budget.scope, workload, book)}"
+
+
+def _of(scope: Scope, workload: Workload, book: Rulebook) -> str:
+    match scope:
+        case Scope.CLUSTER:
+            return "over the cluster"
+        case Scope.NAMESPACE:
+            return f"over namespace {workload.ref.namespace}"
+        case Scope.OWNER:
+            return f"of {workload.ref.kind} {workload.ref.name}"
+        case Scope.NODE_POOL:
+            nodes = (book.fleet.nodes.get(pod.node) for pod in workload.pods)
+            pools = sorted({node.pool for node in nodes if node and node.pool})
+            return f"over node pool {', '.join(pools) or '(not known)'}"

@@ -1,0 +1,170 @@
+"""How much may be changed, and when: budgets, maintenance windows, freezes, as they stand in the file. Pure.
+
+`calendar` says whether an instant is open; counting against budgets is the business of the stage of that name.
+"""
+
+import decimal
+import enum
+from typing import Annotated, Final, Self
+
+import pydantic
+
+from rightsizer.policy.values import DAYS, Date, Days, Minutes, Part, Share, Zone
+
+
+class Scope(enum.StrEnum):
+    """Of what a budget counts the changes together."""
+
+    CLUSTER = "cluster"
+    NAMESPACE = "namespace"
+    OWNER = "owner"
+    NODE_POOL = "nodePool"
+
+
+class Per(enum.StrEnum):
+    """Over what time a budget counts."""
+
+    RUN = "run"
+    HOUR = "hour"
+    DAY = "day"
+
+
+Amount = Annotated[int, pydantic.Field(ge=0, le=1_000_000)]
+
+
+class Budget(Part):
+    """How much may be changed at most; of several amounts, and of several budgets, the lowest wins."""
+
+    name: str | None = pydantic.Field(
+        None,
+        min_length=1,
+        max_length=63,
+        description="Stands in plans beside what it blocks; scope/per where not given.",
+    )
+    scope: Scope = pydantic.Field(
+        Scope.CLUSTER,
+        strict=False,
+        description="What is counted together: cluster, namespace, owner (the topmost controller) or nodePool.",
+    )
+    per: Per = pydantic.Field(
+        Per.RUN,
+        strict=False,
+        description="Over what time: run, hour or day (the 60 minutes and 24 hours before each change).",
+    )
+    gpus: Amount | None = pydantic.Field(
+        None, description="At most so many GPUs, a number from 0; 0 lets nothing happen."
+    )
+    workloads: Amount | None = pydantic.Field(
+        None, description="At most so many workloads, a number from 0; 0 lets nothing happen."
+    )
+    share: Share | None = pydantic.Field(
+        None,
+        description="At most this percentage of the GPUs held in the scope, rounded up, above 0% and up to 100%.",
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _limits_something(self) -> Self:
+        if self.gpus is None and self.workloads is None and self.share is None:
+            message = "limits nothing: give gpus, workloads or share"
+            raise ValueError(message)
+        return self
+
+    @property
+    def title(self) -> str:
+        """What people know it by."""
+        return self.name or f"{self.scope.value}/{self.per.value}"
+
+    def gpus_of(self, held: int) -> int | None:
+        """The most GPUs that may be freed where so many are held in the scope; None where it does not limit GPUs.
+
+        A share is rounded up, so that a small cluster is not closed by it; the lower of the two amounts wins.
+        """
+        amounts = [] if self.gpus is None else [self.gpus]
+        if self.share is not None:
+            amounts.append(int((held * self.share / 100).to_integral_value(decimal.ROUND_CEILING)))
+        return min(amounts, default=None)
+
+
+DEFAULT_BUDGETS: Final = (
+    # A mistake in a policy shall cost little before someone sees it: a handful of workloads in a run, a team not more
+    # than two, a cluster not more than a tenth of its GPUs in an hour, and nobody twice in a day.
+    Budget(scope=Scope.CLUSTER, per=Per.RUN, workloads=5),
+    Budget(scope=Scope.NAMESPACE, per=Per.RUN, workloads=2),
+    Budget(scope=Scope.CLUSTER, per=Per.HOUR, workloads=20, share=decimal.Decimal(10)),
+    Budget(scope=Scope.OWNER, per=Per.DAY, workloads=1),
+)
+
+
+def with_defaults(written: tuple[Budget, ...]) -> tuple[Budget, ...]:
+    """The budgets of a file and, of what they do not speak of, the defaults: writing one never removes another."""
+    seen: set[tuple[Scope, Per]] = set()
+    for budget in written:
+        if (budget.scope, budget.per) in seen:
+            message = f"two budgets count by {budget.scope.value} and {budget.per.value}; write their amounts in one"
+            raise ValueError(message)
+        seen.add((budget.scope, budget.per))
+    return (*written, *(budget for budget in DEFAULT_BUDGETS if (budget.scope, budget.per) not in seen))
+
+
+class MaintenanceWindow(Part):
+    """When changes may be made; where several are given, one of them must be open."""
+
+    days: Days = pydantic.Field(
+        tuple(range(7)),
+        description="Days on which it begins, and ranges of them: [mon-fri], [sat, sun]. One that crosses midnight "
+        "belongs to the day on which it begins.",
+    )
+    from_: Minutes = pydantic.Field(alias="from", description="Time of day when it begins, 00:00 to 24:00.")
+    to: Minutes = pydantic.Field(
+        description="Time of day when it ends, 00:00 to 24:00; on the next day where it is not after from."
+    )
+    zone: Zone = pydantic.Field(
+        "UTC", description="Time zone of the times, UTC or a name of the IANA database such as Europe/Berlin."
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _lasts(self) -> Self:
+        if self.from_ == self.to:
+            message = "from and to are the same time; a whole day is from 00:00 to 24:00"
+            raise ValueError(message)
+        if self.from_ == _MIDNIGHT:
+            message = "from is 24:00, where a day has ended; write from 00:00 on the next day"
+            raise ValueError(message)
+        return self
+
+    def __str__(self) -> str:
+        """As people say it."""
+        days = ", ".join(DAYS[day] for day in self.days) if len(self.days) < len(DAYS) else "every day"
+        return f"{days} {_clock(self.from_)}-{_clock(self.to)} {self.zone}"
+
+
+_MIDNIGHT = 24 * 60
+
+
+def _clock(minutes: int) -> str:
+    return f"{minutes // 60:02}:{minutes % 60:02}"
+
+
+class Freeze(Part):
+    """Days on which nothing is changed, whatever the windows say; both ends belong to it."""
+
+    from_: Date = pydantic.Field(alias="from", description="First day, such as 2026-12-20.")
+    to: Date = pydantic.Field(description="Last day, such as 2027-01-06.")
+    zone: Zone = pydantic.Field(
+        "UTC", description="Time zone of the days, UTC or a name of the IANA database such as Europe/Berlin."
+    )
+    reason: str | None = pydantic.Field(
+        None, max_length=200, description="Stands in plans beside what it blocks."
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.from_ > self.to:
+            message = f"from {self.from_} lies after to {self.to}"
+            raise ValueError(message)
+        return self
+
+    def __str__(self) -> str:
+        """As people say it."""
+        why = f" ({self.reason})" if self.reason else ""
+        return f"{self.from_} to {self.to} {self.zone}{why}"

@@ -1,0 +1,111 @@
+"""Whom a rule is about: the conditions as they stand in the file. Pure; `matching` asks them of a workload."""
+
+from typing import Annotated, Literal, Self
+
+import pydantic
+
+from rightsizer.policy.values import Kinds, Names, Part, Patterns
+
+LOWEST_PRIORITY = -2_147_483_648
+HIGHEST_USER_PRIORITY = 1_000_000_000
+"""Kubernetes reserves what lies above for system classes (PriorityClass v1)."""
+
+
+class PriorityRange(Part):
+    """An inclusive range of pod priorities."""
+
+    min: int = pydantic.Field(
+        LOWEST_PRIORITY,
+        ge=LOWEST_PRIORITY,
+        le=HIGHEST_USER_PRIORITY,
+        description="Lowest priority that matches.",
+    )
+    max: int = pydantic.Field(
+        HIGHEST_USER_PRIORITY,
+        ge=LOWEST_PRIORITY,
+        le=HIGHEST_USER_PRIORITY,
+        description="Highest priority that matches.",
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min > self.max:
+            message = f"min {self.min} lies above max {self.max}"
+            raise ValueError(message)
+        if (self.min, self.max) == (LOWEST_PRIORITY, HIGHEST_USER_PRIORITY):
+            message = (
+                "the range holds every priority: give min or max, or leave the condition out; everything: true "
+                "matches everything on purpose"
+            )
+            raise ValueError(message)
+        return self
+
+
+Key = Annotated[
+    str,
+    pydantic.Field(
+        pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+    ),
+]
+"""A label's key: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set"""
+
+Value = Annotated[
+    str,
+    pydantic.Field(pattern=r"^[-A-Za-z0-9_.*?]{0,63}$"),
+]
+"""A glob for a label's value; * is any, so that the label is there."""
+
+
+def _on_purpose(value: object) -> object:
+    if value is not True:
+        message = "write everything: true, or leave it out and give conditions"
+        raise ValueError(message)
+    return value
+
+
+class Match(Part):
+    """Which workloads a rule is about; all conditions that are given must hold."""
+
+    priorityClasses: Patterns | None = pydantic.Field(
+        None,
+        description="Names of PriorityClasses, with * and ? as wildcards, each of which must match one that exists; "
+        '"" means pods without a class.',
+    )
+    priority: PriorityRange | None = pydantic.Field(None, description="Range of the pods' resolved priority.")
+    namespaces: Names | None = pydantic.Field(None, description="Names of namespaces, with wildcards.")
+    kinds: Kinds | None = pydantic.Field(
+        None,
+        description="Kinds of workloads, such as Deployment, with wildcards; of one's own with the API group, such as "
+        "TrainingRun.example.com.",
+    )
+    labels: Annotated[dict[Key, Value], pydantic.Field(min_length=1)] | None = pydantic.Field(
+        None,
+        description="Labels of the workload or of its pods: key and value, the value with wildcards; all must hold. "
+        '"*" means that the label is there.',
+    )
+    models: Names | None = pydantic.Field(
+        None,
+        description="GPU models, with wildcards, such as *H100*, by nvidia.com/gpu.product of the pods' nodes.",
+    )
+    nodePools: Names | None = pydantic.Field(
+        None, description="Node pools or groups, with wildcards, by the labels of the pods' nodes."
+    )
+    everything: Annotated[Literal[True], pydantic.BeforeValidator(_on_purpose)] | None = pydantic.Field(
+        None,
+        description="Matches all workloads; stands alone, so that nobody matches everything by accident.",
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        given = [name for name in CONDITIONS if getattr(self, name) is not None]
+        if self.everything and given:
+            message = "everything: true stands alone; remove it or the other conditions"
+            raise ValueError(message)
+        if not self.everything and not given:
+            message = "an empty match would match everything; give a condition, or write everything: true"
+            raise ValueError(message)
+        return self
+
+
+CONDITIONS = ("priorityClasses", "priority", "namespaces", "kinds", "labels", "models", "nodePools")
+"""In the order in which they are asked."""

@@ -1,0 +1,165 @@
+"""What no rule can lift, and what users ask for themselves: each a reason, all of them kept. Pure.
+
+Annotations of users can only reduce what is done; one that cannot be read counts as opted out.
+"""
+
+import dataclasses
+import datetime
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from rightsizer.config import PREFIX
+from rightsizer.model import Mode, Pod, Veto, Workload
+from rightsizer.policy.document import Policy
+from rightsizer.policy.instants import read_instant
+from rightsizer.policy.matching import is_any
+
+SYSTEM_PRIORITY = 1_000_000_000
+"""Kubernetes reserves priorities above this for system classes (scheduling.k8s.io/v1 PriorityClass)."""
+
+SYSTEM_NAMESPACES = (
+    # The control plane's, the GPU Operator's (on OpenShift by the other name), and ours unless it is called otherwise.
+    *("kube-system", "kube-public", "kube-node-lease"),
+    *("gpu-operator", "nvidia-gpu-operator", "gpu-rightsizer"),
+)
+"""No configuration opens them."""
+
+OWN_NAMESPACE = "gpu-rightsizer"
+OWN_LABEL = ("app.kubernetes.io/name", "gpu-rightsizer")
+
+UNTOUCHABLE_KINDS = frozenset({"DaemonSet", "Node"})
+"""DaemonSets are the cluster's own machinery; Node owns the kubelet's static pods."""
+
+MODE_ANNOTATION = PREFIX + "mode"
+EXCLUDE_ANNOTATION = PREFIX + "exclude"
+EXCLUDE_UNTIL_ANNOTATION = PREFIX + "exclude-until"
+KEEP_ANNOTATION = PREFIX + "keep-replicas"
+
+OPT_OUTS: Final[Mapping[str, str]] = {
+    MODE_ANNOTATION: "`off`: left alone; `advise`: shown only; `enforce` changes nothing",
+    EXCLUDE_ANNOTATION: "`true`: left alone; `false` changes nothing",
+    EXCLUDE_UNTIL_ANNOTATION: "left alone until `2026-12-01T18:00:00Z`, or to the end of the day (UTC) `2026-12-01`",
+    KEEP_ANNOTATION: "a whole number: so many replicas stay",
+}
+"""Users' annotations, and what they ask for."""
+
+
+def protections(workload: Workload, policy: Policy, own: str) -> Iterator[Veto]:
+    """What no rule can lift, most general first; `own` is the namespace in which we run."""
+    namespace = workload.ref.namespace
+    if namespace in SYSTEM_NAMESPACES:
+        yield Veto("built-in:system-namespace", f"namespace {namespace} belongs to the system")
+    elif namespace == own:
+        yield Veto("built-in:own-namespace", f"namespace {namespace} is our own")
+    if _is_own(workload):
+        key, value = OWN_LABEL
+        yield Veto("built-in:own", f"it is labelled {key}={value}, so it is ours")
+    if is_any(namespace, policy.protectedNamespaces):
+        yield Veto("protectedNamespaces", f"the policy protects namespace {namespace}")
+    if workload.ref.kind in UNTOUCHABLE_KINDS:
+        yield Veto("built-in:kind", f"a {workload.ref.kind} is never touched")
+    for pod in workload.pods:
+        yield from _of_pod(pod)
+
+
+def _is_own(workload: Workload) -> bool:
+    key, value = OWN_LABEL
+    return any(
+        labels.get(key) == value for labels in (workload.labels, *(pod.labels for pod in workload.pods))
+    )
+
+
+def _of_pod(pod: Pod) -> Iterator[Veto]:
+    if pod.is_static:
+        yield Veto("built-in:static-pod", f"pod {pod.ref.name} is a static pod of its node")
+    if pod.priority_class.startswith("system-") or (pod.priority or 0) > SYSTEM_PRIORITY:
+        yield Veto("built-in:system-class", f"pod {pod.ref.name} has a system priority")
+    if pod.priority is None:
+        yield Veto("built-in:unknown-priority", f"the priority of pod {pod.ref.name} is not known")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OptOut:
+    """A wish on a workload, its pods or its namespace.
+
+    Attributes:
+        mode: The most that is done; ENFORCE where the wish is about something else.
+        keep_replicas: How many replicas are to stay.
+    """
+
+    veto: Veto
+    mode: Mode
+    keep_replicas: int = 0
+
+
+def opt_outs(workload: Workload, at: datetime.datetime) -> Iterator[OptOut]:
+    """Users' wishes that hold at an instant."""
+    ref = workload.ref
+    where: list[tuple[str, Mapping[str, str]]] = [
+        (f"{ref.kind} {ref.name}", workload.annotations),
+        *((f"pod {pod.ref.name}", pod.annotations) for pod in workload.pods),
+        (f"namespace {ref.namespace}", workload.namespace_annotations),
+    ]
+    for owner, annotations in where:
+        if not OPT_OUTS.keys().isdisjoint(annotations):
+            yield from _wishes(owner, annotations, at)
+
+
+def _wishes(owner: str, annotations: Mapping[str, str], at: datetime.datetime) -> Iterator[OptOut]:
+    for key, read in _READERS.items():
+        text = annotations.get(key)
+        if text is not None:
+            yield from read(f"{key}: {text!r} on {owner}", text, at)
+
+
+def _unreadable(told: str, would_be: str) -> OptOut:
+    return OptOut(Veto("opt-out", f"{told} cannot be read ({would_be}); taken as off"), Mode.PROTECT)
+
+
+def _mode(told: str, text: str, _at: datetime.datetime) -> Iterator[OptOut]:
+    match text:
+        case "enforce":
+            return
+        case "advise":
+            yield OptOut(Veto("opt-out", told.replace("'advise'", "advise")), Mode.ADVISE)
+        case "off":
+            yield OptOut(Veto("opt-out", told.replace("'off'", "off")), Mode.PROTECT)
+        case _:
+            yield _unreadable(told, "off or advise")
+
+
+def _exclude(told: str, text: str, _at: datetime.datetime) -> Iterator[OptOut]:
+    match text:
+        case "false":
+            return
+        case "true":
+            yield OptOut(Veto("opt-out", told.replace("'true'", "true")), Mode.PROTECT)
+        case _:
+            yield _unreadable(told, "true or false")
+
+
+def _exclude_until(told: str, text: str, at: datetime.datetime) -> Iterator[OptOut]:
+    end = read_instant(text)
+    if end is None:
+        yield _unreadable(told, "such as 2026-12-01T18:00:00Z, or 2026-12-01")
+    elif at < end:
+        yield OptOut(
+            Veto("opt-out", f"{told}: opted out until {end.astimezone(datetime.UTC):%Y-%m-%d %H:%M} UTC"),
+            Mode.PROTECT,
+        )
+
+
+def _keep(told: str, text: str, _at: datetime.datetime) -> Iterator[OptOut]:
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        yield _unreadable(told, "a whole number")
+    elif int(text):
+        yield OptOut(Veto("opt-out", f"{told}: so many replicas stay"), Mode.ENFORCE, int(text))
+
+
+_READERS = {
+    MODE_ANNOTATION: _mode,
+    EXCLUDE_ANNOTATION: _exclude,
+    EXCLUDE_UNTIL_ANNOTATION: _exclude_until,
+    KEEP_ANNOTATION: _keep,
+}

@@ -1,0 +1,230 @@
+"""One rule of a policy file: whom it is about, what is to be done, and how careful it is about it. Pure."""
+
+import datetime
+import difflib
+import re
+from typing import Annotated, Literal, Self
+
+import pydantic
+
+from rightsizer.model import Action, FindingName, Mode
+from rightsizer.policy.match import Match
+from rightsizer.policy.thresholds import (
+    MAX_WINDOW,
+    Sliceable,
+    Starved,
+    Stranded,
+    Stuck,
+    Thresholds,
+    TooManyGpus,
+    TooManyReplicas,
+    Underused,
+)
+from rightsizer.policy.values import Duration, Part
+
+COOLDOWN = datetime.timedelta(hours=24)
+"""A workload that was resumed and falls idle again is left to its people for a day."""
+
+SAFE_ACTIONS = (Action.GROW, Action.SHRINK, Action.RESLICE, Action.SCALE_TO_ZERO, Action.SUSPEND)
+"""All but evict, which destroys a bare pod."""
+
+IDLENESS = (FindingName.IDLE, FindingName.PARKED, FindingName.FINISHED)
+"""What a rule's mode speaks of where it says nothing about findings."""
+
+SWITCHABLE = (
+    *IDLENESS,
+    FindingName.UNDERUSED,
+    FindingName.TOO_MANY_GPUS,
+    FindingName.SLICEABLE,
+    FindingName.TOO_MANY_REPLICAS,
+    FindingName.TOO_FEW_REPLICAS,
+    FindingName.STUCK,
+    FindingName.STARVED,
+    FindingName.STRANDED,
+)
+"""Findings about which a rule may have a word: those that call for something."""
+
+CALLS_FOR = {
+    FindingName.TOO_MANY_GPUS: (Action.SHRINK,),
+    FindingName.TOO_MANY_REPLICAS: (Action.SHRINK, Action.GROW),
+    FindingName.TOO_FEW_REPLICAS: (Action.GROW,),
+    FindingName.SLICEABLE: (Action.RESLICE,),
+}
+"""Actions without which enforcing a finding would do nothing, or only half."""
+
+ADVICE_ONLY = (FindingName.UNDERUSED, FindingName.STARVED, FindingName.STRANDED)
+"""Named, never acted upon: what helps is not ours to do."""
+
+FindingMode = Literal["advise", "enforce", "off"]
+
+
+def yaml_off(value: object) -> object:
+    """YAML 1.1 reads a plain off as false."""
+    return "off" if value is False else value
+
+
+_Switch = Annotated[
+    FindingMode,
+    pydantic.BeforeValidator(yaml_off),
+    pydantic.WithJsonSchema({"enum": ["advise", "enforce", "off", False]}),
+]
+
+
+def _switchable(value: object) -> object:
+    names = [name.value for name in SWITCHABLE]
+    if value in names:
+        return value
+    close = difflib.get_close_matches(str(value), names, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+    message = f"no finding that calls for something is called so; {hint}"
+    raise ValueError(message)
+
+
+_Switchable = Annotated[
+    FindingName,
+    pydantic.Field(strict=False),
+    pydantic.BeforeValidator(_switchable),
+    pydantic.WithJsonSchema({"enum": [name.value for name in SWITCHABLE]}),
+]
+
+
+class Keep(Part):
+    """What stays with a workload, whatever is found."""
+
+    replicas: int = pydantic.Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="Replicas that stay, a number from 0. With 1 or more nothing is scaled to zero, suspended or "
+        "evicted, only shrunk; shrinking leaves one in any case.",
+    )
+    gpus: int = pydantic.Field(
+        0, ge=0, le=1_000_000, description="GPUs that stay with the workload, a number from 0."
+    )
+
+
+_INSTEAD = "Instead of the defaults', as a whole."
+
+
+_NAME = r"^[A-Za-z0-9]([-A-Za-z0-9_. ]*[A-Za-z0-9])?$"
+
+
+class Rule(Part):
+    """One rule: whom it is about, and what is to be done with findings about them."""
+
+    name: str = pydantic.Field(
+        min_length=1,
+        max_length=63,
+        json_schema_extra={"pattern": _NAME},
+        description="Stands in plans, events and undo records: letters, digits, blanks and -_. within.",
+    )
+    match: Match = pydantic.Field(
+        description="Which workloads a rule is about; all conditions that are given must hold."
+    )
+    mode: Mode = pydantic.Field(
+        strict=False, description="protect, advise or enforce: the most that the rule does."
+    )
+    findings: dict[_Switchable, _Switch] = pydantic.Field(
+        default_factory=dict,
+        description="By finding: advise, enforce or off. Where nothing is said, idle, parked and finished follow mode, "
+        "too-few-replicas follows too-many-replicas, and the others are advised on.",
+    )
+    actions: tuple[Annotated[Action, pydantic.Field(strict=False)], ...] = pydantic.Field(
+        SAFE_ACTIONS,
+        strict=False,
+        description="What enforce may do and advise may propose, in the order of preference: the first that is "
+        "possible. evict destroys a bare pod, so it must be named.",
+    )
+    keep: Keep = pydantic.Field(default_factory=Keep, description="What stays with a workload.")
+    notifyBefore: Duration | None = pydantic.Field(
+        None,
+        description="Duration from a notice to the change, during which it can be refused; defaults.kinds may ask for "
+        "one where a rule does not.",
+    )
+    cooldown: Duration = pydantic.Field(
+        COOLDOWN, description="Duration for which a workload is left alone after a change."
+    )
+    idle: Thresholds | None = pydantic.Field(
+        None, description="Instead of the defaults' thresholds, as a whole, for all kinds."
+    )
+    underused: Underused | None = pydantic.Field(None, description=_INSTEAD)
+    tooManyGpus: TooManyGpus | None = pydantic.Field(None, description=_INSTEAD)
+    tooManyReplicas: TooManyReplicas | None = pydantic.Field(None, description=_INSTEAD)
+    sliceable: Sliceable | None = pydantic.Field(None, description=_INSTEAD)
+    stuck: Stuck | None = pydantic.Field(None, description=_INSTEAD)
+    starved: Starved | None = pydantic.Field(None, description=_INSTEAD)
+    stranded: Stranded | None = pydantic.Field(None, description=_INSTEAD)
+
+    @pydantic.field_validator("name", mode="after")
+    @classmethod
+    def _is_name(cls, name: str) -> str:
+        if not re.match(_NAME, name) or name.endswith("\n"):
+            message = f"{name!r} is no name: letters and digits, with blanks and -_. between them"
+            raise ValueError(message)
+        return name
+
+    @pydantic.field_validator("actions", mode="after")
+    @classmethod
+    def _each_once(cls, actions: tuple[Action, ...]) -> tuple[Action, ...]:
+        for action in actions:
+            if actions.count(action) > 1:
+                message = f"{action.value} stands twice; the order is what counts, so name it once"
+                raise ValueError(message)
+        return actions
+
+    @pydantic.field_validator("notifyBefore", "cooldown", mode="after")
+    @classmethod
+    def _within_a_year(cls, value: datetime.timedelta | None) -> datetime.timedelta | None:
+        if value is not None and value > MAX_WINDOW:
+            message = "must be at most 366d; to leave workloads alone for good, write mode: protect"
+            raise ValueError(message)
+        return value
+
+    @pydantic.model_validator(mode="after")
+    def _means_something(self) -> Self:
+        for problem in (self._without_actions, self._above_its_mode, self._impossible):
+            message = problem()
+            if message:
+                raise ValueError(message)
+        return self
+
+    def _without_actions(self) -> str | None:
+        if self.mode is not Mode.PROTECT and not self.actions:
+            return f"mode {self.mode.value} needs an action; name one, or write mode: protect"
+        return None
+
+    def _above_its_mode(self) -> str | None:
+        if self.mode is Mode.PROTECT and self.findings:
+            return "a rule with mode: protect judges nothing; remove findings, or write mode: advise"
+        for name, wish in self.findings.items():
+            if wish != "enforce":
+                continue
+            if self.mode is not Mode.ENFORCE:
+                return f"findings.{name.value} is enforce, but mode is the most that a rule does; write mode: enforce"
+            if name in ADVICE_ONLY:
+                return f"findings.{name.value} can only be advised on; write advise or off"
+        return None
+
+    def _impossible(self) -> str | None:
+        """What would be enforced in words, but never done."""
+        if self.mode is not Mode.ENFORCE:
+            return None
+        for name, needed in CALLS_FOR.items():
+            missing = [action.value for action in needed if action not in self.actions]
+            if self.findings.get(name) == "enforce" and missing:
+                return f"findings.{name.value} is enforce, but actions lacks {' and '.join(missing)}; add it"
+        if self.keep.replicas and Action.SHRINK not in self.actions:
+            return f"keep.replicas {self.keep.replicas} lets nothing be stopped, and actions lacks shrink; add it"
+        shrinks = self.findings.get(FindingName.TOO_MANY_REPLICAS) == "enforce"
+        if shrinks and self.findings.get(FindingName.TOO_FEW_REPLICAS, "enforce") != "enforce":
+            return "what too-many-replicas takes, too-few-replicas gives back; enforce both or neither"
+        return None
+
+    def mode_for(self, name: FindingName) -> Mode:
+        """What is to be done about one finding; PROTECT where it is switched off."""
+        wish = self.findings.get(name)
+        if wish is None and name is FindingName.TOO_FEW_REPLICAS:
+            wish = self.findings.get(FindingName.TOO_MANY_REPLICAS)
+        if wish is None:
+            return self.mode if name in IDLENESS or self.mode is not Mode.ENFORCE else Mode.ADVISE
+        return Mode.PROTECT if wish == "off" else Mode(wish)

@@ -1,0 +1,194 @@
+"""When each finding is made: the thresholds of a policy file, with their units and defaults. Pure."""
+
+import datetime
+import fnmatch
+from typing import Annotated, Final, Self
+
+import pydantic
+
+from rightsizer.policy.values import Duration, Name, Part
+
+IDLE_POWER_W: Final = {
+    "*H100*": 160.0,
+    "*H200*": 170.0,
+    "*A100*": 110.0,
+    "*L40S*": 110.0,
+    "*L4": 40.0,
+    "*T4": 40.0,
+}
+"""An H100 draws about 70 W without a context and 116 to 123 W with a model loaded and idle (measured on serving
+fleets); the other rows keep the same distance to their card's idle draw. Models without a row are judged by memory
+traffic."""
+
+MIN_WINDOW = datetime.timedelta(minutes=5)
+MAX_WINDOW = datetime.timedelta(days=366)
+"""Nobody keeps samples of every pod for longer; Prometheus itself refuses ranges of centuries."""
+
+Percent = Annotated[float, pydantic.Field(ge=0.0, le=100.0)]
+Margin = Annotated[float, pydantic.Field(ge=0.0, le=1000.0)]
+Limit = Annotated[float, pydantic.Field(ge=0.0, lt=100.0)]
+"""A percentage that counts as nothing up to itself; at 100 % everything would."""
+
+
+class Judging(Part):
+    """What every finding needs to say."""
+
+    window: Duration = pydantic.Field(
+        datetime.timedelta(hours=24),
+        description="How far back is looked, as a duration from 5m to 366d; nothing younger is touched.",
+    )
+    grace: Duration = pydantic.Field(
+        datetime.timedelta(minutes=30),
+        description="Duration, added to the window before anything new, restarted or resumed is touched.",
+    )
+    minCoverage: float = pydantic.Field(
+        0.9,
+        gt=0.0,
+        le=1.0,
+        description="Least share of the window with samples, above 0 and up to 1; below it the verdict is unknown.",
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _window_is_judgeable(self) -> Self:
+        if self.window < MIN_WINDOW:
+            message = "window must be at least 5m: less says nothing about a workload"
+            raise ValueError(message)
+        if self.window > MAX_WINDOW:
+            message = "window must be at most 366d: nobody keeps samples for longer"
+            raise ValueError(message)
+        if self.grace > MAX_WINDOW:
+            message = "grace must be at most 366d; to leave workloads alone for good, write mode: protect"
+            raise ValueError(message)
+        return self
+
+
+class Thresholds(Judging):
+    """When a workload counts as idle, parked or finished."""
+
+    maxUtilizationPercent: Limit = pydantic.Field(
+        1.0,
+        description="A device whose highest sample in the window is not above this is idle; percent, 0 to below 100.",
+    )
+    maxMemoryTrafficPercent: Limit = pydantic.Field(
+        1.0,
+        description="The same for memory traffic, the second signal; percent, 0 to below 100.",
+    )
+    idlePowerWatts: dict[Name, Annotated[float, pydantic.Field(gt=0.0, le=10_000.0)]] = pydantic.Field(
+        default_factory=lambda: dict(IDLE_POWER_W),
+        description="Highest board power in watts of an idle GPU with a model loaded, by pattern of the GPU "
+        "model's name; replaces the default's rows. A model without a row is judged by memory traffic.",
+    )
+
+    history: Duration = pydantic.Field(
+        datetime.timedelta(days=14),
+        description="Duration: how far back is looked for the pauses from which it came back.",
+    )
+    returnFactor: float = pydantic.Field(
+        2.0,
+        ge=0.0,
+        le=100.0,
+        description="It must have been idle for this many times the longest pause from which it ever came back, 0 to "
+        "100; 0: pauses do not matter.",
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _history_reaches_back(self) -> Self:
+        if "history" in self.model_fields_set and self.returnFactor and self.history < self.window:
+            message = "history must be at least as long as window; write returnFactor: 0 to look at no pauses"
+            raise ValueError(message)
+        return self
+
+    def idle_power_w(self, model: str) -> float | None:
+        """Highest board power in watts at which a GPU of this model may count as idle; None where none is known."""
+        for pattern, watts in self.idlePowerWatts.items():
+            if fnmatch.fnmatchcase(model, pattern):
+                return watts
+        return None
+
+
+class Underused(Judging):
+    """When a workload that works counts as using far less than it holds."""
+
+    maxMeanPercent: Percent = pydantic.Field(
+        20.0, description="Highest mean utilization of each of its GPUs; percent, 0 to 100."
+    )
+
+
+class TooManyGpus(Judging):
+    """When some of the GPUs of each pod count as never used, while others are."""
+
+    maxUtilizationPercent: Limit = pydantic.Field(
+        1.0,
+        description="A GPU whose highest sample is not above this is not used; percent, 0 to below 100.",
+    )
+
+
+class TooManyReplicas(Judging):
+    """How many replicas are enough: the most at work in one minute, and headroom."""
+
+    window: Duration = pydantic.Field(
+        datetime.timedelta(hours=1),
+        description="The trailing window in which the busiest minute is sought, as a duration from 5m to 366d.",
+    )
+    days: int = pydantic.Field(
+        7,
+        ge=0,
+        le=31,
+        description="On how many days before the coming hour is looked at as well, 0 to 31; 0: on none.",
+    )
+    busyPercent: Limit = pydantic.Field(
+        1.0, description="Above this a replica counts as at work in a minute; percent, 0 to below 100."
+    )
+    headroomPercent: Margin = pydantic.Field(
+        20.0, description="Added to the busiest minute's replicas, rounded up; percent, 0 to 1000."
+    )
+    minHeadroom: int = pydantic.Field(
+        1, ge=0, le=10_000, description="At least so many replicas are added to it."
+    )
+
+
+class Sliceable(Judging):
+    """When a MIG profile or a share of a GPU would do."""
+
+    memoryMarginPercent: Margin = pydantic.Field(
+        20.0, description="Added to the highest memory use; percent of it, 0 to 1000."
+    )
+    activityMarginPercent: Margin = pydantic.Field(
+        20.0, description="Added to the highest utilization; percent of it, 0 to 1000."
+    )
+
+
+class Stuck(Judging):
+    """When full utilization is no work: at an idle board's power, without memory traffic."""
+
+    window: Duration = pydantic.Field(
+        datetime.timedelta(hours=2),
+        description="How long it must have looked so, as a duration from 5m to 366d.",
+    )
+    minMeanPercent: float = pydantic.Field(
+        95.0,
+        gt=0.0,
+        le=100.0,
+        description="Least mean utilization; percent, above 0 and up to 100.",
+    )
+
+
+class Starved(Judging):
+    """When a workload waits for something else than its GPUs."""
+
+    maxMeanPercent: Percent = pydantic.Field(50.0, description="Highest mean utilization; percent, 0 to 100.")
+    minWaitPercent: float = pydantic.Field(
+        25.0,
+        gt=0.0,
+        le=100.0,
+        description="Least share of the time in which it is throttled, or waits for CPU, disk or network; percent, "
+        "above 0 and up to 100.",
+    )
+
+
+class Stranded(Part):
+    """When GPUs that are held do nobody any good: by pods that do not run."""
+
+    after: Duration = pydantic.Field(
+        datetime.timedelta(minutes=30), description="Duration for which a pod may hold GPUs without running."
+    )

@@ -1,0 +1,152 @@
+"""What docs/policy.md says about fields, defaults, annotations and marks, from where they are defined."""
+
+import datetime
+import enum
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pydantic
+
+from rightsizer.policy.classes import ANNOTATIONS
+from rightsizer.policy.document import (
+    Budget,
+    Defaults,
+    Freeze,
+    Keep,
+    KindDefaults,
+    MaintenanceWindow,
+    Match,
+    Policy,
+    PriorityRange,
+    Rule,
+    Sliceable,
+    Starved,
+    Stranded,
+    Stuck,
+    Thresholds,
+    TooManyGpus,
+    TooManyReplicas,
+    Underused,
+)
+from rightsizer.policy.limits import DEFAULT_BUDGETS
+from rightsizer.policy.marks import ROWS
+from rightsizer.policy.protections import OPT_OUTS
+from rightsizer.policy.values import duration_text
+from scripts.tables import table
+
+_MODELS: Mapping[str, type[pydantic.BaseModel]] = {
+    "": Policy,
+    "defaults.": Defaults,
+    "defaults.kinds[].": KindDefaults,
+    "budgets[].": Budget,
+    "maintenanceWindows[].": MaintenanceWindow,
+    "freezes[].": Freeze,
+    "rules[].": Rule,
+    "rules[].match.": Match,
+    "rules[].match.priority.": PriorityRange,
+    "rules[].keep.": Keep,
+    "…idle.": Thresholds,
+    "…underused.": Underused,
+    "…tooManyGpus.": TooManyGpus,
+    "…tooManyReplicas.": TooManyReplicas,
+    "…sliceable.": Sliceable,
+    "…stuck.": Stuck,
+    "…starved.": Starved,
+    "…stranded.": Stranded,
+}
+"""Thresholds stand below `defaults` and below each rule."""
+
+
+def fields() -> str:
+    """Every field that may stand in the file."""
+    rows = (
+        (f"`{prefix}{field.alias or name}`", _default(field), field.description or _about(field))
+        for prefix, model in _MODELS.items()
+        for name, field in model.model_fields.items()
+    )
+    return table(("field", "default", "meaning"), rows)
+
+
+def _about(field: Any) -> str:
+    """Where a field has no words of its own, its type's have to do."""
+    annotation = field.annotation
+    return str(annotation.__doc__ or "").splitlines()[0] if isinstance(annotation, type) else ""
+
+
+_ELSEWHERE = (KindDefaults, Budget)
+"""Whose defaults have tables of their own."""
+
+
+def _default(field: Any) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    match value:
+        case None | pydantic.BaseModel():
+            text = ""
+        case datetime.timedelta():
+            text = f"`{duration_text(value)}`"
+        case tuple() if value and isinstance(value[0], _ELSEWHERE):
+            text = "see above"
+        case tuple() if value == tuple(range(7)):
+            text = "every day"
+        case enum.StrEnum():
+            text = f"`{value.value}`"
+        case _:
+            text = f"`{json.dumps(value)}`"
+    return text
+
+
+def kinds() -> str:
+    """How long is waited for which kind."""
+    rows = [*Defaults().kinds, KindDefaults(kinds=("Deployment",), idle=Defaults().idle)]
+    cells = (
+        (
+            "everything else" if row is rows[-1] else ", ".join(f"`{kind}`" for kind in row.kinds),
+            f"`{duration_text(row.idle.window)}`",
+            f"`{row.idle.minCoverage:g}`",
+            f"`{row.idle.returnFactor:g}`",
+            f"`{duration_text(row.notifyBefore)}`" if row.notifyBefore else "",
+        )
+        for row in rows
+    )
+    return table(("kinds", "window", "minCoverage", "returnFactor", "notifyBefore"), cells)
+
+
+def budgets() -> str:
+    """The budgets that hold where the file does not speak of them."""
+    return table(
+        ("scope", "per", "at most"),
+        ((f"`{row.scope}`", f"`{row.per}`", _amounts(row)) for row in DEFAULT_BUDGETS),
+    )
+
+
+def _amounts(row: Budget) -> str:
+    return ", ".join(_amount(row))
+
+
+def _amount(row: Budget) -> Iterator[str]:
+    if row.workloads is not None:
+        yield f"{row.workloads} workload{'s' if row.workloads > 1 else ''}"
+    if row.gpus is not None:
+        yield f"{row.gpus} GPUs"
+    if row.share is not None:
+        yield f"{row.share} % of the GPUs held"
+
+
+def class_annotations() -> str:
+    """What can stand on a PriorityClass."""
+    rows = ((f"`{row.key}`", f"`{row.example}`", f"`{'.'.join(row.field)}`") for row in ANNOTATIONS)
+    return table(("annotation", "for example", "field of a rule"), rows)
+
+
+def opt_outs() -> str:
+    """What users can ask for."""
+    return table(("annotation", "means"), ((f"`{key}`", words) for key, words in OPT_OUTS.items()))
+
+
+def marks() -> str:
+    """Whose marks are obeyed."""
+    rows = ((f"`{row.mark.value}`", f"`{row.key}`", row.words) for row in ROWS)
+    return table(("name", "annotation or label", "obeyed where it is"), rows)

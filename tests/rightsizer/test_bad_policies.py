@@ -1,0 +1,97 @@
+"""A policy that cannot be meant is refused, each slip at its line and with what would be right; the schema agrees."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from rightsizer.errors import PolicyError
+from rightsizer.policy.reading import parse
+from tests.conftest import Golden
+from tests.rightsizer.bad_policies import BAD, GOOD
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = json.loads((ROOT / "docs/policy.schema.json").read_text())
+EXAMPLES = sorted((ROOT / "deploy/examples").glob("policy*.yaml"))
+BEYOND_A_SCHEMA = {
+    "finding-above-its-mode": "relates fields",
+}
+
+
+def _problems(name: str) -> Iterator[str]:
+    with pytest.raises(PolicyError) as caught:
+        parse(BAD[name].encode(), source="policy.yaml")
+    yield from map(str, caught.value.problems)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_each_slip_is_refused_at_its_line(name: str) -> None:
+    """There is a line, a place where one can be told, and words."""
+    for problem in _problems(name):
+        assert problem.startswith("line ")
+        assert len(problem.split(": ", 1)[1]) > len("is missing")
+
+
+def test_what_is_said_about_each_slip(golden: Golden) -> None:
+    """The words, to be read as a person would who made the slip."""
+    told = "".join(f"{name}\n" + "".join(f"  {words}\n" for words in _problems(name)) for name in BAD)
+    golden("bad-policies.txt", told)
+
+
+def test_there_are_at_least_a_hundred() -> None:
+    """And none stands twice."""
+    assert len(set(BAD.values())) == len(BAD) >= 150
+
+
+def test_what_they_are_made_from_is_good() -> None:
+    """Otherwise each would be refused for something else."""
+    assert len(parse(GOOD.encode(), source="policy.yaml").policy.rules) == 2
+
+
+class _Core(yaml.SafeLoader):
+    """What editors that check against a schema read: YAML 1.2, where 22:00 and 2026-12-20 are text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own table, by first character
+        first: [(tag, regexp) for tag, regexp in rows if not tag.endswith((":timestamp", ":int"))]
+        for first, rows in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_Core.add_implicit_resolver(  # type: ignore[no-untyped-call]
+    "tag:yaml.org,2002:int", __import__("re").compile(r"^[-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def _fits(text: str) -> bool:
+    document: Any = yaml.load(text, _Core)
+    return bool(jsonschema.Draft202012Validator(SCHEMA).is_valid(document))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.name))
+def test_the_schema_accepts_every_example(path: Path) -> None:
+    """What we show is good by the program and by the schema."""
+    parse(path.read_bytes(), source=str(path))
+    assert _fits(path.read_text())
+
+
+def test_the_schema_accepts_everything_that_can_be_said() -> None:
+    """The file that says everything once."""
+    assert _fits(GOOD)
+
+
+def test_the_schema_refuses_most_slips() -> None:
+    """All but those that relate fields, need the calendar, or are none in YAML 1.2."""
+    accepted = {name for name, text in BAD.items() if _is_yaml(text) and _fits(text)}
+    assert accepted == set()
+
+
+def _is_yaml(text: str) -> bool:
+    try:
+        yaml.load(text, _Core)
+    except yaml.YAMLError:
+        return False
+    return True
