@@ -55,6 +55,7 @@ class Prometheus:
         honor_labels: Whether a series' own labels win over the target's; a ServiceMonitor's default is that they
             do not, so that a workload's pod arrives as exported_pod.
         binary: Name or path of the program.
+        flags: Further ones, such as "--query.max-samples=1000".
     """
 
     def __init__(
@@ -65,12 +66,14 @@ class Prometheus:
         scrape_interval_s: int = 15,
         honor_labels: bool = False,
         binary: str = "prometheus",
+        flags: Sequence[str] = (),
     ) -> None:
         self.directory = directory
         self.targets = tuple(targets)
         self.scrape_interval_s = scrape_interval_s
         self.honor_labels = honor_labels
         self._binary = binary
+        self._flags = tuple(flags)
         self._server = Server(
             "prometheus", self._command, ready_path="/-/ready", log=directory / "prometheus.log"
         )
@@ -199,4 +202,9 @@ class Prometheus:
             "log.level": "warn",
         }
         switches = ["--web.enable-remote-write-receiver"]
-        return [self._binary, *(f"--{name}={value}" for name, value in flags.items()), *switches]
+        return [
+            self._binary,
+            *(f"--{name}={value}" for name, value in flags.items()),
+            *switches,
+            *self._flags,
+        ]

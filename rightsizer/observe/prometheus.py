@@ -65,6 +65,10 @@ class _Series(msgspec.Struct):
     values: list[tuple[float, str]] = []
 
 
+class _Clock(msgspec.Struct):
+    value: msgspec.Raw
+
+
 class Prometheus:
     """A Prometheus server, or anything that speaks its query API.
 
@@ -93,6 +97,8 @@ class Prometheus:
         """Prometheus's own clock, the one that its samples' times are written by, to the second."""
         answer = self._ask("query", {"query": "time()"})
         try:
+            if answer.result_type == "vector":  # VictoriaMetrics knows no scalars
+                answer = Data("scalar", msgspec.json.decode(answer.result, type=tuple[_Clock])[0].value)
             instant = msgspec.json.decode(answer.result, type=tuple[float, str])[0]
             return datetime.datetime.fromtimestamp(int(instant), tz=datetime.UTC)
         except _UNREADABLE as error:

@@ -3,8 +3,6 @@
 import contextlib
 import dataclasses
 import datetime
-import http.server
-import json
 import pathlib
 import socket
 import ssl
@@ -20,70 +18,16 @@ from rightsizer.cli.connection import prometheus_settings
 from rightsizer.config import PrometheusSettings, Secret
 from rightsizer.errors import ConfigurationError, PrometheusError
 from rightsizer.observe.prometheus import Prometheus
+from tests.rightsizer.fakeprometheus import GOOD, SCALAR, Answer, Fake, serving
 
 AT = datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC)
-GOOD = json.dumps(
-    {
-        "status": "success",
-        "data": {"resultType": "vector", "result": [{"metric": {"a": "b"}, "value": [0, "1.5"]}]},
-    }
-)
-SCALAR = '{"status":"success","data":{"resultType":"scalar","result":[0,"1"]}}'
-
-
-@dataclasses.dataclass(slots=True)
-class Answer:
-    """What the next requests get."""
-
-    status: int = 200
-    body: str = GOOD
-    headers: dict[str, str] = dataclasses.field(default_factory=dict)
-    times: int = 99
-
-
-class Fake(http.server.ThreadingHTTPServer):
-    """An HTTP server that answers as told, and remembers what it was asked."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        self.answers: list[Answer] = []
-        self.asked: list[dict[str, str]] = []
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    server: Fake
-
-    def do_POST(self) -> None:
-        """Answer with the first answer that is left."""
-        length = int(self.headers["Content-Length"])
-        self.server.asked.append({**self.headers, "form": self.rfile.read(length).decode()})
-        answer = self.server.answers[0]
-        answer.times -= 1
-        if answer.times == 0:
-            self.server.answers.pop(0)
-        body = answer.body.encode()
-        self.send_response(answer.status)
-        for name, value in {"Content-Length": str(len(body)), **answer.headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing."""
 
 
 @pytest.fixture
 def fake() -> Iterator[Fake]:
     """A server that speaks HTTP, and whatever a test tells it to."""
-    with Fake() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    with serving() as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def _ask(url: str, **settings: object) -> list[tuple[dict[str, str], float]]:
@@ -285,14 +229,9 @@ def tls(tmp_path: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
     subprocess.run([*command.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    with Fake() as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
+    with serving(context) as server:
         server.answers.append(Answer())
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server.url.replace("http:", "https:"), certificate
-        server.shutdown()
-        thread.join()
+        yield server.url, certificate
 
 
 def test_a_certificate_of_ones_own(tls: tuple[str, pathlib.Path]) -> None:

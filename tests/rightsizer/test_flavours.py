@@ -1,0 +1,329 @@
+"""What servers of each flavour are asked for and how they refuse: which questions a smaller one would get past."""
+
+import dataclasses
+import datetime
+import json
+import pathlib
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from rightsizer.config import PrometheusSettings
+from rightsizer.errors import (
+    EvidenceIncomplete,
+    PrometheusError,
+    PrometheusUnreachable,
+    QueryRefused,
+    QueryTooLarge,
+)
+from rightsizer.observe.prometheus import Prometheus
+from simulator.processes import Server
+from simulator.prometheus import Prometheus as RealPrometheus
+from tests.rightsizer.fakeprometheus import GOOD, Answer, Fake, serving
+
+AT = datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC)
+
+
+@pytest.fixture
+def fake() -> Iterator[Fake]:
+    """A server that answers as told."""
+    with serving() as server:
+        yield server
+
+
+def _asking(url: str, **more: float) -> Prometheus:
+    return Prometheus(dataclasses.replace(PrometheusSettings(url, timeout_s=5.0), **more))  # type: ignore[arg-type]
+
+
+def _refusal(status: int, kind: str, words: str) -> Answer:
+    return Answer(status, json.dumps({"status": "error", "errorType": kind, "error": words}))
+
+
+# As the servers say it: Prometheus and VictoriaMetrics recorded, the others from their sources.
+TOO_LARGE = {
+    "prometheus-samples": _refusal(
+        422, "execution", "query processing would load too many samples into memory in query execution"
+    ),
+    "prometheus-timeout": _refusal(503, "timeout", "query timed out in expression evaluation"),
+    "thanos-series": _refusal(
+        422,
+        "execution",
+        "proxy Series(): rpc error: code = Unknown desc = fetch series for block 01H: exceeded series limit: rpc "
+        "error: code = ResourceExhausted desc = limit 10000 violated (got 12000)",
+    ),
+    "thanos-deadline": _refusal(
+        422, "execution", "proxy Series(): rpc error: code = Aborted desc = context deadline exceeded"
+    ),
+    "mimir-chunks": _refusal(
+        422,
+        "execution",
+        "the query exceeded the maximum number of chunks (limit: 2000000 chunks) (err-mimir-max-chunks-per-query). "
+        "Consider reducing the time range and/or number of series selected by the query.",
+    ),
+    "mimir-memory": _refusal(
+        422,
+        "execution",
+        "the query exceeded the maximum allowed estimated amount of memory consumed by a single query (limit: 11 "
+        "bytes) (err-mimir-max-estimated-memory-consumption-per-query)",
+    ),
+    "cortex-series": _refusal(
+        422, "execution", "the query hit the max number of series limit (limit: 100000 series)"
+    ),
+    "grpc-message": _refusal(
+        500,
+        "internal",
+        "rpc error: code = ResourceExhausted desc = grpc: received message larger than max (9 vs 4)",
+    ),
+    "victoriametrics-samples": _refusal(
+        422,
+        "422",
+        'error when executing query="max_over_time(x[1h])": cannot select more than -search.maxSamplesPerQuery=1000 '
+        "samples; possible solutions: to increase the -search.maxSamplesPerQuery",
+    ),
+    "victoriametrics-series": _refusal(
+        422,
+        "422",
+        "error when searching tsids: the number of matching timeseries exceeds 50; either narrow down the search or "
+        "increase -search.max* command-line flag values at vmselect",
+    ),
+    "victoriametrics-length": _refusal(
+        422, "422", "too long query; got 20000 bytes; mustn't exceed `-search.maxQueryLen=16384` bytes"
+    ),
+    "victoriametrics-timeout": _refusal(
+        503, "503", "cannot fetch data block: timeout exceeded during the query: 30.000 seconds"
+    ),
+    "body-too-large": Answer(413, "<html>413 Request Entity Too Large</html>"),
+    "url-too-long": Answer(414, ""),
+    "headers-too-long": Answer(431, ""),
+    "gateway-timeout": Answer(504, "<html>504 Gateway Time-out</html>"),
+    "in-plain-text": Answer(422, "the query hit the aggregated chunks size limit (limit: 1 bytes)"),
+}
+OTHERWISE: dict[str, tuple[Answer, type[PrometheusError]]] = {
+    "a-wrong-query": (_refusal(400, "bad_data", "1:9: parse error"), QueryRefused),
+    "mimir-length": (
+        _refusal(
+            422,
+            "execution",
+            "the total query time range exceeds the limit (query length: 769h, limit: 768h) "
+            "(err-mimir-max-total-query-length)",
+        ),
+        QueryRefused,
+    ),
+    "in-the-queue": (_refusal(503, "timeout", "query timed out in query queue"), PrometheusUnreachable),
+    "mimir-outstanding": (Answer(429, "too many outstanding requests"), PrometheusUnreachable),
+    "victoriametrics-queue": (
+        _refusal(
+            503,
+            "503",
+            "couldn't start executing the request, since -search.maxConcurrentRequests=8 are executed",
+        ),
+        PrometheusUnreachable,
+    ),
+}
+
+
+@pytest.mark.parametrize("answer", TOO_LARGE.values(), ids=TOO_LARGE.keys())
+def test_what_a_smaller_question_would_get_past(fake: Fake, answer: Answer) -> None:
+    """It is told apart, by whatever name the server calls it, and not asked again as it is."""
+    fake.answers.append(dataclasses.replace(answer))
+    with pytest.raises(QueryTooLarge):
+        _asking(fake.url).query("x", AT)
+    assert len(fake.asked) == 1
+
+
+@pytest.mark.parametrize(("answer", "kind"), OTHERWISE.values(), ids=OTHERWISE.keys())
+def test_what_no_smaller_question_would_get_past(
+    fake: Fake, answer: Answer, kind: type[PrometheusError]
+) -> None:
+    """It is another error."""
+    fake.answers.append(dataclasses.replace(answer))
+    with pytest.raises(PrometheusError) as caught:
+        _asking(fake.url, timeout_s=1.0).query("x", AT)
+    assert type(caught.value) is kind
+
+
+def test_words_of_a_limit_in_an_answer_are_none(fake: Fake) -> None:
+    """Only an error refuses."""
+    fake.answers.append(Answer(body=GOOD.replace('"b"', '"timeout exceeded"')))
+    assert _asking(fake.url).query("x", AT)[0].labels == {"a": "timeout exceeded"}
+
+
+def test_a_body_without_end_is_too_large(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond our own limit it is dropped, and parts may be asked for."""
+    monkeypatch.setattr("rightsizer.observe.transport.MAX_BYTES", 1000)
+    fake.answers.append(Answer(body=" " * 5000))
+    with pytest.raises(QueryTooLarge, match="longer than"):
+        _asking(fake.url).query("x", AT)
+
+
+def test_every_server_is_asked_for_a_whole_answer(fake: Fake) -> None:
+    """By the parameters of each flavour, in instant and in range queries, and to stop before we do."""
+    fake.answers.append(Answer())
+    prometheus = _asking(fake.url, timeout_s=10.0)
+    prometheus.query("x", AT)
+    prometheus.query_range("x", start=AT, end=AT, step_s=60)
+    for form in fake.forms():
+        assert form["partial_response"] == "false"
+        assert form["deny_partial_response"] == "1"
+        assert form["max_source_resolution"] == "0s"
+        assert form["dedup"] == "true"
+        assert form["nocache"] == "1"
+        assert 9000 <= int(form["timeout"].removesuffix("ms")) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("more", "is_whole"),
+    [
+        ('"infos": ["PromQL info: metric might not be a counter"]', True),
+        ('"warnings": ["PromQL info: metric might not be a counter"]', True),
+        ('"warnings": []', True),
+        ('"isPartial": false', True),
+        ('"warnings": ["PromQL info: fine", "no StoreAPIs matched"]', False),
+        ('"warnings": ["PromQL warning: encountered a mix of histograms and floats"]', False),
+        ('"isPartial": true', False),
+    ],
+)
+def test_a_remark_is_no_warning(fake: Fake, more: str, *, is_whole: bool) -> None:
+    """Prometheus 3 has a field for what it remarks on a query; others put it among the warnings."""
+    fake.answers.append(Answer(body=f"{GOOD[:-1]}, {more}}}"))
+    if is_whole:
+        assert len(_asking(fake.url).query("x", AT)) == 1
+    else:
+        with pytest.raises(EvidenceIncomplete, match="may be incomplete"):
+            _asking(fake.url).query("x", AT)
+
+
+# --- several questions
+
+
+def _value(form: dict[str, str]) -> Answer:
+    return Answer(body=GOOD.replace('"1.5"', f'"{form["query"]}"'))
+
+
+def test_several_answers_in_order(fake: Fake) -> None:
+    """Each stands where its question stood, whichever came first; no question is asked twice."""
+    fake.respond = _value
+    found = _asking(fake.url).query_many([(str(number), AT) for number in range(20)])
+    assert [[sample.value for sample in samples] for samples in found] == [[number] for number in range(20)]
+    assert len(fake.asked) == 20
+    assert _asking(fake.url).query_many([]) == []
+
+
+@pytest.mark.parametrize("parallel", [1, 2, 4])
+def test_no_more_at_once_than_allowed(fake: Fake, parallel: int) -> None:
+    """As many as allowed are under way at once, and never more."""
+    barrier = threading.Barrier(parallel)
+    lock = threading.Lock()
+    under_way: list[int] = [0, 0]
+
+    def respond(form: dict[str, str]) -> Answer:
+        with lock:
+            under_way[0] += 1
+            under_way[1] = max(under_way)
+        barrier.wait(10)
+        with lock:
+            under_way[0] -= 1
+        return _value(form)
+
+    fake.respond = respond
+    _asking(fake.url, parallel=parallel, timeout_s=20.0).query_many([("1", AT)] * 3 * parallel)
+    assert under_way == [0, parallel]
+
+
+def test_the_first_error_ends_it(fake: Fake) -> None:
+    """It is raised at once, though another question is still under way; what was not asked never is."""
+    held = threading.Event()
+
+    def respond(form: dict[str, str]) -> Answer:
+        if form["query"] == "0":
+            held.wait(10)
+            return _value(form)
+        return _refusal(422, "execution", "would load too many samples")
+
+    fake.respond = respond
+    with pytest.raises(QueryTooLarge):
+        _asking(fake.url, parallel=2).query_many([(str(number), AT) for number in range(9)])
+    assert not held.is_set()
+    held.set()
+    assert max(form["query"] for form in fake.forms()) == "1"
+
+
+def test_a_question_that_nobody_waits_for_is_not_repeated(fake: Fake) -> None:
+    """Another one's error ends its retries."""
+    begun = threading.Event()
+
+    def respond(form: dict[str, str]) -> Answer:
+        if form["query"] == "0":
+            begun.set()
+            return Answer(503, "shed")
+        begun.wait(10)
+        return Answer(401, "nope")
+
+    fake.respond = respond
+    prometheus = _asking(fake.url, parallel=2, timeout_s=20.0)
+    with pytest.raises(PrometheusError, match="401"):
+        prometheus.query_many([("0", AT), ("1", AT)])
+    fake.respond = _value
+    prometheus.query_many([("2", AT), ("3", AT)])  # takes both places, so that the first has ended
+    assert sorted(form["query"] for form in fake.forms()) == ["0", "1", "2", "3"]
+
+
+# --- real servers
+
+
+@pytest.mark.prometheus
+def test_the_real_prometheus_takes_it(prometheus: RealPrometheus) -> None:
+    """What other flavours need does not disturb it."""
+    asking = _asking(prometheus.url, timeout_s=30.0)
+    assert [sample.value for sample in asking.query("vector(7)", asking.now())] == [7.0]
+    assert abs(asking.now().timestamp() - time.time()) < 60
+    track = asking.query_range("vector(7)", start=AT, end=AT + datetime.timedelta(minutes=2), step_s=60)
+    assert list(track[0].points.values()) == [7.0, 7.0, 7.0]
+
+
+@pytest.mark.prometheus
+def test_the_real_prometheus_refuses_what_is_too_large(
+    prometheus: RealPrometheus, tmp_path: pathlib.Path
+) -> None:
+    """Too many samples, and a query that takes too long, as it itself tells it; a wrong query is another thing."""
+    with RealPrometheus(tmp_path / "small", flags=["--query.max-samples=1000"]) as small:
+        asking = _asking(small.url, timeout_s=30.0)
+        assert len(asking.query("max_over_time(vector(1)[900s:1s])", AT)) == 1
+        with pytest.raises(QueryTooLarge, match="HTTP 422: execution: .* would load too many samples"):
+            asking.query("max_over_time(vector(1)[2000s:1s])", AT)
+    with pytest.raises(QueryTooLarge, match="HTTP 503: timeout: query timed out in"):
+        _asking(prometheus.url, timeout_s=1.0).query("max_over_time(vector(time())[40000000s:1s])", AT)
+    with pytest.raises(QueryRefused, match="HTTP 400: bad_data") as caught:
+        _asking(prometheus.url, timeout_s=60.0).query("rate(up[", AT)
+    assert type(caught.value) is QueryRefused
+
+
+@pytest.mark.skipif(shutil.which("victoria-metrics") is None, reason="no victoria-metrics on the path")
+def test_the_real_victoriametrics(tmp_path: pathlib.Path) -> None:
+    """It takes what is asked of it, and its refusals are known."""
+    flags = {
+        "storageDataPath": tmp_path / "data",
+        "retentionPeriod": "1y",
+        "search.maxSamplesPerQuery": 1000,
+        "search.maxUniqueTimeseries": 50,
+    }
+
+    def command(port: int) -> list[str]:
+        given = [f"-{name}={value}" for name, value in flags.items()]
+        return ["victoria-metrics", f"-httpListenAddr=127.0.0.1:{port}", *given]
+
+    server = Server("victoria-metrics", command, ready_path="/health", log=tmp_path / "log")
+    server.start(timeout_s=30.0)
+    try:
+        asking = _asking(server.url, timeout_s=30.0)
+        assert [sample.value for sample in asking.query("vector(7)", asking.now())] == [7.0]
+        with pytest.raises(QueryTooLarge, match="too long query"):
+            asking.query("vector(1)" + " + 1" * 5000, asking.now())
+        with pytest.raises(QueryRefused) as caught:
+            asking.query("rate(up[", asking.now())
+        assert type(caught.value) is QueryRefused
+    finally:
+        server.stop()
