@@ -67,12 +67,13 @@ def _line(seen: Seen, lines: dict[str, Lineage], controllers: Mapping[str, Contr
     """The way up from a pod, walked once for all pods of one owner."""
     ref, owner = seen.pod.ref, seen.owner
     if owner is None:
-        metadata = seen.metadata or ObjectMeta(name=ref.name, namespace=ref.namespace, uid=ref.uid)
-        return lineage(Controlled(ref, metadata), None, controllers)
+        top = Controlled(
+            ref, seen.metadata or ObjectMeta(name=ref.name, namespace=ref.namespace, uid=ref.uid)
+        )
+        return Lineage(top, (top,))
     key = f"{ref.namespace}/{owner.group}/{owner.kind}/{owner.name}/{owner.uid}"
     if key not in lines:
-        start = Controlled(ref, ObjectMeta(name=ref.name, namespace=ref.namespace, uid=ref.uid))
-        lines[key] = lineage(start, owner, controllers)
+        lines[key] = lineage(owner, ref.namespace, controllers)
     return lines[key]
 
 
@@ -85,7 +86,7 @@ def _completed(seen: Seen, objects: Objects) -> Pod | None:
         claim = objects.claims.get((pod.ref.namespace, name), _unknown(name))
         for key, count in claim.devices.items():
             devices[key] = devices.get(key, 0) + count
-        is_shared = is_shared or claim.is_shared
+        is_shared = is_shared or (bool(claim.devices) and claim.is_shared)
         unreadable += claim.unreadable
     node = objects.nodes.get(pod.node)
     is_shared = is_shared or bool(node and node.sharing)

@@ -21,11 +21,12 @@ from rightsizer.observe.objects import (
     Budget,
     Controller,
     Metadata,
+    OwnerReference,
     PodObject,
     PriorityClassObject,
     QuotaObject,
 )
-from rightsizer.observe.owners import OWNERS, Controlled, missing_owners
+from rightsizer.observe.owners import OWNERS, Controlled, OwnerKind, missing_owners, owner_key
 from rightsizer.observe.pods import PodTable, Seen
 from rightsizer.observe.reading import resource_table
 from rightsizer.observe.resources import ResourceTable
@@ -125,7 +126,7 @@ class _File:
             raise ConfigurationError(f"{self._path}: holds no pods; write it by: {COMMAND}")
         nodes = NodeTable(resources, frozenset(one.pod.node for one in pods.seen if one.pod.node))
         self._each("", "Node", NodeObject, lambda item: nodes.add([item]))
-        controllers = self._controllers()
+        controllers = self._controllers(pods.seen)
         self._say_what_is_missing(pods.seen, controllers)
         return Objects(
             pods=tuple(pods.seen),
@@ -158,26 +159,37 @@ class _File:
         for item in self._all("resource.k8s.io", "ResourceClaim", ClaimObject):
             yield (item.metadata.namespace, item.metadata.name), claim_of(item, resources)
 
-    def _controllers(self) -> dict[str, Controlled]:
+    def _controllers(self, seen: Sequence[Seen]) -> dict[str, Controlled]:
+        """All that may own pods; of pods themselves, which are many, those that something names as its owner."""
         found: dict[str, Controlled] = {}
         for row in OWNERS:
-            for item in self._items.get((row.group, row.kind), ()):
-                table = ControllerTable(row, item.version, lambda _: True)
-                table.add([self._decoded(item, Controller)])
-                found.update(table.found)
+            if row.kind != "Pod":
+                found.update(self._owners(row, lambda _: True))
+        named = {
+            owner_key(owner, namespace)
+            for owner, namespace in _references(seen, found)
+            if owner.kind == "Pod"
+        }
+        while named - found.keys():
+            wanted = frozenset(named - found.keys())
+            read = self._owners(OWNERS[0], wanted.__contains__)
+            found.update(read)
+            named = {owner_key(owner, ns) for owner, ns in _references((), read) if owner.kind == "Pod"}
+        return found
+
+    def _owners(self, row: OwnerKind, keeps: Callable[[str], bool]) -> dict[str, Controlled]:
+        found: dict[str, Controlled] = {}
+        for item in self._items.get((row.group, row.kind), ()):
+            table = ControllerTable(row, item.version, keeps)
+            table.add([self._decoded(item, Controller)])
+            found.update(table.found)
         return found
 
     def _say_what_is_missing(self, seen: Sequence[Seen], controllers: Mapping[str, Controlled]) -> None:
         for (group, kind), words in _WITHOUT.items():
             if (group, kind) not in self._items:
                 self._problems.append(f"{self._path} holds no {kind}: {words}")
-        owners = [(one.owner, one.pod.ref.namespace) for one in seen if one.owner is not None]
-        owners += [
-            (one.metadata.controller, one.ref.namespace)
-            for one in controllers.values()
-            if one.metadata.controller is not None
-        ]
-        for row, missing in missing_owners(iter(owners), controllers).items():
+        for row, missing in missing_owners(_references(seen, controllers), controllers).items():
             self._problems.append(
                 f"{self._path} lacks {len(missing)} {row.plural} that own its pods: these are judged by themselves, "
                 "and what owns them in turn is not known"
@@ -267,6 +279,18 @@ class _File:
                 yield msgspec.json.encode(document)
         except (yaml.YAMLError, TypeError, RecursionError) as error:
             raise ConfigurationError(f"{self._path}: is neither JSON nor YAML: {_short(error)}") from error
+
+
+def _references(
+    seen: Sequence[Seen], controllers: Mapping[str, Controlled]
+) -> Iterator[tuple[OwnerReference, str]]:
+    """The owners that these name, each with its namespace."""
+    for one in seen:
+        if one.owner is not None:
+            yield one.owner, one.pod.ref.namespace
+    for item in controllers.values():
+        if item.metadata.controller is not None:
+            yield item.metadata.controller, item.ref.namespace
 
 
 def _json_documents(text: bytes) -> Iterator[bytes]:

@@ -119,11 +119,11 @@ class Controlled:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lineage:
-    """The way up from one pod.
+    """The way up from the pods of one owner.
 
     Attributes:
-        top: What is judged and acted upon.
-        passed: The objects on the way, the pod's own first and the top last.
+        top: What is judged and acted upon; a bare pod itself.
+        passed: The objects on the way, the top last.
         starter: What makes the top when the time has come, such as a CronJob.
     """
 
@@ -132,25 +132,24 @@ class Lineage:
     starter: OwnerReference | None = None
 
 
-def lineage(
-    start: Controlled, owner: OwnerReference | None, controllers: Mapping[str, Controlled]
-) -> Lineage:
-    """Follow owner references up from a pod; a circle ends it at an object that counts as unread, so untouchable."""
-    here, passed, seen = start, [start], {key_of(start)}
-    while owner is not None:
-        row = owner_kind(owner.group, owner.kind)
-        if row is not None and row.starts_others:
-            return Lineage(here, tuple(passed), starter=owner)
-        above = controllers.get(owner_key(owner, start.ref.namespace)) if row else None
-        if above is None:
-            above = unread(owner, start.ref.namespace)
-        if key_of(above) in seen:
-            above = unread(owner, start.ref.namespace)
-        seen.add(key_of(above))
-        here = above
-        passed.append(above)
-        owner = above.metadata.controller
-    return Lineage(here, tuple(passed))
+def lineage(owner: OwnerReference, namespace: str, controllers: Mapping[str, Controlled]) -> Lineage:
+    """Follow owner references up from a pod's; a circle ends at an object that counts as unread, so untouchable."""
+    above: OwnerReference | None = owner
+    passed: list[Controlled] = []
+    seen: set[str] = set()
+    while above is not None:
+        row = owner_kind(above.group, above.kind)
+        if row is not None and row.starts_others and passed and passed[-1].ref.kind != "Pod":
+            return Lineage(passed[-1], tuple(passed), starter=above)
+        here = controllers.get(owner_key(above, namespace)) if row else None
+        if here is None or key_of(here) in seen:
+            here = unread(above, namespace)
+            passed.append(here)
+            break
+        seen.add(key_of(here))
+        passed.append(here)
+        above = here.metadata.controller
+    return Lineage(passed[-1], tuple(passed))
 
 
 def unread(owner: OwnerReference, namespace: str) -> Controlled:

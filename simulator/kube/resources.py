@@ -248,6 +248,27 @@ RESOURCES: tuple[Resource, ...] = (
     ),
 )
 
+_CUSTOM = (
+    # Third parties' kinds that own GPU pods or decide about who does, and device claims: kept as they come, with no
+    # controller behind them. Kinds that are also called like one above, such as Volcano's Job, are not among them.
+    ("apps.nvidia.com", "v1alpha1", "NIMService"),
+    ("argoproj.io", "v1alpha1", "Rollout"),
+    ("jobset.x-k8s.io", "v1alpha2", "JobSet"),
+    ("keda.sh", "v1alpha1", "ScaledObject"),
+    ("kubeflow.org", "v1", "Notebook"),
+    ("kubeflow.org", "v1", "PyTorchJob"),
+    ("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"),
+    ("ray.io", "v1", "RayCluster"),
+    ("ray.io", "v1", "RayJob"),
+    ("resource.k8s.io", "v1", "ResourceClaim"),
+    ("serving.kserve.io", "v1beta1", "InferenceService"),
+    ("trainer.kubeflow.org", "v1alpha1", "TrainJob"),
+)
+RESOURCES += tuple(
+    Resource(group, version, kind, f"{kind.lower()}s", subresources=("status",), generation=True)
+    for group, version, kind in _CUSTOM
+)
+
 _BY_PATH = {(row.group, row.version, row.plural): row for row in RESOURCES}
 _BY_KIND = {row.kind: row for row in RESOURCES}
 _BY_GVK = {(row.api_version, row.kind): row for row in RESOURCES}

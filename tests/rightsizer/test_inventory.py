@@ -1,0 +1,591 @@
+"""What is made of the cluster's objects: whose the GPUs are, who decides about them, and on what they run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from rightsizer.model import Manager
+from rightsizer.observe.owners import OWNERS
+from rightsizer.workloads import KINDS
+from tests.rightsizer.kubectl import GPU, TEAM, Object, claim, fleet_of, node, obj, pod, using, workloads_of
+
+CHAINS = {
+    "deployment": (("Deployment", "apps/v1"), ("ReplicaSet", "apps/v1")),
+    "jobset": (("JobSet", "jobset.x-k8s.io/v1alpha2"), ("Job", "batch/v1")),
+    "trainjob": (
+        ("TrainJob", "trainer.kubeflow.org/v1alpha1"),
+        ("JobSet", "jobset.x-k8s.io/v1alpha2"),
+        ("Job", "batch/v1"),
+    ),
+    "leaderworkerset": (
+        ("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1"),
+        ("StatefulSet", "apps/v1"),
+        ("Pod", "v1"),
+        ("StatefulSet", "apps/v1"),
+    ),
+    "spark-executor": (("SparkApplication", "sparkoperator.k8s.io/v1beta2"), ("Pod", "v1")),
+    "knative-under-kserve": (
+        ("InferenceService", "serving.kserve.io/v1beta1"),
+        ("Service", "serving.knative.dev/v1"),
+        ("Configuration", "serving.knative.dev/v1"),
+        ("Revision", "serving.knative.dev/v1"),
+        ("Deployment", "apps/v1"),
+        ("ReplicaSet", "apps/v1"),
+    ),
+    "notebook": (("Notebook", "kubeflow.org/v1"), ("StatefulSet", "apps/v1")),
+    "rayjob": (("RayJob", "ray.io/v1"), ("RayCluster", "ray.io/v1")),
+    "volcano": (("Job", "batch.volcano.sh/v1alpha1"),),
+    "appwrapper": (("AppWrapper", "workload.codeflare.dev/v1beta2"), ("PyTorchJob", "kubeflow.org/v1")),
+}
+
+
+def _chain(*kinds: tuple[str, str], fields: Mapping[str, Any] | None = None) -> list[Object]:
+    """Objects that own one another, from the top down, and a GPU pod of the last."""
+    found: list[Object] = []
+    for number, (kind, api_version) in enumerate(kinds):
+        more = fields if number == 0 and fields else {}
+        if kind == "Pod":
+            found.append(pod(f"o{number}", *found[-1:], limits={}))
+        else:
+            found.append(obj(kind, f"o{number}", *found[-1:], api_version=api_version, **more))
+    return [*found, pod("p", *found[-1:])]
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_topmost_known_controller_is_the_workload(name: str) -> None:
+    """Through every kind that stands between a pod and what its owner wrote."""
+    (kind, api_version), *_ = CHAINS[name]
+    (found,) = fleet_of(*_chain(*CHAINS[name])).workloads
+    assert (found.ref.api_version, found.ref.kind, found.ref.name) == (api_version, kind, "o0")
+    assert (found.resource_version, found.gang, found.gpus) == ("7", "", 1)
+
+
+def test_an_unknown_controller_above_a_known_one_is_named() -> None:
+    """What its operator would put back is not touched: the way ends at what we do not know, as what it is."""
+    top = ("Platform", "example.com/v1")
+    (found,) = fleet_of(*_chain(top, *CHAINS["deployment"])).workloads
+    assert (found.ref.full_kind, found.ref.name, found.resource_version, found.size) == (
+        "Platform.example.com",
+        "o0",
+        "",
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("starter", "kind"),
+    [("CronJob", "Job"), ("CronWorkflow", "Workflow"), ("ScheduledSparkApplication", "SparkApplication")],
+)
+def test_what_starts_workloads_is_named_beside_the_one_it_started(starter: str, kind: str) -> None:
+    """The Job is judged, and it is said that its CronJob will make another."""
+    versions = {(row.kind, row.group): row.api_version for row in OWNERS if row.group != "batch.volcano.sh"}
+    by_kind = {name: version for (name, _), version in versions.items()}
+    objects = _chain((starter, by_kind[starter]), (kind, by_kind[kind]))
+    (found,) = fleet_of(*objects).workloads
+    assert (found.ref.kind, found.ref.name, found.resource_version) == (kind, "o1", "7")
+    (manager,) = found.managers
+    assert (manager.kind, manager.name) == (starter, "o0")
+    assert " patch " in manager.exception
+    assert '"suspend":true' in manager.exception
+
+
+def test_the_sizes_are_of_the_fields_that_stopping_changes() -> None:
+    """For every kind that we stop, what is read as its size is the field that is written."""
+    paths = {(row.api_version, row.kind): row.size for row in OWNERS}
+    assert {(row.api_version, row.kind): row.field for row in KINDS if row.field} == {
+        (row.api_version, row.kind): paths[row.api_version, row.kind] for row in KINDS if row.field
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "size"),
+    [
+        (("Deployment", "apps/v1"), {"replicas": 3}, 3),
+        (("Job", "batch/v1"), {"suspend": False}, False),
+        (("PyTorchJob", "kubeflow.org/v1"), {"runPolicy": {"suspend": True}}, True),
+        (("MPIJob", "kubeflow.org/v2beta1"), {"runPolicy": None}, None),
+        (("RayCluster", "ray.io/v1"), {}, None),
+        (("NIMService", "apps.nvidia.com/v1alpha1"), {"replicas": "{{ n }}"}, None),
+    ],
+)
+def test_the_size_as_read(kind: tuple[str, str], spec: Object, size: int | bool | None) -> None:
+    """Replicas or a switch, from where the kind has them; what is neither is none."""
+    (found,) = fleet_of(*_chain(kind, fields={"spec": spec})).workloads
+    assert found.size is size if isinstance(size, bool) else found.size == size
+
+
+# --- gangs
+
+GROUPS: dict[str, tuple[Object, str]] = {
+    "coscheduling": ({"labels": {"scheduling.x-k8s.io/pod-group": "g"}}, "PodGroup.scheduling.x-k8s.io"),
+    "coscheduling-old": (
+        {"labels": {"pod-group.scheduling.sigs.k8s.io/name": "g"}},
+        "PodGroup.scheduling.x-k8s.io",
+    ),
+    "volcano": ({"annotations": {"scheduling.k8s.io/group-name": "g"}}, "PodGroup.scheduling.volcano.sh"),
+    "kai": ({"annotations": {"pod-group-name": "g"}}, "PodGroup.scheduling.run.ai"),
+    "kueue": ({"labels": {"kueue.x-k8s.io/pod-group-name": "g"}}, "Workload.kueue.x-k8s.io"),
+    "volcano-job": ({"annotations": {"volcano.sh/job-name": "g"}}, "Job.batch.volcano.sh"),
+    "leaderworkerset": (
+        {"labels": {"leaderworkerset.sigs.k8s.io/name": "g"}},
+        "LeaderWorkerSet.leaderworkerset.x-k8s.io",
+    ),
+    "ray": ({"labels": {"ray.io/cluster": "g"}}, "RayCluster.ray.io"),
+    "jobset": ({"labels": {"jobset.sigs.k8s.io/jobset-name": "g"}}, "JobSet.jobset.x-k8s.io"),
+    "training": (
+        {
+            "labels": {
+                "training.kubeflow.org/job-name": "g",
+                "training.kubeflow.org/operator-name": "mpijob-controller",
+            }
+        },
+        "MPIJob.kubeflow.org",
+    ),
+    "training-of-whom": ({"labels": {"training.kubeflow.org/job-name": "g"}}, "TrainingJob.kubeflow.org"),
+    "kubernetes-1.37": ({"spec": {"schedulingGroup": {"podGroupName": "g"}}}, "PodGroup.scheduling.k8s.io"),
+    "kubernetes-1.35": (
+        {"spec": {"workloadRef": {"name": "g", "podGroup": "workers"}}},
+        "Workload.scheduling.k8s.io",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_bare_pods_of_one_gang_are_one_workload(name: str) -> None:
+    """Whoever schedules them together: the group stands for them, and it cannot be stopped as a pod could."""
+    fields, kind = GROUPS[name]
+    found = workloads_of(pod("a", **_copy(fields)), pod("b", **_copy(fields)), pod("c"))
+    assert set(found) == {f"{kind.partition('.')[0]}/g", "Pod/c"}
+    gang = found[f"{kind.partition('.')[0]}/g"]
+    assert (gang.ref.full_kind, [one.ref.name for one in gang.pods]) == (kind, ["a", "b"])
+    assert (gang.resource_version, gang.size, gang.gang) == ("", None, f"{gang.ref.kind} {TEAM}/g")
+    assert (found["Pod/c"].gang, found["Pod/c"].resource_version) == ("", "7")
+
+
+def _copy(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: dict(value) for key, value in fields.items()}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_gang_of_one_controller_is_that_controller(name: str) -> None:
+    """Where the pods' own controller joins them, the mark adds nothing."""
+    top = obj("JobSet", "train", api_version="jobset.x-k8s.io/v1alpha2")
+    jobs = [obj("Job", f"train-{number}", top) for number in range(2)]
+    pods = [pod(f"p{number}", job, **_copy(GROUPS[name][0])) for number, job in enumerate(jobs)]
+    found = workloads_of(top, *jobs, *pods)
+    assert set(found) == {"JobSet/train"}
+    assert (found["JobSet/train"].gang, found["JobSet/train"].gpus) == ("", 2)
+
+
+def test_a_gang_over_several_workloads_keeps_what_each_of_them_says() -> None:
+    """An opt-out of one member counts for all, and where two say different things neither can be read."""
+    annotations = [{"gpu-rightsizer.io/mode": "enforce", "a": "1"}, {"gpu-rightsizer.io/mode": "off"}, {}]
+    tops = [obj("Job", f"j{number}", metadata={"annotations": one}) for number, one in enumerate(annotations)]
+    fields = {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}
+    found = workloads_of(*tops, *(pod(f"p{number}", top, **_copy(fields)) for number, top in enumerate(tops)))
+    assert found["PodGroup/g"].annotations == {"gpu-rightsizer.io/mode": "enforce | off", "a": "1"}
+
+
+def test_the_group_that_a_scheduler_makes_for_one_pod_is_no_gang() -> None:
+    """Volcano and KAI give every pod a group, called by its UID: a bare pod is still a bare pod."""
+    found = workloads_of(
+        pod("a", annotations={"scheduling.k8s.io/group-name": "podgroup-uid-Pod-a"}),
+        pod("b", annotations={"pod-group-name": "pg-b-uid-Pod-b"}),
+    )
+    assert set(found) == {"Pod/a", "Pod/b"}
+
+
+@st.composite
+def _clusters(draw: st.DrawFn) -> list[Object]:
+    """Controllers that own one another in any way, circles, doubled and missing owners included, and GPU pods."""
+    rows = draw(st.lists(st.sampled_from([*OWNERS[1:], None]), max_size=6))
+    tops = [
+        obj(row.kind, f"o{number}", api_version=row.api_version)
+        if row
+        else obj("Platform", f"o{number}", api_version="example.com/v1")
+        for number, row in enumerate(rows)
+    ]
+    absent = obj("Deployment", "absent")
+    owners = st.lists(st.sampled_from([*tops, absent]), max_size=2, unique_by=id)
+    linked = [
+        obj(one["kind"], one["metadata"]["name"], *draw(owners), api_version=one["apiVersion"])
+        for one in tops
+    ]
+    groups = st.dictionaries(
+        st.sampled_from(["ray.io/cluster", "scheduling.x-k8s.io/pod-group"]),
+        st.sampled_from("gh"),
+        max_size=2,
+    )
+    pods = [
+        pod(f"p{number}", *draw(owners), labels=draw(groups)) for number in range(draw(st.integers(1, 6)))
+    ]
+    return [*draw(st.permutations([*linked, *pods]))]
+
+
+@hypothesis.given(_clusters(), st.randoms())
+def test_every_pod_is_in_exactly_one_workload(objects: list[Object], random: Any) -> None:
+    """Whatever owner references and marks say; pods with a mark in common are together; order means nothing."""
+    fleet = fleet_of(*objects)
+    names = [one.ref.name for workload in fleet.workloads for one in workload.pods]
+    pods = [one for one in objects if one["kind"] == "Pod"]
+    assert sorted(names) == sorted(one["metadata"]["name"] for one in pods)
+    assert len({workload.ref for workload in fleet.workloads}) == len(fleet.workloads)
+    home = {one.ref.name: workload.ref for workload in fleet.workloads for one in workload.pods}
+    for key in ("ray.io/cluster", "scheduling.x-k8s.io/pod-group"):
+        for value in "gh":
+            of_gang = [one for one in pods if one["metadata"]["labels"].get(key) == value]
+            assert len({home[one["metadata"]["name"]] for one in of_gang}) <= 1
+    for workload in fleet.workloads:
+        # Nothing that was not read itself can be written to.
+        was_read = any(one["metadata"]["uid"] == workload.ref.uid for one in objects)
+        assert was_read or workload.resource_version == ""
+    shuffled = list(objects)
+    random.shuffle(shuffled)
+    assert fleet_of(*shuffled).workloads == fleet.workloads
+
+
+# --- resources
+
+
+@pytest.mark.parametrize(
+    ("fields", "devices", "is_shared", "resources"),
+    [
+        pytest.param({"limits": {GPU: "2"}}, 2, False, {GPU: 2}, id="whole"),
+        pytest.param(
+            {"limits": {"nvidia.com/mig-1g.10gb": "1"}}, 1, False, {"nvidia.com/mig-1g.10gb": 1}, id="mig"
+        ),
+        pytest.param(
+            {"limits": {"nvidia.com/mig-1g.10gb.shared": "1"}},
+            1,
+            True,
+            {"nvidia.com/mig-1g.10gb.shared": 1},
+            id="mig-shared",
+        ),
+        pytest.param(
+            {"limits": {"nvidia.com/gpu.shared": "2"}}, 2, True, {"nvidia.com/gpu.shared": 2}, id="shared"
+        ),
+        pytest.param(
+            {"limits": {GPU: "2", "nvidia.com/gpumem": "4000", "nvidia.com/gpucores": "30"}},
+            2,
+            True,
+            {GPU: 2, "nvidia.com/gpumem": 4000, "nvidia.com/gpucores": 30},
+            id="hami",
+        ),
+        pytest.param(
+            {"limits": {"nvidia.com/gpumem-percentage": "50"}},
+            1,
+            True,
+            {"nvidia.com/gpumem-percentage": 50},
+            id="hami-without-a-number",
+        ),
+        pytest.param(
+            {"limits": {"aliyun.com/gpu-mem": "10"}}, 1, True, {"aliyun.com/gpu-mem": 10}, id="gpushare"
+        ),
+        pytest.param(
+            {"limits": {"alpha.kubernetes.io/nvidia-gpu": "1"}},
+            1,
+            False,
+            {"alpha.kubernetes.io/nvidia-gpu": 1},
+            id="legacy",
+        ),
+        pytest.param(
+            {"limits": {}, "annotations": {"gpu-fraction": "0.5"}},
+            1,
+            True,
+            {"gpu-fraction": 1},
+            id="kai-fraction",
+        ),
+        pytest.param(
+            {"limits": {}, "annotations": {"gpu-memory": "2000", "gpu-fraction-num-devices": "2"}},
+            2,
+            True,
+            {"gpu-memory": 2},
+            id="kai-memory-of-two",
+        ),
+        pytest.param({"limits": {"example.com/npu": "3"}}, 3, False, {"example.com/npu": 3}, id="configured"),
+        pytest.param(
+            {"limits": {"example.com/npu-mem": "3"}},
+            1,
+            True,
+            {"example.com/npu-mem": 3},
+            id="configured-amount",
+        ),
+    ],
+)
+def test_what_a_pod_holds(
+    fields: Object, devices: int, is_shared: bool, resources: Mapping[str, int]
+) -> None:
+    """Devices are counted, amounts are one share, and a share is told from a GPU of one's own."""
+    fleet = fleet_of(pod("p", **fields), gpu_resources=["example.com/npu", "example.com/npu-mem=amount"])
+    (found,) = fleet.workloads[0].pods
+    assert (found.devices, found.is_shared, found.resources) == (devices, is_shared, resources)
+    assert found.unreadable == ()
+
+
+@pytest.mark.parametrize(
+    ("annotations", "words"),
+    [
+        ({"gpu-fraction": "half"}, "annotation gpu-fraction: 'half'"),
+        ({"gpu-fraction": "0"}, "annotation gpu-fraction: '0'"),
+        ({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "x"}, "annotation gpu-fraction: '0.5'"),
+    ],
+)
+def test_a_fraction_that_cannot_be_read(annotations: Mapping[str, str], words: str) -> None:
+    """It is told, rather than guessed at."""
+    (found,) = fleet_of(pod("p", limits={}, annotations=annotations)).workloads[0].pods
+    assert (found.devices, found.unreadable) == (0, (words,))
+
+
+CLASS = "deviceclass:gpu.nvidia.com"
+
+
+def test_devices_of_claims() -> None:
+    """Counted from what is allocated, by name or made from a template; a claim of something else counts nothing."""
+    found = workloads_of(
+        claim("two", devices=2, users=["named"]),
+        claim("made-x7", devices=1, users=["made"]),
+        claim("nic", devices=1, driver="nic.example.com", users=["named", "nic-only"]),
+        pod("named", **using("two", "nic")),
+        pod("made", **using(made={"gpu": "made-x7", "not-needed": None})),
+        pod("nic-only", **using("nic")),
+    )
+    assert set(found) == {"Pod/named", "Pod/made"}
+    (named,), (made,) = found["Pod/named"].pods, found["Pod/made"].pods
+    assert (named.devices, named.is_shared, named.resources) == (2, False, {CLASS: 2})
+    assert (made.devices, made.unreadable) == (1, ())
+
+
+@pytest.mark.parametrize(
+    ("one", "devices", "is_shared", "unreadable"),
+    [
+        pytest.param(claim("c", devices=1, users=["p", "q"]), 1, True, (), id="several-pods-use-it"),
+        pytest.param(claim("c", devices=1, result={"shareID": "s1"}), 1, True, (), id="a-share-of-a-device"),
+        pytest.param(claim("c", devices=None, request={"count": 4}), 4, False, (), id="not-allocated-yet"),
+        pytest.param(
+            claim("c", devices=None, request={"allocationMode": "All"}),
+            0,
+            False,
+            ("claim c: all devices of gpu.nvidia.com",),
+            id="all-there-are",
+        ),
+        pytest.param(claim("other", devices=1), 0, False, ("claim c: could not be read",), id="missing"),
+    ],
+)
+def test_a_claim_that_is_not_simply_ones_own(
+    one: Object, devices: int, is_shared: bool, unreadable: tuple[str, ...]
+) -> None:
+    """Shared ones are shares, waiting ones are counted by what they ask for, and the rest is said to be unknown."""
+    (found,) = workloads_of(one, pod("p", **using("c")))["Pod/p"].pods
+    assert (found.devices, found.is_shared, found.unreadable) == (devices, is_shared, unreadable)
+
+
+def test_administrators_looking_in_hold_nothing() -> None:
+    """Access for monitoring takes no device from anybody."""
+    watching = claim("c", devices=8, result={"adminAccess": True})
+    assert workloads_of(watching, pod("monitor", **using("c")), pod("p")).keys() == {"Pod/p"}
+
+
+def test_an_extended_resource_by_claim_is_counted_once() -> None:
+    """Where the scheduler turned nvidia.com/gpu into a claim (KEP-5004), the pod holds what it asked for."""
+    status = {
+        "phase": "Running",
+        "extendedResourceClaimStatus": {
+            "resourceClaimName": "p-extended-resources-x",
+            "requestMappings": [{"containerName": "main", "resourceName": GPU, "requestName": "r"}],
+        },
+    }
+    made = claim("p-extended-resources-x", devices=2, users=["p"])
+    (found,) = workloads_of(made, pod("p", limits={GPU: "2"}, status=status))["Pod/p"].pods
+    assert (found.devices, found.resources) == (2, {GPU: 2})
+
+
+def test_placeholders_are_not_judged() -> None:
+    """The pods that hold GPUs for others' fractions are the scheduler's own; what they take of a node counts."""
+    holder = pod("gpu-reservation-n1", limits={GPU: "1"}, namespace="kai-resource-reservation")
+    waiting = pod("w", limits={GPU: "8"}, spec={"nodeName": ""}, status=UNSCHEDULABLE)
+    fleet = fleet_of(holder, waiting, node(gpus=8))
+    assert [one.ref.name for one in fleet.workloads] == ["w"]
+    assert [one.free for one in fleet.stranded] == [7]
+
+
+@pytest.mark.parametrize(
+    ("state", "started", "restarts", "waiting"),
+    [
+        ({"running": {"startedAt": "2026-11-02T00:00:00Z"}}, "2026-11-02", 2, ""),
+        ({"waiting": {"reason": "CrashLoopBackOff"}}, None, 2, "CrashLoopBackOff"),
+        ({"terminated": {"reason": "Completed"}}, None, 2, "Completed"),
+    ],
+)
+def test_why_a_pod_does_not_run(state: Object, started: str | None, restarts: int, waiting: str) -> None:
+    """Start, restarts and the reason to wait are those of the container that has the GPU."""
+    statuses = [
+        {"name": "main", "restartCount": 2, "state": state},
+        {"name": "sidecar", "restartCount": 9, "state": {"running": {"startedAt": "2026-11-09T00:00:00Z"}}},
+    ]
+    containers = [
+        {"name": "main", "resources": {"limits": {GPU: "1"}}},
+        {"name": "sidecar", "resources": {"limits": {"cpu": "1"}}},
+    ]
+    status = {"phase": "Running", "containerStatuses": statuses}
+    (found,) = fleet_of(pod("p", spec={"containers": containers}, status=status)).workloads[0].pods
+    assert (str(found.started)[:10] if found.started else None) == started
+    assert (found.restarts, found.waiting) == (restarts, waiting)
+
+
+UNSCHEDULABLE = {
+    "phase": "Pending",
+    "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}],
+}
+
+# --- managers
+
+
+def _managers(*more: Object, kind: str = "Deployment", metadata: Object | None = None) -> tuple[Manager, ...]:
+    api_version = "batch/v1" if kind == "Job" else "apps/v1"
+    spec = {"suspend": False} if kind == "Job" else {"replicas": 1}
+    top = obj(kind, "w", metadata=metadata or {}, api_version=api_version, spec=spec)
+    (found,) = fleet_of(top, pod("p", top), *more).workloads
+    return found.managers
+
+
+@pytest.mark.parametrize(
+    ("metadata", "kind", "name", "reverts", "exception"),
+    [
+        pytest.param(
+            {"annotations": {"argocd.argoproj.io/tracking-id": "shop:apps/Deployment:team/w"}},
+            "Argo CD",
+            "shop",
+            True,
+            "jsonPointers: [/spec/replicas]",
+            id="argo",
+        ),
+        pytest.param(
+            {"labels": {"argocd.argoproj.io/instance": "shop"}},
+            "Argo CD",
+            "shop",
+            True,
+            "RespectIgnoreDifferences=true",
+            id="argo-by-label",
+        ),
+        pytest.param(
+            {"labels": {"kustomize.toolkit.fluxcd.io/name": "apps"}},
+            "Flux",
+            "apps",
+            True,
+            "kubectl -n team annotate deployments.apps w kustomize.toolkit.fluxcd.io/reconcile=disabled",
+            id="flux",
+        ),
+        pytest.param(
+            {
+                "labels": {"kustomize.toolkit.fluxcd.io/name": "apps"},
+                "annotations": {"kustomize.toolkit.fluxcd.io/reconcile": "disabled"},
+            },
+            "Flux",
+            "apps",
+            False,
+            "reconcile=disabled",
+            id="flux-that-was-told",
+        ),
+        pytest.param(
+            {
+                "labels": {"helm.toolkit.fluxcd.io/name": "rel"},
+                "annotations": {"meta.helm.sh/release-name": "rel"},
+            },
+            "Flux",
+            "rel",
+            True,
+            '- paths: ["/spec/replicas"]',
+            id="flux-helm",
+        ),
+        pytest.param(
+            {"annotations": {"meta.helm.sh/release-name": "rel"}}, "Helm", "rel", False, "", id="helm"
+        ),
+        pytest.param(
+            {"labels": {"kueue.x-k8s.io/queue-name": "q"}}, "Kueue", "q", False, '"active":false', id="kueue"
+        ),
+    ],
+)
+def test_who_else_decides(metadata: Object, kind: str, name: str, reverts: bool, exception: str) -> None:
+    """Known by its marks, with what to configure on its side."""
+    (found,) = _managers(metadata=metadata)
+    assert (found.kind, found.name, found.reverts) == (kind, name, reverts)
+    assert exception in found.exception
+
+
+def test_no_manager_is_made_up() -> None:
+    """A label that charts set, too, is no proof of Argo CD."""
+    assert _managers(metadata={"labels": {"app.kubernetes.io/instance": "shop"}}) == ()
+
+
+def test_kueue_undoes_what_it_suspends_itself() -> None:
+    """A Job that Kueue admits is suspended and resumed by Kueue alone."""
+    (found,) = _managers(kind="Job", metadata={"labels": {"kueue.x-k8s.io/queue-name": "q"}})
+    assert (found.kind, found.reverts) == ("Kueue", True)
+
+
+def _scaler(kind: str, name: str, **spec: Any) -> Object:
+    api_versions = {
+        "HorizontalPodAutoscaler": "autoscaling/v2",
+        "ScaledObject": "keda.sh/v1alpha1",
+        "VerticalPodAutoscaler": "autoscaling.k8s.io/v1",
+    }
+    metadata = spec.pop("metadata", {})
+    owners = spec.pop("owners", ())
+    return obj(kind, name, *owners, api_version=api_versions[kind], metadata=metadata, spec=spec)
+
+
+TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "w"}
+
+
+def test_autoscalers_of_a_workload() -> None:
+    """Each of its own kind; the HPA that KEDA makes is KEDA's, and others' autoscalers are not ours."""
+    keda = _scaler("ScaledObject", "k", scaleTargetRef={"name": "w"})
+    found = _managers(
+        keda,
+        _scaler("HorizontalPodAutoscaler", "h", scaleTargetRef=TARGET, minReplicas=2, maxReplicas=8),
+        _scaler("HorizontalPodAutoscaler", "keda-hpa-k", scaleTargetRef=TARGET, owners=(keda,)),
+        _scaler("HorizontalPodAutoscaler", "other", scaleTargetRef={**TARGET, "name": "x"}),
+        _scaler("VerticalPodAutoscaler", "v", targetRef=TARGET),
+    )
+    by_kind = {one.kind: one for one in found}
+    assert {kind: (one.name, one.reverts) for kind, one in by_kind.items()} == {
+        "HorizontalPodAutoscaler": ("h", False),
+        "KEDA": ("k", True),
+        "VerticalPodAutoscaler": ("v", False),
+    }
+    assert "(now 2 to 8)" in by_kind["HorizontalPodAutoscaler"].exception
+    assert by_kind["KEDA"].exception == (
+        "kubectl -n team annotate scaledobject k autoscaling.keda.sh/paused-replicas=0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("scaler", "reverts"),
+    [
+        (_scaler("HorizontalPodAutoscaler", "h", scaleTargetRef=TARGET, minReplicas=0), True),
+        (
+            _scaler(
+                "ScaledObject",
+                "k",
+                scaleTargetRef={"name": "w"},
+                metadata={"annotations": {"autoscaling.keda.sh/paused-replicas": "0"}},
+            ),
+            False,
+        ),
+    ],
+)
+def test_autoscalers_that_wake_or_sleep(scaler: Object, reverts: bool) -> None:
+    """An HPA that may go to zero comes back from it by itself; a paused ScaledObject does not."""
+    (found,) = _managers(scaler)
+    assert found.reverts is reverts
+
+
+def test_an_autoscaler_of_something_in_between_counts() -> None:
+    """KServe's HPA is for the Deployment below the InferenceService; it decides about the workload all the same."""
+    chain = _chain(("InferenceService", "serving.kserve.io/v1beta1"), *CHAINS["deployment"])
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "o1"}
+    (found,) = fleet_of(*chain, _scaler("HorizontalPodAutoscaler", "h", scaleTargetRef=target)).workloads
+    assert [(one.kind, one.name) for one in found.managers] == [("HorizontalPodAutoscaler", "h")]
