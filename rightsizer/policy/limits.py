@@ -35,6 +35,10 @@ Amount = Annotated[int, pydantic.Field(ge=0, le=1_000_000)]
 class Budget(Part):
     """How much may be changed at most; of several amounts, and of several budgets, the lowest wins."""
 
+    model_config = pydantic.ConfigDict(
+        json_schema_extra={"anyOf": [{"required": [amount]} for amount in ("gpus", "workloads", "share")]}
+    )
+
     name: str | None = pydantic.Field(
         None,
         min_length=1,

@@ -14,6 +14,8 @@ HIGHEST_USER_PRIORITY = 1_000_000_000
 class PriorityRange(Part):
     """An inclusive range of pod priorities."""
 
+    model_config = pydantic.ConfigDict(json_schema_extra={"minProperties": 1})
+
     min: int = pydantic.Field(
         LOWEST_PRIORITY,
         ge=LOWEST_PRIORITY,
@@ -56,6 +58,11 @@ Value = Annotated[
 """A glob for a label's value; * is any, so that the label is there."""
 
 
+_Labels = Annotated[
+    dict[Key, Value], pydantic.Field(min_length=1, json_schema_extra={"additionalProperties": False})
+]
+
+
 def _on_purpose(value: object) -> object:
     if value is not True:
         message = "write everything: true, or leave it out and give conditions"
@@ -65,6 +72,14 @@ def _on_purpose(value: object) -> object:
 
 class Match(Part):
     """Which workloads a rule is about; all conditions that are given must hold."""
+
+    model_config = pydantic.ConfigDict(
+        json_schema_extra={
+            "minProperties": 1,
+            "if": {"required": ["everything"]},
+            "then": {"maxProperties": 1},
+        }
+    )
 
     priorityClasses: Patterns | None = pydantic.Field(
         None,
@@ -78,7 +93,7 @@ class Match(Part):
         description="Kinds of workloads, such as Deployment, with wildcards; of one's own with the API group, such as "
         "TrainingRun.example.com.",
     )
-    labels: Annotated[dict[Key, Value], pydantic.Field(min_length=1)] | None = pydantic.Field(
+    labels: _Labels | None = pydantic.Field(
         None,
         description="Labels of the workload or of its pods: key and value, the value with wildcards; all must hold. "
         '"*" means that the label is there.',

@@ -84,7 +84,6 @@ _Switchable = Annotated[
     FindingName,
     pydantic.Field(strict=False),
     pydantic.BeforeValidator(_switchable),
-    pydantic.WithJsonSchema({"enum": [name.value for name in SWITCHABLE]}),
 ]
 
 
@@ -126,12 +125,17 @@ class Rule(Part):
     )
     findings: dict[_Switchable, _Switch] = pydantic.Field(
         default_factory=dict,
+        json_schema_extra={
+            "propertyNames": {"enum": [name.value for name in SWITCHABLE]},
+            "properties": {name.value: {"enum": ["advise", "off", False]} for name in ADVICE_ONLY},
+        },
         description="By finding: advise, enforce or off. Where nothing is said, idle, parked and finished follow mode, "
         "too-few-replicas follows too-many-replicas, and the others are advised on.",
     )
     actions: tuple[Annotated[Action, pydantic.Field(strict=False)], ...] = pydantic.Field(
         SAFE_ACTIONS,
         strict=False,
+        json_schema_extra={"uniqueItems": True},
         description="What enforce may do and advise may propose, in the order of preference: the first that is "
         "possible. evict destroys a bare pod, so it must be named.",
     )

@@ -75,6 +75,7 @@ class Thresholds(Judging):
     )
     idlePowerWatts: dict[Name, Annotated[float, pydantic.Field(gt=0.0, le=10_000.0)]] = pydantic.Field(
         default_factory=lambda: dict(IDLE_POWER_W),
+        json_schema_extra={"additionalProperties": False},
         description="Highest board power in watts of an idle GPU with a model loaded, by pattern of the GPU "
         "model's name; replaces the default's rows. A model without a row is judged by memory traffic.",
     )

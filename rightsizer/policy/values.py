@@ -42,7 +42,7 @@ _SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?)%")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _HIGHEST_SHARE = 100
 _YEARS = range(2020, 2100)
-_GLOB = r"^(?!\*+$)(?!\s)(?!.*(\.\*|\.\+))[^\\^$|()\[\]{}]*$"
+_GLOB = r"^(?!\*+$)(?!\s)(?!.*\s$)(?!.*(\.\*|\.\+))[^\\^$|()\[\]{}]*$"
 """What `Pattern` checks, for the schema."""
 
 
@@ -160,7 +160,9 @@ Share = Annotated[
     decimal.Decimal,
     pydantic.BeforeValidator(_share),
     pydantic.PlainSerializer(lambda share: f"{share}%"),
-    pydantic.WithJsonSchema({"type": "string", "pattern": r"^(100(\.0+)?|[1-9]?[0-9](\.[0-9]+)?)%$"}),
+    pydantic.WithJsonSchema(
+        {"type": "string", "pattern": r"^(?!0+(\.0+)?%)(100(\.0+)?|[1-9]?[0-9](\.[0-9]+)?)%$"}
+    ),
 ]
 """A percentage."""
 

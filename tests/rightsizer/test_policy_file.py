@@ -87,7 +87,7 @@ BAD = {
     ),
     "empty-list-of-classes": (
         _with("[high-priority]", "[]"),
-        "line 8: rules[0].match.priorityClasses: tuple should have at least 1 item",
+        "line 8: rules[0].match.priorityClasses: is empty; name at least one, or leave it out",
     ),
     "everything-and-more": (
         _with("{priorityClasses:", "{everything: true, priorityClasses:"),

@@ -1,0 +1,400 @@
+"""Models, pools, labels, findings, PriorityClasses, opt-outs and marks: what each makes of a ruling."""
+
+import dataclasses
+import datetime
+from typing import Any
+
+import pytest
+
+from rightsizer.config import PREFIX
+from rightsizer.model import Action, FindingName, Fleet, Mode, Node, PriorityClass, Workload
+from rightsizer.policy.classes import ANNOTATIONS
+from rightsizer.policy.document import Defaults, Keep, Match, Policy, PriorityRange, Thresholds
+from rightsizer.policy.rules import NO_FLEET, Rulebook, Ruling, rule_on
+from tests.rightsizer.build import AT, DAY, pod, policy, rule, workload
+
+HOUR = datetime.timedelta(hours=1)
+NODES = {
+    "n1": Node("n1", model="NVIDIA-H100-80GB-HBM3", pool="gpu-a"),
+    "bare": Node("bare"),
+}
+
+
+def _fleet(**annotations: str) -> Fleet:
+    """Two nodes, and the class low-priority with annotations."""
+    ours = {PREFIX + key.replace("_", "-"): value for key, value in annotations.items()}
+    return Fleet((), NODES, {"low-priority": PriorityClass("low-priority", 1000, ours)})
+
+
+def _on(item: Workload, rules: Policy, fleet: Fleet | None = None, **changes: Any) -> Ruling:
+    return rule_on(item, rules, fleet or _fleet(), **{"at": AT, **changes})
+
+
+MATCHES = {
+    "model": (Match(models=("*H100*",)), True),
+    "another-model": (Match(models=("*A100*",)), False),
+    "pool": (Match(nodePools=("gpu-?",)), True),
+    "another-pool": (Match(nodePools=("cpu",)), False),
+    "label-of-the-workload": (Match(labels={"team": "vision"}), True),
+    "label-of-a-pod": (Match(labels={"run": "*"}), True),
+    "labels-of-both": (Match(labels={"team": "vis*", "run": "7"}), True),
+    "one-label-of-two": (Match(labels={"team": "vision", "tier": "*"}), False),
+    "label-with-another-value": (Match(labels={"team": "audio"}), False),
+    "model-and-namespace": (Match(models=("*H100*",), namespaces=("elsewhere",)), False),
+}
+
+
+@pytest.mark.parametrize(("match", "expected"), MATCHES.values(), ids=MATCHES.keys())
+def test_conditions_on_labels_models_and_pools(match: Match, expected: bool) -> None:
+    """Labels of the workload and of its pods, model and pool of their nodes; all must hold."""
+    item = workload(pod(labels={"run": "7"}), labels={"team": "vision"})
+    assert (_on(item, policy(rule("r", match=match))).rule == "r") is expected
+
+
+UNKNOWN = {
+    "node-without-labels": workload(pod(node="bare")),
+    "node-not-read": workload(pod(node="n9")),
+    "no-node-yet": workload(pod(node="", phase="Pending")),
+}
+
+
+@pytest.mark.parametrize("item", UNKNOWN.values(), ids=UNKNOWN.keys())
+@pytest.mark.parametrize("condition", ["models", "nodePools"])
+def test_what_is_not_known_is_treated_by_the_strictest(item: Workload, condition: str) -> None:
+    """It may match, so that a protecting rule protects and an enforcing one does not make anything happen by itself."""
+    match = Match.model_validate({condition: ("x*",)})
+    protecting = policy(rule("shield", Mode.PROTECT, match=match), rule("all"))
+    assert (_on(item, protecting).mode, _on(item, protecting).rule) == (Mode.PROTECT, "shield")
+    advising = policy(rule("look", Mode.ADVISE, match=match), rule("all"))
+    assert _on(item, advising).mode is Mode.ADVISE
+    enforcing = policy(rule("act", match=match))
+    assert (_on(item, enforcing).mode, _on(item, enforcing).rule) == (Mode.ADVISE, "(no rule)")
+
+
+def test_of_two_rules_that_may_match_only_what_both_allow_is_done() -> None:
+    """The actions of both, the thresholds of both, what each keeps."""
+    old = rule("old", match=Match(models=("*T4*",)), actions=(Action.SUSPEND,), keep=Keep(gpus=2))
+    rules = policy(old, rule("all", actions=(Action.SCALE_TO_ZERO, Action.SUSPEND), cooldown=3 * DAY))
+    known, unknown = _on(workload(), rules), _on(workload(pod(node="bare")), rules)
+    assert (known.rule, known.actions) == ("all", (Action.SCALE_TO_ZERO, Action.SUSPEND))
+    assert (unknown.rule, unknown.actions) == ("old + all", (Action.SUSPEND,))
+    assert (unknown.keep.gpus, unknown.cooldown) == (2, 3 * DAY)
+
+
+def test_labels_of_an_owner_that_was_not_read_are_not_known() -> None:
+    """Only its pods' are: what they say counts, what they do not say may still hold."""
+    shielded = policy(rule("shield", Mode.PROTECT, match=Match(labels={"tier": "gold"})), rule("all"))
+    assert _on(workload(), shielded).rule == "all"
+    assert _on(workload(resource_version=""), shielded).rule == "shield"
+    assert _on(workload(pod(labels={"tier": "gold"}), resource_version=""), shielded).rule == "shield"
+
+
+def test_a_workload_without_pods_is_treated_by_the_strictest_rule() -> None:
+    """Nobody can say which one is its."""
+    item = dataclasses.replace(workload(), pods=())
+    first = rule("first", match=Match(namespaces=("elsewhere",)))
+    assert _on(item, policy(first, rule("shield", Mode.PROTECT))).rule == "shield"
+
+
+def test_a_rule_enforces_idleness_and_advises_on_the_rest() -> None:
+    """Unless it says otherwise by finding; what is off is neither done nor told."""
+    ruling = _on(workload(), policy(rule("r", findings={"stuck": "enforce", "sliceable": "off"})))
+    assert ruling.mode is Mode.ENFORCE
+    modes = {name: ruling.mode_for(name) for name in FindingName}
+    enforced = {name for name, mode in modes.items() if mode is Mode.ENFORCE}
+    assert enforced == {FindingName.IDLE, FindingName.PARKED, FindingName.FINISHED, FindingName.STUCK}
+    assert (modes[FindingName.SLICEABLE], ruling.is_off(FindingName.SLICEABLE)) == (Mode.PROTECT, True)
+    assert (modes[FindingName.UNDERUSED], ruling.is_off(FindingName.UNDERUSED)) == (Mode.ADVISE, False)
+
+
+def test_what_shrinks_replicas_grows_them_again() -> None:
+    """Enforcing too-many-replicas enforces too-few-replicas."""
+    ruling = _on(workload(), policy(rule("r", findings={"too-many-replicas": "enforce"})))
+    assert ruling.mode_for(FindingName.TOO_FEW_REPLICAS) is Mode.ENFORCE
+
+
+@pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.PROTECT])
+def test_no_finding_is_treated_above_the_mode(mode: Mode) -> None:
+    """Not even with an opt-out to advice on an enforced rule."""
+    ruling = _on(workload(), policy(rule("r", mode)))
+    assert {ruling.mode_for(name) for name in FindingName} == {mode}
+    wish = workload(annotations={PREFIX + "mode": "advise"})
+    assert _on(wish, policy()).mode_for(FindingName.IDLE) is Mode.ADVISE
+
+
+def test_actions_are_an_order() -> None:
+    """As they stand in the rule, not as they are defined."""
+    actions = (Action.EVICT, Action.SUSPEND, Action.SHRINK)
+    assert _on(workload(), policy(rule("r", actions=actions))).actions == actions
+
+
+@pytest.mark.parametrize(
+    ("kind", "window_h", "notice_h"),
+    [
+        ("InferenceService", 4, None),
+        ("Notebook", 24, 24),
+        ("PyTorchJob", 24, None),
+        ("Deployment", 24, None),
+    ],
+)
+def test_how_long_is_waited_follows_from_the_kind(kind: str, window_h: int, notice_h: int | None) -> None:
+    """What comes back by itself goes soon; a notebook's people are asked first."""
+    ruling = _on(workload(kind=kind), policy())
+    assert ruling.thresholds.window == window_h * HOUR
+    assert ruling.notify_before == (notice_h * HOUR if notice_h else None)
+
+
+def test_a_window_for_all_is_a_window_for_all() -> None:
+    """Who writes defaults.idle alone does not mean a day for Jobs; who writes kinds beside it does."""
+    alone = Defaults.model_validate({"idle": {"window": "7d"}})
+    assert _on(workload(kind="Job"), policy(defaults=alone)).thresholds.window == 7 * DAY
+    rows = [{"kinds": ["Job"], "idle": {"window": "2d"}}]
+    both = Defaults.model_validate({"idle": {"window": "7d"}, "kinds": rows})
+    assert _on(workload(kind="Job"), policy(defaults=both)).thresholds.window == 2 * DAY
+
+
+def test_the_notice_of_a_rule_stands_instead_of_that_of_its_kind() -> None:
+    """And the longest of several rules' holds."""
+    item = workload(pod("a"), pod("b", priority_class="medium", priority=5), kind="Notebook")
+    short = rule("short", match=Match(priority=PriorityRange(max=10)), notifyBefore=HOUR)
+    assert _on(item, policy(short, rule("long", notifyBefore=3 * HOUR))).notify_before == 3 * HOUR
+    assert _on(item, policy(short, rule("long"))).notify_before == 24 * HOUR
+
+
+# --- PriorityClasses
+
+
+ENFORCING = {"mode": "enforce", "idle_window": "6h", "grace": "1h", "min_coverage": "0.95", "cooldown": "3d"}
+
+
+def test_a_priority_class_says_how_its_pods_are_treated() -> None:
+    """All of a rule can stand on it; what it does not say of idle is the kind's default."""
+    fleet = _fleet(
+        **ENFORCING, findings="stuck=off", actions="suspend, evict", notify_before="2h", keep_replicas="1",
+        keep_gpus="4",
+    )  # fmt: skip
+    elsewhere = policy(rule("others", match=Match(namespaces=("elsewhere",))))
+    unreadable = _on(workload(kind="Job"), elsewhere, fleet)
+    assert "keep.replicas 1 lets nothing be stopped" in unreadable.vetoes[0].reason
+    fleet = _fleet(
+        **ENFORCING, findings="stuck=off", actions="suspend, shrink", notify_before="2h", keep_replicas="1",
+        keep_gpus="4",
+    )  # fmt: skip
+    ruling = _on(workload(kind="Job"), elsewhere, fleet)
+    assert (ruling.rule, ruling.mode) == ("priorityclass:low-priority", Mode.ENFORCE)
+    assert (ruling.actions, ruling.keep) == ((Action.SUSPEND, Action.SHRINK), Keep(replicas=1, gpus=4))
+    assert (ruling.notify_before, ruling.cooldown) == (2 * HOUR, 3 * DAY)
+    idle = ruling.judged_by[0].idle
+    assert (idle.window, idle.grace, idle.minCoverage, idle.returnFactor) == (6 * HOUR, HOUR, 0.95, 3.0)
+    assert ruling.is_off(FindingName.STUCK)
+    assert 6 * HOUR in Rulebook(elsewhere, fleet, at=AT).windows()
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [("file-first", "all"), ("class-first", "priorityclass:low-priority"), ("off", "all")],
+)
+def test_the_file_says_who_is_asked_first(order: str, expected: str) -> None:
+    """Its rules, or the class."""
+    rules = policy(rule("all"), classAnnotations=order)
+    assert _on(workload(), rules, _fleet(mode="protect")).rule == expected
+
+
+def test_classes_are_not_asked_where_the_file_says_so() -> None:
+    """Not even where no rule of it matches."""
+    rules = policy(rule("others", match=Match(namespaces=("elsewhere",))), classAnnotations="off")
+    assert _on(workload(), rules, _fleet(mode="enforce")).rule == "(no rule)"
+
+
+UNREADABLE = {
+    "no-mode": ({"idle_window": "6h"}, "gpu-rightsizer.io/mode is missing"),
+    "unknown-mode": ({"mode": "kill"}, "gpu-rightsizer.io/mode: Input should be"),
+    "unknown-annotation": (
+        {"mode": "enforce", "idel_window": "6h"},
+        "gpu-rightsizer.io/idel-window is not known",
+    ),
+    "window-without-unit": (
+        {"mode": "enforce", "idle_window": "6"},
+        "gpu-rightsizer.io/idle-window: '6' is not",
+    ),
+    "tiny-window": ({"mode": "enforce", "idle_window": "1m"}, "window must be at least 5m"),
+    "coverage-as-percent": ({"mode": "enforce", "min_coverage": "90%"}, "write a number such as 0.95"),
+    "coverage-not-a-number": ({"mode": "enforce", "min_coverage": "nan"}, "write a number such as 0.95"),
+    "coverage-above-one": (
+        {"mode": "enforce", "min_coverage": "90"},
+        "gpu-rightsizer.io/min-coverage: Input",
+    ),
+    "unknown-action": (
+        {"mode": "enforce", "actions": "suspend,kill"},
+        "gpu-rightsizer.io/actions: Input should",
+    ),
+    "negative": ({"mode": "enforce", "keep_replicas": "-1"}, "write a whole number such as 1"),
+    "finding-without-mode": ({"mode": "enforce", "findings": "idle"}, "write each finding once"),
+    "finding-twice": ({"mode": "enforce", "findings": "idle=off,idle=advise"}, "write each finding once"),
+    "unknown-finding": ({"mode": "enforce", "findings": "idel=off"}, "did you mean idle?"),
+}
+
+
+@pytest.mark.parametrize(("annotations", "words"), UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_a_class_that_cannot_be_read_protects(annotations: dict[str, str], words: str) -> None:
+    """And it is told why."""
+    ruling = _on(workload(), policy(classAnnotations="class-first"), _fleet(**annotations))
+    assert (ruling.mode, ruling.rule) == (Mode.PROTECT, "priorityclass:low-priority")
+    assert "cannot be read, so it protects" in ruling.vetoes[0].reason
+    assert words in ruling.vetoes[0].reason
+
+
+def test_a_class_with_another_value_than_the_pod_was_admitted_with_is_not_its_class() -> None:
+    """It was made anew since; what it says now was not meant for the pod, so that it is protected."""
+    item = workload(pod(priority=999))
+    ruling = _on(item, policy(classAnnotations="class-first"), _fleet(mode="enforce"))
+    assert ruling.mode is Mode.PROTECT
+    assert "another value" in ruling.vetoes[0].reason
+
+
+def test_a_class_that_is_gone_protects_where_it_comes_first() -> None:
+    """It may have protected. Where the file comes first, what no rule matches is only advised on."""
+    assert _on(workload(), policy(classAnnotations="class-first"), NO_FLEET).mode is Mode.PROTECT
+    others = rule("others", match=Match(namespaces=("elsewhere",)))
+    assert _on(workload(), policy(others), NO_FLEET).mode is Mode.ADVISE
+
+
+def test_a_class_without_annotations_says_nothing() -> None:
+    """Nor do pods without a class."""
+    assert _on(workload(), policy(classAnnotations="class-first")).rule == "all"
+    classless = workload(pod(priority_class="", priority=0))
+    assert _on(classless, policy(classAnnotations="class-first"), _fleet(mode="protect")).rule == "all"
+
+
+@pytest.mark.parametrize("annotation", ANNOTATIONS, ids=lambda annotation: str(annotation.name))
+def test_every_example_of_an_annotation_can_be_read(annotation: Any) -> None:
+    """What the documentation shows works."""
+    ours = {PREFIX + "mode": "enforce", annotation.key: annotation.example}
+    fleet = Fleet((), {}, {"low-priority": PriorityClass("low-priority", 1000, ours)})
+    ruling = _on(workload(), policy(classAnnotations="class-first"), fleet)
+    assert ruling.mode is Mode.ENFORCE
+
+
+# --- what stands above rules
+
+
+OWN = {
+    "own-namespace": (workload(namespace_annotations={}), {"own": "research"}),
+    "own-label": (workload(labels={"app.kubernetes.io/name": "gpu-rightsizer"}), {}),
+    "own-label-of-a-pod": (workload(pod(labels={"app.kubernetes.io/name": "gpu-rightsizer"})), {}),
+}
+
+
+@pytest.mark.parametrize(("item", "changes"), OWN.values(), ids=OWN.keys())
+def test_we_do_not_touch_ourselves(item: Workload, changes: dict[str, str]) -> None:
+    """Neither our namespace, whatever it is called, nor what is labelled as ours."""
+    ruling = _on(item, policy(), **changes)
+    assert ruling.mode is Mode.PROTECT
+    assert ruling.rule.startswith("built-in:own")
+
+
+OPT_OUTS = {
+    "excluded": ({"exclude": "true"}, Mode.PROTECT, "gpu-rightsizer.io/exclude: true on Deployment w"),
+    "not-excluded": ({"exclude": "false"}, Mode.ENFORCE, None),
+    "excluded-in-other-words": (
+        {"exclude": "yes"},
+        Mode.PROTECT,
+        "cannot be read (true or false); taken as off",
+    ),
+    "until-later": ({"exclude-until": "2026-11-21T12:00:01Z"}, Mode.PROTECT, "until 2026-11-21 12:00 UTC"),
+    "until-now": ({"exclude-until": "2026-11-21T12:00:00Z"}, Mode.ENFORCE, None),
+    "until-later-elsewhere": (
+        {"exclude-until": "2026-11-21T14:00:00+01:00"},
+        Mode.PROTECT,
+        "until 2026-11-21 13:00",
+    ),
+    "until-the-end-of-today": ({"exclude-until": "2026-11-21"}, Mode.PROTECT, "until 2026-11-22 00:00 UTC"),
+    "until-yesterday": ({"exclude-until": "2026-11-20"}, Mode.ENFORCE, None),
+    "until-no-zone": ({"exclude-until": "2026-11-01T12:00:00"}, Mode.PROTECT, "cannot be read"),
+    "until-no-day": ({"exclude-until": "2026-11-31"}, Mode.PROTECT, "cannot be read"),
+    "until-the-end-of-time": ({"exclude-until": "9999-12-31"}, Mode.PROTECT, "cannot be read"),
+    "until-next-week": ({"exclude-until": "next week"}, Mode.PROTECT, "cannot be read"),
+    "keep-two": ({"keep-replicas": "2"}, Mode.ENFORCE, "so many replicas stay"),
+    "keep-none": ({"keep-replicas": "0"}, Mode.ENFORCE, None),
+    "keep-unreadable": ({"keep-replicas": "two"}, Mode.PROTECT, "cannot be read (a whole number)"),
+}
+
+
+@pytest.mark.parametrize(("wish", "mode", "words"), OPT_OUTS.values(), ids=OPT_OUTS.keys())
+def test_opt_outs(wish: dict[str, str], mode: Mode, words: str | None) -> None:
+    """What can be read is done, for as long as it says; what cannot is taken as off. Each is told."""
+    item = workload(annotations={PREFIX + key: value for key, value in wish.items()})
+    ruling = _on(item, policy())
+    assert ruling.mode is mode
+    assert [words in veto.reason for veto in ruling.vetoes if words] == [True] * bool(words)
+    assert (len(ruling.vetoes) == 0) is (words is None)
+    assert _on(item, policy(honourOptOut=False)).mode is Mode.ENFORCE
+
+
+def test_the_most_of_what_is_to_be_kept_stays() -> None:
+    """Of the rule's number and the users'."""
+    item = workload(
+        pod(annotations={PREFIX + "keep-replicas": "3"}), annotations={PREFIX + "keep-replicas": "2"}
+    )
+    assert _on(item, policy(rule("r", keep=Keep(replicas=1)))).keep.replicas == 3
+    assert _on(item, policy(rule("r", keep=Keep(replicas=5)))).keep.replicas == 5
+
+
+MARKS = {
+    "cluster-autoscaler": ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false", True),
+    "cluster-autoscaler-safe": ("cluster-autoscaler.kubernetes.io/safe-to-evict", "true", False),
+    "cluster-autoscaler-slip": ("cluster-autoscaler.kubernetes.io/safe-to-evict", "flase", True),
+    "karpenter": ("karpenter.sh/do-not-disrupt", "true", True),
+    "karpenter-not": ("karpenter.sh/do-not-disrupt", "false", False),
+    "karpenter-for-a-while": ("karpenter.sh/do-not-disrupt", "250h", True),
+    "karpenter-over": ("karpenter.sh/do-not-disrupt", "230h", False),
+    "descheduler": ("descheduler.alpha.kubernetes.io/prefer-no-eviction", "", True),
+    "volcano": ("volcano.sh/preemptable", "false", True),
+    "downscaler": ("downscaler/exclude", "true", True),
+    "downscaler-until": ("downscaler/exclude-until", "2026-11-22 12:00", True),
+    "downscaler-until-passed": ("downscaler/exclude-until", "2026-11-20T12:00:00", False),
+    "gpu-pruner": ("gpu-pruner.io/ack-until", "2026-11-22T12:00:00Z", True),
+    "gpu-pruner-passed": ("gpu-pruner.io/ack-until", "2026-11-20T12:00:00Z", False),
+    "kubeflow": ("notebooks.kubeflow.org/disable-culling", "true", True),
+}
+
+
+@pytest.mark.parametrize(("key", "value", "holds"), MARKS.values(), ids=MARKS.keys())
+@pytest.mark.parametrize("where", ["workload", "pod", "namespace"])
+def test_other_tools_marks_are_obeyed(key: str, value: str, holds: bool, where: str) -> None:
+    """What carries one is shown and not touched; the mark stands beside it."""
+    marked = {key: value}
+    items = {
+        "workload": workload(annotations=marked),
+        "pod": workload(pod(annotations=marked)),
+        "namespace": workload(namespace_annotations=marked),
+    }
+    if value.endswith("h") and where != "pod":
+        holds = True  # a duration counts from a pod's creation; on anything else it cannot end
+    ruling = _on(items[where], policy())
+    assert ruling.mode is (Mode.ADVISE if holds else Mode.ENFORCE)
+    assert [veto.rule.startswith("mark:") for veto in ruling.vetoes] == [True] * holds
+    assert _on(items[where], policy(honourMarks=())).mode is Mode.ENFORCE
+
+
+def test_a_mark_may_be_a_label() -> None:
+    """Volcano's is one as well as an annotation, and neither hides the other."""
+    item = workload(
+        labels={"volcano.sh/preemptable": "false"}, annotations={"volcano.sh/preemptable": "true"}
+    )
+    assert _on(item, policy()).mode is Mode.ADVISE
+
+
+def test_a_rulebook_answers_as_rule_on_does() -> None:
+    """Whatever it has been asked before."""
+    rules = policy(rule("a", match=Match(models=("*T4*",))), rule("b", Mode.ADVISE))
+    items = [workload(), workload(pod(node="bare")), workload(kind="Notebook"), *UNKNOWN.values()]
+    book = Rulebook(rules, _fleet(), at=AT)
+    for item in (*items, *items):
+        assert book.on(item) == _on(item, rules)
+
+
+def test_thresholds_of_a_rule_are_for_all_kinds() -> None:
+    """And stand instead of the kind's as a whole."""
+    ruling = _on(workload(kind="Job"), policy(rule("r", idle=Thresholds(window=2 * DAY))))
+    assert (ruling.thresholds.window, ruling.thresholds.minCoverage) == (2 * DAY, 0.9)
