@@ -76,6 +76,20 @@ SPINS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("kind", "verdict"),
+    [("PyTorchJob", Verdict.ACT), ("Deployment", Verdict.KEEP)],
+    ids=["ranks", "replicas"],
+)
+def test_one_that_spins_speaks_for_its_ranks_not_for_other_replicas(kind: str, verdict: Verdict) -> None:
+    """A replica that hangs is named; those beside it may only have had nothing to do."""
+    item = workload(pod(), pod("w-1"), kind=kind)
+    found = usages((item.pods[0], (idle_usage(0),)), (item.pods[1], (_spinning(1),)))
+    finding = findings(item, found, histories=ALWAYS)[0]
+    assert (finding.name, finding.verdict) == (FindingName.STUCK, verdict)
+    assert ("the others may be well: delete w-1" in finding.words) is (verdict is Verdict.KEEP)
+
+
 @pytest.mark.parametrize(("world", "name", "verdict"), SPINS.values(), ids=SPINS.keys())
 def test_full_utilization_is_no_proof_of_work(
     world: tuple[Workload, Usages], name: FindingName, verdict: Verdict
