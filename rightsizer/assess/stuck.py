@@ -5,13 +5,17 @@ The one finding in which activity speaks for work, and two other signals against
 
 from rightsizer.assess.doubts import INCOMPLETE, first_doubt
 from rightsizer.assess.evidence import Case, Seen
+from rightsizer.assess.kinds import has_replicas
 from rightsizer.assess.levels import levels
 from rightsizer.assess.words import span
 from rightsizer.model import Finding, FindingName, Verdict
 
 
 def find_stuck(case: Case) -> Finding | None:
-    """A workload none of whose devices works, while one of them at least spins; None where one signal is missing."""
+    """A workload none of whose devices works, while one of them at least spins; None where one signal is missing.
+
+    Ranks wait for each other, so one that spins speaks for all; replicas do not, so the others may be well.
+    """
     part = case.criteria.stuck
     evidence = case.over(part, case.criteria.idle.maxUtilizationPercent)
     seen = evidence.seen
@@ -23,12 +27,18 @@ def find_stuck(case: Case) -> Finding | None:
     if first_doubt(evidence, INCOMPLETE) is not None:
         return None
     spun = f"{spinning} of its {len(seen)} GPUs spun at {part.minMeanPercent:g}% or more"
+    pods = [
+        pod for pod, devices in evidence.held if any(_spins(each, part.minMeanPercent) for each in devices)
+    ]
+    is_whole = len(pods) == len(evidence.held) or not has_replicas(case.workload)
+    names = () if is_whole else (f"the others may be well: delete {', '.join(pod.ref.name for pod in pods)}",)
     words = (
         f"{spun} for {span(evidence.window)} at an idle board's power and without memory traffic",
         "perhaps a hung collective: only starting it anew helps",
+        *names,
         levels(evidence),
     )
-    return evidence.finding(FindingName.STUCK, Verdict.ACT, words)
+    return evidence.finding(FindingName.STUCK, Verdict.ACT if is_whole else Verdict.KEEP, words)
 
 
 def _spins(seen: Seen, min_mean_percent: float) -> bool:

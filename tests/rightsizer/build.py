@@ -160,6 +160,18 @@ def history(text: str = ".", *, slot_s: float = HOUR_S, hours: int = 240) -> His
     return History(AT, slot_s, bytes(values[each] for each in slots))
 
 
+ALWAYS = {("research", f"w-{number}"): history("#") for number in range(8)}
+"""Histories of pods that were at work all the time."""
+
+SHRUNK = {
+    "gpu-rightsizer.io/undo": (
+        '{"run":"r1","time":"2026-11-20T00:00:00Z","action":"shrink","rule":"all","finding":"too-many-replicas",'
+        '"reason":"","field":"spec.replicas","before":6,"after":2}'
+    )
+}
+"""Annotations of a workload of which four of six replicas were taken."""
+
+
 def concurrency(*busy: int | None, days: int = 7, earlier: int | None = 0) -> Concurrency:
     """So many replicas at work in the last minutes, none in the others of the hour."""
     return Concurrency((0,) * (60 - len(busy)) + busy, (earlier,) * days)

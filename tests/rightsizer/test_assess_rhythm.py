@@ -1,6 +1,7 @@
 """How long to wait follows from a workload's own pauses; what is not known of them never shortens the wait."""
 
 import datetime
+from typing import Any
 
 import hypothesis
 import pytest
@@ -67,8 +68,8 @@ def test_idle_for_longer_than_it_ever_came_back_from(
     item = workload(POD)
     by = criteria(idle=Thresholds(window=window))
     found = all_idle(item)
-    given = {"histories": {KEY: history(slots)}, "usages": {window: found}}
-    finding = findings(item, found, by=by, **given)[0]
+    known = {KEY: history(slots)}
+    finding = findings(item, found, by=by, histories=known, usages={window: found})[0]
     assert finding.verdict is verdict
     assert finding.name is (FindingName.PARKED if verdict is Verdict.ACT else FindingName.TOO_SOON)
     assert words in " | ".join(finding.words)
@@ -137,9 +138,7 @@ def test_a_pod_says_nothing_of_the_time_before_it_began() -> None:
     ],
     ids=["whole-life", "two-days-short", "no-longer-than-asked", "waited-for-a-node", "before-a-restart"],
 )
-def test_a_history_that_does_not_reach_back_is_unknown_before(
-    changes: dict[str, object], unknown: int
-) -> None:
+def test_a_history_that_does_not_reach_back_is_unknown_before(changes: dict[str, Any], unknown: int) -> None:
     """Where Prometheus keeps less than the pod has lived, a pause may have been; a slot at its edge is no gap."""
     rhythm = rhythm_of_pods([pod(**changes)], {KEY: history()}, reach=14 * DAY, at=AT)
     assert rhythm is not None

@@ -1,0 +1,136 @@
+"""GPUs of a pod that are never used: what is proposed, and what keeps it from being proposed."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from rightsizer.assess.gpus import rounded
+from rightsizer.model import (
+    Action,
+    FindingName,
+    Proposal,
+    Usage,
+    Usages,
+    Verdict,
+    Workload,
+)
+from tests.rightsizer.build import (
+    ALWAYS,
+    AT,
+    DAY,
+    SHRUNK,
+    busy_usage,
+    findings,
+    history,
+    idle_usage,
+    pod,
+    usages,
+    workload,
+)
+
+
+def _eight(*used: Usage, devices: int = 8, **changes: Any) -> tuple[Workload, Usages]:
+    """One pod whose first GPUs are those given, and whose others are idle."""
+    one = pod(devices=devices, **changes)
+    rest = tuple(idle_usage(number) for number in range(len(used), devices))
+    return workload(one, kind="Job"), usages((one, (*used, *rest)))
+
+
+@pytest.mark.parametrize(
+    ("used", "held", "kept"),
+    [(1, 8, 1), (2, 8, 2), (3, 8, 4), (5, 8, 8), (4, 6, 4), (2, 6, 2), (3, 7, 3), (1, 2, 1), (3, 16, 4)],
+)
+def test_what_is_kept_divides_what_was_held(used: int, held: int, kept: int) -> None:
+    """Parallel groups stay even; where nothing divides a number evenly, what was used is kept."""
+    assert rounded(used, held) == kept
+
+
+def test_each_pod_keeps_what_the_one_that_uses_most_needs() -> None:
+    """Pods of a workload are alike: 3 of 8 in one of them makes 4 in each."""
+    pods = [pod(devices=8), pod("w-1", devices=8)]
+    rest = tuple(idle_usage(number) for number in range(3, 8))
+    found = usages(
+        (pods[0], (busy_usage(0), busy_usage(1), busy_usage(2), *rest)),
+        (pods[1], (busy_usage(0), idle_usage(1), idle_usage(2), *rest)),
+    )
+    finding = findings(workload(*pods, kind="PyTorchJob"), found, histories=ALWAYS)[0]
+    assert (finding.name, finding.verdict) == (FindingName.TOO_MANY_GPUS, Verdict.ACT)
+    assert finding.proposal == Proposal(
+        Action.SHRINK,
+        8.0,
+        "4 of 8 GPUs suffice for each pod; 3 were used, 4 divides 8 evenly: 8 GPUs less",
+        gpus_per_pod=4,
+        pods=("w-0", "w-1"),
+    )
+    assert finding.words[0] == "4 of 16 GPUs worked in the last 1d"
+
+
+TWO_OF_EIGHT = _eight(busy_usage(0), busy_usage(1))
+UNPROVEN: dict[str, tuple[Workload, Usages, dict[str, Any], str]] = {
+    "one-gpu-not-measured": (*_eight(busy_usage(0), idle_usage(1, coverage=0.5)), {}, "samples cover 50%"),
+    "one-gpu-without-series": (
+        TWO_OF_EIGHT[0],
+        {key: used[:7] for key, used in TWO_OF_EIGHT[1].items()},
+        {},
+        "series name it on 7 only",
+    ),
+    "one-gpu-without-second-signal": (
+        *_eight(busy_usage(0), idle_usage(1, power_peak_w=None, traffic_peak=None)),
+        {},
+        "neither power nor memory traffic",
+    ),
+    "young": (*_eight(busy_usage(0), started=AT - DAY), {}, "nothing younger than 1d 30m"),
+    "longer-pauses-than-the-window": (
+        *TWO_OF_EIGHT,
+        {"histories": {("research", "w-0"): history("#" + "." * 30 + "#")}},
+        "it makes pauses of up to 1d 6h: a window of 1d is too short",
+    ),
+    "no-history": (*TWO_OF_EIGHT, {"histories": {}}, "it makes pauses of unknown length"),
+    "shrunk-in-another-way": (
+        dataclasses.replace(TWO_OF_EIGHT[0], annotations=SHRUNK),
+        TWO_OF_EIGHT[1],
+        {},
+        "some of its replicas were taken away",
+    ),
+}
+
+
+@pytest.mark.parametrize(("item", "found", "given", "words"), UNPROVEN.values(), ids=UNPROVEN.keys())
+def test_gpus_that_may_be_needed_are_not_taken(
+    item: Workload, found: Usages, given: dict[str, Any], words: str
+) -> None:
+    """Whatever is not known keeps all of a pod's GPUs; the finding stays, as advice, and says why."""
+    finding = findings(item, found, **{"histories": ALWAYS, **given})[0]
+    assert (finding.name, finding.verdict, finding.proposal) == (
+        FindingName.TOO_MANY_GPUS,
+        Verdict.KEEP,
+        None,
+    )
+    assert words in " | ".join(finding.words)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [idle_usage(1, power_peak_w=400.0), idle_usage(1, traffic_peak=0.4), idle_usage(1, busy_s=600.0)],
+    ids=["power", "traffic", "counters"],
+)
+def test_a_gpu_is_used_as_soon_as_one_signal_says_so(usage: Usage) -> None:
+    """Activity alone does not make a GPU unused."""
+    proposal = findings(*_eight(busy_usage(0), usage), histories=ALWAYS)[0].proposal
+    assert proposal is not None
+    assert proposal.gpus_per_pod == 2
+
+
+NOT_TOO_MANY = {
+    "all-used": _eight(*(busy_usage(number) for number in range(8))),
+    "five-of-eight-leave-no-even-part": _eight(*(busy_usage(number) for number in range(5))),
+    "shares": _eight(busy_usage(0), devices=2, is_shared=True),
+}
+
+
+@pytest.mark.parametrize(("item", "found"), NOT_TOO_MANY.values(), ids=NOT_TOO_MANY.keys())
+def test_pods_that_are_not_too_large(item: Workload, found: Usages) -> None:
+    """All used, no even part left, or shares of nobody knows how many GPUs."""
+    found_names = [finding.name for finding in findings(item, found, histories=ALWAYS)]
+    assert found_names == [FindingName.BUSY]

@@ -1,0 +1,234 @@
+"""Replicas are counted by those at work in the same minute, in both directions."""
+
+import dataclasses
+import datetime
+from typing import Any
+
+import pytest
+
+from rightsizer.model import (
+    Action,
+    Finding,
+    FindingName,
+    Proposal,
+    Usage,
+    Usages,
+    Verdict,
+    Workload,
+)
+from rightsizer.policy.document import TooManyReplicas
+from tests.rightsizer.build import (
+    ALWAYS,
+    AT,
+    DAY,
+    SHRUNK,
+    busy_usage,
+    concurrency,
+    criteria,
+    findings,
+    idle_usage,
+    pod,
+    usages,
+    workload,
+)
+
+MINUTE = datetime.timedelta(minutes=1)
+
+
+def _named(found: tuple[Finding, ...], name: FindingName) -> Finding | None:
+    return next((finding for finding in found if finding.name is name), None)
+
+
+def _replicas(
+    count: int, *used: Usage, size: int | None = -1, kind: str = "Deployment", **changes: Any
+) -> tuple[Workload, Usages]:
+    """So many pods of one GPU; the first ones as given, the others idle."""
+    pods = [pod(f"w-{number}") for number in range(count)]
+    item = workload(*pods, kind=kind, **changes)
+    if size != -1:
+        item = dataclasses.replace(item, size=size)
+    rest = [idle_usage(number) for number in range(len(used), count)]
+    return item, usages(*((one, (usage,)) for one, usage in zip(pods, (*used, *rest), strict=True)))
+
+
+def _counted(*busy: int | None, **changes: Any) -> dict[str, Any]:
+    return {"histories": ALWAYS, "concurrency": {"uid-w": concurrency(*busy, **changes)}}
+
+
+TURNS = _replicas(6, busy_usage(0), busy_usage(1), busy_usage(2), created=AT - 30 * DAY)
+
+
+@pytest.mark.parametrize(
+    ("busy", "earlier", "left"),
+    [((2,), 0, 3), ((2, 3, 1), 0, 4), ((0,), 0, 1), ((1,), 4, 5), ((3,), None, None), ((5,), 0, None)],
+    ids=["two-at-once", "three-at-once", "none-lately", "more-at-this-hour", "a-day-unknown", "all-but-one"],
+)
+def test_replicas_are_counted_by_the_minute(
+    busy: tuple[int, ...], earlier: int | None, left: int | None
+) -> None:
+    """Needed is the busiest minute, of late or at this hour on other days, and headroom; never less than one."""
+    finding = _named(findings(*TURNS, **_counted(*busy, earlier=earlier)), FindingName.TOO_MANY_REPLICAS)
+    proposal = finding.proposal if finding else None
+    assert (proposal.replicas if proposal else None) == left
+    if proposal is not None and left is not None:
+        assert (proposal.action, proposal.frees) == (Action.SHRINK, 6 - left)
+
+
+def test_replicas_that_can_go_are_named() -> None:
+    """Those at which nothing happened, and the numbers behind the proposal."""
+    finding = findings(*TURNS, **_counted(2, 1))[0]
+    assert finding.words[0] == (
+        "at most 2 of 6 replicas were at work in the same minute of the last 1h "
+        "and of the coming hour on 7 days before"
+    )
+    assert finding.proposal == Proposal(
+        Action.SHRINK,
+        3.0,
+        "3 replicas suffice, 1 of them headroom: 3 GPUs less",
+        replicas=3,
+        pods=("w-3", "w-4", "w-5"),
+    )
+
+
+def _changed(index: int, **changes: Any) -> Usages:
+    """The same replicas, one of them measured otherwise."""
+    key = ("research", f"w-{index}")
+    return {**TURNS[1], key: (dataclasses.replace(TURNS[1][key][0], **changes),)}
+
+
+KEPT: dict[str, tuple[Workload, Usages, dict[str, Any], str]] = {
+    "a-minute-unknown": (*TURNS, _counted(1, None, 1), "is not known for 1 of the minutes"),
+    "minutes-missing": (
+        *TURNS,
+        {"concurrency": {"uid-w": dataclasses.replace(concurrency(), busy=(1,) * 58)}},
+        "is not known for 2 of the minutes",
+    ),
+    "a-day-unknown": (*TURNS, _counted(1, earlier=None), "is not known for 7 of the minutes and hours"),
+    "days-missing": (*TURNS, _counted(1, days=5), "is not known for 2 of the minutes and hours"),
+    "not-counted": (*TURNS, {}, "3 of 6 pods worked in the last 1d; how many at the same time is not known"),
+    "being-scaled": (
+        dataclasses.replace(TURNS[0], size=8),
+        TURNS[1],
+        _counted(1),
+        "8 replicas are asked for, 6 pods are there",
+    ),
+    "samples-stopped": (TURNS[0], _changed(4, is_fresh=False), _counted(1), "have stopped arriving"),
+    "no-second-signal": (
+        TURNS[0],
+        _changed(4, power_peak_w=None, traffic_peak=None),
+        _counted(1),
+        "neither power nor memory traffic",
+    ),
+}
+
+
+@pytest.mark.parametrize(("item", "found", "given", "words"), KEPT.values(), ids=KEPT.keys())
+def test_replicas_that_may_be_needed_are_not_taken(
+    item: Workload, found: Usages, given: dict[str, Any], words: str
+) -> None:
+    """Whatever is not known keeps them all; the finding stays, as advice, and says why."""
+    finding = findings(item, found, **given)[0]
+    assert (finding.name, finding.verdict, finding.proposal) == (
+        FindingName.TOO_MANY_REPLICAS,
+        Verdict.KEEP,
+        None,
+    )
+    assert words in " | ".join(finding.words)
+
+
+def test_days_before_a_workload_existed_are_not_missed() -> None:
+    """A Deployment of two days has no third."""
+    item = dataclasses.replace(TURNS[0], created=AT - 2 * DAY - MINUTE)
+    finding = findings(item, TURNS[1], **_counted(1, days=2))[0]
+    assert finding.verdict is Verdict.ACT
+    assert "on 2 days before" in finding.words[0]
+
+
+def test_a_replica_that_drew_power_counts_as_at_work() -> None:
+    """Though no sample saw a kernel run on it."""
+    finding = findings(TURNS[0], _changed(4, power_peak_w=400.0), **_counted(1))[0]
+    assert finding.proposal is not None
+    assert finding.proposal.replicas == 3
+    assert "w-4" not in finding.proposal.pods
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        dataclasses.replace(TURNS[0], ref=dataclasses.replace(TURNS[0].ref, kind="PyTorchJob")),
+        dataclasses.replace(TURNS[0], gang="PodGroup research/train"),
+    ],
+    ids=["training", "gang"],
+)
+def test_pods_that_work_together_are_never_counted_apart(item: Workload) -> None:
+    """A rank that waits is no replica too many."""
+    found = findings(item, TURNS[1], **_counted(1))
+    assert [finding.name for finding in found] == [FindingName.BUSY]
+    assert found[0].words[0] == "3 of 6 pods worked in the last 1d"
+
+
+@pytest.mark.parametrize(("busy", "left"), [(1, 2), (2, None), (4, None)])
+def test_groups_are_replicas_of_a_leader_worker_set(busy: int, left: int | None) -> None:
+    """Three groups of two: as many groups may be at work as pods are."""
+    item, found = _replicas(6, busy_usage(0), kind="LeaderWorkerSet", size=3, created=AT - 30 * DAY)
+    finding = _named(findings(item, found, **_counted(busy)), FindingName.TOO_MANY_REPLICAS)
+    proposal = finding.proposal if finding else None
+    assert (proposal.replicas if proposal else None) == left
+    if proposal is not None:
+        assert proposal.frees == 2.0
+
+
+def test_idle_replicas_go_altogether() -> None:
+    """What frees most decides: nothing ran on any of them for long."""
+    item, found = _replicas(6, created=AT - 30 * DAY)
+    names = [finding.name for finding in findings(item, found, concurrency={"uid-w": concurrency()})]
+    assert names == [FindingName.PARKED, FindingName.TOO_MANY_REPLICAS]
+
+
+@pytest.mark.parametrize(
+    ("busy", "target"),
+    [((1,), None), ((2,), 3), ((0, 2, None), 3), ((1,) * 60, None)],
+    ids=["enough-left", "all-at-work", "gaps-take-no-demand-away", "steady"],
+)
+def test_what_was_taken_is_grown_back(busy: tuple[int | None, ...], target: int | None) -> None:
+    """As soon as demand and headroom exceed what is left."""
+    item, found = _replicas(2, busy_usage(0), busy_usage(1), annotations=SHRUNK, created=AT - 30 * DAY)
+    finding = _named(findings(item, found, **_counted(*busy)), FindingName.TOO_FEW_REPLICAS)
+    proposal = finding.proposal if finding else None
+    assert (proposal.replicas if proposal else None) == target
+    if finding is not None and proposal is not None:
+        assert (finding.verdict, proposal.action, proposal.frees) == (Verdict.ACT, Action.GROW, -1.0)
+
+
+def test_nothing_grows_beyond_what_it_was() -> None:
+    """The original number is the limit, by demand of now or of this hour on other days."""
+    item, found = _replicas(2, busy_usage(0), busy_usage(1), annotations=SHRUNK, created=AT - 30 * DAY)
+    finding = findings(item, found, **_counted(2, earlier=40))[0]
+    assert finding.proposal is not None
+    assert (finding.proposal.replicas, finding.proposal.frees) == (6, -4.0)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "{}",
+        "not JSON",
+        SHRUNK["gpu-rightsizer.io/undo"].replace('"shrink"', '"scale-to-zero"'),
+        SHRUNK["gpu-rightsizer.io/undo"].replace('"before":6', '"before":1'),
+        SHRUNK["gpu-rightsizer.io/undo"].replace('"before":6', '"before":true'),
+    ],
+    ids=["empty", "garbage", "stopped-not-shrunk", "smaller-before", "no-number"],
+)
+def test_nothing_grows_by_a_record_that_is_not_ours(record: str) -> None:
+    """Only a record of a shrink says how many there were."""
+    annotations = {"gpu-rightsizer.io/undo": record}
+    item, found = _replicas(2, busy_usage(0), busy_usage(1), annotations=annotations, created=AT - 30 * DAY)
+    assert _named(findings(item, found, **_counted(2)), FindingName.TOO_FEW_REPLICAS) is None
+
+
+def test_headroom_is_the_policys() -> None:
+    """Per cent of the busiest minute or a number of replicas, whichever is more."""
+    by = criteria(too_many_replicas=TooManyReplicas(headroomPercent=100, minHeadroom=0))
+    finding = findings(*TURNS, by=by, **_counted(2))[0]
+    assert finding.proposal is not None
+    assert finding.proposal.replicas == 4

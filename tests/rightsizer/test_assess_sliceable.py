@@ -1,0 +1,155 @@
+"""The smallest part of a GPU that would do, where some node offers it."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from rightsizer.assess.mig import CARDS, card_of
+from rightsizer.model import (
+    FindingName,
+    Node,
+    Usage,
+    Verdict,
+)
+from tests.rightsizer.build import (
+    ALWAYS,
+    H100,
+    busy_usage,
+    findings,
+    pod,
+    usages,
+    workload,
+)
+
+
+def _node(resources: dict[str, int], **changes: Any) -> Node:
+    model = "NVIDIA-H100-80GB-HBM3"
+    return Node(
+        "n9",
+        **{"model": model, "gpus": 1, "memory_bytes": 85_520_809_984, "allocatable": resources, **changes},
+    )
+
+
+def _light(
+    memory_gib: float = 4.0, activity: float = 0.1, traffic: float | None = 0.05, **changes: Any
+) -> Usage:
+    return busy_usage(
+        memory_peak_bytes=memory_gib * (1 << 30),
+        activity_peak=activity,
+        activity_mean=activity / 2,
+        traffic_peak=traffic,
+        **changes,
+    )
+
+
+MIXED = _node({"nvidia.com/mig-1g.10gb": 7, "nvidia.com/mig-2g.20gb": 1, "nvidia.com/mig-3g.40gb": 1})
+FITS = {
+    "smallest": (_light(), MIXED, "nvidia.com/mig-1g.10gb"),
+    "memory-to-the-margin": (_light(memory_gib=7.4), MIXED, "nvidia.com/mig-1g.10gb"),
+    "memory-above-the-margin": (_light(memory_gib=7.6), MIXED, "nvidia.com/mig-2g.20gb"),
+    "compute-above-the-margin": (_light(activity=0.13), MIXED, "nvidia.com/mig-2g.20gb"),
+    "bandwidth-above-the-margin": (_light(traffic=0.11), MIXED, "nvidia.com/mig-2g.20gb"),
+    "half": (_light(memory_gib=25), MIXED, "nvidia.com/mig-3g.40gb"),
+    "next-that-is-offered": (_light(), _node({"nvidia.com/mig-3g.40gb": 2}), "nvidia.com/mig-3g.40gb"),
+    "a-share": (_light(), _node({"nvidia.com/gpu.shared": 4}, sharing="mps"), "nvidia.com/gpu.shared"),
+    "too-small-a-share": (_light(memory_gib=20), _node({"nvidia.com/gpu.shared": 4}, sharing="mps"), None),
+    "nothing-offered": (_light(), _node({"nvidia.com/gpu": 8}), None),
+    "offered-by-a-closed-node": (_light(), dataclasses.replace(MIXED, is_open=False), None),
+    "offered-by-another-model": (_light(), dataclasses.replace(MIXED, model="NVIDIA-A100-SXM4-80GB"), None),
+    "traffic-not-measured": (_light(traffic=None), MIXED, None),
+    "half-of-the-window": (_light(coverage=0.5), MIXED, None),
+    "needs-all": (_light(memory_gib=70), MIXED, None),
+}
+
+
+@pytest.mark.parametrize(("usage", "node", "resource"), FITS.values(), ids=FITS.keys())
+def test_the_smallest_part_that_fits_and_is_offered(usage: Usage, node: Node, resource: str | None) -> None:
+    """Peaks of memory, activity and memory traffic with their margins, and a node that has it now."""
+    item = workload(pod())
+    found = findings(item, usages((item.pods[0], (usage,))), nodes=(node,), histories=ALWAYS)
+    proposals = [finding.proposal.resource for finding in found if finding.proposal is not None]
+    assert proposals == ([resource] if resource else [])
+
+
+def test_a_slice_is_proposed_with_its_margins_in_words() -> None:
+    """What was used at most, what is added, what there would be, and what that frees."""
+    item = workload(pod(), pod("w-1"))
+    found = usages(*((one, (_light(),)) for one in item.pods))
+    finding = findings(item, found, nodes=(MIXED,), histories=ALWAYS)[0]
+    assert finding.words[0] == (
+        "its peaks in the last 1d were 4.0 GiB of memory (and a margin of 20%), 10% activity and 5% memory traffic "
+        "(and 20%): nvidia.com/mig-1g.10gb with 9.0 GiB and 14.3% of the compute would do"
+    )
+    assert finding.proposal is not None
+    assert finding.proposal.words == "nvidia.com/mig-1g.10gb for each pod: 1.71 GPUs less"
+    assert finding.proposal.frees == pytest.approx(12 / 7)
+
+
+def test_what_no_node_offers_is_advice() -> None:
+    """The finding says what would fit, and that it is not there."""
+    item = workload(pod())
+    finding = findings(item, usages((item.pods[0], (_light(),))), histories=ALWAYS)[0]
+    assert (finding.name, finding.verdict, finding.proposal) == (FindingName.SLICEABLE, Verdict.KEEP, None)
+    assert finding.words[-1] == "no node offers it now"
+
+
+def _instance(profile: str, **changes: Any) -> Usage:
+    usage = _light(**changes)
+    return dataclasses.replace(
+        usage, device=dataclasses.replace(usage.device, instance="3", instance_profile=profile)
+    )
+
+
+@pytest.mark.parametrize(
+    ("profile", "activity", "resource"),
+    [
+        ("3g.40gb", 0.2, "nvidia.com/mig-1g.10gb"),
+        ("3g.40gb", 0.5, "nvidia.com/mig-2g.20gb"),
+        ("1g.10gb", 0.2, None),
+        ("9g.99gb", 0.2, None),
+    ],
+    ids=["a-third-of-it", "two-thirds-of-it", "smallest-already", "unknown-profile"],
+)
+def test_an_instance_larger_than_needed(profile: str, activity: float, resource: str | None) -> None:
+    """Activity of a MIG instance is a share of its own."""
+    item = workload(pod())
+    found = usages((item.pods[0], (_instance(profile, activity=activity, traffic=0.01),)))
+    proposal = findings(item, found, nodes=(MIXED,), histories=ALWAYS)[0].proposal
+    assert (proposal.resource if proposal else None) == resource
+
+
+MODELS = {
+    "NVIDIA A30": "1g.6gb",
+    "NVIDIA A100-SXM4-40GB": "1g.5gb",
+    "NVIDIA A100 80GB PCIe": "1g.10gb",
+    H100: "1g.10gb",
+    "NVIDIA H100 PCIe": "1g.10gb",
+    "NVIDIA H100 NVL": "1g.12gb",
+    "NVIDIA GH200 480GB": "1g.12gb",
+    "NVIDIA GH200 144G HBM3e": "1g.18gb",
+    "NVIDIA H20": "1g.12gb",
+    "NVIDIA H200": "1g.18gb",
+    "NVIDIA B200": "1g.23gb",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "1g.24gb",
+    "NVIDIA GB200": None,
+    "NVIDIA L40S": None,
+    "Tesla T4": None,
+}
+
+
+@pytest.mark.parametrize(("model", "smallest"), MODELS.items(), ids=MODELS.keys())
+def test_every_model_has_its_own_profiles(model: str, smallest: str | None) -> None:
+    """By the name that DCGM gives it, and by the label of GPU Feature Discovery."""
+    for spelling in (model, model.replace(" ", "-")):
+        card = card_of(spelling)
+        assert (card.profiles[0].name if card else None) == smallest
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.models[0])
+def test_profiles_are_what_their_names_say(card: Any) -> None:
+    """The memory in a profile's name is about what it has, and the largest is the whole GPU."""
+    for profile in card.profiles:
+        named = float(profile.name.split(".")[1].removesuffix("gb"))
+        assert 0.85 * named <= profile.memory_bytes / (1 << 30) <= 0.96 * named
+    assert card.profiles[-1].share == 1.0
