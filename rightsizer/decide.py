@@ -122,9 +122,12 @@ def _acted_upon(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Decis
     action = _action(workload, finding)
     assert action is not None  # noqa: S101 - a hindrance otherwise
     mode = ruling.mode_for(finding.name)
+    if action not in CARRIED_OUT or finding.shortfall:
+        mode = strictest((mode, Mode.ADVISE))
     made = dataclasses.replace(
         decision,
-        mode=mode if action in CARRIED_OUT else strictest((mode, Mode.ADVISE)),
+        mode=mode,
+        vetoes=(*decision.vetoes, *_less_history(finding)),
         action=action,
         command=command_for(workload.ref, action, finding.proposal),
         frees=_frees(workload, finding),
@@ -135,6 +138,15 @@ def _acted_upon(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Decis
     if blocks or not ruling.notify_before:
         return dataclasses.replace(made, blocks=blocks)
     return _after_notice(made, ruling.notify_before, rulebook.at)
+
+
+def _less_history(finding: Finding) -> Iterator[Veto]:
+    """By less history than the policy asks for nothing is done, but what would be is worth knowing."""
+    if finding.shortfall:
+        yield Veto(
+            "history",
+            f"{finding.shortfall}; advised only, until there is as much or the policy asks for less",
+        )
 
 
 def _waits(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Iterator[Block]:

@@ -94,6 +94,7 @@ def measure(fleet: Fleet, signal: Signal, rulebook: Rulebook, at: datetime.datet
         concurrency=_concurrency(signal, more.concurrency, at),
         waits=waits,
         nodes=first.nodes,
+        begins=_begins(signal, more.histories, at),
     )
 
 
@@ -123,6 +124,13 @@ def _histories(
         pods = {key: began or at - request.span for key, began in request.pods.items()}
         found.update(signal.histories(pods, request.span, at, threshold=request.percent / 100))
     return found
+
+
+def _begins(
+    signal: Signal, requests: Iterable[HistoryRequest], at: datetime.datetime
+) -> datetime.datetime | None:
+    spans = [request.span for request in requests]
+    return signal.begins(max(spans), at) if spans else None
 
 
 def _concurrency(

@@ -8,7 +8,8 @@ import dataclasses
 import datetime
 from collections.abc import Iterable
 
-from rightsizer.assess.rhythm import Rhythm, rhythm_of_pods
+from rightsizer.assess.rhythm import Rhythm, began, matters, rhythm_of_pods
+from rightsizer.assess.words import instant, span
 from rightsizer.model import Finding, FindingName, Fleet, Measured, Pod, PodKey, Usage, Verdict, Workload
 from rightsizer.policy.criteria import Criteria
 from rightsizer.policy.document import Judging, Thresholds
@@ -137,8 +138,25 @@ class Case:
 
     def rhythm(self) -> Rhythm | None:
         """How it pauses; None where the history of one of its pods is not known."""
-        reach = self.criteria.idle.history
-        return rhythm_of_pods(self.held, self.measured.histories, reach=reach, at=self.at)
+        since = self.at - self.criteria.idle.history
+        begins = self.measured.begins
+        return rhythm_of_pods(
+            self.held, self.measured.histories, since=max(since, begins) if begins else since, at=self.at
+        )
+
+    @property
+    def shortfall(self) -> str:
+        """Why its history reaches back less than the policy asks for; empty where it does not, or need not."""
+        idle, begins = self.criteria.idle, self.measured.begins
+        if begins is None or not matters(idle) or begins <= self.at - idle.history:
+            return ""
+        starts = [began(pod) for pod in self.held]
+        if all(start is not None and start >= begins for start in starts):
+            return ""
+        return (
+            f"Prometheus's record begins {instant(begins)}, {span(self.at - begins)} ago; "
+            f"idle.history asks for {span(idle.history)}"
+        )
 
 
 @dataclasses.dataclass(slots=True)

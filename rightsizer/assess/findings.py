@@ -3,6 +3,7 @@
 To add a finding is to add a file and a row.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -46,7 +47,15 @@ def assess(workload: Workload, measured: Measured, criteria: Criteria, fleet: Fl
     is_else_said = len(found) > 1
     if is_else_said and found[-1].name is FindingName.BUSY:
         found.pop()
-    return tuple(sorted(found, key=lambda finding: -freed(finding, workload)))
+    told = [_with_shortfall(finding, case) for finding in found]
+    return tuple(sorted(told, key=lambda finding: -freed(finding, workload)))
+
+
+def _with_shortfall(finding: Finding, case: Case) -> Finding:
+    """What calls for something says where it could look back less far than it was to."""
+    return (
+        dataclasses.replace(finding, shortfall=case.shortfall) if finding.verdict is Verdict.ACT else finding
+    )
 
 
 def freed(finding: Finding, workload: Workload) -> float:

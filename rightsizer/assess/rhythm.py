@@ -65,7 +65,7 @@ def rhythm_of_pods(
     pods: Iterable[Pod],
     histories: Mapping[PodKey, History],
     *,
-    reach: datetime.timedelta,
+    since: datetime.datetime,
     at: datetime.datetime,
 ) -> Rhythm | None:
     """The pauses of several pods together; None where the history of one is not known at all.
@@ -73,7 +73,7 @@ def rhythm_of_pods(
     Args:
         pods: Each says something from when it began; before, it says nothing.
         histories: Theirs; where one does not reach back to its pod's begin, the rest counts as unknown.
-        reach: How far back was to be looked.
+        since: From when on is looked.
         at: Until when.
     """
     rows: list[bytes] = []
@@ -84,7 +84,7 @@ def rhythm_of_pods(
         if history is None or begin is None or (slot_s and history.slot_s != slot_s):
             return None
         slot_s = history.slot_s
-        rows.append(_complete(history, min(reach, at - begin).total_seconds(), at))
+        rows.append(_complete(history, (at - max(since, begin)).total_seconds(), at))
     return rhythm_of(_merged(rows), slot_s) if rows else None
 
 
@@ -121,8 +121,8 @@ def _complete(history: History, reach_s: float, at: datetime.datetime) -> bytes:
     """A pod's slots up to now, with unknown ones where some are missing; one at the begin may be cut off."""
     missing = max(int((at - history.end).total_seconds() / history.slot_s), 0)
     slots = history.slots + _UNKNOWN * missing
-    short = int(reach_s / history.slot_s) - 1 - len(slots)
-    return _UNKNOWN * short + slots
+    reach = max(int(reach_s / history.slot_s) - 1, 0)
+    return _UNKNOWN * (reach - len(slots)) + slots[-(reach + 2) :]
 
 
 def _merged(rows: Sequence[bytes]) -> bytes:

@@ -43,6 +43,7 @@ class Finding:
         longest_return_s: The longest pause on record from which it came back, in seconds; None without history.
         proposal: What it calls for; None where nothing, or all GPUs are to be given back by whatever way its kind has.
         window: The window whose numbers these are.
+        shortfall: Why it was judged by less history than the policy asks for; empty where it was not.
     """
 
     name: FindingName
@@ -60,6 +61,7 @@ class Finding:
     confidence: Confidence = Confidence.MEDIUM
     proposal: Proposal | None = None
     window: datetime.timedelta | None = None
+    shortfall: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -155,6 +155,7 @@ class Measured:
         histories: Only of the pods for which they were asked.
         concurrency: Only of the workloads for which it was asked, by UID.
         nodes: By the node's name, as far as the series' hostname is one.
+        begins: Where Prometheus's own record begins, of anything; None where it goes back as far as was asked.
         profiles: Mean activity of each pod's devices over the longest window in equal steps, oldest first, 0 to 1; only
             where a report draws them.
     """
@@ -165,4 +166,5 @@ class Measured:
     concurrency: Mapping[str, Concurrency] = dataclasses.field(default_factory=dict)
     waits: Mapping[PodKey, Waits] = dataclasses.field(default_factory=dict)
     nodes: Mapping[str, NodeSight] = dataclasses.field(default_factory=dict)
+    begins: datetime.datetime | None = None
     profiles: Mapping[PodKey, Sequence[float | None]] = dataclasses.field(default_factory=dict)

@@ -122,7 +122,7 @@ def test_a_pod_says_nothing_of_the_time_before_it_began() -> None:
     """The history of the older pods stands there, alone."""
     young = pod("w-1", started=AT - 30 * HOUR)
     known = {KEY: history("#" + "." * 239), ("research", "w-1"): history("." * 30, hours=30)}
-    rhythm = rhythm_of_pods([POD, young], known, reach=14 * DAY, at=AT)
+    rhythm = rhythm_of_pods([POD, young], known, since=AT - 14 * DAY, at=AT)
     assert rhythm is not None
     assert (rhythm.span_s, rhythm.idle_s, rhythm.unknown_s) == (864_000, 239 * HOUR_S, 0)
 
@@ -140,14 +140,14 @@ def test_a_pod_says_nothing_of_the_time_before_it_began() -> None:
 )
 def test_a_history_that_does_not_reach_back_is_unknown_before(changes: dict[str, Any], unknown: int) -> None:
     """Where Prometheus keeps less than the pod has lived, a pause may have been; a slot at its edge is no gap."""
-    rhythm = rhythm_of_pods([pod(**changes)], {KEY: history()}, reach=14 * DAY, at=AT)
+    rhythm = rhythm_of_pods([pod(**changes)], {KEY: history()}, since=AT - 14 * DAY, at=AT)
     assert rhythm is not None
     assert rhythm.unknown_s == unknown * HOUR_S
 
 
 def test_a_history_that_ended_is_unknown_since() -> None:
     """Samples that stopped arriving end the pause of now."""
-    rhythm = rhythm_of_pods([POD], {KEY: history()}, reach=14 * DAY, at=AT + 3 * HOUR)
+    rhythm = rhythm_of_pods([POD], {KEY: history()}, since=AT - 14 * DAY, at=AT + 3 * HOUR)
     assert rhythm is not None
     assert rhythm.idle_s == 0
 
@@ -155,7 +155,7 @@ def test_a_history_that_ended_is_unknown_since() -> None:
 def test_histories_of_different_slots_are_not_mixed() -> None:
     """Half of a slot is nothing that one can tell."""
     known = {KEY: history(), ("research", "w-1"): history(slot_s=1800.0)}
-    assert rhythm_of_pods([POD, pod("w-1")], known, reach=14 * DAY, at=AT) is None
+    assert rhythm_of_pods([POD, pod("w-1")], known, since=AT - 14 * DAY, at=AT) is None
 
 
 _SLOTS = st.lists(st.sampled_from(list(Slot)), max_size=60).map(bytes)

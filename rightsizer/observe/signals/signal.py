@@ -10,6 +10,7 @@ from rightsizer.observe.signals.asking import Asker
 from rightsizer.observe.signals.choose import Terms, choose
 from rightsizer.observe.signals.concurrency import Replicas, concurrency
 from rightsizer.observe.signals.histories import histories
+from rightsizer.observe.signals.record import begins
 from rightsizer.observe.signals.sights import nodes
 from rightsizer.observe.signals.usages import activity, usages
 from rightsizer.observe.signals.waits import waits
@@ -81,6 +82,10 @@ class MetricsSignal:
     def nodes(self, at: datetime.datetime) -> Mapping[str, NodeSight]:
         """Devices on each node, and how many of them name a pod."""
         return nodes(self._ask(at), at)
+
+    def begins(self, span: datetime.timedelta, at: datetime.datetime) -> datetime.datetime | None:
+        """Where the record of GPUs begins; None where it goes back over the whole span."""
+        return begins(self._ask(at), span, at)
 
     def _ask(self, at: datetime.datetime) -> Asker:
         if self._asker is None:

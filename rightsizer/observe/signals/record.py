@@ -1,0 +1,34 @@
+"""Where Prometheus's record of GPUs begins: what came before is nobody's pause."""
+
+import datetime
+
+from rightsizer.observe.signals.asking import Asker
+
+STEPS = 40
+HALVINGS = 5
+
+
+def begins(asker: Asker, span: datetime.timedelta, at: datetime.datetime) -> datetime.datetime | None:
+    """The first instant, to about a thousandth of the span, of which there is any GPU series at all.
+
+    None where the record goes back over the whole span. A hole in it, however long, is no beginning.
+
+    Raises:
+        PrometheusError: Something could not be read whole.
+    """
+    step = span / STEPS
+    held = f"count({asker.selected(asker.markers(), asker.given)})"
+    start = at - span
+    tracks = asker.prometheus.query_range(held, start=start, end=at, step_s=step.total_seconds())
+    instants = [instant for track in tracks for instant in track.points]
+    first = datetime.datetime.fromtimestamp(min(instants), tz=datetime.UTC) if instants else at
+    if first - start < step / 2:
+        return None
+    before = first - step
+    for _ in range(HALVINGS):
+        middle = before + (first - before) / 2
+        if asker.prometheus.query(held, middle):
+            first = middle
+        else:
+            before = middle
+    return first
