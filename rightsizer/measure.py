@@ -55,6 +55,10 @@ class Signal(Protocol):
         """When each of these pods was at work."""
         ...
 
+    def begins(self, span: datetime.timedelta, at: datetime.datetime) -> datetime.datetime | None:
+        """Where the record begins; None where it goes back over the whole span."""
+        ...
+
     def concurrency(self, workloads: Sequence[Replicas], at: datetime.datetime) -> Mapping[str, Concurrency]:
         """How many replicas were at work at the same time, by UID."""
         ...

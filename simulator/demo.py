@@ -240,7 +240,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m simulator.demo", description=__doc__.splitlines()[0])
     parser.add_argument("--directory", type=Path, default=Path("build/demo"), help="for everything it writes")
     parser.add_argument(
-        "--policy", type=Path, default=Path("deploy/examples/policy.yaml"), help="what may be done"
+        "--policy", type=Path, default=Path("simulator/demo-policy.yaml"), help="what may be done"
     )
     parser.add_argument(
         "--real",

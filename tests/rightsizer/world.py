@@ -79,7 +79,7 @@ class World:
 
     def add(self, kind: str, namespace: str, name: str, given: Mapping[str, Any]) -> None:
         """A workload of a certain age whose pods' devices look as their profiles say."""
-        self.clock.stand(time.time() - given.get("age_h", 72) * 3600)
+        self.clock.stand(time.time() - given.get("age_h", 24.8) * 3600)
         self.namespace(namespace, given.get("namespaceAnnotations"))
         self.api.create(manifest(kind, namespace, name, given))
         self.api.settle()
