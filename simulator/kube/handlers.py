@@ -144,8 +144,8 @@ class Api:
         self._registry.find(target.resource, path.namespace, path.name)
         query = f"?{urllib.parse.urlencode(request.query)}" if request.query else ""
         asked = dataclasses.replace(path, rest=path.rest + query)
-        code, kind, body = self.backends.forward(asked, request.method, request.headers, request.body)
-        return Response(code, body, content_type=kind)
+        code, headers, body = self.backends.forward(asked, request.method, request.headers, request.body)
+        return Response(code, body, content_type=headers.pop("Content-Type", ""), headers=headers)
 
     def _review(self, request: Request, target: Target, user: User, verb: str) -> Response:
         """Who may do what, asked by oneself: nothing is stored."""

@@ -15,6 +15,7 @@ from simulator.kube.errors import ApiError
 _STEPS = 7
 """Of /api/v1/namespaces/NAMESPACE/services/NAME/proxy."""
 _TAKEN_OFF = {"authorization", "connection", "host", "content-length", "transfer-encoding"}
+_OF_A_HOP = {"connection", "content-length", "date", "server", "transfer-encoding"}
 _TIMEOUT_S = 60.0
 
 
@@ -65,8 +66,8 @@ class Backends:
 
     def forward(
         self, path: ProxyPath, method: str, headers: Mapping[str, str], body: bytes
-    ) -> tuple[int, str, bytes]:
-        """Status, type and body of what stands behind it; `path.rest` may have a query.
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of what stands behind it; `path.rest` may have a query.
 
         Raises:
             ApiError: 503, nothing does.
@@ -80,7 +81,8 @@ class Backends:
             kept = {name: value for name, value in headers.items() if name not in _TAKEN_OFF}
             connection.request(method, target.path.rstrip("/") + path.rest, body or None, kept)
             reply = connection.getresponse()
-            return reply.status, reply.getheader("Content-Type", ""), reply.read()
+            passed = {name: value for name, value in reply.getheaders() if name.lower() not in _OF_A_HOP}
+            return reply.status, passed, reply.read()
         except OSError as error:
             words = f"error trying to reach service: {error}"
             raise ApiError(503, "ServiceUnavailable", words) from error

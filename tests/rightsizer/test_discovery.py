@@ -1,0 +1,316 @@
+"""A Prometheus is found by its Service's labels, asked whether it holds GPU series, and never guessed."""
+
+import datetime
+import json
+import pathlib
+import socket
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from rightsizer.config import ClusterSettings, PrometheusSettings, Secret
+from rightsizer.errors import ConfigurationError, PrometheusError, QueryTooLarge, RequestRefused
+from rightsizer.observe.cluster import Cluster
+from rightsizer.observe.discovery import FLAVOURS, Flavour, connect
+from rightsizer.observe.prometheus import Prometheus
+from simulator.kube import ApiServer, Fault, Rule
+from tests.rightsizer.commands import run_command
+from tests.rightsizer.fakeprometheus import GOOD, SCALAR, Answer, Fake, serving
+from tests.rightsizer.world import World
+
+AT = datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC)
+NAME, COMPONENT = "app.kubernetes.io/name", "app.kubernetes.io/component"
+PROMETHEUS = {"app": "kube-prometheus-stack-prometheus"}
+THANOS = {NAME: "thanos-query"}
+EMPTY = '{"status":"success","data":{"resultType":"vector","result":[]}}'
+
+
+class Place:
+    """A cluster whose Services lead to servers of the test's own."""
+
+    def __init__(self, directory: pathlib.Path) -> None:
+        self.api = ApiServer()
+        self.kubeconfig = directory / "kubeconfig"
+        self.servers: list[Fake] = []
+
+    def service(self, name: str, labels: dict[str, str], backend: Fake | None = None, **spec: object) -> None:
+        """A Service of the namespace monitoring, and what stands behind its first port."""
+        full = {"ports": [{"name": "http-web", "port": 9090}], "selector": {"app": name}, **spec}
+        metadata = {"name": name, "namespace": "monitoring", "labels": labels}
+        self.api.create({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": full})
+        if backend is not None:
+            for port in json.loads(json.dumps(full["ports"])):
+                self.api.backends.set("monitoring", name, port["port"], backend.url)
+
+    def account(self, *rules: tuple[str, str]) -> None:
+        """Be somebody who may do that, as (verb, resource), and nothing else."""
+        self.api.add_user("reader-token", "reader")
+        for verb, resource in rules:
+            self.api.allow(Rule("reader", verbs=(verb,), resources=(resource,)))
+        self.kubeconfig.write_text(yaml.safe_dump(self.api.kubeconfig("reader-token")))
+
+    def connect(self, **settings: object) -> Prometheus:
+        """Find it."""
+        cluster = Cluster(ClusterSettings(self.kubeconfig))
+        return connect(PrometheusSettings(**{"timeout_s": 5.0, **settings}), cluster)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def place(tmp_path: pathlib.Path) -> Iterator[Place]:
+    """A cluster with a namespace for monitoring."""
+    found = Place(tmp_path)
+    with found.api:
+        found.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "monitoring"}})
+        found.kubeconfig.write_text(yaml.safe_dump(found.api.kubeconfig()))
+        yield found
+
+
+def _holding(body: str) -> Iterator[Fake]:
+    def respond(form: dict[str, str]) -> Answer:
+        return Answer(body=SCALAR if form["query"] == "time()" else body)
+
+    with serving() as server:
+        server.respond = respond
+        yield server
+
+
+@pytest.fixture
+def gpus() -> Iterator[Fake]:
+    """A server that holds GPU series."""
+    yield from _holding(GOOD.replace('"1.5"', '"8"'))
+
+
+@pytest.fixture
+def empty() -> Iterator[Fake]:
+    """A server that holds none."""
+    yield from _holding(EMPTY)
+
+
+ALL_LABELS = [
+    pytest.param(flavour, dict(labels), id=f"{flavour.name}-{'-'.join(labels.values())}".replace(" ", "-"))
+    for flavour in FLAVOURS
+    for labels in flavour.labels
+]
+
+
+@pytest.mark.parametrize(("flavour", "labels"), ALL_LABELS)
+def test_every_flavour_is_found(place: Place, gpus: Fake, flavour: Flavour, labels: dict[str, str]) -> None:
+    """By any of its usual sets of labels, and asked at the path and with the headers that it needs, by GETs only."""
+    place.service("metrics", {**labels, "release": "x"}, gpus)
+    found = place.connect()
+    assert [sample.value for sample in found.query("x", AT)] == [8.0]
+    assert found.where.startswith(f"{flavour.name} at service monitoring/metrics:9090, through ")
+    last = gpus.asked[-1]
+    assert last["path"] == f"{flavour.path}/api/v1/query"
+    sent = {name.lower(): value for name, value in last.items()}
+    assert {name: sent[name.lower()] for name in flavour.headers} == flavour.headers
+    assert {request.method for request in place.api.requests.all()} == {"GET"}
+
+
+def test_our_credentials_stay_with_the_api_server(place: Place, gpus: Fake) -> None:
+    """The kubeconfig's token opens the proxy; what is behind never sees it. A tenant's header it does."""
+    place.service("metrics", PROMETHEUS, gpus)
+    place.connect(headers={"x-scope-orgid": Secret("team")}).query("x", AT)
+    assert all("Authorization" not in one for one in gpus.asked)
+    assert gpus.asked[-1]["x-scope-orgid"] == "team"
+
+
+def test_a_tenant_of_ones_own_stands_above_the_usual(place: Place, gpus: Fake) -> None:
+    """Mimir is asked for it, and for it alone."""
+    place.service("mimir", {NAME: "mimir", COMPONENT: "query-frontend"}, gpus)
+    place.connect(headers={"x-scope-orgid": Secret("team")})
+    tenants = [v for k, v in gpus.asked[-1].items() if k.lower() == "x-scope-orgid"]
+    assert tenants == ["team"]
+
+
+def test_what_sees_all_comes_before_a_part_of_it(place: Place, gpus: Fake) -> None:
+    """Thanos is preferred to the Prometheus beside it, though both hold GPU series."""
+    place.service("a-prometheus", PROMETHEUS, gpus)
+    place.service("thanos", THANOS, gpus)
+    assert "thanos" in place.connect().where
+
+
+def test_one_without_gpu_series_is_passed_over(place: Place, gpus: Fake, empty: Fake) -> None:
+    """Whatever its flavour."""
+    place.service("thanos", THANOS, empty)
+    place.service("a-prometheus", PROMETHEUS, empty)
+    place.service("b-prometheus", PROMETHEUS, gpus)
+    assert "monitoring/b-prometheus:9090" in place.connect().where
+
+
+def test_several_with_gpu_series_are_for_a_person_to_choose_from(place: Place, gpus: Fake) -> None:
+    """Each is named with its URL."""
+    place.service("a-prometheus", PROMETHEUS, gpus)
+    place.service("b-prometheus", PROMETHEUS, gpus)
+    with pytest.raises(ConfigurationError) as caught:
+        place.connect()
+    assert str(caught.value).splitlines() == [
+        "which Prometheus? several services hold GPU series; name one by --prometheus-url, as it is reached from here:",
+        "  Prometheus at service monitoring/a-prometheus:9090: 8 GPU series",
+        "    --prometheus-url http://a-prometheus.monitoring.svc:9090",
+        "  Prometheus at service monitoring/b-prometheus:9090: 8 GPU series",
+        "    --prometheus-url http://b-prometheus.monitoring.svc:9090",
+    ]
+
+
+def test_two_services_of_the_same_pods_are_one(place: Place, gpus: Fake) -> None:
+    """An operator's headless Service beside a chart's."""
+    for name in ("a", "b"):
+        place.service(name, PROMETHEUS, gpus, selector={"app": "prometheus"})
+    assert "monitoring/a:9090" in place.connect().where
+
+
+def test_none_with_gpu_series(place: Place, empty: Fake) -> None:
+    """What was found is told, and what each answered."""
+    place.service("a-prometheus", PROMETHEUS, empty)
+    place.service("b-prometheus", PROMETHEUS)
+    with pytest.raises(ConfigurationError, match="no service that looks like it holds GPU series") as caught:
+        place.connect()
+    assert "a-prometheus:9090: 0 GPU series" in str(caught.value)
+    assert 'no endpoints available for service "b-prometheus:9090"' in str(caught.value)
+
+
+def test_one_that_asks_for_credentials(place: Place) -> None:
+    """It is told that it does, and where they go."""
+    with serving() as server:
+        server.answers.append(Answer(401, "no org id"))
+        place.service("metrics", PROMETHEUS, server)
+        with pytest.raises(ConfigurationError, match=r"HTTP 401: not allowed; see your permission .*-url"):
+            place.connect()
+    assert len(server.asked) == 1
+
+
+def test_no_service_at_all(place: Place, gpus: Fake) -> None:
+    """Flag, variable and the labels that were looked for are told."""
+    place.service("other", {"app": "grafana"}, gpus)
+    place.service("half", {NAME: "thanos", COMPONENT: "store"}, gpus)
+    with pytest.raises(
+        ConfigurationError, match=r"which Prometheus\? give --prometheus-url .* or set GPU"
+    ) as caught:
+        place.connect()
+    assert "app.kubernetes.io/name=thanos-query" in str(caught.value)
+    assert gpus.asked == []
+
+
+def test_a_service_that_leads_out_of_the_cluster_is_not_asked(place: Place) -> None:
+    """Whoever may create a Service could send us anywhere."""
+    place.service("metrics", PROMETHEUS, type="ExternalName", externalName="evil.example")
+    with pytest.raises(ConfigurationError, match="no service of the cluster is labelled as one"):
+        place.connect()
+
+
+@pytest.mark.parametrize(
+    ("ports", "expected"),
+    [
+        ([("grpc", 10901), ("http", 10902)], "metrics:10902/"),
+        ([("reloader-web", 8080), ("http-web", 9090)], "metrics:9090/"),
+        ([("grpc", 10901), ("anything", 7)], "metrics:7/"),
+        ([("https", 9091)], "https:metrics:9091/"),
+        ([("web", 443)], "https:metrics:443/"),
+    ],
+)
+def test_the_port_that_answers_queries(
+    place: Place, gpus: Fake, ports: list[tuple[str, int]], expected: str
+) -> None:
+    """By its usual names; https by name or number."""
+    place.service("metrics", THANOS, gpus, ports=[{"name": name, "port": port} for name, port in ports])
+    place.connect()
+    paths = [
+        urllib.parse.unquote(request.path) for request in place.api.requests.all() if "proxy" in request.path
+    ]
+    assert all(f"/services/{expected}proxy/api/v1/query" in path for path in paths)
+
+
+def test_what_it_takes_to_look(place: Place, gpus: Fake) -> None:
+    """Permission to list services and to get services/proxy, and nothing else."""
+    place.service("metrics", PROMETHEUS, gpus)
+    place.account(("list", "services"))
+    with pytest.raises(
+        ConfigurationError, match="HTTP 403: not allowed; see your permission to get services/proxy"
+    ):
+        place.connect()
+    place.account(("list", "services"), ("get", "services/proxy"))
+    assert place.connect().query("x", AT)
+
+
+def test_an_account_that_may_not_list_services(place: Place) -> None:
+    """The API server's words are told."""
+    place.account()
+    with pytest.raises(RequestRefused, match='cannot list resource "services"'):
+        place.connect()
+
+
+def test_an_api_server_that_goes_away(place: Place, gpus: Fake) -> None:
+    """The metrics are unreachable, and nothing is made up of it."""
+    place.service("metrics", PROMETHEUS, gpus)
+    found = place.connect()
+    place.api.inject(Fault(path="proxy", times=None, drop=True))
+    with pytest.raises(
+        PrometheusError, match="querying Prometheus at Prometheus at service monitoring/metrics"
+    ):
+        found.query("x", AT)
+
+
+def test_a_question_that_takes_too_long_behind_the_proxy(place: Place, gpus: Fake) -> None:
+    """Its deadline holds there, too."""
+    place.service("metrics", PROMETHEUS, gpus)
+    found = place.connect(timeout_s=0.5)
+    place.api.inject(Fault(path="proxy", times=None, delay_s=1.5))
+    with pytest.raises(QueryTooLarge, match="no answer within"):
+        found.query("x", AT)
+
+
+def test_a_pod_of_the_cluster_asks_directly(
+    place: Place, gpus: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the Service's name in DNS, with POSTs, and without the API server's proxy."""
+    real = socket.getaddrinfo
+
+    def resolve(host: str, *rest: Any, **more: Any) -> Any:
+        return real("127.0.0.1" if host == "metrics.monitoring.svc" else host, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    port = gpus.server_address[1]
+    place.service("metrics", {NAME: "vmselect"}, ports=[{"name": "http", "port": port}])
+    cluster = Cluster(ClusterSettings(place.kubeconfig))
+    cluster.is_inside = True
+    found = connect(PrometheusSettings(timeout_s=5.0), cluster)
+    assert found.where == f"http://metrics.monitoring.svc:{port}/select/0/prometheus"
+    assert {(one["method"], one["path"]) for one in gpus.asked} == {
+        ("POST", "/select/0/prometheus/api/v1/query")
+    }
+    assert not [request for request in place.api.requests.all() if "proxy" in request.path]
+
+
+def test_a_url_is_taken_at_its_word(place: Place, gpus: Fake, empty: Fake) -> None:
+    """Nothing is looked for where one is given."""
+    place.service("metrics", PROMETHEUS, gpus)
+    place.connect(url=empty.url).query("x", AT)
+    assert (len(empty.asked), gpus.asked, place.api.requests.all()) == (1, [], [])
+
+
+@pytest.mark.prometheus
+def test_plan_without_any_flag_about_metrics(world: World) -> None:
+    """It says which Prometheus it found, and makes its plan; apply wants it named."""
+    world.add("Deployment", world.team, "idle", {})
+    world.namespace("monitoring")
+    metadata = {
+        "name": "prometheus",
+        "namespace": "monitoring",
+        "labels": {NAME: "prometheus", COMPONENT: "server"},
+    }
+    spec = {"ports": [{"name": "http", "port": 80}]}
+    world.api.create({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
+    world.api.backends.set("monitoring", "prometheus", 80, world.prometheus.url)
+    kubeconfig = ["--kubeconfig", str(world.directory / "kubeconfig")]
+    run = run_command("plan", "-o", "json", *kubeconfig)
+    assert run.err.startswith(
+        "gpu-rightsizer: no --prometheus-url; found Prometheus at service monitoring/prometheus:80, through "
+    )
+    assert run.items["idle"]["finding"] == "parked"
+    assert world.api.requests.mutating(include_dry_run=True) == []
+    refused = run_command("apply", "--yes", *kubeconfig)
+    assert (refused.code, "apply acts on what it says, so name it" in refused.err) == (2, True)
