@@ -132,6 +132,6 @@ def steadily(per_minute: float) -> Callable[[float], float]:
     return rising(lambda _: per_minute)
 
 
-def near(value: float, **tolerance: float) -> Any:
+def near(value: float, **tolerance: Any) -> Any:
     """As pytest.approx; of no type that mypy would hold against a float."""
     return pytest.approx(value, **tolerance)
