@@ -55,7 +55,7 @@ class Prometheus:
         honor_labels: Whether a series' own labels win over the target's; a ServiceMonitor's default is that they
             do not, so that a workload's pod arrives as exported_pod.
         binary: Name or path of the program.
-        flags: Further ones, such as "--query.max-samples=1000".
+        flags: Further flags of it, such as query.max-samples.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class Prometheus:
         scrape_interval_s: int = 15,
         honor_labels: bool = False,
         binary: str = "prometheus",
-        flags: Sequence[str] = (),
+        flags: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = directory
         self.targets = tuple(targets)
         self.scrape_interval_s = scrape_interval_s
         self.honor_labels = honor_labels
         self._binary = binary
-        self._flags = tuple(flags)
+        self._flags = dict(flags or {})
         self._server = Server(
             "prometheus", self._command, ready_path="/-/ready", log=directory / "prometheus.log"
         )
@@ -200,11 +200,7 @@ class Prometheus:
             "storage.tsdb.max-block-duration": "40d",
             "web.listen-address": f"127.0.0.1:{port}",
             "log.level": "warn",
+            **self._flags,
         }
         switches = ["--web.enable-remote-write-receiver"]
-        return [
-            self._binary,
-            *(f"--{name}={value}" for name, value in flags.items()),
-            *switches,
-            *self._flags,
-        ]
+        return [self._binary, *(f"--{name}={value}" for name, value in flags.items()), *switches]

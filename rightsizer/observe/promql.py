@@ -32,8 +32,12 @@ def selector(metric: str, matchers: Iterable[str]) -> str:
 
 
 def span(length: datetime.timedelta) -> str:
-    """A duration."""
-    return f"{round(length.total_seconds() * 1000)}ms"
+    """A duration, in the largest unit that gives a whole number."""
+    milliseconds = round(length.total_seconds() * 1000)
+    for size, unit in ((60_000, "m"), (1000, "s")):
+        if milliseconds % size == 0:
+            return f"{milliseconds // size}{unit}"
+    return f"{milliseconds}ms"
 
 
 def over(function: str, selected: str, length: datetime.timedelta) -> str:

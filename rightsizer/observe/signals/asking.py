@@ -33,7 +33,7 @@ class Asker:
     """A source in one Prometheus.
 
     Attributes:
-        source: With only those of its metrics that there are.
+        source: What its metrics are called; those that are not there cost nothing.
         given: Matchers that every series must meet, such as the cluster's.
         max_samples: What Prometheus loads at most for one query; we ask for half of it.
         known: Pods that are known to hold GPUs; empty where that is not known.

@@ -65,7 +65,9 @@ def named(text: str) -> Source | None:
 def choose(
     prometheus: Prometheus, terms: Terms, *, at: datetime.datetime, pods: Collection[PodKey] = ()
 ) -> Asker:
-    """The source that this Prometheus has, reduced to the metrics that there are.
+    """The source that this Prometheus has.
+
+    All names of DCGM's are asked for where any is there: an exporter may have changed them within the window.
 
     Args:
         prometheus: Where to ask.
@@ -92,12 +94,8 @@ def choose(
             f"--signals {GPU_EXPORTER}: Prometheus holds DCGM's metrics, but not {own.DEVICE_BUSY} and "
             f"{own.POD_BUSY} of our exporter"
         )
-    source = dataclasses.replace(
-        asked,
-        name=given.name if given else _name(quantities, has_counters),
-        quantities=quantities,
-        has_counters=has_counters,
-    )
+    name = given.name if given else _name(quantities, has_counters)
+    source = dataclasses.replace(asked, name=name, has_counters=has_counters)
     return Asker(prometheus, source, terms.matchers, terms.max_samples, frozenset(pods))
 
 
@@ -132,19 +130,22 @@ def _explain_nothing(prometheus: Prometheus, terms: Terms, at: datetime.datetime
         EvidenceIncomplete: Always.
     """
     asked = terms.source or OWN
+    if terms.source is not None:
+        other = _present(prometheus, OWN, terms.matchers, at)
+        if other:
+            names = ", ".join(dict.fromkeys(quantity.metric for quantity in asked.quantities))
+            raise EvidenceIncomplete(
+                f"--signals {asked.name}: Prometheus holds none of {names}; it does hold {min(other)}: "
+                "leave --signals out"
+            )
     for back in BACK:
         if _present(prometheus, asked, (), at - back):
             found = "; ".join(_values(prometheus, asked, name, at - back) for name in sorted(terms.labels))
             raise EvidenceIncomplete(
                 f"Prometheus holds GPU series, but none with {', '.join(terms.matchers)} (--prometheus-label): {found}"
             )
-    if terms.source is not None:
-        other = _present(prometheus, OWN, terms.matchers, at)
-        hint = f"; it does hold {min(other)}: leave --signals out" if other else ""
-        names = ", ".join(dict.fromkeys(quantity.metric for quantity in asked.quantities))
-        raise EvidenceIncomplete(f"--signals {asked.name}: Prometheus holds none of {names}{hint}")
     raise EvidenceIncomplete(
-        f"Prometheus holds no GPU series ({DCGM.quantities[0].metric} and its like) in the last 24h: "
+        f"Prometheus holds no GPU series ({asked.quantities[0].metric} and its like) in the last 24h: "
         "is gpu-exporter or dcgm-exporter scraped, and is this the right Prometheus?"
     )
 

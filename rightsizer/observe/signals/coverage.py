@@ -18,6 +18,8 @@ from rightsizer.observe.signals.rules import TILE, Reading, Recorded
 SAMPLES_PER_SLOT = 20
 """So many samples make a slot's count steady: one more or less is 5 %."""
 
+STEADY = 0.9
+
 MAX_SLOTS = 96
 """A quarter of an hour each in a day."""
 
@@ -88,18 +90,33 @@ def cover(
     """
     per_series = asker.samples_per_series(reading, window, at)
     densest = _densest(asker, reading, territory, window=window, at=at, per_series=per_series)
-    grids: dict[Grid, list[str]] = {}
-    for job in sorted(densest):
-        grids.setdefault(_grid(densest[job], reading, window, at), []).append(job)
     covers: dict[Key, Cover] = {}
-    for grid, jobs in grids.items():
-        only = (promql.one_of(JOB, jobs),) if len(grids) > 1 else ()
+    if not densest:
+        return covers
+    slots = max(MIN_SLOTS, min(MAX_SLOTS, int(max(densest.values())) // SAMPLES_PER_SLOT))
+    grids: dict[Grid, list[str]] = {_grid(slots, reading, window, at): []}
+    while grids:
+        grid, jobs = grids.popitem()
+        only = (promql.one_of(JOB, jobs),) if jobs else ()
         counts = _counts(asker, reading, territory, grid=grid, only=only, per_series=per_series)
         for job in sorted(counts):
-            expected = round(densest.get(job, 0.0))
-            for key, shares in _shares(counts.pop(job)):
-                _put(covers, key, Cover(shares, expected))
+            mine = counts.pop(job)
+            fewer = _coarser(mine, grid, reading, window) if not jobs else grid
+            if fewer != grid:
+                grids.setdefault(fewer, []).append(job)
+                continue
+            for key, shares in _shares(mine):
+                _put(covers, key, Cover(shares, round(densest.get(job, 0.0))))
     return covers
+
+
+def _coarser(counts: Counts, grid: Grid, reading: Reading, window: datetime.timedelta) -> Grid:
+    """The grid for a job that is scraped so seldom that its slots' counts are not steady; the same for others."""
+    fullest = max(max(row) for row in counts.values())
+    if fullest >= STEADY * SAMPLES_PER_SLOT:
+        return grid
+    slots = max(MIN_SLOTS, grid.slots * fullest // SAMPLES_PER_SLOT)
+    return _grid(min(slots, grid.slots), reading, window, grid.end)
 
 
 def _densest(
@@ -127,8 +144,7 @@ def _densest(
     return densest
 
 
-def _grid(densest: float, reading: Reading, window: datetime.timedelta, at: datetime.datetime) -> Grid:
-    slots = max(MIN_SLOTS, min(MAX_SLOTS, int(densest) // SAMPLES_PER_SLOT))
+def _grid(slots: int, reading: Reading, window: datetime.timedelta, at: datetime.datetime) -> Grid:
     if isinstance(reading, Recorded):
         # A slot of whole tiles: the last ones' samples then belong to one slot each.
         tiles = math.ceil(window / TILE / slots)

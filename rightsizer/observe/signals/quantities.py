@@ -22,7 +22,7 @@ class Statistic(enum.StrEnum):
     """What is asked of it over the window."""
 
     MEAN = "mean"
-    PEAK = "peak"
+    PEAK = "max"
     NEGATIVE = "negative"
 
 

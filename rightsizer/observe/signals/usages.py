@@ -121,7 +121,7 @@ class _Question:
             value = sample.value * scale
             if not math.isfinite(value) or not 0 <= value <= self.quantity.highest:
                 here.doubt(self.quantity.metric)
-            elif field:
+            elif field and self.quantity.metric not in here.invalid:
                 setattr(here, field, max(value, getattr(here, field) or 0.0))
 
 

@@ -1,0 +1,137 @@
+"""Series of a test's own in a Prometheus that others use too: all of them carry one label, by which it asks for them.
+
+They end at an instant that lies a while back, by which everything is asked, so that no test depends on how fast it is.
+"""
+
+import datetime
+import math
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from rightsizer.config import PrometheusSettings
+from rightsizer.model import Usage, Usages
+from rightsizer.observe.prometheus import Prometheus as Client
+from rightsizer.observe.signals.choose import Terms, named
+from rightsizer.observe.signals.signal import MetricsSignal
+from simulator.prometheus import Prometheus
+from simulator.remote_write import Series
+
+UTIL, ENGINE = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
+COPY, MEMORY, POWER = "DCGM_FI_DEV_MEM_COPY_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_POWER_USAGE"
+MARK = "test"
+H100 = "NVIDIA H100 80GB HBM3"
+HOUR = datetime.timedelta(hours=1)
+DAY = datetime.timedelta(days=1)
+
+Value = float | Callable[[float], float]
+"""Of all samples, or by the minutes that are left until the end."""
+
+
+class Metrics:
+    """What one test has recorded.
+
+    Attributes:
+        at: The end, on a full hour of the rules' five minutes.
+        space: A namespace of its own.
+    """
+
+    def __init__(self, prometheus: Prometheus, *, mark: bool = True) -> None:
+        self.prometheus = prometheus
+        # On a full five minutes: the recording rules' tiles then end with the slots.
+        self.at = datetime.datetime.fromtimestamp((time.time() // 300 - 1) * 300, tz=datetime.UTC)
+        self.space = f"space-{uuid.uuid4().hex[:8]}"
+        self.labels = {MARK: self.space} if mark else {}
+
+    def write(
+        self,
+        values: Mapping[str, Value],
+        more: Mapping[str, str] | None = None,
+        *,
+        since: datetime.timedelta = DAY,
+        until: datetime.timedelta = datetime.timedelta(),
+        step_s: int = 60,
+        **labels: str,
+    ) -> None:
+        """Samples of each of these metrics from so long before the end until so long before it.
+
+        Args:
+            values: By metric.
+            more: Labels, like those that follow: `pod` and `namespace` are the workload's, `UUID` is the pod's name
+                unless it is given; an empty one is left out.
+            since: Before the end.
+            until: Likewise.
+            step_s: Seconds from one sample to the next.
+            labels: See `more`.
+        """
+        end = int((self.at - until).timestamp())
+        seconds = range(end - int((since - until).total_seconds()) + step_s, end + 1, step_s)
+        self.prometheus.write(self._series(values, seconds, {**labels, **(more or {})}))
+
+    def _series(
+        self, values: Mapping[str, Value], seconds: range, labels: Mapping[str, str]
+    ) -> Iterable[Series]:
+        end = self.at.timestamp()
+        given = {
+            "namespace": self.space,
+            "UUID": f"GPU-{labels.get('pod', 'none')}",
+            "modelName": H100,
+            "job": self.space,
+        }
+        merged = {name: text for name, text in {**given, **self.labels, **labels}.items() if text}
+        for metric, value in values.items():
+            column = [value((end - second) / 60) if callable(value) else value for second in seconds]
+            yield Series({"__name__": metric, **merged}, seconds, column)
+
+    def signal(self, signals: str = "auto", *, url: str = "", **more: Any) -> MetricsSignal:
+        """What judges by them."""
+        client = Client(PrometheusSettings(url=url or self.prometheus.url))
+        return MetricsSignal(client, Terms(self.labels, named(signals), **more))
+
+    def usages(self, window: datetime.timedelta = DAY, **more: Any) -> Usages:
+        """What was used in the window."""
+        return self.signal(**more).usages(window, self.at)
+
+    def usage(self, pod: str, window: datetime.timedelta = DAY, **more: Any) -> Usage:
+        """What a pod used of its one device."""
+        (found,) = self.usages(window, **more)[self.space, pod]
+        return found
+
+
+def idle(**more: Value) -> dict[str, Value]:
+    """A device that has a model loaded and does nothing."""
+    return {UTIL: 0, COPY: 0, MEMORY: 40_000, POWER: 118, **more}
+
+
+def within(
+    begin_min: float, end_min: float, value: float, otherwise: float = 0.0
+) -> Callable[[float], float]:
+    """A value from so many minutes before the end until so many, and another otherwise."""
+    return lambda left: value if end_min <= left < begin_min else otherwise
+
+
+def once(value: float, otherwise: float = 0.0) -> Callable[[float], float]:
+    """One sample in the middle of the day that is something else."""
+    return lambda left: value if math.isclose(left, 720) else otherwise
+
+
+def rising(per_minute: Callable[[float], float]) -> Callable[[float], float]:
+    """A counter of a day that rises by so much in each minute."""
+    total, sums = 0.0, {}
+    for left in range(1500, -1, -1):
+        total += per_minute(left)
+        sums[left] = total
+    return lambda left: sums[round(left)]
+
+
+def steadily(per_minute: float) -> Callable[[float], float]:
+    """A counter that rises by as much in every minute."""
+    return rising(lambda _: per_minute)
+
+
+def near(value: float, **tolerance: Any) -> Any:
+    """As pytest.approx; of no type that mypy would hold against a float."""
+    return pytest.approx(value, **tolerance)

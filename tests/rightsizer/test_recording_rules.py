@@ -1,0 +1,137 @@
+"""deploy/prometheus/recording-rules.yaml: what it records is what would be asked otherwise."""
+
+import dataclasses
+import datetime
+import json
+import math
+import pathlib
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from rightsizer.model import Slot, Usage
+from rightsizer.observe.signals import rules
+from simulator.prometheus import Prometheus
+from simulator.remote_write import Series
+from tests.rightsizer.metrics import COPY, DAY, ENGINE, HOUR, POWER, UTIL, Metrics, idle, near, once, within
+from tests.rightsizer.relay import Relay
+
+ROOT = pathlib.Path(__file__).parents[2]
+FILE = ROOT / "deploy/prometheus/recording-rules.yaml"
+
+
+def test_the_file_holds_the_rules_that_are_asked_for() -> None:
+    """Name by name, and from the same tables as the questions."""
+    assert yaml.safe_load(FILE.read_text()) == {"groups": rules.groups()}
+
+
+@pytest.mark.prometheus
+def test_promtool_finds_that_they_record_what_they_should() -> None:
+    """Copies once, no series without a pod, our units, negative values only where there are any."""
+    case = pathlib.Path(__file__).parent / "data/recording-rules-test.yaml"
+    done = subprocess.run(
+        ["promtool", "test", "rules", case.name], cwd=case.parent, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _record(metrics: Metrics, since: datetime.timedelta) -> None:
+    """Evaluate every rule as Prometheus would have, every five minutes, and keep what comes of it."""
+    end = metrics.at.timestamp()
+    for group in yaml.safe_load(FILE.read_text())["groups"]:
+        for rule in group["rules"]:
+            tracks = _range(metrics.prometheus, rule["expr"], end - since.total_seconds(), end)
+            metrics.prometheus.write(_recorded(rule, tracks))
+
+
+def _recorded(rule: dict[str, Any], tracks: list[dict[str, Any]]) -> Iterator[Series]:
+    for track in tracks:
+        labels = {**track["metric"], **rule["labels"], "__name__": rule["record"]}
+        for instant, value in track["values"]:
+            yield Series(labels, range(int(instant), int(instant) + 1), [float(value)])
+
+
+def _range(prometheus: Prometheus, expression: str, start: float, end: float) -> list[dict[str, Any]]:
+    query = urllib.parse.urlencode({"query": expression, "start": start, "end": end, "step": 300})
+    with urllib.request.urlopen(f"{prometheus.url}/api/v1/query_range?{query}") as answer:
+        return json.load(answer)["data"]["result"]  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def metrics(tmp_path: pathlib.Path) -> Iterator[Metrics]:
+    """Series alone in a Prometheus: the rules know no label of a test's own."""
+    with Prometheus(tmp_path / "own") as own:
+        found = Metrics(own, mark=False)
+        found.write(
+            idle(**{UTIL: within(700, 600, 80), POWER: within(700, 600, 500, 118)}), pod="a", Hostname="n1"
+        )
+        found.write(idle(**{UTIL: within(7, 0, 60)}), pod="awake")
+        found.write({**idle(), ENGINE: 0.3, COPY: once(-5, 2)}, pod="negative")
+        found.write(idle(**{UTIL: once(math.nan)}), pod="nan")
+        found.write(idle(**{UTIL: once(2_147_483_632.0)}), pod="blank")
+        found.write({"DCGM_FI_DEV_GPU_UTIL_RATIO": 0.25, "DCGM_FI_DEV_BOARD_POWER_WATTS": 200}, pod="new")
+        found.write(idle(), pod="gap", until=12 * HOUR)
+        found.write(idle(), pod="gap", since=8 * HOUR)
+        found.write(idle(), pod="gone", until=2 * HOUR)
+        moved = {"exported_pod": "moved", "exported_namespace": found.space}
+        found.write(idle(**{UTIL: 50}), moved, pod="exporter", namespace="monitoring")
+        yield found
+
+
+def _rounded(usage: Usage) -> tuple[object, ...]:
+    """Up to the edges of slots, on which a sample more or less may lie."""
+    values = {field.name: getattr(usage, field.name) for field in dataclasses.fields(usage)}
+    values |= {"coverage": near(usage.coverage, abs=0.02), "holes": near(usage.holes, abs=1)}
+    for name in ("activity_mean", "traffic_mean", "power_mean_w"):
+        if values[name] is not None:
+            values[name] = near(values[name], abs=0.002 if name != "power_mean_w" else 1.0)
+    values["samples_expected"] = near(usage.samples_expected or 0, rel=0.25)
+    return tuple(sorted(values.items()))
+
+
+@pytest.mark.prometheus
+def test_usage_is_the_same_with_rules_and_without(metrics: Metrics) -> None:
+    """Also what cannot be, what is missing, and what happened after the last evaluation."""
+    before = metrics.usages()
+    _record(metrics, DAY)
+    with Relay(metrics.prometheus.url) as relay:
+        after = metrics.signal(url=relay.url).usages(DAY, metrics.at)
+        assert any("gpu_rightsizer:activity:max5m" in query for query in relay.asked)
+        assert not any(f"{UTIL}{{" in query and "[1440m]" in query for query in relay.asked)
+    assert before.keys() == after.keys()
+    for pod, usages in before.items():
+        assert [_rounded(usage) for usage in usages] == [_rounded(usage) for usage in after[pod]], pod
+    assert {pod: usage.invalid for (_, pod), (usage,) in after.items() if usage.invalid} == {
+        "negative": (COPY,),
+        "nan": (UTIL,),
+        "blank": (UTIL,),
+    }
+    ((awake,),) = (after[metrics.space, "awake"],)
+    assert awake.activity_peak == near(0.6)
+
+
+@pytest.mark.prometheus
+def test_so_are_histories(metrics: Metrics) -> None:
+    """Slots are whole tiles of the rules."""
+    pods = {(metrics.space, name): metrics.at - 2 * DAY for name in ("a", "gap", "gone", "moved")}
+    before = metrics.signal().histories(pods, DAY, metrics.at, threshold=0.01)
+    _record(metrics, DAY)
+    after = metrics.signal().histories(pods, DAY, metrics.at, threshold=0.01)
+    assert set(before) == set(after) == set(pods)
+    for pod, history in before.items():
+        differing = sum(one != other for one, other in zip(history.slots, after[pod].slots, strict=True))
+        assert differing <= 2, pod
+    assert after[metrics.space, "gap"].slots.count(Slot.UNKNOWN) == near(48, abs=2)
+
+
+@pytest.mark.prometheus
+def test_rules_that_came_later_than_the_samples_are_not_used(metrics: Metrics) -> None:
+    """They know less of the window than the samples."""
+    _record(metrics, 6 * HOUR)
+    assert metrics.usage("a").activity_peak == near(0.8)
+    assert metrics.usage("a").coverage == 1.0
