@@ -4,6 +4,7 @@ JSON or YAML, one List or several one after another. What a kind's absence leave
 """
 
 import codecs
+import math
 import pathlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,7 +50,8 @@ _BETWEEN = re.compile(rb"\}[ \t\r]*\n\s*\{")
 """Between two JSON documents and nowhere else: inside of one a comma would stand there; no string holds a newline."""
 _SEPARATOR = re.compile(rb"^---[ \t]*(?:#.*)?\r?$", re.MULTILINE)
 _FIRST = re.compile(rb"\S")
-_ALIAS = re.compile(rb"(?:^|[\s\[{,:-])\*[A-Za-z0-9_-]", re.MULTILINE)
+_GROWTH = 10
+"""So many values a byte of YAML may stand for; without aliases it is less than one."""
 _DETAIL = 300
 
 T = TypeVar("T")
@@ -191,8 +193,8 @@ class _File:
                 self._problems.append(f"{self._path} holds no {kind}: {words}")
         for row, missing in missing_owners(_references(seen, controllers), controllers).items():
             self._problems.append(
-                f"{self._path} lacks {len(missing)} {row.plural} that own its pods: these are judged by themselves, "
-                "and what owns them in turn is not known"
+                f"{self._path} lacks {len(missing)} {row.plural} that own its pods: each is judged by itself, "
+                "and what owns it is not known"
             )
 
     # --- objects by kind
@@ -269,13 +271,11 @@ class _File:
 
     def _yaml_documents(self, text: bytes) -> Iterator[bytes]:
         try:
-            if _ALIAS.search(text) and any(
-                isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, _Loader)
-            ):
-                raise ConfigurationError(f"{self._path}: holds YAML aliases (*name); kubectl writes none")
             for document in yaml.load_all(text, _Loader):
                 if not isinstance(document, dict):
                     raise ConfigurationError(f"{self._path}: is neither JSON nor YAML of Kubernetes objects")
+                if _size(document, {}) > _GROWTH * len(text):
+                    raise ConfigurationError(f"{self._path}: its YAML aliases (*name) make it endless")
                 yield msgspec.json.encode(document)
         except (yaml.YAMLError, TypeError, RecursionError) as error:
             raise ConfigurationError(f"{self._path}: is neither JSON nor YAML: {_short(error)}") from error
@@ -300,6 +300,17 @@ def _json_documents(text: bytes) -> Iterator[bytes]:
         yield text[begin : match.start() + 1]
         begin = match.end() - 1
     yield text[begin:] if begin else text
+
+
+def _size(value: object, known: dict[int, float]) -> float:
+    """How many values there are with every alias written out; infinite where one contains itself."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = math.inf
+        parts = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_size(part, known) for part in parts)
+    return known[id(value)]
 
 
 def _short(error: Exception) -> str:
