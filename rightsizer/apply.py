@@ -25,15 +25,13 @@ from rightsizer.errors import (
 from rightsizer.look import Watch, look_at
 from rightsizer.model import Decision, ObjectRef, Outcome, Result, Workload, WorkloadKind
 from rightsizer.observe.cluster import Cluster
+from rightsizer.observe.records import GPUS_ANNOTATION, MANIFEST_LABEL, POD_ANNOTATION
 from rightsizer.policy.document import Policy
 from rightsizer.report.events import event_of
 from rightsizer.validate import objections
 from rightsizer.workloads import kind_of, path_of
 from rightsizer.workloads.changes import (
-    GPUS_ANNOTATION,
-    MANIFEST_LABEL,
     MANIFEST_TYPE,
-    POD_ANNOTATION,
     read_record,
     record_of,
     recreatable,

@@ -13,15 +13,7 @@ import msgspec
 
 from rightsizer.config import PREFIX
 from rightsizer.model import Decision, ObjectRef, Workload, WorkloadKind
-
-UNDO_ANNOTATION = PREFIX + "undo"
-MANIFEST_LABEL = PREFIX + "manifest"
-"""On the Secrets that keep the manifests of evicted pods; its value is the run."""
-
-POD_ANNOTATION = PREFIX + "pod"
-"""On the same Secrets: the pod, as namespace/name."""
-GPUS_ANNOTATION = PREFIX + "gpus"
-"""On the same Secrets: the GPUs that the eviction freed."""
+from rightsizer.observe.records import UNDO_ANNOTATION
 
 MANIFEST_TYPE = PREFIX + "pod-manifest"
 
