@@ -104,6 +104,8 @@ def _broken(**changes: Any) -> str:
         ("", "holds no pods; write it by: kubectl get pods,nodes,"),
         ("[]", "is neither JSON nor YAML of Kubernetes objects"),
         ("just words", "is neither JSON nor YAML of Kubernetes objects"),
+        ('{"kind": ' + "[" * 100_000, "what comes after item 0 is no Kubernetes object"),
+        ("a: " + "[" * 10_000, "is neither JSON nor YAML"),
         ("a: [", "is neither JSON nor YAML: while parsing a flow node"),
         ('{"kind": "List", "items": [', "what comes after item 0 is no Kubernetes object: .*truncated"),
         ('{"apiVersion": "v1", "kind": "List", "items": []}', "holds no pods"),

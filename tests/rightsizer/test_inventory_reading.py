@@ -131,6 +131,46 @@ def test_an_api_that_is_not_for_us_is_left_out_and_named(server: Server, status:
     assert [path in "".join(named) for path in ("/jobsets", "/scaledobjects")] == [status == 403, True]
 
 
+def _groups(**versions: str) -> Object:
+    """What /apis says."""
+    groups = [
+        {
+            "name": group.replace("_", "."),
+            "versions": [{"groupVersion": "", "version": one} for one in found.split()],
+        }
+        for group, found in {
+            "apps": "v1",
+            "batch": "v1",
+            "policy": "v1",
+            "autoscaling": "v2",
+            **versions,
+        }.items()
+    ]
+    return {"kind": "APIGroupList", "groups": groups}
+
+
+def test_a_kind_that_its_group_serves_in_an_older_version_only(server: Server) -> None:
+    """Operators of different ages share a group: where the best version has no such kind, the next is asked."""
+    head = obj("RayCluster", "r", api_version="ray.io/v1")
+    server.add(head, *(pod(f"p{number}", head) for number in range(3)))
+    old = server.api.get("RayCluster", TEAM, "r") or {}
+    server.api.inject(Fault("^/apis$", "GET", 1, status=200, body=_groups(ray_io="v1 v1alpha1")))
+    server.api.inject(Fault("/apis/ray.io/v1/", "GET", None, status=404))
+    server.api.inject(Fault("/apis/ray.io/v1alpha1/", "GET", None, status=200, body=old))
+    (found,) = server.fleet().workloads
+    assert (found.ref.api_version, found.ref.name, found.gpus) == ("ray.io/v1alpha1", "r", 3)
+    assert found.resource_version == old["metadata"]["resourceVersion"]
+
+
+def test_without_discovery_the_best_versions_are_tried(server: Server) -> None:
+    """Who may not ask what there is can still read what it may, and it is said."""
+    server.add(*_jobset())
+    server.api.inject(Fault("^/apis$", "GET", None, status=403))
+    fleet = server.fleet()
+    assert [(one.ref.kind, bool(one.resource_version)) for one in fleet.workloads] == [("JobSet", True)]
+    assert any(problem.startswith("/apis is left out: 403") for problem in fleet.problems)
+
+
 def test_an_api_that_must_be_there_ends_the_reading(server: Server) -> None:
     """Half of the built-in kinds is no basis for a plan."""
     deployment = {"replicas": 0, "selector": {"matchLabels": {"a": "b"}}, "template": _template()}
