@@ -25,16 +25,14 @@ from rightsizer.errors import (
 from rightsizer.look import Watch, look_at
 from rightsizer.model import Action, Decision, ObjectRef, Outcome, Result, Workload, WorkloadKind
 from rightsizer.observe.cluster import Cluster
+from rightsizer.observe.records import GPUS_ANNOTATION, MANIFEST_LABEL, POD_ANNOTATION
 from rightsizer.policy.document import Policy
 from rightsizer.policy.rules import Rulebook
 from rightsizer.report.events import event_of
 from rightsizer.validate import objections
 from rightsizer.workloads import kind_of, path_of
 from rightsizer.workloads.changes import (
-    GPUS_ANNOTATION,
-    MANIFEST_LABEL,
     MANIFEST_TYPE,
-    POD_ANNOTATION,
     read_record,
     record_of,
     recreatable,

@@ -79,6 +79,6 @@ def look_at(ref: ObjectRef, cluster: Cluster) -> tuple[Workload | None, Fleet]:
     named = [
         workload
         for workload in fleet.workloads
-        if (workload.ref.kind, workload.ref.name) == (ref.kind, ref.name)
+        if (workload.ref.full_kind, workload.ref.name) == (ref.full_kind, ref.name)
     ]
     return (named[0] if named else None), fleet

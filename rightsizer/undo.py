@@ -20,12 +20,11 @@ from rightsizer.errors import ClusterError, RequestRefused
 from rightsizer.model import ObjectRef, Outcome, Result, WorkloadKind
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.objects import Metadata
+from rightsizer.observe.records import MANIFEST_LABEL, UNDO_ANNOTATION
 from rightsizer.report.events import restored_event
 from rightsizer.workloads import KINDS, collection_of, path_of
 from rightsizer.workloads.changes import (
-    MANIFEST_LABEL,
     MANIFEST_TYPE,
-    UNDO_ANNOTATION,
     Undoable,
     UndoRecord,
     parse_record,

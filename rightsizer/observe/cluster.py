@@ -6,10 +6,8 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/
 """
 
 import contextlib
-import http
 import logging
 import pathlib
-import re
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
@@ -23,15 +21,11 @@ from kubernetes.config import ConfigException, incluster_config, kube_config
 
 from rightsizer.config import FIELD_MANAGER, ClusterSettings
 from rightsizer.errors import ClusterError, ClusterUnreachable, ConfigurationError, RequestRefused
+from rightsizer.observe.statuses import raise_for
 
 log = logging.getLogger(__name__)
 
 PAGE = 500
-MAX_DETAIL = 500
-"""How much of an API server's words goes into a message."""
-
-_REPEATED = re.compile(r'Invalid value: ("?)(?:\{|map\[|core\.).*[\]}]\1: ')
-"""Where a field, or a whole object that a patch made, is repeated as JSON or as Go prints it."""
 _MERGE_PATCH = "application/merge-patch+json"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"
 _RESTARTS = 3
@@ -63,23 +57,6 @@ class _Groups(msgspec.Struct):
     """metav1.APIGroupList."""
 
     groups: list[_Group]
-
-
-class _Cause(msgspec.Struct):
-    reason: str = ""
-
-
-class _Details(msgspec.Struct):
-    causes: list[_Cause] | None = None
-
-
-class _Status(msgspec.Struct):
-    kind: str = ""
-    status: str = ""
-    reason: str = ""
-    message: str = ""
-    code: int = 0
-    details: _Details | None = None
 
 
 class Cluster:
@@ -238,7 +215,7 @@ class Cluster:
             len(data),
             took_ms,
         )
-        _raise_for(response.status, data, attempted, source=self._source)
+        raise_for(response.status, data, attempted, source=self._source)
         return data
 
     def fetch(
@@ -317,30 +294,6 @@ def _write_query(*, dry_run: bool) -> dict[str, str]:
     """Unknown or doubled fields are refused rather than dropped: a change is made as meant, or not at all."""
     query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
     return {**query, "dryRun": "All"} if dry_run else query
-
-
-def _raise_for(code: int, data: bytes, attempted: str, *, source: str) -> None:
-    """Errors as the API server tells them; a Status with a code of its own stands above HTTP's."""
-    try:
-        status = msgspec.json.decode(data, type=_Status)
-    except msgspec.DecodeError:
-        status = _Status()
-    is_failure = status.kind == "Status" and status.status == "Failure"
-    if code < http.HTTPStatus.BAD_REQUEST and not is_failure:
-        return
-    causes = tuple(cause.reason for cause in (status.details or _Details()).causes or [])
-    detail = _without_values(status.message or data.decode(errors="replace"))
-    if code == http.HTTPStatus.UNAUTHORIZED:
-        detail += f"; the credentials of {source} are not accepted"
-    raise RequestRefused(
-        attempted, code=status.code or code, reason=status.reason, detail=detail, causes=causes
-    )
-
-
-def _without_values(message: str) -> str:
-    """A message on one line without the objects that the API server repeats in it: their fields may be credentials."""
-    text = _REPEATED.sub("Invalid value (left out here): ", " ".join(message.split()))
-    return text if len(text) <= MAX_DETAIL else f"{text[:MAX_DETAIL]} ..."
 
 
 def _configuration(settings: ClusterSettings) -> tuple[client.Configuration, str]:

@@ -3,14 +3,11 @@
 JSON or YAML, one List or several one after another. What a kind's absence leaves unknown is said, never made up.
 """
 
-import codecs
 import pathlib
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
-import yaml
 
 from rightsizer.errors import ConfigurationError
 from rightsizer.observe.claims import Claim, ClaimObject, claim_of
@@ -26,6 +23,7 @@ from rightsizer.observe.objects import (
     PriorityClassObject,
     QuotaObject,
 )
+from rightsizer.observe.objectstext import documents
 from rightsizer.observe.owners import OWNERS, Controlled, OwnerKind, missing_owners, owner_key
 from rightsizer.observe.pods import PodTable, Seen
 from rightsizer.observe.reading import resource_table
@@ -45,12 +43,8 @@ _WITHOUT = {
 }
 """Kinds that every cluster has objects of, or may well have, and what it means when a file holds none."""
 
-_BETWEEN = re.compile(rb"\}[ \t\r]*\n\s*\{")
-"""Between two JSON documents and nowhere else: inside of one a comma would stand there; no string holds a newline."""
-_SEPARATOR = re.compile(rb"^---[ \t]*(?:#.*)?\r?$", re.MULTILINE)
-_FIRST = re.compile(rb"\S")
-_ALIAS = re.compile(rb"(?:^|[\s\[{,:-])\*[A-Za-z0-9_-]", re.MULTILINE)
 _DETAIL = 300
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 T = TypeVar("T")
 Key = tuple[str, str]
@@ -81,15 +75,6 @@ class _Item(msgspec.Struct):
     place: str
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Times stay text, as they are in JSON."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own way
-        first: [(tag, pattern) for tag, pattern in found if not tag.endswith(":timestamp")]
-        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
 def read_file(path: pathlib.Path, gpu_resources: Sequence[str] = ()) -> Objects:
     """Everything that a plan is made from, as far as a file holds it.
 
@@ -114,7 +99,10 @@ class _File:
         self._names: set[tuple[Key, tuple[str, str]]] = set()
         self._count = 0
         self._problems: list[str] = []
-        doubles = sum(self._take(item, "", "") for item in self._documents(raw))
+        try:
+            doubles = sum(self._take(item, "", "") for item in documents(raw))
+        except ValueError as error:
+            raise ConfigurationError(f"{path}: {_short(error)}") from error
         if doubles:
             self._problems.append(f"{path} holds {doubles} objects twice; the first of each counts")
 
@@ -191,8 +179,8 @@ class _File:
                 self._problems.append(f"{self._path} holds no {kind}: {words}")
         for row, missing in missing_owners(_references(seen, controllers), controllers).items():
             self._problems.append(
-                f"{self._path} lacks {len(missing)} {row.plural} that own its pods: these are judged by themselves, "
-                "and what owns them in turn is not known"
+                f"{self._path} lacks {len(missing)} {row.plural} that own its pods: each is judged by itself, "
+                "and what owns it is not known"
             )
 
     # --- objects by kind
@@ -207,7 +195,7 @@ class _File:
     def _decoded(self, item: _Item, shape: type[T]) -> T:
         try:
             return msgspec.json.decode(item.raw, type=shape)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             raise ConfigurationError(f"{self._path}: {item.place}: {_short(error)}") from error
 
     # --- the file's text
@@ -238,7 +226,7 @@ class _File:
     def _head(self, raw: bytes | msgspec.Raw) -> _Head:
         try:
             return msgspec.json.decode(raw, type=_Head)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             raise ConfigurationError(
                 f"{self._path}: what comes after item {self._count} is no Kubernetes object: {_short(error)}"
             ) from error
@@ -246,39 +234,9 @@ class _File:
     def _named(self, metadata: msgspec.Raw, place: str) -> tuple[str, str]:
         try:
             names = msgspec.json.decode(metadata, type=_Names)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             raise ConfigurationError(f"{self._path}: {place}: metadata: {_short(error)}") from error
         return names.namespace, names.name
-
-    def _documents(self, raw: bytes) -> Iterator[bytes]:
-        """The JSON of every document in the file."""
-        for bom, encoding in (
-            (codecs.BOM_UTF16_LE, "utf-16"),
-            (codecs.BOM_UTF16_BE, "utf-16"),
-            (codecs.BOM_UTF8, ""),
-        ):
-            if raw.startswith(bom):  # as PowerShell redirects
-                raw = raw.decode(encoding, errors="replace").encode() if encoding else raw[len(bom) :]
-        is_split = raw.startswith(b"---") or b"\n---" in raw
-        for part in _SEPARATOR.split(raw) if is_split else (raw,):
-            first = _FIRST.search(part)
-            if first is not None and first.group() == b"{":
-                yield from _json_documents(part)
-            elif first is not None:
-                yield from self._yaml_documents(part)
-
-    def _yaml_documents(self, text: bytes) -> Iterator[bytes]:
-        try:
-            if _ALIAS.search(text) and any(
-                isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, _Loader)
-            ):
-                raise ConfigurationError(f"{self._path}: holds YAML aliases (*name); kubectl writes none")
-            for document in yaml.load_all(text, _Loader):
-                if not isinstance(document, dict):
-                    raise ConfigurationError(f"{self._path}: is neither JSON nor YAML of Kubernetes objects")
-                yield msgspec.json.encode(document)
-        except (yaml.YAMLError, TypeError, RecursionError) as error:
-            raise ConfigurationError(f"{self._path}: is neither JSON nor YAML: {_short(error)}") from error
 
 
 def _references(
@@ -291,15 +249,6 @@ def _references(
     for item in controllers.values():
         if item.metadata.controller is not None:
             yield item.metadata.controller, item.ref.namespace
-
-
-def _json_documents(text: bytes) -> Iterator[bytes]:
-    """A text, or its parts where it is several lists one after another."""
-    begin = 0
-    for match in _BETWEEN.finditer(text):
-        yield text[begin : match.start() + 1]
-        begin = match.end() - 1
-    yield text[begin:] if begin else text
 
 
 def _short(error: Exception) -> str:

@@ -15,8 +15,11 @@ from rightsizer.observe.owners import Controlled
 
 UNDO_ANNOTATION = PREFIX + "undo"
 MANIFEST_LABEL = PREFIX + "manifest"
-_POD_ANNOTATION = PREFIX + "pod"
-_GPUS_ANNOTATION = PREFIX + "gpus"
+"""On the Secrets that keep the manifests of evicted pods; its value is the run."""
+POD_ANNOTATION = PREFIX + "pod"
+"""On the same Secrets: the pod, as namespace/name."""
+GPUS_ANNOTATION = PREFIX + "gpus"
+"""On the same Secrets: the GPUs that the eviction freed."""
 
 
 class _Record(msgspec.Struct):
@@ -50,11 +53,11 @@ def _evicted(evictions: Iterable[ObjectMeta]) -> Iterator[Change]:
         if item.creation_timestamp is None:
             continue
         labels, annotations = item.labels or {}, item.annotations or {}
-        namespace, _, name = annotations.get(_POD_ANNOTATION, "").partition("/")
+        namespace, _, name = annotations.get(POD_ANNOTATION, "").partition("/")
         ref = ObjectRef("v1", "Pod", namespace, name)
         if not name:
             ref = ObjectRef("v1", "Secret", item.namespace, item.name, item.uid)
-        gpus = annotations.get(_GPUS_ANNOTATION, "")
+        gpus = annotations.get(GPUS_ANNOTATION, "")
         count = int(gpus) if gpus.isascii() and gpus.isdecimal() else 0
         yield Change(ref, _aware(item.creation_timestamp), count, labels.get(MANIFEST_LABEL, ""))
 

@@ -13,18 +13,10 @@ import msgspec
 
 from rightsizer.config import PREFIX
 from rightsizer.model import Action, Decision, ObjectRef, Workload, WorkloadKind
+from rightsizer.observe.records import UNDO_ANNOTATION
 
-UNDO_ANNOTATION = PREFIX + "undo"
 RESUMED_ANNOTATION = PREFIX + "resumed-at"
 """When a stopped workload was last put back, RFC 3339: what it did before says nothing about what it will do now."""
-
-MANIFEST_LABEL = PREFIX + "manifest"
-"""On the Secrets that keep the manifests of evicted pods; its value is the run."""
-
-POD_ANNOTATION = PREFIX + "pod"
-"""On the same Secrets: the pod, as namespace/name."""
-GPUS_ANNOTATION = PREFIX + "gpus"
-"""On the same Secrets: the GPUs that the eviction freed."""
 
 MANIFEST_TYPE = PREFIX + "pod-manifest"
 

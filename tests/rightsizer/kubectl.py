@@ -38,7 +38,7 @@ def pod(name: str, *owners: Object, **changes: Any) -> Object:
     Keywords: limits, spec, status, and metadata's own fields.
     """
     limits = changes.pop("limits", {GPU: "1"})
-    containers = [{"name": "main", "resources": {"limits": limits, "requests": limits}}]
+    containers = [{"name": "main", "image": "x", "resources": {"limits": limits, "requests": limits}}]
     spec = {"containers": containers, "nodeName": "n1", "priority": 0, **changes.pop("spec", {})}
     status = {"phase": "Running", "startTime": "2026-11-01T00:00:00Z", **changes.pop("status", {})}
     return obj("Pod", name, *owners, metadata=changes, spec=spec, status=status)
@@ -91,7 +91,9 @@ def using(*names: str, made: Mapping[str, str | None] | None = None) -> Object:
     statuses = [
         {"name": name, **({"resourceClaimName": to} if to else {})} for name, to in (made or {}).items()
     ]
-    containers = [{"name": "main", "resources": {"claims": [{"name": one["name"]} for one in claims]}}]
+    containers = [
+        {"name": "main", "image": "x", "resources": {"claims": [{"name": one["name"]} for one in claims]}}
+    ]
     return {
         "limits": {},
         "spec": {"resourceClaims": claims, "containers": containers},

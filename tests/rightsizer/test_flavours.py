@@ -289,7 +289,7 @@ def test_the_real_prometheus_refuses_what_is_too_large(
     prometheus: RealPrometheus, tmp_path: pathlib.Path
 ) -> None:
     """Too many samples, and a query that takes too long, as it itself tells it; a wrong query is another thing."""
-    with RealPrometheus(tmp_path / "small", flags=["--query.max-samples=1000"]) as small:
+    with RealPrometheus(tmp_path / "small", flags={"query.max-samples": "1000"}) as small:
         asking = _asking(small.url, timeout_s=30.0)
         assert len(asking.query("max_over_time(vector(1)[300s:1s])", AT)) == 1
         with pytest.raises(QueryTooLarge, match=r"HTTP 422: execution: .* would load too many samples"):

@@ -1,0 +1,62 @@
+"""What the API server says instead of what was asked for: its Status objects, as errors for people. Pure.
+
+https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/
+"""
+
+import http
+import re
+
+import msgspec
+
+from rightsizer.errors import RequestRefused
+
+MAX_DETAIL = 500
+"""How much of an API server's words goes into a message."""
+
+_REPEATED = re.compile(r'Invalid value: ("?)(?:\{|map\[|core\.).*[\]}]\1: ')
+"""Where a field, or a whole object that a patch made, is repeated as JSON or as Go prints it."""
+
+
+class _Cause(msgspec.Struct):
+    reason: str = ""
+
+
+class _Details(msgspec.Struct):
+    causes: list[_Cause] | None = None
+
+
+class _Status(msgspec.Struct):
+    kind: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    code: int = 0
+    details: _Details | None = None
+
+
+def raise_for(code: int, data: bytes, attempted: str, *, source: str) -> None:
+    """Errors as the API server tells them; a Status with a code of its own stands above HTTP's.
+
+    Raises:
+        RequestRefused: The answer is an error.
+    """
+    try:
+        status = msgspec.json.decode(data, type=_Status)
+    except msgspec.DecodeError:
+        status = _Status()
+    is_failure = status.kind == "Status" and status.status == "Failure"
+    if code < http.HTTPStatus.BAD_REQUEST and not is_failure:
+        return
+    causes = tuple(cause.reason for cause in (status.details or _Details()).causes or [])
+    detail = _without_values(status.message or data.decode(errors="replace"))
+    if code == http.HTTPStatus.UNAUTHORIZED:
+        detail += f"; the credentials of {source} are not accepted"
+    raise RequestRefused(
+        attempted, code=status.code or code, reason=status.reason, detail=detail, causes=causes
+    )
+
+
+def _without_values(message: str) -> str:
+    """A message on one line without the objects that the API server repeats in it: their fields may be credentials."""
+    text = _REPEATED.sub("Invalid value (left out here): ", " ".join(message.split()))
+    return text if len(text) <= MAX_DETAIL else f"{text[:MAX_DETAIL]} ..."

@@ -1,0 +1,213 @@
+"""Objects from a file in place of an API server: every way to write one, and what is said about what is wrong."""
+
+import json
+import pathlib
+import re
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import yaml
+
+from rightsizer.errors import ConfigurationError
+from rightsizer.observe.inventory import assemble
+from rightsizer.observe.objectsfile import read_file
+from tests.rightsizer.kubectl import Object, fleet_of, node, obj, objects_of, pod
+
+TOP = obj("Deployment", "w", spec={"replicas": 2})
+RS = obj("ReplicaSet", "w-1", TOP)
+EVERYTHING: list[Object] = [
+    TOP,
+    RS,
+    pod("a", RS),
+    pod("b", RS),
+    pod("shell", annotations={"note": "2026-11-21T00:00:00Z", "numbers": "12:30"}),
+    node(),
+    {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team", "annotations": {"x": "y"}}},
+    {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "low"}, "value": -5},
+    obj(
+        "PodDisruptionBudget",
+        "guard",
+        api_version="policy/v1",
+        spec={"selector": {"matchLabels": {}}},
+        status={"disruptionsAllowed": 1},
+    ),
+    obj("HorizontalPodAutoscaler", "h", api_version="autoscaling/v2", spec={"scaleTargetRef": {"name": "x"}}),
+    obj("ConfigMap", "unread", api_version="v1", data={"a": "}\n{"}),
+]
+
+
+def _list(*items: Object) -> Object:
+    return {"apiVersion": "v1", "kind": "List", "items": list(items)}
+
+
+def _bare(item: Object) -> Object:
+    return {key: value for key, value in item.items() if key not in {"apiVersion", "kind"}}
+
+
+PODS = [one for one in EVERYTHING if one["kind"] == "Pod"]
+OTHERS = [one for one in EVERYTHING if one["kind"] != "Pod"]
+FORMS = {
+    "json": json.dumps(_list(*EVERYTHING)),
+    "json-of-kubectl": json.dumps(_list(*EVERYTHING), indent=4) + "\n",
+    "lists-one-after-another": json.dumps(_list(*PODS), indent=4)
+    + "\n"
+    + json.dumps(_list(*OTHERS), indent=4),
+    "a-line-each": "\n".join(json.dumps(one) for one in EVERYTHING),
+    "lists-in-a-list": json.dumps(_list(_list(*PODS), _list(*OTHERS))),
+    "an-api-servers-own-list": json.dumps(
+        {"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [_bare(one) for one in PODS]}
+    )
+    + "\n"
+    + json.dumps(_list(*OTHERS)),
+    "yaml": yaml.safe_dump(_list(*EVERYTHING)),
+    "yaml-documents": "---\n" + "---\n".join(yaml.safe_dump(one) for one in EVERYTHING),
+    "yaml-and-json": yaml.safe_dump(_list(*PODS)) + "---\n" + json.dumps(_list(*OTHERS)),
+    "byte-order-mark": "\ufeff" + json.dumps(_list(*EVERYTHING)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_way_to_write_it_is_the_same(tmp_path: pathlib.Path, form: str) -> None:
+    """JSON or YAML, one list or several, in one fleet; kinds that nobody asked for are no hindrance."""
+    path = tmp_path / "objects"
+    path.write_text(FORMS[form])
+    fleet = assemble(read_file(path))
+    assert fleet == fleet_of(*EVERYTHING)
+    assert [(one.ref.kind, one.ref.name, one.gpus, one.size) for one in fleet.workloads] == [
+        ("Deployment", "w", 2, 2),
+        ("Pod", "shell", 1, None),
+    ]
+    shell = fleet.workloads[1]
+    assert shell.annotations == {"note": "2026-11-21T00:00:00Z", "numbers": "12:30"}
+    assert (shell.namespace_annotations, shell.budgets) == ({"x": "y"}, {"guard": 1})
+    assert fleet.classes["low"].value == -5
+    assert fleet.problems == ()
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_what_powershell_redirects_can_be_read(tmp_path: pathlib.Path, encoding: str) -> None:
+    """It writes UTF-16 with a byte order mark."""
+    path = tmp_path / "objects.json"
+    text = FORMS["json-of-kubectl"]
+    path.write_bytes((text if encoding == "utf-16" else "\ufeff" + text).encode(encoding))
+    assert assemble(read_file(path)) == fleet_of(*EVERYTHING)
+
+
+def _broken(**changes: Any) -> str:
+    return json.dumps(_list(node(), {**pod("p"), **changes}))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no pods; write it by: kubectl get pods,nodes,"),
+        ("[]", "is neither JSON nor YAML of Kubernetes objects"),
+        ("just words", "is neither JSON nor YAML of Kubernetes objects"),
+        ('{"kind": ' + "[" * 100_000, "what comes after item 0 is no Kubernetes object"),
+        ("a: " + "[" * 10_000, "is neither JSON nor YAML"),
+        ("a: [", "is neither JSON nor YAML: while parsing a flow node"),
+        ('{"kind": "List", "items": [', "what comes after item 0 is no Kubernetes object: .*truncated"),
+        ('{"apiVersion": "v1", "kind": "List", "items": []}', "holds no pods"),
+        (
+            '{"apiVersion": "v1", "kind": "List", "items": [7]}',
+            "what comes after item 0 is no Kubernetes object",
+        ),
+        (
+            json.dumps(_list(pod("a"))) + "\n{x}",
+            "what comes after item 1 is no Kubernetes object: .*malformed",
+        ),
+        (_broken(kind=""), r"item 2 \(of no kind team/p\): has no kind, no apiVersion or no name"),
+        (_broken(apiVersion=""), r"item 2 \(Pod team/p\): has no kind, no apiVersion or no name"),
+        (_broken(metadata={}), r"item 2 \(Pod \): has no kind"),
+        (_broken(metadata="p"), "item 2: metadata: Expected `object`, got `str`"),
+        (_broken(metadata={"name": "p"}), r"item 2 \(Pod p\): has no namespace"),
+        (
+            _broken(spec={}),
+            r"item 2 \(Pod team/p\): Object missing required field `containers` - at `\$\.spec`",
+        ),
+        (
+            _broken(spec={"containers": [{"name": "a", "resources": {"limits": 3}}]}),
+            r"item 2 \(Pod team/p\): Expected `object \| null`, got `int` - at `\$\.spec\.containers",
+        ),
+        (
+            _broken(status={"startTime": "yesterday"}),
+            r"item 2 \(Pod team/p\): Invalid RFC3339 encoded datetime",
+        ),
+        (
+            json.dumps(
+                _list(
+                    pod("p"), obj("Deployment", "w", spec="x"), obj("Job", "j", spec={}, metadata={"uid": 1})
+                )
+            ),
+            r"item 3 \(Job team/j\): Expected `str`, got `int` - at `\$\.metadata\.uid`",
+        ),
+        ("a: &x [*x]\n", r"its YAML aliases \(\*name\) make it endless"),
+        (
+            "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+            + "".join(f"{to}: &{to} [{', '.join([f'*{of}'] * 10)}]\n" for of, to in pairwise("abcdefghij")),
+            r"its YAML aliases \(\*name\) make it endless",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(tmp_path: pathlib.Path, text: str, message: str) -> None:
+    """The file, which of its items, what that is called, and why it cannot be."""
+    path = tmp_path / "objects.json"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        assemble(read_file(path))
+    assert re.search(f"^{re.escape(str(path))}:? {message}", str(caught.value)), str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_bytes_that_are_no_text(tmp_path: pathlib.Path) -> None:
+    """A wrong file is refused, not the end of the program."""
+    path = tmp_path / "objects.json"
+    for raw in (b'{"kind": "\xff"}', b"\xff\xfe\x00", b"\x00\x01", b"\x1f\x8b\x08\x00"):
+        path.write_bytes(raw)
+        with pytest.raises(ConfigurationError, match=re.escape(str(path))):
+            read_file(path)
+
+
+def test_a_file_that_is_not_there(tmp_path: pathlib.Path) -> None:
+    """It is named, with the reason."""
+    with pytest.raises(ConfigurationError, match=r"missing\.json: cannot be read: No such file"):
+        read_file(tmp_path / "missing.json")
+
+
+def test_what_is_absent_is_said() -> None:
+    """Without nodes, classes, namespaces, budgets or owners there is a plan still, and it is known what it lacks."""
+    absent = obj("ReplicaSet", "gone")
+    problems = [one.split(" ", 1)[1] for one in objects_of(pod("a", absent), pod("b", absent)).problems]
+    assert problems == [
+        "holds no Node: models, sharing, pools and free GPUs are not known",
+        "holds no Namespace: opt-outs on namespaces cannot be seen",
+        "holds no PriorityClass: rules about PriorityClasses cannot be checked, nor their annotations be seen",
+        "holds no PodDisruptionBudget: none is taken into account",
+        "holds no HorizontalPodAutoscaler: none is taken into account",
+        "lacks 1 replicasets that own its pods: each is judged by itself, and what owns it is not known",
+    ]
+    (found,) = fleet_of(pod("a", absent), pod("b", absent)).workloads
+    assert (found.ref.kind, found.ref.name, found.resource_version) == ("ReplicaSet", "gone", "")
+
+
+def test_an_object_that_stands_twice_counts_once() -> None:
+    """As where two lists overlap, or a kind was asked for in two versions."""
+    fleet = fleet_of(
+        pod("p"), pod("p", limits={"nvidia.com/gpu": "8"}), {**TOP}, {**TOP, "apiVersion": "apps/v1beta1"}
+    )
+    assert [one.gpus for one in fleet.workloads] == [1]
+    assert any("holds 2 objects twice; the first of each counts" in problem for problem in fleet.problems)
+
+
+def test_a_file_without_uids_is_joined_by_names() -> None:
+    """Written by hand, or cleaned for a bug report."""
+    cleaned: list[Object] = json.loads(
+        re.sub(r', "uid": "[^"]*"|"uid": "[^"]*", ', "", json.dumps(EVERYTHING))
+    )
+    assert not any("uid" in one["metadata"] for one in cleaned)
+    fleet = fleet_of(*cleaned)
+    assert [(one.ref.kind, one.ref.name, one.gpus) for one in fleet.workloads] == [
+        ("Deployment", "w", 2),
+        ("Pod", "shell", 1),
+    ]

@@ -1,0 +1,353 @@
+"""Nodes and what stands free on them: labels of GPU Feature Discovery and the clouds, and why nobody can have it."""
+
+from typing import Any
+
+import pytest
+
+from rightsizer.model import Node, Stranded
+from tests.rightsizer.kubectl import GPU, Object, fleet_of, node, pod
+
+H100 = {
+    "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+    "nvidia.com/gpu.count": "8",
+    "nvidia.com/gpu.memory": "81559",
+    "nvidia.com/gpu.replicas": "1",
+    "nvidia.com/gpu.sharing-strategy": "none",
+}
+
+
+def _node(**changes: Any) -> Node:
+    return fleet_of(node(**changes), pod("p")).nodes["n1"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        pytest.param(H100, ("NVIDIA-H100-80GB-HBM3", 8, 81559 << 20, ""), id="whole"),
+        pytest.param({}, ("", None, None, ""), id="unlabelled"),
+        pytest.param(
+            {
+                **H100,
+                "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED",
+                "nvidia.com/gpu.replicas": "4",
+                "nvidia.com/gpu.sharing-strategy": "time-slicing",
+            },
+            ("NVIDIA-H100-80GB-HBM3", 8, 81559 << 20, "time-slicing"),
+            id="time-slicing",
+        ),
+        pytest.param(
+            {**H100, "nvidia.com/gpu.replicas": "2", "nvidia.com/gpu.sharing-strategy": "mps"},
+            ("NVIDIA-H100-80GB-HBM3", 8, 81559 << 20, "mps"),
+            id="mps",
+        ),
+        pytest.param(
+            {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.replicas": "4"},
+            ("Tesla-T4", None, None, "time-slicing"),
+            id="before-the-strategy-was-told",
+        ),
+        pytest.param(
+            {
+                "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED",
+                "nvidia.com/gpu.count": "14",
+                "nvidia.com/gpu.memory": "4864",
+                "nvidia.com/mig.strategy": "single",
+            },
+            ("NVIDIA-A100-SXM4-40GB", None, None, "time-slicing"),
+            id="single-strategy-tells-of-slices",
+        ),
+        pytest.param(
+            {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb.me"},
+            ("NVIDIA-H100-80GB-HBM3", None, None, ""),
+            id="slice-with-media-engine",
+        ),
+        pytest.param({"gpushare": "true"}, ("", None, None, "gpushare"), id="gpushare"),
+        pytest.param(
+            {"karpenter.k8s.aws/instance-gpu-count": "4"}, ("", 4, None, ""), id="count-by-karpenter"
+        ),
+        pytest.param({"nvidia.com/gpu.count": "eight"}, ("", None, None, ""), id="a-number-that-is-none"),
+    ],
+)
+def test_what_a_node_has(labels: Object, expected: tuple[Any, ...]) -> None:
+    """Model, number, memory and sharing by labels; what they do not say is not known."""
+    found = _node(labels=labels)
+    assert (found.model, found.gpus, found.memory_bytes, found.sharing) == expected
+
+
+def test_hami_is_told_by_its_mark() -> None:
+    """A node whose GPUs HAMi hands out in parts, and so every pod on it."""
+    marked = node(annotations={"hami.io/node-nvidia-register": "[]"})
+    fleet = fleet_of(marked, pod("p"))
+    assert (fleet.nodes["n1"].sharing, fleet.workloads[0].pods[0].is_shared) == ("hami", True)
+
+
+@pytest.mark.parametrize(
+    ("labels", "pool"),
+    [
+        ({"oke.oraclecloud.com/pool.name": "gpu"}, "gpu"),
+        ({"eks.amazonaws.com/nodegroup": "gpu"}, "gpu"),
+        ({"alpha.eksctl.io/nodegroup-name": "gpu"}, "gpu"),
+        ({"kubernetes.azure.com/agentpool": "gpu", "agentpool": "gpu"}, "gpu"),
+        ({"cloud.google.com/gke-nodepool": "gpu"}, "gpu"),
+        ({"karpenter.sh/nodepool": "gpu", "eks.amazonaws.com/nodegroup": "system"}, "gpu"),
+        ({"karpenter.sh/provisioner-name": "gpu"}, "gpu"),
+        ({}, ""),
+    ],
+)
+def test_pools_of_the_clouds(labels: Object, pool: str) -> None:
+    """Each cloud has its own label for the same thing."""
+    assert _node(labels=labels).pool == pool
+
+
+def test_place_and_type() -> None:
+    """Zone and instance type by today's labels, or by those of before; OKE's pools also by annotation."""
+    old = {"failure-domain.beta.kubernetes.io/zone": "a", "beta.kubernetes.io/instance-type": "big"}
+    new = {"topology.kubernetes.io/zone": "b", "node.kubernetes.io/instance-type": "bigger"}
+    assert (_node(labels=old).zone, _node(labels=old).instance_type) == ("a", "big")
+    assert (_node(labels={**old, **new}).zone, _node(labels={**old, **new}).instance_type) == ("b", "bigger")
+    assert _node(annotations={"oci.oraclecloud.com/node-pool-id": "ocid1"}).pool == "ocid1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_open", "taints"),
+    [
+        ({}, True, ()),
+        ({"ready": "False"}, False, ()),
+        ({"ready": "Unknown"}, False, ()),
+        ({"spec": {"unschedulable": True}}, False, ()),
+        (
+            {"spec": {"taints": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]}},
+            True,
+            ("nvidia.com/gpu=present:NoSchedule",),
+        ),
+        ({"spec": {"taints": [{"key": "spot", "effect": "PreferNoSchedule"}]}}, True, ()),
+        (
+            {"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}},
+            False,
+            ("karpenter.sh/disrupted=:NoSchedule",),
+        ),
+        (
+            {
+                "spec": {
+                    "taints": [
+                        {"key": "ToBeDeletedByClusterAutoscaler", "value": "1", "effect": "NoSchedule"}
+                    ]
+                }
+            },
+            False,
+            ("ToBeDeletedByClusterAutoscaler=1:NoSchedule",),
+        ),
+    ],
+)
+def test_whether_new_pods_may_come(changes: Object, is_open: bool, taints: tuple[str, ...]) -> None:
+    """Ready, not cordoned, and not on its way out."""
+    found = _node(**changes)
+    assert (found.is_open, found.taints) == (is_open, taints)
+
+
+def test_nodes_without_gpus_are_left_out() -> None:
+    """Unless a GPU pod is on one; one whose device plugin is down still has GPUs."""
+    bare = [node(name) for name in ("a", "n1", "b")]
+    for one in bare:
+        for place in ("allocatable", "capacity"):
+            one["status"][place] = {"cpu": "4"}
+    bare[2]["metadata"]["labels"]["nvidia.com/gpu.present"] = "true"
+    assert set(fleet_of(*bare, pod("p")).nodes) == {"n1", "b"}
+
+
+# --- stranded
+
+UNSCHEDULABLE = {
+    "phase": "Pending",
+    "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}],
+}
+
+
+def _waiting(name: str = "w", gpus: int = 1, **spec: Any) -> Object:
+    limits = spec.pop("limits", {GPU: str(gpus)})
+    status = spec.pop("status", UNSCHEDULABLE)
+    return pod(name, limits=limits, spec={"nodeName": "", **spec}, status=status)
+
+
+def _busy(name: str, **requests: str) -> Object:
+    containers = [{"name": "main", "resources": {"requests": requests}}]
+    return pod(name, limits={}, spec={"containers": containers})
+
+
+def _stranded(*objects: Object) -> tuple[Stranded, ...]:
+    return fleet_of(*objects).stranded
+
+
+def _affinity(*expressions: Object) -> Object:
+    terms = [{"matchExpressions": [one]} for one in expressions]
+    required = {"nodeSelectorTerms": terms}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+@pytest.mark.parametrize(
+    ("objects", "reasons"),
+    [
+        pytest.param(
+            [node(gpus=4), _waiting(gpus=8)],
+            ("team/w: needs 8 of nvidia.com/gpu, 4 free",),
+            id="too-few-gpus",
+        ),
+        pytest.param(
+            [node(gpus=4), _waiting(limits={GPU: "1", "cpu": "8"}), _busy("web", cpu="60500m")],
+            ("team/w: needs 8 CPU cores, 3.5 free",),
+            id="cpu-taken-by-pods-without-gpus",
+        ),
+        pytest.param(
+            [node(gpus=4), _waiting(limits={GPU: "1", "memory": "600Gi"})],
+            ("team/w: needs 600 GiB of memory, 512 free",),
+            id="memory",
+        ),
+        pytest.param(
+            [node(gpus=4, allocatable={"pods": "1"}), _waiting(), _busy("web")],
+            ("team/w: needs 1 places for pods, 0 free",),
+            id="places",
+        ),
+        pytest.param(
+            [
+                node(gpus=4, spec={"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}),
+                _waiting("v", tolerations=[{"key": "team", "operator": "Equal", "value": "a"}], gpus=8),
+                _waiting("w", tolerations=[{"key": "team", "value": "b"}]),
+                _waiting("x", tolerations=[{"operator": "Exists", "effect": "NoExecute"}]),
+            ],
+            (
+                "team/v: needs 8 of nvidia.com/gpu, 4 free",
+                "team/w and 1 more: does not tolerate the taint team=a:NoSchedule",
+            ),
+            id="taints",
+        ),
+        pytest.param(
+            [node(gpus=4, labels={"pool": "a"}), _waiting(nodeSelector={"pool": "b"})],
+            ("team/w: its node selector wants pool=b",),
+            id="selector",
+        ),
+        pytest.param(
+            [
+                node(gpus=4, labels={"pool": "a"}),
+                _waiting(affinity=_affinity({"key": "pool", "operator": "NotIn", "values": ["a"]})),
+            ],
+            ("team/w: its node affinity wants other nodes",),
+            id="affinity",
+        ),
+        pytest.param(
+            [
+                node(gpus=4, labels={"pool": "a"}),
+                _waiting(
+                    affinity=_affinity(
+                        {"key": "pool", "operator": "In", "values": ["b"]},
+                        {"key": "pool", "operator": "Exists"},
+                    )
+                ),
+            ],
+            ("team/w: not known: nothing that is judged here keeps it off",),
+            id="one-term-of-the-affinity-holds",
+        ),
+        pytest.param(
+            [
+                node(gpus=4),
+                _waiting(affinity=_affinity({"key": "feature.node.kubernetes.io/x", "operator": "Exists"})),
+            ],
+            ("team/w: not known: its node affinity",),
+            id="a-label-that-is-not-kept",
+        ),
+        pytest.param(
+            [node(gpus=4, spec={"unschedulable": True}), _waiting()],
+            ("the node takes no new pods: it is cordoned, not ready or on its way out",),
+            id="closed",
+        ),
+        pytest.param(
+            [node(gpus=4), _waiting(tolerations={"key": "no list"})],
+            (),
+            id="what-cannot-be-read-is-left-out",
+        ),
+    ],
+)
+def test_why_free_gpus_are_not_taken(objects: list[Object], reasons: tuple[str, ...]) -> None:
+    """As far as it can be judged from here, in words; what cannot is said not to be known."""
+    found = _stranded(*objects)
+    assert [one.reasons for one in found] == ([reasons] if reasons else [])
+    assert all((one.node, one.resource, one.free) == ("n1", GPU, 4) for one in found)
+
+
+@pytest.mark.parametrize(
+    "objects",
+    [
+        pytest.param([node(gpus=4)], id="nothing-waits"),
+        pytest.param([node(gpus=1), pod("p"), _waiting()], id="nothing-is-free"),
+        pytest.param([node(gpus=4), _waiting(status={"phase": "Pending"})], id="not-tried-yet"),
+        pytest.param(
+            [node(gpus=4), _waiting(schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])], id="held-back"
+        ),
+        pytest.param(
+            [node(gpus=4), _waiting(status={**UNSCHEDULABLE, "nominatedNodeName": "n1"})],
+            id="promised-a-node",
+        ),
+        pytest.param(
+            [node(gpus=4), _waiting(limits={"nvidia.com/mig-1g.10gb": "1"})], id="waits-for-another"
+        ),
+    ],
+)
+def test_what_is_not_stranded(objects: list[Object]) -> None:
+    """Free GPUs are stranded only while a pod that the scheduler gave up on asks for them."""
+    assert _stranded(*objects, pod("done", status={"phase": "Succeeded"})) == ()
+
+
+def test_many_waiting_pods_are_told_by_what_they_need() -> None:
+    """Pods alike are one line, the most frequent first; beyond twenty kinds the rest is said not to be looked at."""
+    alike = [_waiting(f"a{number}", gpus=8) for number in range(5)]
+    each = [_waiting(f"b{number:02}", gpus=9 + number) for number in range(22)]
+    (found,) = _stranded(node(gpus=4), *alike, *each)
+    assert found.reasons[0] == "team/a0 and 4 more: needs 8 of nvidia.com/gpu, 4 free"
+    assert found.reasons[-1] == "3 more: not known, not looked at"
+    assert [one.name for one in found.waiting] == ["a0", "a1", "a2"]
+
+
+def _container(name: str, cpu: str, **more: Any) -> Object:
+    return {"name": name, "resources": {"requests": {"cpu": cpu}}, **more}
+
+
+@pytest.mark.parametrize(
+    ("spec", "left"),
+    [
+        pytest.param(
+            {"containers": [_container("a", "1"), _container("b", "500m")]}, "62.5", id="containers-add-up"
+        ),
+        pytest.param(
+            {
+                "containers": [_container("a", "1")],
+                "initContainers": [_container("i", "10"), _container("j", "3")],
+            },
+            "54",
+            id="init-containers-come-one-by-one",
+        ),
+        pytest.param(
+            {
+                "containers": [_container("a", "1")],
+                "initContainers": [_container("s", "2", restartPolicy="Always"), _container("i", "10")],
+            },
+            "52",
+            id="an-init-container-beside-a-sidecar",
+        ),
+        pytest.param(
+            {
+                "containers": [_container("a", "1")],
+                "initContainers": [_container("s", "2", restartPolicy="Always")],
+            },
+            "61",
+            id="sidecars-stay",
+        ),
+        pytest.param({"containers": [_container("a", "1")], "overhead": {"cpu": "4"}}, "59", id="overhead"),
+        pytest.param(
+            {"containers": [_container("a", "1")], "resources": {"requests": {"cpu": "20"}}},
+            "44",
+            id="pod-level",
+        ),
+    ],
+)
+def test_what_a_pod_takes_of_its_node(spec: Object, left: str) -> None:
+    """As the scheduler counts it (KEP-753, KEP-2837)."""
+    (found,) = _stranded(node(), _waiting(limits={GPU: "1", "cpu": "64"}), pod("web", limits={}, spec=spec))
+    assert found.reasons == (f"team/w: needs 64 CPU cores, {left} free",)

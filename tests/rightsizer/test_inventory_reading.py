@@ -1,0 +1,338 @@
+"""What the API server is asked, how much of it, and what becomes of what it does not serve."""
+
+import datetime
+import json
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from rightsizer.config import PREFIX, ClusterSettings
+from rightsizer.errors import ConfigurationError, RequestRefused
+from rightsizer.look import look_at
+from rightsizer.model import Fleet
+from rightsizer.observe.cluster import Cluster
+from rightsizer.observe.inventory import assemble, read
+from rightsizer.workloads import KINDS
+from simulator.kube import ApiServer, Fault
+from tests.rightsizer.kubectl import GPU, TEAM, Object, claim, node, obj, pod, using
+
+OTHER = "other-team"
+STATE = "gpu-rightsizer"
+
+
+class Server:
+    """A simulated API server, and our one door to it."""
+
+    def __init__(self, api: ApiServer, directory: pathlib.Path) -> None:
+        self.api = api
+        self._path = directory / "kubeconfig"
+        self._path.write_text(yaml.safe_dump(api.kubeconfig()))
+        self.cluster = self.connect()
+
+    def connect(self, *gpu_resources: str) -> Cluster:
+        """Another connection."""
+        return Cluster(ClusterSettings(kubeconfig=self._path, gpu_resources=gpu_resources))
+
+    def add(self, *objects: Object) -> None:
+        """Create objects, owners first; what a controller or the scheduler would have to do is given."""
+        for one in objects:
+            given: Object = json.loads(json.dumps(one))
+            for reference in given["metadata"].get("ownerReferences", ()):
+                reference["uid"] = self._uid(reference["kind"], reference["name"])
+            given["metadata"].pop("uid", None)
+            given["metadata"].pop("resourceVersion", None)
+            made = self.api.create(given)
+            if "status" in given and given["kind"] != "Node":
+                status = {"status": given["status"]}
+                name = made["metadata"]["name"]
+                self.api.patch(
+                    given["kind"], made["metadata"].get("namespace"), name, status, subresource="status"
+                )
+
+    def fleet(self, **how: Any) -> Fleet:
+        """The fleet as it is read now."""
+        return assemble(read(self.cluster, KINDS, **how))
+
+    def asked(self) -> list[str]:
+        """Paths of the requests since the last time that this was asked."""
+        paths = [entry.path for entry in self.api.requests.all()]
+        self.api.requests.clear()
+        return paths
+
+    def _uid(self, kind: str, name: str) -> str:
+        found = self.api.get(kind, TEAM, name)
+        return str(found["metadata"]["uid"]) if found else "gone"
+
+
+@pytest.fixture
+def server(tmp_path: pathlib.Path) -> Iterator[Server]:
+    """An API server with a node and two namespaces."""
+    with ApiServer() as api:
+        found = Server(api, tmp_path)
+        for name in (TEAM, OTHER, STATE):
+            api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        found.add(node("n1", gpus=64))
+        yield found
+
+
+JOBSET = obj("JobSet", "train", api_version="jobset.x-k8s.io/v1alpha2", spec={"suspend": False})
+
+
+def _jobset() -> list[Object]:
+    jobs = [
+        obj("PyTorchJob", f"train-{number}", JOBSET, api_version="kubeflow.org/v1") for number in range(2)
+    ]
+    pods = [pod(f"train-{number}-{each}", job) for number, job in enumerate(jobs) for each in range(3)]
+    return [JOBSET, *jobs, *pods]
+
+
+def test_owners_of_third_parties_are_found_by_discovery(server: Server) -> None:
+    """A chain through kinds that are no part of Kubernetes, with the top's own size and version."""
+    server.add(*_jobset())
+    (found,) = server.fleet().workloads
+    assert (found.ref.full_kind, found.ref.name, found.gpus) == ("JobSet.jobset.x-k8s.io", "train", 6)
+    assert (found.size, bool(found.resource_version)) == (False, True)
+
+
+def test_only_what_is_needed_is_asked(server: Server) -> None:
+    """Kinds that no pod's chain leads to are not asked for; claims neither, where no pod has any."""
+    server.add(*_jobset())
+    server.fleet()
+    asked = {path.rsplit("/", 1)[-1] for path in server.asked()}
+    assert {"pods", "jobsets", "train"} & asked
+    assert not {"rayclusters", "leaderworkersets", "notebooks", "resourceclaims"} & asked
+    server.add(claim("c", devices=1), pod("p", **using("c")))
+    assert {one.ref.name for one in server.fleet().workloads} == {"train", "p"}
+    assert "resourceclaims" in {path.rsplit("/", 1)[-1] for path in server.asked()}
+
+
+def test_discovery_is_asked_once(server: Server) -> None:
+    """A run of many looks asks the server for its API groups once."""
+    server.add(*_jobset())
+    (found,) = server.fleet().workloads
+    for _ in range(3):
+        assert look_at(found.ref, server.cluster) is not None
+    assert server.asked().count("/apis") == 1
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_an_api_that_is_not_for_us_is_left_out_and_named(server: Server, status: int) -> None:
+    """Without a right, or a kind that went away, the rest is read; the owner is known by name, and not touched."""
+    server.add(*_jobset())
+    server.api.inject(Fault("/jobset", "GET", None, status=status))
+    server.api.inject(Fault("/scaledobjects", "GET", None, status=status))
+    fleet = server.fleet()
+    (found,) = fleet.workloads
+    assert (found.ref.kind, found.ref.name, found.resource_version, found.gpus) == ("JobSet", "train", "", 6)
+    named = [problem for problem in fleet.problems if f" is left out: {status} " in problem]
+    assert [path in "".join(named) for path in ("/jobsets", "/scaledobjects")] == [status == 403, True]
+
+
+def _groups(**versions: str) -> Object:
+    """What /apis says."""
+    groups = [
+        {
+            "name": group.replace("_", "."),
+            "versions": [{"groupVersion": "", "version": one} for one in found.split()],
+        }
+        for group, found in {
+            "apps": "v1",
+            "batch": "v1",
+            "policy": "v1",
+            "autoscaling": "v2",
+            **versions,
+        }.items()
+    ]
+    return {"kind": "APIGroupList", "groups": groups}
+
+
+def test_a_kind_that_its_group_serves_in_an_older_version_only(server: Server) -> None:
+    """Operators of different ages share a group: where the best version has no such kind, the next is asked."""
+    head = obj("RayCluster", "r", api_version="ray.io/v1")
+    server.add(head, *(pod(f"p{number}", head) for number in range(3)))
+    old = server.api.get("RayCluster", TEAM, "r") or {}
+    server.api.inject(Fault("^/apis$", "GET", 1, status=200, body=_groups(ray_io="v1 v1alpha1")))
+    server.api.inject(Fault("/apis/ray.io/v1/", "GET", None, status=404))
+    server.api.inject(Fault("/apis/ray.io/v1alpha1/", "GET", None, status=200, body=old))
+    (found,) = server.fleet().workloads
+    assert (found.ref.api_version, found.ref.name, found.gpus) == ("ray.io/v1alpha1", "r", 3)
+    assert found.resource_version == old["metadata"]["resourceVersion"]
+
+
+def test_without_discovery_the_best_versions_are_tried(server: Server) -> None:
+    """Who may not ask what there is can still read what it may, and it is said."""
+    server.add(*_jobset())
+    server.api.inject(Fault("^/apis$", "GET", None, status=403))
+    fleet = server.fleet()
+    assert [(one.ref.kind, bool(one.resource_version)) for one in fleet.workloads] == [("JobSet", True)]
+    assert any(problem.startswith("/apis is left out: 403") for problem in fleet.problems)
+
+
+def test_an_api_that_must_be_there_ends_the_reading(server: Server) -> None:
+    """Half of the built-in kinds is no basis for a plan."""
+    deployment = {"replicas": 0, "selector": {"matchLabels": {"a": "b"}}, "template": _template()}
+    server.add(obj("Deployment", "d", spec=deployment), pod("p", obj("Deployment", "d")))
+    server.api.inject(Fault("/deployments", "GET", None, status=403))
+    with pytest.raises(RequestRefused, match="403"):
+        server.fleet()
+
+
+def test_pages_that_expire_are_read_again_from_the_start(server: Server) -> None:
+    """Nothing is counted twice, neither pods nor what they ask of their nodes."""
+    with server.api.batch():
+        server.add(*(pod(f"p{number:04}", limits={GPU: "1", "cpu": "1"}) for number in range(600)))
+    server.api.inject(Fault("/api/v1/pods", "GET", 1, delay_s=0.001))
+    server.api.inject(Fault("/api/v1/pods", "GET", 1, status=410))
+    objects = read(server.cluster, KINDS)
+    assert len(objects.pods) == 600
+    assert (objects.rooms["n1"].requested["cpu"], objects.rooms["n1"].requested[GPU]) == (600_000, 600)
+    assert len(assemble(objects).workloads) == 600
+
+
+def _template() -> Object:
+    limits = {GPU: "1"}
+    containers = [{"name": "main", "image": "x", "resources": {"limits": limits}}]
+    return {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": containers}}
+
+
+def _stopped(name: str, kind: str, gpus: int, at: str) -> Object:
+    record = {"version": 1, "run": f"run-{name}", "time": at, "action": "scale-to-zero", "gpus": gpus}
+    spec: Object = {"selector": {"matchLabels": {"a": "b"}}, "template": _template()}
+    if kind == "Job":
+        spec = {"suspend": True, "template": _template()}
+        spec["template"]["spec"]["restartPolicy"] = "Never"
+    else:
+        spec |= {"replicas": 0}
+    return obj(kind, name, spec=spec, metadata={"annotations": {PREFIX + "undo": json.dumps(record)}})
+
+
+def test_our_changes_are_known_from_what_was_changed(server: Server) -> None:
+    """Also where nothing runs any more; what carries no record of ours is no change."""
+    at = "2026-11-20T10:00:00Z"
+    server.add(_stopped("d", "Deployment", 8, at), _stopped("j", "Job", 2, "2026-11-20T09:00:00Z"))
+    server.add({**_stopped("plain", "Deployment", 1, at), "metadata": {"name": "plain", "namespace": TEAM}})
+    broken = _stopped("forged", "Deployment", 1, at)
+    broken["metadata"]["annotations"][PREFIX + "undo"] = "{}"
+    server.add(broken)
+    fleet = server.fleet()
+    assert fleet.workloads == ()
+    assert [(one.ref.kind, one.ref.name, one.gpus, one.run) for one in fleet.changes] == [
+        ("Job", "j", 2, "run-j"),
+        ("Deployment", "d", 8, "run-d"),
+    ]
+    assert fleet.changes[1].at == datetime.datetime(2026, 11, 20, 10, tzinfo=datetime.UTC)
+    assert any("Deployment/forged: its annotation" in problem for problem in fleet.problems)
+
+
+def test_evictions_are_known_from_what_keeps_the_manifests(server: Server) -> None:
+    """By the Secrets' metadata alone: what they hold is not asked for."""
+    metadata = {
+        "name": "shell-1",
+        "namespace": STATE,
+        "labels": {PREFIX + "manifest": "run-1"},
+        "annotations": {PREFIX + "pod": f"{TEAM}/shell", PREFIX + "gpus": "4"},
+    }
+    server.add({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {}})
+    assert server.fleet().changes == ()
+    (found,) = server.fleet(state_namespace=STATE).changes
+    assert (found.ref.namespace, found.ref.name, found.gpus, found.run) == (TEAM, "shell", 4, "run-1")
+    server.api.inject(Fault("/secrets", "GET", 1, status=403))
+    fleet = server.fleet(state_namespace=STATE)
+    assert fleet.changes == ()
+    assert any("secrets is left out: 403" in problem for problem in fleet.problems)
+
+
+def test_classes_and_quotas(server: Server) -> None:
+    """PriorityClasses with value and annotations; quotas as far as they are about GPUs."""
+    annotations = {PREFIX + "mode": "enforce"}
+    meta = {"name": "low", "annotations": annotations}
+    server.add({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": meta, "value": 7})
+    hard = {"requests.nvidia.com/gpu": "4", "pods": "10"}
+    server.add(obj("ResourceQuota", "q", api_version="v1", spec={"hard": hard}), pod("p", limits={GPU: "3"}))
+    server.api.settle()
+    fleet = server.fleet()
+    assert (fleet.classes["low"].value, fleet.classes["low"].annotations) == (7, annotations)
+    (quota,) = fleet.quotas
+    assert (quota.namespace, quota.name, quota.resource, quota.hard, quota.used) == (TEAM, "q", GPU, 4, 3)
+
+
+def _everything() -> list[Object]:
+    """One of each way in which pods come to be a workload."""
+    gang = {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}
+    target = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "train"}
+    return [
+        *_jobset(),
+        pod("bare", labels={"app": "bare"}),
+        pod("g0", labels=dict(gang["labels"])),
+        pod("g1", labels=dict(gang["labels"])),
+        claim("shared", devices=1, users=["a", "b"]),
+        pod("claims", **using("shared")),
+        obj("ScaledObject", "s", api_version="keda.sh/v1alpha1", spec={"scaleTargetRef": target}),
+        obj(
+            "PodDisruptionBudget",
+            "guard",
+            api_version="policy/v1",
+            spec={"minAvailable": 1, "selector": {"matchLabels": {"app": "bare"}}},
+        ),
+    ]
+
+
+def test_a_look_at_one_workload_sees_what_the_plan_saw(server: Server) -> None:
+    """Read by itself it is the very same, field for field: whatever differs has changed."""
+    server.add(*_everything())
+    server.api.settle()
+    fleet = server.fleet()
+    assert [one.ref.name for one in fleet.workloads] == ["train", "g", "bare", "claims"]
+    assert [[manager.kind for manager in one.managers] for one in fleet.workloads] == [["KEDA"], [], [], []]
+    for planned in fleet.workloads:
+        assert look_at(planned.ref, server.cluster) == planned
+
+
+def test_a_look_asks_about_one_namespace_only(server: Server) -> None:
+    """Nodes one by one where they are few, and no collection of all namespaces."""
+    server.add(*_everything())
+    (first, *_) = server.fleet().workloads
+    server.asked()
+    assert look_at(first.ref, server.cluster) is not None
+    asked = server.asked()
+    scope = f"/namespaces/{TEAM}"
+    others = [path for path in asked if scope not in path]
+    assert sorted(others) == ["/api/v1/nodes/n1", "/apis/scheduling.k8s.io/v1/priorityclasses"]
+    assert asked[-1].endswith("/poddisruptionbudgets")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["example.com/gpu"], {"example.com/gpu": 4}),
+        (["example.com/*=shares"], {"example.com/gpu": 4}),
+        ([], None),
+    ],
+)
+def test_names_of_gpus_by_configuration(
+    server: Server, given: list[str], expected: Mapping[str, int] | None
+) -> None:
+    """What is a GPU here is told by the connection's settings, for the plan and for every look after it."""
+    server.add(pod("p", limits={"example.com/gpu": "4"}))
+    cluster = server.connect(*given)
+    workloads = assemble(read(cluster, KINDS)).workloads
+    assert [one.pods[0].resources for one in workloads] == ([expected] if expected else [])
+    if workloads:
+        assert look_at(workloads[0].ref, cluster) == workloads[0]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "=devices", "a b", "example.com/gpu=some", "example.com/gpu=", "x" * 400]
+)
+def test_a_name_that_cannot_be_meant(server: Server, text: str) -> None:
+    """It is refused with what would be right."""
+    if text == "example.com/gpu=":
+        assert read(server.connect(text), KINDS).pods == ()
+        return
+    with pytest.raises(
+        ConfigurationError, match=r"^--gpu-resource: '.*(such as example.com/gpu|is one of devices, )"
+    ):
+        read(server.connect(text), KINDS)
