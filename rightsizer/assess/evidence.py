@@ -6,7 +6,9 @@ seen all of them: what is not known is neither.
 
 import dataclasses
 import datetime
-from collections.abc import Iterable
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rightsizer.assess.rhythm import Rhythm, began, matters, rhythm_of_pods
 from rightsizer.assess.words import instant, span
@@ -49,9 +51,9 @@ class Seen:
         return bool(self.ran) and (self.is_glimpsed or self.draws_power is not False)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Evidence:
-    """A workload over one window.
+    """A workload over one window. Without slots, so that what follows from it is worked out once.
 
     Attributes:
         held: Its pods that hold GPUs, with their devices; both in a fixed order.
@@ -65,15 +67,15 @@ class Evidence:
     grace: datetime.timedelta
     coverage: float
 
-    @property
+    @functools.cached_property
     def seen(self) -> list[Seen]:
         """Every device of every pod."""
         return [seen for _, devices in self.held for seen in devices]
 
-    @property
+    @functools.cached_property
     def is_in_use(self) -> bool:
         """Whether something was measured at work: then it stays, whatever is not known about the rest."""
-        return any(seen.works for _, devices in self.held for seen in devices)
+        return any(seen.works for seen in self.seen)
 
     @property
     def is_shared(self) -> bool:
@@ -82,26 +84,26 @@ class Evidence:
 
     def finding(self, name: FindingName, verdict: Verdict, words: Iterable[str]) -> Finding:
         """A finding with the levels that were measured."""
+        return Finding(name=name, verdict=verdict, words=tuple(words), window=self.window, **self._levels)
+
+    @functools.cached_property
+    def _levels(self) -> dict[str, Any]:
         usages = [seen.usage for seen in self.seen]
         is_measured = bool(usages) and all(usage.activity_peak is not None for usage in usages)
-        return Finding(
-            name=name,
-            verdict=verdict,
-            words=tuple(words),
-            coverage=min((usage.coverage for usage in usages), default=0.0),
-            busy_gpus=sum(seen.ran is True for seen in self.seen) if is_measured else None,
-            activity_mean=_mean([usage.activity_mean for usage in usages]),
-            activity_peak=_highest([usage.activity_peak for usage in usages]),
-            memory_peak_bytes=_highest([usage.memory_peak_bytes for usage in usages]),
-            power_mean_w=_mean([usage.power_mean_w for usage in usages]),
-            power_peak_w=_highest([usage.power_peak_w for usage in usages]),
-            window=self.window,
-        )
+        return {
+            "coverage": min([usage.coverage for usage in usages], default=0.0),
+            "busy_gpus": sum([seen.ran is True for seen in self.seen]) if is_measured else None,
+            "activity_mean": _mean([usage.activity_mean for usage in usages]),
+            "activity_peak": _highest([usage.activity_peak for usage in usages]),
+            "memory_peak_bytes": _highest([usage.memory_peak_bytes for usage in usages]),
+            "power_mean_w": _mean([usage.power_mean_w for usage in usages]),
+            "power_peak_w": _highest([usage.power_peak_w for usage in usages]),
+        }
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Case:
-    """A workload to judge: all that the findings are made from."""
+    """A workload to judge: all that the findings are made from. Without slots, as Evidence."""
 
     workload: Workload
     measured: Measured
@@ -113,7 +115,7 @@ class Case:
         """The instant as of which it is judged."""
         return self.measured.at
 
-    @property
+    @functools.cached_property
     def held(self) -> tuple[Pod, ...]:
         """Its pods that hold GPUs, by name."""
         return tuple(sorted((pod for pod in self.workload.pods if pod.holds), key=_name))
@@ -127,15 +129,28 @@ class Case:
             window: Instead of the part's own; one that was measured.
         """
         span = window or part.window
-        usages = self.measured.usages.get(span, {})
-        gauge = _Gauge(self.criteria.idle, percent, span)
-        held = tuple((pod, gauge.read(pod, usages.get(key_of(pod), ()))) for pod in self.held)
-        return Evidence(self, held, span, part.grace, part.minCoverage)
+        key = (span, percent, part.grace, part.minCoverage)
+        known = self._known.get(key)
+        if known is None:
+            known = Evidence(self, self._read(span, percent), span, part.grace, part.minCoverage)
+            self._known[key] = known
+        return known
 
     def over_idle(self) -> Evidence:
         """The evidence for idleness."""
         return self.over(self.criteria.idle, self.criteria.idle.maxUtilizationPercent)
 
+    @functools.cached_property
+    def _known(self) -> dict[tuple[datetime.timedelta, float, datetime.timedelta, float], Evidence]:
+        """Evidence that several findings look at."""
+        return {}
+
+    def _read(self, window: datetime.timedelta, percent: float) -> tuple[tuple[Pod, tuple[Seen, ...]], ...]:
+        usages = self.measured.usages.get(window, {})
+        gauge = _Gauge(self.criteria.idle, percent, window)
+        return tuple((pod, gauge.read(pod, usages.get(key_of(pod), ()))) for pod in self.held)
+
+    @functools.cached_property
     def rhythm(self) -> Rhythm | None:
         """How it pauses; None where the history of one of its pods is not known."""
         since = self.at - self.criteria.idle.history
@@ -168,8 +183,9 @@ class _Gauge:
     window: datetime.timedelta
     limits: dict[str, float | None] = dataclasses.field(default_factory=dict)
 
-    def read(self, pod: Pod, usages: Iterable[Usage]) -> tuple[Seen, ...]:
-        return tuple(self._seen(pod, usage) for usage in sorted(usages, key=_device))
+    def read(self, pod: Pod, usages: Sequence[Usage]) -> tuple[Seen, ...]:
+        ordered = usages if len(usages) == 1 else sorted(usages, key=_device)
+        return tuple([self._seen(pod, usage) for usage in ordered])
 
     def _seen(self, pod: Pod, usage: Usage) -> Seen:
         # Power and memory traffic are the whole board's: what another pod on it does is no evidence about this one.
@@ -222,7 +238,7 @@ def _device(usage: Usage) -> tuple[str, str]:
 
 
 def _highest(values: list[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
+    return max([value for value in values if value is not None], default=None)
 
 
 def _mean(values: list[float | None]) -> float | None:

@@ -25,7 +25,7 @@ def find_too_many_gpus(case: Case) -> Finding | None:
     needed = rounded(used, held)
     if needed == held:
         return None
-    rhythm = case.rhythm()
+    rhythm = case.rhythm
     words = f"{_worked(evidence)} GPUs worked in the last {span(evidence.window)}"
     hindrances = tuple(gaps_in_proof(evidence, rhythm))
     if hindrances:

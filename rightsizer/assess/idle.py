@@ -27,7 +27,7 @@ def find_idle(case: Case) -> Finding | None:
     doubt = first_doubt(evidence, DOUBTS)
     if doubt is not None:
         return evidence.finding(doubt[0], Verdict.UNKNOWN, doubt[1])
-    rhythm = case.rhythm()
+    rhythm = case.rhythm
     verdict = _verdict(case, rhythm)
     name = _name(evidence, rhythm) if verdict is Verdict.ACT else FindingName.TOO_SOON
     words = (_nothing_ran(evidence), _pauses(case, rhythm, verdict), levels(evidence))

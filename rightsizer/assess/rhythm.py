@@ -45,7 +45,8 @@ class Rhythm:
 
 def rhythm_of(slots: bytes, slot_s: float) -> Rhythm:
     """The pauses in a row of slots, oldest first."""
-    *returned, now = slots.split(_BUSY)
+    *before, now = slots.split(_BUSY)
+    returned = list(filter(None, before))
     known_from = now.rfind(_UNKNOWN) + 1
     longest = max([len(pause) for pause in returned] + [max(known_from - 1, 0)])
     certain = max((len(pause) - pause.rfind(_UNKNOWN) - 1 for pause in returned), default=0)
@@ -57,7 +58,7 @@ def rhythm_of(slots: bytes, slot_s: float) -> Rhythm:
         longest_return_s=longest * slot_s,
         certain_return_s=certain * slot_s,
         unknown_s=slots.count(_UNKNOWN) * slot_s,
-        worked=bool(returned),
+        worked=bool(before),
     )
 
 

@@ -64,7 +64,7 @@ def find_sliceable(case: Case) -> Finding | None:
         return None
     card, holds = card_of(usages[0].device.model), _holds(usages)
     need = _need(case, usages, holds) if holds is not None else None
-    if need is None or holds is None:
+    if need is None or holds is None or need.compute >= holds.compute or need.bandwidth >= holds.bandwidth:
         return None
     parts = [each for each in _parts(case, card, usages[0].device.model) if each.share < holds.share]
     fitting = sorted(
@@ -79,7 +79,7 @@ def _finding(evidence: Evidence, usages: list[Usage], fitting: list[Part], holds
     case = evidence.case
     offered = next((part for part in fitting if part.is_offered), None)
     words = _words(case, usages, offered or fitting[0], holds)
-    rhythm = case.rhythm() if offered else None
+    rhythm = case.rhythm if offered else None
     hindrances = tuple(gaps_in_proof(evidence, rhythm)) if offered else ("no node offers it now",)
     if hindrances or offered is None:
         return evidence.finding(FindingName.SLICEABLE, Verdict.KEEP, (words, *hindrances))
