@@ -15,10 +15,10 @@ from rightsizer.report.table import applying_words, verdict_words
 from rightsizer.report.totals import Totals, remarks, stranded_lines, stranded_words, totals_of
 from rightsizer.report.words import count, number, percent, safe
 
-_ACTIVE = str.maketrans({one: f"&#{ord(one)};" for one in "\\`*_{}[]<>&|~#!@$^="})
+_ACTIVE = str.maketrans({one: f"&#{ord(one)};" for one in "\\`*_[]<>&|~#@$"})
 """What Markdown, its tables or its extensions could take for more than itself."""
 
-_ITEM = re.compile(r"^( *[0-9]*)([-+.)\s])")
+_ITEM = re.compile(r"^([0-9]*)([-+.)](?=\s|$)|(?<![0-9])\s)")
 """What begins an item of a list, or a block of code, at the beginning of a line."""
 
 _CODE_BREAKS = frozenset("\\`|")
