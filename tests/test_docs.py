@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks._workloads import WORKLOADS
-from rightsizer.model import Action, FindingName, Mode, Result, Verdict
+from rightsizer.model import Action, Cause, Confidence, FindingName, Mode, Result, Verdict
+from rightsizer.report.forms import FORMS
 from scripts.write_docs import DOCS, rendered
 
 ROOT = DOCS.parent
@@ -37,9 +38,9 @@ def test_the_errors_of_gauges_and_counter_are_told_of_each_workload() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("name", [*FindingName, *Verdict, *Action, *Mode])
+@pytest.mark.parametrize("name", [*FindingName, *Verdict, *Action, *Mode, *Cause, *Confidence, *FORMS])
 def test_every_word_of_a_plan_is_explained(name: str) -> None:
-    """Findings, verdicts, actions and modes stand in the rightsizer's or the policy's page."""
+    """Findings, verdicts, actions, modes, causes, degrees of confidence and forms stand in the rightsizer's or the policy's page."""
     text = (DOCS / "rightsizer.md").read_text() + (DOCS / "policy.md").read_text()
     assert re.search(rf"[`| ]{name}[`| ]", text)
 

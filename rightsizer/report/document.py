@@ -5,7 +5,7 @@ The schema is docs/plan.schema.json; a test holds the two together.
 
 import datetime
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -253,13 +253,28 @@ def render(document: Mapping[str, Any], form: str) -> str:
     """The document's text, in "json" or "yaml"; what a terminal could obey stands escaped in it."""
     if form == "json":
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-        return "\n".join(line if line.isprintable() else _escaped(line) for line in text.split("\n"))
-    dumped: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
-    return dumped
+        return _escaped(text, lambda one: json.dumps(one)[1:-1])
+    dumped: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    return _escaped(dumped, lambda one: f"\\U{ord(one):08X}")
 
 
-def _escaped(line: str) -> str:
-    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in line)
+class _Dumper(yaml.SafeDumper):
+    """What is to stand escaped has to stand in double quotes; PyYAML does not even read back all that it writes."""
+
+
+def _quoted(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    style = None if value.isprintable() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _quoted)
+
+
+def _escaped(text: str, escape: Callable[[str], str]) -> str:
+    return "\n".join(
+        line if line.isprintable() else "".join(one if one.isprintable() else escape(one) for one in line)
+        for line in text.split("\n")
+    )
 
 
 def _stamp(at: datetime.datetime) -> str:

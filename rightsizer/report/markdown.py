@@ -4,6 +4,7 @@ Names and reasons come from a cluster that we do not control: nothing in them be
 link.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from rightsizer.accounting import Accounts
@@ -14,8 +15,11 @@ from rightsizer.report.table import applying_words, verdict_words
 from rightsizer.report.totals import Totals, remarks, stranded_lines, stranded_words, totals_of
 from rightsizer.report.words import count, number, percent, safe
 
-_ACTIVE = str.maketrans({one: f"&#{ord(one)};" for one in "\\`*_{}[]<>&|~#!@$^="})
+_ACTIVE = str.maketrans({one: f"&#{ord(one)};" for one in "\\`*_[]<>&|~#@$"})
 """What Markdown, its tables or its extensions could take for more than itself."""
+
+_ITEM = re.compile(r"^([0-9]*)([-+.)](?=\s|$)|(?<![0-9])\s)")
+"""What begins an item of a list, or a block of code, at the beginning of a line."""
 
 _CODE_BREAKS = frozenset("\\`|")
 """What cannot stand between backticks in a table's cell."""
@@ -26,7 +30,7 @@ def plan_markdown(plan: Plan, accounts: Accounts, prices: Prices) -> str:
     rows = rows_of(plan, prices)
     parts = [
         [f"# GPU plan of {plan.at:%Y-%m-%d %H:%M:%S} UTC"],
-        [verdict_words(plan), applying_words(plan)],
+        [verdict_words(plan), _text(applying_words(plan))],
         [f"Policy: {_text(plan.policy_source)}; run {_text(plan.run)}."],
         *([list(map(_text, remarks(accounts, prices)))] if rows else []),
         *([_total_table(table)] for table in totals_of(accounts, prices) if rows),
@@ -99,6 +103,7 @@ def _list(lines: Iterable[str]) -> str:
 def _text(text: str) -> str:
     """Text that stays text; an address in it stays one that nobody can click."""
     inert = safe(text).translate(_ACTIVE)
+    inert = _ITEM.sub(lambda mark: f"{mark[1]}&#{ord(mark[2])};", inert)
     return inert.replace("://", "&#58;//").replace("www.", "www&#46;")
 
 

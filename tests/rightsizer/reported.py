@@ -30,7 +30,7 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.money import Prices
-from tests.rightsizer.build import AT, DAY, device, idle_usage, pod, workload
+from tests.rightsizer.build import AT, DAY, idle_usage, pod, workload
 
 WEEK = datetime.timedelta(days=7)
 PRICES = Prices("USD", "a list", "2026-11-21", {"*H100*": 10.0, "*A100*80GB*": 4.0})
@@ -249,6 +249,39 @@ def full_plan() -> Plan:
     )
 
 
+def named_plan(word: str) -> Plan:
+    """One workload, to be acted upon, in which everything that comes from outside is this word."""
+    item = group("w", pods=1, priority_class=word, node="n")
+    item = dataclasses.replace(
+        item,
+        ref=dataclasses.replace(item.ref, namespace=word, kind=word, name=word, uid=word),
+        gang=word,
+        managers=(Manager(word, word, exception=word),),
+    )
+    proposal = Proposal(Action.SHRINK, 1.0, word, 1, resource=word, pods=(word,))
+    finding = found(FindingName.TOO_MANY_REPLICAS, Verdict.ACT, word, word, proposal=proposal)
+    made = decision(
+        item,
+        finding,
+        rule=word,
+        action=Action.SHRINK,
+        vetoes=(Veto(word, word),),
+        blocks=(Block(Cause.NOTICE, word),),
+        also=(finding,),
+        command=word,
+        frees=1.0,
+    )
+    key = (item.pods[0].ref.namespace, item.pods[0].ref.name)
+    fleet = Fleet(
+        (item,),
+        {"n": Node("n", word, gpus=1, pool=word, instance_type=word)},
+        {},
+        stranded=(Stranded(word, word, 1, (word,), (ObjectRef(word, word, word, word),)),),
+    )
+    measured = Measured(AT, {WEEK: {key: (idle_usage(),)}}, profiles={key: (0.1, None, 0.2)})
+    return Plan(AT, word, word, word, (made,), fleet, measured, hypothetical=word, problems=(word,))
+
+
 def empty_plan() -> Plan:
     """A cluster without GPU workloads."""
     return Plan(AT, "run-1", "built-in", "", ())
@@ -257,17 +290,3 @@ def empty_plan() -> Plan:
 def accounted(plan: Plan, prices: Prices = PRICES) -> tuple[Plan, Accounts, Prices]:
     """The arguments of every form."""
     return plan, accounts_of(plan, prices), prices
-
-
-__all__ = [
-    "AT",
-    "NODES",
-    "PRICES",
-    "WEEK",
-    "accounted",
-    "device",
-    "empty_plan",
-    "full_plan",
-    "group",
-    "holding",
-]

@@ -11,7 +11,8 @@ from rightsizer.config import format_duration, parse_duration
 from rightsizer.decide import decide
 from rightsizer.model import Mode, ObjectRef, Outcome, Plan, Result, Workload
 from rightsizer.policy.document import Match
-from rightsizer.report.table import outcome_text, outcomes_summary, plan_text, undoable_text
+from rightsizer.report.outcomes import outcome_text, outcomes_summary, undoable_text
+from rightsizer.report.table import plan_text
 from rightsizer.report.words import safe
 from rightsizer.workloads import KINDS
 from rightsizer.workloads.changes import Undoable, record_of
@@ -28,6 +29,7 @@ from tests.rightsizer.build import (
     usages,
     workload,
 )
+from tests.rightsizer.reported import accounted
 
 
 def _named(name: str, item: Workload, **changes: str) -> Workload:
@@ -62,18 +64,18 @@ def _plan() -> Plan:
 
 def test_a_plan_in_80_columns(golden: Golden) -> None:
     """Every workload with class, rule, action and evidence; then the totals."""
-    text = plan_text(_plan(), colour=False)
+    text = plan_text(*accounted(_plan()), colour=False)
     assert max(map(len, text.splitlines())) <= 80
     golden("plan.txt", text)
 
 
 def test_colour_changes_nothing_but_colour(golden: Golden) -> None:
     """With its escape sequences removed the coloured plan is the plain one."""
-    coloured = plan_text(_plan(), colour=True)
+    coloured = plan_text(*accounted(_plan()), colour=True)
     golden("plan-coloured.txt", coloured.replace("\x1b", "<ESC>"))
     for code in ("[33m", "[32m", "[34m", "[35m", "[2m", "[1m", "[0m"):
         coloured = coloured.replace("\x1b" + code, "")
-    assert coloured == plan_text(_plan(), colour=False)
+    assert coloured == plan_text(*accounted(_plan()), colour=False)
 
 
 def test_outcomes_as_they_are_told(golden: Golden) -> None:

@@ -19,8 +19,9 @@
   };
   const sort = (button) => {
     const key = button.dataset.key;
-    const falls = button.parentElement.getAttribute("aria-sort") !== "descending";
     const value = (group) => group.dataset[key];
+    const sorted = button.parentElement.getAttribute("aria-sort");
+    const falls = isNaN(value(groups[0])) ? sorted === "ascending" : sorted !== "descending";
     const order = (a, b) => isNaN(value(a)) || isNaN(value(b)) ? value(a).localeCompare(value(b)) : value(a) - value(b);
     for (const head of table.querySelectorAll("th")) head.removeAttribute("aria-sort");
     button.parentElement.setAttribute("aria-sort", falls ? "descending" : "ascending");

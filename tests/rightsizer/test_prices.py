@@ -1,0 +1,192 @@
+"""What a GPU costs: the shipped list, a file of one's own with all its mistakes at once, OpenCost's metric."""
+
+import datetime
+import importlib.resources
+import json
+import math
+import pathlib
+import time
+import zipfile
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+
+from rightsizer import pricefile
+from rightsizer.config import PrometheusSettings
+from rightsizer.errors import ConfigurationError, PricesError
+from rightsizer.model import Node
+from rightsizer.observe.costs import node_prices
+from rightsizer.observe.prometheus import Prometheus as Client
+from simulator.prometheus import Prometheus
+from simulator.remote_write import Series
+from tests.rightsizer.world import World
+
+ROOT = pathlib.Path(__file__).parents[2]
+HEAD = "apiVersion: gpu-rightsizer.io/v1alpha1\nkind: Prices\nsource: our own\ndate: 2026-11-01\n"
+
+
+def _node(model: str, **changes: str) -> Node:
+    return Node("n", model, instance_type=changes.get("instance_type", ""))
+
+
+@pytest.mark.parametrize(
+    ("model", "price"),
+    [
+        ("NVIDIA-H100-80GB-HBM3", 10.0),
+        ("NVIDIA H100 PCIe", 10.0),
+        ("NVIDIA-A100-SXM4-80GB", 4.0),
+        ("NVIDIA-A100-PCIE-40GB", 3.05),
+        ("NVIDIA-A10", 2.0),
+        ("NVIDIA-GB200", 16.0),
+        ("NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition", 4.5),
+        ("Tesla-V100-SXM2-16GB", 2.95),
+    ],
+)
+def test_the_shipped_list_knows_a_model(model: str, price: float) -> None:
+    """As GPU Feature Discovery and as the driver write its name."""
+    assert pricefile.load().of_node(_node(model)) == price
+
+
+@pytest.mark.parametrize(
+    "model", ["NVIDIA-A10G", "NVIDIA-GH200-480GB", "NVIDIA-H20", "NVIDIA-A1000", "Tesla-T4", ""]
+)
+def test_a_similar_name_is_no_price(model: str) -> None:
+    """What is not on the list costs what nobody knows, not what the next one costs."""
+    assert pricefile.load().of_node(_node(model)) is None
+
+
+def test_the_shipped_list_says_where_it_comes_from() -> None:
+    """Source, currency and a day that was."""
+    prices = pricefile.load()
+    assert prices.source
+    assert prices.currency == "USD"
+    assert datetime.date.fromisoformat(prices.date) <= datetime.date(2026, 11, 21)
+
+
+def test_node_then_instance_type_then_model() -> None:
+    """The nearer to the node, the better."""
+    text = HEAD + "models: {'*H100*': 3}\ninstanceTypes: {big: 2}\n"
+    prices = pricefile.parse(text.encode(), source="p")
+    assert prices.of_node(_node("NVIDIA-H100")) == 3
+    assert prices.of_node(_node("NVIDIA-H100", instance_type="big")) == 2
+
+
+BAD = {
+    "empty": ("", "is empty; see docs/rightsizer.md for an example"),
+    "no-prices": (HEAD, "line 1: has no price; give models, instanceTypes or both"),
+    "unknown-field": (HEAD + "modells: {a: 1}\n", "line 5: modells: unknown field; did you mean models?"),
+    "negative": (HEAD + "models:\n  a: 1\n  b: -1\n", "line 7: models.b: input should be greater than 0"),
+    "zero": (HEAD + "models: {a: 0}\n", "line 5: models.a: input should be greater than 0"),
+    "not-a-number": (HEAD + "models: {a: .nan}\n", "line 5: models.a: input should be a finite number"),
+    "endless": (HEAD + "models: {a: .inf}\n", "line 5: models.a: input should be"),
+    "words": (HEAD + "models: {a: $3}\n", "line 5: models.a: input should be a valid number"),
+    "by-the-month": (
+        HEAD + "models: {a: 90000}\n",
+        "line 5: models.a: input should be less than or equal to 10000",
+    ),
+    "no-name": (HEAD + "models: {'': 3}\n", "line 5: models..[key]: string should have at least 1 character"),
+    "twice": (HEAD + "models: {a: 1, a: 2}\n", "line 5: models.a: stands twice; first in line 5"),
+    "list": (HEAD + "models: [1]\n", "line 5: models: must be a mapping of fields"),
+    "no-day": (
+        HEAD.replace("11-01", "13-01") + "models: {a: 1}\n",
+        "line 4: date: '2026-13-01' is not a date",
+    ),
+    "currency": (
+        HEAD + "currency: dollars\nmodels: {a: 1}\n",
+        "line 5: currency: string should match pattern",
+    ),
+    "other-kind": (
+        HEAD.replace("Prices", "Policy") + "models: {a: 1}\n",
+        "line 2: kind: input should be 'Prices'",
+    ),
+    "other-version": (
+        HEAD.replace("v1alpha1", "v9") + "models: {a: 1}\n",
+        "line 1: apiVersion: input should be",
+    ),
+    "no-source": (HEAD.replace("source: our own\n", "") + "models: {a: 1}\n", "line 1: source: is missing"),
+    "alias": (HEAD + "models: {a: &x 1, b: *x}\n", "uses YAML aliases (*name); write the values out"),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), BAD.values(), ids=BAD)
+def test_a_bad_price_table_is_refused_with_its_line(text: str, words: str) -> None:
+    """Each mistake is told where it stands."""
+    with pytest.raises(PricesError) as caught:
+        pricefile.parse(text.encode(), source="prices.yaml")
+    assert str(caught.value).startswith("price table prices.yaml cannot be used, ")
+    assert words in str(caught.value)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    """One per line, in the order of the file."""
+    text = HEAD.replace("2026-11-01", "soon") + "models: {a: -1}\nmodel: {}\n"
+    with pytest.raises(PricesError, match="3 problems") as caught:
+        pricefile.parse(text.encode(), source="p")
+    assert [problem.line for problem in caught.value.problems] == [4, 5, 6]
+
+
+def test_a_price_table_that_is_not_there(tmp_path: pathlib.Path) -> None:
+    """The file is named, and why it cannot be read."""
+    with pytest.raises(
+        ConfigurationError, match=r"price table file .*gone.yaml: cannot be read: No such file"
+    ):
+        pricefile.load(tmp_path / "gone.yaml")
+
+
+def test_the_wheel_carries_what_is_read_at_run_time(tmp_path: pathlib.Path) -> None:
+    """The price list, and the page's style and script."""
+    [built] = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    names = zipfile.ZipFile(built).namelist()
+    for asset in ("prices.yaml", "report/assets/page.css", "report/assets/page.js"):
+        assert f"rightsizer/{asset}" in names
+        assert importlib.resources.files("rightsizer").joinpath(asset).is_file()
+
+
+def _series(value: float, **labels: str) -> Series:
+    now = int(time.time())
+    return Series({"__name__": "node_gpu_hourly_cost", **labels}, range(now - 60, now, 15), [value] * 4)
+
+
+@pytest.mark.prometheus
+def test_prices_of_nodes_by_opencost(tmp_path: pathlib.Path) -> None:
+    """The highest of a node's series; zero and what is no number is no price; honor_labels: false is seen through."""
+    with Prometheus(tmp_path) as prometheus:
+        client = Client(PrometheusSettings(prometheus.url))
+        assert node_prices(client, client.now()) == {}
+        prometheus.write(
+            [
+                _series(2.5, node="a", cluster="x", instance="1"),
+                _series(2.4, node="a", cluster="x", instance="2"),
+                _series(9.0, node="a", cluster="y"),
+                _series(0.0, node="free", cluster="x"),
+                _series(-1.0, node="odd", cluster="x"),
+                _series(math.nan, node="unknown", cluster="x"),
+                _series(3.0, node="opencosts-own", exported_node="b", cluster="x"),
+            ]
+        )
+        found = node_prices(client, client.now(), {"cluster": "x"})
+    assert found == {"a": 2.5, "b": 3.0}
+
+
+@pytest.mark.prometheus
+def test_a_plan_names_its_prices(world: World) -> None:
+    """Those of --prices, wherever it stands: in the document and in the table."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    table = world.directory / "prices.yaml"
+    table.write_text(HEAD + "models: {'*': 3}\n")
+    prices = json.loads(world.run("plan", "-o", "json", "--prices", str(table)).out)["totals"]["prices"]
+    assert prices == {"currency": "USD", "source": "our own", "date": "2026-11-01", "nodesByOpenCost": 0}
+    table.write_text(HEAD)
+    run = world.run("plan", "--prices", str(table))
+    assert (run.code, run.out) == (2, "")
+    assert "has no price" in run.err
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("form", ["wide", "csv", "markdown", "html"])
+def test_a_plan_in_each_form(world: World, form: str) -> None:
+    """The workload stands in it."""
+    world.add("Deployment", world.team, "quiet", {"replicas": 2})
+    run = world.run("plan", "-o", form)
+    assert (run.code, run.err) == (0, "")
+    assert "quiet" in run.out

@@ -1,0 +1,331 @@
+"""The forms of a plan: each byte for byte, every workload once in each, and the same plan gives the same bytes."""
+
+import csv
+import dataclasses
+import io
+import itertools
+import json
+import re
+from pathlib import Path
+
+import hypothesis
+import jsonschema
+import pytest
+import yaml
+from hypothesis import strategies as st
+
+from rightsizer.cli import parser
+from rightsizer.errors import ConfigurationError
+from rightsizer.model import (
+    Action,
+    Block,
+    Cause,
+    Confidence,
+    Decision,
+    Finding,
+    FindingName,
+    Fleet,
+    Measured,
+    Mode,
+    Node,
+    ObjectRef,
+    Plan,
+    Proposal,
+    Verdict,
+    Veto,
+)
+from rightsizer.report.approvals import read_approvals
+from rightsizer.report.forms import FORMS, form
+from rightsizer.report.table import plan_text
+from rightsizer.report.words import count, number, percent, safe, short
+from tests.conftest import Golden
+from tests.rightsizer.build import AT, idle_usage
+from tests.rightsizer.hostile import EVERYTHING
+from tests.rightsizer.markup import elements
+from tests.rightsizer.reported import WEEK, accounted, empty_plan, full_plan, group
+
+ROOT = Path(__file__).parents[2]
+VALIDATOR = jsonschema.Draft202012Validator(json.loads((ROOT / "docs/plan.schema.json").read_text()))
+FILES = {
+    "table": "plan-full.txt",
+    "wide": "plan-wide.txt",
+    "json": "plan.json",
+    "yaml": "plan.yaml",
+    "csv": "plan.csv",
+    "markdown": "plan.md",
+    "html": "plan.html",
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_each_form_byte_for_byte(name: str, golden: Golden) -> None:
+    """Everything that a plan can hold, in every form; the page's own style and script are files of their own."""
+    text = form(name)(*accounted(full_plan()))
+    text = re.sub(r"<(style|script)>.*?</\1>", r"<\1></\1>", text, flags=re.DOTALL)
+    text = re.sub(r"sha256-[^']+", "sha256-", text)
+    golden(FILES[name], text.replace("\r\n", "\n"))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_cluster_without_gpu_workloads(name: str) -> None:
+    """An empty plan is told as one, not an error."""
+    assert form(name)(*accounted(empty_plan()))
+
+
+def test_all_forms_can_be_chosen() -> None:
+    """The flag lists what there is."""
+    assert set(FORMS) == set(FILES)
+    for name in FORMS:
+        assert parser().parse_args(["plan", "-o", name]).output == name
+
+
+def test_the_table_has_80_columns() -> None:
+    """Only commands, which are to be copied, are longer."""
+    long = [line for line in plan_text(*accounted(full_plan()), colour=False).splitlines() if len(line) > 80]
+    assert [line for line in long if "kubectl" not in line] == []
+
+
+def test_a_command_stands_on_a_line_of_its_own() -> None:
+    """However long it is, so that it can be copied."""
+    plan = full_plan()
+    command = f"kubectl -n research scale {'x' * 100} --replicas 0"
+    plan = dataclasses.replace(plan, decisions=(dataclasses.replace(plan.decisions[0], command=command),))
+    assert command in [line.strip() for line in plan_text(*accounted(plan), colour=False).splitlines()]
+
+
+def test_a_hypothetical_plan_says_so_to_people() -> None:
+    """In the table, in Markdown and on the page."""
+    plan = dataclasses.replace(full_plan(), hypothetical="objects are from a file")
+    for name in ("table", "markdown", "html"):
+        assert "cannot be applied: objects are from a file" in form(name)(*accounted(plan))
+
+
+def test_a_hypothetical_plan_approves_of_nothing() -> None:
+    """Apply refuses it, and says why."""
+    plan = dataclasses.replace(full_plan(), hypothetical="it is as of 2026-11-01")
+    text = form("json")(*accounted(plan))
+    with pytest.raises(
+        ConfigurationError, match="hypothetical and cannot be applied: it is as of 2026-11-01"
+    ):
+        read_approvals(text, source="plan.json")
+    assert len(read_approvals(form("json")(*accounted(full_plan())), source="plan.json")) == 2
+
+
+def test_without_measurements_and_prices_the_totals_say_less() -> None:
+    """No column of hours or money is there to be filled with zeros."""
+    plan = dataclasses.replace(full_plan(), measured=None, fleet=None)
+    text = form("table")(*accounted(plan))
+    assert "GPU-H" not in text
+    assert "USD" not in text
+    assert "RECLAIM  APPLY\n" in text
+
+
+def test_what_is_not_known_is_no_zero() -> None:
+    """Neither use nor money of what is not measured or has no price."""
+    lines = form("table")(*accounted(full_plan())).splitlines()
+    [line] = [line for line in lines if line.startswith("Tesla-T4")]
+    assert line.split() == ["Tesla-T4", "1", "?", "0", "0", "168", "?", "?"]
+
+
+def test_csv_is_as_the_rfc_has_it() -> None:
+    """Lines end in CR LF, and all have the header's number of cells."""
+    text = form("csv")(*accounted(full_plan()))
+    assert text.endswith("\r\n")
+    assert "\n" not in text.replace("\r\n", "")
+    rows = list(csv.reader(io.StringIO(text, newline="")))
+    assert {len(row) for row in rows} == {len(rows[0])}
+    assert len(rows) == 1 + len(full_plan().decisions)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0, "0"),
+        (-0.001, "0"),
+        (2.0, "2"),
+        (0.125, "0.12"),
+        (12.34, "12.3"),
+        (1234.5, "1,234"),
+        (-3.5, "-3.5"),
+    ],
+)
+def test_numbers_are_short(value: float, words: str) -> None:
+    """Digits that say something, and no others."""
+    assert number(value) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(999_998.0, "999,998"), (999_999.9, "1.0M"), (16_800_000, "16.8M"), (7, "7")]
+)
+def test_large_numbers_fit_their_column(value: float, words: str) -> None:
+    """Seven characters at most."""
+    assert short(value) == words
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"), [(None, "?"), (0.0, "0%"), (0.0001, "<0.1%"), (0.183, "18.3%"), (1.0, "100%")]
+)
+def test_what_is_not_zero_never_reads_as_zero(ratio: float | None, words: str) -> None:
+    """A little activity is told from none, and none from what is not known."""
+    assert percent(ratio) == words
+
+
+# --- random plans
+
+_WORDS = st.sampled_from(EVERYTHING) | st.text(max_size=12) | st.just("plain")
+_RATIO = st.none() | st.floats(0, 1)
+_AMOUNT = st.none() | st.floats(0, 1e12)
+
+
+@st.composite
+def _proposals(draw: st.DrawFn) -> Proposal:
+    return Proposal(
+        draw(st.sampled_from(Action)),
+        draw(st.floats(-64, 64)),
+        draw(_WORDS),
+        draw(st.none() | st.integers(0, 99)),
+        draw(st.none() | st.integers(0, 8)),
+        draw(_WORDS),
+        tuple(draw(st.lists(_WORDS, max_size=2))),
+    )
+
+
+@st.composite
+def _findings(draw: st.DrawFn) -> Finding:
+    return Finding(
+        draw(st.sampled_from(FindingName)),
+        draw(st.sampled_from(Verdict)),
+        tuple(draw(st.lists(_WORDS, min_size=1, max_size=4))),
+        draw(st.floats(0, 1)),
+        busy_gpus=draw(st.none() | st.integers(0, 8)),
+        activity_mean=draw(_RATIO),
+        activity_peak=draw(_RATIO),
+        memory_peak_bytes=draw(_AMOUNT),
+        power_mean_w=draw(_AMOUNT),
+        power_peak_w=draw(_AMOUNT),
+        idle_s=draw(_AMOUNT),
+        longest_return_s=draw(_AMOUNT),
+        confidence=draw(st.sampled_from(Confidence)),
+        proposal=draw(st.none() | _proposals()),
+        window=draw(st.none() | st.just(WEEK)),
+    )
+
+
+@st.composite
+def _decisions(draw: st.DrawFn, number: int) -> Decision:
+    namespace = draw(_WORDS)
+    item = group(
+        f"{number}",
+        namespace,
+        pods=draw(st.integers(0, 2)),
+        devices=draw(st.integers(0, 8)),
+        priority_class=draw(_WORDS),
+        node=draw(st.sampled_from(["n", "gone", ""])),
+    )
+    ref = dataclasses.replace(
+        item.ref, name=f"{draw(_WORDS)}{number}", kind=draw(_WORDS), uid=f"uid-{number}"
+    )
+    return Decision(
+        dataclasses.replace(item, ref=ref, gang=draw(_WORDS)),
+        draw(_findings()),
+        draw(st.sampled_from(Verdict)),
+        draw(_WORDS),
+        draw(st.sampled_from(Mode)),
+        draw(st.none() | st.sampled_from(Action)),
+        tuple(Veto(draw(_WORDS), draw(_WORDS)) for _ in range(draw(st.integers(0, 2)))),
+        tuple(draw(st.lists(_findings(), max_size=3))),
+        tuple(Block(draw(st.sampled_from(Cause)), draw(_WORDS)) for _ in range(draw(st.integers(0, 2)))),
+        draw(st.just("") | _WORDS),
+        draw(st.floats(-8, 8)),
+    )
+
+
+@st.composite
+def _plans(draw: st.DrawFn) -> Plan:
+    decisions = tuple(draw(_decisions(number)) for number in range(draw(st.integers(0, 4))))
+    keys = [(one.ref.namespace, one.ref.name) for each in decisions for one in each.workload.pods]
+    usages = {
+        key: tuple(idle_usage(n, activity_mean=draw(_RATIO)) for n in range(draw(st.integers(0, 2))))
+        for key in keys
+    }
+    profiles = {key: draw(st.lists(_RATIO, max_size=4)) * draw(st.sampled_from([1, 50])) for key in keys}
+    nodes = {"n": Node("n", draw(_WORDS), 8, pool=draw(_WORDS), instance_type="x")}
+    return Plan(
+        AT,
+        draw(_WORDS),
+        draw(_WORDS),
+        draw(_WORDS),
+        decisions,
+        draw(st.none() | st.just(Fleet(tuple(one.workload for one in decisions), nodes, {}))),
+        draw(st.none() | st.just(Measured(AT, {WEEK: usages}, profiles=profiles))),
+        draw(st.just("") | _WORDS),
+        tuple(draw(st.lists(_WORDS, max_size=2))),
+    )
+
+
+def _refs(plan: Plan) -> list[ObjectRef]:
+    return [decision.workload.ref for decision in plan.decisions]
+
+
+def _in_json(text: str, plan: Plan) -> bool:
+    document = json.loads(text)
+    VALIDATOR.validate(document)
+    return [item["uid"] for item in document["items"]] == [ref.uid for ref in _refs(plan)]
+
+
+def _in_yaml(text: str, plan: Plan) -> bool:
+    same: bool = yaml.load(text, yaml.CSafeLoader) == json.loads(form("json")(*accounted(plan)))
+    return same
+
+
+def _in_csv(text: str, plan: Plan) -> bool:
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    return [row["uid"] for row in rows] == [ref.uid for ref in _refs(plan)]
+
+
+def _in_table(text: str, plan: Plan) -> bool:
+    items = itertools.takewhile(lambda line: not line.startswith("TOTAL  "), text.splitlines()[1:])
+    heads = [line for line in items if re.match(r"(act|keep|protected|unknown) +\d+  ", line)]
+    return len(heads) == len(plan.decisions)
+
+
+def _in_markdown(text: str, plan: Plan) -> bool:
+    part = text.partition("\n## Workloads\n")[2]
+    rows = itertools.takewhile(lambda line: line.startswith("|"), part.strip().splitlines()[2:])
+    return len(list(rows)) == len(plan.decisions)
+
+
+def _in_html(text: str, plan: Plan) -> bool:
+    names = [attributes["data-name"] for tag, attributes in elements(text) if "data-name" in attributes]
+    return names == [safe(str(ref)) for ref in _refs(plan)]
+
+
+_ONCE = {
+    "table": _in_table,
+    "wide": lambda text, plan: len(text.splitlines()) == 1 + len(plan.decisions),
+    "json": _in_json,
+    "yaml": _in_yaml,
+    "csv": _in_csv,
+    "markdown": _in_markdown,
+    "html": _in_html,
+}
+
+
+@hypothesis.given(_plans())
+def test_every_workload_stands_once_in_every_form(plan: Plan) -> None:
+    """Whatever the names and numbers are: nothing raises, all of it can be encoded, and twice is the same.
+
+    What is for a terminal holds nothing that one would obey.
+    """
+    for name in FORMS:
+        text = form(name)(*accounted(plan))
+        assert text.encode()
+        assert _ONCE[name](text, plan), name
+        assert form(name)(*accounted(plan)) == text
+        if name in {"table", "wide", "json", "yaml"}:
+            assert text.replace("\n", "").isprintable()
+
+
+def test_counts_have_their_number() -> None:
+    """One GPU, two GPUs."""
+    assert (count(1), count(2), count(0, "pod")) == ("1 GPU", "2 GPUs", "0 pods")
