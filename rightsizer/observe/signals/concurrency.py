@@ -23,6 +23,8 @@ from rightsizer.observe.signals.rules import Raw
 MINUTE = datetime.timedelta(minutes=1)
 HOUR = datetime.timedelta(hours=1)
 DAY = datetime.timedelta(days=1)
+JITTER = 1.1
+
 NEAR = datetime.timedelta(minutes=5)
 """A device that has samples so shortly before and after a minute was there in it. Lately, where the pods that are there
 now must have samples anyhow, more would only keep more of the last minutes from being looked at."""
@@ -71,7 +73,7 @@ class Replicas:
             for suffix in SUFFIXES.get(self.kind, _OTHERS):
                 match = re.fullmatch(f"(.+?)-({suffix})", name)
                 if match:
-                    found.setdefault((match[1], suffix), set()).add(match[match.lastindex or 2])
+                    found.setdefault((match[1], suffix), set()).add(match.groups()[-1])
                     break
             else:
                 return {}
@@ -119,8 +121,8 @@ def concurrency(asker: Asker, requests: Sequence[Replicas], at: datetime.datetim
         if request.stems():
             alike[request.window, request.days, request.threshold].append(request)
     found: dict[str, Concurrency] = {}
-    # A minute holds a sample only if they are taken at least so often.
-    reach = max(MINUTE, datetime.timedelta(seconds=2 * asker.interval_s(at)))
+    # Where samples are taken once a minute, a little more than a minute surely holds one.
+    reach = max(MINUTE, datetime.timedelta(seconds=round(JITTER * asker.interval_s(at))))
     for (window, days, threshold), group in sorted(alike.items()):
         counter = _Counter(asker, group, threshold, reach)
         trailing = counter.count(_Span(at, max(1, int(window / MINUTE)), NEAR, at))
