@@ -1,5 +1,11 @@
-"""What may be done to whom: the policy file, its ordered rules and the protections that no file can lift. Pure.
+"""What may be done to whom, when, and how much: the policy file, its ordered rules, and what no file can lift. Pure.
 
-`document` is the file's shape, `reading` turns text into it with a line for every problem, `rules` answers for a
-workload which rule holds and what stands against acting.
+    values > match | thresholds | limits | marks > rule > document      the file's shape, field by field
+    reading (> shadows)                                                 text → document, a line for every problem
+    classes                                                             a PriorityClass → a rule
+    matching | protections | marks | criteria > rules                   a workload → the ruling on it
+    calendar                                                            an instant → may anything be changed
+    checks | explain | starting                                         for people
+
+`rules.Rulebook` answers for many workloads; `rules.rule_on` for one.
 """

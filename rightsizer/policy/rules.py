@@ -140,6 +140,7 @@ class Rulebook:
         self._label_keys = sorted({key for rule in policy.rules for key in rule.match.labels or ()})
         self._candidates: dict[tuple[object, ...], tuple[Article, ...]] = {}
         self._criteria: dict[tuple[str, str], Criteria] = {}
+        self._notices: dict[str, datetime.timedelta | None] = {}
 
     def on(self, workload: Workload) -> Ruling:
         """The policy's word on a workload.
@@ -254,13 +255,18 @@ class Rulebook:
         return self._criteria[key]
 
     def _notice(self, rules: tuple[Rule, ...], workload: Workload) -> datetime.timedelta | None:
-        kind = kind_defaults(workload, self.policy)
-        by_kind = kind.notifyBefore if kind else None
+        kind = workload.ref.full_kind
+        if kind not in self._notices:
+            row = kind_defaults(workload, self.policy)
+            self._notices[kind] = row.notifyBefore if row else None
+        by_kind = self._notices[kind]
         spans = [rule.notifyBefore or by_kind for rule in rules]
         return max((span for span in spans if span is not None), default=None)
 
 
 def _kept(rules: tuple[Rule, ...], wishes: tuple[OptOut, ...]) -> Keep:
     """The most of what any of them keeps."""
+    if len(rules) == 1 and not wishes:
+        return rules[0].keep
     replicas = [*(rule.keep.replicas for rule in rules), *(wish.keep_replicas for wish in wishes)]
     return Keep(replicas=max(replicas), gpus=max(rule.keep.gpus for rule in rules))

@@ -279,16 +279,16 @@ def test_every_example_of_an_annotation_can_be_read(annotation: Any) -> None:
 
 
 OWN = {
-    "own-namespace": (workload(namespace_annotations={}), {"own": "research"}),
-    "own-label": (workload(labels={"app.kubernetes.io/name": "gpu-rightsizer"}), {}),
-    "own-label-of-a-pod": (workload(pod(labels={"app.kubernetes.io/name": "gpu-rightsizer"})), {}),
+    "own-namespace": (workload(), "research"),
+    "own-label": (workload(labels={"app.kubernetes.io/name": "gpu-rightsizer"}), "elsewhere"),
+    "own-label-of-a-pod": (workload(pod(labels={"app.kubernetes.io/name": "gpu-rightsizer"})), "elsewhere"),
 }
 
 
-@pytest.mark.parametrize(("item", "changes"), OWN.values(), ids=OWN.keys())
-def test_we_do_not_touch_ourselves(item: Workload, changes: dict[str, str]) -> None:
+@pytest.mark.parametrize(("item", "own"), OWN.values(), ids=OWN.keys())
+def test_we_do_not_touch_ourselves(item: Workload, own: str) -> None:
     """Neither our namespace, whatever it is called, nor what is labelled as ours."""
-    ruling = _on(item, policy(), **changes)
+    ruling = _on(item, policy(), own=own)
     assert ruling.mode is Mode.PROTECT
     assert ruling.rule.startswith("built-in:own")
 
