@@ -1,11 +1,18 @@
 """Charts as inline SVG without a style or a script of their own; colours are the page's. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rightsizer.accounting import Account
+from rightsizer.model import PodKey, Workload
 from rightsizer.report.markup import Markup, element, join
 from rightsizer.report.totals import used_share
 from rightsizer.report.words import number, percent
+
+Profiles = Mapping[PodKey, Sequence[float | None]]
+"""Activity of each pod in equal steps, oldest first, 0 to 1."""
+
+_POINTS = 96
+"""A line of a few centimetres shows no more."""
 
 _WIDTH = 160
 _HEIGHT = 28
@@ -30,6 +37,23 @@ def bar(account: Account, longest: float) -> Markup:
     if unknown > 0:
         words += f", {number(unknown)} not measured"
     return element("svg", *rects, class_="bar", role="img", aria_label=words)
+
+
+def profile_of(workload: Workload, profiles: Profiles) -> tuple[float | None, ...]:
+    """Its pods' lines as one: they end together, younger ones begin later, and what was not measured has no say."""
+    found = (profiles.get((pod.ref.namespace, pod.ref.name), ()) for pod in workload.pods)
+    lines = [line for line in found if line]
+    length = max(map(len, lines), default=0)
+    steps = (
+        list(lines[0])
+        if len(lines) == 1
+        else [
+            _mean([line[place - length] for line in lines if len(line) >= length - place])
+            for place in range(length)
+        ]
+    )
+    size = -(-length // _POINTS) or 1
+    return tuple(_mean(steps[start : start + size]) for start in range(0, length, size))
 
 
 def line(profile: Sequence[float | None]) -> Markup:
@@ -63,3 +87,8 @@ def _runs(profile: Sequence[float | None]) -> Iterator[str]:
         elif run:
             yield " ".join(run)
             run = []
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

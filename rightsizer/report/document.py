@@ -252,7 +252,7 @@ def undoable_document(items: Iterable[Undoable]) -> dict[str, Any]:
 def render(document: Mapping[str, Any], form: str) -> str:
     """The document's text, in "json" or "yaml"; what a terminal could obey stands escaped in it."""
     if form == "json":
-        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
         return _escaped(text, lambda one: json.dumps(one)[1:-1])
     dumped: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
     return _escaped(dumped, lambda one: f"\\U{ord(one):08X}")

@@ -16,7 +16,7 @@ class Markup(str):
 
 def text(content: str) -> Markup:
     """Anything, as text."""
-    return content if isinstance(content, Markup) else Markup(html.escape(safe(content)))
+    return content if isinstance(content, Markup) else Markup(html.escape(safe(content), quote=False))
 
 
 def join(*parts: str) -> Markup:
@@ -36,7 +36,7 @@ def element(name: str, /, *children: str, **attributes: str | float | None) -> M
         attributes: Names are ours, with `_` for `-` (and one behind Python's keywords); values are escaped.
     """
     shown = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(safe(_value(value)))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -50,4 +50,4 @@ def raw(name: str, content: str) -> Markup:
 
 
 def _value(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:.6g}"
+    return html.escape(safe(value)) if isinstance(value, str) else f"{value:.6g}"

@@ -102,7 +102,11 @@ def _sections(plan: Plan, accounts: Accounts, prices: Prices, rows: Sequence[Row
         yield from _charts(accounts)
         yield element("h2", "Workloads")
         yield _controls(rows)
-        yield element("div", workloads_table(rows, prices), class_="card")
+        yield element(
+            "div",
+            workloads_table(rows, plan.measured.profiles if plan.measured else {}, prices),
+            class_="card",
+        )
         yield element("h2", "Totals")
         yield element("div", *map(_total_card, totals_of(accounts, prices)), class_="cards")
         yield from (element("p", words, class_="note") for words in remarks(accounts, prices))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rightsizer.config import format_duration
 from rightsizer.model import Verdict
 from rightsizer.money import Prices
-from rightsizer.report.charts import line
+from rightsizer.report.charts import Profiles, line, profile_of
 from rightsizer.report.markup import Markup, element
 from rightsizer.report.rows import Row
 from rightsizer.report.words import memory, money, number, percent, power, span
@@ -19,18 +19,18 @@ _CHIPS = {
 _FEW = 2
 
 
-def workloads_table(rows: Sequence[Row], prices: Prices) -> Markup:
+def workloads_table(rows: Sequence[Row], profiles: Profiles, prices: Prices) -> Markup:
     """Every workload once."""
-    has_lines = any(row.profile for row in rows)
+    lines = [profile_of(row.decision.workload, profiles) for row in rows]
     has_prices = any(row.cost_per_hour is not None for row in rows)
     heads = _heads(prices.currency)
     shown = {
         key: head
         for key, head in heads.items()
-        if (has_prices or key != "cost") and (has_lines or key != "line")
+        if (has_prices or key != "cost") and (any(lines) or key != "line")
     }
     head = element("thead", element("tr", *(_head(key, words) for key, words in shown.items())))
-    bodies = (_body(row, shown) for row in rows)
+    bodies = (_body(row, line(profile), shown) for row, profile in zip(rows, lines, strict=True))
     return element("table", head, *bodies, class_="workloads")
 
 
@@ -54,9 +54,9 @@ def _head(key: str, words: str) -> Markup:
     return element("th", label, scope="col", class_="number" if key in _NUMBERS else None)
 
 
-def _body(row: Row, shown: Mapping[str, str]) -> Markup:
+def _body(row: Row, drawn: Markup, shown: Mapping[str, str]) -> Markup:
     decision, finding = row.decision, row.finding
-    cells = _cells(row, shown)
+    cells = _cells(row, drawn, shown)
     more = element("td", _details(row), class_="more", colspan=len(shown))
     return element(
         "tbody",
@@ -72,7 +72,7 @@ def _body(row: Row, shown: Mapping[str, str]) -> Markup:
     )
 
 
-def _cells(row: Row, shown: Mapping[str, str]) -> Mapping[str, Markup]:
+def _cells(row: Row, drawn: Markup, shown: Mapping[str, str]) -> Mapping[str, Markup]:
     decision, finding = row.decision, row.finding
     ref = decision.workload.ref
     place = ", ".join(part for part in (ref.kind, decision.workload.priority_class, row.model) if part)
@@ -86,7 +86,7 @@ def _cells(row: Row, shown: Mapping[str, str]) -> Mapping[str, Markup]:
         ),
         "verdict": element("td", chip, element("small", words)),
         "gpus": element("td", str(decision.workload.gpus), class_="number", data_head="GPUs"),
-        "line": element("td", line(row.profile)),
+        "line": element("td", drawn),
         "mean": element("td", percent(finding.activity_mean), class_="number", data_head="mean"),
         "frees": element("td", row.action, freed, class_="action"),
         "cost": element("td", cost, class_="number", data_head=shown.get("cost") if cost else None),

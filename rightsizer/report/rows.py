@@ -1,16 +1,11 @@
 """One workload of a plan as every form of it tells it: judgement, place, price. Pure."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from rightsizer.model import Confidence, Decision, Finding, Node, Plan, PodKey, Verdict
+from rightsizer.model import Confidence, Decision, Finding, Node, Plan, Verdict
 from rightsizer.money import Prices
 from rightsizer.report.words import block_words
-
-POINTS = 96
-"""A line of a few centimetres shows no more."""
-
-_Profiles = Mapping[PodKey, Sequence[float | None]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,8 +17,6 @@ class Row:
         model: Models of its GPUs; empty where no label says so.
         pool: Node pools; empty where no label says so.
         cost_per_hour: Price of what it holds; None where that of one pod is not known.
-        profile: Its mean activity over the window in equal steps, oldest first, over the pods that were measured;
-            empty where nobody asked for it.
     """
 
     decision: Decision
@@ -31,7 +24,6 @@ class Row:
     model: str
     pool: str
     cost_per_hour: float | None
-    profile: tuple[float | None, ...]
 
     @property
     def finding(self) -> Finding:
@@ -63,11 +55,10 @@ class Row:
 def rows_of(plan: Plan, prices: Prices) -> tuple[Row, ...]:
     """Every workload of the plan once, in its order."""
     nodes = plan.fleet.nodes if plan.fleet else {}
-    profiles = plan.measured.profiles if plan.measured else {}
-    return tuple(_row(decision, nodes, profiles, prices) for decision in plan.decisions)
+    return tuple(_row(decision, nodes, prices) for decision in plan.decisions)
 
 
-def _row(decision: Decision, nodes: Mapping[str, Node], profiles: _Profiles, prices: Prices) -> Row:
+def _row(decision: Decision, nodes: Mapping[str, Node], prices: Prices) -> Row:
     pods = [pod for pod in decision.workload.pods if pod.holds]
     there = {pod.node: nodes.get(pod.node) for pod in pods}
     known = [node for node in there.values() if node]
@@ -78,23 +69,4 @@ def _row(decision: Decision, nodes: Mapping[str, Node], profiles: _Profiles, pri
         model=", ".join(sorted({node.model for node in known if node.model})),
         pool=", ".join(sorted({node.pool for node in known if node.pool})),
         cost_per_hour=None if None in costs or not costs else sum(cost for cost in costs if cost is not None),
-        profile=_profile(decision, profiles),
     )
-
-
-def _profile(decision: Decision, profiles: _Profiles) -> tuple[float | None, ...]:
-    """Its pods' lines as one; they end together, and the younger ones begin later."""
-    found = (profiles.get((pod.ref.namespace, pod.ref.name), ()) for pod in decision.workload.pods)
-    lines = [line for line in found if line]
-    length = max(map(len, lines), default=0)
-    steps = [
-        _mean([line[place - length] for line in lines if len(line) >= length - place])
-        for place in range(length)
-    ]
-    size = -(-length // POINTS) or 1
-    return tuple(_mean(steps[start : start + size]) for start in range(0, length, size))
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
