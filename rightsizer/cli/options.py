@@ -11,6 +11,7 @@ from typing import TextIO
 
 from rightsizer.config import ClusterSettings, PrometheusSettings, Secret, parse_duration, read_secret
 from rightsizer.errors import UsageError
+from rightsizer.observe.resources import parse_gpu_resource
 
 ENVIRONMENT_PREFIX = "GPU_RIGHTSIZER_"
 WIDTH = 80
@@ -52,6 +53,12 @@ PROMETHEUS = (
 CLUSTER = (
     Option("--kubeconfig", "FILE", "instead of $KUBECONFIG, ~/.kube/config and the pod's account"),
     Option("--context", "NAME", "context of the kubeconfig"),
+    Option(
+        "--gpu-resource",
+        "NAMES",
+        "resources that are GPUs besides the known ones, with commas between; * is a wildcard, NAME=shares, amount or "
+        "part says what is counted",
+    ),
 )
 POLICY = (Option("--policy", "FILE", "policy file; without one everything is only advised on"),)
 STATE = (
@@ -136,8 +143,18 @@ def prometheus_settings(arguments: argparse.Namespace) -> PrometheusSettings:
 
 
 def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:
-    """The API server to ask."""
-    return ClusterSettings(_path(arguments.kubeconfig), arguments.context or None)
+    """The API server to ask, and what counts as a GPU there.
+
+    Raises:
+        UsageError: A name of a resource cannot be meant.
+    """
+    names = tuple(name.strip() for name in (arguments.gpu_resource or "").split(",") if name.strip())
+    for name in names:
+        try:
+            parse_gpu_resource(name)
+        except ValueError as error:
+            raise UsageError(f"--gpu-resource: {error}") from error
+    return ClusterSettings(_path(arguments.kubeconfig), arguments.context or None, gpu_resources=names)
 
 
 def wants_colour(arguments: argparse.Namespace, stream: TextIO) -> bool:
