@@ -154,6 +154,10 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
         ["plan", "--prometheus-url", NOWHERE, "--prometheus-label", 'a"}) or vector(0=x'],
         "write a label's name and value",
     ),
+    "gpu-resource-of-what": (
+        ["plan", "--prometheus-url", NOWHERE, "--gpu-resource", "example.com/gpu,example.com/mem=some"],
+        "--gpu-resource: 'example.com/mem=some': what it counts is one of devices, shares, amount, part",
+    ),
     "timeout-without-unit": (
         ["plan", "--prometheus-url", NOWHERE, "--prometheus-timeout", "30"],
         "--prometheus-timeout: '30' is not a duration",

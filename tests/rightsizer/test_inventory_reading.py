@@ -18,6 +18,8 @@ from rightsizer.observe.inventory import assemble, read
 from rightsizer.workloads import KINDS
 from simulator.kube import ApiServer, Fault
 from tests.rightsizer.kubectl import GPU, TEAM, Object, claim, node, obj, pod, using
+from tests.rightsizer.test_scenarios import DEFAULT_POLICY
+from tests.rightsizer.world import World
 
 OTHER = "other-team"
 STATE = "gpu-rightsizer"
@@ -225,6 +227,24 @@ def test_our_changes_are_known_from_what_was_changed(server: Server) -> None:
     ]
     assert fleet.changes[1].at == datetime.datetime(2026, 11, 20, 10, tzinfo=datetime.UTC)
     assert any("Deployment/forged: its annotation" in problem for problem in fleet.problems)
+
+
+@pytest.mark.prometheus
+def test_what_apply_did_is_known_afterwards(world: World) -> None:
+    """The records that a run leaves, on what it scaled and of what it evicted, tell when and how many GPUs."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2, "gpus": 4})
+    world.add("Pod", world.team, "shell", {})
+    before = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=1)
+    run = world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY)
+    assert {name: item["result"] for name, item in run.items.items()} == {"idle": "done", "shell": "done"}
+    cluster = Cluster(ClusterSettings(kubeconfig=world.directory / "kubeconfig"))
+    changes = assemble(read(cluster, KINDS, state_namespace=STATE)).changes
+    name = json.loads(run.out)["metadata"]["run"]
+    assert {(one.ref.namespace, one.ref.kind, one.ref.name, one.gpus, one.run) for one in changes} == {
+        (world.team, "Deployment", "idle", 8, name),
+        (world.team, "Pod", "shell", 1, name),
+    }
+    assert changes[0].at >= before.replace(microsecond=0)
 
 
 def test_evictions_are_known_from_what_keeps_the_manifests(server: Server) -> None:
