@@ -10,12 +10,9 @@ from typing import TextIO
 
 from rightsizer.config import ClusterSettings
 from rightsizer.errors import UsageError
-<<<<<<< HEAD
+from rightsizer.observe.resources import parse_gpu_resource
 from rightsizer.observe.signals.asking import MAX_SAMPLES
 from rightsizer.observe.signals.choose import AUTO, Terms, named
-=======
-from rightsizer.observe.resources import parse_gpu_resource
->>>>>>> 1db96e5355b82e3d8f8194b716c569c52cab2223
 
 ENVIRONMENT_PREFIX = "GPU_RIGHTSIZER_"
 WIDTH = 80
@@ -88,21 +85,15 @@ CLUSTER = (
     Option("--kubeconfig", "FILE", "instead of $KUBECONFIG, ~/.kube/config and the pod's account"),
     Option("--context", "NAME", "context of the kubeconfig"),
     Option(
-<<<<<<< HEAD
-        "--gpu-resources",
-        "LIST",
-        "other resources that are GPUs, such as amd.com/gpu, with commas; NAME=shares where they are parts of one",
+        "--gpu-resource",
+        "NAMES",
+        "resources that are GPUs besides the known ones, with commas between; * is a wildcard, NAME=shares, amount or "
+        "part says what is counted",
     ),
 )
 PRICES = (
     Option(
         "--prices", "FILE", "price table for nodes that OpenCost has no price of (default: the shipped list)"
-=======
-        "--gpu-resource",
-        "NAMES",
-        "resources that are GPUs besides the known ones, with commas between; * is a wildcard, NAME=shares, amount or "
-        "part says what is counted",
->>>>>>> 1db96e5355b82e3d8f8194b716c569c52cab2223
     ),
 )
 POLICY = (Option("--policy", "FILE", "policy file; without one everything is only advised on"),)
@@ -186,13 +177,6 @@ def signal_terms(arguments: argparse.Namespace, labels: Mapping[str, str]) -> Te
 
 
 def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:
-<<<<<<< HEAD
-    """The API server to ask."""
-    resources = [name.strip() for name in (arguments.gpu_resources or "").split(",")]
-    return ClusterSettings(
-        path_of(arguments.kubeconfig), arguments.context or None, gpu_resources=tuple(filter(None, resources))
-    )
-=======
     """The API server to ask, and what counts as a GPU there.
 
     Raises:
@@ -204,8 +188,7 @@ def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:
             parse_gpu_resource(name)
         except ValueError as error:
             raise UsageError(f"--gpu-resource: {error}") from error
-    return ClusterSettings(_path(arguments.kubeconfig), arguments.context or None, gpu_resources=names)
->>>>>>> 1db96e5355b82e3d8f8194b716c569c52cab2223
+    return ClusterSettings(path_of(arguments.kubeconfig), arguments.context or None, gpu_resources=names)
 
 
 def wants_colour(arguments: argparse.Namespace, stream: TextIO) -> bool:
