@@ -145,7 +145,7 @@ class ClusterSettings:
         kubeconfig: File to use instead of $KUBECONFIG, ~/.kube/config and the in-cluster account.
         context: Context of the kubeconfig instead of its current one.
         timeout_s: Deadline of one request, in seconds.
-        gpu_resources: Names of resources that are GPUs besides the known ones, as `--gpu-resources` takes them.
+        gpu_resources: Names of resources that are GPUs besides the known ones, as `--gpu-resource` takes them.
     """
 
     kubeconfig: pathlib.Path | None = None

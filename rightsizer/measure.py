@@ -24,7 +24,6 @@ from rightsizer.model import (
 )
 from rightsizer.observe.signals.concurrency import Replicas
 from rightsizer.policy.rules import Rulebook
-from rightsizer.report.words import count
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +105,7 @@ def _usages(signal: Signal, window: datetime.timedelta, at: datetime.datetime) -
     usages = signal.usages(window, at)
     devices = sum(map(len, usages.values()))
     span = format_duration(window.total_seconds())
-    log.info("window %s: usage of %s by %s", span, count(devices, "device"), count(len(usages), "pod"))
+    log.info("window %s: usage of %d devices by %d pods", span, devices, len(usages))
     return usages
 
 
@@ -120,11 +119,8 @@ def _histories(
 ) -> dict[PodKey, History]:
     found: dict[PodKey, History] = {}
     for request in requests:
-        log.info(
-            "pauses of %s in %s",
-            count(len(request.pods), "pod"),
-            format_duration(request.span.total_seconds()),
-        )
+        length = format_duration(request.span.total_seconds())
+        log.info("pauses of %d pods in %s", len(request.pods), length)
         pods = {key: began or at - request.span for key, began in request.pods.items()}
         found.update(signal.histories(pods, request.span, at, threshold=request.percent / 100))
     return found
@@ -142,7 +138,7 @@ def _concurrency(
 ) -> dict[str, Concurrency]:
     found: dict[str, Concurrency] = {}
     for request in requests:
-        log.info("replicas of %s, minute by minute", count(len(request.workloads), "workload"))
+        log.info("replicas of %d workloads, minute by minute", len(request.workloads))
         found.update(
             signal.concurrency([_replicas(workload, request, at) for workload in request.workloads], at)
         )

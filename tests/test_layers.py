@@ -31,7 +31,9 @@ RIGHTSIZER = (
     {"apply", "undo", "report"},
     {"accounting", "pricefile"},
     {"look"},
+    {"measure"},
     {"validate"},
+    {"budget"},
     {"decide"},
     {"assess"},
     {"workloads", "policy"},
@@ -81,6 +83,7 @@ PURE = (
     "rightsizer/assess/underused.py",
     "rightsizer/assess/wanted.py",
     "rightsizer/assess/words.py",
+    "rightsizer/budget.py",
     "rightsizer/decide.py",
     "rightsizer/model/fleet.py",
     "rightsizer/model/judgement.py",
@@ -139,6 +142,7 @@ PURE = (
     "rightsizer/validate.py",
     "rightsizer/workloads/__init__.py",
     "rightsizer/workloads/commands.py",
+    "rightsizer/workloads/notices.py",
     "rightsizer/workloads/changes.py",
 )
 # datetime is here for its types; its clock is closed by the linter (DTZ) and by taking `at` as an argument everywhere.

@@ -80,7 +80,7 @@ def read_file(path: pathlib.Path, gpu_resources: Sequence[str] = ()) -> Objects:
 
     Args:
         path: The file.
-        gpu_resources: As `--gpu-resources` takes them.
+        gpu_resources: As `--gpu-resource` takes them.
 
     Raises:
         ConfigurationError: It cannot be read, or one of its objects cannot be what it says it is.

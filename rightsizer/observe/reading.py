@@ -103,7 +103,7 @@ def resource_table(texts: Sequence[str]) -> ResourceTable:
     try:
         return ResourceTable(tuple(map(parse_gpu_resource, texts)))
     except ValueError as error:
-        raise ConfigurationError(f"--gpu-resources: {error}") from error
+        raise ConfigurationError(f"--gpu-resource: {error}") from error
 
 
 class _Reader(Asker):
