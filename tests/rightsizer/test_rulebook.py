@@ -353,6 +353,7 @@ MARKS = {
     "downscaler": ("downscaler/exclude", "true", True),
     "downscaler-until": ("downscaler/exclude-until", "2026-11-22 12:00", True),
     "downscaler-until-passed": ("downscaler/exclude-until", "2026-11-20T12:00:00", False),
+    "downscaler-until-whenever": ("downscaler/exclude-until", "some day", True),
     "gpu-pruner": ("gpu-pruner.io/ack-until", "2026-11-22T12:00:00Z", True),
     "gpu-pruner-passed": ("gpu-pruner.io/ack-until", "2026-11-20T12:00:00Z", False),
     "kubeflow": ("notebooks.kubeflow.org/disable-culling", "true", True),
