@@ -51,11 +51,11 @@ class Asker:
         return (self.source.labels.has_pod, *self.given)
 
     def markers(self) -> tuple[Quantity, ...]:
-        """Metrics that every device has one of: memory is there for MIG instances too."""
-        return self.source.of(Kind.MEMORY) or self.source.of(Kind.ACTIVITY) or self.source.quantities
+        """Metrics of which every device has one: of MIG instances memory may be all there is."""
+        return (*self.source.of(Kind.MEMORY), *self.source.of(Kind.ACTIVITY))
 
     def selected(self, quantities: Iterable[Quantity], matchers: Sequence[str]) -> str:
-        """The series of several metrics, each device's of one of them only."""
+        """The series of several metrics, of those with the same labels one only."""
         return " or ".join(
             promql.selector(quantity.metric, [*quantity.matchers, *matchers]) for quantity in quantities
         )

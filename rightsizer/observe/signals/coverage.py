@@ -4,6 +4,7 @@ import array
 import dataclasses
 import datetime
 import math
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
@@ -42,7 +43,7 @@ class Cover:
         samples_expected: Samples that the whole window holds, by the densest series of the job.
     """
 
-    shares: Sequence[float]
+    shares: Floats
     samples_expected: int
 
     @property
@@ -53,7 +54,7 @@ class Cover:
     @property
     def holes(self) -> int:
         """Slots without any sample."""
-        return sum(share == 0 for share in self.shares)
+        return self.shares.count(0)
 
     @property
     def is_fresh(self) -> bool:
@@ -199,15 +200,10 @@ def _shares(counts: Mapping[Key, Sequence[int]]) -> Iterator[tuple[Key, Floats]]
     """
     densest = _columns(counts.values())
     least = max(densest, default=0) / 2
-    expected = [max(value, least) for value in densest]
+    # No count is above the densest, so no share is above one; of a slot in which nobody has any, all have none.
+    expected = [max(value, least) or 1 for value in densest]
     for key, row in counts.items():
-        yield (
-            key,
-            array.array(
-                "f",
-                (min(1.0, value / full) if full else 0.0 for value, full in zip(row, expected, strict=True)),
-            ),
-        )
+        yield key, array.array("f", map(operator.truediv, row, expected))
 
 
 def _columns(rows: Iterable[Sequence[int]]) -> list[int]:

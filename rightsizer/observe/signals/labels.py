@@ -52,8 +52,13 @@ class LabelNames:
 
     @property
     def has_pod(self) -> str:
-        """A matcher for series that name some pod: where there is exported_pod, there is pod."""
-        return f"{self.pod[-1]}!=''"
+        """A matcher that series which name a pod meet, and as few others as one matcher can say.
+
+        Where there is exported_pod, there is pod; of other alternatives nothing of the kind is known.
+        """
+        last = self.pod[-1]
+        is_implied = all(name == f"exported_{last}" for name in self.pod[:-1])
+        return f"{last if is_implied else self.device[0]}!=''"
 
     def forms(self) -> list[tuple[str, str, tuple[str, ...]]]:
         """The ways of naming a pod: its label, its namespace's, and matchers that exclude the ways before."""

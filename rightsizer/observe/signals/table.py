@@ -36,8 +36,8 @@ def _label_names(value: object) -> object:
 
 Names = Annotated[
     list[Annotated[str, pydantic.Field(pattern=f"^{_LABEL}$")]],
-    pydantic.BeforeValidator(_label_names),
     pydantic.Field(min_length=1),
+    pydantic.BeforeValidator(_label_names),
 ]
 
 

@@ -16,7 +16,7 @@ from rightsizer.observe.sharding import Territory
 from rightsizer.observe.signals import counters
 from rightsizer.observe.signals.asking import Asker
 from rightsizer.observe.signals.coverage import Cover, cover
-from rightsizer.observe.signals.labels import Key
+from rightsizer.observe.signals.labels import Key, first
 from rightsizer.observe.signals.own import SLACK_S, Counters
 from rightsizer.observe.signals.quantities import STATISTICS, Kind, Quantity, Statistic
 from rightsizer.observe.signals.rules import TILE, Raw, Reading, Recorded
@@ -58,6 +58,8 @@ class Gathered:
         if name not in self.invalid:
             self.invalid = tuple(sorted((*self.invalid, name)))
 
+
+_NAMES = tuple(field.name for field in dataclasses.fields(Gathered))
 
 Everything = dict[Key, Gathered]
 
@@ -127,14 +129,15 @@ class _Question:
 
 def _place(asker: Asker, everything: Everything, sample: Sample) -> Gathered | None:
     """Where a sample belongs. Of two descriptions of one device one is taken, always the same."""
-    key = asker.source.labels.key_of(sample.labels)
+    labels = asker.source.labels
+    key = labels.key_of(sample.labels)
     if key is None:
         return None
-    device = asker.source.labels.device_of(sample.labels)
     here = everything.get(key)
     if here is None:
-        here = everything[key] = Gathered(device)
-    elif device != here.device:
+        here = everything[key] = Gathered(labels.device_of(sample.labels))
+    elif first(sample.labels, labels.model) != here.device.model:
+        device = labels.device_of(sample.labels)
         here.device = dataclasses.replace(
             device,
             model=min(filter(None, (device.model, here.device.model)), default=""),
@@ -220,7 +223,7 @@ def _by_pod(everything: Everything, covers: Mapping[Key, Cover]) -> Usages:
     found: dict[tuple[str, str], list[Usage]] = {}
     for key in sorted(everything):
         here, covered = everything.pop(key), covers.get(key)
-        values = {field.name: getattr(here, field.name) for field in dataclasses.fields(here)}
+        values = {name: getattr(here, name) for name in _NAMES}
         if covered is not None:
             values |= {
                 "coverage": covered.coverage,
