@@ -4,6 +4,7 @@ import datetime
 
 import pytest
 
+from rightsizer.assess import assess
 from rightsizer.model import Confidence, FindingName, NodeSight, Usage, Usages, Verdict, Workload
 from tests.rightsizer.build import (
     AT,
@@ -12,8 +13,10 @@ from tests.rightsizer.build import (
     busy_usage,
     criteria,
     findings,
+    fleet,
     history,
     idle_usage,
+    measured,
     pod,
     usages,
     workload,
@@ -281,9 +284,12 @@ def test_a_device_without_an_owner_could_be_any_pods(owned: int, verdict: Verdic
 
 def test_pods_that_just_started_are_not_missed_on_their_node() -> None:
     """The series of a node take a moment to name a new pod."""
-    item = workload(pod(phase="Pending", started=None, is_ready=False), pod("w-1", started=AT))
-    sight = {"n1": NodeSight(devices=8, owned=0, coverage=1.0)}
-    assert findings(item, all_idle(item), sights=sight)[0].name is FindingName.NOT_RUNNING
+    item = workload(HEALTHY)
+    other = workload(pod("x-0", started=AT - datetime.timedelta(minutes=9)))
+    seen = measured(item, all_idle(item), nodes={"n1": NodeSight(devices=8, owned=1, coverage=1.0)})
+    assert assess(item, seen, criteria(), fleet(item, other))[0].verdict is Verdict.ACT
+    grown = workload(pod("x-0", started=AT - datetime.timedelta(minutes=10)))
+    assert assess(item, seen, criteria(), fleet(item, grown))[0].name is FindingName.PARTIAL_DATA
 
 
 @pytest.mark.parametrize(
@@ -318,6 +324,14 @@ def test_what_ends_by_itself_is_finished(kind: str, slots: str, name: FindingNam
     item = workload(HEALTHY, kind=kind)
     finding = findings(item, all_idle(item), histories={("research", "w-0"): history(slots)})[0]
     assert (finding.name, finding.verdict) == (name, Verdict.ACT)
+
+
+@pytest.mark.parametrize(("is_own", "said"), [(False, True), (True, False)])
+def test_whose_activity_counts_is_said_of_shared_gpus(is_own: bool, said: bool) -> None:
+    """Where only the whole device is measured, its activity is everybody's."""
+    finding = findings(workload(SHARER), usages((SHARER, (busy_usage(is_own=is_own),))))[0]
+    assert finding.name is FindingName.BUSY
+    assert ("it shares its GPU, whose activity counts for everyone on it" in finding.words) is said
 
 
 def test_usage_that_was_not_asked_for_is_no_data() -> None:

@@ -63,6 +63,11 @@ SPINS = {
         Verdict.UNKNOWN,
     ),
     "another-rank-works": (_eight(_spinning(), busy_usage(1), devices=2), FindingName.BUSY, Verdict.KEEP),
+    "shared": (
+        _eight(_spinning(), devices=1, is_shared=True),
+        FindingName.CONFLICTING_SIGNALS,
+        Verdict.UNKNOWN,
+    ),
     "samples-stopped": (
         _eight(_spinning(is_fresh=False), devices=1),
         FindingName.STALE_DATA,
@@ -130,6 +135,7 @@ def test_waiting_takes_confidence_not_the_verdict() -> None:
     item = workload(pod())
     waits = {("research", "w-0"): Waits(io_pressure=0.9)}
     finding = findings(item, all_idle(item), waits=waits)[0]
+    assert [each.name for each in findings(item, all_idle(item), waits=waits)] == [FindingName.PARKED]
     assert (finding.verdict, finding.confidence.value) == (Verdict.ACT, "low")
     assert "it waits for disk or network 90% of the time" in finding.words[-1]
 

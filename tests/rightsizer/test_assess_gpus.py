@@ -21,6 +21,7 @@ from tests.rightsizer.build import (
     DAY,
     SHRUNK,
     busy_usage,
+    concurrency,
     findings,
     history,
     idle_usage,
@@ -122,7 +123,13 @@ def test_a_gpu_is_used_as_soon_as_one_signal_says_so(usage: Usage) -> None:
     assert proposal.gpus_per_pod == 2
 
 
+SMALL, LARGE = pod("w-0", devices=2), pod("w-1", devices=8)
+EIGHT = tuple(idle_usage(number) for number in range(2, 8))
 NOT_TOO_MANY = {
+    "pods-that-differ": (
+        workload(SMALL, LARGE, kind="RayCluster"),
+        usages((SMALL, (busy_usage(0), busy_usage(1))), (LARGE, (busy_usage(0), busy_usage(1), *EIGHT))),
+    ),
     "all-used": _eight(*(busy_usage(number) for number in range(8))),
     "five-of-eight-leave-no-even-part": _eight(*(busy_usage(number) for number in range(5))),
     "shares": _eight(busy_usage(0), devices=2, is_shared=True),
@@ -134,3 +141,23 @@ def test_pods_that_are_not_too_large(item: Workload, found: Usages) -> None:
     """All used, no even part left, or shares of nobody knows how many GPUs."""
     found_names = [finding.name for finding in findings(item, found, histories=ALWAYS)]
     assert found_names == [FindingName.BUSY]
+
+
+def test_signals_that_disagree_are_no_work() -> None:
+    """Power without activity keeps a GPU, but is not said to be work where nothing is proven."""
+    found = findings(*_eight(idle_usage(0, power_peak_w=400.0)), histories={})
+    assert [finding.name for finding in found] == [FindingName.CONFLICTING_SIGNALS]
+
+
+def test_what_frees_most_decides() -> None:
+    """Of two changes that the evidence calls for, whatever their order."""
+    pods = [pod(f"w-{number}", devices=8) for number in range(4)]
+    idle = tuple(idle_usage(number) for number in range(1, 8))
+    found = usages(*((one, (busy_usage(0), *idle)) for one in pods))
+    item = workload(*pods, created=AT - 30 * DAY)
+    both = findings(item, found, histories=ALWAYS, concurrency={"uid-w": concurrency(2)})
+    assert [finding.name for finding in both] == [
+        FindingName.TOO_MANY_GPUS,
+        FindingName.TOO_MANY_REPLICAS,
+    ]
+    assert [finding.proposal.frees for finding in both if finding.proposal] == [28.0, 8.0]

@@ -112,6 +112,14 @@ KEPT: dict[str, tuple[Workload, Usages, dict[str, Any], str]] = {
         _counted(1),
         "8 replicas are asked for, 6 pods are there",
     ),
+    "pods-that-differ": (
+        dataclasses.replace(
+            TURNS[0], pods=(*TURNS[0].pods[:5], pod("w-5", resources={"nvidia.com/mig-1g.10gb": 1}))
+        ),
+        TURNS[1],
+        _counted(1),
+        "its pods hold different GPUs",
+    ),
     "samples-stopped": (TURNS[0], _changed(4, is_fresh=False), _counted(1), "have stopped arriving"),
     "no-second-signal": (
         TURNS[0],
@@ -232,3 +240,18 @@ def test_headroom_is_the_policys() -> None:
     finding = findings(*TURNS, by=by, **_counted(2))[0]
     assert finding.proposal is not None
     assert finding.proposal.replicas == 4
+
+
+def test_the_last_replica_stays() -> None:
+    """Without any headroom, and without any demand of late."""
+    by = criteria(too_many_replicas=TooManyReplicas(headroomPercent=0, minHeadroom=0))
+    finding = findings(*TURNS, by=by, **_counted(0))[0]
+    assert finding.proposal is not None
+    assert finding.proposal.replicas == 1
+
+
+def test_groups_that_nobody_counts_are_left_alone() -> None:
+    """How many pods make a group only the object itself says."""
+    item, found = _replicas(6, busy_usage(0), kind="LeaderWorkerSet", size=None, created=AT - 30 * DAY)
+    finding = findings(item, found, **_counted(1))[0]
+    assert (finding.name, finding.proposal) == (FindingName.TOO_MANY_REPLICAS, None)

@@ -9,6 +9,7 @@ from rightsizer.assess.mig import CARDS, card_of
 from rightsizer.model import (
     FindingName,
     Node,
+    Pod,
     Usage,
     Verdict,
 )
@@ -153,3 +154,23 @@ def test_profiles_are_what_their_names_say(card: Any) -> None:
         named = float(profile.name.split(".")[1].removesuffix("gb"))
         assert 0.85 * named <= profile.memory_bytes / (1 << 30) <= 0.96 * named
     assert card.profiles[-1].share == 1.0
+
+
+A100 = dataclasses.replace(
+    _light(), device=dataclasses.replace(_light().device, model="NVIDIA A100 80GB PCIe")
+)
+
+
+@pytest.mark.parametrize(
+    ("pods", "used"),
+    [
+        ((pod(is_shared=True),), (_light(),)),
+        ((pod(), pod("w-1")), (_light(), A100)),
+    ],
+    ids=["shared-already", "two-models"],
+)
+def test_what_cannot_be_sliced_alike(pods: tuple[Pod, ...], used: tuple[Usage, ...]) -> None:
+    """A share is no whole GPU, and one slice is not two models'."""
+    found = usages(*((one, (usage,)) for one, usage in zip(pods, used, strict=True)))
+    names = {finding.name for finding in findings(workload(*pods), found, nodes=(MIXED,), histories=ALWAYS)}
+    assert FindingName.SLICEABLE not in names
