@@ -11,7 +11,7 @@ from rightsizer.cli.session import Look, Session
 from rightsizer.cli.telling import require_writable, save
 from rightsizer.errors import UsageError
 from rightsizer.report.document import plan_json
-from rightsizer.report.forms import TABLE, form
+from rightsizer.report.forms import DRAWN, TABLE, form
 from rightsizer.report.table import plan_text
 
 
@@ -20,6 +20,8 @@ def run(arguments: argparse.Namespace) -> int:
     require_writable(arguments.save)
     session = Session(arguments, _look(arguments))
     plan = session.observe()
+    if arguments.output in DRAWN:
+        plan = session.with_profiles(plan)
     accounts, prices = session.account(plan)
     if arguments.save:
         save(arguments.save, plan_json(plan, accounts, prices))

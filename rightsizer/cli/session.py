@@ -99,6 +99,14 @@ class Session:
         cycle = Cycle(self.policy, at, self.run, own=self._own, hypothetical=self._look.why)
         return make_plan(objects, self.signal, cycle)
 
+    def with_profiles(self, plan: Plan) -> Plan:
+        """The plan with what a report draws."""
+        measured = plan.measured
+        if measured is None or not measured.usages:
+            return plan
+        profiles = self.signal.profiles(max(measured.usages), plan.at)
+        return dataclasses.replace(plan, measured=dataclasses.replace(measured, profiles=profiles))
+
     def account(self, plan: Plan) -> tuple[Accounts, Prices]:
         """The plan's sums and the prices they were made with: OpenCost's where Prometheus has them.
 

@@ -25,6 +25,9 @@ FORMS: Mapping[str, tuple[str, str]] = {
     "html": ("page", "plan_html"),
 }
 
+DRAWN = frozenset({"html"})
+"""Those that draw how busy each workload was, which is asked of Prometheus for nothing else."""
+
 
 def form(name: str) -> Form:
     """The function that prints a plan in this form; the same plan gives the same bytes."""

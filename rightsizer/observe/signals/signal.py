@@ -10,6 +10,7 @@ from rightsizer.observe.signals.asking import Asker
 from rightsizer.observe.signals.choose import Terms, choose
 from rightsizer.observe.signals.concurrency import Replicas, concurrency
 from rightsizer.observe.signals.histories import histories
+from rightsizer.observe.signals.profiles import profiles
 from rightsizer.observe.signals.record import begins
 from rightsizer.observe.signals.sights import nodes
 from rightsizer.observe.signals.usages import activity, usages
@@ -86,6 +87,12 @@ class MetricsSignal:
     def begins(self, span: datetime.timedelta, at: datetime.datetime) -> datetime.datetime | None:
         """Where the record of GPUs begins; None where it goes back over the whole span."""
         return begins(self._ask(at), span, at)
+
+    def profiles(
+        self, window: datetime.timedelta, at: datetime.datetime
+    ) -> Mapping[PodKey, Sequence[float | None]]:
+        """Mean activity of each pod in equal steps of the window, for drawing."""
+        return profiles(self._ask(at), window, at)
 
     def _ask(self, at: datetime.datetime) -> Asker:
         if self._asker is None:
