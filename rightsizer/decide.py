@@ -22,7 +22,7 @@ from rightsizer.model import (
 from rightsizer.policy.calendar import is_open
 from rightsizer.policy.rules import Rulebook, Ruling, strictest
 from rightsizer.workloads import action_for
-from rightsizer.workloads.commands import command_for
+from rightsizer.workloads.commands import command_for, stop_command
 from rightsizer.workloads.notices import holds, parse_notice
 
 CARRIED_OUT = frozenset({Action.SCALE_TO_ZERO, Action.SUSPEND, Action.EVICT})
@@ -70,7 +70,17 @@ def decide_one(workload: Workload, measured: Measured, rulebook: Rulebook) -> De
                 also = tuple(other for other in findings if other is not finding)
                 return _acted_upon(dataclasses.replace(first, finding=finding, also=also), ruling, rulebook)
             hindrances.extend(against)
-    return dataclasses.replace(first, vetoes=(*ruling.vetoes, *hindrances))
+    return _only_told(dataclasses.replace(first, vetoes=(*ruling.vetoes, *hindrances)))
+
+
+def _only_told(decision: Decision) -> Decision:
+    """What a finding would free, and how, where the rule does not let it be done or nothing is known to do it."""
+    workload, finding = decision.workload, decision.finding
+    if finding.verdict is not Verdict.ACT:
+        return decision
+    action = _action(workload, finding)
+    command = command_for(workload.ref, action, finding.proposal) if action else stop_command(workload.ref)
+    return dataclasses.replace(decision, frees=_frees(workload, finding), command=command)
 
 
 def _findings(workload: Workload, measured: Measured, fleet: Fleet, ruling: Ruling) -> tuple[Finding, ...]:

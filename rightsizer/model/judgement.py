@@ -92,7 +92,7 @@ class Decision:
         vetoes: Everything that stands against acting.
         blocks: What stands against acting now, but may pass: budgets, windows, notices.
         command: What does it by hand; empty where nothing is to be done or no way is known.
-        frees: GPUs that the action frees.
+        frees: GPUs that acting upon the finding frees, also where the rule does not let it be done.
         announced: Of a NOTIFY: what will be done; and `due` when, if nothing changes.
     """
 
