@@ -84,7 +84,7 @@ class _OwnerReader:
             item = self._asker.one(f"{path}/{owner.name}", Controller)
             table = ControllerTable(row, _version_in(path, row), key.__eq__)
             table.add([item] if item else [])
-            return {one: table.found[one] for one in table.found if one == key}
+            return table.found
 
         nothing: dict[str, Controlled] = {}
         for path in self._asker.paths(row.group, row.versions, row.plural, scope=f"/namespaces/{namespace}"):

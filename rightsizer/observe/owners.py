@@ -139,7 +139,7 @@ def lineage(owner: OwnerReference, namespace: str, controllers: Mapping[str, Con
     seen: set[str] = set()
     while above is not None:
         row = owner_kind(above.group, above.kind)
-        if row is not None and row.starts_others and passed and passed[-1].ref.kind != "Pod":
+        if row is not None and row.starts_others and passed:
             return Lineage(passed[-1], tuple(passed), starter=above)
         here = controllers.get(owner_key(above, namespace)) if row else None
         if here is None or key_of(here) in seen:

@@ -169,6 +169,14 @@ def _copy(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: dict(value) for key, value in fields.items()}
 
 
+def test_the_only_gpu_pod_of_a_gang_is_no_bare_pod() -> None:
+    """Its fellows may have no GPUs, or be yet to come: evicting it would break them all the same."""
+    fields = GROUPS["coscheduling"][0]
+    assert set(workloads_of(pod("a", **_copy(fields)), pod("b", limits={}, **_copy(fields)))) == {
+        "PodGroup/g"
+    }
+
+
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_gang_of_one_controller_is_that_controller(name: str) -> None:
     """Where the pods' own controller joins them, the mark adds nothing."""
