@@ -297,8 +297,8 @@ WORSE: dict[str, Callable[[Measured, st.DataObject], Measured]] = {
     "invalid": _one_usage(lambda _: {"invalid": ("x",)}),
     "activity-lost": _one_usage(lambda _: {"activity_peak": None}),
     "mean-lost": _one_usage(lambda _: {"activity_mean": None}),
-    "power-lost": _one_usage(lambda _: {"power_peak_w": None}),
-    "traffic-lost": _one_usage(lambda _: {"traffic_peak": None}),
+    # Power or traffic alone is a second signal as well: a source need not have both.
+    "second-signal-lost": _one_usage(lambda _: {"power_peak_w": None, "traffic_peak": None}),
     "memory-lost": _one_usage(lambda _: {"memory_peak_bytes": None}),
     "counters-lost": _one_usage(lambda _: {"busy_s": None}),
     "power-raised": _one_usage(lambda usage: {"power_peak_w": usage.power_peak_w and 700.0}),
