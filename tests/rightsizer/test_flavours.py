@@ -248,6 +248,7 @@ def test_the_first_error_ends_it(fake: Fake) -> None:
         _asking(fake.url, parallel=2).query_many([(str(number), AT) for number in range(9)])
     assert not held.is_set()
     held.set()
+    _wait_for_those_left()
     assert max(form["query"] for form in fake.forms()) == "1"
 
 
@@ -263,12 +264,42 @@ def test_a_question_that_nobody_waits_for_is_not_repeated(fake: Fake) -> None:
         return Answer(401, "nope")
 
     fake.respond = respond
-    prometheus = _asking(fake.url, parallel=2, timeout_s=20.0)
     with pytest.raises(PrometheusError, match="401"):
-        prometheus.query_many([("0", AT), ("1", AT)])
-    fake.respond = _value
-    prometheus.query_many([("2", AT), ("3", AT)])  # takes both places, so that the first has ended
-    assert sorted(form["query"] for form in fake.forms()) == ["0", "1", "2", "3"]
+        _asking(fake.url, parallel=2, timeout_s=20.0).query_many([("0", AT), ("1", AT)])
+    _wait_for_those_left()
+    assert sorted(form["query"] for form in fake.forms()) == ["0", "1"]
+
+
+def _wait_for_those_left() -> None:
+    """Until no question of an earlier call is under way."""
+    for thread in threading.enumerate():
+        if thread.name == "prometheus-query":
+            thread.join(20)
+
+
+def test_no_more_at_once_whoever_asks(fake: Fake) -> None:
+    """Callers in several threads share what is allowed."""
+    lock = threading.Lock()
+    under_way: list[int] = [0, 0]
+
+    def respond(form: dict[str, str]) -> Answer:
+        with lock:
+            under_way[0] += 1
+            under_way[1] = max(under_way)
+        threading.Event().wait(0.05)
+        with lock:
+            under_way[0] -= 1
+        return _value(form)
+
+    fake.respond = respond
+    asking = _asking(fake.url, parallel=1, timeout_s=20.0)
+    threads = [threading.Thread(target=asking.query, args=("1", AT)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert under_way == [0, 1]
+    assert len(fake.asked) == 4
 
 
 # --- real servers
