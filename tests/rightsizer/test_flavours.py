@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import requests
 
 from rightsizer.config import PrometheusSettings
 from rightsizer.errors import (
@@ -319,17 +320,29 @@ def test_the_real_prometheus_takes_it(prometheus: RealPrometheus) -> None:
 def test_the_real_prometheus_refuses_what_is_too_large(
     prometheus: RealPrometheus, tmp_path: pathlib.Path
 ) -> None:
-    """Too many samples, and a query that takes too long, as it itself tells it; a wrong query is another thing."""
+    """Too many samples, as it itself tells it; a wrong query is another thing."""
     with RealPrometheus(tmp_path / "small", flags=["--query.max-samples=1000"]) as small:
         asking = _asking(small.url, timeout_s=30.0)
         assert len(asking.query("max_over_time(vector(1)[300s:1s])", AT)) == 1
         with pytest.raises(QueryTooLarge, match=r"HTTP 422: execution: .* would load too many samples"):
             asking.query("max_over_time(vector(1)[2000s:1s])", AT)
-    with pytest.raises(QueryTooLarge, match="HTTP 503: timeout: query timed out in"):
-        _asking(prometheus.url, timeout_s=1.0).query("max_over_time(vector(time())[40000000s:1s])", AT)
     with pytest.raises(QueryRefused, match="HTTP 400: bad_data") as caught:
         _asking(prometheus.url, timeout_s=60.0).query("rate(up[", AT)
     assert type(caught.value) is QueryRefused
+
+
+@pytest.mark.prometheus
+def test_the_real_prometheus_tells_that_it_took_too_long(prometheus: RealPrometheus, fake: Fake) -> None:
+    """Its own timeout is told apart from our not hearing from it; the fake hands on, and shortens it."""
+
+    def respond(form: dict[str, str]) -> Answer:
+        body = {**form, "timeout": "200ms"}
+        reply = requests.post(f"{prometheus.url}/api/v1/query", data=body, timeout=60)
+        return Answer(reply.status_code, reply.text)
+
+    fake.respond = respond
+    with pytest.raises(QueryTooLarge, match="HTTP 503: timeout: query timed out in"):
+        _asking(fake.url, timeout_s=60.0).query("max_over_time(vector(time())[40000000s:1s])", AT)
 
 
 @pytest.mark.skipif(shutil.which("victoria-metrics") is None, reason="no victoria-metrics on the path")
