@@ -31,6 +31,7 @@ def gather(tasks: Sequence[Callable[[threading.Event], T]], width: int) -> list[
             try:
                 outcomes.put((number, task(stopped)))
             except BaseException as error:  # noqa: BLE001 - handed on, to whoever waits for it
+                stopped.set()
                 outcomes.put(error)
 
     for _ in range(min(width, len(tasks))):

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import requests
 
 from rightsizer.config import PrometheusSettings
 from rightsizer.errors import (
@@ -248,6 +249,7 @@ def test_the_first_error_ends_it(fake: Fake) -> None:
         _asking(fake.url, parallel=2).query_many([(str(number), AT) for number in range(9)])
     assert not held.is_set()
     held.set()
+    _wait_for_those_left()
     assert max(form["query"] for form in fake.forms()) == "1"
 
 
@@ -263,12 +265,42 @@ def test_a_question_that_nobody_waits_for_is_not_repeated(fake: Fake) -> None:
         return Answer(401, "nope")
 
     fake.respond = respond
-    prometheus = _asking(fake.url, parallel=2, timeout_s=20.0)
     with pytest.raises(PrometheusError, match="401"):
-        prometheus.query_many([("0", AT), ("1", AT)])
-    fake.respond = _value
-    prometheus.query_many([("2", AT), ("3", AT)])  # takes both places, so that the first has ended
-    assert sorted(form["query"] for form in fake.forms()) == ["0", "1", "2", "3"]
+        _asking(fake.url, parallel=2, timeout_s=20.0).query_many([("0", AT), ("1", AT)])
+    _wait_for_those_left()
+    assert sorted(form["query"] for form in fake.forms()) == ["0", "1"]
+
+
+def _wait_for_those_left() -> None:
+    """Until no question of an earlier call is under way."""
+    for thread in threading.enumerate():
+        if thread.name == "prometheus-query":
+            thread.join(20)
+
+
+def test_no_more_at_once_whoever_asks(fake: Fake) -> None:
+    """Callers in several threads share what is allowed."""
+    lock = threading.Lock()
+    under_way: list[int] = [0, 0]
+
+    def respond(form: dict[str, str]) -> Answer:
+        with lock:
+            under_way[0] += 1
+            under_way[1] = max(under_way)
+        threading.Event().wait(0.05)
+        with lock:
+            under_way[0] -= 1
+        return _value(form)
+
+    fake.respond = respond
+    asking = _asking(fake.url, parallel=1, timeout_s=20.0)
+    threads = [threading.Thread(target=asking.query, args=("1", AT)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert under_way == [0, 1]
+    assert len(fake.asked) == 4
 
 
 # --- real servers
@@ -288,17 +320,29 @@ def test_the_real_prometheus_takes_it(prometheus: RealPrometheus) -> None:
 def test_the_real_prometheus_refuses_what_is_too_large(
     prometheus: RealPrometheus, tmp_path: pathlib.Path
 ) -> None:
-    """Too many samples, and a query that takes too long, as it itself tells it; a wrong query is another thing."""
+    """Too many samples, as it itself tells it; a wrong query is another thing."""
     with RealPrometheus(tmp_path / "small", flags={"query.max-samples": "1000"}) as small:
         asking = _asking(small.url, timeout_s=30.0)
         assert len(asking.query("max_over_time(vector(1)[300s:1s])", AT)) == 1
         with pytest.raises(QueryTooLarge, match=r"HTTP 422: execution: .* would load too many samples"):
             asking.query("max_over_time(vector(1)[2000s:1s])", AT)
-    with pytest.raises(QueryTooLarge, match="HTTP 503: timeout: query timed out in"):
-        _asking(prometheus.url, timeout_s=1.0).query("max_over_time(vector(time())[40000000s:1s])", AT)
     with pytest.raises(QueryRefused, match="HTTP 400: bad_data") as caught:
         _asking(prometheus.url, timeout_s=60.0).query("rate(up[", AT)
     assert type(caught.value) is QueryRefused
+
+
+@pytest.mark.prometheus
+def test_the_real_prometheus_tells_that_it_took_too_long(prometheus: RealPrometheus, fake: Fake) -> None:
+    """Its own timeout is told apart from our not hearing from it; the fake hands on, and shortens it."""
+
+    def respond(form: dict[str, str]) -> Answer:
+        body = {**form, "timeout": "200ms"}
+        reply = requests.post(f"{prometheus.url}/api/v1/query", data=body, timeout=60)
+        return Answer(reply.status_code, reply.text)
+
+    fake.respond = respond
+    with pytest.raises(QueryTooLarge, match="HTTP 503: timeout: query timed out in"):
+        _asking(fake.url, timeout_s=60.0).query("max_over_time(vector(time())[40000000s:1s])", AT)
 
 
 @pytest.mark.skipif(shutil.which("victoria-metrics") is None, reason="no victoria-metrics on the path")

@@ -25,7 +25,7 @@ def test_scenario(path: pathlib.Path, tmp_path: pathlib.Path, prometheus: Promet
     scenario: dict[str, Any] = yaml.safe_load(path.read_text())
     namespace = path.stem
     with World(tmp_path, prometheus, exported=scenario.get("labels", "exported") == "exported") as world:
-        _give(world, scenario["given"], namespace)
+        give(world, scenario["given"], namespace)
         policy = scenario.get("policy", DEFAULT_POLICY)
         plan = world.run("plan", "-o", "json", policy=policy)
         assert plan.code == 0, plan.err
@@ -41,7 +41,8 @@ def test_scenario(path: pathlib.Path, tmp_path: pathlib.Path, prometheus: Promet
             assert not world.api.requests.mutating(include_dry_run=True)
 
 
-def _give(world: World, given: dict[str, Any], namespace: str) -> None:
+def give(world: World, given: dict[str, Any], namespace: str) -> None:
+    """Make what a scenario starts from."""
     for name, node in given.get("nodes", {}).items():
         world.node(name, resources=node.get("resources"), **node.get("labels", {}))
     for obj in given.get("objects", []):

@@ -1,0 +1,92 @@
+"""Whatever holds the samples, the plan is the same."""
+
+import json
+import pathlib
+import shutil
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import yaml
+
+from simulator.prometheus import Prometheus
+from simulator.remote_write import Series
+from tests.rightsizer.test_scenarios import DEFAULT_POLICY, FOLDER, give
+from tests.rightsizer.victoria import PROGRAM, VictoriaMetrics
+from tests.rightsizer.world import World
+
+STORIES = (
+    "idle-of-every-kind",
+    "missing-data-is-not-idleness",
+    "one-device-of-many",
+    "shared-gpus",
+    "two-signals-must-agree",
+)
+
+
+class _Both(Prometheus):
+    """Writes to two stores, and answers as one of them."""
+
+    def __init__(self, first: Prometheus, second: VictoriaMetrics) -> None:
+        self._first, self._second = first, second
+        self.answering: Prometheus | VictoriaMetrics = first
+
+    @property
+    def url(self) -> str:
+        return self.answering.url
+
+    def write(self, series: Iterable[Series]) -> int:
+        kept = list(series)
+        self._second.write(kept)
+        return self._first.write(kept)
+
+
+@pytest.mark.prometheus
+@pytest.mark.skipif(shutil.which(PROGRAM) is None, reason=f"no {PROGRAM} on the path")
+@pytest.mark.parametrize("story", STORIES)
+def test_victoriametrics_and_prometheus_give_the_same_plan(
+    story: str, tmp_path: pathlib.Path, prometheus: Prometheus
+) -> None:
+    """Item for item, but for the numbers' last digits: the same verdicts for the same reasons."""
+    scenario: dict[str, Any] = yaml.safe_load((FOLDER / f"{story}.yaml").read_text())
+    with VictoriaMetrics(tmp_path / "victoria") as victoria:
+        both = _Both(prometheus, victoria)
+        with World(tmp_path, both) as world:
+            give(world, scenario["given"], story)
+            plans = []
+            for store in (prometheus, victoria):
+                both.answering = store
+                run = world.run("plan", "-o", "json", policy=scenario.get("policy", DEFAULT_POLICY))
+                assert run.code == 0, run.err
+                plans.append([_told(item) for item in json.loads(run.out)["items"]])
+    assert plans[0] == plans[1]
+    assert plans[0]
+
+
+def _told(item: dict[str, Any]) -> dict[str, Any]:
+    """What is said of a workload, without what changes from one second to the next."""
+    kept = (
+        "namespace",
+        "kind",
+        "name",
+        "verdict",
+        "finding",
+        "action",
+        "rule",
+        "confidence",
+        "frees",
+        "command",
+    )
+    evidence = item["evidence"]
+    return {
+        **{key: item[key] for key in kept},
+        "blocks": [block["cause"] for block in item["blocks"]],
+        "busy": evidence["busyGpus"],
+        "activity": _rounded(evidence["activityPeak"]),
+        "power": _rounded(evidence["powerPeakWatts"]),
+        "coverage": round(item["coverage"], 1),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
