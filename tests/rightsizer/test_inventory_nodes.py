@@ -183,6 +183,9 @@ def _affinity(*expressions: Object) -> Object:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
 
+EMPTY_TERM = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}}
+
+
 @pytest.mark.parametrize(
     ("objects", "reasons"),
     [
@@ -252,6 +255,16 @@ def _affinity(*expressions: Object) -> Object:
             ],
             ("team/w: not known: its node affinity",),
             id="a-label-that-is-not-kept",
+        ),
+        pytest.param(
+            [node(gpus=4), _waiting(affinity=_affinity())],
+            ("team/w: its node affinity wants other nodes",),
+            id="an-affinity-without-terms",
+        ),
+        pytest.param(
+            [node(gpus=4), _waiting(affinity=EMPTY_TERM)],
+            ("team/w: its node affinity wants other nodes",),
+            id="a-term-that-asks-for-nothing-never-holds",
         ),
         pytest.param(
             [node(gpus=4, spec={"unschedulable": True}), _waiting()],
