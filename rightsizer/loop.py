@@ -45,7 +45,9 @@ def make_plan(objects: Objects, signal: Signal, cycle: Cycle) -> Plan:
         PrometheusError: Something could not be read whole; then there is no plan.
     """
     fleet = inventory.assemble(objects)
-    require_classes(cycle.loaded, fleet.classes.keys())
+    if fleet.classes or not cycle.hypothetical:
+        # A file of objects without PriorityClasses is said to be so, and does not make a good policy a wrong one.
+        require_classes(cycle.loaded, fleet.classes.keys())
     pods = sum(len(workload.pods) for workload in fleet.workloads)
     log.info("%s of %s ask for GPUs", count(pods, "pod"), count(len(fleet.workloads), "workload"))
     rulebook = Rulebook(cycle.loaded.policy, fleet, at=cycle.at, own=cycle.own)

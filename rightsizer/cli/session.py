@@ -93,7 +93,7 @@ class Session:
         """A plan as of now, by Prometheus's clock, or of what is looked at instead."""
         at = self._look.at or self.prometheus.now()
         if self._look.objects is None:
-            objects = inventory.read(self.cluster, KINDS)
+            objects = inventory.read(self.cluster, KINDS, state_namespace=self._own)
         else:
             objects = read_file(self._look.objects, self._settings.gpu_resources)
         cycle = Cycle(self.policy, at, self.run, own=self._own, hypothetical=self._look.why)

@@ -22,6 +22,8 @@ STORIES = (
     "shared-gpus",
     "two-signals-must-agree",
 )
+NEVER_STORED = frozenset({"not-a-number"})
+"""VictoriaMetrics does not keep a NaN: what is doubted elsewhere is a missing sample there."""
 
 
 class _Both(Prometheus):
@@ -58,7 +60,8 @@ def test_victoriametrics_and_prometheus_give_the_same_plan(
                 both.answering = store
                 run = world.run("plan", "-o", "json", policy=scenario.get("policy", DEFAULT_POLICY))
                 assert run.code == 0, run.err
-                plans.append([_told(item) for item in json.loads(run.out)["items"]])
+                items = json.loads(run.out)["items"]
+                plans.append([_told(item) for item in items if item["name"] not in NEVER_STORED])
     assert plans[0] == plans[1]
     assert plans[0]
 
