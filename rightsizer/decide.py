@@ -5,9 +5,12 @@ import datetime
 from collections.abc import Iterator
 
 from rightsizer.assess import assess
+from rightsizer.assess.autoscaling import autoscalers_for
+from rightsizer.assess.evidence import Case
 from rightsizer.config import format_duration
 from rightsizer.model import (
     Action,
+    Autoscalers,
     Block,
     Cause,
     Decision,
@@ -62,6 +65,7 @@ def decide_one(workload: Workload, measured: Measured, rulebook: Rulebook) -> De
     )
     if ruling.mode is Mode.PROTECT:
         return dataclasses.replace(first, verdict=Verdict.PROTECTED)
+    first = dataclasses.replace(first, autoscalers=_autoscalers(workload, measured, rulebook.fleet, ruling))
     hindrances: list[Veto] = []
     for finding in findings:
         if finding.verdict is Verdict.ACT:
@@ -87,6 +91,13 @@ def _findings(workload: Workload, measured: Measured, fleet: Fleet, ruling: Ruli
     """What holds by all criteria that apply: where several rules do, the most restrained of what they find."""
     judged = [assess(workload, measured, criteria, fleet) for criteria in ruling.judged_by]
     return min(judged, key=lambda findings: _RESTRAINT[findings[0].verdict])
+
+
+def _autoscalers(workload: Workload, measured: Measured, fleet: Fleet, ruling: Ruling) -> Autoscalers | None:
+    """What would follow the need of replicas better than we; what serves several masters is left alone."""
+    if measured.series is None or len(ruling.judged_by) > 1 or workload.ref.uid not in measured.concurrency:
+        return None
+    return autoscalers_for(Case(workload, measured, ruling.judged_by[0], fleet), measured.series)
 
 
 def _action(workload: Workload, finding: Finding) -> Action | None:

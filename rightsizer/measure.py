@@ -12,6 +12,7 @@ from rightsizer.assess import wanted
 from rightsizer.assess.wanted import ConcurrencyRequest, HistoryRequest
 from rightsizer.config import format_duration
 from rightsizer.model import (
+    ActivitySeries,
     Concurrency,
     Fleet,
     History,
@@ -62,6 +63,10 @@ class Signal(Protocol):
         """How many replicas were at work at the same time, by UID."""
         ...
 
+    def series(self, at: datetime.datetime) -> ActivitySeries | None:
+        """Where autoscalers find activity."""
+        ...
+
     def waits(
         self, pods: Collection[PodKey], window: datetime.timedelta, at: datetime.datetime
     ) -> Mapping[PodKey, Waits]:
@@ -98,6 +103,7 @@ def measure(fleet: Fleet, signal: Signal, rulebook: Rulebook, at: datetime.datet
         waits=waits,
         nodes=first.nodes,
         begins=_begins(signal, more.histories, at),
+        series=signal.series(at) if more.concurrency else None,
     )
 
 

@@ -4,7 +4,6 @@ Where the replicas that are needed vary from hour to hour, following them is an 
 that were measured. Pure; applying them is left to people.
 """
 
-import dataclasses
 import json
 import re
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from rightsizer.assess.evidence import Case
 from rightsizer.assess.kinds import GROUPED, SCALABLE, has_replicas
 from rightsizer.assess.replicas import demand, replicas_of, with_headroom
+from rightsizer.model import ActivitySeries, Autoscalers
 
 _AUTOSCALERS = ("HorizontalPodAutoscaler", "KEDA")
 """Kinds of managers that scale it already."""
@@ -20,38 +20,7 @@ _TARGET_PERCENT = 60
 """Mean utilization at which the HPA adds pods: room for a burst until a new one has loaded its model."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Source:
-    """Where an autoscaler finds activity.
-
-    Attributes:
-        server: Prometheus's URL as seen from the autoscaler.
-        metric: Name of the activity metric, in per cent.
-        pod: Label that names the pod, and `namespace` the one that names its namespace.
-    """
-
-    server: str
-    metric: str = "DCGM_FI_DEV_GPU_UTIL"
-    pod: str = "exported_pod"
-    namespace: str = "exported_namespace"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Autoscalers:
-    """Either of the two, never both: each would undo what the other does.
-
-    Attributes:
-        lowest: Replicas in the quietest minute, with headroom.
-        highest: Replicas at most: those that there are, or what the busiest minute needed, with headroom.
-    """
-
-    lowest: int
-    highest: int
-    scaled_object: dict[str, Any]
-    hpa: dict[str, Any]
-
-
-def autoscalers_for(case: Case, source: Source) -> Autoscalers | None:
+def autoscalers_for(case: Case, source: ActivitySeries) -> Autoscalers | None:
     """Manifests for a workload whose need of replicas varies; None where it does not, or is not known."""
     workload = case.workload
     concurrency = case.measured.concurrency.get(workload.ref.uid)
@@ -82,7 +51,7 @@ def _can_be_scaled(case: Case) -> bool:
     return has_replicas(workload) and workload.ref.kind in SCALABLE - GROUPED and not is_scaled
 
 
-def _scaled_object(case: Case, source: Source, lowest: int, highest: int) -> dict[str, Any]:
+def _scaled_object(case: Case, source: ActivitySeries, lowest: int, highest: int) -> dict[str, Any]:
     """https://keda.sh/docs/2.17/scalers/prometheus/: as many replicas as the query's value, rounded up."""
     window_s = round(case.criteria.too_many_replicas.window.total_seconds())
     return {
@@ -109,7 +78,7 @@ def _scaled_object(case: Case, source: Source, lowest: int, highest: int) -> dic
     }
 
 
-def _hpa(case: Case, source: Source, lowest: int, highest: int) -> dict[str, Any]:
+def _hpa(case: Case, source: ActivitySeries, lowest: int, highest: int) -> dict[str, Any]:
     """With prometheus-adapter or its like, which serves the metric by pod."""
     window_s = round(case.criteria.too_many_replicas.window.total_seconds())
     target = {"type": "AverageValue", "averageValue": str(_TARGET_PERCENT)}
@@ -127,7 +96,7 @@ def _hpa(case: Case, source: Source, lowest: int, highest: int) -> dict[str, Any
     }
 
 
-def busy_replicas(case: Case, source: Source) -> str:
+def busy_replicas(case: Case, source: ActivitySeries) -> str:
     """PromQL: how many replicas are at work now, with the headroom of the criteria."""
     part, ref = case.criteria.too_many_replicas, case.workload.ref
     pods = re.escape(ref.name).replace("\\-", "-") + "-.+"

@@ -18,9 +18,10 @@ from rightsizer.model.fleet import (
     Workload,
     WorkloadKind,
 )
-from rightsizer.model.judgement import Block, Decision, Finding, Outcome, Plan, Proposal, Veto
+from rightsizer.model.judgement import Autoscalers, Block, Decision, Finding, Outcome, Plan, Proposal, Veto
 from rightsizer.model.names import Action, Cause, Confidence, FindingName, Mode, Result, Verdict
 from rightsizer.model.usage import (
+    ActivitySeries,
     Concurrency,
     Device,
     History,
@@ -36,6 +37,8 @@ from rightsizer.model.usage import (
 
 __all__ = [
     "Action",
+    "ActivitySeries",
+    "Autoscalers",
     "Block",
     "Cause",
     "Change",

@@ -2,6 +2,8 @@
 
 import dataclasses
 import datetime
+from collections.abc import Mapping
+from typing import Any
 
 from rightsizer.model.fleet import Fleet, ObjectRef, Workload
 from rightsizer.model.names import Action, Cause, Confidence, FindingName, Mode, Result, Verdict
@@ -81,6 +83,24 @@ class Block:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Autoscalers:
+    """A KEDA ScaledObject and a HorizontalPodAutoscaler, either of which would follow the need of replicas.
+
+    Never both: each would undo what the other does.
+
+    Attributes:
+        lowest: Replicas in the quietest minute, with headroom.
+        highest: Replicas at most: those that there are, or what the busiest minute needed, with headroom.
+        scaled_object: The manifest, as plain values; so is `hpa`.
+    """
+
+    lowest: int
+    highest: int
+    scaled_object: Mapping[str, Any]
+    hpa: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
     """What may be done about a workload, by which rule.
 
@@ -93,6 +113,7 @@ class Decision:
         blocks: What stands against acting now, but may pass: budgets, windows, notices.
         command: What does it by hand; empty where nothing is to be done or no way is known.
         frees: GPUs that acting upon the finding frees, also where the rule does not let it be done.
+        autoscalers: What would do better than we, with bounds from what was measured; None where nothing would.
         announced: Of a NOTIFY: what will be done; and `due` when, if nothing changes.
     """
 
@@ -107,6 +128,7 @@ class Decision:
     blocks: tuple[Block, ...] = ()
     command: str = ""
     frees: float = 0.0
+    autoscalers: Autoscalers | None = None
     announced: Action | None = None
     due: datetime.datetime | None = None
 

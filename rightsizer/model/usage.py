@@ -148,6 +148,22 @@ class NodeSight:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ActivitySeries:
+    """Where others, such as autoscalers, find the activity of pods.
+
+    Attributes:
+        server: Prometheus's URL, as we reach it.
+        metric: Name of the metric, in per cent.
+        pod: Label that names the pod, and `namespace` the one that names its namespace.
+    """
+
+    server: str
+    metric: str = "DCGM_FI_DEV_GPU_UTIL"
+    pod: str = "exported_pod"
+    namespace: str = "exported_namespace"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Measured:
     """Everything that was measured about the fleet, as of one instant of Prometheus's clock.
 
@@ -156,6 +172,7 @@ class Measured:
         concurrency: Only of the workloads for which it was asked, by UID.
         nodes: By the node's name, as far as the series' hostname is one.
         begins: Where Prometheus's own record begins, of anything; None where it goes back as far as was asked.
+        series: Where autoscalers find activity; None where it is not in per cent by pod.
         profiles: Mean activity of each pod's devices over the longest window in equal steps, oldest first, 0 to 1; only
             where a report draws them.
     """
@@ -167,4 +184,5 @@ class Measured:
     waits: Mapping[PodKey, Waits] = dataclasses.field(default_factory=dict)
     nodes: Mapping[str, NodeSight] = dataclasses.field(default_factory=dict)
     begins: datetime.datetime | None = None
+    series: ActivitySeries | None = None
     profiles: Mapping[PodKey, Sequence[float | None]] = dataclasses.field(default_factory=dict)

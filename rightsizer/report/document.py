@@ -13,7 +13,7 @@ import yaml
 
 from rightsizer.accounting import Account, Accounts
 from rightsizer.config import FIELD_MANAGER
-from rightsizer.model import Decision, Finding, Outcome, Plan, Proposal, Stranded, Verdict
+from rightsizer.model import Autoscalers, Decision, Finding, Outcome, Plan, Proposal, Stranded, Verdict
 from rightsizer.money import Prices
 from rightsizer.report.rows import Row, rows_of
 from rightsizer.workloads.changes import Undoable
@@ -142,6 +142,26 @@ def _item(row: Row) -> dict[str, Any]:
         "idleSeconds": _seconds(finding.idle_s),
         "longestReturnSeconds": _seconds(finding.longest_return_s),
         "also": [_also(other) for other in decision.also],
+        "autoscaling": _autoscaling(decision.autoscalers),
+        "notice": _notice(decision),
+    }
+
+
+def _notice(decision: Decision) -> dict[str, Any] | None:
+    if decision.announced is None or decision.due is None:
+        return None
+    return {"action": decision.announced.value, "due": _stamp(decision.due)}
+
+
+def _autoscaling(autoscalers: Autoscalers | None) -> dict[str, Any] | None:
+    """Ready to be applied; one of the two."""
+    if autoscalers is None:
+        return None
+    return {
+        "lowest": autoscalers.lowest,
+        "highest": autoscalers.highest,
+        "scaledObject": dict(autoscalers.scaled_object),
+        "horizontalPodAutoscaler": dict(autoscalers.hpa),
     }
 
 

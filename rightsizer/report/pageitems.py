@@ -109,6 +109,7 @@ def _words(row: Row) -> Iterator[str]:
     if finding.proposal:
         yield f"proposal: {finding.proposal.words}"
     yield from row.hindrances
+    yield from filter(None, [row.advice])
     for other in row.decision.also:
         first = (other.proposal.words,) if other.proposal else other.words[:1]
         yield f"also: {': '.join((other.name.value, *first))}"

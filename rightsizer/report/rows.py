@@ -46,10 +46,26 @@ class Row:
         return "" if self.finding.confidence is Confidence.MEDIUM else self.finding.confidence.value
 
     @property
+    def advice(self) -> str:
+        """What would do better than we; empty where nothing would."""
+        return advice_on(self.decision)
+
+    @property
     def hindrances(self) -> tuple[str, ...]:
         """Everything that stands against acting, and against acting now, in words."""
         vetoes = (veto.reason for veto in self.decision.vetoes)
         return (*vetoes, *map(block_words, self.decision.blocks))
+
+
+def advice_on(decision: Decision) -> str:
+    """What would do better than we about a workload, and where its manifests are; empty where nothing would."""
+    if decision.autoscalers is None:
+        return ""
+    lowest, highest = decision.autoscalers.lowest, decision.autoscalers.highest
+    return (
+        f"its need of replicas varies: an autoscaler from {lowest} to {highest} would follow it; manifests for KEDA "
+        "and for an HPA are in plan -o yaml, under autoscaling"
+    )
 
 
 def rows_of(plan: Plan, prices: Prices) -> tuple[Row, ...]:

@@ -10,6 +10,7 @@ from rightsizer.accounting import Accounts
 from rightsizer.model import Confidence, Decision, Finding, Mode, Plan, Verdict
 from rightsizer.money import Prices
 from rightsizer.report.paint import INDENT, WIDTH, Paint, wrapped
+from rightsizer.report.rows import advice_on
 from rightsizer.report.totals import Totals, remarks, stranded_lines, stranded_words, totals_of
 from rightsizer.report.words import block_words, count, number, safe
 
@@ -79,6 +80,7 @@ def _words(decision: Decision) -> Iterator[str]:
         yield f"proposal: {decision.finding.proposal.words}"
     yield from (veto.reason for veto in decision.vetoes[:_SHOWN])
     yield from (block_words(block) for block in decision.blocks)
+    yield from filter(None, [advice_on(decision)])
     yield from _also(decision.also)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rightsizer.assess import Wanted, wanted
-from rightsizer.assess.autoscaling import Source, autoscalers_for, busy_replicas
+from rightsizer.assess.autoscaling import autoscalers_for, busy_replicas
 from rightsizer.assess.evidence import Case
-from rightsizer.model import Concurrency, Fleet, Manager, Measured, Pod, Usage, Workload
+from rightsizer.model import ActivitySeries, Concurrency, Fleet, Manager, Measured, Pod, Usage, Workload
 from rightsizer.policy.criteria import Criteria
 from rightsizer.policy.document import Thresholds, TooManyReplicas
 from tests.rightsizer.build import (
@@ -29,7 +29,7 @@ from tests.rightsizer.build import (
     workload,
 )
 
-SOURCE = Source("http://prometheus.monitoring:9090")
+SOURCE = ActivitySeries("http://prometheus.monitoring:9090")
 
 
 def _ask(item: Workload, *used: Sequence[Usage], by: Sequence[Criteria] | None = None) -> Wanted:

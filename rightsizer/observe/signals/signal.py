@@ -4,19 +4,22 @@ import datetime
 from collections.abc import Collection, Mapping, Sequence
 
 from rightsizer.errors import EvidenceIncomplete
-from rightsizer.model import Concurrency, History, NodeSight, PodKey, Usages, Waits
+from rightsizer.model import ActivitySeries, Concurrency, History, NodeSight, PodKey, Usages, Waits
+from rightsizer.observe import promql
 from rightsizer.observe.prometheus import Prometheus
 from rightsizer.observe.signals.asking import Asker
 from rightsizer.observe.signals.choose import Terms, choose
 from rightsizer.observe.signals.concurrency import Replicas, concurrency
 from rightsizer.observe.signals.histories import histories
 from rightsizer.observe.signals.profiles import profiles
+from rightsizer.observe.signals.quantities import Kind
 from rightsizer.observe.signals.record import begins
 from rightsizer.observe.signals.sights import nodes
 from rightsizer.observe.signals.usages import activity, usages
 from rightsizer.observe.signals.waits import waits
 
 SHOWN = 3
+PERCENT = 0.01
 
 
 class MetricsSignal:
@@ -87,6 +90,17 @@ class MetricsSignal:
     def begins(self, span: datetime.timedelta, at: datetime.datetime) -> datetime.datetime | None:
         """Where the record of GPUs begins; None where it goes back over the whole span."""
         return begins(self._ask(at), span, at)
+
+    def series(self, at: datetime.datetime) -> ActivitySeries | None:
+        """Where autoscalers find activity; None where it is not in per cent, or where no series names a pod."""
+        asker = self._ask(at)
+        percents = [each for each in asker.source.of(Kind.ACTIVITY) if each.scale == PERCENT]
+        for quantity in percents:
+            for pod, namespace, _ in asker.source.labels.forms():
+                selected = promql.selector(quantity.metric, [f"{pod}!=''", *asker.given])
+                if self._prometheus.query(f"count({selected})", at):
+                    return ActivitySeries(self._prometheus.where, quantity.metric, pod, namespace)
+        return None
 
     def profiles(
         self, window: datetime.timedelta, at: datetime.datetime
