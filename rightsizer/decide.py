@@ -126,8 +126,9 @@ def _kept(workload: Workload, finding: Finding, ruling: Ruling) -> Iterator[Veto
     left = workload.gpus - _frees(workload, finding)
     if left < ruling.keep.gpus:
         yield Veto(ruling.rule, f"rule {ruling.rule} keeps {ruling.keep.gpus} GPUs, {left:g} would be left")
-    replicas = finding.proposal.replicas if finding.proposal else 0
-    if replicas is not None and finding.proposal and replicas < ruling.keep.replicas:
+    is_shrunk = finding.proposal is not None and finding.proposal.action not in CARRIED_OUT
+    replicas = finding.proposal.replicas if finding.proposal and is_shrunk else 0
+    if replicas is not None and replicas < ruling.keep.replicas:
         yield Veto(
             ruling.rule, f"rule {ruling.rule} keeps {ruling.keep.replicas} replicas, {replicas} would be left"
         )

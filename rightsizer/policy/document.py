@@ -9,11 +9,11 @@ from typing import Annotated, Final, Literal, Self
 
 import pydantic
 
-from rightsizer.model import Action, Mode
+from rightsizer.model import Mode
 from rightsizer.policy.limits import DEFAULT_BUDGETS, Budget, Freeze, MaintenanceWindow, with_defaults
 from rightsizer.policy.marks import ALL_MARKS, Mark
 from rightsizer.policy.match import Match, PriorityRange
-from rightsizer.policy.rule import FindingMode, Keep, Rule, yaml_off
+from rightsizer.policy.rule import ACTIONS, FindingMode, Keep, Rule, yaml_off
 from rightsizer.policy.thresholds import (
     IDLE_POWER_W,
     Judging,
@@ -203,6 +203,6 @@ class Policy(Part):
 ADVISE_ONLY = Policy(
     apiVersion=API_VERSION,
     kind="Policy",
-    rules=(Rule(name="advise-only", match=Match(everything=True), mode=Mode.ADVISE, actions=tuple(Action)),),
+    rules=(Rule(name="advise-only", match=Match(everything=True), mode=Mode.ADVISE, actions=ACTIONS),),
 )
 """What holds where no policy file is given: everything is judged, nothing is touched."""

@@ -28,6 +28,9 @@ COOLDOWN = datetime.timedelta(hours=24)
 SAFE_ACTIONS = (Action.GROW, Action.SHRINK, Action.RESLICE, Action.SCALE_TO_ZERO, Action.SUSPEND)
 """All but evict, which destroys a bare pod."""
 
+ACTIONS = (*SAFE_ACTIONS, Action.EVICT)
+"""What a rule may name; whether a notice comes first is what notifyBefore says."""
+
 IDLENESS = (FindingName.IDLE, FindingName.PARKED, FindingName.FINISHED)
 """What a rule's mode speaks of where it says nothing about findings."""
 
@@ -87,6 +90,22 @@ _Switchable = Annotated[
 ]
 
 
+def _nameable(value: object) -> object:
+    *names, last = [f"'{action.value}'" for action in ACTIONS]
+    if value in ACTIONS:
+        return value
+    message = f"input should be {', '.join(names)} or {last}"
+    raise ValueError(message)
+
+
+_Nameable = Annotated[
+    Action,
+    pydantic.Field(strict=False),
+    pydantic.BeforeValidator(_nameable),
+    pydantic.WithJsonSchema({"type": "string", "enum": [action.value for action in ACTIONS]}),
+]
+
+
 class Keep(Part):
     """What stays with a workload, whatever is found."""
 
@@ -132,7 +151,7 @@ class Rule(Part):
         description="By finding: advise, enforce or off. Where nothing is said, idle, parked and finished follow mode, "
         "too-few-replicas follows too-many-replicas, and the others are advised on.",
     )
-    actions: tuple[Annotated[Action, pydantic.Field(strict=False)], ...] = pydantic.Field(
+    actions: tuple[_Nameable, ...] = pydantic.Field(
         SAFE_ACTIONS,
         strict=False,
         json_schema_extra={"uniqueItems": True},

@@ -107,6 +107,11 @@ class Article:
     changes: Mapping[str, object] = dataclasses.field(default_factory=dict)
     why: str = ""
 
+    @property
+    def key(self) -> tuple[int, str, str]:
+        """What tells it from all others, in the order in which they are asked; a class may speak and be shielded."""
+        return self.place, self.rule.name, self.why
+
     def veto(self) -> Veto:
         """What is told where it protects."""
         return Veto(self.rule.name, self.why or f"protected by rule {self.rule.name}")
@@ -139,7 +144,7 @@ class Rulebook:
         self._advice = Article(ADVISE_ONLY.rules[0].model_copy(update={"name": NO_RULE}), last + 1)
         self._label_keys = sorted({key for rule in policy.rules for key in rule.match.labels or ()})
         self._candidates: dict[tuple[object, ...], tuple[Article, ...]] = {}
-        self._criteria: dict[tuple[str, str], Criteria] = {}
+        self._criteria: dict[tuple[object, ...], Criteria] = {}
         self._notices: dict[str, datetime.timedelta | None] = {}
 
     def on(self, workload: Workload) -> Ruling:
@@ -151,7 +156,7 @@ class Rulebook:
         articles = self._strictest(workload)
         rules = tuple(article.rule for article in articles)
         mode = rules[0].mode
-        name = " + ".join(rule.name for rule in rules)
+        name = " + ".join(dict.fromkeys(rule.name for rule in rules))
         shields = tuple(protections(workload, self.policy, self.own))
         wishes = tuple(opt_outs(workload, self.at)) if self.policy.honourOptOut else ()
         marks = tuple(marks_on(workload, self.policy.honourMarks, self.at))
@@ -199,13 +204,13 @@ class Rulebook:
             return None
         if known is None and self.policy.classAnnotations == "class-first":
             return self._shield(name, f"PriorityClass {name} is not there, so what it says cannot be known")
-        if known is None or name not in self.class_rules:
+        if known is None:
             return None
         if pod.priority != known.value:
             return self._shield(
                 name, f"PriorityClass {name} has another value than its pods were admitted with"
             )
-        return self._of_class(name)
+        return self._of_class(name) if name in self.class_rules else None
 
     def _of_class(self, name: str) -> Article:
         found = self.class_rules[name]
@@ -241,15 +246,14 @@ class Rulebook:
     def _strictest(self, workload: Workload) -> list[Article]:
         """Those of the strictest mode among all that may hold for its pods, in the order in which they are asked."""
         each = (self.candidates(workload, pod) for pod in workload.pods)
-        found = {article.rule.name: article for article in itertools.chain.from_iterable(each)}
+        found = {article.key: article for article in itertools.chain.from_iterable(each)}
         if not workload.pods:  # of what has none the rules cannot be sought; any may hold
-            found = {article.rule.name: article for article in (*self._articles, self._advice)}
+            found = {article.key: article for article in (*self._articles, self._advice)}
         mode = strictest([article.rule.mode for article in found.values()])
-        ordered = sorted(found.values(), key=lambda article: (article.place, article.rule.name))
-        return [article for article in ordered if article.rule.mode is mode]
+        return [found[key] for key in sorted(found) if found[key].rule.mode is mode]
 
     def _criteria_for(self, article: Article, workload: Workload) -> Criteria:
-        key = (article.rule.name, workload.ref.full_kind)
+        key = (*article.key, workload.ref.full_kind)
         if key not in self._criteria:
             self._criteria[key] = criteria_for(article.rule, workload, self.policy, article.changes)
         return self._criteria[key]

@@ -4,6 +4,8 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
+import hypothesis
+
 from rightsizer.assess import assess
 from rightsizer.model import (
     Concurrency,
@@ -40,6 +42,8 @@ from rightsizer.policy.document import (
 AT = datetime.datetime(2026, 11, 21, 12, 0, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(hours=24)
 H100 = "NVIDIA H100 80GB HBM3"
+MANY = hypothesis.settings(max_examples=5 * hypothesis.settings().max_examples)
+"""500 examples of a property, and 15,000 under the deep profile."""
 
 
 def device(index: int = 0, *, model: str = H100, instance: str = "") -> Device:

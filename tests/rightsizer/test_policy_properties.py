@@ -11,13 +11,13 @@ import pytest
 from hypothesis import strategies as st
 
 from rightsizer.config import PREFIX
-from rightsizer.model import Action, FindingName, Fleet, Mode, Node, PriorityClass, Workload
+from rightsizer.model import FindingName, Fleet, Mode, Node, PriorityClass, Workload
 from rightsizer.policy.document import Match, Policy, Rule
 from rightsizer.policy.limits import DEFAULT_BUDGETS, Budget, with_defaults
 from rightsizer.policy.marks import ROWS
 from rightsizer.policy.matching import holds, subject_of
 from rightsizer.policy.protections import OPT_OUTS
-from rightsizer.policy.rule import SWITCHABLE
+from rightsizer.policy.rule import ACTIONS, SWITCHABLE
 from rightsizer.policy.rules import Rulebook, Ruling, rule_on
 from rightsizer.policy.shadows import contains, covers
 from tests.rightsizer.build import AT, pod, policy, workload
@@ -70,7 +70,7 @@ def _rules(draw: st.DrawFn, number: int) -> Rule:
             "findings": {name.value: wish for name, wish in findings.items()}
             if mode is not Mode.PROTECT
             else {},
-            "actions": tuple(draw(st.permutations(list(Action)))[: draw(st.integers(3, 6))]),
+            "actions": tuple(draw(st.permutations(list(ACTIONS)))[: draw(st.integers(3, 6))]),
             "keep": {"replicas": 0, "gpus": draw(st.integers(0, 4))},
             "notifyBefore": draw(st.sampled_from([None, "1h", "1d"])),
             "cooldown": draw(st.sampled_from(["1h", "24h"])),

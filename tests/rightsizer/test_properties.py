@@ -82,7 +82,7 @@ _MATCHES = st.one_of(
 @st.composite
 def _policies(draw: st.DrawFn) -> Policy:
     rules = [
-        rule(f"r{number}", draw(st.sampled_from(Mode)), match=draw(_MATCHES), actions=tuple(Action))
+        rule(f"r{number}", draw(st.sampled_from(Mode)), match=draw(_MATCHES), actions=ACTIONS)
         for number in range(draw(st.integers(1, 4)))
     ]
     return policy(*rules, honourOptOut=draw(st.booleans()))
@@ -209,7 +209,7 @@ def _mixed(draw: st.DrawFn) -> tuple[Workload, Policy]:
             f"r{number}",
             draw(st.sampled_from([Mode.ENFORCE, Mode.ENFORCE, Mode.ADVISE, Mode.PROTECT])),
             match=draw(_MATCHES),
-            actions=tuple(draw(st.permutations(list(Action))))[: draw(st.integers(1, 3))],
+            actions=tuple(draw(st.permutations(list(ACTIONS))))[: draw(st.integers(1, 3))],
             idle=draw(st.none() | st.builds(lambda window: Thresholds(window=window), windows)),
         )
         for number in range(draw(st.integers(1, 4)))

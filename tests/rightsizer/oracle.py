@@ -1,0 +1,335 @@
+"""A second implementation of what a policy means, written from docs/policy.md alone; it must not know the first.
+
+It takes the policy as the plain mapping that stands in the file, walks every rule for every pod, and is as slow and as
+literal as it likes to be.
+"""
+
+import dataclasses
+import datetime
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rightsizer.model import Fleet, Pod, Workload
+
+OURS = "gpu-rightsizer.io/"
+NO_RULE = "(no rule)"
+STRICT = ["protect", "advise", "enforce"]
+ACTIONS = ("grow", "shrink", "re-slice", "scale-to-zero", "suspend")
+FOLLOW_MODE = {"idle", "parked", "finished"}
+FINDINGS = (
+    *("idle", "parked", "finished", "underused", "too-many-gpus", "sliceable", "too-many-replicas"),
+    *("too-few-replicas", "stuck", "starved", "stranded"),
+)
+NAMESPACES = {"kube-system", "kube-public", "kube-node-lease", "gpu-operator", "nvidia-gpu-operator"}
+IDLE: Mapping[str, Any] = {
+    "window": "24h",
+    "grace": "30m",
+    "minCoverage": 0.9,
+    "maxUtilizationPercent": 1.0,
+    "maxMemoryTrafficPercent": 1.0,
+    "history": "14d",
+    "returnFactor": 2.0,
+}
+SERVING = ["InferenceService", "LLMInferenceService", "NIMService", "Revision", "Service"]
+JOBS = ["*Job", "Workflow", "CronWorkflow", "AppWrapper", "SparkApplication", "RayCluster", "PodGroup"]
+KINDS: Sequence[Mapping[str, Any]] = (
+    {"kinds": SERVING, "idle": {"window": "4h"}},
+    {"kinds": ["Notebook", "Workspace"], "idle": {}, "notifyBefore": "24h"},
+    {"kinds": JOBS, "idle": {"minCoverage": 0.95, "returnFactor": 3.0}},
+)
+OF_CLASSES = {
+    "idle-window": "window",
+    "grace": "grace",
+    "min-coverage": "minCoverage",
+    "max-utilization": "maxUtilizationPercent",
+    "max-memory-traffic": "maxMemoryTrafficPercent",
+    "history": "history",
+    "return-factor": "returnFactor",
+}
+MARKS = (
+    ("cluster-autoscaler", "cluster-autoscaler.kubernetes.io/safe-to-evict", "not true"),
+    ("karpenter", "karpenter.sh/do-not-disrupt", "not false, or since creation"),
+    ("descheduler", "descheduler.alpha.kubernetes.io/prefer-no-eviction", "there"),
+    ("volcano", "volcano.sh/preemptable", "not true"),
+    ("downscaler", "downscaler/exclude", "not false"),
+    ("downscaler", "downscaler/exclude-until", "until"),
+    ("gpu-pruner", "gpu-pruner.io/ack-until", "until"),
+    ("kubeflow", "notebooks.kubeflow.org/disable-culling", "not false"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+    """What a policy says about one workload.
+
+    Attributes:
+        rules: Names of those that hold; None where something protects it that no rule is.
+        modes: By finding.
+        idle: What it is judged by: each rule's thresholds, in seconds and percent.
+    """
+
+    mode: str
+    rules: frozenset[str] | None = None
+    modes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    actions: tuple[str, ...] = ()
+    keep: tuple[int, int] = (0, 0)
+    notify_s: float = 0.0
+    cooldown_s: float = 0.0
+    idle: frozenset[tuple[tuple[str, float], ...]] = frozenset()
+
+
+def seconds(text: str) -> float:
+    """A duration such as 1d12h."""
+    assert re.fullmatch(r"([\d.]+(ms|s|m|h|d|w))+", text), text
+    units = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+    return sum(float(number) * units[unit] for number, unit in re.findall(r"([\d.]+)(ms|[smhdw])", text))
+
+
+def instant(text: str) -> datetime.datetime | None:
+    """2026-12-01T18:00:00Z, or the end of the day 2026-12-01; None where it is neither."""
+    try:
+        if re.fullmatch(r"\d{4}-\d\d-\d\d", text):
+            day = datetime.datetime.fromisoformat(text).replace(tzinfo=datetime.UTC)
+            return day + datetime.timedelta(days=1)
+        at = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return at if at.tzinfo else None
+
+
+def glob(patterns: Sequence[str], *names: str) -> bool:
+    """Whether a pattern with * and ? is one of the names."""
+    expressions = [re.escape(each).replace(r"\*", ".*").replace(r"\?", ".") for each in patterns]
+    return any(re.fullmatch(each, name, re.DOTALL) for each in expressions for name in names)
+
+
+@dataclasses.dataclass(frozen=True)
+class Oracle:
+    """A policy, as it stands in the file, beside a cluster."""
+
+    policy: Mapping[str, Any]
+    fleet: Fleet
+    at: datetime.datetime
+    own: str = "gpu-rightsizer"
+
+    def on(self, workload: Workload) -> Said:
+        """What holds for a workload."""
+        rules = [rule for pod in workload.pods for rule in self._walk(workload, pod)]
+        strictest = min((rule["mode"] for rule in rules), key=STRICT.index)
+        holding = sorted((rule for rule in rules if rule["mode"] == strictest), key=self._place)
+        if "protect" in {strictest, *self._reduced(workload)} or self._is_system(workload):
+            is_by_rule = strictest == "protect" and not self._is_system(workload)
+            return Said("protect", frozenset(rule["name"] for rule in holding) if is_by_rule else None)
+        return Said(
+            mode=min([strictest, *self._reduced(workload)], key=STRICT.index),
+            rules=frozenset(rule["name"] for rule in holding),
+            modes={name: self._mode_for(name, holding, workload) for name in FINDINGS},
+            actions=tuple(self._actions(holding)),
+            keep=self._keep(workload, holding),
+            notify_s=max(self._notice(rule, workload) for rule in holding),
+            cooldown_s=max(seconds(rule.get("cooldown", "24h")) for rule in holding),
+            idle=frozenset(self._idle(rule, workload) for rule in holding),
+        )
+
+    # --- which rules
+
+    def _walk(self, workload: Workload, pod: Pod) -> Iterator[Mapping[str, Any]]:
+        """The rule that holds for a pod; several where it is not known which."""
+        order = self.policy.get("classAnnotations", "file-first")
+        by_class = [] if order in {"off", False} else list(self._of_class(pod, order))
+        rules = [(rule, self._matches(rule["match"], workload, pod)) for rule in self.policy["rules"]]
+        always = [(rule, True) for rule in by_class]
+        for rule, is_so in [*always, *rules] if order == "class-first" else [*rules, *always]:
+            if is_so is not False:
+                yield rule
+            if is_so:
+                return
+        yield {"name": NO_RULE, "mode": "advise", "actions": (*ACTIONS, "evict")}
+
+    def _place(self, rule: Mapping[str, Any]) -> tuple[int, str]:
+        """Where a rule stands in the order in which they are asked; of several classes the names decide."""
+        names = [each["name"] for each in self.policy["rules"]]
+        by_class = -1 if self.policy.get("classAnnotations") == "class-first" else len(names)
+        if rule["name"] == NO_RULE:
+            return len(names) + 1, ""
+        return names.index(rule["name"]) if rule["name"] in names else by_class, rule["name"]
+
+    def _matches(self, match: Mapping[str, Any], workload: Workload, pod: Pod) -> bool | None:
+        """All conditions must hold; None where that is not known."""
+        answers = {self._holds(name, wanted, workload, pod) for name, wanted in match.items()}
+        return False if False in answers else None if None in answers else True
+
+    def _holds(self, name: str, wanted: Any, workload: Workload, pod: Pod) -> bool | None:
+        node = self.fleet.nodes.get(pod.node)
+        match name:
+            case "everything":
+                return True
+            case "priorityClasses":
+                return glob(wanted, pod.priority_class)
+            case "priority":
+                low, high = wanted.get("min", -(2**31)), wanted.get("max", 10**9)
+                return None if pod.priority is None else low <= pod.priority <= high
+            case "namespaces":
+                return glob(wanted, workload.ref.namespace)
+            case "kinds":
+                return glob(wanted, workload.ref.kind, workload.ref.full_kind)
+            case "labels":
+                return self._labelled(wanted, workload, pod)
+            case "models":
+                return glob(wanted, node.model) if node and node.model else None
+            case "nodePools":
+                return glob(wanted, node.pool) if node and node.pool else None
+        raise AssertionError(name)
+
+    def _labelled(self, wanted: Mapping[str, str], workload: Workload, pod: Pod) -> bool | None:
+        for key, value in wanted.items():
+            found = [labels[key] for labels in (workload.labels, pod.labels) if key in labels]
+            if not glob([value], *found):
+                return False if workload.resource_version else None
+        return True
+
+    def _of_class(self, pod: Pod, order: str) -> Iterator[Mapping[str, Any]]:
+        name = pod.priority_class
+        shield = {"name": f"priorityclass:{name}", "mode": "protect"}
+        if not name:
+            return
+        known = self.fleet.classes.get(name)
+        if known is None:
+            if order == "class-first":
+                yield shield
+        elif known.value != pod.priority:
+            yield shield
+        elif said := {key.removeprefix(OURS): text for key, text in known.annotations.items() if OURS in key}:
+            try:
+                yield {"name": f"priorityclass:{name}", **self._read(said)}
+            except (AssertionError, KeyError, ValueError):
+                yield shield
+
+    def _read(self, said: Mapping[str, str]) -> Mapping[str, Any]:
+        """A rule from a class's annotations; ValueError and the like where one cannot be read."""
+        assert said["mode"] in STRICT
+        found: dict[str, Any] = {"mode": said["mode"], "idle of class": {}, "keep": {}}
+        for key, text in said.items():
+            match key:
+                case "findings":
+                    found[key] = dict(each.split("=") for each in text.split(","))
+                    assert found[key].keys() <= set(FINDINGS)
+                    assert set(found[key].values()) <= {"off", "advise", "enforce"}
+                case "actions":
+                    found[key] = text.split(",")
+                    assert set(found[key]) <= {*ACTIONS, "evict"}
+                case "notify-before" | "cooldown":
+                    assert seconds(text)
+                    found["notifyBefore" if key == "notify-before" else key] = text
+                case "keep-replicas" | "keep-gpus":
+                    found["keep"][key.removeprefix("keep-")] = int(text)
+                case _ if key in OF_CLASSES:
+                    is_number = isinstance(IDLE[OF_CLASSES[key]], float)
+                    assert is_number or seconds(text)
+                    found["idle of class"][OF_CLASSES[key]] = float(text) if is_number else text
+        return found
+
+    # --- what they say
+
+    def _mode_for(self, name: str, rules: Sequence[Mapping[str, Any]], workload: Workload) -> str:
+        wishes = [*self._reduced(workload)]
+        for rule in rules:
+            said = rule.get("findings", {})
+            follows = "too-many-replicas" if name == "too-few-replicas" else name
+            default = rule["mode"] if name in FOLLOW_MODE else "advise"
+            wish = said.get(name, said.get(follows, default))
+            wishes += [rule["mode"], "protect" if wish in {"off", False} else wish]
+        return min(wishes, key=STRICT.index)
+
+    def _actions(self, rules: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+        for action in rules[0].get("actions", ACTIONS):
+            if all(action in rule.get("actions", ACTIONS) for rule in rules):
+                yield action
+
+    def _keep(self, workload: Workload, rules: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+        kept = [rule.get("keep", {}) for rule in rules]
+        wished = [int(text) for key, text in self._wishes(workload) if key == "keep-replicas"]
+        return max([each.get("replicas", 0) for each in kept] + wished), max(
+            each.get("gpus", 0) for each in kept
+        )
+
+    def _kind(self, workload: Workload) -> Mapping[str, Any]:
+        defaults = self.policy.get("defaults", {})
+        for row in defaults.get("kinds", () if "idle" in defaults else KINDS):
+            if glob(row["kinds"], workload.ref.kind, workload.ref.full_kind):
+                return {"idle": {}, **row}
+        return {"idle": defaults.get("idle", {})}
+
+    def _notice(self, rule: Mapping[str, Any], workload: Workload) -> float:
+        wait = rule.get("notifyBefore") or self._kind(workload).get("notifyBefore")
+        return seconds(wait) if wait else 0.0
+
+    def _idle(self, rule: Mapping[str, Any], workload: Workload) -> tuple[tuple[str, float], ...]:
+        own = rule.get("idle", self._kind(workload)["idle"])
+        fields = {**IDLE, **own, **rule.get("idle of class", {})}
+        return tuple(
+            (name, seconds(fields[name]) if isinstance(IDLE[name], str) else fields[name]) for name in IDLE
+        )
+
+    # --- what reduces it
+
+    def _is_system(self, workload: Workload) -> bool:
+        ref, pods = workload.ref, workload.pods
+        labels = [workload.labels, *(pod.labels for pod in pods)]
+        return (
+            ref.namespace in {*NAMESPACES, "gpu-rightsizer", self.own}
+            or glob(self.policy.get("protectedNamespaces", ()), ref.namespace)
+            or any(each.get("app.kubernetes.io/name") == "gpu-rightsizer" for each in labels)
+            or any(pod.priority_class.startswith("system-") for pod in pods)
+            or any(pod.priority is None or pod.priority > 10**9 or pod.is_static for pod in pods)
+            or ref.kind == "DaemonSet"
+        )
+
+    def _wishes(self, workload: Workload) -> Iterator[tuple[str, str]]:
+        if not self.policy.get("honourOptOut", True):
+            return
+        for notes in (workload, *workload.pods):
+            yield from ((key.removeprefix(OURS), text) for key, text in notes.annotations.items())
+        yield from ((key.removeprefix(OURS), text) for key, text in workload.namespace_annotations.items())
+
+    def _reduced(self, workload: Workload) -> Iterator[str]:
+        """To which modes users and other tools reduce it."""
+        for key, text in self._wishes(workload):
+            match key, text:
+                case ("mode", "enforce") | ("exclude", "false"):
+                    pass
+                case "mode", "advise":
+                    yield "advise"
+                case (("mode" | "exclude"), _):
+                    yield "protect"
+                case "exclude-until", _:
+                    until = instant(text)
+                    if until is None or self.at < until:
+                        yield "protect"
+                case "keep-replicas", _ if not re.fullmatch(r"[0-9]+", text):
+                    yield "protect"
+        if any(self._marked(workload)):
+            yield "advise"
+
+    def _marked(self, workload: Workload) -> Iterator[bool]:
+        honoured = self.policy.get("honourMarks", [name for name, _, _ in MARKS])
+        for name, key, meaning in MARKS if honoured else ():
+            for carrier in (workload, *workload.pods) if name in honoured else ():
+                for text in (notes[key] for notes in (carrier.labels, carrier.annotations) if key in notes):
+                    yield self._obeyed(meaning, text, carrier.created)
+            if name in honoured and key in workload.namespace_annotations:
+                yield self._obeyed(meaning, workload.namespace_annotations[key], None)
+
+    def _obeyed(self, meaning: str, text: str, created: datetime.datetime | None) -> bool:
+        match meaning:
+            case "not true":
+                return text != "true"
+            case "not false":
+                return text != "false"
+            case "until":
+                until = instant(text)
+                return until is None or self.at < until
+            case "not false, or since creation" if created and re.fullmatch(r"(\d+[smh])+", text):
+                return self.at < created + datetime.timedelta(seconds=seconds(text))
+        return text != "false" or meaning == "there"
