@@ -20,7 +20,7 @@ from simulator import archetypes, draws, physics
 from simulator.archetypes import PERIOD_S
 from simulator.cards import CARDS
 from simulator.courses import Actor
-from simulator.draws import DAY_S, HOUR_S, MINUTE_S
+from simulator.draws import DAY_S, HOUR_S
 from simulator.physics import CONTEXT_BYTES, Load, Regime
 from simulator.schedule import Phase
 from simulator.spec import Archetype, Kind, WorkloadSpec
@@ -118,6 +118,7 @@ class Member:
         spins: Since when it spins; None where it never does.
     """
 
+    seed: int
     spec: WorkloadSpec
     kind: str
     card: str
@@ -177,10 +178,14 @@ def _member(seed: int, archetype: Archetype, number: int, days: float) -> Member
     )
     kind, card = draw.choice(_KINDS[archetype]), draw.choice(_CARDS)
     end_s, until_s = start_s + life_s, BEGIN_S + days * DAY_S
-    pods = [[Actor(seed, spec, pod, device, start_s) for device in range(spec.gpus)] for pod in range(spec.replicas)]
+    pods = [
+        [Actor(seed, spec, pod, device, start_s) for device in range(spec.gpus)]
+        for pod in range(spec.replicas)
+    ]
     worked = tuple(_worked(actors[0], min(end_s, until_s + BEYOND_S)) for actors in pods)
     records = tuple(tuple(_records(actors, card, until_s)) for actors in pods)
     return Member(
+        seed=seed,
         spec=spec,
         kind=kind,
         card=card,
@@ -216,7 +221,9 @@ def _worked(actor: Actor, until_s: float) -> Spans:
 
 def _active(devices: Sequence[Record]) -> Iterator[bool]:
     """For each minute whether a pod's gauges showed it at work."""
-    return (percent > 1 for percent in map(max, zip(*(record.minutes for record in set(devices)), strict=True)))
+    return (
+        percent > 1 for percent in map(max, zip(*(record.minutes for record in set(devices)), strict=True))
+    )
 
 
 def _demand(worked: Sequence[Spans], start_s: float, until_s: float) -> Sequence[int]:
@@ -225,7 +232,9 @@ def _demand(worked: Sequence[Spans], start_s: float, until_s: float) -> Sequence
     for spans in worked:
         last = -1
         for start, end in spans:
-            for minute in range(max(last + 1, int((start - start_s) // 60)), min(minutes, math.ceil((end - start_s) / 60))):
+            for minute in range(
+                max(last + 1, int((start - start_s) // 60)), min(minutes, math.ceil((end - start_s) / 60))
+            ):
                 counts[minute] += 1
                 last = minute
     return counts
@@ -269,8 +278,11 @@ def _record(actor: Actor, card: str, until_s: float) -> Record:
         count = max(0, math.ceil((end - first) / SCRAPE_S))
         second = (offset + int(first)) % PERIOD_S
         until = second + min(count, _REPEATS) * SCRAPE_S
-        for column, table in zip((activity, traffic, watts), _tables(card, phase), strict=True):
-            column += (table[second:until:SCRAPE_S] * (count // _REPEATS + 1))[:count]
+        utilization, memory_utilization, power = _tables(card, phase)
+        times, shown = count // _REPEATS + 1, slice(second, until, SCRAPE_S)
+        activity += (utilization[shown] * times)[:count]
+        traffic += (memory_utilization[shown] * times)[:count]
+        watts += (power[shown] * times)[:count]
         share = (CONTEXT_BYTES / memory if phase.context else 0.0) + phase.memory
         held += bytes([math.ceil(100 * min(1.0, share))]) * count
         if phase.utilization:

@@ -107,7 +107,10 @@ class Word:
 class Judge(Protocol):
     """Someone who says which workloads should give their GPUs back."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """In tables."""
+        ...
 
     def judge(self, standings: Sequence[Standing], at_s: int) -> Iterator[Word]:
         """Its word on those of the workloads on which it has one."""
@@ -235,7 +238,7 @@ class _Sight:
                 ]
         return found
 
-    def _usage(self, record: Record, device: Device, first: int, stop: int, covered: float) -> Usage:  # noqa: PLR0913 - a row of numbers
+    def _usage(self, record: Record, device: Device, first: int, stop: int, covered: float) -> Usage:
         samples = (stop - first) * SAMPLES
         return Usage(
             device=device,
@@ -261,7 +264,7 @@ class _Sight:
         }
 
     def _hours(self, records: Sequence[Record], first: int, stop: int) -> bytes:
-        rows = []
+        rows: list[bytes] = []
         for record in set(records):
             steps = record.activity[first:stop].translate(_BUSY)
             rows.extend((steps[::2], steps[1::2]))

@@ -2,166 +2,192 @@
 
     population ──► at each step: judge ──► reclaims ──► what each gave back until the workload would next have worked
 
-Beside our own judgement stand plain rules. Whoever is condemned stops until it would next have worked, and is resumed
-then; whoever works again, by the truth beyond the end, was condemned wrongly.
+Beside our own judgement stand plain rules.
 """
 
 import argparse
-import collections
 import dataclasses
-import itertools
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from benchmarks._fleet import BEGIN_S, MIX, STEP_S, TRAINING, Member, population
-from benchmarks._judges import Judge, Ours, Plain, Standing, Word
+from benchmarks._fleet import MIX, TRAINING
+from benchmarks._weeks import Advice, Holding, Reclaim, Week, week
 from simulator.draws import DAY_S, HOUR_S, MINUTE_S
-from simulator.spec import Archetype
 
 DOCS = Path(__file__).parents[1] / "docs" / "judgement.md"
 _PART = re.compile(r"(<!-- measured: judgement -->\n).*?(<!-- end -->)", re.DOTALL)
-JUDGES: tuple[Judge, ...] = (
-    Ours(),
-    Plain("max 0 for 30 min, any GPU", 1800, 1800, is_any=True),
-    Plain("max 0 for 24 h, all GPUs", 86400, 0, is_any=False),
-)
-"""The second is gpu-pruner's, whose grace of 300 s ends at the next step."""
-CONFIDENCE = 0.95
+DOUBT = 0.05
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reclaim:
-    """A workload that was made to give its GPUs back.
+class Case:
+    """A week, as a seed has it."""
 
-    Attributes:
-        gpu_s: GPU-seconds given back until it would next have worked, or the week ended.
-        returns_s: Seconds until it would next have worked; inf where it never does.
-        has_worked: Whether any of its GPUs worked in the window that was looked at.
-        spins: Whether it was spinning.
-    """
-
-    archetype: Archetype
-    name: str
-    finding: str
-    gpu_s: float
-    returns_s: float
-    has_worked: bool
-    spins: bool
-
-    @property
-    def is_wrong(self) -> bool:
-        """Whether it ever worked again."""
-        return math.isfinite(self.returns_s)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Holding:
-    """What the workloads of one archetype hold in a week, and how much of it does no work, in GPU-seconds."""
-
-    archetype: Archetype
+    seed: int
     workloads: int
-    held: float
-    wasted: float
-    spinning: int
+    days: float
 
 
-@dataclasses.dataclass(slots=True)
-class Advice:
-    """What advice would give back: of replicas, of GPUs of each pod (GPU-seconds), and what it would cost."""
-
-    replicas: float = 0.0
-    gpus: float = 0.0
-    minutes: int = 0
-    short: int = 0
-    held: float = 0.0
+def run(case: Case) -> Week:
+    """That week under every judge."""
+    return week(case.seed, case.workloads, case.days)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Week:
-    """What each judge made of one seed's week; by the judge's name."""
+def overall(weeks: Sequence[Week]) -> Iterator[str]:
+    """What each judge made of all workloads, in Markdown."""
+    yield (
+        "| judge | GPU-h recovered | of the waste | of what had ended | reclaims | came back (95 %) "
+        "| within 15 min | within a day | training stopped | stopped though at work | spinning found |"
+    )
+    yield f"|{'---|' * 11}"
+    wasted, ended = _sum(weeks, lambda one: one.wasted), _sum(weeks, lambda one: one.ended)
+    spinning = round(_sum(weeks, lambda one: one.spinning))
+    for name in weeks[0].reclaims:
+        found = [reclaim for one in weeks for reclaim in one.reclaims[name]]
+        gained = sum(one.gpu_s for one in found)
+        right = sum(one.gpu_s for one in found if not one.is_wrong)
+        spun = len({(one.seed, one.name) for one in found if one.spins})
+        cells = (
+            name,
+            f"{gained / HOUR_S:,.0f}",
+            _share(gained, wasted),
+            _share(right, ended),
+            f"{len(found):,}",
+            _came_back(found),
+            _count(found, lambda one: one.returns_s <= 15 * MINUTE_S),
+            _count(found, lambda one: one.returns_s <= DAY_S),
+            _count(found, lambda one: one.archetype in TRAINING),
+            _count(found, lambda one: one.has_worked),
+            f"{spun} of {spinning}",
+        )
+        yield f"| {' | '.join(cells)} |"
 
-    holdings: tuple[Holding, ...]
-    reclaims: dict[str, list[Reclaim]]
-    advice: Advice
+
+def by_archetype(weeks: Sequence[Week]) -> Iterator[str]:
+    """What each judge made of each archetype, in Markdown."""
+    names = list(weeks[0].reclaims)
+    yield f"| archetype | GPU-h held | wasted | of it ended | {' | '.join(names)} |"
+    yield f"|{'---|' * (4 + len(names))}"
+    for archetype in MIX:
+        held, wasted, ended = (
+            _sum(weeks, lambda one, what=what: getattr(one, what) if one.archetype is archetype else 0.0)  # type: ignore[misc]  # noqa: B023
+            for what in ("held", "wasted", "ended")
+        )
+        cells = [archetype.value, *(f"{amount / HOUR_S:,.0f}" for amount in (held, wasted, ended))]
+        for name in names:
+            found = [
+                reclaim for one in weeks for reclaim in one.reclaims[name] if reclaim.archetype is archetype
+            ]
+            back = sum(one.is_wrong for one in found)
+            cells.append(
+                f"{_share(sum(one.gpu_s for one in found), wasted)}; {back:,} of {len(found):,}"
+                if found
+                else "none"
+            )
+        yield f"| {' | '.join(cells)} |"
 
 
-def week(seed: int, workloads: int, days: float, judges: Sequence[Judge] = JUDGES) -> Week:
-    """A week under each judge."""
-    members = population(seed, workloads, days)
-    end_s = BEGIN_S + days * DAY_S
-    advice = Advice()
-    return Week(
-        holdings=tuple(_holding(kind, members, end_s) for kind in MIX),
-        reclaims={
-            judge.name: list(_walk(judge, members, end_s, advice if judge.name == judges[0].name else Advice()))
-            for judge in judges
-        },
-        advice=advice,
+def advised(advices: Sequence[Advice]) -> str:
+    """What advice would have given back, in words."""
+    total = Advice(*(sum(values) for values in zip(*map(dataclasses.astuple, advices), strict=True)))
+    return (
+        f"Beyond that, as advice: too-many-replicas would give back {total.replicas / HOUR_S:,.0f} of the "
+        f"{total.held / HOUR_S:,.0f} GPU-hours of replicated services, with more replicas at work than were left in "
+        f"{total.short:,} of {total.minutes:,} minutes ({100 * total.short / max(1, total.minutes):.2f} %); "
+        f"too-many-gpus {total.gpus / HOUR_S:,.0f} GPU-hours."
     )
 
 
-def _holding(archetype: Archetype, members: Sequence[Member], end_s: float) -> Holding:
-    mine = [member for member in members if member.spec.archetype is archetype]
-    held = sum((min(one.end_s, end_s) - max(one.start_s, BEGIN_S)) * one.gpus for one in mine)
-    spinning = sum(one.spins is not None for one in mine)
-    return Holding(archetype, len(mine), held, held - sum(one.worked_gpu_s for one in mine), spinning)
-
-
-def _walk(judge: Judge, members: Sequence[Member], end_s: float, advice: Advice) -> Iterator[Reclaim]:
-    standings = [Standing(member, member.start_s) for member in members]
-    for at_s in range(BEGIN_S, int(end_s), STEP_S):
-        for one in standings:
-            if one.resumes_s is not None and one.resumes_s <= at_s:
-                one.since_s, one.resumes_s = one.resumes_s, None
-        present = [
-            one
-            for one in standings
-            if one.resumes_s is None and one.since_s < at_s < one.member.end_s
+def report(weeks: Sequence[Week], case: Case) -> str:
+    """All that has been measured, in Markdown."""
+    scale = (
+        f"{len(weeks)} seeds of {case.workloads} workloads over {case.days:g} days, judged every half hour."
+    )
+    return "\n".join(
+        [
+            *overall(weeks),
+            "",
+            *by_archetype(weeks),
+            "",
+            "Of each judge: the share of the waste that it recovered; how many of its reclaims came back.",
+            "",
+            advised([one.advice for one in weeks]),
+            "",
+            f"{scale} Made by `python -m benchmarks.judgement --write`.",
         ]
-        words = list(judge.judge(present, at_s))
-        condemned = {word.standing.member.spec.name: word for word in words if word.finding}
-        for one in present:
-            word = condemned.get(one.member.spec.name)
-            if word is None:
-                one.noticed_s = None
-                continue
-            one.noticed_s = at_s if one.noticed_s is None else one.noticed_s
-            if at_s - one.noticed_s >= word.notice_s:
-                yield _reclaim(one, word, at_s, end_s)
-        _take(advice, words, present, at_s)
-
-
-def _reclaim(one: Standing, word: Word, at_s: int, end_s: float) -> Reclaim:
-    member = one.member
-    resumes_s = member.resumes_s(at_s)
-    one.changed_s, one.resumes_s, one.noticed_s = at_s, resumes_s, None
-    return Reclaim(
-        archetype=member.spec.archetype,
-        name=member.spec.name,
-        finding=word.finding,
-        gpu_s=(min(resumes_s, member.end_s, end_s) - at_s) * member.gpus,
-        returns_s=resumes_s - at_s,
-        has_worked=member.has_worked(at_s - word.window_s, at_s),
-        spins=member.spins is not None and member.spins <= at_s,
     )
 
 
-def _take(advice: Advice, words: Iterable[Word], present: Sequence[Standing], at_s: int) -> None:
-    """What the step until the next judgement would be like if advice were followed."""
-    left = {word.standing.member.spec.name: word.replicas for word in words if word.replicas is not None}
-    advice.gpus += STEP_S * sum(word.frees for word in words)
-    for one in present:
-        replicas = one.member.spec.replicas
-        if replicas == 1 or one.resumes_s is not None:
-            continue
-        kept = left.get(one.member.spec.name, replicas)
-        start = int((at_s - one.member.start_s) // 60)
-        demand = one.member.demand[start : start + STEP_S // 60]
-        advice.minutes += len(demand)
-        advice.short += sum(busy > kept for busy in demand)
-        advice.held += STEP_S * one.member.gpus
-        advice.replicas += STEP_S * (replicas - kept) * one.member.spec.gpus
+def _sum(weeks: Sequence[Week], what: Callable[[Holding], float]) -> float:
+    return sum(what(holding) for one in weeks for holding in one.holdings)
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else "-"
+
+
+def _count(found: Sequence[Reclaim], is_so: Callable[[Reclaim], bool]) -> str:
+    return f"{sum(map(is_so, found)):,}"
+
+
+def _came_back(found: Sequence[Reclaim]) -> str:
+    wrong = sum(one.is_wrong for one in found)
+    if not found:
+        return "-"
+    low, high = bounds(wrong, len(found))
+    return f"{wrong:,}: {100 * wrong / len(found):.0f} % ({100 * low:.0f} to {100 * high:.0f})"
+
+
+def bounds(hits: int, of: int) -> tuple[float, float]:
+    """Clopper and Pearson's interval of a share, 0 to 1, in which it lies but for 5 % of all cases."""
+    low = 0.0 if hits == 0 else _root(lambda share: 1 - _at_most(hits - 1, of, share) - DOUBT / 2)
+    high = 1.0 if hits == of else _root(lambda share: DOUBT / 2 - _at_most(hits, of, share))
+    return low, high
+
+
+def _root(rising: Callable[[float], float]) -> float:
+    """Where a function that rises from 0 to 1 crosses zero, by halves."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if rising(middle) > 0 else (middle, high)
+    return (low + high) / 2
+
+
+def _at_most(hits: int, of: int, share: float) -> float:
+    """How probable at most so many hits are, where each is with a probability strictly between 0 and 1."""
+    logs = (
+        math.lgamma(of + 1)
+        - math.lgamma(k + 1)
+        - math.lgamma(of - k + 1)
+        + k * math.log(share)
+        + (of - k) * math.log1p(-share)
+        for k in range(hits + 1)
+    )
+    return math.fsum(map(math.exp, logs))
+
+
+def main() -> None:
+    """Measure, print, and write into the docs where that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seeds", type=int, default=3, help="weeks (default 3)")
+    parser.add_argument("--workloads", type=int, default=200, help="of each week (default 200)")
+    parser.add_argument("--days", type=float, default=7.0, help="of each week (default 7)")
+    parser.add_argument("--write", action="store_true", help=f"put the tables into docs/{DOCS.name}")
+    options = parser.parse_args()
+    began = time.monotonic()
+    cases = [Case(seed, options.workloads, options.days) for seed in range(1, options.seeds + 1)]
+    with ProcessPoolExecutor() as pool:
+        weeks = list(pool.map(run, cases))
+    text = report(weeks, cases[0])
+    print(f"{text}\n\nin {time.monotonic() - began:.0f} s")
+    if options.write:
+        DOCS.write_text(_PART.sub(lambda part: f"{part[1]}\n{text}\n\n{part[2]}", DOCS.read_text()))
+
+
+if __name__ == "__main__":
+    main()
