@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rightsizer.config import PREFIX
 from rightsizer.decide import decide, decide_one
-from rightsizer.model import Action, Mode, Usage, Usages, Verdict, Workload, WorkloadKind
+from rightsizer.model import Mode, Usage, Usages, Verdict, Workload, WorkloadKind
 from rightsizer.policy.document import Match, Policy, PriorityRange, Thresholds
 from rightsizer.policy.protections import SYSTEM_PRIORITY
 from rightsizer.policy.rules import NO_FLEET, rule_on
