@@ -7,10 +7,10 @@ import datetime
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from rightsizer.assess.evidence import Evidence
+from rightsizer.assess.evidence import Evidence, key_of
 from rightsizer.assess.words import device, percent, span
 from rightsizer.config import format_duration
-from rightsizer.model import FindingName, Pod
+from rightsizer.model import FindingName, Pod, Usage
 from rightsizer.workloads.changes import RESUMED_ANNOTATION, resumed_at
 
 FEWEST_SAMPLES = 18
@@ -117,6 +117,35 @@ def _unmeasurable(evidence: Evidence) -> Iterator[str]:
                 yield f"{where}neither power nor memory traffic can be judged on {device(seen.usage)}{whose}"
 
 
+def _silenced(evidence: Evidence) -> Iterator[str]:
+    """One exporter tells the same of all devices of its node: what is missing of one alone was lost."""
+    usages = evidence.case.measured.usages.get(evidence.window, {})
+    for pod, devices in evidence.held:
+        neighbours = [
+            usage
+            for other in evidence.case.fleet.pods_on.get(pod.node, ())
+            for usage in usages.get(key_of(other), ())
+        ]
+        for usage in (seen.usage for seen in devices):
+            alike = [other for other in neighbours if _kind(other) == _kind(usage)]
+            for field, words in _TOLD:
+                if getattr(usage, field) is None and any(
+                    getattr(other, field) is not None for other in alike
+                ):
+                    yield (
+                        f"pod {pod.ref.name}: no {words} is on record for {device(usage)}, "
+                        f"but it is for others like it on node {pod.node}"
+                    )
+
+
+_TOLD = (("power_peak_w", "power"), ("traffic_peak", "memory traffic"))
+
+
+def _kind(usage: Usage) -> tuple[str, bool, bool]:
+    """Devices of which an exporter tells the same."""
+    return usage.device.model, bool(usage.device.instance), usage.is_own
+
+
 def _too_short(evidence: Evidence) -> Iterator[str]:
     window_s = evidence.window.total_seconds()
     for _, devices in evidence.held:
@@ -213,6 +242,7 @@ INCOMPLETE: tuple[tuple[FindingName, Doubt], ...] = (
     (FindingName.AMBIGUOUS_DATA, _ambiguous),
     (FindingName.NO_DATA, _missing),
     (FindingName.UNMEASURABLE, _unmeasurable),
+    (FindingName.PARTIAL_DATA, _silenced),
     (FindingName.WINDOW_TOO_SHORT, _too_short),
     (FindingName.STALE_DATA, _stale),
     (FindingName.PARTIAL_DATA, _partial),

@@ -338,3 +338,21 @@ def test_usage_that_was_not_asked_for_is_no_data() -> None:
     """A window without answers leaves nothing to judge by."""
     finding = findings(workload(HEALTHY), {}, usages={}, by=criteria())[0]
     assert (finding.name, finding.verdict) == (FindingName.NO_DATA, Verdict.UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        pytest.param({"power_peak_w": None, "power_mean_w": None}, "no power is on record", id="power"),
+        pytest.param({"traffic_peak": None}, "no memory traffic is on record", id="traffic"),
+    ],
+)
+def test_a_signal_that_only_one_device_of_a_node_lacks_was_lost(lost: dict[str, None], words: str) -> None:
+    """It may have spoken against idleness; where no device of the node has it, there is none to lose."""
+    item = workload(HEALTHY, SECOND)
+    hidden = idle_usage(0, **lost)
+    (first, *_) = findings(item, usages((HEALTHY, (hidden,)), (SECOND, (idle_usage(1),))))
+    assert (first.name, first.verdict) == (FindingName.PARTIAL_DATA, Verdict.UNKNOWN)
+    assert words in first.words[0]
+    both = usages((HEALTHY, (hidden,)), (SECOND, (idle_usage(1, **lost),)))
+    assert findings(item, both)[0].verdict is Verdict.ACT
