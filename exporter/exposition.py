@@ -184,7 +184,7 @@ class _Labels:
 
 # Kept from scrape to scrape: writing a set of labels out takes longer than the values beside it.
 _KEPT = 256
-"""Sets of labels, each of 1.5 KiB, also of pods that are gone; where more are in use, each costs 10 us at each scrape."""
+"""Sets of labels, each of 1.5 KiB, also of pods that are gone; where more are in use, each takes a scrape 10 us."""
 
 
 @functools.lru_cache(maxsize=_KEPT)
