@@ -41,6 +41,7 @@ class Tenants:
         self._each = each
         self._next = _FIRST_PID
         self._pids: dict[tuple[Container, _Device], list[int]] = {}
+        self._pods: set[str] = set()
         for index, gpu in enumerate(spec.gpus):
             self._work(index, len(gpu.mig))
 
@@ -62,11 +63,11 @@ class Tenants:
             for id_ in allocation.device_ids
             if id_.partition("::")[0] in devices
         }
-        before = {container.uid for container, _ in self._pids}
         for container, device in self._pids.keys() - wanted:
             self._end(container, device)
-        for gone in before - {container.uid for container, _ in wanted}:
+        for gone in self._pods - {container.uid for container, _ in wanted}:
             self.host.forget(gone)
+        self._pods = {container.uid for container, _ in wanted}
         for container, device in sorted(wanted - self._pids.keys(), key=str):
             self._begin(container, device)
         for gpu in self.cuts:

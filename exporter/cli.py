@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from exporter import __version__, catalog, logs
+from exporter import __version__, catalog, heap, logs
 from exporter.accountant import Host
 from exporter.catalog import Choice
 from exporter.dcgm.flags import FLAGS
@@ -219,6 +219,7 @@ def _metrics_file(settings: Settings) -> MetricsFile | None:
 def _run(settings: Settings, environment: Mapping[str, str]) -> None:
     """Start everything, serve until told to stop, end everything."""
     signals = Signals(once=settings.once)
+    heap.share()
     for name, host in (("proc_root", "/proc"), ("pod_logs", "/var/log")):
         folder = getattr(settings, name)
         if name in settings.given and not Path(folder).is_dir():
@@ -300,6 +301,7 @@ def _attend(
     while sampler.gave_up is None:
         if not is_ready and sampler.latest() is not None:
             systemd.notify(environment, "READY=1")
+            heap.trim()
             is_ready = True
         number = signals.wait(_LOOK_S if is_ready else _POLL_S)
         if number == signal.SIGHUP:

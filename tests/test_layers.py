@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 
 # From the docstring of each package; members of one layer do not import each other across packages.
 EXPORTER = (
-    {"cli", "__main__", "logs", "signals"},
+    {"cli", "__main__", "heap", "logs", "signals"},
     {"serving"},
     {"exposition", "textformat", "sampler"},
     {"accountant"},

@@ -200,20 +200,20 @@ def _portions(device: _Device, seen: Observation, whose: Whose) -> Iterable[_Por
     if not seen.slices:
         return
     to_us = seen.slices[-1].to_us
-    # Who has it for himself only now did not do what was done before.
-    only = whose.only if device.last is None or _is_same_pod(whose.only, device.only) else None
     if whose.between is not None and seen.samples is not None:
         found = share(seen.slices, seen.samples)
         if seen.samples:
             device.is_exact = found.is_exact
         for portion in found.parts:
-            who = whose.between(portion.pid, portion.from_us, portion.to_us)
-            # What ended before it could be looked at: whose else can it be, where one pod has the device for itself?
-            yield only if who == GONE and only else who, portion.busy, portion.to_us
+            # What ended before it could be looked at is nobody's also where one pod holds the device: the host works
+            # on it, too.
+            yield whose.between(portion.pid, portion.from_us, portion.to_us), portion.busy, portion.to_us
         if found.rest:
             yield UNSAMPLED, found.rest, to_us
         return
     device.is_exact = None
+    # Who has it for himself only now did not do what was done before.
+    only = whose.only if device.last is None or _is_same_pod(whose.only, device.only) else None
     if busy := _busy(seen):
         yield _only_user(seen, whose, only), busy, to_us
 
@@ -263,14 +263,21 @@ def _record_energy(device: _Device, seen: Observation, parts: Sequence[_Portion]
     if seen.energy_mj is None and device.energy_mj is not None:
         return  # what it is shared by waits for it
     before, device.energy_mj = device.energy_mj, seen.energy_mj
-    if before is not None and seen.energy_mj is not None and seen.energy_mj >= before:
-        device.has_energy = device.has_energy or seen.source is not None
-        device.carried += (seen.energy_mj - before) * _UJ_PER_MJ
+    grown_mj = _grown_mj(before, seen.energy_mj)
+    device.carried += (grown_mj or 0) * _UJ_PER_MJ
+    # What was carried until there is a source is known, also where the counter has begun anew since.
+    if seen.source is not None and (grown_mj is not None or device.carried):
+        device.has_energy = True
     if device.waiting_us:  # else it is shared with the next slices
         energy, device.carried = device.carried, 0
         device.whole.energy += energy
         device.idle += energy - sum(_energies(device, energy))
         device.waiting, device.waiting_us, device.waiting_gap_us = {}, 0, 0
+
+
+def _grown_mj(before: int | None, now: int | None) -> int | None:
+    """By how much the counter grew; None where that is not known, as after the driver was loaded anew."""
+    return None if before is None or now is None or now < before else now - before
 
 
 def _energies(device: _Device, energy: int) -> Iterable[int]:

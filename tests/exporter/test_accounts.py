@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks._timelapse import BOOT_S, Timelapse
@@ -209,7 +209,21 @@ def _is_seen(work: Work, looks: Sequence[int]) -> bool:
     return any(work.start_ms + SEEN_AFTER_MS < START_MS + at and work.lives(START_MS + at) for at in looks)
 
 
+def _unseen(pid: int, start_ms: int) -> Work:
+    """A process that has ended 300 ms later."""
+    bursts = tuple((at, at + 20) for at in range(start_ms + 30, start_ms + 300, 40))
+    return Work(pid, start_ms, start_ms + 300, bursts, ((start_ms, 0),))
+
+
+_BETWEEN_LOOKS = Schedule(
+    ((_unseen(1000, START_MS + 1_500), "pod-0"), (_unseen(1001, START_MS + 3_500), None)),
+    tuple(range(0, 33_000, 1_000)),
+)
+"""One pod has the GPU for itself; of its process and the host's, nobody ever sees either."""
+
+
 @_MANY
+@example(_BETWEEN_LOOKS)
 @given(schedules())
 def test_counters_tell_the_truth(schedule: Schedule) -> None:
     """Over any window of 30 s and more each pod's busy time is true within 2 %, and all together are the device's."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from exporter.accounts.books import Entry, Use
@@ -176,7 +176,18 @@ def test_parts_are_the_whole_without_samples(looks: list[Observation], holders: 
         before = found.whole.busy_s or before
 
 
+_UNSOURCED = Observation(GPU, 10**15, None)
+_BEGUN_ANEW = (
+    dataclasses.replace(_UNSOURCED, energy_mj=0),
+    dataclasses.replace(_UNSOURCED, energy_mj=1),
+    _UNSOURCED,
+    Observation(GPU, 10**15 + US, Source.SAMPLES, (Slice(10**15, 10**15 + US, 0),), samples=(), energy_mj=0),
+)
+"""The counter grows while there is no source of busy time, and begins anew before there is one."""
+
+
 @settings(deadline=None)
+@example(list(_BEGUN_ANEW))
 @given(_looks(sampled=True))
 def test_used_up_to_the_energy(looks: list[Observation]) -> None:
     """A device's energy is what its counter grew by between looks that tell it, but for those over which it fell."""
@@ -343,6 +354,17 @@ def test_devices_that_were_not_looked_at() -> None:
     ledger.retain({GPU}, {f"{GPU}/MIG-1"})
     ledger.record(look(3, 40, by_pid={1: 40}, processes=on(1)), knowing((A,)))
     assert entry(ledger).holders[A].busy_s == 0.4
+
+
+@pytest.mark.parametrize("holders", [(), (A,), (A, B)], ids=["free", "held-alone", "shared"])
+def test_what_ended_unseen(holders: tuple[Holder, ...]) -> None:
+    """Whose it was is not guessed, also where one pod holds the device alone: the host's processes run there, too."""
+    ledger = Ledger()
+    for at_s in (1, 2):
+        ledger.record(look(at_s, 60, by_pid={1: 20, 9: 40}, processes=on(1)), knowing(holders))
+    found = entry(ledger)
+    assert found.holders[A].busy_s == pytest.approx(0.4)
+    assert found.rest[GONE].busy_s == pytest.approx(0.8)
 
 
 TICK = 10_000
