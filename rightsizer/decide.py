@@ -1,5 +1,6 @@
 """Findings + policy → decisions, ordered. Pure: the same inputs give the same plan."""
 
+import contextlib
 import dataclasses
 import datetime
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from rightsizer.model import (
 from rightsizer.policy.calendar import is_open
 from rightsizer.policy.rules import Rulebook, Ruling, strictest
 from rightsizer.workloads import action_for
+from rightsizer.workloads.changes import resumed_at
 from rightsizer.workloads.commands import command_for, stop_command
 from rightsizer.workloads.notices import holds, parse_notice
 
@@ -189,15 +191,24 @@ def _waits(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Iterator[B
 
 
 def _cooling(workload: Workload, ruling: Ruling, rulebook: Rulebook) -> Iterator[Block]:
-    """By name: what was deleted and made anew since is the same to its owner."""
-    for change in rulebook.fleet.changes:
-        left = change.at + ruling.cooldown - rulebook.at
-        is_same = str(change.ref) == str(workload.ref) and change.ref.full_kind == workload.ref.full_kind
-        if is_same and left > datetime.timedelta():
+    """What is left of the cooldown after each change."""
+    for instant, what in _changed(workload, rulebook.fleet):
+        left = instant + ruling.cooldown - rulebook.at
+        if left > datetime.timedelta():
             more = format_duration(left.total_seconds())
-            yield Block(
-                Cause.COOLDOWN, f"it was changed at {_clock(change.at)}; the cooldown lasts {more} more"
-            )
+            yield Block(Cause.COOLDOWN, f"it was {what} at {_clock(instant)}; the cooldown lasts {more} more")
+
+
+def _changed(workload: Workload, fleet: Fleet) -> Iterator[tuple[datetime.datetime, str]]:
+    """When we changed it, by name: what was deleted and made anew since is the same to its owner."""
+    for change in fleet.changes:
+        is_same = str(change.ref) == str(workload.ref) and change.ref.full_kind == workload.ref.full_kind
+        if is_same:
+            yield change.at, "changed"
+    with contextlib.suppress(ValueError):  # one that cannot be read counts as now: nothing is idle since then
+        resumed = resumed_at(workload.annotations)
+        if resumed is not None:
+            yield resumed, "put back"
 
 
 def _after_notice(decision: Decision, wait: datetime.timedelta, at: datetime.datetime) -> Decision:

@@ -27,6 +27,7 @@ from rightsizer.workloads.changes import (
     MANIFEST_TYPE,
     Undoable,
     UndoRecord,
+    manifest_put_back,
     parse_record,
     read_record,
     undo_patch,
@@ -145,7 +146,10 @@ def _put_back_one(
     if item.record is None:
         return Result.REFUSED, item.problem
     try:
-        ref, detail = (_recreate if item.secret else _restore)(item, item.record, cluster, force)
+        if item.secret:
+            ref, detail = _recreate(item, cluster, at=at)
+        else:
+            ref, detail = _restore(item, item.record, cluster, force=force, at=at)
     except _ChangedSince as changed:
         return Result.CHANGED, str(changed)
     except RequestRefused as refused:
@@ -163,7 +167,9 @@ class _ChangedSince(Exception):  # noqa: N818 - becomes an outcome, not an error
     """Somebody changed since what we would put back."""
 
 
-def _restore(item: Undoable, record: UndoRecord, cluster: Cluster, force: bool) -> tuple[ObjectRef, str]:  # noqa: FBT001
+def _restore(
+    item: Undoable, record: UndoRecord, cluster: Cluster, *, force: bool, at: datetime.datetime
+) -> tuple[ObjectRef, str]:
     """Give a controller its former size by one patch, and take the record away.
 
     Its own controller writes its status all along, above all just after it was stopped: where that comes between, the
@@ -171,14 +177,16 @@ def _restore(item: Undoable, record: UndoRecord, cluster: Cluster, force: bool) 
     """
     for _ in range(_ATTEMPTS - 1):
         try:
-            return _restore_once(item, record, cluster, force)
+            return _restore_once(item, record, cluster, force=force, at=at)
         except RequestRefused as refused:
             if refused.code != http.HTTPStatus.CONFLICT:
                 raise
-    return _restore_once(item, record, cluster, force)
+    return _restore_once(item, record, cluster, force=force, at=at)
 
 
-def _restore_once(item: Undoable, record: UndoRecord, cluster: Cluster, force: bool) -> tuple[ObjectRef, str]:  # noqa: FBT001
+def _restore_once(
+    item: Undoable, record: UndoRecord, cluster: Cluster, *, force: bool, at: datetime.datetime
+) -> tuple[ObjectRef, str]:
     path = path_of(item.ref, item.row)
     obj = cluster.get_object(path)
     if not _carries(obj, record, item):
@@ -189,7 +197,7 @@ def _restore_once(item: Undoable, record: UndoRecord, cluster: Cluster, force: b
             f"{record.field} is {json.dumps(now)} now, not {json.dumps(record.after)} as we left it; "
             f"--force sets it to {json.dumps(record.before)} all the same"
         )
-    patch = undo_patch(item.row, record, obj["metadata"]["resourceVersion"])
+    patch = undo_patch(item.row, record, obj["metadata"]["resourceVersion"], at=at)
     cluster.patch(path, patch, dry_run=True)
     cluster.patch(path, patch)
     return item.ref, f"{record.field}: {json.dumps(now)} → {json.dumps(record.before)}"
@@ -203,11 +211,11 @@ def _carries(obj: Any, record: UndoRecord, item: Undoable) -> bool:  # noqa: ANN
     return obj["metadata"]["uid"] == item.ref.uid and now == record
 
 
-def _recreate(item: Undoable, record: UndoRecord, cluster: Cluster, force: bool) -> tuple[ObjectRef, str]:  # noqa: ARG001, FBT001
+def _recreate(item: Undoable, cluster: Cluster, *, at: datetime.datetime) -> tuple[ObjectRef, str]:
     """Create an evicted pod anew from its saved manifest, and drop the manifest."""
     secret = cluster.get(item.secret, _Secret)
     path = f"/api/v1/namespaces/{item.ref.namespace}/pods"
-    manifest = _file(secret, "manifest")
+    manifest = manifest_put_back(_file(secret, "manifest"), at=at)
     cluster.create(path, manifest, dry_run=True)
     cluster.create(path, manifest)
     created = cluster.get(f"{path}/{item.ref.name}", Metadata).metadata

@@ -6,6 +6,7 @@ import re
 from typing import Annotated, Literal, Self
 
 import pydantic
+from pydantic_core import PydanticKnownError
 
 from rightsizer.model import Action, FindingName, Mode
 from rightsizer.policy.match import Match
@@ -91,11 +92,10 @@ _Switchable = Annotated[
 
 
 def _nameable(value: object) -> object:
-    *names, last = [f"'{action.value}'" for action in ACTIONS]
     if value in ACTIONS:
         return value
-    message = f"input should be {', '.join(names)} or {last}"
-    raise ValueError(message)
+    *names, last = [f"'{action.value}'" for action in ACTIONS]
+    raise PydanticKnownError("enum", {"expected": f"{', '.join(names)} or {last}"})
 
 
 _Nameable = Annotated[

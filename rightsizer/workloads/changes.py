@@ -14,6 +14,7 @@ import msgspec
 from rightsizer.config import PREFIX
 from rightsizer.model import Action, Decision, ObjectRef, Workload, WorkloadKind
 from rightsizer.observe.records import UNDO_ANNOTATION
+from rightsizer.workloads.notices import NOTICE_ANNOTATION
 
 RESUMED_ANNOTATION = PREFIX + "resumed-at"
 """When a stopped workload was last put back, RFC 3339: what it did before says nothing about what it will do now."""
@@ -190,13 +191,27 @@ def stop_patch(row: WorkloadKind, record: UndoRecord, workload: Workload) -> dic
     return {**patch, "metadata": metadata}
 
 
-def undo_patch(row: WorkloadKind, record: UndoRecord, resource_version: str) -> dict[str, Any]:
-    """The one patch that puts it back and takes the record away."""
+def undo_patch(
+    row: WorkloadKind, record: UndoRecord, resource_version: str, *, at: datetime.datetime
+) -> dict[str, Any]:
+    """The one patch that puts it back, takes the record away, and notes when that was: the cooldown counts from it."""
     patch = _nested(row.field, record.before)
+    annotations = {UNDO_ANNOTATION: None, NOTICE_ANNOTATION: None, RESUMED_ANNOTATION: _stamp(at)}
+    return {**patch, "metadata": {"resourceVersion": resource_version, "annotations": annotations}}
+
+
+def manifest_put_back(manifest: Mapping[str, Any], *, at: datetime.datetime) -> dict[str, Any]:
+    """The manifest of an evicted pod as it is created anew: it says when that was."""
+    metadata = manifest["metadata"]
+    kept = {key: text for key, text in metadata.get("annotations", {}).items() if key != NOTICE_ANNOTATION}
     return {
-        **patch,
-        "metadata": {"resourceVersion": resource_version, "annotations": {UNDO_ANNOTATION: None}},
+        **manifest,
+        "metadata": {**metadata, "annotations": {**kept, RESUMED_ANNOTATION: _stamp(at)}},
     }
+
+
+def _stamp(at: datetime.datetime) -> str:
+    return at.astimezone(datetime.UTC).isoformat(timespec="seconds")
 
 
 def value_at(obj: Mapping[str, Any], field: tuple[str, ...]) -> Any:  # noqa: ANN401 - whatever the object holds

@@ -1,14 +1,17 @@
 """Small worlds for tests of the pure stages: every argument has a default that makes an ordinary idle workload."""
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import hypothesis
 
 from rightsizer.assess import assess
+from rightsizer.budget import within_budgets
+from rightsizer.decide import decide
 from rightsizer.model import (
     Concurrency,
+    Decision,
     Device,
     Finding,
     Fleet,
@@ -38,6 +41,7 @@ from rightsizer.policy.document import (
     TooManyReplicas,
     Underused,
 )
+from rightsizer.policy.rules import Rulebook
 
 AT = datetime.datetime(2026, 11, 21, 12, 0, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(hours=24)
@@ -131,14 +135,6 @@ def rule(name: str, mode: Mode = Mode.ENFORCE, *, match: Match | None = None, **
     return Rule(name=name, mode=mode, match=match or Match(everything=True), **changes)
 
 
-THRESHOLDS = Thresholds()
-
-
-def by_window(found: Usages) -> Mapping[datetime.timedelta, Usages]:
-    """The same usage for the default window."""
-    return {THRESHOLDS.window: found}
-
-
 def criteria(**changes: Any) -> Criteria:
     """The defaults' criteria, but for what is given."""
     values: dict[str, Any] = {
@@ -208,3 +204,53 @@ def findings(
     """What is found about a workload; `sights` and `changes` are to what was measured."""
     seen = measured(item, found, nodes=sights or {}, **changes)
     return assess(item, seen, by or criteria(), fleet(item, nodes=nodes))
+
+
+def rulebook(
+    rules: Policy, *items: Workload, around: Fleet | None = None, at: datetime.datetime = AT
+) -> Rulebook:
+    """A policy beside a fleet of these workloads, or beside this one."""
+    return Rulebook(rules, around or fleet(*items), at=at)
+
+
+def measured_for(
+    book: Rulebook, found: Usages | Mapping[datetime.timedelta, Usages], **changes: Any
+) -> Measured:
+    """Usage over every window of a policy, the same unless it is told by window, and pods not seen at work before."""
+    pods = [(one.ref.namespace, one.ref.name) for item in book.fleet.workloads for one in item.pods]
+    is_by_window = any(isinstance(key, datetime.timedelta) for key in found)
+    values: dict[str, Any] = {
+        "at": book.at,
+        "usages": found if is_by_window else dict.fromkeys(sorted(book.windows()), found),
+        "histories": dict.fromkeys(pods, history()),
+    }
+    return Measured(**{**values, **changes})
+
+
+def judged_all(
+    items: Iterable[Workload],
+    found: Usages | Mapping[datetime.timedelta, Usages],
+    rules: Policy,
+    *,
+    around: Fleet | None = None,
+    **changes: Any,
+) -> tuple[Decision, ...]:
+    """What is decided about these workloads, before budgets; `changes` are to what was measured."""
+    book = rulebook(rules, *items, around=around, at=changes.get("at", AT))
+    return decide(measured_for(book, found, **changes), book)
+
+
+def judged(
+    item: Workload,
+    found: Usages | Mapping[datetime.timedelta, Usages],
+    rules: Policy,
+    **changes: Any,
+) -> Decision:
+    """What is decided about one workload, before budgets."""
+    (decision,) = judged_all([item], found, rules, **changes)
+    return decision
+
+
+def planned(book: Rulebook, seen: Measured) -> tuple[Decision, ...]:
+    """The decisions of a plan: within every budget."""
+    return within_budgets(decide(seen, book), book)

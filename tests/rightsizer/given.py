@@ -49,13 +49,14 @@ def _spiked(metric: str, value: float) -> Callable[[int], Values]:
     return values
 
 
-def _worked(since_min: int, until_min: int) -> Callable[[int], Values]:
-    """Parked, but at work from so many minutes before the end until so many."""
+def _worked(*spans_min: tuple[int, int]) -> Callable[[int], Values]:
+    """Parked, but at work in each span, from so many minutes before the end until so many."""
 
     def values(count: int) -> Values:
         found = {name: list(column) for name, column in _flat(0, 0, 40_000, 118)(count).items()}
-        for metric, value in {"DCGM_FI_DEV_GPU_UTIL": 99, "DCGM_FI_DEV_POWER_USAGE": 640}.items():
-            found[metric][count - since_min : count - until_min] = [value] * (since_min - until_min)
+        for since, until in spans_min:
+            for metric, value in {"DCGM_FI_DEV_GPU_UTIL": 99, "DCGM_FI_DEV_POWER_USAGE": 640}.items():
+                found[metric][count - since : count - until] = [value] * (since - until)
         return {name: tuple(column) for name, column in found.items()}
 
     return values
@@ -92,8 +93,13 @@ PROFILES: Mapping[str, Profile | None] = {
     "stopped-an-hour-ago": Profile(PARKED, parts=((0.0, 1 - 1 / 24, 1),)),
     "four-hours-missing": Profile(PARKED, parts=((0.0, 0.4, 1), (0.4 + 4 / 24, 1.0, 1))),
     "thinned-out": Profile(PARKED, parts=((0.0, 0.5, 4), (0.5, 1.0, 1))),
-    "just-woken": Profile(_worked(5, 0)),
-    "worked-two-hours-ago": Profile(_worked(150, 90)),
+    "just-woken": Profile(_worked((5, 0))),
+    "worked-two-hours-ago": Profile(_worked((150, 90))),
+    "worked-long-ago": Profile(_worked((1440, 1200))),
+    "comes-back-after-eight-hours": Profile(_worked((1440, 1200), (720, 660))),
+    "light": Profile(_flat(10, 5, 70_000, 250)),
+    "half": Profile(_flat(30, 10, 70_000, 300)),
+    "small": Profile(_flat(10, 5, 6_000, 200)),
     "silent-for-two-hours": Profile(PARKED, parts=((0.0, 1 - 2.2 / 25, 1), (1 - 0.1 / 25, 1.0, 1))),
     "garbage": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", 808_334_905)),
     "nan": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", math.nan)),
@@ -136,6 +142,16 @@ def day_of(
             yield from _series(profile, labels)
 
 
+def waiting(namespace: str, pod: str, throttled: float) -> Iterator[Series]:
+    """A day of cAdvisor's counters of a container whose CPU limit throttles it in this share of its periods."""
+    owner = {"namespace": namespace, "pod": pod, "container": "main", "job": "kubelet"}
+    until = int(time.time()) + AHEAD_S
+    seconds = range(until - DAY_S - 3600, until + 1, STEP_S)
+    for metric, share in {"periods": 1.0, "throttled_periods": throttled}.items():
+        counts = [600.0 * share * number for number in range(len(seconds))]
+        yield Series({"__name__": f"container_cpu_cfs_{metric}_total", **owner}, seconds, counts)
+
+
 AHEAD_S = 2 * STEP_S
 """Samples reach so far into what is the future while they are written: on a slow machine it takes as long to ask."""
 
@@ -149,12 +165,12 @@ def _series(profile: Profile, labels: Mapping[str, str]) -> Iterator[Series]:
             yield Series({"__name__": metric, **labels}, part, values)
 
 
-def priority_class(name: str, value: int) -> dict[str, Any]:
+def priority_class(name: str, value: int, annotations: Mapping[str, str] | None = None) -> dict[str, Any]:
     """A PriorityClass."""
     return {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "annotations": dict(annotations or {})},
         "value": value,
     }
 

@@ -3,17 +3,28 @@
 import pytest
 
 from rightsizer.config import PREFIX
-from rightsizer.decide import decide, decide_one
-from rightsizer.model import Action, Mode, ObjectRef, Verdict, Workload
+from rightsizer.model import Action, Cause, Mode, ObjectRef, Verdict, Workload
 from rightsizer.policy.document import ADVISE_ONLY, Match, Policy, PriorityRange, Thresholds
 from rightsizer.policy.rules import NO_FLEET, rule_on
-from tests.rightsizer.build import AT, DAY, all_idle, busy_usage, by_window, pod, policy, rule, workload
+from tests.rightsizer.build import (
+    AT,
+    DAY,
+    all_idle,
+    busy_usage,
+    judged,
+    judged_all,
+    pod,
+    policy,
+    rule,
+    rulebook,
+    workload,
+)
 
 MODE = PREFIX + "mode"
 
 
 def _decide(item: Workload, rules: Policy) -> tuple[Verdict, Mode, Action | None, str]:
-    decision = decide_one(item, by_window(all_idle(item)), rules, AT)
+    decision = judged(item, all_idle(item), rules)
     return decision.verdict, decision.mode, decision.action, decision.rule
 
 
@@ -43,10 +54,10 @@ def test_pods_of_two_enforced_rules_are_treated_by_both(order: int) -> None:
     ruling = rule_on(item, rules, NO_FLEET, at=AT)
     assert (ruling.rule, ruling.actions) == ("fast + careful", (Action.SCALE_TO_ZERO,))
     busy_last_week = {(one.ref.namespace, one.ref.name): [busy_usage()] for one in item.pods}
-    found = {DAY / 24: all_idle(item), 7 * DAY: busy_last_week}
-    assert decide_one(item, found, rules, AT).verdict is Verdict.KEEP
+    found = dict.fromkeys(rulebook(rules, item).windows(), all_idle(item)) | {7 * DAY: busy_last_week}
+    assert judged(item, found, rules).verdict is Verdict.KEEP
     found[7 * DAY] = all_idle(item)
-    decision = decide_one(item, found, rules, AT)
+    decision = judged(item, found, rules)
     assert (decision.verdict, decision.action) == (Verdict.ACT, Action.SCALE_TO_ZERO)
     assert "in the last 7d" in decision.finding.words[0]
 
@@ -56,7 +67,7 @@ def test_pods_of_two_rules_without_a_common_action() -> None:
     first = rule("first", match=Match(priorityClasses=("low-*",)), actions=(Action.SUSPEND,))
     item = workload(pod("a"), pod("b", priority_class="medium-priority"))
     rules = policy(first, rule("second", actions=(Action.SCALE_TO_ZERO,)))
-    decision = decide_one(item, by_window(all_idle(item)), rules, AT)
+    decision = judged(item, all_idle(item), rules)
     assert (decision.action, decision.is_enforced) == (None, False)
     assert "rule first + second allows nothing" in decision.vetoes[0].reason
 
@@ -153,18 +164,18 @@ def test_an_action_that_the_rule_does_not_name_is_not_taken() -> None:
 def test_an_unknown_kind_is_advised_on_only() -> None:
     """Nobody knows how to stop it, so nothing is done, and that is said."""
     item = workload(kind="RayCluster")
-    decision = decide_one(item, by_window(all_idle(item)), policy(), AT)
+    decision = judged(item, all_idle(item), policy())
     assert (decision.verdict, decision.action, decision.is_enforced) == (Verdict.ACT, None, False)
     assert "no safe way to stop a RayCluster" in decision.vetoes[0].reason
 
 
-@pytest.mark.parametrize(
-    ("allowed", "verdict"), [(0, Verdict.PROTECTED), (1, Verdict.PROTECTED), (2, Verdict.ACT)]
-)
-def test_pod_disruption_budgets_hold_for_scaling_too(allowed: int, verdict: Verdict) -> None:
-    """Scaling to zero does not ask a PodDisruptionBudget; we do."""
+@pytest.mark.parametrize(("allowed", "is_blocked"), [(0, True), (1, True), (2, False)])
+def test_pod_disruption_budgets_hold_for_scaling_too(allowed: int, is_blocked: bool) -> None:
+    """Scaling to zero does not ask a PodDisruptionBudget; we do, and say how many it allows."""
     item = workload(pod("a"), pod("b"), budgets={"pdb": allowed})
-    assert _decide(item, policy())[0] is verdict
+    decision = judged(item, all_idle(item), policy())
+    assert (decision.verdict, decision.is_enforced) == (Verdict.ACT, not is_blocked)
+    assert [block.cause for block in decision.blocks] == [Cause.DISRUPTION_BUDGET] * is_blocked
 
 
 def test_plan_order_frees_most_first_and_is_stable() -> None:
@@ -177,7 +188,7 @@ def test_plan_order_frees_most_first_and_is_stable() -> None:
     ]
     found = {key: value for item in items for key, value in all_idle(item).items()}
     orders = [
-        [decision.workload.ref.name for decision in decide(order, by_window(found), policy(), AT)]
+        [decision.workload.ref.name for decision in judged_all(order, found, policy())]
         for order in (items, items[::-1])
     ]
     assert orders == [["b", "a", "c"], ["b", "a", "c"]]
@@ -186,4 +197,4 @@ def test_plan_order_frees_most_first_and_is_stable() -> None:
 def test_a_workload_stands_in_a_plan_once() -> None:
     """An inventory that names one twice is refused rather than acted upon twice."""
     with pytest.raises(ValueError, match="twice"):
-        decide([workload(), workload()], by_window(all_idle(workload())), policy(), AT)
+        judged_all([workload(), workload()], all_idle(workload()), policy())

@@ -4,45 +4,56 @@ Each file under scenarios/ is one; a new case is a new file. The whole true loop
 Prometheus, the API server over HTTP, its controllers.
 """
 
+import datetime
 import pathlib
+import re
+import time
 from typing import Any
 
 import pytest
 import yaml
 
 from simulator.prometheus import Prometheus
+from tests.rightsizer.commands import Run
 from tests.rightsizer.world import World
 
 FOLDER = pathlib.Path(__file__).parent / "scenarios"
-DEFAULT_POLICY = (pathlib.Path(__file__).parents[2] / "deploy/examples/policy.yaml").read_text()
-CHANGED = {"act": {"enforce"}}
+BUDGETS = """
+budgets:
+  - {per: run, workloads: 100}
+  - {per: hour, workloads: 100}
+  - {scope: namespace, per: run, workloads: 100}
+  - {scope: owner, per: day, workloads: 100}
+"""
+"""The default ones would stop most of a world of a dozen GPUs."""
+DEFAULT_POLICY = (pathlib.Path(__file__).parents[2] / "deploy/examples/policy.yaml").read_text() + BUDGETS
 
 
 @pytest.mark.prometheus
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: str(path.stem))
 def test_scenario(path: pathlib.Path, tmp_path: pathlib.Path, prometheus: Prometheus) -> None:
-    """What the scenario's `then` says holds after its `when`."""
-    scenario: dict[str, Any] = yaml.safe_load(path.read_text())
-    namespace = path.stem
+    """What the scenario's `then` says holds after its `when`, step by step where there are several."""
+    scenario: dict[str, Any] = yaml.safe_load(_dated(path.read_text()))
     with World(tmp_path, prometheus, exported=scenario.get("labels", "exported") == "exported") as world:
-        give(world, scenario["given"], namespace)
-        policy = scenario.get("policy", DEFAULT_POLICY)
-        plan = world.run("plan", "-o", "json", policy=policy)
-        assert plan.code == 0, plan.err
-        assert set(plan.items) == set(scenario["then"])
-        for name, expected in scenario["then"].items():
-            item = plan.items[name]
-            assert {key: item[key] for key in expected.get("plan", {})} == expected.get("plan", {}), item
-            for words in expected.get("says", []):
-                assert words in " | ".join([*item["evidence"]["words"], *item["reasons"]])
-        if "apply" in scenario.get("when", ["plan"]):
-            _apply_and_undo(world, scenario, namespace, policy)
-        else:
-            assert not world.api.requests.mutating(include_dry_run=True)
+        give(world, scenario["given"], path.stem)
+        for step in scenario.get("steps", [scenario]):
+            _Step(world, scenario, step, path.stem).walk()
+
+
+def _dated(text: str) -> str:
+    """Times of day and days relative to now: <+2h> and <-1d>."""
+    now = datetime.datetime.now(datetime.UTC)
+    hours = re.sub(
+        r"<([+-]\d+)h>", lambda found: f"{now + datetime.timedelta(hours=int(found[1])):%H:%M}", text
+    )
+    return re.sub(
+        r"<([+-]\d+)d>", lambda found: f"{now + datetime.timedelta(days=int(found[1])):%Y-%m-%d}", hours
+    )
 
 
 def give(world: World, given: dict[str, Any], namespace: str) -> None:
-    """Make what a scenario starts from."""
+    for name, annotations in given.get("classes", {}).items():
+        world.api.patch("PriorityClass", None, name, {"metadata": {"annotations": annotations}})
     for name, node in given.get("nodes", {}).items():
         world.node(name, resources=node.get("resources"), **node.get("labels", {}))
     for obj in given.get("objects", []):
@@ -52,21 +63,104 @@ def give(world: World, given: dict[str, Any], namespace: str) -> None:
         world.add(workload["kind"], workload.get("namespace", namespace), name, workload)
 
 
-def _apply_and_undo(world: World, scenario: dict[str, Any], namespace: str, policy: str) -> None:
-    before = {name: _size(world, scenario, namespace, name) for name in scenario["then"]}
-    apply = world.run("apply", "--yes", "-o", "json", policy=policy)
-    for name, expected in scenario["then"].items():
-        result = apply.items.get(name, {}).get("result")
-        assert result == expected.get("result"), (name, apply.items.get(name), apply.err)
-        pods = world.pods_of(scenario["given"]["workloads"][name].get("namespace", namespace), name)
-        assert len(pods) == (0 if result == "done" else before[name]), name
-    undo = world.run("undo", "--all", "--yes", "-o", "json")
-    assert undo.code == 0, undo.out + undo.err
-    assert {name: _size(world, scenario, namespace, name) for name in before} == before
+class _Step:
+    """One `when` and `then` of a scenario.
+
+    Keys of a step: `when` (plan, or apply: where it is the only step it is undone, too; or undo), `then` by workload,
+    `policy` and `flags` of the plan, `aged_h`: so long ago all our notes in the cluster seem to have been written,
+    `long_ago_h`: so long ago undo seems to have been.
+    """
+
+    def __init__(self, world: World, scenario: dict[str, Any], step: dict[str, Any], namespace: str) -> None:
+        self.world = world
+        self.given: dict[str, Any] = scenario["given"]["workloads"]
+        self.step = step
+        self.then: dict[str, dict[str, Any]] = step.get("then", {})
+        self.policy: str = step.get("policy", scenario.get("policy", DEFAULT_POLICY))
+        if "budgets:" not in self.policy:
+            self.policy += BUDGETS
+        self.is_only = step is scenario
+        self.namespace = namespace
+
+    def walk(self) -> None:
+        """Do what the step says, and look."""
+        match self.step.get("when", ["plan"]):
+            case ["undo"]:
+                self._undo(self.step["long_ago_h"])
+            case ["apply"]:
+                self._age(self.step.get("aged_h", 0))
+                self._plan()
+                self._apply()
+            case ["plan"]:
+                self._age(self.step.get("aged_h", 0))
+                self._plan()
+                assert not self.is_only or not self.world.api.requests.mutating(include_dry_run=True)
+
+    def _undo(self, hours: float) -> None:
+        """Put everything back, as if that had been so long ago; its pods look idle since then."""
+        self.world.clock.stand(time.time() - hours * 3600)
+        assert self.world.run("undo", "--all", "--yes", "-o", "json").code == 0
+        for name, workload in self.given.items():
+            for pod in self.world.pods_of(workload.get("namespace", self.namespace), name):
+                self.world.record(pod, "parked", workload.get("gpus", 1))
+        self.world.clock.run()
+        self._age(hours)
+
+    def _age(self, hours: float) -> None:
+        """Let our notes on all workloads have been written earlier."""
+        for name, workload in self.given.items() if hours else ():
+            kind, namespace = workload["kind"], workload.get("namespace", self.namespace)
+            obj = self.world.api.get(kind, namespace, name)
+            for key, text in (obj or {"metadata": {}})["metadata"].get("annotations", {}).items():
+                if key.startswith("gpu-rightsizer.io/"):
+                    aged = re.sub(
+                        r"\d{4}-\d\d-\d\dT[\d:.]+(Z|\+00:00)", lambda found: _ago(found[0], hours), text
+                    )
+                    self.world.api.patch(kind, namespace, name, {"metadata": {"annotations": {key: aged}}})
+
+    def _plan(self) -> None:
+        plan = self.world.run("plan", "-o", "json", *self.step.get("flags", []), policy=self.policy)
+        assert plan.code == 0, plan.err
+        assert set(plan.items) == set(self.then) or not self.is_only
+        for name, expected in self.then.items():
+            item = plan.items[name]
+            wanted = expected.get("plan", {})
+            assert {key: _part(item[key], wanted[key]) for key in wanted} == wanted, item
+            assert [block["cause"] for block in item["blocks"]] == expected.get("blocked", []), item
+            reasons = [block["reason"] for block in item["blocks"]] + item["reasons"]
+            for words in expected.get("says", []):
+                assert words in " | ".join([*item["evidence"]["words"], *reasons]), item
+
+    def _apply(self) -> None:
+        before = {name: self._size(name) for name in self.then}
+        apply = self.world.run("apply", "--yes", "-o", "json", policy=self.policy)
+        for name, expected in self.then.items():
+            self._check_outcome(name, expected, before[name], apply)
+        if self.is_only:
+            undo = self.world.run("undo", "--all", "--yes", "-o", "json")
+            assert undo.code == 0, undo.out + undo.err
+            assert {name: self._size(name) for name in before} == before
+
+    def _check_outcome(self, name: str, expected: dict[str, Any], before: int, apply: Run) -> None:
+        outcome = apply.items.get(name, {})
+        assert outcome.get("result") == expected.get("result"), (name, outcome, apply.err)
+        is_stopped = outcome.get("result") == "done" and outcome["action"] != "notify"
+        assert self._size(name) == (0 if is_stopped else before), name
+        workload = self.given[name]
+        events = self.world.api.list("Event", workload.get("namespace", self.namespace))
+        told = [event["reason"] for event in events if event["involvedObject"]["name"] == name]
+        assert "event" not in expected or expected["event"] in told, told
+
+    def _size(self, name: str) -> int:
+        """How many pods a workload has."""
+        return len(self.world.pods_of(self.given[name].get("namespace", self.namespace), name))
 
 
-def _size(world: World, scenario: dict[str, Any], namespace: str, name: str) -> int:
-    """How many pods a workload has, and that its own object says the same."""
-    workload = scenario["given"]["workloads"][name]
-    namespace = workload.get("namespace", namespace)
-    return len(world.pods_of(namespace, name))
+def _part(value: Any, wanted: Any) -> Any:
+    """Of a mapping only what is asked about."""
+    return {key: value[key] for key in wanted} if isinstance(wanted, dict) else value
+
+
+def _ago(text: str, hours: float) -> str:
+    at = datetime.datetime.fromisoformat(text) - datetime.timedelta(hours=hours)
+    return at.isoformat(timespec="seconds")

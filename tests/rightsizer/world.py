@@ -17,7 +17,7 @@ from simulator.cluster import MovingClock
 from simulator.kube import ApiServer, LoggedRequest
 from simulator.prometheus import Prometheus
 from tests.rightsizer.commands import Run, run_command
-from tests.rightsizer.given import CLASSES, DAY_S, day_of, manifest, priority_class
+from tests.rightsizer.given import CLASSES, DAY_S, day_of, manifest, priority_class, waiting
 from tests.rightsizer.relay import Relay
 
 
@@ -89,6 +89,9 @@ class World:
         for number, pod in enumerate(pods):
             looks = profiles if isinstance(profiles, str) else profiles[number % len(profiles)]
             self.record(pod, looks, given.get("gpus", 1))
+            if "throttled" in given:
+                meta = pod["metadata"]
+                self.prometheus.write(waiting(meta["namespace"], meta["name"], given["throttled"]))
 
     def record(self, pod: Mapping[str, Any], looks: str | Sequence[str], gpus: int) -> None:
         """Write the day of a pod's devices into Prometheus."""
