@@ -166,6 +166,11 @@ class Server:
         """Where it serves."""
         return f"{'http' if self._tls is None else 'https'}://{self.address}"
 
+    @property
+    def pid(self) -> int:
+        """Its process id, while it runs."""
+        return self._running().pid
+
     def launch(self) -> None:
         """Start it on a free port, without waiting."""
         self.port = free_port()

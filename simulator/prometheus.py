@@ -83,6 +83,11 @@ class Prometheus:
         """Where its HTTP API is."""
         return self._server.url
 
+    @property
+    def pid(self) -> int:
+        """Its process id, while it runs."""
+        return self._server.pid
+
     def start(self, *, timeout_s: float = 30.0) -> None:
         """Start it and wait until it answers.
 

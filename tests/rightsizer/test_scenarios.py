@@ -52,6 +52,7 @@ def _dated(text: str) -> str:
 
 
 def give(world: World, given: dict[str, Any], namespace: str) -> None:
+    """Make what a scenario starts from."""
     for name, annotations in given.get("classes", {}).items():
         world.api.patch("PriorityClass", None, name, {"metadata": {"annotations": annotations}})
     for name, node in given.get("nodes", {}).items():
