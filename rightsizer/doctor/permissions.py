@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from rightsizer.doctor.diagnosis import Check, Diagnosis, Family, Message, Status, known, some
 from rightsizer.doctor.facts import Facts
-from rightsizer.doctor.rights import Command, Right, needed
+from rightsizer.doctor.rights import RIGHTS, Command, Right, needed
 
 _BIND = (
     "grant role gpu-rightsizer-{command} and bind it (kubectl create clusterrolebinding gpu-rightsizer-{command} "
@@ -58,7 +58,8 @@ def _words(rights: Iterable[Right]) -> str:
 
 def _check(command: Command, about: str, refusal: Message) -> Check:
     judge = functools.partial(_may, command=command, refusal=refusal)
-    return Check(command.value, about, judge, (ALLOWED, refusal, DOES_WITHOUT))
+    dear = (DOES_WITHOUT,) if any(right.cost for right in needed(RIGHTS, command)) else ()
+    return Check(command.value, about, judge, (ALLOWED, refusal, *dear))
 
 
 FAMILY = Family(

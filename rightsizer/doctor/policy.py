@@ -1,5 +1,6 @@
 """Checks of the policy beside the cluster that it is about. Pure."""
 
+import datetime
 from collections.abc import Iterator
 
 from rightsizer.doctor.diagnosis import Check, Diagnosis, Family, Message, Status, known, some
@@ -57,11 +58,13 @@ TIGHT = Message(
 
 OPEN = Message(Status.OK, "changes may be made now")
 CLOSED = Message(Status.OK, "no changes now: {why}")
-NEVER_OPEN = Message(
+FAR_OFF = Message(
     Status.WARNING,
-    "no changes now, nor in sight: {why}",
-    "see maintenanceWindows and freezes of the policy: together they leave no time",
+    "no changes in the next {days} days: {why}",
+    "is that meant? see maintenanceWindows and freezes of the policy",
 )
+
+FAR = datetime.timedelta(days=31)
 
 
 def _book(facts: Facts) -> Rulebook:
@@ -132,7 +135,9 @@ def _calendar(facts: Facts) -> Iterator[Diagnosis]:
     if block is None:
         yield OPEN()
     else:
-        yield (NEVER_OPEN if next_opening(policy, facts.at) is None else CLOSED)(why=block.reason)
+        opening = next_opening(policy, facts.at)
+        is_far = opening is None or opening - facts.at > FAR
+        yield (FAR_OFF if is_far else CLOSED)(why=block.reason, days=FAR.days)
 
 
 FAMILY = Family(
@@ -152,6 +157,6 @@ FAMILY = Family(
         ),
         Check("rules", "Whom each rule is about now.", _rules, (MATCHES, MATCHES_NOTHING)),
         Check("budgets", "Budgets that let nothing happen.", _budgets, (SPACIOUS, NOT_USED, SHUT, TIGHT)),
-        Check("calendar", "Maintenance windows and freezes.", _calendar, (OPEN, CLOSED, NEVER_OPEN)),
+        Check("calendar", "Maintenance windows and freezes.", _calendar, (OPEN, CLOSED, FAR_OFF)),
     ),
 )

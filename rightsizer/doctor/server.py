@@ -191,7 +191,7 @@ def _record(facts: Facts) -> Iterator[Diagnosis]:
     window, wanted = windows[-1], max(windows[-1], history)
     begins = known(facts.begins)
     now = known(facts.server).now
-    if begins is None:
+    if begins is None or now - begins >= wanted:
         yield REACHES(span=_words(wanted))
     else:
         told = {
