@@ -95,6 +95,7 @@ def _run(args: argparse.Namespace, spec: ClusterSpec, directory: Path) -> None:
                     honor_labels=args.honor_labels,
                 )
             )
+            cluster.announce(prometheus)
             if args.history:
                 _say(f"writing {args.history:g} h of history")
                 count = cluster.write_history(prometheus, hours=args.history, step_s=args.step)

@@ -132,6 +132,17 @@ class Cluster:
             for name, exporter in self.exporters.items()
         )
 
+    def announce(self, prometheus: Prometheus) -> None:
+        """Let the API server of this cluster have a Service for Prometheus; a real one leads to nothing on loopback."""
+        if self.api is None:
+            return
+        service = manifests.prometheus_service(EXPORTER_NAMESPACE)
+        if self.api.get("Namespace", None, EXPORTER_NAMESPACE) is None:
+            self.api.create(manifests.namespace(EXPORTER_NAMESPACE))
+        self.api.create(service)
+        port = service["spec"]["ports"][0]["port"]
+        self.api.backends.set(EXPORTER_NAMESPACE, service["metadata"]["name"], port, prometheus.url)
+
     def write_history(self, prometheus: Prometheus, *, hours: float = 24.0, step_s: int = 15) -> int:
         """Give `prometheus` a past of `hours`, a sample every `step_s`; how many samples that were."""
         until_s = int(time.time())

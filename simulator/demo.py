@@ -93,6 +93,7 @@ class Demo:
                 honor_labels=False,
             )
         )
+        cluster.announce(prometheus)
         _say("writing a day of history into a real Prometheus")
         count = cluster.write_history(prometheus, hours=24.5, step_s=STEP_S)
         _say(f"wrote {count:,} samples")

@@ -52,6 +52,17 @@ def namespace(name: str) -> Object:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
 
 
+def prometheus_service(namespace: str) -> Object:
+    """A Service that is labelled as the prometheus-community chart labels its server's."""
+    labels = {"app.kubernetes.io/name": "prometheus", "app.kubernetes.io/component": "server"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "prometheus-server", "namespace": namespace, "labels": labels},
+        "spec": {"selector": labels, "ports": [{"name": "http", "port": 80}]},
+    }
+
+
 def priority_class(spec: PriorityClassSpec) -> Object:
     """A PriorityClass."""
     return {

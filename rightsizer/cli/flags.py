@@ -89,6 +89,28 @@ examples:
   gpu-rightsizer undo --run 20261121-031500-4f2a9c --yes
 """
 
+_DOCTOR = """\
+Looks at everything that plan, apply and undo need: Prometheus, its record of
+GPUs, each node's series, what this account may do, the policy. Says how it
+stands with each, and what to do about it. Only reads; without --prometheus-url
+it looks for one, as plan does.
+"""
+
+_DOCTOR_EPILOG = """\
+statuses:
+  ok         as it should be
+  warning    works, but something is lost; it says what
+  problem    no useful plan before this is mended
+  unknown    could not be asked
+
+Exit code 1 where there is a problem. All messages: docs/doctor.md
+
+examples:
+  gpu-rightsizer doctor
+  gpu-rightsizer doctor --policy policy.yaml -o json
+  gpu-rightsizer doctor --roles | kubectl apply -f -
+"""
+
 _POLICY = """\
 Works on policy files: write one to start from, check it, and ask it why it says
 what it says about a workload. See docs/policy.md for all fields.
@@ -126,7 +148,7 @@ example:
 
 def add_all(commands: Any) -> None:  # noqa: ANN401 - argparse does not name the type
     """Add every command."""
-    for add in (_add_plan, _add_apply, _add_undo, _add_policy):
+    for add in (_add_plan, _add_apply, _add_undo, _add_doctor, _add_policy):
         add(commands.add_parser)
 
 
@@ -204,6 +226,27 @@ def _add_undo(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     parser.add_argument("--force", action="store_true", help="also what someone changed since")
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
     parser.add_argument("--save", metavar="FILE", help="also write the outcome there as JSON")
+    add_options(parser, "cluster", (*CLUSTER, *STATE))
+    add_common(parser)
+
+
+def _add_doctor(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    parser = add_parser(
+        "doctor",
+        help="say what stands between you and a plan, and what to do about it; only reads",
+        description=_DOCTOR,
+        epilog=_DOCTOR_EPILOG,
+        formatter_class=Formatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command="doctor")
+    parser.add_argument(
+        "--roles",
+        action="store_true",
+        help="print the RBAC roles that plan, apply and undo need, and ask nothing",
+    )
+    add_options(parser, "policy", POLICY)
+    add_options(parser, "metrics", PROMETHEUS)
     add_options(parser, "cluster", (*CLUSTER, *STATE))
     add_common(parser)
 

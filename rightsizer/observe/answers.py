@@ -6,6 +6,7 @@ table of what a smaller question would get past is here.
 
 import dataclasses
 import re
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -51,6 +52,8 @@ _TOO_LARGE = re.compile("|".join(_TOO_LARGE_WORDS), re.IGNORECASE)
 _INFO = "PromQL info: "
 """Remarks on a query, which Prometheus 2.48 to 2.55 and Thanos put among the warnings (thanos#7354)."""
 
+T = TypeVar("T")
+
 
 class Data(msgspec.Struct, rename="camel"):
     """The part of a whole answer that holds the result, which is still to be decoded."""
@@ -61,7 +64,7 @@ class Data(msgspec.Struct, rename="camel"):
 
 class _Answer(msgspec.Struct, rename="camel"):
     status: str = ""
-    data: Data | None = None
+    data: msgspec.Raw = msgspec.Raw(b"null")
     error: str = ""
     error_type: str = ""
     message: str = ""  # of an API server's Status
@@ -86,18 +89,36 @@ class Reader:
     hint: str
 
     def read(self, status: int, body: bytes) -> Data:
-        """The data of a whole answer.
+        """The data of a whole answer to a query.
 
         Raises:
             PrometheusError: It is an error, or not whole.
         """
+        return self._decode(status, body, Data)
+
+    def page(self, status: int, body: bytes) -> dict[str, Any]:
+        """The data of a whole answer about the server itself.
+
+        Raises:
+            PrometheusError: It is an error.
+        """
+        return self._decode(status, body, dict[str, Any])
+
+    def _decode(self, status: int, body: bytes, kind: type[T]) -> T:
+        data = self._whole(status, body)
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.DecodeError as error:
+            raise self._foreign(status, body) from error
+
+    def _whole(self, status: int, body: bytes) -> msgspec.Raw:
         if status in _NOT_ALLOWED:
             raise PrometheusError(f"{self.attempted}: HTTP {status}: not allowed; see {self.hint}")
         try:
             answer = msgspec.json.decode(body, type=_Answer)
         except msgspec.DecodeError as error:
             raise self._foreign(status, body) from error
-        if answer.status != "success" or answer.data is None:
+        if answer.status != "success" or len(memoryview(answer.data)) <= len(b"null"):
             raise self._refusal(status, answer, body)
         warnings = [words for words in answer.warnings if not words.startswith(_INFO)]
         if warnings or answer.is_partial:

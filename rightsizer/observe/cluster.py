@@ -31,6 +31,13 @@ _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.
 _RESTARTS = 3
 _IN_CLUSTER = "the in-cluster service account (no --kubeconfig, $KUBECONFIG or ~/.kube/config)"
 
+_NO_KUBECONFIG = (
+    "which cluster? there is no kubeconfig in $KUBECONFIG or ~/.kube/config, and this is no pod of a cluster with a "
+    "service account; give --kubeconfig FILE, or make one as your cloud does it, such as: "
+    "gcloud container clusters get-credentials, aws eks update-kubeconfig, az aks get-credentials"
+)
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
 T = TypeVar("T")
 A = TypeVar("A")
 
@@ -57,6 +64,16 @@ class _Groups(msgspec.Struct):
     """metav1.APIGroupList."""
 
     groups: list[_Group]
+
+
+class _Verdict(msgspec.Struct):
+    allowed: bool
+
+
+class _Review(msgspec.Struct):
+    """authorizationv1.SelfSubjectAccessReview, as it comes back."""
+
+    status: _Verdict
 
 
 class Cluster:
@@ -169,6 +186,19 @@ class Cluster:
     def get(self, path: str, kind: type[T]) -> T:
         """One object."""
         return self._decode(self._send("GET", path, {}), kind, path)
+
+    def may(self, attributes: Mapping[str, str]) -> bool:
+        """Whether we may do something, by a SelfSubjectAccessReview, which everybody may create and nothing keeps.
+
+        https://kubernetes.io/docs/reference/kubernetes-api/authorization-resources/self-subject-access-review-v1/
+        """
+        asked = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        data = self._send("POST", _REVIEWS, {}, body=asked)
+        return self._decode(data, _Review, _REVIEWS).status.allowed
 
     def get_object(self, path: str) -> dict[str, Any]:
         """One object with all its fields, to be kept as it is."""
@@ -318,6 +348,8 @@ def _configuration(settings: ClusterSettings) -> tuple[client.Configuration, str
                 persist_config=False,
             )
     except _UNUSABLE as error:
+        if source == _IN_CLUSTER and isinstance(error, ConfigException):
+            raise ConfigurationError(_NO_KUBECONFIG) from error
         words = " ".join(str(error).split()) or type(error).__name__
         raise ConfigurationError(f"{source}: cannot be used: {words}") from error
     return configuration, source

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -85,7 +86,8 @@ class Prometheus:
         self._parallel = settings.parallel
         self._slots = threading.BoundedSemaphore(settings.parallel)
         self._transport = transport or Direct(settings)
-        self._attempted = f"querying Prometheus at {self.where}"
+        # What was found in the cluster is called by its flavour; a URL says nothing of the kind.
+        self._attempted = f"querying {self.where if ' at ' in self.where else f'Prometheus at {self.where}'}"
         self._reader = Reader(self._attempted, self._transport.hint)
 
     @property
@@ -103,6 +105,15 @@ class Prometheus:
             return datetime.datetime.fromtimestamp(int(instant), tz=datetime.UTC)
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
+
+    def status(self, page: str) -> Mapping[str, Any]:
+        """What the server says of itself: `buildinfo` or `flags`; not every server that answers queries has these.
+
+        Raises:
+            PrometheusError: It does not say.
+        """
+        with self._slots:
+            return self._reader.page(*self._transport.ask(f"status/{page}", {}, self._timeout_s))
 
     def query(self, promql: str, at: datetime.datetime) -> list[Sample]:
         """An instant query.

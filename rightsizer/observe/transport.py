@@ -80,13 +80,14 @@ class Direct:
         self._idle: collections.deque[requests.Session] = collections.deque()
 
     def ask(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
-        """Send a question as a form, which may be longer than a URL."""
+        """Send a question as a form, which may be longer than a URL; one without a form is a plain GET."""
         attempted = f"querying Prometheus at {self.where}"
         deadline = time.monotonic() + timeout_s
         with self._translated(attempted, timeout_s), self._session() as session:
-            response = session.post(
+            response = session.request(
+                "POST" if form else "GET",
                 f"{self.where}/api/v1/{endpoint}",
-                data=form,
+                data=form or None,
                 auth=self._authorize,
                 timeout=timeout_s,
                 # Said with each request: a session's own setting would yield to REQUESTS_CA_BUNDLE.
@@ -177,7 +178,7 @@ class ServiceProxy:
 
     def ask(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
         """Send a question in a URL."""
-        attempted = f"querying Prometheus at {self.where}"
+        attempted = f"querying {self.where}"
         deadline = time.monotonic() + timeout_s
         path = f"{self._path}/api/v1/{endpoint}"
         try:

@@ -21,6 +21,7 @@ _RESULT_COLOURS = {
     Result.REFUSED: "\x1b[31m",
     Result.UNKNOWN: "\x1b[31m",
 }
+_STATUS_COLOURS = {"ok": "\x1b[32m", "warning": "\x1b[33m", "problem": "\x1b[31m", "unknown": "\x1b[35m"}
 _DIM = "\x1b[2m"
 _BOLD = "\x1b[1m"
 _PLAIN = "\x1b[0m"
@@ -46,6 +47,10 @@ class Paint:
     def result(self, result: Result, text: str) -> str:
         """In the result's colour."""
         return self._in(_RESULT_COLOURS.get(result, ""), text)
+
+    def status(self, status: str, text: str) -> str:
+        """In the colour of a diagnosis's status."""
+        return self._in(_STATUS_COLOURS.get(status, ""), text)
 
     def bold(self, text: str) -> str:
         """A heading."""

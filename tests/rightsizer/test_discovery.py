@@ -249,7 +249,7 @@ def test_an_api_server_that_goes_away(place: Place, gpus: Fake) -> None:
     found = place.connect()
     place.api.inject(Fault(path="proxy", times=None, drop=True))
     with pytest.raises(
-        PrometheusError, match="querying Prometheus at Prometheus at service monitoring/metrics"
+        PrometheusError, match="querying Prometheus at service monitoring/metrics"
     ):
         found.query("x", AT)
 

@@ -1,0 +1,62 @@
+"""`gpu-rightsizer doctor`: what stands between you and a plan, and what to do about it. Only reads."""
+
+import argparse
+import functools
+import pathlib
+import sys
+
+import yaml
+
+from rightsizer.cli.connection import prometheus_settings
+from rightsizer.cli.options import cluster_settings, signal_terms, wants_colour
+from rightsizer.cli.session import utc_now
+from rightsizer.doctor.asking import Inquiry, ask
+from rightsizer.doctor.diagnosis import Status
+from rightsizer.doctor.rights import roles
+from rightsizer.doctor.table import diagnose
+from rightsizer.doctor.telling import document, text
+from rightsizer.observe.cluster import Cluster
+from rightsizer.observe.discovery import connect
+from rightsizer.observe.prometheus import Prometheus
+from rightsizer.policy.reading import BUILT_IN, LoadedPolicy, load
+from rightsizer.report.document import render
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask, judge, tell; 1 where there is a problem."""
+    if arguments.roles:
+        sys.stdout.write(yaml.safe_dump_all(roles(arguments.state_namespace), sort_keys=False))
+        return 0
+    found = list(diagnose(ask(_inquiry(arguments))))
+    if arguments.output == "table":
+        sys.stdout.write(text(found, colour=wants_colour(arguments, sys.stdout)))
+    else:
+        sys.stdout.write(render(document(found), arguments.output))
+    return 1 if any(one.status is Status.PROBLEM for _, _, one in found) else 0
+
+
+def _inquiry(arguments: argparse.Namespace) -> Inquiry:
+    """Whom to ask.
+
+    Raises:
+        UsageError, ConfigurationError: Flags that cannot be meant.
+    """
+    settings, of_cluster = prometheus_settings(arguments), cluster_settings(arguments)
+    cluster = functools.cache(lambda: Cluster(of_cluster))
+
+    def prometheus() -> Prometheus:
+        return Prometheus(settings) if settings.url else connect(settings, cluster())
+
+    def policy() -> LoadedPolicy:
+        return load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
+
+    terms = signal_terms(arguments, settings.labels)
+    return Inquiry(
+        cluster=cluster,
+        prometheus=prometheus,
+        is_named=settings.url is not None,
+        policy=policy,
+        terms=terms,
+        own=arguments.state_namespace,
+        clock=utc_now,
+    )

@@ -1,0 +1,73 @@
+"""Checks of what our account may do at the API server, told apart by command. Pure."""
+
+import functools
+from collections.abc import Iterable, Iterator
+
+from rightsizer.doctor.diagnosis import Check, Diagnosis, Family, Message, Status, known, some
+from rightsizer.doctor.facts import Facts
+from rightsizer.doctor.rights import RIGHTS, Command, Right, needed
+
+_BIND = (
+    "grant role gpu-rightsizer-{command} and bind it (kubectl create clusterrolebinding gpu-rightsizer-{command} "
+    "--clusterrole gpu-rightsizer-{command} --user NAME)"
+)
+_ROLE = "; in namespace {own} the Role of that name, by a rolebinding"
+_GRANT = "gpu-rightsizer doctor --roles | kubectl apply -f -"
+
+ALLOWED = Message(Status.OK, "all {count} rights that it takes")
+MAY_NOT_READ = Message(Status.PROBLEM, "plan may not {missing}, and fails", _BIND, _GRANT)
+MAY_NOT_LOOK = Message(
+    Status.WARNING,
+    "plan may not {missing}, and finds no Prometheus by itself",
+    "give --prometheus-url; or " + _BIND,
+    _GRANT,
+)
+MAY_NOT_CHANGE = Message(
+    Status.WARNING, "apply may not {missing}, and fails; plan is not concerned", _BIND + _ROLE, _GRANT
+)
+MAY_NOT_RESTORE = Message(
+    Status.WARNING, "undo may not {missing}, and fails; plan is not concerned", _BIND + _ROLE, _GRANT
+)
+DOES_WITHOUT = Message(Status.WARNING, "{command} may not {missing}, and does without: {cost}", _BIND, _GRANT)
+"""Beside what a command cannot do without; told apart by what is lost."""
+
+
+def _may(facts: Facts, *, command: Command, refusal: Message) -> Iterator[Diagnosis]:
+    allowed = known(facts.allowed)
+    rights = needed(allowed, command)
+    missing = [right for right in rights if not allowed[right]]
+    told = {"command": command.value, "own": facts.own}
+    fatal = [right for right in missing if not right.cost]
+    if fatal:
+        yield refusal(**told, missing=_words(fatal))
+    dear = [right for right in missing if right.cost]
+    if dear:
+        costs = dict.fromkeys(right.cost for right in dear)
+        yield DOES_WITHOUT(**told, missing=_words(dear), cost=some(costs, 2))
+    if not missing:
+        yield ALLOWED(**told, count=len(rights))
+
+
+def _words(rights: Iterable[Right]) -> str:
+    """Verbs and what they are about, such as "list pods, nodes; get jobs.batch"."""
+    by_verb: dict[str, list[str]] = {}
+    for right in rights:
+        by_verb.setdefault(right.verb, []).append(right.named)
+    return "; ".join(f"{verb} {some(names, 4)}" for verb, names in by_verb.items())
+
+
+def _check(command: Command, about: str, refusal: Message) -> Check:
+    judge = functools.partial(_may, command=command, refusal=refusal)
+    dear = (DOES_WITHOUT,) if any(right.cost for right in needed(RIGHTS, command)) else ()
+    return Check(command.value, about, judge, (ALLOWED, refusal, *dear))
+
+
+FAMILY = Family(
+    "permissions",
+    (
+        _check(Command.PLAN, "What `plan` reads.", MAY_NOT_READ),
+        _check(Command.DISCOVERY, "What it reads to find a Prometheus.", MAY_NOT_LOOK),
+        _check(Command.APPLY, "What `apply` reads and writes.", MAY_NOT_CHANGE),
+        _check(Command.UNDO, "What `undo` reads and writes.", MAY_NOT_RESTORE),
+    ),
+)

@@ -1,0 +1,150 @@
+"""What each command does at the API server, as RBAC counts it: asked about, documented and granted from here. Pure.
+
+https://kubernetes.io/docs/reference/access-authn-authz/rbac/
+"""
+
+import dataclasses
+import enum
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from rightsizer.observe import claims
+from rightsizer.observe.managers import SCALERS
+from rightsizer.observe.owners import OWNERS
+from rightsizer.workloads import KINDS
+
+
+class Command(enum.StrEnum):
+    """What rights are needed for; `discovery` is what `plan` does where no URL is given."""
+
+    PLAN = "plan"
+    DISCOVERY = "discovery"
+    APPLY = "apply"
+    UNDO = "undo"
+
+
+PLAN, APPLY, UNDO = (Command.PLAN,), (Command.APPLY,), (Command.UNDO,)
+_READ = (Command.PLAN, Command.APPLY)
+_WRITE = (Command.APPLY, Command.UNDO)
+BUILT_IN = frozenset({"", "apps", "batch", "policy", "scheduling.k8s.io", "autoscaling"})
+"""API groups that every cluster serves."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Right:
+    """One verb on one resource.
+
+    Attributes:
+        resource: Plural name, with its subresource as `pods/eviction`.
+        commands: Those that need it.
+        is_own: Whether it is about our own namespace only; otherwise about all.
+        cost: What is missing without it; empty where the command fails.
+    """
+
+    verb: str
+    group: str
+    resource: str
+    commands: tuple[Command, ...]
+    is_own: bool = False
+    cost: str = ""
+
+    @property
+    def named(self) -> str:
+        """The resource as kubectl takes it, such as deployments.apps."""
+        plural, slash, part = self.resource.partition("/")
+        return (f"{plural}.{self.group}" if self.group else plural) + slash + part
+
+    def attributes(self, own: str) -> dict[str, str]:
+        """As a SelfSubjectAccessReview asks for it; without a namespace all of them are meant."""
+        plural, _, part = self.resource.partition("/")
+        found = {"verb": self.verb, "group": self.group, "resource": plural, "subresource": part}
+        return {key: value for key, value in found.items() if value} | (
+            {"namespace": own} if self.is_own else {}
+        )
+
+
+def _group(api_version: str) -> str:
+    return api_version.rpartition("/")[0]
+
+
+def _table() -> Iterator[Right]:
+    for resource in ("pods", "nodes", "namespaces"):
+        yield Right("list", "", resource, _READ)
+    yield Right("list", "scheduling.k8s.io", "priorityclasses", _READ)
+    yield Right("list", "policy", "poddisruptionbudgets", _READ)
+    yield Right("list", "", "resourcequotas", _READ, cost="quotas are not told")
+    for owner in OWNERS:
+        cost = "" if owner.group in BUILT_IN else f"the word of a {owner.kind} about its pods is not known"
+        yield Right("get", owner.group, owner.plural, _READ, cost=cost)
+        if owner.kind != "Pod":
+            yield Right("list", owner.group, owner.plural, _READ, cost=cost)
+    for scaler in SCALERS:
+        cost = f"who is scaled by a {scaler.kind} is not known"
+        yield Right("list", scaler.group, scaler.plural, _READ, cost=cost)
+    cost = "GPUs that pods hold by claims are not counted"
+    yield Right("list", claims.GROUP, "resourceclaims", _READ, cost=cost)
+    yield Right("list", "", "services", (Command.DISCOVERY,))
+    yield Right("get", "", "services/proxy", (Command.DISCOVERY,))
+    yield from _writes()
+
+
+def _writes() -> Iterator[Right]:
+    for resource in ("nodes", "namespaces"):
+        yield Right("get", "", resource, APPLY)
+    for row in KINDS:
+        if row.field:
+            yield Right("patch", _group(row.api_version), row.plural, _WRITE)
+            yield Right("list", _group(row.api_version), row.plural, UNDO)
+            yield Right("get", _group(row.api_version), row.plural, UNDO)
+    yield Right("create", "", "pods/eviction", APPLY)
+    yield Right("create", "", "events", _WRITE, cost="changes are not told as Events")
+    yield Right("get", "", "pods", UNDO)
+    yield Right("create", "", "pods", UNDO)
+    yield Right("create", "", "secrets", APPLY, is_own=True)
+    yield Right("list", "", "secrets", UNDO, is_own=True, cost="evicted pods cannot be put back")
+    yield Right("get", "", "secrets", UNDO, is_own=True, cost="evicted pods cannot be put back")
+    yield Right("delete", "", "secrets", _WRITE, is_own=True)
+
+
+RIGHTS: tuple[Right, ...] = tuple(_table())
+
+
+def rights_for(served: Collection[str]) -> list[Right]:
+    """Those that mean something where these API groups are served."""
+    return [right for right in RIGHTS if right.group in BUILT_IN or right.group in served]
+
+
+def needed(rights: Iterable[Right], command: Command) -> list[Right]:
+    """Those of a command."""
+    return [right for right in rights if command in right.commands]
+
+
+def roles(own: str) -> list[dict[str, Any]]:
+    """A ClusterRole for each command and, for our own namespace, a Role, as `kubectl apply` takes them."""
+    found = []
+    for command in Command:
+        rights = needed(RIGHTS, command)
+        name = f"gpu-rightsizer-{command}"
+        found.append(_role("ClusterRole", {"name": name}, [right for right in rights if not right.is_own]))
+        in_own = [right for right in rights if right.is_own]
+        if in_own:
+            found.append(_role("Role", {"name": name, "namespace": own}, in_own))
+    return found
+
+
+def _role(kind: str, metadata: Mapping[str, str], rights: Iterable[Right]) -> dict[str, Any]:
+    verbs: dict[tuple[str, str], set[str]] = {}
+    for right in rights:
+        verbs.setdefault((right.group, right.resource), set()).add(right.verb)
+    rules: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (group, resource), names in sorted(verbs.items()):
+        rules.setdefault((group, tuple(sorted(names))), []).append(resource)
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": kind,
+        "metadata": dict(metadata),
+        "rules": [
+            {"apiGroups": [group], "resources": resources, "verbs": list(names)}
+            for (group, names), resources in rules.items()
+        ],
+    }

@@ -1,0 +1,645 @@
+"""Each thing that the doctor can find, by facts alone: how it stands, what is told, and what is to be done."""
+
+import dataclasses
+import datetime
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from rightsizer.doctor.diagnosis import FAILED, FOLLOWS, Check, Diagnosis, Message, Status
+from rightsizer.doctor.facts import Facts, Failure, Naming, Recorded, Server
+from rightsizer.doctor.rights import RIGHTS, Command, needed, roles
+from rightsizer.doctor.table import FAMILIES, diagnose
+from rightsizer.doctor.telling import document, text
+from rightsizer.model import Device, Fleet, Mode, Node, NodeSight, PriorityClass, Usages, Workload
+from rightsizer.observe.signals.choose import OWN
+from rightsizer.observe.signals.dcgm import DCGM, DCGM_49
+from rightsizer.observe.signals.quantities import Kind, Source
+from rightsizer.observe.signals.usages import DISAGREEMENT
+from rightsizer.policy.document import Defaults, Policy, Thresholds
+from rightsizer.policy.limits import Budget, Freeze, MaintenanceWindow, Per, Scope
+from rightsizer.policy.match import Match
+from rightsizer.policy.reading import BUILT_IN, LoadedPolicy
+from tests.conftest import Golden
+from tests.rightsizer.build import AT, DAY, idle_usage, pod, policy, rule, usages, workload
+
+ALL_CHECKS = [(family, check) for family in FAMILIES for check in family.checks]
+AWAY = Failure("querying it: nobody answers", "no Prometheus answers")
+NO_CLUSTER = Failure("reading pods: Connection refused", "the cluster's objects could not be read")
+ONE = pod("w-0", devices=2)
+NODE = Node("n1", "H100", gpus=2, allocatable={"nvidia.com/gpu": 2})
+RECORDED = frozenset(
+    {("gpu_rightsizer:activity:max5m", "DCGM_FI_DEV_GPU_UTIL"), ("gpu_rightsizer:power:max5m", "P")}
+)
+
+
+def loaded(made: Policy, source: str = "policy.yaml") -> LoadedPolicy:
+    """A policy as it is after reading."""
+    return LoadedPolicy(made, source, "0" * 64, {})
+
+
+def server(**changes: Any) -> Server:
+    """A Prometheus 3 with all its defaults written out."""
+    values: dict[str, Any] = {
+        "where": "http://prometheus:9090",
+        "now": AT,
+        "ours": AT,
+        "took_s": 0.004,
+        "build": {"version": "3.7.1", "revision": "x"},
+        "flags": {
+            "query.max-samples": "50000000",
+            "storage.tsdb.retention.time": "30d",
+            "storage.tsdb.retention.size": "0B",
+        },
+    }
+    return Server(**{**values, **changes})
+
+
+def flags(**changes: str) -> Server:
+    """One with other flags."""
+    given = {name.replace("__", "-").replace("_", "."): value for name, value in changes.items()}
+    return server(flags={"query.max-samples": "50000000", **given})
+
+
+def fleet(*items: Workload, **changes: Any) -> Fleet:
+    """One node with a workload of two GPUs."""
+    values: dict[str, Any] = {
+        "workloads": items or (workload(ONE),),
+        "nodes": {"n1": NODE},
+        "classes": {"low-priority": PriorityClass("low-priority", 1000)},
+    }
+    return Fleet(**{**values, **changes})
+
+
+def facts(**changes: Any) -> Facts:
+    """A cluster in which all is well, but for what is given."""
+    values: dict[str, Any] = {
+        "at": AT,
+        "own": "gpu-rightsizer",
+        "max_samples": 50_000_000,
+        "host": "https://api:6443",
+        "policy": enforcing(budgets=ROOMY),
+        "fleet": fleet(),
+        "allowed": dict.fromkeys(RIGHTS, True),
+        "server": server(),
+        "source": DCGM,
+        "interval_s": 15.0,
+        "begins": None,
+        "naming": Naming({"exported_pod": 2}, (), 2),
+        "recorded": Recorded(RECORDED, RECORDED, RECORDED),
+        "usages": used(),
+        "sights": {"n1": NodeSight(2, 2, 1.0)},
+    }
+    return Facts(**{**values, **changes})
+
+
+def used(*more: Mapping[str, Any]) -> Usages:
+    """What the workload's pod used of its GPUs."""
+    return usages((ONE, (idle_usage(0), *(idle_usage(1, **one) for one in more or ({},)))))
+
+
+def without(source: Source, *kinds: Kind) -> Source:
+    """A source that lacks some quantities."""
+    kept = tuple(one for one in source.quantities if one.kind not in kinds)
+    return dataclasses.replace(source, quantities=kept)
+
+
+def denied(command: Command, *, dear: bool = False) -> dict[Any, bool]:
+    """All rights but those of a command that it fails, or does, without."""
+    lost = [right for right in needed(RIGHTS, command) if bool(right.cost) is dear]
+    return {right: right not in lost for right in RIGHTS}
+
+
+def enforcing(**changes: Any) -> LoadedPolicy:
+    """A policy with other limits."""
+    return loaded(policy(rule("all"), **changes))
+
+
+def thresholds(**changes: Any) -> LoadedPolicy:
+    """A policy whose one rule judges idleness otherwise."""
+    return loaded(policy(defaults=Defaults(idle=Thresholds(**changes))))
+
+
+NOTHING = Recorded(RECORDED, frozenset(), frozenset())
+ROOMY = (Budget(scope=Scope.CLUSTER, per=Per.HOUR, workloads=20),)
+TIGHT = (Budget(scope=Scope.CLUSTER, per=Per.HOUR, gpus=1),)
+SHUT = (Budget(scope=Scope.NAMESPACE, per=Per.RUN, workloads=0),)
+BY_CLASS = rule("classes", match=Match(priorityClasses=("no-such-*",)))
+ANNOTATED = {"low-priority": PriorityClass("low-priority", 1000, {"gpu-rightsizer.io/mode": "perhaps"})}
+FREEZE = Freeze.model_validate({"from": "2026-11-20", "to": "2026-11-25"})
+NEVER = (MaintenanceWindow.model_validate({"days": ["sat"], "from": "01:00", "to": "02:00"}),)
+FOREVER = (Freeze.model_validate({"from": "2026-01-01", "to": "2099-12-30"}),)
+SHARED = dataclasses.replace(NODE, sharing="time-slicing", gpus=1, allocatable={"nvidia.com/gpu": 8})
+MIG = dataclasses.replace(NODE, allocatable={"nvidia.com/mig-1g.10gb": 7, "nvidia.com/gpu": 1})
+CUT = Device("GPU-1", "3", "A100", "1g.10gb")
+
+CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
+    # what is otherwise: the check, how it stands, what it says among other things
+    "objects": ({}, "cluster", Status.OK, "1 workloads hold 2 GPUs on 1 nodes"),
+    "no-api-server": ({"fleet": NO_CLUSTER}, "cluster", Status.PROBLEM, "Connection refused"),
+    "nothing-to-judge": ({"fleet": fleet(workloads=())}, "cluster", Status.WARNING, "no workload holds"),
+    "nothing-left-out": ({}, "objects", Status.OK, "nothing"),
+    "left-out": (
+        {"fleet": fleet(problems=("/apis/x is left out",))},
+        "objects",
+        Status.WARNING,
+        "/apis/x is left out",
+    ),
+    "all-rights": ({}, "plan", Status.OK, "rights"),
+    "plan-denied": ({"allowed": denied(Command.PLAN)}, "plan", Status.PROBLEM, "may not list pods, nodes"),
+    "plan-dear": (
+        {"allowed": denied(Command.PLAN, dear=True)},
+        "plan",
+        Status.WARNING,
+        "does without: quotas are not told",
+    ),
+    "discovery-denied": (
+        {"allowed": denied(Command.DISCOVERY)},
+        "discovery",
+        Status.WARNING,
+        "get services/proxy",
+    ),
+    "apply-denied": ({"allowed": denied(Command.APPLY)}, "apply", Status.WARNING, "create pods/eviction"),
+    "undo-denied": ({"allowed": denied(Command.UNDO)}, "undo", Status.WARNING, "patch deployments.apps"),
+    "discovery": ({}, "discovery", Status.OK, "all 2 rights"),
+    "apply": ({}, "apply", Status.OK, "rights"),
+    "apply-dear": ({"allowed": denied(Command.APPLY, dear=True)}, "apply", Status.WARNING, "does without"),
+    "undo": ({}, "undo", Status.OK, "rights"),
+    "undo-dear": (
+        {"allowed": denied(Command.UNDO, dear=True)},
+        "undo",
+        Status.WARNING,
+        "may not create events; list secrets; get secrets, and does without: changes are not told as Events, evicted",
+    ),
+    "answers": ({}, "reachable", Status.OK, "http://prometheus:9090 answers in 4 ms (Prometheus 3.7.1)"),
+    "silent": ({"server": AWAY}, "reachable", Status.PROBLEM, "nobody answers"),
+    "unnamed": (
+        {"server": Failure("two hold GPUs", is_unnamed=True)},
+        "reachable",
+        Status.PROBLEM,
+        "none: two hold",
+    ),
+    "same-time": ({}, "clock", Status.OK, "0 s apart"),
+    "behind": (
+        {"server": server(now=AT - datetime.timedelta(seconds=40))},
+        "clock",
+        Status.WARNING,
+        "40 s behind",
+    ),
+    "ahead": (
+        {"server": server(now=AT + datetime.timedelta(hours=1))},
+        "clock",
+        Status.PROBLEM,
+        "1h ahead of",
+    ),
+    "limit": ({}, "sample-limit", Status.OK, "50,000,000"),
+    "small-limit": (
+        {"server": flags(query_max__samples="1000000")},
+        "sample-limit",
+        Status.PROBLEM,
+        "1,000,000",
+    ),
+    "no-limit": ({"server": server(flags=Failure("404"))}, "sample-limit", Status.UNKNOWN, "does not tell"),
+    "reaches": ({}, "record", Status.OK, "14d"),
+    "younger-than-history": ({"begins": AT - 3 * DAY}, "record", Status.WARNING, "until 2026-12-02"),
+    "younger-than-window": ({"begins": AT - DAY / 2}, "record", Status.PROBLEM, "until 2026-11-22 00:00 UTC"),
+    "forgets": ({"server": flags(storage_tsdb_retention_time="10d")}, "record", Status.WARNING, "keeps 10d"),
+    "dense": ({}, "scrape-interval", Status.OK, "every 15s"),
+    "sparse": ({"interval_s": 120.0}, "scrape-interval", Status.WARNING, "every 2m only"),
+    "too-sparse": ({"interval_s": 900.0}, "scrape-interval", Status.PROBLEM, "window of 2h holds 8, and 18"),
+    "recorded": ({}, "recording-rules", Status.OK, "all 2 are on record over 1d"),
+    "recorded-lately": (
+        {"recorded": Recorded(RECORDED, RECORDED, frozenset())},
+        "recording-rules",
+        Status.OK,
+        "not over 1d",
+    ),
+    "no-rules": ({"recorded": NOTHING}, "recording-rules", Status.OK, "2 devices fit"),
+    "rules-wanted": (
+        {"recorded": NOTHING, "naming": Naming({"pod": 9}, (), 10_000)},
+        "recording-rules",
+        Status.WARNING,
+        "10000 devices over 1d",
+    ),
+    "half-the-rules": (
+        {"recorded": Recorded(RECORDED, frozenset(sorted(RECORDED)[:1]), frozenset())},
+        "recording-rules",
+        Status.WARNING,
+        "1 of 2 are not on record (gpu_rightsizer:power:max5m of P)",
+    ),
+    "own-table": (
+        {"source": dataclasses.replace(DCGM, has_rules=False)},
+        "recording-rules",
+        Status.OK,
+        "this table",
+    ),
+    "source": ({}, "source", Status.OK, "dcgm: DCGM_FI_DEV_GPU_UTIL"),
+    "no-source": (
+        {"source": Failure("Prometheus holds no GPU series", "x")},
+        "source",
+        Status.PROBLEM,
+        "no GPU series",
+    ),
+    "labels": ({}, "labels", Status.OK, "2 series name our pods, by exported_pod (2)"),
+    "both-labels": (
+        {"naming": Naming({"pod": 1, "exported_pod": 2}, (), 3)},
+        "labels",
+        Status.OK,
+        "exported_pod (2) and pod (1)",
+    ),
+    "nobody-named": ({"naming": Naming({}, (), 0)}, "labels", Status.PROBLEM, "no series names a pod"),
+    "others-named": (
+        {"naming": Naming({}, (("gpu", "exporter-x"),), 0)},
+        "labels",
+        Status.PROBLEM,
+        "gpu/exporter-x",
+    ),
+    "nobody-to-name": (
+        {"naming": Naming({}, (), 0), "fleet": fleet(workloads=())},
+        "labels",
+        Status.OK,
+        "no pod holds",
+    ),
+    "quantities": ({}, "quantities", Status.OK, "are measured"),
+    "no-activity": (
+        {"source": without(DCGM_49, Kind.ACTIVITY)},
+        "quantities",
+        Status.PROBLEM,
+        "GPU_UTIL_RATIO",
+    ),
+    "no-second": (
+        {"source": without(DCGM, Kind.TRAFFIC, Kind.POWER)},
+        "quantities",
+        Status.PROBLEM,
+        "second signal",
+    ),
+    "no-traffic": ({"source": without(DCGM, Kind.TRAFFIC)}, "quantities", Status.WARNING, "traffic"),
+    "no-power": ({"source": without(DCGM, Kind.POWER)}, "quantities", Status.WARNING, "power"),
+    "no-memory": ({"source": without(DCGM, Kind.MEMORY)}, "quantities", Status.WARNING, "memory in use"),
+    "mig-measured": ({"usages": used({"device": CUT})}, "mig", Status.OK, "every MIG instance"),
+    "mig-dark": (
+        {"usages": used({"device": CUT, "activity_mean": None})},
+        "mig",
+        Status.WARNING,
+        "1 MIG instances",
+    ),
+    "once": ({}, "copies", Status.OK, "one series"),
+    "twins": (
+        {"naming": Naming({"pod": 4}, (), 2, ("gpu",), 2)},
+        "copies",
+        Status.OK,
+        "2 devices have copies",
+    ),
+    "twice": ({"naming": Naming({"pod": 4}, (), 2, ("a", "b"), 2)}, "copies", Status.WARNING, "(a, b)"),
+    "agree": ({"usages": used({"invalid": ("X",)})}, "agreement", Status.OK, "no two"),
+    "disagree": ({"usages": used({"invalid": (DISAGREEMENT,)})}, "agreement", Status.WARNING, "research/w-0"),
+    "valid": ({"usages": used({"invalid": (DISAGREEMENT,)})}, "values", Status.OK, "every value"),
+    "invalid": ({"usages": used({"invalid": ("X",)})}, "values", Status.WARNING, "1 devices"),
+    "nodes": ({}, "nodes", Status.OK, "all 1 nodes"),
+    "unseen": (
+        {"fleet": fleet(nodes={"n1": NODE, "n2": dataclasses.replace(NODE, name="n2")})},
+        "nodes",
+        Status.PROBLEM,
+        "1 of 2 nodes with GPUs have no series: n2",
+    ),
+    "nameless": (
+        {"sights": {"10.0.0.7": NodeSight(2, 2, 1.0)}},
+        "nodes",
+        Status.WARNING,
+        "10.0.0.7; it has n1",
+    ),
+    "no-nodes": (
+        {"fleet": fleet(workloads=(), nodes={}), "sights": {}},
+        "nodes",
+        Status.OK,
+        "no node with GPUs",
+    ),
+    "devices": ({}, "devices", Status.OK, "as many"),
+    "mig-devices": (
+        {"fleet": fleet(nodes={"n1": MIG}), "sights": {"n1": NodeSight(8, 2, 1.0)}},
+        "devices",
+        Status.OK,
+        "as many",
+    ),
+    "fewer": ({"sights": {"n1": NodeSight(1, 1, 1.0)}}, "devices", Status.WARNING, "n1 (1 of 2)"),
+    "owned": ({}, "owners", Status.OK, "every device"),
+    "unowned": ({"sights": {"n1": NodeSight(2, 1, 1.0)}}, "owners", Status.PROBLEM, "n1 (1 of 2)"),
+    "shared": (
+        {"fleet": fleet(nodes={"n1": SHARED}), "sights": {"n1": NodeSight(1, 1, 1.0)}},
+        "owners",
+        Status.OK,
+        "every",
+    ),
+    "steady": ({"sights": {"n1": NodeSight(2, 2, 0.95)}}, "gaps", Status.OK, "whole"),
+    "gaps": ({"sights": {"n1": NodeSight(2, 2, 0.4)}}, "gaps", Status.WARNING, "n1 (40%)"),
+    "no-strangers": ({}, "strangers", Status.OK, "no series"),
+    "strangers": (
+        {"sights": {"n1": NodeSight(2, 2, 1.0), "x": NodeSight(1, 0, 1.0)}},
+        "strangers",
+        Status.WARNING,
+        "x",
+    ),
+    "policy": ({}, "file", Status.OK, "policy.yaml: 1 rules"),
+    "no-policy": ({"policy": BUILT_IN}, "file", Status.OK, "nothing is changed"),
+    "bad-policy": ({"policy": Failure("line 3: rules[0].mdoe: unknown")}, "file", Status.PROBLEM, "line 3"),
+    "classes": ({}, "classes", Status.OK, "exists"),
+    "no-class": (
+        {"policy": loaded(policy(BY_CLASS))},
+        "classes",
+        Status.PROBLEM,
+        "no PriorityClass no-such-*",
+    ),
+    "class-problem": (
+        {"fleet": fleet(classes=ANNOTATED)},
+        "classes",
+        Status.WARNING,
+        "low-priority protects",
+    ),
+    "matches": ({}, "rules", Status.OK, "all 1"),
+    "matches-nothing": (
+        {"policy": loaded(policy(rule("nobodys", match=Match(namespaces=("x",))), rule("all")))},
+        "rules",
+        Status.WARNING,
+        "nobodys",
+    ),
+    "budgets": ({}, "budgets", Status.OK, "every budget"),
+    "budgets-unused": (
+        {"policy": loaded(policy(rule("all", Mode.ADVISE)))},
+        "budgets",
+        Status.OK,
+        "no rule enforces",
+    ),
+    "shut": ({"policy": enforcing(budgets=SHUT)}, "budgets", Status.WARNING, "workloads: 0"),
+    "tight": ({"policy": enforcing(budgets=TIGHT)}, "budgets", Status.WARNING, "1 GPUs, and the smallest"),
+    "open": ({}, "calendar", Status.OK, "may be made now"),
+    "closed": (
+        {"policy": enforcing(maintenanceWindows=NEVER, freezes=(FREEZE,))},
+        "calendar",
+        Status.OK,
+        "frozen",
+    ),
+    "never": ({"policy": enforcing(freezes=FOREVER)}, "calendar", Status.WARNING, "in the next 31 days"),
+}
+
+
+def said(given: Facts, check: str) -> list[Diagnosis]:
+    """What a check says about facts."""
+    return [one for _, row, one in diagnose(given) if row.name == check]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_each_check_finds(case: str) -> None:
+    """Status and words; all but the good ones say what to do."""
+    changes, check, status, words = CASES[case]
+    found = said(facts(**changes), check)
+    (matching,) = [one for one in found if words in one.words]
+    assert matching.status is status
+    if status in {Status.WARNING, Status.PROBLEM}:
+        assert matching.remedy
+
+
+def _template(message: Message) -> re.Pattern[str]:
+    parts = re.split(r"\{[^{}]*\}", message.says)
+    return re.compile(".*".join(map(re.escape, parts)), re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("check", "message"),
+    [
+        pytest.param(check, message, id=f"{family.name}-{check.name}-{message.status}-{number}")
+        for family, check in ALL_CHECKS
+        for number, message in enumerate(check.messages)
+    ],
+)
+def test_every_message_of_the_table_is_said_by_some_case(check: Check, message: Message) -> None:
+    """What the documentation lists can happen."""
+    for changes, name, _, _ in CASES.values():
+        if name != check.name:
+            continue
+        for one in said(facts(**changes), check.name):
+            if one.status is message.status and _template(message).fullmatch(one.words):
+                return
+    pytest.fail(f"nothing makes {check.name} say: {message.says}")
+
+
+def test_every_check_says_only_what_its_row_lists() -> None:
+    """And says something, whatever the facts."""
+    listed = {check.name: (*check.messages, FAILED, FOLLOWS) for _, check in ALL_CHECKS}
+    for changes, *_ in CASES.values():
+        said_by = set()
+        for _, check, one in diagnose(facts(**changes)):
+            said_by.add(check.name)
+            assert any(
+                message.status is one.status and _template(message).fullmatch(one.words)
+                for message in listed[check.name]
+            ), one
+        assert said_by == listed.keys()
+
+
+def test_names_of_checks_are_their_own() -> None:
+    """Programs find a check by its name."""
+    names = [check.name for _, check in ALL_CHECKS]
+    assert len(names) == len(set(names))
+
+
+_FIELDS = (
+    "fleet",
+    "allowed",
+    "policy",
+    "server",
+    "source",
+    "interval_s",
+    "begins",
+    "naming",
+    "recorded",
+    "usages",
+)
+
+
+@hypothesis.given(st.sets(st.sampled_from((*_FIELDS, "sights", "host"))))
+@hypothesis.settings(max_examples=60)
+def test_whatever_is_away_every_check_stands_alone(away: set[str]) -> None:
+    """Facts that are missing make checks unknown, or are a problem told once; what is left is judged as ever."""
+    before = {check.name: one for _, check, one in diagnose(facts())}
+    missing = {name: Failure(f"{name} is away", f"no {name}") for name in away}
+    after = [(check.name, one) for _, check, one in diagnose(facts(**missing))]
+    assert {name for name, _ in after} == before.keys()
+    for name, one in after:
+        assert one.status in {Status.UNKNOWN, Status.PROBLEM} or one == before[name]
+
+
+def test_a_failure_of_its_own_is_told_in_full() -> None:
+    """A query that was too large is no other check's business."""
+    (one,) = said(facts(sights=Failure("querying: too many samples")), "nodes")
+    assert (one.status, one.words) == (Status.UNKNOWN, "not known: querying: too many samples")
+    assert "--prometheus-timeout" in one.remedy
+
+
+@pytest.mark.parametrize(
+    ("build", "name"),
+    [
+        ({"version": "2.42.0+ds", "revision": "x"}, "Prometheus 2.42.0+ds"),
+        ({"version": "0.39.2", "revision": "x"}, "Thanos 0.39.2"),
+        ({"application": "Grafana Mimir", "version": "2.17.0", "features": {}}, "Grafana Mimir 2.17.0"),
+        ({"version": "2.24.0"}, "a server as VictoriaMetrics is"),
+        ({}, "a server that does not say what it is"),
+        (Failure("404"), "a server that does not say what it is"),
+    ],
+)
+def test_flavours_by_what_they_say_of_themselves(build: Any, name: str) -> None:
+    """What a server does not say is not made up."""
+    (one,) = said(facts(server=server(build=build)), "reachable")
+    assert one.words.endswith(f"({name})")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"storage.tsdb.retention.time": "0s", "storage.tsdb.retention.size": "0B"}, None),
+        ({"storage.tsdb.retention.time": "0s", "storage.tsdb.retention.size": "100GB"}, None),
+        ({"storage.tsdb.retention.time": "1y"}, None),
+        ({"storage.tsdb.retention.time": "7d"}, "keeps 7d"),
+        ({}, None),
+    ],
+)
+def test_retention_by_flags(given: dict[str, str], kept: str | None) -> None:
+    """15 days where nothing is given, which suffice for 14; what is kept by size alone is not known."""
+    warned = [one.words for one in said(facts(server=server(flags=given)), "record") if "keeps" in one.words]
+    assert [words[3 : 3 + len(kept or "")] for words in warned] == ([kept] if kept else [])
+
+
+def test_default_retention_is_too_short_for_a_month() -> None:
+    """A history of 30 days needs more than Prometheus's own 15."""
+    nothing = {"storage.tsdb.retention.time": "0s"}
+    given = facts(server=server(flags=nothing), policy=thresholds(history=30 * DAY))
+    (one,) = [one for one in said(given, "record") if one.status is Status.WARNING]
+    assert "--storage.tsdb.retention.time=30d" in one.remedy
+
+
+def test_without_pauses_no_history_is_missed() -> None:
+    """ReturnFactor 0 asks for none."""
+    given = facts(begins=AT - 3 * DAY, policy=thresholds(returnFactor=0.0))
+    assert [one.status for one in said(given, "record")] == [Status.OK]
+
+
+def test_counters_make_up_for_rare_scrapes() -> None:
+    """Our exporter's miss nothing in between."""
+    (one,) = said(facts(interval_s=120.0, source=OWN), "scrape-interval")
+    assert one.status is Status.OK
+
+
+def test_a_pod_that_has_just_begun_need_not_be_told_of_yet() -> None:
+    """Nor one that is not ready."""
+    for young in (pod("w-0", devices=2, started=AT - DAY / 1440), pod("w-0", devices=2, is_ready=False)):
+        given = facts(fleet=fleet(workload(young)), sights={"n1": NodeSight(2, 0, 1.0)})
+        assert [one.status for one in said(given, "owners")] == [Status.OK]
+
+
+def test_shares_of_unknown_gpus_are_not_counted() -> None:
+    """Where no label says how many GPUs are shared nothing is said of them."""
+    node = dataclasses.replace(SHARED, gpus=None)
+    given = facts(fleet=fleet(nodes={"n1": node}), sights={"n1": NodeSight(1, 1, 1.0)})
+    assert [one.status for one in said(given, "devices")] == [Status.OK]
+
+
+def _world_of_ills() -> Facts:
+    return facts(
+        fleet=fleet(
+            nodes={name: dataclasses.replace(NODE, name=name) for name in ("n1", "n2", "n3", "n4", "n5")},
+            problems=(
+                "/apis/keda.sh/v1alpha1/scaledobjects is left out: 403 Forbidden: scaledobjects is forbidden",
+            ),
+        ),
+        allowed=denied(Command.APPLY),
+        begins=AT - 3 * DAY,
+        naming=Naming({"exported_pod": 4}, (), 2, ("dcgm", "gpu-exporter"), 2),
+        recorded=Failure(
+            "querying Prometheus at http://prometheus:9090: HTTP 422: execution: too many samples"
+        ),
+        source=without(DCGM, Kind.POWER),
+        sights={"n1": NodeSight(2, 1, 0.4)},
+        policy=enforcing(budgets=TIGHT),
+        usages=used({"invalid": ("DCGM_FI_DEV_GPU_UTIL",)}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("doctor.txt", facts()),
+        ("doctor-ills.txt", _world_of_ills()),
+        (
+            "doctor-away.txt",
+            facts(
+                **dict.fromkeys(("fleet", "host", "allowed"), NO_CLUSTER),
+                **dict.fromkeys(
+                    ("server", "source", "interval_s", "begins", "naming", "recorded", "usages", "sights"),
+                    AWAY,
+                ),
+            ),
+        ),
+    ],
+)
+def test_the_table_in_80_columns(golden: Golden, name: str, given: Facts) -> None:
+    """A family after the other; what is to be copied stands on a line of its own."""
+    told = text(list(diagnose(given)), colour=False)
+    assert max(map(len, told.splitlines())) <= 80
+    golden(name, told)
+
+
+def test_colour_changes_nothing_but_colour() -> None:
+    """With its escape sequences removed the coloured table is the plain one."""
+    found = list(diagnose(_world_of_ills()))
+    coloured = text(found, colour=True)
+    assert re.sub(r"\x1b\[[0-9]*m", "", coloured) == text(found, colour=False)
+    assert "\x1b[31mproblem" in coloured
+
+
+def test_what_a_server_says_reaches_no_terminal_as_a_command() -> None:
+    """Nor a program's."""
+    found = list(diagnose(facts(server=Failure("\x1b]0;owned\x07", AWAY.told))))
+    assert "\x1b" not in text(found, colour=False)
+    assert "\x1b" not in str([one["words"] for one in document(found)["checks"]])
+
+
+def test_the_document_counts_and_names() -> None:
+    """Every check with family, status, words, and what to do."""
+    made = document(list(diagnose(_world_of_ills())))
+    assert sum(made["summary"].values()) == len(made["checks"])
+    unseen = next(one for one in made["checks"] if one["check"] == "nodes")
+    assert unseen == {
+        "family": "coverage",
+        "check": "nodes",
+        "status": "problem",
+        "words": "4 of 5 nodes with GPUs have no series: n2, n3, n4 and 1 more",
+        "remedy": "an exporter must run there, and be scraped: see what runs on the first",
+        "command": "kubectl get pods -A --field-selector spec.nodeName=n2",
+    }
+
+
+def test_roles_grant_the_table_and_no_more() -> None:
+    """Every right stands in the role of each command that needs it; ours alone only in a Role."""
+    granted = {
+        (role["metadata"]["name"], role["kind"], rule["apiGroups"][0], resource, verb)
+        for role in roles("gpu-rightsizer")
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    wanted = {
+        (
+            f"gpu-rightsizer-{command}",
+            "Role" if right.is_own else "ClusterRole",
+            right.group,
+            right.resource,
+            right.verb,
+        )
+        for right in RIGHTS
+        for command in right.commands
+    }
+    assert granted == wanted
+    assert "*" not in {part for row in granted for part in row}
