@@ -160,7 +160,7 @@ class Oracle:
         answers = {self._holds(name, wanted, workload, pod) for name, wanted in match.items()}
         return False if False in answers else None if None in answers else True
 
-    def _holds(self, name: str, wanted: Any, workload: Workload, pod: Pod) -> bool | None:
+    def _holds(self, name: str, wanted: Any, workload: Workload, pod: Pod) -> bool | None:  # noqa: PLR0911
         node = self.fleet.nodes.get(pod.node)
         match name:
             case "everything":
@@ -289,7 +289,8 @@ class Oracle:
     def _wishes(self, workload: Workload) -> Iterator[tuple[str, str]]:
         if not self.policy.get("honourOptOut", True):
             return
-        for notes in (workload, *workload.pods):
+        carriers: list[Workload | Pod] = [workload, *workload.pods]
+        for notes in carriers:
             yield from ((key.removeprefix(OURS), text) for key, text in notes.annotations.items())
         yield from ((key.removeprefix(OURS), text) for key, text in workload.namespace_annotations.items())
 
@@ -314,8 +315,9 @@ class Oracle:
 
     def _marked(self, workload: Workload) -> Iterator[bool]:
         honoured = self.policy.get("honourMarks", [name for name, _, _ in MARKS])
+        carriers: list[Workload | Pod] = [workload, *workload.pods]
         for name, key, meaning in MARKS if honoured else ():
-            for carrier in (workload, *workload.pods) if name in honoured else ():
+            for carrier in carriers if name in honoured else ():
                 for text in (notes[key] for notes in (carrier.labels, carrier.annotations) if key in notes):
                     yield self._obeyed(meaning, text, carrier.created)
             if name in honoured and key in workload.namespace_annotations:

@@ -308,7 +308,7 @@ def test_a_look_at_one_workload_sees_what_the_plan_saw(server: Server) -> None:
     assert [one.ref.name for one in fleet.workloads] == ["train", "g", "bare", "claims"]
     assert [[manager.kind for manager in one.managers] for one in fleet.workloads] == [["KEDA"], [], [], []]
     for planned in fleet.workloads:
-        assert look_at(planned.ref, server.cluster) == planned
+        assert look_at(planned.ref, server.cluster)[0] == planned
 
 
 def test_a_look_asks_about_one_namespace_only(server: Server) -> None:
@@ -341,7 +341,7 @@ def test_names_of_gpus_by_configuration(
     workloads = assemble(read(cluster, KINDS)).workloads
     assert [one.pods[0].resources for one in workloads] == ([expected] if expected else [])
     if workloads:
-        assert look_at(workloads[0].ref, cluster) == workloads[0]
+        assert look_at(workloads[0].ref, cluster)[0] == workloads[0]
 
 
 @pytest.mark.parametrize(

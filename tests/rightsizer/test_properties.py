@@ -12,14 +12,14 @@ import pytest
 from hypothesis import strategies as st
 
 from rightsizer.config import PREFIX
-from rightsizer.decide import decide, decide_one
 from rightsizer.model import Mode, Usage, Usages, Verdict, Workload, WorkloadKind
 from rightsizer.policy.document import Match, Policy, PriorityRange, Thresholds
 from rightsizer.policy.protections import SYSTEM_PRIORITY
+from rightsizer.policy.rule import ACTIONS
 from rightsizer.policy.rules import NO_FLEET, rule_on
 from rightsizer.workloads import KINDS
 from rightsizer.workloads.changes import read_record, record_of, stop_patch, undo_patch, value_at
-from tests.rightsizer.build import AT, DAY, by_window, device, pod, policy, rule, workload
+from tests.rightsizer.build import AT, DAY, device, judged, judged_all, pod, policy, rule, workload
 
 CLASSES = {"high-priority": 100_000, "medium-priority": 10_000, "low-priority": 1_000, "": 0}
 
@@ -89,7 +89,7 @@ def _policies(draw: st.DrawFn) -> Policy:
 
 
 def _acts(item: Workload, found: Usages, rules: Policy) -> bool:
-    return decide_one(item, by_window(found), rules, AT).verdict is Verdict.ACT
+    return judged(item, found, rules).verdict is Verdict.ACT
 
 
 @hypothesis.given(_worlds(), _policies())
@@ -99,7 +99,7 @@ def test_a_protected_workload_is_never_acted_upon(world: tuple[Workload, Usages]
     names = tuple({one.priority_class for one in item.pods})
     first = rule("shield", Mode.PROTECT, match=Match(priorityClasses=names))
     shielded = policy(first, *rules.rules)
-    decision = decide_one(item, by_window(found), shielded, AT)
+    decision = judged(item, found, shielded)
     assert decision.verdict is Verdict.PROTECTED
     assert not decision.is_enforced
 
@@ -112,7 +112,7 @@ def test_system_workloads_are_never_acted_upon(world: tuple[Workload, Usages], r
         one.is_static or one.priority is None or one.priority > SYSTEM_PRIORITY for one in item.pods
     )
     hypothesis.assume(is_system or item.ref.kind == "DaemonSet")
-    assert decide_one(item, by_window(found), rules, AT).verdict is Verdict.PROTECTED
+    assert judged(item, found, rules).verdict is Verdict.PROTECTED
 
 
 def _each(found: Usages, change: Callable[[Usage], Usage]) -> Usages:
@@ -186,9 +186,9 @@ def test_deciding_twice_gives_the_same(world: tuple[Workload, Usages], rules: Po
     item, found = world
     turned = dataclasses.replace(item, pods=item.pods[::-1])
     backwards = dict(reversed([(key, list(reversed(used))) for key, used in found.items()]))
-    first = decide([item], by_window(found), rules, AT)
-    assert first == decide([item], by_window(found), rules, AT)
-    (again,) = decide([turned], by_window(backwards), rules, AT)
+    first = judged_all([item], found, rules)
+    assert first == judged_all([item], found, rules)
+    (again,) = judged_all([turned], backwards, rules)
     assert (first[0].verdict, first[0].action, first[0].finding.name) == (
         again.verdict,
         again.action,
@@ -229,7 +229,7 @@ def test_the_order_of_pods_never_changes_the_rule(
     assert rule_on(turned, rules, NO_FLEET, at=AT) == rule_on(item, rules, NO_FLEET, at=AT)
     used = {(one.ref.namespace, one.ref.name): [data.draw(_usages(0))] for one in item.pods}
     found = dict.fromkeys((DAY / 24, DAY, 7 * DAY), used)
-    first, again = (decide_one(which, found, rules, AT) for which in (item, turned))
+    first, again = (judged(which, found, rules) for which in (item, turned))
     assert (first.verdict, first.action, first.rule, first.finding.name) == (
         again.verdict,
         again.action,
@@ -256,7 +256,7 @@ def test_undo_restores_what_was(case: tuple[WorkloadKind, int | bool | None], wo
     if before is not None:
         obj["spec"][row.field[-1]] = before
     item = workload(kind=row.kind)
-    decision = decide_one(item, by_window({}), policy(), AT)
+    decision = judged(item, {}, policy())
     decision = dataclasses.replace(decision, finding=dataclasses.replace(decision.finding, words=(words,)))
     record = record_of(decision, row, before=value_at(obj, row.field), run="r1", at=AT)
     stopped = _merge(obj, stop_patch(row, record, item))
@@ -265,7 +265,7 @@ def test_undo_restores_what_was(case: tuple[WorkloadKind, int | bool | None], wo
     assert carried == record
     assert len(record.text().encode()) < 8192
     assert carried is not None
-    restored = _merge(stopped, undo_patch(row, carried, "7"))
+    restored = _merge(stopped, undo_patch(row, carried, "7", at=AT))
     restored["metadata"].pop("annotations")
     assert restored == obj
 
@@ -289,6 +289,4 @@ def test_ages_are_compared_as_instants(offset: float) -> None:
     hypothesis.assume(math.isfinite(offset))
     zone = datetime.timezone(datetime.timedelta(hours=math.fmod(offset, 12)))
     item = workload(pod(started=(AT - 10 * DAY).astimezone(zone)))
-    assert decide_one(item, by_window({}), policy(), AT) == decide_one(
-        item, by_window({}), policy(), AT.astimezone(zone)
-    )
+    assert judged(item, {}, policy()) == judged(item, {}, policy(), at=AT.astimezone(zone))
