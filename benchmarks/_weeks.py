@@ -8,19 +8,19 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from benchmarks._fleet import BEGIN_S, MIX, STEP_S, Member, population
-from benchmarks._judges import Judge, Ours, Plain, Standing, Word
+from benchmarks._answers import Standing
+from benchmarks._fleet import BEGIN_S, MIX, Member, population
+from benchmarks._judges import Judge, Plain, Word
 from simulator.draws import DAY_S
 from simulator.spec import Archetype
 
-JUDGES: tuple[Judge, ...] = (
-    Ours("gpu-rightsizer, by gauges"),
-    Ours("gpu-rightsizer, by counters", has_counters=True),
+EVERY_S = 3600
+"""How often is judged."""
+PLAIN: tuple[Judge, ...] = (
     Plain("max 0 for 30 min, any GPU", 1800, 1800, is_any=True),
     Plain("max 0 for 24 h, all GPUs", 86400, 0, is_any=False),
 )
-"""By gauges, as of dcgm-exporter, or by our exporter's counters. The plain rule of 30 minutes is gpu-pruner's, whose
-grace of 300 s ends at the next step."""
+"""The first is gpu-pruner's, whose grace of 300 s ends by the next time that is judged."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ class Week:
     advice: Advice
 
 
-def week(seed: int, workloads: int, days: float, judges: Sequence[Judge] = JUDGES) -> Week:
-    """A week under each judge."""
+def week(seed: int, workloads: int, days: float, judges: Sequence[Judge]) -> Week:
+    """A week under each judge; advice is the first one's."""
     members = population(seed, workloads, days)
     end_s = BEGIN_S + days * DAY_S
     advice = Advice()
@@ -125,7 +125,7 @@ def _last_s(member: Member) -> float:
 
 def _walk(judge: Judge, members: Sequence[Member], end_s: float, advice: Advice) -> Iterator[Reclaim]:
     standings = [Standing(member, member.start_s) for member in members]
-    for at_s in range(BEGIN_S, int(end_s), STEP_S):
+    for at_s in range(BEGIN_S, int(end_s), EVERY_S):
         for one in standings:
             if one.resumes_s is not None and one.resumes_s <= at_s:
                 one.since_s, one.resumes_s = one.resumes_s, None
@@ -162,17 +162,17 @@ def _reclaim(one: Standing, word: Word, at_s: int, end_s: float) -> Reclaim:
 
 
 def _take(advice: Advice, words: Iterable[Word], present: Sequence[Standing], at_s: int) -> None:
-    """What the step until the next judgement would be like if advice were followed."""
+    """What the hour until the next judgement would be like if advice were followed."""
     left = {word.standing.member.spec.name: word.replicas for word in words if word.replicas is not None}
-    advice.gpus += STEP_S * sum(word.frees for word in words)
+    advice.gpus += EVERY_S * sum(word.frees for word in words)
     for one in present:
         replicas = one.member.spec.replicas
         if replicas == 1 or one.resumes_s is not None:
             continue
         kept = left.get(one.member.spec.name, replicas)
         start = int((at_s - one.member.start_s) // 60)
-        demand = one.member.demand[start : start + STEP_S // 60]
+        demand = one.member.demand[start : start + EVERY_S // 60]
         advice.minutes += len(demand)
         advice.short += sum(busy > kept for busy in demand)
-        advice.held += STEP_S * one.member.gpus
-        advice.replicas += STEP_S * (replicas - kept) * one.member.spec.gpus
+        advice.held += EVERY_S * one.member.gpus
+        advice.replicas += EVERY_S * (replicas - kept) * one.member.spec.gpus

@@ -1,4 +1,4 @@
-"""How good the judgement is: a week of a simulated cluster, whose truth is known, judged every half hour.
+"""How good the judgement is: a week of a simulated cluster, whose truth is known, judged every hour.
 
     population ──► at each step: judge ──► reclaims ──► what each gave back until the workload would next have worked
 
@@ -15,7 +15,10 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from benchmarks._fleet import MIX, TRAINING
-from benchmarks._weeks import Advice, Holding, Reclaim, Week, week
+from benchmarks._judges import ENFORCING, Ours
+from benchmarks._weeks import PLAIN, Advice, Holding, Reclaim, Week, week
+from rightsizer.policy.document import Policy
+from rightsizer.policy.reading import load
 from simulator.draws import DAY_S, HOUR_S, MINUTE_S
 
 DOCS = Path(__file__).parents[1] / "docs" / "judgement.md"
@@ -30,11 +33,12 @@ class Case:
     seed: int
     workloads: int
     days: float
+    policy: Policy
 
 
 def run(case: Case) -> Week:
     """That week under every judge."""
-    return week(case.seed, case.workloads, case.days)
+    return week(case.seed, case.workloads, case.days, (Ours(policy=case.policy), *PLAIN))
 
 
 def overall(weeks: Sequence[Week]) -> Iterator[str]:
@@ -104,9 +108,7 @@ def advised(advices: Sequence[Advice]) -> str:
 
 def report(weeks: Sequence[Week], case: Case) -> str:
     """All that has been measured, in Markdown."""
-    scale = (
-        f"{len(weeks)} seeds of {case.workloads} workloads over {case.days:g} days, judged every half hour."
-    )
+    scale = f"{len(weeks)} seeds of {case.workloads} workloads over {case.days:g} days, judged every hour."
     return "\n".join(
         [
             *overall(weeks),
@@ -177,10 +179,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="weeks (default 3)")
     parser.add_argument("--workloads", type=int, default=200, help="of each week (default 200)")
     parser.add_argument("--days", type=float, default=7.0, help="of each week (default 7)")
+    parser.add_argument(
+        "--policy", type=Path, help="judge by this file instead of the defaults; windows in whole half hours"
+    )
     parser.add_argument("--write", action="store_true", help=f"put the tables into docs/{DOCS.name}")
     options = parser.parse_args()
     began = time.monotonic()
-    cases = [Case(seed, options.workloads, options.days) for seed in range(1, options.seeds + 1)]
+    policy = load(options.policy).policy if options.policy else ENFORCING
+    cases = [Case(seed, options.workloads, options.days, policy) for seed in range(1, options.seeds + 1)]
     with ProcessPoolExecutor() as pool:
         weeks = list(pool.map(run, cases))
     text = report(weeks, cases[0])

@@ -71,14 +71,17 @@ class KindDefaults(Part):
 
 _HOUR = datetime.timedelta(hours=1)
 DEFAULT_KINDS = (
-    # Comes back by itself in about a minute when it is asked for: a mistake costs that minute.
+    # Comes back by itself in about a minute when it is asked for: a mistake costs that minute. Waiting for twice its
+    # longest pause gives back less, and not more for each return (docs/judgement.md).
     KindDefaults(
         kinds=("InferenceService", "LLMInferenceService", "NIMService", "Revision", "Service"),
-        idle=Thresholds(window=4 * _HOUR),
+        idle=Thresholds(window=4 * _HOUR, returnFactor=1.0),
     ),
-    # What is in a notebook's memory is gone, and a first long night looks like the end: only asking finds out.
+    # What is in a notebook's memory is gone, and a first long night looks like the end: only asking finds out. Without
+    # a notice half of what is stopped comes back, with it 4 % (docs/judgement.md). Hubs make StatefulSets and bare pods
+    # of notebooks.
     KindDefaults(
-        kinds=("Notebook", "Workspace"),
+        kinds=("Notebook", "Workspace", "StatefulSet", "Pod"),
         idle=Thresholds(window=24 * _HOUR, returnFactor=2.0),
         notifyBefore=24 * _HOUR,
     ),
@@ -96,7 +99,7 @@ DEFAULT_KINDS = (
         idle=Thresholds(window=24 * _HOUR, minCoverage=0.95, returnFactor=3.0),
     ),
 )
-"""Everything else (a Deployment may be a person's workbench, a StatefulSet too) waits as defaults.idle says. All
+"""Everything else (a Deployment may be a person's workbench) waits as defaults.idle says. All
 windows but one are equal, since each is a set of queries of its own."""
 
 
