@@ -248,9 +248,7 @@ def test_an_api_server_that_goes_away(place: Place, gpus: Fake) -> None:
     place.service("metrics", PROMETHEUS, gpus)
     found = place.connect()
     place.api.inject(Fault(path="proxy", times=None, drop=True))
-    with pytest.raises(
-        PrometheusError, match="querying Prometheus at service monitoring/metrics"
-    ):
+    with pytest.raises(PrometheusError, match="querying Prometheus at service monitoring/metrics"):
         found.query("x", AT)
 
 
