@@ -42,7 +42,7 @@ SPANS = tuple(datetime.timedelta(minutes=minutes) for minutes in (10, 60, 6 * 60
 ENOUGH = 6
 
 LATELY = datetime.timedelta(hours=1)
-_RECORDS = 'count by (__name__, metric) ({__name__=~"gpu_rightsizer:.*5m"})'
+_RECORDS = '__name__=~"gpu_rightsizer:.*5m"'
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def _with_metrics(facts: Facts, prometheus: Prometheus, terms: Terms, at: dateti
         interval_s=then(asker, lambda found: _interval_s(found, at)),
         begins=then(asker, lambda found: begins(found, max(longest, history), at)),
         naming=then(asker, lambda found: _naming(found, at)),
-        recorded=then(asker, lambda found: _recorded(_source(found, at), prometheus, longest, at)),
+        recorded=then(asker, lambda found: _recorded(found, longest, at)),
         usages=then(asker, lambda found: _usages(found, held, at)),
         sights=then(asker, lambda found: nodes(found, at)),
     )
@@ -230,11 +230,10 @@ def _is_copied(asker: Asker, found: list[Sample]) -> bool:
     return max(by_pod.values()) > 1
 
 
-def _recorded(
-    source: Source, prometheus: Prometheus, window: datetime.timedelta, at: datetime.datetime
-) -> Recorded:
+def _recorded(asker: Asker, window: datetime.timedelta, at: datetime.datetime) -> Recorded:
     """Values below zero are rare, and so is their rule's series: it is not expected."""
-    metrics = {quantity.metric for quantity in source.quantities}
+    metrics = {quantity.metric for quantity in _source(asker, at).quantities}
+    asked = promql.by("count", ["__name__", "metric"], promql.selector("", [_RECORDS, *asker.given]))
     expected = {
         (rule["record"], rule["labels"]["metric"])
         for group in rules.groups()
@@ -244,7 +243,7 @@ def _recorded(
     present, early = (
         {
             (sample.labels.get("__name__", ""), sample.labels.get("metric", ""))
-            for sample in prometheus.query(_RECORDS, instant)
+            for sample in asker.prometheus.query(asked, instant)
         }
         for instant in (at, at - window + 2 * rules.TILE)
     )

@@ -279,7 +279,7 @@ def test_every_request_of_a_command_is_in_its_table(good: World) -> None:
         if command is Command.APPLY:  # takes a manifest back only where the eviction was refused
             writes.remove(("delete", "", "secrets"))
         assert writes - asked == set()
-        assert all(entry.code < 400 for entry in good.api.requests.all())
+        assert {entry.code for entry in good.api.requests.all()} <= {200, 201, 404}
         good.api.settle()
 
 
