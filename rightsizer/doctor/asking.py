@@ -12,18 +12,19 @@ from typing import TypeVar
 
 from rightsizer.doctor.facts import Facts, Failure, Naming, Recorded, Server
 from rightsizer.doctor.rights import Right, rights_for
-from rightsizer.doctor.server import spans
-from rightsizer.errors import RightsizerError
+from rightsizer.doctor.server import meant, spans
+from rightsizer.errors import EvidenceIncomplete, RightsizerError
 from rightsizer.model import Fleet, PodKey, Usages
 from rightsizer.observe import inventory, promql
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.prometheus import Prometheus, Sample
 from rightsizer.observe.signals import rules
 from rightsizer.observe.signals.asking import Asker
-from rightsizer.observe.signals.choose import Terms, choose
+from rightsizer.observe.signals.choose import BACK, Terms, choose, present
 from rightsizer.observe.signals.labels import JOB, first
 from rightsizer.observe.signals.quantities import Source, Statistic
 from rightsizer.observe.signals.record import begins
+from rightsizer.observe.signals.rules import Raw
 from rightsizer.observe.signals.sights import nodes
 from rightsizer.observe.signals.usages import usages
 from rightsizer.policy.reading import LoadedPolicy
@@ -37,8 +38,11 @@ NO_SOURCE = "no metrics of GPUs were found"
 NO_FLEET = "the cluster's objects could not be read"
 NO_POLICY = "the policy cannot be used"
 
+SPANS = tuple(datetime.timedelta(minutes=minutes) for minutes in (10, 60, 6 * 60, 24 * 60))
+ENOUGH = 6
+
 LATELY = datetime.timedelta(hours=1)
-_RECORDS = 'count by (__name__, metric) ({__name__=~"gpu_rightsizer:.*5m"})'
+_RECORDS = '__name__=~"gpu_rightsizer:.*5m"'
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -152,14 +156,25 @@ def _with_metrics(facts: Facts, prometheus: Prometheus, terms: Terms, at: dateti
     asker = told(attempt(lambda: choose(prometheus, terms, at=at, pods=held)), NO_SOURCE)
     return dataclasses.replace(
         facts,
-        source=then(asker, _source),
-        interval_s=then(asker, lambda found: found.interval_s(at)),
+        source=then(asker, lambda found: _source(found, at)),
+        interval_s=then(asker, lambda found: _interval_s(found, at)),
         begins=then(asker, lambda found: begins(found, max(longest, history), at)),
         naming=then(asker, lambda found: _naming(found, at)),
         recorded=then(asker, lambda found: _recorded(found, longest, at)),
         usages=then(asker, lambda found: _usages(found, held, at)),
         sights=then(asker, lambda found: nodes(found, at)),
     )
+
+
+def _interval_s(asker: Asker, at: datetime.datetime) -> float:
+    """Of the densest series, by the shortest span that holds enough of it."""
+    for span in SPANS:
+        counts = (Raw().count(quantity, asker.given, span) for quantity in asker.markers())
+        answers = (asker.prometheus.query(f"max({counted})", at) for counted in counts)
+        samples = max((one.value for answer in answers for one in answer), default=0.0)
+        if samples >= ENOUGH:
+            return meant(span, samples)
+    raise EvidenceIncomplete(f"there are fewer than {ENOUGH} samples of any GPU in the last {SPANS[-1]}")
 
 
 def _held(fleet: Fleet) -> frozenset[PodKey]:
@@ -171,7 +186,12 @@ def _held(fleet: Fleet) -> frozenset[PodKey]:
     )
 
 
-def _source(asker: Asker) -> Source:
+def _source(asker: Asker, at: datetime.datetime) -> Source:
+    """With the metrics that there are; as of when there were some, where an exporter has stopped."""
+    for back in BACK:
+        found = present(asker.prometheus, asker.source, asker.given, at - back)
+        if kept := tuple(one for one in asker.source.quantities if one.metric in found):
+            return dataclasses.replace(asker.source, quantities=kept)
     return asker.source
 
 
@@ -212,7 +232,8 @@ def _is_copied(asker: Asker, found: list[Sample]) -> bool:
 
 def _recorded(asker: Asker, window: datetime.timedelta, at: datetime.datetime) -> Recorded:
     """Values below zero are rare, and so is their rule's series: it is not expected."""
-    metrics = {quantity.metric for quantity in asker.source.quantities}
+    metrics = {quantity.metric for quantity in _source(asker, at).quantities}
+    asked = promql.by("count", ["__name__", "metric"], promql.selector("", [_RECORDS, *asker.given]))
     expected = {
         (rule["record"], rule["labels"]["metric"])
         for group in rules.groups()
@@ -222,7 +243,7 @@ def _recorded(asker: Asker, window: datetime.timedelta, at: datetime.datetime) -
     present, early = (
         {
             (sample.labels.get("__name__", ""), sample.labels.get("metric", ""))
-            for sample in asker.prometheus.query(_RECORDS, instant)
+            for sample in asker.prometheus.query(asked, instant)
         }
         for instant in (at, at - window + 2 * rules.TILE)
     )

@@ -16,10 +16,10 @@ SETTLED = datetime.timedelta(minutes=5)
 _WHOLE_GPUS = frozenset({"nvidia.com/gpu", "alpha.kubernetes.io/nvidia-gpu"})
 _MIG = "nvidia.com/mig-"
 
-SEEN = Message(Status.OK, "all {nodes} nodes with GPUs have series")
+SEEN = Message(Status.OK, "series of every node with GPUs ({nodes})")
 UNSEEN = Message(
     Status.PROBLEM,
-    "{count} of {nodes} nodes with GPUs have no series: {names}",
+    "no series of {count} of the {nodes} nodes with GPUs: {names}",
     "an exporter must run there, and be scraped: see what runs on the first",
     "kubectl get pods -A --field-selector spec.nodeName={first}",
 )
@@ -57,7 +57,7 @@ GAPS = Message(
 NO_STRANGERS = Message(Status.OK, "no series of nodes that the cluster does not have")
 STRANGERS = Message(
     Status.WARNING,
-    "series of {count} nodes that the cluster does not have: {names}",
+    "series of nodes that the cluster does not have: {names}",
     "does this Prometheus hold several clusters, name yours: --prometheus-label cluster=NAME; nodes that were removed "
     "pass by themselves",
 )
@@ -152,7 +152,7 @@ def _strangers(facts: Facts) -> Iterator[Diagnosis]:
     nodes = known(facts.fleet).nodes
     names = sorted(name for name in known(facts.sights) if name not in nodes)
     if names and not _is_foreign(facts):
-        yield STRANGERS(count=len(names), names=some(names))
+        yield STRANGERS(names=some(names))
     else:
         yield NO_STRANGERS()
 

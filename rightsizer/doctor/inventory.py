@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from rightsizer.doctor.diagnosis import Check, Diagnosis, Family, Message, Status, known
 from rightsizer.doctor.facts import Facts, Failure
+from rightsizer.report.words import count
 
-READ = Message(Status.OK, "{host}: {workloads} workloads hold {gpus} GPUs on {nodes} nodes")
+READ = Message(Status.OK, "{host}: {workloads} with {gpus}, {nodes} with GPUs")
 UNREADABLE = Message(
     Status.PROBLEM,
     "{why}",
@@ -34,7 +35,8 @@ def _cluster(facts: Facts) -> Iterator[Diagnosis]:
     host = known(facts.host)
     gpus = sum(workload.gpus for workload in fleet.workloads)
     if fleet.workloads:
-        yield READ(host=host, workloads=len(fleet.workloads), gpus=gpus, nodes=len(fleet.nodes))
+        workloads, nodes = count(len(fleet.workloads), "workload"), count(len(fleet.nodes), "node")
+        yield READ(host=host, workloads=workloads, gpus=count(gpus), nodes=nodes)
     else:
         yield NO_WORKLOADS(host=host)
 

@@ -12,8 +12,9 @@ from rightsizer.policy.checks import Concerned, class_problems, require_classes
 from rightsizer.policy.limits import Budget, Scope
 from rightsizer.policy.reading import BUILT_IN
 from rightsizer.policy.rules import Rulebook
+from rightsizer.report.words import count
 
-READ = Message(Status.OK, "{source}: {rules} rules")
+READ = Message(Status.OK, "{source}: {rules}")
 NONE_GIVEN = Message(
     Status.OK,
     "none: everything is judged and advised on, nothing is changed",
@@ -52,7 +53,7 @@ SHUT = Message(
 )
 TIGHT = Message(
     Status.WARNING,
-    "budget {title} is {gpus} GPUs, and the smallest workload that it counts holds {least}: apply stops none of these",
+    "budget {title} allows {gpus}, and the smallest workload under enforce holds {least}: apply stops none",
     "write gpus: {least} or more, or a larger share",
 )
 
@@ -79,7 +80,7 @@ def _file(facts: Facts) -> Iterator[Diagnosis]:
     elif loaded is BUILT_IN:
         yield NONE_GIVEN()
     else:
-        yield READ(source=loaded.source, rules=len(loaded.policy.rules))
+        yield READ(source=loaded.source, rules=count(len(loaded.policy.rules), "rule"))
 
 
 def _classes(facts: Facts) -> Iterator[Diagnosis]:
@@ -126,7 +127,7 @@ def _against(budget: Budget, held: int, least: int) -> Iterator[Diagnosis]:
         return
     gpus = budget.gpus_of(held) if budget.scope is Scope.CLUSTER else budget.gpus
     if gpus is not None and gpus < least:
-        yield TIGHT(title=budget.title, gpus=gpus, least=least)
+        yield TIGHT(title=budget.title, gpus=count(gpus), least=least)
 
 
 def _calendar(facts: Facts) -> Iterator[Diagnosis]:

@@ -12,11 +12,14 @@ from rightsizer.model import Fleet
 from rightsizer.policy.criteria import Criteria
 from rightsizer.policy.document import ADVISE_ONLY
 from rightsizer.policy.rules import NO_FLEET, Rulebook
+from rightsizer.report.words import count
 
 TOLERATED_S = 10.0
 """NTP holds machines much closer; beyond it a pod's age is wrong by as much."""
 TOO_FAR_S = 300.0
 SPARSE_S = 60.0
+USUAL_S = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+"""Intervals that people configure."""
 DEFAULT_RETENTION = datetime.timedelta(days=15)
 """Prometheus's own, where neither time nor size is given."""
 
@@ -97,10 +100,10 @@ RECORDED = Message(Status.OK, "all {count} are on record over {window}, and are 
 RECORDED_LATELY = Message(
     Status.OK, "all {count} are on record, but not over {window} yet; until then samples are asked"
 )
-NOT_NEEDED = Message(Status.OK, "none, and none needed: the samples of {devices} devices fit into one query")
+NOT_NEEDED = Message(Status.OK, "none, and none needed: the samples of {devices} fit into one query")
 WANTED = Message(
     Status.WARNING,
-    "none: the samples of {devices} devices over {window} are more than one query loads, and are asked for in parts",
+    "none: the samples of {devices} over {window} are more than one query loads, and are asked for in parts",
     "load deploy/prometheus/recording-rules.yaml (rule_files, or groups of a PrometheusRule)",
 )
 INCOMPLETE = Message(
@@ -223,10 +226,17 @@ def _interval(facts: Facts) -> Iterator[Diagnosis]:
             wanted=format_duration(window.total_seconds() // FEWEST_SAMPLES),
             longer=format_duration(-(-interval_s * FEWEST_SAMPLES // 60) * 60),
         )
-    elif round(interval_s) > SPARSE_S and not known(facts.source).has_counters:
+    elif interval_s > SPARSE_S and not known(facts.source).has_counters:
         yield SPARSE(interval=interval)
     else:
         yield DENSE(interval=interval)
+
+
+def meant(span: datetime.timedelta, samples: float) -> float:
+    """The interval, in seconds, that is meant where so many samples lie in a span: one more or less, as they fall."""
+    span_s = span.total_seconds()
+    least_s, most_s = span_s / (samples + 1), span_s / (samples - 1)
+    return next((one for one in USUAL_S if least_s <= one <= most_s), span_s / samples)
 
 
 def _rules(facts: Facts) -> Iterator[Diagnosis]:
@@ -245,7 +255,7 @@ def _rules(facts: Facts) -> Iterator[Diagnosis]:
         devices = known(facts.naming).devices
         samples = devices * window.total_seconds() / known(facts.interval_s)
         yield (WANTED if samples > facts.max_samples / 2 else NOT_NEEDED)(
-            devices=devices, window=told["window"]
+            devices=count(devices, "device"), window=told["window"]
         )
 
 

@@ -8,6 +8,7 @@ from rightsizer.doctor.facts import Facts, Failure
 from rightsizer.model import Usage
 from rightsizer.observe.signals.quantities import Kind
 from rightsizer.observe.signals.usages import DISAGREEMENT
+from rightsizer.report.words import count
 
 FOUND = Message(Status.OK, "{name}: {metrics}")
 NONE_FOUND = Message(
@@ -26,7 +27,7 @@ NO_POD = Message(
 )
 FOREIGN = Message(
     Status.PROBLEM,
-    "series name {count} pods, none of which holds a GPU here ({names})",
+    "series name {pods}, none of which holds a GPU here ({names})",
     "are they the exporter's own, mount /var/lib/kubelet/pod-resources into it (dcgm-exporter: --kubernetes); does "
     "this Prometheus hold several clusters: --prometheus-label cluster=NAME; else it is another's: --prometheus-url",
 )
@@ -60,7 +61,7 @@ NO_MEMORY = Message(
 )
 MIG_IN_THE_DARK = Message(
     Status.WARNING,
-    "{count} MIG instances have no activity of their own, and get no verdict",
+    "no activity of its own, and so no verdict: {devices}",
     "on Hopper and later run gpu-exporter, or add DCGM_FI_PROF_GR_ENGINE_ACTIVE to dcgm-exporter's list; before Hopper "
     "only the latter measures instances",
 )
@@ -68,10 +69,10 @@ MIG_IN_THE_DARK = Message(
 MIG_MEASURED = Message(Status.OK, "every MIG instance that pods hold has its own activity, or there is none")
 
 ONCE = Message(Status.OK, "each device of a pod has one series")
-TWINS = Message(Status.OK, "{count} devices have copies, as pairs of Prometheus make them; each counts once")
+TWINS = Message(Status.OK, "{devices} with copies, as pairs of Prometheus make them; each counts once")
 TWICE = Message(
     Status.WARNING,
-    "{count} devices are scraped by several jobs ({jobs}); each counts once, by its highest values",
+    "{devices} scraped by several jobs ({jobs}); each counts once, by its highest values",
     "keep one exporter on a node, and one job or ServiceMonitor that scrapes it",
     "kubectl get servicemonitors,podmonitors -A | grep -iE 'dcgm|gpu'",
 )
@@ -79,14 +80,14 @@ TWICE = Message(
 AGREE = Message(Status.OK, "no two sources contradict each other")
 DISAGREE = Message(
     Status.WARNING,
-    "{count} devices of which two metrics of activity contradict each other ({names}): unknown",
+    "{devices} of which two metrics of activity contradict each other ({names}): unknown",
     "restart the exporter on their nodes, or judge by one source only: --signals dcgm",
 )
 
 VALID = Message(Status.OK, "every value of the last hour can be")
 INVALID = Message(
     Status.WARNING,
-    "{count} devices with values that cannot be, NaN, negative or above 100% ({metrics}): unknown",
+    "{devices} with values that cannot be, NaN, negative or above 100% ({metrics}): unknown",
     "restart the exporter on their nodes; that of the first:",
     "kubectl -n {namespace} get pod {pod} -o wide",
 )
@@ -117,13 +118,13 @@ def _source(facts: Facts) -> Iterator[Diagnosis]:
 def _labels(facts: Facts) -> Iterator[Diagnosis]:
     naming = known(facts.naming)
     if naming.forms:
-        forms = " and ".join(f"{label} ({count})" for label, count in sorted(naming.forms.items()))
+        forms = " and ".join(f"{label} ({number})" for label, number in sorted(naming.forms.items()))
         yield BY_LABEL(series=sum(naming.forms.values()), forms=forms)
     elif not any(workload.gpus for workload in known(facts.fleet).workloads):
         yield NO_HOLDERS()
     elif naming.foreign:
         names = some(f"{namespace}/{name}" for namespace, name in naming.foreign)
-        yield FOREIGN(count=len(naming.foreign), names=names)
+        yield FOREIGN(pods=count(len(naming.foreign), "pod"), names=names)
     else:
         yield NO_POD()
 
@@ -152,7 +153,7 @@ def _mig(facts: Facts) -> Iterator[Diagnosis]:
         if one.device.instance and one.activity_mean is None and not one.invalid
     ]
     if dark:
-        yield MIG_IN_THE_DARK(count=len(dark))
+        yield MIG_IN_THE_DARK(devices=count(len(dark), "MIG instance"))
     else:
         yield MIG_MEASURED()
 
@@ -160,9 +161,9 @@ def _mig(facts: Facts) -> Iterator[Diagnosis]:
 def _copies(facts: Facts) -> Iterator[Diagnosis]:
     naming = known(facts.naming)
     if len(naming.jobs) > 1:
-        yield TWICE(count=naming.copies, jobs=some(naming.jobs))
+        yield TWICE(devices=count(naming.copies, "device"), jobs=some(naming.jobs))
     elif naming.copies:
-        yield TWINS(count=naming.copies)
+        yield TWINS(devices=count(naming.copies, "device"))
     else:
         yield ONCE()
 
@@ -170,7 +171,7 @@ def _copies(facts: Facts) -> Iterator[Diagnosis]:
 def _agreement(facts: Facts) -> Iterator[Diagnosis]:
     found = [key for key, one in _devices(facts) if DISAGREEMENT in one.invalid]
     if found:
-        yield DISAGREE(count=len(found), names=some(dict.fromkeys(found)))
+        yield DISAGREE(devices=count(len(found), "device"), names=some(dict.fromkeys(found)))
     else:
         yield AGREE()
 
@@ -184,7 +185,9 @@ def _values(facts: Facts) -> Iterator[Diagnosis]:
         places += [key] if invalid else []
     if places:
         namespace, _, pod = places[0].partition("/")
-        yield INVALID(count=len(places), metrics=some(sorted(metrics)), namespace=namespace, pod=pod)
+        yield INVALID(
+            devices=count(len(places), "device"), metrics=some(sorted(metrics)), namespace=namespace, pod=pod
+        )
     else:
         yield VALID()
 

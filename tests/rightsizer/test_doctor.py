@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rightsizer.doctor.diagnosis import FAILED, FOLLOWS, Check, Diagnosis, Message, Status
 from rightsizer.doctor.facts import Facts, Failure, Naming, Recorded, Server
 from rightsizer.doctor.rights import RIGHTS, Command, needed, roles
+from rightsizer.doctor.server import meant
 from rightsizer.doctor.table import FAMILIES, diagnose
 from rightsizer.doctor.telling import document, text
 from rightsizer.model import Device, Fleet, Mode, Node, NodeSight, PriorityClass, Usages, Workload
@@ -139,7 +140,7 @@ CUT = Device("GPU-1", "3", "A100", "1g.10gb")
 
 CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
     # what is otherwise: the check, how it stands, what it says among other things
-    "objects": ({}, "cluster", Status.OK, "1 workloads hold 2 GPUs on 1 nodes"),
+    "objects": ({}, "cluster", Status.OK, "1 workload with 2 GPUs, 1 node with GPUs"),
     "no-api-server": ({"fleet": NO_CLUSTER}, "cluster", Status.PROBLEM, "Connection refused"),
     "nothing-to-judge": ({"fleet": fleet(workloads=())}, "cluster", Status.WARNING, "no workload holds"),
     "nothing-left-out": ({}, "objects", Status.OK, "nothing"),
@@ -285,26 +286,26 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         {"usages": used({"device": CUT, "activity_mean": None})},
         "mig",
         Status.WARNING,
-        "1 MIG instances",
+        "1 MIG instance",
     ),
     "once": ({}, "copies", Status.OK, "one series"),
     "twins": (
         {"naming": Naming({"pod": 4}, (), 2, ("gpu",), 2)},
         "copies",
         Status.OK,
-        "2 devices have copies",
+        "2 devices with copies",
     ),
     "twice": ({"naming": Naming({"pod": 4}, (), 2, ("a", "b"), 2)}, "copies", Status.WARNING, "(a, b)"),
     "agree": ({"usages": used({"invalid": ("X",)})}, "agreement", Status.OK, "no two"),
     "disagree": ({"usages": used({"invalid": (DISAGREEMENT,)})}, "agreement", Status.WARNING, "research/w-0"),
     "valid": ({"usages": used({"invalid": (DISAGREEMENT,)})}, "values", Status.OK, "every value"),
-    "invalid": ({"usages": used({"invalid": ("X",)})}, "values", Status.WARNING, "1 devices"),
-    "nodes": ({}, "nodes", Status.OK, "all 1 nodes"),
+    "invalid": ({"usages": used({"invalid": ("X",)})}, "values", Status.WARNING, "1 device with"),
+    "nodes": ({}, "nodes", Status.OK, "every node with GPUs (1)"),
     "unseen": (
         {"fleet": fleet(nodes={"n1": NODE, "n2": dataclasses.replace(NODE, name="n2")})},
         "nodes",
         Status.PROBLEM,
-        "1 of 2 nodes with GPUs have no series: n2",
+        "no series of 1 of the 2 nodes with GPUs: n2",
     ),
     "nameless": (
         {"sights": {"10.0.0.7": NodeSight(2, 2, 1.0)}},
@@ -343,7 +344,7 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         Status.WARNING,
         "x",
     ),
-    "policy": ({}, "file", Status.OK, "policy.yaml: 1 rules"),
+    "policy": ({}, "file", Status.OK, "policy.yaml: 1 rule"),
     "no-policy": ({"policy": BUILT_IN}, "file", Status.OK, "nothing is changed"),
     "bad-policy": ({"policy": Failure("line 3: rules[0].mdoe: unknown")}, "file", Status.PROBLEM, "line 3"),
     "classes": ({}, "classes", Status.OK, "exists"),
@@ -374,7 +375,12 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         "no rule enforces",
     ),
     "shut": ({"policy": enforcing(budgets=SHUT)}, "budgets", Status.WARNING, "workloads: 0"),
-    "tight": ({"policy": enforcing(budgets=TIGHT)}, "budgets", Status.WARNING, "1 GPUs, and the smallest"),
+    "tight": (
+        {"policy": enforcing(budgets=TIGHT)},
+        "budgets",
+        Status.WARNING,
+        "allows 1 GPU, and the smallest",
+    ),
     "open": ({}, "calendar", Status.OK, "may be made now"),
     "closed": (
         {"policy": enforcing(maintenanceWindows=NEVER, freezes=(FREEZE,))},
@@ -615,7 +621,7 @@ def test_the_document_counts_and_names() -> None:
         "family": "coverage",
         "check": "nodes",
         "status": "problem",
-        "words": "4 of 5 nodes with GPUs have no series: n2, n3, n4 and 1 more",
+        "words": "no series of 4 of the 5 nodes with GPUs: n2, n3, n4 and 1 more",
         "remedy": "an exporter must run there, and be scraped: see what runs on the first",
         "command": "kubectl get pods -A --field-selector spec.nodeName=n2",
     }
@@ -643,3 +649,23 @@ def test_roles_grant_the_table_and_no_more() -> None:
     }
     assert granted == wanted
     assert "*" not in {part for row in granted for part in row}
+
+
+@pytest.mark.parametrize(
+    ("minutes", "samples", "interval_s"),
+    [
+        (10, 600, 1.0),
+        (10, 39, 15.0),
+        (10, 40, 15.0),
+        (10, 41, 15.0),
+        (10, 20, 30.0),
+        (10, 10, 60.0),
+        (10, 11, 60.0),
+        (60, 30, 120.0),
+        (360, 24, 900.0),
+        (10, 12, 50.0),
+    ],
+)
+def test_the_interval_that_is_meant(minutes: int, samples: int, interval_s: float) -> None:
+    """A span holds a sample more or less, as they fall; what nobody would configure is told as measured."""
+    assert meant(datetime.timedelta(minutes=minutes), samples) == interval_s

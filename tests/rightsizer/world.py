@@ -124,7 +124,7 @@ class World:
     def run(self, *arguments: str, policy: str | None = None) -> Run:
         """Run a command in this process with the world's Prometheus and kubeconfig."""
         flags = ["--kubeconfig", str(self.directory / "kubeconfig")]
-        if arguments[0] in {"plan", "apply"}:
+        if arguments[0] in {"plan", "apply", "doctor"}:
             flags += ["--prometheus-url", (self.relay or self.prometheus).url]
         if policy is not None:
             path = self.directory / "policy.yaml"

@@ -82,13 +82,13 @@ def choose(
     given = terms.source
     asked = given or OWN
     for back in BACK:
-        present = _present(prometheus, asked, terms.matchers, at - back)
-        if any(quantity.metric in present for quantity in asked.quantities):
+        found = present(prometheus, asked, terms.matchers, at - back)
+        if any(quantity.metric in found for quantity in asked.quantities):
             break
     else:
         _explain_nothing(prometheus, terms, at)
-    quantities = tuple(quantity for quantity in asked.quantities if quantity.metric in present)
-    has_counters = asked.has_counters and {own.POD_BUSY, own.DEVICE_BUSY} <= present
+    quantities = tuple(quantity for quantity in asked.quantities if quantity.metric in found)
+    has_counters = asked.has_counters and {own.POD_BUSY, own.DEVICE_BUSY} <= found
     if given is OWN and not has_counters:
         raise EvidenceIncomplete(
             f"--signals {GPU_EXPORTER}: Prometheus holds DCGM's metrics, but not {own.DEVICE_BUSY} and "
@@ -99,7 +99,7 @@ def choose(
     return Asker(prometheus, source, terms.matchers, terms.max_samples, frozenset(pods))
 
 
-def _present(
+def present(
     prometheus: Prometheus, source: Source, matchers: Sequence[str], at: datetime.datetime
 ) -> set[str]:
     """Which of a source's metrics there are."""
@@ -131,7 +131,7 @@ def _explain_nothing(prometheus: Prometheus, terms: Terms, at: datetime.datetime
     """
     asked = terms.source or OWN
     if terms.source is not None:
-        other = _present(prometheus, OWN, terms.matchers, at)
+        other = present(prometheus, OWN, terms.matchers, at)
         if other:
             names = ", ".join(dict.fromkeys(quantity.metric for quantity in asked.quantities))
             raise EvidenceIncomplete(
@@ -139,7 +139,7 @@ def _explain_nothing(prometheus: Prometheus, terms: Terms, at: datetime.datetime
                 "leave --signals out"
             )
     for back in BACK:
-        if _present(prometheus, asked, (), at - back):
+        if present(prometheus, asked, (), at - back):
             found = "; ".join(_values(prometheus, asked, name, at - back) for name in sorted(terms.labels))
             raise EvidenceIncomplete(
                 f"Prometheus holds GPU series, but none with {', '.join(terms.matchers)} (--prometheus-label): {found}"
