@@ -15,7 +15,7 @@ from exporter.dcgm.flags import FLAGS, Ignored, Refused, Same
 from exporter.labels import LABELS
 from rightsizer.cli import options
 from rightsizer.policy.document import Policy
-from scripts import policy_tables
+from scripts import doctor_tables, policy_tables
 from scripts.tables import table
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -109,6 +109,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "metrics": _metrics,
     "text-labels": _text_labels,
     "rightsizer-options": _rightsizer_options,
+    "doctor-checks": doctor_tables.checks,
+    "doctor-rights": doctor_tables.rights,
     "policy-fields": policy_tables.fields,
     "policy-kinds": policy_tables.kinds,
     "policy-budgets": policy_tables.budgets,

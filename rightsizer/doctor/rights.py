@@ -74,7 +74,9 @@ def _table() -> Iterator[Right]:
     yield Right("list", "policy", "poddisruptionbudgets", _READ)
     yield Right("list", "", "resourcequotas", _READ, cost="quotas are not told")
     for owner in OWNERS:
-        cost = "" if owner.group in BUILT_IN else f"the word of a {owner.kind} about its pods is not known"
+        cost = (
+            "" if owner.group in BUILT_IN else f"labels, annotations and size of a {owner.kind} are not known"
+        )
         yield Right("get", owner.group, owner.plural, _READ, cost=cost)
         if owner.kind != "Pod":
             yield Right("list", owner.group, owner.plural, _READ, cost=cost)

@@ -95,15 +95,27 @@ def test_who_says_nothing_is_nobody(api: Api) -> None:
         ({"verb": "patch", "group": "apps", "resource": "deployments"}, False),
         ({"verb": "create", "resource": "pods", "subresource": "eviction"}, False),
         ({"verb": "list", "resource": "pods", "namespace": ""}, False),
+        ({"verb": "get", "resource": "services", "subresource": "proxy"}, False),
+        ({"verb": "list", "group": "no.such.group", "resource": "things"}, False),
     ],
 )
 def test_one_can_ask_beforehand(api: Api, reader: str, attributes: dict[str, str], allowed: bool) -> None:
     """SelfSubjectAccessReview, as `kubectl auth can-i` does; everybody may ask about himself."""
     asked = {"namespace": api.namespace, **attributes}
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-    reply = api("POST", path, {"spec": {"resourceAttributes": asked}}, user=reader)
-    assert reply.status_code == 201
-    assert reply.json()["status"]["allowed"] is allowed
+    kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+    for body in ({}, kind):
+        reply = api("POST", path, {**body, "spec": {"resourceAttributes": asked}}, user=reader)
+        assert reply.status_code == 201
+        assert reply.json()["status"]["allowed"] is allowed
+
+
+def test_asking_beforehand_about_all_namespaces(api: Api, reader: str) -> None:
+    """Where no namespace is named all of them are meant: a grant in one does not suffice, an administrator's does."""
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    body = {"spec": {"resourceAttributes": {"verb": "list", "resource": "pods"}}}
+    assert api("POST", path, body, user=reader).json()["status"]["allowed"] is False
+    assert api("POST", path, body).json()["status"]["allowed"] is True
 
 
 def test_who_may_not_impersonate_is_refused(api: Api, reader: str) -> None:
