@@ -26,7 +26,8 @@ budgets:
   - {scope: owner, per: day, workloads: 100}
 """
 """The default ones would stop most of a world of a dozen GPUs."""
-DEFAULT_POLICY = (pathlib.Path(__file__).parents[2] / "deploy/examples/policy.yaml").read_text() + BUDGETS
+EXAMPLE = (pathlib.Path(__file__).parents[2] / "deploy/examples/policy.yaml").read_text()
+DEFAULT_POLICY = re.sub(r"^budgets:\n(?:  - .*\n)+", "", EXAMPLE, flags=re.MULTILINE) + BUDGETS
 
 
 @pytest.mark.prometheus
