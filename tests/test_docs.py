@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._fleet import MIX
+from benchmarks._judges import Ours
+from benchmarks._weeks import PLAIN
 from benchmarks._workloads import WORKLOADS
 from rightsizer.model import Action, Cause, Confidence, FindingName, Mode, Result, Verdict
 from rightsizer.report.forms import FORMS
@@ -36,6 +39,15 @@ def test_the_errors_of_gauges_and_counter_are_told_of_each_workload() -> None:
     assert part is not None, "run `python -m benchmarks.attribution_error --write`"
     missing = [one.name for one in WORKLOADS if f"| {one.name}" not in part[1]]
     assert missing == []
+
+
+def test_the_judgement_is_told_of_each_archetype() -> None:
+    """docs/judgement.md has the benchmark's tables, with each archetype and judge."""
+    text = (DOCS / "judgement.md").read_text()
+    part = re.search(r"<!-- measured: judgement -->\n(.*?)<!-- end -->", text, re.DOTALL)
+    assert part is not None, "run `python -m benchmarks.judgement --write`"
+    rows = [*(one.value for one in MIX), Ours().name, *(one.name for one in PLAIN)]
+    assert [row for row in rows if f"| {row} |" not in part[1]] == []
 
 
 @pytest.mark.parametrize("name", [*FindingName, *Verdict, *Action, *Mode, *Cause, *Confidence, *FORMS])

@@ -71,11 +71,10 @@ class KindDefaults(Part):
 
 _HOUR = datetime.timedelta(hours=1)
 DEFAULT_KINDS = (
-    # Comes back by itself in about a minute when it is asked for: a mistake costs that minute. Waiting for twice its
-    # longest pause gives back less, and not more for each return (docs/judgement.md).
+    # Comes back by itself in about a minute when it is asked for: a mistake costs that minute.
     KindDefaults(
         kinds=("InferenceService", "LLMInferenceService", "NIMService", "Revision", "Service"),
-        idle=Thresholds(window=4 * _HOUR, returnFactor=1.0),
+        idle=Thresholds(window=4 * _HOUR),
     ),
     # What is in a notebook's memory is gone, and a first long night looks like the end: only asking finds out. Without
     # a notice half of what is stopped comes back, with it 4 % (docs/judgement.md). Hubs make StatefulSets and bare pods
