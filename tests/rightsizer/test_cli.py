@@ -25,7 +25,8 @@ NOWHERE = "http://127.0.0.1:9"
 
 
 @pytest.mark.parametrize(
-    "command", ["", "plan", "apply", "undo", "policy", "policy check", "policy explain", "policy init"]
+    "command",
+    ["", "plan", "apply", "undo", "doctor", "policy", "policy check", "policy explain", "policy init"],
 )
 def test_help_fits_80_columns_and_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every --help exits with 0, fits, and says what the command is for."""
