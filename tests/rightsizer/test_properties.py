@@ -4,22 +4,20 @@ import dataclasses
 import datetime
 import math
 import random
-from collections.abc import Callable
 from typing import Any
 
 import hypothesis
-import pytest
 from hypothesis import strategies as st
 
 from rightsizer.config import PREFIX
-from rightsizer.decide import decide, decide_one
-from rightsizer.model import Action, Mode, Usage, Usages, Verdict, Workload, WorkloadKind
+from rightsizer.model import Mode, Usage, Usages, Verdict, Workload, WorkloadKind
 from rightsizer.policy.document import Match, Policy, PriorityRange, Thresholds
 from rightsizer.policy.protections import SYSTEM_PRIORITY
+from rightsizer.policy.rule import ACTIONS
 from rightsizer.policy.rules import NO_FLEET, rule_on
 from rightsizer.workloads import KINDS
 from rightsizer.workloads.changes import read_record, record_of, stop_patch, undo_patch, value_at
-from tests.rightsizer.build import AT, DAY, by_window, device, pod, policy, rule, workload
+from tests.rightsizer.build import AT, DAY, device, judged, pod, policy, rule, workload
 
 CLASSES = {"high-priority": 100_000, "medium-priority": 10_000, "low-priority": 1_000, "": 0}
 
@@ -88,10 +86,6 @@ def _policies(draw: st.DrawFn) -> Policy:
     return policy(*rules, honourOptOut=draw(st.booleans()))
 
 
-def _acts(item: Workload, found: Usages, rules: Policy) -> bool:
-    return decide_one(item, by_window(found), rules, AT).verdict is Verdict.ACT
-
-
 @hypothesis.given(_worlds(), _policies())
 def test_a_protected_workload_is_never_acted_upon(world: tuple[Workload, Usages], rules: Policy) -> None:
     """Under a policy that protects its class first, no evidence and no later rule gets through to a workload."""
@@ -99,7 +93,7 @@ def test_a_protected_workload_is_never_acted_upon(world: tuple[Workload, Usages]
     names = tuple({one.priority_class for one in item.pods})
     first = rule("shield", Mode.PROTECT, match=Match(priorityClasses=names))
     shielded = policy(first, *rules.rules)
-    decision = decide_one(item, by_window(found), shielded, AT)
+    decision = judged(item, found, shielded)
     assert decision.verdict is Verdict.PROTECTED
     assert not decision.is_enforced
 
@@ -112,88 +106,7 @@ def test_system_workloads_are_never_acted_upon(world: tuple[Workload, Usages], r
         one.is_static or one.priority is None or one.priority > SYSTEM_PRIORITY for one in item.pods
     )
     hypothesis.assume(is_system or item.ref.kind == "DaemonSet")
-    assert decide_one(item, by_window(found), rules, AT).verdict is Verdict.PROTECTED
-
-
-def _each(found: Usages, change: Callable[[Usage], Usage]) -> Usages:
-    return {key: [change(usage) for usage in used] for key, used in found.items()}
-
-
-WORSE: dict[str, Callable[[Workload, Usages], tuple[Workload, Usages]]] = {
-    "all-samples-removed": lambda item, _: (item, {}),
-    "one-pod's-samples-removed": lambda item, found: (item, dict(list(found.items())[1:])),
-    "one-device-removed": lambda item, found: (item, {key: used[1:] for key, used in found.items()}),
-    "samples-thinned": lambda item, found: (
-        item,
-        _each(found, lambda usage: dataclasses.replace(usage, coverage=usage.coverage / 2)),
-    ),
-    "samples-too-few": lambda item, found: (
-        item,
-        _each(found, lambda usage: dataclasses.replace(usage, samples_expected=3)),
-    ),
-    "samples-stopped": lambda item, found: (
-        item,
-        _each(found, lambda usage: dataclasses.replace(usage, is_fresh=False)),
-    ),
-    "samples-corrupted": lambda item, found: (
-        item,
-        _each(found, lambda usage: dataclasses.replace(usage, invalid=("x",))),
-    ),
-    "activity-lost": lambda item, found: (
-        item,
-        _each(found, lambda usage: dataclasses.replace(usage, activity_peak=None)),
-    ),
-    "power-lost": lambda item, found: (
-        item,
-        _each(found, lambda usage: dataclasses.replace(usage, power_peak_w=None, traffic_peak=None)),
-    ),
-    "utilization-raised": lambda item, found: (
-        item,
-        _each(found, lambda usage: dataclasses.replace(usage, activity_peak=1.0)),
-    ),
-    "opted-out": lambda item, found: (
-        dataclasses.replace(item, annotations={PREFIX + "mode": "no, please"}),
-        found,
-    ),
-    "budget-exhausted": lambda item, found: (dataclasses.replace(item, budgets={"pdb": 0}), found),
-    "restarted": lambda item, found: (
-        dataclasses.replace(
-            item, pods=tuple(dataclasses.replace(one, started=AT - DAY / 2) for one in item.pods)
-        ),
-        found,
-    ),
-}
-
-
-@pytest.mark.parametrize("worsen", WORSE.values(), ids=WORSE.keys())
-@hypothesis.settings(max_examples=200)
-@hypothesis.given(world=_worlds(), rules=_policies())
-def test_less_evidence_or_more_protection_never_leads_to_action(
-    worsen: Callable[[Workload, Usages], tuple[Workload, Usages]],
-    world: tuple[Workload, Usages],
-    rules: Policy,
-) -> None:
-    """What was keep, unknown or protected stays so when data is removed or protections are added."""
-    item, found = world
-    rules = rules.model_copy(update={"honourOptOut": True})
-    hypothesis.assume(not _acts(item, found, rules))
-    assert not _acts(*worsen(item, found), rules)
-
-
-@hypothesis.given(_worlds(), _policies())
-def test_deciding_twice_gives_the_same(world: tuple[Workload, Usages], rules: Policy) -> None:
-    """Deciding is a function of its inputs, whatever their order."""
-    item, found = world
-    turned = dataclasses.replace(item, pods=item.pods[::-1])
-    backwards = dict(reversed([(key, list(reversed(used))) for key, used in found.items()]))
-    first = decide([item], by_window(found), rules, AT)
-    assert first == decide([item], by_window(found), rules, AT)
-    (again,) = decide([turned], by_window(backwards), rules, AT)
-    assert (first[0].verdict, first[0].action, first[0].finding.name) == (
-        again.verdict,
-        again.action,
-        again.finding.name,
-    )
+    assert judged(item, found, rules).verdict is Verdict.PROTECTED
 
 
 @st.composite
@@ -228,8 +141,7 @@ def test_the_order_of_pods_never_changes_the_rule(
     turned = dataclasses.replace(item, pods=tuple(pods))
     assert rule_on(turned, rules, NO_FLEET, at=AT) == rule_on(item, rules, NO_FLEET, at=AT)
     used = {(one.ref.namespace, one.ref.name): [data.draw(_usages(0))] for one in item.pods}
-    found = dict.fromkeys((DAY / 24, DAY, 7 * DAY), used)
-    first, again = (decide_one(which, found, rules, AT) for which in (item, turned))
+    first, again = (judged(which, used, rules) for which in (item, turned))
     assert (first.verdict, first.action, first.rule, first.finding.name) == (
         again.verdict,
         again.action,
@@ -256,7 +168,7 @@ def test_undo_restores_what_was(case: tuple[WorkloadKind, int | bool | None], wo
     if before is not None:
         obj["spec"][row.field[-1]] = before
     item = workload(kind=row.kind)
-    decision = decide_one(item, by_window({}), policy(), AT)
+    decision = judged(item, {}, policy())
     decision = dataclasses.replace(decision, finding=dataclasses.replace(decision.finding, words=(words,)))
     record = record_of(decision, row, before=value_at(obj, row.field), run="r1", at=AT)
     stopped = _merge(obj, stop_patch(row, record, item))
@@ -265,7 +177,7 @@ def test_undo_restores_what_was(case: tuple[WorkloadKind, int | bool | None], wo
     assert carried == record
     assert len(record.text().encode()) < 8192
     assert carried is not None
-    restored = _merge(stopped, undo_patch(row, carried, "7"))
+    restored = _merge(stopped, undo_patch(row, carried, "7", at=AT))
     restored["metadata"].pop("annotations")
     assert restored == obj
 
@@ -289,6 +201,4 @@ def test_ages_are_compared_as_instants(offset: float) -> None:
     hypothesis.assume(math.isfinite(offset))
     zone = datetime.timezone(datetime.timedelta(hours=math.fmod(offset, 12)))
     item = workload(pod(started=(AT - 10 * DAY).astimezone(zone)))
-    assert decide_one(item, by_window({}), policy(), AT) == decide_one(
-        item, by_window({}), policy(), AT.astimezone(zone)
-    )
+    assert judged(item, {}, policy()) == judged(item, {}, policy(), at=AT.astimezone(zone))
