@@ -40,7 +40,7 @@ def test_the_errors_of_gauges_and_counter_are_told_of_each_workload() -> None:
 
 @pytest.mark.parametrize("name", [*FindingName, *Verdict, *Action, *Mode, *Cause, *Confidence, *FORMS])
 def test_every_word_of_a_plan_is_explained(name: str) -> None:
-    """Findings, verdicts, actions, modes, causes, degrees of confidence and forms stand in the rightsizer's or the policy's page."""
+    """Findings, verdicts, actions, modes, causes, confidence and forms stand in one of the two pages."""
     text = (DOCS / "rightsizer.md").read_text() + (DOCS / "policy.md").read_text()
     assert re.search(rf"[`| ]{name}[`| ]", text)
 

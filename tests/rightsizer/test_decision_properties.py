@@ -344,7 +344,9 @@ def _annotated(**notes: str) -> Callable[[World, Chance], World]:
                 first, *rest = item.pods
                 held = dataclasses.replace(first, annotations={**first.annotations, **notes})
                 return dataclasses.replace(item, pods=(held, *rest))
-            return dataclasses.replace(item, **{where: {**getattr(item, where), **notes}})
+            if where == "annotations":
+                return dataclasses.replace(item, annotations={**item.annotations, **notes})
+            return dataclasses.replace(item, namespace_annotations={**item.namespace_annotations, **notes})
 
         return world.with_items(noted)
 

@@ -288,7 +288,7 @@ def test_a_look_at_one_workload_sees_what_the_plan_saw(server: Server) -> None:
     assert [one.ref.name for one in fleet.workloads] == ["train", "g", "bare", "claims"]
     assert [[manager.kind for manager in one.managers] for one in fleet.workloads] == [["KEDA"], [], [], []]
     for planned in fleet.workloads:
-        assert look_at(planned.ref, server.cluster) == planned
+        assert look_at(planned.ref, server.cluster)[0] == planned
 
 
 def test_a_look_asks_about_one_namespace_only(server: Server) -> None:
@@ -296,7 +296,7 @@ def test_a_look_asks_about_one_namespace_only(server: Server) -> None:
     server.add(*_everything())
     (first, *_) = server.fleet().workloads
     server.asked()
-    assert look_at(first.ref, server.cluster) is not None
+    assert look_at(first.ref, server.cluster)[0] is not None
     asked = server.asked()
     scope = f"/namespaces/{TEAM}"
     others = [path for path in asked if scope not in path]
@@ -321,7 +321,7 @@ def test_names_of_gpus_by_configuration(
     workloads = assemble(read(cluster, KINDS)).workloads
     assert [one.pods[0].resources for one in workloads] == ([expected] if expected else [])
     if workloads:
-        assert look_at(workloads[0].ref, cluster) == workloads[0]
+        assert look_at(workloads[0].ref, cluster)[0] == workloads[0]
 
 
 @pytest.mark.parametrize(
@@ -333,6 +333,6 @@ def test_a_name_that_cannot_be_meant(server: Server, text: str) -> None:
         assert read(server.connect(text), KINDS).pods == ()
         return
     with pytest.raises(
-        ConfigurationError, match=r"^--gpu-resource: '.*(such as example.com/gpu|is one of devices, )"
+        ConfigurationError, match=r"^--gpu-resources: '.*(such as example.com/gpu|is one of devices, )"
     ):
         read(server.connect(text), KINDS)
