@@ -54,13 +54,7 @@ MARKS = (
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-    """What a policy says about one workload.
-
-    Attributes:
-        rules: Names of those that hold; None where something protects it that no rule is.
-        modes: By finding.
-        idle: What it is judged by: each rule's thresholds, in seconds and percent.
-    """
+    """What a policy says; `rules` is None where something protects that no rule is, `modes` goes by finding."""
 
     mode: str
     rules: frozenset[str] | None = None
@@ -97,11 +91,6 @@ def glob(patterns: Sequence[str], *names: str) -> bool:
     return any(re.fullmatch(each, name, re.DOTALL) for each in expressions for name in names)
 
 
-def _named(rule: Mapping[str, Any]) -> Sequence[str]:
-    actions: Sequence[str] = rule.get("actions", ACTIONS)
-    return actions
-
-
 @dataclasses.dataclass(frozen=True)
 class Oracle:
     """A policy, as it stands in the file, beside a cluster."""
@@ -119,11 +108,12 @@ class Oracle:
         if "protect" in {strictest, *self._reduced(workload)} or self._is_system(workload):
             is_by_rule = strictest == "protect" and not self._is_system(workload)
             return Said("protect", frozenset(rule["name"] for rule in holding) if is_by_rule else None)
+        named = [rule.get("actions", ACTIONS) for rule in holding]
         return Said(
             mode=min([strictest, *self._reduced(workload)], key=STRICT.index),
             rules=frozenset(rule["name"] for rule in holding),
             modes={name: self._mode_for(name, holding, workload) for name in FINDINGS},
-            actions=tuple(one for one in _named(holding[0]) if all(one in _named(rule) for rule in holding)),
+            actions=tuple(one for one in named[0] if all(one in each for each in named)),
             keep=self._keep(workload, holding),
             notify_s=max(self._notice(rule, workload) for rule in holding),
             cooldown_s=max(seconds(rule.get("cooldown", "24h")) for rule in holding),
@@ -206,6 +196,8 @@ class Oracle:
                 case "actions":
                     found[key] = text.split(",")
                     assert set(found[key]) <= {*ACTIONS, "evict"}
+                case "mode":
+                    pass
                 case "notify-before" | "cooldown":
                     assert seconds(text)
                     found["notifyBefore" if key == "notify-before" else key] = text
@@ -230,9 +222,8 @@ class Oracle:
     def _keep(self, workload: Workload, rules: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
         kept = [rule.get("keep", {}) for rule in rules]
         wished = [int(text) for key, text in self._wishes(workload) if key == "keep-replicas"]
-        return max([each.get("replicas", 0) for each in kept] + wished), max(
-            each.get("gpus", 0) for each in kept
-        )
+        gpus = max(each.get("gpus", 0) for each in kept)
+        return max([each.get("replicas", 0) for each in kept] + wished), gpus
 
     def _kind(self, workload: Workload) -> Mapping[str, Any]:
         defaults = self.policy.get("defaults", {})
@@ -281,14 +272,16 @@ class Oracle:
                     yield "advise"
                 case (("mode" | "exclude"), _):
                     yield "protect"
-                case "exclude-until", _:
-                    until = instant(text)
-                    if until is None or self.at < until:
-                        yield "protect"
+                case "exclude-until", _ if self._is_to_come(text):
+                    yield "protect"
                 case "keep-replicas", _ if not re.fullmatch(r"[0-9]+", text):
                     yield "protect"
         if any(self._marked(workload)):
             yield "advise"
+
+    def _is_to_come(self, text: str) -> bool:
+        until = instant(text)
+        return until is None or self.at < until
 
     def _marked(self, workload: Workload) -> Iterator[bool]:
         """Each mark that is there, and whether it is obeyed."""
@@ -301,8 +294,7 @@ class Oracle:
 
     def _obeyed(self, meaning: str, text: str, created: datetime.datetime | None) -> bool:
         if meaning == "until":
-            until = instant(text)
-            return until is None or self.at < until
+            return self._is_to_come(text)
         if meaning == "not false, or since creation" and created and re.fullmatch(r"(\d+[smh])+", text):
             return self.at < created + datetime.timedelta(seconds=seconds(text))
         return text != {"not true": "true", "there": None}.get(meaning, "false")
