@@ -16,7 +16,6 @@ OURS = "gpu-rightsizer.io/"
 NO_RULE = "(no rule)"
 STRICT = ["protect", "advise", "enforce"]
 ACTIONS = ("grow", "shrink", "re-slice", "scale-to-zero", "suspend")
-FOLLOW_MODE = {"idle", "parked", "finished"}
 FINDINGS = (
     *("idle", "parked", "finished", "underused", "too-many-gpus", "sliceable", "too-many-replicas"),
     *("too-few-replicas", "stuck", "starved", "stranded"),
@@ -214,7 +213,7 @@ class Oracle:
         for rule in rules:
             said = rule.get("findings", {})
             follows = "too-many-replicas" if name == "too-few-replicas" else name
-            default = rule["mode"] if name in FOLLOW_MODE else "advise"
+            default = rule["mode"] if name in {"idle", "parked", "finished"} else "advise"
             wish = said.get(name, said.get(follows, default))
             wishes += [rule["mode"], "protect" if wish in {"off", False} else wish]
         return min(wishes, key=STRICT.index)

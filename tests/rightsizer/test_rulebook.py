@@ -286,7 +286,7 @@ OWN = {
 
 
 @pytest.mark.parametrize(("item", "changes"), OWN.values(), ids=OWN.keys())
-def test_we_do_not_touch_ourselves(item: Workload, changes: dict[str, str]) -> None:
+def test_we_do_not_touch_ourselves(item: Workload, changes: dict[str, Any]) -> None:
     """Neither our namespace, whatever it is called, nor what is labelled as ours."""
     ruling = _on(item, policy(), **changes)
     assert ruling.mode is Mode.PROTECT
