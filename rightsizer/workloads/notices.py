@@ -45,11 +45,15 @@ def parse_notice(annotations: Mapping[str, str]) -> Notice | None:
 
 
 def holds(notice: Notice, finding: Finding, action: Action, at: datetime.datetime) -> bool:
-    """Whether a notice announced this, and the workload has not worked since."""
-    is_same = notice.action == action.value and notice.at <= at
-    return is_same and (
-        finding.idle_s is None or notice.at >= at - datetime.timedelta(seconds=finding.idle_s)
-    )
+    """Whether a notice announced this, and the workload has not worked since.
+
+    Where the finding cannot say how long that is (it spins, say), the notice must have been about the same finding.
+    """
+    if notice.action != action.value or notice.at > at:
+        return False
+    if finding.idle_s is None:
+        return notice.finding == finding.name.value
+    return notice.at >= at - datetime.timedelta(seconds=finding.idle_s)
 
 
 def notice_patch(

@@ -16,7 +16,6 @@ OURS = "gpu-rightsizer.io/"
 NO_RULE = "(no rule)"
 STRICT = ["protect", "advise", "enforce"]
 ACTIONS = ("grow", "shrink", "re-slice", "scale-to-zero", "suspend")
-FOLLOW_MODE = {"idle", "parked", "finished"}
 FINDINGS = (
     *("idle", "parked", "finished", "underused", "too-many-gpus", "sliceable", "too-many-replicas"),
     *("too-few-replicas", "stuck", "starved", "stranded"),
@@ -38,15 +37,8 @@ KINDS: Sequence[Mapping[str, Any]] = (
     {"kinds": ["Notebook", "Workspace"], "idle": {}, "notifyBefore": "24h"},
     {"kinds": JOBS, "idle": {"minCoverage": 0.95, "returnFactor": 3.0}},
 )
-OF_CLASSES = {
-    "idle-window": "window",
-    "grace": "grace",
-    "min-coverage": "minCoverage",
-    "max-utilization": "maxUtilizationPercent",
-    "max-memory-traffic": "maxMemoryTrafficPercent",
-    "history": "history",
-    "return-factor": "returnFactor",
-}
+_NAMES = "idle-window grace min-coverage max-utilization max-memory-traffic history return-factor"
+OF_CLASSES = dict(zip(_NAMES.split(), IDLE, strict=True))
 MARKS = (
     ("cluster-autoscaler", "cluster-autoscaler.kubernetes.io/safe-to-evict", "not true"),
     ("karpenter", "karpenter.sh/do-not-disrupt", "not false, or since creation"),
@@ -61,13 +53,7 @@ MARKS = (
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-    """What a policy says about one workload.
-
-    Attributes:
-        rules: Names of those that hold; None where something protects it that no rule is.
-        modes: By finding.
-        idle: What it is judged by: each rule's thresholds, in seconds and percent.
-    """
+    """What a policy says; `rules` is None where something protects that no rule is, `modes` goes by finding."""
 
     mode: str
     rules: frozenset[str] | None = None
@@ -121,18 +107,17 @@ class Oracle:
         if "protect" in {strictest, *self._reduced(workload)} or self._is_system(workload):
             is_by_rule = strictest == "protect" and not self._is_system(workload)
             return Said("protect", frozenset(rule["name"] for rule in holding) if is_by_rule else None)
+        named = [rule.get("actions", ACTIONS) for rule in holding]
         return Said(
             mode=min([strictest, *self._reduced(workload)], key=STRICT.index),
             rules=frozenset(rule["name"] for rule in holding),
             modes={name: self._mode_for(name, holding, workload) for name in FINDINGS},
-            actions=tuple(self._actions(holding)),
+            actions=tuple(one for one in named[0] if all(one in each for each in named)),
             keep=self._keep(workload, holding),
             notify_s=max(self._notice(rule, workload) for rule in holding),
             cooldown_s=max(seconds(rule.get("cooldown", "24h")) for rule in holding),
             idle=frozenset(self._idle(rule, workload) for rule in holding),
         )
-
-    # --- which rules
 
     def _walk(self, workload: Workload, pod: Pod) -> Iterator[Mapping[str, Any]]:
         """The rule that holds for a pod; several where it is not known which."""
@@ -149,10 +134,8 @@ class Oracle:
 
     def _place(self, rule: Mapping[str, Any]) -> tuple[int, str]:
         """Where a rule stands in the order in which they are asked; of several classes the names decide."""
-        names = [each["name"] for each in self.policy["rules"]]
-        by_class = -1 if self.policy.get("classAnnotations") == "class-first" else len(names)
-        if rule["name"] == NO_RULE:
-            return len(names) + 1, ""
+        names = [*(each["name"] for each in self.policy["rules"]), "of a class", NO_RULE]
+        by_class = -1 if self.policy.get("classAnnotations") == "class-first" else len(names) - 2
         return names.index(rule["name"]) if rule["name"] in names else by_class, rule["name"]
 
     def _matches(self, match: Mapping[str, Any], workload: Workload, pod: Pod) -> bool | None:
@@ -160,27 +143,21 @@ class Oracle:
         answers = {self._holds(name, wanted, workload, pod) for name, wanted in match.items()}
         return False if False in answers else None if None in answers else True
 
-    def _holds(self, name: str, wanted: Any, workload: Workload, pod: Pod) -> bool | None:  # noqa: PLR0911
+    def _holds(self, name: str, wanted: Any, workload: Workload, pod: Pod) -> bool | None:
+        if name == "priority":
+            low, high = wanted.get("min", -(2**31)), wanted.get("max", 10**9)
+            return None if pod.priority is None else low <= pod.priority <= high
+        if name == "labels":
+            return self._labelled(wanted, workload, pod)
         node = self.fleet.nodes.get(pod.node)
-        match name:
-            case "everything":
-                return True
-            case "priorityClasses":
-                return glob(wanted, pod.priority_class)
-            case "priority":
-                low, high = wanted.get("min", -(2**31)), wanted.get("max", 10**9)
-                return None if pod.priority is None else low <= pod.priority <= high
-            case "namespaces":
-                return glob(wanted, workload.ref.namespace)
-            case "kinds":
-                return glob(wanted, workload.ref.kind, workload.ref.full_kind)
-            case "labels":
-                return self._labelled(wanted, workload, pod)
-            case "models":
-                return glob(wanted, node.model) if node and node.model else None
-            case "nodePools":
-                return glob(wanted, node.pool) if node and node.pool else None
-        raise AssertionError(name)
+        names = {
+            "priorityClasses": [pod.priority_class],
+            "namespaces": [workload.ref.namespace],
+            "kinds": [workload.ref.kind, workload.ref.full_kind],
+            "models": [node.model] if node and node.model else [],
+            "nodePools": [node.pool] if node and node.pool else [],
+        }
+        return name == "everything" or (glob(wanted, *names[name]) if names[name] else None)
 
     def _labelled(self, wanted: Mapping[str, str], workload: Workload, pod: Pod) -> bool | None:
         for key, value in wanted.items():
@@ -214,45 +191,38 @@ class Oracle:
             match key:
                 case "findings":
                     found[key] = dict(each.split("=") for each in text.split(","))
-                    assert found[key].keys() <= set(FINDINGS)
-                    assert set(found[key].values()) <= {"off", "advise", "enforce"}
+                    assert {*found[key], *found[key].values()} <= {*FINDINGS, "off", "advise", "enforce"}
                 case "actions":
                     found[key] = text.split(",")
                     assert set(found[key]) <= {*ACTIONS, "evict"}
+                case "mode":
+                    pass
                 case "notify-before" | "cooldown":
                     assert seconds(text)
                     found["notifyBefore" if key == "notify-before" else key] = text
                 case "keep-replicas" | "keep-gpus":
                     found["keep"][key.removeprefix("keep-")] = int(text)
-                case _ if key in OF_CLASSES:
+                case _:
                     is_number = isinstance(IDLE[OF_CLASSES[key]], float)
                     assert is_number or seconds(text)
                     found["idle of class"][OF_CLASSES[key]] = float(text) if is_number else text
         return found
-
-    # --- what they say
 
     def _mode_for(self, name: str, rules: Sequence[Mapping[str, Any]], workload: Workload) -> str:
         wishes = [*self._reduced(workload)]
         for rule in rules:
             said = rule.get("findings", {})
             follows = "too-many-replicas" if name == "too-few-replicas" else name
-            default = rule["mode"] if name in FOLLOW_MODE else "advise"
+            default = rule["mode"] if name in {"idle", "parked", "finished"} else "advise"
             wish = said.get(name, said.get(follows, default))
             wishes += [rule["mode"], "protect" if wish in {"off", False} else wish]
         return min(wishes, key=STRICT.index)
 
-    def _actions(self, rules: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-        for action in rules[0].get("actions", ACTIONS):
-            if all(action in rule.get("actions", ACTIONS) for rule in rules):
-                yield action
-
     def _keep(self, workload: Workload, rules: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
         kept = [rule.get("keep", {}) for rule in rules]
         wished = [int(text) for key, text in self._wishes(workload) if key == "keep-replicas"]
-        return max([each.get("replicas", 0) for each in kept] + wished), max(
-            each.get("gpus", 0) for each in kept
-        )
+        gpus = max(each.get("gpus", 0) for each in kept)
+        return max([each.get("replicas", 0) for each in kept] + wished), gpus
 
     def _kind(self, workload: Workload) -> Mapping[str, Any]:
         defaults = self.policy.get("defaults", {})
@@ -272,8 +242,6 @@ class Oracle:
             (name, seconds(fields[name]) if isinstance(IDLE[name], str) else fields[name]) for name in IDLE
         )
 
-    # --- what reduces it
-
     def _is_system(self, workload: Workload) -> bool:
         ref, pods = workload.ref, workload.pods
         labels = [workload.labels, *(pod.labels for pod in pods)]
@@ -289,10 +257,9 @@ class Oracle:
     def _wishes(self, workload: Workload) -> Iterator[tuple[str, str]]:
         if not self.policy.get("honourOptOut", True):
             return
-        carriers: list[Workload | Pod] = [workload, *workload.pods]
-        for notes in carriers:
-            yield from ((key.removeprefix(OURS), text) for key, text in notes.annotations.items())
-        yield from ((key.removeprefix(OURS), text) for key, text in workload.namespace_annotations.items())
+        own = [workload.annotations, workload.namespace_annotations]
+        for notes in [*own, *(pod.annotations for pod in workload.pods)]:
+            yield from ((key.removeprefix(OURS), text) for key, text in notes.items())
 
     def _reduced(self, workload: Workload) -> Iterator[str]:
         """To which modes users and other tools reduce it."""
@@ -304,34 +271,29 @@ class Oracle:
                     yield "advise"
                 case (("mode" | "exclude"), _):
                     yield "protect"
-                case "exclude-until", _:
-                    until = instant(text)
-                    if until is None or self.at < until:
-                        yield "protect"
+                case "exclude-until", _ if self._is_to_come(text):
+                    yield "protect"
                 case "keep-replicas", _ if not re.fullmatch(r"[0-9]+", text):
                     yield "protect"
         if any(self._marked(workload)):
             yield "advise"
 
+    def _is_to_come(self, text: str) -> bool:
+        until = instant(text)
+        return until is None or self.at < until
+
     def _marked(self, workload: Workload) -> Iterator[bool]:
-        honoured = self.policy.get("honourMarks", [name for name, _, _ in MARKS])
-        carriers: list[Workload | Pod] = [workload, *workload.pods]
-        for name, key, meaning in MARKS if honoured else ():
-            for carrier in carriers if name in honoured else ():
-                for text in (notes[key] for notes in (carrier.labels, carrier.annotations) if key in notes):
-                    yield self._obeyed(meaning, text, carrier.created)
-            if name in honoured and key in workload.namespace_annotations:
-                yield self._obeyed(meaning, workload.namespace_annotations[key], None)
+        """Each mark that is there, and whether it is obeyed."""
+        above = [workload.labels, workload.annotations, workload.namespace_annotations]
+        notes = [(each, workload.created) for each in above]
+        notes += [(each, pod.created) for pod in workload.pods for each in (pod.labels, pod.annotations)]
+        for name, key, meaning in MARKS:
+            if name in self.policy.get("honourMarks", [row[0] for row in MARKS]):
+                yield from (self._obeyed(meaning, each[key], made) for each, made in notes if key in each)
 
     def _obeyed(self, meaning: str, text: str, created: datetime.datetime | None) -> bool:
-        match meaning:
-            case "not true":
-                return text != "true"
-            case "not false":
-                return text != "false"
-            case "until":
-                until = instant(text)
-                return until is None or self.at < until
-            case "not false, or since creation" if created and re.fullmatch(r"(\d+[smh])+", text):
-                return self.at < created + datetime.timedelta(seconds=seconds(text))
-        return text != "false" or meaning == "there"
+        if meaning == "until":
+            return self._is_to_come(text)
+        if meaning == "not false, or since creation" and created and re.fullmatch(r"(\d+[smh])+", text):
+            return self.at < created + datetime.timedelta(seconds=seconds(text))
+        return text != {"not true": "true", "there": None}.get(meaning, "false")

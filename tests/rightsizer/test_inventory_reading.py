@@ -316,7 +316,7 @@ def test_a_look_asks_about_one_namespace_only(server: Server) -> None:
     server.add(*_everything())
     (first, *_) = server.fleet().workloads
     server.asked()
-    assert look_at(first.ref, server.cluster) is not None
+    assert look_at(first.ref, server.cluster)[0] is not None
     asked = server.asked()
     scope = f"/namespaces/{TEAM}"
     others = [path for path in asked if scope not in path]
@@ -353,6 +353,6 @@ def test_a_name_that_cannot_be_meant(server: Server, text: str) -> None:
         assert read(server.connect(text), KINDS).pods == ()
         return
     with pytest.raises(
-        ConfigurationError, match=r"^--gpu-resource: '.*(such as example.com/gpu|is one of devices, )"
+        ConfigurationError, match=r"^--gpu-resources: '.*(such as example.com/gpu|is one of devices, )"
     ):
         read(server.connect(text), KINDS)

@@ -1,0 +1,149 @@
+"""Counting against budgets: in every scope and over every time, in the order of the plan."""
+
+import dataclasses
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rightsizer.model import Change, Decision, Fleet, Node, ObjectRef, Workload
+from rightsizer.policy.document import Policy
+from tests.rightsizer.build import AT, all_idle, measured_for, planned, pod, rulebook, workload
+
+HOUR = datetime.timedelta(hours=1)
+NODES = {"n1": Node("n1", pool="a"), "n2": Node("n2", pool="b")}
+
+
+def _item(name: str, gpus: int = 1, *, namespace: str = "team-a", nodes: Sequence[str] = ("n1",)) -> Workload:
+    pods = (
+        pod(
+            f"{name}-{number}",
+            devices=gpus,
+            node=node,
+            ref=ObjectRef("v1", "Pod", namespace, f"{name}-{number}", f"uid-{name}-{number}"),
+        )
+        for number, node in enumerate(nodes)
+    )
+    return workload(*pods, ref=ObjectRef("apps/v1", "Deployment", namespace, name, f"uid-{name}"))
+
+
+def _policy(*budgets: dict[str, Any]) -> Policy:
+    """These budgets, and none of the default ones that would matter."""
+    written = {(one.get("scope", "cluster"), one.get("per", "run")) for one in budgets}
+    defaults = [("cluster", "run"), ("namespace", "run"), ("cluster", "hour"), ("owner", "day")]
+    others = [
+        {"scope": scope, "per": per, "workloads": 1000}
+        for scope, per in defaults
+        if (scope, per) not in written
+    ]
+    return Policy.model_validate(
+        {
+            "apiVersion": "gpu-rightsizer.io/v1alpha1",
+            "kind": "Policy",
+            "budgets": [*budgets, *others],
+            "rules": [{"name": "all", "match": {"everything": True}, "mode": "enforce", "cooldown": "1s"}],
+        }
+    )
+
+
+def _plan(rules: Policy, *items: Workload, changes: tuple[Change, ...] = ()) -> dict[str, Decision]:
+    book = rulebook(rules, around=Fleet(items, NODES, {}, changes))
+    found = {key: used for item in items for key, used in all_idle(item).items()}
+    return {one.workload.ref.name: one for one in planned(book, measured_for(book, found))}
+
+
+def _done(decisions: dict[str, Decision]) -> list[str]:
+    return [name for name, decision in decisions.items() if decision.is_enforced]
+
+
+FLEET = (
+    _item("large", 4),
+    _item("middle", 2, nodes=("n2",)),
+    _item("other", 2, namespace="team-b"),
+    _item("small"),
+)
+
+CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "gpus": ({"gpus": 5}, ["large", "small"]),
+    "gpus-exactly": ({"gpus": 6}, ["large", "middle"]),
+    "workloads": ({"workloads": 2}, ["large", "middle"]),
+    "none": ({"gpus": 0}, []),
+    "no-workload": ({"workloads": 0}, []),
+    "share-of-nine-rounded-up": ({"share": "50%"}, ["large", "small"]),
+    "the-lower-of-both": ({"gpus": 9, "share": "12%"}, ["middle"]),
+    "of-each-namespace": ({"scope": "namespace", "workloads": 1}, ["large", "other"]),
+    "share-of-each-namespace": ({"scope": "namespace", "share": "50%"}, ["large"]),
+    "of-each-pool": ({"scope": "nodePool", "gpus": 3}, ["middle", "other", "small"]),
+    "of-each-owner": ({"scope": "owner", "gpus": 2}, ["middle", "other", "small"]),
+}
+
+
+@pytest.mark.parametrize(("budget", "done"), CASES.values(), ids=CASES.keys())
+def test_what_fits_is_done_in_the_order_of_the_plan(budget: dict[str, Any], done: list[str]) -> None:
+    """What does not fit is blocked, and what follows may still fit."""
+    assert _done(_plan(_policy(budget), *FLEET)) == done
+
+
+def test_of_several_budgets_the_lowest_wins_and_all_are_told() -> None:
+    """A change is charged to all of them or to none."""
+    rules = _policy({"gpus": 6}, {"scope": "namespace", "workloads": 1}, {"per": "hour", "gpus": 4})
+    decisions = _plan(rules, *FLEET)
+    assert _done(decisions) == ["large"]
+    assert [block.reason for block in decisions["middle"].blocks] == [
+        "budget namespace/run of team-a: 1 of 1 workloads are spent",
+        "budget cluster/hour: 4 of 4 GPUs are spent, this takes 2",
+    ]
+
+
+def test_a_workload_of_two_pools_counts_in_both() -> None:
+    """With all that it frees: where its pods would go from is not asked."""
+    both = _item("both", 1, nodes=("n1", "n2"))
+    assert _done(_plan(_policy({"scope": "nodePool", "gpus": 1}), both)) == []
+    assert _done(_plan(_policy({"scope": "nodePool", "gpus": 2}), both)) == ["both"]
+
+
+LATELY = {
+    "a-minute-ago": (HOUR / 60, "hour", False),
+    "an-hour-ago": (HOUR, "hour", True),
+    "by-a-clock-that-is-ahead": (-HOUR, "hour", False),
+    "hours-ago": (23 * HOUR, "day", False),
+    "a-day-ago": (24 * HOUR, "day", True),
+    "of-another-run": (HOUR / 60, "run", True),
+}
+
+
+@pytest.mark.parametrize(("ago", "per", "is_done"), LATELY.values(), ids=LATELY.keys())
+def test_what_was_changed_lately_counts(ago: datetime.timedelta, per: str, is_done: bool) -> None:
+    """In the 60 minutes or 24 hours before, whoever did it; not in a budget per run."""
+    change = Change(ObjectRef("apps/v1", "Deployment", "gone", "x"), AT - ago, 3, "r0")
+    decisions = _plan(_policy({"per": per, "gpus": 3}), _item("w"), changes=(change,))
+    assert (_done(decisions) == ["w"]) is is_done
+
+
+def test_a_change_counts_where_it_was_made() -> None:
+    """In its namespace, and in its pools."""
+    change = Change(ObjectRef("apps/v1", "Deployment", "team-a", "x"), AT, 1, "r0", ("a",))
+    for scope, done in (("namespace", ["other"]), ("nodePool", ["middle"])):
+        items = (
+            _item("small"),
+            _item("middle", nodes=("n2",), namespace="team-a"),
+            _item("other", namespace="team-b"),
+        )
+        decisions = _plan(_policy({"scope": scope, "per": "hour", "workloads": 1}), *items, changes=(change,))
+        assert _done(decisions) == done
+
+
+def test_notices_cost_nothing() -> None:
+    """They free nothing, and no more is changed by them."""
+    rules = _policy({"workloads": 0})
+    gentle = rules.model_copy(update={"rules": (rules.rules[0].model_copy(update={"notifyBefore": HOUR}),)})
+    assert _done(_plan(gentle, _item("w"))) == ["w"]
+
+
+def test_what_is_blocked_anyway_costs_nothing() -> None:
+    """A PodDisruptionBudget holds the largest: what comes after it gets its share."""
+    guarded = dataclasses.replace(_item("large", 4), budgets={"pdb": 0})
+    decisions = _plan(_policy({"gpus": 2}), guarded, _item("small"))
+    assert _done(decisions) == ["small"]
+    assert [block.cause.value for block in decisions["large"].blocks] == ["disruption-budget"]

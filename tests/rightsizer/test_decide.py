@@ -1,0 +1,304 @@
+"""From findings and a ruling to a decision: what is done, what stands against it, what it has to wait for."""
+
+import datetime
+import json
+from typing import Any
+
+import pytest
+
+from rightsizer.config import PREFIX
+from rightsizer.model import (
+    Action,
+    Cause,
+    Change,
+    Decision,
+    FindingName,
+    Fleet,
+    Manager,
+    Mode,
+    ObjectRef,
+    Verdict,
+    Workload,
+)
+from rightsizer.policy.document import Keep, Thresholds
+from tests.rightsizer.build import (
+    AT,
+    DAY,
+    all_idle,
+    busy_usage,
+    concurrency,
+    history,
+    idle_usage,
+    judged,
+    judged_all,
+    pod,
+    policy,
+    rule,
+    usages,
+    workload,
+)
+
+HOUR = datetime.timedelta(hours=1)
+GENTLE = policy(rule("gentle", notifyBefore=4 * HOUR))
+
+
+def _noticed(given: datetime.timedelta, action: str = "scale-to-zero", **changes: Any) -> Workload:
+    """A workload whose owner was told so long ago."""
+    at = (AT - given).isoformat()
+    notice = {
+        "at": at,
+        "due": at,
+        "action": action,
+        "finding": "parked",
+        "reason": "",
+        "run": "r0",
+        **changes,
+    }
+    return workload(annotations={PREFIX + "notice": json.dumps(notice)})
+
+
+def _causes(decision: Decision) -> list[Cause]:
+    return [block.cause for block in decision.blocks]
+
+
+# --- notices
+
+
+def test_the_notice_comes_first() -> None:
+    """It says what will be done and when; it frees nothing, and is what applying the plan writes."""
+    decision = judged(workload(), all_idle(workload()), GENTLE)
+    assert (decision.action, decision.announced, decision.due) == (
+        Action.NOTIFY,
+        Action.SCALE_TO_ZERO,
+        AT + 4 * HOUR,
+    )
+    assert (decision.is_enforced, decision.frees, decision.blocks) == (True, 0.0, ())
+
+
+NOTICES = {
+    "its-time-is-over": (_noticed(5 * HOUR), Action.SCALE_TO_ZERO, []),
+    "just-over": (_noticed(4 * HOUR), Action.SCALE_TO_ZERO, []),
+    "not-yet": (_noticed(3 * HOUR), Action.SCALE_TO_ZERO, [Cause.NOTICE]),
+    "of-another-action": (_noticed(5 * HOUR, "suspend"), Action.NOTIFY, []),
+    "from-the-future": (_noticed(-HOUR), Action.NOTIFY, []),
+    "before-it-last-worked": (_noticed(11 * DAY), Action.NOTIFY, []),
+    "without-a-zone": (_noticed(5 * HOUR, at="2026-11-21T01:00:00"), Action.NOTIFY, []),
+    "of-a-wrong-type": (_noticed(5 * HOUR, at=7), Action.NOTIFY, []),
+    "unreadable": (workload(annotations={PREFIX + "notice": "{"}), Action.NOTIFY, []),
+}
+
+
+@pytest.mark.parametrize(("item", "action", "causes"), NOTICES.values(), ids=NOTICES.keys())
+def test_a_notice_holds_for_what_it_announced(item: Workload, action: Action, causes: list[Cause]) -> None:
+    """Only for the same action, only while nothing worked since; any other is given anew."""
+    decision = judged(item, all_idle(item), GENTLE)
+    assert (decision.action, _causes(decision)) == (action, causes)
+
+
+def test_work_since_the_notice_ends_it() -> None:
+    """It worked 25 hours ago: a notice of 26 hours ago is void, one of 24 holds."""
+    worked = history("." * 200 + "#" + "." * 25)
+    rules = policy(rule("r", notifyBefore=4 * HOUR, idle=Thresholds(returnFactor=0.0)))
+    for given, action in ((26 * HOUR, Action.NOTIFY), (24 * HOUR, Action.SCALE_TO_ZERO)):
+        item = _noticed(given)
+        decision = judged(item, all_idle(item), rules, histories={("research", "w-0"): worked})
+        assert decision.action is action
+
+
+@pytest.mark.parametrize(("finding", "action"), [("parked", Action.NOTIFY), ("stuck", Action.SUSPEND)])
+def test_a_notice_about_idleness_is_none_about_a_hung_job(finding: str, action: Action) -> None:
+    """What spins does not say since when nothing was done, so the notice must have said that it spins."""
+    noticed = _noticed(5 * HOUR, "suspend", finding=finding)
+    item = workload(kind="Job", annotations=noticed.annotations)
+    spinning = usages((item.pods[0], (idle_usage(activity_mean=0.99, activity_peak=1.0),)))
+    rules = policy(rule("r", notifyBefore=4 * HOUR, findings={FindingName.STUCK: "enforce"}))
+    decision = judged(item, spinning, rules)
+    assert (decision.finding.name, decision.action) == (FindingName.STUCK, action)
+
+
+def test_the_rule_of_now_says_how_long_to_wait() -> None:
+    """A policy that asks for a longer notice than was given is obeyed, whatever the notice said to be due."""
+    item = _noticed(5 * HOUR)
+    longer = policy(rule("r", notifyBefore=24 * HOUR))
+    assert _causes(judged(item, all_idle(item), longer)) == [Cause.NOTICE]
+
+
+def test_no_notice_where_nothing_could_follow() -> None:
+    """What is frozen, managed or guarded would make people wait for nothing."""
+    item = workload(managers=(Manager("Flux", "app", reverts=True),))
+    decision = judged(item, all_idle(item), GENTLE)
+    assert (decision.action, _causes(decision)) == (Action.SCALE_TO_ZERO, [Cause.MANAGED_ELSEWHERE])
+
+
+# --- what stands against it
+
+
+BLOCKED = {
+    "guarded": ({"budgets": {"pdb": 0}}, [Cause.DISRUPTION_BUDGET]),
+    "by-two-guards": ({"budgets": {"a": 0, "b": 0}}, [Cause.DISRUPTION_BUDGET] * 2),
+    "guarded-enough": ({"budgets": {"pdb": 1}}, []),
+    "managed": ({"managers": (Manager("Flux", "x", reverts=True),)}, [Cause.MANAGED_ELSEWHERE]),
+    "managed-and-let-be": ({"managers": (Manager("Helm", "x"),)}, []),
+    "put-back-lately": ({"annotations": {PREFIX + "resumed-at": "2026-11-20T13:00:00Z"}}, [Cause.COOLDOWN]),
+    "put-back-long-ago": ({"annotations": {PREFIX + "resumed-at": "2026-11-20T11:00:00Z"}}, []),
+}
+
+
+@pytest.mark.parametrize(("changes", "causes"), BLOCKED.values(), ids=BLOCKED.keys())
+def test_what_it_has_to_wait_for(changes: dict[str, Any], causes: list[Cause]) -> None:
+    """Blocked is not kept: the verdict, the mode and the action stay, only nothing is written."""
+    item = workload(**changes)
+    rules = policy(rule("r", idle=Thresholds(window=6 * HOUR)))
+    decision = judged(item, all_idle(item), rules)
+    assert (decision.verdict, decision.mode, decision.action) == (
+        Verdict.ACT,
+        Mode.ENFORCE,
+        Action.SCALE_TO_ZERO,
+    )
+    assert (_causes(decision), decision.is_enforced) == (causes, not causes)
+
+
+@pytest.mark.parametrize(
+    ("ref", "hours", "is_blocked"),
+    [
+        pytest.param(
+            ObjectRef("apps/v1", "Deployment", "research", "w", "other-uid"), 23, True, id="by-name"
+        ),
+        pytest.param(ObjectRef("apps/v1", "Deployment", "research", "w", "uid-w"), 25, False, id="long-ago"),
+        pytest.param(ObjectRef("apps/v1", "StatefulSet", "research", "w"), 1, False, id="another-kind"),
+        pytest.param(ObjectRef("apps/v1", "Deployment", "elsewhere", "w"), 1, False, id="another-namespace"),
+    ],
+)
+def test_the_cooldown_is_the_names(ref: ObjectRef, hours: int, is_blocked: bool) -> None:
+    """What was deleted and made anew since is the same to its owner."""
+    item = workload()
+    around = Fleet((item,), {}, {}, (Change(ref, AT - hours * HOUR, 1, "r"),))
+    decision = judged(item, all_idle(item), policy(), around=around)
+    assert _causes(decision) == [Cause.COOLDOWN] * is_blocked
+
+
+def test_freezes_and_windows_stand_in_the_plan() -> None:
+    """With what stands against it."""
+    freeze = {"from": "2026-11-20", "to": "2026-11-22"}
+    document = policy().model_dump(mode="json", exclude_none=True, include={"apiVersion", "kind"})
+    rules = type(policy()).model_validate(
+        {
+            **document,
+            "freezes": [freeze],
+            "rules": [{"name": "all", "match": {"everything": True}, "mode": "enforce"}],
+        }
+    )
+    assert _causes(judged(workload(), all_idle(workload()), rules)) == [Cause.FREEZE]
+
+
+KEPT = {
+    "a-replica": (Keep(replicas=1), {}, "rule r keeps 1 replicas, 0 would be left"),
+    "a-gpu": (Keep(gpus=1), {}, "rule r keeps 1 GPUs, 0 would be left"),
+    "a-replica-by-annotation": (
+        Keep(),
+        {"annotations": {PREFIX + "keep-replicas": "1"}},
+        "keeps 1 replicas, 0 would be left",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "Job", "Pod"])
+@pytest.mark.parametrize(("keep", "changes", "words"), KEPT.values(), ids=KEPT.keys())
+def test_what_is_kept_is_not_stopped(kind: str, keep: Keep, changes: dict[str, Any], words: str) -> None:
+    """With 1 or more kept nothing is scaled to zero, suspended or evicted, and it is said why."""
+    item = workload(kind=kind, **changes)
+    rules = policy(rule("r", keep=keep, actions=(Action.SHRINK, *STOPS)))
+    decision = judged(item, all_idle(item), rules)
+    assert (decision.verdict, decision.action, decision.is_enforced) == (Verdict.ACT, None, False)
+    assert words in " | ".join(veto.reason for veto in decision.vetoes)
+
+
+STOPS = (Action.SCALE_TO_ZERO, Action.SUSPEND, Action.EVICT)
+
+
+def test_shrinking_stops_at_what_is_kept() -> None:
+    """Three of four could go; where two are kept, none goes."""
+    item = workload(*(pod(f"w-{number}") for number in range(4)))
+    used = usages(*((one, (busy_usage() if one.ref.name == "w-0" else idle_usage(),)) for one in item.pods))
+    found = {"concurrency": {"uid-w": concurrency(1, 1)}}
+    for keep, action in ((2, Action.SHRINK), (3, None)):
+        decision = judged(item, used, policy(rule("r", keep=Keep(replicas=keep))), **found)
+        assert (decision.finding.name, decision.action) == (FindingName.TOO_MANY_REPLICAS, action)
+
+
+# --- what is done about which finding
+
+
+def test_a_finding_that_is_off_lets_nothing_be_done() -> None:
+    """It is told, and with it who switched it off."""
+    rules = policy(rule("r", findings={FindingName.PARKED: "off"}))
+    decision = judged(workload(), all_idle(workload()), rules)
+    assert (decision.action, decision.is_enforced) == (None, False)
+    assert "rule r lets nothing be done about parked" in decision.vetoes[0].reason
+
+
+def test_a_finding_can_be_advised_on_only() -> None:
+    """Whatever the rule's mode."""
+    rules = policy(rule("r", findings={FindingName.PARKED: "advise"}))
+    decision = judged(workload(), all_idle(workload()), rules)
+    assert (decision.mode, decision.action) == (Mode.ADVISE, Action.SCALE_TO_ZERO)
+
+
+def test_what_apply_cannot_do_is_advised_on() -> None:
+    """With the command that does it."""
+    item = workload(*(pod(f"w-{number}") for number in range(4)))
+    used = usages(*((one, (busy_usage() if one.ref.name == "w-0" else idle_usage(),)) for one in item.pods))
+    rules = policy(
+        rule(
+            "r", findings={FindingName.TOO_MANY_REPLICAS: "enforce", FindingName.TOO_FEW_REPLICAS: "enforce"}
+        )
+    )
+    decision = judged(item, used, rules, concurrency={"uid-w": concurrency(1, 1)})
+    assert (decision.mode, decision.action, decision.frees) == (Mode.ADVISE, Action.SHRINK, 2.0)
+    assert decision.command == "kubectl -n research scale deployment.apps w --replicas 2"
+
+
+def test_by_less_history_than_asked_for_nothing_is_done() -> None:
+    """It is advised on, with the reason."""
+    decision = judged(workload(), all_idle(workload()), policy(), begins=AT - 5 * DAY)
+    assert (decision.verdict, decision.mode, decision.action) == (
+        Verdict.ACT,
+        Mode.ADVISE,
+        Action.SCALE_TO_ZERO,
+    )
+    assert "advised only, until there is as much" in decision.vetoes[-1].reason
+
+
+def test_what_is_being_deleted_is_left_alone() -> None:
+    """Its owner was faster."""
+    item = workload(is_terminating=True)
+    decision = judged(item, all_idle(item), policy())
+    assert decision.action is None
+    assert "is being deleted already" in decision.vetoes[0].reason
+
+
+def test_a_protected_workload_still_shows_what_was_found() -> None:
+    """So that its class can be judged by it."""
+    decision = judged(workload(), all_idle(workload()), policy(rule("r", Mode.PROTECT)))
+    assert (decision.verdict, decision.finding.name, decision.action) == (
+        Verdict.PROTECTED,
+        FindingName.PARKED,
+        None,
+    )
+
+
+def test_what_is_done_comes_before_what_waits_and_what_waits_before_advice() -> None:
+    """Of each the most GPUs for each pod that goes first."""
+    names = {"small": 1, "large": 4, "waiting": 8, "advised": 8}
+    items = [
+        workload(
+            pod(f"{name}-0", devices=gpus),
+            ref=ObjectRef("apps/v1", "Deployment", "research", name, f"uid-{name}"),
+            budgets={"pdb": 0} if name == "waiting" else {},
+            annotations={PREFIX + "mode": "advise"} if name == "advised" else {},
+        )
+        for name, gpus in names.items()
+    ]
+    found = {key: used for item in items for key, used in all_idle(item).items()}
+    order = [decision.workload.ref.name for decision in judged_all(items, found, policy())]
+    assert order == ["large", "small", "waiting", "advised"]
