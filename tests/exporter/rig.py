@@ -26,7 +26,7 @@ from simulator.kubelet import Allocation, Kubelet, PodDevices
 from simulator.spec import GpuSpec, NodeSpec, Sharing
 
 T = TypeVar("T")
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def eventually(look: Callable[[], T]) -> T:

@@ -12,6 +12,8 @@ from simulator.remote_write import Series
 
 DAY_S = 86_400
 STEP_S = 60
+AHEAD_S = 2 * STEP_S
+"""Samples run so far ahead of the clock: a slow machine asks a while after they were written."""
 H100 = "NVIDIA H100 80GB HBM3"
 CLASSES = {"high-priority": 100_000, "medium-priority": 10_000, "low-priority": 1_000}
 _APIS = {
