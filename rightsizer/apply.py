@@ -25,7 +25,7 @@ from rightsizer.errors import (
 from rightsizer.look import Watch, look_at
 from rightsizer.model import Action, Decision, ObjectRef, Outcome, Result, Workload, WorkloadKind
 from rightsizer.observe.cluster import Cluster
-from rightsizer.observe.records import GPUS_ANNOTATION, MANIFEST_LABEL, POD_ANNOTATION
+from rightsizer.observe.records import GPUS_ANNOTATION, MANIFEST_LABEL, POD_ANNOTATION, manifest_name
 from rightsizer.policy.document import Policy
 from rightsizer.policy.rules import Rulebook
 from rightsizer.report.events import event_of
@@ -262,7 +262,7 @@ def _manifest_secret(decision: Decision, pod: Any, row: WorkloadKind, session: S
         "kind": "Secret",
         "type": MANIFEST_TYPE,
         "metadata": {
-            "name": f"{ref.name[:200]}-{ref.uid[:8]}",
+            "name": manifest_name(ref),
             "namespace": session.state_namespace,
             "labels": {MANIFEST_LABEL: session.run},
             "annotations": {

@@ -90,8 +90,9 @@ def _only_told(decision: Decision) -> Decision:
 
 
 def _findings(workload: Workload, measured: Measured, fleet: Fleet, ruling: Ruling) -> tuple[Finding, ...]:
-    """What holds by all criteria that apply: where several rules do, the most restrained of what they find."""
-    judged = [assess(workload, measured, criteria, fleet) for criteria in ruling.judged_by]
+    """What holds by all criteria that apply: of several the most restrained, of equals by the longest window."""
+    by_window = sorted(ruling.judged_by, key=lambda criteria: criteria.idle.window, reverse=True)
+    judged = [assess(workload, measured, criteria, fleet) for criteria in by_window]
     return min(judged, key=lambda findings: _RESTRAINT[findings[0].verdict])
 
 

@@ -9,10 +9,12 @@ import datetime
 from collections.abc import Callable
 
 from rightsizer.errors import EvidenceIncomplete
-from rightsizer.measure import Signal
-from rightsizer.model import Fleet, Measured, ObjectRef, Workload
+from rightsizer.measure import Signal, measure
+from rightsizer.model import Fleet, ObjectRef, Plan, Workload
 from rightsizer.observe import inventory
 from rightsizer.observe.cluster import Cluster
+from rightsizer.policy.document import Policy
+from rightsizer.policy.rules import Rulebook
 from rightsizer.validate import RECENT, Use
 from rightsizer.workloads import KINDS
 
@@ -23,23 +25,28 @@ class Watch:
     Args:
         signal: Where use is measured.
         clock: Prometheus's clock.
-        planned_at: The end of the plan's evidence, by the same clock.
-        measured: That evidence.
+        plan: Its fleet is asked about; its evidence holds while it is young.
+        policy: What the plan was made by.
+        own: The namespace in which we run.
     """
 
     def __init__(
         self,
         signal: Signal,
         clock: Callable[[], datetime.datetime],
+        plan: Plan,
         *,
-        planned_at: datetime.datetime,
-        measured: Measured,
+        policy: Policy,
+        own: str,
     ) -> None:
+        assert plan.measured and plan.fleet  # noqa: S101, PT018 - it was made a moment ago
         self._signal = signal
         self._clock = clock
-        self._since = planned_at - RECENT
-        self._measured_at = planned_at
-        self._measured = measured
+        self._fleet = plan.fleet
+        self._policy = policy
+        self._own = own
+        self._since = plan.at - RECENT
+        self._measured = plan.measured
 
     def use(self) -> Use:
         """Everything since the plan, however long ago that was.
@@ -55,10 +62,9 @@ class Watch:
             raise EvidenceIncomplete(
                 f"Prometheus's clock has gone back, from {self._since + RECENT:%H:%M:%S} to {now:%H:%M:%S} UTC"
             )
-        if now - self._measured_at > RECENT:
-            usages = {window: self._signal.usages(window, now) for window in sorted(self._measured.usages)}
-            self._measured = dataclasses.replace(self._measured, usages=usages)
-            self._measured_at = now
+        if now - self._measured.at > RECENT:
+            rulebook = Rulebook(self._policy, self._fleet, at=now, own=self._own)
+            self._measured = measure(self._fleet, self._signal, rulebook, now)
         return Use(
             at=now,
             measured=dataclasses.replace(self._measured, at=now),

@@ -20,7 +20,7 @@ from rightsizer.errors import ClusterError, RequestRefused
 from rightsizer.model import ObjectRef, Outcome, Result, WorkloadKind
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.objects import Metadata
-from rightsizer.observe.records import MANIFEST_LABEL, UNDO_ANNOTATION
+from rightsizer.observe.records import MANIFEST_LABEL, UNDO_ANNOTATION, manifest_name
 from rightsizer.report.events import restored_event
 from rightsizer.workloads import KINDS, collection_of, path_of
 from rightsizer.workloads.changes import (
@@ -110,7 +110,7 @@ def _still_runs(ref: ObjectRef, row: WorkloadKind, secret: _Secret, cluster: Clu
         pod = cluster.get(path_of(ref, row), Metadata).metadata
     except RequestRefused:  # it is gone, or we may not know
         return False
-    is_same = str(secret.metadata["name"]).endswith(f"-{pod.uid[:8]}")
+    is_same = secret.metadata["name"] == manifest_name(dataclasses.replace(ref, uid=pod.uid))
     return is_same and pod.deletion_timestamp is None
 
 

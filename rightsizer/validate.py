@@ -49,7 +49,7 @@ def objections(decision: Decision, fresh: Workload, use: Use, rulebook: Rulebook
     again = decide_one(fresh, use.measured, rulebook)
     if not again.is_enforced or again.action is not decision.action or again.rule != decision.rule:
         against = [veto.reason for veto in again.vetoes] + [block.reason for block in again.blocks]
-        reasons = "; ".join(against) or f"the verdict is now {again.verdict}"
+        reasons = "; ".join(against) or f"the verdict is now {again.verdict}: {again.finding.words[0]}"
         yield Veto("decided-anew", reasons)
     percent = rulebook.on(fresh).thresholds.maxUtilizationPercent
     span = format_duration((use.at - use.since).total_seconds())

@@ -193,7 +193,8 @@ def dotted(place: Place) -> str:
     for part in place:
         if part == _KEY:
             continue
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+        name = str(part) or "''"
+        text += f"[{part}]" if isinstance(part, int) else f".{name}" if text else name
     return text
 
 
@@ -203,6 +204,7 @@ _SIMPLE = {
     "dict_type": "must be a mapping of fields",
     "tuple_type": "must be a list, such as [a, b]",
     "list_type": "must be a list, such as [a, b]",
+    "string_too_short": "is empty",
     "too_short": "is empty; name at least one, or leave it out",
 }
 

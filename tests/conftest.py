@@ -90,8 +90,8 @@ def golden(request: pytest.FixtureRequest) -> Golden:
     return compare
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes nothing; for tests with the marker `prometheus`."""
+    """A Prometheus that scrapes nothing and holds no other test's series; for tests with the marker `prometheus`."""
     with Prometheus(tmp_path_factory.mktemp("prometheus")) as running:
         yield running

@@ -94,19 +94,16 @@ def _require_state_namespace(session: Session, decisions: Sequence[Decision], na
 
 
 def _acting(session: Session, plan: Plan, state_namespace: str) -> ApplySession:
+    policy = session.policy.policy
+    watch = Watch(session.signal, session.prometheus.now, plan, policy=policy, own=state_namespace)
     return ApplySession(
         cluster=session.cluster,
-        watch=Watch(session.signal, session.prometheus.now, planned_at=plan.at, measured=_measured(plan)),
-        policy=session.policy.policy,
+        watch=watch,
+        policy=policy,
         run=session.run,
         state_namespace=state_namespace,
         clock=utc_now,
     )
-
-
-def _measured(plan: Plan) -> Measured:
-    assert plan.measured is not None  # noqa: S101 - it was made a moment ago
-    return plan.measured
 
 
 def _act(acting: ApplySession, decisions: Sequence[Decision], telling: Telling) -> None:

@@ -78,6 +78,8 @@ class Session:
         terms = signal_terms(arguments, settings.labels)
         self._settings = cluster_settings(arguments)
         self._look = look
+        if look.objects is None:
+            _ = self.cluster  # a kubeconfig that cannot be used is told before anything is asked
         self.prometheus = Prometheus(settings) if settings.url else connect(settings, self.cluster)
         if settings.url is None:
             complain(f"no --prometheus-url; found {self.prometheus.where}")

@@ -63,6 +63,9 @@ class Right:
         )
 
 
+_SECRETS = "budgets do not count earlier evictions, and evicted pods cannot be put back"
+
+
 def _group(api_version: str) -> str:
     return api_version.rpartition("/")[0]
 
@@ -103,7 +106,7 @@ def _writes() -> Iterator[Right]:
     yield Right("get", "", "pods", UNDO)
     yield Right("create", "", "pods", UNDO)
     yield Right("create", "", "secrets", APPLY, is_own=True)
-    yield Right("list", "", "secrets", UNDO, is_own=True, cost="evicted pods cannot be put back")
+    yield Right("list", "", "secrets", (*_READ, Command.UNDO), is_own=True, cost=_SECRETS)
     yield Right("get", "", "secrets", UNDO, is_own=True, cost="evicted pods cannot be put back")
     yield Right("delete", "", "secrets", _WRITE, is_own=True)
 

@@ -32,7 +32,8 @@ def assemble(objects: Objects) -> Fleet:
     for member in members:
         by_top[key_of(member.line.top)].append(member)
     workloads = [makers.workload([one for top in tops for one in by_top[top]]) for tops in groups]
-    changes, unreadable = changes_of(objects.controllers.values(), objects.evictions)
+    pods = [member.pod for member in members]
+    changes, unreadable = changes_of(objects.controllers.values(), objects.evictions, pods)
     return Fleet(
         workloads=tuple(sorted(workloads, key=lambda workload: workload.ref)),
         nodes=objects.nodes,

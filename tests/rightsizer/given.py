@@ -154,10 +154,6 @@ def waiting(namespace: str, pod: str, throttled: float) -> Iterator[Series]:
         yield Series({"__name__": f"container_cpu_cfs_{metric}_total", **owner}, seconds, counts)
 
 
-AHEAD_S = 2 * STEP_S
-"""Samples reach so far into what is the future while they are written: on a slow machine it takes as long to ask."""
-
-
 def _series(profile: Profile, labels: Mapping[str, str]) -> Iterator[Series]:
     until = int(time.time()) + AHEAD_S
     seconds = range(until - DAY_S - 3600, until + 1, STEP_S)

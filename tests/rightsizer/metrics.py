@@ -1,4 +1,4 @@
-"""Series of a test's own in a Prometheus that others use too: all of them carry one label, by which it asks for them.
+"""Series of a test's own: all of them carry one label, by which it asks for them, as in a Prometheus of many clusters.
 
 They end at an instant that lies a while back, by which everything is asked, so that no test depends on how fast it is.
 """

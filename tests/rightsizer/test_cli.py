@@ -288,8 +288,8 @@ def test_verbose_tells_what_is_done(world: World) -> None:
         f"INFO rightsizer.observe.cluster: GET /api/v1/pods at {world.api.url}: 200, ",
         f"INFO rightsizer.observe.prometheus: query at {world.prometheus.url}: 200, ",
         "INFO rightsizer.loop: 2 pods of 1 workload ask for GPUs",
-        "INFO rightsizer.loop: window 1d: usage of ",
-        "INFO rightsizer.loop: 1 workload judged: 1 act; 1 to be stopped",
+        "INFO rightsizer.measure: window 1d: usage of ",
+        "INFO rightsizer.loop: 1 workload judged: 1 act; 1 to be acted upon",
     ):
         assert words in once.err, once.err
     assert "DEBUG" not in once.err
@@ -436,7 +436,7 @@ def test_interrupt_stops_between_two_changes(world: World) -> None:
     )
     deadline = time.monotonic() + 60
     # The last look at a reads its namespace; the PATCH that is held up comes right after.
-    while not any(f"{world.team}/replicasets" in one.path for one in world.api.requests.all()):
+    while not any(f"{world.team}/poddisruptionbudgets" in one.path for one in world.api.requests.all()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     time.sleep(0.5)

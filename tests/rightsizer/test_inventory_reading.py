@@ -353,6 +353,6 @@ def test_a_name_that_cannot_be_meant(server: Server, text: str) -> None:
         assert read(server.connect(text), KINDS).pods == ()
         return
     with pytest.raises(
-        ConfigurationError, match=r"^--gpu-resources: '.*(such as example.com/gpu|is one of devices, )"
+        ConfigurationError, match=r"^--gpu-resource: '.*(such as example.com/gpu|is one of devices, )"
     ):
         read(server.connect(text), KINDS)

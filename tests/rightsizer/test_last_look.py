@@ -30,6 +30,13 @@ def relay(world: World) -> Iterator[Relay]:
         yield running
 
 
+@pytest.fixture
+def longer(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> Relay:
+    """The same, with more than a day on record also as of three hours ago."""
+    monkeypatch.setattr("tests.rightsizer.given.DAY_S", 28 * HOUR_S)
+    return relay
+
+
 def _apply(world: World, *flags: str, policy: str = DEFAULT_POLICY) -> Run:
     return world.run("apply", "--yes", "-o", "json", *flags, policy=policy)
 
@@ -68,21 +75,21 @@ def test_nothing_comes_between_the_last_look_and_the_write(
 
 
 @pytest.mark.parametrize("policy", [DEFAULT_POLICY, SHORT_POLICY], ids=["24h-window", "1h-window"])
-def test_work_since_the_plan_counts_however_long_ago(world: World, relay: Relay, policy: str) -> None:
+def test_work_since_the_plan_counts_however_long_ago(world: World, longer: Relay, policy: str) -> None:
     """A question left open for three hours, in which the GPU worked and rested again: also beyond the window."""
-    world.add("Deployment", world.team, "idle", {})
-    world.add("Deployment", world.team, "worked", {"usage": "worked-two-hours-ago"})
-    relay.clocks = [-3 * HOUR_S, 0]
+    world.add("Deployment", world.team, "idle", {"age_h": 28})
+    world.add("Deployment", world.team, "worked", {"usage": "worked-two-hours-ago", "age_h": 28})
+    longer.clocks = [-3 * HOUR_S, 0]
     items = _apply(world, policy=policy).items
     assert (items["idle"]["result"], items["worked"]["result"]) == ("done", "changed"), items
     assert "was at work in the last 3h 10m" in items["worked"]["detail"]
     assert _size(world, "worked") == 1
 
 
-def test_silence_since_the_plan_is_not_idleness(world: World, relay: Relay) -> None:
+def test_silence_since_the_plan_is_not_idleness(world: World, longer: Relay) -> None:
     """Where nothing was recorded since the plan but the last minutes, its evidence does not hold any more."""
-    world.add("Deployment", world.team, "silent", {"usage": "silent-for-two-hours"})
-    relay.clocks = [-3 * HOUR_S, 0]
+    world.add("Deployment", world.team, "silent", {"usage": "silent-for-two-hours", "age_h": 28})
+    longer.clocks = [-3 * HOUR_S, 0]
     item = _apply(world, policy=SHORT_POLICY).items["silent"]
     assert item["result"] == "changed", item
     assert _size(world, "silent") == 1

@@ -84,7 +84,7 @@ BAD = {
         HEAD + "models: {a: 90000}\n",
         "line 5: models.a: input should be less than or equal to 10000",
     ),
-    "no-name": (HEAD + "models: {'': 3}\n", "line 5: models..[key]: string should have at least 1 character"),
+    "no-name": (HEAD + "models: {'': 3}\n", "line 5: models.'': is empty"),
     "twice": (HEAD + "models: {a: 1, a: 2}\n", "line 5: models.a: stands twice; first in line 5"),
     "list": (HEAD + "models: [1]\n", "line 5: models: must be a mapping of fields"),
     "no-day": (
@@ -93,7 +93,7 @@ BAD = {
     ),
     "currency": (
         HEAD + "currency: dollars\nmodels: {a: 1}\n",
-        "line 5: currency: string should match pattern",
+        "line 5: currency: must match '^[A-Z]{3}$'",
     ),
     "other-kind": (
         HEAD.replace("Prices", "Policy") + "models: {a: 1}\n",

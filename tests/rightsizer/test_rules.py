@@ -155,10 +155,11 @@ def test_protected_namespaces_add_to_the_built_in_ones() -> None:
 
 
 def test_an_action_that_the_rule_does_not_name_is_not_taken() -> None:
-    """Evicting a bare pod destroys it, so it happens only where evict is named."""
+    """Evicting a bare pod destroys it, so it is announced only where evict is named."""
     bare = workload(kind="Pod", size=None)
     assert _decide(bare, policy())[2] is None
-    assert _decide(bare, policy(rule("r", actions=(Action.EVICT,))))[2] is Action.EVICT
+    decision = judged(bare, all_idle(bare), policy(rule("r", actions=(Action.EVICT,))))
+    assert (decision.action, decision.announced) == (Action.NOTIFY, Action.EVICT)
 
 
 def test_an_unknown_kind_is_advised_on_only() -> None:

@@ -54,7 +54,7 @@ def test_victoriametrics_and_prometheus_give_the_same_plan(
     with VictoriaMetrics(tmp_path / "victoria") as victoria:
         both = _Both(prometheus, victoria)
         with World(tmp_path, both) as world:
-            give(world, scenario["given"], story)
+            give(world, scenario["given"], f"{story}-twice")
             plans = []
             for store in (prometheus, victoria):
                 both.answering = store

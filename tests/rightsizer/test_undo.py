@@ -2,6 +2,7 @@
 
 import base64
 import json
+import time
 from typing import Any
 
 import pytest
@@ -11,13 +12,15 @@ from tests.rightsizer.world import World, created
 
 pytestmark = pytest.mark.prometheus
 
+AT_ONCE = DEFAULT_POLICY.replace("name: scavengers\n", "name: scavengers\n    cooldown: 1s\n")
+"""What comes again by its name may be stopped again nearly at once."""
 UNDO = "gpu-rightsizer.io/undo"
 
 
 def _evict(world: World, gpus: int) -> str:
     """Evict a bare pod with so many GPUs, one more than those before it of that name; the run that did it."""
     world.add("Pod", world.team, "shell", {"gpus": gpus, "usage": [["parked"]]})
-    run = world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY)
+    run = world.run("apply", "--yes", "-o", "json", policy=AT_ONCE)
     assert run.items["shell"]["result"] == "done", run.err
     assert world.pods_of(world.team, "shell") == []
     name: str = json.loads(run.out)["metadata"]["run"]
@@ -51,7 +54,8 @@ def test_a_run_names_the_earlier_of_two_evictions(world: World) -> None:
 
 
 def _age(world: World) -> None:
-    """Let the record that is there be an hour older: records are to the second, and tests are fast."""
+    """Let the record that is there be an hour older, as records are to the second; and the cooldown end."""
+    time.sleep(1.1)
     (secret,) = world.api.list("Secret", "gpu-rightsizer")
     record = json.loads(_decoded(secret["data"]["record"]))
     record["time"] = "2026-01-01T00:00:00Z"

@@ -22,10 +22,10 @@ from tests.rightsizer.relay import Relay
 
 
 class World:
-    """One API server, and series of its own in a Prometheus that others use too.
+    """One API server, and the series of its pods in a Prometheus.
 
     Attributes:
-        team: A namespace that no other world has, so that no other world's series name its pods.
+        team: A namespace that no other world has.
         relay: Where commands ask instead of the Prometheus itself.
         labels: What all series that are recorded from now on carry, too.
     """
