@@ -11,7 +11,7 @@ from rightsizer.cli.session import Interrupts, Session, confirmed, require_answe
 from rightsizer.cli.telling import Telling, require_writable
 from rightsizer.errors import ConfigurationError, RequestRefused
 from rightsizer.look import Watch
-from rightsizer.model import Action, Decision, Measured, Outcome, Plan, Result
+from rightsizer.model import Action, Decision, Outcome, Plan, Result
 from rightsizer.report.approvals import Approval, read_approvals
 from rightsizer.report.table import plan_text
 from rightsizer.report.words import count
