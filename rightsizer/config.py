@@ -21,6 +21,12 @@ _SHOWN = 60
 PREFIX = "gpu-rightsizer.io/"
 """Prefix of every annotation and label that is ours."""
 
+FIND_OUT = "auto"
+"""What --signals says where the source of metrics is to be found out."""
+
+MAX_SAMPLES = 50_000_000
+"""Prometheus's own default for --query.max-samples."""
+
 FIELD_MANAGER = "gpu-rightsizer"
 """Under this name our changes stand in `metadata.managedFields`."""
 

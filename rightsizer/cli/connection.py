@@ -1,16 +1,18 @@
-"""From the flags about Prometheus to its settings: what cannot be meant is told at once, no credential with it."""
+"""From the flags about Prometheus and the cluster to settings: slips are told at once, no credential with them."""
 
 import argparse
 import dataclasses
 import pathlib
 import re
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from rightsizer.cli.options import path_of
-from rightsizer.config import PrometheusSettings, Secret, parse_duration, read_secret
+from rightsizer.config import ClusterSettings, PrometheusSettings, Secret, parse_duration, read_secret
 from rightsizer.errors import RightsizerError, UsageError
+from rightsizer.observe.resources import parse_gpu_resource
+from rightsizer.observe.signals.choose import Terms, named
 
 MOST_PARALLEL = 4
 """A fifth of what Prometheus runs at once by default (`query.max-concurrency` 20): others ask it, too."""
@@ -231,3 +233,30 @@ def _region(text: str | None) -> str | None:
     if text and not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", text):
         raise UsageError(f"--prometheus-sigv4-region {text[:40]}: is not a region such as eu-central-1")
     return text or None
+
+
+def signal_terms(arguments: argparse.Namespace, labels: Mapping[str, str]) -> Terms:
+    """What is given about the signals.
+
+    Raises:
+        UsageError, ConfigurationError: A flag or a file cannot be meant.
+    """
+    text = arguments.prometheus_max_samples
+    if not re.fullmatch(r"[1-9][0-9]{3,17}", text):
+        raise UsageError(f"--prometheus-max-samples {text}: write a whole number from 1000 on")
+    return Terms(labels, named(arguments.signals), int(text))
+
+
+def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:
+    """The API server to ask, and what counts as a GPU there.
+
+    Raises:
+        UsageError: A name of a resource cannot be meant.
+    """
+    names = tuple(name.strip() for name in (arguments.gpu_resource or "").split(",") if name.strip())
+    for name in names:
+        try:
+            parse_gpu_resource(name)
+        except ValueError as error:
+            raise UsageError(f"--gpu-resource: {error}") from error
+    return ClusterSettings(path_of(arguments.kubeconfig), arguments.context or None, gpu_resources=names)

@@ -7,8 +7,8 @@ import sys
 
 import yaml
 
-from rightsizer.cli.connection import prometheus_settings
-from rightsizer.cli.options import cluster_settings, signal_terms, wants_colour
+from rightsizer.cli.connection import cluster_settings, prometheus_settings, signal_terms
+from rightsizer.cli.options import wants_colour
 from rightsizer.cli.session import utc_now
 from rightsizer.doctor.asking import Inquiry, ask
 from rightsizer.doctor.diagnosis import Status

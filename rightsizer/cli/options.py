@@ -1,18 +1,13 @@
-"""Flags that several commands share, their environment twins, and the settings that they become."""
+"""Flags that several commands share, and their environment twins. Light to import, so that --help answers at once."""
 
 import argparse
 import dataclasses
 import os
 import pathlib
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import TextIO
 
-from rightsizer.config import ClusterSettings
-from rightsizer.errors import UsageError
-from rightsizer.observe.resources import parse_gpu_resource
-from rightsizer.observe.signals.asking import MAX_SAMPLES
-from rightsizer.observe.signals.choose import AUTO, Terms, named
+from rightsizer.config import FIND_OUT, MAX_SAMPLES
 
 ENVIRONMENT_PREFIX = "GPU_RIGHTSIZER_"
 WIDTH = 80
@@ -78,7 +73,7 @@ PROMETHEUS = (
         "--signals",
         "NAME|FILE",
         "which metrics to judge by: auto (found out), dcgm, dcgm-4.9, gpu-exporter, or a table of another exporter's",
-        default=AUTO,
+        default=FIND_OUT,
     ),
 )
 CLUSTER = (
@@ -162,33 +157,6 @@ def add_common(parser: argparse.ArgumentParser, forms: Collection[str] = ("table
         default=0,
         help="log what is done, on stderr; twice: also queries, answers and each decision",
     )
-
-
-def signal_terms(arguments: argparse.Namespace, labels: Mapping[str, str]) -> Terms:
-    """What is given about the signals.
-
-    Raises:
-        UsageError, ConfigurationError: A flag or a file cannot be meant.
-    """
-    text = arguments.prometheus_max_samples
-    if not re.fullmatch(r"[1-9][0-9]{3,17}", text):
-        raise UsageError(f"--prometheus-max-samples {text}: write a whole number from 1000 on")
-    return Terms(labels, named(arguments.signals), int(text))
-
-
-def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:
-    """The API server to ask, and what counts as a GPU there.
-
-    Raises:
-        UsageError: A name of a resource cannot be meant.
-    """
-    names = tuple(name.strip() for name in (arguments.gpu_resource or "").split(",") if name.strip())
-    for name in names:
-        try:
-            parse_gpu_resource(name)
-        except ValueError as error:
-            raise UsageError(f"--gpu-resource: {error}") from error
-    return ClusterSettings(path_of(arguments.kubeconfig), arguments.context or None, gpu_resources=names)
 
 
 def wants_colour(arguments: argparse.Namespace, stream: TextIO) -> bool:

@@ -5,7 +5,7 @@ import pathlib
 import sys
 from collections.abc import Iterator
 
-from rightsizer.cli.options import cluster_settings
+from rightsizer.cli.connection import cluster_settings
 from rightsizer.cli.session import utc_now
 from rightsizer.errors import UsageError
 from rightsizer.model import Fleet

@@ -14,9 +14,8 @@ from typing import Any, Self
 
 from rightsizer import pricefile
 from rightsizer.accounting import Accounts, accounts_of
-from rightsizer.cli.connection import prometheus_settings
+from rightsizer.cli.connection import cluster_settings, prometheus_settings, signal_terms
 from rightsizer.cli.messages import complain
-from rightsizer.cli.options import cluster_settings, signal_terms
 from rightsizer.errors import PrometheusError, UsageError
 from rightsizer.loop import Cycle, make_plan
 from rightsizer.model import Plan

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from rightsizer.cli.options import cluster_settings
+from rightsizer.cli.connection import cluster_settings
 from rightsizer.cli.session import Interrupts, confirmed, require_answer, utc_now
 from rightsizer.cli.telling import Telling, require_writable
 from rightsizer.errors import UsageError

@@ -23,6 +23,13 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """One for all teams, as there is one control plane: what one team has stopped is not all that there is."""
+    with Prometheus(tmp_path_factory.mktemp("prometheus")) as running:
+        yield running
+
+
 @pytest.fixture
 def world(plane: ControlPlane, prometheus: Prometheus, tmp_path: Path) -> Iterator[RealWorld]:
     """A team with a namespace and, once it has made one, a node of its own."""

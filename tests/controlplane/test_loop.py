@@ -147,8 +147,9 @@ def test_a_budget_holds_a_bare_pod(world: RealWorld) -> None:
         lambda found: found.get("status", {}).get("expectedPods") == 1,
     )
     item = world.plan()["shell"]
-    assert item["verdict"] == "protected", item
-    assert "keep" in " ".join(item["reasons"])
+    (block,) = item["blocks"]
+    assert block["cause"] == "disruption-budget"
+    assert "PodDisruptionBudget keep allows 0" in block["reason"]
     assert world.apply() == {}
     world.running("shell", 1)
 

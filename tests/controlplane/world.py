@@ -20,6 +20,13 @@ STATE_NAMESPACE = "gpu-rightsizer"
 POLICY = """\
 apiVersion: gpu-rightsizer.io/v1alpha1
 kind: Policy
+defaults:
+  idle: {window: 24h, grace: 30m}
+budgets:
+  - {per: run, workloads: 100}
+  - {per: hour, workloads: 100}
+  - {scope: namespace, per: run, workloads: 100}
+  - {scope: owner, per: day, workloads: 100}
 rules:
   - name: production
     match: {namespaces: [TEAM], priorityClasses: [high-priority]}
@@ -91,11 +98,11 @@ class RealWorld:
         self.api.create(self.collection(kind), manifest(kind, self.team, name, given))
 
     def add(self, kind: str, name: str, usage: str | Sequence[str] = "parked", **given: Any) -> list[Object]:
-        """A workload whose pods started three days ago and whose devices look like `usage`; its pods."""
+        """A workload whose pods started more than a day ago and whose devices look like `usage`; its pods."""
         self.create(kind, name, **given)
         pods = self.running(name, given.get("replicas", 1))
         for pod in pods:
-            report_start(self.client, pod, at_s=time.time() - 3 * 86_400)
+            report_start(self.client, pod, at_s=time.time() - 24.8 * 3600)
             looks = [usage] * given.get("gpus", 1) if isinstance(usage, str) else usage
             self._prometheus.write(day_of(self.team, pod["metadata"]["name"], looks))
         return pods

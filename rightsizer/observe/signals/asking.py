@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from rightsizer.config import MAX_SAMPLES
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.model import PodKey
 from rightsizer.observe import promql
@@ -15,9 +16,6 @@ from rightsizer.observe.sharding import Shard, Territory
 from rightsizer.observe.signals.labels import CLUSTER
 from rightsizer.observe.signals.quantities import Kind, Quantity, Source
 from rightsizer.observe.signals.rules import TILE, Raw, Reading, Recorded, recorded
-
-MAX_SAMPLES = 50_000_000
-"""Prometheus's own default for --query.max-samples."""
 
 DENSITY_SPAN = datetime.timedelta(minutes=10)
 USUAL_INTERVAL_S = 15.0

@@ -5,16 +5,16 @@ import datetime
 import pathlib
 from collections.abc import Collection, Mapping, Sequence
 
+from rightsizer.config import FIND_OUT, MAX_SAMPLES
 from rightsizer.errors import EvidenceIncomplete, UsageError
 from rightsizer.model import PodKey
 from rightsizer.observe import promql
 from rightsizer.observe.prometheus import Prometheus
 from rightsizer.observe.signals import own, table
-from rightsizer.observe.signals.asking import MAX_SAMPLES, Asker
+from rightsizer.observe.signals.asking import Asker
 from rightsizer.observe.signals.dcgm import DCGM, DCGM_49
 from rightsizer.observe.signals.quantities import Quantity, Source
 
-AUTO = "auto"
 GPU_EXPORTER = "gpu-exporter"
 BOTH = Source("dcgm, dcgm-4.9", (*DCGM.quantities, *DCGM_49.quantities))
 OWN = dataclasses.replace(BOTH, name=GPU_EXPORTER, has_counters=True)
@@ -51,13 +51,13 @@ def named(text: str) -> Source | None:
         UsageError: There is neither such a source nor such a file.
         ConfigurationError: The table cannot be used.
     """
-    if text == AUTO:
+    if text == FIND_OUT:
         return None
     if text in NAMED:
         return NAMED[text]
     path = pathlib.Path(text)
     if path.suffix not in {".yaml", ".yml", ".json"} and not path.exists():
-        names = ", ".join((AUTO, *NAMED))
+        names = ", ".join((FIND_OUT, *NAMED))
         raise UsageError(f"--signals {text}: is neither one of {names}, nor a file")
     return table.load(path)
 
