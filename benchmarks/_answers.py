@@ -47,6 +47,7 @@ class Standing:
         changed_s: When it was last made to give its GPUs back; None where it never was.
         resumes_s: When it will be back; None while it runs.
         noticed_s: Since when it has been under notice; None where it is not.
+        came_back_s: The longest pause after which it was put back.
     """
 
     member: Member
@@ -54,6 +55,7 @@ class Standing:
     changed_s: float | None = None
     resumes_s: float | None = None
     noticed_s: float | None = None
+    came_back_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -152,8 +154,9 @@ class Sight:
         )
 
 
-def workload(member: Member, since_s: float) -> Workload:
-    name, since = member.spec.name, instant(since_s)
+def workload(standing: Standing) -> Workload:
+    member = standing.member
+    name, since = member.spec.name, instant(standing.since_s)
     pods = tuple(
         Pod(
             ref=ObjectRef("v1", "Pod", *_pod_key(member, pod)),
@@ -184,6 +187,7 @@ def workload(member: Member, since_s: float) -> Workload:
         namespace_annotations={},
         budgets={},
         created=instant(member.start_s),
+        came_back_after=datetime.timedelta(seconds=standing.came_back_s) if standing.came_back_s else None,
     )
 
 

@@ -41,6 +41,7 @@ class Word:
         finding: By which it condemns it; empty where it only advises.
         window_s: The window that it looked at.
         notice_s: How long before the change it gives notice.
+        idle_s: For how long it had been idle by then.
         replicas: How many it would leave; None where all.
         frees: GPUs that its advice would free of those of each pod.
     """
@@ -49,6 +50,7 @@ class Word:
     finding: str
     window_s: float
     notice_s: float = 0.0
+    idle_s: float = 0.0
     replicas: int | None = None
     frees: float = 0.0
 
@@ -106,7 +108,7 @@ class Ours:
     def judge(self, standings: Sequence[Standing], at_s: int) -> Iterator[Word]:
         """What would be enforced, and of advice what is about replicas and GPUs of each pod."""
         at = instant(at_s)
-        workloads = {uid(one.member): workload(one.member, one.since_s) for one in standings}
+        workloads = {uid(one.member): workload(one) for one in standings}
         changes = tuple(
             Change(workloads[uid(one.member)].ref, instant(one.changed_s), one.member.gpus)
             for one in standings
@@ -121,7 +123,11 @@ class Ours:
                 wait = rulebook.on(decision.workload).notify_before or datetime.timedelta()
                 window = decision.finding.window or datetime.timedelta()
                 yield Word(
-                    standing, decision.finding.name, window.total_seconds(), notice_s=wait.total_seconds()
+                    standing,
+                    decision.finding.name,
+                    window.total_seconds(),
+                    notice_s=wait.total_seconds(),
+                    idle_s=decision.finding.idle_s or 0.0,
                 )
             else:
                 yield from _advice(standing, decision)

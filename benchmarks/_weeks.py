@@ -149,6 +149,7 @@ def _reclaim(one: Standing, word: Word, at_s: int, end_s: float) -> Reclaim:
     member = one.member
     resumes_s = member.resumes_s(at_s)
     one.changed_s, one.resumes_s, one.noticed_s = at_s, resumes_s, None
+    one.came_back_s = max(one.came_back_s, word.idle_s + resumes_s - at_s)
     return Reclaim(
         seed=member.seed,
         archetype=member.spec.archetype,

@@ -69,6 +69,12 @@ def format_duration(seconds: float) -> str:
     return " ".join(words[: 1 if is_far else 2]) or "0s"
 
 
+def write_duration(span: datetime.timedelta) -> str:
+    """A duration as `parse_duration` reads it, to the minute: "31h10m"."""
+    hours, minutes = divmod(max(round(span.total_seconds() / 60), 1), 60)
+    return f"{hours}h{minutes}m"
+
+
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Secret:
     """A token or password: usable, never printed."""

@@ -147,7 +147,7 @@ def _put_back_one(
         return Result.REFUSED, item.problem
     try:
         if item.secret:
-            ref, detail = _recreate(item, cluster, at=at)
+            ref, detail = _recreate(item, item.record, cluster, at=at)
         else:
             ref, detail = _restore(item, item.record, cluster, force=force, at=at)
     except _ChangedSince as changed:
@@ -197,7 +197,7 @@ def _restore_once(
             f"{record.field} is {json.dumps(now)} now, not {json.dumps(record.after)} as we left it; "
             f"--force sets it to {json.dumps(record.before)} all the same"
         )
-    patch = undo_patch(item.row, record, obj["metadata"]["resourceVersion"], at=at)
+    patch = undo_patch(item.row, record, obj["metadata"], at=at)
     cluster.patch(path, patch, dry_run=True)
     cluster.patch(path, patch)
     return item.ref, f"{record.field}: {json.dumps(now)} → {json.dumps(record.before)}"
@@ -211,11 +211,13 @@ def _carries(obj: Any, record: UndoRecord, item: Undoable) -> bool:  # noqa: ANN
     return obj["metadata"]["uid"] == item.ref.uid and now == record
 
 
-def _recreate(item: Undoable, cluster: Cluster, *, at: datetime.datetime) -> tuple[ObjectRef, str]:
+def _recreate(
+    item: Undoable, record: UndoRecord, cluster: Cluster, *, at: datetime.datetime
+) -> tuple[ObjectRef, str]:
     """Create an evicted pod anew from its saved manifest, and drop the manifest."""
     secret = cluster.get(item.secret, _Secret)
     path = f"/api/v1/namespaces/{item.ref.namespace}/pods"
-    manifest = manifest_put_back(_file(secret, "manifest"), at=at)
+    manifest = manifest_put_back(_file(secret, "manifest"), record, at=at)
     cluster.create(path, manifest, dry_run=True)
     cluster.create(path, manifest)
     created = cluster.get(f"{path}/{item.ref.name}", Metadata).metadata

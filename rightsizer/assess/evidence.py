@@ -155,9 +155,10 @@ class Case:
         """How it pauses; None where the history of one of its pods is not known."""
         since = self.at - self.criteria.idle.history
         begins = self.measured.begins
-        return rhythm_of_pods(
+        found = rhythm_of_pods(
             self.held, self.measured.histories, since=max(since, begins) if begins else since, at=self.at
         )
+        return found.remembering(self.workload.came_back_after) if found else None
 
     @property
     def shortfall(self) -> str:

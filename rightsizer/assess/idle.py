@@ -73,7 +73,9 @@ def _pauses(case: Case, rhythm: Rhythm | None, verdict: Verdict) -> str:
         is_missed = matters(case.criteria.idle)
         return "how long it paused before is not known: not every pod's history is" if is_missed else ""
     parts = [f"idle for {span(rhythm.idle_s)}"]
-    if rhythm.certain_return_s:
+    if rhythm.noted_s and rhythm.noted_s >= rhythm.certain_return_s:
+        parts.append(f"was put back after a pause of {span(rhythm.noted_s)}")
+    elif rhythm.certain_return_s:
         parts.append(f"came back after at most {span(rhythm.certain_return_s)} in {span(rhythm.span_s)}")
     elif rhythm.worked:
         parts.append(f"never came back from a pause in {span(rhythm.span_s)}")

@@ -31,6 +31,7 @@ class Rhythm:
         certain_return_s: The longest from which it was seen to come back.
         unknown_s: For how much of the span nothing is known.
         worked: Whether it was ever seen at work.
+        noted_s: The longest after which it was put back, by whatever means, when we had stopped it; 0 where it was not.
     """
 
     slot_s: float
@@ -41,6 +42,17 @@ class Rhythm:
     certain_return_s: float
     unknown_s: float
     worked: bool
+    noted_s: float = 0.0
+
+    def remembering(self, came_back_after: datetime.timedelta | None) -> "Rhythm":
+        """The same, and that it was put back after such a pause."""
+        noted_s = came_back_after.total_seconds() if came_back_after else 0.0
+        return dataclasses.replace(
+            self,
+            longest_return_s=max(self.longest_return_s, noted_s),
+            certain_return_s=max(self.certain_return_s, noted_s),
+            noted_s=noted_s,
+        )
 
 
 def rhythm_of(slots: bytes, slot_s: float) -> Rhythm:

@@ -140,6 +140,7 @@ class Workload:
         created: The object's `metadata.creationTimestamp`.
         managers: Who else decides about it.
         gang: What makes its pods one where that is no controller, such as "PodGroup team-a/train"; empty otherwise.
+        came_back_after: The longest pause after which it was put back, as our notes on it say.
     """
 
     ref: ObjectRef
@@ -155,6 +156,7 @@ class Workload:
     created: datetime.datetime | None = None
     managers: tuple[Manager, ...] = ()
     gang: str = ""
+    came_back_after: datetime.timedelta | None = None
     namespace_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property

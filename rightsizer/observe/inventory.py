@@ -17,7 +17,7 @@ from rightsizer.observe.objects import Budget, ObjectMeta
 from rightsizer.observe.owners import Controlled, Lineage, key_of, lineage
 from rightsizer.observe.pods import Seen
 from rightsizer.observe.reading import read, read_classes, read_priority_classes
-from rightsizer.observe.records import changes_of
+from rightsizer.observe.records import came_back_after, changes_of
 from rightsizer.observe.stranded import stranded
 
 __all__ = ["Objects", "assemble", "read", "read_classes", "read_priority_classes"]
@@ -132,6 +132,7 @@ class _Makers:
         return dataclasses.replace(
             plain,
             pods=tuple(pods),
+            came_back_after=came_back_after(plain.annotations, [pod.created for pod in pods]),
             namespace_annotations=namespace.annotations or {},
             namespace_labels=namespace.labels or {},
             budgets=self._budgets.covering(pods),

@@ -3,17 +3,20 @@
 `workloads` writes these; here is read what budgets over time need, from whatever carries it, also with no pods left.
 """
 
+import contextlib
 import datetime
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from rightsizer.config import PREFIX
+from rightsizer.config import LONGEST, PREFIX, parse_duration
 from rightsizer.model import Change, ObjectRef, Pod
 from rightsizer.observe.objects import ObjectMeta
 from rightsizer.observe.owners import Controlled
 
 UNDO_ANNOTATION = PREFIX + "undo"
+CAME_BACK_ANNOTATION = PREFIX + "came-back-after"
+"""The longest pause after which a workload was put back, such as 31h10m: it is not idle before it paused for longer."""
 MANIFEST_LABEL = PREFIX + "manifest"
 """On the Secrets that keep the manifests of evicted pods; its value is the run."""
 POD_ANNOTATION = PREFIX + "pod"
@@ -28,11 +31,12 @@ def manifest_name(ref: ObjectRef) -> str:
 
 
 class _Record(msgspec.Struct):
-    """What budgets need of `workloads.changes.UndoRecord`."""
+    """What budgets and rhythms need of `workloads.changes.UndoRecord`."""
 
     time: datetime.datetime
     run: str = ""
     gpus: int = 0
+    idle: int = 0
 
 
 def changes_of(
@@ -72,6 +76,37 @@ def _evicted(evictions: Iterable[ObjectMeta]) -> Iterator[Change]:
         gpus = annotations.get(GPUS_ANNOTATION, "")
         count = int(gpus) if gpus.isascii() and gpus.isdecimal() else 0
         yield Change(ref, _aware(item.creation_timestamp), count, labels.get(MANIFEST_LABEL, ""))
+
+
+def came_back_after(
+    annotations: Mapping[str, str], begins: Iterable[datetime.datetime | None]
+) -> datetime.timedelta | None:
+    """The longest pause after which a workload was put back, by its notes; None where none tells of one.
+
+    `undo` notes it. Whoever put it back by other means left the record of the stop on it.
+
+    Args:
+        annotations: The workload's. A note that cannot be read counts as the longest pause there is.
+        begins: When its pods were created.
+    """
+    pauses = []
+    if (text := annotations.get(CAME_BACK_ANNOTATION)) is not None:
+        try:
+            pauses.append(parse_duration(text))
+        except ValueError:
+            pauses.append(LONGEST)
+    with contextlib.suppress(msgspec.DecodeError):
+        record = msgspec.json.decode(annotations.get(UNDO_ANNOTATION, ""), type=_Record)
+        back = min((begin for begin in begins if begin is not None), default=None)
+        if back is not None and back > _aware(record.time):
+            pauses.append(pause_of(record.idle, record.time, back))
+    return max(pauses, default=None)
+
+
+def pause_of(idle_s: int, stopped: datetime.datetime, back: datetime.datetime) -> datetime.timedelta:
+    """How long a workload did without its GPUs: before it was stopped, and after; at most LONGEST."""
+    before = datetime.timedelta(seconds=min(max(idle_s, 0), LONGEST.total_seconds()))
+    return min(before + max(back - _aware(stopped), datetime.timedelta()), LONGEST)
 
 
 def _pod_of(item: ObjectMeta) -> str:

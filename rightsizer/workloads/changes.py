@@ -11,9 +11,14 @@ from typing import Any
 
 import msgspec
 
-from rightsizer.config import PREFIX
+from rightsizer.config import PREFIX, write_duration
 from rightsizer.model import Action, Decision, ObjectRef, Workload, WorkloadKind
-from rightsizer.observe.records import UNDO_ANNOTATION
+from rightsizer.observe.records import (
+    CAME_BACK_ANNOTATION,
+    UNDO_ANNOTATION,
+    came_back_after,
+    pause_of,
+)
 from rightsizer.workloads.notices import NOTICE_ANNOTATION
 
 RESUMED_ANNOTATION = PREFIX + "resumed-at"
@@ -35,6 +40,7 @@ class UndoRecord(msgspec.Struct, frozen=True, rename="camel"):
         before: Its value before; None where it had none.
         after: The value that we gave it.
         gpus: What the change freed.
+        idle: For how many seconds it had not been at work.
     """
 
     run: str
@@ -48,6 +54,7 @@ class UndoRecord(msgspec.Struct, frozen=True, rename="camel"):
     after: int | bool | None
     version: int = 1
     gpus: int = 0
+    idle: int = 0
 
     def text(self) -> str:
         """As it stands in the annotation."""
@@ -174,6 +181,7 @@ def record_of(
         before=before,
         after=row.stopped,
         gpus=decision.workload.gpus,
+        idle=round(decision.finding.idle_s or 0.0),
     )
 
 
@@ -186,28 +194,44 @@ def stop_patch(row: WorkloadKind, record: UndoRecord, workload: Workload) -> dic
     metadata = {
         "uid": workload.ref.uid,
         "resourceVersion": workload.resource_version,
-        "annotations": {UNDO_ANNOTATION: record.text()},
+        "annotations": {UNDO_ANNOTATION: record.text(), **_remembered(workload.came_back_after)},
     }
     return {**patch, "metadata": metadata}
 
 
 def undo_patch(
-    row: WorkloadKind, record: UndoRecord, resource_version: str, *, at: datetime.datetime
+    row: WorkloadKind, record: UndoRecord, metadata: Mapping[str, Any], *, at: datetime.datetime
 ) -> dict[str, Any]:
-    """The one patch that puts it back, takes the record away, and notes when that was: the cooldown counts from it."""
+    """The one patch that puts it back, takes the record away, and notes when and after which pause that was.
+
+    The cooldown counts from then on, and it is not called idle again before it paused for longer.
+    """
     patch = _nested(row.field, record.before)
-    annotations = {UNDO_ANNOTATION: None, NOTICE_ANNOTATION: None, RESUMED_ANNOTATION: _stamp(at)}
-    return {**patch, "metadata": {"resourceVersion": resource_version, "annotations": annotations}}
+    annotations = {
+        UNDO_ANNOTATION: None,
+        NOTICE_ANNOTATION: None,
+        **_put_back(record, metadata.get("annotations") or {}, at),
+    }
+    return {**patch, "metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": annotations}}
 
 
-def manifest_put_back(manifest: Mapping[str, Any], *, at: datetime.datetime) -> dict[str, Any]:
-    """The manifest of an evicted pod as it is created anew: it says when that was."""
+def manifest_put_back(
+    manifest: Mapping[str, Any], record: UndoRecord, *, at: datetime.datetime
+) -> dict[str, Any]:
+    """The manifest of an evicted pod as it is created anew: it says when, and after which pause, that was."""
     metadata = manifest["metadata"]
     kept = {key: text for key, text in metadata.get("annotations", {}).items() if key != NOTICE_ANNOTATION}
-    return {
-        **manifest,
-        "metadata": {**metadata, "annotations": {**kept, RESUMED_ANNOTATION: _stamp(at)}},
-    }
+    return {**manifest, "metadata": {**metadata, "annotations": {**kept, **_put_back(record, kept, at)}}}
+
+
+def _put_back(record: UndoRecord, annotations: Mapping[str, str], at: datetime.datetime) -> dict[str, str]:
+    before = came_back_after({**annotations, UNDO_ANNOTATION: ""}, ())
+    pause = pause_of(record.idle, record.time, at)
+    return {RESUMED_ANNOTATION: _stamp(at), **_remembered(max(pause, before) if before else pause)}
+
+
+def _remembered(pause: datetime.timedelta | None) -> dict[str, str]:
+    return {CAME_BACK_ANNOTATION: write_duration(pause)} if pause else {}
 
 
 def _stamp(at: datetime.datetime) -> str:

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from rightsizer.config import PREFIX, ClusterSettings
+from rightsizer.config import LONGEST, PREFIX, ClusterSettings
 from rightsizer.errors import ConfigurationError, RequestRefused
 from rightsizer.look import look_at
 from rightsizer.model import Fleet
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.inventory import assemble, read
+from rightsizer.observe.records import came_back_after
 from rightsizer.workloads import KINDS
 from simulator.kube import ApiServer, Fault
 from tests.rightsizer.kubectl import GPU, TEAM, Object, claim, node, obj, pod, using
@@ -227,6 +228,32 @@ def test_our_changes_are_known_from_what_was_changed(server: Server) -> None:
     ]
     assert fleet.changes[1].at == datetime.datetime(2026, 11, 20, 10, tzinfo=datetime.UTC)
     assert any("Deployment/forged: its annotation" in problem for problem in fleet.problems)
+
+
+HOUR = datetime.timedelta(hours=1)
+CREATED = datetime.datetime(2026, 11, 21, 10, tzinfo=datetime.UTC)
+RECORD = json.dumps({"version": 1, "time": "2026-11-20T10:00:00Z", "action": "scale-to-zero", "idle": 7200})
+
+
+@pytest.mark.parametrize(
+    ("annotations", "hours"),
+    [
+        pytest.param({}, None, id="nothing-noted"),
+        pytest.param({"came-back-after": "31h10m"}, 31 + 1 / 6, id="noted-by-undo"),
+        pytest.param({"came-back-after": "for ever"}, LONGEST / HOUR, id="unreadable-is-the-longest"),
+        pytest.param({"undo": RECORD}, 26, id="scaled-up-by-hand"),
+        pytest.param({"undo": RECORD, "came-back-after": "30h"}, 30, id="the-longer-of-both"),
+        pytest.param({"undo": "junk"}, None, id="no-record"),
+        pytest.param({"undo": RECORD.replace("2026-11-20", "2026-11-22")}, None, id="pods-not-gone-yet"),
+        pytest.param({"undo": RECORD.replace("7200", "1" + "0" * 17)}, LONGEST / HOUR, id="forged"),
+        pytest.param({"undo": RECORD.replace("00Z", "00")}, 26, id="without-a-zone"),
+    ],
+)
+def test_the_pause_after_which_it_was_wanted_again(annotations: dict[str, str], hours: float | None) -> None:
+    """As undo noted it, or as the record of a stop and the pods that run since tell it."""
+    noted = {PREFIX + name: text for name, text in annotations.items()}
+    found = came_back_after(noted, [CREATED + HOUR, None, CREATED])
+    assert found == (None if hours is None else hours * HOUR)
 
 
 @pytest.mark.prometheus

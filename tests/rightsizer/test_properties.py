@@ -177,7 +177,7 @@ def test_undo_restores_what_was(case: tuple[WorkloadKind, int | bool | None], wo
     assert carried == record
     assert len(record.text().encode()) < 8192
     assert carried is not None
-    restored = _merge(stopped, undo_patch(row, carried, "7", at=AT))
+    restored = _merge(stopped, undo_patch(row, carried, {"resourceVersion": "7"}, at=AT))
     restored["metadata"].pop("annotations")
     assert restored == obj
 

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.prometheus
 AT_ONCE = DEFAULT_POLICY.replace("name: scavengers\n", "name: scavengers\n    cooldown: 1s\n")
 """What comes again by its name may be stopped again nearly at once."""
 UNDO = "gpu-rightsizer.io/undo"
+CAME_BACK = "gpu-rightsizer.io/came-back-after"
 
 
 def _evict(world: World, gpus: int) -> str:
@@ -51,6 +52,18 @@ def test_a_run_names_the_earlier_of_two_evictions(world: World) -> None:
     assert (run.code, _gpus(world)) == (0, "1")
     (left,) = json.loads(world.run("undo", "-o", "json").out)["items"]
     assert left["record"]["run"] == second
+
+
+@pytest.mark.parametrize(("kind", "noted"), [("Deployment", "5h0m"), ("Deployment", "500h0m"), ("Pod", "")])
+def test_what_is_put_back_says_after_how_long(world: World, kind: str, noted: str) -> None:
+    """How long it had been idle, and stopped; of several times the longest stays."""
+    world.add(kind, world.team, "idle", {})
+    world.run("apply", "--yes", policy=AT_ONCE)
+    if noted:
+        world.api.patch(kind, world.team, "idle", {"metadata": {"annotations": {CAME_BACK: noted}}})
+    assert world.run("undo", "--all", "--yes").code == 0
+    found = created(world.api, kind, world.team, "idle")["metadata"]["annotations"][CAME_BACK]
+    assert found == noted if noted == "500h0m" else found.startswith("24h")
 
 
 def _age(world: World) -> None:
