@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from rightsizer.assess import ran
 from rightsizer.config import format_duration
 from rightsizer.decide import decide_one
-from rightsizer.model import Decision, Measured, Usages, Veto, Workload
+from rightsizer.model import Decision, Measured, Usage, Usages, Veto, Workload
+from rightsizer.policy.document import Thresholds
 from rightsizer.policy.rules import Rulebook
 
 RECENT = datetime.timedelta(minutes=10)
@@ -51,16 +52,18 @@ def objections(decision: Decision, fresh: Workload, use: Use, rulebook: Rulebook
         against = [veto.reason for veto in again.vetoes] + [block.reason for block in again.blocks]
         reasons = "; ".join(against) or f"the verdict is now {again.verdict}: {again.finding.words[0]}"
         yield Veto("decided-anew", reasons)
-    percent = rulebook.on(fresh).thresholds.maxUtilizationPercent
+    idle = rulebook.on(fresh).thresholds
     span = format_duration((use.at - use.since).total_seconds())
     for pod in fresh.pods:
         key = (pod.ref.namespace, pod.ref.name)
         if not use.recent.get(key):
             yield Veto("no-data", f"pod {pod.ref.name} has no samples in the last minutes")
-        if any(
-            usage.invalid or ran(usage, percent, use.at - use.since) for usage in use.activity.get(key, ())
-        ):
+        if any(usage.invalid or _ran(usage, idle, use.at - use.since) for usage in use.activity.get(key, ())):
             yield Veto("busy", f"pod {pod.ref.name} was at work in the last {span}")
+
+
+def _ran(usage: Usage, idle: Thresholds, span: datetime.timedelta) -> bool | None:
+    return ran(usage, span, percent=idle.maxUtilizationPercent, busy_s_per_hour=idle.maxBusySecondsPerHour)
 
 
 def _changes(planned: Workload, fresh: Workload) -> Iterator[Veto]:

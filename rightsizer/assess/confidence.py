@@ -27,4 +27,10 @@ def _confidence(evidence: Evidence, rhythm: Rhythm | None) -> tuple[Confidence, 
         return Confidence.LOW, "confidence low: its history has gaps"
     if any(seen.usage.busy_s is None for seen in evidence.seen):
         return Confidence.MEDIUM, "confidence medium: samples and its history agree; there are no counters"
+    counted_s = max((seen.usage.busy_s or 0.0 for seen in evidence.seen), default=0.0)
+    if round(counted_s, 1):
+        return (
+            Confidence.MEDIUM,
+            f"confidence medium: counters saw {counted_s:.1f} s of work between the samples",
+        )
     return Confidence.HIGH, "confidence high: counters, samples and its history agree"

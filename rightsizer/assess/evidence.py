@@ -16,10 +16,6 @@ from rightsizer.model import Finding, FindingName, Fleet, Measured, Pod, PodKey,
 from rightsizer.policy.criteria import Criteria
 from rightsizer.policy.document import Judging, Thresholds
 
-BUSY_S_PER_HOUR = 1.0
-"""Counters above this say that something ran, though perhaps no sample caught it. A health check's kernel takes
-milliseconds."""
-
 _HOUR = datetime.timedelta(hours=1)
 
 
@@ -196,10 +192,13 @@ class _Gauge:
             traffic = usage.traffic_peak * 100 > self.idle.maxMemoryTrafficPercent
         return Seen(
             usage=usage,
-            ran=ran(usage, self.percent, self.window),
+            ran=ran(
+                usage, self.window, percent=self.percent, busy_s_per_hour=self.idle.maxBusySecondsPerHour
+            ),
             draws_power=None if is_others_too and power else power,
             moves_memory=None if is_others_too and traffic else traffic,
-            is_glimpsed=not _is_active(usage, self.percent) and _counted(usage, self.window),
+            is_glimpsed=not _is_active(usage, self.percent)
+            and _counted(usage, self.window, self.idle.maxBusySecondsPerHour),
         )
 
     def _draws_power(self, usage: Usage) -> bool | None:
@@ -210,9 +209,9 @@ class _Gauge:
         return None if limit is None or usage.power_peak_w is None else usage.power_peak_w > limit
 
 
-def ran(usage: Usage, percent: float, window: datetime.timedelta) -> bool | None:
-    """Whether a kernel ran: activity above a percentage, or counters that moved; None where activity is unknown."""
-    if _is_active(usage, percent) or _counted(usage, window):
+def ran(usage: Usage, window: datetime.timedelta, *, percent: float, busy_s_per_hour: float) -> bool | None:
+    """Whether a kernel ran: activity above a percentage, or counters by more; None where activity is unknown."""
+    if _is_active(usage, percent) or _counted(usage, window, busy_s_per_hour):
         return True
     return None if usage.activity_peak is None else False
 
@@ -226,8 +225,9 @@ def _is_active(usage: Usage, percent: float) -> bool:
     return usage.activity_peak is not None and usage.activity_peak * 100 > percent
 
 
-def _counted(usage: Usage, window: datetime.timedelta) -> bool:
-    return usage.busy_s is not None and usage.busy_s > BUSY_S_PER_HOUR * (window / _HOUR)
+def _counted(usage: Usage, window: datetime.timedelta, busy_s_per_hour: float) -> bool:
+    """Counters say that something ran, though perhaps no sample caught it."""
+    return usage.busy_s is not None and usage.busy_s > busy_s_per_hour * (window / _HOUR)
 
 
 def _name(pod: Pod) -> str:

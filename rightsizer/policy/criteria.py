@@ -46,13 +46,13 @@ def criteria_for(
 ) -> Criteria:
     """What a rule judges this workload by; `changes` are fields of idle that it gives instead of the defaults'."""
     kind = kind_defaults(workload, policy)
-    idle = rule.idle or (kind.idle if kind else policy.defaults.idle)
+    idle = rule.idle or (kind and kind.idle) or policy.defaults.idle
     return _criteria(rule, policy, idle.model_copy(update=changes))
 
 
 def all_criteria(rule: Rule, policy: Policy, changes: Mapping[str, object]) -> Iterator[Criteria]:
     """Everything that a rule could judge some workload by."""
-    kinds = [policy.defaults.idle, *(kind.idle for kind in policy.defaults.kinds)]
+    kinds = [policy.defaults.idle, *(kind.idle for kind in policy.defaults.kinds if kind.idle)]
     for idle in [rule.idle] if rule.idle else kinds:
         yield _criteria(rule, policy, idle.model_copy(update=changes))
 

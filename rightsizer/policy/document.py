@@ -61,8 +61,8 @@ class KindDefaults(Part):
     """Idle thresholds for some kinds: how long to wait follows from what a mistake costs."""
 
     kinds: Kinds = pydantic.Field(description="Kinds of workloads, with wildcards.")
-    idle: Thresholds = pydantic.Field(
-        default_factory=Thresholds, description="Instead of defaults.idle, as a whole."
+    idle: Thresholds | None = pydantic.Field(
+        None, description="Instead of defaults.idle, as a whole; where it is left out, that holds."
     )
     notifyBefore: Duration | None = pydantic.Field(
         None, description="Duration from a notice to the change, where the rule does not say one."
@@ -107,7 +107,8 @@ class Defaults(Part):
 
     idle: Thresholds = pydantic.Field(
         default_factory=Thresholds,
-        description="When a workload counts as idle, parked or finished; without kinds beside it, of all kinds.",
+        description="When a workload counts as idle, parked or finished. Without kinds beside it, of all kinds; the "
+        "notices of the built-in kinds stay, unless kinds: [] is written.",
     )
     kinds: tuple[KindDefaults, ...] = pydantic.Field(
         DEFAULT_KINDS,
@@ -125,9 +126,10 @@ class Defaults(Part):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _idle_is_for_all(cls, value: object) -> object:
-        """Who writes a window of a week does not mean a day for Jobs."""
+        """Who writes a window of a week does not mean a day for Jobs; nor, that nobody is to be asked before."""
         if isinstance(value, dict) and "idle" in value and "kinds" not in value:
-            return {**value, "kinds": ()}
+            asked = (row for row in DEFAULT_KINDS if row.notifyBefore)
+            return {**value, "kinds": tuple(row.model_copy(update={"idle": None}) for row in asked)}
         return value
 
 

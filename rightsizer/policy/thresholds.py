@@ -73,6 +73,13 @@ class Thresholds(Judging):
         1.0,
         description="The same for memory traffic, the second signal; percent, 0 to below 100.",
     )
+    maxBusySecondsPerHour: float = pydantic.Field(
+        1.0,
+        ge=0.0,
+        le=36.0,
+        description="The same by counters, which see what runs between two samples: seconds of work in an hour of the "
+        "window, on average; 0 to 36. A health check's kernel takes milliseconds.",
+    )
     idlePowerWatts: dict[Name, Annotated[float, pydantic.Field(gt=0.0, le=10_000.0)]] = pydantic.Field(
         default_factory=lambda: dict(IDLE_POWER_W),
         json_schema_extra={"additionalProperties": False},

@@ -22,6 +22,7 @@ apiVersion: gpu-rightsizer.io/v1alpha1
 kind: Policy
 defaults:
   idle: {window: 24h, grace: 30m}
+  kinds: []
 budgets:
   - {per: run, workloads: 100}
   - {per: hour, workloads: 100}

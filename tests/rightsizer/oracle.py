@@ -34,7 +34,7 @@ SERVING = ["InferenceService", "LLMInferenceService", "NIMService", "Revision", 
 JOBS = ["*Job", "Workflow", "CronWorkflow", "AppWrapper", "SparkApplication", "RayCluster", "PodGroup"]
 KINDS: Sequence[Mapping[str, Any]] = (
     {"kinds": SERVING, "idle": {"window": "4h"}},
-    {"kinds": ["Notebook", "Workspace"], "idle": {}, "notifyBefore": "24h"},
+    {"kinds": ["Notebook", "Workspace", "StatefulSet", "Pod"], "idle": {}, "notifyBefore": "24h"},
     {"kinds": JOBS, "idle": {"minCoverage": 0.95, "returnFactor": 3.0}},
 )
 _NAMES = "idle-window grace min-coverage max-utilization max-memory-traffic history return-factor"
@@ -226,10 +226,12 @@ class Oracle:
 
     def _kind(self, workload: Workload) -> Mapping[str, Any]:
         defaults = self.policy.get("defaults", {})
-        for row in defaults.get("kinds", () if "idle" in defaults else KINDS):
+        idle = defaults.get("idle", {})
+        for row in defaults.get("kinds", KINDS):
             if glob(row["kinds"], workload.ref.kind, workload.ref.full_kind):
-                return {"idle": {}, **row}
-        return {"idle": defaults.get("idle", {})}
+                is_overruled = "idle" in defaults and "kinds" not in defaults
+                return {"idle": idle, **row, **({"idle": idle} if is_overruled else {})}
+        return {"idle": idle}
 
     def _notice(self, rule: Mapping[str, Any], workload: Workload) -> float:
         wait = rule.get("notifyBefore") or self._kind(workload).get("notifyBefore")

@@ -297,9 +297,10 @@ def test_pods_that_just_started_are_not_missed_on_their_node() -> None:
     [
         (idle_usage(busy_s=0.0), ".", Confidence.HIGH),
         (idle_usage(), ".", Confidence.MEDIUM),
+        (idle_usage(busy_s=20.0), ".", Confidence.MEDIUM),
         (idle_usage(busy_s=0.0), "?" + "." * 239, Confidence.LOW),
     ],
-    ids=["counters-and-history", "no-counters", "gaps-in-the-history"],
+    ids=["counters-and-history", "no-counters", "counters-that-hardly-moved", "gaps-in-the-history"],
 )
 def test_confidence_says_what_agrees(usage: Usage, slots: str, confidence: Confidence) -> None:
     """Counters, samples and a history without gaps make for most of it; the reason is among the words."""

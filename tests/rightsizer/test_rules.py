@@ -1,22 +1,28 @@
 """Which rule holds for whom, and what no rule can lift."""
 
+import datetime
+from typing import Any
+
 import pytest
 
 from rightsizer.config import PREFIX
-from rightsizer.model import Action, Cause, Mode, ObjectRef, Verdict, Workload
-from rightsizer.policy.document import ADVISE_ONLY, Match, Policy, PriorityRange, Thresholds
+from rightsizer.model import Action, Cause, FindingName, Mode, ObjectRef, Verdict, Workload
+from rightsizer.policy.document import ADVISE_ONLY, Defaults, Match, Policy, PriorityRange, Thresholds
 from rightsizer.policy.rules import NO_FLEET, rule_on
 from tests.rightsizer.build import (
     AT,
     DAY,
     all_idle,
     busy_usage,
+    concurrency,
+    idle_usage,
     judged,
     judged_all,
     pod,
     policy,
     rule,
     rulebook,
+    usages,
     workload,
 )
 
@@ -60,6 +66,26 @@ def test_pods_of_two_enforced_rules_are_treated_by_both(order: int) -> None:
     decision = judged(item, found, rules)
     assert (decision.verdict, decision.action) == (Verdict.ACT, Action.SCALE_TO_ZERO)
     assert "in the last 7d" in decision.finding.words[0]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_rules_findings_the_one_that_frees_less_holds(order: int) -> None:
+    """What is idle by one rule, and only has too many replicas by the other, is not stopped, in whatever order."""
+    lax = rule(
+        "lax",
+        match=Match(priorityClasses=("low-*",)),
+        idle=Thresholds(maxUtilizationPercent=20.0, idlePowerWatts={"*H100*": 400.0}),
+    )
+    strict = rule("strict", match=Match(priorityClasses=("medium-*",)), idle=Thresholds())
+    pods = [pod("a"), pod("b"), pod("c"), pod("d", priority_class="medium-priority", priority=10_000)]
+    item = workload(*pods)
+    works = idle_usage(0, activity_peak=0.15, activity_mean=0.02, power_peak_w=300.0)
+    found = {**all_idle(item), **usages((pods[0], (works,)))}
+    rules = policy(*[lax, strict][::order])
+    decision = judged(item, found, rules, concurrency={item.ref.uid: concurrency(1)})
+    assert decision.finding.name is FindingName.TOO_MANY_REPLICAS
+    assert FindingName.PARKED not in {other.name for other in decision.also}
+    assert not decision.is_enforced
 
 
 def test_pods_of_two_rules_without_a_common_action() -> None:
@@ -160,6 +186,31 @@ def test_an_action_that_the_rule_does_not_name_is_not_taken() -> None:
     assert _decide(bare, policy())[2] is None
     decision = judged(bare, all_idle(bare), policy(rule("r", actions=(Action.EVICT,))))
     assert (decision.action, decision.announced) == (Action.NOTIFY, Action.EVICT)
+
+
+@pytest.mark.parametrize(
+    ("defaults", "window_h", "action"),
+    [
+        ({}, 24, Action.NOTIFY),
+        ({"idle": {"window": "12h"}}, 12, Action.NOTIFY),
+        ({"idle": {"window": "12h"}, "kinds": []}, 12, Action.SCALE_TO_ZERO),
+        (
+            {"kinds": [{"kinds": ["StatefulSet"], "notifyBefore": "4h"}], "idle": {"window": "6h"}},
+            6,
+            Action.NOTIFY,
+        ),
+    ],
+    ids=["built-in", "own-thresholds", "own-thresholds-and-no-kinds", "a-row-without-thresholds"],
+)
+def test_notices_stay_where_thresholds_are_ones_own(
+    defaults: dict[str, Any], window_h: int, action: Action
+) -> None:
+    """Who writes defaults.idle changes how long to wait, not that people are asked before; kinds: [] changes that."""
+    hub = workload(kind="StatefulSet")
+    rules = policy(defaults=Defaults.model_validate(defaults))
+    decision = judged(hub, all_idle(hub), rules)
+    assert decision.action is action
+    assert decision.finding.window == datetime.timedelta(hours=window_h)
 
 
 def test_an_unknown_kind_is_advised_on_only() -> None:

@@ -27,7 +27,12 @@ budgets:
 """
 """The default ones would stop most of a world of a dozen GPUs."""
 EXAMPLE = (pathlib.Path(__file__).parents[2] / "deploy/examples/policy.yaml").read_text()
-DEFAULT_POLICY = re.sub(r"^budgets:\n(?:  - .*\n)+", "", EXAMPLE, flags=re.MULTILINE) + BUDGETS
+DEFAULT_POLICY = (
+    re.sub(r"^budgets:\n(?:  - .*\n)+", "", EXAMPLE, flags=re.MULTILINE).replace(
+        "defaults:\n", "defaults:\n  kinds: []\n"
+    )
+    + BUDGETS
+)
 
 
 @pytest.mark.prometheus
