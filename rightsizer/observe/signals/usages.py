@@ -11,12 +11,11 @@ from collections.abc import Iterable, Mapping
 
 from rightsizer.model import Device, Usage, Usages
 from rightsizer.observe import promql
-from rightsizer.observe.prometheus import Sample
 from rightsizer.observe.sharding import Territory
 from rightsizer.observe.signals import counters
 from rightsizer.observe.signals.asking import Asker
-from rightsizer.observe.signals.coverage import Cover, cover
-from rightsizer.observe.signals.labels import Key
+from rightsizer.observe.signals.coverage import NOTHING, Cover, cover
+from rightsizer.observe.signals.labels import Described, Key
 from rightsizer.observe.signals.own import SLACK_S, Counters
 from rightsizer.observe.signals.quantities import STATISTICS, Kind, Quantity, Statistic
 from rightsizer.observe.signals.rules import TILE, Raw, Reading, Recorded
@@ -35,6 +34,8 @@ _FIELDS = {
     (Kind.POWER, Statistic.MEAN): "power_mean_w",
     (Kind.POWER, Statistic.PEAK): "power_peak_w",
 }
+
+_PEAKS = tuple(field for (_, statistic), field in _FIELDS.items() if statistic is Statistic.PEAK)
 
 
 @dataclasses.dataclass(slots=True)
@@ -78,9 +79,9 @@ def usages(asker: Asker, window: datetime.timedelta, at: datetime.datetime) -> U
             question.take(everything, window, at, per_series)
     if isinstance(reading, Recorded):
         # What was recorded ends up to five minutes ago.
-        _peaks(asker, everything, territory, 2 * TILE, at)
+        _add(everything, _lately(asker, territory, 2 * TILE, at))
     covers = cover(asker, reading, territory, window=window, at=at)
-    _compare(asker, everything, territory, window, at)
+    _add(everything, _compared(asker, territory, min(window, COMPARED), at))
     _count(everything, counters.ask(asker, window, at), window)
     return _by_pod(everything, covers)
 
@@ -114,27 +115,26 @@ class _Question:
             asked = self.reading.statistic(self.quantity, self.statistic, (*asker.owned, *matchers), window)
             return promql.by("max", labels.described, asked)
 
-        for sample in asker.samples(self.territory, shards, build, at):
-            here = _place(asker, everything, sample)
+        for described, number in asker.keyed(self.territory, shards, build, at):
+            here = _place(everything, described)
             if here is None:
                 continue
-            value = sample.value * scale
+            value = number * scale
             if not math.isfinite(value) or not 0 <= value <= self.quantity.highest:
                 here.doubt(self.quantity.metric)
             elif field and self.quantity.metric not in here.invalid:
                 setattr(here, field, max(value, getattr(here, field) or 0.0))
 
 
-def _place(asker: Asker, everything: Everything, sample: Sample) -> Gathered | None:
+def _place(everything: Everything, described: Described) -> Gathered | None:
     """Where a sample belongs. Of two descriptions of one device one is taken, always the same."""
-    key = asker.source.labels.key_of(sample.labels)
+    key, device = described.key, described.device
     if key is None:
         return None
-    device = asker.source.labels.device_of(sample.labels)
     here = everything.get(key)
     if here is None:
         here = everything[key] = Gathered(device)
-    elif device != here.device:
+    elif device is not here.device and device != here.device:
         here.device = dataclasses.replace(
             device,
             model=min(filter(None, (device.model, here.device.model)), default=""),
@@ -160,18 +160,56 @@ def _peaks(
             )
 
 
+def _lately(
+    asker: Asker, territory: Territory, window: datetime.timedelta, at: datetime.datetime
+) -> Everything:
+    """Peaks of the last minutes, which are asked for once for all windows."""
+
+    def make() -> Everything:
+        found: Everything = {}
+        _peaks(asker, found, territory, window, at)
+        return found
+
+    return asker.memo.of(at, ("lately", window), make)
+
+
+def _compared(
+    asker: Asker, territory: Territory, span: datetime.timedelta, at: datetime.datetime
+) -> Everything:
+    """The devices that are in doubt since two sources disagree; asked once for all windows."""
+
+    def make() -> Everything:
+        found: Everything = {}
+        _compare(asker, found, territory, span, at)
+        return found
+
+    return asker.memo.of(at, ("compared", span), make)
+
+
+def _add(everything: Everything, more: Everything) -> None:
+    """Peaks and doubts that hold for every window."""
+    for key, there in more.items():
+        here = _place(everything, Described(key, there.device, "", ""))
+        assert here is not None  # noqa: S101 - it has a key
+        for field in _PEAKS:
+            value = getattr(there, field)
+            if value is not None:
+                setattr(here, field, max(value, getattr(here, field) or 0.0))
+        for name in there.invalid:
+            here.doubt(name)
+
+
 def _compare(
     asker: Asker,
     everything: Everything,
     territory: Territory,
-    window: datetime.timedelta,
+    span: datetime.timedelta,
     at: datetime.datetime,
 ) -> None:
     """Doubt the devices of which two sources that measure the same say different things.
 
     Only in the last hour: of an exporter that has been replaced since, the two speak of different times.
     """
-    span = min(window, COMPARED)
     shards = territory.shards(asker.most(asker.samples_per_series(Raw(), span, at)))
     alike: dict[str, list[Quantity]] = {}
     for quantity in asker.source.of(Kind.ACTIVITY):
@@ -186,8 +224,8 @@ def _compare(
             use = asker.source.labels.use
             return f"{promql.by('max', use, means)} - {promql.by('min', use, means)} > {DISAGREE}"
 
-        for sample in asker.samples(territory, shards, build, at):
-            here = _place(asker, everything, sample)
+        for described, _ in asker.keyed(territory, shards, build, at):
+            here = _place(everything, described)
             if here is not None:
                 here.doubt(DISAGREEMENT)
 
@@ -219,14 +257,27 @@ def _count(everything: Everything, counted: Counters, window: datetime.timedelta
 def _by_pod(everything: Everything, covers: Mapping[Key, Cover]) -> Usages:
     found: dict[tuple[str, str], list[Usage]] = {}
     for key in sorted(everything):
-        here, covered = everything.pop(key), covers.get(key)
-        values = {field.name: getattr(here, field.name) for field in dataclasses.fields(here)}
-        if covered is not None:
-            values |= {
-                "coverage": covered.coverage,
-                "holes": covered.holes,
-                "is_fresh": covered.is_fresh,
-                "samples_expected": covered.samples_expected,
-            }
-        found.setdefault(key[:2], []).append(Usage(**values))
+        covered = covers.get(key)
+        found.setdefault(key[:2], []).append(_usage(everything.pop(key), covered or NOTHING))
     return found
+
+
+def _usage(here: Gathered, covered: Cover) -> Usage:
+    # By place: a hundred thousand of these are made, and by name each would take three times as long.
+    return Usage(
+        here.device,
+        here.activity_mean,
+        here.activity_peak,
+        here.traffic_mean,
+        here.traffic_peak,
+        here.memory_peak_bytes,
+        here.power_mean_w,
+        here.power_peak_w,
+        here.busy_s,
+        here.is_own,
+        covered.coverage,
+        covered.holes,
+        covered.is_fresh,
+        covered.samples_expected,
+        here.invalid,
+    )
