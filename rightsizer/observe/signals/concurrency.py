@@ -17,7 +17,7 @@ from rightsizer.observe import promql
 from rightsizer.observe.prometheus import Track
 from rightsizer.observe.sharding import Part, Shard
 from rightsizer.observe.signals.asking import Asker, require_one_cluster
-from rightsizer.observe.signals.quantities import Kind, Statistic
+from rightsizer.observe.signals.quantities import Kind, Quantity, Statistic
 from rightsizer.observe.signals.rules import Raw
 from rightsizer.observe.signals.stems import OTHERS, STEM, SUFFIXES, Stem, Where, batches
 
@@ -106,15 +106,31 @@ def concurrency(asker: Asker, requests: Sequence[Replicas], at: datetime.datetim
     # Where samples are taken once a minute, a little more than a minute surely holds one.
     reach = max(MINUTE, datetime.timedelta(seconds=round(JITTER * asker.interval_s(at))))
     for (window, days, threshold), group in sorted(alike.items()):
-        counter = _Counter(asker, group, threshold, reach)
-        trailing = counter.count(_Span(at, max(1, int(window / MINUTE)), NEAR, at))
-        earlier = [counter.count(_Span(at - day * DAY + HOUR, 60, HOUR, at)) for day in range(1, days + 1)]
+        spans = [_Span(at, max(1, int(window / MINUTE)), NEAR, at)]
+        spans += [_Span(at - day * DAY + HOUR, 60, HOUR, at) for day in range(1, days + 1)]
+        trailing, *earlier = (
+            _Counter(asker, group, threshold, reach, _there(asker, span, reach)).count(span) for span in spans
+        )
         for request in group:
             found[request.uid] = Concurrency(
                 _trailing(request, trailing, at, max(1, int(window / MINUTE)), reach),
                 _earlier(request, earlier, at),
             )
     return found
+
+
+def _there(asker: Asker, span: _Span, reach: datetime.timedelta) -> tuple[Quantity, ...]:
+    """Metrics of activity of which there is anything in or around the span: the others only make questions slow."""
+    end = min(span.end + span.around, span.limit)
+    length = end - span.end + span.count * MINUTE + span.around + 2 * reach
+    found = []
+    for quantity in asker.source.of(Kind.ACTIVITY):
+        selected = promql.selector(quantity.metric, [*quantity.matchers, *asker.given])
+        # The second question costs much of a metric that is there, and nothing of one that is not.
+        at_all = ((selected, span.end), (promql.over("present_over_time", selected, length), end))
+        if any(asker.prometheus.query(f"count({one})", instant) for one, instant in at_all):
+            found.append(quantity)
+    return tuple(found)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,10 +141,13 @@ class _Counter:
     requests: Sequence[Replicas]
     threshold: float
     reach: datetime.timedelta
+    quantities: tuple[Quantity, ...]
 
     def count(self, span: _Span) -> dict[Stem, _Minutes]:
         """Replicas at work, replicas with samples, and replicas whose samples are missing, by stem and minute."""
         counted: dict[Stem, _Minutes] = collections.defaultdict(_Minutes)
+        if not self.quantities:
+            return counted
         now = datetime.timedelta()
         for stem, minute, value in self._asked(self._busy, span, now):
             busy = counted[stem].busy
@@ -143,7 +162,7 @@ class _Counter:
         return counted
 
     def _asked(
-        self, question: Callable[[Sequence[str]], str], span: _Span, delay: datetime.timedelta
+        self, question: Callable[[Where, Sequence[str]], str], span: _Span, delay: datetime.timedelta
     ) -> Iterator[tuple[Stem, int, int]]:
         """What a question gives for each stem and minute; it looks so much beyond each minute."""
         begin = span.end - (span.count - 1) * MINUTE
@@ -157,7 +176,7 @@ class _Counter:
             for answer in territory.ask(
                 shards,
                 lambda matchers, where=where: self.asker.prometheus.query_range(  # type: ignore[misc]
-                    where.grouped(question((*self.asker.given, where.matcher, *matchers))),
+                    where.grouped(question(where, (*self.asker.given, where.matcher, *matchers))),
                     start=begin + delay,
                     end=end,
                     step_s=MINUTE.total_seconds(),
@@ -190,32 +209,29 @@ class _Counter:
                 found.setdefault(suffix, set()).add((request.namespace, stem))
         return found
 
-    def _busy(self, matchers: Sequence[str]) -> str:
+    def _busy(self, where: Where, matchers: Sequence[str]) -> str:
         return " or ".join(
-            f"({Raw().statistic(quantity, Statistic.PEAK, matchers, self.reach)}"
+            f"({promql.by('max', where.pod, Raw().statistic(quantity, Statistic.PEAK, matchers, self.reach))}"
             f" > {self.threshold / quantity.scale!r})"
-            for quantity in self.asker.source.of(Kind.ACTIVITY)
+            for quantity in self.quantities
         )
 
-    def _seen(self, matchers: Sequence[str]) -> str:
-        return " or ".join(self._present(matchers, self.reach))
+    def _seen(self, where: Where, matchers: Sequence[str]) -> str:
+        return " or ".join(promql.by("max", where.pod, one) for one in self._present(matchers, self.reach))
 
-    def _gaps(self, matchers: Sequence[str], around: datetime.timedelta) -> str:
+    def _gaps(self, where: Where, matchers: Sequence[str], around: datetime.timedelta) -> str:  # noqa: ARG002
         """Looked at from so much later: devices that had samples before and have some after, but none then."""
-        before = self._devices(matchers, around, around + self.reach)
-        after = self._devices(matchers, around)
-        return f"({before} and {after}) unless {self._devices(matchers, self.reach, around)}"
-
-    def _devices(
-        self,
-        matchers: Sequence[str],
-        length: datetime.timedelta,
-        offset: datetime.timedelta = datetime.timedelta(),
-    ) -> str:
-        use = self.asker.source.labels.use
-        return (
-            f"({' or '.join(promql.by('max', use, one) for one in self._present(matchers, length, offset))})"
+        # Matched, not gathered, by device: it is the costliest question of all, and three times as fast so.
+        use = f"on ({', '.join(self.asker.source.labels.use)})"
+        before, after, then = (
+            f"({f' or {use} '.join(self._present(matchers, length, offset))})"
+            for length, offset in (
+                (around, around + self.reach),
+                (around, datetime.timedelta()),
+                (self.reach, around),
+            )
         )
+        return f"({before} and {use} {after}) unless {use} {then}"
 
     def _present(
         self,
@@ -224,7 +240,7 @@ class _Counter:
         offset: datetime.timedelta = datetime.timedelta(),
     ) -> Iterator[str]:
         back = f" offset {promql.span(offset)}" if offset else ""
-        for quantity in self.asker.source.of(Kind.ACTIVITY):
+        for quantity in self.quantities:
             selected = promql.selector(quantity.metric, [*quantity.matchers, *matchers])
             yield f"present_over_time({selected}[{promql.span(length)}]{back})"
 

@@ -57,24 +57,29 @@ class Where:
         return CLUSTER, self.space_label, self.label
 
     @property
-    def pattern(self) -> str:
+    def matcher(self) -> str:
+        """Selects them."""
+        return f"{self.label}=~{promql.quoted(self._pattern(self._names))}"
+
+    @property
+    def _names(self) -> str:
+        return "|".join(re.escape(stem) for stem in sorted({stem for _, stem in self.stems}))
+
+    def _pattern(self, stems: str) -> str:
         """Of a pod's name: group 1 is the stem, group 2 the replica."""
-        stems = "|".join(re.escape(stem) for stem in sorted({stem for _, stem in self.stems}))
         suffix = self.suffix if self.suffix.startswith("(") else f"({self.suffix})"
         return f"({stems})-{suffix}"
 
-    @property
-    def matcher(self) -> str:
-        """Selects them."""
-        return f"{self.label}=~{promql.quoted(self.pattern)}"
-
     def grouped(self, expression: str) -> str:
         """How many replicas of each stem the expression has."""
-        pattern = promql.quoted(self.pattern)
+        is_grouped = self.suffix.startswith("(")
+        # The other suffixes are so many parts of a name: what is before them is plain without saying the stems again.
+        pattern = promql.quoted(self._pattern(self._names if is_grouped else ".+"))
         keys = (CLUSTER, self.space_label, STEM)
+        # What is by pod already is so again: names are then cut of few, not of every device.
         pods = promql.by("max", self.pod, expression)
         named = f'label_replace({pods}, "{STEM}", "$1", "{self.label}", {pattern})'
-        if self.suffix.startswith("("):  # several pods are one replica
+        if is_grouped:  # several pods are one replica
             named = f'label_replace({named}, "{_REPLICA}", "$2", "{self.label}", {pattern})'
             named = promql.by("max", (*keys, _REPLICA), named)
         return promql.by("count", keys, named)
