@@ -91,7 +91,9 @@ def measure(fleet: Fleet, signal: Signal, rulebook: Rulebook, at: datetime.datet
         if pod.holds
     }
     signal.expect(pods)
-    usages = {window: _usages(signal, window, at) for window in sorted(rulebook.windows())}
+    # The longest first: what is found out for it holds for the others.
+    windows = sorted(_windows(fleet, rulebook), reverse=True)
+    usages = {window: _usages(signal, window, at) for window in windows}
     first = Measured(at, usages, nodes=signal.nodes(at))
     more = wanted(fleet, first, lambda workload: rulebook.on(workload).judged_by)
     waits = signal.waits(pods, _starving(rulebook), at) if more.waits else {}
@@ -105,6 +107,12 @@ def measure(fleet: Fleet, signal: Signal, rulebook: Rulebook, at: datetime.datet
         begins=_begins(signal, more.histories, at),
         series=signal.series(at) if more.concurrency else None,
     )
+
+
+def _windows(fleet: Fleet, rulebook: Rulebook) -> set[datetime.timedelta]:
+    """Every window over which some workload is judged; each costs Prometheus a set of queries."""
+    judged = {id(each): each for workload in fleet.workloads for each in rulebook.on(workload).judged_by}
+    return {window for each in judged.values() for window in each.windows} or set(rulebook.windows())
 
 
 def _usages(signal: Signal, window: datetime.timedelta, at: datetime.datetime) -> Usages:

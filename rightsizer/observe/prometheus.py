@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,9 +19,13 @@ from rightsizer.config import PrometheusSettings
 from rightsizer.errors import PrometheusUnreachable, QueryRefused
 from rightsizer.observe.answers import Data, Passing, Reader
 from rightsizer.observe.gathering import gather
+from rightsizer.observe.interpreted import Interpreted
 from rightsizer.observe.transport import Direct, Transport
 
 log = logging.getLogger(__name__)
+
+L = TypeVar("L")
+V = TypeVar("V")
 
 ATTEMPTS = 3
 RETRY_PAUSE_S = 0.5
@@ -60,10 +64,33 @@ class Track:
     points: Mapping[float, float]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Span:
+    """The instants of a range query, both ends included."""
+
+    start: datetime.datetime
+    end: datetime.datetime
+    step_s: float
+
+    @property
+    def form(self) -> dict[str, str]:
+        """As the API has it."""
+        start, end = (f"{instant.timestamp():.3f}" for instant in (self.start, self.end))
+        return {"start": start, "end": end, "step": f"{self.step_s:.3f}"}
+
+
 class _Series(msgspec.Struct):
     metric: dict[str, str] = {}
     value: tuple[float, str] | None = None
     values: list[tuple[float, str]] = []
+
+
+class _Text(msgspec.Struct):
+    """A series whose parts are not read yet."""
+
+    metric: msgspec.Raw
+    value: tuple[float, str] | None = None
+    values: msgspec.Raw = msgspec.Raw(b"[]")
 
 
 class _Clock(msgspec.Struct):
@@ -134,13 +161,25 @@ class Prometheus:
         tasks = [functools.partial(self._query, promql, at) for promql, at in questions]
         return gather(tasks, self._parallel)
 
+    def query_as(self, promql: str, at: datetime.datetime, labels: Interpreted[L]) -> list[tuple[L, float]]:
+        """An instant query: for each series what its labels stand for, and its value.
+
+        Raises:
+            PrometheusError: There is no whole answer.
+        """
+        answer = self._ask_instant(promql, at)
+        try:
+            series = msgspec.json.decode(answer.result, type=list[_Text])
+            return [
+                (labels.of(item.metric), float(item.value[1])) for item in series if item.value is not None
+            ]
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from error
+
     def _query(
         self, promql: str, at: datetime.datetime, stopped: threading.Event | None = None
     ) -> list[Sample]:
-        answer = self._ask("query", {"query": promql, "time": f"{at.timestamp():.3f}"}, stopped)
-        if answer.result_type != "vector":
-            raise QueryRefused(f"{self._attempted}: a {answer.result_type} came for a vector: {promql}")
-        series = self._decode(answer)
+        series = self._decode(self._ask_instant(promql, at, stopped))
         try:
             return [Sample(item.metric, float(item.value[1])) for item in series if item.value is not None]
         except _UNREADABLE as error:
@@ -154,8 +193,7 @@ class Prometheus:
         Raises:
             PrometheusError: There is no whole answer.
         """
-        span = {"start": f"{start.timestamp():.3f}", "end": f"{end.timestamp():.3f}", "step": f"{step_s:.3f}"}
-        answer = self._ask("query_range", {"query": promql, **span})
+        answer = self._ask("query_range", {"query": promql, **Span(start, end, step_s).form})
         series = self._decode(answer)
         try:
             return [
@@ -164,6 +202,29 @@ class Prometheus:
             ]
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
+
+    def query_range_as(
+        self, promql: str, span: Span, *, labels: Interpreted[L], values: Interpreted[V]
+    ) -> list[tuple[L, V]]:
+        """A range query: for each series what its labels stand for, and what its points do.
+
+        Raises:
+            PrometheusError: There is no whole answer.
+        """
+        answer = self._ask("query_range", {"query": promql, **span.form})
+        try:
+            series = msgspec.json.decode(answer.result, type=list[_Text])
+            return [(labels.of(item.metric), values.of(item.values)) for item in series]
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from error
+
+    def _ask_instant(
+        self, promql: str, at: datetime.datetime, stopped: threading.Event | None = None
+    ) -> Data:
+        answer = self._ask("query", {"query": promql, "time": f"{at.timestamp():.3f}"}, stopped)
+        if answer.result_type != "vector":
+            raise QueryRefused(f"{self._attempted}: a {answer.result_type} came for a vector: {promql}")
+        return answer
 
     def _decode(self, answer: Data) -> list[_Series]:
         try:

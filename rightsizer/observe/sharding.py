@@ -84,6 +84,7 @@ class Territory:
         namespaces: Labels that may name a namespace, the first that is there meant, by pods' label of the same form.
         nodes: Labels that may name a node, likewise.
         instants: When to look for series; one that was alive at none of them belongs to no shard.
+        sizes: How many there are at an instant, as far as that is known; what is asked is added.
     """
 
     def __init__(
@@ -94,12 +95,14 @@ class Territory:
         namespaces: Sequence[str],
         nodes: Sequence[str],
         instants: Sequence[datetime.datetime],
+        sizes: dict[datetime.datetime, int] | None = None,
     ) -> None:
         self._prometheus = prometheus
         self._count = count
         self._namespaces = namespaces
         self._nodes = nodes
         self._instants = instants
+        self._sizes = {} if sizes is None else sizes
         self._total: int | None = None
         self._parts: list[Part] | None = None
 
@@ -146,7 +149,10 @@ class Territory:
         return smaller if len(smaller) > 1 else []
 
     def _size(self, at: datetime.datetime) -> int:
-        return round(sum(sample.value for sample in self._prometheus.query(self._count((), ()), at)))
+        if at not in self._sizes:
+            counted = self._prometheus.query(self._count((), ()), at)
+            self._sizes[at] = round(sum(sample.value for sample in counted))
+        return self._sizes[at]
 
     def _pieces(self, most: float) -> list[Shard]:
         if self._parts is None:

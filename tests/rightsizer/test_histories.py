@@ -5,10 +5,24 @@ import datetime
 import pytest
 
 from rightsizer.model import Slot
+from rightsizer.observe import promql
 from rightsizer.observe.signals import own
 from rightsizer.observe.signals.concurrency import Replicas
 from simulator.prometheus import Prometheus
-from tests.rightsizer.metrics import DAY, HOUR, UTIL, Metrics, Value, idle, near, rising, steadily, within
+from tests.rightsizer.metrics import (
+    DAY,
+    ENGINE,
+    HOUR,
+    UTIL,
+    Metrics,
+    Value,
+    idle,
+    near,
+    rising,
+    steadily,
+    within,
+)
+from tests.rightsizer.relay import Relay
 
 pytestmark = pytest.mark.prometheus
 
@@ -212,6 +226,41 @@ def test_a_day_with_a_gap_in_that_hour_is_unknown(metrics: Metrics) -> None:
     _write(metrics, "db-1", 0.0, since=DAY - 40 * MINUTE, until=DAY - 2 * HOUR)
     _write(metrics, "db-0", 0.0)
     assert _concurrency(metrics, "StatefulSet", "db-0", days=1).earlier == (None,)  # type: ignore[attr-defined]
+
+
+def test_what_a_metric_told_before_it_ended_counts(metrics: Metrics) -> None:
+    """Only metrics that are nowhere in the span are left out of the questions."""
+    _write(metrics, "db-0", 0.0)
+    metrics.write({ENGINE: 0.9}, pod="db-0", step_s=15, since=9 * MINUTE, until=6 * MINUTE + EDGE)
+    busy = _concurrency(metrics, "StatefulSet", "db-0").busy  # type: ignore[attr-defined]
+    assert (sum(busy), busy[-5:]) == (near(3, abs=1), (0,) * 5)
+
+
+def test_workloads_of_one_name_are_counted_each_for_itself(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However the questions are cut: one that is about two namespaces finds all of both."""
+    monkeypatch.setattr(promql, "MAX_TEXT", 400)
+    long = "x" * 40
+    spaces, names = (metrics.space, f"{metrics.space}-b"), (f"a{long}", f"web{long}")
+    requests = [
+        Replicas(
+            f"{space} {name}",
+            space,
+            "StatefulSet",
+            {f"{name}-0": metrics.at - DAY},
+            window=10 * MINUTE,
+            days=0,
+        )
+        for space, name in ((spaces[0], names[1]), (spaces[1], names[0]), (spaces[1], names[1]))
+    ]
+    for request in requests:
+        for pod in request.pods:
+            metrics.write({UTIL: 90.0}, pod=pod, namespace=request.namespace, UUID=request.uid, since=HOUR)
+    with Relay(metrics.prometheus.url) as relay:
+        found = metrics.signal(url=relay.url).concurrency(requests, metrics.at)
+        assert any(all(space in query.replace("\\", "") for space in spaces) for query in relay.asked)
+    assert {uid: one.busy for uid, one in found.items()} == {one.uid: (1,) * 10 for one in requests}
 
 
 def test_groups_are_counted_not_their_pods(metrics: Metrics) -> None:

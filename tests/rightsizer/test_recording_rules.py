@@ -5,6 +5,7 @@ import datetime
 import json
 import math
 import pathlib
+import random
 import subprocess
 import urllib.parse
 import urllib.request
@@ -14,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rightsizer.model import Slot, Usage
-from rightsizer.observe.signals import rules
+from rightsizer.model import Slot, Usage, Usages
+from rightsizer.observe.signals import coverage, rules
 from simulator.prometheus import Prometheus
 from simulator.remote_write import Series
 from tests.rightsizer.metrics import COPY, DAY, ENGINE, HOUR, POWER, UTIL, Metrics, idle, near, once, within
@@ -135,3 +136,72 @@ def test_rules_that_came_later_than_the_samples_are_not_used(metrics: Metrics) -
     _record(metrics, 6 * HOUR)
     assert metrics.usage("a").activity_peak == near(0.8)
     assert metrics.usage("a").coverage == 1.0
+
+
+_MINUTE = datetime.timedelta(minutes=1)
+_WINDOW = 4 * HOUR
+_BEFORE = _WINDOW + HOUR
+
+
+def _gaps(chance: random.Random) -> list[tuple[datetime.timedelta, datetime.timedelta]]:
+    """Of what stretches of the window there are samples: of most of the whole, of others until here, since then."""
+    begin, end = sorted(chance.randint(0, 240) for _ in range(2))
+    return chance.choice(
+        [
+            [(_BEFORE, end * _MINUTE), (begin * _MINUTE, 0 * _MINUTE)],
+            [(_BEFORE, (begin + chance.randint(1, 7)) * _MINUTE), (begin * _MINUTE, 0 * _MINUTE)],
+            [(_BEFORE, begin * _MINUTE)],
+            [(end * _MINUTE, 0 * _MINUTE)],
+        ]
+    )
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_plainly_whole_need_not_be_asked_slot_by_slot(
+    tmp_path: pathlib.Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every gap is found as it is when all are asked so, and nobody's coverage is said to be more than it is."""
+    chance = random.Random(seed)
+    outage = chance.randint(20, 200) * _MINUTE
+    with Prometheus(tmp_path / "own") as own:
+        metrics = Metrics(own, mark=False)
+        for number in range(36):
+            stretches = [(_BEFORE, 0 * _MINUTE)]
+            if number % 3 == 1:
+                stretches = _gaps(chance)
+            elif number % 9 == 2:  # all at once, and no others
+                stretches = [(_BEFORE, outage), (outage - 11 * _MINUTE, 0 * _MINUTE)]
+            step = chance.choice((60, 60, 60, 120)) if number % 9 == 5 else 60
+            for since, until in stretches:
+                job = "dense" if number % 4 == 0 else "usual"
+                values = idle() if number % 5 else idle(**{ENGINE: 0})
+                if since > until:
+                    metrics.write(
+                        values,
+                        pod=f"p-{number}",
+                        job=job,
+                        since=since,
+                        until=until,
+                        step_s=30 if job == "dense" else step,
+                    )
+                    if number % 7 == 0:
+                        metrics.write(idle(), pod=f"p-{number}", job="copy", since=since / 2, until=until)
+        _record(metrics, _BEFORE)
+        found = {}
+        for few in (1.0, -1.0):
+            monkeypatch.setattr(coverage, "FEW", few)
+            with Relay(own.url) as relay:
+                found[few] = metrics.signal(url=relay.url).usages(_WINDOW, metrics.at)
+                named = [query for query in relay.asked if "count5m" in query and 'pod=~"' in query]
+            assert bool(named) is (few > 0)
+    _compare(found[1.0], found[-1.0])
+
+
+def _compare(quick: Usages, exact: Usages) -> None:
+    assert quick.keys() == exact.keys()
+    for pod, usages in exact.items():
+        for usage, other in zip(usages, quick[pod], strict=True):
+            assert (other.holes, other.is_fresh) == (usage.holes, usage.is_fresh), pod
+            assert usage.coverage - 0.1 <= other.coverage <= usage.coverage + 1e-6, pod
+            assert dataclasses.replace(other, coverage=usage.coverage) == usage, pod

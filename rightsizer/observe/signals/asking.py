@@ -5,15 +5,18 @@ Knows the source's names of labels and metrics, not what is made of the answers.
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, TypeVar
 
 from rightsizer.config import MAX_SAMPLES
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.model import PodKey
 from rightsizer.observe import promql
+from rightsizer.observe.interpreted import Interpreted
 from rightsizer.observe.prometheus import Prometheus, Sample
 from rightsizer.observe.sharding import Shard, Territory
-from rightsizer.observe.signals.labels import CLUSTER
+from rightsizer.observe.signals.labels import CLUSTER, Described
 from rightsizer.observe.signals.quantities import Kind, Quantity, Source
 from rightsizer.observe.signals.rules import TILE, Raw, Reading, Recorded, recorded
 
@@ -22,8 +25,27 @@ USUAL_INTERVAL_S = 15.0
 LEAST_RECORDED = datetime.timedelta(hours=1)
 """In a shorter window the samples themselves are as few as recorded values are in a day."""
 
+T = TypeVar("T")
+
 NEARLY_ALL = 0.98
 """So many of the series must be on record for the records to be used instead of them."""
+
+
+class Memo:
+    """Answers that are wanted again while nothing but the window changes; those of one instant."""
+
+    def __init__(self) -> None:
+        self._at: datetime.datetime | None = None
+        self._known: dict[Hashable, Any] = {}
+
+    def of(self, at: datetime.datetime, key: Hashable, make: Callable[[], T]) -> T:
+        """What was made for the key, as of this instant; made now where it was not."""
+        if self._at != at:
+            self._at, self._known = at, {}
+        if key not in self._known:
+            self._known[key] = make()
+        found: T = self._known[key]
+        return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,6 +64,12 @@ class Asker:
     given: tuple[str, ...] = ()
     max_samples: int = MAX_SAMPLES
     known: frozenset[PodKey] = frozenset()
+    memo: Memo = dataclasses.field(default_factory=Memo, repr=False, compare=False)
+    described: Interpreted[Described] = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Read each series' labels once."""
+        object.__setattr__(self, "described", Interpreted(self.source.labels.describe))
 
     @property
     def owned(self) -> tuple[str, ...]:
@@ -62,6 +90,14 @@ class Asker:
         """Of the recorded values where they reach back over the window for (nearly) all series."""
         if not self.source.has_rules or window < LEAST_RECORDED:
             return Raw()
+        known: dict[datetime.timedelta, Reading] = self.memo.of(at, "readings", dict)
+        # What is on record of a longer window is of a shorter one, too.
+        reading = next((known[span] for span in sorted(known) if _covers(known[span], span, window)), None)
+        if reading is None:
+            reading = known[window] = self._reading(window, at)
+        return reading
+
+    def _reading(self, window: datetime.timedelta, at: datetime.datetime) -> Reading:
         use = self.source.labels.use
         activity = self.source.of(Kind.ACTIVITY)
         for instant in (at, at - window / 2, at - window + 2 * TILE):
@@ -69,11 +105,11 @@ class Asker:
                 promql.over("last_over_time", recorded(quantity, "count", self.owned), 2 * TILE)
                 for quantity in activity
             )
-            held = self._number(f"count({promql.by('max', use, kept)})", instant) if kept else 0.0
+            held = self._count(promql.by("max", use, kept), instant, at) if kept else 0.0
             if not held:
                 return Raw()
             raw = promql.by("max", use, self.selected(activity, self.owned))
-            if held < NEARLY_ALL * self._number(f"count({raw})", instant):
+            if held < NEARLY_ALL * self._count(raw, instant, at):
                 return Raw()
         return Recorded()
 
@@ -87,6 +123,9 @@ class Asker:
 
     def interval_s(self, at: datetime.datetime) -> float:
         """Seconds between two samples of the densest series, lately."""
+        return self.memo.of(at, "interval", lambda: self._interval_s(at))
+
+    def _interval_s(self, at: datetime.datetime) -> float:
         densest = max(
             (
                 self._number(
@@ -103,6 +142,15 @@ class Asker:
         self, window: datetime.timedelta, at: datetime.datetime, *, of_devices: bool = False
     ) -> Territory:
         """The fleet's series, by namespaces; those of devices, which name no pod, by nodes."""
+        key = ("territories", of_devices)
+        known: dict[datetime.timedelta, Territory] = self.memo.of(at, key, dict)
+        # Of a longer window there may be parts besides, of what is gone; nothing is left out.
+        found = next((known[span] for span in sorted(known) if span >= window), None)
+        if found is None:
+            found = known[window] = self._territory(window, at, of_devices=of_devices)
+        return found
+
+    def _territory(self, window: datetime.timedelta, at: datetime.datetime, *, of_devices: bool) -> Territory:
         labels = self.source.labels
         base = self.given if of_devices else self.owned
 
@@ -119,6 +167,7 @@ class Asker:
             namespaces=labels.node if of_devices else labels.namespace,
             nodes=() if of_devices else labels.node,
             instants=spread,
+            sizes=self.memo.of(at, ("sizes", of_devices), dict),
         )
 
     def most(self, per_series: float) -> float:
@@ -141,8 +190,33 @@ class Asker:
             require_one_cluster(sample.labels for sample in answer)
             yield from answer
 
+    def keyed(
+        self,
+        territory: Territory,
+        shards: list[Shard],
+        build: Callable[[Sequence[str]], str],
+        at: datetime.datetime,
+    ) -> Iterator[tuple[Described, float]]:
+        """The same for a question whose answers are about devices and who uses them.
+
+        Raises:
+            EvidenceIncomplete: The series are of several clusters.
+        """
+        for answer in territory.ask(
+            shards, lambda matchers: self.prometheus.query_as(build(matchers), at, self.described)
+        ):
+            require_one_of({described.cluster for described, _ in answer})
+            yield from answer
+
+    def _count(self, expression: str, instant: datetime.datetime, at: datetime.datetime) -> float:
+        return self.memo.of(at, (expression, instant), lambda: self._number(f"count({expression})", instant))
+
     def _number(self, expression: str, at: datetime.datetime) -> float:
         return max((sample.value for sample in self.prometheus.query(expression, at)), default=0.0)
+
+
+def _covers(reading: Reading, span: datetime.timedelta, window: datetime.timedelta) -> bool:
+    return span == window or (span > window and isinstance(reading, Recorded))
 
 
 def require_one_cluster(series: Iterable[Mapping[str, str]]) -> None:
@@ -151,10 +225,19 @@ def require_one_cluster(series: Iterable[Mapping[str, str]]) -> None:
     Raises:
         EvidenceIncomplete: The series are of several clusters.
     """
-    clusters = sorted({labels.get(CLUSTER, "") for labels in series})
+    require_one_of({labels.get(CLUSTER, "") for labels in series})
+
+
+def require_one_of(clusters: AbstractSet[str]) -> None:
+    """The same, by their names.
+
+    Raises:
+        EvidenceIncomplete: There are several.
+    """
     if len(clusters) > 1:
-        names = ", ".join(name or "(none)" for name in clusters[:5])
+        ordered = sorted(clusters)
+        names = ", ".join(name or "(none)" for name in ordered[:5])
         raise EvidenceIncomplete(
             f"Prometheus holds GPU series of several clusters ({names}); "
-            f"name yours: --prometheus-label {CLUSTER}={clusters[-1]}"
+            f"name yours: --prometheus-label {CLUSTER}={ordered[-1]}"
         )

@@ -17,8 +17,9 @@ from rightsizer.observe import promql
 from rightsizer.observe.prometheus import Track
 from rightsizer.observe.sharding import Part, Shard
 from rightsizer.observe.signals.asking import Asker, require_one_cluster
-from rightsizer.observe.signals.quantities import Kind, Statistic
+from rightsizer.observe.signals.quantities import Kind, Quantity, Statistic
 from rightsizer.observe.signals.rules import Raw
+from rightsizer.observe.signals.stems import OTHERS, STEM, SUFFIXES, Stem, Where, batches
 
 MINUTE = datetime.timedelta(minutes=1)
 HOUR = datetime.timedelta(hours=1)
@@ -28,21 +29,6 @@ JITTER = 1.1
 NEAR = datetime.timedelta(minutes=5)
 """A device that has samples so shortly before and after a minute was there in it. Lately, where the pods that are there
 now must have samples anyhow, more would only keep more of the last minutes from being looked at."""
-
-# k8s.io/apimachinery/pkg/util/rand: the characters of generated names.
-_RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
-HASHED = f"{_RANDOM}{{1,10}}-{_RANDOM}{{5}}"
-"""What a Deployment puts behind its name: the hash of its ReplicaSet's template, and five characters."""
-RANDOM = f"{_RANDOM}{{5}}"
-"""What a ReplicaSet does."""
-ORDINAL = "[0-9]+"
-"""What a StatefulSet does."""
-GROUPED = "([0-9]+)(?:-[0-9]+)?"
-"""What a LeaderWorkerSet does: all pods of one number are one replica."""
-
-SUFFIXES = {"StatefulSet": (ORDINAL,), "LeaderWorkerSet": (GROUPED,), "ReplicaSet": (RANDOM,)}
-"""By kind; those of any other come from Deployments or StatefulSets below it."""
-_OTHERS = (HASHED, ORDINAL, RANDOM)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +56,7 @@ class Replicas:
         """Stem and suffix's pattern → the replicas of its present pods; empty where a name fits no pattern."""
         found: dict[tuple[str, str], set[str]] = {}
         for name in self.pods:
-            for suffix in SUFFIXES.get(self.kind, _OTHERS):
+            for suffix in SUFFIXES.get(self.kind, OTHERS):
                 match = re.fullmatch(f"(.+?)-({suffix})", name)
                 if match:
                     found.setdefault((match[1], suffix), set()).add(match.groups()[-1])
@@ -78,10 +64,6 @@ class Replicas:
             else:
                 return {}
         return found
-
-
-Stem = tuple[str, str]
-"""Namespace and stem."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -124,15 +106,31 @@ def concurrency(asker: Asker, requests: Sequence[Replicas], at: datetime.datetim
     # Where samples are taken once a minute, a little more than a minute surely holds one.
     reach = max(MINUTE, datetime.timedelta(seconds=round(JITTER * asker.interval_s(at))))
     for (window, days, threshold), group in sorted(alike.items()):
-        counter = _Counter(asker, group, threshold, reach)
-        trailing = counter.count(_Span(at, max(1, int(window / MINUTE)), NEAR, at))
-        earlier = [counter.count(_Span(at - day * DAY + HOUR, 60, HOUR, at)) for day in range(1, days + 1)]
+        spans = [_Span(at, max(1, int(window / MINUTE)), NEAR, at)]
+        spans += [_Span(at - day * DAY + HOUR, 60, HOUR, at) for day in range(1, days + 1)]
+        trailing, *earlier = (
+            _Counter(asker, group, threshold, reach, _there(asker, span, reach)).count(span) for span in spans
+        )
         for request in group:
             found[request.uid] = Concurrency(
                 _trailing(request, trailing, at, max(1, int(window / MINUTE)), reach),
                 _earlier(request, earlier, at),
             )
     return found
+
+
+def _there(asker: Asker, span: _Span, reach: datetime.timedelta) -> tuple[Quantity, ...]:
+    """Metrics of activity of which there is anything in or around the span: the others only make questions slow."""
+    end = min(span.end + span.around, span.limit)
+    length = end - span.end + span.count * MINUTE + span.around + 2 * reach
+    found = []
+    for quantity in asker.source.of(Kind.ACTIVITY):
+        selected = promql.selector(quantity.metric, [*quantity.matchers, *asker.given])
+        # The second question costs much of a metric that is there, and nothing of one that is not.
+        at_all = ((selected, span.end), (promql.over("present_over_time", selected, length), end))
+        if any(asker.prometheus.query(f"count({one})", instant) for one, instant in at_all):
+            found.append(quantity)
+    return tuple(found)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -143,10 +141,13 @@ class _Counter:
     requests: Sequence[Replicas]
     threshold: float
     reach: datetime.timedelta
+    quantities: tuple[Quantity, ...]
 
     def count(self, span: _Span) -> dict[Stem, _Minutes]:
         """Replicas at work, replicas with samples, and replicas whose samples are missing, by stem and minute."""
         counted: dict[Stem, _Minutes] = collections.defaultdict(_Minutes)
+        if not self.quantities:
+            return counted
         now = datetime.timedelta()
         for stem, minute, value in self._asked(self._busy, span, now):
             busy = counted[stem].busy
@@ -161,7 +162,7 @@ class _Counter:
         return counted
 
     def _asked(
-        self, question: Callable[[Sequence[str]], str], span: _Span, delay: datetime.timedelta
+        self, question: Callable[[Where, Sequence[str]], str], span: _Span, delay: datetime.timedelta
     ) -> Iterator[tuple[Stem, int, int]]:
         """What a question gives for each stem and minute; it looks so much beyond each minute."""
         begin = span.end - (span.count - 1) * MINUTE
@@ -169,32 +170,35 @@ class _Counter:
         if end < begin + delay:
             return
         territory = self.asker.territory(NEAR, span.end)
+        for where in self._places():
+            spaces = sorted({space for space, _ in where.stems})
+            shards = [Shard(tuple(Part(where.space_label, space, 1, where.absent) for space in spaces))]
+            for answer in territory.ask(
+                shards,
+                lambda matchers, where=where: self.asker.prometheus.query_range(  # type: ignore[misc]
+                    where.grouped(question(where, (*self.asker.given, where.matcher, *matchers))),
+                    start=begin + delay,
+                    end=end,
+                    step_s=MINUTE.total_seconds(),
+                ),
+            ):
+                yield from self._points(answer, where, begin + delay)
+
+    def _places(self) -> Iterator[Where]:
+        """All stems in each form of naming a pod, by namespace: as many at a time as a question has room for."""
         for suffix, stems in sorted(self._stems().items()):
-            spaces = sorted({namespace for namespace, _ in stems})
-            for label, space_label, absent in self.asker.source.labels.forms():
-                for names in promql.batches(sorted({stem for _, stem in stems}), promql.MAX_TEXT // 4):
-                    where = _Where(label, space_label, names, suffix)
-                    shards = [
-                        Shard(tuple(Part(space_label, space, 1, absent) for space in some))
-                        for some in promql.batches(spaces, promql.MAX_TEXT // 4)
-                    ]
-                    for answer in territory.ask(
-                        shards,
-                        lambda matchers, where=where: self.asker.prometheus.query_range(  # type: ignore[misc]
-                            where.grouped(question((*self.asker.given, where.matcher, *matchers))),
-                            start=begin + delay,
-                            end=end,
-                            step_s=MINUTE.total_seconds(),
-                        ),
-                    ):
-                        yield from self._points(answer, where, begin + delay)
+            for batch in batches(sorted(stems)):
+                for label, space_label, absent in self.asker.source.labels.forms():
+                    yield Where(label, space_label, tuple(absent), frozenset(batch), suffix)
 
     def _points(
-        self, tracks: Sequence[Track], where: "_Where", begin: datetime.datetime
+        self, tracks: Sequence[Track], where: Where, begin: datetime.datetime
     ) -> Iterator[tuple[Stem, int, int]]:
         require_one_cluster(track.labels for track in tracks)
         for track in tracks:
-            stem = (track.labels.get(where.space_label, ""), track.labels.get(_STEM, ""))
+            stem = (track.labels.get(where.space_label, ""), track.labels.get(STEM, ""))
+            if stem not in where.stems:  # of that name, in the namespace of another
+                continue
             for instant, value in track.points.items():
                 yield stem, round((instant - begin.timestamp()) / 60), round(value)
 
@@ -205,73 +209,40 @@ class _Counter:
                 found.setdefault(suffix, set()).add((request.namespace, stem))
         return found
 
-    def _busy(self, matchers: Sequence[str]) -> str:
+    def _busy(self, where: Where, matchers: Sequence[str]) -> str:
         return " or ".join(
-            f"({self._use(Raw().statistic(quantity, Statistic.PEAK, matchers, self.reach))}"
+            f"({promql.by('max', where.pod, Raw().statistic(quantity, Statistic.PEAK, matchers, self.reach))}"
             f" > {self.threshold / quantity.scale!r})"
-            for quantity in self.asker.source.of(Kind.ACTIVITY)
+            for quantity in self.quantities
         )
 
-    def _seen(self, matchers: Sequence[str]) -> str:
-        return self._present(matchers, self.reach)
+    def _seen(self, where: Where, matchers: Sequence[str]) -> str:
+        return " or ".join(promql.by("max", where.pod, one) for one in self._present(matchers, self.reach))
 
-    def _gaps(self, matchers: Sequence[str], around: datetime.timedelta) -> str:
+    def _gaps(self, where: Where, matchers: Sequence[str], around: datetime.timedelta) -> str:  # noqa: ARG002
         """Looked at from so much later: devices that had samples before and have some after, but none then."""
-        before = self._present(matchers, around, around + self.reach)
-        after = self._present(matchers, around)
-        return f"({before} and {after}) unless {self._present(matchers, self.reach, around)}"
+        # Matched, not gathered, by device: it is the costliest question of all, and three times as fast so.
+        use = f"on ({', '.join(self.asker.source.labels.use)})"
+        before, after, then = (
+            f"({f' or {use} '.join(self._present(matchers, length, offset))})"
+            for length, offset in (
+                (around, around + self.reach),
+                (around, datetime.timedelta()),
+                (self.reach, around),
+            )
+        )
+        return f"({before} and {use} {after}) unless {use} {then}"
 
     def _present(
         self,
         matchers: Sequence[str],
         length: datetime.timedelta,
         offset: datetime.timedelta = datetime.timedelta(),
-    ) -> str:
+    ) -> Iterator[str]:
         back = f" offset {promql.span(offset)}" if offset else ""
-        each = (
-            self._use(
-                f"present_over_time({promql.selector(quantity.metric, [*quantity.matchers, *matchers])}"
-                f"[{promql.span(length)}]{back})"
-            )
-            for quantity in self.asker.source.of(Kind.ACTIVITY)
-        )
-        return f"({' or '.join(each)})"
-
-    def _use(self, expression: str) -> str:
-        return promql.by("max", self.asker.source.labels.use, expression)
-
-
-_STEM, _REPLICA = "stem", "replica"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Where:
-    """Pods of certain stems, in one form of naming pods."""
-
-    label: str
-    space_label: str
-    stems: Sequence[str]
-    suffix: str
-
-    @property
-    def pattern(self) -> str:
-        """Of a pod's name: group 1 is the stem, group 2 the replica."""
-        stems = "|".join(re.escape(stem) for stem in self.stems)
-        suffix = self.suffix if self.suffix.startswith("(") else f"({self.suffix})"
-        return f"({stems})-{suffix}"
-
-    @property
-    def matcher(self) -> str:
-        """Selects them."""
-        return f"{self.label}=~{promql.quoted(self.pattern)}"
-
-    def grouped(self, expression: str) -> str:
-        """How many replicas of each stem the expression has."""
-        pattern = promql.quoted(self.pattern)
-        named = f'label_replace({expression}, "{_STEM}", "$1", "{self.label}", {pattern})'
-        named = f'label_replace({named}, "{_REPLICA}", "$2", "{self.label}", {pattern})'
-        keys = ("cluster", self.space_label, _STEM)
-        return promql.by("count", keys, promql.by("max", (*keys, _REPLICA), named))
+        for quantity in self.quantities:
+            selected = promql.selector(quantity.metric, [*quantity.matchers, *matchers])
+            yield f"present_over_time({selected}[{promql.span(length)}]{back})"
 
 
 def _trailing(

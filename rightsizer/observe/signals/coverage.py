@@ -4,22 +4,32 @@ import array
 import dataclasses
 import datetime
 import math
-import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+import msgspec
+
 from rightsizer.observe import promql
-from rightsizer.observe.prometheus import Track
-from rightsizer.observe.sharding import MAX_POINTS, Territory
-from rightsizer.observe.signals.asking import Asker, require_one_cluster
-from rightsizer.observe.signals.labels import JOB, Key
-from rightsizer.observe.signals.quantities import Kind
+from rightsizer.observe.interpreted import Interpreted
+from rightsizer.observe.prometheus import Sample, Span, Track
+from rightsizer.observe.sharding import MAX_POINTS, Shard, Territory
+from rightsizer.observe.signals.asking import Asker, require_one_of
+from rightsizer.observe.signals.bypods import of_pods
+from rightsizer.observe.signals.labels import JOB, Described, Key
+from rightsizer.observe.signals.quantities import Kind, Quantity
 from rightsizer.observe.signals.rules import TILE, Reading, Recorded
+from rightsizer.observe.signals.tallies import (
+    NONE,
+    STEADY,
+    Fullest,
+    Tally,
+    fullest_of,
+    tallies_of,
+    without_gaps,
+)
 
 SAMPLES_PER_SLOT = 20
 """So many samples make a slot's count steady: one more or less is 5 %."""
-
-STEADY = 0.9
 
 MAX_SLOTS = 96
 """A quarter of an hour each in a day."""
@@ -29,37 +39,48 @@ MIN_SLOTS = 2
 
 HALF = 0.5
 
+FEW = 0.05
+"""Where gaps may be in more of the series than this, all are asked slot by slot."""
+
 Ints: TypeAlias = "array.array[int]"
 Floats: TypeAlias = "array.array[float]"
 Counts = dict[Key, Ints]
 
 
-@dataclasses.dataclass(slots=True)
+Places = Sequence[tuple[Territory, list[Shard]]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Cover:
     """What is on record of one pod's use of one device.
 
     Attributes:
         shares: How much of each slot is, 0 to 1, oldest first.
         samples_expected: Samples that the whole window holds, by the densest series of the job.
+        coverage: Share of the window.
+        holes: Slots without any sample.
+        is_fresh: Whether half of the last slot's samples are there.
     """
 
-    shares: Floats
-    samples_expected: int
+    shares: Sequence[float]
+    samples_expected: int | None
+    coverage: float
+    holes: int
+    is_fresh: bool
 
-    @property
-    def coverage(self) -> float:
-        """Share of the window."""
-        return sum(self.shares) / len(self.shares)
 
-    @property
-    def holes(self) -> int:
-        """Slots without any sample."""
-        return self.shares.count(0)
+NOTHING = Cover((), None, 0.0, 0, is_fresh=False)
 
-    @property
-    def is_fresh(self) -> bool:
-        """Whether half of the last slot's samples are there."""
-        return self.shares[-1] >= HALF
+
+def covered(shares: Sequence[float], samples_expected: int | None) -> Cover:
+    """What follows from the shares."""
+    return Cover(
+        shares,
+        samples_expected,
+        coverage=sum(shares) / len(shares),
+        holes=sum([share == 0 for share in shares]),
+        is_fresh=shares[-1] >= HALF,
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,12 +91,26 @@ class Grid:
     slot: datetime.timedelta
     slots: int
 
+    @property
+    def span(self) -> Span:
+        """One instant for each slot, at its end."""
+        return Span(self.end - (self.slots - 1) * self.slot, self.end, self.slot.total_seconds())
+
     def column(self, track: Track) -> Ints:
         """The track's counts, oldest slot first, 0 where Prometheus gave none."""
-        if len(track.points) == self.slots and all(map(math.isfinite, track.points.values())):
-            return array.array("I", map(int, track.points.values()))
+        return self.counts(track.points)
+
+    def read(self, text: msgspec.Raw) -> Ints:
+        """The same of points as they stand in an answer."""
+        points = msgspec.json.decode(text, type=list[tuple[float, str]])
+        return self.counts({instant: float(value) for instant, value in points})
+
+    def counts(self, points: Mapping[float, float]) -> Ints:
+        """The same of points."""
+        if len(points) == self.slots and all(map(math.isfinite, points.values())):
+            return array.array("I", map(int, points.values()))
         counts = array.array("I", bytes(4 * self.slots))
-        for instant, value in track.points.items():
+        for instant, value in points.items():
             back = round((self.end.timestamp() - instant) / self.slot.total_seconds())
             if 0 <= back < self.slots and math.isfinite(value):
                 counts[self.slots - 1 - back] = int(value)
@@ -89,102 +124,133 @@ def cover(
 
     Jobs are counted apart, since each has an interval of its own; what several of them recorded is put together.
     """
-    per_series = asker.samples_per_series(reading, window, at)
-    densest = _densest(asker, reading, territory, window=window, at=at, per_series=per_series)
-    covers: dict[Key, Cover] = {}
-    if not densest:
+    coverage = _Coverage(asker, reading, territory, window, at)
+    return coverage.of_some() if isinstance(reading, Recorded) else coverage.of_all(coverage.densest())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Coverage:
+    asker: Asker
+    reading: Reading
+    territory: Territory
+    window: datetime.timedelta
+    at: datetime.datetime
+
+    def of_all(self, densest: Mapping[str, float]) -> dict[Key, Cover]:
+        """Slot by slot, for everybody."""
+        if not densest:
+            return {}
+        slots = _slots(densest)
+        shards = self.territory.shards(min(self._most(), MAX_POINTS / slots))
+        return self._slotted(densest, [(self.territory, shards)])
+
+    def of_some(self) -> dict[Key, Cover]:
+        """Slot by slot only for those of whom it is not plain that there are no gaps.
+
+        Which is plain where something was recorded of every five minutes of the window, and never much less than of
+        the fullest five minutes of anybody of the job. Of those the coverage is at least what is said here.
+        """
+        tallies = tallies_of(self.asker, self.territory, self._most(), window=self.window, at=self.at)
+        plain = {job: without_gaps(mine, self.window) for job, mine in tallies.items()}
+        densest = {job: max(tally.total for tally in mine.values()) for job, mine in tallies.items()}
+        known = {key for mine in plain.values() for key in mine}
+        asked = {key[:2] for mine in tallies.values() for key in mine if key not in known}
+        if not known or len(asked) > FEW * sum(map(len, tallies.values())):
+            return self.of_all(densest)
+        # One that is whole of each job goes with them: by it the slots are made as they would be for all.
+        asked.update(max(mine, key=lambda key: (mine[key].total, key))[:2] for mine in plain.values() if mine)
+        most = min(self._most(), MAX_POINTS / _slots(densest))
+        fullest = fullest_of(tallies, self.window)
+        covers = self._slotted(densest, list(of_pods(self.asker, sorted(asked), self.at, most)), fullest)
+        for job, mine in plain.items():
+            for key, cover_ in _whole(mine, fullest, fullest.by_job[job], round(densest[job])):
+                if key[:2] not in asked:
+                    _put(covers, key, cover_)
         return covers
-    slots = max(MIN_SLOTS, min(MAX_SLOTS, int(max(densest.values())) // SAMPLES_PER_SLOT))
-    grids: dict[Grid, list[str]] = {_grid(slots, reading, window, at): []}
-    while grids:
-        grid, jobs = grids.popitem()
-        only = (promql.one_of(JOB, jobs),) if jobs else ()
-        counts = _counts(asker, reading, territory, grid=grid, only=only, per_series=per_series)
-        for job in sorted(counts):
-            mine = counts.pop(job)
-            fewer = _coarser(mine, grid, reading, window) if not jobs else grid
-            if fewer != grid:
-                grids.setdefault(fewer, []).append(job)
-                continue
-            for key, shares in _shares(mine):
-                _put(covers, key, Cover(shares, round(densest.get(job, 0.0))))
-    return covers
+
+    def _slotted(
+        self, densest: Mapping[str, float], places: Places, fullest: Fullest = NONE
+    ) -> dict[Key, Cover]:
+        """Slot by slot; `fullest` says what a slot could hold, where not everybody of a job is asked."""
+        covers: dict[Key, Cover] = {}
+        grids: dict[Grid, list[str]] = {self._grid(_slots(densest)): []}
+        while grids:
+            grid, jobs = grids.popitem()
+            only = (promql.one_of(JOB, jobs),) if jobs else ()
+            counts = self._counts(places, grid, only)
+            for job in sorted(counts):
+                mine = counts.pop(job)
+                fewer = self._coarser(mine, grid) if not jobs else grid
+                if fewer != grid:
+                    grids.setdefault(fewer, []).append(job)
+                    continue
+                floor = fullest.of(job, grid.slot)
+                for key, cover_ in _covers(mine, round(densest.get(job, 0.0)), floor):
+                    _put(covers, key, cover_)
+        return covers
+
+    def _coarser(self, counts: Counts, grid: Grid) -> Grid:
+        """The grid for a job that is scraped so seldom that its slots' counts are not steady; the same for others."""
+        fullest = max(max(row) for row in counts.values())
+        if fullest >= STEADY * SAMPLES_PER_SLOT:
+            return grid
+        slots = max(MIN_SLOTS, grid.slots * fullest // SAMPLES_PER_SLOT)
+        return self._grid(min(slots, grid.slots))
+
+    def _most(self) -> float:
+        return self.asker.most(self.asker.samples_per_series(self.reading, self.window, self.at))
+
+    def densest(self) -> dict[str, float]:
+        """Samples of each job's densest series."""
+        shards = self.territory.shards(self._most())
+        densest: dict[str, float] = {}
+        for quantity in self.asker.source.of(Kind.ACTIVITY):
+
+            def ask(matchers: Sequence[str], quantity: Quantity = quantity) -> list[Sample]:
+                counted = self.reading.count(quantity, (*self.asker.owned, *matchers), self.window)
+                return self.asker.prometheus.query(promql.by("max", [JOB], counted), self.at)
+
+            for answer in self.territory.ask(shards, ask):
+                for sample in answer:
+                    job = sample.labels.get(JOB, "")
+                    densest[job] = max(densest.get(job, 0.0), sample.value)
+        return densest
+
+    def _grid(self, slots: int) -> Grid:
+        if isinstance(self.reading, Recorded):
+            # A slot of whole tiles: the last ones' samples then belong to one slot each.
+            tiles = math.ceil(self.window / TILE / slots)
+            return Grid(self.at, tiles * TILE, max(1, int(self.window / TILE) // tiles))
+        # In whole seconds: the last step of the range must fall on its end, or the newest slot would seem empty.
+        slot_s = max(1, round(self.window.total_seconds() / slots))
+        return Grid(self.at, datetime.timedelta(seconds=slot_s), slots)
+
+    def _counts(self, places: Places, grid: Grid, only: tuple[str, ...]) -> dict[str, Counts]:
+        """Of each job the samples in each slot; where several metrics tell of activity, the most of any."""
+        counts: dict[str, Counts] = {}
+        labels, columns = (*self.asker.source.labels.use, JOB), Interpreted(grid.read)
+        for quantity in self.asker.source.of(Kind.ACTIVITY):
+
+            def ask(matchers: Sequence[str], quantity: Quantity = quantity) -> list[tuple[Described, Ints]]:
+                counted = self.reading.count(quantity, (*self.asker.owned, *only, *matchers), grid.slot)
+                return self.asker.prometheus.query_range_as(
+                    promql.by("max", labels, counted),
+                    grid.span,
+                    labels=self.asker.described,
+                    values=columns,
+                )
+
+            for territory, shards in places:
+                for answer in territory.ask(shards, ask):
+                    require_one_of({described.cluster for described, _ in answer})
+                    for described, column in answer:
+                        if described.key is not None:
+                            _most(counts.setdefault(described.job, {}), described.key, column)
+        return counts
 
 
-def _coarser(counts: Counts, grid: Grid, reading: Reading, window: datetime.timedelta) -> Grid:
-    """The grid for a job that is scraped so seldom that its slots' counts are not steady; the same for others."""
-    fullest = max(max(row) for row in counts.values())
-    if fullest >= STEADY * SAMPLES_PER_SLOT:
-        return grid
-    slots = max(MIN_SLOTS, grid.slots * fullest // SAMPLES_PER_SLOT)
-    return _grid(min(slots, grid.slots), reading, window, grid.end)
-
-
-def _densest(
-    asker: Asker,
-    reading: Reading,
-    territory: Territory,
-    *,
-    window: datetime.timedelta,
-    at: datetime.datetime,
-    per_series: float,
-) -> dict[str, float]:
-    """Samples of each job's densest series."""
-    shards = territory.shards(asker.most(per_series))
-    densest: dict[str, float] = {}
-    for quantity in asker.source.of(Kind.ACTIVITY):
-        for answer in territory.ask(
-            shards,
-            lambda matchers, quantity=quantity: asker.prometheus.query(  # type: ignore[misc]
-                promql.by("max", [JOB], reading.count(quantity, (*asker.owned, *matchers), window)), at
-            ),
-        ):
-            for sample in answer:
-                job = sample.labels.get(JOB, "")
-                densest[job] = max(densest.get(job, 0.0), sample.value)
-    return densest
-
-
-def _grid(slots: int, reading: Reading, window: datetime.timedelta, at: datetime.datetime) -> Grid:
-    if isinstance(reading, Recorded):
-        # A slot of whole tiles: the last ones' samples then belong to one slot each.
-        tiles = math.ceil(window / TILE / slots)
-        return Grid(at, tiles * TILE, max(1, int(window / TILE) // tiles))
-    # In whole seconds: the last step of the range must fall on its end, or the newest slot would seem empty.
-    return Grid(at, datetime.timedelta(seconds=max(1, round(window.total_seconds() / slots))), slots)
-
-
-def _counts(
-    asker: Asker,
-    reading: Reading,
-    territory: Territory,
-    *,
-    grid: Grid,
-    only: tuple[str, ...],
-    per_series: float,
-) -> dict[str, Counts]:
-    """Of each job the samples in each slot; where several metrics tell of activity, the most of any."""
-    shards = territory.shards(min(asker.most(per_series), MAX_POINTS / grid.slots))
-    counts: dict[str, Counts] = {}
-    labels = (*asker.source.labels.use, JOB)
-    for quantity in asker.source.of(Kind.ACTIVITY):
-        for tracks in territory.ask(
-            shards,
-            lambda matchers, quantity=quantity: asker.prometheus.query_range(  # type: ignore[misc]
-                promql.by(
-                    "max", labels, reading.count(quantity, (*asker.owned, *only, *matchers), grid.slot)
-                ),
-                start=grid.end - (grid.slots - 1) * grid.slot,
-                end=grid.end,
-                step_s=grid.slot.total_seconds(),
-            ),
-        ):
-            require_one_cluster(track.labels for track in tracks)
-            for track in tracks:
-                key = asker.source.labels.key_of(track.labels)
-                if key is not None:
-                    _most(counts.setdefault(track.labels.get(JOB, ""), {}), key, grid.column(track))
-    return counts
+def _slots(densest: Mapping[str, float]) -> int:
+    return max(MIN_SLOTS, min(MAX_SLOTS, int(max(densest.values())) // SAMPLES_PER_SLOT))
 
 
 def _most(counts: Counts, key: Key, column: Ints) -> None:
@@ -192,18 +258,36 @@ def _most(counts: Counts, key: Key, column: Ints) -> None:
     counts[key] = column if before is None else array.array("I", map(max, before, column))
 
 
-def _shares(counts: Mapping[Key, Sequence[int]]) -> Iterator[tuple[Key, Floats]]:
+def _covers(counts: Mapping[Key, Ints], samples_expected: int, floor: float) -> Iterator[tuple[Key, Cover]]:
     """How much of each slot each key was recorded, 0 to 1.
 
     A slot is whole where it holds as many samples as the job's densest series has in it, and at least half of the
-    densest slot of the whole window: a change of the scrape interval is no gap, an outage of everything is one.
+    densest slot of the whole window: a change of the scrape interval is no gap, an outage of everything is one. Where
+    others of the job are not among these, it must hold as many as `floor`.
     """
-    densest = _columns(counts.values())
+    known: dict[bytes, Cover] = {}  # most are alike
+    rows = {key: row.tobytes() for key, row in counts.items()}
+    alike = dict(zip(rows.values(), counts.values(), strict=True))
+    densest = _columns(alike.values())
     least = max(densest, default=0) / 2
-    # No count is above the densest, so no share is above one; of a slot in which nobody has any, all have none.
-    expected = [max(value, least) or 1 for value in densest]
-    for key, row in counts.items():
-        yield key, array.array("f", map(operator.truediv, row, expected))
+    expected = [max(value, least, floor) for value in densest]
+    for text, row in alike.items():
+        shares = (min(1.0, value / full) if full else 0.0 for value, full in zip(row, expected, strict=True))
+        known[text] = covered(array.array("f", shares), samples_expected)
+    for key, text in rows.items():
+        yield key, known[text]
+
+
+def _whole(
+    tallies: Mapping[Key, Tally], fullest: Fullest, most: float, samples_expected: int
+) -> Iterator[tuple[Key, Cover]]:
+    """At least so much of these is on record, however full others' slots are."""
+    known: dict[Tally, Cover] = {}
+    for key, tally in tallies.items():
+        if tally not in known:
+            held = tally.least if fullest.more else tally.total / tally.tiles
+            known[tally] = covered(array.array("f", [held / most]), samples_expected)
+        yield key, known[tally]
 
 
 def _columns(rows: Iterable[Sequence[int]]) -> list[int]:
@@ -220,6 +304,7 @@ def _put(covers: dict[Key, Cover], key: Key, cover_: Cover) -> None:
         covers[key] = cover_
     elif len(before.shares) == len(cover_.shares):
         shares = array.array("f", map(max, before.shares, cover_.shares))
-        covers[key] = Cover(shares, max(before.samples_expected, cover_.samples_expected))
+        expected = max(before.samples_expected or 0, cover_.samples_expected or 0)
+        covers[key] = covered(shares, expected)
     elif cover_.coverage > before.coverage:
         covers[key] = cover_

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from rightsizer.model import History, PodKey, Slot
 from rightsizer.observe import promql
 from rightsizer.observe.prometheus import Track
-from rightsizer.observe.sharding import MAX_POINTS, Part, Shard, Territory
+from rightsizer.observe.sharding import MAX_POINTS
 from rightsizer.observe.signals import own
 from rightsizer.observe.signals.asking import Asker, require_one_cluster
+from rightsizer.observe.signals.bypods import of_pods
 from rightsizer.observe.signals.counters import CONTAINER, REASON
 from rightsizer.observe.signals.coverage import HALF, Grid, Ints
 from rightsizer.observe.signals.labels import Key, first
@@ -22,9 +23,6 @@ from rightsizer.observe.signals.rules import Reading
 MAX_SLOTS = 400
 _LENGTHS_S = (300, 600, 900, 1200, 1800, 3600, 7200, 10_800, 14_400, 21_600, 43_200, 86_400)
 """Slots of whole tiles of the recording rules, of lengths that people say."""
-
-DEVICES_PER_POD = 8
-"""Assumed where queries are sized; what is more is split when it is refused."""
 
 States = dict[Key, bytearray]
 
@@ -57,25 +55,6 @@ class _Asked:
         """Which slot a point is about."""
         back = round((self.grid.end.timestamp() - instant) / self.grid.slot.total_seconds())
         return self.grid.slots - 1 - back
-
-
-def of_pods(
-    asker: Asker, pods: Sequence[PodKey], at: datetime.datetime, most: float
-) -> Iterator[tuple[Territory, list[Shard]]]:
-    """Shards of series that name these pods (and others of the same name elsewhere), in each form of naming one."""
-    territory = asker.territory(datetime.timedelta(minutes=5), at)
-    for label, namespace_label, absent in asker.source.labels.forms():
-        shards = []
-        for batch in promql.batches(sorted({name for _, name in pods}), promql.MAX_TEXT // 2):
-            room = max(1, int(most / DEVICES_PER_POD))
-            for begin in range(0, len(batch), room):
-                names = batch[begin : begin + room]
-                spaces = sorted({namespace for namespace, name in pods if name in set(names)})
-                within = next(promql.batches(spaces, promql.MAX_TEXT // 2), [])
-                fixed = (promql.one_of(namespace_label, spaces),) if len(within) == len(spaces) else ()
-                parts = tuple(Part(label, name, DEVICES_PER_POD, (*absent, *fixed)) for name in names)
-                shards.append(Shard(parts))
-        yield territory, shards
 
 
 def histories(

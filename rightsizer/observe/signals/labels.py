@@ -5,7 +5,10 @@ way (honor_labels: false; `pod` is then the exporter itself), else in `pod`. The
 """
 
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from rightsizer.model import Device, PodKey
 from rightsizer.observe import promql
@@ -18,6 +21,21 @@ JOB = "job"
 
 Key = tuple[str, str, str, str]
 """One pod's use of one device: namespace, pod, UUID, instance."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Described:
+    """What a series is about, by its labels.
+
+    Attributes:
+        key: Whose use of which device; None where it does not say.
+        job: That scraped it.
+    """
+
+    key: Key | None
+    device: Device
+    cluster: str
+    job: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,16 +97,27 @@ class LabelNames:
         uuid = first(labels, self.device)
         if not (pod and namespace and uuid):
             return None
-        return namespace, pod, uuid, first(labels, self.instance)
+        # A pod's name stands in the series of each of its devices.
+        return sys.intern(namespace), sys.intern(pod), uuid, first(labels, self.instance)
 
     def device_of(self, labels: Mapping[str, str]) -> Device:
         """The device, as its series describe it."""
         return Device(
             first(labels, self.device),
             first(labels, self.instance),
-            first(labels, self.model),
+            sys.intern(first(labels, self.model)),
             first(labels, self.profile),
         )
+
+    def describe(self, text: msgspec.Raw) -> Described:
+        """What a series' labels say, as JSON.
+
+        Raises:
+            msgspec.DecodeError: They are no labels.
+        """
+        labels = msgspec.json.decode(text, type=dict[str, str])
+        cluster, job = labels.get(CLUSTER, ""), labels.get(JOB, "")
+        return Described(self.key_of(labels), self.device_of(labels), sys.intern(cluster), sys.intern(job))
 
 
 def first(labels: Mapping[str, str], names: Sequence[str]) -> str:

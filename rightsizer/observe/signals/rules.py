@@ -18,7 +18,9 @@ TILE = datetime.timedelta(minutes=5)
 KEPT = ("Hostname", "hostname", "node")
 """Labels of nodes that recorded series keep, so that they can be asked by node."""
 
-_COUNT = "count"
+COUNT = "count"
+"""What the number of samples is recorded as."""
+
 _OVER = {
     Statistic.MEAN: "avg_over_time",
     Statistic.PEAK: "max_over_time",
@@ -74,7 +76,7 @@ class Recorded:
 
     def count(self, quantity: Quantity, matchers: Sequence[str], window: datetime.timedelta) -> str:
         """See Reading."""
-        return promql.over("sum_over_time", recorded(quantity, _COUNT, matchers), window)
+        return promql.over("sum_over_time", recorded(quantity, COUNT, matchers), window)
 
     def scale(self, quantity: Quantity) -> float:  # noqa: ARG002 - recorded in our units
         """See Reading."""
@@ -111,7 +113,7 @@ def _rules(kind: Kind) -> list[Mapping[str, Any]]:
             found.append(_rule(quantity, statistic, _scaled(asked, quantity.scale, statistic)))
         if kind is Kind.ACTIVITY:
             counted = Raw().count(quantity, [LabelNames().has_pod], TILE)
-            found.append(_rule(quantity, _COUNT, counted))
+            found.append(_rule(quantity, COUNT, counted))
     return found
 
 

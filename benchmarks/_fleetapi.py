@@ -1,0 +1,363 @@
+"""An API server that knows one made-up fleet and only lists, in pages, as kubectl's and our own readers ask for them.
+
+Started as a program it prints its port and serves until its input ends. Objects are as large as real ones are, with
+their managedFields, and written while they are asked for: neither is kept. It speaks plain HTTP, without TLS.
+"""
+
+import http.server
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+
+from benchmarks._bigfleet import PRIORITIES, Fleet, Pod, Workload, fleet_of, node_name, template_hash, uid_of
+
+_GROUPS = {
+    "apps": "v1",
+    "autoscaling": "v2",
+    "batch": "v1",
+    "kubeflow.org": "v1",
+    "policy": "v1",
+    "scheduling.k8s.io": "v1",
+}
+_CREATED = "2026-01-15T08:00:00Z"
+_OTHERS_EACH = 4
+"""Pods of every Deployment without GPUs."""
+_MANAGED: list[dict[str, Any]] = [
+    {
+        "apiVersion": "v1",
+        "fieldsType": "FieldsV1",
+        "fieldsV1": {
+            f"f:{part}": {
+                f"f:{field}": {".": {}, f'k:{{"name":"{field}"}}': {"f:value": {}, "f:mountPath": {}}}
+            }
+            for part in ("metadata", "spec", "status")
+            for field in ("containers", "env", "volumes", "tolerations", "conditions")
+        },
+        "manager": manager,
+        "operation": "Update",
+        "time": _CREATED,
+    }
+    for manager in ("kube-controller-manager", "kubelet")
+]
+
+Objects = list[Callable[[], dict[str, Any]]]
+
+
+class Collections:
+    """Every collection of a fleet: a number of objects, each made when it is asked for."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        deployments = [one for one in fleet.workloads if one.row.kind == "Deployment"]
+        others = -(-fleet.others // _OTHERS_EACH)
+        self.made: Mapping[str, tuple[int, Callable[[int], dict[str, Any]]]] = {
+            "/api/v1/pods": self._pods(),
+            "/api/v1/nodes": (len(fleet.nodes), lambda place: _node(fleet.nodes[place])),
+            "/api/v1/namespaces": _of([*fleet.namespaces, "web"], lambda name: _object(name, "")),
+            "/api/v1/resourcequotas": _of(fleet.namespaces, _quota),
+            "/apis/apps/v1/deployments": _joined(_of(deployments, _scaled), others, _other_deployment),
+            "/apis/apps/v1/replicasets": _joined(_of(deployments, _replicaset), others, _other_replicaset),
+            "/apis/apps/v1/statefulsets": _of(self._of_kinds("StatefulSet", "Notebook"), _statefulset),
+            "/apis/batch/v1/jobs": _of(self._of_kinds("Job"), _job),
+            "/apis/kubeflow.org/v1/notebooks": _of(self._of_kinds("Notebook"), _notebook),
+            "/apis/policy/v1/poddisruptionbudgets": _of(deployments[::3], _budget),
+            "/apis/autoscaling/v2/horizontalpodautoscalers": _of(deployments[1::8], _scaler),
+            "/apis/scheduling.k8s.io/v1/priorityclasses": _of(sorted(PRIORITIES), _class),
+        }
+
+    def _of_kinds(self, *kinds: str) -> list[Workload]:
+        return [one for one in self._fleet.workloads if one.row.kind in kinds]
+
+    def _pods(self) -> tuple[int, Callable[[int], dict[str, Any]]]:
+        held = [(one, pod) for one in self._fleet.workloads for pod in one.pods]
+        nodes = len(self._fleet.nodes)
+        return _joined(
+            _of(held, lambda pair: _gpu_pod(*pair)), self._fleet.others, lambda n: _other_pod(n, nodes)
+        )
+
+
+def _of(
+    items: "list[Any] | tuple[Any, ...]", make: Callable[[Any], dict[str, Any]]
+) -> tuple[int, Callable[[int], dict[str, Any]]]:
+    return len(items), lambda place: make(items[place])
+
+
+def _joined(
+    first: tuple[int, Callable[[int], dict[str, Any]]], count: int, second: Callable[[int], dict[str, Any]]
+) -> tuple[int, Callable[[int], dict[str, Any]]]:
+    """The one's objects, then so many of the other's."""
+    return first[0] + count, lambda n: first[1](n) if n < first[0] else second(n - first[0])
+
+
+def _object(name: str, namespace: str, *, uid: str = "", **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    metadata = {
+        "name": name,
+        "namespace": namespace,
+        "uid": uid or uid_of(name, 0),
+        "resourceVersion": "123456789",
+        "generation": 1,
+        "creationTimestamp": _CREATED,
+        "labels": {"app.kubernetes.io/name": name},
+        "managedFields": _MANAGED,
+        **more.pop("metadata", {}),
+    }
+    return {"metadata": metadata, **more}
+
+
+def _owner(kind: str, version: str, name: str, uid: str) -> dict[str, Any]:
+    fields = {"apiVersion": version, "kind": kind, "name": name, "uid": uid}
+    return {"ownerReferences": [{**fields, "controller": True, "blockOwnerDeletion": True}]}
+
+
+def _owner_of(one: Workload) -> dict[str, Any]:
+    """The controller that a workload's pods name."""
+    match one.row.kind:
+        case "Job":
+            return _owner("Job", "batch/v1", one.name, one.uid)
+        case "Deployment":
+            return _owner("ReplicaSet", "apps/v1", _replicaset_name(one), f"rs-{one.uid}")
+        case "StatefulSet":
+            return _owner("StatefulSet", "apps/v1", one.name, one.uid)
+        case "Notebook":
+            return _owner("StatefulSet", "apps/v1", one.name, f"sts-{one.uid}")
+        case _:
+            return {}
+
+
+def _number(one: Workload) -> int:
+    return int(one.name.rpartition("-")[2])
+
+
+def _replicaset_name(one: Workload) -> str:
+    return f"{one.name}-{template_hash(_number(one))}"
+
+
+def _gpu_pod(one: Workload, pod: Pod) -> dict[str, Any]:
+    labels = {"app.kubernetes.io/name": one.name, "team": one.namespace, "stage": one.row.name}
+    found = _pod(
+        _object(pod.name, one.namespace, uid=pod.uid, metadata={"labels": labels, **_owner_of(one)}),
+        {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": str(len(pod.devices))},
+        pod.node,
+    )
+    found["spec"]["priorityClassName"] = one.row.priority_class
+    found["spec"]["priority"] = PRIORITIES[one.row.priority_class]
+    return found
+
+
+def _other_pod(number: int, nodes: int) -> dict[str, Any]:
+    of = number // _OTHERS_EACH
+    owner = _owner("ReplicaSet", "apps/v1", f"web-{of:05}-{template_hash(of)}", uid_of("web-rs", of))
+    meta = _object(
+        f"web-{of:05}-{template_hash(of)}-{number % _OTHERS_EACH:05}",
+        "web",
+        uid=uid_of("web", number),
+        metadata={"labels": {"app.kubernetes.io/name": f"web-{of:05}"}, **owner},
+    )
+    return _pod(meta, {"cpu": "500m", "memory": "1Gi"}, node_name(number % nodes) if number % 3 else "cpu-1")
+
+
+def _pod(item: dict[str, Any], amounts: Mapping[str, str], node: str) -> dict[str, Any]:
+    """With what the kubelet and the API server add to every pod."""
+    item["spec"] = {
+        "volumes": [{"name": "kube-api-access", "projected": {"sources": [{"serviceAccountToken": {}}]}}],
+        "containers": [
+            {
+                "name": "main",
+                "image": "registry.example.com/team/image:2026.11",
+                "command": ["python", "-m", "serve", "--port", "8080"],
+                "env": [{"name": f"SETTING_{number}", "value": f"value-{number}"} for number in range(12)],
+                "resources": {"limits": dict(amounts), "requests": dict(amounts)},
+                "volumeMounts": [{"name": "kube-api-access", "mountPath": "/var/run/secrets"}],
+                "imagePullPolicy": "IfNotPresent",
+            }
+        ],
+        "nodeName": node,
+        "priority": 0,
+        "tolerations": [
+            {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+            for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "nvidia.com/gpu")
+        ],
+        "schedulerName": "default-scheduler",
+        "serviceAccountName": "default",
+    }
+    item["status"] = {
+        "phase": "Running",
+        "conditions": [
+            {"type": one, "status": "True", "lastProbeTime": None, "lastTransitionTime": _CREATED}
+            for one in (
+                "PodReadyToStartContainers",
+                "Initialized",
+                "Ready",
+                "ContainersReady",
+                "PodScheduled",
+            )
+        ],
+        "hostIP": "10.0.0.1",
+        "podIP": "10.1.0.1",
+        "startTime": _CREATED,
+        "containerStatuses": [
+            {
+                "name": "main",
+                "state": {"running": {"startedAt": _CREATED}},
+                "lastState": {},
+                "ready": True,
+                "restartCount": 0,
+                "image": "registry.example.com/team/image:2026.11",
+                "imageID": "registry.example.com/team/image@sha256:" + 64 * "a",
+                "containerID": "containerd://" + 64 * "b",
+            }
+        ],
+        "qosClass": "Guaranteed",
+    }
+    return item
+
+
+def _node(name: str) -> dict[str, Any]:
+    number = int(name[-5:])
+    labels = {
+        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+        "nvidia.com/gpu.memory": "81559",
+        "nvidia.com/gpu.count": "8",
+        "nvidia.com/gpu.present": "true",
+        "topology.kubernetes.io/zone": f"zone-{number % 3}",
+        "node.kubernetes.io/instance-type": "gpu-h100-8",
+        "karpenter.sh/nodepool": f"pool-{number % 5}",
+        "kubernetes.io/hostname": name,
+        **{f"feature.node.kubernetes.io/cpu-cpuid.FEATURE{bit}": "true" for bit in range(60)},
+    }
+    amounts = {"cpu": "192", "memory": "2063937112Ki", "pods": "250", "nvidia.com/gpu": "8"}
+    images = [{"names": [f"registry.example.com/image-{one}@sha256:" + 64 * "c"]} for one in range(30)]
+    conditions = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
+    status = {"allocatable": amounts, "capacity": amounts, "conditions": conditions, "images": images}
+    return _object(name, "", metadata={"labels": labels}, spec={}, status=status)
+
+
+def _scaled(one: Workload) -> dict[str, Any]:
+    template = {
+        "spec": {
+            "containers": [{"name": "main", "env": [{"name": f"S{n}", "value": "v"} for n in range(12)]}]
+        }
+    }
+    return _object(
+        one.name, one.namespace, uid=one.uid, spec={"replicas": len(one.pods), "template": template}
+    )
+
+
+def _replicaset(one: Workload) -> dict[str, Any]:
+    found = _scaled(one)
+    found["metadata"] |= {"name": _replicaset_name(one), "uid": f"rs-{one.uid}"}
+    found["metadata"] |= _owner("Deployment", "apps/v1", one.name, one.uid)
+    return found
+
+
+def _statefulset(one: Workload) -> dict[str, Any]:
+    found = _scaled(one)
+    if one.row.kind == "Notebook":
+        found["metadata"] |= {
+            "uid": f"sts-{one.uid}",
+            **_owner("Notebook", "kubeflow.org/v1", one.name, one.uid),
+        }
+    return found
+
+
+def _job(one: Workload) -> dict[str, Any]:
+    return _object(
+        one.name, one.namespace, uid=one.uid, spec={"suspend": False, "parallelism": len(one.pods)}
+    )
+
+
+def _notebook(one: Workload) -> dict[str, Any]:
+    return _object(one.name, one.namespace, uid=one.uid, spec={})
+
+
+def _other_deployment(number: int) -> dict[str, Any]:
+    return _object(f"web-{number:05}", "web", uid=uid_of("web-d", number), spec={"replicas": _OTHERS_EACH})
+
+
+def _other_replicaset(number: int) -> dict[str, Any]:
+    owner = _owner("Deployment", "apps/v1", f"web-{number:05}", uid_of("web-d", number))
+    uid, name = uid_of("web-rs", number), f"web-{number:05}-{template_hash(number)}"
+    return _object(name, "web", uid=uid, metadata=owner, spec={"replicas": _OTHERS_EACH})
+
+
+def _quota(namespace: str) -> dict[str, Any]:
+    return _object(
+        "gpus",
+        namespace,
+        status={"hard": {"requests.nvidia.com/gpu": "400"}, "used": {"requests.nvidia.com/gpu": "200"}},
+    )
+
+
+def _budget(one: Workload) -> dict[str, Any]:
+    selector = {"matchLabels": {"app.kubernetes.io/name": one.name}}
+    return _object(one.name, one.namespace, spec={"selector": selector}, status={"disruptionsAllowed": 1})
+
+
+def _scaler(one: Workload) -> dict[str, Any]:
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": one.name}
+    return _object(
+        one.name, one.namespace, spec={"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 12}
+    )
+
+
+def _class(name: str) -> dict[str, Any]:
+    return _object(name, "", value=PRIORITIES[name])
+
+
+def _page(made: tuple[int, Callable[[int], dict[str, Any]]], query: Mapping[str, list[str]]) -> bytes:
+    count, make = made
+    begin = int(query.get("continue", ["0"])[0])
+    end = min(count, begin + int(query.get("limit", [str(count)])[0]))
+    metadata = {"resourceVersion": "1", **({"continue": str(end)} if end < count else {})}
+    return msgspec.json.encode({"metadata": metadata, "items": [make(place) for place in range(begin, end)]})
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    collections: Collections
+
+    def do_GET(self) -> None:
+        """Answer a list."""
+        split = urlsplit(self.path)
+        made = self.collections.made.get(split.path)
+        if split.path == "/apis":
+            groups = [{"name": name, "versions": [{"version": version}]} for name, version in _GROUPS.items()]
+            self._send(200, json.dumps({"groups": groups}).encode())
+        elif made is None:
+            self._send(404, json.dumps({"kind": "Status", "code": 404, "reason": "NotFound"}).encode())
+        else:
+            self._send(200, _page(made, parse_qs(split.query)))
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def _send(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _lines() -> Iterator[str]:
+    return iter(sys.stdin.readline, "")
+
+
+def main(gpus: int) -> None:
+    """Serve until nobody is there any more."""
+    _Handler.collections = Collections(fleet_of(gpus))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    sys.stdout.write(f"{server.server_port}\n")
+    sys.stdout.flush()
+    for _ in _lines():
+        pass
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,37 @@
+"""Questions about some pods of many: by their names, in each form in which series name a pod. Knows nothing else."""
+
+import datetime
+from collections.abc import Iterator, Sequence
+
+from rightsizer.model import PodKey
+from rightsizer.observe import promql
+from rightsizer.observe.sharding import Part, Shard, Territory
+from rightsizer.observe.signals.asking import Asker
+
+DEVICES_PER_POD = 8
+"""Assumed where queries are sized; what is more is split when it is refused."""
+
+
+def of_pods(
+    asker: Asker, pods: Sequence[PodKey], at: datetime.datetime, most: float
+) -> Iterator[tuple[Territory, list[Shard]]]:
+    """Shards of series that name these pods (and others of the same name elsewhere), in each form of naming one."""
+    territory = asker.territory(datetime.timedelta(minutes=5), at)
+    spaces: dict[str, set[str]] = {}
+    for namespace, name in pods:
+        spaces.setdefault(name, set()).add(namespace)
+    room = max(1, int(most / DEVICES_PER_POD))
+    batches = [
+        batch[begin : begin + room]
+        for batch in promql.batches(sorted(spaces), promql.MAX_TEXT // 2)
+        for begin in range(0, len(batch), room)
+    ]
+    for label, namespace_label, absent in asker.source.labels.forms():
+        shards = []
+        for names in batches:
+            within = sorted({space for name in names for space in spaces[name]})
+            is_short = len(next(promql.batches(within, promql.MAX_TEXT // 2), [])) == len(within)
+            fixed = (promql.one_of(namespace_label, within),) if is_short else ()
+            parts = tuple(Part(label, name, DEVICES_PER_POD, (*absent, *fixed)) for name in names)
+            shards.append(Shard(parts))
+        yield territory, shards
