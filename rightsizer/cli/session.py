@@ -105,7 +105,11 @@ class Session:
         measured = plan.measured
         if measured is None or not measured.usages:
             return plan
-        profiles = self.signal.profiles(max(measured.usages), plan.at)
+        window = max(measured.usages)
+        workloads = plan.fleet.workloads if plan.fleet else ()
+        pods = [pod for workload in workloads for pod in workload.pods]
+        shared = {(pod.ref.namespace, pod.ref.name) for pod in pods if pod.is_shared}
+        profiles = self.signal.profiles(window, plan.at, usages=measured.usages[window], shared=shared)
         return dataclasses.replace(plan, measured=dataclasses.replace(measured, profiles=profiles))
 
     def account(self, plan: Plan) -> tuple[Accounts, Prices]:
