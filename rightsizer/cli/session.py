@@ -104,7 +104,9 @@ class Session:
         now = self.prometheus.now()
         at = self._look.at or now
         if at > now:
-            raise UsageError(f"--at {_second(at)}: that is yet to come: Prometheus's clock says {_second(now)}")
+            raise UsageError(
+                f"--at {_second(at)}: that is yet to come: Prometheus's clock says {_second(now)}"
+            )
         if self._look.objects is None:
             objects = inventory.read(self.cluster, KINDS, state_namespace=self._own)
         else:
@@ -115,7 +117,9 @@ class Session:
         except EvidenceIncomplete as error:
             if self._look.at is None:
                 raise
-            raise EvidenceIncomplete(f"--at {_second(at)}: {self._when_it_begins(at, now) or error}") from error
+            raise EvidenceIncomplete(
+                f"--at {_second(at)}: {self._when_it_begins(at, now) or error}"
+            ) from error
 
     def _when_it_begins(self, at: datetime.datetime, now: datetime.datetime) -> str:
         """Where the record begins later than the moment that is asked about; empty where it does not."""

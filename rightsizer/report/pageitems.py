@@ -113,8 +113,8 @@ def _details(row: Row) -> Markup:
 def _words(row: Row) -> Iterator[str]:
     finding = row.finding
     yield from finding.words
-    if finding.proposal:
-        yield f"proposal: {finding.proposal.words}"
+    if row.proposal:
+        yield f"proposal: {row.proposal}"
     yield from row.hindrances
     yield from filter(None, [row.advice])
     for other in row.decision.also:

@@ -345,6 +345,16 @@ def test_an_account_that_may_not_read(world: World) -> None:
 
 
 @pytest.mark.prometheus
+def test_an_api_server_that_sends_elsewhere(world: World) -> None:
+    """A login page in between is no answer that was cut off."""
+    world.api.inject(Fault(status=302, headers={"Location": f"{NOWHERE}/login"}, body={}, times=None))
+    run = world.run("plan")
+    assert (run.code, run.out) == (1, "")
+    assert "302" in run.err
+    assert "sends elsewhere, as no API server does: is something else at the kubeconfig's server?" in run.err
+
+
+@pytest.mark.prometheus
 def test_an_api_server_that_is_not_there(world: World) -> None:
     """Exit code 1 with the address and the reason."""
     world.api.inject(Fault(drop=True, times=None))

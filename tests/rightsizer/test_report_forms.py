@@ -68,8 +68,10 @@ def test_each_form_byte_for_byte(name: str, golden: Golden) -> None:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_a_cluster_without_gpu_workloads(name: str) -> None:
-    """An empty plan is told as one, not an error."""
-    assert form(name)(*accounted(empty_plan()))
+    """An empty plan is told as one, not an error, and to people in words."""
+    text = form(name)(*accounted(empty_plan()))
+    assert text
+    assert ("No workload holds GPUs." in text) is (name in {"table", "wide", "markdown", "html"})
 
 
 def test_all_forms_can_be_chosen() -> None:
