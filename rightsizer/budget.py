@@ -43,6 +43,7 @@ class Purse:
                     self._held[scope, key] += workload.gpus
         for change in fleet.changes:
             self._remember(change, at)
+        self._before = {place: dataclasses.replace(spent) for place, spent in self._spent.items()}
 
     def charge(self, decision: Decision) -> tuple[Block, ...]:
         """Take a change out of every budget, or none, and say which stand against it."""
@@ -64,15 +65,13 @@ class Purse:
         gpus = budget.gpus_of(self._held[budget.scope, key])
         where = f" of {key}" if key else ""
         if budget.workloads is not None and spent.workloads + 1 > budget.workloads:
-            reason = (
-                f"budget {budget.title}{where}: {spent.workloads} of {budget.workloads} workloads are spent"
-            )
+            told = _spent_words(self._before.get((number, key), _Spent()), spent)
+            reason = f"budget {budget.title}{where}: {spent.workloads} of {budget.workloads} workloads {told}"
             return Block(Cause.BUDGET, reason)
         if gpus is not None and spent.gpus + frees > gpus:
-            reason = (
-                f"budget {budget.title}{where}: {spent.gpus:g} of {gpus} GPUs are spent, this takes {frees:g}"
-            )
-            return Block(Cause.BUDGET, reason)
+            told = _spent_words(self._before.get((number, key), _Spent()), spent)
+            taken = f"{spent.gpus:g} of {gpus} GPUs {told}"
+            return Block(Cause.BUDGET, f"budget {budget.title}{where}: {taken}; this takes {frees:g}")
         return None
 
     def _remember(self, change: Change, at: datetime.datetime) -> None:
@@ -104,6 +103,15 @@ class Purse:
             node = self._fleet.nodes.get(pod.node)
             if pod.holds:
                 yield node.pool if node and node.pool else "(no pool)"
+
+
+def _spent_words(before: _Spent, now: _Spent) -> str:
+    """What was changed lately is spent; what stands earlier in the plan is not made yet."""
+    if now == before:
+        return "are spent"
+    if not before.workloads:
+        return "would be spent by what comes before"
+    return "are spent, or would be by what comes before"
 
 
 def _keys_of_change(scope: Scope, change: Change) -> Sequence[str]:

@@ -47,6 +47,9 @@ def assess(workload: Workload, measured: Measured, criteria: Criteria, fleet: Fl
     is_else_said = len(found) > 1
     if is_else_said and found[-1].name is FindingName.BUSY:
         found.pop()
+    if found[0].name is FindingName.STUCK:
+        # That signals contradict each other is what stuck is.
+        found = [finding for finding in found if finding.name is not FindingName.CONFLICTING_SIGNALS]
     told = [_with_shortfall(finding, case) for finding in found]
     return tuple(sorted(told, key=lambda finding: -freed(finding, workload)))
 

@@ -67,20 +67,27 @@ def _nothing_ran(evidence: Evidence) -> str:
     return f"{whose} above {limit} at any time in the last {span(evidence.window)}"
 
 
+def _on_record_s(case: Case, length_s: float) -> float:
+    """No more than there is a record of: the slots in which that begins count as whole ones."""
+    begins = case.measured.begins
+    return min(length_s, (case.at - begins).total_seconds()) if begins else length_s
+
+
 def _pauses(case: Case, rhythm: Rhythm | None, verdict: Verdict) -> str:
     """How long it has been idle beside how long it ever was, and from when on that counts."""
     if rhythm is None:
         is_missed = matters(case.criteria.idle)
         return "how long it paused before is not known: not every pod's history is" if is_missed else ""
-    parts = [f"idle for {span(rhythm.idle_s)}"]
+    looked = span(_on_record_s(case, rhythm.span_s))
+    parts = [f"idle for {span(_on_record_s(case, rhythm.idle_s))}"]
     if rhythm.noted_s and rhythm.noted_s >= rhythm.certain_return_s:
         parts.append(f"was put back after a pause of {span(rhythm.noted_s)}")
     elif rhythm.certain_return_s:
-        parts.append(f"came back after at most {span(rhythm.certain_return_s)} in {span(rhythm.span_s)}")
+        parts.append(f"came back after at most {span(rhythm.certain_return_s)} in {looked}")
     elif rhythm.worked:
-        parts.append(f"never came back from a pause in {span(rhythm.span_s)}")
+        parts.append(f"never came back from a pause in {looked}")
     else:
-        parts.append(f"not seen at work in {span(rhythm.span_s)}")
+        parts.append(f"not seen at work in {looked}")
     if rhythm.longest_return_s > rhythm.certain_return_s:
         parts.append(
             f"nothing is known of {span(rhythm.unknown_s)}, and it may have come back "

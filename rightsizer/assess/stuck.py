@@ -26,7 +26,8 @@ def find_stuck(case: Case) -> Finding | None:
         return None
     if first_doubt(evidence, INCOMPLETE) is not None:
         return None
-    spun = f"{spinning} of its {len(seen)} GPUs spun at {part.minMeanPercent:g}% or more"
+    whose = "its GPU" if len(seen) == 1 else f"{spinning} of its {len(seen)} GPUs"
+    spun = f"{whose} spun at {part.minMeanPercent:g}% or more"
     pods = [
         pod for pod, devices in evidence.held if any(_spins(each, part.minMeanPercent) for each in devices)
     ]

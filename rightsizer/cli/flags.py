@@ -7,6 +7,7 @@ from typing import Any
 from rightsizer.cli.options import (
     CLUSTER,
     POLICY,
+    POLICY_FILE,
     PRICES,
     PROMETHEUS,
     STATE,
@@ -257,8 +258,9 @@ def _add_policy(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     check = _add_policy_command(commands, "check", "tell everything that is wrong with a policy file", _CHECK)
-    check.add_argument("file", metavar="FILE", help="the policy file")
+    check.add_argument("file", metavar="FILE", nargs="?", help="the policy file, as --policy")
     check.add_argument("--offline", action="store_true", help="do not ask the cluster")
+    add_options(check, "policy", POLICY_FILE)
     add_options(check, "cluster", (*CLUSTER, *STATE))
     explain = _add_policy_command(commands, "explain", "say why a workload is treated as it is", _EXPLAIN)
     explain.epilog = _EXPLAIN_EPILOG

@@ -92,6 +92,7 @@ PRICES = (
     ),
 )
 POLICY = (Option("--policy", "FILE", "policy file; without one everything is only advised on"),)
+POLICY_FILE = (Option("--policy", "FILE", "policy file"),)
 STATE = (
     Option(
         "--state-namespace",

@@ -29,15 +29,22 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> str:
-    """Check the file, and its names against the cluster; say whom each rule is about."""
-    loaded = load(pathlib.Path(arguments.file))
+    """Check the file, and its names against the cluster; say whom each rule is about.
+
+    Raises:
+        UsageError: No file is named.
+    """
+    path = arguments.file or arguments.policy
+    if not path:
+        raise UsageError("which policy file? policy check FILE, or --policy, or GPU_RIGHTSIZER_POLICY")
+    loaded = load(pathlib.Path(path))
     rules = count(len(loaded.policy.rules), "rule")
     if arguments.offline:
-        return safe(f"{arguments.file}: good: {rules}, not asked of a cluster") + "\n"
+        return safe(f"{path}: good: {rules}, not asked of a cluster") + "\n"
     cluster = Cluster(cluster_settings(arguments))
     require_classes(loaded, {item.name for item in read_classes(cluster)})
     book = _book(arguments, loaded, _fleet(cluster))
-    head = safe(f"{arguments.file}: good: {rules}, its PriorityClasses exist at {cluster.host}")
+    head = safe(f"{path}: good: {rules}, its PriorityClasses exist at {cluster.host}")
     return (
         "\n".join([head, *_concerned(book), *(f"warning: {words}" for words in class_problems(book))]) + "\n"
     )

@@ -16,7 +16,7 @@ from rightsizer import pricefile
 from rightsizer.accounting import Accounts, accounts_of
 from rightsizer.cli.connection import cluster_settings, prometheus_settings, signal_terms
 from rightsizer.cli.messages import complain
-from rightsizer.errors import PrometheusError, UsageError
+from rightsizer.errors import EvidenceIncomplete, PrometheusError, UsageError
 from rightsizer.loop import Cycle, make_plan
 from rightsizer.model import Plan
 from rightsizer.money import Prices
@@ -51,13 +51,18 @@ class Look:
         """Why a plan about this must not be applied; empty where it may be."""
         reasons = []
         if self.at is not None:
-            reasons.append(f"it is about a past moment, {self.at:%Y-%m-%d %H:%M:%S} UTC")
+            reasons.append(f"it is about a past moment, {_second(self.at)}")
         if self.objects is not None:
             reasons.append(f"its objects are from the file {self.objects}")
         return "; ".join(reasons)
 
 
 NOW = Look()
+
+
+def _second(at: datetime.datetime) -> str:
+    """A moment in words, to the second."""
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 class Session:
@@ -91,21 +96,49 @@ class Session:
         return Cluster(self._settings)
 
     def observe(self) -> Plan:
-        """A plan as of now, by Prometheus's clock, or of what is looked at instead."""
-        at = self._look.at or self.prometheus.now()
+        """A plan as of now, by Prometheus's clock, or of what is looked at instead.
+
+        Raises:
+            UsageError: What is to be looked at is yet to come.
+        """
+        now = self.prometheus.now()
+        at = self._look.at or now
+        if at > now:
+            raise UsageError(
+                f"--at {_second(at)}: that is yet to come: Prometheus's clock says {_second(now)}"
+            )
         if self._look.objects is None:
             objects = inventory.read(self.cluster, KINDS, state_namespace=self._own)
         else:
             objects = read_file(self._look.objects, self._settings.gpu_resources)
         cycle = Cycle(self.policy, at, self.run, own=self._own, hypothetical=self._look.why)
-        return make_plan(objects, self.signal, cycle)
+        try:
+            return make_plan(objects, self.signal, cycle)
+        except EvidenceIncomplete as error:
+            if self._look.at is None:
+                raise
+            raise EvidenceIncomplete(
+                f"--at {_second(at)}: {self._when_it_begins(at, now) or error}"
+            ) from error
+
+    def _when_it_begins(self, at: datetime.datetime, now: datetime.datetime) -> str:
+        """Where the record begins later than the moment that is asked about; empty where it does not."""
+        try:
+            begins = self.signal.begins(now - at, now)
+        except PrometheusError:
+            return ""
+        return f"Prometheus's record of GPUs begins later, {_second(begins)}" if begins else ""
 
     def with_profiles(self, plan: Plan) -> Plan:
         """The plan with what a report draws."""
         measured = plan.measured
         if measured is None or not measured.usages:
             return plan
-        profiles = self.signal.profiles(max(measured.usages), plan.at)
+        window = max(measured.usages)
+        workloads = plan.fleet.workloads if plan.fleet else ()
+        pods = [pod for workload in workloads for pod in workload.pods]
+        shared = {(pod.ref.namespace, pod.ref.name) for pod in pods if pod.is_shared}
+        profiles = self.signal.profiles(window, plan.at, usages=measured.usages[window], shared=shared)
         return dataclasses.replace(plan, measured=dataclasses.replace(measured, profiles=profiles))
 
     def account(self, plan: Plan) -> tuple[Accounts, Prices]:

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Iterable, Iterator
 
 from rightsizer.doctor.diagnosis import Check, Diagnosis, Family, Message, Status, known, some
-from rightsizer.doctor.facts import Facts
+from rightsizer.doctor.facts import Facts, Failure
 from rightsizer.doctor.rights import RIGHTS, Command, Right, needed
 
 _BIND = (
@@ -28,12 +28,23 @@ MAY_NOT_CHANGE = Message(
 MAY_NOT_RESTORE = Message(
     Status.WARNING, "undo may not {missing}, and fails; plan is not concerned", _BIND + _ROLE, _GRANT
 )
+NOT_TOLD = Message(
+    Status.UNKNOWN,
+    "not known: {why}",
+    "where it is Forbidden: whoever is authenticated may ask what it may do (create selfsubjectaccessreviews, by the "
+    "ClusterRole system:basic-user), unless that was taken away",
+    "kubectl auth can-i create selfsubjectaccessreviews.authorization.k8s.io",
+)
 DOES_WITHOUT = Message(Status.WARNING, "{command} may not {missing}, and does without: {cost}", _BIND, _GRANT)
 """Beside what a command cannot do without; told apart by what is lost."""
 
 
 def _may(facts: Facts, *, command: Command, refusal: Message) -> Iterator[Diagnosis]:
-    allowed = known(facts.allowed)
+    allowed = facts.allowed
+    if isinstance(allowed, Failure) and not allowed.told:
+        yield NOT_TOLD(why=allowed.words)
+        return
+    allowed = known(allowed)
     rights = needed(allowed, command)
     missing = [right for right in rights if not allowed[right]]
     told = {"command": command.value, "own": facts.own}
@@ -59,7 +70,7 @@ def _words(rights: Iterable[Right]) -> str:
 def _check(command: Command, about: str, refusal: Message) -> Check:
     judge = functools.partial(_may, command=command, refusal=refusal)
     dear = (DOES_WITHOUT,) if any(right.cost for right in needed(RIGHTS, command)) else ()
-    return Check(command.value, about, judge, (ALLOWED, refusal, *dear))
+    return Check(command.value, about, judge, (ALLOWED, refusal, NOT_TOLD, *dear))
 
 
 FAMILY = Family(

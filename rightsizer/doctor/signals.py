@@ -20,6 +20,10 @@ NONE_FOUND = Message(
 )
 
 BY_LABEL = Message(Status.OK, "{series} series name our pods, by {forms}")
+BY_ANY_LABEL = Message(
+    Status.UNKNOWN,
+    "{series} series name pods, by {forms}; whether they are ours is not known: pods could not be read",
+)
 NO_POD = Message(
     Status.PROBLEM,
     "no series names a pod that holds a GPU",
@@ -119,7 +123,8 @@ def _labels(facts: Facts) -> Iterator[Diagnosis]:
     naming = known(facts.naming)
     if naming.forms:
         forms = " and ".join(f"{label} ({number})" for label, number in sorted(naming.forms.items()))
-        yield BY_LABEL(series=sum(naming.forms.values()), forms=forms)
+        message = BY_ANY_LABEL if isinstance(facts.fleet, Failure) else BY_LABEL
+        yield message(series=sum(naming.forms.values()), forms=forms)
     elif not any(workload.gpus for workload in known(facts.fleet).workloads):
         yield NO_HOLDERS()
     elif naming.foreign:
@@ -211,7 +216,7 @@ FAMILY = Family(
             "labels",
             "By which labels series name pods, and whether these are ours.",
             _labels,
-            (BY_LABEL, NO_POD, FOREIGN, NO_HOLDERS),
+            (BY_LABEL, BY_ANY_LABEL, NO_POD, FOREIGN, NO_HOLDERS),
         ),
         Check(
             "quantities",

@@ -174,7 +174,7 @@ class Measured:
         begins: Where Prometheus's own record begins, of anything; None where it goes back as far as was asked.
         series: Where autoscalers find activity; None where it is not in per cent by pod.
         profiles: Mean activity of each pod's devices over the longest window in equal steps, oldest first, 0 to 1; only
-            where a report draws them.
+            where a report draws them, and of a shared GPU only where it is the pod's own.
     """
 
     at: datetime.datetime

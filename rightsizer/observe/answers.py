@@ -5,6 +5,7 @@ table of what a smaller question would get past is here.
 """
 
 import dataclasses
+import http
 import re
 from typing import Any, TypeVar
 
@@ -146,6 +147,9 @@ class Reader:
             return QueryTooLarge(f"{self.attempted}: HTTP {status}: {shown(body)}")
         if status in _PASSING:
             return PrometheusUnreachable(f"{self.attempted}: HTTP {status}: {shown(body)}")
+        if status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
+            # Whoever fails does not always say so in its own way.
+            return PrometheusError(f"{self.attempted}: HTTP {status}: {shown(body)}")
         return PrometheusError(
             f"{self.attempted}: HTTP {status}, but no Prometheus answers there: {shown(body)}"
         )

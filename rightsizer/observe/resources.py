@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from rightsizer.observe.objects import Container, PodObject
-from rightsizer.observe.quantity import parse_quantity
+from rightsizer.observe.quantity import LARGEST, parse_quantity
 
 Amounts = Mapping[str, str | int]
 
@@ -225,9 +225,9 @@ def _unreadable(given: Iterator[Amounts]) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=4096)
 def _whole(amount: str | int) -> int | None:
-    """The amount as a whole number; None where it is none."""
+    """The amount as a whole number; None where it is none, or more than is counted."""
     try:
         value = parse_quantity(amount)
     except ValueError:
         return None
-    return value.numerator if value.denominator == 1 and value >= 0 else None
+    return value.numerator if value.denominator == 1 and 0 <= value < LARGEST else None

@@ -45,10 +45,12 @@ def raise_for(code: int, data: bytes, attempted: str, *, source: str) -> None:
     except msgspec.DecodeError:
         status = _Status()
     is_failure = status.kind == "Status" and status.status == "Failure"
-    if code < http.HTTPStatus.BAD_REQUEST and not is_failure:
+    if code < http.HTTPStatus.MULTIPLE_CHOICES and not is_failure:
         return
     causes = tuple(cause.reason for cause in (status.details or _Details()).causes or [])
     detail = _without_values(status.message or data.decode(errors="replace"))
+    if http.HTTPStatus.MULTIPLE_CHOICES <= code < http.HTTPStatus.BAD_REQUEST:
+        detail = "sends elsewhere, as no API server does: is something else at the kubeconfig's server?"
     if code == http.HTTPStatus.UNAUTHORIZED:
         detail += f"; the credentials of {source} are not accepted"
     raise RequestRefused(

@@ -148,7 +148,12 @@ class Direct:
             raise QueryTooLarge(
                 f"{attempted}: no answer within {timeout_s:.3g} s; is it overloaded?"
             ) from error
+        except requests.exceptions.ChunkedEncodingError as error:
+            raise PrometheusUnreachable(f"{attempted}: the answer broke off: {_cause(error)}") from error
         except requests.exceptions.RequestException as error:
+            if any(isinstance(part, urllib3.exceptions.ReadTimeoutError) for part in error.args):
+                # While the body was read; before that it is a Timeout.
+                raise QueryTooLarge(f"{attempted}: the answer did not end in time") from error
             words = f"{attempted}: {_cause(error)}; is the URL right, and reachable from here?"
             raise PrometheusUnreachable(words) from error
 

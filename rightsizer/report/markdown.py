@@ -49,7 +49,7 @@ _NUMBERS = frozenset({"GPUs", "mean"})
 
 def _cells(row: Row) -> Iterator[str]:
     decision, finding = row.decision, row.finding
-    proposal = (finding.proposal.words,) if finding.proposal else ()
+    proposal = filter(None, [row.proposal])
     also = (f"also: {other.name.value}" for other in decision.also)
     yield f"**{decision.verdict.value}**" if decision.verdict is Verdict.ACT else decision.verdict.value
     yield str(decision.workload.gpus)

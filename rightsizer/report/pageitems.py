@@ -86,11 +86,18 @@ def _cells(row: Row, drawn: Markup, shown: Mapping[str, str]) -> Mapping[str, Ma
         ),
         "verdict": element("td", chip, element("small", words)),
         "gpus": element("td", str(decision.workload.gpus), class_="number", data_head="GPUs"),
-        "line": element("td", drawn),
+        "line": element("td", drawn or _why_no_line(row)),
         "mean": element("td", percent(finding.activity_mean), class_="number", data_head="mean"),
         "frees": element("td", row.action, freed, class_="action"),
         "cost": element("td", cost, class_="number", data_head=shown.get("cost") if cost else None),
     }
+
+
+def _why_no_line(row: Row) -> Markup:
+    """Activity was measured, but on a shared GPU it is not known to be this workload's."""
+    is_shared = any(pod.is_shared for pod in row.decision.workload.pods)
+    is_measured = row.finding.activity_mean is not None
+    return element("small", "whole device only") if is_shared and is_measured else Markup()
 
 
 def _details(row: Row) -> Markup:
@@ -106,8 +113,8 @@ def _details(row: Row) -> Markup:
 def _words(row: Row) -> Iterator[str]:
     finding = row.finding
     yield from finding.words
-    if finding.proposal:
-        yield f"proposal: {finding.proposal.words}"
+    if row.proposal:
+        yield f"proposal: {row.proposal}"
     yield from row.hindrances
     yield from filter(None, [row.advice])
     for other in row.decision.also:

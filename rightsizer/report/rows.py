@@ -1,7 +1,7 @@
 """One workload of a plan as every form of it tells it: judgement, place, price. Pure."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rightsizer.model import Confidence, Decision, Finding, Node, Plan, Verdict
 from rightsizer.money import Prices
@@ -51,10 +51,21 @@ class Row:
         return advice_on(self.decision)
 
     @property
+    def proposal(self) -> str:
+        """What is proposed, where its evidence does not say so already; empty where nothing is."""
+        return proposal_words(self.finding, self.finding.words)
+
+    @property
     def hindrances(self) -> tuple[str, ...]:
         """Everything that stands against acting, and against acting now, in words."""
         vetoes = (veto.reason for veto in self.decision.vetoes)
         return (*vetoes, *map(block_words, self.decision.blocks))
+
+
+def proposal_words(finding: Finding, told: Sequence[str]) -> str:
+    """What a finding proposes; empty where nothing, or where what is told of its evidence says so already."""
+    proposed = finding.proposal.words if finding.proposal else ""
+    return "" if proposed in told else proposed
 
 
 def advice_on(decision: Decision) -> str:

@@ -10,7 +10,7 @@ from rightsizer.accounting import Accounts
 from rightsizer.model import Confidence, Decision, Finding, Mode, Plan, Verdict
 from rightsizer.money import Prices
 from rightsizer.report.paint import INDENT, WIDTH, Paint, wrapped
-from rightsizer.report.rows import advice_on
+from rightsizer.report.rows import advice_on, proposal_words
 from rightsizer.report.totals import Totals, remarks, stranded_lines, stranded_words, totals_of
 from rightsizer.report.words import block_words, count, number, safe
 
@@ -19,6 +19,7 @@ _NAME_WIDTH = 43
 _TOTAL_WIDTHS = (8, 6, 9, 7, 8, 8, 8)
 _SHOWN = 3
 _ALSO_SHOWN = 2
+NOBODY = "No workload holds GPUs."
 
 
 def plan_table(plan: Plan, accounts: Accounts, prices: Prices) -> str:
@@ -44,14 +45,15 @@ def plan_text(
         approved: What is carried out of it, where a saved plan limits that.
     """
     paint = Paint(colour=colour)
-    lines = [paint.bold(f"{'VERDICT':<11}{'GPUS':>4}  {'WORKLOAD':<{_NAME_WIDTH}}{'FINDING'}")]
+    head = f"{'VERDICT':<11}{'GPUS':>4}  {'WORKLOAD':<{_NAME_WIDTH}}{'FINDING'}"
+    lines = [paint.bold(head)] if plan.decisions else []
     for decision in plan.decisions:
         lines.extend(_decision_lines(decision, paint))
     if plan.decisions:
         lines.extend(_totals_lines(accounts, prices, paint))
     lines.extend(_stranded(plan, paint))
     lines.extend(_problems(plan, paint))
-    lines.extend(["", *_summary(plan, approved)])
+    lines.extend([*([""] if lines else []), *_summary(plan, approved)])
     return "\n".join(lines) + "\n"
 
 
@@ -75,9 +77,10 @@ def _decision_lines(decision: Decision, paint: Paint) -> Iterator[str]:
 
 def _words(decision: Decision) -> Iterator[str]:
     yield _standing(decision)
-    yield from decision.finding.words[:_SHOWN]
-    if decision.finding.proposal:
-        yield f"proposal: {decision.finding.proposal.words}"
+    told = decision.finding.words[:_SHOWN]
+    yield from told
+    if proposed := proposal_words(decision.finding, told):
+        yield f"proposal: {proposed}"
     yield from (veto.reason for veto in decision.vetoes[:_SHOWN])
     yield from (block_words(block) for block in decision.blocks)
     yield from filter(None, [advice_on(decision)])
@@ -173,12 +176,14 @@ def _summary(plan: Plan, approved: Sequence[Decision] | None) -> list[str]:
 
 def verdict_words(plan: Plan) -> str:
     """How many workloads and GPUs there are of each verdict."""
+    if not plan.decisions:
+        return NOBODY
     counted = []
     for verdict in Verdict:
         chosen = [decision for decision in plan.decisions if decision.verdict is verdict]
         if chosen:
             counted.append(f"{verdict.value} {len(chosen)} ({_gpus(chosen)})")
-    told = ", ".join(counted) or "none"
+    told = ", ".join(counted)
     return f"{count(len(plan.decisions), 'workload')}, {_gpus(plan.decisions)}: {told}."
 
 

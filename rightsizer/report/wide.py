@@ -6,6 +6,7 @@ from rightsizer.accounting import Accounts
 from rightsizer.model import Plan
 from rightsizer.money import Prices
 from rightsizer.report.rows import Row, rows_of
+from rightsizer.report.table import NOBODY
 from rightsizer.report.words import memory, number, percent, power, safe, span
 
 _NOTHING = "-"
@@ -36,6 +37,8 @@ _COLUMNS: Mapping[str, Callable[[Row], str]] = {
 
 def plan_wide(plan: Plan, accounts: Accounts, prices: Prices) -> str:  # noqa: ARG001 - every form's signature
     """Columns are as wide as their widest cell; nothing is wrapped or cut."""
+    if not plan.decisions:
+        return f"{NOBODY}\n"
     table = [list(_COLUMNS), *(list(_cells(row)) for row in rows_of(plan, prices))]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table)

@@ -95,6 +95,13 @@ def test_one_that_spins_speaks_for_its_ranks_not_for_other_replicas(kind: str, v
     assert ("the others may be well: delete w-1" in finding.words) is (verdict is Verdict.KEEP)
 
 
+def test_one_that_spins_is_told_once() -> None:
+    """Signals that contradict each other are no second finding beside it; one GPU is not counted."""
+    found = findings(*_eight(_spinning(), devices=1), histories=ALWAYS)
+    assert [finding.name for finding in found] == [FindingName.STUCK]
+    assert found[0].words[0].startswith("its GPU spun at ")
+
+
 @pytest.mark.parametrize(("world", "name", "verdict"), SPINS.values(), ids=SPINS.keys())
 def test_full_utilization_is_no_proof_of_work(
     world: tuple[Workload, Usages], name: FindingName, verdict: Verdict

@@ -75,6 +75,15 @@ def test_idle_for_longer_than_it_ever_came_back_from(
     assert words in " | ".join(finding.words)
 
 
+def test_nothing_is_said_to_last_longer_than_the_record() -> None:
+    """Slots are whole hours, the record begins within one."""
+    begins = AT - datetime.timedelta(hours=24, minutes=24)
+    item = workload(POD)
+    known = {KEY: history("." * 26, hours=26)}
+    finding = findings(item, all_idle(item), histories=known, begins=begins)[0]
+    assert "idle for 1d 24m; not seen at work in 1d 24m" in finding.words
+
+
 @pytest.mark.parametrize(
     ("idle", "verdict"),
     [

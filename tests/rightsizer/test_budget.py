@@ -91,8 +91,8 @@ def test_of_several_budgets_the_lowest_wins_and_all_are_told() -> None:
     decisions = _plan(rules, *FLEET)
     assert _done(decisions) == ["large"]
     assert [block.reason for block in decisions["middle"].blocks] == [
-        "budget namespace/run of team-a: 1 of 1 workloads are spent",
-        "budget cluster/hour: 4 of 4 GPUs are spent, this takes 2",
+        "budget namespace/run of team-a: 1 of 1 workloads would be spent by what comes before",
+        "budget cluster/hour: 4 of 4 GPUs would be spent by what comes before; this takes 2",
     ]
 
 

@@ -1,10 +1,12 @@
 """The command line as a person meets it: help, wrong flags, wrong files, interrupts; never a traceback."""
 
+import datetime
 import io
 import json
 import os
 import pathlib
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -343,6 +345,16 @@ def test_an_account_that_may_not_read(world: World) -> None:
 
 
 @pytest.mark.prometheus
+def test_an_api_server_that_sends_elsewhere(world: World) -> None:
+    """A login page in between is no answer that was cut off."""
+    world.api.inject(Fault(status=302, headers={"Location": f"{NOWHERE}/login"}, body={}, times=None))
+    run = world.run("plan")
+    assert (run.code, run.out) == (1, "")
+    assert "302" in run.err
+    assert "sends elsewhere, as no API server does: is something else at the kubeconfig's server?" in run.err
+
+
+@pytest.mark.prometheus
 def test_an_api_server_that_is_not_there(world: World) -> None:
     """Exit code 1 with the address and the reason."""
     world.api.inject(Fault(drop=True, times=None))
@@ -361,6 +373,34 @@ def test_a_prometheus_without_gpu_series(world: World, monkeypatch: pytest.Monke
         run = world.run("plan")
     assert (run.code, run.out) == (1, "")
     assert "Prometheus holds no GPU series (DCGM_FI_DEV_GPU_UTIL and its like) in the last" in run.err
+
+
+@pytest.mark.prometheus
+def test_a_moment_that_is_yet_to_come(world: World) -> None:
+    """It is refused as what cannot be meant, with the clock that says so."""
+    world.add("Deployment", world.team, "idle", {})
+    at = datetime.datetime.now(datetime.UTC).replace(microsecond=0) + datetime.timedelta(hours=1)
+    run = world.run("plan", "--at", at.isoformat())
+    assert (run.code, run.out) == (2, "")
+    assert f"--at {at:%Y-%m-%d %H:%M:%S} UTC: that is yet to come: Prometheus's clock says 20" in run.err
+
+
+@pytest.mark.prometheus
+def test_a_moment_before_the_record(world: World) -> None:
+    """The flag is named, and where the record begins; not the exporter, which is well."""
+    world.labels = {"cluster": world.team}
+    world.add("Deployment", world.team, "idle", {})
+    at = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=3)
+    flags = ["--prometheus-label", f"cluster={world.team}"]
+    run = world.run("plan", "--at", at.isoformat(), *flags)
+    assert (run.code, run.out) == (1, "")
+    begins = re.search(r"--at 20.* UTC: Prometheus's record of GPUs begins later, (.*) UTC\n", run.err)
+    assert begins
+    first = datetime.datetime.fromisoformat(f"{begins[1]}+00:00")
+    assert datetime.timedelta(days=1) <= first - at < datetime.timedelta(days=3)
+    run = world.run("plan", "--at", (at + datetime.timedelta(days=2.99)).isoformat(), *flags)
+    assert run.code == 0, run.err
+    assert "This plan cannot be applied: it is about a past moment" in run.out
 
 
 @pytest.mark.prometheus

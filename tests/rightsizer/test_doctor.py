@@ -158,6 +158,15 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         Status.WARNING,
         "does without: quotas are not told",
     ),
+    **{
+        f"{name}-rights-not-told": (
+            {"allowed": Failure("creating in /apis/x: 403 Forbidden")},
+            name,
+            Status.UNKNOWN,
+            "not known: creating in /apis/x: 403 Forbidden",
+        )
+        for name in ("plan", "discovery", "apply", "undo")
+    },
     "discovery-denied": (
         {"allowed": denied(Command.DISCOVERY)},
         "discovery",
@@ -246,6 +255,12 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         "no GPU series",
     ),
     "labels": ({}, "labels", Status.OK, "2 series name our pods, by exported_pod (2)"),
+    "labels-of-whom-is-not-known": (
+        {"fleet": Failure("listing pods: 403 Forbidden")},
+        "labels",
+        Status.UNKNOWN,
+        "2 series name pods, by exported_pod (2); whether they are ours is not known",
+    ),
     "both-labels": (
         {"naming": Naming({"pod": 1, "exported_pod": 2}, (), 3)},
         "labels",

@@ -347,6 +347,12 @@ def test_a_fraction_that_cannot_be_read(annotations: Mapping[str, str], words: s
     assert (found.devices, found.unreadable) == (0, (words,))
 
 
+def test_an_amount_beyond_all_counting() -> None:
+    """It is told, rather than taken for a number of GPUs."""
+    (found,) = fleet_of(pod("p", limits={"nvidia.com/gpu": "1e1000000"})).workloads[0].pods
+    assert (found.devices, found.unreadable) == (0, ("nvidia.com/gpu: '1e1000000'",))
+
+
 CLASS = "deviceclass:gpu.nvidia.com"
 
 

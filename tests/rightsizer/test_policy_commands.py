@@ -46,6 +46,27 @@ class Place:
         return run_command("policy", *given, "--kubeconfig", str(self.directory / "kubeconfig"))
 
 
+@pytest.mark.parametrize("way", ["argument", "flag", "variable"])
+def test_a_policy_to_check_is_named_in_any_way(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """As elsewhere by flag and variable, too; what stands as an argument comes first."""
+    path, other = tmp_path / "policy.yaml", tmp_path / "other.yaml"
+    path.write_text(POLICY)
+    monkeypatch.setenv("GPU_RIGHTSIZER_POLICY", str(path if way == "variable" else other))
+    arguments = {"argument": [str(path)], "flag": ["--policy", str(path)], "variable": []}[way]
+    run = run_command("policy", "check", "--offline", *arguments)
+    assert (run.code, run.out) == (0, f"{path}: good: 2 rules, not asked of a cluster\n")
+
+
+def test_no_policy_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said how one is named."""
+    monkeypatch.delenv("GPU_RIGHTSIZER_POLICY", raising=False)
+    run = run_command("policy", "check", "--offline")
+    assert (run.code, run.out) == (2, "")
+    assert "which policy file? policy check FILE, or --policy, or GPU_RIGHTSIZER_POLICY" in run.err
+
+
 @pytest.fixture
 def place(tmp_path: pathlib.Path) -> Iterator[Place]:
     """Torn down with the test."""

@@ -63,6 +63,11 @@ REFUSED = {
         "no Prometheus answers there: <html>Grafana</html>",
     ),
     "not-found": (Answer(404, "404 page not found"), "HTTP 404, but no Prometheus answers there"),
+    "broken": (Answer(500, "boom"), ": HTTP 500: boom"),
+    "cut-off": (
+        Answer(200, GOOD, {"Content-Length": "5000"}),
+        ": the answer broke off",
+    ),
     "redirect": (Answer(302, "", {"Location": "http://169.254.169.254/"}), "HTTP 302"),
     "empty": (Answer(200, ""), "no Prometheus answers there"),
     "a-scalar": (
@@ -269,7 +274,7 @@ def test_a_body_that_never_ends(pause_s: float) -> None:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        with pytest.raises(PrometheusError):
+        with pytest.raises(PrometheusError, match=r"the answer did not end in time"):
             _ask(f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=0.4)
         ended.set()
         thread.join()

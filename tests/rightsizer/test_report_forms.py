@@ -41,7 +41,7 @@ from rightsizer.report.words import count, number, percent, safe, short
 from tests.conftest import Golden
 from tests.rightsizer.build import AT, idle_usage
 from tests.rightsizer.hostile import EVERYTHING
-from tests.rightsizer.markup import elements
+from tests.rightsizer.markup import contents, elements
 from tests.rightsizer.reported import WEEK, accounted, empty_plan, full_plan, group
 
 ROOT = Path(__file__).parents[2]
@@ -68,8 +68,10 @@ def test_each_form_byte_for_byte(name: str, golden: Golden) -> None:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_a_cluster_without_gpu_workloads(name: str) -> None:
-    """An empty plan is told as one, not an error."""
-    assert form(name)(*accounted(empty_plan()))
+    """An empty plan is told as one, not an error, and to people in words."""
+    text = form(name)(*accounted(empty_plan()))
+    assert text
+    assert ("No workload holds GPUs." in text) is (name in {"table", "wide", "markdown", "html"})
 
 
 def test_all_forms_can_be_chosen() -> None:
@@ -91,6 +93,21 @@ def test_a_command_stands_on_a_line_of_its_own() -> None:
     command = f"kubectl -n research scale {'x' * 100} --replicas 0"
     plan = dataclasses.replace(plan, decisions=(dataclasses.replace(plan.decisions[0], command=command),))
     assert command in [line.strip() for line in plan_text(*accounted(plan), colour=False).splitlines()]
+
+
+def test_the_page_says_why_a_shared_gpu_has_no_line() -> None:
+    """The line would be the device's, beside a mean that is the workload's."""
+    plan = full_plan()
+    first, *others = plan.decisions
+    pods = tuple(dataclasses.replace(pod, is_shared=True) for pod in first.workload.pods)
+    sharing = dataclasses.replace(first, workload=dataclasses.replace(first.workload, pods=pods))
+    assert plan.measured
+    keys = {(pod.ref.namespace, pod.ref.name) for pod in pods}
+    profiles = {key: line for key, line in plan.measured.profiles.items() if key not in keys}
+    measured = dataclasses.replace(plan.measured, profiles=profiles)
+    changed = dataclasses.replace(plan, decisions=(sharing, *others), measured=measured)
+    assert contents(form("html")(*accounted(changed)), "small").count("whole device only") == 1
+    assert "whole device only" not in form("html")(*accounted(plan))
 
 
 def test_a_hypothetical_plan_says_so_to_people() -> None:

@@ -304,6 +304,30 @@ def test_p16_our_counters_tell_the_pods_of_a_shared_gpu_apart(metrics: Metrics) 
     assert quiet.memory_peak_bytes == 7e9
 
 
+def _mean_of_line(metrics: Metrics, *pods: str) -> list[float | None]:
+    """The mean of each pod's drawn line, where it has one; all of them may share their GPUs."""
+    signal, keys = metrics.signal(), [(metrics.space, pod) for pod in pods]
+    drawn = signal.profiles(DAY, metrics.at, usages=signal.usages(DAY, metrics.at), shared=keys)
+    lines = [[value for value in drawn.get(key, ()) if value is not None] for key in keys]
+    return [sum(line) / len(line) if line else None for line in lines]
+
+
+def test_on_a_shared_gpu_a_pods_line_is_its_own(metrics: Metrics) -> None:
+    """It says what the mean says, whatever the device did."""
+    Shared(30).write(metrics, a=30, b=0)
+    assert _mean_of_line(metrics, "a", "b") == [near(0.5, rel=0.02), 0.0]
+
+
+def test_where_only_the_whole_device_is_known_a_shared_gpu_has_no_line(metrics: Metrics) -> None:
+    """Neither without counters nor where they miss something; a GPU of one's own has its line."""
+    for pod in ("c", "d"):
+        metrics.write(idle(**{UTIL: 90}), pod=pod, UUID="GPU-t")
+    Shared(30, lost=1).write(metrics, a=29, b=0)
+    assert _mean_of_line(metrics, "a", "b", "c", "d") == [None] * 4
+    drawn = metrics.signal().profiles(DAY, metrics.at, usages={}, shared=())
+    assert all(value == near(0.9) for value in drawn[metrics.space, "c"])
+
+
 @pytest.mark.parametrize("reason", ["gone", "shared", "off", "unsampled", "unnamed_pod", "a-new-one"])
 def test_p16_work_that_could_be_anybodys_is_everybodys(metrics: Metrics, reason: str) -> None:
     """Then what the device did counts for each of its pods."""

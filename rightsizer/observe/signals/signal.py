@@ -103,10 +103,15 @@ class MetricsSignal:
         return None
 
     def profiles(
-        self, window: datetime.timedelta, at: datetime.datetime
+        self,
+        window: datetime.timedelta,
+        at: datetime.datetime,
+        *,
+        usages: Usages,
+        shared: Collection[PodKey],
     ) -> Mapping[PodKey, Sequence[float | None]]:
-        """Mean activity of each pod in equal steps of the window, for drawing."""
-        return profiles(self._ask(at), window, at)
+        """Mean activity of each pod in equal steps of the window, for drawing; of a shared GPU the pod's own only."""
+        return profiles(self._ask(at), window, at, usages=usages, shared=shared)
 
     def _ask(self, at: datetime.datetime) -> Asker:
         if self._asker is None:
