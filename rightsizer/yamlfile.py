@@ -73,7 +73,7 @@ def parse(raw: bytes, kind: FileKind[Document], *, source: str) -> tuple[Documen
     try:
         document = kind.model.model_validate(value)
     except pydantic.ValidationError as error:
-        raise kind.refused(source, [*problems, *_problems(error, lines, kind)]) from None
+        raise kind.refused(source, [*problems, *_problems(error, lines, kind, problems)]) from None
     if problems:
         raise kind.refused(source, problems)
     return document, lines
@@ -129,12 +129,18 @@ def _build(node: yaml.Node, place: Place, *, lines: dict[Place, int], problems: 
             for index, item in enumerate(node.value)
         ]
     try:
-        return _scalar(node)
+        value = _scalar(node)
     except _NO_VALUE:
         words = f"{str(node.value)[:40]!r} is no value of the YAML type {node.tag}; write it without the tag"
         problems.append(Problem(lines[place], dotted(place), words))
         return str(node.value)
+    if value is None:
+        problems.append(Problem(lines[place], dotted(place), _NOTHING))
+    return value
 
+
+_NOTHING = "has no value; write one, or leave it out"
+"""A name with nothing after it: its author means something, and what is left out often means more."""
 
 _NO_VALUE = (yaml.YAMLError, LookupError, AttributeError)
 """What PyYAML raises for `!own x`, `!!bool x`, `!!int ''` and `!!timestamp x`."""
@@ -157,11 +163,17 @@ def _scalar(node: yaml.Node) -> object:
 
 
 def _problems(
-    error: pydantic.ValidationError, lines: dict[Place, int], kind: FileKind[Document]
+    error: pydantic.ValidationError,
+    lines: dict[Place, int],
+    kind: FileKind[Document],
+    told: Sequence[Problem],
 ) -> Iterator[Problem]:
     details = error.errors(include_url=False)
+    nothing = {problem.field for problem in told if problem.message == _NOTHING}
     for detail in details:
         place = detail["loc"]
+        if detail["input"] is None and dotted(place) in nothing and detail["type"] != "extra_forbidden":
+            continue
         if detail["type"] == "too_short" and any(_is_within(other["loc"], place) for other in details):
             continue  # what it held is wrong, and is told
         line = next((lines[place[:end]] for end in range(len(place), -1, -1) if place[:end] in lines), 0)

@@ -10,6 +10,9 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
 from exporter import catalog, settings
 from exporter.dcgm.flags import FLAGS, Ignored, Refused, Same
 from exporter.labels import LABELS
@@ -18,6 +21,18 @@ from rightsizer.policy.document import Policy
 from scripts import doctor_tables, policy_tables
 from scripts.tables import table
 
+
+class _Schema(GenerateJsonSchema):
+    """What may be left out may not be null: the reader refuses a field with nothing after it."""
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        return self.generate_inner(schema["schema"])
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        shape = super().default_schema(schema)
+        return {key: value for key, value in shape.items() if (key, value) != ("default", None)}
+
+
 DOCS = Path(__file__).parents[1] / "docs"
 _PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -25,7 +40,8 @@ _PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOT
 def rendered() -> dict[Path, str]:
     """Every generated file, or file with generated parts, as it should be."""
     files = {path: _fill(path.read_text()) for path in sorted(DOCS.rglob("*.md"))}
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Policy.model_json_schema()}
+    shape = Policy.model_json_schema(schema_generator=_Schema)
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **shape}
     files[DOCS / "policy.schema.json"] = json.dumps(schema, indent=2) + "\n"
     return files
 

@@ -11,7 +11,8 @@ from rightsizer.assess.evidence import Evidence, key_of
 from rightsizer.assess.words import device, percent, span
 from rightsizer.config import format_duration
 from rightsizer.model import FindingName, Pod, Usage
-from rightsizer.workloads.changes import RESUMED_ANNOTATION, resumed_at
+from rightsizer.observe.records import RESUMED_ANNOTATION
+from rightsizer.workloads.changes import resumed_at
 
 FEWEST_SAMPLES = 18
 """Fewer in the window, and one more or less decides about the coverage. 5m at the usual 15 s holds 19 to 21."""

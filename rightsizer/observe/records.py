@@ -23,6 +23,18 @@ POD_ANNOTATION = PREFIX + "pod"
 """On the same Secrets: the pod, as namespace/name."""
 GPUS_ANNOTATION = PREFIX + "gpus"
 """On the same Secrets: the GPUs that the eviction freed."""
+NOTICE_ANNOTATION = PREFIX + "notice"
+"""What was announced to a workload's people, and for when."""
+RESUMED_ANNOTATION = PREFIX + "resumed-at"
+"""When a stopped workload was last put back, RFC 3339: what it did before says nothing about what it will do now."""
+
+RECORDS = frozenset(
+    {
+        *(UNDO_ANNOTATION, CAME_BACK_ANNOTATION, NOTICE_ANNOTATION, RESUMED_ANNOTATION),
+        *(MANIFEST_LABEL, POD_ANNOTATION, GPUS_ANNOTATION),
+    }
+)
+"""All that we write on objects ourselves: nobody's wish."""
 
 
 def manifest_name(ref: ObjectRef) -> str:

@@ -1,6 +1,7 @@
 """What no rule can lift, and what users ask for themselves: each a reason, all of them kept. Pure.
 
-Annotations of users can only reduce what is done; one that cannot be read counts as opted out.
+Annotations of users can only reduce what is done; one that cannot be read counts as opted out, and so does one with our
+prefix that does not exist: whoever slipped in its name meant something.
 """
 
 import dataclasses
@@ -11,6 +12,8 @@ from typing import Final
 
 from rightsizer.config import PREFIX
 from rightsizer.model import Mode, Pod, Veto, Workload
+from rightsizer.observe.records import RECORDS
+from rightsizer.policy.classes import ANNOTATIONS
 from rightsizer.policy.document import Policy
 from rightsizer.policy.instants import read_instant
 from rightsizer.policy.matching import is_any
@@ -102,15 +105,21 @@ def opt_outs(workload: Workload, at: datetime.datetime) -> Iterator[OptOut]:
         (f"namespace {ref.namespace}", workload.namespace_annotations),
     ]
     for owner, annotations in where:
-        if not OPT_OUTS.keys().isdisjoint(annotations):
-            yield from _wishes(owner, annotations, at)
+        yield from _wishes(owner, annotations, at)
 
 
 def _wishes(owner: str, annotations: Mapping[str, str], at: datetime.datetime) -> Iterator[OptOut]:
+    ours = {key for key in annotations if key[: len(PREFIX)].lower() == PREFIX} - RECORDS
+    if not ours:
+        return
     for key, read in _READERS.items():
         text = annotations.get(key)
         if text is not None:
             yield from read(f"{key}: {text!r} on {owner}", text, at)
+    for key in sorted(ours - _READERS.keys()):
+        words = _FOR_CLASSES if key in _OF_CLASSES else _KNOWN
+        reason = f"{key}: {annotations[key]!r} on {owner} {words}; taken as off"
+        yield OptOut(Veto("opt-out", reason), Mode.PROTECT)
 
 
 def _unreadable(told: str, would_be: str) -> OptOut:
@@ -163,3 +172,6 @@ _READERS = {
     EXCLUDE_UNTIL_ANNOTATION: _exclude_until,
     KEEP_ANNOTATION: _keep,
 }
+_KNOWN = f"is not known; known are {', '.join(OPT_OUTS)}"
+_OF_CLASSES = frozenset(annotation.key for annotation in ANNOTATIONS)
+_FOR_CLASSES = "is not known here; it belongs on the PriorityClass"

@@ -15,14 +15,12 @@ from rightsizer.config import PREFIX, write_duration
 from rightsizer.model import Action, Decision, ObjectRef, Workload, WorkloadKind
 from rightsizer.observe.records import (
     CAME_BACK_ANNOTATION,
+    NOTICE_ANNOTATION,
+    RESUMED_ANNOTATION,
     UNDO_ANNOTATION,
     came_back_after,
     pause_of,
 )
-from rightsizer.workloads.notices import NOTICE_ANNOTATION
-
-RESUMED_ANNOTATION = PREFIX + "resumed-at"
-"""When a stopped workload was last put back, RFC 3339: what it did before says nothing about what it will do now."""
 
 MANIFEST_TYPE = PREFIX + "pod-manifest"
 

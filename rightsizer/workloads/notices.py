@@ -9,10 +9,8 @@ from typing import Any
 
 import msgspec
 
-from rightsizer.config import PREFIX
 from rightsizer.model import Action, Decision, Finding, Workload
-
-NOTICE_ANNOTATION = PREFIX + "notice"
+from rightsizer.observe.records import NOTICE_ANNOTATION
 
 _MAX_REASON = 600
 

@@ -83,7 +83,7 @@ BAD = {
     ),
     "null-match": (
         _with("match: {priorityClasses: [high-priority]}", "match:"),
-        "line 8: rules[0].match: must be a mapping of fields",
+        "line 8: rules[0].match: has no value; write one, or leave it out",
     ),
     "empty-list-of-classes": (
         _with("[high-priority]", "[]"),
@@ -158,7 +158,7 @@ BAD = {
     ),
     "rule-that-is-nothing": (
         _with("rules:", "rules:\n  -"),
-        "line 7: rules[0]: must be a mapping of fields",
+        "line 7: rules[0]: has no value; write one, or leave it out",
     ),
     "misspelt-kind": (
         _with("{priority: {min: 0, max: 9999}}", "{kinds: [Deploymnet]}"),

@@ -76,6 +76,7 @@ BAD = {
     "no-prices": (HEAD, "line 1: has no price; give models, instanceTypes or both"),
     "unknown-field": (HEAD + "modells: {a: 1}\n", "line 5: modells: unknown field; did you mean models?"),
     "negative": (HEAD + "models:\n  a: 1\n  b: -1\n", "line 7: models.b: input should be greater than 0"),
+    "nothing": (HEAD + "models: {a: 1, b: }\n", "line 5: models.b: has no value; write one, or leave it out"),
     "zero": (HEAD + "models: {a: 0}\n", "line 5: models.a: input should be greater than 0"),
     "not-a-number": (HEAD + "models: {a: .nan}\n", "line 5: models.a: input should be a finite number"),
     "endless": (HEAD + "models: {a: .inf}\n", "line 5: models.a: input should be"),

@@ -317,6 +317,35 @@ OPT_OUTS = {
     "keep-two": ({"keep-replicas": "2"}, Mode.ENFORCE, "so many replicas stay"),
     "keep-none": ({"keep-replicas": "0"}, Mode.ENFORCE, None),
     "keep-unreadable": ({"keep-replicas": "two"}, Mode.PROTECT, "cannot be read (a whole number)"),
+    "name-that-is-unknown": (
+        {"opt-out": "true"},
+        Mode.PROTECT,
+        "gpu-rightsizer.io/opt-out: 'true' on Deployment w is not known; known are gpu-rightsizer.io/mode, ",
+    ),
+    "name-in-capitals": (
+        {"Exclude": "true"},
+        Mode.PROTECT,
+        "gpu-rightsizer.io/Exclude: 'true' on Deployment w is not",
+    ),
+    "name-of-a-class's": (
+        {"cooldown": "7d"},
+        Mode.PROTECT,
+        "is not known here; it belongs on the PriorityClass; taken as off",
+    ),
+    "name-that-says-nothing": ({"exclud": "false"}, Mode.PROTECT, "taken as off"),
+    "our-own-records": (
+        {
+            "undo": "{}",
+            "notice": "{}",
+            "resumed-at": "2026-11-01T12:00:00Z",
+            "came-back-after": "31h10m",
+            "manifest": "run-1",
+            "pod": "a/b",
+            "gpus": "1",
+        },
+        Mode.ENFORCE,
+        None,
+    ),
 }
 
 
@@ -329,6 +358,23 @@ def test_opt_outs(wish: dict[str, str], mode: Mode, words: str | None) -> None:
     assert [words in veto.reason for veto in ruling.vetoes if words] == [True] * bool(words)
     assert (len(ruling.vetoes) == 0) is (words is None)
     assert _on(item, policy(honourOptOut=False)).mode is Mode.ENFORCE
+
+
+@pytest.mark.parametrize("key", ["gpu-rightsizer.io/opt-out", "GPU-rightsizer.io/exclude"])
+@pytest.mark.parametrize("where", ["pod", "namespace"])
+def test_an_opt_out_that_does_not_exist_is_one_wherever_it_stands(key: str, where: str) -> None:
+    """On a pod and on the namespace, too; the API server takes prefixes in capitals."""
+    wish = {key: "true"}
+    item = workload(pod(annotations=wish)) if where == "pod" else workload(namespace_annotations=wish)
+    ruling = _on(item, policy())
+    assert ruling.mode is Mode.PROTECT
+    assert [f"{key}: 'true' on {where}" in veto.reason for veto in ruling.vetoes] == [True]
+
+
+def test_other_prefixes_are_no_business_of_ours() -> None:
+    """Also not those that look like ours."""
+    others = {"simulator.gpu-rightsizer.io/exclude": "true", "gpu-rightsizer.io.example.com/exclude": "true"}
+    assert _on(workload(annotations={**others, "exclude": "true"}), policy()).mode is Mode.ENFORCE
 
 
 def test_the_most_of_what_is_to_be_kept_stays() -> None:
