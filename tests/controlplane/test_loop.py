@@ -26,6 +26,7 @@ def test_an_idle_workload_stops_and_comes_back(
 ) -> None:
     """Planned, applied, its pods end; undone, as many others run, and the record is gone."""
     world.node()
+    world.add("Deployment", "busy", "busy")  # of a cluster in which no pod had series there would be no plan
     before = world.add(kind, "idle", replicas=replicas, gpus=2)
     spec = world.get(kind, "idle")["spec"]
     item = world.plan()["idle"]

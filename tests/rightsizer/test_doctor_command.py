@@ -145,8 +145,7 @@ def test_without_an_api_server_the_metrics_are_judged(good: World) -> None:
     assert run.code == 1
     assert found["cluster"]["status"] == "problem"
     told = {
-        name: found[name]["status"]
-        for name in ("reachable", "clock", "source", "scrape-interval", "labels", "file")
+        name: found[name]["status"] for name in ("reachable", "clock", "source", "scrape-interval", "file")
     }
     assert set(told.values()) == {"ok"}
     assert {found[name]["status"] for name in ("plan", "nodes", "classes")} == {"unknown"}
@@ -261,6 +260,7 @@ def test_every_request_of_a_command_is_in_its_table(good: World) -> None:
     good.node("n2", resources={"nvidia.com/gpu": 8})
     for kind in ("StatefulSet", "Job", "Pod"):
         good.add(kind, good.team, kind.lower(), {})
+    good.add("Pod", good.team, "asked", {})
     label = ["--prometheus-label", f"cluster={good.team}"]
     for command, arguments in {
         Command.PLAN: ["plan", *label],
@@ -285,8 +285,9 @@ def test_every_request_of_a_command_is_in_its_table(good: World) -> None:
 
 POLICY_OF_A_DAY = ENFORCING.replace(
     "rules:",
-    """defaults: {idle: {history: 24h, minCoverage: 0.9}}
-rules:""",
+    """defaults: {idle: {history: 24h, minCoverage: 0.9}, kinds: []}
+rules:
+  - {name: asked, match: {labels: {app: asked}}, mode: enforce, actions: [evict], notifyBefore: 1h}""",
 ).replace(
     "workloads: 20}",
     "workloads: 20}, {scope: cluster, per: run, workloads: 9}, {scope: namespace, per: run, workloads: 9}",
