@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rightsizer.accounting import Accounts
 from rightsizer.model import Plan, Verdict
 from rightsizer.money import Prices
+from rightsizer.report.manifests import manifests
 from rightsizer.report.rows import Row, rows_of
 from rightsizer.report.table import applying_words, verdict_words
 from rightsizer.report.totals import Totals, remarks, stranded_lines, stranded_words, totals_of
@@ -37,6 +38,7 @@ def plan_markdown(plan: Plan, accounts: Accounts, prices: Prices) -> str:
         ["## Workloads"] if rows else [],
         [_table(_HEAD, map(_cells, rows), numbers=_NUMBERS)] if rows else [],
         list(_commands(rows)),
+        list(_autoscalers(rows)),
         list(_free(plan)),
         ["## Problems", _list(map(_text, plan.problems))] if plan.problems else [],
     ]
@@ -79,6 +81,17 @@ def _commands(rows: Sequence[Row]) -> Iterator[str]:
     if commands:
         yield "## By hand"
         yield "\n".join(f"    {command}" for command in commands)
+
+
+def _autoscalers(rows: Sequence[Row]) -> Iterator[str]:
+    """Either of the two would do; blocks as above."""
+    advised = [row for row in rows if row.decision.autoscalers]
+    if advised:
+        yield "## Autoscalers"
+    for row in advised:
+        for title, lines in manifests(row.decision):
+            yield f"{title} for {_code(str(row.decision.workload.ref))}:"
+            yield "\n".join(f"    {line}" for line in lines)
 
 
 def _free(plan: Plan) -> Iterator[str]:

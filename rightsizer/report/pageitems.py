@@ -6,7 +6,8 @@ from rightsizer.config import format_duration
 from rightsizer.model import Verdict
 from rightsizer.money import Prices
 from rightsizer.report.charts import Profiles, line, profile_of
-from rightsizer.report.markup import Markup, element
+from rightsizer.report.manifests import manifests
+from rightsizer.report.markup import Markup, element, join
 from rightsizer.report.rows import Row
 from rightsizer.report.words import memory, money, number, percent, power, span
 
@@ -106,8 +107,16 @@ def _details(row: Row) -> Markup:
     parts = [element("ul", *(element("li", one) for one in words[1:]))]
     if row.decision.command:
         parts.append(element("pre", row.decision.command))
+    parts += [
+        element("details", element("summary", title), element("pre", _block(lines)))
+        for title, lines in manifests(row.decision)
+    ]
     parts.append(element("p", "; ".join(_numbers(row)), class_="note"))
     return element("details", element("summary", words[0] if words else row.finding.name.value), *parts)
+
+
+def _block(lines: Sequence[str]) -> Markup:
+    return join(*(part for line in lines for part in (line, Markup("\n"))))
 
 
 def _words(row: Row) -> Iterator[str]:

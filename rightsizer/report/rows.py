@@ -48,7 +48,7 @@ class Row:
     @property
     def advice(self) -> str:
         """What would do better than we; empty where nothing would."""
-        return advice_on(self.decision)
+        return advice_on(self.decision, "below")
 
     @property
     def proposal(self) -> str:
@@ -68,14 +68,14 @@ def proposal_words(finding: Finding, told: Sequence[str]) -> str:
     return "" if proposed in told else proposed
 
 
-def advice_on(decision: Decision) -> str:
+def advice_on(decision: Decision, where: str) -> str:
     """What would do better than we about a workload, and where its manifests are; empty where nothing would."""
     if decision.autoscalers is None:
         return ""
     lowest, highest = decision.autoscalers.lowest, decision.autoscalers.highest
     return (
         f"its need of replicas varies: an autoscaler from {lowest} to {highest} would follow it; manifests for KEDA "
-        "and for an HPA are in plan -o yaml, under autoscaling"
+        f"and for an HPA are {where}"
     )
 
 

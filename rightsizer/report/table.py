@@ -83,7 +83,7 @@ def _words(decision: Decision) -> Iterator[str]:
         yield f"proposal: {proposed}"
     yield from (veto.reason for veto in decision.vetoes[:_SHOWN])
     yield from (block_words(block) for block in decision.blocks)
-    yield from filter(None, [advice_on(decision)])
+    yield from filter(None, [advice_on(decision, "in plan -o yaml, under autoscaling")])
     yield from _also(decision.also)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from rightsizer.accounting import Accounts
 from rightsizer.model import Plan
 from rightsizer.money import Prices
+from rightsizer.report.manifests import HPA, KEDA, on_one_line
 from rightsizer.report.rows import Row, rows_of
 from rightsizer.report.table import NOBODY
 from rightsizer.report.words import memory, number, percent, power, safe, span
@@ -34,17 +35,25 @@ _COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "BLOCKED BY": lambda row: "; ".join(row.hindrances),
 }
 
+_AUTOSCALERS: Mapping[str, Callable[[Row], str]] = {
+    "SCALEDOBJECT": lambda row: on_one_line(row.decision, KEDA),
+    "HPA": lambda row: on_one_line(row.decision, HPA),
+}
+"""Manifests; there are such columns only where one is advised."""
+
 
 def plan_wide(plan: Plan, accounts: Accounts, prices: Prices) -> str:  # noqa: ARG001 - every form's signature
     """Columns are as wide as their widest cell; nothing is wrapped or cut."""
     if not plan.decisions:
         return f"{NOBODY}\n"
-    table = [list(_COLUMNS), *(list(_cells(row)) for row in rows_of(plan, prices))]
+    is_advised = any(decision.autoscalers for decision in plan.decisions)
+    columns = {**_COLUMNS, **(_AUTOSCALERS if is_advised else {})}
+    table = [list(columns), *(list(_cells(row, columns)) for row in rows_of(plan, prices))]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table)
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def _cells(row: Row) -> Iterator[str]:
-    for tell in _COLUMNS.values():
+def _cells(row: Row, columns: Mapping[str, Callable[[Row], str]]) -> Iterator[str]:
+    for tell in columns.values():
         yield safe(tell(row)) or _NOTHING

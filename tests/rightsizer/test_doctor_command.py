@@ -148,7 +148,7 @@ def test_without_an_api_server_the_metrics_are_judged(good: World) -> None:
         name: found[name]["status"] for name in ("reachable", "clock", "source", "scrape-interval", "file")
     }
     assert set(told.values()) == {"ok"}
-    assert {found[name]["status"] for name in ("plan", "nodes", "classes")} == {"unknown"}
+    assert {found[name]["status"] for name in ("labels", "plan", "nodes", "classes")} == {"unknown"}
 
 
 def test_without_a_kubeconfig(good: World, tmp_path: pathlib.Path) -> None:

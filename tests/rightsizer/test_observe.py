@@ -262,9 +262,7 @@ def test_devices_that_a_pod_holds(spec: dict[str, Any], expected: dict[str, int]
         ("+1", 1),
         ("1E", 10**18),
         (3, 3),
-        ("1e99999", LARGEST),
-        ("1e999999999", LARGEST),
-        ("9" * 30, LARGEST),
+        (str(LARGEST - 1), LARGEST - 1),
     ],
 )
 def test_amounts_as_kubernetes_writes_them(amount: str | int, expected: int) -> None:
@@ -275,7 +273,11 @@ def test_amounts_as_kubernetes_writes_them(amount: str | int, expected: int) -> 
 
 
 @pytest.mark.parametrize(
-    "amount", ["500m", "1.5", "-1", "1e-1000", "", "x", "1q", "1kk", "\u0662", "1" * 5000, "1e" + "1" * 5000]
+    "amount",
+    [
+        *("500m", "1.5", "-1", "1e-1000", "", "x", "1q", "1kk", "\u0662", "1" * 5000, "1e" + "1" * 5000),
+        *("1e99999", "1e999999999", "9" * 30),
+    ],
 )
 def test_an_amount_that_is_no_number_of_devices(amount: str) -> None:
     """It is counted as nothing, and told, rather than guessed at or the end of the run."""

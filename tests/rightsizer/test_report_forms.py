@@ -18,6 +18,7 @@ from rightsizer.cli import parser
 from rightsizer.errors import ConfigurationError
 from rightsizer.model import (
     Action,
+    Autoscalers,
     Block,
     Cause,
     Confidence,
@@ -108,6 +109,26 @@ def test_the_page_says_why_a_shared_gpu_has_no_line() -> None:
     changed = dataclasses.replace(plan, decisions=(sharing, *others), measured=measured)
     assert contents(form("html")(*accounted(changed)), "small").count("whole device only") == 1
     assert "whole device only" not in form("html")(*accounted(plan))
+
+
+def test_manifests_of_autoscalers_are_ready_to_be_applied() -> None:
+    """In YAML for people, on one line where that is promised; the table says where they are."""
+    scaled, hpa = {"kind": "ScaledObject", "x": "<b>"}, {"kind": "HorizontalPodAutoscaler", "y": ["a", "b"]}
+    first, *others = full_plan().decisions
+    advised = dataclasses.replace(first, autoscalers=Autoscalers(1, 3, scaled, hpa))
+    plan = dataclasses.replace(full_plan(), decisions=(advised, *others))
+    texts = {name: form(name)(*accounted(plan)) for name in ("table", "wide", "markdown", "html")}
+    assert "manifests for KEDA and for an HPA are in plan -o yaml" in " ".join(texts["table"].split())
+    head, line, *_ = texts["wide"].splitlines()
+    assert head.split()[-2:] == ["SCALEDOBJECT", "HPA"]
+    assert [json.loads(cell) for cell in line.split("  ") if cell.strip().startswith("{")] == [scaled, hpa]
+    blocks = texts["markdown"].split("## Autoscalers")[1].split("\n\n")
+    told = [yaml.safe_load(block) for block in blocks if block.startswith("    ")]
+    assert told == [scaled, hpa]
+    assert "are below" in texts["html"]
+    assert "KEDA ScaledObject" in contents(texts["html"], "summary")
+    for kind in ("kind: ScaledObject\nx: &lt;b&gt;\n", "kind: HorizontalPodAutoscaler\n"):
+        assert f"<pre>{kind}" in texts["html"]
 
 
 def test_a_hypothetical_plan_says_so_to_people() -> None:
