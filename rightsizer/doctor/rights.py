@@ -102,7 +102,9 @@ def _writes() -> Iterator[Right]:
             yield Right("list", _group(row.api_version), row.plural, UNDO)
             yield Right("get", _group(row.api_version), row.plural, UNDO)
     yield Right("create", "", "pods/eviction", APPLY)
-    yield Right("patch", "", "pods", APPLY, cost="bare pods get no notice, and stay where one has to come first")
+    yield Right(
+        "patch", "", "pods", APPLY, cost="bare pods get no notice, and stay where one has to come first"
+    )
     yield Right("create", "", "events", _WRITE, cost="changes are not told as Events")
     yield Right("get", "", "pods", UNDO)
     yield Right("create", "", "pods", UNDO)
