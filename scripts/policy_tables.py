@@ -100,16 +100,18 @@ def _default(field: Any) -> str:
 
 def kinds() -> str:
     """How long is waited for which kind."""
-    rows = [*Defaults().kinds, KindDefaults(kinds=("Deployment",), idle=Defaults().idle)]
+    defaults = Defaults()
+    rows = [(row, row.idle or defaults.idle) for row in defaults.kinds]
+    rows.append((KindDefaults(kinds=("Deployment",)), defaults.idle))
     cells = (
         (
-            "everything else" if row is rows[-1] else ", ".join(f"`{kind}`" for kind in row.kinds),
-            f"`{duration_text(row.idle.window)}`",
-            f"`{row.idle.minCoverage:g}`",
-            f"`{row.idle.returnFactor:g}`",
+            "everything else" if row is rows[-1][0] else ", ".join(f"`{kind}`" for kind in row.kinds),
+            f"`{duration_text(idle.window)}`",
+            f"`{idle.minCoverage:g}`",
+            f"`{idle.returnFactor:g}`",
             f"`{duration_text(row.notifyBefore)}`" if row.notifyBefore else "",
         )
-        for row in rows
+        for row, idle in rows
     )
     return table(("kinds", "window", "minCoverage", "returnFactor", "notifyBefore"), cells)
 
