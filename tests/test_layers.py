@@ -134,6 +134,7 @@ PURE = (
     "rightsizer/report/charts.py",
     "rightsizer/policy/shadows.py",
     "rightsizer/policy/starting.py",
+    "rightsizer/policy/sweeping.py",
     "rightsizer/policy/thresholds.py",
     "rightsizer/policy/values.py",
     "rightsizer/report/document.py",

@@ -1,6 +1,6 @@
 """What may be done to whom, when, and how much: the policy file, its ordered rules, and what no file can lift. Pure.
 
-    values > match | thresholds | limits | marks > rule > document      the file's shape, field by field
+    sweeping > values > match | thresholds | limits | marks > rule > document      the file's shape, field by field
     reading (> shadows)                                                 text → document, a line for every problem
     classes                                                             a PriorityClass → a rule
     matching | protections | marks | criteria > rules                   a workload → the ruling on it

@@ -4,11 +4,13 @@ from typing import Annotated, Literal, Self
 
 import pydantic
 
-from rightsizer.policy.values import Kinds, Names, Part, Patterns
+from rightsizer.policy.values import Classes, Kinds, Namespaces, NodeLabels, Part
 
 LOWEST_PRIORITY = -2_147_483_648
 HIGHEST_USER_PRIORITY = 1_000_000_000
 """Kubernetes reserves what lies above for system classes (PriorityClass v1)."""
+LOWEST_IN_USE = -1_000_000_000
+"""Nobody has classes below; a range from here on, or from further below, to the highest leaves nothing out."""
 
 
 class PriorityRange(Part):
@@ -34,10 +36,10 @@ class PriorityRange(Part):
         if self.min > self.max:
             message = f"min {self.min} lies above max {self.max}"
             raise ValueError(message)
-        if (self.min, self.max) == (LOWEST_PRIORITY, HIGHEST_USER_PRIORITY):
+        if self.min <= LOWEST_IN_USE and self.max == HIGHEST_USER_PRIORITY:
             message = (
-                "the range holds every priority: give min or max, or leave the condition out; everything: true "
-                "matches everything on purpose"
+                f"the range holds every priority, of {LOWEST_IN_USE} to {HIGHEST_USER_PRIORITY}: give min or max, or "
+                "leave the condition out; everything: true matches everything on purpose"
             )
             raise ValueError(message)
         return self
@@ -81,13 +83,13 @@ class Match(Part):
         }
     )
 
-    priorityClasses: Patterns | None = pydantic.Field(
+    priorityClasses: Classes | None = pydantic.Field(
         None,
         description="Names of PriorityClasses, with * and ? as wildcards, each of which must match one that exists; "
         '"" means pods without a class.',
     )
     priority: PriorityRange | None = pydantic.Field(None, description="Range of the pods' resolved priority.")
-    namespaces: Names | None = pydantic.Field(None, description="Names of namespaces, with wildcards.")
+    namespaces: Namespaces | None = pydantic.Field(None, description="Names of namespaces, with wildcards.")
     kinds: Kinds | None = pydantic.Field(
         None,
         description="Kinds of workloads, such as Deployment, with wildcards; of one's own with the API group, such as "
@@ -98,11 +100,11 @@ class Match(Part):
         description="Labels of the workload or of its pods: key and value, the value with wildcards; all must hold. "
         '"*" means that the label is there.',
     )
-    models: Names | None = pydantic.Field(
+    models: NodeLabels | None = pydantic.Field(
         None,
         description="GPU models, with wildcards, such as *H100*, by nvidia.com/gpu.product of the pods' nodes.",
     )
-    nodePools: Names | None = pydantic.Field(
+    nodePools: NodeLabels | None = pydantic.Field(
         None, description="Node pools or groups, with wildcards, by the labels of the pods' nodes."
     )
     everything: Annotated[Literal[True], pydantic.BeforeValidator(_on_purpose)] | None = pydantic.Field(

@@ -15,6 +15,7 @@ from typing import Annotated, Final
 import pydantic
 
 from rightsizer.config import parse_duration
+from rightsizer.policy.sweeping import ANY_CASE, LOWER, not_all, not_all_together
 
 KINDS: Final = (
     # apps/v1, batch/v1, v1, and OpenShift's
@@ -34,6 +35,8 @@ KINDS: Final = (
 )
 """Kinds under which pods are found. Others are written with their API group, so that a slip is not taken for one."""
 
+_CAPITALS = "".join(sorted({kind[0] for kind in KINDS}))
+
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 _HOURS = 24
@@ -42,7 +45,7 @@ _SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?)%")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _HIGHEST_SHARE = 100
 _YEARS = range(2020, 2100)
-_GLOB = r"^(?!\*+$)(?!\s)(?!.*\s$)(?!.*(\.\*|\.\+))[^\\^$|()\[\]{}]*$"
+_GLOB = r"^(?![*?]*\*[*?]*$)(?!\s)(?!.*\s$)(?!.*(\.\*|\.\+))[^\\^$|()\[\]{}]*$"
 """What `Pattern` checks, for the schema."""
 
 
@@ -89,22 +92,6 @@ def known_kind(value: str) -> str:
     raise ValueError(message)
 
 
-def matches_all(pattern: str) -> bool:
-    """Whether a pattern says nothing: `*`, however often."""
-    return bool(pattern) and set(pattern) == {"*"}
-
-
-def not_all(pattern: str) -> str:
-    """Everything is matched on purpose only."""
-    if matches_all(pattern):
-        message = (
-            f"{pattern!r} matches everything; leave it out, or, for all workloads on purpose, write "
-            "match: {everything: true}"
-        )
-        raise ValueError(message)
-    return pattern
-
-
 def _readable(pattern: str) -> str:
     """A regular expression that is taken for a glob matches nothing."""
     if pattern != pattern.strip():
@@ -141,9 +128,12 @@ Name = Annotated[
 """A glob for what always has a name."""
 
 Kind = Annotated[Name, pydantic.AfterValidator(known_kind)]
-Patterns = Annotated[tuple[Pattern, ...], pydantic.Field(min_length=1, strict=False)]
-Names = Annotated[tuple[Name, ...], pydantic.Field(min_length=1, strict=False)]
-Kinds = Annotated[tuple[Kind, ...], pydantic.Field(min_length=1, strict=False)]
+_Some = pydantic.Field(min_length=1, strict=False)
+Classes = Annotated[tuple[Pattern, ...], _Some, pydantic.AfterValidator(not_all_together(LOWER))]
+Namespaces = Annotated[tuple[Name, ...], _Some, pydantic.AfterValidator(not_all_together(LOWER))]
+Kinds = Annotated[tuple[Kind, ...], _Some, pydantic.AfterValidator(not_all_together(_CAPITALS))]
+NodeLabels = Annotated[tuple[Name, ...], _Some, pydantic.AfterValidator(not_all_together(ANY_CASE))]
+"""Globs for values of nodes' labels."""
 
 
 def _share(value: object) -> object:

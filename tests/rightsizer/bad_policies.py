@@ -1,5 +1,11 @@
 """Policy files that cannot be meant: each is a good one with one slip. What is said about each stands in golden/."""
 
+import json
+import string
+from collections.abc import Iterable
+
+from rightsizer.policy.values import KINDS
+
 GOOD = """\
 apiVersion: gpu-rightsizer.io/v1alpha1
 kind: Policy
@@ -47,6 +53,10 @@ def _in_match(text: str) -> str:
     return _rule(f"match: {{{text}}}, mode: enforce")
 
 
+def _all(pattern: str, letters: Iterable[str] = string.ascii_lowercase + string.digits) -> str:
+    return json.dumps([pattern.format(letter) for letter in sorted(letters)])
+
+
 def _budget(text: str) -> str:
     return _with("{scope: namespace, per: hour, gpus: 8, share: 25%}", text)
 
@@ -71,6 +81,19 @@ BAD = {
     # Selectors that match everything, or nothing.
     "all-namespaces": _in_match('namespaces: ["*"]'),
     "all-namespaces-twice": _in_match('namespaces: ["**"]'),
+    "all-namespaces-with-a-letter": _in_match('namespaces: ["?*"]'),
+    "all-namespaces-with-three": _in_match('namespaces: ["??*?"]'),
+    "all-namespaces-by-their-letters": _in_match(f"namespaces: {_all('{}*')}"),
+    "all-namespaces-protected-with-a-letter": _with("[prod-*]", '["?*"]'),
+    "all-kinds-with-a-letter": _in_match('kinds: ["?*"]'),
+    "all-kinds-by-their-letters": _in_match(f"kinds: {_all('{}*', {kind[0] for kind in KINDS})}"),
+    "all-classes-and-none": _in_match('priorityClasses: ["", "?*"]'),
+    "all-classes-by-their-letters": _in_match(f"priorityClasses: {_all('{}*')}"),
+    "all-models-with-a-letter": _in_match('models: ["?*"]'),
+    "all-pools-by-their-ends": _in_match(f"nodePools: {_all('*{}', string.ascii_letters + string.digits)}"),
+    "all-priorities-but-the-lowest": _in_match("priority: {min: -2147483647}"),
+    "all-priorities-in-use": _in_match("priority: {min: -1000000000, max: 1000000000}"),
+    "power-of-everything-with-a-letter": _idle('idlePowerWatts: {"?*": 300}'),
     "all-beside-one": _in_match('namespaces: [team-a, "*"]'),
     "all-classes": _in_match('priorityClasses: ["*"]'),
     "all-kinds": _in_match('kinds: ["*"]'),

@@ -20,7 +20,9 @@ SCHEMA = json.loads((ROOT / "docs/policy.schema.json").read_text())
 EXAMPLES = sorted((ROOT / "deploy/examples").glob("policy*.yaml"))
 BEYOND_A_SCHEMA = {
     # It would have to compare two fields.
-    *("all-priorities-written-out", "budget-twice", "history-shorter-than-window", "freeze-backwards"),
+    *("all-priorities-written-out", "all-priorities-but-the-lowest", "all-priorities-in-use"),
+    *("all-namespaces-by-their-letters", "all-kinds-by-their-letters", "all-classes-by-their-letters"),
+    *("all-pools-by-their-ends", "budget-twice", "history-shorter-than-window", "freeze-backwards"),
     *("finding-above-its-mode", "findings-of-a-protect-rule", "kept-and-nothing-to-shrink-with"),
     *(
         "shrunk-and-never-grown",

@@ -69,7 +69,7 @@ _MATCHES = st.one_of(
     st.just(Match(everything=True)),
     st.builds(
         lambda names: Match(priorityClasses=tuple(names)),
-        st.lists(st.sampled_from(["high-*", "low-priority", "?*", ""]), min_size=1, max_size=2),
+        st.lists(st.sampled_from(["high-*", "low-priority", "*-*", ""]), min_size=1, max_size=2),
     ),
     st.builds(
         lambda low: Match(priority=PriorityRange(min=low)), st.sampled_from([-5, 0, 1_000, 10_000, 100_000])
