@@ -24,10 +24,51 @@ MIN_WINDOW = datetime.timedelta(minutes=5)
 MAX_WINDOW = datetime.timedelta(days=366)
 """Nobody keeps samples of every pod for longer; Prometheus itself refuses ranges of centuries."""
 
+MAX_IDLE_PERCENT = 20.0
+MIN_COVERAGE = 0.5
+MAX_IDLE_POWER_W = 400.0
+"""What is beyond these switches a signal off, and says so nowhere: the other one alone would decide."""
+
 Percent = Annotated[float, pydantic.Field(ge=0.0, le=100.0)]
 Margin = Annotated[float, pydantic.Field(ge=0.0, le=1000.0)]
 Limit = Annotated[float, pydantic.Field(ge=0.0, lt=100.0)]
 """A percentage that counts as nothing up to itself; at 100 % everything would."""
+
+
+def _still_idle(percent: float) -> float:
+    if percent > MAX_IDLE_PERCENT:
+        message = f"{percent:g} is above {MAX_IDLE_PERCENT:g} percent: a device that does so much is not idle"
+        raise ValueError(message)
+    return percent
+
+
+def _covered(share: float) -> float:
+    if share < MIN_COVERAGE:
+        message = f"{share:g} is below {MIN_COVERAGE:g}: what was not seen for half of the time may have worked then"
+        raise ValueError(message)
+    return share
+
+
+def _idle_power(watts: float) -> float:
+    if watts > MAX_IDLE_POWER_W:
+        message = f"{watts:g} is above {MAX_IDLE_POWER_W:g} watts: no board draws so much that does not work"
+        raise ValueError(message)
+    return watts
+
+
+IdlePercent = Annotated[
+    float,
+    pydantic.Field(ge=0.0, allow_inf_nan=False, json_schema_extra={"maximum": MAX_IDLE_PERCENT}),
+    pydantic.AfterValidator(_still_idle),
+]
+"""A percentage that counts as nothing up to itself."""
+
+IdlePower = Annotated[
+    float,
+    pydantic.Field(gt=0.0, allow_inf_nan=False, json_schema_extra={"maximum": MAX_IDLE_POWER_W}),
+    pydantic.AfterValidator(_idle_power),
+]
+"""Watts of a board."""
 
 
 class Judging(Part):
@@ -41,11 +82,12 @@ class Judging(Part):
         datetime.timedelta(minutes=30),
         description="Duration, added to the window before anything new, restarted or resumed is touched.",
     )
-    minCoverage: float = pydantic.Field(
+    minCoverage: Annotated[float, pydantic.AfterValidator(_covered)] = pydantic.Field(
         0.9,
-        gt=0.0,
         le=1.0,
-        description="Least share of the window with samples, above 0 and up to 1; below it the verdict is unknown.",
+        allow_inf_nan=False,
+        json_schema_extra={"minimum": MIN_COVERAGE},
+        description="Least share of the window with samples, 0.5 to 1; below it the verdict is unknown.",
     )
 
     @pydantic.model_validator(mode="after")
@@ -65,19 +107,19 @@ class Judging(Part):
 class Thresholds(Judging):
     """When a workload counts as idle, parked or finished."""
 
-    maxUtilizationPercent: Limit = pydantic.Field(
+    maxUtilizationPercent: IdlePercent = pydantic.Field(
         1.0,
-        description="A device whose highest sample in the window is not above this is idle; percent, 0 to below 100.",
+        description="A device whose highest sample in the window is not above this is idle; percent, 0 to 20.",
     )
-    maxMemoryTrafficPercent: Limit = pydantic.Field(
+    maxMemoryTrafficPercent: IdlePercent = pydantic.Field(
         1.0,
-        description="The same for memory traffic, the second signal; percent, 0 to below 100.",
+        description="The same for memory traffic, the second signal; percent, 0 to 20.",
     )
-    idlePowerWatts: dict[Name, Annotated[float, pydantic.Field(gt=0.0, le=10_000.0)]] = pydantic.Field(
+    idlePowerWatts: dict[Name, IdlePower] = pydantic.Field(
         default_factory=lambda: dict(IDLE_POWER_W),
         json_schema_extra={"additionalProperties": False},
         description="Highest board power in watts of an idle GPU with a model loaded, by pattern of the GPU "
-        "model's name; replaces the default's rows. A model without a row is judged by memory traffic.",
+        "model's name, at most 400; replaces the default's rows. A model without a row is judged by memory traffic.",
     )
 
     history: Duration = pydantic.Field(

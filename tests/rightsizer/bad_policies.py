@@ -213,6 +213,13 @@ BAD = {
     "utilization-infinite": _idle("maxUtilizationPercent: .inf"),
     "power-of-nothing": _idle("idlePowerWatts: {H100: 0}"),
     "power-of-everything": _idle('idlePowerWatts: {"*": 100}'),
+    "coverage-of-a-third": _idle("minCoverage: 0.33"),
+    "utilization-of-work": _idle("maxUtilizationPercent: 20.1"),
+    "traffic-of-work": _idle("maxMemoryTrafficPercent: 99"),
+    "power-of-work": _idle("idlePowerWatts: {H100: 401}"),
+    "coverage-of-little-where-gpus-are-too-many": _with(
+        "defaults:", "defaults:\n  tooManyGpus: {minCoverage: 0.1}"
+    ),
     "power-of-a-town": _idle("idlePowerWatts: {H100: 100000}"),
     "history-shorter-than-window": _idle("window: 7d, history: 1d"),
     "return-factor-negative": _idle("returnFactor: -1"),

@@ -224,6 +224,18 @@ UNREADABLE = {
         {"mode": "enforce", "min_coverage": "90"},
         "gpu-rightsizer.io/min-coverage: Input",
     ),
+    "coverage-of-little": (
+        {"mode": "enforce", "min_coverage": "0.01"},
+        "gpu-rightsizer.io/min-coverage: 0.01 is below 0.5: what was not seen",
+    ),
+    "utilization-of-work": (
+        {"mode": "enforce", "max_utilization": "99"},
+        "gpu-rightsizer.io/max-utilization: 99 is above 20 percent: a device that",
+    ),
+    "traffic-of-work": (
+        {"mode": "enforce", "max_memory_traffic": "99"},
+        "gpu-rightsizer.io/max-memory-traffic: 99 is above 20 percent",
+    ),
     "unknown-action": (
         {"mode": "enforce", "actions": "suspend,kill"},
         "gpu-rightsizer.io/actions: Input should",
