@@ -17,7 +17,7 @@ from rightsizer.policy.rule import ACTIONS
 from rightsizer.policy.rules import NO_FLEET, rule_on
 from rightsizer.workloads import KINDS
 from rightsizer.workloads.changes import read_record, record_of, stop_patch, undo_patch, value_at
-from tests.rightsizer.build import AT, DAY, device, judged, pod, policy, rule, workload
+from tests.rightsizer.build import AT, DAY, MANY, device, judged, pod, policy, rule, workload
 
 CLASSES = {"high-priority": 100_000, "medium-priority": 10_000, "low-priority": 1_000, "": 0}
 
@@ -130,6 +130,7 @@ def _mixed(draw: st.DrawFn) -> tuple[Workload, Policy]:
     return workload(*pods), policy(*rules)
 
 
+@MANY
 @hypothesis.given(_mixed(), st.randoms(use_true_random=False), st.data())
 def test_the_order_of_pods_never_changes_the_rule(
     mixed: tuple[Workload, Policy], chance: random.Random, data: st.DataObject
