@@ -21,7 +21,7 @@ hypothesis.settings.register_profile(
 )  # how quick a machine is, is not for tests to say
 hypothesis.settings.load_profile("default")
 hypothesis.settings.register_profile("deep", max_examples=3000, deadline=None)
-"""Of `make check-deep`; pytest's --hypothesis-profile chooses it."""
+"""Of `make check-deep`; pytest's --hypothesis-profile chooses it. More examples still has what `MANY` marks."""
 
 
 def pytest_configure() -> None:

@@ -28,12 +28,10 @@ from rightsizer.model import (
 )
 from rightsizer.policy.criteria import Criteria
 from rightsizer.policy.document import Thresholds
-from tests.rightsizer.build import AT, DAY, SHRUNK, criteria, device, pod, workload
+from tests.rightsizer.build import AT, DAY, MANY, SHRUNK, criteria, device, pod, workload
 
 SLOT = datetime.timedelta(hours=2)
 SLOTS = 120
-MANY = hypothesis.settings(max_examples=5 * hypothesis.settings().max_examples)
-"""500 examples, and 15,000 under the deep profile."""
 
 MIXED = Node(
     "n9",
@@ -375,12 +373,14 @@ YOUNGER: dict[str, Callable[[Workload], Workload]] = {
 }
 
 
+@MANY
 @hypothesis.given(_worlds(), st.sampled_from(sorted(YOUNGER)))
 def test_what_just_changed_is_left_alone(world: World, how: str) -> None:
     """Nothing is taken from what was restarted, put back, is not ready, or cannot be counted."""
     assert _taken(_assess(world, _measure(world), YOUNGER[how](world.item)), world.item) == 0
 
 
+@MANY
 @hypothesis.given(_worlds(), st.randoms(use_true_random=False))
 def test_order_says_nothing(world: World, chance: random.Random) -> None:
     """Pods, devices and windows in any order give the same findings, word for word."""

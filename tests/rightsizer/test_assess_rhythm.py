@@ -14,6 +14,7 @@ from tests.rightsizer.build import (
     AT,
     DAY,
     HOUR_S,
+    MANY,
     all_idle,
     criteria,
     findings,
@@ -170,6 +171,7 @@ def test_histories_of_different_slots_are_not_mixed() -> None:
 _SLOTS = st.lists(st.sampled_from(list(Slot)), max_size=60).map(bytes)
 
 
+@MANY
 @hypothesis.given(_SLOTS, st.data())
 def test_a_slot_that_turns_unknown_never_shortens_the_wait(slots: bytes, data: st.DataObject) -> None:
     """Nor does it ever lengthen the pause of now."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rightsizer.model import Manager
 from rightsizer.observe.owners import OWNERS
 from rightsizer.workloads import KINDS
+from tests.rightsizer.build import MANY
 from tests.rightsizer.kubectl import GPU, TEAM, Object, claim, fleet_of, node, obj, pod, using, workloads_of
 
 CHAINS = {
@@ -233,6 +234,7 @@ def _clusters(draw: st.DrawFn) -> list[Object]:
     return [*draw(st.permutations([*linked, *pods]))]
 
 
+@MANY
 @hypothesis.given(_clusters(), st.randoms())
 def test_every_pod_is_in_exactly_one_workload(objects: list[Object], random: Any) -> None:
     """Whatever owner references and marks say; pods with a mark in common are together; order means nothing."""

@@ -20,7 +20,7 @@ from rightsizer.policy.protections import OPT_OUTS
 from rightsizer.policy.rule import ACTIONS, SWITCHABLE
 from rightsizer.policy.rules import Rulebook, Ruling, rule_on
 from rightsizer.policy.shadows import contains, covers
-from tests.rightsizer.build import AT, pod, policy, workload
+from tests.rightsizer.build import AT, MANY, pod, policy, workload
 
 CLASSES = {"high": 100, "low": 1, "": 0}
 STRICTNESS = {Mode.PROTECT: 0, Mode.ADVISE: 1, Mode.ENFORCE: 2}
@@ -121,7 +121,7 @@ def _lets_no_more(now: Ruling, before: Ruling) -> None:
     assert (now.notify_before or none) >= (before.notify_before or none)
 
 
-@hypothesis.settings(max_examples=500)
+@MANY
 @hypothesis.given(
     _workloads(),
     _policies(),
@@ -173,7 +173,7 @@ LESS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("lose", LESS.values(), ids=LESS.keys())
-@hypothesis.settings(max_examples=200)
+@MANY
 @hypothesis.given(item=_workloads(), rules=_policies(), fleet=_fleets())
 def test_knowing_less_never_lets_more_happen(lose: Any, item: Workload, rules: Policy, fleet: Fleet) -> None:
     """Without a node, a label of it, or the owner's labels nothing is enforced that was not, and no less is kept."""
@@ -250,6 +250,7 @@ def test_of_an_amount_and_a_share_the_lower_wins(budget: dict[str, Any], held: i
     assert Budget.model_validate(budget).gpus_of(held) == gpus
 
 
+@MANY
 @hypothesis.given(st.lists(_workloads(), max_size=5), _policies(), _fleets())
 def test_the_order_of_questions_changes_no_answer(items: list[Workload], rules: Policy, fleet: Fleet) -> None:
     """A rulebook that has been asked before says what a new one does."""
