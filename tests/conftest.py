@@ -20,8 +20,9 @@ hypothesis.settings.register_profile(
     "default", deadline=None
 )  # how quick a machine is, is not for tests to say
 hypothesis.settings.load_profile("default")
+hypothesis.settings.register_profile("ci", deadline=None)
 hypothesis.settings.register_profile("deep", max_examples=3000, deadline=None)
-"""Of `make check-deep`; pytest's --hypothesis-profile chooses it. More examples still has what `MANY` marks."""
+"""Of `make check-deep`; --hypothesis-profile chooses it, as CI does its own. What `MANY` marks has other numbers."""
 
 
 def pytest_configure() -> None:

@@ -149,11 +149,11 @@ def test_everything_planned_was_done(
 @pytest.mark.parametrize(
     ("moment", "flags"),
     [
-        ("creating 5 nodes", ()),
         ("writing a day", ()),
-        ("$ gpu-rightsizer plan", ()),
         ("$ gpu-rightsizer apply", ()),
-        pytest.param("a cluster of", ("--real",), marks=pytest.mark.controlplane),
+        pytest.param("creating 5 nodes", (), marks=pytest.mark.deep),
+        pytest.param("$ gpu-rightsizer plan", (), marks=pytest.mark.deep),
+        pytest.param("a cluster of", ("--real",), marks=[pytest.mark.controlplane, pytest.mark.deep]),
         pytest.param("a real Kubernetes", ("--real",), marks=pytest.mark.controlplane),
     ],
 )
