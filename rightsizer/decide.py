@@ -92,16 +92,11 @@ def _only_told(decision: Decision) -> Decision:
 def _findings(workload: Workload, measured: Measured, fleet: Fleet, ruling: Ruling) -> tuple[Finding, ...]:
     """What holds by all criteria that apply: of several the most restrained.
 
-    That is the verdict that lets least happen; of equal ones what frees least, and then what looks back furthest. What
-    stands beside it calls for nothing where it would free more than any of the others says.
+    That is the verdict that lets least happen; of equal ones what frees least, and then what looks back furthest.
     """
     by_window = sorted(ruling.judged_by, key=lambda criteria: criteria.idle.window, reverse=True)
     judged = [assess(workload, measured, criteria, fleet) for criteria in by_window]
-    if len(judged) == 1:
-        return judged[0]
-    chosen = min(judged, key=lambda found: (_RESTRAINT[found[0].verdict], freed(found[0], workload)))
-    most = freed(chosen[0], workload)
-    return (chosen[0], *(other for other in chosen[1:] if freed(other, workload) <= most))
+    return min(judged, key=lambda found: (_RESTRAINT[found[0].verdict], freed(found[0], workload)))
 
 
 def _autoscalers(workload: Workload, measured: Measured, fleet: Fleet, ruling: Ruling) -> Autoscalers | None:

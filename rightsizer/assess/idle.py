@@ -81,7 +81,7 @@ def _pauses(case: Case, rhythm: Rhythm | None, verdict: Verdict) -> str:
     looked = span(_on_record_s(case, rhythm.span_s))
     parts = [f"idle for {span(_on_record_s(case, rhythm.idle_s))}"]
     if rhythm.noted_s and rhythm.noted_s >= rhythm.certain_return_s:
-        parts.append(f"was put back after a pause of {span(rhythm.noted_s)}")
+        parts.append(f"was put back after a pause of at most {span(rhythm.noted_s)}")
     elif rhythm.certain_return_s:
         parts.append(f"came back after at most {span(rhythm.certain_return_s)} in {looked}")
     elif rhythm.worked:

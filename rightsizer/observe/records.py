@@ -95,7 +95,8 @@ def came_back_after(
 ) -> datetime.timedelta | None:
     """The longest pause after which a workload was put back, by its notes; None where none tells of one.
 
-    `undo` notes it. Whoever put it back by other means left the record of the stop on it.
+    `undo` notes it. Whoever put it back by other means left the record of the stop on it: when that was is not known,
+    only that it was before the pods that are there now began, so that the pause may have been shorter.
 
     Args:
         annotations: The workload's. A note that cannot be read counts as the longest pause there is.
@@ -107,11 +108,12 @@ def came_back_after(
             pauses.append(parse_duration(text))
         except ValueError:
             pauses.append(LONGEST)
-    with contextlib.suppress(msgspec.DecodeError):
-        record = msgspec.json.decode(annotations.get(UNDO_ANNOTATION, ""), type=_Record)
-        back = min((begin for begin in begins if begin is not None), default=None)
-        if back is not None and back > _aware(record.time):
-            pauses.append(pause_of(record.idle, record.time, back))
+    back = min((begin for begin in begins if begin is not None), default=None)
+    if back is not None and (text := annotations.get(UNDO_ANNOTATION)) is not None:
+        with contextlib.suppress(msgspec.DecodeError):
+            record = msgspec.json.decode(text, type=_Record)
+            if back > _aware(record.time):
+                pauses.append(pause_of(record.idle, record.time, back))
     return max(pauses, default=None)
 
 

@@ -223,7 +223,7 @@ def manifest_put_back(
 
 
 def _put_back(record: UndoRecord, annotations: Mapping[str, str], at: datetime.datetime) -> dict[str, str]:
-    before = came_back_after({**annotations, UNDO_ANNOTATION: ""}, ())
+    before = came_back_after(annotations, ())
     pause = pause_of(record.idle, record.time, at)
     return {RESUMED_ANNOTATION: _stamp(at), **_remembered(max(pause, before) if before else pause)}
 
