@@ -10,7 +10,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -110,7 +110,8 @@ class Prometheus:
 
     def __init__(self, settings: PrometheusSettings, transport: Transport | None = None) -> None:
         self._timeout_s = settings.timeout_s
-        self._parallel = settings.parallel
+        self.parallel = settings.parallel
+        self._mine = threading.local()
         self._slots = threading.BoundedSemaphore(settings.parallel)
         self._transport = transport or Direct(settings)
         # What was found in the cluster is called by its flavour; a URL says nothing of the kind.
@@ -148,18 +149,27 @@ class Prometheus:
         Raises:
             PrometheusError: There is no whole answer.
         """
-        return self._query(promql, at)
+        series = self._decode(self._ask_instant(promql, at))
+        try:
+            return [Sample(item.metric, float(item.value[1])) for item in series if item.value is not None]
+        except _UNREADABLE as error:
+            raise self._unreadable(error) from error
 
-    def query_many(self, questions: Sequence[tuple[str, datetime.datetime]]) -> list[list[Sample]]:
-        """Several instant queries, a few at a time: the answers in their order.
+    def at_once(self, questions: Sequence[Callable[[], L]]) -> list[L]:
+        """Several questions to this client, a few at a time: the answers in their order.
 
         Each has the deadline of its own. The first error ends it all: what has not been asked by then never is.
 
         Raises:
             PrometheusError: There is no whole answer to one of them.
         """
-        tasks = [functools.partial(self._query, promql, at) for promql, at in questions]
-        return gather(tasks, self._parallel)
+        if len(questions) == 1:
+            return [questions[0]()]
+        return gather([functools.partial(self._answer, question) for question in questions], self.parallel)
+
+    def _answer(self, question: Callable[[], L], stopped: threading.Event) -> L:
+        self._mine.stopped = stopped
+        return question()
 
     def query_as(self, promql: str, at: datetime.datetime, labels: Interpreted[L]) -> list[tuple[L, float]]:
         """An instant query: for each series what its labels stand for, and its value.
@@ -173,15 +183,6 @@ class Prometheus:
             return [
                 (labels.of(item.metric), float(item.value[1])) for item in series if item.value is not None
             ]
-        except _UNREADABLE as error:
-            raise self._unreadable(error) from error
-
-    def _query(
-        self, promql: str, at: datetime.datetime, stopped: threading.Event | None = None
-    ) -> list[Sample]:
-        series = self._decode(self._ask_instant(promql, at, stopped))
-        try:
-            return [Sample(item.metric, float(item.value[1])) for item in series if item.value is not None]
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
 
@@ -218,10 +219,8 @@ class Prometheus:
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
 
-    def _ask_instant(
-        self, promql: str, at: datetime.datetime, stopped: threading.Event | None = None
-    ) -> Data:
-        answer = self._ask("query", {"query": promql, "time": f"{at.timestamp():.3f}"}, stopped)
+    def _ask_instant(self, promql: str, at: datetime.datetime) -> Data:
+        answer = self._ask("query", {"query": promql, "time": f"{at.timestamp():.3f}"})
         if answer.result_type != "vector":
             raise QueryRefused(f"{self._attempted}: a {answer.result_type} came for a vector: {promql}")
         return answer
@@ -235,9 +234,10 @@ class Prometheus:
     def _unreadable(self, error: Exception) -> QueryRefused:
         return QueryRefused(f"{self._attempted}: its answer cannot be read: {error}")
 
-    def _ask(self, endpoint: str, form: Mapping[str, str], stopped: threading.Event | None = None) -> Data:
+    def _ask(self, endpoint: str, form: Mapping[str, str]) -> Data:
         """One question, asked again where the refusal is of a passing kind, within the deadline."""
-        stopped = stopped or threading.Event()
+        # Of a thread that asks for others, as soon as nobody waits for its answer any more.
+        stopped: threading.Event = getattr(self._mine, "stopped", None) or threading.Event()
         with self._slots:
             deadline = time.monotonic() + self._timeout_s
             for attempt in range(1, ATTEMPTS + 1):

@@ -6,6 +6,7 @@ two and asked again, never widened. Knows nothing of what is asked.
 
 import dataclasses
 import datetime
+import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -117,24 +118,27 @@ class Territory:
     def ask(
         self, shards: list[Shard], question: Callable[[Sequence[str]], list[Answer]]
     ) -> Iterator[list[Answer]]:
-        """The answers for each shard. What is refused is asked in smaller pieces, which `shards` then holds instead.
+        """The answers for each shard, a few at a time. What is refused is asked in smaller pieces.
+
+        `shards` then holds these instead.
 
         Raises:
             PrometheusError: Something could not be read whole.
         """
         place = 0
         while place < len(shards):
-            try:
-                answer = question(shards[place].matchers)
-            except QueryTooLarge as error:
-                smaller = self.cut(shards[place])
-                if not smaller:
-                    raise
-                log.info("asking %d parts instead of one: %s", len(smaller), error)
-                shards[place : place + 1] = smaller
-                continue
-            yield answer
-            place += 1
+            some = shards[place : place + self._prometheus.parallel]
+            tasks = [functools.partial(_tried, question, shard) for shard in some]
+            for answer in self._prometheus.at_once(tasks):
+                if isinstance(answer, QueryTooLarge):
+                    smaller = self.cut(shards[place])
+                    if not smaller:
+                        raise answer
+                    log.info("asking %d parts instead of one: %s", len(smaller), answer)
+                    shards[place : place + 1] = smaller
+                    break  # those beside it are as large, and asked again if not
+                yield answer
+                place += 1
 
     def cut(self, shard: Shard) -> list[Shard]:
         """The same series in two pieces or more; none where that cannot be done."""
@@ -182,6 +186,13 @@ class Territory:
             Part(label, value, series, (*matchers, *absent))
             for (label, value, absent), series in found.items()
         ]
+
+
+def _tried(question: Callable[[Sequence[str]], list[Answer]], shard: Shard) -> list[Answer] | QueryTooLarge:
+    try:
+        return question(shard.matchers)
+    except QueryTooLarge as error:
+        return error
 
 
 def _form(labels: Mapping[str, str], names: Sequence[str]) -> tuple[str, str, tuple[str, ...]]:

@@ -2,12 +2,13 @@
 
 import dataclasses
 import datetime
+import functools
 import json
 import pathlib
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 import requests
@@ -20,7 +21,7 @@ from rightsizer.errors import (
     QueryRefused,
     QueryTooLarge,
 )
-from rightsizer.observe.prometheus import Prometheus
+from rightsizer.observe.prometheus import Prometheus, Sample
 from simulator.processes import Server
 from simulator.prometheus import Prometheus as RealPrometheus
 from tests.rightsizer.fakeprometheus import GOOD, Answer, Fake, serving
@@ -204,13 +205,17 @@ def _value(form: dict[str, str]) -> Answer:
     return Answer(body=GOOD.replace('"1.5"', f'"{form["query"]}"'))
 
 
+def _all(client: Prometheus, questions: Sequence[tuple[str, datetime.datetime]]) -> list[list[Sample]]:
+    return client.at_once([functools.partial(client.query, *question) for question in questions])
+
+
 def test_several_answers_in_order(fake: Fake) -> None:
     """Each stands where its question stood, whichever came first; no question is asked twice."""
     fake.respond = _value
-    found = _asking(fake.url).query_many([(str(number), AT) for number in range(20)])
+    found = _all(_asking(fake.url), [(str(number), AT) for number in range(20)])
     assert [[sample.value for sample in samples] for samples in found] == [[number] for number in range(20)]
     assert len(fake.asked) == 20
-    assert _asking(fake.url).query_many([]) == []
+    assert _all(_asking(fake.url), []) == []
 
 
 @pytest.mark.parametrize("parallel", [1, 2, 4])
@@ -230,7 +235,7 @@ def test_no_more_at_once_than_allowed(fake: Fake, parallel: int) -> None:
         return _value(form)
 
     fake.respond = respond
-    _asking(fake.url, parallel=parallel, timeout_s=20.0).query_many([("1", AT)] * 3 * parallel)
+    _all(_asking(fake.url, parallel=parallel, timeout_s=20.0), [("1", AT)] * 3 * parallel)
     assert under_way == [0, parallel]
 
 
@@ -246,7 +251,7 @@ def test_the_first_error_ends_it(fake: Fake) -> None:
 
     fake.respond = respond
     with pytest.raises(QueryTooLarge):
-        _asking(fake.url, parallel=2).query_many([(str(number), AT) for number in range(9)])
+        _all(_asking(fake.url, parallel=2), [(str(number), AT) for number in range(9)])
     assert not held.is_set()
     held.set()
     _wait_for_those_left()
@@ -266,7 +271,7 @@ def test_a_question_that_nobody_waits_for_is_not_repeated(fake: Fake) -> None:
 
     fake.respond = respond
     with pytest.raises(PrometheusError, match="401"):
-        _asking(fake.url, parallel=2, timeout_s=20.0).query_many([("0", AT), ("1", AT)])
+        _all(_asking(fake.url, parallel=2, timeout_s=20.0), [("0", AT), ("1", AT)])
     _wait_for_those_left()
     assert sorted(form["query"] for form in fake.forms()) == ["0", "1"]
 

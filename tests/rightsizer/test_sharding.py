@@ -2,14 +2,17 @@
 
 import pathlib
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 
 import pytest
 
+from rightsizer.config import PrometheusSettings
 from rightsizer.errors import QueryTooLarge
 from rightsizer.model import Usages
 from rightsizer.observe import promql
-from rightsizer.observe.sharding import Part, Shard, pack
+from rightsizer.observe.prometheus import Prometheus as Client
+from rightsizer.observe.sharding import Part, Shard, Territory, pack
 from simulator.prometheus import Prometheus
 from tests.rightsizer.metrics import HOUR, Metrics, idle
 from tests.rightsizer.relay import Relay
@@ -54,6 +57,20 @@ def _selected(query: str) -> str:
     found = re.search(r"avg_over_time\((.*?\})\[", query)
     assert found is not None
     return found[1]
+
+
+def test_parts_are_asked_as_many_at_once_as_allowed() -> None:
+    """Two, where two are: each waits for the other. The answers come in the parts' order."""
+    both = threading.Barrier(2)
+
+    def ask(matchers: Sequence[str]) -> list[str]:
+        both.wait(20)
+        return list(matchers)
+
+    client = Client(PrometheusSettings(url="http://127.0.0.1:9", parallel=2))
+    territory = Territory(client, count=lambda _labels, _matchers: "", namespaces=(), nodes=(), instants=())
+    shards = [Shard((Part("namespace", name, 1),)) for name in "abcd"]
+    assert list(territory.ask(shards, ask)) == [list(shard.matchers) for shard in shards]
 
 
 @pytest.fixture
