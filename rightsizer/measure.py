@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from rightsizer.assess import wanted
+from rightsizer.assess.doubts import is_settled
 from rightsizer.assess.wanted import ConcurrencyRequest, HistoryRequest
 from rightsizer.config import format_duration
 from rightsizer.model import (
@@ -32,8 +33,8 @@ log = logging.getLogger(__name__)
 class Signal(Protocol):
     """A source of usage; every method raises PrometheusError where something could not be read whole."""
 
-    def expect(self, pods: Collection[PodKey]) -> None:
-        """Take note of the pods that hold GPUs."""
+    def expect(self, pods: Collection[PodKey], settled: Collection[PodKey]) -> None:
+        """Take note of the pods that hold GPUs, and of those among them that series should name by now."""
         ...
 
     def usages(self, window: datetime.timedelta, at: datetime.datetime) -> Usages:
@@ -84,13 +85,10 @@ def measure(fleet: Fleet, signal: Signal, rulebook: Rulebook, at: datetime.datet
     Raises:
         PrometheusError: Something could not be read whole.
     """
-    pods = {
-        _key(pod.ref.namespace, pod.ref.name)
-        for workload in fleet.workloads
-        for pod in workload.pods
-        if pod.holds
-    }
-    signal.expect(pods)
+    held = [pod for workload in fleet.workloads for pod in workload.pods if pod.holds]
+    pods = {_key(pod.ref.namespace, pod.ref.name) for pod in held}
+    settled = {_key(pod.ref.namespace, pod.ref.name) for pod in held if is_settled(pod, at)}
+    signal.expect(pods, settled)
     # The longest first: what is found out for it holds for the others.
     windows = sorted(_windows(fleet, rulebook), reverse=True)
     usages = {window: _usages(signal, window, at) for window in windows}

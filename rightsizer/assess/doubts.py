@@ -193,7 +193,11 @@ def _blind_nodes(evidence: Evidence) -> Iterator[str]:
     case = evidence.case
     for node in sorted({pod.node for pod, _ in evidence.held}):
         sight = case.measured.nodes.get(node)
-        held = sum(_is_settled(pod, case.at) * pod.devices for pod in case.fleet.pods_on.get(node, ()))
+        held = sum(
+            pod.devices
+            for pod in case.fleet.pods_on.get(node, ())
+            if is_settled(pod, case.at) and not pod.is_shared
+        )
         if sight is not None and sight.owned < held:
             yield (
                 f"on node {node} pods hold {held} GPUs, but series name a pod on {sight.owned} only: "
@@ -201,14 +205,9 @@ def _blind_nodes(evidence: Evidence) -> Iterator[str]:
             )
 
 
-def _is_settled(pod: Pod, at: datetime.datetime) -> bool:
-    """Whether a pod should be in its node's series, a device for each that it holds."""
-    return (
-        not pod.is_shared
-        and pod.phase == "Running"
-        and pod.started is not None
-        and at - pod.started >= SETTLING
-    )
+def is_settled(pod: Pod, at: datetime.datetime) -> bool:
+    """Whether a pod has run for long enough that its node's series should name it."""
+    return pod.phase == "Running" and pod.started is not None and at - pod.started >= SETTLING
 
 
 def _conflicting(evidence: Evidence) -> Iterator[str]:

@@ -177,12 +177,12 @@ def manifest(kind: str, namespace: str, name: str, given: Mapping[str, Any]) -> 
     """A workload as its owner would write it; its pods carry the label app=<name>."""
     labels = {"app": name}
     resource = given.get("resource", "nvidia.com/gpu")
+    amounts = {resource: str(given.get("gpus", 1)), **{key: str(given[key]) for key in {"cpu"} & set(given)}}
     spec: dict[str, Any] = {
         "priorityClassName": given.get("priorityClass", "low-priority"),
-        "containers": [
-            {"name": "main", "image": "x", "resources": {"limits": {resource: str(given.get("gpus", 1))}}}
-        ],
+        "containers": [{"name": "main", "image": "x", "resources": {"limits": amounts}}],
         "nodeSelector": given.get("nodeSelector", {}),
+        **{key: given[key] for key in {"nodeName"} & set(given)},
     }
     if kind in {"Pod", "Job"}:
         spec["restartPolicy"] = "Never"

@@ -19,6 +19,7 @@ class Relay(http.server.ThreadingHTTPServer):
         asked: The queries so far.
         hook: Called with each query before it is answered.
         is_gone: Whether it closes connections without an answer from now on.
+        spoil: What becomes of each answer, a status and a body, before it is handed on.
     """
 
     daemon_threads = True
@@ -29,6 +30,7 @@ class Relay(http.server.ThreadingHTTPServer):
         self.asked: list[str] = []
         self.hook: Callable[[str], None] = lambda _: None
         self.is_gone = False
+        self.spoil: Callable[[int, bytes], tuple[int, bytes]] = lambda status, body: (status, body)
         super().__init__(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self._thread = threading.Thread(target=self.serve_forever, args=(0.01,))
@@ -62,9 +64,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if query == "time()":
             now = self.server.now()
             answer = {"status": "success", "data": {"resultType": "scalar", "result": [now, str(now)]}}
-            self._answer(200, json.dumps(answer).encode())
+            found = 200, json.dumps(answer).encode()
         else:
-            self._answer(*self._upstream(body))
+            found = self._upstream(body)
+        self._answer(*self.server.spoil(*found))
 
     def _upstream(self, body: bytes) -> tuple[int, bytes]:
         host, port = self.server.upstream.hostname or "", self.server.upstream.port

@@ -5,9 +5,11 @@ Prometheus, the API server over HTTP, its controllers.
 """
 
 import datetime
+import json
 import pathlib
 import re
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ import yaml
 
 from simulator.prometheus import Prometheus
 from tests.rightsizer.commands import Run
+from tests.rightsizer.relay import Relay
 from tests.rightsizer.world import World
 
 FOLDER = pathlib.Path(__file__).parent / "scenarios"
@@ -40,10 +43,26 @@ DEFAULT_POLICY = (
 def test_scenario(path: pathlib.Path, tmp_path: pathlib.Path, prometheus: Prometheus) -> None:
     """What the scenario's `then` says holds after its `when`, step by step where there are several."""
     scenario: dict[str, Any] = yaml.safe_load(_dated(path.read_text()))
-    with World(tmp_path, prometheus, exported=scenario.get("labels", "exported") == "exported") as world:
+    is_exported = scenario.get("labels", "exported") == "exported"
+    with World(tmp_path, prometheus, exported=is_exported) as world, Relay(prometheus.url) as relay:
+        world.relay = relay
         give(world, scenario["given"], path.stem)
         for step in scenario.get("steps", [scenario]):
+            _spoil(relay, step.get("prometheus", {}))
             _Step(world, scenario, step, path.stem).walk()
+
+
+def _spoil(relay: Relay, how: Mapping[str, Any]) -> None:
+    """Let a Prometheus be gone, or its answers have a status, more fields or a clock of their own."""
+
+    def spoil(status: int, body: bytes) -> tuple[int, bytes]:
+        if "answers" in how:
+            return how["answers"], b"no"
+        return status, json.dumps({**json.loads(body), **how.get("adds", {})}).encode()
+
+    relay.is_gone = how.get("gone", False)
+    relay.clocks = [how.get("clock_h", 0) * 3600.0]
+    relay.spoil = spoil
 
 
 def _dated(text: str) -> str:
@@ -66,6 +85,9 @@ def give(world: World, given: dict[str, Any], namespace: str) -> None:
     for obj in given.get("objects", []):
         world.namespace(obj["metadata"].setdefault("namespace", namespace))
         world.api.create(obj)
+    world.labels = given.get("series", {})
+    for name, looks in given.get("gone", {}).items():
+        world.record({"metadata": {"namespace": namespace, "name": name}}, looks, 1)
     for name, workload in given["workloads"].items():
         world.add(workload["kind"], workload.get("namespace", namespace), name, workload)
 
@@ -75,7 +97,8 @@ class _Step:
 
     Keys of a step: `when` (plan, or apply: where it is the only step it is undone, too; or undo), `then` by workload,
     `policy` and `flags` of the plan, `aged_h`: so long ago all our notes in the cluster seem to have been written,
-    `long_ago_h`: so long ago undo seems to have been.
+    `long_ago_h`: so long ago undo seems to have been, `prometheus`: what is wrong with it, `fails`: instead of `then`,
+    words of the error with which the command ends, `stranded`: by node why its free GPUs cannot be had.
     """
 
     def __init__(self, world: World, scenario: dict[str, Any], step: dict[str, Any], namespace: str) -> None:
@@ -91,6 +114,9 @@ class _Step:
 
     def walk(self) -> None:
         """Do what the step says, and look."""
+        if "fails" in self.step:
+            self._fail(*self.step.get("when", ["plan"]))
+            return
         match self.step.get("when", ["plan"]):
             case ["undo"]:
                 self._undo(self.step["long_ago_h"])
@@ -102,6 +128,15 @@ class _Step:
                 self._age(self.step.get("aged_h", 0))
                 self._plan()
                 assert not self.is_only or not self.world.api.requests.mutating(include_dry_run=True)
+
+    def _fail(self, command: str) -> None:
+        """It ends with an error, says why, and has changed nothing."""
+        flags = ["--yes"] if command == "apply" else []
+        run = self.world.run(command, *flags, *self.step.get("flags", []), policy=self.policy)
+        assert (run.code, run.out) == (1, ""), run.out
+        for words in self.step["fails"]:
+            assert words in run.err
+        assert not self.world.api.requests.mutating(include_dry_run=True)
 
     def _undo(self, hours: float) -> None:
         """Put everything back, as if that had been so long ago; its pods look idle since then."""
@@ -137,6 +172,12 @@ class _Step:
             reasons = [block["reason"] for block in item["blocks"]] + item["reasons"]
             for words in expected.get("says", []):
                 assert words in " | ".join([*item["evidence"]["words"], *reasons]), item
+        for name, expected in self.step.get("stranded", {}).items():
+            (found,) = [one for one in json.loads(plan.out)["stranded"] if one["node"] == name]
+            for words in expected:
+                assert words in " | ".join([f"{found['free']} of {found['resource']}", *found["reasons"]]), (
+                    found
+                )
 
     def _apply(self) -> None:
         before = {name: self._size(name) for name in self.then}

@@ -169,11 +169,33 @@ def test_p8_series_that_name_the_exporters_only_are_refused(metrics: Metrics) ->
     """Where no pod that they name holds a GPU, they speak of the exporter's own, and would say that all is idle."""
     metrics.write(idle(), pod="dcgm-exporter-abc", namespace="monitoring")
     signal = metrics.signal()
-    signal.expect([("team", "train-0")])
+    signal.expect([("team", "train-0")], [("team", "train-0")])
     with pytest.raises(EvidenceIncomplete, match=r"monitoring/dcgm-exporter-abc.*PodResources"):
         signal.usages(DAY, metrics.at)
-    signal.expect([("team", "train-0"), ("monitoring", "dcgm-exporter-abc")])
+    both = [("team", "train-0"), ("monitoring", "dcgm-exporter-abc")]
+    signal.expect(both, both)
     assert len(signal.usages(DAY, metrics.at)) == 1
+
+
+def test_pods_that_began_just_now_need_not_be_named(metrics: Metrics) -> None:
+    """As long as all are too young for it, other names and none at all say nothing against the series."""
+    signal = metrics.signal()
+    metrics.write(idle(), UUID="GPU-free")
+    signal.expect([("team", "new-0")], [])
+    assert signal.usages(DAY, metrics.at) == {}
+    metrics.write(idle(), pod="ends-now")
+    assert set(signal.usages(DAY, metrics.at)) == {(metrics.space, "ends-now")}
+    signal.expect([("team", "new-0"), ("team", "old-0")], [("team", "old-0")])
+    with pytest.raises(EvidenceIncomplete, match="none of the 1 pods"):
+        signal.usages(DAY, metrics.at)
+
+
+def test_series_of_pods_that_have_gone_are_no_other_clusters(metrics: Metrics) -> None:
+    """Where all that series name has stopped, they only lack the pods that there are."""
+    metrics.write(idle(), pod="gone", until=HOUR)
+    signal = metrics.signal()
+    signal.expect([("team", "old-0")], [("team", "old-0")])
+    assert set(signal.usages(DAY, metrics.at)) == {(metrics.space, "gone")}
 
 
 def test_p9_devices_without_an_owner_show_per_node(metrics: Metrics) -> None:
@@ -200,7 +222,7 @@ def test_p9_only_pods_that_hold_gpus_own_devices(metrics: Metrics) -> None:
     metrics.write(idle(), UUID="GPU-1", pod="gpu-exporter-x", hostname="n1")
     signal = metrics.signal()
     assert signal.nodes(metrics.at)["n1"].owned == 1
-    signal.expect([(metrics.space, "a")])
+    signal.expect([(metrics.space, "a")], [])
     assert signal.nodes(metrics.at)["n1"].owned == 0
 
 

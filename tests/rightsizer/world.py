@@ -85,6 +85,7 @@ class World:
         self.api.settle()
         self.clock.run()
         profiles = given.get("usage", "parked")
+        self._put(namespace, name, given.get("podStatus"))
         pods = sorted(self.pods_of(namespace, name), key=lambda pod: str(pod["metadata"]["name"]))
         for number, pod in enumerate(pods):
             looks = profiles if isinstance(profiles, str) else profiles[number % len(profiles)]
@@ -92,6 +93,13 @@ class World:
             if "throttled" in given:
                 meta = pod["metadata"]
                 self.prometheus.write(waiting(meta["namespace"], meta["name"], given["throttled"]))
+
+    def _put(self, namespace: str, name: str, status: Mapping[str, Any] | None) -> None:
+        """Let a workload's pods have come to this."""
+        for pod in self.pods_of(namespace, name) if status else ():
+            self.api.patch(
+                "Pod", namespace, pod["metadata"]["name"], {"status": status}, subresource="status"
+            )
 
     def record(self, pod: Mapping[str, Any], looks: str | Sequence[str], gpus: int) -> None:
         """Write the day of a pod's devices into Prometheus."""

@@ -37,11 +37,18 @@ class MetricsSignal:
         self._prometheus = prometheus
         self._terms = terms
         self._known: frozenset[PodKey] = frozenset()
+        self._settled: frozenset[PodKey] | None = None
         self._asker: Asker | None = None
 
-    def expect(self, pods: Collection[PodKey]) -> None:
-        """Take note of the pods that hold GPUs, against which the pods that series name are checked from now on."""
+    def expect(self, pods: Collection[PodKey], settled: Collection[PodKey]) -> None:
+        """Take note of the pods against which those that series name are checked from now on.
+
+        Args:
+            pods: Those that hold GPUs.
+            settled: Those of them that have run for so long that series should name them.
+        """
         self._known = frozenset(pods)
+        self._settled = frozenset(settled)
         self._asker = None
 
     def source(self, at: datetime.datetime) -> str:
@@ -52,7 +59,8 @@ class MetricsSignal:
         """Usage of every device by every pod in the window that ends at `at`.
 
         Raises:
-            EvidenceIncomplete: No series names a pod, or none names one that holds GPUs.
+            EvidenceIncomplete: No series names a pod though one should by now, or they name pods of now, none of which
+                holds GPUs.
         """
         found = usages(self._ask(at), window, at)
         self._check(found)
@@ -119,12 +127,20 @@ class MetricsSignal:
         return self._asker
 
     def _check(self, found: Usages) -> None:
+        """Tell what is wrong with all series from what is only missing of some pods.
+
+        Where every pod is too young to be named, or all that are named have gone, nothing speaks against the series: they
+        say nothing of the pods that there are, and each of these is told so.
+        """
+        if self._settled is not None and not self._settled:
+            return
         if not found:
             raise EvidenceIncomplete(
                 "Prometheus holds GPU series, but none names a pod: run the exporter with the kubelet's PodResources "
                 "socket mounted (dcgm-exporter: --kubernetes)"
             )
-        if self._known and not self._known & found.keys():
+        is_of_now = any(usage.is_fresh for used in found.values() for usage in used)
+        if self._known and not self._known & found.keys() and is_of_now:
             some = ", ".join(f"{namespace}/{name}" for namespace, name in sorted(found)[:SHOWN])
             raise EvidenceIncomplete(
                 f"none of the {len(found)} pods that Prometheus's GPU series name holds a GPU in this cluster "
