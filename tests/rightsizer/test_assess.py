@@ -341,6 +341,7 @@ def test_usage_that_was_not_asked_for_is_no_data() -> None:
     assert (finding.name, finding.verdict) == (FindingName.NO_DATA, Verdict.UNKNOWN)
 
 
+@pytest.mark.covers("P9")
 @pytest.mark.parametrize(
     ("lost", "words"),
     [

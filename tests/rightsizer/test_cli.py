@@ -227,6 +227,7 @@ def test_configuration_errors_exit_with_2(
     assert "p4ssw0rd" not in captured.err
 
 
+@pytest.mark.covers("P1")
 @pytest.mark.prometheus
 def test_an_unreachable_prometheus(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 1, and the URL and the reason are named."""
@@ -363,6 +364,7 @@ def test_an_api_server_that_is_not_there(world: World) -> None:
     assert world.api.url in run.err
 
 
+@pytest.mark.covers("P13")
 @pytest.mark.prometheus
 def test_a_prometheus_without_gpu_series(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said that there are none, and what to look at."""

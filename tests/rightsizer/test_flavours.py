@@ -153,6 +153,7 @@ def test_words_of_a_limit_in_an_answer_are_none(fake: Fake) -> None:
     assert _asking(fake.url).query("x", AT)[0].labels == {"a": "timeout exceeded"}
 
 
+@pytest.mark.covers("P20")
 def test_a_body_without_end_is_too_large(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond our own limit it is dropped, and parts may be asked for."""
     monkeypatch.setattr("rightsizer.observe.transport.MAX_BYTES", 1000)
@@ -161,6 +162,7 @@ def test_a_body_without_end_is_too_large(fake: Fake, monkeypatch: pytest.MonkeyP
         _asking(fake.url).query("x", AT)
 
 
+@pytest.mark.covers("P3", "P18")
 def test_every_server_is_asked_for_a_whole_answer(fake: Fake) -> None:
     """By the parameters of each flavour, in instant and in range queries, and to stop before we do."""
     fake.answers.append(Answer())
@@ -176,6 +178,7 @@ def test_every_server_is_asked_for_a_whole_answer(fake: Fake) -> None:
         assert 9000 <= int(form["timeout"].removesuffix("ms")) < 10_000
 
 
+@pytest.mark.covers("P3")
 @pytest.mark.parametrize(
     ("more", "is_whole"),
     [
@@ -218,6 +221,7 @@ def test_several_answers_in_order(fake: Fake) -> None:
     assert _all(_asking(fake.url), []) == []
 
 
+@pytest.mark.covers("P2")
 @pytest.mark.parametrize("parallel", [1, 2, 4])
 def test_no_more_at_once_than_allowed(fake: Fake, parallel: int) -> None:
     """As many as allowed are under way at once, and never more."""
@@ -336,6 +340,7 @@ def test_the_real_prometheus_refuses_what_is_too_large(
     assert type(caught.value) is QueryRefused
 
 
+@pytest.mark.covers("P2")
 @pytest.mark.prometheus
 def test_the_real_prometheus_tells_that_it_took_too_long(prometheus: RealPrometheus, fake: Fake) -> None:
     """Its own timeout is told apart from our not hearing from it; the fake hands on, and shortens it."""

@@ -86,6 +86,7 @@ def test_work_since_the_plan_counts_however_long_ago(world: World, longer: Relay
     assert _size(world, "worked") == 1
 
 
+@pytest.mark.covers("P6")
 def test_silence_since_the_plan_is_not_idleness(world: World, longer: Relay) -> None:
     """Where nothing was recorded since the plan but the last minutes, its evidence does not hold any more."""
     world.add("Deployment", world.team, "silent", {"usage": "silent-for-two-hours", "age_h": 28})
@@ -112,6 +113,7 @@ class _SlowClock:
         return datetime.datetime.now(tz) - datetime.timedelta(hours=1)
 
 
+@pytest.mark.covers("P7")
 def test_the_last_look_has_the_clock_of_the_plan(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is recent is said by Prometheus's clock: a machine that runs an hour slow misses nothing."""
     world.add("Deployment", world.team, "first", {"replicas": 4})
@@ -129,6 +131,7 @@ def _wake_up(world: World) -> None:
         world.record(pod, "just-woken", 1)
 
 
+@pytest.mark.covers("P7")
 def test_a_clock_that_goes_back_ends_the_run(world: World, relay: Relay) -> None:
     """By a Prometheus that lives before the plan nothing can be called recent."""
     world.add("Deployment", world.team, "idle", {})
@@ -138,6 +141,7 @@ def test_a_clock_that_goes_back_ends_the_run(world: World, relay: Relay) -> None
     assert "Prometheus's clock has gone back" in run.items["idle"]["detail"]
 
 
+@pytest.mark.covers("P1")
 def test_without_prometheus_the_rest_is_skipped_at_once(world: World, relay: Relay) -> None:
     """Gone in the middle of a run: the next workload and all after it are skipped with the reason, after one try."""
     for name in ("a", "b", "c"):

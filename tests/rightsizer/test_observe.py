@@ -25,6 +25,7 @@ def _finding(world: World, name: str) -> tuple[str, str]:
     return item["verdict"], item["finding"]
 
 
+@pytest.mark.covers("P14")
 @pytest.mark.prometheus
 @pytest.mark.parametrize("usage", ["four-hours-missing", "thinned-out"])
 def test_an_outage_of_everything_is_a_gap(world: World, usage: str) -> None:
@@ -94,6 +95,7 @@ def test_a_label_that_no_series_carries(world: World, labels: list[str], words: 
     assert words in run.err
 
 
+@pytest.mark.covers("P19")
 @pytest.mark.prometheus
 def test_two_clusters_in_one_prometheus_are_told_apart(world: World) -> None:
     """A pod of the same name elsewhere never speaks for ours: without a name for our cluster there is no plan."""
@@ -117,6 +119,7 @@ def test_two_clusters_in_one_prometheus_are_told_apart(world: World) -> None:
             assert run.items["shell"]["verdict"] == verdict
 
 
+@pytest.mark.covers("P12")
 @pytest.mark.prometheus
 def test_a_container_that_restarted_makes_its_pod_young(world: World) -> None:
     """The window must not reach back beyond the process that runs now."""

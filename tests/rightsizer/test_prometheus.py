@@ -83,6 +83,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.covers("P20")
 @pytest.mark.parametrize(("answer", "words"), REFUSED.values(), ids=REFUSED.keys())
 def test_whatever_is_not_a_whole_answer_is_an_error(fake: Fake, answer: Answer, words: str) -> None:
     """Nothing but a complete success becomes data."""
@@ -101,6 +102,7 @@ def test_a_whole_answer(fake: Fake) -> None:
     assert "timeout=" in fake.asked[0]["form"]
 
 
+@pytest.mark.covers("P1")
 def test_a_passing_refusal_is_asked_again(fake: Fake) -> None:
     """Two 503s are survived."""
     fake.answers += [Answer(503, "shed", times=2), Answer()]
@@ -117,6 +119,7 @@ def test_a_storage_that_stumbles_is_asked_again(fake: Fake) -> None:
     assert _ask(fake.url, timeout_s=10.0) == [({"a": "b"}, 1.5)]
 
 
+@pytest.mark.covers("P1")
 @pytest.mark.parametrize("status", [400, 401, 403, 422])
 def test_a_lasting_refusal_is_not_asked_again(fake: Fake, status: int) -> None:
     """What another try cannot mend is tried once."""
@@ -164,6 +167,7 @@ def test_a_token_that_cannot_be_sent(fake: Fake, tmp_path: pathlib.Path, content
     assert fake.asked == []
 
 
+@pytest.mark.covers("P7")
 @pytest.mark.parametrize(
     "result", ["[]", '{"a":1}', '[1e300,"1"]', '["x","1"]', "null", '[-1e300,"1"]', "[1]"]
 )
@@ -176,6 +180,7 @@ def test_a_clock_that_cannot_be(fake: Fake, result: str) -> None:
         Prometheus(PrometheusSettings(fake.url, timeout_s=2.0)).now()
 
 
+@pytest.mark.covers("P15")
 def test_a_value_that_is_no_number(fake: Fake) -> None:
     """It is an error, not a guess."""
     fake.answers.append(Answer(body=GOOD.replace("1.5", "many")))
@@ -189,6 +194,7 @@ def test_a_token_file_that_is_missing(fake: Fake, tmp_path: pathlib.Path) -> Non
         _ask(fake.url, token_file=tmp_path / "gone")
 
 
+@pytest.mark.covers("P1")
 def test_nobody_listens() -> None:
     """The reason is the operating system's, without a stack of wrappers."""
     with socket.socket() as unused:
@@ -201,12 +207,14 @@ def test_nobody_listens() -> None:
     )
 
 
+@pytest.mark.covers("P1")
 def test_a_name_that_does_not_resolve() -> None:
     """It is said that the name is the problem."""
     with pytest.raises(PrometheusError, match=r"not known|resolution"):
         _ask("http://prometheus.invalid:9090")
 
 
+@pytest.mark.covers("P2")
 def test_an_answer_that_never_comes() -> None:
     """The deadline ends it, whatever drips in."""
     with (
@@ -216,6 +224,7 @@ def test_an_answer_that_never_comes() -> None:
         _ask(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.3)
 
 
+@pytest.mark.covers("P20")
 def test_an_answer_without_end(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A body beyond the limit is dropped, not collected."""
     monkeypatch.setattr("rightsizer.observe.transport.MAX_BYTES", 1000)
@@ -239,6 +248,7 @@ def tls(tmp_path: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
         yield server.url, certificate
 
 
+@pytest.mark.covers("P1")
 def test_a_certificate_of_ones_own(tls: tuple[str, pathlib.Path]) -> None:
     """It is refused without --prometheus-ca-file, which the message names, and accepted with it."""
     url, certificate = tls
@@ -253,6 +263,7 @@ def test_a_ca_file_that_is_missing(tmp_path: pathlib.Path) -> None:
         _ask("https://127.0.0.1:1", ca_file=tmp_path / "gone")
 
 
+@pytest.mark.covers("P20")
 @pytest.mark.parametrize("pause_s", [0.05, 10.0], ids=["drips", "falls-silent"])
 def test_a_body_that_never_ends(pause_s: float) -> None:
     """A server that announces a body and sends a byte now and then does not hold us beyond the deadline."""

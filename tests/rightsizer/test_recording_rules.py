@@ -130,6 +130,7 @@ def test_so_are_histories(metrics: Metrics) -> None:
     assert after[metrics.space, "gap"].slots.count(Slot.UNKNOWN) == near(48, abs=2)
 
 
+@pytest.mark.covers("P18")
 @pytest.mark.prometheus
 def test_rules_that_came_later_than_the_samples_are_not_used(metrics: Metrics) -> None:
     """They know less of the window than the samples."""

@@ -80,8 +80,9 @@ def narrow(tmp_path: pathlib.Path) -> Iterator[Prometheus]:
         yield running
 
 
+@pytest.mark.covers("P2")
 @pytest.mark.prometheus
-def test_p2_what_is_refused_is_split_and_asked_again(prometheus: Prometheus, narrow: Prometheus) -> None:
+def test_what_is_refused_is_split_and_asked_again(prometheus: Prometheus, narrow: Prometheus) -> None:
     """Until it is small enough; what comes of it is what one answer would have said."""
     usages: list[Usages] = []
     asked: list[list[str]] = []
@@ -95,8 +96,9 @@ def test_p2_what_is_refused_is_split_and_asked_again(prometheus: Prometheus, nar
     assert (asked[0], bool(asked[1])) == ([], True)
 
 
+@pytest.mark.covers("P2")
 @pytest.mark.prometheus
-def test_p2_what_cannot_be_split_is_an_error(tmp_path: pathlib.Path) -> None:
+def test_what_cannot_be_split_is_an_error(tmp_path: pathlib.Path) -> None:
     """Never a plan without what could not be asked."""
     with Prometheus(tmp_path / "own", flags={"query.max-samples": "100"}) as own:
         metrics = Metrics(own)

@@ -1,4 +1,4 @@
-"""What is made of Prometheus's series, by the real one: P5 to P18 of the ways in which evidence goes wrong."""
+"""What is made of series, by the real Prometheus: most of the ways in which evidence goes wrong (docs/bad-data.md)."""
 
 import dataclasses
 import datetime
@@ -52,10 +52,11 @@ def test_every_statistic_of_a_device(metrics: Metrics) -> None:
     assert (usage.busy_s, usage.is_own) == (None, False)
 
 
-# --- P5: duplicate series
+# --- duplicate series
 
 
-def test_p5_copies_from_a_second_prometheus_or_job_are_not_added(metrics: Metrics) -> None:
+@pytest.mark.covers("P5")
+def test_copies_from_a_second_prometheus_or_job_are_not_added(metrics: Metrics) -> None:
     """An HA pair, and a target that two jobs scrape, give what one gives."""
     for labels in ({"replica": "0"}, {"replica": "1"}, {"job": "again", "instance": "10.0.0.1:9400"}):
         metrics.write(idle(**{UTIL: 30}), pod="a", more=labels)
@@ -64,17 +65,19 @@ def test_p5_copies_from_a_second_prometheus_or_job_are_not_added(metrics: Metric
     assert (usage.coverage, usage.samples_expected, usage.invalid) == (1.0, 1440, ())
 
 
-def test_p5_a_copy_with_gaps_does_not_make_a_gap(metrics: Metrics) -> None:
+@pytest.mark.covers("P5")
+def test_a_copy_with_gaps_does_not_make_a_gap(metrics: Metrics) -> None:
     """Where one of a pair was down, the other one has the samples; nothing is said to be missing."""
     metrics.write(idle(), pod="a", replica="0", since=DAY, until=12 * HOUR)
     metrics.write(idle(), pod="a", replica="1", since=12 * HOUR)
     assert (metrics.usage("a").coverage, metrics.usage("a").holes) == (1.0, 0)
 
 
+@pytest.mark.covers("P5")
 @pytest.mark.parametrize(
     ("second", "invalid"), [(8, ()), (35, ("sources disagree",))], ids=["close", "apart"]
 )
-def test_p5_two_exporters_that_disagree_are_doubted(
+def test_two_exporters_that_disagree_are_doubted(
     metrics: Metrics, second: float, invalid: tuple[str, ...]
 ) -> None:
     """More than ten points apart over the last hour, and whose activity it is cannot be said."""
@@ -87,7 +90,8 @@ def test_p5_two_exporters_that_disagree_are_doubted(
     assert usage.activity_peak == near(second / 100)
 
 
-def test_p5_an_exporter_that_was_replaced_is_no_contradiction(metrics: Metrics) -> None:
+@pytest.mark.covers("P5")
+def test_an_exporter_that_was_replaced_is_no_contradiction(metrics: Metrics) -> None:
     """The old one speaks of another time than the new one; together they cover the window."""
     metrics.write(idle(**{UTIL: 90}), pod="a", job="dcgm", until=8 * HOUR)
     metrics.write({"DCGM_FI_DEV_GPU_UTIL_RATIO": 0.0}, pod="a", job="ours", since=8 * HOUR)
@@ -96,17 +100,19 @@ def test_p5_an_exporter_that_was_replaced_is_no_contradiction(metrics: Metrics) 
     assert usage.activity_peak == near(0.9)
 
 
-def test_p5_one_device_described_in_two_ways_is_one(metrics: Metrics) -> None:
+@pytest.mark.covers("P5")
+def test_one_device_described_in_two_ways_is_one(metrics: Metrics) -> None:
     """Blanks in the model's name may be replaced by one exporter, and not by the other."""
     metrics.write(idle(), pod="a", job="dcgm", modelName="NVIDIA-H100-80GB-HBM3")
     metrics.write(idle(), pod="a", job="ours")
     assert metrics.usage("a").device.model == "NVIDIA H100 80GB HBM3"
 
 
-# --- P6, P13, P14: samples that are not there
+# --- samples that are not there
 
 
-def test_p6_a_value_that_lingers_is_not_fresh(metrics: Metrics) -> None:
+@pytest.mark.covers("P6")
+def test_a_value_that_lingers_is_not_fresh(metrics: Metrics) -> None:
     """Prometheus repeats the last value for five minutes; samples are counted instead."""
     metrics.write(idle(), pod="a")
     metrics.write(idle(), pod="gone", until=15 * MINUTE)
@@ -114,14 +120,16 @@ def test_p6_a_value_that_lingers_is_not_fresh(metrics: Metrics) -> None:
     assert not metrics.usage("gone").is_fresh
 
 
+@pytest.mark.covers("P13")
 @pytest.mark.parametrize("minutes", [25, 39, 59, 300])
-def test_p13_an_exporter_that_came_just_now_has_seen_little(metrics: Metrics, minutes: int) -> None:
+def test_an_exporter_that_came_just_now_has_seen_little(metrics: Metrics, minutes: int) -> None:
     """However few samples there are of anything, they do not make up the window."""
     metrics.write(idle(), pod="a", since=minutes * MINUTE)
     assert metrics.usage("a").coverage <= 0.55
 
 
-def test_p14_a_gap_is_a_hole(metrics: Metrics) -> None:
+@pytest.mark.covers("P14")
+def test_a_gap_is_a_hole(metrics: Metrics) -> None:
     """Each slot without any sample is counted; a slot with fewer lowers the coverage."""
     metrics.write(idle(), pod="whole")
     metrics.write(idle(), pod="a", until=12 * HOUR)
@@ -132,7 +140,8 @@ def test_p14_a_gap_is_a_hole(metrics: Metrics) -> None:
     assert usage.holes == near(6, abs=1)
 
 
-def test_p18_jobs_of_two_intervals_are_each_whole(metrics: Metrics) -> None:
+@pytest.mark.covers("P18")
+def test_jobs_of_two_intervals_are_each_whole(metrics: Metrics) -> None:
     """What one exporter is scraped every 15 s for is not missing from another that is every two minutes."""
     metrics.write(idle(), pod="dense", step_s=15, since=4 * HOUR)
     metrics.write(idle(), pod="sparse", step_s=120, since=4 * HOUR, job="other")
@@ -142,17 +151,19 @@ def test_p18_jobs_of_two_intervals_are_each_whole(metrics: Metrics) -> None:
     assert (sparse.coverage, sparse.holes, sparse.samples_expected) == (near(1.0), 0, 120)
 
 
-def test_p18_a_thin_series_of_a_dense_job_is_partial(metrics: Metrics) -> None:
+@pytest.mark.covers("P18")
+def test_a_thin_series_of_a_dense_job_is_partial(metrics: Metrics) -> None:
     """Of one job all are scraped equally often: fewer samples are missing ones."""
     metrics.write(idle(), pod="dense", step_s=60)
     metrics.write(idle(), pod="thin", step_s=240)
     assert metrics.usage("thin").coverage == near(0.25, abs=0.05)
 
 
-# --- P8, P9, P19: whose a series is
+# --- whose a series is
 
 
-def test_p8_both_forms_of_naming_a_pod(metrics: Metrics) -> None:
+@pytest.mark.covers("P8")
+def test_both_forms_of_naming_a_pod(metrics: Metrics) -> None:
     """A pod is found where the exporter's own labels were in the way, and where they were not."""
     metrics.write(idle(), pod="plain")
     metrics.write(
@@ -165,7 +176,8 @@ def test_p8_both_forms_of_naming_a_pod(metrics: Metrics) -> None:
     assert set(metrics.usages()) == {(metrics.space, "plain"), (metrics.space, "moved")}
 
 
-def test_p8_series_that_name_the_exporters_only_are_refused(metrics: Metrics) -> None:
+@pytest.mark.covers("P8")
+def test_series_that_name_the_exporters_only_are_refused(metrics: Metrics) -> None:
     """Where no pod that they name holds a GPU, they speak of the exporter's own, and would say that all is idle."""
     metrics.write(idle(), pod="dcgm-exporter-abc", namespace="monitoring")
     signal = metrics.signal()
@@ -177,6 +189,7 @@ def test_p8_series_that_name_the_exporters_only_are_refused(metrics: Metrics) ->
     assert len(signal.usages(DAY, metrics.at)) == 1
 
 
+@pytest.mark.covers("P8")
 def test_pods_that_began_just_now_need_not_be_named(metrics: Metrics) -> None:
     """As long as all are too young for it, other names and none at all say nothing against the series."""
     signal = metrics.signal()
@@ -190,6 +203,7 @@ def test_pods_that_began_just_now_need_not_be_named(metrics: Metrics) -> None:
         signal.usages(DAY, metrics.at)
 
 
+@pytest.mark.covers("P11")
 def test_series_of_pods_that_have_gone_are_no_other_clusters(metrics: Metrics) -> None:
     """Where all that series name has stopped, they only lack the pods that there are."""
     metrics.write(idle(), pod="gone", until=HOUR)
@@ -198,7 +212,8 @@ def test_series_of_pods_that_have_gone_are_no_other_clusters(metrics: Metrics) -
     assert set(signal.usages(DAY, metrics.at)) == {(metrics.space, "gone")}
 
 
-def test_p9_devices_without_an_owner_show_per_node(metrics: Metrics) -> None:
+@pytest.mark.covers("P9")
+def test_devices_without_an_owner_show_per_node(metrics: Metrics) -> None:
     """What names no pod, or the exporter's, is seen and not owned; a GPU in instances is counted by them."""
     exporter = {"pod": "gpu-exporter-x", "namespace": "monitoring", "Hostname": "n1"}
     moved = {"exported_pod": "a", "exported_namespace": metrics.space}
@@ -217,7 +232,8 @@ def test_p9_devices_without_an_owner_show_per_node(metrics: Metrics) -> None:
     assert (sights["n1"].coverage, sights["n2"].coverage) == (1.0, near(0.5, abs=0.1))
 
 
-def test_p9_only_pods_that_hold_gpus_own_devices(metrics: Metrics) -> None:
+@pytest.mark.covers("P9")
+def test_only_pods_that_hold_gpus_own_devices(metrics: Metrics) -> None:
     """Where it is known who they are, a free GPU under the exporter's name is free."""
     metrics.write(idle(), UUID="GPU-1", pod="gpu-exporter-x", hostname="n1")
     signal = metrics.signal()
@@ -226,7 +242,8 @@ def test_p9_only_pods_that_hold_gpus_own_devices(metrics: Metrics) -> None:
     assert signal.nodes(metrics.at)["n1"].owned == 0
 
 
-def test_p11_a_gpu_that_changed_hands_counts_for_each_apart(metrics: Metrics) -> None:
+@pytest.mark.covers("P11")
+def test_a_gpu_that_changed_hands_counts_for_each_apart(metrics: Metrics) -> None:
     """What the pod before did is not what the pod after did."""
     metrics.write(idle(**{UTIL: 95}), pod="before", UUID="GPU-x", until=12 * HOUR)
     metrics.write(idle(), pod="after", UUID="GPU-x", since=12 * HOUR)
@@ -235,9 +252,10 @@ def test_p11_a_gpu_that_changed_hands_counts_for_each_apart(metrics: Metrics) ->
     assert (usage.activity_peak, usage.coverage) == (0.0, near(0.5, abs=0.02))
 
 
-# --- P15: values that cannot be
+# --- values that cannot be
 
 
+@pytest.mark.covers("P15")
 @pytest.mark.parametrize(
     "value",
     [
@@ -254,7 +272,7 @@ def test_p11_a_gpu_that_changed_hands_counts_for_each_apart(metrics: Metrics) ->
         1.4e16,
     ],
 )
-def test_p15_one_impossible_sample_of_a_day_is_noticed(metrics: Metrics, value: float) -> None:
+def test_one_impossible_sample_of_a_day_is_noticed(metrics: Metrics, value: float) -> None:
     """It is told, not clamped; and it does not become a peak."""
     metrics.write(idle(**{UTIL: once(value)}), pod="a")
     usage = metrics.usage("a")
@@ -262,21 +280,23 @@ def test_p15_one_impossible_sample_of_a_day_is_noticed(metrics: Metrics, value: 
     assert usage.activity_peak in {0.0, None}
 
 
+@pytest.mark.covers("P15")
 @pytest.mark.parametrize("metric", [COPY, POWER])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -3.0, 2_147_483_632.0])
-def test_p15_so_is_one_of_the_second_signal(metrics: Metrics, metric: str, value: float) -> None:
+def test_so_is_one_of_the_second_signal(metrics: Metrics, metric: str, value: float) -> None:
     """Traffic and power stand behind every write."""
     metrics.write(idle(**{metric: once(value, 1.0)}), pod="a")
     assert metrics.usage("a").invalid == (metric,)
 
 
-def test_p15_dcgm_blanks_of_memory_are_noticed(metrics: Metrics) -> None:
+@pytest.mark.covers("P15")
+def test_dcgm_blanks_of_memory_are_noticed(metrics: Metrics) -> None:
     """No GPU holds two petabytes."""
     metrics.write(idle(**{MEMORY: once(2_147_483_632.0, 500)}), pod="a")
     assert metrics.usage("a").invalid == (MEMORY,)
 
 
-# --- P16, P17: shared GPUs and MIG
+# --- shared GPUs and MIG
 
 
 @dataclasses.dataclass(frozen=True)
@@ -306,7 +326,8 @@ class Shared:
         metrics.write(lost, device, namespace="", modelName="", reason=self.reason)
 
 
-def test_p16_on_a_shared_gpu_a_device_that_works_makes_everyone_busy(metrics: Metrics) -> None:
+@pytest.mark.covers("P16")
+def test_on_a_shared_gpu_a_device_that_works_makes_everyone_busy(metrics: Metrics) -> None:
     """Without our counters nobody knows whose work it is."""
     for pod in ("a", "b"):
         metrics.write(idle(**{UTIL: 90}), pod=pod, UUID="GPU-s")
@@ -314,7 +335,8 @@ def test_p16_on_a_shared_gpu_a_device_that_works_makes_everyone_busy(metrics: Me
     assert not metrics.usage("a").is_own
 
 
-def test_p16_our_counters_tell_the_pods_of_a_shared_gpu_apart(metrics: Metrics) -> None:
+@pytest.mark.covers("P16")
+def test_our_counters_tell_the_pods_of_a_shared_gpu_apart(metrics: Metrics) -> None:
     """Each has its own work and memory; none of the device's peak is a pod's that did nothing."""
     Shared(30).write(metrics, a=30, b=0)
     busy, quiet = metrics.usage("a"), metrics.usage("b")
@@ -350,8 +372,9 @@ def test_where_only_the_whole_device_is_known_a_shared_gpu_has_no_line(metrics: 
     assert all(value == near(0.9) for value in drawn[metrics.space, "c"])
 
 
+@pytest.mark.covers("P16")
 @pytest.mark.parametrize("reason", ["gone", "shared", "off", "unsampled", "unnamed_pod", "a-new-one"])
-def test_p16_work_that_could_be_anybodys_is_everybodys(metrics: Metrics, reason: str) -> None:
+def test_work_that_could_be_anybodys_is_everybodys(metrics: Metrics, reason: str) -> None:
     """Then what the device did counts for each of its pods."""
     Shared(30, lost=1, reason=reason).write(metrics, a=29, b=0)
     quiet = metrics.usage("b")
@@ -360,14 +383,16 @@ def test_p16_work_that_could_be_anybodys_is_everybodys(metrics: Metrics, reason:
     assert quiet.activity_peak == near(0.5)
 
 
+@pytest.mark.covers("P16")
 @pytest.mark.parametrize("reason", ["host", "container", "mig"])
-def test_p16_work_that_is_no_pods_is_nobodys(metrics: Metrics, reason: str) -> None:
+def test_work_that_is_no_pods_is_nobodys(metrics: Metrics, reason: str) -> None:
     """A display server or a MIG instance's pod is not this one."""
     Shared(30, lost=1, reason=reason).write(metrics, a=29, b=0)
     assert (metrics.usage("b").is_own, metrics.usage("b").activity_peak) == (True, 0.0)
 
 
-def test_p16_time_of_which_nothing_is_known_is_unknown(metrics: Metrics) -> None:
+@pytest.mark.covers("P16")
+def test_time_of_which_nothing_is_known_is_unknown(metrics: Metrics) -> None:
     """In a gap anybody may have worked."""
     Shared(30, gap=1).write(metrics, a=30, b=0)
     quiet = metrics.usage("b")
@@ -375,7 +400,8 @@ def test_p16_time_of_which_nothing_is_known_is_unknown(metrics: Metrics) -> None
     assert quiet.activity_peak == near(0.5)
 
 
-def test_p16_counters_that_came_later_than_the_gauges_prove_nothing(metrics: Metrics) -> None:
+@pytest.mark.covers("P16")
+def test_counters_that_came_later_than_the_gauges_prove_nothing(metrics: Metrics) -> None:
     """An exporter that was put beside another an hour ago has not seen the day."""
     for pod in ("a", "b"):
         metrics.write(idle(**{UTIL: within(900, 600, 80)}), pod=pod, UUID="GPU-s")
@@ -392,7 +418,8 @@ def test_p16_counters_that_came_later_than_the_gauges_prove_nothing(metrics: Met
     assert (usage.is_own, usage.busy_s, usage.activity_peak) == (False, None, near(0.8))
 
 
-def test_p16_a_burst_between_two_samples_is_counted(metrics: Metrics) -> None:
+@pytest.mark.covers("P16")
+def test_a_burst_between_two_samples_is_counted(metrics: Metrics) -> None:
     """Of a GPU that one pod holds, the gauge may miss what the counter does not."""
     metrics.write(idle(), pod="a", UUID="GPU-s")
     bursts = rising(lambda left: 3.0 if left % 15 == 0 else 0.0)
@@ -403,7 +430,8 @@ def test_p16_a_burst_between_two_samples_is_counted(metrics: Metrics) -> None:
     assert usage.busy_s == near(96 * 3, rel=0.03)
 
 
-def test_p16_the_last_look_knows_whose_work_it_is(metrics: Metrics) -> None:
+@pytest.mark.covers("P16")
+def test_the_last_look_knows_whose_work_it_is(metrics: Metrics) -> None:
     """What neighbours did since the plan was made is not held against a pod that did nothing."""
     Shared(30).write(metrics, a=30, b=0)
     looked = metrics.signal().activity(10 * MINUTE, metrics.at)
@@ -411,7 +439,8 @@ def test_p16_the_last_look_knows_whose_work_it_is(metrics: Metrics) -> None:
     assert (busy.activity_peak, quiet.activity_peak) == (near(0.5), 0.0)
 
 
-def test_p17_mig_instances_are_judged_by_their_own_activity(metrics: Metrics) -> None:
+@pytest.mark.covers("P17")
+def test_mig_instances_are_judged_by_their_own_activity(metrics: Metrics) -> None:
     """Utilization is not supported on them; without the engine's activity nothing is known."""
     for instance, pod in (("3", "a"), ("5", "b")):
         metrics.write({MEMORY: 1000}, pod=pod, UUID="GPU-m", GPU_I_ID=instance, GPU_I_PROFILE="1g.10gb")

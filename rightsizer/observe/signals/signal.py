@@ -129,8 +129,8 @@ class MetricsSignal:
     def _check(self, found: Usages) -> None:
         """Tell what is wrong with all series from what is only missing of some pods.
 
-        Where every pod is too young to be named, or all that are named have gone, nothing speaks against the series: they
-        say nothing of the pods that there are, and each of these is told so.
+        Where every pod is too young to be named, or all that are named have gone, nothing speaks against the series:
+        they say nothing of the pods that there are, and each of these is told so.
         """
         if self._settled is not None and not self._settled:
             return
