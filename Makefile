@@ -10,6 +10,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := exporter rightsizer simulator tests benchmarks scripts
 
+# Tests and the demo start hundreds of programs: half of the time of each would go into compiling what was compiled before.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,14 +48,14 @@ controlplane: setup ## build a real control plane, once, into the user's cache
 	@PATH="$$PATH:$(CURDIR)/$(BIN)" $(BIN)/python -m simulator.controlplane.build
 
 .PHONY: test
-test: setup ## all tests but the slowest; what needs a program or GPU that is missing is skipped
+test: setup ## all tests but the slowest and those on the real control plane; what needs a program or GPU that is missing is skipped
 	@scripts/install-tools --optional
-	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "not deep" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "not deep and not controlplane" $(PYTEST_ARGS)
 
 .PHONY: test-controlplane
 test-controlplane: controlplane ## the tests on the real control plane, and nothing else
 	@scripts/install-tools
-	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m controlplane $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "controlplane and not deep" $(PYTEST_ARGS)
 
 # botocore wants an older python-dateutil than the newest kubernetes does, so it stands apart from what all others get.
 build/aws: requirements/aws.lock | $(STAMP)

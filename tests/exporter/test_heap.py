@@ -22,9 +22,10 @@ _HEAP_BYTES = 64 * 2**20
 
 
 @pytest.fixture
-def exporter(make_node: MakeNode) -> Iterator[Exporter]:
-    """A running exporter of several GPUs, each of which has a thread of its own."""
-    with make_node(h100(4)).exporting() as running:
+def exporter(make_node: MakeNode, tmp_path: Path) -> Iterator[Exporter]:
+    """A running exporter of several GPUs, each of which has a thread of its own; its start compiles all of it."""
+    compiling = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(tmp_path / "empty")}
+    with make_node(h100(4)).exporting(variables=compiling) as running:
         yield running
 
 

@@ -179,8 +179,10 @@ def test_a_hanging_kubelet_delays_no_scrape(node: Node) -> None:
 
         eventually(labels_gone)
         assert slowest < 1
-        # the server is told of the deadline and may be the first to say that it has passed
-        assert re.search("no answer within 2 s|DEADLINE_EXCEEDED", exporter.messages("asking the kubelet")[0])
+        # the server is told of the deadline and may be the first to say that it has passed; two calls share it
+        assert re.search(
+            r"no answer within (2|1\.\d+) s|DEADLINE_EXCEEDED", exporter.messages("asking the kubelet")[0]
+        )
         node.kubelet.misbehave()
         eventually(lambda: _pods(exporter) == [("0", "train"), ("1", "")])
 

@@ -315,7 +315,9 @@ def test_a_file_of_aliases_is_no_bomb() -> None:
     assert len(_problems("\n".join(lines))) == 12
 
 
-@pytest.mark.parametrize("text", ["[" * 10_000, "a: " + "[" * 10_000, "? {a: [b]}\n: c\n"])
+@pytest.mark.parametrize(
+    "text", ["[" * 10_000, "a: " + "[" * 10_000, "? {a: [b]}\n: c\n"], ids=["many", "many-below", "as-a-key"]
+)
 def test_a_file_of_brackets_is_refused(text: str) -> None:
     """What nests deeper than anybody writes is an error like another."""
     assert len(_problems(text)) == 1
