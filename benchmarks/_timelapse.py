@@ -6,6 +6,7 @@ that it is sent, and an exposition where one is asked for. Imported, it is the s
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -142,12 +143,7 @@ class Timelapse:
             now_ms: When, by the clock that is never set, from the same beginning as Unix time.
             shift_ms: By how much the clock that shows Unix time has been set forward.
         """
-        text = self._cycle(now_ms, "scrape", shift_ms=shift_ms)
-        return [
-            (sample.name, sample.labels, sample.value)
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        ]
+        return list(samples(self._cycle(now_ms, "scrape", shift_ms=shift_ms)))
 
     def go(self, now_ms: int) -> None:
         """Let the exporter have a cycle at an instant, at which the node is as the truth says; nobody scrapes it."""
@@ -162,6 +158,26 @@ class Timelapse:
         self._program.stdin.flush()
         text: str = json.loads(self._program.stdout.readline())
         return text
+
+
+def samples(text: str) -> Iterator[Sample]:
+    """What an exposition says, as prometheus_client reads it; of a series that was there before, only the value is."""
+    family, kind = "", "untyped"
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, family, kind = line.split(" ")
+        elif line and not line.startswith("#"):
+            series, _, value = line.rpartition(" ")
+            name, labels = _named(family, kind, series)
+            yield name, labels, float(value)
+
+
+@functools.lru_cache(maxsize=2**16)
+def _named(family: str, kind: str, series: str) -> tuple[str, dict[str, str]]:
+    """Name and labels of a series; its reader costs more than all else that a test does."""
+    text = f"# TYPE {family} {kind}\n{series} 0\n"
+    (sample,) = [each for found in text_string_to_metric_families(text) for each in found.samples]
+    return sample.name, sample.labels
 
 
 def values(series: Sequence[Sample], name: str, *labels: str) -> dict[tuple[str, ...], float]:

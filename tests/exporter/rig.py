@@ -19,6 +19,7 @@ from typing import IO, Any, TypeVar
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks._timelapse import samples
 from simulator.containers import Container
 from simulator.driver import Board, Process, Reading, environment
 from simulator.hostfiles import HostFiles
@@ -121,14 +122,12 @@ class Exporter:
     def series(self, name: str, *labels: str) -> dict[tuple[str, ...], float]:
         """The values of one metric in one scrape, by the values of these labels ("" where one is absent)."""
         _, text = self.get("/metrics")
-        found = [
-            sample
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name
-            in {name, f"{name}_total"}  # the parser gives counters the suffix that DCGM does not
-        ]
-        return {tuple(sample.labels.get(label, "") for label in labels): sample.value for sample in found}
+        # the parser gives counters the suffix that DCGM does not
+        return {
+            tuple(has.get(label, "") for label in labels): value
+            for found, has, value in samples(text)
+            if found in {name, f"{name}_total"}
+        }
 
     def messages(self, part: str) -> list[str]:
         """The log messages that contain `part`."""

@@ -195,9 +195,13 @@ def test_twenty_megabytes_cost_no_scrape(node: Node) -> None:
     node.kubelet.misbehave(padding=180_000)
     with node.kubelet, node.exporting("--interval=500ms") as exporter:
         answered, listed = 0, node.kubelet.calls["List"]
-        while node.kubelet.calls["List"] < listed + 2:
-            assert exporter.get("/healthz")[0] == 200
-            answered += 1
+
+        def listed_again() -> bool:
+            nonlocal answered
+            answered += exporter.get("/healthz")[0] == 200
+            return node.kubelet.calls["List"] >= listed + 2
+
+        eventually(listed_again)
         assert answered > 2
         eventually(lambda: _pods(exporter) == [("0", "train"), ("1", "")])
 
