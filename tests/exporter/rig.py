@@ -31,11 +31,15 @@ PATIENCE_S = 60.0
 
 
 def eventually(look: Callable[[], T]) -> T:
-    """What `look` returns once it is true; fails after some patience with what it returned last."""
-    until = time.monotonic() + PATIENCE_S
+    """What `look` returns once it is true; fails after some patience with what it returned last.
+
+    The longer it has waited, the longer it waits: a scrape each 20 ms is work for the exporter that is waited for.
+    """
+    until, pause_s = time.monotonic() + PATIENCE_S, 0.02
     while not (found := look()):
         assert time.monotonic() < until, f"still {found!r} after {PATIENCE_S} s"
-        time.sleep(0.02)
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.2, 0.2)
     return found
 
 
