@@ -1,7 +1,7 @@
 """Scenarios: given a cluster and its metrics, when commands are run, then this is what became of each workload.
 
-Each file under scenarios/ is one; a new case is a new file. The whole true loop runs: the command line, a real
-Prometheus, the API server over HTTP, its controllers.
+Each file under scenarios/ is one; a new case is a new file; `covers` names rows of docs/bad-data.md. The whole true
+loop runs: the command line, a real Prometheus, the API server over HTTP, its controllers.
 """
 
 import datetime
