@@ -25,6 +25,9 @@ USUAL_INTERVAL_S = 15.0
 LEAST_RECORDED = datetime.timedelta(hours=1)
 """In a shorter window the samples themselves are as few as recorded values are in a day."""
 
+Places = Sequence[tuple[Territory, list[Shard]]]
+"""What a question is about, in pieces that can be asked about at once."""
+
 T = TypeVar("T")
 
 NEARLY_ALL = 0.98
@@ -191,22 +194,19 @@ class Asker:
             yield from answer
 
     def keyed(
-        self,
-        territory: Territory,
-        shards: list[Shard],
-        build: Callable[[Sequence[str]], str],
-        at: datetime.datetime,
+        self, places: Places, build: Callable[[Sequence[str]], str], at: datetime.datetime
     ) -> Iterator[tuple[Described, float]]:
         """The same for a question whose answers are about devices and who uses them.
 
         Raises:
             EvidenceIncomplete: The series are of several clusters.
         """
-        for answer in territory.ask(
-            shards, lambda matchers: self.prometheus.query_as(build(matchers), at, self.described)
-        ):
-            require_one_of({described.cluster for described, _ in answer})
-            yield from answer
+        for territory, shards in places:
+            for answer in territory.ask(
+                shards, lambda matchers: self.prometheus.query_as(build(matchers), at, self.described)
+            ):
+                require_one_of({described.cluster for described, _ in answer})
+                yield from answer
 
     def _count(self, expression: str, instant: datetime.datetime, at: datetime.datetime) -> float:
         return self.memo.of(at, (expression, instant), lambda: self._number(f"count({expression})", instant))

@@ -169,7 +169,7 @@ class _Counter:
         end = min(span.end + delay, span.limit)
         if end < begin + delay:
             return
-        territory = self.asker.territory(NEAR, span.end)
+        territory = self.asker.territory(NEAR, span.limit)
         for where in self._places():
             spaces = sorted({space for space, _ in where.stems})
             shards = [Shard(tuple(Part(where.space_label, space, 1, where.absent) for space in spaces))]
