@@ -24,8 +24,6 @@ def narrow(
 ) -> Pods:
     """The windows that are still to be asked for, and the pods that are to be asked about in each.
 
-    Neighbours are asked about with them: what an exporter tells of some of its devices it should tell of all.
-
     Args:
         fleet: All workloads and nodes.
         measured: Usage over the windows that everybody is asked about over, and how many replicas worked at once.
@@ -37,7 +35,7 @@ def narrow(
         for criteria in criteria_of(workload):
             case = Case(workload, measured, criteria, fleet)
             for window in _windows(case, recent):
-                wanted.setdefault(window, set()).update(_around(case))
+                wanted.setdefault(window, set()).update(map(key_of, case.held))
     return {window: frozenset(pods) for window, pods in wanted.items()}
 
 
@@ -49,10 +47,3 @@ def _windows(case: Case, recent: Callable[[], Usages]) -> Iterator[datetime.time
         yield case.criteria.stuck.window
     if window_of(case) in missing and is_in_question(case):
         yield window_of(case)
-
-
-def _around(case: Case) -> Iterator[PodKey]:
-    """Its pods, and all that are on their nodes."""
-    for pod in case.held:
-        yield key_of(pod)
-        yield from map(key_of, case.fleet.pods_on.get(pod.node, ()))

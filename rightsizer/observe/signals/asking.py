@@ -17,7 +17,7 @@ from rightsizer.observe.interpreted import Interpreted
 from rightsizer.observe.prometheus import Prometheus, Sample
 from rightsizer.observe.sharding import Shard, Territory
 from rightsizer.observe.signals.labels import CLUSTER, Described
-from rightsizer.observe.signals.quantities import Kind, Quantity, Source
+from rightsizer.observe.signals.quantities import Kind, Quantity, Source, Statistic
 from rightsizer.observe.signals.rules import TILE, Raw, Reading, Recorded, recorded
 
 DENSITY_SPAN = datetime.timedelta(minutes=10)
@@ -32,6 +32,29 @@ T = TypeVar("T")
 
 NEARLY_ALL = 0.98
 """So many of the series must be on record for the records to be used instead of them."""
+
+
+@dataclasses.dataclass(slots=True)
+class Answered:
+    """Of what there were any answers: of all else there are none over a shorter window.
+
+    Attributes:
+        forms: Labels by which series name pods.
+    """
+
+    quantities: set[tuple[Quantity, Statistic]] = dataclasses.field(default_factory=set)
+    forms: set[str] = dataclasses.field(default_factory=set)
+
+    def note(self, quantity: Quantity, statistic: Statistic, series: Iterable[Described]) -> None:
+        """Take note of an answer."""
+        forms = {described.form for described in series}
+        self.forms |= forms
+        if forms:
+            self.quantities.add((quantity, statistic))
+
+    def of(self, kind: Kind) -> tuple[Quantity, ...]:
+        """The metrics of one kind."""
+        return tuple(sorted({one for one, _ in self.quantities if one.kind is kind}, key=lambda one: one.metric))
 
 
 class Memo:
@@ -82,6 +105,15 @@ class Asker:
     def markers(self) -> tuple[Quantity, ...]:
         """Metrics of which every device has one: of MIG instances memory may be all there is."""
         return (*self.source.of(Kind.MEMORY), *self.source.of(Kind.ACTIVITY))
+
+    def answered(self, window: datetime.timedelta, at: datetime.datetime) -> "Answered | None":
+        """What answers there were over this window or a longer one; None where nobody asked."""
+        known: dict[datetime.timedelta, Answered] = self.memo.of(at, "answered", dict)
+        return next((known[span] for span in sorted(known) if span >= window), None)
+
+    def note(self, window: datetime.timedelta, at: datetime.datetime, answered: "Answered") -> None:
+        """Keep in mind what answers there were about everybody."""
+        self.memo.of(at, "answered", dict)[window] = answered
 
     def selected(self, quantities: Iterable[Quantity], matchers: Sequence[str]) -> str:
         """The series of several metrics, of those with the same labels one only."""

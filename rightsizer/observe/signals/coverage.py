@@ -154,7 +154,8 @@ class _Coverage:
     def of_these(self, pods: Collection[PodKey]) -> dict[Key, Cover]:
         """Slot by slot, for these pods and one of each job that is whole, against which they are held."""
         asked = sorted({*pods, *_whole_pods(self.asker, self.at)})
-        places = list(of_pods(self.asker, asked, self.at, min(self._most(), MAX_POINTS / MAX_SLOTS)))
+        most = min(self._most(), MAX_POINTS / MAX_SLOTS)
+        places = list(of_pods(self.asker, asked, self.at, most, forms=self._forms))
         densest = self.densest(places)
         return self._slotted(densest, places) if densest else {}
 
@@ -177,7 +178,7 @@ class _Coverage:
             _whole_pods(self.asker, self.at).update(pods_of(filter(None, whole)))
         most = min(self._most(), MAX_POINTS / _slots(densest))
         fullest = fullest_of(tallies, self.window)
-        covers = self._slotted(densest, list(of_pods(self.asker, sorted(asked), self.at, most)), fullest)
+        covers = self._slotted(densest, list(of_pods(self.asker, sorted(asked), self.at, most, forms=self._forms)), fullest)
         for tally in tallies.values():
             for key, cover_ in _whole(tally, fullest.more):
                 if key[:2] not in asked:
@@ -213,13 +214,25 @@ class _Coverage:
         slots = max(MIN_SLOTS, grid.slots * fullest // SAMPLES_PER_SLOT)
         return self._grid(min(slots, grid.slots))
 
+    @property
+    def _forms(self) -> Collection[str] | None:
+        """How series name pods, where that is known."""
+        answered = self.asker.answered(self.window, self.at)
+        return answered.forms if answered else None
+
+    @property
+    def _quantities(self) -> tuple[Quantity, ...]:
+        """Metrics of activity, but those of which there is nothing."""
+        answered = self.asker.answered(self.window, self.at)
+        return answered.of(Kind.ACTIVITY) if answered else self.asker.source.of(Kind.ACTIVITY)
+
     def _most(self) -> float:
         return self.asker.most(self.asker.samples_per_series(self.reading, self.window, self.at))
 
     def densest(self, places: Places) -> dict[str, float]:
         """Samples of each job's densest series."""
         densest: dict[str, float] = {}
-        for quantity in self.asker.source.of(Kind.ACTIVITY):
+        for quantity in self._quantities:
 
             def ask(matchers: Sequence[str], quantity: Quantity = quantity) -> list[Sample]:
                 counted = self.reading.count(quantity, (*self.asker.owned, *matchers), self.window)
@@ -245,7 +258,7 @@ class _Coverage:
         """Of each job the samples in each slot; where several metrics tell of activity, the most of any."""
         counts: dict[str, Counts] = {}
         labels, columns = (*self.asker.source.labels.use, JOB), Interpreted(grid.read)
-        for quantity in self.asker.source.of(Kind.ACTIVITY):
+        for quantity in self._quantities:
 
             def ask(matchers: Sequence[str], quantity: Quantity = quantity) -> list[tuple[Described, Ints]]:
                 counted = self.reading.count(quantity, (*self.asker.owned, *only, *matchers), grid.slot)

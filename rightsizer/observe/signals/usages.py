@@ -13,7 +13,7 @@ from rightsizer.model import Device, PodKey, Usage, Usages
 from rightsizer.observe import promql
 from rightsizer.observe.sharding import Territory
 from rightsizer.observe.signals import counters
-from rightsizer.observe.signals.asking import Asker, Places
+from rightsizer.observe.signals.asking import Answered, Asker, Places
 from rightsizer.observe.signals.bypods import of_pods
 from rightsizer.observe.signals.coverage import NOTHING, Cover, can_be_narrow, cover
 from rightsizer.observe.signals.labels import Described, Key
@@ -84,17 +84,23 @@ def usages(
     reading = asker.reading(window, at)
     territory = asker.territory(window, at)
     most = asker.most(asker.samples_per_series(reading, window, at))
-    if of is not None and can_be_narrow(asker, reading, at):
-        places = list(of_pods(asker, sorted(of), at, most))
+    before = asker.answered(window, at) if of is not None and can_be_narrow(asker, reading, at) else None
+    if of is not None and before is not None:
+        places = list(of_pods(asker, sorted(of), at, most, forms=before.forms))
     else:
         of, places = None, [(territory, territory.shards(most))]
     questions = [
         _Question(asker, places, reading, quantity, statistic, window, at)
         for quantity in asker.source.quantities
         for statistic in STATISTICS[quantity.kind]
+        if before is None or (quantity, statistic) in before.quantities
     ]
+    answered = Answered()
     for question, answers in _asked(asker, questions):
         question.file(everything, answers)
+        answered.note(question.quantity, question.statistic, (described for described, _ in answers))
+    if of is None:
+        asker.note(window, at, answered)
     if isinstance(reading, Recorded):
         # What was recorded ends up to five minutes ago.
         for question, (described, values) in _lately(asker, territory, at):
