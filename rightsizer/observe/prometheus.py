@@ -73,6 +73,11 @@ class Span:
     step_s: float
 
     @property
+    def count(self) -> int:
+        """How many there are."""
+        return int((self.end - self.start).total_seconds() / self.step_s) + 1
+
+    @property
     def form(self) -> dict[str, str]:
         """As the API has it."""
         start, end = (f"{instant.timestamp():.3f}" for instant in (self.start, self.end))

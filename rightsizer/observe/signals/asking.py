@@ -14,11 +14,11 @@ from rightsizer.errors import EvidenceIncomplete
 from rightsizer.model import PodKey
 from rightsizer.observe import promql
 from rightsizer.observe.interpreted import Interpreted
-from rightsizer.observe.prometheus import Prometheus, Sample
+from rightsizer.observe.prometheus import Prometheus, Sample, Span
 from rightsizer.observe.sharding import Shard, Territory
 from rightsizer.observe.signals.labels import CLUSTER, Described
 from rightsizer.observe.signals.quantities import Kind, Quantity, Source, Statistic
-from rightsizer.observe.signals.rules import TILE, Raw, Reading, Recorded, recorded
+from rightsizer.observe.signals.rules import COUNT, TILE, Raw, Reading, Recorded, recorded
 
 DENSITY_SPAN = datetime.timedelta(minutes=10)
 USUAL_INTERVAL_S = 15.0
@@ -108,12 +108,15 @@ class Asker:
 
     def answered(self, window: datetime.timedelta, at: datetime.datetime) -> "Answered | None":
         """What answers there were over this window or a longer one; None where nobody asked."""
-        known: dict[datetime.timedelta, Answered] = self.memo.of(at, "answered", dict)
+        known = self._answered(at)
         return next((known[span] for span in sorted(known) if span >= window), None)
 
     def note(self, window: datetime.timedelta, at: datetime.datetime, answered: "Answered") -> None:
         """Keep in mind what answers there were about everybody."""
-        self.memo.of(at, "answered", dict)[window] = answered
+        self._answered(at)[window] = answered
+
+    def _answered(self, at: datetime.datetime) -> "dict[datetime.timedelta, Answered]":
+        return self.memo.of(at, "answered", dict)
 
     def selected(self, quantities: Iterable[Quantity], matchers: Sequence[str]) -> str:
         """The series of several metrics, of those with the same labels one only."""
@@ -133,20 +136,21 @@ class Asker:
         return reading
 
     def _reading(self, window: datetime.timedelta, at: datetime.datetime) -> Reading:
-        use = self.source.labels.use
         activity = self.source.of(Kind.ACTIVITY)
-        for instant in (at, at - window / 2, at - window + 2 * TILE):
-            kept = " or ".join(
-                promql.over("last_over_time", recorded(quantity, "count", self.owned), 2 * TILE)
-                for quantity in activity
-            )
-            held = self._count(promql.by("max", use, kept), instant, at) if kept else 0.0
-            if not held:
-                return Raw()
-            raw = promql.by("max", use, self.selected(activity, self.owned))
-            if held < NEARLY_ALL * self._count(raw, instant, at):
-                return Raw()
-        return Recorded()
+        kept = [
+            promql.over("last_over_time", recorded(quantity, COUNT, self.owned), 2 * TILE)
+            for quantity in activity
+        ]
+        raw = [promql.selector(one.metric, [*one.matchers, *self.owned]) for one in activity]
+        span = Span(at - window + 2 * TILE, at, (window - 2 * TILE).total_seconds() / 2)
+        held = self._counts(kept, span)
+        # Series rather than what they are about, which is never more: cheaper, and mostly enough.
+        if _are_nearly_all(held, self._counts(raw, span)):
+            return Recorded()
+        use = self.source.labels.use
+        both = [[promql.by("max", use, " or ".join(each))] for each in (kept, raw)]
+        is_enough = min(held) > 0 and _are_nearly_all(*(self._counts(each, span) for each in both))
+        return Recorded() if is_enough else Raw()
 
     def samples_per_series(
         self, reading: Reading, window: datetime.timedelta, at: datetime.datetime
@@ -192,17 +196,22 @@ class Asker:
         def count(by: Sequence[str], matchers: Sequence[str]) -> str:
             return promql.by("count", by, self.selected(self.markers(), (*base, *matchers)))
 
+        def size(instant: datetime.datetime) -> int:
+            """By the kind of metric of which there is most, which is cheaper than by what has any."""
+            kinds = (self.source.of(kind) for kind in (Kind.MEMORY, Kind.ACTIVITY))
+            return max(sum(self._series(one, base, instant, at) for one in kind) for kind in kinds)
+
         lookback = datetime.timedelta(minutes=5)
         spread = (
             (at, at - window / 2, at - window + lookback) if window > 2 * lookback else (at, at - window / 2)
         )
         return Territory(
             self.prometheus,
+            size=size,
             count=count,
             namespaces=labels.node if of_devices else labels.namespace,
             nodes=() if of_devices else labels.node,
             instants=spread,
-            sizes=self.memo.of(at, ("sizes", of_devices), dict),
         )
 
     def most(self, per_series: float) -> float:
@@ -240,11 +249,30 @@ class Asker:
                 require_one_of({described.cluster for described, _ in answer})
                 yield from answer
 
-    def _count(self, expression: str, instant: datetime.datetime, at: datetime.datetime) -> float:
-        return self.memo.of(at, (expression, instant), lambda: self._number(f"count({expression})", instant))
+    def _counts(self, expressions: Sequence[str], span: Span) -> list[float]:
+        """How many series these give together, at each of the instants."""
+        instants = {round(span.start.timestamp() + place * span.step_s, 3): 0.0 for place in range(span.count)}
+        for expression in expressions:
+            for track in self.prometheus.query_range(
+                f"count({expression})", start=span.start, end=span.end, step_s=span.step_s
+            ):
+                for instant, value in track.points.items():
+                    instants[round(instant, 3)] = instants.get(round(instant, 3), 0.0) + value
+        return list(instants.values())
+
+    def _series(
+        self, quantity: Quantity, matchers: Sequence[str], instant: datetime.datetime, at: datetime.datetime
+    ) -> int:
+        counted = f"count({promql.selector(quantity.metric, [*quantity.matchers, *matchers])})"
+        return self.memo.of(at, (counted, instant), lambda: round(self._number(counted, instant)))
 
     def _number(self, expression: str, at: datetime.datetime) -> float:
         return max((sample.value for sample in self.prometheus.query(expression, at)), default=0.0)
+
+
+def _are_nearly_all(held: Sequence[float], raw: Sequence[float]) -> bool:
+    """Whether at each instant so many are on record as there were."""
+    return all(kept and kept >= NEARLY_ALL * there for kept, there in zip(held, raw, strict=True))
 
 
 def _covers(reading: Reading, span: datetime.timedelta, window: datetime.timedelta) -> bool:

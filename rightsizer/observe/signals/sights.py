@@ -2,13 +2,14 @@
 
 import dataclasses
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rightsizer.model import NodeSight, PodKey
 from rightsizer.observe import promql
 from rightsizer.observe.prometheus import Sample
 from rightsizer.observe.signals.asking import Asker
 from rightsizer.observe.signals.labels import JOB, first
+from rightsizer.observe.signals.quantities import Kind, Quantity
 from rightsizer.observe.signals.rules import Raw
 
 RECENT = datetime.timedelta(minutes=10)
@@ -32,16 +33,29 @@ def nodes(asker: Asker, at: datetime.datetime) -> dict[str, NodeSight]:
     territory = asker.territory(RECENT, at, of_devices=True)
     shards = territory.shards(asker.most(asker.samples_per_series(Raw(), RECENT, at)))
     samples: list[Sample] = []
+    memory = asker.source.of(Kind.MEMORY)
     for quantity in asker.markers():
-        samples += asker.samples(
-            territory,
-            shards,
-            lambda matchers, quantity=quantity: promql.by(  # type: ignore[misc]
-                "max", by, Raw().count(quantity, (*asker.given, *matchers), RECENT)
-            ),
-            at,
-        )
+        if quantity in memory or _tells_more(asker, quantity, memory, at):
+            samples += asker.samples(
+                territory,
+                shards,
+                lambda matchers, quantity=quantity: promql.by(  # type: ignore[misc]
+                    "max", by, Raw().count(quantity, (*asker.given, *matchers), RECENT)
+                ),
+                at,
+            )
     return _summed(_devices(asker, samples))
+
+
+def _tells_more(
+    asker: Asker, quantity: Quantity, others: Sequence[Quantity], at: datetime.datetime
+) -> bool:
+    """Whether anything has this metric that has none of the others."""
+    labels = asker.source.labels
+    use = f"on ({', '.join((*labels.use, *labels.node))})"
+    mine, theirs = asker.selected([quantity], asker.given), asker.selected(others, asker.given)
+    without = f" unless {use} ({theirs})" if others else ""
+    return bool(asker.prometheus.query(f"count({mine}{without})", at))
 
 
 def _devices(asker: Asker, samples: list[Sample]) -> dict[tuple[str, str], _Device]:

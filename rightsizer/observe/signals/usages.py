@@ -250,10 +250,13 @@ def _compare(
     Only in the last hour: of an exporter that has been replaced since, the two speak of different times.
     """
     places = [(territory, territory.shards(asker.most(asker.samples_per_series(Raw(), span, at))))]
+    answered = asker.answered(span, at)
     alike: dict[str, list[Quantity]] = {}
-    for quantity in asker.source.of(Kind.ACTIVITY):
+    for quantity in answered.of(Kind.ACTIVITY) if answered else asker.source.of(Kind.ACTIVITY):
         alike.setdefault(quantity.alike, []).append(quantity)
     for quantities in alike.values():
+        if len(quantities) == 1 and not _has_copies(asker, places, quantities[0], span, at):
+            continue
 
         def build(matchers: Iterable[str], quantities: list[Quantity] = quantities) -> str:
             means = " or ".join(
@@ -266,6 +269,23 @@ def _compare(
         for described, _ in asker.keyed(places, build, at):
             if described.key is not None:
                 yield described
+
+
+def _has_copies(
+    asker: Asker, places: Places, quantity: Quantity, span: datetime.timedelta, at: datetime.datetime
+) -> bool:
+    """Whether a metric comes from several sources for anybody: only then can it disagree with itself."""
+
+    def build(matchers: Iterable[str]) -> str:
+        selected = promql.selector(quantity.metric, [*quantity.matchers, *asker.owned, *matchers])
+        there = promql.over("last_over_time", selected, span)
+        return f"count({promql.by('count', asker.source.labels.use, there)} > 1)"
+
+    return any(
+        answer
+        for territory, shards in places
+        for answer in territory.ask(shards, lambda matchers: asker.prometheus.query(build(matchers), at))
+    )
 
 
 def _count(everything: Everything, counted: Counters, window: datetime.timedelta) -> None:
