@@ -121,7 +121,10 @@ def _unmeasurable(evidence: Evidence) -> Iterator[str]:
 def _silenced(evidence: Evidence) -> Iterator[str]:
     """One exporter tells the same of all devices of its node: what is missing of one alone was lost."""
     measured = evidence.case.measured.usages
-    usages, widest = measured.get(evidence.window, {}), measured.get(max(measured, default=evidence.window), {})
+    usages, widest = (
+        measured.get(evidence.window, {}),
+        measured.get(max(measured, default=evidence.window), {}),
+    )
     for pod, devices in evidence.held:
         neighbours = [
             usage

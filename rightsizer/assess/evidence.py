@@ -12,7 +12,18 @@ from typing import Any
 
 from rightsizer.assess.rhythm import Rhythm, began, matters, rhythm_of_pods
 from rightsizer.assess.words import instant, span
-from rightsizer.model import Finding, FindingName, Fleet, Measured, Pod, PodKey, Usage, Usages, Verdict, Workload
+from rightsizer.model import (
+    Finding,
+    FindingName,
+    Fleet,
+    Measured,
+    Pod,
+    PodKey,
+    Usage,
+    Usages,
+    Verdict,
+    Workload,
+)
 from rightsizer.policy.criteria import Criteria
 from rightsizer.policy.document import Judging, Thresholds
 

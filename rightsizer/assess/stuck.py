@@ -62,7 +62,9 @@ def could_be_stuck(case: Case, recent: Callable[[], Usages]) -> bool:
     if longer is None:
         return True
     known = case.measured.usages[longer]
-    if not any(_may_spin(usage, part.minMeanPercent) for pod in case.held for usage in known.get(key_of(pod), ())):
+    if not any(
+        _may_spin(usage, part.minMeanPercent) for pod in case.held for usage in known.get(key_of(pod), ())
+    ):
         return False
     if part.window < RECENT:
         return True

@@ -54,7 +54,9 @@ class Answered:
 
     def of(self, kind: Kind) -> tuple[Quantity, ...]:
         """The metrics of one kind."""
-        return tuple(sorted({one for one, _ in self.quantities if one.kind is kind}, key=lambda one: one.metric))
+        return tuple(
+            sorted({one for one, _ in self.quantities if one.kind is kind}, key=lambda one: one.metric)
+        )
 
 
 class Memo:
@@ -251,7 +253,9 @@ class Asker:
 
     def _counts(self, expressions: Sequence[str], span: Span) -> list[float]:
         """How many series these give together, at each of the instants."""
-        instants = {round(span.start.timestamp() + place * span.step_s, 3): 0.0 for place in range(span.count)}
+        instants = {
+            round(span.start.timestamp() + place * span.step_s, 3): 0.0 for place in range(span.count)
+        }
         for expression in expressions:
             for track in self.prometheus.query_range(
                 f"count({expression})", start=span.start, end=span.end, step_s=span.step_s

@@ -178,7 +178,9 @@ class _Coverage:
             _whole_pods(self.asker, self.at).update(pods_of(filter(None, whole)))
         most = min(self._most(), MAX_POINTS / _slots(densest))
         fullest = fullest_of(tallies, self.window)
-        covers = self._slotted(densest, list(of_pods(self.asker, sorted(asked), self.at, most, forms=self._forms)), fullest)
+        covers = self._slotted(
+            densest, list(of_pods(self.asker, sorted(asked), self.at, most, forms=self._forms)), fullest
+        )
         for tally in tallies.values():
             for key, cover_ in _whole(tally, fullest.more):
                 if key[:2] not in asked:

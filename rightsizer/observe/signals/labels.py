@@ -120,7 +120,9 @@ class LabelNames:
         labels = msgspec.json.decode(text, type=dict[str, str])
         cluster, job = labels.get(CLUSTER, ""), labels.get(JOB, "")
         form = next((name for name in self.pod if labels.get(name)), "")
-        return Described(self.key_of(labels), self.device_of(labels), sys.intern(cluster), sys.intern(job), form)
+        return Described(
+            self.key_of(labels), self.device_of(labels), sys.intern(cluster), sys.intern(job), form
+        )
 
 
 def first(labels: Mapping[str, str], names: Sequence[str]) -> str:

@@ -47,9 +47,7 @@ def nodes(asker: Asker, at: datetime.datetime) -> dict[str, NodeSight]:
     return _summed(_devices(asker, samples))
 
 
-def _tells_more(
-    asker: Asker, quantity: Quantity, others: Sequence[Quantity], at: datetime.datetime
-) -> bool:
+def _tells_more(asker: Asker, quantity: Quantity, others: Sequence[Quantity], at: datetime.datetime) -> bool:
     """Whether anything has this metric that has none of the others."""
     labels = asker.source.labels
     use = f"on ({', '.join((*labels.use, *labels.node))})"
