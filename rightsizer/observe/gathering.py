@@ -1,4 +1,4 @@
-"""Several questions at once, in threads: all their answers in order, or the first error. Knows nothing of what is asked."""
+"""Several questions at once, in threads: all answers in order, or the first error. Knows nothing of what is asked."""
 
 import collections
 import queue

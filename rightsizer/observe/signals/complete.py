@@ -1,7 +1,7 @@
-"""Which pods of some stems there were in stretches of time, and of which of them plainly no minute's samples are missing.
+"""Which pods of some stems there were in stretches of time, and which of them plainly miss no minute's samples.
 
-A pod that has nearly as many samples as the one with the most cannot lack a minute's, where that one plainly lacks none:
-two numbers for each pod and stretch, instead of one for each minute.
+A pod that has nearly as many samples as the one with the most cannot lack a minute's, where that one lacks none: one
+number for each pod and stretch, instead of two for each minute.
 """
 
 import dataclasses
@@ -20,6 +20,8 @@ from rightsizer.observe.signals.stems import Stem, Where, batches, members_of
 
 MINUTE = datetime.timedelta(minutes=1)
 DAY = datetime.timedelta(days=1)
+EDGE = datetime.timedelta(milliseconds=1)
+"""Prometheus before 3.0 counts what lies on either end of a range; of ranges shorter by this none counts it twice."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,8 +113,10 @@ def present(
         pods = sorted(set().union(*named.values()))
         quantities = tuple(quantity for quantity, those in named.items() if those)
         for suffix, members in sorted(members_of(pods, stems).items()):
-            for batch in batches(members):
-                wheres.append(dataclasses.replace(form, members=batch, suffix=suffix, quantities=quantities))
+            wheres += [
+                dataclasses.replace(form, members=batch, suffix=suffix, quantities=quantities)
+                for batch in batches(members)
+            ]
     return wheres
 
 
@@ -220,7 +224,8 @@ class _Counting:
             full = self._full(where, quantity, pod, place)
             if full is not None:
                 lost = full[0] * full[1] - count
-                found[quantity, place] = count - (full[0] - lost - 1)
+                # By where a minute begins it may hold one sample less than the fullest.
+                found[quantity, place] = count - (full[0] - 1 - lost) + 1
         return {key: least for key, least in found.items() if least <= most[key][0]}
 
     def _full(self, where: Where, quantity: Quantity, pod: PodKey, place: int) -> tuple[float, int] | None:
@@ -241,7 +246,7 @@ class _Counting:
     ) -> Iterator[Track]:
         def ask(matchers: Sequence[str]) -> list[Track]:
             every = (*self.asker.given, *quantity.matchers, where.matcher, *matchers)
-            counted = promql.over("count_over_time", promql.selector(quantity.metric, every), length)
+            counted = promql.over("count_over_time", promql.selector(quantity.metric, every), length - EDGE)
             return self.asker.prometheus.query_range(
                 promql.by("min", where.pod, counted), start=span.start, end=span.end, step_s=span.step_s
             )
