@@ -4,17 +4,18 @@ Replicas are counted by Prometheus (`minutes.py`), under the stem of their pods'
 count for their workload though their names are gone. A minute in which some replica's samples are missing is unknown.
 """
 
+import bisect
 import collections
 import dataclasses
 import datetime
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from rightsizer.model import Concurrency
 from rightsizer.observe.signals.asking import Asker
 from rightsizer.observe.signals.complete import DAY, MINUTE, Rounds, Stretch
-from rightsizer.observe.signals.minutes import Minutes, minutes_of
+from rightsizer.observe.signals.minutes import Column, Minutes, minutes_of
 from rightsizer.observe.signals.stems import OTHERS, SUFFIXES, Stem
 
 HOUR = datetime.timedelta(hours=1)
@@ -104,16 +105,13 @@ def _trailing(
     reach: datetime.timedelta,
 ) -> tuple[int | None, ...]:
     """For each minute how many were at work; unknown where samples are missing of a pod that is there now."""
-    stems = request.stems()
-    minutes = [counted.get((request.namespace, stem), Minutes()) for stem, _ in stems]
-    starts = _starts(request)
+    busy, seen, gaps = _together([counted[stem] for stem in _own(request) if stem in counted])
+    starts = sorted(start + reach + MINUTE for start in _starts(request))
     found: list[int | None] = []
     for place in range(count):
-        instant = at - (count - 1 - place) * MINUTE
-        expected = sum(start + reach + MINUTE <= instant for start in starts)
-        seen = sum(one.seen.get(place, 0) for one in minutes)
-        is_known = seen >= expected and not any(place in one.gaps for one in minutes)
-        found.append(sum(one.busy.get(place, 0) for one in minutes) if is_known else None)
+        expected = bisect.bisect_right(starts, at - (count - 1 - place) * MINUTE)
+        is_known = seen.get(place, 0) >= expected and place not in gaps
+        found.append(busy.get(place, 0) if is_known else None)
     return tuple(found)
 
 
@@ -133,15 +131,26 @@ def _earlier(
 ) -> tuple[int | None, ...]:
     """Of each earlier day the most at work in a minute of that hour; unknown where somebody's samples are missing."""
     found: list[int | None] = []
-    stems = [(request.namespace, stem) for stem, _ in request.stems()]
+    stems = _own(request)
     for day, counted in zip(itertools.count(1), days, strict=False):
         if request.created is not None and request.created > at - day * DAY:
             break
-        minutes = [counted.get(stem, Minutes()) for stem in stems]
-        is_known = all(
-            any(one.seen.get(place) for one in minutes) and not any(place in one.gaps for one in minutes)
-            for place in range(60)
-        )
-        most = max(sum(one.busy.get(place, 0) for one in minutes) for place in range(60))
-        found.append(most if is_known else None)
+        busy, seen, gaps = _together([counted[stem] for stem in stems if stem in counted])
+        is_known = not gaps and all(map(seen.get, range(60)))
+        found.append(max(busy.values(), default=0) if is_known else None)
     return tuple(found)
+
+
+def _own(request: Replicas) -> list[Stem]:
+    return [(request.namespace, stem) for stem, _ in request.stems()]
+
+
+def _together(minutes: Sequence[Minutes]) -> tuple[Column, Column, Collection[int]]:
+    """Replicas at work, replicas with samples, and minutes with gaps, of several stems."""
+    if len(minutes) == 1:
+        return minutes[0].busy, minutes[0].seen, minutes[0].gaps
+    busy, seen = collections.Counter[int](), collections.Counter[int]()
+    for one in minutes:
+        busy.update(one.busy)
+        seen.update(one.seen)
+    return busy, seen, {place for one in minutes for place in one.gaps}
