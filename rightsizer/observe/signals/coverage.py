@@ -259,7 +259,7 @@ class _Coverage:
     def _counts(self, places: Places, grid: Grid, only: tuple[str, ...]) -> dict[str, Counts]:
         """Of each job the samples in each slot; where several metrics tell of activity, the most of any."""
         counts: dict[str, Counts] = {}
-        labels, columns = (*self.asker.source.labels.use, JOB), Interpreted(grid.read)
+        labels, columns = self.asker.source.labels.described, Interpreted(grid.read)
         for quantity in self._quantities:
 
             def ask(matchers: Sequence[str], quantity: Quantity = quantity) -> list[tuple[Described, Ints]]:

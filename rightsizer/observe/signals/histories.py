@@ -125,7 +125,7 @@ def _statistic(asked: _Asked, quantity: Quantity) -> Callable[[Sequence[str]], s
     def build(matchers: Sequence[str]) -> str:
         everything = (*asked.asker.owned, *matchers)
         peak = asked.reading.statistic(quantity, Statistic.PEAK, everything, asked.grid.slot)
-        return promql.by("max", asked.asker.source.labels.use, peak)
+        return promql.by("max", asked.asker.source.labels.described, peak)
 
     return build
 
@@ -133,7 +133,7 @@ def _statistic(asked: _Asked, quantity: Quantity) -> Callable[[Sequence[str]], s
 def _count(asked: _Asked, quantity: Quantity) -> Callable[[Sequence[str]], str]:
     def build(matchers: Sequence[str]) -> str:
         counted = asked.reading.count(quantity, (*asked.asker.owned, *matchers), asked.grid.slot)
-        return promql.by("max", asked.asker.source.labels.use, counted)
+        return promql.by("max", asked.asker.source.labels.described, counted)
 
     return build
 

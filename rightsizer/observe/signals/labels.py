@@ -67,8 +67,8 @@ class LabelNames:
 
     @property
     def described(self) -> tuple[str, ...]:
-        """The same, with what the device is."""
-        return (*self.use, *self.profile, *self.model)
+        """The same, with what the device is and who scraped it; questions about devices all have these, to be read once."""
+        return (*self.use, *self.profile, *self.model, JOB)
 
     @property
     def has_pod(self) -> str:

@@ -113,7 +113,7 @@ class Where:
 
     @property
     def _names(self) -> str:
-        return "|".join(re.escape(stem) for stem in sorted({stem for _, stem in self.members}))
+        return "|".join(promql.escaped(stem) for stem in sorted({stem for _, stem in self.members}))
 
     def _pattern(self, stems: str) -> str:
         """Of a pod's name: group 1 is the stem, group 2 the replica."""

@@ -169,7 +169,7 @@ class _Counting:
         only: Sequence[str] = (),
         places: Places | None = None,
     ) -> Iterator[tuple[Described, float]]:
-        labels = (*self.asker.source.labels.use, JOB)
+        labels = self.asker.source.labels.described
         limit = "" if below is None else f" < {below!r}"
 
         def build(matchers: Sequence[str]) -> str:
