@@ -85,7 +85,7 @@ class Territory:
         namespaces: Labels that may name a namespace, the first that is there meant, by pods' label of the same form.
         nodes: Labels that may name a node, likewise.
         instants: When to look for series; one that was alive at none of them belongs to no shard.
-        size: About how many there are at an instant.
+        size: About how many there are.
         count: How many there are by certain labels, of those that meet matchers, in PromQL.
     """
 
@@ -93,7 +93,7 @@ class Territory:
         self,
         prometheus: Prometheus,
         *,
-        size: Callable[[datetime.datetime], int],
+        size: Callable[[], int],
         count: Callable[[Sequence[str], Sequence[str]], str],
         namespaces: Sequence[str],
         nodes: Sequence[str],
@@ -111,7 +111,7 @@ class Territory:
     def shards(self, most: float) -> list[Shard]:
         """The fleet in pieces of at most so many series; in one piece where it is no more."""
         if self._total is None:
-            self._total = max(self._size(at) for at in self._instants)
+            self._total = self._size()
         if self._total <= most:
             return [Shard()]
         return self._pieces(most)
@@ -144,7 +144,7 @@ class Territory:
     def cut(self, shard: Shard) -> list[Shard]:
         """The same series in two pieces or more; none where that cannot be done."""
         if not shard.parts:
-            self._total = self._total or max(self._size(at) for at in self._instants)
+            self._total = self._total or self._size()
             smaller = self._pieces(self._total / 2)
         elif len(shard.parts) > 1:
             half = len(shard.parts) // 2

@@ -70,7 +70,7 @@ def test_parts_are_asked_as_many_at_once_as_allowed() -> None:
     client = Client(PrometheusSettings(url="http://127.0.0.1:9", parallel=2))
     territory = Territory(
         client,
-        size=lambda _instant: 0,
+        size=lambda: 0,
         count=lambda _labels, _matchers: "",
         namespaces=(),
         nodes=(),

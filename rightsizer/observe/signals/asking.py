@@ -167,16 +167,10 @@ class Asker:
         return self.memo.of(at, "interval", lambda: self._interval_s(at))
 
     def _interval_s(self, at: datetime.datetime) -> float:
-        densest = max(
-            (
-                self._number(
-                    f"max({Raw().count(quantity, self.given, DENSITY_SPAN)})",
-                    at,
-                )
-                for quantity in self.markers()
-            ),
-            default=0.0,
-        )
+        densest = 0.0
+        for kind in (Kind.ACTIVITY, Kind.MEMORY):
+            counts = (Raw().count(quantity, self.given, DENSITY_SPAN) for quantity in self.source.of(kind))
+            densest = densest or max((self._number(f"max({count})", at) for count in counts), default=0.0)
         return DENSITY_SPAN.total_seconds() / (densest - 1) if densest > 1 else USUAL_INTERVAL_S
 
     def territory(
@@ -198,23 +192,22 @@ class Asker:
         def count(by: Sequence[str], matchers: Sequence[str]) -> str:
             return promql.by("count", by, self.selected(self.markers(), (*base, *matchers)))
 
-        def size(instant: datetime.datetime) -> int:
-            """By the kind of metric of which there is most, which is cheaper than by what has any."""
-            kinds = (self.source.of(kind) for kind in (Kind.MEMORY, Kind.ACTIVITY))
-            return max(sum(self._series(one, base, instant, at) for one in kind) for kind in kinds)
-
         lookback = datetime.timedelta(minutes=5)
         spread = (
             (at, at - window / 2, at - window + lookback) if window > 2 * lookback else (at, at - window / 2)
         )
         return Territory(
             self.prometheus,
-            size=size,
+            size=lambda: next((size for instant in spread if (size := self._size(base, instant, at))), 0),
             count=count,
             namespaces=labels.node if of_devices else labels.namespace,
             nodes=() if of_devices else labels.node,
             instants=spread,
         )
+
+    def is_there(self, quantity: Quantity, at: datetime.datetime) -> bool:
+        """Whether anything has a metric now."""
+        return bool(self._series(quantity, self.given, at, at))
 
     def most(self, per_series: float) -> float:
         """How many series of so many samples may be asked for at once."""
@@ -263,6 +256,11 @@ class Asker:
                 for instant, value in track.points.items():
                     instants[round(instant, 3)] = instants.get(round(instant, 3), 0.0) + value
         return list(instants.values())
+
+    def _size(self, matchers: Sequence[str], instant: datetime.datetime, at: datetime.datetime) -> int:
+        """How many series there are of the kind of metric of which there is most."""
+        kinds = (self.source.of(kind) for kind in (Kind.MEMORY, Kind.ACTIVITY))
+        return max(sum(self._series(one, matchers, instant, at) for one in kind) for kind in kinds)
 
     def _series(
         self, quantity: Quantity, matchers: Sequence[str], instant: datetime.datetime, at: datetime.datetime

@@ -67,7 +67,7 @@ class LabelNames:
 
     @property
     def described(self) -> tuple[str, ...]:
-        """The same, with what the device is and who scraped it; questions about devices all have these, to be read once."""
+        """The same, with what the device is and who scraped it: those of all questions, so that they are read once."""
         return (*self.use, *self.profile, *self.model, JOB)
 
     @property

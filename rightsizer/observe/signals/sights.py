@@ -35,7 +35,7 @@ def nodes(asker: Asker, at: datetime.datetime) -> dict[str, NodeSight]:
     samples: list[Sample] = []
     memory = asker.source.of(Kind.MEMORY)
     for quantity in asker.markers():
-        if quantity in memory or _tells_more(asker, quantity, memory, at):
+        if quantity in memory or (asker.is_there(quantity, at) and _tells_more(asker, quantity, memory, at)):
             samples += asker.samples(
                 territory,
                 shards,
