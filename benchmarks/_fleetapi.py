@@ -313,7 +313,7 @@ def _class(name: str) -> dict[str, Any]:
 
 def _pages(count: int, make: Callable[[int], dict[str, Any]]) -> list[bytes]:
     """A collection's pages of the size that we ask for; what continues one is the number of the next."""
-    found = []
+    found: list[bytes] = []
     for begin in range(0, max(count, 1), PAGE):
         end = min(count, begin + PAGE)
         metadata = {"resourceVersion": "1", **({"continue": str(len(found) + 1)} if end < count else {})}

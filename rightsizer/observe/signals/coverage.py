@@ -169,13 +169,13 @@ class _Coverage:
         densest = {job: tally.total for job, tally in tallies.items()}
         plain = {key for tally in tallies.values() for key in tally.plain}
         doubtful = {key for tally in tallies.values() for key in tally.doubtful} - plain
-        if not plain or len(doubtful) > FEW * sum(len(tally.totals) for tally in tallies.values()):
-            return self.of_all(densest)
         whole = [tally.densest() for tally in tallies.values()]
-        # One that is whole of each job goes with them: by it the slots are made as they would be for all.
-        asked = pods_of((*doubtful, *filter(None, whole)))
         if all(whole):
             _whole_pods(self.asker, self.at).update(pods_of(filter(None, whole)))
+        if not plain or len(doubtful) > FEW * sum(len(tally.totals) for tally in tallies.values()):
+            return self.of_all(densest)
+        # One that is whole of each job goes with them: by it the slots are made as they would be for all.
+        asked = pods_of((*doubtful, *filter(None, whole)))
         most = min(self._most(), MAX_POINTS / _slots(densest))
         fullest = fullest_of(tallies, self.window)
         covers = self._slotted(
