@@ -1,7 +1,8 @@
 """An API server that knows one made-up fleet and only lists, in pages, as kubectl's and our own readers ask for them.
 
 Started as a program it prints its port and serves until its input ends. Objects are as large as real ones are, with
-their managedFields, and written while they are asked for: neither is kept. It speaks plain HTTP, without TLS.
+their managedFields. Pages are written before the first is asked for, since a real API server is another machine's
+work. It speaks plain HTTP, without TLS.
 """
 
 import http.server
@@ -15,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from benchmarks._bigfleet import PRIORITIES, Fleet, Pod, Workload, fleet_of, node_name, template_hash, uid_of
+from rightsizer.observe.cluster import PAGE
 
 _GROUPS = {
     "apps": "v1",
@@ -309,29 +311,32 @@ def _class(name: str) -> dict[str, Any]:
     return _object(name, "", value=PRIORITIES[name])
 
 
-def _page(made: tuple[int, Callable[[int], dict[str, Any]]], query: Mapping[str, list[str]]) -> bytes:
-    count, make = made
-    begin = int(query.get("continue", ["0"])[0])
-    end = min(count, begin + int(query.get("limit", [str(count)])[0]))
-    metadata = {"resourceVersion": "1", **({"continue": str(end)} if end < count else {})}
-    return msgspec.json.encode({"metadata": metadata, "items": [make(place) for place in range(begin, end)]})
+def _pages(count: int, make: Callable[[int], dict[str, Any]]) -> list[bytes]:
+    """A collection's pages of the size that we ask for; what continues one is the number of the next."""
+    found: list[bytes] = []
+    for begin in range(0, max(count, 1), PAGE):
+        end = min(count, begin + PAGE)
+        metadata = {"resourceVersion": "1", **({"continue": str(len(found) + 1)} if end < count else {})}
+        items = [make(place) for place in range(begin, end)]
+        found.append(msgspec.json.encode({"metadata": metadata, "items": items}))
+    return found
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    collections: Collections
+    pages: Mapping[str, list[bytes]]
 
     def do_GET(self) -> None:
         """Answer a list."""
         split = urlsplit(self.path)
-        made = self.collections.made.get(split.path)
+        pages = self.pages.get(split.path)
         if split.path == "/apis":
             groups = [{"name": name, "versions": [{"version": version}]} for name, version in _GROUPS.items()]
             self._send(200, json.dumps({"groups": groups}).encode())
-        elif made is None:
+        elif pages is None:
             self._send(404, json.dumps({"kind": "Status", "code": 404, "reason": "NotFound"}).encode())
         else:
-            self._send(200, _page(made, parse_qs(split.query)))
+            self._send(200, pages[int(parse_qs(split.query).get("continue", ["0"])[0])])
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -350,7 +355,8 @@ def _lines() -> Iterator[str]:
 
 def main(gpus: int) -> None:
     """Serve until nobody is there any more."""
-    _Handler.collections = Collections(fleet_of(gpus))
+    made = Collections(fleet_of(gpus)).made
+    _Handler.pages = {path: _pages(*collection) for path, collection in made.items()}
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     sys.stdout.write(f"{server.server_port}\n")

@@ -84,12 +84,14 @@ class Courses:
         self.before = functools.cache(self._before)
 
     def _late(self, column: str, habit: Habit, variant: int) -> Column:
-        """Of the last day, or two hours where they are samples."""
+        """Of the last day, or two hours where they are samples; of what serves also the coming hour of yesterday."""
         if column in _RAW:
-            seconds = range(self._now_s - 2 * HOUR_S, self._end_s, INTERVAL_S)
+            spans = [range(self._now_s - 2 * HOUR_S, self._end_s, INTERVAL_S)]
+            if column == "activity" and habit is Habit.SERVING:
+                spans.insert(0, range(self._day_s, self._day_s + 4 * HOUR_S, INTERVAL_S))
         else:
-            seconds = range(self._day_s, self._end_s, TILE_S)
-        return Column(((seconds, self._values(column, habit, variant, seconds)),))
+            spans = [range(self._day_s, self._end_s, TILE_S)]
+        return Column(tuple((span, self._values(column, habit, variant, span)) for span in spans))
 
     def _before(self, column: str, habit: Habit, variant: int) -> Column:
         """Of the days before."""

@@ -33,7 +33,8 @@ class Stage:
     Attributes:
         own_s: Seconds of the processor, of our process.
         server_s: The same of Prometheus's.
-        wall_s: Seconds that passed, and `waited_s` those of them in which an answer was waited for or read.
+        wall_s: Seconds that passed.
+        waited_s: Seconds for which answers were waited for or read; of several at a time each counts.
         peak_mib: The most resident memory while it lasted.
         queries: Sent to Prometheus, and `calls` to the API server.
         bytes: Of their answers.

@@ -45,6 +45,7 @@ def make_plan(objects: Objects, signal: Signal, cycle: Cycle) -> Plan:
         PrometheusError: Something could not be read whole; then there is no plan.
     """
     fleet = inventory.assemble(objects)
+    del objects  # of a large cluster they are as much as all that follows
     if fleet.classes or not cycle.hypothetical:
         # A file of objects without PriorityClasses is said to be so, and does not make a good policy a wrong one.
         require_classes(cycle.loaded, fleet.classes.keys())

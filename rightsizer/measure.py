@@ -1,14 +1,15 @@
-"""All that is asked of Prometheus for a plan, in two rounds: what everyone uses, then what only some need to be asked.
+"""All that is asked of Prometheus for a plan, in rounds: what everyone uses, then what only some need to be asked.
 
-The second round costs days of samples, so it is put only to workloads of which the first would have something done.
+Later rounds cost days of samples, so they are put only to workloads of which those before would have something done.
 """
 
+import dataclasses
 import datetime
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from rightsizer.assess import wanted
+from rightsizer.assess import narrow, wanted
 from rightsizer.assess.doubts import is_settled
 from rightsizer.assess.wanted import ConcurrencyRequest, HistoryRequest
 from rightsizer.config import format_duration
@@ -25,6 +26,7 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.observe.signals.concurrency import Replicas
+from rightsizer.policy.criteria import Criteria
 from rightsizer.policy.rules import Rulebook
 
 log = logging.getLogger(__name__)
@@ -37,8 +39,14 @@ class Signal(Protocol):
         """Take note of the pods that hold GPUs, and of those among them that series should name by now."""
         ...
 
-    def usages(self, window: datetime.timedelta, at: datetime.datetime) -> Usages:
-        """Usage of every device by every pod in the window that ends at `at`."""
+    def usages(
+        self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey] | None = None
+    ) -> Usages:
+        """Usage of every device by every pod in the window that ends at `at`, or by these pods at least."""
+        ...
+
+    def recent(self, at: datetime.datetime) -> Usages:
+        """The highest of everything in the last minutes."""
         ...
 
     def activity(self, window: datetime.timedelta, at: datetime.datetime) -> Usages:
@@ -80,7 +88,7 @@ class Signal(Protocol):
 
 
 def measure(fleet: Fleet, signal: Signal, rulebook: Rulebook, at: datetime.datetime) -> Measured:
-    """Both rounds.
+    """All rounds.
 
     Raises:
         PrometheusError: Something could not be read whole.
@@ -93,28 +101,34 @@ def measure(fleet: Fleet, signal: Signal, rulebook: Rulebook, at: datetime.datet
     windows = sorted(_windows(fleet, rulebook), reverse=True)
     usages = {window: _usages(signal, window, at) for window in windows}
     first = Measured(at, usages, nodes=signal.nodes(at))
-    more = wanted(fleet, first, lambda workload: rulebook.on(workload).judged_by)
-    waits = signal.waits(pods, _starving(rulebook), at) if more.waits else {}
-    return Measured(
-        at,
-        usages,
+    more = wanted(fleet, first, _criteria_of(rulebook))
+    second = dataclasses.replace(
+        first,
+        waits=signal.waits(pods, _starving(rulebook), at) if more.waits else {},
         histories=_histories(signal, more.histories, at),
         concurrency=_concurrency(signal, more.concurrency, at),
-        waits=waits,
-        nodes=first.nodes,
         begins=_begins(signal, more.histories, at),
         series=signal.series(at) if more.concurrency else None,
     )
+    last = narrow(fleet, second, lambda: signal.recent(at), _criteria_of(rulebook))
+    closer = {window: _usages(signal, window, at, of=last[window]) for window in sorted(last, reverse=True)}
+    return dataclasses.replace(second, usages={**usages, **closer})
+
+
+def _criteria_of(rulebook: Rulebook) -> Callable[[Workload], Sequence[Criteria]]:
+    return lambda workload: rulebook.on(workload).judged_by
 
 
 def _windows(fleet: Fleet, rulebook: Rulebook) -> set[datetime.timedelta]:
-    """Every window over which some workload is judged; each costs Prometheus a set of queries."""
+    """Every window over which everybody is asked about; each costs Prometheus a set of queries."""
     judged = {id(each): each for workload in fleet.workloads for each in rulebook.on(workload).judged_by}
-    return {window for each in judged.values() for window in each.windows} or set(rulebook.windows())
+    return {window for each in judged.values() for window in each.wide_windows} or set(rulebook.windows())
 
 
-def _usages(signal: Signal, window: datetime.timedelta, at: datetime.datetime) -> Usages:
-    usages = signal.usages(window, at)
+def _usages(
+    signal: Signal, window: datetime.timedelta, at: datetime.datetime, of: Collection[PodKey] | None = None
+) -> Usages:
+    usages = signal.usages(window, at, of=of)
     devices = sum(map(len, usages.values()))
     span = format_duration(window.total_seconds())
     log.info("window %s: usage of %d devices by %d pods", span, devices, len(usages))

@@ -120,12 +120,17 @@ def _unmeasurable(evidence: Evidence) -> Iterator[str]:
 
 def _silenced(evidence: Evidence) -> Iterator[str]:
     """One exporter tells the same of all devices of its node: what is missing of one alone was lost."""
-    usages = evidence.case.measured.usages.get(evidence.window, {})
+    measured = evidence.case.measured.usages
+    usages, widest = (
+        measured.get(evidence.window, {}),
+        measured.get(max(measured, default=evidence.window), {}),
+    )
     for pod, devices in evidence.held:
         neighbours = [
             usage
             for other in evidence.case.fleet.pods_on.get(pod.node, ())
-            for usage in usages.get(key_of(other), ())
+            # Over some windows only few are asked about.
+            for usage in usages.get(key_of(other)) or widest.get(key_of(other), ())
         ]
         for usage in (seen.usage for seen in devices):
             alike = [other for other in neighbours if _kind(other) == _kind(usage)]

@@ -7,12 +7,23 @@ seen all of them: what is not known is neither.
 import dataclasses
 import datetime
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rightsizer.assess.rhythm import Rhythm, began, matters, rhythm_of_pods
 from rightsizer.assess.words import instant, span
-from rightsizer.model import Finding, FindingName, Fleet, Measured, Pod, PodKey, Usage, Verdict, Workload
+from rightsizer.model import (
+    Finding,
+    FindingName,
+    Fleet,
+    Measured,
+    Pod,
+    PodKey,
+    Usage,
+    Usages,
+    Verdict,
+    Workload,
+)
 from rightsizer.policy.criteria import Criteria
 from rightsizer.policy.document import Judging, Thresholds
 
@@ -140,6 +151,12 @@ class Case:
     def _known(self) -> dict[tuple[datetime.timedelta, float, datetime.timedelta, float], Evidence]:
         """Evidence that several findings look at."""
         return {}
+
+    def glimpsed(self, usages: Usages) -> Iterator[Seen]:
+        """What the signals say of its devices in other usages, of whatever time."""
+        gauge = _Gauge(self.criteria.idle, self.criteria.idle.maxUtilizationPercent, datetime.timedelta())
+        for pod in self.held:
+            yield from gauge.read(pod, usages.get(key_of(pod), ()))
 
     def _read(self, window: datetime.timedelta, percent: float) -> tuple[tuple[Pod, tuple[Seen, ...]], ...]:
         usages = self.measured.usages.get(window, {})

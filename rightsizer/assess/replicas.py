@@ -77,7 +77,7 @@ def find_too_many_replicas(case: Case) -> Finding | None:
         return None
     concurrency = case.measured.concurrency.get(workload.ref.uid)
     part = case.criteria.too_many_replicas
-    evidence = case.over(part, part.busyPercent, window=_window(case))
+    evidence = case.over(part, part.busyPercent, window=window_of(case))
     replicas = replicas_of(case)
     if concurrency is None or replicas is None:
         return _turns(case)
@@ -116,7 +116,7 @@ def find_too_few_replicas(case: Case) -> Finding | None:
     target = min(original, with_headroom(known.peak, part))
     if target <= size:
         return None
-    evidence = case.over(part, part.busyPercent, window=_window(case))
+    evidence = case.over(part, part.busyPercent, window=window_of(case))
     takes = (target - size) * _gpus_each(case, size)
     words = f"at most {known.peak} of {size} replicas were at work in the same minute{_when(part, known)}"
     proposal = Proposal(
@@ -139,7 +139,20 @@ def replicas_of(case: Case) -> int | None:
     return size
 
 
-def _window(case: Case) -> datetime.timedelta:
+def is_in_question(case: Case) -> bool:
+    """Whether more or fewer replicas may be called for, by how many were at work at the same time."""
+    concurrency = case.measured.concurrency.get(case.workload.ref.uid)
+    replicas = replicas_of(case)
+    if concurrency is None:
+        return False
+    if original_replicas(case.workload.annotations) is not None:
+        return True
+    part = case.criteria.too_many_replicas
+    known = demand(concurrency, part, case.workload, case.at)
+    return replicas is not None and max(1, with_headroom(min(known.peak, replicas), part)) < replicas
+
+
+def window_of(case: Case) -> datetime.timedelta:
     """The shortest window that was measured and holds the one in which replicas are counted: the second signal's."""
     least = case.criteria.too_many_replicas.window
     return min((span for span in case.criteria.windows if span >= least), default=case.criteria.idle.window)

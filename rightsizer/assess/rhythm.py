@@ -8,14 +8,10 @@ import dataclasses
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
 
-from rightsizer.model import History, Pod, PodKey, Slot
+from rightsizer.model import History, Pod, PodKey, Slot, strongest
 from rightsizer.policy.document import Thresholds
 
-_BUSY, _UNKNOWN = bytes([Slot.BUSY]), bytes([Slot.UNKNOWN])
-
-_RANK = bytes.maketrans(bytes([Slot.IDLE, Slot.UNKNOWN, Slot.BUSY]), bytes([0, 1, 2]))
-_SLOT = bytes.maketrans(bytes([0, 1, 2]), bytes([Slot.IDLE, Slot.UNKNOWN, Slot.BUSY]))
-"""Of several pods' slots the one that says most for keeping holds: busy, else unknown, else idle."""
+_IDLE, _BUSY, _UNKNOWN = bytes([Slot.IDLE]), bytes([Slot.BUSY]), bytes([Slot.UNKNOWN])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,6 +137,4 @@ def _complete(history: History, reach_s: float, at: datetime.datetime) -> bytes:
 def _merged(rows: Sequence[bytes]) -> bytes:
     """Slot by slot from the end; a pod that had not begun says nothing."""
     length = max(map(len, rows))
-    padded = [row.translate(_RANK).rjust(length, b"\0") for row in rows]
-    merged = padded[0] if len(padded) == 1 else bytes(map(max, *padded))
-    return merged.translate(_SLOT)
+    return strongest([row.rjust(length, _IDLE) for row in rows])

@@ -3,12 +3,18 @@
 The one finding in which activity speaks for work, and two other signals against it.
 """
 
+import datetime
+from collections.abc import Callable
+
 from rightsizer.assess.doubts import INCOMPLETE, first_doubt
-from rightsizer.assess.evidence import Case, Seen
+from rightsizer.assess.evidence import Case, Seen, key_of
 from rightsizer.assess.kinds import has_replicas
 from rightsizer.assess.levels import levels
 from rightsizer.assess.words import span
-from rightsizer.model import Finding, FindingName, Verdict
+from rightsizer.model import Finding, FindingName, Usage, Usages, Verdict
+
+RECENT = datetime.timedelta(minutes=10)
+"""The last minutes: what was at work in them was so in every longer window."""
 
 
 def find_stuck(case: Case) -> Finding | None:
@@ -40,6 +46,34 @@ def find_stuck(case: Case) -> Finding | None:
         levels(evidence),
     )
     return evidence.finding(FindingName.STUCK, Verdict.ACT if is_whole else Verdict.KEEP, words)
+
+
+def could_be_stuck(case: Case, recent: Callable[[], Usages]) -> bool:
+    """Whether it could be found stuck over a window that was not measured, by a longer one that was.
+
+    What never came near full utilization did not spin, and what drew power or moved memory in the last minutes works.
+
+    Args:
+        case: The workload.
+        recent: The highest of everything in the last minutes.
+    """
+    part = case.criteria.stuck
+    longer = min((span for span in case.measured.usages if span >= part.window), default=None)
+    if longer is None:
+        return True
+    known = case.measured.usages[longer]
+    if not any(
+        _may_spin(usage, part.minMeanPercent) for pod in case.held for usage in known.get(key_of(pod), ())
+    ):
+        return False
+    if part.window < RECENT:
+        return True
+    return not any(seen.draws_power or seen.moves_memory for seen in case.glimpsed(recent()))
+
+
+def _may_spin(usage: Usage, min_mean_percent: float) -> bool:
+    peak = usage.activity_peak
+    return bool(usage.invalid) or peak is None or peak * 100 >= min_mean_percent
 
 
 def _spins(seen: Seen, min_mean_percent: float) -> bool:

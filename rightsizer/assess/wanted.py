@@ -16,7 +16,7 @@ from rightsizer.assess.rhythm import began
 from rightsizer.assess.sliceable import find_sliceable
 from rightsizer.model import Fleet, Measured, PodKey, Verdict, Workload
 from rightsizer.policy.criteria import Criteria
-from rightsizer.policy.document import Thresholds, TooManyReplicas
+from rightsizer.policy.document import TooManyReplicas
 from rightsizer.workloads.changes import original_replicas
 
 ALWAYS_BUSY = 0.95
@@ -93,15 +93,15 @@ class _Patience:
     """The criteria as they would be if pauses of the past did not matter."""
 
     def __init__(self) -> None:
-        # Thresholds are the policy's own objects, a few for all workloads; kept, so that no id comes round again.
-        self._known: dict[int, tuple[Thresholds, Thresholds]] = {}
+        # Criteria are the rulebook's own objects, a few for all workloads; kept, so that no id comes round again.
+        self._known: dict[int, tuple[Criteria, Criteria]] = {}
 
     def without(self, criteria: Criteria) -> Criteria:
         """The criteria without returnFactor."""
-        idle = criteria.idle
-        if id(idle) not in self._known:
-            self._known[id(idle)] = (idle, idle.model_copy(update={"returnFactor": 0.0}))
-        return dataclasses.replace(criteria, idle=self._known[id(idle)][1])
+        if id(criteria) not in self._known:
+            idle = criteria.idle.model_copy(update={"returnFactor": 0.0})
+            self._known[id(criteria)] = (criteria, dataclasses.replace(criteria, idle=idle))
+        return self._known[id(criteria)][1]
 
 
 def _would_act(case: Case) -> bool:

@@ -24,6 +24,7 @@ from rightsizer.observe import inventory
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.costs import node_prices
 from rightsizer.observe.discovery import connect
+from rightsizer.observe.inventory import Objects
 from rightsizer.observe.objectsfile import read_file
 from rightsizer.observe.prometheus import Prometheus
 from rightsizer.observe.signals.signal import MetricsSignal
@@ -107,19 +108,20 @@ class Session:
             raise UsageError(
                 f"--at {_second(at)}: that is yet to come: Prometheus's clock says {_second(now)}"
             )
-        if self._look.objects is None:
-            objects = inventory.read(self.cluster, KINDS, state_namespace=self._own)
-        else:
-            objects = read_file(self._look.objects, self._settings.gpu_resources)
         cycle = Cycle(self.policy, at, self.run, own=self._own, hypothetical=self._look.why)
         try:
-            return make_plan(objects, self.signal, cycle)
+            return make_plan(self._objects(), self.signal, cycle)
         except EvidenceIncomplete as error:
             if self._look.at is None:
                 raise
             raise EvidenceIncomplete(
                 f"--at {_second(at)}: {self._when_it_begins(at, now) or error}"
             ) from error
+
+    def _objects(self) -> Objects:
+        if self._look.objects is None:
+            return inventory.read(self.cluster, KINDS, state_namespace=self._own)
+        return read_file(self._look.objects, self._settings.gpu_resources)
 
     def _when_it_begins(self, at: datetime.datetime, now: datetime.datetime) -> str:
         """Where the record begins later than the moment that is asked about; empty where it does not."""

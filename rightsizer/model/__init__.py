@@ -33,6 +33,7 @@ from rightsizer.model.usage import (
     Usages,
     UsagesByWindow,
     Waits,
+    strongest,
 )
 
 __all__ = [
@@ -74,4 +75,5 @@ __all__ = [
     "Waits",
     "Workload",
     "WorkloadKind",
+    "strongest",
 ]

@@ -82,6 +82,18 @@ class Slot(enum.IntEnum):
     UNKNOWN = 2
 
 
+_RANK = bytes.maketrans(bytes([Slot.IDLE, Slot.UNKNOWN, Slot.BUSY]), bytes([0, 1, 2]))
+_SLOT = bytes.maketrans(bytes([0, 1, 2]), bytes([Slot.IDLE, Slot.UNKNOWN, Slot.BUSY]))
+
+
+def strongest(rows: Sequence[bytes | bytearray]) -> bytes:
+    """Slot by slot, of several rows of one length, what says most for keeping: busy, else unknown, else idle."""
+    first, *others = rows
+    if not others:
+        return bytes(first)
+    return bytes(map(max, *(row.translate(_RANK) for row in rows))).translate(_SLOT)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class History:
     """When a pod was at work, slot by slot, as far back as it was looked.

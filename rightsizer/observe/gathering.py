@@ -1,16 +1,16 @@
-"""Several questions at once, in threads: all their answers, or the first error. Knows nothing of what is asked."""
+"""Several questions at once, in threads: all answers in order, or the first error. Knows nothing of what is asked."""
 
 import collections
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
-def gather(tasks: Sequence[Callable[[threading.Event], T]], width: int) -> list[T]:
-    """The results in the tasks' order, of which at most `width` run at once.
+def gather(tasks: Sequence[Callable[[threading.Event], T]], width: int) -> Iterator[T]:
+    """The results in the tasks' order, as they come; at most `width` tasks run, or have results that nobody took yet.
 
     The first error is raised as soon as it is known: what has not begun never does, and what is under way learns by its
     event that nobody waits any more. An interrupt does not wait for it either.
@@ -21,9 +21,10 @@ def gather(tasks: Sequence[Callable[[threading.Event], T]], width: int) -> list[
     waiting = collections.deque(enumerate(tasks))
     outcomes: queue.SimpleQueue[tuple[int, T] | BaseException] = queue.SimpleQueue()
     stopped = threading.Event()
+    room = threading.Semaphore(width)
 
     def work() -> None:
-        while not stopped.is_set():
+        while room.acquire() and not stopped.is_set():
             try:
                 number, task = waiting.popleft()
             except IndexError:
@@ -38,11 +39,14 @@ def gather(tasks: Sequence[Callable[[threading.Event], T]], width: int) -> list[
         threading.Thread(target=work, name="prometheus-query", daemon=True).start()
     results: dict[int, T] = {}
     try:
-        while len(results) < len(tasks):
-            outcome = outcomes.get()
-            if isinstance(outcome, BaseException):
-                raise outcome
-            results[outcome[0]] = outcome[1]
+        for number in range(len(tasks)):
+            while number not in results:
+                outcome = outcomes.get()
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                results[outcome[0]] = outcome[1]
+            yield results.pop(number)
+            room.release()
     finally:
         stopped.set()
-    return [results[number] for number in range(len(tasks))]
+        room.release(width)  # whoever waits for room is to see that it is over

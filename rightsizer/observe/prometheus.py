@@ -10,7 +10,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -71,6 +71,11 @@ class Span:
     start: datetime.datetime
     end: datetime.datetime
     step_s: float
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return int((self.end - self.start).total_seconds() / self.step_s) + 1
 
     @property
     def form(self) -> dict[str, str]:
@@ -163,9 +168,19 @@ class Prometheus:
         Raises:
             PrometheusError: There is no whole answer to one of them.
         """
+        return list(self.in_turn(questions))
+
+    def in_turn(self, questions: Sequence[Callable[[], L]]) -> Iterator[L]:
+        """The same, each answer as soon as those before it are there: few are kept at a time.
+
+        Raises:
+            PrometheusError: There is no whole answer to one of them.
+        """
         if len(questions) == 1:
-            return [questions[0]()]
-        return gather([functools.partial(self._answer, question) for question in questions], self.parallel)
+            yield questions[0]()
+            return
+        tasks = [functools.partial(self._answer, question) for question in questions]
+        yield from gather(tasks, self.parallel)
 
     def _answer(self, question: Callable[[], L], stopped: threading.Event) -> L:
         self._mine.stopped = stopped

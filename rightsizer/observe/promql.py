@@ -23,7 +23,12 @@ def one_of(label: str, values: Sequence[str]) -> str:
     """A matcher for any of these values, whatever characters they hold."""
     if len(values) == 1:
         return equals(label, values[0])
-    return f"{label}=~{quoted('|'.join(re.escape(value) for value in values))}"
+    return f"{label}=~{quoted('|'.join(map(escaped, values)))}"
+
+
+def escaped(text: str) -> str:
+    """For regular expressions; hyphens, of which names are full, mean nothing in them but between brackets."""
+    return re.escape(text).replace("\\-", "-")
 
 
 def selector(metric: str, matchers: Iterable[str]) -> str:
@@ -55,7 +60,7 @@ def batches(names: Iterable[str], longest: int = MAX_TEXT) -> Iterator[list[str]
     batch: list[str] = []
     size = 0
     for name in names:
-        length = len(re.escape(name)) + 1
+        length = len(escaped(name)) + 1
         if batch and size + length > longest:
             yield batch
             batch, size = [], 0

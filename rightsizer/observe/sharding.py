@@ -85,32 +85,33 @@ class Territory:
         namespaces: Labels that may name a namespace, the first that is there meant, by pods' label of the same form.
         nodes: Labels that may name a node, likewise.
         instants: When to look for series; one that was alive at none of them belongs to no shard.
-        sizes: How many there are at an instant, as far as that is known; what is asked is added.
+        size: About how many there are.
+        count: How many there are by certain labels, of those that meet matchers, in PromQL.
     """
 
     def __init__(
         self,
         prometheus: Prometheus,
         *,
+        size: Callable[[], int],
         count: Callable[[Sequence[str], Sequence[str]], str],
         namespaces: Sequence[str],
         nodes: Sequence[str],
         instants: Sequence[datetime.datetime],
-        sizes: dict[datetime.datetime, int] | None = None,
     ) -> None:
         self._prometheus = prometheus
+        self._size = size
         self._count = count
         self._namespaces = namespaces
         self._nodes = nodes
         self._instants = instants
-        self._sizes = {} if sizes is None else sizes
         self._total: int | None = None
         self._parts: list[Part] | None = None
 
     def shards(self, most: float) -> list[Shard]:
         """The fleet in pieces of at most so many series; in one piece where it is no more."""
         if self._total is None:
-            self._total = max(self._size(at) for at in self._instants)
+            self._total = self._size()
         if self._total <= most:
             return [Shard()]
         return self._pieces(most)
@@ -143,7 +144,7 @@ class Territory:
     def cut(self, shard: Shard) -> list[Shard]:
         """The same series in two pieces or more; none where that cannot be done."""
         if not shard.parts:
-            self._total = self._total or max(self._size(at) for at in self._instants)
+            self._total = self._total or self._size()
             smaller = self._pieces(self._total / 2)
         elif len(shard.parts) > 1:
             half = len(shard.parts) // 2
@@ -151,12 +152,6 @@ class Territory:
         else:
             smaller = pack(self._by_node(shard.parts[0]), max(shard.series / 2, 1))
         return smaller if len(smaller) > 1 else []
-
-    def _size(self, at: datetime.datetime) -> int:
-        if at not in self._sizes:
-            counted = self._prometheus.query(self._count((), ()), at)
-            self._sizes[at] = round(sum(sample.value for sample in counted))
-        return self._sizes[at]
 
     def _pieces(self, most: float) -> list[Shard]:
         if self._parts is None:

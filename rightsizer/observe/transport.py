@@ -7,6 +7,7 @@ Redirects are not followed: they could lead anywhere.
 import collections
 import contextlib
 import logging
+import re
 import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,6 +35,8 @@ MAX_BYTES = 256 << 20
 
 _PASSPHRASE = ""
 """Given in place of one, so that OpenSSL never asks a terminal for it."""
+_FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.~-]+")
 _HEADERS = {"User-Agent": "gpu-rightsizer", "Accept": "application/json"}
 
 
@@ -87,11 +90,10 @@ class Direct:
             response = session.request(
                 "POST" if form else "GET",
                 f"{self.where}/api/v1/{endpoint}",
-                data=form or None,
+                data=encoded(form) if form else None,
+                headers=_FORM if form else None,
                 auth=self._authorize,
                 timeout=timeout_s,
-                # Said with each request: a session's own setting would yield to REQUESTS_CA_BUNDLE.
-                verify=self._verify,
                 cert=self._certificate(),
                 allow_redirects=False,
                 stream=True,
@@ -105,6 +107,11 @@ class Direct:
             session = self._idle.pop()
         except IndexError:
             session = requests.Session()
+            # The environment's proxies and authorities, looked up once and not with each request.
+            found = session.merge_environment_settings(
+                url=self.where, proxies={}, stream=True, verify=self._verify, cert=None
+            )
+            session.proxies, session.verify, session.trust_env = found["proxies"], found["verify"], False
             session.headers.update(_HEADERS)
             session.headers.update({name: one.reveal() for name, one in self._settings.headers.items()})
         try:
@@ -195,6 +202,15 @@ class ServiceProxy:
                     f"{attempted}: no answer within {timeout_s:.3g} s; is it overloaded?"
                 ) from error
             raise PrometheusUnreachable(f"{attempted}: {error}") from error
+
+
+def encoded(form: Mapping[str, str]) -> bytes:
+    """A form's body. The library looks at every character by itself, and questions are long."""
+    return "&".join(f"{name}={_UNSAFE.sub(_percent, value)}" for name, value in form.items()).encode("ascii")
+
+
+def _percent(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode())
 
 
 def _collect(chunks: Iterable[bytes], attempted: str, deadline: float) -> bytes:

@@ -35,10 +35,15 @@ class Criteria:
     stranded: Stranded
 
     @property
+    def wide_windows(self) -> frozenset[datetime.timedelta]:
+        """Those over which everybody's usage is asked for; over others only that of few (assess/narrow.py)."""
+        parts = (self.idle, self.underused, self.too_many_gpus, self.sliceable, self.starved)
+        return frozenset(part.window for part in parts)
+
+    @property
     def windows(self) -> frozenset[datetime.timedelta]:
         """Every window over which usage is asked for."""
-        parts = (self.idle, self.underused, self.too_many_gpus, self.sliceable, self.stuck, self.starved)
-        return frozenset(part.window for part in parts)
+        return self.wide_windows | {self.stuck.window}
 
 
 def criteria_for(

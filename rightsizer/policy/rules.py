@@ -145,6 +145,8 @@ class Rulebook:
         self._label_keys = sorted({key for rule in policy.rules for key in rule.match.labels or ()})
         self._candidates: dict[tuple[object, ...], tuple[Article, ...]] = {}
         self._criteria: dict[tuple[object, ...], Criteria] = {}
+        # By identity: of the same workload it is asked several times. Kept, so that no id comes round again.
+        self._rulings: dict[int, tuple[Workload, Ruling]] = {}
         self._notices: dict[str, datetime.timedelta | None] = {}
 
     def on(self, workload: Workload) -> Ruling:
@@ -153,6 +155,12 @@ class Rulebook:
         The rule is sought for every pod, since pods of one workload may differ; the strictest mode holds for all, and
         of several rules of that mode what all of them allow. Pods come and go: their order means nothing.
         """
+        known = self._rulings.get(id(workload))
+        if known is None:
+            known = self._rulings[id(workload)] = (workload, self._on(workload))
+        return known[1]
+
+    def _on(self, workload: Workload) -> Ruling:
         articles = self._strictest(workload)
         rules = tuple(article.rule for article in articles)
         mode = rules[0].mode

@@ -23,6 +23,12 @@ API_VERSION = "gpu-rightsizer.io/v1alpha1"
 
 def plan_document(plan: Plan, accounts: Accounts, prices: Prices) -> dict[str, Any]:
     """A plan, with every GPU workload under `items`."""
+    return _document(plan, accounts, prices, item=_item)
+
+
+def _document(
+    plan: Plan, accounts: Accounts, prices: Prices, *, item: Callable[[Row], object]
+) -> dict[str, Any]:
     return {
         "apiVersion": API_VERSION,
         "kind": "Plan",
@@ -36,13 +42,18 @@ def plan_document(plan: Plan, accounts: Accounts, prices: Prices) -> dict[str, A
         "problems": list(plan.problems),
         "totals": {**_totals(plan.decisions), **_accounts(accounts), "prices": _prices(prices)},
         "stranded": [_stranded(one) for one in plan.fleet.stranded] if plan.fleet else [],
-        "items": [_item(row) for row in rows_of(plan, prices)],
+        "items": [item(row) for row in rows_of(plan, prices)],
     }
 
 
 def plan_json(plan: Plan, accounts: Accounts, prices: Prices) -> str:
     """The plan's document as JSON."""
-    return render(plan_document(plan, accounts, prices), "json")
+
+    # Item by item: all of a large fleet's at once are several times their text.
+    def item(row: Row) -> msgspec.Raw:
+        return msgspec.Raw(msgspec.json.encode(_item(row)))
+
+    return render(_document(plan, accounts, prices, item=item), "json")
 
 
 def plan_yaml(plan: Plan, accounts: Accounts, prices: Prices) -> str:
@@ -291,6 +302,8 @@ _Dumper.add_representer(str, _quoted)
 
 
 def _escaped(text: str, escape: Callable[[str], str]) -> str:
+    if text.replace("\n", "").isprintable():
+        return text
     return "\n".join(
         line if line.isprintable() else "".join(one if one.isprintable() else escape(one) for one in line)
         for line in text.split("\n")

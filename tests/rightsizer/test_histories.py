@@ -228,6 +228,32 @@ def test_a_day_with_a_gap_in_that_hour_is_unknown(metrics: Metrics) -> None:
     assert _concurrency(metrics, "StatefulSet", "db-0", days=1).earlier == (None,)  # type: ignore[attr-defined]
 
 
+def test_minutes_without_samples_are_sought_only_where_some_may_be(metrics: Metrics) -> None:
+    """A pod with as many samples as the one with the most plainly misses none of a minute."""
+    for pod in ("db-0", "db-1", "web-0", "web-1"):
+        _write(metrics, pod, 0.0, since=2 * HOUR)
+    names = {"db": ("db-0", "db-1"), "web": ("web-0", "web-1")}
+    requests = [
+        Replicas(name, metrics.space, "StatefulSet", dict.fromkeys(pods, metrics.at - DAY), days=0)
+        for name, pods in names.items()
+    ]
+    asked = {}
+    for case in ("whole", "one-with-a-gap"):
+        with Relay(metrics.prometheus.url) as relay:
+            found = metrics.signal(url=relay.url).concurrency(requests, metrics.at)
+            asked[case] = [query for query in relay.asked if " unless on " in query]
+            unknown = {uid: one.busy.count(None) for uid, one in found.items()}
+        if case == "whole":
+            assert unknown == {"db": 0, "web": 0}
+            _write(metrics, "web-2", 0.0, since=50 * MINUTE, until=20 * MINUTE + EDGE)
+            _write(metrics, "web-2", 0.0, since=17 * MINUTE + EDGE)
+    assert asked["whole"] == []
+    assert unknown["db"] == 0
+    assert unknown["web"] == near(2, abs=1)
+    assert all("web-2" in query and "db-0" not in query for query in asked["one-with-a-gap"])
+    assert asked["one-with-a-gap"]
+
+
 def test_what_a_metric_told_before_it_ended_counts(metrics: Metrics) -> None:
     """Only metrics that are nowhere in the span are left out of the questions."""
     _write(metrics, "db-0", 0.0)

@@ -139,6 +139,24 @@ def test_rules_that_came_later_than_the_samples_are_not_used(metrics: Metrics) -
     assert metrics.usage("a").coverage == 1.0
 
 
+@pytest.mark.prometheus
+def test_some_pods_can_be_asked_about_alone(metrics: Metrics) -> None:
+    """Then others cost nothing, and of these all is as if everybody had been asked."""
+    _record(metrics, DAY)
+    pods = [
+        (metrics.space, name) for name in ("a", "awake", "gap", "negative", "gone", "moved", "unheard-of")
+    ]
+    with Relay(metrics.prometheus.url) as relay:
+        signal = metrics.signal(url=relay.url)
+        signal.usages(6 * HOUR, metrics.at)
+        relay.asked.clear()
+        some = signal.usages(2 * HOUR, metrics.at, of=pods)
+        assert not any("max5m" in query and 'pod=~"' not in query for query in relay.asked)
+        everybody = signal.usages(2 * HOUR, metrics.at)
+    assert some == {pod: usages for pod, usages in everybody.items() if pod in pods}
+    assert {name for _, name in some} >= {"a", "awake", "gap", "negative", "moved"}
+
+
 _MINUTE = datetime.timedelta(minutes=1)
 _WINDOW = 4 * HOUR
 _BEFORE = _WINDOW + HOUR

@@ -68,7 +68,14 @@ def test_parts_are_asked_as_many_at_once_as_allowed() -> None:
         return list(matchers)
 
     client = Client(PrometheusSettings(url="http://127.0.0.1:9", parallel=2))
-    territory = Territory(client, count=lambda _labels, _matchers: "", namespaces=(), nodes=(), instants=())
+    territory = Territory(
+        client,
+        size=lambda: 0,
+        count=lambda _labels, _matchers: "",
+        namespaces=(),
+        nodes=(),
+        instants=(),
+    )
     shards = [Shard((Part("namespace", name, 1),)) for name in "abcd"]
     assert list(territory.ask(shards, ask)) == [list(shard.matchers) for shard in shards]
 

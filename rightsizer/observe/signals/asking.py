@@ -14,21 +14,49 @@ from rightsizer.errors import EvidenceIncomplete
 from rightsizer.model import PodKey
 from rightsizer.observe import promql
 from rightsizer.observe.interpreted import Interpreted
-from rightsizer.observe.prometheus import Prometheus, Sample
+from rightsizer.observe.prometheus import Prometheus, Sample, Span
 from rightsizer.observe.sharding import Shard, Territory
 from rightsizer.observe.signals.labels import CLUSTER, Described
-from rightsizer.observe.signals.quantities import Kind, Quantity, Source
-from rightsizer.observe.signals.rules import TILE, Raw, Reading, Recorded, recorded
+from rightsizer.observe.signals.quantities import Kind, Quantity, Source, Statistic
+from rightsizer.observe.signals.rules import COUNT, TILE, Raw, Reading, Recorded, recorded
 
 DENSITY_SPAN = datetime.timedelta(minutes=10)
 USUAL_INTERVAL_S = 15.0
 LEAST_RECORDED = datetime.timedelta(hours=1)
 """In a shorter window the samples themselves are as few as recorded values are in a day."""
 
+Places = Sequence[tuple[Territory, list[Shard]]]
+"""What a question is about, in pieces that can be asked about at once."""
+
 T = TypeVar("T")
 
 NEARLY_ALL = 0.98
 """So many of the series must be on record for the records to be used instead of them."""
+
+
+@dataclasses.dataclass(slots=True)
+class Answered:
+    """Of what there were any answers: of all else there are none over a shorter window.
+
+    Attributes:
+        forms: Labels by which series name pods.
+    """
+
+    quantities: set[tuple[Quantity, Statistic]] = dataclasses.field(default_factory=set)
+    forms: set[str] = dataclasses.field(default_factory=set)
+
+    def note(self, quantity: Quantity, statistic: Statistic, series: Iterable[Described]) -> None:
+        """Take note of an answer."""
+        forms = {described.form for described in series}
+        self.forms |= forms
+        if forms:
+            self.quantities.add((quantity, statistic))
+
+    def of(self, kind: Kind) -> tuple[Quantity, ...]:
+        """The metrics of one kind."""
+        return tuple(
+            sorted({one for one, _ in self.quantities if one.kind is kind}, key=lambda one: one.metric)
+        )
 
 
 class Memo:
@@ -80,6 +108,18 @@ class Asker:
         """Metrics of which every device has one: of MIG instances memory may be all there is."""
         return (*self.source.of(Kind.MEMORY), *self.source.of(Kind.ACTIVITY))
 
+    def answered(self, window: datetime.timedelta, at: datetime.datetime) -> "Answered | None":
+        """What answers there were over this window or a longer one; None where nobody asked."""
+        known = self._answered(at)
+        return next((known[span] for span in sorted(known) if span >= window), None)
+
+    def note(self, window: datetime.timedelta, at: datetime.datetime, answered: "Answered") -> None:
+        """Keep in mind what answers there were about everybody."""
+        self._answered(at)[window] = answered
+
+    def _answered(self, at: datetime.datetime) -> "dict[datetime.timedelta, Answered]":
+        return self.memo.of(at, "answered", dict)
+
     def selected(self, quantities: Iterable[Quantity], matchers: Sequence[str]) -> str:
         """The series of several metrics, of those with the same labels one only."""
         return " or ".join(
@@ -98,20 +138,21 @@ class Asker:
         return reading
 
     def _reading(self, window: datetime.timedelta, at: datetime.datetime) -> Reading:
-        use = self.source.labels.use
         activity = self.source.of(Kind.ACTIVITY)
-        for instant in (at, at - window / 2, at - window + 2 * TILE):
-            kept = " or ".join(
-                promql.over("last_over_time", recorded(quantity, "count", self.owned), 2 * TILE)
-                for quantity in activity
-            )
-            held = self._count(promql.by("max", use, kept), instant, at) if kept else 0.0
-            if not held:
-                return Raw()
-            raw = promql.by("max", use, self.selected(activity, self.owned))
-            if held < NEARLY_ALL * self._count(raw, instant, at):
-                return Raw()
-        return Recorded()
+        kept = [
+            promql.over("last_over_time", recorded(quantity, COUNT, self.owned), 2 * TILE)
+            for quantity in activity
+        ]
+        raw = [promql.selector(one.metric, [*one.matchers, *self.owned]) for one in activity]
+        span = Span(at - window + 2 * TILE, at, (window - 2 * TILE).total_seconds() / 2)
+        held = self._counts(kept, span)
+        # Series rather than what they are about, which is never more: cheaper, and mostly enough.
+        if _are_nearly_all(held, self._counts(raw, span)):
+            return Recorded()
+        use = self.source.labels.use
+        both = [[promql.by("max", use, " or ".join(each))] for each in (kept, raw)]
+        is_enough = min(held) > 0 and _are_nearly_all(*(self._counts(each, span) for each in both))
+        return Recorded() if is_enough else Raw()
 
     def samples_per_series(
         self, reading: Reading, window: datetime.timedelta, at: datetime.datetime
@@ -126,16 +167,10 @@ class Asker:
         return self.memo.of(at, "interval", lambda: self._interval_s(at))
 
     def _interval_s(self, at: datetime.datetime) -> float:
-        densest = max(
-            (
-                self._number(
-                    f"max({Raw().count(quantity, self.given, DENSITY_SPAN)})",
-                    at,
-                )
-                for quantity in self.markers()
-            ),
-            default=0.0,
-        )
+        densest = 0.0
+        for kind in (Kind.ACTIVITY, Kind.MEMORY):
+            counts = (Raw().count(quantity, self.given, DENSITY_SPAN) for quantity in self.source.of(kind))
+            densest = densest or max((self._number(f"max({count})", at) for count in counts), default=0.0)
         return DENSITY_SPAN.total_seconds() / (densest - 1) if densest > 1 else USUAL_INTERVAL_S
 
     def territory(
@@ -163,12 +198,16 @@ class Asker:
         )
         return Territory(
             self.prometheus,
+            size=lambda: next((size for instant in spread if (size := self._size(base, instant, at))), 0),
             count=count,
             namespaces=labels.node if of_devices else labels.namespace,
             nodes=() if of_devices else labels.node,
             instants=spread,
-            sizes=self.memo.of(at, ("sizes", of_devices), dict),
         )
+
+    def is_there(self, quantity: Quantity, at: datetime.datetime) -> bool:
+        """Whether anything has a metric now."""
+        return bool(self._series(quantity, self.given, at, at))
 
     def most(self, per_series: float) -> float:
         """How many series of so many samples may be asked for at once."""
@@ -191,28 +230,51 @@ class Asker:
             yield from answer
 
     def keyed(
-        self,
-        territory: Territory,
-        shards: list[Shard],
-        build: Callable[[Sequence[str]], str],
-        at: datetime.datetime,
+        self, places: Places, build: Callable[[Sequence[str]], str], at: datetime.datetime
     ) -> Iterator[tuple[Described, float]]:
         """The same for a question whose answers are about devices and who uses them.
 
         Raises:
             EvidenceIncomplete: The series are of several clusters.
         """
-        for answer in territory.ask(
-            shards, lambda matchers: self.prometheus.query_as(build(matchers), at, self.described)
-        ):
-            require_one_of({described.cluster for described, _ in answer})
-            yield from answer
+        for territory, shards in places:
+            for answer in territory.ask(
+                shards, lambda matchers: self.prometheus.query_as(build(matchers), at, self.described)
+            ):
+                require_one_of({described.cluster for described, _ in answer})
+                yield from answer
 
-    def _count(self, expression: str, instant: datetime.datetime, at: datetime.datetime) -> float:
-        return self.memo.of(at, (expression, instant), lambda: self._number(f"count({expression})", instant))
+    def _counts(self, expressions: Sequence[str], span: Span) -> list[float]:
+        """How many series these give together, at each of the instants."""
+        instants = {
+            round(span.start.timestamp() + place * span.step_s, 3): 0.0 for place in range(span.count)
+        }
+        for expression in expressions:
+            for track in self.prometheus.query_range(
+                f"count({expression})", start=span.start, end=span.end, step_s=span.step_s
+            ):
+                for instant, value in track.points.items():
+                    instants[round(instant, 3)] = instants.get(round(instant, 3), 0.0) + value
+        return list(instants.values())
+
+    def _size(self, matchers: Sequence[str], instant: datetime.datetime, at: datetime.datetime) -> int:
+        """How many series there are of the kind of metric of which there is most."""
+        kinds = (self.source.of(kind) for kind in (Kind.MEMORY, Kind.ACTIVITY))
+        return max(sum(self._series(one, matchers, instant, at) for one in kind) for kind in kinds)
+
+    def _series(
+        self, quantity: Quantity, matchers: Sequence[str], instant: datetime.datetime, at: datetime.datetime
+    ) -> int:
+        counted = f"count({promql.selector(quantity.metric, [*quantity.matchers, *matchers])})"
+        return self.memo.of(at, (counted, instant), lambda: round(self._number(counted, instant)))
 
     def _number(self, expression: str, at: datetime.datetime) -> float:
         return max((sample.value for sample in self.prometheus.query(expression, at)), default=0.0)
+
+
+def _are_nearly_all(held: Sequence[float], raw: Sequence[float]) -> bool:
+    """Whether at each instant so many are on record as there were."""
+    return all(kept and kept >= NEARLY_ALL * there for kept, there in zip(held, raw, strict=True))
 
 
 def _covers(reading: Reading, span: datetime.timedelta, window: datetime.timedelta) -> bool:

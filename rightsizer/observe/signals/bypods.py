@@ -1,7 +1,7 @@
 """Questions about some pods of many: by their names, in each form in which series name a pod. Knows nothing else."""
 
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from rightsizer.model import PodKey
 from rightsizer.observe import promql
@@ -13,9 +13,22 @@ DEVICES_PER_POD = 8
 
 
 def of_pods(
-    asker: Asker, pods: Sequence[PodKey], at: datetime.datetime, most: float
+    asker: Asker,
+    pods: Sequence[PodKey],
+    at: datetime.datetime,
+    most: float,
+    *,
+    forms: Collection[str] | None = None,
 ) -> Iterator[tuple[Territory, list[Shard]]]:
-    """Shards of series that name these pods (and others of the same name elsewhere), in each form of naming one."""
+    """Shards of series that name these pods (and others of the same name elsewhere), in each form of naming one.
+
+    Args:
+        asker: What is asked.
+        pods: Whom about.
+        at: When.
+        most: Series that may be asked about at once.
+        forms: The labels that name any pod, where that is known.
+    """
     territory = asker.territory(datetime.timedelta(minutes=5), at)
     spaces: dict[str, set[str]] = {}
     for namespace, name in pods:
@@ -27,6 +40,8 @@ def of_pods(
         for begin in range(0, len(batch), room)
     ]
     for label, namespace_label, absent in asker.source.labels.forms():
+        if forms is not None and label not in forms:
+            continue
         shards = []
         for names in batches:
             within = sorted({space for name in names for space in spaces[name]})

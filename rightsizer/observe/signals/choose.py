@@ -13,7 +13,7 @@ from rightsizer.observe.prometheus import Prometheus
 from rightsizer.observe.signals import own, table
 from rightsizer.observe.signals.asking import Asker
 from rightsizer.observe.signals.dcgm import DCGM, DCGM_49
-from rightsizer.observe.signals.quantities import Quantity, Source
+from rightsizer.observe.signals.quantities import Kind, Quantity, Source
 
 GPU_EXPORTER = "gpu-exporter"
 BOTH = Source("dcgm, dcgm-4.9", (*DCGM.quantities, *DCGM_49.quantities))
@@ -82,7 +82,7 @@ def choose(
     given = terms.source
     asked = given or OWN
     for back in BACK:
-        found = present(prometheus, asked, terms.matchers, at - back)
+        found = _some(prometheus, asked, terms.matchers, at - back)
         if any(quantity.metric in found for quantity in asked.quantities):
             break
     else:
@@ -97,6 +97,25 @@ def choose(
     name = given.name if given else _name(quantities, has_counters)
     source = dataclasses.replace(asked, name=name, has_counters=has_counters)
     return Asker(prometheus, source, terms.matchers, terms.max_samples, frozenset(pods))
+
+
+def _some(prometheus: Prometheus, source: Source, matchers: Sequence[str], at: datetime.datetime) -> set[str]:
+    """Of each generation of names one metric that there is, and which of our own: all of a large fleet cost seconds."""
+    names = "|".join(own.METRICS if source.has_counters else ())
+    found = set()
+    if names:
+        selected = promql.selector("", [f"__name__=~{promql.quoted(names)}", *matchers])
+        for sample in prometheus.query(promql.by("count", ["__name__"], selected), at):
+            found.add(sample.labels.get("__name__", ""))
+    known = frozenset(source.quantities)
+    for generation in (set(DCGM.quantities), set(DCGM_49.quantities), known - set(BOTH.quantities)):
+        mine = [quantity for quantity in source.quantities if quantity in generation]
+        for quantity in sorted(mine, key=lambda one: one.kind is not Kind.MEMORY):
+            selected = promql.selector(quantity.metric, [*quantity.matchers, *matchers])
+            if prometheus.query(f"count({selected})", at):
+                found.add(quantity.metric)
+                break
+    return found
 
 
 def present(

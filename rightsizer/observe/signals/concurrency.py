@@ -1,29 +1,24 @@
 """How many of a workload's replicas were at work in the same minute: lately, and in the coming hour of earlier days.
 
-Replicas are counted by Prometheus, under the stem of their pods' names, so that pods of earlier days count for their
-workload though their names are gone. A minute in which some replica's samples are missing is unknown.
+Replicas are counted by Prometheus (`minutes.py`), under the stem of their pods' names, so that pods of earlier days
+count for their workload though their names are gone. A minute in which some replica's samples are missing is unknown.
 """
 
+import bisect
 import collections
 import dataclasses
 import datetime
-import functools
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from rightsizer.model import Concurrency
-from rightsizer.observe import promql
-from rightsizer.observe.prometheus import Track
-from rightsizer.observe.sharding import Part, Shard
-from rightsizer.observe.signals.asking import Asker, require_one_cluster
-from rightsizer.observe.signals.quantities import Kind, Quantity, Statistic
-from rightsizer.observe.signals.rules import Raw
-from rightsizer.observe.signals.stems import OTHERS, STEM, SUFFIXES, Stem, Where, batches
+from rightsizer.observe.signals.asking import Asker
+from rightsizer.observe.signals.complete import DAY, MINUTE, Rounds, Stretch
+from rightsizer.observe.signals.minutes import Column, Minutes, minutes_of
+from rightsizer.observe.signals.stems import OTHERS, SUFFIXES, Stem
 
-MINUTE = datetime.timedelta(minutes=1)
 HOUR = datetime.timedelta(hours=1)
-DAY = datetime.timedelta(days=1)
 JITTER = 1.1
 
 NEAR = datetime.timedelta(minutes=5)
@@ -66,30 +61,6 @@ class Replicas:
         return found
 
 
-@dataclasses.dataclass(slots=True)
-class _Minutes:
-    """What was counted of one stem, by minute from the first of the span."""
-
-    busy: dict[int, int] = dataclasses.field(default_factory=dict)
-    seen: dict[int, int] = dataclasses.field(default_factory=dict)
-    gaps: set[int] = dataclasses.field(default_factory=set)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Span:
-    """Minutes that are asked about: as many as `count`, the last of which ends at `end`.
-
-    Attributes:
-        around: How far before and after a minute is looked for devices whose samples are missing in it.
-        limit: Nothing after this is looked at.
-    """
-
-    end: datetime.datetime
-    count: int
-    around: datetime.timedelta
-    limit: datetime.datetime
-
-
 def concurrency(asker: Asker, requests: Sequence[Replicas], at: datetime.datetime) -> dict[str, Concurrency]:
     """How many replicas of each of these workloads were at work at the same time, by UID.
 
@@ -106,11 +77,10 @@ def concurrency(asker: Asker, requests: Sequence[Replicas], at: datetime.datetim
     # Where samples are taken once a minute, a little more than a minute surely holds one.
     reach = max(MINUTE, datetime.timedelta(seconds=round(JITTER * asker.interval_s(at))))
     for (window, days, threshold), group in sorted(alike.items()):
-        spans = [_Span(at, max(1, int(window / MINUTE)), NEAR, at)]
-        spans += [_Span(at - day * DAY + HOUR, 60, HOUR, at) for day in range(1, days + 1)]
-        trailing, *earlier = (
-            _Counter(asker, group, threshold, reach, _there(asker, span, reach)).count(span) for span in spans
-        )
+        lately = Stretch(at, max(1, int(window / MINUTE)), NEAR)
+        before = [Stretch(at - day * DAY + HOUR, 60, HOUR) for day in range(1, days + 1)]
+        rounds = [Rounds(tuple(each), at) for each in ([lately], before) if each]
+        trailing, *earlier = minutes_of(asker, _stems(group), rounds, threshold=threshold, reach=reach)
         for request in group:
             found[request.uid] = Concurrency(
                 _trailing(request, trailing, at, max(1, int(window / MINUTE)), reach),
@@ -119,150 +89,29 @@ def concurrency(asker: Asker, requests: Sequence[Replicas], at: datetime.datetim
     return found
 
 
-def _there(asker: Asker, span: _Span, reach: datetime.timedelta) -> tuple[Quantity, ...]:
-    """Metrics of activity of which there is anything in or around the span: the others only make questions slow."""
-    end = min(span.end + span.around, span.limit)
-    length = end - span.end + span.count * MINUTE + span.around + 2 * reach
-    found = []
-    for quantity in asker.source.of(Kind.ACTIVITY):
-        selected = promql.selector(quantity.metric, [*quantity.matchers, *asker.given])
-        # The second question costs much of a metric that is there, and nothing of one that is not.
-        at_all = ((selected, span.end), (promql.over("present_over_time", selected, length), end))
-        if any(asker.prometheus.query(f"count({one})", instant) for one, instant in at_all):
-            found.append(quantity)
-    return tuple(found)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Counter:
-    """Asks for workloads of the same terms at once."""
-
-    asker: Asker
-    requests: Sequence[Replicas]
-    threshold: float
-    reach: datetime.timedelta
-    quantities: tuple[Quantity, ...]
-
-    def count(self, span: _Span) -> dict[Stem, _Minutes]:
-        """Replicas at work, replicas with samples, and replicas whose samples are missing, by stem and minute."""
-        counted: dict[Stem, _Minutes] = collections.defaultdict(_Minutes)
-        if not self.quantities:
-            return counted
-        now = datetime.timedelta()
-        for stem, minute, value in self._asked(self._busy, span, now):
-            busy = counted[stem].busy
-            busy[minute] = busy.get(minute, 0) + value
-        for stem, minute, value in self._asked(self._seen, span, now):
-            # The same replica may be seen in both forms of naming it.
-            seen = counted[stem].seen
-            seen[minute] = max(seen.get(minute, 0), value)
-        gaps = functools.partial(self._gaps, around=span.around)
-        for stem, minute, _ in self._asked(gaps, span, span.around):
-            counted[stem].gaps.add(minute)
-        return counted
-
-    def _asked(
-        self, question: Callable[[Where, Sequence[str]], str], span: _Span, delay: datetime.timedelta
-    ) -> Iterator[tuple[Stem, int, int]]:
-        """What a question gives for each stem and minute; it looks so much beyond each minute."""
-        begin = span.end - (span.count - 1) * MINUTE
-        end = min(span.end + delay, span.limit)
-        if end < begin + delay:
-            return
-        territory = self.asker.territory(NEAR, span.end)
-        for where in self._places():
-            spaces = sorted({space for space, _ in where.stems})
-            shards = [Shard(tuple(Part(where.space_label, space, 1, where.absent) for space in spaces))]
-            for answer in territory.ask(
-                shards,
-                lambda matchers, where=where: self.asker.prometheus.query_range(  # type: ignore[misc]
-                    where.grouped(question(where, (*self.asker.given, where.matcher, *matchers))),
-                    start=begin + delay,
-                    end=end,
-                    step_s=MINUTE.total_seconds(),
-                ),
-            ):
-                yield from self._points(answer, where, begin + delay)
-
-    def _places(self) -> Iterator[Where]:
-        """All stems in each form of naming a pod, by namespace: as many at a time as a question has room for."""
-        for suffix, stems in sorted(self._stems().items()):
-            for batch in batches(sorted(stems)):
-                for label, space_label, absent in self.asker.source.labels.forms():
-                    yield Where(label, space_label, tuple(absent), frozenset(batch), suffix)
-
-    def _points(
-        self, tracks: Sequence[Track], where: Where, begin: datetime.datetime
-    ) -> Iterator[tuple[Stem, int, int]]:
-        require_one_cluster(track.labels for track in tracks)
-        for track in tracks:
-            stem = (track.labels.get(where.space_label, ""), track.labels.get(STEM, ""))
-            if stem not in where.stems:  # of that name, in the namespace of another
-                continue
-            for instant, value in track.points.items():
-                yield stem, round((instant - begin.timestamp()) / 60), round(value)
-
-    def _stems(self) -> dict[str, set[Stem]]:
-        found: dict[str, set[Stem]] = {}
-        for request in self.requests:
-            for stem, suffix in request.stems():
-                found.setdefault(suffix, set()).add((request.namespace, stem))
-        return found
-
-    def _busy(self, where: Where, matchers: Sequence[str]) -> str:
-        return " or ".join(
-            f"({promql.by('max', where.pod, Raw().statistic(quantity, Statistic.PEAK, matchers, self.reach))}"
-            f" > {self.threshold / quantity.scale!r})"
-            for quantity in self.quantities
-        )
-
-    def _seen(self, where: Where, matchers: Sequence[str]) -> str:
-        return " or ".join(promql.by("max", where.pod, one) for one in self._present(matchers, self.reach))
-
-    def _gaps(self, where: Where, matchers: Sequence[str], around: datetime.timedelta) -> str:  # noqa: ARG002
-        """Looked at from so much later: devices that had samples before and have some after, but none then."""
-        # Matched, not gathered, by device: it is the costliest question of all, and three times as fast so.
-        use = f"on ({', '.join(self.asker.source.labels.use)})"
-        before, after, then = (
-            f"({f' or {use} '.join(self._present(matchers, length, offset))})"
-            for length, offset in (
-                (around, around + self.reach),
-                (around, datetime.timedelta()),
-                (self.reach, around),
-            )
-        )
-        return f"({before} and {use} {after}) unless {use} {then}"
-
-    def _present(
-        self,
-        matchers: Sequence[str],
-        length: datetime.timedelta,
-        offset: datetime.timedelta = datetime.timedelta(),
-    ) -> Iterator[str]:
-        back = f" offset {promql.span(offset)}" if offset else ""
-        for quantity in self.quantities:
-            selected = promql.selector(quantity.metric, [*quantity.matchers, *matchers])
-            yield f"present_over_time({selected}[{promql.span(length)}]{back})"
+def _stems(requests: Sequence[Replicas]) -> dict[str, set[Stem]]:
+    found: dict[str, set[Stem]] = {}
+    for request in requests:
+        for stem, suffix in request.stems():
+            found.setdefault(suffix, set()).add((request.namespace, stem))
+    return found
 
 
 def _trailing(
     request: Replicas,
-    counted: Mapping[Stem, _Minutes],
+    counted: Mapping[Stem, Minutes],
     at: datetime.datetime,
     count: int,
     reach: datetime.timedelta,
 ) -> tuple[int | None, ...]:
     """For each minute how many were at work; unknown where samples are missing of a pod that is there now."""
-    stems = request.stems()
-    minutes = [counted.get((request.namespace, stem), _Minutes()) for stem, _ in stems]
-    starts = _starts(request)
+    busy, seen, gaps = _together([counted[stem] for stem in _own(request) if stem in counted])
+    starts = sorted(start + reach + MINUTE for start in _starts(request))
     found: list[int | None] = []
     for place in range(count):
-        instant = at - (count - 1 - place) * MINUTE
-        expected = sum(start + reach + MINUTE <= instant for start in starts)
-        seen = sum(one.seen.get(place, 0) for one in minutes)
-        is_known = seen >= expected and not any(place in one.gaps for one in minutes)
-        found.append(sum(one.busy.get(place, 0) for one in minutes) if is_known else None)
+        expected = bisect.bisect_right(starts, at - (count - 1 - place) * MINUTE)
+        is_known = seen.get(place, 0) >= expected and place not in gaps
+        found.append(busy.get(place, 0) if is_known else None)
     return tuple(found)
 
 
@@ -278,19 +127,30 @@ def _starts(request: Replicas) -> list[datetime.datetime]:
 
 
 def _earlier(
-    request: Replicas, days: Sequence[Mapping[Stem, _Minutes]], at: datetime.datetime
+    request: Replicas, days: Sequence[Mapping[Stem, Minutes]], at: datetime.datetime
 ) -> tuple[int | None, ...]:
     """Of each earlier day the most at work in a minute of that hour; unknown where somebody's samples are missing."""
     found: list[int | None] = []
-    stems = [(request.namespace, stem) for stem, _ in request.stems()]
+    stems = _own(request)
     for day, counted in zip(itertools.count(1), days, strict=False):
         if request.created is not None and request.created > at - day * DAY:
             break
-        minutes = [counted.get(stem, _Minutes()) for stem in stems]
-        is_known = all(
-            any(one.seen.get(place) for one in minutes) and not any(place in one.gaps for one in minutes)
-            for place in range(60)
-        )
-        most = max(sum(one.busy.get(place, 0) for one in minutes) for place in range(60))
-        found.append(most if is_known else None)
+        busy, seen, gaps = _together([counted[stem] for stem in stems if stem in counted])
+        is_known = not gaps and all(map(seen.get, range(60)))
+        found.append(max(busy.values(), default=0) if is_known else None)
     return tuple(found)
+
+
+def _own(request: Replicas) -> list[Stem]:
+    return [(request.namespace, stem) for stem, _ in request.stems()]
+
+
+def _together(minutes: Sequence[Minutes]) -> tuple[Column, Column, Collection[int]]:
+    """Replicas at work, replicas with samples, and minutes with gaps, of several stems."""
+    if len(minutes) == 1:
+        return minutes[0].busy, minutes[0].seen, minutes[0].gaps
+    busy, seen = collections.Counter[int](), collections.Counter[int]()
+    for one in minutes:
+        busy.update(one.busy)
+        seen.update(one.seen)
+    return busy, seen, {place for one in minutes for place in one.gaps}

@@ -4,29 +4,22 @@ import array
 import dataclasses
 import datetime
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
 
+from rightsizer.model import PodKey
 from rightsizer.observe import promql
 from rightsizer.observe.interpreted import Interpreted
 from rightsizer.observe.prometheus import Sample, Span, Track
-from rightsizer.observe.sharding import MAX_POINTS, Shard, Territory
-from rightsizer.observe.signals.asking import Asker, require_one_of
+from rightsizer.observe.sharding import MAX_POINTS
+from rightsizer.observe.signals.asking import Asker, Places, require_one_of
 from rightsizer.observe.signals.bypods import of_pods
 from rightsizer.observe.signals.labels import JOB, Described, Key
 from rightsizer.observe.signals.quantities import Kind, Quantity
 from rightsizer.observe.signals.rules import TILE, Reading, Recorded
-from rightsizer.observe.signals.tallies import (
-    NONE,
-    STEADY,
-    Fullest,
-    Tally,
-    fullest_of,
-    tallies_of,
-    without_gaps,
-)
+from rightsizer.observe.signals.tallies import NONE, STEADY, Fullest, Tally, fullest_of, pods_of, tallies_of
 
 SAMPLES_PER_SLOT = 20
 """So many samples make a slot's count steady: one more or less is 5 %."""
@@ -45,9 +38,6 @@ FEW = 0.05
 Ints: TypeAlias = "array.array[int]"
 Floats: TypeAlias = "array.array[float]"
 Counts = dict[Key, Ints]
-
-
-Places = Sequence[tuple[Territory, list[Shard]]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,21 +108,39 @@ class Grid:
 
 
 def cover(
-    asker: Asker, reading: Reading, territory: Territory, *, window: datetime.timedelta, at: datetime.datetime
+    asker: Asker,
+    reading: Reading,
+    places: Places,
+    *,
+    window: datetime.timedelta,
+    at: datetime.datetime,
+    of: Collection[PodKey] | None = None,
 ) -> dict[Key, Cover]:
-    """What is on record of everybody's activity.
+    """What is on record of everybody's activity, or of that of these pods, where `can_be_narrow`.
 
     Jobs are counted apart, since each has an interval of its own; what several of them recorded is put together.
     """
-    coverage = _Coverage(asker, reading, territory, window, at)
-    return coverage.of_some() if isinstance(reading, Recorded) else coverage.of_all(coverage.densest())
+    coverage = _Coverage(asker, reading, places, window, at)
+    if of is not None:
+        return coverage.of_these(of)
+    return coverage.of_some() if isinstance(reading, Recorded) else coverage.of_all(coverage.densest(places))
+
+
+def can_be_narrow(asker: Asker, reading: Reading, at: datetime.datetime) -> bool:
+    """Whether some pods can be asked about alone: somebody of each job is known by whom to measure them."""
+    return isinstance(reading, Recorded) and bool(_whole_pods(asker, at)) and not asker.source.has_counters
+
+
+def _whole_pods(asker: Asker, at: datetime.datetime) -> set[PodKey]:
+    """A pod of each job of which plainly nothing is missing, over the longest window that was asked for; or none."""
+    return asker.memo.of(at, "whole pods", set)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Coverage:
     asker: Asker
     reading: Reading
-    territory: Territory
+    places: Places
     window: datetime.timedelta
     at: datetime.datetime
 
@@ -140,30 +148,41 @@ class _Coverage:
         """Slot by slot, for everybody."""
         if not densest:
             return {}
-        slots = _slots(densest)
-        shards = self.territory.shards(min(self._most(), MAX_POINTS / slots))
-        return self._slotted(densest, [(self.territory, shards)])
+        most = min(self._most(), MAX_POINTS / _slots(densest))
+        return self._slotted(densest, [(territory, territory.shards(most)) for territory, _ in self.places])
+
+    def of_these(self, pods: Collection[PodKey]) -> dict[Key, Cover]:
+        """Slot by slot, for these pods and one of each job that is whole, against which they are held."""
+        asked = sorted({*pods, *_whole_pods(self.asker, self.at)})
+        most = min(self._most(), MAX_POINTS / MAX_SLOTS)
+        places = list(of_pods(self.asker, asked, self.at, most, forms=self._forms))
+        densest = self.densest(places)
+        return self._slotted(densest, places) if densest else {}
 
     def of_some(self) -> dict[Key, Cover]:
         """Slot by slot only for those of whom it is not plain that there are no gaps.
 
         Which is plain where something was recorded of every five minutes of the window, and never much less than of
-        the fullest five minutes of anybody of the job. Of those the coverage is at least what is said here.
+        the fullest five minutes of the densest of the job. Of those the coverage is at least what is said here.
         """
-        tallies = tallies_of(self.asker, self.territory, self._most(), window=self.window, at=self.at)
-        plain = {job: without_gaps(mine, self.window) for job, mine in tallies.items()}
-        densest = {job: max(tally.total for tally in mine.values()) for job, mine in tallies.items()}
-        known = {key for mine in plain.values() for key in mine}
-        asked = {key[:2] for mine in tallies.values() for key in mine if key not in known}
-        if not known or len(asked) > FEW * sum(map(len, tallies.values())):
+        tallies = tallies_of(self.asker, self.places, window=self.window, at=self.at)
+        densest = {job: tally.total for job, tally in tallies.items()}
+        plain = {key for tally in tallies.values() for key in tally.plain}
+        doubtful = {key for tally in tallies.values() for key in tally.doubtful} - plain
+        whole = [tally.densest() for tally in tallies.values()]
+        if all(whole):
+            _whole_pods(self.asker, self.at).update(pods_of(filter(None, whole)))
+        if not plain or len(doubtful) > FEW * sum(len(tally.totals) for tally in tallies.values()):
             return self.of_all(densest)
         # One that is whole of each job goes with them: by it the slots are made as they would be for all.
-        asked.update(max(mine, key=lambda key: (mine[key].total, key))[:2] for mine in plain.values() if mine)
+        asked = pods_of((*doubtful, *filter(None, whole)))
         most = min(self._most(), MAX_POINTS / _slots(densest))
         fullest = fullest_of(tallies, self.window)
-        covers = self._slotted(densest, list(of_pods(self.asker, sorted(asked), self.at, most)), fullest)
-        for job, mine in plain.items():
-            for key, cover_ in _whole(mine, fullest, fullest.by_job[job], round(densest[job])):
+        covers = self._slotted(
+            densest, list(of_pods(self.asker, sorted(asked), self.at, most, forms=self._forms)), fullest
+        )
+        for tally in tallies.values():
+            for key, cover_ in _whole(tally, fullest.more):
                 if key[:2] not in asked:
                     _put(covers, key, cover_)
         return covers
@@ -197,23 +216,35 @@ class _Coverage:
         slots = max(MIN_SLOTS, grid.slots * fullest // SAMPLES_PER_SLOT)
         return self._grid(min(slots, grid.slots))
 
+    @property
+    def _forms(self) -> Collection[str] | None:
+        """How series name pods, where that is known."""
+        answered = self.asker.answered(self.window, self.at)
+        return answered.forms if answered else None
+
+    @property
+    def _quantities(self) -> tuple[Quantity, ...]:
+        """Metrics of activity, but those of which there is nothing."""
+        answered = self.asker.answered(self.window, self.at)
+        return answered.of(Kind.ACTIVITY) if answered else self.asker.source.of(Kind.ACTIVITY)
+
     def _most(self) -> float:
         return self.asker.most(self.asker.samples_per_series(self.reading, self.window, self.at))
 
-    def densest(self) -> dict[str, float]:
+    def densest(self, places: Places) -> dict[str, float]:
         """Samples of each job's densest series."""
-        shards = self.territory.shards(self._most())
         densest: dict[str, float] = {}
-        for quantity in self.asker.source.of(Kind.ACTIVITY):
+        for quantity in self._quantities:
 
             def ask(matchers: Sequence[str], quantity: Quantity = quantity) -> list[Sample]:
                 counted = self.reading.count(quantity, (*self.asker.owned, *matchers), self.window)
                 return self.asker.prometheus.query(promql.by("max", [JOB], counted), self.at)
 
-            for answer in self.territory.ask(shards, ask):
-                for sample in answer:
-                    job = sample.labels.get(JOB, "")
-                    densest[job] = max(densest.get(job, 0.0), sample.value)
+            for territory, shards in places:
+                for answer in territory.ask(shards, ask):
+                    for sample in answer:
+                        job = sample.labels.get(JOB, "")
+                        densest[job] = max(densest.get(job, 0.0), sample.value)
         return densest
 
     def _grid(self, slots: int) -> Grid:
@@ -228,8 +259,8 @@ class _Coverage:
     def _counts(self, places: Places, grid: Grid, only: tuple[str, ...]) -> dict[str, Counts]:
         """Of each job the samples in each slot; where several metrics tell of activity, the most of any."""
         counts: dict[str, Counts] = {}
-        labels, columns = (*self.asker.source.labels.use, JOB), Interpreted(grid.read)
-        for quantity in self.asker.source.of(Kind.ACTIVITY):
+        labels, columns = self.asker.source.labels.described, Interpreted(grid.read)
+        for quantity in self._quantities:
 
             def ask(matchers: Sequence[str], quantity: Quantity = quantity) -> list[tuple[Described, Ints]]:
                 counted = self.reading.count(quantity, (*self.asker.owned, *only, *matchers), grid.slot)
@@ -278,16 +309,15 @@ def _covers(counts: Mapping[Key, Ints], samples_expected: int, floor: float) -> 
         yield key, known[text]
 
 
-def _whole(
-    tallies: Mapping[Key, Tally], fullest: Fullest, most: float, samples_expected: int
-) -> Iterator[tuple[Key, Cover]]:
+def _whole(tally: Tally, more: int) -> Iterator[tuple[Key, Cover]]:
     """At least so much of these is on record, however full others' slots are."""
-    known: dict[Tally, Cover] = {}
-    for key, tally in tallies.items():
-        if tally not in known:
-            held = tally.least if fullest.more else tally.total / tally.tiles
-            known[tally] = covered(array.array("f", [held / most]), samples_expected)
-        yield key, known[tally]
+    known: dict[float, Cover] = {}  # most are alike
+    samples_expected = round(tally.total)
+    for key in tally.plain:
+        total = tally.totals[key]
+        if total not in known:
+            known[total] = covered(array.array("f", [min(1.0, tally.share(key, more))]), samples_expected)
+        yield key, known[total]
 
 
 def _columns(rows: Iterable[Sequence[int]]) -> list[int]:

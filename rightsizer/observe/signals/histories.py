@@ -3,15 +3,19 @@
 import array
 import dataclasses
 import datetime
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
-from rightsizer.model import History, PodKey, Slot
+import msgspec
+
+from rightsizer.model import History, PodKey, Slot, strongest
 from rightsizer.observe import promql
-from rightsizer.observe.prometheus import Track
+from rightsizer.observe.interpreted import Interpreted
 from rightsizer.observe.sharding import MAX_POINTS
 from rightsizer.observe.signals import own
-from rightsizer.observe.signals.asking import Asker, require_one_cluster
+from rightsizer.observe.signals.asking import Asker, require_one_of
 from rightsizer.observe.signals.bypods import of_pods
 from rightsizer.observe.signals.counters import CONTAINER, REASON
 from rightsizer.observe.signals.coverage import HALF, Grid, Ints
@@ -26,6 +30,10 @@ _LENGTHS_S = (300, 600, 900, 1200, 1800, 3600, 7200, 10_800, 14_400, 21_600, 43_
 
 States = dict[Key, bytearray]
 
+T = TypeVar("T")
+
+_IDLE, _UNKNOWN = bytes([Slot.IDLE]), bytes([Slot.UNKNOWN])
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Asked:
@@ -37,19 +45,25 @@ class _Asked:
     pods: Sequence[PodKey]
     most: float
 
-    def tracks(self, build: Callable[[Sequence[str]], str]) -> Iterator[Track]:
-        """A range query of one point for each slot, over all forms in which series name pods."""
-        step_s = self.grid.slot.total_seconds()
-        start = self.grid.end - (self.grid.slots - 1) * self.grid.slot
+    def rows(
+        self, build: Callable[[Sequence[str]], str], read: Callable[[msgspec.Raw], T]
+    ) -> Iterator[tuple[Key, T]]:
+        """A range query of one point for each slot, over all forms in which series name pods; what points stand for.
+
+        What is read is shared among those whose points are the same.
+        """
+        wanted, values = frozenset(self.pods), Interpreted(read)
         for territory, shards in of_pods(self.asker, self.pods, self.grid.end, self.most):
             for answer in territory.ask(
                 shards,
-                lambda matchers: self.asker.prometheus.query_range(
-                    build(matchers), start=start, end=self.grid.end, step_s=step_s
+                lambda matchers: self.asker.prometheus.query_range_as(
+                    build(matchers), self.grid.span, labels=self.asker.described, values=values
                 ),
             ):
-                require_one_cluster(track.labels for track in answer)
-                yield from answer
+                require_one_of({described.cluster for described, _ in answer})
+                for described, value in answer:
+                    if described.key is not None and described.key[:2] in wanted:
+                        yield described.key, value
 
     def place(self, instant: float) -> int:
         """Which slot a point is about."""
@@ -88,32 +102,30 @@ def histories(
     per_series = asker.samples_per_series(reading, span, at)
     most = min(asker.most(per_series), MAX_POINTS / slots)
     asked = _Asked(asker, grid, reading, sorted(pods), most)
-    states = _states(asked, pods, threshold)
-    _correct(asked, pods, states)
+    states = _states(asked, threshold)
+    _correct(asked, states)
     return {pod: _merged(grid, pods[pod], devices) for pod, devices in _grouped(pods, states).items()}
 
 
-def _states(asked: _Asked, pods: Mapping[PodKey, datetime.datetime], threshold: float) -> States:
+def _states(asked: _Asked, threshold: float) -> States:
     """Each device's slots, by its gauges."""
-    states: States = {}
+    states: dict[Key, bytes] = {}
     counts: dict[Key, Ints] = {}
     for quantity in asked.asker.source.of(Kind.ACTIVITY):
-        for key, track in _keyed(asked, pods, asked.tracks(_statistic(asked, quantity))):
-            row = states.setdefault(key, bytearray([Slot.IDLE]) * asked.grid.slots)
-            _judge(asked, row, track, quantity, threshold)
-        for key, track in _keyed(asked, pods, asked.tracks(_count(asked, quantity))):
-            column = asked.grid.column(track)
+        judge = functools.partial(_judged, asked, quantity, threshold)
+        for key, row in asked.rows(_statistic(asked, quantity), judge):
+            states[key] = strongest((states[key], row)) if key in states else row
+        for key, column in asked.rows(_count(asked, quantity), asked.grid.read):
             before = counts.get(key)
             counts[key] = column if before is None else array.array("I", map(max, before, column))
-    _leave_out(states, counts)
-    return states
+    return _left_out(states, counts)
 
 
 def _statistic(asked: _Asked, quantity: Quantity) -> Callable[[Sequence[str]], str]:
     def build(matchers: Sequence[str]) -> str:
         everything = (*asked.asker.owned, *matchers)
         peak = asked.reading.statistic(quantity, Statistic.PEAK, everything, asked.grid.slot)
-        return promql.by("max", asked.asker.source.labels.use, peak)
+        return promql.by("max", asked.asker.source.labels.described, peak)
 
     return build
 
@@ -121,45 +133,46 @@ def _statistic(asked: _Asked, quantity: Quantity) -> Callable[[Sequence[str]], s
 def _count(asked: _Asked, quantity: Quantity) -> Callable[[Sequence[str]], str]:
     def build(matchers: Sequence[str]) -> str:
         counted = asked.reading.count(quantity, (*asked.asker.owned, *matchers), asked.grid.slot)
-        return promql.by("max", asked.asker.source.labels.use, counted)
+        return promql.by("max", asked.asker.source.labels.described, counted)
 
     return build
 
 
-def _keyed(
-    asked: _Asked, pods: Mapping[PodKey, datetime.datetime], tracks: Iterator[Track]
-) -> Iterator[tuple[Key, Track]]:
-    for track in tracks:
-        key = asked.asker.source.labels.key_of(track.labels)
-        if key is not None and key[:2] in pods:
-            yield key, track
+def _judged(asked: _Asked, quantity: Quantity, threshold: float, text: msgspec.Raw) -> bytes:
+    """What the points of one series say of each slot."""
+    scale, highest = asked.reading.scale(quantity), quantity.highest
+    row = bytearray([Slot.IDLE]) * asked.grid.slots
+    for instant, value in msgspec.json.decode(text, type=list[tuple[float, str]]):
+        place, share = asked.place(instant), float(value) * scale
+        if 0 <= place < len(row):
+            is_possible = 0 <= share <= highest  # which NaN is not
+            row[place] = (Slot.BUSY if share > threshold else Slot.IDLE) if is_possible else Slot.UNKNOWN
+    return bytes(row)
 
 
-def _judge(asked: _Asked, row: bytearray, track: Track, quantity: Quantity, threshold: float) -> None:
-    scale = asked.reading.scale(quantity)
-    for instant, value in track.points.items():
-        place, share = asked.place(instant), value * scale
-        if not 0 <= place < len(row) or row[place] == Slot.BUSY:
-            continue
-        if not math.isfinite(share) or not 0 <= share <= quantity.highest:
-            row[place] = Slot.UNKNOWN
-        elif share > threshold:
-            row[place] = Slot.BUSY
-
-
-def _leave_out(states: States, counts: Mapping[Key, Sequence[int]]) -> None:
+def _left_out(states: Mapping[Key, bytes], counts: Mapping[Key, Ints]) -> States:
     """Nothing is known of a slot with less than half of the samples that the densest series has, then or ever."""
-    columns: list[int] = []
-    for row in counts.values():
-        columns = list(map(max, columns, row)) if columns else list(row)
-    least = max(columns, default=0) * HALF
-    for key, row in states.items():
-        for place, count in enumerate(counts.get(key, bytes(len(row)))):
-            if row[place] == Slot.IDLE and (not count or count < HALF * max(columns[place], least)):
-                row[place] = Slot.UNKNOWN
+    densest: list[int] = []
+    for row in {row.tobytes(): row for row in counts.values()}.values():
+        densest = list(map(max, densest, row)) if densest else list(row)
+    ever = max(densest, default=0)
+    least = [max(HALF * max(most, HALF * ever), 1) for most in densest]
+    unknown: dict[bytes, bytes] = {}  # most are alike
+    found: States = {}
+    for key, state in states.items():
+        counted = counts.get(key)
+        if counted is None:
+            found[key] = bytearray(state.replace(_IDLE, _UNKNOWN))
+            continue
+        text = counted.tobytes()
+        if text not in unknown:
+            missing = (count < enough for count, enough in zip(counted, least, strict=True))
+            unknown[text] = bytes(Slot.UNKNOWN if lacks else Slot.IDLE for lacks in missing)
+        found[key] = bytearray(strongest((state, unknown[text])))
+    return found
 
 
-def _correct(asked: _Asked, pods: Mapping[PodKey, datetime.datetime], states: States) -> None:
+def _correct(asked: _Asked, states: States) -> None:
     """By our exporter's counters: work between two samples is work, and on a shared GPU each pod has its own."""
     asker = asked.asker
     if not asker.source.has_counters or not states:
@@ -175,9 +188,9 @@ def _correct(asked: _Asked, pods: Mapping[PodKey, datetime.datetime], states: St
         )
         return promql.by("sum", labels.use, inner)
 
-    for key, track in _keyed(asked, pods, asked.tracks(risen)):
+    for key, points in asked.rows(risen, _points):
         row = states.get(key)
-        for instant, value in track.points.items() if row is not None else ():
+        for instant, value in points if row is not None else ():
             place = asked.place(instant)
             if row is None or not 0 <= place < len(row):
                 continue
@@ -185,6 +198,12 @@ def _correct(asked: _Asked, pods: Mapping[PodKey, datetime.datetime], states: St
                 row[place] = Slot.BUSY
             elif key[2:] in shared and doubts.get(key[2:], {}).get(place, math.inf) <= own.SLACK_S:
                 row[place] = Slot.IDLE if row[place] == Slot.BUSY else row[place]
+
+
+def _points(text: msgspec.Raw) -> list[tuple[float, float]]:
+    return [
+        (instant, float(value)) for instant, value in msgspec.json.decode(text, type=list[tuple[float, str]])
+    ]
 
 
 def _shared(asked: _Asked) -> set[DeviceKey]:
@@ -232,8 +251,5 @@ def _grouped(pods: Mapping[PodKey, datetime.datetime], states: States) -> dict[P
 def _merged(grid: Grid, start: datetime.datetime, devices: Sequence[bytearray]) -> History:
     """One pod's slots since it began: busy where any device was, else unknown where one is."""
     length = max(0, min(grid.slots, int((grid.end - start) / grid.slot)))
-    merged = bytearray()
-    for place in range(grid.slots - length, grid.slots):
-        seen = {row[place] for row in devices} or {int(Slot.UNKNOWN)}
-        merged.append(Slot.BUSY if Slot.BUSY in seen else Slot.UNKNOWN if Slot.UNKNOWN in seen else Slot.IDLE)
-    return History(grid.end, grid.slot.total_seconds(), bytes(merged))
+    merged = strongest(devices) if devices else _UNKNOWN * grid.slots
+    return History(grid.end, grid.slot.total_seconds(), merged[grid.slots - length :])

@@ -29,6 +29,7 @@ class Described:
 
     Attributes:
         key: Whose use of which device; None where it does not say.
+        form: The label that names the pod; empty where none does.
         job: That scraped it.
     """
 
@@ -36,6 +37,7 @@ class Described:
     device: Device
     cluster: str
     job: str
+    form: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,8 +67,8 @@ class LabelNames:
 
     @property
     def described(self) -> tuple[str, ...]:
-        """The same, with what the device is."""
-        return (*self.use, *self.profile, *self.model)
+        """The same, with what the device is and who scraped it: those of all questions, so that they are read once."""
+        return (*self.use, *self.profile, *self.model, JOB)
 
     @property
     def has_pod(self) -> str:
@@ -117,7 +119,10 @@ class LabelNames:
         """
         labels = msgspec.json.decode(text, type=dict[str, str])
         cluster, job = labels.get(CLUSTER, ""), labels.get(JOB, "")
-        return Described(self.key_of(labels), self.device_of(labels), sys.intern(cluster), sys.intern(job))
+        form = next((name for name in self.pod if labels.get(name)), "")
+        return Described(
+            self.key_of(labels), self.device_of(labels), sys.intern(cluster), sys.intern(job), form
+        )
 
 
 def first(labels: Mapping[str, str], names: Sequence[str]) -> str:

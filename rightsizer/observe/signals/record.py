@@ -17,8 +17,11 @@ def begins(asker: Asker, span: datetime.timedelta, at: datetime.datetime) -> dat
         PrometheusError: Something could not be read whole.
     """
     step = span / STEPS
-    held = f"count({asker.selected(asker.markers(), asker.given)})"
     start = at - span
+    for quantity in asker.markers():
+        if asker.prometheus.query(f"count({asker.selected([quantity], asker.given)})", start):
+            return None
+    held = f"count({asker.selected(asker.markers(), asker.given)})"
     tracks = asker.prometheus.query_range(held, start=start, end=at, step_s=step.total_seconds())
     instants = [instant for track in tracks for instant in track.points]
     first = datetime.datetime.fromtimestamp(min(instants), tz=datetime.UTC) if instants else at

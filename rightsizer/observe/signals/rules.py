@@ -119,7 +119,7 @@ def _rules(kind: Kind) -> list[Mapping[str, Any]]:
 
 def _rule(quantity: Quantity, statistic: str, expression: str) -> Mapping[str, Any]:
     aggregation = "min" if statistic == Statistic.NEGATIVE else "max"
-    labels = (*LabelNames().described, *KEPT, JOB)
+    labels = (*LabelNames().use, *LabelNames().profile, *LabelNames().model, *KEPT, JOB)
     return {
         "record": _name(quantity.kind, statistic),
         "labels": {"metric": quantity.metric},

@@ -2,22 +2,44 @@
 
 import dataclasses
 import datetime
-from collections.abc import Mapping
+import functools
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
 
 from rightsizer.model import NodeSight, PodKey
 from rightsizer.observe import promql
-from rightsizer.observe.prometheus import Sample
-from rightsizer.observe.signals.asking import Asker
-from rightsizer.observe.signals.labels import JOB, first
+from rightsizer.observe.interpreted import Interpreted
+from rightsizer.observe.signals.asking import Asker, require_one_of
+from rightsizer.observe.signals.labels import CLUSTER, JOB, LabelNames, first
+from rightsizer.observe.signals.own import DeviceKey
+from rightsizer.observe.signals.quantities import Kind, Quantity
 from rightsizer.observe.signals.rules import Raw
 
 RECENT = datetime.timedelta(minutes=10)
 
 
+class _Series(NamedTuple):
+    """What a series says of where a device is, and whose it is.
+
+    Attributes:
+        exporter: The pod that was scraped, where the series names another beside it.
+    """
+
+    device: DeviceKey
+    nodes: tuple[str, ...]
+    pod: PodKey | None
+    exporter: PodKey | None
+    cluster: str
+    job: str
+
+
 @dataclasses.dataclass(slots=True)
 class _Device:
     nodes: set[str] = dataclasses.field(default_factory=set)
-    owners: set[PodKey] = dataclasses.field(default_factory=set)
+    is_owned: bool = False
     coverage: float = 0.0
 
 
@@ -31,49 +53,62 @@ def nodes(asker: Asker, at: datetime.datetime) -> dict[str, NodeSight]:
     by = ("cluster", *labels.device, *labels.instance, *labels.node, *labels.owner[1:], JOB)
     territory = asker.territory(RECENT, at, of_devices=True)
     shards = territory.shards(asker.most(asker.samples_per_series(Raw(), RECENT, at)))
-    samples: list[Sample] = []
+    samples: list[tuple[_Series, float]] = []
+    memory = asker.source.of(Kind.MEMORY)
+    series = Interpreted(functools.partial(_read, labels))
     for quantity in asker.markers():
-        samples += asker.samples(
-            territory,
-            shards,
-            lambda matchers, quantity=quantity: promql.by(  # type: ignore[misc]
-                "max", by, Raw().count(quantity, (*asker.given, *matchers), RECENT)
-            ),
-            at,
-        )
+        if quantity in memory or (asker.is_there(quantity, at) and _tells_more(asker, quantity, memory, at)):
+
+            def ask(matchers: Sequence[str], quantity: Quantity = quantity) -> list[tuple[_Series, float]]:
+                counted = Raw().count(quantity, (*asker.given, *matchers), RECENT)
+                return asker.prometheus.query_as(promql.by("max", by, counted), at, series)
+
+            for answer in territory.ask(shards, ask):
+                require_one_of({one.cluster for one, _ in answer})
+                samples += answer
     return _summed(_devices(asker, samples))
 
 
-def _devices(asker: Asker, samples: list[Sample]) -> dict[tuple[str, str], _Device]:
+def _read(labels: LabelNames, text: msgspec.Raw) -> _Series:
+    found = msgspec.json.decode(text, type=dict[str, str])
+    is_exported = len(labels.pod) > 1 and bool(found.get(labels.pod[0]))
+    scraped = (sys.intern(found.get(labels.namespace[-1], "")), sys.intern(found.get(labels.pod[-1], "")))
+    return _Series(
+        (first(found, labels.device), first(found, labels.instance)),
+        tuple(sys.intern(found[name]) for name in labels.node if found.get(name)),
+        labels.pod_of(found),
+        scraped if is_exported else None,
+        sys.intern(found.get(CLUSTER, "")),
+        sys.intern(found.get(JOB, "")),
+    )
+
+
+def _tells_more(asker: Asker, quantity: Quantity, others: Sequence[Quantity], at: datetime.datetime) -> bool:
+    """Whether anything has this metric that has none of the others."""
     labels = asker.source.labels
+    use = f"on ({', '.join((*labels.use, *labels.node))})"
+    mine, theirs = asker.selected([quantity], asker.given), asker.selected(others, asker.given)
+    without = f" unless {use} ({theirs})" if others else ""
+    return bool(asker.prometheus.query(f"count({mine}{without})", at))
+
+
+def _devices(asker: Asker, samples: Sequence[tuple[_Series, float]]) -> dict[DeviceKey, _Device]:
     densest: dict[str, float] = {}
-    for sample in samples:
-        job = sample.labels.get(JOB, "")
-        densest[job] = max(densest.get(job, 0.0), sample.value)
-    devices: dict[tuple[str, str], _Device] = {}
-    exporters = _exporters(asker, samples)
-    for sample in samples:
-        uuid = first(sample.labels, labels.device)
-        device = devices.setdefault((uuid, first(sample.labels, labels.instance)), _Device())
-        device.nodes |= {sample.labels[name] for name in labels.node if sample.labels.get(name)}
-        device.coverage = max(device.coverage, sample.value / densest[sample.labels.get(JOB, "")])
-        pod = labels.pod_of(sample.labels)
-        if pod is not None and pod not in exporters and (not asker.known or pod in asker.known):
-            device.owners.add(pod)
+    for one, count in samples:
+        densest[one.job] = max(densest.get(one.job, 0.0), count)
+    # Pods that stand in `pod` beside another in `exported_pod`: they were scraped, and own nothing.
+    exporters = {one.exporter for one, _ in samples}
+    devices: dict[DeviceKey, _Device] = {}
+    for one, count in samples:
+        device = devices.setdefault(one.device, _Device())
+        device.nodes.update(one.nodes)
+        device.coverage = max(device.coverage, count / densest[one.job])
+        is_known = one.pod is not None and (not asker.known or one.pod in asker.known)
+        device.is_owned = device.is_owned or (is_known and one.pod not in exporters)
     return devices
 
 
-def _exporters(asker: Asker, samples: list[Sample]) -> set[PodKey]:
-    """Pods that stand in `pod` beside another in `exported_pod`: they were scraped, and own nothing."""
-    labels = asker.source.labels
-    found = set()
-    for sample in samples:
-        if len(labels.pod) > 1 and sample.labels.get(labels.pod[0]):
-            found.add((sample.labels.get(labels.namespace[-1], ""), sample.labels.get(labels.pod[-1], "")))
-    return found
-
-
-def _summed(devices: Mapping[tuple[str, str], _Device]) -> dict[str, NodeSight]:
+def _summed(devices: Mapping[DeviceKey, _Device]) -> dict[str, NodeSight]:
     cut = {uuid for uuid, instance in devices if instance}
     sights: dict[str, NodeSight] = {}
     for (uuid, instance), device in sorted(devices.items()):
@@ -83,7 +118,7 @@ def _summed(devices: Mapping[tuple[str, str], _Device]) -> dict[str, NodeSight]:
             before = sights.get(name, NodeSight(0, 0, 1.0))
             sights[name] = NodeSight(
                 before.devices + 1,
-                before.owned + bool(device.owners),
+                before.owned + device.is_owned,
                 min(before.coverage, device.coverage),
             )
     return dict(sorted(sights.items()))

@@ -15,7 +15,7 @@ from rightsizer.observe.signals.profiles import profiles
 from rightsizer.observe.signals.quantities import Kind
 from rightsizer.observe.signals.record import begins
 from rightsizer.observe.signals.sights import nodes
-from rightsizer.observe.signals.usages import activity, usages
+from rightsizer.observe.signals.usages import activity, recent, usages
 from rightsizer.observe.signals.waits import waits
 
 SHOWN = 3
@@ -55,16 +55,23 @@ class MetricsSignal:
         """Which source there is: dcgm, dcgm-4.9, both of them, gpu-exporter, or a table's path."""
         return self._ask(at).source.name
 
-    def usages(self, window: datetime.timedelta, at: datetime.datetime) -> Usages:
-        """Usage of every device by every pod in the window that ends at `at`.
+    def usages(
+        self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey] | None = None
+    ) -> Usages:
+        """Usage of every device by every pod in the window that ends at `at`, or by these pods at least.
 
         Raises:
             EvidenceIncomplete: No series names a pod though one should by now, or they name pods of now, none of which
                 holds GPUs.
         """
-        found = usages(self._ask(at), window, at)
-        self._check(found)
+        found = usages(self._ask(at), window, at, of=of)
+        if of is None:
+            self._check(found)
         return found
+
+    def recent(self, at: datetime.datetime) -> Usages:
+        """The highest of everything in the last minutes, and nothing else."""
+        return recent(self._ask(at), at)
 
     def activity(self, window: datetime.timedelta, at: datetime.datetime) -> Usages:
         """Only the highest activity of every device by every pod: a last look before acting."""

@@ -2,10 +2,13 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from rightsizer.model import PodKey
 from rightsizer.observe import promql
+from rightsizer.observe.sharding import Part, Shard
 from rightsizer.observe.signals.labels import CLUSTER
+from rightsizer.observe.signals.quantities import Quantity
 
 # k8s.io/apimachinery/pkg/util/rand: the characters of generated names.
 _RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
@@ -25,17 +28,47 @@ OTHERS = (HASHED, ORDINAL, RANDOM)
 Stem = tuple[str, str]
 """Namespace and stem."""
 
+MOST_NAMES = 200
+"""Of pods in one question: up to 256 names Prometheus looks up, of more it tries each name that it knows."""
 
-def batches(stems: Sequence[Stem]) -> Iterator[list[Stem]]:
-    """The stems in order, as many at a time as their names, and those of their namespaces, fit into a question."""
-    place = 0
-    while place < len(stems):
-        rest = stems[place:]
-        names = next(promql.batches((stem for _, stem in rest), promql.MAX_TEXT // 4))
-        spaces = next(promql.batches((space for space, _ in rest), promql.MAX_TEXT // 4))
-        batch = list(rest[: min(len(names), len(spaces))])
+Members = dict[Stem, dict[str, str]]
+"""Of each stem the pods' names, and of which replica each is."""
+
+
+def members_of(pods: Iterable[PodKey], stems: Mapping[str, Collection[Stem]]) -> dict[str, Members]:
+    """By suffix and stem the pods that are called so.
+
+    Args:
+        pods: Any.
+        stems: Those that are sought, by suffix.
+    """
+    suffixes = {suffix: re.compile(suffix) for suffix in stems}
+    found: dict[str, Members] = {suffix: {} for suffix in stems}
+    for space, name in pods:
+        for parts in (1, 2):
+            stem = name.rsplit("-", parts)[0]
+            for suffix, wanted in stems.items():
+                match = suffixes[suffix].fullmatch(name, len(stem) + 1) if (space, stem) in wanted else None
+                if match:
+                    replica = match[match.lastindex or 0]
+                    found[suffix].setdefault((space, stem), {})[name] = replica
+    return found
+
+
+def batches(members: Members) -> Iterator[Members]:
+    """The stems in order, as many at a time as their pods' names fit into a question; none is divided."""
+    batch: Members = {}
+    size = length = 0
+    for stem in sorted(members):
+        more = sum(map(len, members[stem])) + len(stem[0]) + len(stem[1])
+        is_full = size + len(members[stem]) > MOST_NAMES or length + more > promql.MAX_TEXT // 2
+        if batch and is_full:
+            yield batch
+            batch, size, length = {}, 0, 0
+        batch[stem] = members[stem]
+        size, length = size + len(members[stem]), length + more
+    if batch:
         yield batch
-        place += len(batch)
 
 
 STEM, _REPLICA = "stem", "replica"
@@ -43,13 +76,30 @@ STEM, _REPLICA = "stem", "replica"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Where:
-    """Pods of certain stems, in one form of naming pods."""
+    """Pods of certain stems, in one form of naming pods, and the metrics that tell of any."""
 
     label: str
     space_label: str
     absent: tuple[str, ...]
-    stems: frozenset[Stem]
+    members: Members
     suffix: str
+    quantities: tuple[Quantity, ...]
+
+    def shards(self) -> list[Shard]:
+        """Their namespaces, in one piece."""
+        spaces = sorted({space for space, _ in self.members})
+        return [Shard(tuple(Part(self.space_label, space, 1, self.absent) for space in spaces))]
+
+    def about(self, pod: PodKey) -> "Where":
+        """One pod alone."""
+        stem = next(stem for stem, names in self.members.items() if stem[0] == pod[0] and pod[1] in names)
+        return dataclasses.replace(self, members={stem: {pod[1]: self.members[stem][pod[1]]}})
+
+    def only(self, stems: Collection[Stem]) -> "Where":
+        """Those of some of the stems."""
+        return dataclasses.replace(
+            self, members={stem: pods for stem, pods in self.members.items() if stem in stems}
+        )
 
     @property
     def pod(self) -> tuple[str, ...]:
@@ -59,11 +109,11 @@ class Where:
     @property
     def matcher(self) -> str:
         """Selects them."""
-        return f"{self.label}=~{promql.quoted(self._pattern(self._names))}"
+        return promql.one_of(self.label, sorted({name for pods in self.members.values() for name in pods}))
 
     @property
     def _names(self) -> str:
-        return "|".join(re.escape(stem) for stem in sorted({stem for _, stem in self.stems}))
+        return "|".join(promql.escaped(stem) for stem in sorted({stem for _, stem in self.members}))
 
     def _pattern(self, stems: str) -> str:
         """Of a pod's name: group 1 is the stem, group 2 the replica."""
@@ -76,7 +126,7 @@ class Where:
         # The other suffixes are so many parts of a name: what is before them is plain without saying the stems again.
         pattern = promql.quoted(self._pattern(self._names if is_grouped else ".+"))
         keys = (CLUSTER, self.space_label, STEM)
-        # What is by pod already is so again: names are then cut of few, not of every device.
+        # By pod first: names are then cut of few, not of every device.
         pods = promql.by("max", self.pod, expression)
         named = f'label_replace({pods}, "{STEM}", "$1", "{self.label}", {pattern})'
         if is_grouped:  # several pods are one replica

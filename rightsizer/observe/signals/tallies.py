@@ -1,48 +1,68 @@
 """Whose recorded activity is plainly without gaps: found out with a few questions about the whole window.
 
-It is where something is on record of every five minutes, and never much less than of the fullest five minutes of
-anybody of the job. Whoever is not is no worse for it: of them it is asked slot by slot.
+It is where something is on record of every five minutes, as of the densest series of the job, and never much less than
+of the fullest five minutes of that one. Whoever is not is no worse for it: of them it is asked slot by slot.
 """
 
+import dataclasses
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from rightsizer.model import PodKey
 from rightsizer.observe import promql
-from rightsizer.observe.sharding import Territory
-from rightsizer.observe.signals.asking import Asker
-from rightsizer.observe.signals.labels import JOB, Key
+from rightsizer.observe.signals.asking import Asker, Places
+from rightsizer.observe.signals.bypods import of_pods
+from rightsizer.observe.signals.labels import JOB, Described, Key
 from rightsizer.observe.signals.quantities import Kind, Quantity
 from rightsizer.observe.signals.rules import COUNT, TILE, recorded
 
 STEADY = 0.9
 """Of as many samples as there should be: so many make no difference."""
 
-# Of a pod's use of a device there may be copies: all of them must be without gaps.
-_ASKED = (
-    ("min", "count_over_time"),
-    ("min", "min_over_time"),
-    ("max", "sum_over_time"),
-    ("max", "max_over_time"),
-)
 
-
-class Tally(NamedTuple):
-    """What was recorded of the five minutes of a window.
+@dataclasses.dataclass(slots=True)
+class Tally:
+    """What was recorded of everybody's activity by one job.
 
     Attributes:
-        tiles: Of how many five minutes something was.
-        least: Samples of the emptiest of them, `most` of the fullest, and `total` of all.
+        totals: Samples in the window.
+        doubtful: Those of whom it is not plain that nothing is missing.
+        tiles: Of how many five minutes something is on record of the densest series.
+        fullest: Samples of the fullest of them.
     """
 
-    tiles: float
-    least: float
-    total: float
-    most: float
+    totals: dict[Key, float] = dataclasses.field(default_factory=dict)
+    doubtful: set[Key] = dataclasses.field(default_factory=set)
+    tiles: int = 0
+    fullest: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Samples of the densest series."""
+        return max(self.totals.values())
+
+    @property
+    def plain(self) -> Iterator[Key]:
+        """Those of whom it is plain."""
+        return (key for key in self.totals if key not in self.doubtful)
+
+    def densest(self) -> Key | None:
+        """The densest series of those, always the same."""
+        return max(self.plain, key=lambda key: (self.totals[key], key), default=None)
+
+    def share(self, key: Key, more: int) -> float:
+        """At least so much of what could be is on record of one of those, 0 to 1, with `more` tiles than fit in."""
+        return (self.totals[key] - more * self.fullest) / ((self.tiles - more) * self.fullest)
 
     def beside(self, other: "Tally") -> "Tally":
-        """Of two metrics: where one is without gaps the other need not be; the fullest is that of both."""
-        return max(self, other)._replace(total=max(self.total, other.total), most=max(self.most, other.most))
+        """What two metrics tell: where one is without gaps the other need not be."""
+        plain = {*self.plain, *other.plain}
+        totals = {key: max(self.totals.get(key, 0.0), value) for key, value in other.totals.items()}
+        totals = {**self.totals, **totals}
+        return Tally(
+            totals, totals.keys() - plain, max(self.tiles, other.tiles), max(self.fullest, other.fullest)
+        )
 
 
 class Fullest(NamedTuple):
@@ -66,71 +86,99 @@ NONE = Fullest({}, 0)
 
 
 def tallies_of(
-    asker: Asker,
-    territory: Territory,
-    most: float,
-    *,
-    window: datetime.timedelta,
-    at: datetime.datetime,
-) -> dict[str, dict[Key, Tally]]:
+    asker: Asker, places: Places, *, window: datetime.timedelta, at: datetime.datetime
+) -> dict[str, Tally]:
     """What was recorded of everybody's activity, by job.
 
     Args:
         asker: The source, which has rules.
-        territory: Its series.
-        most: How many may be asked for at once.
+        places: Its series.
         window: A multiple of five minutes.
         at: Its end.
     """
-    tallies: dict[str, dict[Key, Tally]] = {}
+    tallies: dict[str, Tally] = {}
     for quantity in asker.source.of(Kind.ACTIVITY):
-        for job, rows in _asked(asker, territory, most, quantity=quantity, window=window, at=at).items():
-            mine = tallies.setdefault(job, {})
-            for key, values in rows.items():
-                tally = Tally(*values)
-                mine[key] = tally.beside(mine[key]) if key in mine else tally
+        for job, tally in _Counting(asker, places, quantity, window, at).tallies().items():
+            tallies[job] = tally.beside(tallies[job]) if job in tallies else tally
     return tallies
 
 
-def _asked(
-    asker: Asker,
-    territory: Territory,
-    most: float,
-    *,
-    quantity: Quantity,
-    window: datetime.timedelta,
-    at: datetime.datetime,
-) -> dict[str, dict[Key, list[float]]]:
-    labels = (*asker.source.labels.use, JOB)
-    found: dict[str, dict[Key, list[float]]] = {}
-    for place, (aggregation, function) in enumerate(_ASKED):
-
-        def build(matchers: Sequence[str], how: tuple[str, str] = (aggregation, function)) -> str:
-            counts = recorded(quantity, COUNT, (*asker.owned, *matchers))
-            return promql.by(how[0], labels, promql.over(how[1], counts, window))
-
-        for described, value in asker.keyed(territory, territory.shards(most), build, at):
-            if described.key is not None:
-                row = found.setdefault(described.job, {}).setdefault(described.key, [0.0] * len(_ASKED))
-                row[place] = value
-    return found
-
-
-def without_gaps(tallies: Mapping[Key, Tally], window: datetime.timedelta) -> dict[Key, Tally]:
-    """Those of one job of whom it is plain."""
-    tiles, most = window // TILE, max(tally.tiles for tally in tallies.values())
-    if not tiles <= most <= tiles + 1:
-        return {}  # it was not every five minutes that something was recorded
-    fullest = max(tally.most for tally in tallies.values())
-    return {
-        key: tally
-        for key, tally in tallies.items()
-        if tally.tiles == most and tally.least >= STEADY * fullest
-    }
-
-
-def fullest_of(tallies: Mapping[str, Mapping[Key, Tally]], window: datetime.timedelta) -> Fullest:
+def fullest_of(tallies: Mapping[str, Tally], window: datetime.timedelta) -> Fullest:
     """What slots can hold at most, by what was recorded of everybody."""
-    tiles = max(tally.tiles for mine in tallies.values() for tally in mine.values())
-    by_job = {job: max(tally.most for tally in mine.values()) for job, mine in tallies.items()}
-    return Fullest(by_job, round(tiles) - window // TILE)
+    tiles = max(tally.tiles for tally in tallies.values())
+    return Fullest({job: tally.fullest for job, tally in tallies.items()}, tiles - window // TILE)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Counting:
+    asker: Asker
+    places: Places
+    quantity: Quantity
+    window: datetime.timedelta
+    at: datetime.datetime
+
+    def tallies(self) -> dict[str, Tally]:
+        """What is on record of one metric."""
+        found: dict[str, Tally] = {}
+        for described, value in self._ask("max", "sum_over_time"):
+            if described.key is not None:
+                found.setdefault(described.job, Tally()).totals[described.key] = value
+        alike: dict[tuple[int, float], list[str]] = {}
+        for job, tally in found.items():
+            tally.tiles, tally.fullest = self._of_densest(job, tally)
+            if 0 <= tally.tiles - self.window // TILE <= 1:
+                alike.setdefault((tally.tiles, tally.fullest), []).append(job)
+            else:  # it was not every five minutes that something was recorded
+                tally.doubtful.update(tally.totals)
+        for (tiles, fullest), jobs in alike.items():
+            for described in self._doubtful(tiles, fullest, jobs if len(found) > 1 else ()):
+                if described.key is not None and described.job in found:
+                    found[described.job].doubtful.add(described.key)
+        return found
+
+    def _of_densest(self, job: str, tally: Tally) -> tuple[int, float]:
+        """Of how many five minutes something is on record of it, and how much of the fullest of them."""
+        densest = tally.densest()
+        assert densest is not None  # noqa: S101 - it was counted, and nobody is in doubt yet
+        places = list(of_pods(self.asker, [densest[:2]], self.at, self.asker.most(self.window / TILE)))
+        only = (promql.equals(JOB, job),)
+        tiles, fullest = (
+            max(
+                value
+                for described, value in self._ask("max", function, only=only, places=places)
+                if described.key == densest
+            )
+            for function in ("count_over_time", "max_over_time")
+        )
+        return round(tiles), fullest
+
+    def _doubtful(self, tiles: int, fullest: float, jobs: Sequence[str]) -> Iterable[Described]:
+        """Of whom something may be missing."""
+        only = (promql.one_of(JOB, jobs),) if jobs else ()
+        for function, least in (("count_over_time", float(tiles)), ("min_over_time", STEADY * fullest)):
+            # Of a pod's use of a device there may be copies: all of them must be without gaps.
+            for described, _ in self._ask("min", function, below=least, only=only):
+                yield described
+
+    def _ask(
+        self,
+        aggregation: str,
+        function: str,
+        *,
+        below: float | None = None,
+        only: Sequence[str] = (),
+        places: Places | None = None,
+    ) -> Iterator[tuple[Described, float]]:
+        labels = self.asker.source.labels.described
+        limit = "" if below is None else f" < {below!r}"
+
+        def build(matchers: Sequence[str]) -> str:
+            counts = recorded(self.quantity, COUNT, (*self.asker.owned, *only, *matchers))
+            return promql.by(aggregation, labels, promql.over(function, counts, self.window) + limit)
+
+        return self.asker.keyed(self.places if places is None else places, build, self.at)
+
+
+def pods_of(keys: Iterable[Key]) -> set[PodKey]:
+    """Whose use it is."""
+    return {key[:2] for key in keys}

@@ -7,15 +7,15 @@ that the API server knows are looked up.
 import array
 import dataclasses
 import datetime
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from rightsizer.model import Device, Usage, Usages
+from rightsizer.model import Device, PodKey, Usage, Usages
 from rightsizer.observe import promql
 from rightsizer.observe.sharding import Territory
 from rightsizer.observe.signals import counters
-from rightsizer.observe.signals.asking import Asker
-from rightsizer.observe.signals.coverage import NOTHING, Cover, cover
+from rightsizer.observe.signals.asking import Answered, Asker, Places
+from rightsizer.observe.signals.bypods import of_pods
+from rightsizer.observe.signals.coverage import NOTHING, Cover, can_be_narrow, cover
 from rightsizer.observe.signals.labels import Described, Key
 from rightsizer.observe.signals.own import SLACK_S, Counters
 from rightsizer.observe.signals.quantities import STATISTICS, Kind, Quantity, Statistic
@@ -60,12 +60,22 @@ class Gathered:
 
 
 Everything = dict[Key, Gathered]
+Answers = list[tuple[Described, float]]
+"""What series are about, and their values."""
 Kept = tuple[list[Described], "array.array[float]"]
 """Answers of which there are many: what they are about, and the values."""
 
 
-def usages(asker: Asker, window: datetime.timedelta, at: datetime.datetime) -> Usages:
+def usages(
+    asker: Asker, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey] | None = None
+) -> Usages:
     """Usage in the window that ends at `at`; empty where there is none.
+
+    Args:
+        asker: The source.
+        window: How far back.
+        at: The end.
+        of: Only these pods matter; others are left out where that is cheaper.
 
     Raises:
         PrometheusError: Something could not be read whole.
@@ -73,20 +83,41 @@ def usages(asker: Asker, window: datetime.timedelta, at: datetime.datetime) -> U
     everything: Everything = {}
     reading = asker.reading(window, at)
     territory = asker.territory(window, at)
-    per_series = asker.samples_per_series(reading, window, at)
-    for quantity in asker.source.quantities:
-        for statistic in STATISTICS[quantity.kind]:
-            question = _Question(asker, territory, reading, quantity, statistic)
-            question.file(everything, question.ask(window, at, per_series))
+    most = asker.most(asker.samples_per_series(reading, window, at))
+    before = asker.answered(window, at) if of is not None and can_be_narrow(asker, reading, at) else None
+    if of is not None and before is not None:
+        places = list(of_pods(asker, sorted(of), at, most, forms=before.forms))
+    else:
+        of, places = None, [(territory, territory.shards(most))]
+    questions = [
+        _Question(asker, places, reading, quantity, statistic, window, at)
+        for quantity in asker.source.quantities
+        for statistic in STATISTICS[quantity.kind]
+        if before is None or (quantity, statistic) in before.quantities
+    ]
+    answered = Answered()
+    for question, answers in _asked(asker, questions):
+        question.file(everything, answers)
+        answered.note(question.quantity, question.statistic, (described for described, _ in answers))
+    if of is None:
+        asker.note(window, at, answered)
     if isinstance(reading, Recorded):
         # What was recorded ends up to five minutes ago.
         for question, (described, values) in _lately(asker, territory, at):
-            question.file(everything, zip(described, values, strict=True))
-    covers = cover(asker, reading, territory, window=window, at=at)
-    for one in _compared(asker, territory, min(window, COMPARED), at):
+            question.file(everything, _about(of, zip(described, values, strict=True)))
+    covers = cover(asker, reading, places, window=window, at=at, of=of)
+    for one, _ in _about(of, ((one, 0.0) for one in _compared(asker, territory, min(window, COMPARED), at))):
         _place(everything, one).doubt(DISAGREEMENT)
     _count(everything, counters.ask(asker, window, at), window)
     return _by_pod(everything, covers)
+
+
+def recent(asker: Asker, at: datetime.datetime) -> Usages:
+    """The highest of everything in the last minutes."""
+    everything: Everything = {}
+    for question, (described, values) in _lately(asker, asker.territory(2 * TILE, at), at):
+        question.file(everything, zip(described, values, strict=True))
+    return _by_pod(everything, {})
 
 
 def activity(asker: Asker, window: datetime.timedelta, at: datetime.datetime) -> Usages:
@@ -101,36 +132,56 @@ def activity(asker: Asker, window: datetime.timedelta, at: datetime.datetime) ->
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Question:
     asker: Asker
-    territory: Territory
+    places: Places
     reading: Reading
     quantity: Quantity
     statistic: Statistic
+    window: datetime.timedelta
+    at: datetime.datetime
 
-    def ask(
-        self, window: datetime.timedelta, at: datetime.datetime, per_series: float
-    ) -> Iterator[tuple[Described, float]]:
+    def ask(self) -> Answers:
         """The answers, in our units."""
         scale = self.reading.scale(self.quantity)
         asker, labels = self.asker, self.asker.source.labels
-        shards = self.territory.shards(asker.most(per_series))
 
         def build(matchers: Iterable[str]) -> str:
-            asked = self.reading.statistic(self.quantity, self.statistic, (*asker.owned, *matchers), window)
+            every = (*asker.owned, *matchers)
+            asked = self.reading.statistic(self.quantity, self.statistic, every, self.window)
             return promql.by("max", labels.described, asked)
 
-        for described, number in asker.keyed(self.territory, shards, build, at):
-            if described.key is not None:
-                yield described, number * scale
+        return [
+            (described, number * scale)
+            for described, number in asker.keyed(self.places, build, self.at)
+            if described.key is not None
+        ]
 
     def file(self, everything: Everything, answers: Iterable[tuple[Described, float]]) -> None:
         """Put the answers under their keys."""
         field = _FIELDS.get((self.quantity.kind, self.statistic), "")
+        metric, highest = self.quantity.metric, self.quantity.highest
         for described, value in answers:
             here = _place(everything, described)
-            if not math.isfinite(value) or not 0 <= value <= self.quantity.highest:
-                here.doubt(self.quantity.metric)
-            elif field and self.quantity.metric not in here.invalid:
-                setattr(here, field, max(value, getattr(here, field) or 0.0))
+            if not 0 <= value <= highest:  # nor where it is NaN
+                here.doubt(metric)
+            elif field and metric not in here.invalid:
+                before = getattr(here, field)
+                if before is None or value > before:
+                    setattr(here, field, value)
+
+
+def _asked(asker: Asker, questions: Sequence[_Question]) -> Iterator[tuple[_Question, Answers]]:
+    """The questions with their answers, of which the next are under way while one is taken."""
+    answers = asker.prometheus.in_turn([question.ask for question in questions])
+    return zip(questions, answers, strict=True)
+
+
+def _about(
+    pods: Collection[PodKey] | None, answers: Iterable[tuple[Described, float]]
+) -> Iterable[tuple[Described, float]]:
+    """The answers about certain pods; all of them where none are named."""
+    if pods is None:
+        return answers
+    return (each for each in answers if each[0].key is not None and each[0].key[:2] in pods)
 
 
 def _place(everything: Everything, described: Described) -> Gathered:
@@ -156,12 +207,15 @@ def _peaks(
     at: datetime.datetime,
     *,
     kinds: tuple[Kind, ...] = tuple(Kind),
-) -> Iterator[tuple[_Question, Iterator[tuple[Described, float]]]]:
-    per_series = asker.samples_per_series(Raw(), window, at)
-    for kind in kinds:
-        for quantity in asker.source.of(kind):
-            question = _Question(asker, territory, Raw(), quantity, Statistic.PEAK)
-            yield question, question.ask(window, at, per_series)
+) -> Iterator[tuple[_Question, Answers]]:
+    most = asker.most(asker.samples_per_series(Raw(), window, at))
+    places = [(territory, territory.shards(most))]
+    questions = [
+        _Question(asker, places, Raw(), quantity, Statistic.PEAK, window, at)
+        for kind in kinds
+        for quantity in asker.source.of(kind)
+    ]
+    return _asked(asker, questions)
 
 
 def _lately(asker: Asker, territory: Territory, at: datetime.datetime) -> list[tuple[_Question, Kept]]:
@@ -195,11 +249,14 @@ def _compare(
 
     Only in the last hour: of an exporter that has been replaced since, the two speak of different times.
     """
-    shards = territory.shards(asker.most(asker.samples_per_series(Raw(), span, at)))
+    places = [(territory, territory.shards(asker.most(asker.samples_per_series(Raw(), span, at))))]
+    answered = asker.answered(span, at)
     alike: dict[str, list[Quantity]] = {}
-    for quantity in asker.source.of(Kind.ACTIVITY):
+    for quantity in answered.of(Kind.ACTIVITY) if answered else asker.source.of(Kind.ACTIVITY):
         alike.setdefault(quantity.alike, []).append(quantity)
     for quantities in alike.values():
+        if len(quantities) == 1 and not _has_copies(asker, places, quantities[0], span, at):
+            continue
 
         def build(matchers: Iterable[str], quantities: list[Quantity] = quantities) -> str:
             means = " or ".join(
@@ -209,9 +266,26 @@ def _compare(
             use = asker.source.labels.use
             return f"{promql.by('max', use, means)} - {promql.by('min', use, means)} > {DISAGREE}"
 
-        for described, _ in asker.keyed(territory, shards, build, at):
+        for described, _ in asker.keyed(places, build, at):
             if described.key is not None:
                 yield described
+
+
+def _has_copies(
+    asker: Asker, places: Places, quantity: Quantity, span: datetime.timedelta, at: datetime.datetime
+) -> bool:
+    """Whether a metric comes from several sources for anybody: only then can it disagree with itself."""
+
+    def build(matchers: Iterable[str]) -> str:
+        selected = promql.selector(quantity.metric, [*quantity.matchers, *asker.owned, *matchers])
+        there = promql.over("last_over_time", selected, span)
+        return f"count({promql.by('count', asker.source.labels.use, there)} > 1)"
+
+    return any(
+        answer
+        for territory, shards in places
+        for answer in territory.ask(shards, lambda matchers: asker.prometheus.query(build(matchers), at))
+    )
 
 
 def _count(everything: Everything, counted: Counters, window: datetime.timedelta) -> None:

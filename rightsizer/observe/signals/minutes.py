@@ -1,0 +1,187 @@
+"""Replicas at work in each minute of some stretches of time, counted by Prometheus under the stem of their pods' names.
+
+Who was at work is asked minute by minute; who had samples only of those of whom that is not plain (`complete.py`).
+"""
+
+import dataclasses
+import datetime
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from rightsizer.observe import promql
+from rightsizer.observe.interpreted import Interpreted
+from rightsizer.observe.prometheus import Span
+from rightsizer.observe.signals.asking import Asker, require_one_of
+from rightsizer.observe.signals.complete import MINUTE, Rounds, Stretch, Whole, present, whole_in
+from rightsizer.observe.signals.labels import CLUSTER
+from rightsizer.observe.signals.quantities import Statistic
+from rightsizer.observe.signals.rules import Raw
+from rightsizer.observe.signals.stems import STEM, Stem, Where
+
+Column = Mapping[int, int]
+"""A number for each minute of which there is one, from the first of the stretch."""
+
+
+@dataclasses.dataclass(slots=True)
+class Minutes:
+    """What was counted of one stem."""
+
+    busy: Column = dataclasses.field(default_factory=dict)
+    seen: Column = dataclasses.field(default_factory=dict)
+    gaps: Collection[int] = ()
+
+
+def minutes_of(
+    asker: Asker,
+    stems: Mapping[str, Collection[Stem]],
+    rounds: Sequence[Rounds],
+    *,
+    threshold: float,
+    reach: datetime.timedelta,
+) -> list[dict[Stem, Minutes]]:
+    """Replicas at work, replicas with samples, and replicas whose samples are missing, by stem, of each stretch.
+
+    Args:
+        asker: The source.
+        stems: By suffix.
+        rounds: The stretches.
+        threshold: Activity above this (0 to 1) is work.
+        reach: A sample so long before the end of a minute is of that minute.
+
+    Raises:
+        PrometheusError: Something could not be read whole.
+    """
+    counter = _Counter(asker, threshold, reach, rounds[0].at)
+    wheres = present(asker, stems, rounds, reach)
+    found: list[dict[Stem, Minutes]] = []
+    for each in rounds:
+        wholes = whole_in(asker, wheres, each, reach)
+        found += [
+            counter.count(wheres, stretch, whole)
+            for stretch, whole in zip(each.stretches, wholes, strict=True)
+        ]
+    return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Counter:
+    asker: Asker
+    threshold: float
+    reach: datetime.timedelta
+    at: datetime.datetime
+
+    def count(self, wheres: Sequence[Where], stretch: Stretch, whole: Whole) -> dict[Stem, Minutes]:
+        """One stretch."""
+        counted: dict[Stem, Minutes] = {}
+        those = [where.only(whole.there) for where in wheres]
+        doubtful = [where.only(whole.there - whole.replicas.keys()) for where in wheres]
+        for stem, column in self._asked(self._busy, those, stretch.instants):
+            mine = counted.setdefault(stem, Minutes())
+            mine.busy = _merged(mine.busy, column, int.__add__)
+        for stem, column in self._asked(self._seen, doubtful, stretch.instants):
+            # The same replica may be seen in both forms of naming it.
+            mine = counted.setdefault(stem, Minutes())
+            mine.seen = _merged(mine.seen, column, max)
+        gaps = functools.partial(self._gaps, around=stretch.around)
+        later = stretch.later(self.at)
+        for stem, column in self._asked(gaps, doubtful, later) if later else ():
+            mine = counted.setdefault(stem, Minutes())
+            mine.gaps = {*mine.gaps, *column}
+        for stem, replicas in whole.replicas.items():
+            counted.setdefault(stem, Minutes()).seen = dict.fromkeys(range(stretch.count), replicas)
+        return counted
+
+    def _asked(
+        self, question: Callable[[Where, Sequence[str]], str], wheres: Iterable[Where], span: Span
+    ) -> Iterator[tuple[Stem, Column]]:
+        """What a question gives for each stem."""
+        columns = Interpreted(functools.partial(_column, span.start.timestamp()))
+        asked = [where for where in wheres if where.members]
+        answers = self.asker.prometheus.in_turn(
+            [functools.partial(self._ask, question, where, span, columns) for where in asked]
+        )
+        for where, answer in zip(asked, answers, strict=True):
+            for stem, column in answer:
+                if stem in where.members:  # or it is of that name, in the namespace of another
+                    yield stem, column
+
+    def _ask(
+        self,
+        question: Callable[[Where, Sequence[str]], str],
+        where: Where,
+        span: Span,
+        columns: Interpreted[Column],
+    ) -> list[tuple[Stem, Column]]:
+        stems = Interpreted(functools.partial(_stem, where))
+        found: list[tuple[Stem, Column]] = []
+        for answer in self.asker.territory(MINUTE, self.at).ask(
+            where.shards(),
+            lambda matchers: self.asker.prometheus.query_range_as(
+                where.grouped(question(where, (*self.asker.given, where.matcher, *matchers))),
+                span,
+                labels=stems,
+                values=columns,
+            ),
+        ):
+            require_one_of({cluster for (cluster, _), _ in answer})
+            found += [(stem, column) for (_, stem), column in answer]
+        return found
+
+    def _busy(self, where: Where, matchers: Sequence[str]) -> str:
+        return " or ".join(
+            f"({promql.by('max', where.pod, Raw().statistic(quantity, Statistic.PEAK, matchers, self.reach))}"
+            f" > {self.threshold / quantity.scale!r})"
+            for quantity in where.quantities
+        )
+
+    def _seen(self, where: Where, matchers: Sequence[str]) -> str:
+        return " or ".join(
+            promql.by("max", where.pod, one) for one in self._present(where, matchers, self.reach)
+        )
+
+    def _gaps(self, where: Where, matchers: Sequence[str], around: datetime.timedelta) -> str:
+        """Looked at from so much later: devices that had samples before and have some after, but none then."""
+        # Matched, not gathered, by device: it is the costliest question of all, and three times as fast so.
+        use = f"on ({', '.join(self.asker.source.labels.use)})"
+        before, after, then = (
+            f"({f' or {use} '.join(self._present(where, matchers, length, offset))})"
+            for length, offset in (
+                (around, around + self.reach),
+                (around, datetime.timedelta()),
+                (self.reach, around),
+            )
+        )
+        return f"({before} and {use} {after}) unless {use} {then}"
+
+    def _present(
+        self,
+        where: Where,
+        matchers: Sequence[str],
+        length: datetime.timedelta,
+        offset: datetime.timedelta = datetime.timedelta(),
+    ) -> Iterator[str]:
+        back = f" offset {promql.span(offset)}" if offset else ""
+        for quantity in where.quantities:
+            selected = promql.selector(quantity.metric, [*quantity.matchers, *matchers])
+            yield f"present_over_time({selected}[{promql.span(length)}]{back})"
+
+
+def _stem(where: Where, text: msgspec.Raw) -> tuple[str, Stem]:
+    """The cluster and the stem that a series' labels name."""
+    labels = msgspec.json.decode(text, type=dict[str, str])
+    return labels.get(CLUSTER, ""), (labels.get(where.space_label, ""), labels.get(STEM, ""))
+
+
+def _column(start: float, text: msgspec.Raw) -> Column:
+    points = msgspec.json.decode(text, type=list[tuple[float, str]])
+    return {round((instant - start) / 60): round(float(value)) for instant, value in points}
+
+
+def _merged(one: Column, other: Column, how: Callable[[int, int], int]) -> Column:
+    """Minute by minute; what is known of one alone is as it is."""
+    if not one:
+        return other
+    both = {minute: how(one[minute], value) for minute, value in other.items() if minute in one}
+    return {**one, **other, **both}
