@@ -96,7 +96,12 @@ def _findings(workload: Workload, measured: Measured, fleet: Fleet, ruling: Ruli
     """
     by_window = sorted(ruling.judged_by, key=lambda criteria: criteria.idle.window, reverse=True)
     judged = [assess(workload, measured, criteria, fleet) for criteria in by_window]
-    return min(judged, key=lambda found: (_RESTRAINT[found[0].verdict], freed(found[0], workload)))
+    return min(judged, key=lambda found: _restraint(found[0], workload))
+
+
+def _restraint(finding: Finding, workload: Workload) -> tuple[int, bool, float]:
+    """The lower, the less may happen; by less history than the policy asks for a finding is only advised on."""
+    return _RESTRAINT[finding.verdict], not finding.shortfall, freed(finding, workload)
 
 
 def _autoscalers(workload: Workload, measured: Measured, fleet: Fleet, ruling: Ruling) -> Autoscalers | None:
