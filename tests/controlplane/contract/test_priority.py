@@ -102,7 +102,12 @@ def test_there_is_one_default_at_most(api: Api) -> None:
     name = f"default-{api.namespace}"
     api.create(CLASSES, _class(name, 7, globalDefault=True))
     try:
-        reply = api("POST", CLASSES, _class(f"second-{api.namespace}", 8, globalDefault=True))
+        second = _class(f"second-{api.namespace}", 8, globalDefault=True)
+        # The server learns of the first one by a watch.
+        reply = api.eventually(
+            lambda: api("POST", CLASSES, second, params={"dryRun": "All"}),
+            lambda found: found.status_code != 201,
+        )
         assert (reply.status_code, reply.json()["reason"]) == (403, "Forbidden")
         assert "is already marked as default" in reply.json()["message"]
         found = api.eventually(
