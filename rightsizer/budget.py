@@ -14,6 +14,9 @@ from rightsizer.policy.document import Policy
 from rightsizer.policy.limits import Budget, Per, Scope
 from rightsizer.policy.rules import Rulebook
 
+FREE = frozenset({Action.NOTIFY, Action.GROW})
+"""What costs nothing: nobody loses by a notice, or by getting back what was taken."""
+
 _SPANS = {Per.RUN: None, Per.HOUR: datetime.timedelta(hours=1), Per.DAY: datetime.timedelta(days=1)}
 
 
@@ -21,6 +24,20 @@ _SPANS = {Per.RUN: None, Per.HOUR: datetime.timedelta(hours=1), Per.DAY: datetim
 class _Spent:
     gpus: float = 0.0
     workloads: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Left:
+    """What a budget still allows; of one that counts by parts of the fleet, where the least is left.
+
+    Attributes:
+        unit: "workloads" or "gpus".
+    """
+
+    scope: Scope
+    per: Per
+    unit: str
+    amount: float
 
 
 class Purse:
@@ -35,7 +52,7 @@ class Purse:
     def __init__(self, policy: Policy, fleet: Fleet, at: datetime.datetime) -> None:
         self._budgets = policy.budgets
         self._fleet = fleet
-        self._held: collections.Counter[tuple[Scope, str]] = collections.Counter()
+        self._held: collections.Counter[tuple[Scope, str]] = collections.Counter({(Scope.CLUSTER, ""): 0})
         self._spent: dict[tuple[int, str], _Spent] = collections.defaultdict(_Spent)
         for workload in fleet.workloads:
             for scope in Scope:
@@ -59,6 +76,22 @@ class Purse:
             for number, _, key in places:
                 self._spend(number, key, decision.frees)
         return blocks
+
+    def left(self) -> Iterator[Left]:
+        """What every budget still allows, of each amount that it limits: in the cluster, or where GPUs are held."""
+        for number, budget in enumerate(self._budgets):
+            places = [
+                (held, self._spent.get((number, key), _Spent()))
+                for (scope, key), held in self._held.items()
+                if scope is budget.scope and (held or scope is Scope.CLUSTER)
+            ]
+            if budget.workloads is not None and places:
+                amount = float(min(budget.workloads - spent.workloads for _, spent in places))
+                yield Left(budget.scope, budget.per, "workloads", max(amount, 0.0))
+            limited = [(gpus, spent) for held, spent in places if (gpus := budget.gpus_of(held)) is not None]
+            if limited:
+                amount = min(gpus - spent.gpus for gpus, spent in limited)
+                yield Left(budget.scope, budget.per, "gpus", max(amount, 0.0))
 
     def _against(self, number: int, budget: Budget, key: str, *, frees: float) -> Block | None:
         spent = self._spent[number, key]
@@ -128,13 +161,11 @@ def _keys_of_change(scope: Scope, change: Change) -> Sequence[str]:
 
 
 def within_budgets(decisions: Sequence[Decision], rulebook: Rulebook) -> tuple[Decision, ...]:
-    """Block what the budgets do not allow; notices cost nothing."""
+    """Block what the budgets do not allow."""
     purse = Purse(rulebook.policy, rulebook.fleet, rulebook.at)
     allowed = []
     for decision in decisions:
-        blocks = (
-            purse.charge(decision) if decision.is_enforced and decision.action is not Action.NOTIFY else ()
-        )
+        blocks = purse.charge(decision) if decision.is_enforced and decision.action not in FREE else ()
         allowed.append(
             dataclasses.replace(decision, blocks=(*decision.blocks, *blocks)) if blocks else decision
         )

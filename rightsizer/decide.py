@@ -1,6 +1,5 @@
 """Findings + policy → decisions, ordered. Pure: the same inputs give the same plan."""
 
-import contextlib
 import dataclasses
 import datetime
 from collections.abc import Iterator
@@ -8,30 +7,34 @@ from collections.abc import Iterator
 from rightsizer.assess import assess, freed
 from rightsizer.assess.autoscaling import autoscalers_for
 from rightsizer.assess.evidence import Case
-from rightsizer.config import format_duration
+from rightsizer.holdoff import anothers, cooling, memory_of, too_often
 from rightsizer.model import (
     Action,
     Autoscalers,
     Block,
     Cause,
     Decision,
+    End,
     Finding,
     Fleet,
     Measured,
     Mode,
+    Proposal,
     Verdict,
     Veto,
     Workload,
 )
+from rightsizer.notes import read_instant
+from rightsizer.observe.records import SNOOZE_ANNOTATION
 from rightsizer.policy.calendar import is_open
+from rightsizer.policy.managed import word_on
+from rightsizer.policy.rule import IDLENESS
 from rightsizer.policy.rules import Rulebook, Ruling, strictest
-from rightsizer.workloads import action_for
-from rightsizer.workloads.changes import resumed_at
+from rightsizer.workloads import action_for, is_ours_to_do, pause_for
 from rightsizer.workloads.commands import command_for, stop_command
 from rightsizer.workloads.notices import holds, parse_notice
-
-CARRIED_OUT = frozenset({Action.SCALE_TO_ZERO, Action.SUSPEND, Action.EVICT})
-"""What `apply` does itself; everything else is proposed, with the command that does it."""
+from rightsizer.workloads.possible import no_place
+from rightsizer.workloads.stopping import stopping
 
 _ORDER = {Verdict.ACT: 0, Verdict.UNKNOWN: 1, Verdict.KEEP: 2, Verdict.PROTECTED: 3}
 _RESTRAINT = {Verdict.PROTECTED: 0, Verdict.KEEP: 1, Verdict.UNKNOWN: 2, Verdict.ACT: 3}
@@ -54,7 +57,8 @@ def decide(measured: Measured, rulebook: Rulebook) -> tuple[Decision, ...]:
 def decide_one(workload: Workload, measured: Measured, rulebook: Rulebook) -> Decision:
     """What may be done about one workload."""
     ruling = rulebook.on(workload)
-    findings = _findings(workload, measured, rulebook.fleet, ruling)
+    found = _findings(workload, measured, rulebook.fleet, ruling)
+    findings = tuple(_keeping(workload, finding, ruling) for finding in found)
     first = Decision(
         workload=workload,
         finding=findings[0],
@@ -71,7 +75,10 @@ def decide_one(workload: Workload, measured: Measured, rulebook: Rulebook) -> De
     hindrances: list[Veto] = []
     for finding in findings:
         if finding.verdict is Verdict.ACT:
-            against = tuple(_hindrances(workload, finding, ruling))
+            against = (
+                *_hindrances(workload, finding, ruling),
+                *_memories(workload, finding, ruling, rulebook),
+            )
             if not against:
                 also = tuple(other for other in findings if other is not finding)
                 return _acted_upon(dataclasses.replace(first, finding=finding, also=also), ruling, rulebook)
@@ -85,7 +92,7 @@ def _only_told(decision: Decision) -> Decision:
     if finding.verdict is not Verdict.ACT:
         return decision
     action = _action(workload, finding)
-    command = command_for(workload.ref, action, finding.proposal) if action else stop_command(workload.ref)
+    command = command_for(workload, action, finding.proposal) if action else stop_command(workload)
     return dataclasses.replace(decision, frees=_frees(workload, finding), command=command)
 
 
@@ -111,9 +118,41 @@ def _autoscalers(workload: Workload, measured: Measured, fleet: Fleet, ruling: R
     return autoscalers_for(Case(workload, measured, ruling.judged_by[0], fleet), measured.series)
 
 
+def _keeping(workload: Workload, finding: Finding, ruling: Ruling) -> Finding:
+    """Where replicas of what does nothing are kept, the others are called for instead of all.
+
+    What people ask for never makes more possible than the rules let be done without it.
+    """
+    plain = ruling.by_rules
+    by_rules = _down_to(workload, finding, plain.keep.replicas)
+    if plain.keep == ruling.keep or not _could_be_done(workload, by_rules, plain):
+        return by_rules
+    return _down_to(workload, finding, ruling.keep.replicas)
+
+
+def _could_be_done(workload: Workload, finding: Finding, ruling: Ruling) -> bool:
+    action = _action(workload, finding)
+    is_ours = action is not None and is_ours_to_do(workload, action, finding.proposal)
+    return is_ours and not any(_hindrances(workload, finding, ruling))
+
+
+def _down_to(workload: Workload, finding: Finding, kept: int) -> Finding:
+    size = workload.size
+    if finding.name not in IDLENESS or finding.proposal or isinstance(size, bool) or not size:
+        return finding
+    if not 0 < kept < size or not is_ours_to_do(workload, Action.SHRINK, _to(kept, 0.0, "")):
+        return finding
+    frees = (size - kept) * workload.gpus / size
+    return dataclasses.replace(finding, proposal=_to(kept, frees, f"{kept} of its {size} replicas are kept"))
+
+
+def _to(replicas: int, frees: float, words: str) -> Proposal:
+    return Proposal(Action.SHRINK, frees, words, replicas=replicas)
+
+
 def _action(workload: Workload, finding: Finding) -> Action | None:
     """What a finding calls for: what it proposes, or else whatever frees all GPUs of this kind."""
-    return finding.proposal.action if finding.proposal else action_for(workload.ref)
+    return finding.proposal.action if finding.proposal else action_for(workload)
 
 
 def _hindrances(workload: Workload, finding: Finding, ruling: Ruling) -> Iterator[Veto]:
@@ -126,10 +165,22 @@ def _hindrances(workload: Workload, finding: Finding, ruling: Ruling) -> Iterato
         yield Veto(ruling.rule, f"rule {ruling.rule} lets nothing be done about {name}")
     if action is None:
         yield Veto("kind", f"no safe way to stop a {workload.ref.kind} ({workload.ref.api_version}) is known")
-    elif action not in ruling.actions:
-        allowed = ", ".join(ruling.actions) or "nothing"
-        yield Veto(ruling.rule, f"{name} calls for {action.value}; rule {ruling.rule} allows {allowed}")
+    else:
+        needed = [action, *([Action.SUSPEND] if pause_for(workload, finding.proposal) else [])]
+        if not set(needed) <= set(ruling.actions):
+            allowed, called = ", ".join(ruling.actions) or "nothing", " and ".join(needed)
+            yield Veto(ruling.rule, f"{name} calls for {called}; rule {ruling.rule} allows {allowed}")
     yield from _kept(workload, finding, ruling)
+
+
+def _memories(workload: Workload, finding: Finding, ruling: Ruling, rulebook: Rulebook) -> Iterator[Veto]:
+    """What earlier changes of it say against another one; advice is given all the same."""
+    if ruling.mode is not Mode.ENFORCE:
+        return
+    memory = memory_of(workload, rulebook.fleet, rulebook.at)
+    yield from anothers(memory, rulebook.instance)
+    if _action(workload, finding) is not Action.GROW:
+        yield from too_often(memory)
 
 
 def _kept(workload: Workload, finding: Finding, ruling: Ruling) -> Iterator[Veto]:
@@ -137,8 +188,7 @@ def _kept(workload: Workload, finding: Finding, ruling: Ruling) -> Iterator[Veto
     left = workload.gpus - _frees(workload, finding)
     if left < ruling.keep.gpus:
         yield Veto(ruling.rule, f"rule {ruling.rule} keeps {ruling.keep.gpus} GPUs, {left:g} would be left")
-    is_shrunk = finding.proposal is not None and finding.proposal.action not in CARRIED_OUT
-    replicas = finding.proposal.replicas if finding.proposal and is_shrunk else 0
+    replicas = finding.proposal.replicas if finding.proposal else 0
     if replicas is not None and replicas < ruling.keep.replicas:
         yield Veto(
             ruling.rule, f"rule {ruling.rule} keeps {ruling.keep.replicas} replicas, {replicas} would be left"
@@ -155,22 +205,44 @@ def _acted_upon(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Decis
     action = _action(workload, finding)
     assert action is not None  # noqa: S101 - a hindrance otherwise
     mode = ruling.mode_for(finding.name)
-    if action not in CARRIED_OUT or finding.shortfall:
+    impossible = tuple(_cannot_pause(workload, finding, rulebook.fleet)) if mode is Mode.ENFORCE else ()
+    if no_way := no_place(workload, finding.proposal, rulebook.at):
+        impossible = (*impossible, Veto("kind", f"it cannot be done to this {workload.ref.kind}: {no_way}"))
+    if finding.shortfall or impossible or not is_ours_to_do(workload, action, finding.proposal):
         mode = strictest((mode, Mode.ADVISE))
     made = dataclasses.replace(
         decision,
         mode=mode,
-        vetoes=(*decision.vetoes, *_less_history(finding)),
+        vetoes=(*decision.vetoes, *_less_history(finding), *impossible),
         action=action,
-        command=command_for(workload.ref, action, finding.proposal),
+        command="" if no_way else command_for(workload, action, finding.proposal),
         frees=_frees(workload, finding),
+        settle_within=ruling.settle_within,
     )
+    made = stopping(made, rulebook.fleet)
     if made.mode is not Mode.ENFORCE:
         return made
     blocks = tuple(_waits(made, ruling, rulebook))
-    if blocks or not ruling.notify_before:
+    if blocks or action is Action.GROW or not ruling.notify_before:
         return dataclasses.replace(made, blocks=blocks)
-    return _after_notice(made, ruling.notify_before, rulebook.at)
+    return _after_notice(made, ruling.notify_before, rulebook)
+
+
+def _cannot_pause(workload: Workload, finding: Finding, fleet: Fleet) -> Iterator[Veto]:
+    """Why a workload cannot be stopped, changed and resumed, where that is what it takes."""
+    pause = pause_for(workload, finding.proposal)
+    if pause is None:
+        return
+    kind = workload.ref.kind
+    if fleet.minor is None or fleet.minor < pause.since:
+        known = f"is of 1.{fleet.minor}" if fleet.minor is not None else "does not say of which version it is"
+        yield Veto(
+            "server",
+            f"what the pods of a {kind} ask for can change, while it is suspended, from Kubernetes 1.{pause.since} on; "
+            f"this API server {known}",
+        )
+    if any(change.end is End.REFUSED for change in workload.past):
+        yield Veto("server", f"the API server refused to change what the pods of this {kind} ask for")
 
 
 def _less_history(finding: Finding) -> Iterator[Veto]:
@@ -183,8 +255,15 @@ def _less_history(finding: Finding) -> Iterator[Veto]:
 
 
 def _waits(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Iterator[Block]:
-    """What keeps it from being done now, but may pass."""
+    """What keeps it from being done now, but may pass. Giving back what was taken waits for nobody's window."""
     workload = decision.workload
+    for manager in workload.managers:
+        if word_on(manager, rulebook.policy.managedElsewhere, decision.action) == "advise":
+            is_fought = manager.reverts or manager.scales
+            would = "would put it back" if is_fought else "decides about it, too"
+            yield Block(Cause.MANAGED_ELSEWHERE, f"{manager.kind} {manager.name} {would}")
+    if decision.action is Action.GROW:
+        return
     shut = is_open(rulebook.policy, rulebook.at)
     if shut:
         yield shut
@@ -193,42 +272,31 @@ def _waits(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Iterator[B
         if allowed < running:
             words = f"PodDisruptionBudget {name} allows {allowed} disruptions, stopping needs {running}"
             yield Block(Cause.DISRUPTION_BUDGET, words)
-    yield from _cooling(workload, ruling, rulebook)
-    for manager in workload.managers:
-        if manager.reverts:
-            yield Block(Cause.MANAGED_ELSEWHERE, f"{manager.kind} {manager.name} would put it back")
+    yield from cooling(workload, memory_of(workload, rulebook.fleet, rulebook.at), ruling.cooldown)
 
 
-def _cooling(workload: Workload, ruling: Ruling, rulebook: Rulebook) -> Iterator[Block]:
-    """What is left of the cooldown after each change."""
-    for instant, what in _changed(workload, rulebook.fleet):
-        left = instant + ruling.cooldown - rulebook.at
-        if left > datetime.timedelta():
-            more = format_duration(left.total_seconds())
-            yield Block(Cause.COOLDOWN, f"it was {what} at {_clock(instant)}; the cooldown lasts {more} more")
+def _put_off(
+    workload: Workload, given: datetime.datetime, wait: datetime.timedelta, rulebook: Rulebook
+) -> datetime.datetime:
+    """From when on a notice may be acted upon: what cannot be read puts it off for as long as can be."""
+    due, text = given + wait, workload.annotations.get(SNOOZE_ANNOTATION)
+    if text is None:
+        return due
+    latest = max(due, given + rulebook.policy.maxSnooze)
+    asked = read_instant(text, zone=datetime.UTC) or latest
+    return min(max(due, asked), latest)
 
 
-def _changed(workload: Workload, fleet: Fleet) -> Iterator[tuple[datetime.datetime, str]]:
-    """When we changed it, by name: what was deleted and made anew since is the same to its owner."""
-    for change in fleet.changes:
-        is_same = str(change.ref) == str(workload.ref) and change.ref.full_kind == workload.ref.full_kind
-        if is_same:
-            yield change.at, "changed"
-    with contextlib.suppress(ValueError):  # one that cannot be read counts as now: nothing is idle since then
-        resumed = resumed_at(workload.annotations)
-        if resumed is not None:
-            yield resumed, "put back"
-
-
-def _after_notice(decision: Decision, wait: datetime.timedelta, at: datetime.datetime) -> Decision:
+def _after_notice(decision: Decision, wait: datetime.timedelta, rulebook: Rulebook) -> Decision:
     """The same once a notice has been given and its time is over; until then the notice, or waiting."""
+    at = rulebook.at
     assert decision.action is not None  # noqa: S101 - it was chosen
     notice = parse_notice(decision.workload.annotations)
     if notice is None or not holds(notice, decision.finding, decision.action, at):
         return dataclasses.replace(
             decision, action=Action.NOTIFY, announced=decision.action, due=at + wait, frees=0.0
         )
-    due = notice.at + wait
+    due = _put_off(decision.workload, notice.at, wait, rulebook)
     if at < due:
         words = f"notice was given at {_clock(notice.at)}; it may be acted upon from {_clock(due)}"
         return dataclasses.replace(decision, blocks=(Block(Cause.NOTICE, words),))

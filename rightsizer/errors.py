@@ -14,6 +14,8 @@ RightsizerError                 exit 1
 │   └── EvidenceIncomplete      it answered, and says that something is missing
 └── ClusterError                the API server could not be asked
     ├── ClusterUnreachable      nobody answers there; whether a write took effect is unknown
+    ├── LeaseLost               another process may write; nothing was sent
+    ├── QuietWanted             it asked for quiet, so that nothing more is written; nothing was sent
     └── RequestRefused          it answers with a Status: code, reason and message are kept
 
 A message says what was attempted, on what, why it failed and what would be right. A library's errors are translated
@@ -116,6 +118,14 @@ class ClusterUnreachable(ClusterError):  # noqa: N818
     """The request or its answer was lost on the way."""
 
 
+class LeaseLost(ClusterError):  # noqa: N818
+    """Another process may write; we may not, or not any more. Nothing was sent."""
+
+
+class QuietWanted(ClusterError):  # noqa: N818
+    """The API server asked for quiet (429) earlier in this run. Nothing was sent."""
+
+
 class RequestRefused(ClusterError):  # noqa: N818
     """The API server answered with an error Status.
 
@@ -125,6 +135,11 @@ class RequestRefused(ClusterError):  # noqa: N818
         detail: The Status object's message.
         causes: Reasons of `details.causes`, such as "DisruptionBudget".
     """
+
+    @property
+    def asks_for_quiet(self) -> bool:
+        """Whether there are too many requests, and not too few pods of a PodDisruptionBudget."""
+        return self.code == http.HTTPStatus.TOO_MANY_REQUESTS and "DisruptionBudget" not in self.causes
 
     def __init__(
         self, attempted: str, *, code: int, reason: str, detail: str, causes: tuple[str, ...] = ()

@@ -6,17 +6,20 @@ counts as recent.
 
 import dataclasses
 import datetime
-from collections.abc import Callable
+import http
+from collections.abc import Callable, Sequence
 
-from rightsizer.errors import EvidenceIncomplete
+from rightsizer.errors import EvidenceIncomplete, RequestRefused
 from rightsizer.measure import Signal, measure
 from rightsizer.model import Fleet, ObjectRef, Plan, Workload
 from rightsizer.observe import inventory
 from rightsizer.observe.cluster import Cluster
+from rightsizer.observe.objects import PodObject
+from rightsizer.observe.stranded import is_waiting
 from rightsizer.policy.document import Policy
 from rightsizer.policy.rules import Rulebook
 from rightsizer.validate import RECENT, Use
-from rightsizer.workloads import KINDS
+from rightsizer.workloads import BEARERS
 
 
 class Watch:
@@ -74,13 +77,36 @@ class Watch:
         )
 
 
-def look_at(ref: ObjectRef, cluster: Cluster) -> tuple[Workload | None, Fleet]:
+def waits(pods: Sequence[ObjectRef], cluster: Cluster) -> bool:
+    """Whether one of these pods still waits for a place.
+
+    Raises:
+        ClusterError: It could not be found out.
+    """
+    for ref in pods:
+        try:
+            item = cluster.get(f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}", PodObject)
+        except RequestRefused as refused:
+            if refused.code != http.HTTPStatus.NOT_FOUND:
+                raise
+            continue
+        if item.metadata.uid == ref.uid and is_waiting(item):
+            return True
+    return False
+
+
+def look_at(ref: ObjectRef, cluster: Cluster, *, all_nodes: bool = False) -> tuple[Workload | None, Fleet]:
     """A workload as it is now, None where it holds no GPUs any more, and what is around it.
+
+    Args:
+        ref: The workload.
+        cluster: Where it is.
+        all_nodes: Whether it matters what nodes offer that none of its namespace's pods is on.
 
     Raises:
         ClusterError: Something could not be read whole.
     """
-    objects = inventory.read(cluster, KINDS, namespace=ref.namespace)
+    objects = inventory.read(cluster, BEARERS, namespace=ref.namespace, all_nodes=all_nodes)
     fleet = inventory.assemble(objects)
     named = [
         workload

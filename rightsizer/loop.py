@@ -1,21 +1,25 @@
-"""A cycle on one screen: observe → measure → decide → budget. What follows (look again, apply) starts from its plan."""
+"""A cycle on one screen: observe → measure → decide → breaker → demand → budget. Applying looks again."""
 
 import collections
 import dataclasses
 import datetime
 import logging
 
+from rightsizer.belief import believed
+from rightsizer.breaker import NOTHING, State, eligible, held, trips
 from rightsizer.budget import within_budgets
 from rightsizer.decide import decide
 from rightsizer.measure import Signal, measure
 from rightsizer.model import Plan
 from rightsizer.observe import inventory
 from rightsizer.observe.inventory import Objects
+from rightsizer.ondemand import for_those_who_wait
 from rightsizer.policy.checks import class_problems, require_classes
 from rightsizer.policy.protections import OWN_NAMESPACE
 from rightsizer.policy.reading import LoadedPolicy
 from rightsizer.policy.rules import Rulebook
 from rightsizer.report.words import count
+from rightsizer.workloads.readable import unreadable_notes
 
 log = logging.getLogger(__name__)
 
@@ -27,14 +31,20 @@ class Cycle:
     Attributes:
         at: The instant for which it holds, by Prometheus's clock.
         own: The namespace in which we run.
+        instance: What tells us from another gpu-rightsizer; the namespace where it is not said.
         hypothetical: Why the plan must not be applied; empty where it may be.
+        state: Breaker, pauses, and the scope that was accepted.
+        problems: What could not be read of that, in words.
     """
 
     loaded: LoadedPolicy
     at: datetime.datetime
     run: str
     own: str = OWN_NAMESPACE
+    instance: str = ""
     hypothetical: str = ""
+    state: State = NOTHING
+    problems: tuple[str, ...] = ()
 
 
 def make_plan(objects: Objects, signal: Signal, cycle: Cycle) -> Plan:
@@ -44,16 +54,20 @@ def make_plan(objects: Objects, signal: Signal, cycle: Cycle) -> Plan:
         PolicyError: The policy names what the cluster does not have.
         PrometheusError: Something could not be read whole; then there is no plan.
     """
-    fleet = inventory.assemble(objects)
+    fleet = believed(inventory.assemble(objects), cycle.at)
     del objects  # of a large cluster they are as much as all that follows
     if fleet.classes or not cycle.hypothetical:
         # A file of objects without PriorityClasses is said to be so, and does not make a good policy a wrong one.
         require_classes(cycle.loaded, fleet.classes.keys())
     pods = sum(len(workload.pods) for workload in fleet.workloads)
     log.info("%s of %s ask for GPUs", count(pods, "pod"), count(len(fleet.workloads), "workload"))
-    rulebook = Rulebook(cycle.loaded.policy, fleet, at=cycle.at, own=cycle.own)
+    rulebook = Rulebook(cycle.loaded.policy, fleet, at=cycle.at, own=cycle.own, instance=cycle.instance)
     measured = measure(fleet, signal, rulebook, cycle.at)
-    decisions = within_budgets(decide(measured, rulebook), rulebook)
+    scope = eligible(rulebook)
+    opening = tuple(trips(rulebook.policy.breaker, fleet, now=scope, accepted=cycle.state.scope))
+    free = held(decide(measured, rulebook), cycle.state, opening, cycle.at)
+    decided = for_those_who_wait(free, rulebook)
+    decisions = within_budgets(decided, rulebook)
     plan = Plan(
         at=cycle.at,
         run=cycle.run,
@@ -63,7 +77,14 @@ def make_plan(objects: Objects, signal: Signal, cycle: Cycle) -> Plan:
         fleet=fleet,
         measured=measured,
         hypothetical=cycle.hypothetical,
-        problems=(*fleet.problems, *class_problems(rulebook)),
+        problems=(
+            *fleet.problems,
+            *unreadable_notes(fleet.workloads),
+            *cycle.problems,
+            *class_problems(rulebook),
+        ),
+        eligible=scope,
+        opening=opening,
     )
     _log_decisions(plan)
     return plan

@@ -1,6 +1,7 @@
 """What a GPU costs in an hour: by node where Prometheus knows, else by instance type, else by model. Pure.
 
-A MIG instance costs its share of the card's compute slices, a time slice its share of the replicas.
+A MIG instance costs its share of the card's compute slices, a time slice its share of the replicas, and what is asked
+for by memory or cores (HAMi, gpushare) the larger share of the two.
 """
 
 import dataclasses
@@ -14,6 +15,11 @@ _PROFILE = re.compile(r"mig-(?P<slices>\d+)g\.")
 _SLICES = 7
 """Compute slices of every card that can be cut in more than four (NVIDIA MIG user guide, supported profiles)."""
 _SLICES_OF = {"*A30*": 4, "*RTX?PRO?6000*": 4}
+
+_MEMORY_UNITS = {"nvidia.com/gpumem": 1 << 20, "aliyun.com/gpu-mem": 1 << 30}
+"""Bytes of one of what these count, of each GPU (HAMi, gpushare)."""
+_PERCENTAGES = frozenset({"nvidia.com/gpumem-percentage", "nvidia.com/gpucores"})
+"""What counts hundredths of each GPU (HAMi)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,8 +63,22 @@ class Prices:
 
 
 def whole_gpus(pod: Pod, node: Node | None) -> float:
-    """What a pod holds, in whole GPUs: a MIG instance and a time slice are parts of one."""
-    return sum(count * _part(resource, node) for resource, count in pod.resources.items())
+    """What a pod holds, in whole GPUs, of which MIG instances and shares are parts: never more than its devices."""
+    amounts = {
+        name: count for name, count in pod.resources.items() if name in _MEMORY_UNITS or name in _PERCENTAGES
+    }
+    if amounts:
+        return pod.devices * max(_of_each(name, count, node) for name, count in amounts.items())
+    counted = sum(count * _part(resource, node) for resource, count in pod.resources.items())
+    return min(float(pod.devices), counted)
+
+
+def _of_each(resource: str, count: int, node: Node | None) -> float:
+    """Which part of each GPU an amount is; all of it where its memory is not known."""
+    if resource in _PERCENTAGES:
+        return min(1.0, count / 100)
+    memory_bytes = node.memory_bytes if node else None
+    return min(1.0, count * _MEMORY_UNITS[resource] / memory_bytes) if memory_bytes else 1.0
 
 
 def _part(resource: str, node: Node | None) -> float:

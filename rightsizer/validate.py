@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from rightsizer.assess import ran
 from rightsizer.config import format_duration
 from rightsizer.decide import decide_one
-from rightsizer.model import Decision, Measured, Usage, Usages, Veto, Workload
+from rightsizer.model import Action, Decision, Measured, Pod, Usage, Usages, Veto, Workload
 from rightsizer.policy.document import Thresholds
 from rightsizer.policy.rules import Rulebook
+from rightsizer.steering import AtWorkError, pods_to_go
+from rightsizer.workloads import row_of
 
 RECENT = datetime.timedelta(minutes=10)
 """The last look at activity before a write covers at least a few scrapes of any usual interval."""
@@ -52,14 +54,60 @@ def objections(decision: Decision, fresh: Workload, use: Use, rulebook: Rulebook
         against = [veto.reason for veto in again.vetoes] + [block.reason for block in again.blocks]
         reasons = "; ".join(against) or f"the verdict is now {again.verdict}: {again.finding.words[0]}"
         yield Veto("decided-anew", reasons)
+    else:
+        yield from _wants_otherwise(decision, again)
     idle = rulebook.on(fresh).thresholds
     span = format_duration((use.at - use.since).total_seconds())
+    is_stop = decision.finding.proposal is None
+    try:
+        going(decision, fresh, use, rulebook)
+    except AtWorkError as error:
+        yield Veto("busy", str(error))
     for pod in fresh.pods:
         key = (pod.ref.namespace, pod.ref.name)
-        if not use.recent.get(key):
+        if not use.recent.get(key) and decision.action is not Action.GROW:
             yield Veto("no-data", f"pod {pod.ref.name} has no samples in the last minutes")
+        if not is_stop:
+            continue
         if any(usage.invalid or _ran(usage, idle, use.at - use.since) for usage in use.activity.get(key, ())):
             yield Veto("busy", f"pod {pod.ref.name} was at work in the last {span}")
+
+
+def going(decision: Decision, fresh: Workload, use: Use, rulebook: Rulebook) -> tuple[Pod, ...]:
+    """The pods that are to go where a decision leaves fewer replicas; none where their owner is not to be told.
+
+    Raises:
+        AtWorkError: Some of those that would have to go are at work.
+    """
+    proposal, row = decision.finding.proposal, row_of(fresh)
+    if decision.action is not Action.SHRINK or proposal is None or proposal.replicas is None or row is None:
+        return ()
+    part = min(
+        (each.too_many_replicas for each in rulebook.on(fresh).judged_by), key=lambda one: one.busyPercent
+    )
+    at_work = frozenset(
+        pod.ref.name
+        for pod in fresh.pods
+        if not (used := use.recent.get((pod.ref.namespace, pod.ref.name)))
+        or any(_is_busy(one, part.busyPercent) for one in used)
+    )
+    return pods_to_go(fresh, proposal.replicas, row, at_work=at_work, activity=use.activity)
+
+
+def _is_busy(usage: Usage, percent: float) -> bool:
+    peak = usage.activity_peak
+    return bool(usage.invalid) or peak is None or peak * 100 > percent
+
+
+def _wants_otherwise(planned: Decision, again: Decision) -> Iterator[Veto]:
+    """Where more is needed by now than was planned to be left."""
+    before, now = planned.finding.proposal, again.finding.proposal
+    if before is None or now is None:
+        return
+    if (now.replicas or 0) > (before.replicas or 0) or (now.gpus_per_pod or 0) > (before.gpus_per_pod or 0):
+        yield Veto("decided-anew", f"more is needed by now: {now.words}")
+    if now.resource != before.resource:
+        yield Veto("decided-anew", f"something else would fit by now: {now.words}")
 
 
 def _ran(usage: Usage, idle: Thresholds, span: datetime.timedelta) -> bool | None:
@@ -73,5 +121,7 @@ def _changes(planned: Workload, fresh: Workload) -> Iterator[Veto]:
         yield Veto("changed", f"{planned.ref} was replaced by another object of that name")
     if fresh.generation != planned.generation or fresh.size != planned.size:
         yield Veto("changed", f"{planned.ref} was changed since the plan was made")
+    if fresh.lever != planned.lever:
+        yield Veto("changed", f"what stops {planned.ref} is another object than when the plan was made")
     if {pod.ref.uid for pod in fresh.pods} != {pod.ref.uid for pod in planned.pods}:
         yield Veto("changed", f"the pods of {planned.ref} are not those of the plan")

@@ -79,13 +79,31 @@ def parse(raw: bytes, kind: FileKind[Document], *, source: str) -> tuple[Documen
     return document, lines
 
 
+class _AliasUsedError(Exception):
+    """A node stands for another one: then a few lines could stand for gigabytes."""
+
+    def __init__(self, line: int) -> None:
+        super().__init__()
+        self.line = line
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses aliases."""
+
+    def compose_node(self, parent: yaml.Node | None, index: typing.Any) -> yaml.Node | None:  # noqa: ANN401
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise _AliasUsedError(event.start_mark.line + 1)
+        return super().compose_node(parent, index)
+
+
 def _compose(raw: bytes, kind: FileKind[Document], source: str) -> yaml.Node:
     try:
         text = raw.decode("utf-8-sig")
-        events = list(yaml.parse(text, Loader=yaml.SafeLoader))
-        if any(isinstance(event, yaml.AliasEvent) for event in events):
-            raise kind.refused(source, [Problem(0, "", "uses YAML aliases (*name); write the values out")])
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = yaml.compose(text, Loader=_Loader)
+    except _AliasUsedError as used:
+        words = "uses YAML aliases (*name); write the values out"
+        raise kind.refused(source, [Problem(used.line, "", words)]) from None
     except UnicodeDecodeError as error:
         raise kind.refused(source, [Problem(0, "", f"is not UTF-8 text: {error.reason}")]) from error
     except yaml.MarkedYAMLError as error:

@@ -1,6 +1,7 @@
 """What docs/policy.md says about fields, defaults, annotations and marks, from where they are defined."""
 
 import datetime
+import decimal
 import enum
 import json
 from collections.abc import Iterator, Mapping
@@ -10,6 +11,7 @@ import pydantic
 
 from rightsizer.policy.classes import ANNOTATIONS
 from rightsizer.policy.document import (
+    Breaker,
     Budget,
     Defaults,
     Freeze,
@@ -17,6 +19,7 @@ from rightsizer.policy.document import (
     KindDefaults,
     MaintenanceWindow,
     Match,
+    NewlyEligible,
     Policy,
     PriorityRange,
     Rule,
@@ -42,6 +45,8 @@ _MODELS: Mapping[str, type[pydantic.BaseModel]] = {
     "budgets[].": Budget,
     "maintenanceWindows[].": MaintenanceWindow,
     "freezes[].": Freeze,
+    "breaker.": Breaker,
+    "breaker.maxNewlyEligible.": NewlyEligible,
     "rules[].": Rule,
     "rules[].match.": Match,
     "rules[].match.priority.": PriorityRange,
@@ -91,6 +96,8 @@ def _default(field: Any) -> str:
             text = "see above"
         case tuple() if value == tuple(range(7)):
             text = "every day"
+        case decimal.Decimal():
+            text = f"`{value}%`"
         case enum.StrEnum():
             text = f"`{value.value}`"
         case _:

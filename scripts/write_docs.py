@@ -1,7 +1,7 @@
-"""Writes what docs/ says about settings, metrics and policy fields from where they are defined; `make golden` runs it.
+"""Writes what docs/ and the chart say about settings, metrics, fields and rights from where they are defined.
 
-A generated part stands between two comments, `<!-- generated: NAME -->` and `<!-- end -->`; everything else is written
-by hand. A test compares.
+`make golden` runs it. A generated part stands between two comments, `<!-- generated: NAME -->` and `<!-- end -->`;
+everything else is written by hand. A test compares.
 """
 
 import json
@@ -18,7 +18,15 @@ from exporter.dcgm.flags import FLAGS, Ignored, Refused, Same
 from exporter.labels import LABELS
 from rightsizer.cli import options
 from rightsizer.policy.document import Policy
-from scripts import doctor_tables, policy_tables
+from rightsizer.report import metrics as rightsizer_metrics
+from scripts import (
+    chart_locks,
+    chart_values,
+    dashboard_tables,
+    doctor_tables,
+    kind_tables,
+    policy_tables,
+)
 from scripts.tables import table
 
 
@@ -33,16 +41,30 @@ class _Schema(GenerateJsonSchema):
         return {key: value for key, value in shape.items() if (key, value) != ("default", None)}
 
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+CHART = ROOT / "deploy" / "helm" / "gpu-rightsizer"
+COPIED = (
+    "deploy/prometheus/recording-rules.yaml",
+    "deploy/prometheus/dashboard-rules.yaml",
+    "deploy/prometheus/alerts.yaml",
+    "dashboards/grafana.json",
+)
+"""What the chart carries copies of: Helm reads nothing outside of it."""
 _PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def rendered() -> dict[Path, str]:
     """Every generated file, or file with generated parts, as it should be."""
-    files = {path: _fill(path.read_text()) for path in sorted(DOCS.rglob("*.md"))}
+    files = {path: _fill(path.read_text()) for path in (*sorted(DOCS.rglob("*.md")), CHART / "README.md")}
     shape = Policy.model_json_schema(schema_generator=_Schema)
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **shape}
     files[DOCS / "policy.schema.json"] = json.dumps(schema, indent=2) + "\n"
+    files[CHART / "values.schema.json"] = chart_values.schema((CHART / "values.yaml").read_text(), schema)
+    files[CHART / "files" / "rights.json"] = chart_locks.rights()
+    files[CHART / "files" / "admission.json"] = chart_locks.admission()
+    for source in map(ROOT.joinpath, COPIED):
+        files[CHART / "files" / source.name] = source.read_text()
     return files
 
 
@@ -104,8 +126,19 @@ def _metrics() -> str:
     return table(("metric", "unit", "from 4.9", "unit", "type", "set", "meaning", "read from", "needs"), rows)
 
 
+def _rightsizer_metrics() -> str:
+    rows = (
+        (f"`{row.full_name}`", ", ".join(f"`{label}`" for label in row.labels), row.words)
+        for row in rightsizer_metrics.METRICS
+    )
+    return table(("metric", "labels", "meaning"), rows)
+
+
 def _rightsizer_options() -> str:
-    groups = (options.POLICY, options.PRICES, options.PROMETHEUS, options.CLUSTER, options.STATE)
+    groups = (
+        *(options.POLICY, options.PRICES, options.PROMETHEUS, options.CLUSTER, options.STATE),
+        *(options.INSTANCE, options.JOURNAL, options.SCHEDULE),
+    )
     rows = (
         (
             f"`{option.flag}`",
@@ -125,14 +158,21 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "metrics": _metrics,
     "text-labels": _text_labels,
     "rightsizer-options": _rightsizer_options,
+    "rightsizer-metrics": _rightsizer_metrics,
+    "dashboard-panels": dashboard_tables.panels,
+    "dashboard-variables": dashboard_tables.variables,
     "doctor-checks": doctor_tables.checks,
     "doctor-rights": doctor_tables.rights,
+    "kinds": kind_tables.kinds,
+    "levers": kind_tables.levers,
     "policy-fields": policy_tables.fields,
     "policy-kinds": policy_tables.kinds,
     "policy-budgets": policy_tables.budgets,
     "class-annotations": policy_tables.class_annotations,
     "opt-outs": policy_tables.opt_outs,
     "marks": policy_tables.marks,
+    "chart-values": lambda: chart_values.values_table((CHART / "values.yaml").read_text()),
+    "chart-platforms": lambda: chart_values.platforms_table((CHART / "files" / "platforms.yaml").read_text()),
 }
 
 

@@ -10,7 +10,14 @@ import hypothesis
 import pytest
 
 from simulator.cache import CacheError
-from simulator.controlplane.programs import AssetsError, MissingProgramsError, find
+from simulator.controlplane.programs import (
+    CONTROL_PLANE,
+    HELM,
+    KUSTOMIZE,
+    AssetsError,
+    MissingProgramsError,
+    find,
+)
 from simulator.prometheus import Prometheus
 
 Golden = Callable[[str, str], None]
@@ -56,15 +63,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _reasons() -> dict[str, str]:
     """Why the tests of a marker cannot run here, for those that cannot."""
     reasons = {}
-    for marker, programs in PROGRAMS.items():
-        if missing := [program for program in programs if shutil.which(program) is None]:
+    for marker, names in PROGRAMS.items():
+        if missing := [program for program in names if shutil.which(program) is None]:
             reasons[marker] = f"not on the path: {', '.join(missing)}; scripts/install-tools installs it"
-    try:
-        find()
-    except AssetsError as error:
-        raise pytest.UsageError(str(error)) from error
-    except (MissingProgramsError, CacheError) as error:
-        reasons["controlplane"] = str(error)
+    built = {"controlplane": CONTROL_PLANE, "helm": (HELM,), "kustomize": (KUSTOMIZE,)}
+    for marker, programs in built.items():
+        try:
+            find(programs)
+        except AssetsError as error:
+            raise pytest.UsageError(str(error)) from error
+        except (MissingProgramsError, CacheError) as error:
+            reasons[marker] = str(error)
     return reasons
 
 

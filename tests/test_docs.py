@@ -2,34 +2,121 @@
 
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from benchmarks._fleet import MIX
 from benchmarks._judges import Ours
 from benchmarks._weeks import PLAIN
 from benchmarks._workloads import WORKLOADS
+from rightsizer.doctor.table import FAMILIES
 from rightsizer.model import Action, Cause, Confidence, FindingName, Mode, Result, Verdict
 from rightsizer.report.forms import FORMS
 from scripts.write_docs import DOCS, rendered
+from tests.rightsizer.commands import run_command
 
 ROOT = DOCS.parent
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("deploy/**/*.md")])
 
 
-@pytest.mark.parametrize("path", sorted(rendered()), ids=lambda path: str(path.name))
+@pytest.mark.parametrize("path", sorted(rendered()), ids=lambda path: str(path.relative_to(ROOT)))
 def test_generated_parts_are_up_to_date(path: Path) -> None:
     """`make golden` has been run since settings, metrics or policy fields changed."""
     assert path.read_text() == rendered()[path], "run `make golden`; the diff is the review"
 
 
+def _prose(path: Path) -> str:
+    """A page without its frames and what stands in them."""
+    return re.sub(r"^ *```.*?^ *```$", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def _links(path: Path) -> Iterator[tuple[Path, str]]:
+    """Files, and the anchors in them, to which a page links."""
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)", _prose(path)):
+        yield (path.parent / target).resolve() if target else path, anchor
+
+
+def _anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", _prose(path), re.MULTILINE)
+    slugs = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+    return {
+        f"{slug}-{before}" if (before := slugs[:at].count(slug)) else slug for at, slug in enumerate(slugs)
+    }
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(path: Path) -> None:
-    """Every relative link names a file of the repository."""
-    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text())
-    missing = [target for target in targets if not (path.parent / target).exists()]
+    """Every relative link names a file of the repository and, where it has an anchor, a heading in it."""
+    links = list(_links(path))
+    assert [str(file) for file, _ in links if not file.exists()] == []
+    assert [(file.name, anchor) for file, anchor in links if anchor and anchor not in _anchors(file)] == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    """docs/README.md links to each page and schema, or to its folder or that folder's own index."""
+    linked = {file for file, _ in _links(DOCS / "README.md")}
+    pages = {*DOCS.rglob("*.md"), *DOCS.glob("*.json")} - {DOCS / "README.md"}
+    assert [
+        str(page.relative_to(DOCS))
+        for page in sorted(pages)
+        if not {page, page.parent, page.parent / "README.md"} & (linked - {DOCS})
+    ] == []
+
+
+def _typed() -> Iterator[tuple[str, str]]:
+    """Every command line of gpu-rightsizer that a page tells to type: the page's name and the line."""
+    for path in PAGES:
+        text = re.sub(r"<!-- (generated|printed).*?<!-- end -->", "", path.read_text(), flags=re.DOTALL)
+        for code in re.findall(
+            r"```\n(.*?)```|`(gpu-rightsizer [^`]+)`", text.replace("\\\n", " "), re.DOTALL
+        ):
+            for line in "".join(code).splitlines():
+                if found := re.match(r"[$ ]*(?:\S*/)?gpu-rightsizer ([a-z][^#|]*)", line):
+                    yield path.name, found[1].strip()
+
+
+@pytest.mark.parametrize(("page", "line"), sorted(set(_typed())))
+def test_what_is_to_be_typed_can_be_typed(page: str, line: str) -> None:
+    """Commands exist and have the flags with which pages show them."""
+    del page
+    first, *rest = line.split()
+    command = (first, rest[0]) if first in {"policy", "breaker"} and rest and rest[0].isalpha() else (first,)
+    told = run_command(*command, "--help")
+    assert told.code == 0, told.err
+    flags = re.findall(r"(?<=\s)(--?[a-z][a-z-]*)", f" {' '.join(rest)}")
+    assert [flag for flag in flags if not re.search(rf"(?<![\w-]){flag}(?![\w-])", told.out)] == []
+
+
+@pytest.mark.parametrize("values", sorted(ROOT.glob("deploy/helm/*/values.yaml")), ids=str)
+def test_values_of_the_chart_exist(values: Path) -> None:
+    """Values that a page sets are values that the chart has."""
+    told = "".join((DOCS / name).read_text() for name in ("install.md", "security.md", "operations.md"))
+    known: dict[str, object] = yaml.safe_load(values.read_text())
+    names = set(
+        re.findall(
+            r"(?:--set(?:-json)? '?|[`,])((?:[a-z]\w*\.)+\w+)(?==|`)", told + (ROOT / "README.md").read_text()
+        )
+    )
+    missing = [
+        name for name in sorted(names) if name.split(".")[0] in known and not _has(known, name.split("."))
+    ]
+    assert names
     assert missing == []
+
+
+def _has(values: object, path: list[str]) -> bool:
+    """Whether a value is there; within a mapping that is empty anything may be written."""
+    for name in path:
+        if values == {}:
+            return True
+        if not isinstance(values, dict) or name not in values:
+            return False
+        values = values[name]
+    return True
 
 
 def test_the_errors_of_gauges_and_counter_are_told_of_each_workload() -> None:
@@ -55,6 +142,12 @@ def test_every_word_of_a_plan_is_explained(name: str) -> None:
     """What stands in plans, and every form of one, is told in the rightsizer's or the policy's page."""
     text = (DOCS / "rightsizer.md").read_text() + (DOCS / "policy.md").read_text()
     assert re.search(rf"[`| ]{name}[`| ]", text)
+
+
+@pytest.mark.parametrize("check", sorted({check.name for family in FAMILIES for check in family.checks}))
+def test_every_check_of_the_doctor_has_a_symptom(check: str) -> None:
+    """docs/troubleshooting.md leads from what somebody sees to each check."""
+    assert re.search(rf"\[[^\]]*\b{check}\b[^\]]*\]\(doctor.md#", (DOCS / "troubleshooting.md").read_text())
 
 
 def test_every_outcome_is_explained_in_the_help() -> None:

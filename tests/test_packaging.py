@@ -32,7 +32,7 @@ def test_a_missing_extra_is_named(program: str, module: str, library: str, flags
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert (run.returncode, run.stdout) == (1, "")
     assert run.stderr.splitlines() == [
-        f"gpu-{program}: the library {library} is missing; run: pip install 'gpu-rightsizer[{program}]'"
+        f"gpu-{program}: the library {library} is missing; run in a checkout: pip install '.[{program}]'"
     ]
 
 

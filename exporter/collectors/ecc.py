@@ -11,11 +11,26 @@ _AMPERE = "Ampere and later; not while MIG instances are in use"
 _BEFORE_AMPERE = "before Ampere"
 
 
-def _counter(name: str, unit: str, field: Field, help_: str, *, needs: str = "") -> Row:
+def _counter(name: str, unit: str, field: Field, help_: str) -> Row:
     """A counter that is not in dcgm-exporter's default list, and was not renamed."""
     spelling = Spelling(f"DCGM_FI_DEV_{name}", unit)
     source = f"nvmlDeviceGetFieldValues({field.value})"
-    metric = Metric(spelling, spelling, Kind.COUNTER, help_, source, within=MetricSet.FULL, needs=needs)
+    return Row(
+        Metric(spelling, spelling, Kind.COUNTER, help_, source, within=MetricSet.FULL), read=_reader(field)
+    )
+
+
+def _retired(name: str, name_49: str, unit: str, field: Field, help_: str) -> Row:
+    """What older cards do instead of remapping rows."""
+    metric = Metric(
+        Spelling(f"DCGM_FI_DEV_RETIRED_{name}", unit),
+        Spelling(f"DCGM_FI_DEV_PAGE_RETIRED_{name_49}", unit),
+        Kind.COUNTER,
+        help_,
+        f"nvmlDeviceGetFieldValues({field.value})",
+        within=MetricSet.FULL,
+        needs=_BEFORE_AMPERE,
+    )
     return Row(metric, read=_reader(field))
 
 
@@ -90,17 +105,13 @@ ROWS = (
     ),
     _counter("ECC_SBE_AGG_TOTAL", "errors", Field.ECC_SBE_AGGREGATE, "Single-bit errors in the card's life"),
     _counter("ECC_DBE_AGG_TOTAL", "errors", Field.ECC_DBE_AGGREGATE, "Double-bit errors in the card's life"),
-    _counter(
-        "RETIRED_SBE", "pages", Field.RETIRED_SBE, "Pages retired for single-bit errors", needs=_BEFORE_AMPERE
-    ),
-    _counter(
-        "RETIRED_DBE", "pages", Field.RETIRED_DBE, "Pages retired for double-bit errors", needs=_BEFORE_AMPERE
-    ),
-    _counter(
-        "RETIRED_PENDING",
+    _retired("SBE", "SBE_TOTAL", "pages", Field.RETIRED_SBE, "Pages retired for single-bit errors"),
+    _retired("DBE", "DBE_TOTAL", "pages", Field.RETIRED_DBE, "Pages retired for double-bit errors"),
+    _retired(
+        "PENDING",
+        "PENDING",
         "",
         Field.RETIRED_PENDING,
         "Whether pages wait for a reboot to be retired (0 or 1)",
-        needs=_BEFORE_AMPERE,
     ),
 )

@@ -41,7 +41,7 @@ def require(where: str) -> None:
     try:
         import bcrypt  # noqa: F401, PLC0415 - 1 MiB that few need
     except ModuleNotFoundError:
-        words = "basic_auth_users needs the library bcrypt; run: pip install 'gpu-rightsizer[exporter]'"
+        words = "basic_auth_users needs the library bcrypt; run in a checkout: pip install '.[exporter]'"
         raise WebConfigError([f"{where}: {words}"]) from None
 
 

@@ -53,7 +53,7 @@ def parse(content: bytes, where: str) -> Tree | None:
     try:
         import yaml  # noqa: PLC0415 - see above
     except ModuleNotFoundError:
-        words = "reading it needs the library pyyaml; run: pip install 'gpu-rightsizer[exporter]'"
+        words = "reading it needs the library pyyaml; run in a checkout: pip install '.[exporter]'"
         raise WebConfigError([f"{where}: {words}"]) from None
     try:
         node = yaml.compose(content, Loader=yaml.SafeLoader)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from rightsizer.assess.evidence import Evidence, key_of
-from rightsizer.assess.words import device, percent, span
+from rightsizer.assess.words import device, gpus, percent, span
 from rightsizer.config import format_duration
 from rightsizer.model import FindingName, Pod, Usage
 from rightsizer.observe.records import RESUMED_ANNOTATION
@@ -46,8 +46,10 @@ def _not_running(evidence: Evidence) -> Iterator[str]:
     if not evidence.held:
         yield "none of its pods holds a GPU now"
     for pod, _ in evidence.held:
-        if pod.phase != "Running" or pod.started is None:
+        if pod.phase != "Running":
             yield f"pod {pod.ref.name} is {pod.phase}, not running"
+        elif pod.started is None:
+            yield f"a container of pod {pod.ref.name} does not run"
         elif pod.is_terminating:
             yield f"pod {pod.ref.name} is being deleted"
         elif not pod.is_ready:
@@ -89,7 +91,7 @@ def _ambiguous(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
         if len(devices) > pod.devices:
             yield (
-                f"pod {pod.ref.name} holds {pod.devices} GPUs, but series name it on {len(devices)}: "
+                f"pod {pod.ref.name} holds {gpus(pod.devices)}, but series name it on {len(devices)}: "
                 "some are another pod's of that name"
             )
 
@@ -104,7 +106,7 @@ def _missing(evidence: Evidence) -> Iterator[str]:
                 f"series name it on {len(devices)}, and whether one is missing cannot be told"
             )
         elif len(devices) < pod.devices:
-            yield f"pod {pod.ref.name} holds {pod.devices} GPUs, but series name it on {len(devices)} only"
+            yield f"pod {pod.ref.name} holds {gpus(pod.devices)}, but series name it on {len(devices)} only"
 
 
 def _unmeasurable(evidence: Evidence) -> Iterator[str]:
@@ -121,10 +123,8 @@ def _unmeasurable(evidence: Evidence) -> Iterator[str]:
 def _silenced(evidence: Evidence) -> Iterator[str]:
     """One exporter tells the same of all devices of its node: what is missing of one alone was lost."""
     measured = evidence.case.measured.usages
-    usages, widest = (
-        measured.get(evidence.window, {}),
-        measured.get(max(measured, default=evidence.window), {}),
-    )
+    usages = measured.get(evidence.window, {})
+    widest = measured.get(max(measured, default=evidence.window), {})
     for pod, devices in evidence.held:
         neighbours = [
             usage

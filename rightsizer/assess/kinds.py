@@ -12,6 +12,7 @@ INTERCHANGEABLE = frozenset(
         "LLMInferenceService",
         "LeaderWorkerSet",
         "NIMService",
+        "RayCluster",
         "RayService",
         "ReplicaSet",
         "Rollout",

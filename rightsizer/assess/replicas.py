@@ -184,7 +184,8 @@ def _shrink(evidence: Evidence, replicas: int, needed: int, busy: int) -> Propos
         for pod, devices in evidence.held
         if not any(seen.is_used for seen in devices)
     )
-    words = f"{needed} replicas suffice, {needed - busy} of them headroom: {gpus(frees)} less"
+    suffice = "1 replica suffices" if needed == 1 else f"{needed} replicas suffice"
+    words = f"{suffice}, {needed - busy} of them headroom: {gpus(frees)} less"
     pods = tuple(name for _, name in quiet[: replicas - needed])
     return Proposal(Action.SHRINK, frees, words, replicas=needed, pods=pods)
 
@@ -195,7 +196,8 @@ def _gpus_each(case: Case, replicas: int) -> float:
 
 def _when(part: TooManyReplicas, known: Demand) -> str:
     words = f" of the last {span(part.window)}"
-    return f"{words} and of the coming hour on {known.days} days before" if known.days else words
+    days = "the day" if known.days == 1 else f"{known.days} days"
+    return f"{words} and of the coming hour on {days} before" if known.days else words
 
 
 def _turns(case: Case) -> Finding | None:

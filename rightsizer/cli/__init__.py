@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except ModuleNotFoundError as error:
         library = str(error.name).partition(".")[0]
-        complain(f"the library {library} is missing; run: pip install 'gpu-rightsizer[rightsizer]'")
+        complain(f"the library {library} is missing; run in a checkout: pip install '.[rightsizer]'")
         return 1
     except Exception as error:
         logging.getLogger(__name__).debug("traceback", exc_info=True)

@@ -1,17 +1,39 @@
-"""`gpu-rightsizer apply`: show the plan, ask, and do what the policy's rules enforce."""
+"""`gpu-rightsizer apply`: repair, show the plan, ask, do what the policy's rules enforce, and see what came of it."""
 
 import argparse
+import contextlib
 import pathlib
+import secrets
+import time
 from collections.abc import Sequence
 
-from rightsizer.apply import Session as ApplySession
-from rightsizer.apply import carry_out, skipped
+from rightsizer.act.door import skipped
+from rightsizer.act.guarding import Guard
+from rightsizer.act.lease import Keeper
+from rightsizer.act.patience import Patience
+from rightsizer.act.repair import find_repairs, mend
+from rightsizer.act.session import Means
+from rightsizer.act.session import Session as ApplySession
+from rightsizer.act.state import Gate
+from rightsizer.cli.acting import (
+    accept_first,
+    acting_on,
+    counted,
+    found_open,
+    lease_of,
+    means_of,
+    planned,
+    require_state,
+    steps,
+    tell_people,
+)
+from rightsizer.cli.messages import complain
 from rightsizer.cli.options import wants_colour
 from rightsizer.cli.session import Interrupts, Session, confirmed, require_answer, utc_now
 from rightsizer.cli.telling import Telling, require_writable
-from rightsizer.errors import ConfigurationError, RequestRefused
-from rightsizer.look import Watch
-from rightsizer.model import Action, Decision, Outcome, Plan, Result
+from rightsizer.cli.values import span_of
+from rightsizer.errors import ConfigurationError
+from rightsizer.model import Action, Decision, Fleet, Mending, Outcome, Plan, Result
 from rightsizer.report.approvals import Approval, read_approvals
 from rightsizer.report.table import plan_text
 from rightsizer.report.words import count
@@ -22,27 +44,66 @@ FAILED = frozenset({Result.REFUSED, Result.UNKNOWN, Result.SKIPPED})
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plan, ask, act, tell."""
+    """Repair, plan, ask, act, verify, tell."""
     approvals = _approvals(arguments.plan)
+    span_s = span_of("--verify-for", arguments.verify_for).total_seconds()
     require_answer(arguments)
     require_writable(arguments.save)
     session = Session(arguments)
     telling = Telling(arguments, session.run, undo=f"gpu-rightsizer undo --run {session.run}")
-    plan = session.observe()
-    decisions, lapsed = _approved(plan, approvals)
-    approved = None if approvals is None else decisions
-    colour = wants_colour(arguments, telling.people)
-    telling.say(plan_text(plan, *session.account(plan), colour=colour, approved=approved))
-    for outcome in lapsed:
-        telling.tell(outcome)
-    if decisions:
-        _require_state_namespace(session, decisions, arguments.state_namespace)
-        gpus = count(sum(decision.workload.gpus for decision in decisions))
-        if not confirmed(arguments, f"Stop {count(len(decisions), 'workload')}, freeing {gpus}?"):
-            telling.say("Nothing was changed.\n")
-            return 0
-    _act(_acting(session, plan, arguments.state_namespace), decisions, telling)
-    return 1 if any(outcome.result in FAILED for outcome in telling.outcomes) else 0
+    with contextlib.ExitStack() as stack:
+        means = means_of(arguments, session, stack)
+        gate = Gate(session.store, session.policy.policy.breaker, session.run, session.clock)
+        require_state(session)
+        lease = lease_of(arguments, secrets.token_hex(4))
+        stack.enter_context(Keeper(lease, is_patient=False, tell=complain))
+        session.cluster.before_writing = lease.require
+        with counted(gate):
+            _repair(means, arguments, telling, Guard(session.policy.policy, gate))
+            with telling.whole():
+                plan = planned(session, gate, accept_scope=arguments.accept_scope)
+            decisions, lapsed = _approved(plan, approvals)
+            approved = None if approvals is None else decisions
+            colour = wants_colour(arguments, telling.people)
+            telling.say(plan_text(plan, *session.account(plan), colour=colour, approved=approved))
+            for outcome in lapsed:
+                telling.tell(outcome)
+            if decisions and not confirmed(arguments, _question(decisions)):
+                telling.say("Nothing was stopped.\n" if telling.outcomes else "Nothing was changed.\n")
+                if telling.outcomes:
+                    telling.end()
+                return 0
+            accept_first(session, plan)
+            acting = acting_on(session, plan, means, gate)
+            try:
+                _act(acting, decisions, telling, fleet=plan.fleet, span_s=span_s)
+            finally:
+                tell_people(session, telling.outcomes)
+    has_failed = any(outcome.result in FAILED for outcome in telling.outcomes)
+    return 1 if found_open(session) or has_failed else 0
+
+
+def _question(decisions: Sequence[Decision]) -> str:
+    """What a person is asked; what has its notice given yet frees nothing."""
+    stops = all(one.finding.proposal is None and one.action is not Action.NOTIFY for one in decisions)
+    what = f"{'Stop' if stops else 'Change'} {count(len(decisions), 'workload')}"
+    freed = round(sum(decision.frees for decision in decisions))
+    return f"{what}, freeing {count(freed)}?" if freed >= 0 else f"{what}, taking {count(-freed)} back?"
+
+
+def _repair(means: Means, arguments: argparse.Namespace, telling: Telling, guard: Guard) -> None:
+    """Look after what earlier runs left; a person is asked before anything of a workload is changed."""
+    repairs = find_repairs(means)
+    put_back = [repair for repair in repairs if repair.mending is Mending.PUT_BACK]
+    if put_back:
+        names = ", ".join(f"{repair.ref} ({repair.words})" for repair in put_back)
+        if not confirmed(arguments, f"Put back what is not well after an earlier change: {names}?"):
+            repairs = [repair for repair in repairs if repair not in put_back]
+    with telling.whole(), Interrupts() as interrupts:
+        for outcome in mend(repairs, means, guard):
+            telling.tell(outcome)
+            if interrupts.happened:
+                raise KeyboardInterrupt
 
 
 def _approvals(path: str | None) -> Sequence[Approval] | None:
@@ -80,33 +141,15 @@ def _lapsed(approval: Approval, result: Result, words: str) -> Outcome:
     return Outcome(approval.ref, approval.action or "", result, words, 0, utc_now())
 
 
-def _require_state_namespace(session: Session, decisions: Sequence[Decision], name: str) -> None:
-    """Evicting needs a place for the manifests; that it is missing is better known before anything is changed."""
-    if not any(decision.action is Action.EVICT for decision in decisions):
-        return
-    try:
-        session.cluster.get_object(f"/api/v1/namespaces/{name}")
-    except RequestRefused as refused:
-        raise ConfigurationError(
-            f"--state-namespace {name}: manifests of evicted pods are kept there, but: {refused.detail}; "
-            f"create it with: kubectl create namespace {name}"
-        ) from refused
-
-
-def _acting(session: Session, plan: Plan, state_namespace: str) -> ApplySession:
-    policy = session.policy.policy
-    watch = Watch(session.signal, session.prometheus.now, plan, policy=policy, own=state_namespace)
-    return ApplySession(
-        cluster=session.cluster,
-        watch=watch,
-        policy=policy,
-        run=session.run,
-        state_namespace=state_namespace,
-        clock=utc_now,
-    )
-
-
-def _act(acting: ApplySession, decisions: Sequence[Decision], telling: Telling) -> None:
+def _act(
+    acting: ApplySession,
+    decisions: Sequence[Decision],
+    telling: Telling,
+    *,
+    fleet: Fleet | None,
+    span_s: float,
+) -> None:
     pending = [skipped(decision, acting, "not attempted: the run was interrupted") for decision in decisions]
     with Interrupts() as interrupts:
-        telling.follow(carry_out(decisions, acting, is_stopped=lambda: interrupts.happened), pending)
+        patience = Patience(span_s, time.monotonic, time.sleep, lambda: interrupts.happened)
+        telling.follow(steps(acting, decisions, fleet, patience), pending)

@@ -4,12 +4,16 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from rightsizer.cli.operating import add_operating
 from rightsizer.cli.options import (
     CLUSTER,
+    INSTANCE,
+    JOURNAL,
     POLICY,
     POLICY_FILE,
     PRICES,
     PROMETHEUS,
+    SCHEDULE,
     STATE,
     Formatter,
     add_common,
@@ -49,6 +53,10 @@ say, one workload after the other. Before each change the workload, the policy
 and its use since the plan was made are looked at again, and the API server is
 asked whether it would accept the change (dry run).
 
+Before the plan it repairs what earlier runs left: what somebody took back is
+remembered, what is not well with less gets back what it had. After the changes
+it looks what became of the pods and their GPUs.
+
 Each change is one request that carries what undoes it: see gpu-rightsizer undo.
 Each outcome is told as it is known; Ctrl-C ends the run after the change in
 flight, a second one at once. Either way all outcomes are told.
@@ -59,7 +67,8 @@ outcomes:
   done       changed as planned
   gone       not there any more, nothing to do
   changed    not as planned any more, left alone
-  blocked    a PodDisruptionBudget stands against it, left alone
+  blocked    a PodDisruptionBudget stands against it, or it is paused, or the
+             breaker has opened; left alone
   refused    the API server said no
   unknown    the answer was lost and could not be read back: look yourself
   skipped    not attempted: interrupted, Prometheus or the API server is away,
@@ -77,7 +86,7 @@ Puts back what apply changed: the former number of replicas, the Job as it ran,
 the evicted pod from its saved manifest. The record of each change is on the
 object itself, so undo works from any machine.
 
-Without a workload, --run or --all it lists what can be put back.
+Without a workload, --run, --since or --all it lists what can be put back.
 """
 
 _UNDO_EPILOG = """\
@@ -88,6 +97,7 @@ examples:
   gpu-rightsizer undo
   gpu-rightsizer undo research/Deployment/eval-server
   gpu-rightsizer undo --run 20261121-031500-4f2a9c --yes
+  gpu-rightsizer undo --since 2h
 """
 
 _DOCTOR = """\
@@ -110,6 +120,20 @@ examples:
   gpu-rightsizer doctor
   gpu-rightsizer doctor --policy policy.yaml -o json
   gpu-rightsizer doctor --roles | kubectl apply -f -
+"""
+
+_RUN = """\
+Plans at once and then on a schedule, and publishes metrics about it for
+Prometheus. With --yes it carries out what the policy's rules enforce, as apply
+does: of several such processes one at a time, which holds a Lease in the state
+namespace. Files are read anew for each cycle; where one cannot be used, nothing
+is done until it can. SIGTERM ends it after the change in flight.
+"""
+
+_RUN_EPILOG = """\
+examples:
+  gpu-rightsizer run --policy policy.yaml --every 10m
+  gpu-rightsizer run --policy policy.yaml --yes --schedule '*/15 * * * *'
 """
 
 _POLICY = """\
@@ -136,6 +160,20 @@ example:
   gpu-rightsizer policy explain --policy policy.yaml research/Deployment/eval
 """
 
+_RBAC = """\
+Prints a service account with roles and bindings for kubectl apply: what it takes
+to plan, and of the rights to change things those that the actions of the
+policy's rules need, on the kinds that they are about, and no others. What makes
+these more than one may expect is told on stderr.
+"""
+
+_ADMISSION = """\
+Prints ValidatingAdmissionPolicies for kubectl apply, by which the API server
+itself refuses our service account what the policy does not let it do: protected
+namespaces and classes, and all fields but those that our actions change. What of
+the policy they cannot say is told on stderr.
+"""
+
 _INIT = """\
 Writes a commented policy for the PriorityClasses of the cluster to stdout. It
 protects the important ones and advises on the others; to act is left to you.
@@ -149,7 +187,7 @@ example:
 
 def add_all(commands: Any) -> None:  # noqa: ANN401 - argparse does not name the type
     """Add every command."""
-    for add in (_add_plan, _add_apply, _add_undo, _add_doctor, _add_policy):
+    for add in (_add_plan, _add_apply, _add_run, _add_undo, add_operating, _add_doctor, _add_policy):
         add(commands.add_parser)
 
 
@@ -182,7 +220,7 @@ def _add_plan(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     )
     add_options(parser, "policy", POLICY)
     add_options(parser, "metrics", PROMETHEUS)
-    add_options(parser, "cluster", CLUSTER)
+    add_options(parser, "cluster", (*CLUSTER, *STATE, *INSTANCE))
     add_options(parser, "money", PRICES)
     add_common(parser, FORMS)
 
@@ -202,11 +240,50 @@ def _add_apply(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         "--plan", metavar="FILE", help="only what this saved plan says, as far as it still holds unchanged"
     )
     parser.add_argument("--save", metavar="FILE", help="also write the outcome there as JSON")
+    _add_verify_for(parser)
+    parser.add_argument(
+        "--accept-scope",
+        action="store_true",
+        help="accept that the policy is about so many workloads as it is now",
+    )
     add_options(parser, "policy", POLICY)
     add_options(parser, "metrics", PROMETHEUS)
-    add_options(parser, "cluster", (*CLUSTER, *STATE))
+    add_options(parser, "cluster", (*CLUSTER, *STATE, *INSTANCE))
     add_options(parser, "money", PRICES)
+    add_options(parser, "record", JOURNAL)
     add_common(parser)
+
+
+def _add_verify_for(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--verify-for",
+        metavar="DURATION",
+        default="60s",
+        help="how long to wait for pods to go, and be well; 0: left to the next run (default: 60s)",
+    )
+
+
+def _add_run(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    parser = add_parser(
+        "run",
+        help="plan, and apply where told to, on a schedule; publish metrics",
+        description=_RUN,
+        epilog=_RUN_EPILOG,
+        formatter_class=Formatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command="run")
+    parser.add_argument(
+        "--yes", "-y", action="store_true", help="carry out what the policy enforces; otherwise only plan"
+    )
+    _add_verify_for(parser)
+    add_options(parser, "schedule", SCHEDULE)
+    add_options(parser, "policy", POLICY)
+    add_options(parser, "metrics", PROMETHEUS)
+    add_options(parser, "cluster", (*CLUSTER, *STATE, *INSTANCE))
+    add_options(parser, "money", PRICES)
+    add_options(parser, "record", JOURNAL)
+    add_common(parser, forms=())
 
 
 def _add_undo(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
@@ -223,11 +300,17 @@ def _add_undo(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--run", metavar="RUN", help="everything that one run changed, or of that the workloads named"
     )
+    parser.add_argument(
+        "--since",
+        metavar="TIME",
+        help="what was changed since then: 2026-11-20T18:00:00Z, or how long ago, such as 2h",
+    )
+    parser.add_argument("--until", metavar="TIME", help="with --since: and until then")
     parser.add_argument("--all", action="store_true", help="everything")
     parser.add_argument("--force", action="store_true", help="also what someone changed since")
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
     parser.add_argument("--save", metavar="FILE", help="also write the outcome there as JSON")
-    add_options(parser, "cluster", (*CLUSTER, *STATE))
+    add_options(parser, "cluster", (*CLUSTER, *STATE, *JOURNAL))
     add_common(parser)
 
 
@@ -270,7 +353,22 @@ def _add_policy(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     init = _add_policy_command(commands, "init", "write a policy to start from", _INIT)
     init.epilog = _INIT_EPILOG
     add_options(init, "cluster", CLUSTER)
-    for command in (check, explain, init):
+    rbac = _add_policy_command(commands, "rbac", "print the rights that the policy's actions need", _RBAC)
+    admission = _add_policy_command(
+        commands, "admission", "print what the API server is to refuse us", _ADMISSION
+    )
+    rbac.add_argument(
+        "--discovery",
+        action="store_true",
+        help="also list services, by which plan finds Prometheus in the cluster where no URL is given",
+    )
+    for command in (rbac, admission):
+        command.add_argument(
+            "--service-account", metavar="NAME", default="gpu-rightsizer", help="ours (default: %(default)s)"
+        )
+        add_options(command, "policy", POLICY)
+        add_options(command, "cluster", STATE)
+    for command in (check, explain, init, rbac, admission):
         add_common(command, forms=())
 
 

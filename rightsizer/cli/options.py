@@ -93,13 +93,38 @@ PRICES = (
 )
 POLICY = (Option("--policy", "FILE", "policy file; without one everything is only advised on"),)
 POLICY_FILE = (Option("--policy", "FILE", "policy file"),)
+SCHEDULE = (
+    Option("--every", "DURATION", "how long from one cycle to the next (default: 15m)"),
+    Option(
+        "--schedule",
+        "CRON",
+        "when instead, as a CronJob of Kubernetes has it: '0 3 * * 1-5', @daily, '@every 15m'",
+    ),
+    Option("--time-zone", "ZONE", "IANA zone of the schedule", default="UTC"),
+    Option("--jitter", "DURATION", "up to so much later"),
+    Option(
+        "--listen-address", "HOST:PORT", "where /metrics, /healthz and /readyz are served", default=":9401"
+    ),
+)
 STATE = (
     Option(
         "--state-namespace",
         "NAME",
-        "our own namespace, where manifests of evicted pods are kept",
+        "our own namespace, where breaker, pauses and manifests of evicted pods are kept",
         default="gpu-rightsizer",
     ),
+)
+
+
+INSTANCE = (
+    Option(
+        "--instance",
+        "NAME",
+        "what tells this gpu-rightsizer from another one in the cluster (default: the state namespace)",
+    ),
+)
+JOURNAL = (
+    Option("--journal", "FILE", "also write every step there, as lines of JSON, each before the next"),
 )
 
 

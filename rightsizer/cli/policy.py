@@ -3,22 +3,29 @@
 import argparse
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
 
 from rightsizer.cli.connection import cluster_settings
 from rightsizer.cli.session import utc_now
 from rightsizer.errors import UsageError
+from rightsizer.locks.admission import admission_policies
+from rightsizer.locks.gaps import admission_gaps, grant_gaps
+from rightsizer.locks.rbac import grants
 from rightsizer.model import Fleet
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.inventory import assemble
 from rightsizer.observe.reading import read, read_classes
 from rightsizer.policy.checks import Concerned, class_problems, require_classes
+from rightsizer.policy.document import Policy
 from rightsizer.policy.explain import explain
 from rightsizer.policy.reading import BUILT_IN, LoadedPolicy, load
 from rightsizer.policy.rules import Rulebook
 from rightsizer.policy.starting import starting_policy
 from rightsizer.report.words import count, safe, safe_lines
-from rightsizer.workloads import KINDS
+from rightsizer.workloads import BEARERS
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -91,7 +98,48 @@ def _book(arguments: argparse.Namespace, loaded: LoadedPolicy, fleet: Fleet) -> 
 
 
 def _fleet(cluster: Cluster, namespace: str | None = None) -> Fleet:
-    return assemble(read(cluster, KINDS, namespace=namespace))
+    return assemble(read(cluster, BEARERS, namespace=namespace))
 
 
-_COMMANDS = {"check": _check, "explain": _explain, "init": _init}
+def _rbac(arguments: argparse.Namespace) -> str:
+    """What the policy's actions need of RBAC."""
+    policy = _policy(arguments)
+    _note(grant_gaps(policy))
+    found = grants(
+        policy,
+        account=arguments.service_account,
+        own=arguments.state_namespace,
+        is_finding=arguments.discovery,
+    )
+    return _rendered(found)
+
+
+def _admission(arguments: argparse.Namespace) -> str:
+    """What the API server is to refuse our service account."""
+    policy = _policy(arguments)
+    _note(admission_gaps(policy))
+    found = admission_policies(policy, account=arguments.service_account, own=arguments.state_namespace)
+    return _rendered(found)
+
+
+def _note(gaps: Iterable[str]) -> None:
+    """Tell what the documents on stdout cannot say, where it does not get into what kubectl reads."""
+    for words in gaps:
+        sys.stderr.write(safe_lines(f"gpu-rightsizer: note: {words}") + "\n")
+
+
+def _policy(arguments: argparse.Namespace) -> Policy:
+    return (load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN).policy
+
+
+def _rendered(documents: Sequence[Mapping[str, Any]]) -> str:
+    return yaml.safe_dump_all(documents, sort_keys=False, width=1000)
+
+
+_COMMANDS = {
+    "check": _check,
+    "explain": _explain,
+    "init": _init,
+    "rbac": _rbac,
+    "admission": _admission,
+}

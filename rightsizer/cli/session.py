@@ -4,19 +4,25 @@ import argparse
 import dataclasses
 import datetime
 import functools
+import http
 import logging
 import pathlib
 import secrets
 import signal
 import sys
 import types
+from collections.abc import Callable
 from typing import Any, Self
 
 from rightsizer import pricefile
 from rightsizer.accounting import Accounts, accounts_of
+from rightsizer.act.state import Store
+from rightsizer.breaker import NOTHING, State
 from rightsizer.cli.connection import cluster_settings, prometheus_settings, signal_terms
 from rightsizer.cli.messages import complain
-from rightsizer.errors import EvidenceIncomplete, PrometheusError, UsageError
+from rightsizer.cli.values import instance_of
+from rightsizer.errors import EvidenceIncomplete, PrometheusError, RequestRefused, UsageError
+from rightsizer.locks.enabled import Enabled
 from rightsizer.loop import Cycle, make_plan
 from rightsizer.model import Plan
 from rightsizer.money import Prices
@@ -30,7 +36,7 @@ from rightsizer.observe.prometheus import Prometheus
 from rightsizer.observe.signals.signal import MetricsSignal
 from rightsizer.policy.protections import OWN_NAMESPACE
 from rightsizer.policy.reading import BUILT_IN, LoadedPolicy, load
-from rightsizer.workloads import KINDS
+from rightsizer.workloads import BEARERS
 
 log = logging.getLogger(__name__)
 
@@ -69,16 +75,30 @@ def _second(at: datetime.datetime) -> str:
 class Session:
     """The connections and the policy of one command.
 
+    Args:
+        arguments: Flags.
+        look: What a plan is about.
+        machine: This machine's clock, aware; the wall clock unless it is given.
+
     Raises:
         UsageError, ConfigurationError: Flags or files that cannot be meant; found before anything is asked. Without
             --prometheus-url the cluster is asked for its services.
     """
 
-    def __init__(self, arguments: argparse.Namespace, look: Look = NOW) -> None:
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        look: Look = NOW,
+        *,
+        machine: Callable[[], datetime.datetime] | None = None,
+    ) -> None:
+        self._machine = machine or utc_now
+        self._ahead: datetime.timedelta | None = None
         settings = prometheus_settings(arguments)
         self.policy: LoadedPolicy = load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
         self._labels = settings.labels
         self._own: str = getattr(arguments, "state_namespace", None) or OWN_NAMESPACE
+        self.instance = instance_of(arguments) or self._own
         self._prices = pricefile.load(pathlib.Path(arguments.prices) if arguments.prices else None)
         terms = signal_terms(arguments, settings.labels)
         self._settings = cluster_settings(arguments)
@@ -89,7 +109,17 @@ class Session:
         if settings.url is None:
             complain(f"no --prometheus-url; found {self.prometheus.where}")
         self.signal = MetricsSignal(self.prometheus, terms)
-        self.run = f"{utc_now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        self.run = f"{self._machine():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+    @functools.cached_property
+    def evicts(self) -> bool:
+        """Whether the policy lets pods be evicted."""
+        return Enabled(self.policy.policy).evicts
+
+    @functools.cached_property
+    def store(self) -> Store:
+        """Where breaker, pauses and the accepted scope are kept."""
+        return Store(self.cluster, self._own)
 
     @functools.cached_property
     def cluster(self) -> Cluster:
@@ -102,13 +132,23 @@ class Session:
         Raises:
             UsageError: What is to be looked at is yet to come.
         """
-        now = self.prometheus.now()
+        now = self._ask_the_time()
         at = self._look.at or now
         if at > now:
             raise UsageError(
                 f"--at {_second(at)}: that is yet to come: Prometheus's clock says {_second(now)}"
             )
-        cycle = Cycle(self.policy, at, self.run, own=self._own, hypothetical=self._look.why)
+        state, problems = (NOTHING, ()) if self._look.why else self.state()
+        cycle = Cycle(
+            self.policy,
+            at,
+            self.run,
+            own=self._own,
+            instance=self.instance,
+            hypothetical=self._look.why,
+            state=state,
+            problems=problems,
+        )
         try:
             return make_plan(self._objects(), self.signal, cycle)
         except EvidenceIncomplete as error:
@@ -118,10 +158,37 @@ class Session:
                 f"--at {_second(at)}: {self._when_it_begins(at, now) or error}"
             ) from error
 
+    def clock(self) -> datetime.datetime:
+        """The time now, by Prometheus's clock, as it was last asked, or by this machine's where it cannot be.
+
+        By it the plan is made, so what is noted for later plans, and what is over by now, must not be by another.
+        """
+        if self._ahead is None:
+            try:
+                self._ask_the_time()
+            except PrometheusError as error:
+                log.warning("the time is this machine's, not Prometheus's: %s", error)
+        return self._machine() + (self._ahead or datetime.timedelta())
+
+    def _ask_the_time(self) -> datetime.datetime:
+        now = self.prometheus.now()
+        self._ahead = now - self._machine()
+        return now
+
     def _objects(self) -> Objects:
         if self._look.objects is None:
-            return inventory.read(self.cluster, KINDS, state_namespace=self._own)
+            # Who evicts nothing keeps no manifests, and need not be allowed to list Secrets.
+            return inventory.read(self.cluster, BEARERS, state_namespace=self._own if self.evicts else "")
         return read_file(self._look.objects, self._settings.gpu_resources)
+
+    def state(self) -> tuple[State, tuple[str, ...]]:
+        """Breaker, pauses and scope, and in words why they are not known; a plan is worth having without."""
+        try:
+            return self.store.read(), ()
+        except RequestRefused as refused:
+            if refused.code != http.HTTPStatus.FORBIDDEN:
+                raise
+            return NOTHING, (f"whether it is paused is not known: {refused}",)
 
     def _when_it_begins(self, at: datetime.datetime, now: datetime.datetime) -> str:
         """Where the record begins later than the moment that is asked about; empty where it does not."""
@@ -130,6 +197,11 @@ class Session:
         except PrometheusError:
             return ""
         return f"Prometheus's record of GPUs begins later, {_second(begins)}" if begins else ""
+
+    def close(self) -> None:
+        """Give the connections back."""
+        if "cluster" in self.__dict__:
+            self.cluster.close()
 
     def with_profiles(self, plan: Plan) -> Plan:
         """The plan with what a report draws."""

@@ -14,7 +14,7 @@ from rightsizer.cli.session import utc_now
 from rightsizer.errors import ConfigurationError, RightsizerError
 from rightsizer.model import Outcome, Result
 from rightsizer.report.document import outcome_document, render
-from rightsizer.report.outcomes import outcome_text, outcomes_summary
+from rightsizer.report.outcomes import effect_text, outcome_text, outcomes_summary
 
 IN_THE_DARK = (
     "the run was ended in the middle of it: whether it took effect is not known, look at it yourself"
@@ -49,7 +49,12 @@ class Telling:
         _write(self.people, text)
 
     def tell(self, outcome: Outcome) -> None:
-        """Tell one outcome, now."""
+        """Tell one outcome, now; of one that was told already, what it came to."""
+        if outcome.effect is not None:
+            told = [(one.ref, one.action, one.is_repair) for one in self.outcomes]
+            self.outcomes[told.index((outcome.ref, outcome.action, outcome.is_repair))] = outcome
+            self.say(effect_text(outcome, colour=wants_colour(self._arguments, self.people)))
+            return
         head = "" if self.outcomes else "\n"
         self.outcomes.append(outcome)
         colour = wants_colour(self._arguments, self.people)
@@ -65,7 +70,7 @@ class Telling:
         left = list(pending)
         try:
             for outcome in steps:
-                del left[0]
+                del left[:1]
                 self.tell(outcome)
         except BaseException:
             for outcome in _unfinished(left):
@@ -73,6 +78,16 @@ class Telling:
             raise
         finally:
             self.end()
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        """Around what may fail after something was done: what was told is summed up and saved all the same."""
+        try:
+            yield
+        except BaseException:
+            if self.outcomes:
+                self.end()
+            raise
 
     def end(self) -> None:
         """Tell what it all came to, then save it.

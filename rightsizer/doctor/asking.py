@@ -28,7 +28,7 @@ from rightsizer.observe.signals.rules import Raw
 from rightsizer.observe.signals.sights import nodes
 from rightsizer.observe.signals.usages import usages
 from rightsizer.policy.reading import LoadedPolicy
-from rightsizer.workloads import KINDS
+from rightsizer.workloads import BEARERS
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -69,7 +69,7 @@ class Inquiry:
 def ask(inquiry: Inquiry) -> Facts:
     """Everything, as far as it can be known."""
     cluster = attempt(inquiry.cluster)
-    fleet = then(cluster, lambda found: inventory.assemble(inventory.read(found, KINDS)))
+    fleet = then(cluster, lambda found: inventory.assemble(inventory.read(found, BEARERS)))
     nobody = Failure("", told=NO_SERVER)
     facts = Facts(
         at=inquiry.clock(),

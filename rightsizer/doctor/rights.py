@@ -10,8 +10,10 @@ from typing import Any
 
 from rightsizer.observe import claims
 from rightsizer.observe.managers import SCALERS
-from rightsizer.observe.owners import OWNERS
-from rightsizer.workloads import KINDS
+from rightsizer.observe.owners import KUEUE, OWNERS
+from rightsizer.workloads import KINDS, LEVERS
+from rightsizer.workloads.core import POD
+from rightsizer.workloads.kind import Kind
 
 
 class Command(enum.StrEnum):
@@ -21,12 +23,20 @@ class Command(enum.StrEnum):
     DISCOVERY = "discovery"
     APPLY = "apply"
     UNDO = "undo"
+    HISTORY = "history"
+    PAUSE = "pause"
 
 
 PLAN, APPLY, UNDO = (Command.PLAN,), (Command.APPLY,), (Command.UNDO,)
+HISTORY, PAUSE = (Command.HISTORY,), (Command.PAUSE,)
 _READ = (Command.PLAN, Command.APPLY)
 _WRITE = (Command.APPLY, Command.UNDO)
-BUILT_IN = frozenset({"", "apps", "batch", "policy", "scheduling.k8s.io", "autoscaling"})
+BUILT_IN = frozenset(
+    {
+        *("", "apps", "batch", "policy", "scheduling.k8s.io", "autoscaling", "apiextensions.k8s.io"),
+        "coordination.k8s.io",
+    }
+)
 """API groups that every cluster serves."""
 
 
@@ -66,10 +76,6 @@ class Right:
 _SECRETS = "budgets do not count earlier evictions, and evicted pods cannot be put back"
 
 
-def _group(api_version: str) -> str:
-    return api_version.rpartition("/")[0]
-
-
 def _table() -> Iterator[Right]:
     for resource in ("pods", "nodes", "namespaces"):
         yield Right("list", "", resource, _READ)
@@ -86,6 +92,10 @@ def _table() -> Iterator[Right]:
     for scaler in SCALERS:
         cost = f"who is scaled by a {scaler.kind} is not known"
         yield Right("list", scaler.group, scaler.plural, _READ, cost=cost)
+    cost = f"who is queued by a {KUEUE.kind} is only advised on"
+    yield Right("list", KUEUE.group, KUEUE.plural, _READ, cost=cost)
+    cost = "what has a scale subresource, but is of a kind that is not known, is only advised on"
+    yield Right("get", "apiextensions.k8s.io", "customresourcedefinitions", (*_READ, Command.UNDO), cost=cost)
     cost = "GPUs that pods hold by claims are not counted"
     yield Right("list", claims.GROUP, "resourceclaims", _READ, cost=cost)
     yield Right("list", "", "services", (Command.DISCOVERY,))
@@ -97,10 +107,14 @@ def _writes() -> Iterator[Right]:
     for resource in ("nodes", "namespaces"):
         yield Right("get", "", resource, APPLY)
     for row in KINDS:
-        if row.field:
-            yield Right("patch", _group(row.api_version), row.plural, _WRITE)
-            yield Right("list", _group(row.api_version), row.plural, UNDO)
-            yield Right("get", _group(row.api_version), row.plural, UNDO)
+        if row is not POD:
+            is_needed = row.group in BUILT_IN and not row.of.starts_others
+            yield from _changes(row, "" if is_needed else f"a {row.kind} stays as it is")
+    for row in LEVERS:
+        yield from _changes(row, f"who is stopped by a {row.kind} stays as it is")
+        yield Right(
+            "get", row.group, row.of.plural, APPLY, cost=f"who is stopped by a {row.kind} stays as it is"
+        )
     yield Right("create", "", "pods/eviction", APPLY)
     yield Right(
         "patch", "", "pods", APPLY, cost="bare pods get no notice, and stay where one has to come first"
@@ -109,9 +123,29 @@ def _writes() -> Iterator[Right]:
     yield Right("get", "", "pods", UNDO)
     yield Right("create", "", "pods", UNDO)
     yield Right("create", "", "secrets", APPLY, is_own=True)
-    yield Right("list", "", "secrets", (*_READ, Command.UNDO), is_own=True, cost=_SECRETS)
+    yield Right("list", "", "secrets", (*_READ, *UNDO, *HISTORY), is_own=True, cost=_SECRETS)
+    yield Right("list", "", "pods", HISTORY)
+    yield Right("list", "", "events", HISTORY, cost="Events are left out")
+    cost = "whether it is paused is not known"
+    yield Right("get", "", "configmaps", PLAN, is_own=True, cost=cost)
+    yield Right("get", "", "configmaps", (*APPLY, *PAUSE), is_own=True)
+    yield Right("create", "", "configmaps", (*APPLY, *PAUSE), is_own=True)
+    yield Right("patch", "", "configmaps", (*APPLY, *PAUSE), is_own=True)
+    yield Right("get", "", "namespaces", PAUSE)
+    for verb in ("get", "create", "update"):
+        yield Right(verb, "coordination.k8s.io", "leases", _WRITE, is_own=True)
     yield Right("get", "", "secrets", UNDO, is_own=True, cost="evicted pods cannot be put back")
     yield Right("delete", "", "secrets", _WRITE, is_own=True)
+
+
+def _changes(row: Kind, cost: str) -> Iterator[Right]:
+    """What changing objects of a kind, and putting them back, takes besides reading them."""
+    yield Right("patch", row.group, row.of.plural, _WRITE, cost=cost)
+    yield Right("list", row.group, row.of.plural, (*UNDO, *HISTORY), cost=cost)
+    yield Right("get", row.group, row.of.plural, UNDO, cost=cost)
+    if row.stop is not None and row.stop.orders is not None:
+        orders = row.stop.orders
+        yield Right("create", orders.api_version.partition("/")[0], orders.plural, _WRITE, cost=cost)
 
 
 RIGHTS: tuple[Right, ...] = tuple(_table())
@@ -133,14 +167,15 @@ def roles(own: str) -> list[dict[str, Any]]:
     for command in Command:
         rights = needed(RIGHTS, command)
         name = f"gpu-rightsizer-{command}"
-        found.append(_role("ClusterRole", {"name": name}, [right for right in rights if not right.is_own]))
+        found.append(role("ClusterRole", {"name": name}, [right for right in rights if not right.is_own]))
         in_own = [right for right in rights if right.is_own]
         if in_own:
-            found.append(_role("Role", {"name": name, "namespace": own}, in_own))
+            found.append(role("Role", {"name": name, "namespace": own}, in_own))
     return found
 
 
-def _role(kind: str, metadata: Mapping[str, str], rights: Iterable[Right]) -> dict[str, Any]:
+def role(kind: str, metadata: Mapping[str, str], rights: Iterable[Right]) -> dict[str, Any]:
+    """A role with these rights, its rules in a stable order."""
     verbs: dict[tuple[str, str], set[str]] = {}
     for right in rights:
         verbs.setdefault((right.group, right.resource), set()).add(right.verb)

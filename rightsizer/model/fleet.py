@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 from collections.abc import Mapping
 
-from rightsizer.model.names import Action
+from rightsizer.model.names import Action, End
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -40,6 +40,7 @@ class Node:
         sharing: How several pods come to share a GPU ("time-slicing", "mps", "hami", "gpushare"); empty where none do.
         pool: Node pool or group, by the labels of OKE, EKS, AKS, GKE and Karpenter.
         instance_type: `node.kubernetes.io/instance-type`.
+        is_ready: Whether its kubelet says so.
         is_open: Whether new pods may come: ready, not cordoned, no taint of the end.
         taints: `key=value:effect` of those that keep pods off.
     """
@@ -53,6 +54,7 @@ class Node:
     pool: str = ""
     zone: str = ""
     instance_type: str = ""
+    is_ready: bool = True
     is_open: bool = True
     taints: tuple[str, ...] = ()
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -76,12 +78,14 @@ class Manager:
         name: The object or release, as far as it is known.
         reverts: Whether it puts back what is changed by itself, and soon.
         exception: What to configure on its side so that it does not; empty where nothing can be.
+        scales: Whether the number of replicas is its business.
     """
 
     kind: str
     name: str = ""
     reverts: bool = False
     exception: str = ""
+    scales: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,6 +104,7 @@ class Pod:
         created: `metadata.creationTimestamp`.
         restarts: Of its GPU containers together.
         waiting: Why a container of it does not run, such as CrashLoopBackOff; empty where none waits.
+        ended: Why one of its GPU containers last ended, such as OOMKilled; and `ended_at` when. Empty where none did.
     """
 
     ref: ObjectRef
@@ -120,11 +125,54 @@ class Pod:
     created: datetime.datetime | None = None
     restarts: int = 0
     waiting: str = ""
+    ended: str = ""
+    ended_at: datetime.datetime | None = None
 
     @property
     def holds(self) -> bool:
         """Whether its GPUs are taken: bound to a node, and not ended."""
         return bool(self.node) and self.phase in {"Pending", "Running", "Unknown"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scalable:
+    """A kind of which only the scale subresource is known, by discovery.
+
+    Attributes:
+        plural: As in a URL.
+        replicas: Path of the number of replicas, by its CustomResourceDefinition; empty where that cannot be read.
+    """
+
+    plural: str
+    replicas: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PastChange:
+    """A change of ours as the object itself remembers it, also when nothing is left to be undone.
+
+    Attributes:
+        at: When it was made; None where the memory cannot be read, which counts as now.
+        run: The run that made it.
+        action: As `Action` spells it.
+        gpus: What it freed; negative where it gave some back.
+        by: The instance that made it; empty where that is not known.
+        end: How it was taken back; None while it stands, as far as is known.
+        ended: When that was, or was noticed.
+    """
+
+    at: datetime.datetime | None
+    run: str = ""
+    action: str = ""
+    gpus: int = 0
+    by: str = ""
+    end: End | None = None
+    ended: datetime.datetime | None = None
+
+    @property
+    def takes(self) -> bool:
+        """Whether it took something away."""
+        return self.action != Action.GROW
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,6 +189,11 @@ class Workload:
         managers: Who else decides about it.
         gang: What makes its pods one where that is no controller, such as "PodGroup team-a/train"; empty otherwise.
         came_back_after: The longest pause after which it was put back, as our notes on it say.
+        lever: What is changed in its place to stop it, such as Kueue's Workload; None where that is itself.
+        starter: What made it when the time had come, and makes the next, such as a CronJob.
+        scalable: What discovery says of its kind, where it is none of those that we know.
+        past: What we did to it, or to its like of the same CronJob, oldest first.
+        spec: The object's, as JSON; empty where it was not read.
     """
 
     ref: ObjectRef
@@ -157,7 +210,12 @@ class Workload:
     managers: tuple[Manager, ...] = ()
     gang: str = ""
     came_back_after: datetime.timedelta | None = None
+    past: tuple[PastChange, ...] = ()
     namespace_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    lever: ObjectRef | None = None
+    starter: ObjectRef | None = None
+    scalable: Scalable | None = None
+    spec: bytes = b""
 
     @property
     def gpus(self) -> int:
@@ -177,7 +235,7 @@ class Workload:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Change:
-    """A change that we made and whose record is still in the cluster: what budgets over time and cooldowns count.
+    """A change that we made and that the cluster still tells of: what budgets over time and cooldowns count.
 
     Attributes:
         ref: What was changed; of an evicted pod what keeps its manifest, where that does not name it.
@@ -185,6 +243,9 @@ class Change:
         gpus: What it freed; 0 where the record does not say.
         run: The run that made it.
         pools: The node pools in which it did.
+        starter: What had made it when the time had come, such as a CronJob.
+        stands: Whether nobody took it back, as far as is known.
+        priority_class: Of the pods that it was about, empty where they had none; None where the record does not say.
     """
 
     ref: ObjectRef
@@ -192,6 +253,9 @@ class Change:
     gpus: int
     run: str = ""
     pools: tuple[str, ...] = ()
+    starter: ObjectRef | None = None
+    stands: bool = True
+    priority_class: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -209,6 +273,22 @@ class Stranded:
     free: int
     reasons: tuple[str, ...]
     waiting: tuple[ObjectRef, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WaitingPod:
+    """A pod that the scheduler found no place for, and that would get one if somebody gave GPUs back.
+
+    Attributes:
+        resources: The GPUs that it asks for, by resource name.
+        nodes: Those that would take it, by name, as far as taints, selectors and node affinity tell.
+    """
+
+    ref: ObjectRef
+    resources: Mapping[str, int]
+    priority: int
+    priority_class: str
+    nodes: frozenset[str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -232,6 +312,8 @@ class Fleet:
         pods_on: The GPU pods of each node, by its name; follows from `workloads`.
         offers: Of each GPU resource that open nodes offer, by its name: one node for each way in which they differ as
             to model, memory, sharing and how many parts a GPU is cut into; follows from `nodes`.
+        waiting: Pods that wait for GPUs, those of the highest priority first.
+        minor: The API server is of Kubernetes 1.minor; None where that is not known.
     """
 
     workloads: tuple[Workload, ...]
@@ -239,8 +321,10 @@ class Fleet:
     classes: Mapping[str, PriorityClass]
     changes: tuple[Change, ...] = ()
     stranded: tuple[Stranded, ...] = ()
+    waiting: tuple[WaitingPod, ...] = ()
     quotas: tuple[Quota, ...] = ()
     problems: tuple[str, ...] = ()
+    minor: int | None = None
     pods_on: Mapping[str, tuple[Pod, ...]] = dataclasses.field(init=False, repr=False, compare=False)
     offers: Mapping[str, tuple[Node, ...]] = dataclasses.field(init=False, repr=False, compare=False)
 
@@ -268,24 +352,3 @@ def _offers(nodes: Mapping[str, Node]) -> dict[str, tuple[Node, ...]]:
                 kind = (node.model, node.memory_bytes, node.sharing, node.gpus and count / node.gpus)
                 found.setdefault(resource, {}).setdefault(kind, node)
     return {resource: tuple(kinds.values()) for resource, kinds in found.items()}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class WorkloadKind:
-    """One kind of one API group that we know how to stop and put back.
-
-    Attributes:
-        plural: Its name in URLs.
-        action: What stopping it is called.
-        field: Path of the field that stopping changes; empty where the pod itself goes.
-        stopped: The field's value when stopped.
-        stopped_reason: Reason of the Event when it was stopped, in Kubernetes's CamelCase.
-    """
-
-    api_version: str
-    kind: str
-    plural: str
-    action: Action
-    stopped_reason: str
-    field: tuple[str, ...] = ()
-    stopped: int | bool | None = None

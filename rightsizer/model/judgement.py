@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rightsizer.model.fleet import Fleet, ObjectRef, Workload
-from rightsizer.model.names import Action, Cause, Confidence, FindingName, Mode, Result, Verdict
+from rightsizer.model.names import Action, Cause, Confidence, FindingName, Mode, Result, TripCause, Verdict
 from rightsizer.model.usage import Measured
 
 
@@ -83,6 +83,14 @@ class Block:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Trip:
+    """What opens the breaker, for people."""
+
+    cause: TripCause
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Autoscalers:
     """A KEDA ScaledObject and a HorizontalPodAutoscaler, either of which would follow the need of replicas.
 
@@ -114,7 +122,11 @@ class Decision:
         command: What does it by hand; empty where nothing is to be done or no way is known.
         frees: GPUs that acting upon the finding frees, also where the rule does not let it be done.
         autoscalers: What would do better than we, with bounds from what was measured; None where nothing would.
+        lost: What a stop destroys, or nothing restores, for people; empty where nothing is stopped.
+        along: What is stopped along with it, such as the CronJob that would start the next one.
         announced: Of a NOTIFY: what will be done; and `due` when, if nothing changes.
+        wanted_by: The pods for which GPUs are freed, where that is done only on demand.
+        settle_within: In which time it must be healthy again where it goes on with less.
     """
 
     workload: Workload
@@ -131,6 +143,10 @@ class Decision:
     autoscalers: Autoscalers | None = None
     announced: Action | None = None
     due: datetime.datetime | None = None
+    wanted_by: tuple[ObjectRef, ...] = ()
+    lost: str = ""
+    along: tuple[ObjectRef, ...] = ()
+    settle_within: datetime.timedelta = datetime.timedelta()
 
     @property
     def is_enforced(self) -> bool:
@@ -148,6 +164,8 @@ class Plan:
         policy_source: Where the policy came from; `policy_hash` is the SHA-256 of its bytes.
         hypothetical: Why it must not be applied (objects from a file, a past moment); empty where it may be.
         problems: What could not be read, but does not make the plan wrong, for people.
+        eligible: How many workloads each rule may act upon, whatever is found about them.
+        opening: What opens the breaker if this is applied: why, in words.
     """
 
     at: datetime.datetime
@@ -159,6 +177,8 @@ class Plan:
     measured: Measured | None = None
     hypothetical: str = ""
     problems: tuple[str, ...] = ()
+    eligible: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    opening: tuple[Trip, ...] = ()
 
     @property
     def enforced(self) -> tuple[Decision, ...]:
@@ -167,12 +187,37 @@ class Plan:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Effect:
+    """What a change came to: of its pods, of their GPUs, and of what was left.
+
+    Attributes:
+        gone: Pods that are away, of those that had to go; `left` are those that are not yet.
+        free: GPUs of theirs that nobody has now.
+        taken_by: Pods that have come to the same nodes since, and hold GPUs.
+        nodes_gone: Nodes that are not there any more.
+        health: Of what goes on with less: healthy, waiting, or put-back; empty where nothing goes on.
+        words: For people.
+    """
+
+    gone: int
+    left: int
+    free: int
+    taken_by: tuple[ObjectRef, ...] = ()
+    nodes_gone: tuple[str, ...] = ()
+    health: str = ""
+    words: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one decision, or of one undo.
+    """What became of one decision, of one undo, or of one repair.
 
     Attributes:
         detail: For people: what was changed, or why not.
         gpus: GPUs that the change frees (or, for undo, asks for again).
+        effect: What it came to, once that was looked at.
+        is_out_of_policy: Whether the API server's own copy of the policy refused it.
+        is_repair: Whether it is about what an earlier change left.
     """
 
     ref: ObjectRef
@@ -181,3 +226,6 @@ class Outcome:
     detail: str
     gpus: int
     at: datetime.datetime
+    effect: Effect | None = None
+    is_out_of_policy: bool = False
+    is_repair: bool = False

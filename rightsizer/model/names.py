@@ -23,8 +23,8 @@ class Mode(enum.StrEnum):
 class Action(enum.StrEnum):
     """What can be done about a finding, from gentle to hard.
 
-    `apply` gives notices, where the policy wants one first, and carries out the last three, which free all of a
-    workload's GPUs. The others are proposed with the command that does it.
+    `apply` gives notices, where the policy wants one first, and carries out the others on kinds that have a row in
+    `rightsizer.workloads`; on all others they are proposed, with the command that does it.
     """
 
     NOTIFY = "notify"
@@ -85,6 +85,40 @@ class Cause(enum.StrEnum):
     NOTICE = "notice"
     COOLDOWN = "cooldown"
     MANAGED_ELSEWHERE = "managed-elsewhere"
+    ON_DEMAND = "on-demand"
+    PAUSED = "paused"
+    BREAKER = "breaker"
+
+
+class TripCause(enum.StrEnum):
+    """Why the breaker opens, so that nothing is done until a person closes it."""
+
+    ERRORS = "errors"
+    OUT_OF_POLICY = "out-of-policy"
+    NODES = "nodes"
+    SCOPE = "scope"
+    UNREADABLE = "unreadable"
+
+
+class End(enum.StrEnum):
+    """How a change of ours came to its end: by whom, and by what means, it was taken back."""
+
+    UNDONE = "undone"
+    REVERTED = "reverted"
+    PUT_BACK = "put-back"
+    GROWN_BACK = "grown-back"
+    REFUSED = "refused"
+    """The API server refused the second half of it, so it goes on as it was."""
+
+
+class Mending(enum.StrEnum):
+    """What a repair does about what was found of an earlier change."""
+
+    REMEMBER = "remember"
+    PUT_BACK = "put-back"
+    FINISH = "finish"
+    SETTLE = "settle"
+    DROP = "drop-manifest"
 
 
 class Result(enum.StrEnum):

@@ -77,7 +77,11 @@ class Asker:
         except RequestRefused as refused:
             if refused.code not in _ABSENT:
                 raise
-            problem = f"{path} is left out: {refused.code} {refused.reason}: {refused.detail}"
-            if problem not in self.problems:
-                self.problems.append(problem)
+            self.note(path, refused)
             return otherwise
+
+    def note(self, path: str, refused: RequestRefused) -> None:
+        """That something is missing."""
+        problem = f"{path} is left out: {refused.code} {refused.reason}: {refused.detail}"
+        if problem not in self.problems:
+            self.problems.append(problem)

@@ -54,8 +54,8 @@ def _sigv4(region: str) -> Signer:
     except ModuleNotFoundError as error:
         library = str(error.name).partition(".")[0]
         raise ConfigurationError(
-            f"--prometheus-sigv4-region: the library {library} is missing; run: pip install "
-            "'gpu-rightsizer[rightsizer,aws]'"
+            f"--prometheus-sigv4-region: the library {library} is missing; run in a checkout: pip install "
+            "'.[rightsizer,aws]'"
         ) from error
     made: Signer = module.signer(region)
     return made

@@ -10,7 +10,7 @@ import logging
 import pathlib
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -20,7 +20,13 @@ from kubernetes import client
 from kubernetes.config import ConfigException, incluster_config, kube_config
 
 from rightsizer.config import FIELD_MANAGER, ClusterSettings
-from rightsizer.errors import ClusterError, ClusterUnreachable, ConfigurationError, RequestRefused
+from rightsizer.errors import (
+    ClusterError,
+    ClusterUnreachable,
+    ConfigurationError,
+    QuietWanted,
+    RequestRefused,
+)
 from rightsizer.observe.statuses import raise_for
 
 log = logging.getLogger(__name__)
@@ -29,6 +35,7 @@ PAGE = 500
 _MERGE_PATCH = "application/merge-patch+json"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"
 _RESTARTS = 3
+_EVERYTHING: Mapping[str, str] = {}
 _IN_CLUSTER = "the in-cluster service account (no --kubeconfig, $KUBECONFIG or ~/.kube/config)"
 
 _NO_KUBECONFIG = (
@@ -66,6 +73,26 @@ class _Groups(msgspec.Struct):
     groups: list[_Group]
 
 
+class ApiResource(msgspec.Struct):
+    """metav1.APIResource, as far as the names go."""
+
+    name: str
+    kind: str
+
+
+class _Resources(msgspec.Struct):
+    """metav1.APIResourceList."""
+
+    resources: list[ApiResource]
+
+
+class _ServerVersion(msgspec.Struct):
+    """version.Info; of clouds the minor version ends with a plus sign."""
+
+    major: str = ""
+    minor: str = ""
+
+
 class _Verdict(msgspec.Struct):
     allowed: bool
 
@@ -81,6 +108,8 @@ class Cluster:
 
     Attributes:
         host: Its URL.
+        before_writing: Called before each request that is no reading, with or without dry run; what it raises keeps it
+            from being sent.
         is_inside: Whether we run in a pod of the cluster, as its service account.
 
     Raises:
@@ -95,16 +124,26 @@ class Cluster:
         self._client = client.ApiClient(configuration)
         self._client.user_agent = FIELD_MANAGER
         self._served: Mapping[str, tuple[str, ...]] | None = None
+        self._resources: dict[str, Sequence[ApiResource]] = {}
+        self._version: _ServerVersion | None = None
         self.host: str = configuration.host
         self.gpu_resources = settings.gpu_resources
         self.is_inside = self._source == _IN_CLUSTER
+        self.before_writing: Callable[[], None] = lambda: None
+        self._quiet = ""
 
     def close(self) -> None:
         """Give the connections back."""
         self._client.close()
 
     def list_all(
-        self, path: str, kind: type[T], *, metadata_only: bool = False, label_selector: str = ""
+        self,
+        path: str,
+        kind: type[T],
+        *,
+        metadata_only: bool = False,
+        label_selector: str = "",
+        field_selector: str = "",
     ) -> list[T]:
         """All objects of a collection, or those that a selector names, in pages of one consistent snapshot.
 
@@ -117,7 +156,7 @@ class Cluster:
             list[T],
             add=list[T].extend,
             metadata_only=metadata_only,
-            label_selector=label_selector,
+            selectors={"labelSelector": label_selector, "fieldSelector": field_selector},
         )
 
     def reduce(
@@ -128,7 +167,7 @@ class Cluster:
         *,
         add: Callable[[A, list[T]], None],
         metadata_only: bool = False,
-        label_selector: str = "",
+        selectors: Mapping[str, str] = _EVERYTHING,
     ) -> A:
         """A collection that is too large to keep, page by page reduced to what is needed of it.
 
@@ -138,13 +177,13 @@ class Cluster:
             start: Makes what the pages are added to; called again where reading starts anew.
             add: Takes a page.
             metadata_only: Whether only metadata is asked for.
-            label_selector: Which objects.
+            selectors: Which objects, as query parameters.
 
         Raises:
             ClusterError: The list is not whole; half of it is never returned.
         """
         headers = {"Accept": _METADATA_ONLY if metadata_only else "application/json"}
-        query = {"limit": str(PAGE), **({"labelSelector": label_selector} if label_selector else {})}
+        query = {"limit": str(PAGE), **{key: text for key, text in selectors.items() if text}}
         for _ in range(_RESTARTS):
             found = start()
             try:
@@ -183,6 +222,28 @@ class Cluster:
             }
         return self._served
 
+    def minor(self) -> int | None:
+        """The API server is of Kubernetes 1.minor; None where it does not say. Asked once.
+
+        Raises:
+            ClusterError: It does not answer.
+        """
+        if self._version is None:
+            try:
+                self._version = self.get("/version", _ServerVersion)
+            except RequestRefused as refused:
+                log.warning("of which version the API server is, is not known: %s", refused)
+                self._version = _ServerVersion()
+        text = self._version.minor.removesuffix("+")
+        is_known = self._version.major == "1" and text.isascii() and text.isdecimal()
+        return int(text) if is_known else None
+
+    def resources(self, group_version: str) -> Sequence["ApiResource"]:
+        """What a version of an API group serves, subresources as `plural/scale`; asked once."""
+        if group_version not in self._resources:
+            self._resources[group_version] = self.get(f"/apis/{group_version}", _Resources).resources
+        return self._resources[group_version]
+
     def get(self, path: str, kind: type[T]) -> T:
         """One object."""
         return self._decode(self._send("GET", path, {}), kind, path)
@@ -204,6 +265,18 @@ class Cluster:
         """One object with all its fields, to be kept as it is."""
         return self.get(path, dict[str, Any])
 
+    def require_writable(self) -> None:
+        """Before each write, and before much is read for the sake of one.
+
+        Raises:
+            QuietWanted: The API server has asked for quiet: until the next run, with a connection of its own, nothing
+                more is written.
+            ClusterError: What `before_writing` raises.
+        """
+        if self._quiet:
+            raise QuietWanted(f"the API server asked for quiet: {self._quiet}")
+        self.before_writing()
+
     def patch(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> None:
         """Send one merge patch (RFC 7386)."""
         headers = {"Content-Type": _MERGE_PATCH}
@@ -212,6 +285,10 @@ class Cluster:
     def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> None:
         """Create an object in a collection, or an eviction under its pod."""
         self._send("POST", path, _write_query(dry_run=dry_run), body=body)
+
+    def replace(self, path: str, body: Mapping[str, Any]) -> None:
+        """Write an object of our own, as a whole; its resourceVersion says which one it replaces."""
+        self._send("PUT", path, _write_query(dry_run=False), body=body)
 
     def delete(self, path: str) -> None:
         """Delete an object of our own."""
@@ -226,6 +303,8 @@ class Cluster:
         body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
+        if method != "GET" and path != _REVIEWS:
+            self.require_writable()
         attempted = f"{_VERBS[method]} {path} at {self.host}"
         sent = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": FIELD_MANAGER}
         sent.update(headers or {})
@@ -245,7 +324,13 @@ class Cluster:
             len(data),
             took_ms,
         )
-        raise_for(response.status, data, attempted, source=self._source)
+        retry_after = response.headers.get("Retry-After", "")
+        try:
+            raise_for(response.status, data, attempted, source=self._source, retry_after=retry_after)
+        except RequestRefused as refused:
+            if refused.asks_for_quiet:
+                self._quiet = str(refused)
+            raise
         return data
 
     def fetch(
@@ -317,7 +402,13 @@ def _require_sendable(headers: Mapping[str, str], source: str) -> None:
         )
 
 
-_VERBS = {"GET": "reading", "PATCH": "patching", "POST": "creating in", "DELETE": "deleting"}
+_VERBS = {
+    "GET": "reading",
+    "PATCH": "patching",
+    "POST": "creating in",
+    "PUT": "replacing",
+    "DELETE": "deleting",
+}
 
 
 def _write_query(*, dry_run: bool) -> dict[str, str]:

@@ -8,6 +8,7 @@ import msgspec
 
 from rightsizer.model import Node, PriorityClass, Quota
 from rightsizer.observe.claims import Claim
+from rightsizer.observe.history import HISTORY_ANNOTATION
 from rightsizer.observe.managers import Scaler
 from rightsizer.observe.needs import room_of
 from rightsizer.observe.nodes import NodeObject, has_gpus, node_of
@@ -18,7 +19,7 @@ from rightsizer.observe.objects import (
     PriorityClassObject,
     QuotaObject,
 )
-from rightsizer.observe.owners import Controlled, OwnerKind, key_of
+from rightsizer.observe.owners import Controlled, OwnerKind, key_of, owner_kind
 from rightsizer.observe.pods import LAST_APPLIED, Seen, interned, ref_of
 from rightsizer.observe.quantity import parse_quantity
 from rightsizer.observe.records import UNDO_ANNOTATION
@@ -35,8 +36,10 @@ class Objects:
         namespaces: Their metadata, by name.
         claims: By namespace and name.
         rooms: Of nodes, by name: what they have besides GPUs, and what all pods ask of them.
+        queued: Kueue's Workloads.
         evictions: Bare pods that we evicted: the metadata of what keeps their manifests.
         problems: What could not be read, or is not there where it should be, in words.
+        minor: The API server is of Kubernetes 1.minor; None where that was not asked, or is not known.
     """
 
     pods: tuple[Seen, ...] = ()
@@ -49,9 +52,11 @@ class Objects:
     priority_classes: Mapping[str, PriorityClass] = dataclasses.field(default_factory=dict)
     claims: Mapping[tuple[str, str], Claim] = dataclasses.field(default_factory=dict)
     scalers: tuple[Scaler, ...] = ()
+    queued: tuple[Controlled, ...] = ()
     quotas: tuple[Quota, ...] = ()
     evictions: tuple[ObjectMeta, ...] = ()
     problems: tuple[str, ...] = ()
+    minor: int | None = None
 
 
 class NodeTable:
@@ -82,6 +87,10 @@ class NodeTable:
         return {name: Room(offered, requested.get(name, {})) for name, offered in self.rooms.items()}
 
 
+REMEMBERING = frozenset({UNDO_ANNOTATION, HISTORY_ANNOTATION})
+"""What carries one of these was changed by us, and counts also without pods."""
+
+
 class ControllerTable:
     """Objects of one kind that own pods, gathered page by page.
 
@@ -102,11 +111,19 @@ class ControllerTable:
         for item in items:
             one = Controlled(ref_of(self._api_version, self._row.kind, item.metadata), item.metadata)
             key = key_of(one)
-            if UNDO_ANNOTATION in (item.metadata.annotations or {}) or self._keeps(key):
+            if REMEMBERING & (item.metadata.annotations or {}).keys() or self._keeps(key):
                 annotations = dict(item.metadata.annotations or {})
                 annotations.pop(LAST_APPLIED, None)
                 item.metadata.annotations = annotations
-                self.found[key] = dataclasses.replace(one, size=size_of(item, self._row.size))
+                spec = bytes(item.spec) if _may_be_top(item.metadata) else b""
+                self.found[key] = dataclasses.replace(one, size=size_of(item, self._row.size), spec=spec)
+
+
+def _may_be_top(metadata: ObjectMeta) -> bool:
+    """Whether nothing owns it but what only starts it, such as a CronJob: of others the owner is acted upon."""
+    above = metadata.controller
+    row = owner_kind(above.group, above.kind) if above is not None else None
+    return above is None or (row is not None and row.starts_others)
 
 
 def size_of(item: Controller, path: tuple[str, ...]) -> int | bool | None:

@@ -6,19 +6,21 @@ ends the walk, and is named as what it is. Pods of one gang are one workload, wh
 
 import collections
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from rightsizer.model import Fleet, Manager, ObjectRef, Pod, Workload
+from rightsizer.model import Fleet, ObjectRef, PastChange, Pod, Workload
 from rightsizer.observe.claims import Claim
 from rightsizer.observe.gangs import joined, merged
-from rightsizer.observe.gathered import Objects
-from rightsizer.observe.managers import managers_of
+from rightsizer.observe.gathered import REMEMBERING, Objects
+from rightsizer.observe.levers import Levers, Target, through, with_notes
+from rightsizer.observe.managers import Scaler, managers_of
 from rightsizer.observe.objects import Budget, ObjectMeta
-from rightsizer.observe.owners import Controlled, Lineage, key_of, lineage
+from rightsizer.observe.owners import Controlled, Lineage, key_of, lineage, owner_kind
 from rightsizer.observe.pods import Seen
 from rightsizer.observe.reading import read, read_classes, read_priority_classes
-from rightsizer.observe.records import came_back_after, changes_of
-from rightsizer.observe.stranded import stranded
+from rightsizer.observe.records import came_back_after, changes_of, remembered
+from rightsizer.observe.stranded import stranded, wanting
 
 __all__ = ["Objects", "assemble", "read", "read_classes", "read_priority_classes"]
 
@@ -33,15 +35,20 @@ def assemble(objects: Objects) -> Fleet:
         by_top[key_of(member.line.top)].append(member)
     workloads = [makers.workload([one for top in tops for one in by_top[top]]) for tops in groups]
     pods = [member.pod for member in members]
-    changes, unreadable = changes_of(objects.controllers.values(), objects.evictions, pods)
+    scaling = [scaler.lever for scaler in objects.scalers if scaler.lever is not None]
+    bare = [member.line.top for member in members if member.line.top.ref.kind == "Pod"]
+    changed = [*objects.controllers.values(), *objects.queued, *scaling, *bare]
+    changes, unreadable = changes_of(changed, objects.evictions, pods)
     return Fleet(
         workloads=tuple(sorted(workloads, key=lambda workload: workload.ref)),
         nodes=objects.nodes,
         classes=objects.priority_classes,
         changes=tuple(changes),
         stranded=stranded(objects.nodes, objects.rooms, objects.waiting),
+        waiting=wanting(objects.nodes, objects.waiting),
         quotas=objects.quotas,
         problems=(*objects.problems, *unreadable),
+        minor=objects.minor,
     )
 
 
@@ -115,10 +122,17 @@ class _Makers:
 
     def __init__(self, objects: Objects) -> None:
         self._namespaces = objects.namespaces
-        self._scalers: dict[tuple[str, str, str, str], list[Manager]] = {}
+        self._scalers: dict[Target, list[Scaler]] = {}
         for scaler in objects.scalers:
-            self._scalers.setdefault(scaler.target, []).append(scaler.manager)
+            self._scalers.setdefault(scaler.target, []).append(scaler)
+        self._levers = Levers(
+            objects.queued, [(one.target, one.lever) for one in objects.scalers if one.lever is not None]
+        )
         self._budgets = _BudgetIndex(objects.budgets)
+        self._made: dict[str, list[Controlled]] = {}
+        for one in objects.controllers.values():
+            if (starter := _starter(one)) and REMEMBERING & (one.metadata.annotations or {}).keys():
+                self._made.setdefault(starter, []).append(one)
 
     def workload(self, members: Sequence[_Member]) -> Workload:
         """One workload of the pods given, all of one top or of one gang."""
@@ -127,23 +141,53 @@ class _Makers:
         gangs = sorted({gang for member in members for gang in member.seen.gangs})
         is_gang = bool(gangs) and (len(lines) > 1 or lines[0].top.ref.kind == "Pod")
         pods = sorted((member.pod for member in members), key=lambda pod: pod.ref)
-        plain = _of_gang(gangs[0], lines) if is_gang else _of_top(lines[0].top)
+        plain = _of_gang(gangs[0], lines) if is_gang else _of_top(lines[0])
+        lever = None if is_gang else self._levers.of(lines[0])
+        annotations = with_notes(plain.annotations, lever)
         namespace = self._namespaces.get(plain.ref.namespace) or ObjectMeta(name=plain.ref.namespace)
         return dataclasses.replace(
             plain,
             pods=tuple(pods),
-            came_back_after=came_back_after(plain.annotations, [pod.created for pod in pods]),
+            annotations=annotations,
+            lever=lever.ref if lever else None,
+            came_back_after=came_back_after(annotations, [pod.created for pod in pods]),
+            past=self._past(lines, annotations, pods),
             namespace_annotations=namespace.annotations or {},
             namespace_labels=namespace.labels or {},
             budgets=self._budgets.covering(pods),
             managers=tuple(
-                dict.fromkeys(manager for line in lines for manager in managers_of(line, self._scalers))
+                dict.fromkeys(
+                    through(manager, lever) for line in lines for manager in managers_of(line, self._scalers)
+                )
             ),
         )
 
+    def _past(
+        self, lines: Sequence[Lineage], annotations: Mapping[str, str], pods: Sequence[Pod]
+    ) -> tuple[PastChange, ...]:
+        """What we did to the tops, or to the lever of the one, and to what else their CronJobs have made."""
+        began = [pod.created for pod in pods if not pod.is_terminating]
+        notes_of_tops = (line.top.metadata.annotations or {} for line in lines)
+        every = notes_of_tops if len(lines) > 1 else [annotations]
+        own = [change for each in every for change in remembered(each, began)]
+        uids = {line.top.ref.uid for line in lines}
+        starters = {starter for line in lines if (starter := _starter(line.top))}
+        others = [one for starter in sorted(starters) for one in self._made.get(starter, ())]
+        notes = (one.metadata.annotations or {} for one in others if one.ref.uid not in uids)
+        past = [*own, *(change for annotations in notes for change in remembered(annotations))]
+        return tuple(sorted(past, key=lambda change: change.at.timestamp() if change.at else math.inf))
 
-def _of_top(top: Controlled) -> Workload:
-    metadata = top.metadata
+
+def _starter(one: Controlled) -> str:
+    """The CronJob or the like that made an object, which makes the next when this one was stopped; empty otherwise."""
+    above = one.metadata.controller
+    row = owner_kind(above.group, above.kind) if above is not None else None
+    return above.uid if above is not None and row is not None and row.starts_others else ""
+
+
+def _of_top(line: Lineage) -> Workload:
+    top, metadata = line.top, line.top.metadata
+    maker = line.starter
     return Workload(
         ref=top.ref,
         generation=metadata.generation,
@@ -156,12 +200,17 @@ def _of_top(top: Controlled) -> Workload:
         budgets={},
         is_terminating=metadata.deletion_timestamp is not None,
         created=metadata.creation_timestamp,
+        starter=ObjectRef(maker.api_version, maker.kind, top.ref.namespace, maker.name, maker.uid)
+        if maker
+        else None,
+        scalable=top.scalable,
+        spec=top.spec,
     )
 
 
 def _of_gang(gang: ObjectRef, lines: Sequence[Lineage]) -> Workload:
     """What no one object stands for: advised on, since stopping one member would leave the others waiting."""
-    of_members = [_of_top(line.top) for line in lines]
+    of_members = [_of_top(line) for line in lines]
     created = [one.created for one in of_members if one.created is not None]
     return Workload(
         ref=gang,

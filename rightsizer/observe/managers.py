@@ -11,8 +11,9 @@ import msgspec
 
 from rightsizer.config import FIELD_MANAGER
 from rightsizer.model import Manager, ObjectRef
+from rightsizer.observe.levers import PAUSED, PAUSED_REPLICAS, Target
 from rightsizer.observe.objects import ObjectMeta
-from rightsizer.observe.owners import Controlled, Lineage, owner_kind
+from rightsizer.observe.owners import KEDA, Controlled, Lineage, owner_kind
 
 _ARGO_ID = "argocd.argoproj.io/tracking-id"
 _ARGO_INSTANCE = "argocd.argoproj.io/instance"
@@ -20,7 +21,6 @@ _KUSTOMIZE = "kustomize.toolkit.fluxcd.io/"
 _HELM_TOOLKIT = "helm.toolkit.fluxcd.io/"
 _HELM_RELEASE = "meta.helm.sh/release-name"
 _QUEUE = "kueue.x-k8s.io/queue-name"
-_PAUSES = ("autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas")
 
 
 class _Target(msgspec.Struct, rename="camel"):
@@ -47,10 +47,17 @@ class ScalerObject(msgspec.Struct):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scaler:
-    """An autoscaler, and the object that it is for: API group, kind, namespace and name."""
+    """An autoscaler, and what it is for.
 
-    target: tuple[str, str, str, str]
+    Attributes:
+        made_by: UID of what made it as a tool of its own, such as an InferenceService; empty where its user did.
+        lever: The object itself, where it can be told to hold its target at a number.
+    """
+
+    target: Target
     manager: Manager
+    made_by: str = ""
+    lever: Controlled | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,7 +91,14 @@ def scaler_of(kind: str, item: ScalerObject) -> Scaler | None:
     # An empty apiVersion is the target's default, which differs by kind; only apps/v1 has scalable kinds of the core.
     group = (target.api_version or "apps/v1").rpartition("/")[0]
     key = (group, target.kind or "Deployment", item.metadata.namespace, target.name)
-    return Scaler(key, makers[kind](item))
+    is_lever = kind == KEDA.kind and made_by is None
+    ref = ObjectRef(KEDA.api_version, kind, item.metadata.namespace, item.metadata.name, item.metadata.uid)
+    return Scaler(
+        key,
+        makers[kind](item),
+        made_by=made_by.uid if made_by else "",
+        lever=Controlled(ref, item.metadata) if is_lever else None,
+    )
 
 
 def _horizontal(item: ScalerObject) -> Manager:
@@ -98,28 +112,34 @@ def _horizontal(item: ScalerObject) -> Manager:
         reverts=least == 0,
         exception=f"kubectl -n {item.metadata.namespace} patch horizontalpodautoscaler {name} --type=merge "
         f"-p '{patch}' (now {least} to {spec.max_replicas or least})",
+        scales=True,
     )
 
 
 def _keda(item: ScalerObject) -> Manager:
     name, namespace = item.metadata.name, item.metadata.namespace
     marks = item.metadata.annotations or {}
-    words = f"kubectl -n {namespace} annotate scaledobject {name} {_PAUSES[1]}=0"
-    return Manager("KEDA", name, reverts=not any(mark in marks for mark in _PAUSES), exception=words)
+    words = f"kubectl -n {namespace} annotate scaledobject {name} {PAUSED_REPLICAS}=0"
+    is_paused = PAUSED in marks or PAUSED_REPLICAS in marks
+    return Manager("KEDA", name, reverts=not is_paused, exception=words, scales=not is_paused)
 
 
 def _vertical(item: ScalerObject) -> Manager:
     return Manager("VerticalPodAutoscaler", item.metadata.name)
 
 
-def managers_of(
-    line: Lineage, scalers: Mapping[tuple[str, str, str, str], Iterable[Manager]]
-) -> list[Manager]:
+def managers_of(line: Lineage, scalers: Mapping[Target, Iterable[Scaler]]) -> list[Manager]:
     """Everything else that decides about the top of a lineage."""
     found = [*_gitops(line.top), *_queues(line.top)]
+    within = {item.ref.uid for item in line.passed if item.ref.uid}
     for item in line.passed:
         ref = item.ref
-        found.extend(scalers.get((ref.api_version.rpartition("/")[0], ref.kind, ref.namespace, ref.name), ()))
+        for scaler in scalers.get(
+            (ref.api_version.rpartition("/")[0], ref.kind, ref.namespace, ref.name), ()
+        ):
+            # Who made it as its own tool takes it away, too, when it is stopped.
+            is_tool = scaler.made_by in within
+            found.append(dataclasses.replace(scaler.manager, reverts=False) if is_tool else scaler.manager)
     if (starter := line.starter) is not None:
         row = owner_kind(starter.group, starter.kind)
         plural = f"{row.plural}.{starter.group}" if row else starter.kind
@@ -169,7 +189,7 @@ def _argo_snippet(ref: ObjectRef) -> str:
     """What the Application needs: https://argo-cd.readthedocs.io/en/stable/user-guide/diffing/."""
     row = owner_kind(ref.api_version.rpartition("/")[0], ref.kind)
     what = (
-        f"jsonPointers: [/{'/'.join(row.size)}]"
+        f"jsonPointers: [{_pointer(row.size)}]"
         if row and row.size
         else f"managedFieldsManagers: [{FIELD_MANAGER}]"
     )
@@ -190,7 +210,7 @@ def _argo_snippet(ref: ObjectRef) -> str:
 def _flux_helm_snippet(ref: ObjectRef) -> str:
     """What the HelmRelease needs: https://fluxcd.io/flux/components/helm/helmreleases/#drift-detection."""
     row = owner_kind(ref.api_version.rpartition("/")[0], ref.kind)
-    path = "/" + "/".join(row.size) if row and row.size else ""
+    path = _pointer(row.size) if row else ""
     lines = (
         "spec:",
         "  driftDetection:",
@@ -199,6 +219,11 @@ def _flux_helm_snippet(ref: ObjectRef) -> str:
         f"      target: {{kind: {ref.kind}, name: {ref.name}, namespace: {ref.namespace}}}",
     )
     return "\n".join(lines)
+
+
+def _pointer(path: tuple[str, ...]) -> str:
+    """RFC 6901."""
+    return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in path)
 
 
 def _annotate(ref: ObjectRef) -> str:

@@ -117,6 +117,7 @@ def node_of(item: NodeObject, resources: ResourceTable) -> Node:
         pool=_first(labels, POOLS) or _first(annotations, _POOL_ANNOTATIONS) or "",
         zone=_first(labels, ZONES) or "",
         instance_type=_first(labels, INSTANCE_TYPES) or "",
+        is_ready=_is_ready(item),
         is_open=_is_open(item, taints),
         taints=tuple(sorted(f"{taint.key}={taint.value}:{taint.effect}" for taint in taints)),
         labels={key: value for key, value in labels.items() if not key.startswith(UNKEPT)},
@@ -140,10 +141,13 @@ def _sharing(
     return ""
 
 
+def _is_ready(item: NodeObject) -> bool:
+    return {one.type: one.status for one in item.status.conditions or []}.get("Ready", "True") == "True"
+
+
 def _is_open(item: NodeObject, taints: Iterable[Taint]) -> bool:
-    conditions = {one.type: one.status for one in item.status.conditions or []}
     is_leaving = item.metadata.deletion_timestamp is not None or any(one.key in _LEAVING for one in taints)
-    return conditions.get("Ready", "True") == "True" and not item.spec.unschedulable and not is_leaving
+    return _is_ready(item) and not item.spec.unschedulable and not is_leaving
 
 
 def _first(found: Mapping[str, str], keys: Iterable[str]) -> str | None:

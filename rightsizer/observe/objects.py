@@ -113,10 +113,11 @@ class RunningState(msgspec.Struct, rename="camel"):
     started_at: datetime.datetime | None = None
 
 
-class EndedState(msgspec.Struct):
-    """corev1.ContainerStateWaiting and corev1.ContainerStateTerminated, as far as the reason goes."""
+class EndedState(msgspec.Struct, rename="camel"):
+    """corev1.ContainerStateWaiting and corev1.ContainerStateTerminated, as far as reason and end go."""
 
     reason: str = ""
+    finished_at: datetime.datetime | None = None
 
 
 class ContainerState(msgspec.Struct):
@@ -132,6 +133,7 @@ class ContainerStatus(msgspec.Struct, rename="camel"):
 
     name: str
     state: ContainerState = msgspec.field(default_factory=ContainerState)
+    last_state: ContainerState | None = None
     restart_count: int = 0
 
 

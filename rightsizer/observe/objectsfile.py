@@ -24,8 +24,8 @@ from rightsizer.observe.objects import (
     QuotaObject,
 )
 from rightsizer.observe.objectstext import documents
-from rightsizer.observe.owners import OWNERS, Controlled, OwnerKind, missing_owners, owner_key
-from rightsizer.observe.pods import PodTable, Seen
+from rightsizer.observe.owners import KUEUE, OWNERS, Controlled, OwnerKind, missing_owners, owner_key
+from rightsizer.observe.pods import PodTable, Seen, ref_of
 from rightsizer.observe.reading import resource_table
 from rightsizer.observe.resources import ResourceTable
 
@@ -131,6 +131,10 @@ class _File:
                 for row in SCALERS
                 for item in self._all(row.group, row.kind, ScalerObject)
                 if (scaler := scaler_of(row.kind, item)) is not None
+            ),
+            queued=tuple(
+                Controlled(ref_of(KUEUE.api_version, KUEUE.kind, item.metadata), item.metadata)
+                for item in self._all(KUEUE.group, KUEUE.kind, Metadata)
             ),
             quotas=tuple(
                 quota

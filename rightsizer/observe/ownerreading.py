@@ -1,14 +1,26 @@
 """Reads what owns the pods, level by level: only of kinds that some pod's chain leads to."""
 
+import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+import http
+from collections.abc import Collection, Mapping, Sequence
 
-from rightsizer.model import WorkloadKind
+from rightsizer.errors import RequestRefused
+from rightsizer.model import Scalable
 from rightsizer.observe.asking import Asker
 from rightsizer.observe.gathered import ControllerTable
 from rightsizer.observe.objects import Controller, ObjectMeta, OwnerReference
-from rightsizer.observe.owners import OWNERS, Controlled, OwnerKind, missing_owners
+from rightsizer.observe.owners import (
+    OWNERS,
+    Controlled,
+    OwnerKind,
+    missing_owners,
+    owner_key,
+    owner_kind,
+    unread,
+)
 from rightsizer.observe.pods import Seen
+from rightsizer.observe.scalables import kind_of_scalable, scalable, scalables
 
 FEW = 3
 """So many objects of one kind are asked for one by one; of more the collection is listed."""
@@ -21,7 +33,9 @@ _Wanted = Mapping[str, tuple[OwnerReference, str]]
 """Owners by key, each with its namespace."""
 
 
-def read_owners(asker: Asker, seen: Sequence[Seen], kinds: Iterable[WorkloadKind]) -> dict[str, Controlled]:
+def read_owners(
+    asker: Asker, seen: Sequence[Seen], kinds: Collection[tuple[str, str]]
+) -> dict[str, Controlled]:
     """The owners of these pods, and whatever of these kinds carries a record of ours.
 
     Raises:
@@ -38,21 +52,45 @@ class _OwnerReader:
         self._listed: set[OwnerKind] = set()
         self._asked: set[str] = set()
 
-    def read(self, kinds: Iterable[WorkloadKind]) -> dict[str, Controlled]:
+    def read(self, kinds: Collection[tuple[str, str]]) -> dict[str, Controlled]:
         level = [(one.owner, one.pod.ref.namespace) for one in self._seen if one.owner is not None]
         for _ in range(_MOST_LEVELS):
             if not level:
                 break
             level = self._read_level(level)
-        stoppable = {(kind.api_version.rpartition("/")[0], kind.kind) for kind in kinds if kind.field}
         for row in OWNERS:
-            if (row.group, row.kind) in stoppable and row not in self._listed:
-                self._found.update(self._list(row, frozenset()))
+            if (row.group, row.kind) in kinds and row not in self._listed:
+                built_in = row.group in _BUILT_IN
+                changed = self._list(row, frozenset()) if built_in else self._changed(row)
+                self._add(changed)
+        for row in scalables(self._asker.cluster) if kinds else ():
+            self._add(self._changed(row))
         return self._found
+
+    def _add(self, changed: Mapping[str, Controlled]) -> None:
+        """Of these only metadata was asked for: what was read for the sake of its pods is known better."""
+        for key, one in changed.items():
+            self._found.setdefault(key, one)
+
+    def _changed(self, row: OwnerKind) -> dict[str, Controlled]:
+        """What carries a record of ours, of a kind that not every cluster has; only metadata is asked for."""
+        for path in self._asker.paths(row.group, row.versions, row.plural):
+            try:
+                found = self._list_at(path, row, frozenset())
+            except RequestRefused as refused:
+                if refused.code == http.HTTPStatus.NOT_FOUND:
+                    continue
+                if refused.code != http.HTTPStatus.FORBIDDEN:
+                    raise
+                if owner_kind(row.group, row.kind) is not None:  # of others nobody is expected to let us
+                    self._asker.note(path, refused)
+                break
+            return found
+        return {}
 
     def _read_level(self, level: list[tuple[OwnerReference, str]]) -> list[tuple[OwnerReference, str]]:
         """Read these; the owners that they name in turn."""
-        above: list[tuple[OwnerReference, str]] = []
+        above = self._read_unknown(level)
         for row, wanted in missing_owners(iter(level), self._found).items():
             fresh = {key: wanted[key] for key in wanted if key not in self._asked}
             self._asked.update(fresh)
@@ -60,6 +98,27 @@ class _OwnerReader:
             self._found.update(found)
             named = ((one.metadata.controller, one.ref.namespace) for one in found.values())
             above.extend((owner, namespace) for owner, namespace in named if owner is not None)
+        return above
+
+    def _read_unknown(self, level: list[tuple[OwnerReference, str]]) -> list[tuple[OwnerReference, str]]:
+        """The same of kinds that we do not know, as far as they have a scale."""
+        kinds: dict[OwnerKind, tuple[Scalable, dict[str, tuple[OwnerReference, str]]]] = {}
+        for owner, namespace in level:
+            key, version = owner_key(owner, namespace), owner.api_version.rpartition("/")[2]
+            if owner_kind(owner.group, owner.kind) is not None or key in self._asked:
+                continue
+            known = scalable(self._asker.cluster, owner.group, version, owner.kind)
+            if known is not None:
+                row = kind_of_scalable(owner.group, version, owner.kind, known)
+                kinds.setdefault(row, (known, {}))[1][key] = (owner, namespace)
+        above: list[tuple[OwnerReference, str]] = []
+        for row, (known, wanted) in kinds.items():
+            self._asked.update(wanted)
+            absent = {key: unread(owner, namespace) for key, (owner, namespace) in wanted.items()}
+            for key, one in {**absent, **self._read_kind(row, wanted)}.items():
+                self._found[key] = dataclasses.replace(one, scalable=known)
+                if one.metadata.controller is not None:
+                    above.append((one.metadata.controller, one.ref.namespace))
         return above
 
     def _read_kind(self, row: OwnerKind, wanted: _Wanted) -> dict[str, Controlled]:
@@ -96,18 +155,21 @@ class _OwnerReader:
 
     def _list(self, row: OwnerKind, keys: frozenset[str]) -> dict[str, Controlled]:
         def ask(path: str) -> dict[str, Controlled]:
-            version = _version_in(path, row)
-            table = self._asker.cluster.reduce(
-                path,
-                Controller,
-                lambda: ControllerTable(row, version, keys.__contains__),
-                add=ControllerTable.add,
-                metadata_only=not row.size,
-            )
-            return table.found
+            return self._list_at(path, row, keys)
 
         paths = self._asker.paths(row.group, row.versions, row.plural)
         return ask(paths[0]) if paths and row.group in _BUILT_IN else self._asker.first_served(paths, ask, {})
+
+    def _list_at(self, path: str, row: OwnerKind, keys: frozenset[str]) -> dict[str, Controlled]:
+        version = _version_in(path, row)
+        table = self._asker.cluster.reduce(
+            path,
+            Controller,
+            lambda: ControllerTable(row, version, keys.__contains__),
+            add=ControllerTable.add,
+            metadata_only=not (row.size and keys),
+        )
+        return table.found
 
 
 def _as_owner(one: Seen) -> Controlled:

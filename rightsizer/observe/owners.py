@@ -7,7 +7,7 @@ is, also where it stands above a known one: whatever is changed below it, it wou
 import dataclasses
 from collections.abc import Iterator, Mapping
 
-from rightsizer.model import ObjectRef
+from rightsizer.model import ObjectRef, Scalable
 from rightsizer.observe.objects import ObjectMeta, OwnerReference
 
 
@@ -17,7 +17,7 @@ class OwnerKind:
 
     Attributes:
         versions: Those that hold the same fields, best first.
-        size: Path of the field that stops it, replicas or a switch; empty where there is none.
+        size: Path of the field of its spec that stops it, replicas or a switch; empty where there is none.
         starts_others: It only makes the next one when the time has come; what is judged is what it made.
     """
 
@@ -37,6 +37,11 @@ class OwnerKind:
 _REPLICAS = ("spec", "replicas")
 _SUSPEND = ("spec", "suspend")
 _RUN_POLICY = ("spec", "runPolicy", "suspend")
+
+KUEUE = OwnerKind("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "Workload", "workloads")
+KEDA = OwnerKind("keda.sh", ("v1alpha1",), "ScaledObject", "scaledobjects")
+LEVERS = frozenset({(KUEUE.group, KUEUE.kind), (KEDA.group, KEDA.kind)})
+"""What is changed in place of a workload to stop it."""
 
 OWNERS = (
     OwnerKind(
@@ -68,7 +73,13 @@ OWNERS = (
         "llminferenceservices",
         _REPLICAS,
     ),
-    OwnerKind("serving.knative.dev", ("v1",), "Service", "services"),
+    OwnerKind(
+        "serving.knative.dev",
+        ("v1",),
+        "Service",
+        "services",
+        ("spec", "template", "metadata", "annotations", "autoscaling.knative.dev/min-scale"),
+    ),
     OwnerKind("serving.knative.dev", ("v1",), "Configuration", "configurations"),
     OwnerKind("serving.knative.dev", ("v1",), "Revision", "revisions"),
     OwnerKind("apps.nvidia.com", ("v1alpha1",), "NIMService", "nimservices", _REPLICAS),
@@ -76,7 +87,7 @@ OWNERS = (
     OwnerKind("ray.io", ("v1", "v1alpha1"), "RayJob", "rayjobs", _SUSPEND),
     OwnerKind("ray.io", ("v1", "v1alpha1"), "RayService", "rayservices", _SUSPEND),
     OwnerKind("argoproj.io", ("v1alpha1",), "Rollout", "rollouts", _REPLICAS),
-    OwnerKind("argoproj.io", ("v1alpha1",), "Workflow", "workflows", _SUSPEND),
+    OwnerKind("argoproj.io", ("v1alpha1",), "Workflow", "workflows", ("spec", "shutdown")),
     OwnerKind("argoproj.io", ("v1alpha1",), "CronWorkflow", "cronworkflows", _SUSPEND, starts_others=True),
     OwnerKind("batch.volcano.sh", ("v1alpha1",), "Job", "jobs"),
     OwnerKind("workload.codeflare.dev", ("v1beta2",), "AppWrapper", "appwrappers", _SUSPEND),
@@ -109,12 +120,16 @@ class Controlled:
     Attributes:
         size: What stopping it would change.
         is_read: Whether the object itself was; otherwise only what its dependents say of it is known.
+        scalable: What discovery says of its kind, where that is none of those here.
+        spec: Of what may be acted upon, as JSON; empty where it was not read.
     """
 
     ref: ObjectRef
     metadata: ObjectMeta
     size: int | bool | None = None
     is_read: bool = True
+    scalable: Scalable | None = None
+    spec: bytes = b""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,7 +156,7 @@ def lineage(owner: OwnerReference, namespace: str, controllers: Mapping[str, Con
         row = owner_kind(above.group, above.kind)
         if row is not None and row.starts_others and passed:
             return Lineage(passed[-1], tuple(passed), starter=above)
-        here = controllers.get(owner_key(above, namespace)) if row else None
+        here = controllers.get(owner_key(above, namespace))
         if here is None or key_of(here) in seen:
             here = unread(above, namespace)
             passed.append(here)

@@ -3,7 +3,7 @@
 import dataclasses
 import datetime
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -11,10 +11,11 @@ from rightsizer.model import ObjectRef, Pod
 from rightsizer.observe.claims import claims_of
 from rightsizer.observe.gangs import gangs_of
 from rightsizer.observe.needs import needs_of
-from rightsizer.observe.objects import Container, ObjectMeta, OwnerReference, PodObject
+from rightsizer.observe.objects import Container, ContainerStatus, ObjectMeta, OwnerReference, PodObject
 from rightsizer.observe.resources import FRACTIONS, Asked, ResourceTable, lasting_containers
 from rightsizer.observe.stranded import Waiting, is_waiting, waiting_of
 
+OOM_KILLED = "OOMKilled"
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 LONGEST_KEPT = 256
@@ -136,6 +137,7 @@ def pod_of(item: PodObject, asked: Asked) -> Pod:
     metadata, spec, status = item.metadata, item.spec, item.status
     ready = [one.status for one in status.conditions or () if one.type == "Ready"]
     started, restarts, waiting = _running(item, asked)
+    ended, ended_at = _last_end(item, asked)
     return Pod(
         ref=ref_of("v1", "Pod", metadata),
         node=sys.intern(spec.node_name),
@@ -155,6 +157,8 @@ def pod_of(item: PodObject, asked: Asked) -> Pod:
         created=metadata.creation_timestamp,
         restarts=restarts,
         waiting=waiting,
+        ended=ended,
+        ended_at=ended_at,
     )
 
 
@@ -163,16 +167,9 @@ def _running(item: PodObject, asked: Asked) -> tuple[datetime.datetime | None, i
 
     A restart makes a pod young again. Where it is not known which containers have the GPUs, all count.
     """
-    status = item.status
-    statuses = {
-        one.name: one for one in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
-    }
-    lasting = lasting_containers(item)
-    claiming = {one.name for one in lasting if one.resources.claims}
     starts: list[datetime.datetime | None] = []
     restarts, waiting = 0, ""
-    for name in asked.containers | claiming or {one.name for one in lasting}:
-        one = statuses.get(name)
+    for one in _statuses(item, asked):
         running = one.state.running if one else None
         starts.append(running.started_at if running else None)
         if one is not None:
@@ -182,6 +179,28 @@ def _running(item: PodObject, asked: Asked) -> tuple[datetime.datetime | None, i
     known = [start for start in starts if start is not None]
     started = max(known, default=None) if len(known) == len(starts) else None
     return started, restarts, waiting
+
+
+def _statuses(item: PodObject, asked: Asked) -> Iterator[ContainerStatus | None]:
+    """Of those of its containers that have GPUs; None of one that has no status yet."""
+    status = item.status
+    statuses = {
+        one.name: one for one in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
+    }
+    lasting = lasting_containers(item)
+    claiming = {one.name for one in lasting if one.resources.claims}
+    for name in asked.containers | claiming or {one.name for one in lasting}:
+        yield statuses.get(name)
+
+
+def _last_end(item: PodObject, asked: Asked) -> tuple[str, datetime.datetime | None]:
+    """Why and when one of them last ended: lack of memory, where that was the reason of any."""
+    states = [
+        state for one in _statuses(item, asked) if one for state in (one.state, one.last_state) if state
+    ]
+    ends = [state.terminated for state in states if state.terminated and state.terminated.finished_at]
+    last = max(ends, key=lambda end: (end.reason == OOM_KILLED, str(end.finished_at)), default=None)
+    return (last.reason, last.finished_at) if last else ("", None)
 
 
 def kept_annotations(annotations: Mapping[str, str] | None) -> dict[str, str]:

@@ -1,10 +1,10 @@
 """Asks the API server for everything that a plan is made from, in pages, keeping only what is needed."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from rightsizer.errors import ConfigurationError
-from rightsizer.model import PriorityClass, Quota, WorkloadKind
+from rightsizer.model import PriorityClass, Quota
 from rightsizer.observe import claims
 from rightsizer.observe.asking import Asker
 from rightsizer.observe.claims import Claim, ClaimObject, claim_of
@@ -27,7 +27,8 @@ from rightsizer.observe.objects import (
     QuotaObject,
 )
 from rightsizer.observe.ownerreading import read_owners
-from rightsizer.observe.pods import PodTable, Seen
+from rightsizer.observe.owners import KUEUE, Controlled
+from rightsizer.observe.pods import PodTable, Seen, ref_of
 from rightsizer.observe.records import MANIFEST_LABEL
 from rightsizer.observe.resources import ResourceTable, parse_gpu_resource
 
@@ -39,17 +40,19 @@ FEW_NODES = 32
 
 def read(
     cluster: Cluster,
-    kinds: Sequence[WorkloadKind],
+    kinds: Collection[tuple[str, str]],
     *,
     namespace: str | None = None,
+    all_nodes: bool = False,
     state_namespace: str = "",
 ) -> Objects:
     """Read the whole cluster, or all that concerns the workloads of one namespace.
 
     Args:
         cluster: Where.
-        kinds: Those that we stop: what we stopped of them is read also where it has no pods.
+        kinds: API groups and kinds that may carry a record of ours: what does is read also where it has no pods.
         namespace: All namespaces where none is given.
+        all_nodes: Of one namespace: not only the nodes that its pods are on, but whatever a node offers.
         state_namespace: Ours, where evicted pods' manifests are kept; of no interest to the reading of one namespace.
 
     Raises:
@@ -61,7 +64,7 @@ def read(
         f"/api/v1{reader.scope}/pods", PodObject, lambda: PodTable(reader.resources), add=PodTable.add
     )
     named = frozenset(one.pod.node for one in pods.seen if one.pod.node)
-    nodes = reader.nodes(named, is_whole=namespace is None)
+    nodes = reader.nodes(named, is_whole=namespace is None or all_nodes)
     found = Objects(
         pods=tuple(pods.seen),
         waiting=() if namespace else tuple(pods.waiting),
@@ -72,15 +75,22 @@ def read(
         priority_classes={one.name: one for one in read_classes(cluster)},
         claims=dict(reader.claims(pods.seen)),
         scalers=tuple(reader.scalers()),
+        queued=tuple(reader.queued()),
         quotas=() if namespace else tuple(reader.quotas()),
         evictions=() if namespace else reader.evictions(state_namespace),
         # Last, so that as little time as can be passes between reading them and what they decide about.
         budgets=tuple(cluster.list_all(f"/apis/policy/v1{reader.scope}/poddisruptionbudgets", Budget)),
         problems=(*reader.problems, *pods.problems),
+        minor=cluster.minor() if any(map(_is_of_job, pods.seen)) else None,
     )
     for problem in found.problems:
         log.log(logging.DEBUG if namespace else logging.WARNING, "%s", problem)
     return found
+
+
+def _is_of_job(seen: Seen) -> bool:
+    """Only for what becomes of Jobs it matters which version the API server is of."""
+    return seen.owner is not None and (seen.owner.group, seen.owner.kind) == ("batch", "Job")
 
 
 def read_priority_classes(cluster: Cluster) -> Iterator[str]:
@@ -151,6 +161,17 @@ class _Reader(Asker):
                 scaler = scaler_of(row.kind, item)
                 if scaler is not None:
                     yield scaler
+
+    def queued(self) -> list[Controlled]:
+        """Kueue's Workloads, which stand for the jobs that it admits as a whole."""
+        nothing: list[Controlled] = []
+
+        def ask(path: str) -> list[Controlled]:
+            version = f"{KUEUE.group}/{path.split('/')[3]}"
+            items = self.cluster.list_all(path, Metadata, metadata_only=True)
+            return [Controlled(ref_of(version, KUEUE.kind, item.metadata), item.metadata) for item in items]
+
+        return self.first_served(self.paths(KUEUE.group, KUEUE.versions, KUEUE.plural), ask, nothing)
 
     def quotas(self) -> Iterator[Quota]:
         """ResourceQuotas, as far as they are about GPUs."""

@@ -15,6 +15,9 @@ MAX_DETAIL = 500
 
 _REPEATED = re.compile(r'Invalid value: ("?)(?:\{|map\[|core\.).*[\]}]\1: ')
 """Where a field, or a whole object that a patch made, is repeated as JSON or as Go prints it."""
+_FAILED = re.compile(r"expression '.*' resulted in error: ")
+_FALSE = re.compile(r"failed expression: .*")
+"""Where an admission policy's expression is repeated, which may take kilobytes and hides what it came to."""
 
 
 class _Cause(msgspec.Struct):
@@ -34,8 +37,15 @@ class _Status(msgspec.Struct):
     details: _Details | None = None
 
 
-def raise_for(code: int, data: bytes, attempted: str, *, source: str) -> None:
+def raise_for(code: int, data: bytes, attempted: str, *, source: str, retry_after: str = "") -> None:
     """Errors as the API server tells them; a Status with a code of its own stands above HTTP's.
+
+    Args:
+        code: HTTP's.
+        data: The body.
+        attempted: What was asked.
+        source: Whose credentials were sent.
+        retry_after: The header of that name.
 
     Raises:
         RequestRefused: The answer is an error.
@@ -53,6 +63,8 @@ def raise_for(code: int, data: bytes, attempted: str, *, source: str) -> None:
         detail = "sends elsewhere, as no API server does: is something else at the kubeconfig's server?"
     if code == http.HTTPStatus.UNAUTHORIZED:
         detail += f"; the credentials of {source} are not accepted"
+    if code == http.HTTPStatus.TOO_MANY_REQUESTS and re.fullmatch("[0-9]{1,6}", retry_after):
+        detail += f" (Retry-After: {retry_after} s)"
     raise RequestRefused(
         attempted, code=status.code or code, reason=status.reason, detail=detail, causes=causes
     )
@@ -61,4 +73,5 @@ def raise_for(code: int, data: bytes, attempted: str, *, source: str) -> None:
 def _without_values(message: str) -> str:
     """A message on one line without the objects that the API server repeats in it: their fields may be credentials."""
     text = _REPEATED.sub("Invalid value (left out here): ", " ".join(message.split()))
+    text = _FAILED.sub("an expression resulted in error: ", _FALSE.sub("its expression is false", text))
     return text if len(text) <= MAX_DETAIL else f"{text[:MAX_DETAIL]} ..."

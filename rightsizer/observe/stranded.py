@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from rightsizer.model import Node, ObjectRef, Stranded
+from rightsizer.model import Node, ObjectRef, Stranded, WaitingPod
 from rightsizer.observe.nodes import UNKEPT
 from rightsizer.observe.objects import LabelSelectorRequirement, PodObject
 from rightsizer.observe.resources import CLASS_PREFIX
@@ -57,6 +57,7 @@ class Waiting:
         needs: CPU in thousandths of a core, memory in bytes, one of "pods".
         selector: Labels that its node must have.
         terms: Its node affinity: of these at least one must hold; None where it has none.
+        priority: As admitted into its spec; None where the API server resolved none.
     """
 
     ref: ObjectRef
@@ -67,6 +68,8 @@ class Waiting:
     terms: (
         tuple[tuple[tuple[LabelSelectorRequirement, ...], tuple[LabelSelectorRequirement, ...]], ...] | None
     )
+    priority: int | None = None
+    priority_class: str = ""
 
     @property
     def shape(self) -> str:
@@ -106,7 +109,16 @@ def waiting_of(item: PodObject, ref: ObjectRef, gpus: Mapping[str, int], needs: 
             (tuple(term.match_expressions or ()), tuple(term.match_fields or ()))
             for term in required.node_selector_terms or ()
         )
-    return Waiting(ref, gpus, needs, item.spec.node_selector or {}, tuple(tolerations or ()), terms)
+    return Waiting(
+        ref,
+        gpus,
+        needs,
+        item.spec.node_selector or {},
+        tuple(tolerations or ()),
+        terms,
+        item.spec.priority,
+        item.spec.priority_class_name,
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -152,6 +164,30 @@ def stranded(
                 named = tuple(one.ref for group in shapes for one in group)[:NAMED]
                 found.append(Stranded(name, resource, free, tuple(reasons), named))
     return tuple(found)
+
+
+def wanting(nodes: Mapping[str, Node], waiting: Sequence[Waiting]) -> tuple[WaitingPod, ...]:
+    """Waiting pods with the nodes that would take them; one whose priority is not known counts for nobody.
+
+    Args:
+        nodes: Those with GPUs.
+        waiting: The pods that wait for GPUs.
+    """
+    found = []
+    for group in _shapes(waiting)[:LOOKED_AT]:
+        fit = frozenset(name for name, node in nodes.items() if node.is_open and _may_take(node, group[0]))
+        found += [
+            WaitingPod(one.ref, one.gpus, one.priority, one.priority_class, fit)
+            for one in group
+            if one.priority is not None and fit
+        ]
+    return tuple(sorted(found, key=lambda one: (-one.priority, one.ref)))
+
+
+def _may_take(node: Node, pod: Waiting) -> bool:
+    """Whether nothing but what its pods hold keeps a pod from a node; what is not known keeps it off."""
+    is_tolerated = all(any(_tolerates(one, taint) for one in pod.tolerations) for taint in node.taints)
+    return is_tolerated and not any(_unselected(node, pod))
 
 
 def _shapes(waiting: Iterable[Waiting]) -> list[list[Waiting]]:

@@ -7,7 +7,6 @@ Redirects are not followed: they could lead anywhere.
 import collections
 import contextlib
 import logging
-import re
 import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,8 +34,6 @@ MAX_BYTES = 256 << 20
 
 _PASSPHRASE = ""
 """Given in place of one, so that OpenSSL never asks a terminal for it."""
-_FORM = {"Content-Type": "application/x-www-form-urlencoded"}
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.~-]+")
 _HEADERS = {"User-Agent": "gpu-rightsizer", "Accept": "application/json"}
 
 
@@ -90,8 +87,7 @@ class Direct:
             response = session.request(
                 "POST" if form else "GET",
                 f"{self.where}/api/v1/{endpoint}",
-                data=encoded(form) if form else None,
-                headers=_FORM if form else None,
+                data=form,
                 auth=self._authorize,
                 timeout=timeout_s,
                 cert=self._certificate(),
@@ -202,15 +198,6 @@ class ServiceProxy:
                     f"{attempted}: no answer within {timeout_s:.3g} s; is it overloaded?"
                 ) from error
             raise PrometheusUnreachable(f"{attempted}: {error}") from error
-
-
-def encoded(form: Mapping[str, str]) -> bytes:
-    """A form's body. The library looks at every character by itself, and questions are long."""
-    return "&".join(f"{name}={_UNSAFE.sub(_percent, value)}" for name, value in form.items()).encode("ascii")
-
-
-def _percent(match: re.Match[str]) -> str:
-    return "".join(f"%{byte:02X}" for byte in match[0].encode())
 
 
 def _collect(chunks: Iterable[bytes], attempted: str, deadline: float) -> bytes:

@@ -68,7 +68,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _number(text: str) -> float:
-    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text.strip()):
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text.strip()):
         message = "write a number such as 0.95"
         raise ValueError(message)
     return float(text)
@@ -100,6 +100,7 @@ ANNOTATIONS: Final = (
     Annotation("mode", ("mode",), "enforce", _mode),
     Annotation("findings", ("findings",), "idle=enforce,stuck=off", _pairs),
     Annotation("actions", ("actions",), "scale-to-zero,suspend", _list),
+    Annotation("on-demand", ("onDemand",), "suspend", _list),
     Annotation("idle-window", ("idle", "window"), "12h", _text),
     Annotation("grace", ("idle", "grace"), "1h", _text),
     Annotation("min-coverage", ("idle", "minCoverage"), "0.95", _number),

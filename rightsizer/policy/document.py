@@ -5,14 +5,25 @@ parts stand beside it: `match`, `thresholds`, `limits`, and in `values` the smal
 """
 
 import datetime
+import difflib
 from typing import Annotated, Final, Literal, Self
 
 import pydantic
 
 from rightsizer.model import Mode
-from rightsizer.policy.limits import DEFAULT_BUDGETS, Budget, Freeze, MaintenanceWindow, with_defaults
+from rightsizer.policy.limits import (
+    DEFAULT_BUDGETS,
+    Breaker,
+    Budget,
+    Freeze,
+    MaintenanceWindow,
+    NewlyEligible,
+    with_defaults,
+)
+from rightsizer.policy.managed import MANAGERS, Word
 from rightsizer.policy.marks import ALL_MARKS, Mark
 from rightsizer.policy.match import Match, PriorityRange
+from rightsizer.policy.notifying import Target
 from rightsizer.policy.rule import ACTIONS, FindingMode, Keep, Rule, yaml_off
 from rightsizer.policy.thresholds import (
     IDLE_POWER_W,
@@ -32,6 +43,7 @@ __all__ = [
     "ADVISE_ONLY",
     "API_VERSION",
     "IDLE_POWER_W",
+    "Breaker",
     "Budget",
     "Defaults",
     "FindingMode",
@@ -41,6 +53,7 @@ __all__ = [
     "KindDefaults",
     "MaintenanceWindow",
     "Match",
+    "NewlyEligible",
     "Policy",
     "PriorityRange",
     "Rule",
@@ -133,6 +146,17 @@ class Defaults(Part):
         return value
 
 
+def _is_manager(value: object) -> object:
+    if value in MANAGERS:
+        return value
+    close = difflib.get_close_matches(str(value), MANAGERS, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(MANAGERS)}"
+    message = f"no manager is called so; {hint}"
+    raise ValueError(message)
+
+
+_ManagerName = Annotated[str, pydantic.BeforeValidator(_is_manager)]
+
 ClassAnnotations = Annotated[
     Literal["file-first", "class-first", "off"],
     pydantic.BeforeValidator(yaml_off),
@@ -164,6 +188,13 @@ class Policy(Part):
         strict=False,
         description="Whose marks not to disturb something are obeyed; what carries one is only advised on.",
     )
+    managedElsewhere: dict[_ManagerName, Word] = pydantic.Field(
+        default_factory=dict,
+        json_schema_extra={"propertyNames": {"enum": list(MANAGERS)}},
+        description="By who else decides about a workload (argo-cd, flux, helm, horizontalpodautoscaler, keda, kueue, "
+        "verticalpodautoscaler): skip leaves it alone, advise lets the plan say what could be done, act does it all "
+        "the same. Without a word, those that put back what is changed are advised on, the others acted upon.",
+    )
     protectedNamespaces: tuple[Name, ...] = pydantic.Field(
         (), strict=False, description="Namespaces protected in addition to the built-in ones, with wildcards."
     )
@@ -178,6 +209,18 @@ class Policy(Part):
     )
     freezes: tuple[Freeze, ...] = pydantic.Field(
         (), strict=False, description="Days on which nothing is changed."
+    )
+    maxSnooze: Duration = pydantic.Field(
+        datetime.timedelta(days=7),
+        description="Longest duration from a notice to the change for which a workload's people can put it off by "
+        "gpu-rightsizer.io/snooze-until.",
+    )
+    notifications: tuple[Target, ...] = pydantic.Field(
+        (), strict=False, description="Who is told of notices and changes besides by Events, once per run."
+    )
+    breaker: Breaker = pydantic.Field(
+        default_factory=Breaker,
+        description="What opens the breaker, after which nothing is done until a person closes it.",
     )
     rules: tuple[Rule, ...] = pydantic.Field(
         strict=False,

@@ -110,6 +110,31 @@ def with_defaults(written: tuple[Budget, ...]) -> tuple[Budget, ...]:
     return (*written, *(budget for budget in DEFAULT_BUDGETS if (budget.scope, budget.per) not in seen))
 
 
+class NewlyEligible(Part):
+    """How many more workloads may become eligible before a person is asked: what exceeds both."""
+
+    share: Share = pydantic.Field(
+        decimal.Decimal(20), description="Percentage of those accepted, above 0% and up to 100%."
+    )
+    workloads: Amount = pydantic.Field(10, description="Workloads, a number from 0.")
+
+
+class Breaker(Part):
+    """What opens the breaker, after which nothing is done until a person closes it."""
+
+    maxErrors: int = pydantic.Field(
+        3, ge=1, le=1000, description="So many outcomes in a row, over all runs, that are refused or unknown."
+    )
+    maxNodesNotReady: Share = pydantic.Field(
+        decimal.Decimal(10),
+        description="Percentage of the GPU nodes, above 0% and up to 100%; 3 nodes at least.",
+    )
+    maxNewlyEligible: NewlyEligible = pydantic.Field(
+        default_factory=NewlyEligible,
+        description="Workloads that rules with mode: enforce are about, above what was accepted.",
+    )
+
+
 class MaintenanceWindow(Part):
     """When changes may be made; where several are given, one of them must be open."""
 

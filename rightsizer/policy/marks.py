@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from rightsizer.config import parse_duration
 from rightsizer.model import Pod, Veto, Workload
-from rightsizer.policy.instants import read_instant
+from rightsizer.notes import read_instant
 
 _NO = frozenset({"false"})
 _YES = frozenset({"true"})

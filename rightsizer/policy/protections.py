@@ -12,10 +12,11 @@ from typing import Final
 
 from rightsizer.config import PREFIX
 from rightsizer.model import Mode, Pod, Veto, Workload
+from rightsizer.notes import read_instant
 from rightsizer.observe.records import RECORDS
 from rightsizer.policy.classes import ANNOTATIONS
 from rightsizer.policy.document import Policy
-from rightsizer.policy.instants import read_instant
+from rightsizer.policy.managed import word_on
 from rightsizer.policy.matching import is_any
 
 SYSTEM_PRIORITY = 1_000_000_000
@@ -62,6 +63,9 @@ def protections(workload: Workload, policy: Policy, own: str) -> Iterator[Veto]:
         yield Veto("protectedNamespaces", f"the policy protects namespace {namespace}")
     if workload.ref.kind in UNTOUCHABLE_KINDS:
         yield Veto("built-in:kind", f"a {workload.ref.kind} is never touched")
+    for manager in workload.managers:
+        if word_on(manager, policy.managedElsewhere) == "skip":
+            yield Veto("managedElsewhere", f"the policy leaves what {manager.kind} manages alone")
     for pod in workload.pods:
         yield from _of_pod(pod)
 

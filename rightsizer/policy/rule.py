@@ -26,6 +26,9 @@ from rightsizer.policy.values import Duration, Part
 COOLDOWN = datetime.timedelta(hours=24)
 """A workload that was resumed and falls idle again is left to its people for a day."""
 
+SETTLE_WITHIN = datetime.timedelta(minutes=15)
+"""Pulling an image and loading a model takes minutes, rarely a quarter of an hour."""
+
 SAFE_ACTIONS = (Action.GROW, Action.SHRINK, Action.RESLICE, Action.SCALE_TO_ZERO, Action.SUSPEND)
 """All but evict, which destroys a bare pod."""
 
@@ -158,6 +161,13 @@ class Rule(Part):
         description="What enforce may do and advise may propose, in the order of preference: the first that is "
         "possible. evict destroys a bare pod, so it must be named.",
     )
+    onDemand: tuple[_Nameable, ...] = pydantic.Field(
+        (),
+        strict=False,
+        json_schema_extra={"uniqueItems": True},
+        description="Those of the actions that are taken only while pods of a higher priority wait for GPUs that would "
+        "be freed; then of so many workloads as they need, those of the lowest priority and the least use first.",
+    )
     keep: Keep = pydantic.Field(default_factory=Keep, description="What stays with a workload.")
     notifyBefore: Duration | None = pydantic.Field(
         None,
@@ -165,7 +175,13 @@ class Rule(Part):
         "one where a rule does not.",
     )
     cooldown: Duration = pydantic.Field(
-        COOLDOWN, description="Duration for which a workload is left alone after a change."
+        COOLDOWN,
+        description="Duration for which a workload is left alone after a change; doubled for each time that someone "
+        "takes one back, up to a week.",
+    )
+    settleWithin: Duration = pydantic.Field(
+        SETTLE_WITHIN,
+        description="Duration within which what was shrunk or re-sliced must be healthy again; else it is put back.",
     )
     idle: Thresholds | None = pydantic.Field(
         None, description="Instead of the defaults' thresholds, as a whole, for all kinds."
@@ -186,7 +202,7 @@ class Rule(Part):
             raise ValueError(message)
         return name
 
-    @pydantic.field_validator("actions", mode="after")
+    @pydantic.field_validator("actions", "onDemand", mode="after")
     @classmethod
     def _each_once(cls, actions: tuple[Action, ...]) -> tuple[Action, ...]:
         for action in actions:
@@ -195,7 +211,7 @@ class Rule(Part):
                 raise ValueError(message)
         return actions
 
-    @pydantic.field_validator("notifyBefore", "cooldown", mode="after")
+    @pydantic.field_validator("notifyBefore", "cooldown", "settleWithin", mode="after")
     @classmethod
     def _within_a_year(cls, value: datetime.timedelta | None) -> datetime.timedelta | None:
         if value is not None and value > MAX_WINDOW:
@@ -214,6 +230,13 @@ class Rule(Part):
     def _without_actions(self) -> str | None:
         if self.mode is not Mode.PROTECT and not self.actions:
             return f"mode {self.mode.value} needs an action; name one, or write mode: protect"
+        for action in self.onDemand:
+            if action not in self.actions:
+                return (
+                    f"onDemand names {action.value}, which actions lacks; add it there, or take it out here"
+                )
+            if action is Action.GROW:
+                return "onDemand names grow, which frees nothing; take it out"
         return None
 
     def _above_its_mode(self) -> str | None:

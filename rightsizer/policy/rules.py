@@ -38,9 +38,11 @@ class Ruling:
         actions: What each of those rules allows, in the first one's order: the first that is possible is taken.
         judged_by: What each of those rules judges by; it is idle where all say so.
         vetoes: Everything that stands against more being done.
-        keep: What stays with the workload.
+        keep: What stays with the workload, by the rules and by what its people ask for.
         notify_before: How long before a change a notice is given; None where none is asked for.
         cooldown: How long the workload is left alone after a change.
+        on_demand: Actions that are taken only for pods of a higher priority that wait.
+        settle_within: In which time it must be healthy again where it goes on with less.
     """
 
     rule: str
@@ -52,6 +54,8 @@ class Ruling:
     keep: Keep
     notify_before: datetime.timedelta | None
     cooldown: datetime.timedelta
+    settle_within: datetime.timedelta
+    on_demand: frozenset[Action] = frozenset()
 
     @property
     def thresholds(self) -> Thresholds:
@@ -61,6 +65,11 @@ class Ruling:
     def mode_for(self, name: FindingName) -> Mode:
         """What may be done about one finding; PROTECT where a rule switches it off."""
         return strictest((self.mode, *(rule.mode_for(name) for rule in self.rules)))
+
+    @property
+    def by_rules(self) -> "Ruling":
+        """The same, of which its people ask nothing to be kept."""
+        return dataclasses.replace(self, keep=_kept(self.rules, ()))
 
     def is_off(self, name: FindingName) -> bool:
         """Whether a finding is switched off, so that it is not even told."""
@@ -125,18 +134,26 @@ class Rulebook:
         fleet: Its nodes and PriorityClasses are asked.
         at: The instant by which opt-outs run out.
         own: The namespace in which we run.
+        instance: What tells us from another gpu-rightsizer; the namespace where it is not said.
 
     Attributes:
         class_rules: What PriorityClasses say, by their names; empty where the policy does not ask them.
     """
 
     def __init__(
-        self, policy: Policy, fleet: Fleet, *, at: datetime.datetime, own: str = OWN_NAMESPACE
+        self,
+        policy: Policy,
+        fleet: Fleet,
+        *,
+        at: datetime.datetime,
+        own: str = OWN_NAMESPACE,
+        instance: str = "",
     ) -> None:
         self.policy = policy
         self.fleet = fleet
         self.at = at
         self.own = own
+        self.instance = instance or own
         self.class_rules = class_rules(policy, fleet.classes)
         self._articles = [Article(rule, place) for place, rule in enumerate(policy.rules)]
         last = len(policy.rules)
@@ -182,6 +199,8 @@ class Rulebook:
             keep=_kept(rules, wishes),
             notify_before=self._notice(rules, workload),
             cooldown=max(rule.cooldown for rule in rules),
+            on_demand=frozenset(action for rule in rules for action in rule.onDemand),
+            settle_within=min(rule.settleWithin for rule in rules),
         )
 
     def candidates(self, workload: Workload, pod: Pod) -> tuple[Article, ...]:

@@ -20,6 +20,7 @@ class Approval:
     generation: int
     action: str | None
     pods: Mapping[str, str]
+    to: tuple[int | str | None, ...] = ()
 
     @classmethod
     def of(cls, decision: Decision) -> "Approval":
@@ -27,7 +28,9 @@ class Approval:
         workload = decision.workload
         action = decision.action.value if decision.action else None
         pods = {pod.ref.name: pod.ref.uid for pod in workload.pods}
-        return cls(workload.ref, workload.generation, action, pods)
+        proposal = decision.finding.proposal
+        to = (proposal.replicas, proposal.gpus_per_pod, proposal.resource or None) if proposal else ()
+        return cls(workload.ref, workload.generation, action, pods, to)
 
 
 # What YAML's constructors, a document of another shape, and values of other types come to.
@@ -73,7 +76,9 @@ def read_approvals(text: str, *, source: str) -> tuple[Approval, ...]:
 
 def _approval(item: Mapping[str, Any]) -> Approval:
     pods = msgspec.convert(item["pods"], dict[str, str])
-    return Approval(_ref(item), msgspec.convert(item["generation"], int), str(item["action"]), pods)
+    proposal = msgspec.convert(item["proposal"], dict[str, Any] | None)
+    to = tuple(proposal[field] for field in ("replicas", "gpusPerPod", "resource")) if proposal else ()
+    return Approval(_ref(item), msgspec.convert(item["generation"], int), str(item["action"]), pods, to)
 
 
 def _ref(item: Mapping[str, Any]) -> ObjectRef:

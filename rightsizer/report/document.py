@@ -13,7 +13,17 @@ import yaml
 
 from rightsizer.accounting import Account, Accounts
 from rightsizer.config import FIELD_MANAGER
-from rightsizer.model import Autoscalers, Decision, Finding, Outcome, Plan, Proposal, Stranded, Verdict
+from rightsizer.model import (
+    Autoscalers,
+    Decision,
+    Effect,
+    Finding,
+    Outcome,
+    Plan,
+    Proposal,
+    Stranded,
+    Verdict,
+)
 from rightsizer.money import Prices
 from rightsizer.report.rows import Row, rows_of
 from rightsizer.workloads.changes import Undoable
@@ -34,7 +44,7 @@ def _document(
         "kind": "Plan",
         "metadata": {
             "run": plan.run,
-            "at": _stamp(plan.at),
+            "at": stamp(plan.at),
             "policy": {"source": plan.policy_source, "sha256": plan.policy_hash},
             "generator": FIELD_MANAGER,
         },
@@ -146,6 +156,8 @@ def _item(row: Row) -> dict[str, Any]:
         "frees": _rounded(row.frees),
         "proposal": _proposal(finding.proposal),
         "command": decision.command or None,
+        "lost": decision.lost or None,
+        "along": [str(ref) for ref in decision.along],
         "blocks": [{"cause": block.cause.value, "reason": block.reason} for block in decision.blocks],
         "reasons": [veto.reason for veto in decision.vetoes],
         "evidence": _evidence(finding),
@@ -155,13 +167,14 @@ def _item(row: Row) -> dict[str, Any]:
         "also": [_also(other) for other in decision.also],
         "autoscaling": _autoscaling(decision.autoscalers),
         "notice": _notice(decision),
+        "wantedBy": list(map(str, decision.wanted_by)),
     }
 
 
 def _notice(decision: Decision) -> dict[str, Any] | None:
     if decision.announced is None or decision.due is None:
         return None
-    return {"action": decision.announced.value, "due": _stamp(decision.due)}
+    return {"action": decision.announced.value, "due": stamp(decision.due)}
 
 
 def _autoscaling(autoscalers: Autoscalers | None) -> dict[str, Any] | None:
@@ -253,15 +266,32 @@ def outcome_document(
             "result": outcome.result.value,
             "detail": outcome.detail,
             "gpus": outcome.gpus,
-            "at": _stamp(outcome.at),
+            "at": stamp(outcome.at),
+            "repair": outcome.is_repair,
+            "effect": _effect(outcome.effect),
         }
         for outcome in outcomes
     ]
     return {
         "apiVersion": API_VERSION,
         "kind": "Outcome",
-        "metadata": {"run": run, "at": _stamp(at), "generator": FIELD_MANAGER},
+        "metadata": {"run": run, "at": stamp(at), "generator": FIELD_MANAGER},
         "items": items,
+    }
+
+
+def _effect(effect: Effect | None) -> dict[str, Any] | None:
+    """What a change came to; null where nobody looked, or nothing was changed."""
+    if effect is None:
+        return None
+    return {
+        "podsGone": effect.gone,
+        "podsLeft": effect.left,
+        "gpusFree": effect.free,
+        "takenBy": list(map(str, effect.taken_by)),
+        "nodesGone": list(effect.nodes_gone),
+        "health": effect.health or None,
+        "words": effect.words,
     }
 
 
@@ -310,7 +340,8 @@ def _escaped(text: str, escape: Callable[[str], str]) -> str:
     )
 
 
-def _stamp(at: datetime.datetime) -> str:
+def stamp(at: datetime.datetime) -> str:
+    """A moment as documents write it."""
     return at.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

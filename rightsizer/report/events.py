@@ -8,16 +8,15 @@ import hashlib
 from typing import Any
 
 from rightsizer.config import FIELD_MANAGER
-from rightsizer.model import Decision, ObjectRef, WorkloadKind
+from rightsizer.model import Action, Decision, ObjectRef
 from rightsizer.report.words import count
+from rightsizer.workloads.kind import Kind
 
 MAX_MESSAGE = 1000
 """The API server refuses more than 1024 characters."""
 
 
-def event_of(
-    decision: Decision, row: WorkloadKind, *, run: str, at: datetime.datetime
-) -> tuple[str, dict[str, Any]]:
+def event_of(decision: Decision, row: Kind, *, run: str, at: datetime.datetime) -> tuple[str, dict[str, Any]]:
     """Collection path and Event for a change that was made."""
     ref, words = decision.workload.ref, "; ".join(decision.finding.words)
     why = f"({decision.finding.name}; rule {decision.rule}): {words}"
@@ -27,8 +26,21 @@ def event_of(
             f"{count(decision.workload.gpus)} will be given back by {decision.announced} from {when} on {why}"
         )
         return _event(ref, "Notice", message, run=run, at=at)
-    message = f"{count(decision.workload.gpus)} given back {why}. Undo: gpu-rightsizer undo {ref}"
-    return _event(ref, row.stopped_reason, message, run=run, at=at)
+    freed = round(decision.frees)
+    gave = f"{count(freed)} given back" if freed >= 0 else f"{count(-freed)} taken back"
+    message = f"{gave} {why}"
+    if decision.action is not Action.GROW:
+        message += f". Undo: gpu-rightsizer undo {ref}"
+    return _event(ref, _reason(decision, row), message, run=run, at=at)
+
+
+_REASONS = {Action.SHRINK: "Shrunk", Action.GROW: "Grown", Action.RESLICE: "Resliced"}
+
+
+def _reason(decision: Decision, row: Kind) -> str:
+    """Reason of the Event, in Kubernetes's CamelCase."""
+    of_stop = row.stop.reason if row.stop else ""
+    return _REASONS.get(decision.action, of_stop) if decision.action else of_stop
 
 
 def restored_event(
@@ -38,8 +50,62 @@ def restored_event(
     return _event(ref, "Restored", f"What run {run} had changed is as before: {what}", run=run, at=at)
 
 
+def reverted_event(
+    ref: ObjectRef, what: str, *, run: str, at: datetime.datetime
+) -> tuple[str, dict[str, Any]]:
+    """Collection path and Event for a change that somebody else took back."""
+    message = f"Someone took back what run {run} had changed, so it is not done again soon: {what}"
+    return _event(ref, "Reverted", message, run=run, at=at)
+
+
+def settled_event(
+    ref: ObjectRef, what: str, *, run: str, at: datetime.datetime
+) -> tuple[str, dict[str, Any]]:
+    """Collection path and Event for what goes on with less, and is well."""
+    return _event(ref, "Settled", f"It is well with what run {run} left it: {what}", run=run, at=at)
+
+
+def put_back_event(
+    ref: ObjectRef, what: str, *, run: str, at: datetime.datetime
+) -> tuple[str, dict[str, Any]]:
+    """Collection path and Event for what was not well with less, and has it all again."""
+    message = f"What run {run} had changed is as before, since it was not well: {what}"
+    return _event(ref, "PutBack", message, run=run, at=at, is_warning=True)
+
+
+def finished_event(
+    ref: ObjectRef, what: str, *, run: str, at: datetime.datetime, is_back: bool
+) -> tuple[str, dict[str, Any]]:
+    """Collection path and Event for what was stopped to be changed, or to get back what it had, and goes on."""
+    begun = "taking back what it changed" if is_back else "changing it"
+    message = f"Run {run} had stopped it for {begun}: {what}"
+    return _event(ref, "Restored" if is_back else "Shrunk", message, run=run, at=at)
+
+
+def given_up_event(
+    ref: ObjectRef, what: str, *, run: str, at: datetime.datetime
+) -> tuple[str, dict[str, Any]]:
+    """Collection path and Event for what was stopped to be changed, and goes on without."""
+    message = f"What run {run} had stopped it for is not done: {what}"
+    return _event(ref, "PutBack", message, run=run, at=at, is_warning=True)
+
+
+def not_freed_event(
+    ref: ObjectRef, what: str, *, run: str, at: datetime.datetime
+) -> tuple[str, dict[str, Any]]:
+    """Collection path and Event for a change that did not free what it was to free."""
+    message = f"What run {run} changed has not freed its GPUs yet: {what}"
+    return _event(ref, "NotFreed", message, run=run, at=at, is_warning=True)
+
+
 def _event(
-    ref: ObjectRef, reason: str, message: str, *, run: str, at: datetime.datetime
+    ref: ObjectRef,
+    reason: str,
+    message: str,
+    *,
+    run: str,
+    at: datetime.datetime,
+    is_warning: bool = False,
 ) -> tuple[str, dict[str, Any]]:
     stamp = at.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     suffix = hashlib.sha256(f"{run}/{reason}/{ref}/{at.isoformat()}".encode()).hexdigest()[:16]
@@ -54,7 +120,7 @@ def _event(
             "name": ref.name,
             "uid": ref.uid,
         },
-        "type": "Normal",
+        "type": "Warning" if is_warning else "Normal",
         "reason": reason,
         "message": message[:MAX_MESSAGE],
         "source": {"component": FIELD_MANAGER},

@@ -1,13 +1,14 @@
 """What became of a run, and what can be put back, as text for people: aligned, 80 columns. Pure."""
 
-import json
+import collections
 import textwrap
 from collections.abc import Sequence
 
-from rightsizer.model import Outcome, Result
+from rightsizer.model import Outcome, Plan, Result
 from rightsizer.report.paint import WIDTH, Paint, wrapped
 from rightsizer.report.words import count, safe
 from rightsizer.workloads.changes import Undoable
+from rightsizer.workloads.health import Health
 
 
 def outcome_text(outcome: Outcome, *, colour: bool) -> str:
@@ -19,14 +20,29 @@ def outcome_text(outcome: Outcome, *, colour: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
+def effect_text(outcome: Outcome, *, colour: bool) -> str:
+    """What an outcome came to, once that was looked at."""
+    if outcome.effect is None:
+        return ""
+    paint = Paint(colour=colour)
+    words = outcome.effect.words or "nothing had to go"
+    lines = [f"{'verified':<11}{outcome.action}  {safe(str(outcome.ref))}"]
+    return "\n".join([*lines, *map(paint.dim, wrapped(words))]) + "\n"
+
+
 def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str) -> str:
     """What a run came to; `undo` is the command that takes it back."""
+    repairs = [outcome for outcome in outcomes if outcome.is_repair]
+    outcomes = [outcome for outcome in outcomes if not outcome.is_repair]
+    if not outcomes:
+        return f"{count(len(repairs), 'leftover')} looked after; nothing else was changed.\n"
     done = [outcome for outcome in outcomes if outcome.result is Result.DONE]
     doubtful = [outcome for outcome in outcomes if outcome.result is Result.UNKNOWN]
     left = [outcome for outcome in outcomes if outcome.result is Result.SKIPPED]
     words = f"{len(done)} of {len(outcomes)} done"
     if done and undo:
-        words += f", {count(sum(outcome.gpus for outcome in done))} given back"
+        kept = (one for one in done if not (one.effect and one.effect.health == Health.FAILED))
+        words += f", {count(sum(outcome.gpus for outcome in kept))} given back"
     if doubtful:
         words += f", {len(doubtful)} unknown"
     if left:
@@ -38,19 +54,31 @@ def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str) -> str:
     return "\n".join(textwrap.wrap(f"{words}.", WIDTH)) + "\n" + take_back
 
 
+def cycle_words(plan: Plan) -> str:
+    """What a cycle has planned, on one line."""
+    verdicts = collections.Counter(decision.verdict.value for decision in plan.decisions)
+    told = ", ".join(f"{number} {verdict}" for verdict, number in sorted(verdicts.items())) or "none"
+    frees = round(sum(decision.frees for decision in plan.enforced))
+    judged = count(len(plan.decisions), "workload")
+    return (
+        f"run {plan.run}: {judged} ({told}); {len(plan.enforced)} to be changed, {count(frees)} freed by that"
+    )
+
+
 def undoable_text(items: Sequence[Undoable]) -> str:
     """What can be put back, latest first."""
     if not items:
         return "Nothing in the cluster carries a record of a change by gpu-rightsizer.\n"
     lines = []
     for item in items:
-        lines.append(safe(str(item.ref)))
+        about = f", for {item.workload}" if item.workload != item.ref else ""
+        lines.append(safe(f"{item.ref}{about}"))
         if item.record is None:
             lines.extend(wrapped(item.problem))
             continue
         record = item.record
         lines.extend(wrapped(f"{record.action} at {record.time:%Y-%m-%d %H:%M:%S} UTC, run {record.run}"))
         lines.extend(wrapped(f"rule {record.rule}, {record.finding}: {record.reason}"))
-        if record.field:
-            lines.extend(wrapped(f"{record.field} was {json.dumps(record.before)}"))
+        if record.edits:
+            lines.extend(wrapped(record.words))
     return "\n".join(lines) + "\n"

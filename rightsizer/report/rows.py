@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from rightsizer.model import Confidence, Decision, Finding, Node, Plan, Verdict
 from rightsizer.money import Prices
-from rightsizer.report.words import block_words
+from rightsizer.report.words import block_words, wanted_words
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Row:
     def hindrances(self) -> tuple[str, ...]:
         """Everything that stands against acting, and against acting now, in words."""
         vetoes = (veto.reason for veto in self.decision.vetoes)
-        return (*vetoes, *map(block_words, self.decision.blocks))
+        return (*vetoes, *map(block_words, self.decision.blocks), *wanted_words(self.decision))
 
 
 def proposal_words(finding: Finding, told: Sequence[str]) -> str:

@@ -7,12 +7,12 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from rightsizer.accounting import Accounts
-from rightsizer.model import Confidence, Decision, Finding, Mode, Plan, Verdict
+from rightsizer.model import Action, Confidence, Decision, Finding, Mode, Plan, Verdict
 from rightsizer.money import Prices
 from rightsizer.report.paint import INDENT, WIDTH, Paint, wrapped
 from rightsizer.report.rows import advice_on, proposal_words
 from rightsizer.report.totals import Totals, remarks, stranded_lines, stranded_words, totals_of
-from rightsizer.report.words import block_words, count, number, safe
+from rightsizer.report.words import block_words, count, number, safe, wanted_words
 
 _NAME_COLUMN = 17
 _NAME_WIDTH = 43
@@ -83,6 +83,9 @@ def _words(decision: Decision) -> Iterator[str]:
         yield f"proposal: {proposed}"
     yield from (veto.reason for veto in decision.vetoes[:_SHOWN])
     yield from (block_words(block) for block in decision.blocks)
+    yield from wanted_words(decision)
+    if decision.lost and decision.is_enforced and decision.announced is None:
+        yield f"lost: {decision.lost}"
     yield from filter(None, [advice_on(decision, "in plan -o yaml, under autoscaling")])
     yield from _also(decision.also)
 
@@ -115,7 +118,10 @@ def _intent(decision: Decision) -> str:
     would = "would" if decision.blocks else "will"
     verb = "advises to" if decision.mode is Mode.ADVISE else would
     freed = decision.frees if decision.frees not in {0.0, decision.workload.gpus} else None
-    return f"{verb} {decision.action.value}" + (f", freeing {number(freed)}" if freed is not None else "")
+    if freed is None:
+        return f"{verb} {decision.action.value}"
+    gives = f"freeing {number(freed)}" if freed > 0 else f"taking {number(-freed)} back"
+    return f"{verb} {decision.action.value}, {gives}"
 
 
 def _totals_lines(accounts: Accounts, prices: Prices, paint: Paint) -> Iterator[str]:
@@ -200,13 +206,24 @@ def applying_words(plan: Plan) -> str:
 def _what_applying_does(plan: Plan, approved: Sequence[Decision] | None) -> str:
     carried_out = plan.enforced if approved is None else approved
     what = "Applying this plan" if approved is None else "Applying what the saved plan approves of it"
-    if not carried_out:
-        words = f"{what} changes nothing."
-    else:
-        words = f"{what} stops {count(len(carried_out), 'workload')} and frees {_gpus(carried_out)}."
+    words = f"{what} {_deeds(carried_out)}." if carried_out else f"{what} changes nothing."
     if left := len(plan.enforced) - len(carried_out):
-        words += f" {count(left, 'workload')} more would be stopped, but the saved plan does not say so."
+        words += f" {count(left, 'workload')} more would be changed, but the saved plan does not say so."
     return words
+
+
+def _deeds(decisions: Sequence[Decision]) -> str:
+    """What is done to workloads; what has its notice given yet frees nothing."""
+    told = [one for one in decisions if one.action is Action.NOTIFY]
+    stopped = [one for one in decisions if one.finding.proposal is None and one not in told]
+    changed = len(decisions) - len(told) - len(stopped)
+    deeds = [f"stops {count(len(stopped), 'workload')}"] if stopped else []
+    deeds += [f"changes {count(changed, 'workload')}"] if changed else []
+    deeds += [f"gives notice about {count(len(told), 'workload')}"] if told else []
+    if stopped or changed:
+        freed = round(sum(one.frees for one in decisions))
+        deeds += [f"frees {count(freed)}" if freed >= 0 else f"takes {count(-freed)} back"]
+    return " and ".join([", ".join(deeds[:-1]), deeds[-1]] if deeds[1:] else deeds)
 
 
 def _gpus(decisions: Iterable[Decision]) -> str:

@@ -1,7 +1,9 @@
 """Small phrases that reports, messages and Events have in common, and what may reach a terminal. Pure."""
 
+from collections.abc import Iterator
+
 from rightsizer.config import format_duration
-from rightsizer.model import Block, Cause
+from rightsizer.model import Block, Cause, Decision
 
 GIB = 1 << 30
 _TENTHS_BELOW = 10
@@ -16,6 +18,9 @@ _CAUSES = {
     Cause.NOTICE: "waits after its notice",
     Cause.COOLDOWN: "waits after an earlier change",
     Cause.MANAGED_ELSEWHERE: "managed elsewhere",
+    Cause.ON_DEMAND: "only on demand",
+    Cause.PAUSED: "paused",
+    Cause.BREAKER: "the breaker is open",
 }
 
 
@@ -27,6 +32,15 @@ def count(number: int, thing: str = "GPU") -> str:
 def block_words(block: Block) -> str:
     """What stands against a change now, each cause told from the others."""
     return f"{_CAUSES[block.cause]}: {block.reason}"
+
+
+def wanted_words(decision: Decision) -> Iterator[str]:
+    """For whom something is done that is done only on demand."""
+    if decision.wanted_by:
+        first, *others = decision.wanted_by
+        more = f" and {len(others)} more" if others else ""
+        wait = "wait" if others else "waits"
+        yield f"for {first.namespace}/{first.name}{more}, of a higher priority, which {wait} for GPUs"
 
 
 def number(value: float) -> str:

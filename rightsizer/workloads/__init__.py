@@ -1,50 +1,106 @@
-"""The workload kinds that we know, and how each is stopped and put back. Pure; `apply` does the I/O.
+"""The workload kinds that we know, and how each is stopped, shrunk and put back. Pure; `act` does the I/O.
 
-To add a kind is to add a row to KINDS. A kind without a row is advised on, never touched.
+To add a kind is to add a row to its family's table. A kind without a row is stopped by the field behind its scale
+subresource, where that is known; otherwise it is advised on, never touched.
 """
 
-from rightsizer.model import Action, ObjectRef, WorkloadKind
+from rightsizer.model import Action, ObjectRef, Proposal, Scalable, Workload
+from rightsizer.observe.owners import OwnerKind
+from rightsizer.workloads import appwrapper, argo, core, kubeflow, levers, ray, serving, sigs, volcano
+from rightsizer.workloads.kind import Field, Kind, Pause, Value, scaled
 
-KINDS = (
-    # apps/v1: the pods go when spec.replicas is 0; PodDisruptionBudgets are not asked by the API server.
-    WorkloadKind(
-        "apps/v1", "Deployment", "deployments", Action.SCALE_TO_ZERO, "ScaledToZero", ("spec", "replicas"), 0
-    ),
-    WorkloadKind(
-        "apps/v1",
-        "StatefulSet",
-        "statefulsets",
-        Action.SCALE_TO_ZERO,
-        "ScaledToZero",
-        ("spec", "replicas"),
-        0,
-    ),
-    # batch/v1: a suspended Job's pods are deleted without counting as failures; resumed, it starts anew (KEP-2232).
-    WorkloadKind("batch/v1", "Job", "jobs", Action.SUSPEND, "Suspended", ("spec", "suspend"), True),  # noqa: FBT003
-    # v1: nothing brings a bare pod back, so its manifest is saved before it is evicted.
-    WorkloadKind("v1", "Pod", "pods", Action.EVICT, "Evicted"),
+KINDS: tuple[Kind, ...] = (
+    *core.KINDS,
+    *sigs.KINDS,
+    *kubeflow.KINDS,
+    *serving.KINDS,
+    *ray.KINDS,
+    *argo.KINDS,
+    *volcano.KINDS,
+    *appwrapper.KINDS,
 )
+LEVERS = levers.LEVERS
 
-_BY_KIND = {(row.api_version, row.kind): row for row in KINDS}
+BEARERS = frozenset((row.group, row.kind) for row in KINDS if row is not core.POD)
+"""Groups and kinds whose objects carry a record of what was done to them; levers are read in any case."""
+
+_BY_KIND = {(row.group, row.kind): row for row in KINDS}
+_LEVERS = {(row.group, row.kind): row for row in LEVERS}
 
 
-def kind_of(ref: ObjectRef) -> WorkloadKind | None:
+def kind_of(ref: ObjectRef) -> Kind | None:
     """The row of an object's kind; None where there is none."""
-    return _BY_KIND.get((ref.api_version, ref.kind))
+    return _BY_KIND.get((ref.api_version.rpartition("/")[0], ref.kind))
 
 
-def action_for(ref: ObjectRef) -> Action | None:
-    """How an object's GPUs can be freed; None where no way is known."""
-    row = kind_of(ref)
-    return row.action if row else None
+def row_of(workload: Workload) -> Kind | None:
+    """The row of a workload's kind, made up from its scale subresource where there is none; None without either."""
+    known, ref = kind_of(workload.ref), workload.ref
+    if known is not None or workload.scalable is None or not workload.scalable.replicas:
+        return known
+    group, _, version = ref.api_version.rpartition("/")
+    return scalable_row(group, version, ref.kind, workload.scalable)
 
 
-def path_of(ref: ObjectRef, row: WorkloadKind) -> str:
+def scalable_row(group: str, version: str, kind: str, found: Scalable) -> Kind:
+    """The row of a kind of which only its scale is known."""
+    replicas = Field(found.replicas, Value.COUNT)
+    return Kind(
+        group,
+        kind,
+        source="its CustomResourceDefinition",
+        lost="what its pods hold in memory; how its controller deletes them is not known here",
+        stop=scaled(replicas),
+        replicas=replicas,
+        has_scale=True,
+        where=OwnerKind(group, (version,), kind, found.plural, found.replicas),
+    )
+
+
+def stopped_by(workload: Workload) -> tuple[ObjectRef, Kind] | None:
+    """The object that is changed to stop a workload, itself or its lever, and its row; None where no way is known."""
+    ref, row = workload.ref, row_of(workload)
+    if workload.lever is not None:
+        ref, row = workload.lever, _LEVERS[workload.lever.api_version.rpartition("/")[0], workload.lever.kind]
+    return (ref, row) if row is not None else None
+
+
+def action_for(workload: Workload) -> Action | None:
+    """How a workload's GPUs can be freed; None where no way is known."""
+    by = stopped_by(workload)
+    return by[1].action if by else None
+
+
+def is_ours_to_do(workload: Workload, action: Action, proposal: Proposal | None) -> bool:
+    """Whether `apply` knows how to do it to a workload; otherwise it is advised, with the command."""
+    row = row_of(workload)
+    if row is None:
+        return False
+    if proposal is None:
+        by = stopped_by(workload)
+        return by is not None and by[1].action is action
+    if workload.lever is not None:  # what it asks for is what it was admitted, or is scaled, with
+        return False
+    if proposal.replicas is not None:
+        return row.replicas is not None or row.groups is not None
+    return bool(row.containers) or pause_for(workload, proposal) is not None
+
+
+def pause_for(workload: Workload, proposal: Proposal | None) -> Pause | None:
+    """What a proposal stops a workload for, to let it go on with less; None where nothing has to stop for it."""
+    row = row_of(workload)
+    if row is None or workload.lever is not None or proposal is None or proposal.gpus_per_pod is None:
+        return None
+    return row.pause
+
+
+def path_of(ref: ObjectRef, row: Kind) -> str:
     """The object's URL path."""
-    return f"{collection_of(row, ref.namespace)}/{ref.name}"
+    return f"{collection_of(row, ref.namespace, ref.api_version)}/{ref.name}"
 
 
-def collection_of(row: WorkloadKind, namespace: str = "") -> str:
-    """URL path of the kind's collection, in one namespace or in all."""
-    root = "/api/v1" if row.api_version == "v1" else f"/apis/{row.api_version}"
-    return f"{root}/namespaces/{namespace}/{row.plural}" if namespace else f"{root}/{row.plural}"
+def collection_of(row: Kind, namespace: str = "", api_version: str = "") -> str:
+    """URL path of the kind's collection, in one namespace or in all; of the best version where none is said."""
+    version = api_version or row.of.api_version
+    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    return f"{root}/namespaces/{namespace}/{row.of.plural}" if namespace else f"{root}/{row.of.plural}"

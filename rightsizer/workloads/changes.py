@@ -1,18 +1,30 @@
-"""The patches that stop a workload and put it back, and the record that links the two. Pure.
+"""The patches that change a workload and put it back, and the record that links the two. Pure.
 
 The record travels as an annotation in the very patch that makes the change, so that at any instant an object is either
-untouched, or changed and undoable. https://datatracker.ietf.org/doc/html/rfc7386
+untouched, or changed and undoable. Of several changes the record keeps what was before the first.
 """
 
 import dataclasses
 import datetime
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from rightsizer.config import PREFIX, write_duration
-from rightsizer.model import Action, Decision, ObjectRef, Workload, WorkloadKind
+from rightsizer.model import Action, Decision, End, ObjectRef, PastChange
+from rightsizer.notes import (
+    Gpus,
+    Instant,
+    Seconds,
+    Text,
+    Word,
+    decoded,
+    read_instant,
+    require_name,
+    require_ours,
+)
+from rightsizer.observe.history import HISTORY_ANNOTATION, read_history, with_end, with_record, write_history
 from rightsizer.observe.records import (
     CAME_BACK_ANNOTATION,
     NOTICE_ANNOTATION,
@@ -20,48 +32,101 @@ from rightsizer.observe.records import (
     UNDO_ANNOTATION,
     came_back_after,
     pause_of,
+    speaks_for,
 )
+from rightsizer.workloads.edits import Edit, Path, abridged, is_as, patch_of, same, shown
+from rightsizer.workloads.kind import Kind
 
 MANIFEST_TYPE = PREFIX + "pod-manifest"
 
-MAX_REASON = 600
-"""All annotations of an object share 256 KiB (API conventions); a record stays far below 2 KiB."""
+NOTHING = datetime.timedelta()
 
-_SERVICE_ACCOUNT_MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+MOST_BYTES = 2048
+"""Of a record: all annotations of an object share 256 KiB (API conventions)."""
+_MOST_REASON = 600
+_TO_COME = 512
+"""Bytes left for what a record is given after its reason: the workload that it is about, and what is to come."""
 
 
 class UndoRecord(msgspec.Struct, frozen=True, rename="camel"):
     """What was done to an object, why, and what was there before.
 
     Attributes:
-        field: Dotted path of the changed field.
-        before: Its value before; None where it had none.
-        after: The value that we gave it.
+        edits: The changed fields; none of a pod, which is gone.
         gpus: What the change freed.
         idle: For how many seconds it had not been at work.
+        of: The workload that this was about, where that is another object than the one that was changed.
+        by: The instance of gpu-rightsizer that did it.
+        settle: Within how many seconds it must be healthy again, where it goes on with less.
+        settled: Whether it was seen to be.
+        priority_class: Of its pods, empty where they had none; None in records that do not say.
+        then: What is still to come once it has stopped, and will then go on; see `pausing`.
+        end: Where it has stopped to get everything back: as what that is remembered.
     """
 
-    run: str
-    time: datetime.datetime
-    action: str
-    rule: str
-    finding: str
-    reason: str
-    field: str
-    before: int | bool | None
-    after: int | bool | None
+    run: Word
+    time: Instant
+    action: Word
+    rule: Text
+    finding: Text
+    reason: Text
+    edits: tuple[Edit, ...]
     version: int = 1
-    gpus: int = 0
-    idle: int = 0
+    gpus: Gpus = 0
+    idle: Seconds = 0
+    of: ObjectRef | None = None
+    by: Word = ""
+    settle: Seconds = 0
+    settled: bool = False
+    priority_class: str | None = None
+    then: tuple[Edit, ...] = ()
+    end: End | None = None
+
+    def __post_init__(self) -> None:
+        require_ours(self.time)
+        require_name(self.of)
 
     def text(self) -> str:
         """As it stands in the annotation."""
         return msgspec.json.encode(self).decode()
 
+    @property
+    def words(self) -> str:
+        """What was changed, for people."""
+        done = ", ".join(told(edit) for edit in self.edits)
+        if self.end:
+            return f"{done}; all of it is given back once its pods are gone"
+        then = ", ".join(told(edit) for edit in self.then)
+        return f"{done}; once its pods are gone: {then}" if then else done
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it has stopped only until its pods are gone."""
+        return bool(self.then) or self.end is not None
+
+    @property
+    def as_past(self) -> PastChange:
+        """As the object remembers it."""
+        return PastChange(self.time, self.run, self.action, self.gpus, self.by)
+
+    @property
+    def leaves_some(self) -> bool:
+        """Whether it goes on with less than it had."""
+        return self.action in {Action.SHRINK, Action.RESLICE}
+
+
+def told(edit: Edit) -> str:
+    """An edit for people: spec.replicas: 4 → 0."""
+    return f"{shown(edit.path)}: {_value(edit.before)} → {_value(edit.after)}"
+
+
+def _value(value: Any) -> str:  # noqa: ANN401 - JSON
+    return "(not set)" if value is None else msgspec.json.encode(value).decode()
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Undoable:
-    """Something that was stopped and can be put back.
+    """Something that was changed and can be put back.
 
     Attributes:
         record: What was done; None where it cannot be read, and `problem` says why.
@@ -69,13 +134,19 @@ class Undoable:
     """
 
     ref: ObjectRef
-    row: WorkloadKind
+    row: Kind
     record: UndoRecord | None
     problem: str = ""
     secret: str = ""
 
+    @property
+    def workload(self) -> ObjectRef:
+        """What was stopped or changed by it."""
+        of = self.record.of if self.record is not None else None
+        return of if of is not None and speaks_for(self.ref, of) else self.ref
 
-def read_record(annotations: Mapping[str, str], row: WorkloadKind) -> UndoRecord | None:
+
+def read_record(annotations: Mapping[str, str], row: Kind) -> UndoRecord | None:
     """The record that an object of a kind carries; None where it carries none.
 
     Raises:
@@ -91,17 +162,13 @@ def read_record(annotations: Mapping[str, str], row: WorkloadKind) -> UndoRecord
         raise ValueError(message) from error
 
 
-def parse_record(text: str, row: WorkloadKind) -> UndoRecord:
+def parse_record(text: str, row: Kind) -> UndoRecord:
     """A record, as far as it could be ours: whoever may annotate an object can write one.
 
     Raises:
         ValueError: It cannot be read, or says what we never do to this kind.
     """
-    try:
-        record = msgspec.json.decode(text, type=UndoRecord)
-    except msgspec.DecodeError as error:
-        message = f"cannot be read: {error}"
-        raise ValueError(message) from error
+    record = decoded(text, UndoRecord)
     if record.version != 1:
         message = f"is of version {record.version}, written by a newer gpu-rightsizer"
         raise ValueError(message)
@@ -111,19 +178,29 @@ def parse_record(text: str, row: WorkloadKind) -> UndoRecord:
     return record
 
 
+def _impossible(record: UndoRecord, row: Kind) -> Iterator[str]:
+    is_evicted = row.stop is not None and row.stop.field is None
+    if bool(record.edits) == is_evicted:
+        yield f"{record.action} of a {row.kind} changes {'its fields' if record.edits else 'nothing'}"
+    yield from row.objections((*record.edits, *record.then))
+    if record.is_unfinished and row.pause is None:
+        yield f"a {row.kind} is changed by one write"
+
+
 def original_replicas(annotations: Mapping[str, str]) -> int | None:
     """How many replicas a workload had before we took some; None where we did not, or its record cannot be read."""
     text = annotations.get(UNDO_ANNOTATION)
     if text is None:
         return None
     try:
-        record = msgspec.json.decode(text, type=UndoRecord)
-    except msgspec.DecodeError:
+        record = decoded(text, UndoRecord)
+    except ValueError:
         return None
-    before, after = record.before, record.after
-    if record.version != 1 or record.action != Action.SHRINK or type(before) is not int:
-        return None
-    return before if type(after) is int and 1 <= after < before else None
+    for edit in record.edits if record.version == 1 else ():
+        before, after = edit.before, edit.after
+        if edit.path[-1] == "replicas" and type(before) is int and type(after) is int and 1 <= after < before:
+            return before
+    return None
 
 
 def resumed_at(annotations: Mapping[str, str]) -> datetime.datetime | None:
@@ -135,82 +212,145 @@ def resumed_at(annotations: Mapping[str, str]) -> datetime.datetime | None:
     text = annotations.get(RESUMED_ANNOTATION)
     if text is None:
         return None
-    instant = datetime.datetime.fromisoformat(text)
-    if instant.tzinfo is None:
-        message = f"{text!r} names no time zone"
+    instant = read_instant(text)
+    if instant is None:
+        message = f"its annotation {RESUMED_ANNOTATION} is no instant with a time zone, such as 2026-12-01T18:00:00Z"
         raise ValueError(message)
     return instant
 
 
-def _impossible(record: UndoRecord, row: WorkloadKind) -> Iterator[str]:
-    field = ".".join(row.field)
-    if record.action != row.action:
-        yield f"stopping a {row.kind} is {row.action}, not {record.action}"
-    if record.field != field:
-        yield f"stopping a {row.kind} changes {field or 'no field'}, not {record.field}"
-    if not _is_same(record.after, row.stopped):
-        yield f"{field} is {row.stopped} when stopped, not {record.after}"
-    if not _could_be(record.before, row):
-        yield f"{field} cannot have been {record.before}"
-
-
-def _is_same(one: int | bool | None, other: int | bool | None) -> bool:  # noqa: FBT001
-    """Whether two JSON values are equal; to Python 0 is False."""
-    return type(one) is type(other) and one == other
-
-
-def _could_be(before: int | bool | None, row: WorkloadKind) -> bool:  # noqa: FBT001
-    """Whether a workload may have had this value: of the same type as the stopped one, or none."""
-    return before is None or (type(before) is type(row.stopped) and before >= 0)
-
-
 def record_of(
-    decision: Decision, row: WorkloadKind, *, before: int | bool | None, run: str, at: datetime.datetime
+    decision: Decision,
+    edits: Sequence[Edit],
+    *,
+    run: str,
+    at: datetime.datetime,
+    by: str = "",
+    settle: datetime.timedelta = NOTHING,
 ) -> UndoRecord:
-    """The record of a change that is about to be made."""
-    return UndoRecord(
+    """The record of a change that is about to be made; `settle` is the time in which it must be healthy again."""
+    assert decision.action is not None  # noqa: S101 - it is carried out
+    record = UndoRecord(
         run=run,
         time=at.replace(microsecond=0),
-        action=row.action.value,
+        action=decision.action.value,
         rule=decision.rule,
         finding=decision.finding.name.value,
-        reason="; ".join(decision.finding.words)[:MAX_REASON],
-        field=".".join(row.field),
-        before=before,
-        after=row.stopped,
-        gpus=decision.workload.gpus,
+        reason="",
+        edits=tuple(map(abridged, edits)),
+        gpus=round(decision.frees),
         idle=round(decision.finding.idle_s or 0.0),
+        by=by,
+        settle=round(settle.total_seconds()),
+        priority_class=decision.workload.priority_class,
     )
+    room = min(_MOST_REASON, MOST_BYTES - _TO_COME - len(record.text().encode()))
+    return msgspec.structs.replace(record, reason=_cut("; ".join(decision.finding.words), room))
 
 
-def stop_patch(row: WorkloadKind, record: UndoRecord, workload: Workload) -> dict[str, Any]:
-    """The one patch that stops a workload: the change, its record, and that it is still the object that was read.
+def _cut(text: str, most_bytes: int) -> str:
+    """As much of a text as its JSON has room for."""
+    while text and len(msgspec.json.encode(text)) - len('""') > most_bytes:
+        text = text[: -max(1, len(text) // 8)]
+    return text
+
+
+def after_earlier(record: UndoRecord, earlier: UndoRecord | None, obj: Mapping[str, Any]) -> UndoRecord:
+    """A record that takes both changes back, where the earlier one is still in effect; what it made undone is left out.
+
+    Args:
+        record: Of the change that is about to be made to the object.
+        earlier: What the object carries.
+        obj: As it was read.
+    """
+    before: dict[Path, Edit] = {}
+    for edit in earlier.edits if earlier and is_as(obj, earlier.edits) else ():
+        before[edit.path] = edit
+    for edit in record.edits:
+        first = before.get(edit.path)
+        before[edit.path] = msgspec.structs.replace(first or edit, after=edit.after)
+    left = tuple(edit for edit in before.values() if not same(edit.before, edit.after))
+    return msgspec.structs.replace(record, edits=left)
+
+
+def change_patch(
+    obj: Mapping[str, Any], edits: Sequence[Edit], record: UndoRecord, *, came_back: datetime.timedelta | None
+) -> dict[str, Any]:
+    """The one patch that changes an object: the fields, the record, its memory, and that it is still that object.
 
     The API server refuses it where the resourceVersion is another (409) or the UID is (409 or 422).
+
+    Raises:
+        ValueError: The object has no place for an edit.
     """
-    patch = _nested(row.field, row.stopped)
-    metadata = {
-        "uid": workload.ref.uid,
-        "resourceVersion": workload.resource_version,
-        "annotations": {UNDO_ANNOTATION: record.text(), **_remembered(workload.came_back_after)},
-    }
-    return {**patch, "metadata": metadata}
+    past = (*read_history(obj["metadata"].get("annotations") or {}), record.as_past)
+    if not record.edits:
+        past = with_end(past, End.GROWN_BACK, record.time)
+    notes = {UNDO_ANNOTATION: record.text() if record.edits else None, NOTICE_ANNOTATION: None}
+    return _patch(obj, edits, {**notes, HISTORY_ANNOTATION: write_history(past), **_remembered(came_back)})
 
 
 def undo_patch(
-    row: WorkloadKind, record: UndoRecord, metadata: Mapping[str, Any], *, at: datetime.datetime
+    obj: Mapping[str, Any], record: UndoRecord, *, at: datetime.datetime, end: End = End.UNDONE
 ) -> dict[str, Any]:
     """The one patch that puts it back, takes the record away, and notes when and after which pause that was.
 
     The cooldown counts from then on, and it is not called idle again before it paused for longer.
+
+    Raises:
+        ValueError: The object has no place for what is to be put back.
     """
-    patch = _nested(row.field, record.before)
-    annotations = {
-        UNDO_ANNOTATION: None,
-        NOTICE_ANNOTATION: None,
-        **_put_back(record, metadata.get("annotations") or {}, at),
-    }
-    return {**patch, "metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": annotations}}
+    annotations = obj["metadata"].get("annotations") or {}
+    notes = {UNDO_ANNOTATION: None, NOTICE_ANNOTATION: None, **_put_back(record, annotations, at)}
+    notes[HISTORY_ANNOTATION] = _ended(annotations, record, end, at)
+    return _patch(obj, [edit.turned for edit in record.edits], notes)
+
+
+def reverted_patch(
+    obj: Mapping[str, Any],
+    record: UndoRecord,
+    *,
+    at: datetime.datetime,
+    came_back: datetime.timedelta | None,
+) -> dict[str, Any]:
+    """The one patch that lets an object whose change someone took back remember that; it changes nothing else.
+
+    Args:
+        obj: As it was read.
+        record: What it carries, and what is not in effect any more.
+        at: When that was noticed.
+        came_back: The longest pause after which it was put back.
+    """
+    annotations = obj["metadata"].get("annotations") or {}
+    ended = _ended(annotations, record, End.REVERTED, at)
+    return _patch(obj, (), {UNDO_ANNOTATION: None, HISTORY_ANNOTATION: ended, **_remembered(came_back)})
+
+
+def settled_patch(obj: Mapping[str, Any], record: UndoRecord) -> dict[str, Any]:
+    """The one patch that lets an object remember that it was seen healthy after its change."""
+    return rewritten_patch(obj, (), msgspec.structs.replace(record, settled=True))
+
+
+def rewritten_patch(obj: Mapping[str, Any], edits: Sequence[Edit], record: UndoRecord) -> dict[str, Any]:
+    """The one patch that goes on with a change that is remembered already: its fields, and the record as it is then.
+
+    Raises:
+        ValueError: The object has no place for an edit.
+    """
+    return _patch(obj, edits, {UNDO_ANNOTATION: record.text()})
+
+
+def _ended(annotations: Mapping[str, str], record: UndoRecord, end: End, at: datetime.datetime) -> str:
+    return write_history(with_end(with_record(read_history(annotations), record.as_past), end, at))
+
+
+def _patch(obj: Mapping[str, Any], edits: Sequence[Edit], notes: Mapping[str, str | None]) -> dict[str, Any]:
+    patch = patch_of(obj, edits)
+    metadata = patch.setdefault("metadata", {})
+    metadata.setdefault("annotations", {}).update(notes)
+    metadata["uid"] = obj["metadata"]["uid"]
+    metadata["resourceVersion"] = obj["metadata"]["resourceVersion"]
+    return patch
 
 
 def manifest_put_back(
@@ -219,13 +359,18 @@ def manifest_put_back(
     """The manifest of an evicted pod as it is created anew: it says when, and after which pause, that was."""
     metadata = manifest["metadata"]
     kept = {key: text for key, text in metadata.get("annotations", {}).items() if key != NOTICE_ANNOTATION}
-    return {**manifest, "metadata": {**metadata, "annotations": {**kept, **_put_back(record, kept, at)}}}
+    notes = {**_put_back(record, kept, at), HISTORY_ANNOTATION: _ended(kept, record, End.UNDONE, at)}
+    return {**manifest, "metadata": {**metadata, "annotations": {**kept, **notes}}}
 
 
 def _put_back(record: UndoRecord, annotations: Mapping[str, str], at: datetime.datetime) -> dict[str, str]:
+    """That it was put back; what only took some of it away does not tell how long it can do without all."""
+    notes = {RESUMED_ANNOTATION: _stamp(at)}
+    if record.action in {Action.SHRINK, Action.GROW, Action.RESLICE}:
+        return notes
     before = came_back_after(annotations, ())
     pause = pause_of(record.idle, record.time, at)
-    return {RESUMED_ANNOTATION: _stamp(at), **_remembered(max(pause, before) if before else pause)}
+    return {**notes, **_remembered(max(pause, before) if before else pause)}
 
 
 def _remembered(pause: datetime.timedelta | None) -> dict[str, str]:
@@ -234,49 +379,3 @@ def _remembered(pause: datetime.timedelta | None) -> dict[str, str]:
 
 def _stamp(at: datetime.datetime) -> str:
     return at.astimezone(datetime.UTC).isoformat(timespec="seconds")
-
-
-def value_at(obj: Mapping[str, Any], field: tuple[str, ...]) -> Any:  # noqa: ANN401 - whatever the object holds
-    """The value at a path of an object; None where there is none."""
-    here: Any = obj
-    for part in field:
-        here = here.get(part) if isinstance(here, Mapping) else None
-    return here
-
-
-def _nested(field: tuple[str, ...], value: int | bool | None) -> dict[str, Any]:  # noqa: FBT001
-    patch: Any = value
-    for part in reversed(field):
-        patch = {part: patch}
-    assert isinstance(patch, dict)  # noqa: S101 - a row with a field has a path
-    return patch
-
-
-def recreatable(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """A pod's manifest as its author could have written it: without what the cluster added on admission and binding.
-
-    The API server resolves the priority anew from the class, and mounts a service account token anew.
-    """
-    metadata = pod["metadata"]
-    spec = {
-        key: value
-        for key, value in pod["spec"].items()
-        if key not in {"nodeName", "priority", "preemptionPolicy"}
-    }
-    tokens = {
-        volume["name"] for volume in spec.get("volumes", []) if volume["name"].startswith("kube-api-access-")
-    }
-    if tokens:
-        spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] not in tokens]
-        for group in ("initContainers", "containers"):
-            if group in spec:
-                spec[group] = [_without_token(container) for container in spec[group]]
-    kept = {key: metadata[key] for key in ("name", "namespace", "labels", "annotations") if key in metadata}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": kept, "spec": spec}
-
-
-def _without_token(container: Mapping[str, Any]) -> dict[str, Any]:
-    mounts = [
-        mount for mount in container.get("volumeMounts", []) if mount["mountPath"] != _SERVICE_ACCOUNT_MOUNT
-    ]
-    return {**container, "volumeMounts": mounts}

@@ -9,10 +9,12 @@ from typing import Any
 
 import msgspec
 
-from rightsizer.model import Action, Decision, Finding, Workload
+from rightsizer.model import Action, Decision, Finding, FindingName, Workload
+from rightsizer.notes import Instant, Text, Word, decoded, require_ours
 from rightsizer.observe.records import NOTICE_ANNOTATION
 
 _MAX_REASON = 600
+_AT_REST = frozenset({FindingName.IDLE, FindingName.PARKED, FindingName.FINISHED})
 
 
 class Notice(msgspec.Struct, frozen=True, rename="camel"):
@@ -24,32 +26,43 @@ class Notice(msgspec.Struct, frozen=True, rename="camel"):
         action: What will be done.
     """
 
-    at: datetime.datetime
-    due: datetime.datetime
-    action: str
-    finding: str
-    reason: str
-    run: str
+    at: Instant
+    due: Instant
+    action: Word
+    finding: Word
+    reason: Text
+    run: Word
+
+    def __post_init__(self) -> None:
+        require_ours(self.at, self.due)
+
+
+def read_notice(annotations: Mapping[str, str]) -> Notice | None:
+    """The notice that a workload carries; None where there is none.
+
+    Raises:
+        ValueError: It cannot be read.
+    """
+    text = annotations.get(NOTICE_ANNOTATION)
+    return decoded(text, Notice) if text else None
 
 
 def parse_notice(annotations: Mapping[str, str]) -> Notice | None:
     """The notice that a workload carries; None where there is none, or none that can be read: it is given anew."""
-    text = annotations.get(NOTICE_ANNOTATION)
     try:
-        notice = msgspec.json.decode(text, type=Notice) if text else None
-    except msgspec.DecodeError:
+        return read_notice(annotations)
+    except ValueError:
         return None
-    return notice if notice and notice.at.tzinfo and notice.due.tzinfo else None
 
 
 def holds(notice: Notice, finding: Finding, action: Action, at: datetime.datetime) -> bool:
     """Whether a notice announced this, and the workload has not worked since.
 
-    Where the finding cannot say how long that is (it spins, say), the notice must have been about the same finding.
+    Where that is not what the finding is about (it spins, or has too much), the notice must have been about the same.
     """
     if notice.action != action.value or notice.at > at:
         return False
-    if finding.idle_s is None:
+    if finding.idle_s is None or finding.name not in _AT_REST:
         return notice.finding == finding.name.value
     return notice.at >= at - datetime.timedelta(seconds=finding.idle_s)
 

@@ -35,17 +35,20 @@ class Program:
     package: str
 
 
+HELM = Program("helm", "helm", "helm.sh/helm/v4/cmd/helm")
+KUSTOMIZE = Program("kustomize", "kustomize", "sigs.k8s.io/kustomize/kustomize/v5")
 PROGRAMS = (
     Program("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
     Program("kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
     Program("kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
     Program("kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
     Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
-    Program("helm", "helm", "helm.sh/helm/v4/cmd/helm"),
+    HELM,
+    KUSTOMIZE,
 )
 
-CONTROL_PLANE = tuple(program for program in PROGRAMS if program.name != "helm")
-"""What a control plane is made of; helm installs charts on one."""
+CONTROL_PLANE = tuple(program for program in PROGRAMS if program not in {HELM, KUSTOMIZE})
+"""What a control plane is made of; the others install on one."""
 
 Programs = Mapping[str, Path]
 """Paths of programs by name."""

@@ -4,6 +4,7 @@ https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resou
 """
 
 import dataclasses
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -99,6 +100,7 @@ class ThirdPartyKind:
         return schema
 
 
+@functools.cache
 def third_party_kinds() -> tuple[ThirdPartyKind, ...]:
     """All rows of the table."""
     rows = yaml.safe_load(_TABLE.read_text())

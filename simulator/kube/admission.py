@@ -29,7 +29,7 @@ def prepare_create(store: Store, resource: Resource, obj: Object) -> None:
     match resource.kind:
         case "Pod":
             _admit_pod(store, resource, obj)
-        case "Job":
+        case "Job" if not resource.is_custom:
             _select_own_pods(obj)
         case "Namespace":
             obj["status"] = {"phase": "Active"}

@@ -7,12 +7,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
+from simulator.controlplane.thirdparty import third_party_kinds
 from simulator.kube.controllers import CONTROLLERS
 from simulator.kube.controllers.context import Context
 from simulator.kube.controllers.loop import Loop
 from simulator.kube.deletion import DeleteOptions, delete
 from simulator.kube.faults import Fault
-from simulator.kube.handlers import Api
+from simulator.kube.handlers import Api, Around
 from simulator.kube.objects import Object, namespace_of, rfc3339
 from simulator.kube.patch import MERGE_PATCH, apply_patch
 from simulator.kube.rbac import ADMIN, ADMIN_TOKEN, Access, Rule, User
@@ -39,6 +40,12 @@ class ApiServer:
     The in-process methods go through the same admission and validation as HTTP, but need no token, hit no faults and
     leave nothing in the wire log. Namespaces may be given as None or "" for what is cluster-scoped.
 
+    Args:
+        clock: What time it is.
+        port: Where it listens on loopback; 0 takes a free one.
+        termination_delay_s: How long a pod takes to end.
+        third_party: Whether third parties' definitions are installed; every list of their kinds costs a request.
+
     Attributes:
         backends: What stands behind Services, for their proxy.
         requests: The wire log.
@@ -51,12 +58,15 @@ class ApiServer:
         clock: Callable[[], datetime.datetime] = utc_now,
         port: int = 0,
         termination_delay_s: float = 0.2,
+        third_party: bool = True,
     ) -> None:
+        self._third_party = third_party
         self._store = Store()
         self._registry = Registry(self._store, lambda: rfc3339(clock()))
         self.access = Access()
-        api = Api(self._registry, self.access)
+        api = Api(self._registry, self.access, third_party=third_party)
         self.backends = api.backends
+        self._api = api
         self._http = HttpServer(port, api, self.access, clock)
         self.requests: RequestLog = self._http.log
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
@@ -78,6 +88,8 @@ class ApiServer:
         self._loop.start([make(self._context) for make in CONTROLLERS])
         for name in _NAMESPACES:
             self._registry.create(by_kind("Namespace"), "", {"metadata": {"name": name}})
+        for kind in third_party_kinds() if self._third_party else ():
+            self._registry.create(by_kind("CustomResourceDefinition"), "", kind.definition)
         for name, value in SYSTEM_CLASSES.items():
             self._registry.create(by_kind("PriorityClass"), "", {"metadata": {"name": name}, "value": value})
         self._thread.start()
@@ -87,6 +99,10 @@ class ApiServer:
         self._loop.stop()
         self._http.close()
         self._thread.join()
+
+    def be_like(self, minor: int) -> None:
+        """Behave from now on as Kubernetes 1.minor."""
+        self._registry.minor = minor
 
     def settle(self, timeout_s: float = 10.0) -> None:
         """Wait until the controllers have nothing left to do, terminations included.
@@ -102,6 +118,10 @@ class ApiServer:
         """Hold everybody else back, so that many objects are created several times faster; then all react at once."""
         with self._store.lock:
             yield
+
+    def surround(self, around: Around) -> None:
+        """Enter this with each request over HTTP that is carried out; within `batch` nothing comes in between."""
+        self._api.around = around
 
     # --- objects, in process
 

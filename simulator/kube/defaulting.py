@@ -6,6 +6,7 @@ Only what readers depend on; the table at the end maps kinds to their defaults (
 from collections.abc import Callable, Mapping
 
 from simulator.kube.objects import Object, name_of
+from simulator.kube.resources import is_custom
 from simulator.kube.servicespec import default_service
 
 _BEST_EFFORT_TOLERATIONS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -13,7 +14,7 @@ _BEST_EFFORT_TOLERATIONS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/
 
 def apply_defaults(obj: Object) -> None:
     """Complete an object of any kind in place."""
-    complete = _BY_KIND.get(obj["kind"])
+    complete = None if is_custom(obj) else _BY_KIND.get(obj["kind"])
     if complete is not None:
         complete(obj)
 

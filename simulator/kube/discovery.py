@@ -7,8 +7,6 @@ from simulator.kube.resources import RESOURCES, Resource, group_versions
 
 VERSION: Object = {
     "major": "1",
-    "minor": "35",
-    "gitVersion": "v1.35.0",
     "gitCommit": "simulated",
     "gitTreeState": "clean",
     "buildDate": "2026-01-01T00:00:00Z",
@@ -25,21 +23,29 @@ _SUBRESOURCES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
 }
 
 
-def discover(path: str) -> Object | None:
-    """The discovery document at a path, if there is one."""
-    return _documents().get(path.rstrip("/"))
+def discover(path: str, *, minor: int, third_party: bool) -> Object | None:
+    """The discovery document at a path, if there is one.
+
+    Args:
+        path: The request's.
+        minor: Of a server of Kubernetes 1.minor.
+        third_party: With third parties' kinds, or without.
+    """
+    if path.rstrip("/") == "/version":
+        return {**VERSION, "minor": str(minor), "gitVersion": f"v1.{minor}.0"}
+    return _documents(third_party=third_party).get(path.rstrip("/"))
 
 
 @functools.cache
-def _documents() -> dict[str, Object]:
-    groups = {name: _group(name, versions) for name, versions in group_versions().items()}
+def _documents(*, third_party: bool) -> dict[str, Object]:
+    served = group_versions(third_party=third_party)
+    groups = {name: _group(name, versions) for name, versions in served.items()}
     documents: dict[str, Object] = {
-        "/version": VERSION,
         "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},
         "/api/v1": _resource_list("", "v1"),
         "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": list(groups.values())},
     }
-    for name, versions in group_versions().items():
+    for name, versions in served.items():
         documents[f"/apis/{name}"] = {"kind": "APIGroup", "apiVersion": "v1", **groups[name]}
         for version in versions:
             documents[f"/apis/{name}/{version}"] = _resource_list(name, version)

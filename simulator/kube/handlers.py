@@ -1,5 +1,6 @@
 """From a request to its answer: discovery, authorization, then the verb. Must not know sockets, faults or the log."""
 
+import contextlib
 import dataclasses
 import json
 import random
@@ -43,6 +44,9 @@ _PRESERVED = (
 )
 _HEALTH = {"/healthz", "/livez", "/readyz"}
 _PUBLIC = {*_HEALTH, "/version"}
+Around = Callable[[Request, str], contextlib.AbstractContextManager[None]]
+"""What is entered while a request of a user, by name, is carried out; a refusal passes through it."""
+
 _SHORTEST_WATCH_S = 1800.0  # without timeoutSeconds, a watch lasts this long to twice this long
 
 
@@ -77,11 +81,19 @@ def is_public(path: str) -> bool:
 class Api:
     """Every verb on every resource.
 
+    Args:
+        registry: What it stores objects by.
+        access: Who may do what.
+        third_party: Whether third parties' kinds are served.
+
     Attributes:
         backends: What stands behind Services.
+        around: What watches each request.
     """
 
-    def __init__(self, registry: Registry, access: Access) -> None:
+    def __init__(self, registry: Registry, access: Access, *, third_party: bool = True) -> None:
+        self._third_party = third_party
+        self.around: Around = lambda *_: contextlib.nullcontext()
         self._registry = registry
         self._access = access
         self.backends = Backends()
@@ -97,6 +109,9 @@ class Api:
             ("", "delete"): self._delete,
         }
 
+    def _discovered(self, path: str) -> Object | None:
+        return discover(path, minor=self._registry.minor, third_party=self._third_party)
+
     def handle(self, request: Request, user: User | None) -> Response:
         """The answer to a request of a user.
 
@@ -105,14 +120,14 @@ class Api:
         """
         if request.path.rstrip("/") in _HEALTH:
             return Response(200, b"ok", content_type="text/plain; charset=utf-8")
-        document = discover(request.path) if request.method == "GET" else None
+        document = self._discovered(request.path) if request.method == "GET" else None
         if document is not None:
             return answer(200, document)
         behind = parse_proxy_path(request.path)
         if behind is not None and user is not None:
             return self._proxy(request, behind, user)
         route = parse_path(request.path)
-        if route is None or user is None:
+        if route is None or user is None or (route[0].resource.is_custom and not self._third_party):
             raise errors.no_such_path()
         request = dataclasses.replace(request, user=user)
         require_json(request)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from simulator.kube.errors import FieldError
-from simulator.kube.objects import Object
+from simulator.kube.objects import Object, holds
 from simulator.kube.podspec import not_negative, pod_spec_problems
 
 _IMMUTABLE = "field is immutable"
@@ -12,6 +12,8 @@ _COUNTS = ("parallelism", "completions", "backoffLimit", "activeDeadlineSeconds"
 _FAILURE_ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
 _EXIT_OPERATORS = ("In", "NotIn")
 _SCHEDULING_DIRECTIVES = ("affinity", "nodeSelector", "schedulingGates", "tolerations")
+_MUTABLE_RESOURCES_SINCE = 36
+"""MutablePodResourcesForSuspendedJobs (KEP-5440) is on from 1.36, and lets scheduling directives change again, too."""
 
 
 def job_problems(obj: Object) -> list[FieldError]:
@@ -87,8 +89,8 @@ def _failure_rule_problems(rule: Mapping[str, Any], at: str) -> list[FieldError]
     return problems
 
 
-def job_change_problems(old: Mapping[str, Any], new: Object) -> list[FieldError]:
-    """What is wrong with changing one Job into another."""
+def job_change_problems(old: Mapping[str, Any], new: Object, minor: int) -> list[FieldError]:
+    """What is wrong with changing one Job into another, to Kubernetes 1.minor."""
     before, after = old["spec"], new["spec"]
     fixed = ["selector", "completionMode", "podFailurePolicy"]
     elastic = before.get("completionMode") == "Indexed" and after.get("completions") == after.get(
@@ -101,27 +103,38 @@ def job_change_problems(old: Mapping[str, Any], new: Object) -> list[FieldError]
         for field in fixed
         if before.get(field) != after.get(field)
     ]
-    return problems + _template_problems(old, new)
+    return problems + _template_problems(old, new, minor)
 
 
-def _template_problems(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[FieldError]:
+def _template_problems(old: Mapping[str, Any], new: Mapping[str, Any], minor: int) -> list[FieldError]:
     """A template is fixed; while its Job waits, where its pods may run and what they ask for are not.
 
     https://kubernetes.io/docs/concepts/workloads/controllers/job/#mutable-scheduling-directives
     """
     before, after = old["spec"]["template"], new["spec"]["template"]
-    if not old["spec"].get("suspend") or "startTime" in old.get("status", {}):
-        if before == after:
-            return []
-        return [FieldError.invalid("spec.template", after, _IMMUTABLE)]
-    if _fixed(before["spec"]) == _fixed(after["spec"]):
+    is_new = minor >= _MUTABLE_RESOURCES_SINCE
+    if not _is_waiting(old, is_new=is_new):
+        return [] if before == after else [FieldError.invalid("spec.template", after, _IMMUTABLE)]
+    if _fixed(before["spec"], is_new=is_new) == _fixed(after["spec"], is_new=is_new):
         return []
-    return [FieldError.invalid("spec.template.spec", after["spec"], _IMMUTABLE)]
+    field, value = ("spec.template.spec", after["spec"]) if is_new else ("spec.template", after)
+    return [FieldError.invalid(field, value, _IMMUTABLE)]
 
 
-def _fixed(spec: Mapping[str, Any]) -> Object:
+def _is_waiting(job: Mapping[str, Any], *, is_new: bool) -> bool:
+    """Whether some of the template may change: before it has run and, in newer versions, once no pod is active."""
+    status = job.get("status", {})
+    is_unstarted = "startTime" not in status
+    if not job["spec"].get("suspend"):
+        return False
+    if not is_new:
+        return is_unstarted
+    return (is_unstarted or holds(job, "Suspended")) and not status.get("active")
+
+
+def _fixed(spec: Mapping[str, Any], *, is_new: bool) -> Object:
     shown = {key: value for key, value in spec.items() if key not in _SCHEDULING_DIRECTIVES}
     for group in ("containers", "initContainers"):
-        if group in shown:
+        if group in shown and is_new:
             shown[group] = [{**container, "resources": None} for container in shown[group]]
     return shown

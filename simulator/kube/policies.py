@@ -147,8 +147,10 @@ def _namespace(store: Store, attempt: Attempt) -> Mapping[str, Any] | None:
 def _failures(store: Store, spec: Mapping[str, Any], attempt: Attempt) -> Iterator[_Failure]:
     """The first failed validation; an expression that fails counts, or not, as the failure policy says."""
     try:
-        known = _context(store, spec, attempt)
+        known = _context(store, attempt)
         if all(_holds(entry["expression"], known) for entry in spec.get("matchConditions", ())):
+            for variable in spec.get("variables", ()):  # conditions do not know them
+                known["variables"][variable["name"]] = _value(variable["expression"], known)
             for validation in spec.get("validations", ()):
                 if not _holds(validation["expression"], known):
                     yield _Failure(_message(validation, known), validation.get("reason", "Invalid"))
@@ -158,7 +160,7 @@ def _failures(store: Store, spec: Mapping[str, Any], attempt: Attempt) -> Iterat
             yield _Failure(str(error))
 
 
-def _context(store: Store, spec: Mapping[str, Any], attempt: Attempt) -> Object:
+def _context(store: Store, attempt: Attempt) -> Object:
     user = attempt.write.user
     request = {
         "operation": attempt.operation,
@@ -178,16 +180,13 @@ def _context(store: Store, spec: Mapping[str, Any], attempt: Attempt) -> Object:
         },
         "userInfo": {"username": user.name, "groups": list(user.groups)},
     }
-    known: Object = {
+    return {
         "object": attempt.obj,
         "oldObject": attempt.old,
         "request": request,
         "namespaceObject": _namespace(store, attempt),
         "variables": {},
     }
-    for variable in spec.get("variables", ()):
-        known["variables"][variable["name"]] = _value(variable["expression"], known)
-    return known
 
 
 def _message(validation: Mapping[str, Any], known: Object) -> str:

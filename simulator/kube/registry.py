@@ -40,11 +40,13 @@ class Registry:
     Attributes:
         store: Where they are kept.
         now: The current time as an API timestamp.
+        minor: It behaves as Kubernetes 1.minor, where versions differ in what we need of them.
     """
 
     def __init__(self, store: Store, now: Callable[[], str], seed: int = 1) -> None:
         self.store = store
         self.now = now
+        self.minor = 36
         self._random = random.Random(seed)
 
     # --- reading
@@ -207,7 +209,8 @@ class Registry:
             problems: list[FieldError] = []
             if target.subresource != "status":
                 admission.prepare_update(self.store, resource, new)
-                problems = validation.change_problems(record.obj, new) or validation.object_problems(new)
+                problems = validation.change_problems(record.obj, new, minor=self.minor)
+                problems = problems or validation.object_problems(new)
             self._validate(resource, new, problems)
             if not write.subresource:
                 attempt = policies.Attempt.of(write, resource, "UPDATE", new, record.obj, target.subresource)

@@ -8,6 +8,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from simulator.controlplane.thirdparty import third_party_kinds
+
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 
@@ -26,6 +28,9 @@ class Resource:
         create_on_update: Whether a PUT of what does not exist creates it.
         status_on_create: Whether `status` is accepted in a POST (Nodes only).
         status_keeps: Metadata that a write to `/status` cannot change.
+        is_custom: Whether it is of a CustomResourceDefinition, so that its objects are kept as they come.
+        replicas: Path of the number that its scale subresource is about.
+        typed: Of what is custom: paths in `spec`, and whether a boolean, an integer from 0 or a string stands there.
         verbs: What the main resource answers to.
     """
 
@@ -45,6 +50,9 @@ class Resource:
     create_on_update: bool = False
     status_on_create: bool = False
     status_keeps: tuple[str, ...] = ("ownerReferences",)
+    is_custom: bool = False
+    replicas: tuple[str, ...] = ("spec", "replicas")
+    typed: tuple[tuple[str, str], ...] = ()
     verbs: tuple[str, ...] = ALL_VERBS
 
     @property
@@ -120,6 +128,25 @@ RESOURCES: tuple[Resource, ...] = (
     Resource("", "v1", "Secret", "secrets", fields=("type",)),
     Resource("", "v1", "Service", "services", subresources=("proxy", "status"), short_names=("svc",)),
     Resource("", "v1", "ServiceAccount", "serviceaccounts", short_names=("sa",), returns_deleted=True),
+    Resource(
+        "",
+        "v1",
+        "ReplicationController",
+        "replicationcontrollers",
+        subresources=("status",),
+        short_names=("rc",),
+        generation=True,
+    ),
+    Resource(
+        "apiextensions.k8s.io",
+        "v1",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+        namespaced=False,
+        subresources=("status",),
+        short_names=("crd",),
+        generation=True,
+    ),
     Resource(
         "apps",
         "v1",
@@ -248,29 +275,35 @@ RESOURCES: tuple[Resource, ...] = (
     ),
 )
 
-_CUSTOM = (
-    # Third parties' kinds that own GPU pods or decide about who does, and device claims: kept as they come, with no
-    # controller behind them. Kinds that are also called like one above, such as Volcano's Job, are not among them.
-    ("apps.nvidia.com", "v1alpha1", "NIMService"),
-    ("argoproj.io", "v1alpha1", "Rollout"),
-    ("jobset.x-k8s.io", "v1alpha2", "JobSet"),
-    ("keda.sh", "v1alpha1", "ScaledObject"),
-    ("kubeflow.org", "v1", "Notebook"),
-    ("kubeflow.org", "v1", "PyTorchJob"),
-    ("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"),
-    ("ray.io", "v1", "RayCluster"),
-    ("ray.io", "v1", "RayJob"),
-    ("resource.k8s.io", "v1", "ResourceClaim"),
-    ("serving.kserve.io", "v1beta1", "InferenceService"),
-    ("trainer.kubeflow.org", "v1alpha1", "TrainJob"),
-)
+# Third parties' kinds, by the table from which a real control plane gets their definitions. Each is served in the
+# version in which it is stored.
 RESOURCES += tuple(
-    Resource(group, version, kind, f"{kind.lower()}s", subresources=("status",), generation=True)
-    for group, version, kind in _CUSTOM
+    Resource(
+        kind.group,
+        kind.versions[0],
+        kind.kind,
+        kind.plural,
+        namespaced=kind.scope == "Namespaced",
+        subresources=("scale", "status") if kind.scale else ("status",),
+        generation=True,
+        is_custom=True,
+        replicas=tuple(kind.scale[0].lstrip(".").split(".")) if kind.scale else (),
+        typed=tuple({**kind.fields, **kind.root}.items()),
+    )
+    for kind in third_party_kinds()
+)
+RESOURCES += (
+    # Device claims, with no controller behind them.
+    Resource(
+        "resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", subresources=("status",), generation=True
+    ),
 )
 
 _BY_PATH = {(row.group, row.version, row.plural): row for row in RESOURCES}
-_BY_KIND = {row.kind: row for row in RESOURCES}
+# Where two kinds have one name the first is meant by it, the other by its name with its group.
+_BY_KIND = {row.kind: row for row in reversed(RESOURCES)} | {
+    f"{row.kind}.{row.group}": row for row in RESOURCES if row.group
+}
 _BY_GVK = {(row.api_version, row.kind): row for row in RESOURCES}
 
 
@@ -279,8 +312,14 @@ def by_path(group: str, version: str, plural: str) -> Resource | None:
     return _BY_PATH.get((group, version, plural))
 
 
+def is_custom(obj: Mapping[str, Any]) -> bool:
+    """Whether an object is of a CustomResourceDefinition's kind."""
+    row = _BY_GVK.get((obj["apiVersion"], obj["kind"]))
+    return row is not None and row.is_custom
+
+
 def by_kind(kind: str) -> Resource:
-    """The row of a kind.
+    """The row of a kind, such as Job, or Job.batch.volcano.sh.
 
     Raises:
         KeyError: The table has no such kind.
@@ -297,10 +336,12 @@ def of_object(obj: Mapping[str, Any]) -> Resource:
     return _BY_GVK[(obj["apiVersion"], obj["kind"])]
 
 
-def group_versions() -> dict[str, list[str]]:
-    """The served versions of each named group, in the table's order."""
+def group_versions(*, third_party: bool) -> dict[str, list[str]]:
+    """The served versions of each named group, in the table's order; with those of third parties, or without."""
     served: dict[str, list[str]] = {}
     for row in RESOURCES:
+        if row.is_custom and not third_party:
+            continue
         if row.group and row.version not in served.setdefault(row.group, []):
             served[row.group].append(row.version)
     return served

@@ -10,19 +10,22 @@ from simulator.kube.objects import Object
 from simulator.kube.policies import Attempt, enforce
 from simulator.kube.receiving import Target, Write
 from simulator.kube.registry import Registry
+from simulator.kube.resources import Resource
 from simulator.kube.selectors import from_object
 from simulator.kube.store import Record
 
 
 def scale_of(record: Record) -> Object:
     """The Scale of a workload; zero replicas are left out of its spec, as in the real server's JSON."""
-    return _scale(record.obj)
+    return _scale(record.resource, record.obj)
 
 
-def _scale(obj: Mapping[str, Any]) -> Object:
+def _scale(resource: Resource, obj: Mapping[str, Any]) -> Object:
     metadata = obj["metadata"]
     shown = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-    replicas = obj["spec"].get("replicas", 0)
+    *above, last = resource.replicas
+    replicas = _within(obj, above).get(last, 0)
+    selector = None if resource.is_custom else from_object(obj["spec"].get("selector"))
     return {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
@@ -30,7 +33,7 @@ def _scale(obj: Mapping[str, Any]) -> Object:
         "spec": {"replicas": replicas} if replicas else {},
         "status": {
             "replicas": obj.get("status", {}).get("replicas", 0),
-            "selector": str(from_object(obj["spec"].get("selector")) or ""),
+            "selector": str(selector or ""),
         },
     }
 
@@ -45,18 +48,29 @@ def change_scale(
     """
 
     def apply(obj: Object) -> Object:
-        old = _scale(obj)
-        scale = edit(_scale(obj))
+        old = _scale(target.resource, obj)
+        scale = edit(_scale(target.resource, obj))
         replicas = _replicas(scale, target.name)
         attempt = Attempt.of(write, target.resource, "UPDATE", scale, old, "scale")
         enforce(registry.store, attempt)
-        obj["spec"]["replicas"] = replicas
+        *above, last = target.resource.replicas
+        _within(obj, above)[last] = replicas
         for field in ("uid", "resourceVersion"):
             obj["metadata"][field] = scale.get("metadata", {}).get(field)
         return obj
 
     whole = Target(target.resource, target.namespace, target.name)
-    return _scale(registry.change(whole, apply, dataclasses.replace(write, subresource="scale")))
+    changed = registry.change(whole, apply, dataclasses.replace(write, subresource="scale"))
+    return _scale(target.resource, changed)
+
+
+def _within(obj: Mapping[str, Any], path: list[str]) -> Object:
+    """The mapping at a path of an object."""
+    here: Any = obj
+    for step in path:
+        here = here.setdefault(step, {})
+    found: Object = here
+    return found
 
 
 def _replicas(scale: Mapping[str, Any], name: str) -> int:

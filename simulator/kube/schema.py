@@ -13,6 +13,7 @@ from typing import Any
 from simulator.kube.errors import undecodable
 from simulator.kube.objects import Object
 from simulator.kube.quantity import parse_quantity
+from simulator.kube.resources import is_custom
 
 _NAMES = {("v1", "Event"): "CoreV1Event"}
 """Models that are not called after version and kind."""
@@ -48,7 +49,7 @@ def drop_unknown(obj: Object) -> list[str]:
     Raises:
         ApiError: 400, a field is of the wrong type, or a quantity is none.
     """
-    model = _model(obj["apiVersion"], obj["kind"])
+    model = None if is_custom(obj) else _model(obj["apiVersion"], obj["kind"])
     try:
         return list(_walk(obj, model, "")) if model is not None else []
     except _MisfitError as misfit:

@@ -155,7 +155,8 @@ class _Connection(http.server.BaseHTTPRequestHandler):
             if not is_public(request.path):
                 known = self.server.access.identify(request.headers)
                 user = known.name
-            return user, self.server.api.handle(request, known)
+            with self.server.api.around(request, user):
+                return user, self.server.api.handle(request, known)
         except ApiError as error:
             return user, refusal(error)
         except Exception:  # noqa: BLE001 - a bug costs one request and says so

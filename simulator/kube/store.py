@@ -10,10 +10,10 @@ import dataclasses
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from simulator.kube.errors import Expired
-from simulator.kube.objects import Object, clone, controller_of, name_of, namespace_of
+from simulator.kube.objects import Object, controller_of, name_of, namespace_of
 from simulator.kube.resources import Resource
 
 Key = tuple[Resource, str, str]
@@ -61,8 +61,8 @@ class Record:
         return head.encode() + self.item[1:]
 
     def copy(self) -> Object:
-        """A copy that may be changed."""
-        return clone(dict(self.obj))
+        """A copy that may be changed: to read it anew is many times faster than to go through it."""
+        return cast("Object", json.loads(self.document))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

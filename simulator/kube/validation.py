@@ -11,6 +11,7 @@ from simulator.kube.objects import Object, name_of
 from simulator.kube.podspec import frozen_problems, not_negative, pod_spec_problems
 from simulator.kube.policyspec import binding_problems, policy_problems
 from simulator.kube.quotas import quota_problems
+from simulator.kube.resources import is_custom, of_object
 from simulator.kube.selectors import from_object, selector_problems
 from simulator.kube.servicespec import service_problems
 
@@ -34,14 +35,34 @@ _STATEFUL_SET_MUTABLE = (
 
 def object_problems(obj: Object) -> list[FieldError]:
     """What is wrong with an object in itself, beyond its metadata."""
+    if is_custom(obj):
+        return _untyped(obj)
     check = _OBJECT.get(obj["kind"])
     return check(obj) if check else []
 
 
-def change_problems(old: Mapping[str, Any], new: Object) -> list[FieldError]:
-    """What is wrong with changing `old` into `new`."""
-    check = _CHANGE.get(new["kind"])
+def change_problems(old: Mapping[str, Any], new: Object, *, minor: int) -> list[FieldError]:
+    """What is wrong with changing `old` into `new`, to Kubernetes 1.minor."""
+    if new["kind"] == "Job" and not is_custom(new):
+        return job_change_problems(old, new, minor)
+    check = None if is_custom(new) else _CHANGE.get(new["kind"])
     return check(old, new) if check else []
+
+
+def _untyped(obj: Object) -> list[FieldError]:
+    """Fields of a custom resource that have another type than its definition gives them."""
+    problems = []
+    for path, kind in of_object(obj).typed:
+        value: Any = obj
+        for step in path.split("."):
+            value = value.get(step) if isinstance(value, dict) else None
+        wanted = {"boolean": bool, "integer": int, "string": str}[kind]
+        if value is not None and type(value) is not wanted:
+            words = f"must be of type {kind}"
+            problems.append(FieldError.invalid(path, value, words))
+        elif isinstance(value, int) and value < 0:
+            problems.append(FieldError.invalid(path, value, "should be greater than or equal to 0"))
+    return problems
 
 
 def _pod(obj: Object) -> list[FieldError]:
@@ -273,7 +294,6 @@ _CHANGE: Mapping[str, Callable[[Mapping[str, Any], Object], list[FieldError]]] =
     "ConfigMap": _immutable_data,
     "DaemonSet": _selector_change,
     "Deployment": _selector_change,
-    "Job": job_change_problems,
     "Pod": _pod_change,
     "PriorityClass": _priority_class_change,
     "ReplicaSet": _selector_change,

@@ -7,6 +7,8 @@ import pytest
 
 from simulator.controlplane.plane import ControlPlane
 from simulator.controlplane.programs import find
+from simulator.controlplane.thirdparty import install, third_party_kinds
+from simulator.kubeclient import KubeClient
 from simulator.prometheus import Prometheus
 from tests.controlplane.world import RealWorld
 
@@ -21,6 +23,13 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A running control plane without nodes; for tests with the marker `controlplane`."""
     with ControlPlane(tmp_path_factory.mktemp("controlplane"), find()) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def third_parties(plane: ControlPlane) -> ControlPlane:
+    """The control plane with the kinds of third parties."""
+    install(KubeClient(plane.endpoint), third_party_kinds())
+    return plane
 
 
 @pytest.fixture(scope="session")

@@ -174,10 +174,10 @@ def test_ready_made_programs_are_taken_first(builder: Builder, assets: Path) -> 
 def test_helm_is_needed_only_where_it_is_asked_for(assets: Path) -> None:
     """A control plane starts without it."""
     for program in PROGRAMS:
-        if program.name != "helm":
+        if program.name not in {"helm", "kustomize"}:
             (assets / program.name).write_text("ready-made")
     assert set(find()) == {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"}
-    with pytest.raises(MissingProgramsError, match=r"no helm; `make controlplane`"):
+    with pytest.raises(MissingProgramsError, match=r"no helm, kustomize; `make controlplane`"):
         find(PROGRAMS)
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from simulator.controlplane.plane import ControlPlane
-from simulator.controlplane.thirdparty import ThirdPartyKind, install, third_party_kinds
-from simulator.kubeclient import KubeClient
+from simulator.controlplane.thirdparty import ThirdPartyKind, third_party_kinds
 from tests.controlplane.contract.server import Api, Object, Real
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("controlplane")]
@@ -17,17 +16,10 @@ KINDS = third_party_kinds()
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.kind}.{kind.group}")
 
 
-@pytest.fixture(scope="module")
-def installed(plane: ControlPlane) -> ControlPlane:
-    """The control plane with all of them."""
-    install(KubeClient(plane.endpoint), KINDS)
-    return plane
-
-
 @pytest.fixture
-def api(installed: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+def api(third_parties: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """HTTP to it, in a fresh namespace."""
-    speaker = Api(Real(installed.kubeconfig, tmp_path_factory.mktemp("credentials")))
+    speaker = Api(Real(third_parties.kubeconfig, tmp_path_factory.mktemp("credentials")))
     yield speaker
     speaker("DELETE", f"/api/v1/namespaces/{speaker.namespace}")
     speaker.session.close()

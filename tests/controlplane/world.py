@@ -50,6 +50,8 @@ class RealWorld:
         api: HTTP to the API server, as an administrator.
         team: The namespace.
         labels: Of the node; they select it.
+        kubeconfig: The administrator's.
+        prometheus_url: Where the series are.
     """
 
     def __init__(self, plane: ControlPlane, prometheus: Prometheus, directory: Path) -> None:
@@ -57,6 +59,8 @@ class RealWorld:
         self._prometheus = prometheus
         self._directory = directory
         self._kubeconfig = plane.kubeconfig
+        self.kubeconfig = plane.kubeconfig
+        self.prometheus_url = prometheus.url
         self.client = KubeClient(plane.endpoint)
         self.api = Api(Real(plane.kubeconfig, directory))
         self.team = self.api.namespace
@@ -67,6 +71,8 @@ class RealWorld:
         for name, value in CLASSES.items():
             self._ensure("/apis/scheduling.k8s.io/v1/priorityclasses", priority_class(name, value))
         self._ensure("/api/v1/namespaces", {"metadata": {"name": STATE_NAMESPACE}})
+        # What another team's policy was accepted to be about is not this one's scope, nor is its breaker.
+        self.api("DELETE", f"/api/v1/namespaces/{STATE_NAMESPACE}/configmaps/gpu-rightsizer-state")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -101,6 +107,10 @@ class RealWorld:
     def add(self, kind: str, name: str, usage: str | Sequence[str] = "parked", **given: Any) -> list[Object]:
         """A workload whose pods started more than a day ago and whose devices look like `usage`; its pods."""
         self.create(kind, name, **given)
+        return self.seen(name, usage, **given)
+
+    def seen(self, name: str, usage: str | Sequence[str] = "parked", **given: Any) -> list[Object]:
+        """A workload's pods, once they run: since more than a day, and their devices look like `usage`."""
         pods = self.running(name, given.get("replicas", 1))
         for pod in pods:
             report_start(self.client, pod, at_s=time.time() - 24.8 * 3600)

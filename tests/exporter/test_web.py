@@ -439,7 +439,7 @@ def test_a_missing_library_is_named(module: str, library: str, web: Web) -> None
     done = ended([sys.executable, "-c", code], web.node.environment())
     assert done.code == 2
     (line,) = done.err.splitlines()
-    assert line.endswith(f" needs the library {library}; run: pip install 'gpu-rightsizer[exporter]'")
+    assert line.endswith(f" needs the library {library}; run in a checkout: pip install '.[exporter]'")
 
 
 def test_users_change_while_running(web: Web) -> None:

@@ -20,6 +20,11 @@ maintenanceWindows:
 freezes:
   - {from: 2026-12-20, to: 2027-01-06, zone: UTC}
 protectedNamespaces: [prod-*]
+managedElsewhere: {argo-cd: act, helm: advise, flux: skip}
+maxSnooze: 3d
+notifications:
+  - {type: slack, urlFile: /etc/gpu-rightsizer/slack, namespaces: [vision-*], occasions: [notice, failure]}
+  - {type: webhook, url: "https://hooks.example.com/gpu", tokenFile: /etc/gpu-rightsizer/token}
 honourMarks: [karpenter, volcano]
 classAnnotations: class-first
 rules:
@@ -31,6 +36,7 @@ rules:
     mode: enforce
     findings: {stuck: off, too-many-replicas: enforce}
     actions: [grow, shrink, suspend, evict]
+    onDemand: [evict]
     keep: {replicas: 1, gpus: 0}
     notifyBefore: 30m
     cooldown: 2d
@@ -67,6 +73,10 @@ def _window(text: str) -> str:
 
 def _freeze(text: str) -> str:
     return _with("{from: 2026-12-20, to: 2027-01-06, zone: UTC}", text)
+
+
+def _managers(text: str) -> str:
+    return _with("{argo-cd: act, helm: advise, flux: skip}", text)
 
 
 def _findings(text: str) -> str:
@@ -191,6 +201,28 @@ BAD = {
     "kept-and-nothing-to-shrink-with": _rule(
         "match: {kinds: [Job]}, mode: enforce, keep: {replicas: 1}, actions: [suspend]"
     ),
+    # Only on demand, and who else decides.
+    "on-demand-not-among-the-actions": _rule(
+        "match: {kinds: [Job]}, mode: enforce, actions: [suspend], onDemand: [evict]"
+    ),
+    "on-demand-grow": _rule("match: {kinds: [Job]}, mode: enforce, onDemand: [grow]"),
+    "on-demand-twice": _rule("match: {kinds: [Job]}, mode: enforce, onDemand: [suspend, suspend]"),
+    "on-demand-unknown": _rule("match: {kinds: [Job]}, mode: enforce, onDemand: [stop]"),
+    "on-demand-as-a-switch": _rule("match: {kinds: [Job]}, mode: enforce, onDemand: true"),
+    "manager-unknown": _managers("{argocd: act}"),
+    "manager-another-word": _managers("{flux: enforce}"),
+    "managers-as-a-list": _managers("[flux]"),
+    # Who is told.
+    "told-at-no-address": _with('url: "https://hooks.example.com/gpu", ', ""),
+    "told-at-two-addresses": _with("{type: slack, ", '{type: slack, url: "https://a.example.com", '),
+    "told-by-file": _with("https://hooks.example.com/gpu", "file:///etc/passwd"),
+    "told-with-a-password": _with("https://hooks.example.com", "https://me:secret@hooks.example.com"),
+    "told-to-the-cloud": _with("https://hooks.example.com/gpu", "http://169.254.169.254/latest/meta-data"),
+    "told-by-mail": _with("type: webhook", "type: mail"),
+    "told-of-nothing": _with("[notice, failure]", "[]"),
+    "told-of-something-else": _with("[notice, failure]", "[notice, undo]"),
+    "told-of-all-namespaces": _with("namespaces: [vision-*], occ", 'namespaces: ["*"], occ'),
+    "snooze-without-unit": _with("maxSnooze: 3d", "maxSnooze: 3"),
     # What stays, notices, cooldowns.
     "keep-negative": _with("{replicas: 1, gpus: 0}", "{replicas: -1}"),
     "keep-a-fraction": _with("{replicas: 1, gpus: 0}", "{replicas: 1.5}"),

@@ -27,6 +27,7 @@ from rightsizer.model import (
     Usages,
     Workload,
 )
+from rightsizer.ondemand import for_those_who_wait
 from rightsizer.policy.criteria import Criteria
 from rightsizer.policy.document import (
     Match,
@@ -169,7 +170,7 @@ ALWAYS = {("research", f"w-{number}"): history("#") for number in range(8)}
 SHRUNK = {
     "gpu-rightsizer.io/undo": (
         '{"run":"r1","time":"2026-11-20T00:00:00Z","action":"shrink","rule":"all","finding":"too-many-replicas",'
-        '"reason":"","field":"spec.replicas","before":6,"after":2}'
+        '"reason":"","edits":[{"path":["spec","replicas"],"before":6,"after":2}]}'
     )
 }
 """Annotations of a workload of which four of six replicas were taken."""
@@ -255,5 +256,5 @@ def judged(
 
 
 def planned(book: Rulebook, seen: Measured) -> tuple[Decision, ...]:
-    """The decisions of a plan: within every budget."""
-    return within_budgets(decide(seen, book), book)
+    """The decisions of a plan: as far as somebody waits, and within every budget."""
+    return within_budgets(for_those_who_wait(decide(seen, book), book), book)

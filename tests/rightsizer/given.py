@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from simulator.remote_write import Series
+from tests.rightsizer.kinds import CASES, UNKNOWN
 
 DAY_S = 86_400
 STEP_S = 60
@@ -19,6 +20,7 @@ CLASSES = {"high-priority": 100_000, "medium-priority": 10_000, "low-priority": 
 _APIS = {
     "Deployment": "apps/v1",
     "StatefulSet": "apps/v1",
+    "ReplicaSet": "apps/v1",
     "DaemonSet": "apps/v1",
     "Job": "batch/v1",
     "Pod": "v1",
@@ -174,7 +176,7 @@ def priority_class(name: str, value: int, annotations: Mapping[str, str] | None 
 
 
 def manifest(kind: str, namespace: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A workload as its owner would write it; its pods carry the label app=<name>."""
+    """A workload as its owner would write it; its pods carry the label app=<name>. `kinds` has those with a group."""
     labels = {"app": name}
     resource = given.get("resource", "nvidia.com/gpu")
     amounts = {resource: str(given.get("gpus", 1)), **{key: str(given[key]) for key in {"cpu"} & set(given)}}
@@ -186,11 +188,24 @@ def manifest(kind: str, namespace: str, name: str, given: Mapping[str, Any]) -> 
     }
     if kind in {"Pod", "Job"}:
         spec["restartPolicy"] = "Never"
-    metadata = {"name": name, "namespace": namespace, "annotations": given.get("annotations", {})}
+    metadata = {
+        "name": name,
+        "namespace": namespace,
+        "annotations": given.get("annotations", {}),
+        "labels": given.get("labels", {}),
+    }
     template = {"metadata": {"labels": labels, "annotations": given.get("podAnnotations", {})}, "spec": spec}
+    if kind in CASES or kind == UNKNOWN.kind:
+        case = CASES.get(kind, UNKNOWN)
+        head = {"apiVersion": case.api_version, "kind": case.kind}
+        return {
+            **head,
+            "metadata": {**metadata, "labels": labels},
+            "spec": given.get("spec", case.spec)(template),
+        }
     top: dict[str, Any] = {"apiVersion": _APIS[kind], "kind": kind, "metadata": metadata}
     if kind == "Pod":
-        return {**top, "metadata": {**metadata, "labels": labels}, "spec": spec}
+        return {**top, "metadata": {**metadata, "labels": {**metadata["labels"], **labels}}, "spec": spec}
     if kind == "Job":
         count = given.get("replicas", 1)
         return {**top, "spec": {"parallelism": count, "completions": count, "template": template}}

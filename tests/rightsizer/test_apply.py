@@ -18,8 +18,10 @@ UNDO = "gpu-rightsizer.io/undo"
 
 
 def _writes(world: World) -> list[LoggedRequest]:
-    """Writes that took effect or tried to, without Events."""
-    return [request for request in world.api.requests.mutating() if not request.path.endswith("/events")]
+    """Writes that took effect or tried to, without Events and our own state."""
+    ours = ("/events", "/configmaps", "/configmaps/gpu-rightsizer-state")
+    requests = world.api.requests.mutating()
+    return [one for one in requests if not one.path.endswith(ours) and "/leases" not in one.path]
 
 
 def _apply(world: World, *flags: str) -> Any:
@@ -45,16 +47,17 @@ def test_a_dry_run_sends_no_mutating_request(world: World) -> None:
 def test_one_patch_carries_change_record_and_precondition(world: World) -> None:
     """Each change is one PATCH, tried by the server before; its record says what was, why, and by which rule."""
     world.add("Deployment", world.team, "idle", {"replicas": 3})
-    version = created(world.api, "Deployment", world.team, "idle")["metadata"]["resourceVersion"]
+    before = created(world.api, "Deployment", world.team, "idle")["metadata"]
     run = _apply(world)
     tried, real = (one for one in world.api.requests.mutating(include_dry_run=True) if one.method == "PATCH")
     assert (tried.dry_run, real.dry_run) == (True, False)
     assert tried.json == real.json
     body = real.json
-    assert body["metadata"]["resourceVersion"] == version
+    named = {key: body["metadata"][key] for key in ("uid", "resourceVersion")}
+    assert named == {key: before[key] for key in named}
     assert body["spec"] == {"replicas": 0}
     record = json.loads(body["metadata"]["annotations"][UNDO])
-    assert (record["before"], record["after"], record["field"]) == (3, 0, "spec.replicas")
+    assert record["edits"] == [{"path": ["spec", "replicas"], "before": 3, "after": 0}]
     assert (record["rule"], record["finding"], record["action"]) == ("scavengers", "parked", "scale-to-zero")
     assert record["run"] == json.loads(run.out)["metadata"]["run"]
     assert "fieldManager=gpu-rightsizer" in str(real.query)

@@ -221,7 +221,7 @@ def test_nothing_grows_beyond_what_it_was() -> None:
     [
         "{}",
         "not JSON",
-        SHRUNK["gpu-rightsizer.io/undo"].replace('"shrink"', '"scale-to-zero"'),
+        SHRUNK["gpu-rightsizer.io/undo"].replace('"after":2', '"after":0'),
         SHRUNK["gpu-rightsizer.io/undo"].replace('"before":6', '"before":1'),
         SHRUNK["gpu-rightsizer.io/undo"].replace('"before":6', '"before":true'),
     ],

@@ -20,6 +20,7 @@ SCHEMA = json.loads((ROOT / "docs/policy.schema.json").read_text())
 EXAMPLES = sorted((ROOT / "deploy/examples").glob("policy*.yaml"))
 BEYOND_A_SCHEMA = {
     # It would have to compare two fields.
+    *("on-demand-not-among-the-actions", "on-demand-grow", "told-to-the-cloud"),
     *("all-priorities-written-out", "all-priorities-but-the-lowest", "all-priorities-in-use"),
     *("all-namespaces-by-their-letters", "all-kinds-by-their-letters", "all-classes-by-their-letters"),
     *("all-pools-by-their-ends", "budget-twice", "history-shorter-than-window", "freeze-backwards"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rightsizer.budget import Purse
 from rightsizer.model import Change, Decision, Fleet, Node, ObjectRef, Workload
 from rightsizer.policy.document import Policy
 from tests.rightsizer.build import AT, all_idle, measured_for, planned, pod, rulebook, workload
@@ -103,6 +104,13 @@ def test_a_workload_of_two_pools_counts_in_both() -> None:
     assert _done(_plan(_policy({"scope": "nodePool", "gpus": 2}), both)) == ["both"]
 
 
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_each_of_its_pools_is_charged(node: str) -> None:
+    """What it took of either is not left for another workload there."""
+    items = _item("both", 1, nodes=("n1", "n2")), _item("other", 1, nodes=(node,))
+    assert _done(_plan(_policy({"scope": "nodePool", "gpus": 2}), *items)) == ["both"]
+
+
 LATELY = {
     "a-minute-ago": (HOUR / 60, "hour", False),
     "an-hour-ago": (HOUR, "hour", True),
@@ -147,3 +155,36 @@ def test_what_is_blocked_anyway_costs_nothing() -> None:
     decisions = _plan(_policy({"gpus": 2}), guarded, _item("small"))
     assert _done(decisions) == ["small"]
     assert [block.cause.value for block in decisions["large"].blocks] == ["disruption-budget"]
+
+
+LEFT: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
+    "workloads": ({"per": "hour", "workloads": 5}, {"workloads": 4}),
+    "gpus": ({"per": "hour", "gpus": 5}, {"gpus": 2}),
+    "the-lower-of-both": ({"per": "hour", "gpus": 9, "share": "50%"}, {"gpus": 2}),
+    "what-each-run-may": ({"gpus": 5, "workloads": 7}, {"gpus": 5, "workloads": 7}),
+    "never-below-none": ({"per": "day", "gpus": 1}, {"gpus": 0}),
+    "of-the-namespace-with-the-least": (
+        {"scope": "namespace", "per": "hour", "workloads": 2},
+        {"workloads": 1},
+    ),
+    "of-the-pool-with-the-least": ({"scope": "nodePool", "per": "hour", "share": "40%"}, {"gpus": 0}),
+    "of-owners-that-hold-any": ({"scope": "owner", "per": "day", "workloads": 1}, {"workloads": 1}),
+}
+
+
+@pytest.mark.parametrize(("budget", "left"), LEFT.values(), ids=LEFT.keys())
+def test_what_is_left_of_a_budget(budget: dict[str, Any], left: dict[str, float]) -> None:
+    """By what was changed lately: of what counts by parts of the fleet, where the least is left."""
+    change = Change(ObjectRef("apps/v1", "Deployment", "team-a", "x"), AT - HOUR / 2, 3, "r0", ("a",))
+    purse = Purse(_policy(budget), Fleet(FLEET, NODES, {}, (change,)), AT)
+    key = (budget.get("scope", "cluster"), budget.get("per", "run"))
+    assert {one.unit: one.amount for one in purse.left() if (one.scope, one.per) == key} == left
+
+
+def test_an_empty_cluster_has_its_whole_budget() -> None:
+    """Of parts of the fleet that nobody holds GPUs in nothing is said."""
+    purse = Purse(_policy({"workloads": 3}, {"scope": "nodePool", "gpus": 1}), Fleet((), {}, {}), AT)
+    assert {(one.scope, one.per, one.amount) for one in purse.left()} == {
+        ("cluster", "run", 3),
+        ("cluster", "hour", 1000),
+    }

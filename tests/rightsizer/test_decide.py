@@ -244,8 +244,8 @@ def test_a_finding_can_be_advised_on_only() -> None:
     assert (decision.mode, decision.action) == (Mode.ADVISE, Action.SCALE_TO_ZERO)
 
 
-def test_what_apply_cannot_do_is_advised_on() -> None:
-    """With the command that does it."""
+def test_replicas_that_are_too_many_are_taken() -> None:
+    """Where the rule lets it be done; the command that does it by hand stands beside it."""
     item = workload(*(pod(f"w-{number}") for number in range(4)))
     used = usages(*((one, (busy_usage() if one.ref.name == "w-0" else idle_usage(),)) for one in item.pods))
     rules = policy(
@@ -254,7 +254,7 @@ def test_what_apply_cannot_do_is_advised_on() -> None:
         )
     )
     decision = judged(item, used, rules, concurrency={"uid-w": concurrency(1, 1)})
-    assert (decision.mode, decision.action, decision.frees) == (Mode.ADVISE, Action.SHRINK, 2.0)
+    assert (decision.mode, decision.action, decision.frees) == (Mode.ENFORCE, Action.SHRINK, 2.0)
     assert decision.command == "kubectl -n research scale deployment.apps w --replicas 2"
 
 

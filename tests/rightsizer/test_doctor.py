@@ -183,7 +183,7 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         {"allowed": denied(Command.UNDO, dear=True)},
         "undo",
         Status.WARNING,
-        "may not create events; list secrets; get secrets, and does without: changes are not told as Events, budgets",
+        "may not get customresourcedefinitions.apiextensions.k8s.io, cronjobs.batch, jobsets.jobset.x-k8s.io",
     ),
     "answers": ({}, "reachable", Status.OK, "http://prometheus:9090 answers in 4 ms (Prometheus 3.7.1)"),
     "silent": ({"server": AWAY}, "reachable", Status.PROBLEM, "nobody answers"),

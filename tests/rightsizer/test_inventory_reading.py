@@ -16,7 +16,7 @@ from rightsizer.model import Fleet
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.inventory import assemble, read
 from rightsizer.observe.records import came_back_after
-from rightsizer.workloads import KINDS
+from rightsizer.workloads import BEARERS
 from simulator.kube import ApiServer, Fault
 from tests.rightsizer.kubectl import GPU, TEAM, Object, claim, node, obj, pod, using
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
@@ -57,7 +57,7 @@ class Server:
 
     def fleet(self, **how: Any) -> Fleet:
         """The fleet as it is read now."""
-        return assemble(read(self.cluster, KINDS, **how))
+        return assemble(read(self.cluster, BEARERS, **how))
 
     def asked(self) -> list[str]:
         """Paths of the requests since the last time that this was asked."""
@@ -101,12 +101,12 @@ def test_owners_of_third_parties_are_found_by_discovery(server: Server) -> None:
 
 
 def test_only_what_is_needed_is_asked(server: Server) -> None:
-    """Kinds that no pod's chain leads to are not asked for; claims neither, where no pod has any."""
+    """Kinds that no pod's chain leads to, and that we never change, are not asked for; claims neither without use."""
     server.add(*_jobset())
     server.fleet()
     asked = {path.rsplit("/", 1)[-1] for path in server.asked()}
     assert {"pods", "jobsets", "train"} & asked
-    assert not {"rayclusters", "leaderworkersets", "notebooks", "resourceclaims"} & asked
+    assert not {"configurations", "revisions", "taskruns", "sparkapplications", "resourceclaims"} & asked
     server.add(claim("c", devices=1), pod("p", **using("c")))
     assert {one.ref.name for one in server.fleet().workloads} == {"train", "p"}
     assert "resourceclaims" in {path.rsplit("/", 1)[-1] for path in server.asked()}
@@ -189,7 +189,7 @@ def test_pages_that_expire_are_read_again_from_the_start(server: Server) -> None
         server.add(*(pod(f"p{number:04}", limits={GPU: "1", "cpu": "1"}) for number in range(600)))
     server.api.inject(Fault("/api/v1/pods", "GET", 1, delay_s=0.001))
     server.api.inject(Fault("/api/v1/pods", "GET", 1, status=410))
-    objects = read(server.cluster, KINDS)
+    objects = read(server.cluster, BEARERS)
     assert len(objects.pods) == 600
     assert (objects.rooms["n1"].requested["cpu"], objects.rooms["n1"].requested[GPU]) == (600_000, 600)
     assert len(assemble(objects).workloads) == 600
@@ -265,7 +265,7 @@ def test_what_apply_did_is_known_afterwards(world: World) -> None:
     run = world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY)
     assert {name: item["result"] for name, item in run.items.items()} == {"idle": "done", "shell": "done"}
     cluster = Cluster(ClusterSettings(kubeconfig=world.directory / "kubeconfig"))
-    changes = assemble(read(cluster, KINDS, state_namespace=STATE)).changes
+    changes = assemble(read(cluster, BEARERS, state_namespace=STATE)).changes
     name = json.loads(run.out)["metadata"]["run"]
     assert {(one.ref.namespace, one.ref.kind, one.ref.name, one.gpus, one.run) for one in changes} == {
         (world.team, "Deployment", "idle", 8, name),
@@ -365,7 +365,7 @@ def test_names_of_gpus_by_configuration(
     """What is a GPU here is told by the connection's settings, for the plan and for every look after it."""
     server.add(pod("p", limits={"example.com/gpu": "4"}))
     cluster = server.connect(*given)
-    workloads = assemble(read(cluster, KINDS)).workloads
+    workloads = assemble(read(cluster, BEARERS)).workloads
     assert [one.pods[0].resources for one in workloads] == ([expected] if expected else [])
     if workloads:
         assert look_at(workloads[0].ref, cluster)[0] == workloads[0]
@@ -377,9 +377,9 @@ def test_names_of_gpus_by_configuration(
 def test_a_name_that_cannot_be_meant(server: Server, text: str) -> None:
     """It is refused with what would be right."""
     if text == "example.com/gpu=":
-        assert read(server.connect(text), KINDS).pods == ()
+        assert read(server.connect(text), BEARERS).pods == ()
         return
     with pytest.raises(
         ConfigurationError, match=r"^--gpu-resource: '.*(such as example.com/gpu|is one of devices, )"
     ):
-        read(server.connect(text), KINDS)
+        read(server.connect(text), BEARERS)

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.prometheus
 
 SHORT_POLICY = DEFAULT_POLICY.replace("window: 24h", "window: 1h")
 HOUR_S = 3600
+UNDO = "gpu-rightsizer.io/undo"
 SECRETS = "/api/v1/namespaces/gpu-rightsizer/secrets"
 
 
@@ -118,12 +119,50 @@ def test_the_last_look_has_the_clock_of_the_plan(world: World, monkeypatch: pyte
     """What is recent is said by Prometheus's clock: a machine that runs an hour slow misses nothing."""
     world.add("Deployment", world.team, "first", {"replicas": 4})
     world.add("Deployment", world.team, "idle", {"replicas": 2})
-    slow = types.SimpleNamespace(datetime=_SlowClock, UTC=datetime.UTC)
+    slow = types.SimpleNamespace(datetime=_SlowClock, timedelta=datetime.timedelta, UTC=datetime.UTC)
     monkeypatch.setattr("rightsizer.cli.session.datetime", slow)
     world.after("events", lambda: _wake_up(world))
     items = _apply(world).items
     assert (items["first"]["result"], items["idle"]["result"]) == ("done", "changed"), items
     assert "was at work" in items["idle"]["detail"]
+
+
+@pytest.mark.covers("P7")
+def test_what_is_noted_has_the_clock_of_the_plan(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what is noted of a change the next plan counts budgets and cooldowns: a slow machine must not shorten them."""
+    world.add("Deployment", world.team, "idle", {})
+    slow = types.SimpleNamespace(datetime=_SlowClock, timedelta=datetime.timedelta, UTC=datetime.UTC)
+    monkeypatch.setattr("rightsizer.cli.session.datetime", slow)
+    assert _apply(world).items["idle"]["result"] == "done"
+    record = json.loads(created(world.api, "Deployment", world.team, "idle")["metadata"]["annotations"][UNDO])
+    age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(record["time"])
+    assert age < datetime.timedelta(minutes=10)
+
+
+class _FastClock:
+    """This machine's clock, two days ahead."""
+
+    @staticmethod
+    def now(tz: datetime.tzinfo) -> datetime.datetime:
+        return datetime.datetime.now(tz) + datetime.timedelta(days=2)
+
+
+@pytest.mark.covers("P7")
+def test_a_pause_is_over_by_the_clock_of_the_plan(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody pauses for a day while a run goes on whose machine is two days ahead: it stops."""
+    for name in ("a", "b"):
+        world.add("Deployment", world.team, name, {})
+
+    def pause() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("rightsizer.cli.session.datetime", datetime)
+            assert world.run("pause", "--reason", "incident", "--for", "1d").code == 0
+
+    fast = types.SimpleNamespace(datetime=_FastClock, timedelta=datetime.timedelta, UTC=datetime.UTC)
+    monkeypatch.setattr("rightsizer.cli.session.datetime", fast)
+    world.after("events", pause)
+    items = _apply(world).items
+    assert (items["a"]["result"], items["b"]["result"]) == ("done", "blocked"), items
 
 
 def _wake_up(world: World) -> None:

@@ -176,8 +176,9 @@ def test_the_topmost_controller_is_judged(world: World) -> None:
     run = world.run("plan", "-o", "json", policy=DEFAULT_POLICY)
     assert set(run.items) == {"llm"}
     item = run.items["llm"]
-    assert (item["kind"], item["verdict"], item["action"]) == ("InferenceService", "act", None)
-    assert world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY).items == {}
+    assert (item["kind"], item["verdict"], item["action"]) == ("InferenceService", "act", "suspend")
+    outcome = world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY).items["llm"]
+    assert (outcome["result"], "could not be read itself" in outcome["detail"]) == ("changed", True)
 
 
 def _pod(spec: dict[str, Any]) -> PodObject:

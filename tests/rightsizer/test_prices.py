@@ -11,7 +11,7 @@ import zipfile
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
-from rightsizer import pricefile
+from rightsizer import money, pricefile
 from rightsizer.config import PrometheusSettings
 from rightsizer.errors import ConfigurationError, PricesError
 from rightsizer.model import Node
@@ -19,6 +19,7 @@ from rightsizer.observe.costs import node_prices
 from rightsizer.observe.prometheus import Prometheus as Client
 from simulator.prometheus import Prometheus
 from simulator.remote_write import Series
+from tests.rightsizer.build import pod
 from tests.rightsizer.world import World
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -53,6 +54,24 @@ def test_the_shipped_list_knows_a_model(model: str, price: float) -> None:
 def test_a_similar_name_is_no_price(model: str) -> None:
     """What is not on the list costs what nobody knows, not what the next one costs."""
     assert pricefile.load().of_node(_node(model)) is None
+
+
+@pytest.mark.parametrize(
+    ("resources", "devices", "whole"),
+    [
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 6000, "nvidia.com/gpucores": 40}, 1, 0.4),
+        ({"nvidia.com/gpu": 2, "nvidia.com/gpumem": 7680}, 2, 1.0),
+        ({"nvidia.com/gpumem-percentage": 25}, 1, 0.25),
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 60_000}, 1, 1.0),
+        ({"aliyun.com/gpu-mem": 6}, 1, 0.4),
+        ({"example.com/gpu-mem": 6}, 1, 1.0),
+    ],
+)
+def test_a_part_of_a_gpu_costs_its_part(resources: dict[str, int], devices: int, whole: float) -> None:
+    """Memory and cores are no GPUs: 6,000 MiB and 40 % of a T4 are the larger of both, never more than its devices."""
+    node = Node("n", "Tesla-T4", gpus=4, memory_bytes=15360 << 20, sharing="hami", allocatable=resources)
+    asked = pod(devices=devices, resources=resources)
+    assert money.whole_gpus(asked, node) == pytest.approx(whole, abs=0.01)
 
 
 def test_the_shipped_list_says_where_it_comes_from() -> None:

@@ -4,19 +4,16 @@ import dataclasses
 import datetime
 import math
 import random
-from typing import Any
 
 import hypothesis
 from hypothesis import strategies as st
 
 from rightsizer.config import PREFIX
-from rightsizer.model import Mode, Usage, Usages, Verdict, Workload, WorkloadKind
+from rightsizer.model import Mode, Usage, Usages, Verdict, Workload
 from rightsizer.policy.document import Match, Policy, PriorityRange, Thresholds
 from rightsizer.policy.protections import SYSTEM_PRIORITY
 from rightsizer.policy.rule import ACTIONS
 from rightsizer.policy.rules import NO_FLEET, rule_on
-from rightsizer.workloads import KINDS
-from rightsizer.workloads.changes import read_record, record_of, stop_patch, undo_patch, value_at
 from tests.rightsizer.build import AT, DAY, MANY, device, judged, pod, policy, rule, workload
 
 CLASSES = {"high-priority": 100_000, "medium-priority": 10_000, "low-priority": 1_000, "": 0}
@@ -149,51 +146,6 @@ def test_the_order_of_pods_never_changes_the_rule(
         again.rule,
         again.finding.name,
     )
-
-
-@hypothesis.given(
-    st.sampled_from([row for row in KINDS if row.field]).flatmap(
-        lambda row: st.tuples(
-            st.just(row), st.none() | (st.booleans() if row.stopped is True else st.integers(0, 10_000))
-        )
-    ),
-    st.text(max_size=2_000),
-)
-def test_undo_restores_what_was(case: tuple[WorkloadKind, int | bool | None], words: str) -> None:
-    """Applying the stop patch and then the undo patch (RFC 7386) gives the object back, field for field."""
-    row, before = case
-    obj: dict[str, Any] = {
-        "metadata": {"name": "w", "uid": "uid-w", "resourceVersion": "7"},
-        "spec": {"a": 1},
-    }
-    if before is not None:
-        obj["spec"][row.field[-1]] = before
-    item = workload(kind=row.kind)
-    decision = judged(item, {}, policy())
-    decision = dataclasses.replace(decision, finding=dataclasses.replace(decision.finding, words=(words,)))
-    record = record_of(decision, row, before=value_at(obj, row.field), run="r1", at=AT)
-    stopped = _merge(obj, stop_patch(row, record, item))
-    assert value_at(stopped, row.field) == row.stopped
-    carried = read_record(stopped["metadata"]["annotations"], row)
-    assert carried == record
-    assert len(record.text().encode()) < 8192
-    assert carried is not None
-    restored = _merge(stopped, undo_patch(row, carried, {"resourceVersion": "7"}, at=AT))
-    restored["metadata"].pop("annotations")
-    assert restored == obj
-
-
-def _merge(target: Any, patch: Any) -> Any:
-    """RFC 7386, as it is written there."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = _merge(result.get(key), value)
-    return result
 
 
 @hypothesis.given(st.floats(allow_nan=True, allow_infinity=True))

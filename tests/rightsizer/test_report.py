@@ -15,6 +15,7 @@ from rightsizer.report.table import plan_text
 from rightsizer.report.words import safe
 from rightsizer.workloads import KINDS
 from rightsizer.workloads.changes import Undoable, record_of
+from rightsizer.workloads.edits import Edit
 from tests.conftest import Golden
 from tests.rightsizer.build import (
     AT,
@@ -91,11 +92,9 @@ def test_outcomes_as_they_are_told(golden: Golden) -> None:
 def test_what_can_be_put_back(golden: Golden) -> None:
     """Latest first, with when, why and what was."""
     decision = _plan().decisions[0]
-    row = KINDS[0]
-    record = record_of(decision, row, before=3, run="run-1", at=AT)
-    broken = Undoable(
-        ObjectRef("batch/v1", "Job", "batch", "sweep"), KINDS[2], None, problem="cannot be read"
-    )
+    row, job = KINDS[1], KINDS[4]
+    record = record_of(decision, [Edit(("spec", "replicas"), 3, 0)], run="run-1", at=AT)
+    broken = Undoable(ObjectRef("batch/v1", "Job", "batch", "sweep"), job, None, problem="cannot be read")
     golden(
         "undo.txt", undoable_text([Undoable(decision.workload.ref, row, record), broken]) + undoable_text([])
     )

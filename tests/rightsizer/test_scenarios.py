@@ -18,7 +18,7 @@ import yaml
 from simulator.prometheus import Prometheus
 from tests.rightsizer.commands import Run
 from tests.rightsizer.relay import Relay
-from tests.rightsizer.world import World
+from tests.rightsizer.world import World, gpus_of
 
 FOLDER = pathlib.Path(__file__).parent / "scenarios"
 BUDGETS = """
@@ -42,7 +42,7 @@ DEFAULT_POLICY = (
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: str(path.stem))
 def test_scenario(path: pathlib.Path, tmp_path: pathlib.Path, prometheus: Prometheus) -> None:
     """What the scenario's `then` says holds after its `when`, step by step where there are several."""
-    scenario: dict[str, Any] = yaml.safe_load(_dated(path.read_text()))
+    scenario: dict[str, Any] = yaml.safe_load(dated(path.read_text()))
     is_exported = scenario.get("labels", "exported") == "exported"
     with World(tmp_path, prometheus, exported=is_exported) as world, Relay(prometheus.url) as relay:
         world.relay = relay
@@ -65,7 +65,7 @@ def _spoil(relay: Relay, how: Mapping[str, Any]) -> None:
     relay.spoil = spoil
 
 
-def _dated(text: str) -> str:
+def dated(text: str) -> str:
     """Times of day and days relative to now: <+2h> and <-1d>."""
     now = datetime.datetime.now(datetime.UTC)
     hours = re.sub(
@@ -136,7 +136,8 @@ class _Step:
         assert (run.code, run.out) == (1, ""), run.out
         for words in self.step["fails"]:
             assert words in run.err
-        assert not self.world.api.requests.mutating(include_dry_run=True)
+        writes = self.world.api.requests.mutating(include_dry_run=True)
+        assert not [one for one in writes if "/leases" not in one.path]
 
     def _undo(self, hours: float) -> None:
         """Put everything back, as if that had been so long ago; its pods look idle since then."""
@@ -193,7 +194,10 @@ class _Step:
         outcome = apply.items.get(name, {})
         assert outcome.get("result") == expected.get("result"), (name, outcome, apply.err)
         is_stopped = outcome.get("result") == "done" and outcome["action"] != "notify"
-        assert self._size(name) == (0 if is_stopped else before), name
+        assert self._size(name) == (expected.get("left", 0) if is_stopped else before), name
+        if "gpus" in expected:
+            pods = self.world.pods_of(self.given[name].get("namespace", self.namespace), name)
+            assert {gpus_of(pod) for pod in pods} == {expected["gpus"]}, pods
         workload = self.given[name]
         events = self.world.api.list("Event", workload.get("namespace", self.namespace))
         told = [event["reason"] for event in events if event["involvedObject"]["name"] == name]

@@ -156,7 +156,7 @@ def test_the_library_is_missing(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> 
     """What to install is said; nobody else needs it."""
     monkeypatch.delitem(sys.modules, "rightsizer.observe.sigv4", raising=False)
     monkeypatch.setitem(sys.modules, "botocore", None)
-    words = r"the library botocore is missing; run: pip install 'gpu-rightsizer\[rightsizer,aws\]'"
+    words = r"the library botocore is missing; run in a checkout: pip install '\.\[rightsizer,aws\]'"
     with pytest.raises(ConfigurationError, match=words):
         Prometheus(_settings(fake.url))
     Prometheus(PrometheusSettings(fake.url, timeout_s=5.0)).query("x", AT)

@@ -145,7 +145,7 @@ def test_a_saved_plan_that_approves_one_of_three(world: World) -> None:
     run = world.run("apply", "--yes", "--plan", str(path), policy=DEFAULT_POLICY)
     said = " ".join(run.out.split())
     assert "Applying what the saved plan approves of it stops 1 workload and frees 1 GPU." in said
-    assert "2 workloads more would be stopped, but the saved plan does not say so." in said
+    assert "2 workloads more would be changed, but the saved plan does not say so." in said
     for name in ("gone", "elsewhere"):
         assert (
             f"gone scale-to-zero {world.team}/Deployment/{name} no workload of its UID holds GPUs here"

@@ -84,13 +84,16 @@ def _encoded(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
+def _edit(**changes: Any) -> dict[str, Any]:
+    return {"edits": [{"path": ["spec", "replicas"], "before": 64, "after": 0, **changes}]}
+
+
 FORGED: dict[str, dict[str, Any]] = {
-    "another-field": {"field": "spec.nothing"},
-    "another-value-left": {"after": 1},
-    "another-action": {"action": "suspend"},
-    "false-for-zero": {"after": False},
-    "negative": {"before": -1},
-    "another-type": {"before": True},
+    "another-field": _edit(path=["spec", "nothing"]),
+    "no-field": {"edits": []},
+    "false-for-zero": _edit(after=False),
+    "negative": _edit(before=-1),
+    "another-type": _edit(before=True),
 }
 
 
@@ -108,9 +111,6 @@ def test_a_record_that_we_cannot_have_written_is_not_followed(
         "rule": "research",
         "finding": "idle",
         "reason": "",
-        "field": "spec.replicas",
-        "before": 64,
-        "after": 0,
         "version": 1,
     }
     annotations = {UNDO: json.dumps({**record, **changes})}
@@ -167,3 +167,30 @@ def test_writes_of_others_that_come_between_are_outlived(world: World, times: in
     assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == (
         3 if result == "done" else 0
     )
+
+
+def test_undo_is_written_down_and_keeps_others_from_beginning(world: World) -> None:
+    """An intent before each, an outcome after it; the Lease is taken where it can be had, and given back."""
+    world.add("Deployment", world.team, "idle", {})
+    journal = world.directory / "journal"
+    assert world.run("apply", "--yes", policy=DEFAULT_POLICY).code == 0
+    world.api.delete("Lease", "gpu-rightsizer", "gpu-rightsizer")
+    assert world.run("undo", "--all", "--yes", "--journal", str(journal)).code == 0
+    steps = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert [(one["step"], one["action"], one["name"]) for one in steps] == [
+        ("intent", "undo", "idle"),
+        ("outcome", "undo", "idle"),
+    ]
+    lease = created(world.api, "Lease", "gpu-rightsizer", "gpu-rightsizer")
+    assert lease["spec"]["holderIdentity"] == ""
+
+
+def test_undo_does_not_wait_for_what_took_it(world: World) -> None:
+    """It says who holds the Lease, and puts back all the same."""
+    world.add("Deployment", world.team, "idle", {})
+    assert world.run("apply", "--yes", policy=DEFAULT_POLICY).code == 0
+    held = {"spec": {"holderIdentity": "the-deployment", "leaseDurationSeconds": 15}}
+    world.api.patch("Lease", "gpu-rightsizer", "gpu-rightsizer", held)
+    run = world.run("undo", "--all", "--yes")
+    assert (run.code, "the-deployment holds the Lease" in run.err) == (0, True), run.err
+    assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == 1

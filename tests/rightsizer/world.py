@@ -81,7 +81,9 @@ class World:
         """A workload of a certain age whose pods' devices look as their profiles say."""
         self.clock.stand(time.time() - given.get("age_h", 24.8) * 3600)
         self.namespace(namespace, given.get("namespaceAnnotations"))
-        self.api.create(manifest(kind, namespace, name, given))
+        made = manifest(kind, namespace, name, given)
+        made["metadata"] |= {"ownerReferences": given["owners"]} if "owners" in given else {}
+        self.api.create(made)
         self.api.settle()
         self.clock.run()
         profiles = given.get("usage", "parked")
@@ -147,6 +149,12 @@ class World:
         self.api.settle()
         pods = self.api.list("Pod", namespace)
         return [pod for pod in pods if pod["metadata"].get("labels", {}).get("app") == name]
+
+
+def gpus_of(pod: Mapping[str, Any]) -> int:
+    """The GPUs that a pod's containers ask for."""
+    limits = (one.get("resources", {}).get("limits", {}) for one in pod["spec"]["containers"])
+    return sum(int(amounts.get("nvidia.com/gpu", 0)) for amounts in limits)
 
 
 def created(api: ApiServer, kind: str, namespace: str, name: str) -> dict[str, Any]:

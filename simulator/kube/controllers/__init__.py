@@ -12,7 +12,9 @@ from simulator.kube.controllers.deployments import Deployments
 from simulator.kube.controllers.garbage import GarbageCollector
 from simulator.kube.controllers.jobs import Jobs
 from simulator.kube.controllers.kubelet import Kubelet
+from simulator.kube.controllers.levers import Levers
 from simulator.kube.controllers.namespaces import Namespaces
+from simulator.kube.controllers.operators import Operators
 from simulator.kube.controllers.quotas import Quotas
 from simulator.kube.controllers.replicasets import ReplicaSets
 from simulator.kube.controllers.scheduler import Scheduler
@@ -25,6 +27,8 @@ CONTROLLERS: tuple[Callable[[Context], Controller], ...] = (
     ReplicaSets,
     StatefulSets,
     Jobs,
+    Operators,
+    Levers,
     Scheduler,
     Kubelet,
     Budgets,

@@ -147,7 +147,7 @@ def owner_keys(event: Event, kind: str) -> Iterator[Key]:
     """The key of the controller of what changed, before and after, where it is of that kind."""
     for record in filter(None, (event.record, event.previous)):
         owner = controller_of(record.obj)
-        if owner is not None and owner["kind"] == kind:
+        if owner is not None and is_of(owner, kind):
             yield (record.namespace, owner["name"], "")
 
 
@@ -160,9 +160,14 @@ def matching_keys(event: Event, candidates: Iterable[Record]) -> Iterator[Key]:
                 yield own_key(row.obj)
 
 
+def is_of(owner: Mapping[str, Any], kind: str) -> bool:
+    """Whether an owner reference is to that kind."""
+    return (owner["kind"], owner["apiVersion"]) == (by_kind(kind).kind, by_kind(kind).api_version)
+
+
 def is_kind(event: Event, kind: str) -> bool:
     """Whether a change is about that kind."""
-    return event.record.resource.kind == kind
+    return event.record.resource is by_kind(kind)
 
 
 def child_pod(owner: Record, template: Mapping[str, Any], resource: Resource) -> Object:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from simulator.kube.controllers.context import Context, Key, child_pod, is_kind, own_key
+from simulator.kube.controllers.context import Context, Key, child_pod, is_kind, is_of, own_key
 from simulator.kube.controllers.failures import judge
 from simulator.kube.errors import ApiError
 from simulator.kube.objects import (
@@ -57,7 +57,7 @@ class Jobs:
                 yield (*own_key(row.obj)[:2], row.obj["metadata"]["uid"])
         elif is_kind(event, "Pod"):
             owner = controller_of(event.record.obj)
-            if owner is not None and owner["kind"] == "Job":
+            if owner is not None and is_of(owner, "Job"):
                 yield (event.record.namespace, owner["name"], owner["uid"])
             elif event.type != "DELETED" and _is_tracked(event.record):
                 yield (event.record.namespace, event.record.name, "")

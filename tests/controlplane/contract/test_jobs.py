@@ -177,6 +177,25 @@ def test_resumed_pods_are_as_the_template_has_become(api: Api) -> None:
     assert found["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "2"}
 
 
+def test_a_job_that_ran_goes_on_with_other_resources(api: Api) -> None:
+    """Suspended, and then changed and resumed by one patch, as a dry run allows once its pods are gone (KEP-5440)."""
+    path = _create(api, pod=pod_spec(2))
+    api.running(1)
+    fewer = {"spec": {"suspend": False, "template": {"spec": {"containers": pod_spec(1)["containers"]}}}}
+    assert api.patch(path, fewer, params={"dryRun": "All"}).status_code == 422
+    assert api.patch(path, {"spec": {"suspend": True}}).status_code == 200
+    api.eventually(
+        lambda: api.get(path),
+        lambda job: conditions(job).get("Suspended", ("",))[0] == "True" and not job["status"].get("active"),
+    )
+    assert api.patch(path, fewer, params={"dryRun": "All"}).status_code == 200
+    assert api.patch(path, fewer).status_code == 200
+    (found,) = api.eventually(
+        lambda: [one for one in api.pods(phase="Running") if "deletionTimestamp" not in one["metadata"]]
+    )
+    assert found["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+
+
 def test_suspension_comes_before_a_change_of_the_template(api: Api) -> None:
     """One patch cannot do both; neither is done."""
     path = _create(api)

@@ -80,3 +80,47 @@ def test_indexed_jobs_number_their_pods(server: ApiServer) -> None:
     assert sorted(entry["metadata"]["annotations"][key] for entry in server.list("Pod")) == ["0", "1", "2"]
     end(server, "Succeeded", 3)
     assert get(server)["status"]["completedIndexes"] == "0-2"
+
+
+def _more(field: str) -> Object:
+    amounts = {"nvidia.com/gpu": "2"}
+    containers = {"containers": [{"name": "main", "image": "app:1", "resources": {"limits": amounts}}]}
+    return {"spec": {"template": {"spec": {"nodeSelector": {"a": "b"}} if field == "nodes" else containers}}}
+
+
+@pytest.mark.parametrize(
+    ("minor", "has_run", "field", "free"),
+    [
+        (35, False, "nodes", True),
+        (35, True, "resources", False),
+        (35, False, "resources", False),
+        (36, True, "nodes", True),
+        (36, True, "resources", True),
+        (36, False, "resources", True),
+    ],
+)
+def test_what_of_a_waiting_job_is_free(
+    server: ApiServer, minor: int, has_run: bool, field: str, free: bool
+) -> None:
+    """What its pods ask for only from 1.36 on; before, nothing once it has run."""
+    server.be_like(minor)
+    server.create(job(suspend=not has_run))
+    server.settle()
+    if has_run:
+        server.patch("Job", "default", "j", {"spec": {"suspend": True}})
+        server.settle()
+    if free:
+        server.patch("Job", "default", "j", _more(field))
+    else:
+        with pytest.raises(Exception, match=r"spec\.template: Invalid value.*field is immutable"):
+            server.patch("Job", "default", "j", _more(field))
+
+
+def test_while_pods_of_a_suspended_job_are_active_its_template_is_fixed(server: ApiServer) -> None:
+    """Whatever is said of it: the controller has not come to it yet."""
+    server.create(job())
+    server.settle()
+    with server.batch():
+        server.patch("Job", "default", "j", {"spec": {"suspend": True}})
+        with pytest.raises(Exception, match=r"spec\.template: Invalid value.*field is immutable"):
+            server.patch("Job", "default", "j", _more("resources"))

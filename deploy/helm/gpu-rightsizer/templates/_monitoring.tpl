@@ -1,0 +1,72 @@
+{{/* What a ServiceMonitor's endpoint and a PodMonitor's have in common: (list $ MONITOR IS-EXPORTER). */}}
+{{- define "gpu-rightsizer.endpoint" -}}
+{{- $ := index . 0 -}}
+{{- $monitor := index . 1 -}}
+- port: metrics
+  interval: {{ $monitor.interval }}
+  scrapeTimeout: {{ $monitor.scrapeTimeout }}
+  honorLabels: {{ and $monitor.honorLabels (index . 2) }}
+  {{- if and (index . 2) $.Values.exporter.webConfig.existingSecret }}
+  scheme: {{ ternary "https" "http" $.Values.exporter.webConfig.tls }}
+  {{- with $monitor.tlsConfig }}
+  tlsConfig: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $monitor.basicAuth }}
+  basicAuth: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- end }}
+  {{- with $monitor.relabelings }}
+  relabelings: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $monitor.metricRelabelings }}
+  metricRelabelings: {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+
+{{/* A ServiceMonitor or PodMonitor: (list $ KIND MONITOR NAME COMPONENT). */}}
+{{- define "gpu-rightsizer.monitor" -}}
+{{- $ := index . 0 -}}
+{{- $kind := index . 1 -}}
+{{- $monitor := index . 2 -}}
+{{- $component := index . 4 -}}
+apiVersion: monitoring.coreos.com/v1
+kind: {{ $kind }}
+metadata:
+  name: {{ index . 3 }}
+  namespace: {{ $.Release.Namespace }}
+  labels:
+    {{- include "gpu-rightsizer.labels" (list $ $component) | nindent 4 }}
+    {{- with $monitor.labels }}{{ toYaml . | nindent 4 }}{{ end }}
+spec:
+  selector:
+    matchLabels: {{- include "gpu-rightsizer.selector" (list $ $component) | nindent 6 }}
+  {{ ternary "endpoints" "podMetricsEndpoints" (eq $kind "ServiceMonitor") }}: {{- include "gpu-rightsizer.endpoint" (list $ $monitor (eq $component "exporter")) | nindent 2 }}
+{{- end }}
+
+{{/* A PrometheusRule of a file: (list $ NAME FILE). The page that an alert names becomes a link where a base is given; the
+budget is that of values. */}}
+{{- define "gpu-rightsizer.prometheusRule" -}}
+{{- $ := index . 0 -}}
+{{- $base := $.Values.monitoring.rules.runbookBaseUrl | trimSuffix "/" -}}
+{{- $groups := ($.Files.Get (index . 2) | fromYaml).groups -}}
+{{- range $groups -}}
+{{- range .rules -}}
+{{- if eq (.record | default "") "gpu_rightsizer:waste_budget:per_hour" -}}
+{{- $_ := set . "expr" (printf "vector(%v)" $.Values.monitoring.rules.alerts.wasteBudgetPerHour) -}}
+{{- end -}}
+{{- if and $base .annotations -}}
+{{- $_ := set .annotations "runbook_url" (printf "%s/%s" $base .annotations.runbook) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: {{ index . 1 }}
+  namespace: {{ $.Release.Namespace }}
+  labels:
+    {{- include "gpu-rightsizer.labels" (list $ "monitoring") | nindent 4 }}
+    {{- with $.Values.monitoring.rules.labels }}{{ toYaml . | nindent 4 }}{{ end }}
+spec:
+  groups: {{- toYaml $groups | nindent 2 }}
+{{- end }}

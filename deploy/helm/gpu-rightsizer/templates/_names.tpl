@@ -1,0 +1,116 @@
+{{/* What objects are called, and their labels. */}}
+
+{{- define "gpu-rightsizer.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
+{{- end }}
+
+{{- define "gpu-rightsizer.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := include "gpu-rightsizer.name" . -}}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end }}
+
+{{- define "gpu-rightsizer.exporter" -}}
+{{- include "gpu-rightsizer.fullname" . }}-exporter
+{{- end }}
+
+{{- define "gpu-rightsizer.account" -}}
+{{- .Values.serviceAccount.name | default (include "gpu-rightsizer.fullname" .) -}}
+{{- end }}
+
+{{/* Labels by which objects of a component are found: (list $ COMPONENT). */}}
+{{- define "gpu-rightsizer.selector" -}}
+{{- $ := index . 0 -}}
+app.kubernetes.io/name: {{ include "gpu-rightsizer.name" $ }}
+app.kubernetes.io/instance: {{ $.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{/* All labels: (list $ COMPONENT). */}}
+{{- define "gpu-rightsizer.labels" -}}
+{{- $ := index . 0 -}}
+{{ include "gpu-rightsizer.selector" . }}
+app.kubernetes.io/version: {{ $.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $.Chart.Name $.Chart.Version | replace "+" "_" }}
+{{- with $.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* The keys of labels by which objects are found, or which Helm's own are: a person's would stand there twice. */}}
+{{- define "gpu-rightsizer.ownLabels" -}}
+app.kubernetes.io/name app.kubernetes.io/instance app.kubernetes.io/component app.kubernetes.io/version app.kubernetes.io/managed-by helm.sh/chart
+{{- end }}
+
+{{/* A duration such as 1m30s in milliseconds. */}}
+{{- define "gpu-rightsizer.milliseconds" -}}
+{{- $sum := 0 -}}
+{{- $units := dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000 "d" 86400000 -}}
+{{- range regexFindAll "[0-9]+(ms|s|m|h|d)" . -1 -}}
+{{- $sum = add $sum (mul (regexFind "^[0-9]+" . | int64) (get $units (regexFind "[a-z]+$" .))) -}}
+{{- end -}}
+{{- $sum -}}
+{{- end }}
+
+{{- define "gpu-rightsizer.image" -}}
+{{- $image := .Values.image -}}
+{{- with $image.registry }}{{ trimSuffix "/" . }}/{{ end -}}
+{{- $image.repository -}}
+{{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default .Chart.AppVersion }}{{ end -}}
+{{- end }}
+
+{{/* The preset of the platform, as JSON; what it leaves out is as the default has it. */}}
+{{- define "gpu-rightsizer.platform" -}}
+{{- $all := .Files.Get "files/platforms.yaml" | fromYaml -}}
+{{- $own := get $all .Values.platform -}}
+{{- $found := dict -}}
+{{- range $part, $default := get $all "" -}}
+{{- $given := get $own $part -}}
+{{- if and (kindIs "map" $default) (kindIs "map" $given) -}}
+{{- range $name, $value := $default -}}
+{{- if not (hasKey $given $name) }}{{ $_ := set $given $name $value }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $found $part (ternary $given $default (hasKey $own $part)) -}}
+{{- end -}}
+{{- $found | toJson -}}
+{{- end }}
+
+{{/* The exporter's values that a preset may give, each the user's own where there is one; as JSON. Who says on which nodes
+it runs, by labels or by affinity, says it alone. */}}
+{{- define "gpu-rightsizer.exporterOn" -}}
+{{- $given := dict -}}
+{{- $constraints := .Values.exporter.securityContextConstraints.create -}}
+{{- range $name, $value := set (deepCopy .Values.exporter) "securityContextConstraints" $constraints -}}
+{{- if not (kindIs "invalid" $value) }}{{ $_ := set $given $name $value }}{{ end -}}
+{{- end -}}
+{{- $chosen := or (hasKey $given "nodeSelector") (hasKey $given "affinity") -}}
+{{- $found := dict -}}
+{{- range $name, $preset := (include "gpu-rightsizer.platform" . | fromJson).exporter -}}
+{{- if and $chosen (has $name (list "nodeSelector" "affinity")) }}{{ $preset = dict }}{{ end -}}
+{{- $_ := set $found $name (ternary (get $given $name) $preset (hasKey $given $name)) -}}
+{{- end -}}
+{{- $found | toJson -}}
+{{- end }}
+
+{{/* Whether the exporter asks the API server; empty where it does not. */}}
+{{- define "gpu-rightsizer.asksApi" -}}
+{{- if or .Values.exporter.podUid .Values.exporter.podLabels }}yes{{ end -}}
+{{- end }}
+
+{{/* Labels by which a pool's nodes are told, as a node selector term: (list $ POOL). */}}
+{{- define "gpu-rightsizer.poolTerm" -}}
+{{- $pool := index . 1 -}}
+{{- $found := list -}}
+{{- range $key, $value := $pool.nodeSelector -}}
+{{- $found = append $found (dict "key" $key "operator" "In" "values" (list $value)) -}}
+{{- end -}}
+{{- if $pool.rdma -}}
+{{- $found = concat $found (include "gpu-rightsizer.platform" (index . 0) | fromJson).rdma -}}
+{{- end -}}
+{{- dict "matchExpressions" (concat $found ($pool.matchExpressions | default list)) | toJson -}}
+{{- end }}

@@ -1,0 +1,196 @@
+{{/*
+What the policy in values lets be done, as rightsizer.locks has it: which kinds may be changed, whether pods may be evicted,
+and where. Facts about kinds and rights stand in files/rights.json and admission.json, which are written from the program.
+*/}}
+
+{{/* The policy file: the user's, or where there is none but classes of this chart, one that leaves all to them; as YAML. */}}
+{{- define "gpu-rightsizer.policy" -}}
+{{- if .Values.rightsizer.policy -}}
+{{ toYaml .Values.rightsizer.policy }}
+{{- else if .Values.priorityClasses.gpus -}}
+# As deploy/examples/policy-by-class.yaml: what a PriorityClass says of itself is asked first, all else is advised on.
+apiVersion: gpu-rightsizer.io/v1alpha1
+kind: Policy
+classAnnotations: class-first
+rules:
+- name: without-a-word
+  match: {everything: true}
+  mode: advise
+{{- end -}}
+{{- end }}
+
+{{/* A glob as a regular expression for the whole of a text. */}}
+{{- define "gpu-rightsizer.regex" -}}
+^{{ regexReplaceAll "[.+]" . "[${0}]" | replace "*" ".*" | replace "?" "." }}$
+{{- end }}
+
+{{/* Whether one of some names is matched by one of some patterns: (list NAMES PATTERNS); empty where none is. */}}
+{{- define "gpu-rightsizer.matches" -}}
+{{- $names := index . 0 -}}
+{{- $found := "" -}}
+{{- range index . 1 -}}
+{{- $regex := include "gpu-rightsizer.regex" . -}}
+{{- range $names }}{{ if regexMatch $regex . }}{{ $found = "yes" }}{{ end }}{{ end -}}
+{{- end -}}
+{{- $found -}}
+{{- end }}
+
+{{/* What is enabled, as JSON: acts, kinds (names), evicts, wouldEvict (if it acted), everywhere, namespaces. */}}
+{{- define "gpu-rightsizer.enabled" -}}
+{{- $locks := .Files.Get "files/rights.json" | fromJson -}}
+{{- $policy := include "gpu-rightsizer.policy" . | fromYaml -}}
+{{- $rules := list -}}
+{{- range $policy.rules | default list }}{{ if eq .mode "enforce" }}{{ $rules = append $rules . }}{{ end }}{{ end -}}
+{{- $word := toString (get $policy "classAnnotations") -}}
+{{- $classes := not (has $word (list "off" "false")) -}}
+{{- $wouldEvict := $classes -}}
+{{- range $rules -}}
+{{- if has "evict" (.actions | default $locks.safeActions) -}}
+{{- if or (not .match.kinds) (include "gpu-rightsizer.matches" (list $locks.podNames .match.kinds)) }}{{ $wouldEvict = true }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- $byClass := and .Values.rightsizer.act $classes -}}
+{{- if not .Values.rightsizer.act }}{{ $rules = list }}{{ end -}}
+{{- $asked := $locks.askedKinds -}}
+{{- $defaults := $policy.defaults | default dict -}}
+{{- if hasKey $defaults "kinds" -}}
+{{- $asked = list -}}
+{{- range $defaults.kinds }}{{ if .notifyBefore }}{{ $asked = concat $asked .kinds }}{{ end }}{{ end -}}
+{{- end -}}
+{{- $asksPods := include "gpu-rightsizer.matches" (list $locks.podNames $asked) -}}
+{{- $evicts := and .Values.rightsizer.act $wouldEvict -}}
+{{- $everywhere := $byClass -}}
+{{- $namespaces := list -}}
+{{- range $rules -}}
+{{- if not .match.namespaces }}{{ $everywhere = true }}{{ end -}}
+{{- range .match.namespaces | default list -}}
+{{- if regexMatch "[*?]" . }}{{ $everywhere = true }}{{ end -}}
+{{- $namespaces = append $namespaces . -}}
+{{- end -}}
+{{- end -}}
+{{- $kinds := list -}}
+{{- range $kind := $locks.kinds -}}
+{{- $open := $byClass -}}
+{{- range $way := $kind.openings -}}
+{{- range $rule := $rules -}}
+{{- $does := false -}}
+{{- range $rule.actions | default $locks.safeActions }}{{ if has . $way.actions }}{{ $does = true }}{{ end }}{{ end -}}
+{{- $about := or (not $way.about) (not $rule.match.kinds) (include "gpu-rightsizer.matches" (list $way.about $rule.match.kinds)) -}}
+{{- $asks := or (not $way.asking) $asksPods $rule.notifyBefore -}}
+{{- if and $does $about $asks }}{{ $open = true }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- if $open }}{{ $kinds = append $kinds $kind.name }}{{ end -}}
+{{- end -}}
+{{- with .Values.rbac.namespaces -}}
+{{- $only := list -}}
+{{- range . }}{{ if or $everywhere (has . $namespaces) }}{{ $only = append $only . }}{{ end }}{{ end -}}
+{{- $everywhere = false -}}
+{{- $namespaces = $only -}}
+{{- end -}}
+{{- dict "acts" (or $byClass (not (empty $rules))) "kinds" $kinds "evicts" $evicts "wouldEvict" $wouldEvict "everywhere" $everywhere "namespaces" (uniq $namespaces | sortAlpha) | toJson -}}
+{{- end }}
+
+{{/* Rules of a role with some rights, grouped as the program groups them: a list of rights. */}}
+{{- define "gpu-rightsizer.rules" -}}
+{{- $verbs := dict -}}
+{{- $order := list -}}
+{{- range . -}}
+{{- $key := printf "%s %s" .group .resource -}}
+{{- if not (hasKey $verbs $key) }}{{ $order = append $order $key }}{{ end -}}
+{{- $_ := set $verbs $key (append (get $verbs $key | default list) .verb | uniq) -}}
+{{- end -}}
+{{- $groups := list -}}
+{{- $resources := dict -}}
+{{- range $order -}}
+{{- $parts := splitn " " 2 . -}}
+{{- $key := printf "%s %s" $parts._0 (get $verbs . | join ",") -}}
+{{- if not (hasKey $resources $key) }}{{ $groups = append $groups $key }}{{ end -}}
+{{- $_ := set $resources $key (append (get $resources $key | default list) $parts._1) -}}
+{{- end -}}
+{{- range $groups }}
+{{- $parts := splitn " " 2 . }}
+- apiGroups: [{{ $parts._0 | quote }}]
+  resources: [{{ get $resources . | join ", " }}]
+  verbs: [{{ $parts._1 | replace "," ", " }}]
+{{- end }}
+{{- end }}
+
+{{/* A role and its binding: (list $ NAME RIGHTS NAMESPACE), for the cluster where there is no namespace. */}}
+{{- define "gpu-rightsizer.role" -}}
+{{- $ := index . 0 -}}
+{{- $name := index . 1 -}}
+{{- $namespace := index . 3 -}}
+{{- $kind := ternary "Role" "ClusterRole" (ne $namespace "") -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ $kind }}
+metadata:
+  name: {{ $name }}
+  {{- with $namespace }}
+  namespace: {{ . }}
+  {{- end }}
+  labels: {{- include "gpu-rightsizer.labels" (list $ "rightsizer") | nindent 4 }}
+rules:
+{{- include "gpu-rightsizer.rules" (index . 2) }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ $kind }}Binding
+metadata:
+  name: {{ $name }}
+  {{- with $namespace }}
+  namespace: {{ . }}
+  {{- end }}
+  labels: {{- include "gpu-rightsizer.labels" (list $ "rightsizer") | nindent 4 }}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: {{ $kind }}, name: {{ $name }}}
+subjects:
+- {kind: ServiceAccount, name: {{ include "gpu-rightsizer.account" $ }}, namespace: {{ $.Release.Namespace }}}
+{{- end }}
+
+{{/* The validations of an admission policy, those about patterns once for each that the policy has: (list $ VALIDATIONS
+SYSTEM-NAMESPACES). */}}
+{{- define "gpu-rightsizer.validations" -}}
+{{- $ := index . 0 -}}
+{{- $policy := include "gpu-rightsizer.policy" $ | fromYaml -}}
+{{- $system := index . 2 -}}
+{{- range $one := index . 1 -}}
+{{- if contains "rule RANGE" $one.message -}}
+{{- range $rule := $policy.rules | default list -}}
+{{- if eq $rule.mode "enforce" }}{{ break }}{{ end -}}
+{{- if and (eq $rule.mode "protect") $rule.match.priority (not (omit $rule.match "priority")) -}}
+{{- $min := ternary $rule.match.priority.min -2147483648 (hasKey $rule.match.priority "min") | int64 | toString -}}
+{{- $max := ternary $rule.match.priority.max 1000000000 (hasKey $rule.match.priority "max") | int64 | toString -}}
+{{- $expression := $one.expression | replace "-1111111111" $min | replace "999999999" $max -}}
+{{- $message := $one.message | replace "-1111111111" $min | replace "999999999" $max | replace "rule RANGE" (printf "rule %s" $rule.name) }}
+{{ list (merge (dict "expression" $expression "message" $message) $one) | toYaml }}
+{{- end -}}
+{{- end -}}
+{{- else if contains "PATTERN" $one.expression -}}
+{{- if contains "RULE" $one.message -}}
+{{- range $rule := $policy.rules | default list -}}
+{{- if eq $rule.mode "enforce" }}{{ break }}{{ end -}}
+{{- if and (eq $rule.mode "protect") $rule.match.priorityClasses (not (omit $rule.match "priorityClasses")) -}}
+{{- range $rule.match.priorityClasses }}
+{{ include "gpu-rightsizer.validation" (list $one . $rule.name) }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- else -}}
+{{- range $policy.protectedNamespaces | default list }}
+{{ include "gpu-rightsizer.validation" (list $one . "") }}
+{{- end -}}
+{{- end -}}
+{{- else -}}
+{{- $own := $.Release.Namespace -}}
+{{- $expression := ternary (replace ", \"OWN-NAMESPACE\"" "" $one.expression) (replace "OWN-NAMESPACE" $own $one.expression) (has $own $system) }}
+{{ list (merge (dict "expression" $expression) $one) | toYaml }}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "gpu-rightsizer.validation" -}}
+{{- $one := index . 0 -}}
+{{- $pattern := index . 1 -}}
+{{- $expression := replace "\"^PATTERN$\"" (include "gpu-rightsizer.regex" $pattern | toRawJson) $one.expression -}}
+{{- $message := $one.message | replace "PATTERN" ($pattern | default "(none)") | replace "rule RULE" (printf "rule %s" (index . 2)) -}}
+{{- list (merge (dict "expression" $expression "message" $message) $one) | toYaml -}}
+{{- end }}

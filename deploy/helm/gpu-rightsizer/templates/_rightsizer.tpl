@@ -1,0 +1,187 @@
+{{/* The rightsizer's pod, of CronJob and Deployment alike: flags as GPU_RIGHTSIZER_* variables, files mounted read-only. */}}
+
+{{- define "gpu-rightsizer.rightsizerEnv" -}}
+{{- $values := .Values.rightsizer -}}
+{{- $prometheus := $values.prometheus -}}
+{{- $runs := eq $values.mode "deployment" -}}
+{{- $given := dict
+  "POLICY" (ternary "/etc/gpu-rightsizer/policy.yaml" "" (not (empty (include "gpu-rightsizer.policy" .))))
+  "PRICES" (ternary "/etc/gpu-rightsizer/prices.yaml" "" (not (empty $values.prices)))
+  "PROMETHEUS_URL" $prometheus.url
+  "PROMETHEUS_TOKEN_FILE" $prometheus.tokenFile
+  "PROMETHEUS_USER" $prometheus.user
+  "PROMETHEUS_PASSWORD_FILE" $prometheus.passwordFile
+  "PROMETHEUS_SIGV4_REGION" $prometheus.sigv4Region
+  "PROMETHEUS_CLIENT_CERT_FILE" $prometheus.clientCertFile
+  "PROMETHEUS_CLIENT_KEY_FILE" $prometheus.clientKeyFile
+  "PROMETHEUS_CA_FILE" $prometheus.caFile
+  "PROMETHEUS_INSECURE_SKIP_VERIFY" (ternary "true" "" $prometheus.insecureSkipVerify)
+  "PROMETHEUS_TIMEOUT" $prometheus.timeout
+  "PROMETHEUS_PARALLEL" (int64 $prometheus.parallel)
+  "PROMETHEUS_MAX_SAMPLES" (int64 $prometheus.maxSamples)
+  "SIGNALS" (ternary $prometheus.signals "/etc/gpu-rightsizer/signals.yaml" (empty $prometheus.signalsTable))
+  "GPU_RESOURCE" (join "," $values.gpuResources)
+  "STATE_NAMESPACE" .Release.Namespace
+  "INSTANCE" $values.instance
+  "JOURNAL" (ternary "/var/lib/gpu-rightsizer/journal" "" (ne $values.journal.existingClaim ""))
+  "SCHEDULE" (ternary $values.schedule "" $runs)
+  "TIME_ZONE" (ternary $values.timeZone "" $runs)
+  "JITTER" (ternary $values.jitter "" $runs)
+  "LISTEN_ADDRESS" (ternary ":9401" "" $runs)
+-}}
+{{- range $name, $value := $given }}
+{{- if $value }}
+- name: GPU_RIGHTSIZER_{{ $name }}
+  value: {{ $value | toString | toRawJson }}
+{{- end }}
+{{- end }}
+{{- with $values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* The command's words, as a JSON list. */}}
+{{- define "gpu-rightsizer.rightsizerArgs" -}}
+{{- $values := .Values.rightsizer -}}
+{{- $args := list "plan" -}}
+{{- if eq $values.mode "deployment" }}{{ $args = list "run" }}{{ else if $values.act }}{{ $args = list "apply" }}{{ end -}}
+{{- if $values.act }}{{ $args = concat $args (list "--yes" "--verify-for" $values.verifyFor) }}{{ end -}}
+{{- if eq $values.mode "cronjob" }}{{ $args = concat $args (list "--output" $values.output) }}{{ end -}}
+{{- range $values.prometheus.headers }}{{ $args = concat $args (list "--prometheus-header" .) }}{{ end -}}
+{{- range $name, $value := $values.prometheus.labels }}{{ $args = concat $args (list "--prometheus-label" (printf "%s=%s" $name $value)) }}{{ end -}}
+{{- range until (int $values.verbosity) }}{{ $args = append $args "--verbose" }}{{ end -}}
+{{- concat $args $values.extraArgs | toRawJson -}}
+{{- end }}
+
+{{/* Files that are mounted from values. */}}
+{{- define "gpu-rightsizer.files" -}}
+{{- $values := .Values.rightsizer -}}
+{{- with include "gpu-rightsizer.policy" . }}
+policy.yaml: |
+  {{- . | nindent 2 }}
+{{- end }}
+{{- with $values.prices }}
+prices.yaml: |
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.prometheus.signalsTable }}
+signals.yaml: |
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Pod Security "restricted"; a user only where the platform gives none. */}}
+{{- define "gpu-rightsizer.rightsizerPod" -}}
+{{- $values := .Values.rightsizer -}}
+{{- $preset := (include "gpu-rightsizer.platform" . | fromJson).rightsizer.runAsUser -}}
+{{- $user := ternary $preset $values.runAsUser (kindIs "invalid" $values.runAsUser) -}}
+{{- $files := include "gpu-rightsizer.files" . -}}
+metadata:
+  labels:
+    {{- include "gpu-rightsizer.labels" (list . "rightsizer") | nindent 4 }}
+    {{- with $values.extraPodLabels }}{{ toYaml . | nindent 4 }}{{ end }}
+  annotations:
+    # So that a changed policy is a changed pod.
+    checksum/files: {{ $files | sha256sum }}
+    {{- if and .Values.monitoring.scrapeAnnotations.enabled (eq $values.mode "deployment") }}
+    prometheus.io/scrape: "true"
+    prometheus.io/port: "9401"
+    prometheus.io/path: /metrics
+    {{- end }}
+    {{- with $values.podAnnotations }}{{ toYaml . | nindent 4 }}{{ end }}
+spec:
+  serviceAccountName: {{ include "gpu-rightsizer.account" . }}
+  automountServiceAccountToken: true
+  enableServiceLinks: false
+  {{- with .Values.imagePullSecrets }}
+  imagePullSecrets: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- if eq $values.mode "cronjob" }}
+  restartPolicy: Never
+  {{- end }}
+  {{- with $values.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+  terminationGracePeriodSeconds: {{ $values.terminationGracePeriodSeconds }}
+  securityContext:
+    runAsNonRoot: true
+    {{- with $user }}
+    runAsUser: {{ int64 . }}
+    runAsGroup: {{ int64 . }}
+    fsGroup: {{ int64 . }}
+    {{- end }}
+    seccompProfile: {type: RuntimeDefault}
+  {{- with $values.nodeSelector }}
+  nodeSelector: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $values.affinity }}
+  affinity: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $values.tolerations }}
+  tolerations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $values.topologySpreadConstraints }}
+  topologySpreadConstraints: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  containers:
+  - name: rightsizer
+    image: {{ include "gpu-rightsizer.image" . }}
+    imagePullPolicy: {{ .Values.image.pullPolicy }}
+    command: [gpu-rightsizer]
+    args: {{- include "gpu-rightsizer.rightsizerArgs" . | fromJsonArray | toYaml | nindent 4 }}
+    env: {{- include "gpu-rightsizer.rightsizerEnv" . | nindent 4 }}
+    {{- if eq $values.mode "deployment" }}
+    ports:
+    - {name: metrics, containerPort: 9401}
+    livenessProbe:
+      httpGet: {path: /healthz, port: metrics}
+      periodSeconds: 15
+      timeoutSeconds: 5
+    readinessProbe:
+      httpGet: {path: /readyz, port: metrics}
+      periodSeconds: 10
+      timeoutSeconds: 5
+    {{- end }}
+    securityContext:
+      allowPrivilegeEscalation: false
+      readOnlyRootFilesystem: true
+      capabilities: {drop: [ALL]}
+    {{- with $values.resources }}
+    resources: {{- toYaml . | nindent 6 }}
+    {{- end }}
+    volumeMounts:
+    # What is written for a moment, such as certificates of a kubeconfig.
+    - {name: tmp, mountPath: /tmp}
+    {{- if $files }}
+    - {name: files, mountPath: /etc/gpu-rightsizer, readOnly: true}
+    {{- end }}
+    {{- if $values.prometheus.existingSecret }}
+    - {name: prometheus, mountPath: /etc/gpu-rightsizer/prometheus, readOnly: true}
+    {{- end }}
+    {{- if $values.notifications.existingSecret }}
+    - {name: notifications, mountPath: /etc/gpu-rightsizer/notifications, readOnly: true}
+    {{- end }}
+    {{- if $values.journal.existingClaim }}
+    - {name: journal, mountPath: /var/lib/gpu-rightsizer}
+    {{- end }}
+    {{- with $values.extraVolumeMounts }}{{ toYaml . | nindent 4 }}{{ end }}
+  volumes:
+  - {name: tmp, emptyDir: {sizeLimit: 64Mi}}
+  {{- if $files }}
+  - name: files
+    configMap: {name: {{ include "gpu-rightsizer.fullname" . }}-policy}
+  {{- end }}
+  {{- with $values.prometheus.existingSecret }}
+  - name: prometheus
+    secret: {secretName: {{ . }}, defaultMode: 0440}
+  {{- end }}
+  {{- with $values.notifications.existingSecret }}
+  - name: notifications
+    secret: {secretName: {{ . }}, defaultMode: 0440}
+  {{- end }}
+  {{- with $values.journal.existingClaim }}
+  - name: journal
+    persistentVolumeClaim: {claimName: {{ . }}}
+  {{- end }}
+  {{- with $values.extraVolumes }}{{ toYaml . | nindent 2 }}{{ end }}
+{{- end }}

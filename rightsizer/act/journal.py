@@ -1,0 +1,202 @@
+"""The journal: every step of every run as a line of JSON in a file, what is intended before it is done.
+
+It only tells: what is true of an object stands on the object. So a record that is torn, as the last one is when the
+machine dies, costs that record.
+"""
+
+import contextlib
+import datetime
+import os
+import pathlib
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from rightsizer.errors import ConfigurationError, RightsizerError
+from rightsizer.model import Decision, ObjectRef, Outcome
+from rightsizer.notes import decoded, require_ours
+from rightsizer.workloads.recalled import EFFECT, INTENT, OUTCOME, Step
+
+LARGEST_BYTES = 10 << 20
+"""Of one file; then it is set aside."""
+SET_ASIDE = 5
+"""Files that are kept besides: FILE.1 is the youngest."""
+
+_LONGEST_LINE = 1 << 20
+
+
+class JournalError(RightsizerError):
+    """The journal cannot be written: then nothing is done either."""
+
+
+class Journal:
+    """Appends records to a file, each of them safe before anything else happens.
+
+    Args:
+        path: The file; made for its owner alone where it does not exist.
+        run: Whose steps these are.
+        clock: The time now, aware.
+        largest: Bytes, beyond which the file is set aside.
+
+    Raises:
+        ConfigurationError: It cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: pathlib.Path,
+        run: str,
+        clock: Callable[[], datetime.datetime],
+        *,
+        largest: int = LARGEST_BYTES,
+    ) -> None:
+        self._path = path
+        self._run = run
+        self._clock = clock
+        self._largest = largest
+        try:
+            self._file = _opened(path)
+            _end_line(self._file, path)
+        except OSError as error:
+            raise ConfigurationError(f"--journal {path}: cannot be written: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Give the file back."""
+        os.close(self._file)
+
+    def intent(self, decision: Decision) -> None:
+        """What is about to be done.
+
+        Raises:
+            JournalError: It cannot be kept.
+        """
+        ref = decision.workload.ref
+        step = Step(
+            at=self._clock(),
+            run=self._run,
+            step=INTENT,
+            namespace=ref.namespace,
+            kind=ref.kind,
+            name=ref.name,
+            action=decision.action.value if decision.action else "",
+            uid=ref.uid,
+            gpus=round(decision.frees),
+            rule=decision.rule,
+            reason="; ".join(decision.finding.words),
+        )
+        self._append(step)
+
+    def mending(self, ref: ObjectRef, action: str, words: str) -> None:
+        """What is about to be repaired or put back, and why.
+
+        Raises:
+            JournalError: It cannot be kept.
+        """
+        step = Step(
+            at=self._clock(),
+            run=self._run,
+            step=INTENT,
+            namespace=ref.namespace,
+            kind=ref.kind,
+            name=ref.name,
+            action=action,
+            uid=ref.uid,
+            reason=words,
+        )
+        self._append(step)
+
+    def outcome(self, outcome: Outcome) -> None:
+        """What became of it, or of a repair; once that was looked at, what it came to.
+
+        Raises:
+            JournalError: It cannot be kept.
+        """
+        ref = outcome.ref
+        effect = outcome.effect
+        step = Step(
+            at=self._clock(),
+            run=self._run,
+            step=EFFECT if effect else OUTCOME,
+            namespace=ref.namespace,
+            kind=ref.kind,
+            name=ref.name,
+            action=outcome.action,
+            uid=ref.uid,
+            gpus=outcome.gpus,
+            result=outcome.result.value,
+            reason=effect.words if effect else outcome.detail,
+        )
+        self._append(step)
+
+    def _append(self, step: Step) -> None:
+        try:
+            data = msgspec.json.encode(step) + b"\n"
+            if 0 < os.fstat(self._file).st_size > self._largest - len(data):
+                self._rotate()
+            while data:
+                data = data[os.write(self._file, data) :]
+            os.fsync(self._file)
+        except OSError as error:
+            raise JournalError(f"--journal {self._path}: cannot be written: {error.strerror}") from error
+
+    def _rotate(self) -> None:
+        for number in range(SET_ASIDE - 1, 0, -1):
+            with contextlib.suppress(FileNotFoundError):
+                _numbered(self._path, number).rename(_numbered(self._path, number + 1))
+        self._path.rename(_numbered(self._path, 1))
+        os.close(self._file)
+        self._file = _opened(self._path)
+
+
+def _numbered(path: pathlib.Path, number: int) -> pathlib.Path:
+    return path.with_name(f"{path.name}.{number}")
+
+
+def _opened(path: pathlib.Path) -> int:
+    """Only its owner may read it: reasons name workloads of all namespaces."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return file
+
+
+def _end_line(file: int, path: pathlib.Path) -> None:
+    """What a dying machine tore must not swallow the next record."""
+    size = os.fstat(file).st_size
+    if not size:
+        return
+    with path.open("rb") as before:
+        before.seek(size - 1)
+        if before.read(1) != b"\n":
+            os.write(file, b"\n")
+
+
+def read_journal(path: pathlib.Path) -> Iterator[Step | str]:
+    """All steps, oldest first; in words what cannot be read.
+
+    Raises:
+        ConfigurationError: There is no such file, or it cannot be read.
+    """
+    files = [one for number in range(SET_ASIDE, 0, -1) if (one := _numbered(path, number)).exists()]
+    # A machine that died between setting the file aside and opening the next one left none of its own name.
+    for file in [*files, path] if path.exists() or not files else files:
+        try:
+            lines = file.read_bytes().splitlines()
+        except OSError as error:
+            raise ConfigurationError(f"--journal {file}: cannot be read: {error.strerror}") from error
+        for number, line in enumerate(lines, start=1):
+            if not line:
+                continue
+            try:
+                yield _step(line)
+            except ValueError as error:
+                yield f"{file.name}, line {number}: cannot be read: {str(error).removeprefix('cannot be read: ')}"
+
+
+def _step(line: bytes) -> Step:
+    step = decoded(line.decode(), Step, longest=_LONGEST_LINE)
+    require_ours(step.at)
+    return step

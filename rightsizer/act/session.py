@@ -1,0 +1,110 @@
+"""What one run needs to act, and the signals by which its parts end each other."""
+
+import contextlib
+import dataclasses
+import datetime
+import http
+import logging
+from collections.abc import Callable, Iterator
+
+from rightsizer.act.journal import Journal
+from rightsizer.act.state import Gate
+from rightsizer.errors import ClusterError, ClusterUnreachable, RequestRefused
+from rightsizer.look import Watch
+from rightsizer.model import Decision, Fleet, Outcome, Result
+from rightsizer.observe.cluster import Cluster
+from rightsizer.policy.document import Policy
+from rightsizer.policy.rules import Rulebook
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Means:
+    """What every write of a run needs, also those that repair and verify.
+
+    Attributes:
+        state_namespace: Our own namespace; manifests of evicted pods are kept there.
+        instance: What tells us from another gpu-rightsizer that acts on the same cluster.
+        clock: The time now, aware, for records, Events and pauses; use is never judged by it.
+        evicts: Whether the policy lets pods be evicted, so that there may be manifests to look after.
+        journal: Where every step is written down, if anywhere.
+    """
+
+    cluster: Cluster
+    run: str
+    state_namespace: str
+    instance: str
+    clock: Callable[[], datetime.datetime]
+    evicts: bool
+    journal: Journal | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Session(Means):
+    """All that one run needs to act.
+
+    Attributes:
+        watch: The fleet's use since the plan, by Prometheus's clock.
+        gate: What may stand against any write: breaker and pauses.
+    """
+
+    watch: Watch
+    policy: Policy
+    gate: Gate
+
+    def outcome(self, decision: Decision, result: Result, detail: str) -> Outcome:
+        """What became of a decision."""
+        return Outcome(
+            ref=decision.workload.ref,
+            action=decision.action.value if decision.action else "",
+            result=result,
+            detail=detail,
+            gpus=round(abs(decision.frees)),
+            at=self.clock(),
+        )
+
+    def rulebook(self, fleet: Fleet, at: datetime.datetime) -> Rulebook:
+        """The policy beside the cluster as it is now."""
+        return Rulebook(self.policy, fleet, at=at, own=self.state_namespace, instance=self.instance)
+
+
+class StopHere(Exception):  # noqa: N818 - a signal, not an error
+    """Prometheus or the API server asks for quiet, knows us no longer, or cannot be reached: nothing more is sent."""
+
+    def __init__(self, outcome: Outcome, reason: str) -> None:
+        self.outcome = outcome
+        self.reason = reason
+        super().__init__(reason)
+
+
+class AnswerLost(Exception):  # noqa: N818 - a signal, not an error
+    """The one request that makes a change was sent, and what became of it is not known."""
+
+
+@contextlib.contextmanager
+def the_write() -> Iterator[None]:
+    """Around the one request that makes the change: only after this one a lost answer leaves anything in doubt."""
+    try:
+        yield
+    except ClusterUnreachable as error:
+        raise AnswerLost(str(error)) from error
+    except RequestRefused as refused:
+        if _is_no_answer(refused):
+            raise AnswerLost(str(refused)) from refused
+        raise
+
+
+def _is_no_answer(refused: RequestRefused) -> bool:
+    """Whether a time-out of a proxy, the API server or etcd speaks, and the change may be on its way all the same."""
+    is_answer = "PodDisruptionBudget" in refused.detail  # of two budgets over one pod: 500, and meant so
+    return refused.code >= http.HTTPStatus.INTERNAL_SERVER_ERROR and not is_answer
+
+
+@contextlib.contextmanager
+def as_a_warning(what: str) -> Iterator[None]:
+    """The change stands, whether or not it could be announced."""
+    try:
+        yield
+    except ClusterError as error:
+        log.warning("%s: %s", what, error)

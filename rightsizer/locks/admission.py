@@ -1,0 +1,202 @@
+"""ValidatingAdmissionPolicies from a policy file: what our service account may not do, the API server refuses. Pure.
+
+One for each kind that the policy lets us change: only its fields that our actions change, never in a protected
+namespace, never where one of its pod templates names a protected PriorityClass. Of an eviction, and of an order to a
+controller, the server shows the namespace and the order alone, so the class of whom it is about is not checked there.
+What else is not is told by `locks.gaps`.
+https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rightsizer.config import PREFIX
+from rightsizer.locks import cel
+from rightsizer.locks.cel import Variables
+from rightsizer.locks.enabled import Enabled
+from rightsizer.model import Mode
+from rightsizer.policy.document import Policy
+from rightsizer.policy.protections import SYSTEM_NAMESPACES, SYSTEM_PRIORITY
+from rightsizer.policy.rule import Rule
+from rightsizer.steering import COST_ANNOTATION
+from rightsizer.workloads.core import POD
+from rightsizer.workloads.edits import Path, shown
+from rightsizer.workloads.kind import Kind, Stop
+
+_KEPT = ("labels", "finalizers", "ownerReferences")
+_METADATA: Path = ("metadata",)
+_ANNOTATIONS: Path = ("metadata", "annotations")
+Object = dict[str, Any]
+
+
+def admission_policies(policy: Policy, *, account: str, own: str) -> list[Object]:
+    """The policies and their bindings, as `kubectl apply` takes them.
+
+    Args:
+        policy: The file.
+        account: Our service account.
+        own: Its namespace, ours.
+    """
+    enabled = Enabled(policy)
+    specs: dict[str, Object] = {}
+    for row in enabled.kinds:
+        known = Variables()
+        validations = [*_where(policy, own), *_of_fields(row, known), *_of_classes(row, policy, known)]
+        rule = _rule(row.group, ["UPDATE"], row.of.plural)
+        specs[name_of(row.group, row.of.plural)] = _spec(rule, validations, known)
+        if row.stop is not None and row.stop.orders is not None:
+            orders, group = row.stop.orders, orders_group(row.stop)
+            validations = [*_where(policy, own), *_of_orders(row.stop)]
+            specs[name_of(group, orders.plural)] = _spec(_rule(group, ["CREATE"], orders.plural), validations)
+    if enabled.evicts:
+        validations = [*_where(policy, own), *_of_eviction()]
+        specs[EVICTIONS] = _spec(_rule(POD.group, ["CREATE"], "pods/eviction"), validations)
+    condition = _condition(account, own)
+    return [
+        one for name, spec in specs.items() for one in _policy(name, {**spec, "matchConditions": condition})
+    ]
+
+
+EVICTIONS = "evictions"
+
+
+def name_of(group: str, plural: str) -> str:
+    """What objects of a kind are called in names of policies and of files."""
+    return f"{plural}.{group}" if group else plural
+
+
+def orders_group(stop: Stop) -> str:
+    """The API group of the objects by which a stop is ordered; empty where it is not."""
+    return stop.orders.api_version.partition("/")[0] if stop.orders else ""
+
+
+def _condition(account: str, own: str) -> list[Object]:
+    who = f"system:serviceaccount:{own}:{account}"
+    return [{"name": "ours", "expression": f"request.userInfo.username == {cel.text(who)}"}]
+
+
+def _rule(group: str, operations: list[str], resource: str) -> Object:
+    return {
+        "apiGroups": [group],
+        "apiVersions": ["*"],
+        "operations": operations,
+        "resources": [resource],
+    }
+
+
+def _spec(rule: Object, validations: Sequence[Object], known: Variables | None = None) -> Object:
+    variables = known.rendered() if known else []
+    return {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule]},
+        **({"variables": variables} if variables else {}),
+        "validations": list(validations),
+    }
+
+
+def _policy(called: str, spec: Object) -> list[Object]:
+    version, name = "admissionregistration.k8s.io/v1", f"gpu-rightsizer-{called}"
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    return [
+        {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": part}
+        for kind, part in (("ValidatingAdmissionPolicy", spec), ("ValidatingAdmissionPolicyBinding", binding))
+    ]
+
+
+def _validation(expression: str, message: str) -> Object:
+    return {"expression": expression, "message": message, "reason": "Forbidden"}
+
+
+def _where(policy: Policy, own: str) -> Iterator[Object]:
+    names = sorted(SYSTEM_NAMESPACES) + ([own] if own not in SYSTEM_NAMESPACES else [])
+    yield _validation(
+        f"!(request.namespace in {cel.listed(names)})", "the namespace is the system's, or our own"
+    )
+    for pattern in policy.protectedNamespaces:
+        yield _validation(
+            f"!request.namespace.matches({cel.text(_regex(pattern))})",
+            f"the policy protects namespaces {pattern}",
+        )
+
+
+def _regex(pattern: str) -> str:
+    """A glob as RE2 has it, for the whole of a text: of what means something to RE2 patterns hold only . and +.
+
+    Python's own translation uses what RE2 does not know.
+    """
+    plain = re.sub("([.+])", r"[\1]", pattern)
+    return f"^{plain.replace('*', '.*').replace('?', '.')}$"
+
+
+def _of_fields(row: Kind, known: Variables) -> Iterator[Object]:
+    changed = [field.path for field in row.fields()]
+    in_spec = [path[1:] for path in changed if path[0] == "spec"]
+    names = ", ".join(sorted({shown(("spec", *path)) for path in in_spec}))
+    only = f"of the spec only {names} is ours to change" if names else "the spec is not ours to change"
+    yield _validation(cel.same_but(known, ("spec",), in_spec), only)
+    yield _validation(cel.same(known, _METADATA, _KEPT), "labels, finalizers and owners stay as they are")
+    free = [path[-1] for path in changed if path[:2] == _ANNOTATIONS]
+    free += [COST_ANNOTATION] if row is POD else []
+    own = f"k.startsWith({cel.text(PREFIX)})" + (f" || k in {cel.listed(free)}" if free else "")
+    yield _validation(
+        cel.others_same(known.at(_ANNOTATIONS), own), "other annotations than ours stay as they are"
+    )
+
+
+def _of_classes(row: Kind, policy: Policy, known: Variables) -> Iterator[Object]:
+    """What the policy protects by class alone, before anything is enforced that could be about it."""
+    if not row.classes:
+        return
+    classes = known.named("classes", cel.values(known, row.classes, row.class_of_all))
+    yield _validation(
+        f'!{classes}.exists(c, c.startsWith("system-"))', "pods of a system class are not ours to change"
+    )
+    if row is POD:
+        yield from _of_priority(policy, known)
+    for rule in protecting(policy):
+        for pattern in rule.match.priorityClasses or ():
+            yield _validation(
+                f"!{classes}.exists(c, c.matches({cel.text(_regex(pattern))}))",
+                f"rule {rule.name} protects pods of class {pattern or '(none)'}",
+            )
+
+
+def _of_priority(policy: Policy, known: Variables) -> Iterator[Object]:
+    """What only pods themselves say: what their class came to."""
+    priority = known.named("priority", cel.child(f"{known.at(('spec',))}[0]", "priority", "0"))
+    yield _validation(
+        f"!({priority} > {SYSTEM_PRIORITY})", "pods of a system priority are not ours to change"
+    )
+    for rule in protecting(policy, "priority"):
+        wanted = rule.match.priority
+        if wanted is not None:
+            yield _validation(
+                f"!({priority} >= {wanted.min} && {priority} <= {wanted.max})",
+                f"rule {rule.name} protects pods of priority {wanted.min} to {wanted.max}",
+            )
+
+
+def protecting(policy: Policy, condition: str = "priorityClasses") -> Iterator[Rule]:
+    """The rules that protect by one condition whatever else holds: naming nothing else, and before any that act."""
+    for rule in policy.rules:
+        if rule.mode is Mode.ENFORCE:
+            return
+        if rule.mode is Mode.PROTECT and set(rule.match.model_dump(exclude_none=True)) == {condition}:
+            yield rule
+
+
+def _of_orders(stop: Stop) -> Iterator[Object]:
+    """Of orders only those that we give: the stop, and what takes it back."""
+    given = sorted({str(stop.to), stop.orders.back if stop.orders else ""})
+    yield _validation(
+        f"{cel.child('object', 'action', cel.text(''))} in {cel.listed(given)}",
+        f"only {' and '.join(given)} are ours to order",
+    )
+
+
+def _of_eviction() -> Iterator[Object]:
+    known = cel.child("object", "deleteOptions")
+    uid = f'[{known}].all(d, [{cel.child("d", "preconditions")}].all(p, "uid" in p && p["uid"] != ""))'
+    yield _validation(uid, "an eviction names the UID of its pod")
+    yield _validation(f'!("gracePeriodSeconds" in {known})', "an eviction leaves the pod its own time to end")

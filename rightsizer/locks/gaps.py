@@ -1,0 +1,52 @@
+"""What a policy file says that RBAC and admission policies do not hold our service account to, in words. Pure."""
+
+from collections.abc import Iterator
+
+from rightsizer.locks.admission import protecting
+from rightsizer.locks.enabled import Enabled
+from rightsizer.model import Mode
+from rightsizer.observe.owners import KEDA
+from rightsizer.policy.document import Policy
+from rightsizer.workloads import LEVERS
+
+
+def admission_gaps(policy: Policy) -> Iterator[str]:
+    """What the API server lets our service account do all the same."""
+    enabled = Enabled(policy)
+    if not enabled.acts:
+        return
+    nameless = [row.kind for row in enabled.kinds if not row.classes]
+    if nameless:
+        yield f"{', '.join(nameless)}: these do not name the PriorityClass of their pods, so it is not checked"
+    if any(row.kind == "AppWrapper" for row in enabled.kinds):
+        yield "AppWrapper: classes are found only in pods, and in what has a template as a Job has it, inside of it"
+    if enabled.evicts:
+        yield "evictions: they do not show their pod, so its class is not checked"
+    ordered = [row for row in enabled.kinds if row.stop is not None and row.stop.orders is not None]
+    for row in ordered:
+        assert row.stop is not None  # noqa: S101 - asked above
+        assert row.stop.orders is not None  # noqa: S101
+        yield f"{row.stop.orders.kind}: it does not show the {row.kind} that it is about, so its class is not checked"
+    told, of_pods = list(protecting(policy)), list(protecting(policy, "priority"))
+    for rule in policy.rules:
+        if rule in of_pods:
+            yield f"rule {rule.name}: of priorities only bare pods tell; elsewhere it is not checked"
+        elif rule.mode is Mode.PROTECT and rule not in told:
+            yield f"rule {rule.name}: protects by more than classes, or after a rule that enforces; it is not checked"
+    if told:
+        yield "templates without a class: the cluster's globalDefault, or what a webhook sets, is not known there"
+
+
+def grant_gaps(policy: Policy) -> Iterator[str]:
+    """Why more is granted than the policy's rules alone would take."""
+    enabled = Enabled(policy)
+    if policy.classAnnotations != "off":
+        yield (
+            f"classAnnotations: {policy.classAnnotations}: annotations of PriorityClasses may enforce anything, so "
+            "every change of every kind in every namespace is granted; with 'off' only what the rules take is"
+        )
+        return
+    for row in LEVERS:
+        if row in enabled.kinds:
+            by = "scales" if row.group == KEDA.group else "queues"
+            yield f"{row.kind}.{row.group}: no rule names it, but it may be what {by} those that rules are about"

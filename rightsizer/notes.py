@@ -1,0 +1,121 @@
+"""Bounds of what is read where others can write, our annotations and our ConfigMap: one place for all of them. Pure.
+
+Whoever may annotate an object can write anything there. What is longer, nested deeper, of another time or greater than
+anything that we write cannot be read; what follows from that is the reader's business.
+"""
+
+import datetime
+import re
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+
+from rightsizer.model import ObjectRef
+
+T = TypeVar("T")
+
+LONGEST_BYTES: Final = 16 << 10
+"""Of a note: what we write stays below 2 KiB."""
+DEEPEST: Final = 16
+"""Of lists and mappings in each other: what we write has five."""
+YEARS: Final = range(2000, 2201)
+"""In these time zones do not overflow, nor does what is added or taken away."""
+LONGEST_WORD: Final = 63
+"""Of a label's value, as run and instance are."""
+MOST_GPUS: Final = 100_000
+"""Of one change: more than the largest clusters have."""
+
+Instant = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
+"""With its zone; whether its year is one of ours is asked by `require_ours`."""
+Word = Annotated[str, msgspec.Meta(max_length=LONGEST_WORD, pattern=r"^[ -~]*\Z")]
+Text = Annotated[str, msgspec.Meta(max_length=4096)]
+Gpus = Annotated[int, msgspec.Meta(ge=-MOST_GPUS, le=MOST_GPUS)]
+Seconds = Annotated[int, msgspec.Meta(ge=0, le=36525 * 86400)]
+
+LONGEST_PATH: Final = 24
+"""Of the keys that lead to a field of an object."""
+Steps = Annotated[
+    tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=512)], ...],
+    msgspec.Meta(min_length=1, max_length=LONGEST_PATH),
+]
+
+_LONGEST_NAME = 253
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def decoded(text: str, kind: type[T], *, longest: int = LONGEST_BYTES) -> T:
+    """A note in JSON.
+
+    Raises:
+        ValueError: It is none, or beyond the bounds; the message says which.
+    """
+    if len(text) > longest or len(text.encode(errors="replace")) > longest:
+        message = f"cannot be read: it is longer than {longest >> 10} KiB"
+        raise ValueError(message)
+    if _depth(text) > DEEPEST:
+        message = f"cannot be read: it is nested more than {DEEPEST} deep"
+        raise ValueError(message)
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        message = f"cannot be read: {error}"
+        raise ValueError(message) from error
+
+
+def _depth(text: str) -> int:
+    """How deep brackets stand in each other; what stands in strings are none."""
+    depth = deepest = 0
+    for found in _BRACKETS.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def require_ours(*instants: datetime.datetime | None) -> None:
+    """Times of which we speak.
+
+    Raises:
+        ValueError: One of them has no zone, or is of another time.
+    """
+    for at in instants:
+        if at is not None and (at.tzinfo is None or at.year not in YEARS):
+            message = f"{at.isoformat()} names no time zone, or no year from {YEARS[0]} to {YEARS[-1]}"
+            raise ValueError(message)
+
+
+def require_name(ref: ObjectRef | None) -> None:
+    """What an object can be called.
+
+    Raises:
+        ValueError: Nothing is called that.
+    """
+    if ref is None:
+        return
+    parts = (ref.api_version, ref.kind, ref.namespace, ref.name, ref.uid)
+    is_name = all(len(part) <= _LONGEST_NAME and part.isascii() and part.isprintable() for part in parts)
+    if not is_name or not (ref.api_version and ref.kind and ref.name):
+        message = "names no object"
+        raise ValueError(message)
+
+
+def read_instant(text: str, *, zone: datetime.tzinfo | None = None) -> datetime.datetime | None:
+    """An instant in RFC 3339's notation, or the end of a day (UTC); None where it is neither.
+
+    Args:
+        text: As it stands in an annotation.
+        zone: What an instant without an offset is read by; without one it cannot be read.
+    """
+    cleaned = text.strip()
+    try:
+        if _DAY.fullmatch(cleaned):
+            day = datetime.date.fromisoformat(cleaned)
+            midnight = datetime.datetime.combine(day, datetime.time(), tzinfo=datetime.UTC)
+            instant = midnight + datetime.timedelta(days=1)
+        else:
+            instant = datetime.datetime.fromisoformat(cleaned)
+            instant = instant if instant.tzinfo or zone is None else instant.replace(tzinfo=zone)
+        require_ours(instant)
+    except (ValueError, OverflowError):
+        return None
+    return instant

@@ -1,0 +1,216 @@
+"""What `run` publishes about itself for Prometheus: verdicts, actions, what is freed, how the last cycle went.
+
+One time series for each class, verdict or outcome; none for each workload, of which there may be thousands. A gauge
+that has no value any more disappears: it never stays at what it was.
+https://prometheus.io/docs/instrumenting/writing_exporters/
+"""
+
+import collections
+import dataclasses
+import datetime
+import importlib.metadata
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from rightsizer.accounting import NO_CLASS, UNKNOWN_CLASS, Accounts
+from rightsizer.budget import Left
+from rightsizer.model import (
+    Action,
+    Change,
+    Fleet,
+    Mending,
+    Outcome,
+    Plan,
+    Result,
+    TripCause,
+    Verdict,
+)
+
+PREFIX = "gpu_rightsizer_"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """One metric: its name without prefix, what it says, and its labels; counters get the suffix _total."""
+
+    name: str
+    words: str
+    labels: tuple[str, ...] = ()
+    is_counter: bool = False
+
+    @property
+    def full_name(self) -> str:
+        """As it is scraped."""
+        return f"{PREFIX}{self.name}{'_total' if self.is_counter else ''}"
+
+
+_CLASS = ("priority_class",)
+_BY = ("verdict", "finding", *_CLASS)
+_RUN = ("success", "failure")
+_NOT_OF_A_PLAN = {"build_info", "breaker_open"}
+METRICS = (
+    Row("build_info", "The version that runs; always 1", ("version",)),
+    Row("enforcing", "Whether changes are made (1) or only planned (0)"),
+    Row("leader", "Whether the Lease is ours (1); without changes there is none (0)"),
+    Row("workloads", "GPU workloads by what is said about them", _BY),
+    Row("gpus", "GPUs that these workloads hold", _BY),
+    Row("held_whole_gpus", "What they hold, with shares and MIG instances as parts of GPUs", _CLASS),
+    Row("held_cost_per_hour", "Price of what is held, as far as it is known", _CLASS),
+    Row("waiting_gpus", "GPUs that pods ask for which the scheduler finds no place for", _CLASS),
+    Row("reclaimable_gpus", "GPUs that acting upon the findings would free", _CLASS),
+    Row(
+        "enforced_gpus", "Of the reclaimable GPUs those that rules and budgets let the next run free", _CLASS
+    ),
+    Row("wasted_cost_per_hour", "Price of what is held and not used, as far as it is known", _CLASS),
+    Row("blocked_workloads", "Workloads that would be changed but for this cause", ("cause",)),
+    Row("evidence_coverage_ratio", "Share of the held GPUs about which enough is known to judge, 0 to 1"),
+    Row(
+        "budget_remaining",
+        "What the policy's budgets still allow now, in workloads or gpus; of several namespaces, owners or "
+        "pools the least that one has left",
+        ("scope", "per", "unit"),
+    ),
+    Row("freed_gpus", "GPUs that changes which stand keep free", _CLASS),
+    Row(
+        "freed_gpu_seconds",
+        "For how long changes have kept GPUs free, in GPU-seconds",
+        _CLASS,
+        is_counter=True,
+    ),
+    Row("actions", "Changes by how they ended", ("action", "result", *_CLASS), is_counter=True),
+    Row("actions_freed_gpus", "GPUs that changes have freed", ("action", *_CLASS), is_counter=True),
+    Row("repairs", "Repairs of earlier changes by how they ended", ("repair", "result"), is_counter=True),
+    Row("breaker_open", "Whether the breaker is open for this cause (1) or not (0)", ("cause",)),
+    Row("runs", "Cycles by how they ended: success or failure", ("result",), is_counter=True),
+    Row("last_run_duration_seconds", "How long the last cycle took"),
+    Row("last_run_timestamp_seconds", "When the last cycle ended, Unix time"),
+    Row("last_success_timestamp_seconds", "When the last cycle ended that went through, Unix time"),
+    Row(
+        "config_last_reload_successful",
+        "Whether flags and policy could be used in the last cycle (1) or not (0)",
+    ),
+)
+
+
+class Metrics:
+    """The metrics of one process.
+
+    Args:
+        acts: Whether it changes anything, or only says what it would.
+
+    Attributes:
+        registry: What is scraped.
+    """
+
+    def __init__(self, *, acts: bool) -> None:
+        self.registry = CollectorRegistry()
+        self._gauges: dict[str, Gauge] = {}
+        self._counters: dict[str, Counter] = {}
+        for row in METRICS:
+            name = PREFIX + row.name
+            if row.is_counter:
+                self._counters[row.name] = Counter(name, row.words, row.labels, registry=self.registry)
+            else:
+                self._gauges[row.name] = Gauge(name, row.words, row.labels, registry=self.registry)
+        self._stood: tuple[datetime.datetime, collections.Counter[str]] | None = None
+        self._gauges["build_info"].labels(importlib.metadata.version("gpu-rightsizer")).set(1)
+        # A counter whose first value is 1 has not increased, as Prometheus sees it: these are asked about by alerts.
+        for result in _RUN:
+            self._counters["runs"].labels(result)
+        for mending in Mending:
+            self._counters["repairs"].labels(mending.value, Result.DONE.value)
+        self.set("enforcing", acts)
+
+    def set(self, name: str, value: float) -> None:
+        """Set a gauge that has no labels."""
+        self._gauges[name].set(value)
+
+    def observe(self, plan: Plan, accounts: Accounts, left: Iterable[Left]) -> None:
+        """Publish a plan, and what is left of the budgets."""
+        for row in METRICS:
+            if row.labels and not row.is_counter and row.name not in _NOT_OF_A_PLAN:
+                self._gauges[row.name].clear()
+        for decision in plan.decisions:
+            name = decision.workload.priority_class or NO_CLASS
+            labels = (decision.verdict.value, decision.finding.name.value, name)
+            self._gauges["workloads"].labels(*labels).inc()
+            self._gauges["gpus"].labels(*labels).inc(decision.workload.gpus)
+            for block in decision.blocks:
+                self._gauges["blocked_workloads"].labels(block.cause.value).inc()
+        for name, account in accounts.by_class.items():
+            self._gauges["held_whole_gpus"].labels(name).set(account.whole_gpus)
+            self._gauges["held_cost_per_hour"].labels(name).set(account.cost_per_hour)
+            self._gauges["reclaimable_gpus"].labels(name).set(account.reclaimable)
+            self._gauges["enforced_gpus"].labels(name).set(account.enforced)
+            self._gauges["wasted_cost_per_hour"].labels(name).set(account.wasted_per_hour)
+        self._count_waiting(plan)
+        held = sum(decision.workload.gpus for decision in plan.decisions)
+        unknown = sum(one.workload.gpus for one in plan.decisions if one.verdict is Verdict.UNKNOWN)
+        self._gauges["evidence_coverage_ratio"].set(1.0 - unknown / held if held else 1.0)
+        for one in left:
+            labels = (one.scope.value, one.per.value, one.unit)
+            self._gauges["budget_remaining"].labels(*labels).set(one.amount)
+        self._count_freed(plan, accounts.by_class)
+
+    def _count_waiting(self, plan: Plan) -> None:
+        """Of the classes that hold something, 0 where none of their pods waits."""
+        names = {decision.workload.priority_class or NO_CLASS for decision in plan.decisions}
+        waiting = dict.fromkeys(names, 0)
+        for pod in plan.fleet.waiting if plan.fleet else ():
+            name = pod.priority_class or NO_CLASS
+            waiting[name] = waiting.get(name, 0) + sum(pod.resources.values())
+        for name, gpus in waiting.items():
+            self._gauges["waiting_gpus"].labels(name).set(gpus)
+
+    def _count_freed(self, plan: Plan, classes: Iterable[str]) -> None:
+        """What stands of our changes, and for how long it has since the last plan."""
+        now: collections.Counter[str] = collections.Counter(dict.fromkeys(classes, 0))
+        if plan.fleet is not None:
+            for change in plan.fleet.changes:
+                if change.stands:
+                    now[_class_of(change, plan.fleet)] += change.gpus
+        at, before = self._stood or (plan.at, now)
+        for name, gpus in now.items():
+            stood = max((plan.at - at).total_seconds(), 0.0) * min(before[name], gpus)
+            self._counters["freed_gpu_seconds"].labels(name).inc(stood)
+            self._gauges["freed_gpus"].labels(name).set(gpus)
+        self._stood = (plan.at, now)
+
+    def breaker(self, cause: TripCause | None, *, is_known: bool = True) -> None:
+        """Publish for which cause the breaker is open, if for any; nothing where that is not known."""
+        self._gauges["breaker_open"].clear()
+        for each in TripCause if is_known else ():
+            self._gauges["breaker_open"].labels(each.value).set(each is cause)
+
+    def acted(self, outcome: Outcome, priority_class: str) -> None:
+        """Count what became of a change, or of a repair; of a class that is not known where that is empty."""
+        if outcome.is_repair:
+            self._counters["repairs"].labels(outcome.action, outcome.result.value).inc()
+            return
+        name = priority_class or NO_CLASS
+        self._counters["actions"].labels(outcome.action, outcome.result.value, name).inc()
+        if outcome.result is Result.DONE and outcome.gpus > 0 and outcome.action != Action.NOTIFY:
+            self._counters["actions_freed_gpus"].labels(outcome.action, name).inc(outcome.gpus)
+
+    def ended(self, *, is_good: bool, took_s: float, at_s: float) -> None:
+        """Count a cycle.
+
+        Args:
+            is_good: Whether it went through.
+            took_s: For how long it ran.
+            at_s: When it ended, Unix time.
+        """
+        self._counters["runs"].labels(_RUN[not is_good]).inc()
+        self._gauges["last_run_duration_seconds"].set(took_s)
+        self._gauges["last_run_timestamp_seconds"].set(at_s)
+        if is_good:
+            self._gauges["last_success_timestamp_seconds"].set(at_s)
+
+
+def _class_of(change: Change, fleet: Fleet) -> str:
+    """By its record, on which anyone may write: a class that the cluster does not have is not known."""
+    name = change.priority_class
+    if not name:
+        return UNKNOWN_CLASS if name is None else NO_CLASS
+    return name if name in fleet.classes else UNKNOWN_CLASS

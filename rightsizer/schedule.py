@@ -1,0 +1,107 @@
+"""Runs something on a schedule until told to end: one at a time, and what was missed meanwhile once.
+
+APScheduler keeps the time; the moments of wall clocks are worked out by `crontab`.
+"""
+
+import datetime
+import random
+import zoneinfo
+from collections.abc import Callable
+
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.base import BaseTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+
+from rightsizer.crontab import Crontab
+
+_A_MOMENT = datetime.timedelta(microseconds=1)
+
+
+def trigger_of(
+    schedule: Crontab | datetime.timedelta,
+    zone: datetime.tzinfo,
+    *,
+    jitter: datetime.timedelta | None,
+    uniform: Callable[[float, float], float] = random.uniform,
+) -> BaseTrigger:
+    """When something is run.
+
+    Args:
+        schedule: At moments of wall clocks, or at intervals.
+        zone: Whose wall clocks; its changes to summer time and back are followed.
+        jitter: Up to so much later, so that many clusters do not ask at once.
+        uniform: Draws a number between two.
+    """
+    if isinstance(schedule, datetime.timedelta):
+        plain: BaseTrigger = IntervalTrigger(seconds=schedule.total_seconds(), timezone=datetime.UTC)
+    else:
+        plain = _WallClock(schedule, zone)
+    return _Later(plain, jitter.total_seconds(), uniform) if jitter else plain
+
+
+class _WallClock(BaseTrigger):  # type: ignore[misc]
+    """At each moment of wall clocks that is meant."""
+
+    def __init__(self, crontab: Crontab, zone: datetime.tzinfo) -> None:
+        self._crontab = crontab
+        self._zone = zone
+
+    def get_next_fire_time(
+        self, previous_fire_time: datetime.datetime | None, now: datetime.datetime
+    ) -> datetime.datetime | None:
+        """The first after the previous one; from now on where there was none."""
+        # In UTC: of wall clocks Python takes the second of two equal hours for the first, once something is added.
+        after = previous_fire_time.astimezone(datetime.UTC) + _A_MOMENT if previous_fire_time else now
+        return self._crontab.next_from(after.astimezone(datetime.UTC), self._zone)
+
+
+class _Later(BaseTrigger):  # type: ignore[misc]
+    """A little later than another trigger; never earlier, since the same moment would come once more then."""
+
+    def __init__(self, plain: BaseTrigger, most_s: float, uniform: Callable[[float, float], float]) -> None:
+        self._plain = plain
+        self._most_s = most_s
+        self._uniform = uniform
+
+    def get_next_fire_time(
+        self, previous_fire_time: datetime.datetime | None, now: datetime.datetime
+    ) -> datetime.datetime | None:
+        """The other's, put off."""
+        found: datetime.datetime | None = self._plain.get_next_fire_time(previous_fire_time, now)
+        if found is None:
+            return None
+        return found.astimezone(datetime.UTC) + datetime.timedelta(seconds=self._uniform(0.0, self._most_s))
+
+
+def zone_of(name: str) -> zoneinfo.ZoneInfo:
+    """A zone of the IANA database.
+
+    Raises:
+        ValueError: There is none of this name.
+    """
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
+        message = f"no time zone is called {name!r}; write one such as Europe/Berlin or UTC"
+        raise ValueError(message) from error
+
+
+def keep_running(work: Callable[[], None], trigger: BaseTrigger, *, until: Callable[[], None]) -> None:
+    """Run it now and at every moment of a trigger, until that returns; what runs then comes to its end first.
+
+    Args:
+        work: Raises nothing.
+        trigger: When.
+        until: Waits for the end.
+    """
+    scheduler = BackgroundScheduler(timezone=datetime.UTC)
+    now = datetime.datetime.now(datetime.UTC)
+    # Of runs that were missed while one took long only one is made up for, however late it is by then.
+    scheduler.add_job(
+        work, trigger, coalesce=True, max_instances=1, misfire_grace_time=None, next_run_time=now
+    )
+    scheduler.start()
+    try:
+        until()
+    finally:
+        scheduler.shutdown(wait=True)

@@ -1,0 +1,61 @@
+"""Whether a workload that goes on with less than it had is well. Pure."""
+
+import datetime
+import enum
+from collections.abc import Iterator, Sequence
+
+from rightsizer.config import format_duration
+from rightsizer.model import Pod
+from rightsizer.observe.pods import OOM_KILLED
+from rightsizer.workloads.changes import UndoRecord
+
+_CRASHING = "CrashLoopBackOff"
+
+
+class Health(enum.StrEnum):
+    """How a workload bears a change."""
+
+    HEALTHY = "healthy"
+    WAITING = "waiting"
+    FAILED = "failed"
+    ENDED = "ended"
+    """It came to its own end, as work does."""
+
+
+def health_of(
+    record: UndoRecord, pods: Sequence[Pod], wanted: int, at: datetime.datetime
+) -> tuple[Health, str]:
+    """How it is since its change, and in words why.
+
+    Args:
+        record: Of the change.
+        pods: All that it has now and that ask for GPUs.
+        wanted: How many of them there should be.
+        at: Now.
+    """
+    living = [pod for pod in pods if not pod.is_terminating]
+    failures = "; ".join(word for pod in living for word in _failures(pod, record.time))
+    if failures:
+        return Health.FAILED, failures
+    # A change of the number leaves pods as they are; one of the template makes them anew.
+    is_anew = any(edit.path[-1] != "replicas" for edit in record.edits)
+    fresh = [pod for pod in living if not is_anew or _began_since(pod, record.time)]
+    ready = len([pod for pod in fresh if pod.is_ready])
+    told = f"{ready} of {wanted} pods are ready"
+    if ready >= wanted and ready == len(living):
+        return Health.HEALTHY, told
+    if at - record.time >= datetime.timedelta(seconds=record.settle):
+        return Health.FAILED, f"only {told} after {format_duration((at - record.time).total_seconds())}"
+    return Health.WAITING, told
+
+
+def _failures(pod: Pod, since: datetime.datetime) -> Iterator[str]:
+    ended_since = pod.ended_at is not None and pod.ended_at > since
+    if pod.ended == OOM_KILLED and ended_since:
+        yield f"pod {pod.ref.name} ran out of memory ({OOM_KILLED})"
+    elif pod.waiting == _CRASHING and (ended_since or _began_since(pod, since)):
+        yield f"pod {pod.ref.name} ends again and again ({_CRASHING})"
+
+
+def _began_since(pod: Pod, since: datetime.datetime) -> bool:
+    return pod.created is not None and pod.created >= since

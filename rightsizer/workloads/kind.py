@@ -1,0 +1,384 @@
+"""What a row of the table of kinds says: how its GPUs are given back, wholly or in part, and what that costs. Pure."""
+
+import dataclasses
+import datetime
+import enum
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rightsizer.model import Action, Pod, Proposal
+from rightsizer.observe.owners import OwnerKind, owner_kind
+from rightsizer.workloads.edits import ANY, Edit, Path, edit_of, is_digest, matches, places, shown, value_at
+
+_LONGEST_TEXT = 256
+_MOST = 1_000_000
+
+
+class Value(enum.Enum):
+    """What a field may hold; by it a record that somebody else wrote is told from one of ours."""
+
+    COUNT = "a number from 0"
+    SWITCH = "true or false"
+    TEXT = "a short text"
+    QUANTITY = "a whole number"
+    NAMES = "a list of names"
+
+    def allows(self, value: Any) -> bool:  # noqa: ANN401 - JSON
+        """Whether it may be; any field may be absent."""
+        if value is None:
+            return True
+        match self:
+            case Value.COUNT:
+                return type(value) is int and 0 <= value <= _MOST
+            case Value.SWITCH:
+                return type(value) is bool
+            case Value.TEXT:
+                return isinstance(value, str) and len(value) <= _LONGEST_TEXT
+            case Value.QUANTITY:
+                return (type(value) is int and 0 <= value <= _MOST) or (
+                    isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value) is not None
+                )
+            case Value.NAMES:
+                return isinstance(value, list) and all(Value.TEXT.allows(name) and name for name in value)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Field:
+    """A field that we may change, and what it may hold."""
+
+    path: Path
+    value: Value
+
+
+def annotation(key: str) -> Field:
+    """An annotation of the object itself."""
+    return Field(("metadata", "annotations", key), Value.TEXT)
+
+
+REPLICAS = Field(("spec", "replicas"), Value.COUNT)
+SUSPEND = Field(("spec", "suspend"), Value.SWITCH)
+NOW = "now"
+"""In place of a value: the time of the change, RFC 3339 in UTC."""
+
+
+Guard = tuple[Path, Any]
+"""A field of the object, and the value by which it is nothing for us to change."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Orders:
+    """Objects that tell a controller what to do with another: our annotation only says what was ordered.
+
+    Attributes:
+        api_version: Of the objects; so are `kind` and `plural`.
+        back: The order that takes the stop back.
+        state: Where the workload's own status says how it stands.
+        stopped: What stands there once the order was carried out, or it has come to its end.
+    """
+
+    api_version: str
+    kind: str
+    plural: str
+    back: str
+    state: Path
+    stopped: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stop:
+    """How all GPUs of a workload are given back.
+
+    Attributes:
+        action: What it is called.
+        reason: Of the Event, in Kubernetes's CamelCase.
+        field: What is set; None where the pod itself goes.
+        to: The value; NOW for the time.
+        is_final: Whether nothing undoes it.
+        unless: Where one of these holds, setting the field stops nothing.
+        orders: By what its controller is told, where the field alone says nothing to it.
+    """
+
+    action: Action
+    reason: str
+    field: Field | None = None
+    to: int | bool | str | None = None
+    is_final: bool = False
+    unless: tuple[Guard, ...] = ()
+    orders: Orders | None = None
+
+
+def scaled(field: Field = REPLICAS, *, to: int | str = 0, unless: tuple[Guard, ...] = ()) -> Stop:
+    """To no replicas."""
+    return Stop(Action.SCALE_TO_ZERO, "ScaledToZero", field, to, unless=unless)
+
+
+def suspended(field: Field = SUSPEND, to: bool | str = True) -> Stop:  # noqa: FBT001, FBT002 - a field's value
+    """By its switch."""
+    return Stop(Action.SUSPEND, "Suspended", field, to)
+
+
+class Steering(enum.Enum):
+    """How it is made sure that the replicas which go are those that can."""
+
+    NONE = "none"
+    """It makes no difference to the owner which goes."""
+    DELETION_COST = "deletion-cost"
+    """controller.kubernetes.io/pod-deletion-cost, lowest first (KEP-2255)."""
+    TAIL = "tail"
+    """The highest ordinals go first, so these must be the ones."""
+    NAMED = "named"
+    """Its own object names the pods that go."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Groups:
+    """Groups of workers that are scaled each by itself, by naming those that go.
+
+    Attributes:
+        each: Pattern of the groups in the object.
+        label: By which a pod says of which group it is.
+        going: Where, below a group, those that go are named.
+    """
+
+    each: Path
+    label: str
+    going: Path
+
+    def fields(self) -> Iterator[Field]:
+        """What is changed of a group."""
+        yield Field((*self.each, "replicas"), Value.COUNT)
+        yield Field((*self.each, "minReplicas"), Value.COUNT)
+        yield Field((*self.each, *self.going), Value.NAMES)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pause:
+    """Containers that only change while their workload is stopped: it is, for that, and goes on with what it is left.
+
+    Attributes:
+        containers: Where they are declared, as patterns.
+        since: Of Kubernetes 1.since on the API server lets them change.
+    """
+
+    containers: tuple[Path, ...]
+    since: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of one API group that we know how to act upon.
+
+    Attributes:
+        group: Its API group; versions and plural are its row's in `observe.owners`.
+        source: Where this was read: API version and reference.
+        lost: What a stop destroys, for people; it is said before acting.
+        stop: How all GPUs are given back; None where no way is known.
+        replicas: How many are wanted; None where there is no such number.
+        steering: Which replicas go when there are to be fewer.
+        containers: Where containers are declared, as patterns; changes there reach the pods by themselves.
+        pause: Instead, where they change only while it is stopped.
+        needs: Must stand in the object for `replicas` to be changed, such as a policy of elastic training.
+        groups: What has its replicas in groups; instead of `replicas`.
+        unless: Where one of these holds, `replicas` or `groups` are somebody else's to change.
+        has_scale: Whether it has a scale subresource, so that kubectl scale knows it.
+        classes: Where the PriorityClasses of the pods that it makes stand, as patterns; none where its object does not
+            say it.
+        class_of_all: Where the class stands of all pods whose own template names none.
+        where: Its versions and plural, where `observe.owners` has no row of it.
+    """
+
+    group: str
+    kind: str
+    source: str
+    lost: str
+    stop: Stop | None = None
+    replicas: Field | None = None
+    steering: Steering = Steering.NONE
+    containers: tuple[Path, ...] = ()
+    pause: Pause | None = None
+    needs: Path = ()
+    groups: Groups | None = None
+    unless: tuple[Guard, ...] = ()
+    has_scale: bool = False
+    classes: tuple[Path, ...] = ()
+    class_of_all: Path = ()
+    where: OwnerKind | None = None
+
+    @property
+    def of(self) -> OwnerKind:
+        """Its versions and its name in URLs."""
+        row = self.where or owner_kind(self.group, self.kind)
+        assert row is not None, f"{self.kind}.{self.group} has no row in observe.owners"  # noqa: S101
+        return row
+
+    @property
+    def action(self) -> Action | None:
+        """What giving all GPUs back is called."""
+        return self.stop.action if self.stop else None
+
+    def is_final(self, edits: Sequence[Edit]) -> bool:
+        """Whether nothing takes these edits back."""
+        return self.stop is not None and self.stop.is_final and self._is_stop(edits)
+
+    def orders_for(self, edits: Sequence[Edit]) -> Orders | None:
+        """By what its controller is told, where these edits are a stop that has to be ordered."""
+        return self.stop.orders if self.stop is not None and self._is_stop(edits) else None
+
+    def _is_stop(self, edits: Sequence[Edit]) -> bool:
+        assert self.stop is not None  # noqa: S101 - asked before
+        return self.stop.field is not None and any(edit.path == self.stop.field.path for edit in edits)
+
+    @property
+    def changeable(self) -> tuple[Path, ...]:
+        """Where containers are declared that may change at all."""
+        return (*self.containers, *(self.pause.containers if self.pause else ()))
+
+    def fields(self) -> Iterator[Field]:
+        """What our actions may change of it."""
+        if self.stop and self.stop.field:
+            yield self.stop.field
+        if self.replicas:
+            yield self.replicas
+        if self.groups:
+            yield from self.groups.fields()
+        for containers in self.changeable:
+            for amounts in ("limits", "requests"):
+                yield Field((*containers, "resources", amounts, ANY), Value.QUANTITY)
+
+    def objections(self, edits: Sequence[Edit]) -> Iterator[str]:
+        """Why edits cannot be ours; nothing where they can: whoever may annotate an object can write a record."""
+        fields = tuple(self.fields())
+        for edit in edits:
+            of = [field for field in fields if matches(edit.path, field.path) and _is_extended(edit.path)]
+            if not of:
+                yield f"nothing that we do to a {self.kind} changes {shown(edit.path)}"
+            elif not any(field.value.allows(edit.before) and _may_be_left(field, edit) for field in of):
+                yield f"{shown(edit.path)} is {of[0].value.value}, not {edit.before!r} or {edit.after!r}"
+
+
+def _may_be_left(field: Field, edit: Edit) -> bool:
+    return field.value.allows(edit.after) or (field.value is Value.NAMES and is_digest(edit.after))
+
+
+def _is_extended(path: Path) -> bool:
+    """Of resources only extended ones are changed, whose names have a domain: never processors or memory."""
+    return path[-2] not in {"limits", "requests"} or "/" in path[-1]
+
+
+def stop_edits(kind: Kind, obj: Mapping[str, Any], at: datetime.datetime) -> list[Edit]:
+    """What gives all GPUs of an object back; nothing where its pod goes.
+
+    Raises:
+        ValueError: It would stop nothing; the message says why.
+    """
+    stop = kind.stop
+    if stop is None or stop.field is None:
+        return []
+    _require_none(obj, stop.unless)
+    to = at.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if stop.to == NOW else stop.to
+    return [edit_of(obj, stop.field.path, to)]
+
+
+def _require_none(obj: Mapping[str, Any], guards: Sequence[Guard]) -> None:
+    for path, value in guards:
+        if value_at(obj, path) == value:
+            message = f"its {shown(path)} is {value!r}, so that another decides how many run"
+            raise ValueError(message)
+
+
+def proposal_edits(
+    kind: Kind,
+    obj: Mapping[str, Any],
+    proposal: Proposal,
+    *,
+    resources: Sequence[str],
+    pods: Sequence[Pod] = (),
+) -> list[Edit]:
+    """What a proposal comes to in an object as it was read.
+
+    Args:
+        kind: The object's.
+        obj: With all its fields.
+        proposal: To shrink, to grow or to re-slice.
+        resources: The GPU resources that its pods ask for, by name.
+        pods: Those that it has.
+
+    Raises:
+        ValueError: It cannot be done to this object; the message says why.
+    """
+    if proposal.replicas is not None:
+        _require_none(obj, kind.unless)
+        if kind.groups is not None:
+            return _group_edits(kind.groups, obj, proposal, pods)
+        return [_replicas_edit(kind, obj, proposal.replicas)]
+    if proposal.gpus_per_pod is not None:
+        return _amount_edits(kind, obj, resources, dict.fromkeys(resources[:1], proposal.gpus_per_pod))
+    return _amount_edits(kind, obj, resources, {proposal.resource: 1})
+
+
+def _replicas_edit(kind: Kind, obj: Mapping[str, Any], replicas: int) -> Edit:
+    if kind.replicas is None:
+        message = f"a {kind.kind} has no number of replicas"
+        raise ValueError(message)
+    if kind.needs and value_at(obj, kind.needs) is None:
+        message = f"it has no {'.'.join(kind.needs)}, so its members are needed all"
+        raise ValueError(message)
+    return edit_of(obj, kind.replicas.path, replicas)
+
+
+def _group_edits(
+    groups: Groups, obj: Mapping[str, Any], proposal: Proposal, pods: Sequence[Pod]
+) -> list[Edit]:
+    """Fewer workers of each group that has idle ones; these are named, so that no others go."""
+    idle = set(proposal.pods)
+    found: list[Edit] = []
+    for place in places(obj, groups.each):
+        name = place[-1].partition("=")[2]
+        going = sorted(
+            pod.ref.name for pod in pods if pod.ref.name in idle and pod.labels.get(groups.label) == name
+        )
+        count = value_at(obj, (*place, "replicas"))
+        if not going:
+            continue
+        if type(count) is not int or count < len(going):
+            message = f"{shown(place)} asks for {count!r} replicas, of which {len(going)} are to go"
+            raise ValueError(message)
+        left = count - len(going)
+        found.append(edit_of(obj, (*place, "replicas"), left))
+        least = value_at(obj, (*place, "minReplicas"))
+        if type(least) is int and least > left:
+            found.append(edit_of(obj, (*place, "minReplicas"), left))
+        found.append(edit_of(obj, (*place, *groups.going), going))
+    if not found:
+        message = "none of its groups has the pods that are idle"
+        raise ValueError(message)
+    return found
+
+
+def _amount_edits(
+    kind: Kind, obj: Mapping[str, Any], resources: Sequence[str], amounts: Mapping[str, int]
+) -> list[Edit]:
+    """Instead of these resources others, in the one container that asks for them; requests and limits stay equal."""
+    if len(resources) != 1:
+        message = f"its pods ask for {', '.join(resources) or 'no GPU resource'}, not for one GPU resource"
+        raise ValueError(message)
+    asking = [
+        path
+        for pattern in kind.changeable
+        for path in places(obj, pattern)
+        if value_at(obj, (*path, "resources", "limits", resources[0])) is not None
+    ]
+    if len(asking) != 1:
+        message = f"{len(asking)} of its containers declare {resources[0]} in their limits, not one"
+        raise ValueError(message)
+    found = []
+    for part in ("limits", "requests"):
+        place = (*asking[0], "resources", part)
+        declared = value_at(obj, (*place, resources[0]))
+        if declared is None:
+            continue
+        for name in dict.fromkeys((*resources, *amounts)):
+            wanted = amounts.get(name)
+            found.append(edit_of(obj, (*place, name), None if wanted is None else str(wanted)))
+    return found

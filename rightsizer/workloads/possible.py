@@ -1,0 +1,46 @@
+"""Whether an object, as it was read for the plan, has a place for what is to be done to it. Pure.
+
+What is not known of an object keeps nothing from being planned: the write finds out.
+"""
+
+import contextlib
+import datetime
+from typing import Any
+
+import msgspec
+
+from rightsizer.model import Proposal, Workload
+from rightsizer.workloads import row_of, stopped_by
+from rightsizer.workloads.edits import patch_of
+from rightsizer.workloads.kind import proposal_edits, stop_edits
+
+
+def no_place(workload: Workload, proposal: Proposal | None, at: datetime.datetime) -> str:
+    """Why a workload's own object has no place for a proposal, or for a stop where there is none; empty where it has.
+
+    Args:
+        workload: As it was read.
+        proposal: What is to be left.
+        at: Now.
+    """
+    row, obj = row_of(workload), _read(workload)
+    by = stopped_by(workload) if proposal is None else None
+    if row is None or obj is None or (by is not None and by[0] != workload.ref):
+        return ""
+    resources = sorted({name for pod in workload.pods for name in pod.resources})
+    try:
+        if proposal is None:
+            patch_of(obj, stop_edits(row, obj, at))
+        else:
+            patch_of(obj, proposal_edits(row, obj, proposal, resources=resources, pods=workload.pods))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _read(workload: Workload) -> dict[str, Any] | None:
+    with contextlib.suppress(msgspec.DecodeError, RecursionError):
+        if workload.spec:
+            spec = msgspec.json.decode(workload.spec)
+            return {"metadata": {"annotations": dict(workload.annotations)}, "spec": spec}
+    return None

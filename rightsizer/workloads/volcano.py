@@ -1,0 +1,34 @@
+"""Volcano's Job, which is told by Command objects what to do, as vcctl does it. Pure.
+
+https://github.com/volcano-sh/apis/tree/master/pkg/apis/bus/v1alpha1
+"""
+
+from rightsizer.model import Action
+from rightsizer.observe.records import ORDER_ANNOTATION
+from rightsizer.workloads.core import CLASS, TEMPLATE_CLASS
+from rightsizer.workloads.edits import NAMED
+from rightsizer.workloads.kind import Kind, Orders, Stop, annotation
+
+_COMMANDS = Orders(
+    "bus.volcano.sh/v1alpha1",
+    "Command",
+    "commands",
+    back="ResumeJob",
+    state=("status", "state", "phase"),
+    # batch.volcano.sh/v1alpha1 JobPhase
+    stopped=frozenset(
+        {"Aborting", "Aborted", "Terminating", "Terminated", "Completing", "Completed", "Failed"}
+    ),
+)
+
+KINDS = (
+    Kind(
+        "batch.volcano.sh",
+        "Job",
+        source="batch.volcano.sh/v1alpha1, bus.volcano.sh/v1alpha1",
+        lost="all since the last checkpoint, of every task; the job starts anew",
+        stop=Stop(Action.SUSPEND, "Suspended", annotation(ORDER_ANNOTATION), "AbortJob", orders=_COMMANDS),
+        classes=(("spec", "tasks", NAMED, *TEMPLATE_CLASS[1:]),),
+        class_of_all=("spec", CLASS),
+    ),
+)

@@ -1,0 +1,109 @@
+"""What the chart's RBAC and admission policies are selected from, as `gpu-rightsizer policy` prints them.
+
+Written to the chart's files/rights.json and files/admission.json, since Helm cannot run our code (JSON, since it reads
+that ten times as fast as YAML). Templates only select and fill in: everything that they say stands there. Tests compare
+what they make of a policy with what the commands say.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from rightsizer.doctor.rights import RIGHTS, Right
+from rightsizer.locks.admission import admission_policies, name_of, orders_group
+from rightsizer.locks.enabled import OPENINGS, names
+from rightsizer.locks.rbac import Need, is_for, need
+from rightsizer.model import Mode
+from rightsizer.policy.document import API_VERSION, DEFAULT_KINDS, Policy
+from rightsizer.policy.protections import SYSTEM_NAMESPACES
+from rightsizer.policy.rule import SAFE_ACTIONS
+from rightsizer.workloads import KINDS, LEVERS
+from rightsizer.workloads.core import POD
+from rightsizer.workloads.kind import Kind
+
+OWN, ACCOUNT, PATTERN, RULE = "OWN-NAMESPACE", "OWN-ACCOUNT", "PATTERN", "RULE"
+"""In place of what the release and its policy say."""
+RANGE, MIN, MAX = "RANGE", -1_111_111_111, 999_999_999
+
+
+def rights() -> str:
+    """What opens which kind, and which right is for what."""
+    rows = (*KINDS, *LEVERS)
+    document = {
+        "safeActions": [action.value for action in SAFE_ACTIONS],
+        "podNames": list(names(POD)),
+        "askedKinds": [kind for row in DEFAULT_KINDS if row.notifyBefore for kind in row.kinds],
+        "kinds": [_kind(row) for row in rows],
+        "rights": list(_rights(rows)),
+    }
+    return _written(document)
+
+
+def admission() -> str:
+    """The policy of each kind, and that of evictions, with words in place of what a release says."""
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": "Policy",
+        "protectedNamespaces": [PATTERN],
+        "rules": [
+            {"name": RULE, "match": {"priorityClasses": [PATTERN]}, "mode": Mode.PROTECT.value},
+            {"name": RANGE, "match": {"priority": {"min": MIN, "max": MAX}}, "mode": Mode.PROTECT.value},
+        ],
+    }
+    found = admission_policies(Policy.model_validate(document), account=ACCOUNT, own=OWN)
+    prefix = "gpu-rightsizer-"
+    policies = {
+        one["metadata"]["name"].removeprefix(prefix): one["spec"]
+        for one in found
+        if one["kind"] == "ValidatingAdmissionPolicy"
+    }
+    orders = {
+        _key(row): name_of(orders_group(row.stop), row.stop.orders.plural)
+        for row in KINDS
+        if row.stop is not None and row.stop.orders is not None
+    }
+    return _written({"systemNamespaces": sorted(SYSTEM_NAMESPACES), "orders": orders, "policies": policies})
+
+
+def _written(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _key(row: Kind) -> str:
+    """What a kind's objects are called in file names and templates; as its admission policy is."""
+    return name_of(row.group, row.of.plural)
+
+
+def _kind(row: Kind) -> dict[str, Any]:
+    ways = [
+        {
+            "actions": [action.value for action in way.actions],
+            "about": list(way.about),
+            "asking": way.asking,
+        }
+        for way in OPENINGS
+        if way.row is row
+    ]
+    return {"name": _key(row), "openings": ways}
+
+
+def _rights(rows: tuple[Kind, ...]) -> Iterator[dict[str, Any]]:
+    """In the order in which a role has them."""
+
+    def order(right: Right) -> tuple[str, str, str]:
+        return right.group, right.resource, right.verb
+
+    for right in sorted(RIGHTS, key=order):
+        what = need(right)
+        if what is None:
+            continue
+        entry: dict[str, Any] = {
+            "group": right.group,
+            "resource": right.resource,
+            "verb": right.verb,
+            "own": right.is_own,
+            "need": what.value,
+        }
+        if what is Need.KIND:
+            entry["kinds"] = [_key(row) for row in rows if is_for(right, row)]
+        yield entry

@@ -1,0 +1,232 @@
+"""Writes deploy/kustomize from what Helm renders of the chart: a base, and a component for each choice.
+
+What the chart decides is decided once. A component holds what another rendering has besides the base's: objects,
+and JSON patches of those that differ. Knows the chart by its values and its objects only.
+
+    .venv/bin/python -m scripts.kustomize        needs helm, which `make controlplane` builds
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from simulator.controlplane.programs import HELM, find
+
+ROOT = Path(__file__).parents[1]
+CHART = ROOT / "deploy" / "helm" / "gpu-rightsizer"
+KUSTOMIZE = ROOT / "deploy" / "kustomize"
+NAME = "gpu-rightsizer"
+PLATFORMS = ("oke", "eks", "aks", "gke", "openshift", "gpu-operator", "device-plugin")
+
+Object = dict[str, Any]
+Key = tuple[str, str]
+Values = Mapping[str, Any]
+
+_POLICY = yaml.safe_load((ROOT / "deploy" / "examples" / "policy.yaml").read_text())
+_ACTING = {"act": True, "policy": _POLICY, "prometheus": {"url": "http://prometheus.monitoring:9090"}}
+_RULES = {name: {"enabled": True} for name in ("recording", "dashboard", "alerts")}
+_MONITORING = {"serviceMonitor": {"enabled": True}, "rules": _RULES, "dashboard": {"enabled": True}}
+COMPONENTS: Mapping[str, Values] = {
+    **{name: {"platform": name} for name in PLATFORMS},
+    "deployment": {"rightsizer": {"mode": "deployment"}},
+    "acting": {"rightsizer": _ACTING},
+    "acting-deployment": {"rightsizer": {**_ACTING, "mode": "deployment"}},
+    "monitoring": {"monitoring": _MONITORING},
+    "monitoring-deployment": {"monitoring": _MONITORING, "rightsizer": {"mode": "deployment"}},
+}
+"""Values of the chart by the component that stands for them."""
+_UPON = {"acting-deployment": "acting", "monitoring-deployment": "monitoring"}
+"""Components that take another one and change that."""
+BESIDE = {"monitoring-deployment": "deployment"}
+"""Components that speak of what another one makes, which an overlay names before them."""
+
+_HELMS_OWN = {"app.kubernetes.io/managed-by", "helm.sh/chart"}
+_HEAD = "# Written by scripts/kustomize.py from the Helm chart{what}; do not edit.\n"
+_STATE = {
+    "name": "GPU_RIGHTSIZER_STATE_NAMESPACE",
+    "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}},
+}
+"""Follows the namespace that an overlay sets."""
+
+
+def render(values: Values) -> dict[Key, Object]:
+    """What the chart installs with these values, by kind and name, without what only Helm needs."""
+    command = [str(find((HELM,))["helm"]), "template", NAME, str(CHART), "--namespace", NAME, "--values", "-"]
+    done = subprocess.run(command, input=json.dumps(values), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(done.stderr)
+    found = [_plain(one) for one in yaml.load_all(done.stdout, yaml.CSafeLoader) if one]
+    return {(one["kind"], one["metadata"]["name"]): one for one in found}
+
+
+def _plain(found: Any) -> Any:
+    if isinstance(found, dict):
+        if found.get("name") == _STATE["name"]:
+            return _STATE
+        return {key: _plain(below) for key, below in found.items() if key not in _HELMS_OWN}
+    if isinstance(found, list):
+        return [_plain(below) for below in found]
+    return found
+
+
+def files() -> dict[str, str]:
+    """All generated files, by their paths below deploy/kustomize."""
+    base = render({})
+    # Even baseline forbids the exporter's hostPath.
+    labels = {"pod-security.kubernetes.io/enforce": "privileged"}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAME, "labels": labels}}
+    image = {
+        "name": NAME,
+        "newName": NAME,
+        "newTag": yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"],
+    }
+    kustomization: Object = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": NAME,
+        "resources": ["objects.yaml"],
+        "images": [image],
+    }
+    written = {
+        "base/objects.yaml": _text([namespace, *base.values()], ""),
+        "base/kustomization.yaml": _text([kustomization], ""),
+    }
+    deployed = render(COMPONENTS["deployment"])
+    for name, values in COMPONENTS.items():
+        for file, text in _component(name, values, base, deployed):
+            written[f"components/{name}/{file}"] = text
+    return written
+
+
+def _component(
+    name: str, values: Values, base: Mapping[Key, Object], deployed: Mapping[Key, Object]
+) -> Iterator[tuple[str, str]]:
+    """The files of one component; a platform's also speak of a rightsizer that is a Deployment."""
+    below = _UPON.get(name)
+    before = render(COMPONENTS[below]) if below else base
+    if beside := BESIDE.get(name):
+        before = _together(base, before, render(COMPONENTS[beside]))
+    patches, added = _changes(before, render(values))
+    if name in PLATFORMS:
+        of_deployment, _ = _changes(deployed, render({**values, **COMPONENTS["deployment"]}))
+        patches += [patch for patch in of_deployment if patch not in patches]
+    kustomization: Object = {"apiVersion": "kustomize.config.k8s.io/v1alpha1", "kind": "Component"}
+    if below:
+        kustomization["components"] = [f"../{below}"]
+    if added:
+        kustomization["resources"] = ["objects.yaml"]
+        yield "objects.yaml", _text(added, f", {_words(values)}")
+    yield "kustomization.yaml", _text([{**kustomization, "patches": patches}], f", {_words(values)}")
+
+
+def _together(
+    base: Mapping[Key, Object], one: Mapping[Key, Object], other: Mapping[Key, Object]
+) -> dict[Key, Object]:
+    """What the base and two components come to that change different objects."""
+    gone = (base.keys() - one.keys()) | (base.keys() - other.keys())
+    changed = {key: found for key, found in other.items() if found != base.get(key)}
+    return {key: found for key, found in {**one, **changed}.items() if key not in gone}
+
+
+def _words(values: Values) -> str:
+    return "; ".join(
+        f"{top}: {inner}" if isinstance(inner, str) else f"{top}: {', '.join(sorted(inner))}"
+        for top, inner in values.items()
+    )
+
+
+def _changes(before: Mapping[Key, Object], after: Mapping[Key, Object]) -> tuple[list[Object], list[Object]]:
+    """Patches that make the objects of one rendering those of another, and what is to be added."""
+    patches: list[Object] = []
+    for key, found in before.items():
+        target = {"kind": key[0], "name": key[1]}
+        if key not in after:
+            gone = {"apiVersion": found["apiVersion"], "kind": key[0], "metadata": {"name": key[1]}}
+            text = yaml.safe_dump({"$patch": "delete", **gone}, sort_keys=False)
+            patches.append({"target": target, "patch": text})
+        elif steps := list(_steps(found, after[key])):
+            patches.append({"target": target, "patch": yaml.safe_dump(steps, sort_keys=False)})
+    return patches, [found for key, found in after.items() if key not in before]
+
+
+def _steps(before: Any, after: Any, path: str = "") -> Iterator[Object]:
+    """The operations of RFC 6902 that make one value the other; lists without names are replaced whole."""
+    if before == after:
+        return
+    if _names(before) and _names(after):
+        yield from _item_steps(before, after, path)
+        return
+    if not (isinstance(before, dict) and isinstance(after, dict)):
+        yield {"op": "replace", "path": path, "value": after}
+        return
+    for key in sorted(before.keys() - after.keys()):
+        yield {"op": "remove", "path": f"{path}/{_escaped(key)}"}
+    for key, value in after.items():
+        if key in before:
+            yield from _steps(before[key], value, f"{path}/{_escaped(key)}")
+        else:
+            yield {"op": "add", "path": f"{path}/{_escaped(key)}", "value": value}
+
+
+def _item_steps(before: list[Any], after: list[Any], path: str) -> Iterator[Object]:
+    """Item by item, so that two components may each change others of the same list."""
+    old, new = _names(before), _names(after)
+    kept = [name for name in old if name in new]
+    assert kept == [name for name in new if name in old], f"{path}: the order changes"  # noqa: S101 - of our own chart
+    for number in reversed([number for number, name in enumerate(old) if name not in new]):
+        yield {"op": "remove", "path": f"{path}/{number}"}
+    for number, name in enumerate(new):
+        if name in old:
+            yield from _steps(before[old.index(name)], after[number], f"{path}/{number}")
+        else:
+            yield {"op": "add", "path": f"{path}/{number}", "value": after[number]}
+
+
+def _names(found: Any) -> list[str]:
+    """The names of a list's items, such as containers; none where it is not one of named items."""
+    if not (isinstance(found, list) and all(isinstance(one, dict) and "name" in one for one in found)):
+        return []
+    return [one["name"] for one in found]
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+class _Dumper(yaml.CSafeDumper):
+    """Writes texts of several lines as such."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - as PyYAML calls it
+        return True
+
+
+def _as_block(dumper: yaml.CSafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _as_block)
+
+
+def _text(objects: Sequence[Object], what: str) -> str:
+    return _HEAD.format(what=what) + yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=120)
+
+
+def main() -> int:
+    """Write everything anew, and take away what is no longer made."""
+    for name in ("base", "components"):
+        shutil.rmtree(KUSTOMIZE / name, ignore_errors=True)
+    for file, text in files().items():
+        path = KUSTOMIZE / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""Proves that the rightsizer's tests notice danger: each row of mutants.toml breaks the code, and its tests must fail.
+
+Works on copies of the tree in a temporary directory, one for each job; the checkout is only read. A row that does not
+apply any more, or whose tests are gone, counts as a failure as well: it proves nothing.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import enum
+import os
+import pathlib
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+
+ROOT = pathlib.Path(__file__).parent.parent
+TABLE = pathlib.Path(__file__).with_suffix(".toml")
+_TIMEOUT_S = 300
+_TREES = ("rightsizer", "exporter", "simulator", "tests", "scripts", "docs", "deploy", "benchmarks")
+_FILES = ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile")
+_PYTEST = ("-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--no-header", "--tb=no")
+
+
+class Fate(enum.StrEnum):
+    """What became of a mutant."""
+
+    KILLED = "killed"
+    SURVIVED = "survived"
+    BROKEN = "broken"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mutant:
+    """One dangerous change of our own code.
+
+    Attributes:
+        name: What is lost by it.
+        file: Where, from the root of the tree.
+        was: A text that stands there once.
+        becomes: What stands there instead.
+        danger: What it could do to a cluster.
+        tests: Files or tests of which one must fail.
+    """
+
+    name: str
+    file: str
+    was: str
+    becomes: str
+    danger: str
+    tests: tuple[str, ...]
+
+    def applied(self, text: str) -> str:
+        """The file's text with the change.
+
+        Raises:
+            ValueError: The text that is to be replaced does not stand there exactly once.
+        """
+        found = text.count(self.was)
+        if found != 1:
+            message = f"{self.file} holds it {found} times, not once"
+            raise ValueError(message)
+        return text.replace(self.was, self.becomes)
+
+
+def mutants(text: str) -> list[Mutant]:
+    """The rows of the table."""
+    rows = tomllib.loads(text)["mutant"]
+    return [Mutant(**{**row, "tests": tuple(row["tests"])}) for row in rows]
+
+
+def _copied(place: pathlib.Path) -> pathlib.Path:
+    place.mkdir()
+    for name in _TREES:
+        shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in _FILES:
+        shutil.copy(ROOT / name, place / name)
+    return place
+
+
+def _tested(place: pathlib.Path, tests: Sequence[str]) -> tuple[int, str]:
+    """Exit code and last words of pytest; the tree itself comes first on the path of what is imported."""
+    environment = {**os.environ, "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": ""}
+    command = [sys.executable, "-m", "pytest", *_PYTEST, *tests]
+    try:
+        done = subprocess.run(  # noqa: S603 - of this file's own table
+            command,
+            cwd=place,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return 1, f"did not end within {_TIMEOUT_S} s"
+    return done.returncode, (done.stdout.strip().splitlines() or [done.stderr.strip()])[-1]
+
+
+def _fate(mutant: Mutant, place: pathlib.Path) -> tuple[Fate, str]:
+    path = place / mutant.file
+    text = path.read_text()
+    try:
+        changed = mutant.applied(text)
+    except ValueError as error:
+        return Fate.BROKEN, str(error)
+    _write(path, changed)
+    try:
+        code, words = _tested(place, mutant.tests)
+    finally:
+        _write(path, text)
+    fates = {0: Fate.SURVIVED, 1: Fate.KILLED}  # by anything else pytest says that it could not test
+    return fates.get(code, Fate.BROKEN), words
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+    """Write a module and forget its bytecode, which goes by size and second."""
+    path.write_text(text)
+    for old in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+        old.unlink()
+
+
+def _fates(rows: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, Fate, str]]:
+    """Each mutant's fate, as it becomes known."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        places: queue.SimpleQueue[pathlib.Path] = queue.SimpleQueue()
+        for number in range(jobs):
+            places.put(_copied(pathlib.Path(folder) / str(number)))
+
+        def of(mutant: Mutant) -> tuple[Mutant, Fate, str]:
+            place = places.get()
+            try:
+                return (mutant, *_fate(mutant, place))
+            finally:
+                places.put(place)
+
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            for future in concurrent.futures.as_completed([pool.submit(of, row) for row in rows]):
+                yield future.result()
+
+
+def _require_healthy(rows: Sequence[Mutant], jobs: int) -> None:
+    """Tests that fail, or that are skipped, whatever the code is, kill nobody.
+
+    Raises:
+        SystemExit: Some do.
+    """
+    tests = tuple(dict.fromkeys(test for row in rows for test in row.tests))
+    parts = [tests[number::jobs] for number in range(jobs) if tests[number::jobs]]
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for code, words in pool.map(lambda part: _tested(ROOT, part), parts):
+            if code or "skipped" in words:
+                raise SystemExit(
+                    f"make mutants: without any mutant its tests must run and pass, but: {words}"
+                )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run those whose names were given, or all; 0 where each was killed."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", help="of mutants; default: all")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at the same time")
+    given = parser.parse_args(arguments)
+    rows = [row for row in mutants(TABLE.read_text()) if not given.names or row.name in given.names]
+    began = time.monotonic()
+    _require_healthy(rows, given.jobs)
+    fates: list[Fate] = []
+    for mutant, fate, words in _fates(rows, given.jobs):
+        fates.append(fate)
+        print(f"{fate:8}  {mutant.name:44}  {mutant.file}" + ("" if fate is Fate.KILLED else f"  {words}"))
+    killed = fates.count(Fate.KILLED)
+    print(f"\n{killed} of {len(rows)} dangerous mutants killed in {time.monotonic() - began:.0f} s")
+    return 0 if rows and killed == len(rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""Stands in for the operators of third parties: makes and deletes the pods of their objects, by one table.
+
+What an operator does besides (Services, StatefulSets, Jobs in between) is left out: pods belong to the object itself.
+Pods that somebody else gave such an owner are left alone.
+"""
+
+import dataclasses
+import functools
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from simulator.kube.controllers.context import Context, Key
+from simulator.kube.errors import ApiError
+from simulator.kube.objects import (
+    Object,
+    annotations_of,
+    controller_of,
+    controller_reference,
+    is_terminating,
+    labels_of,
+    uid_of,
+)
+from simulator.kube.resources import by_kind
+from simulator.kube.store import Event, Record
+
+_COUNTS = ("replicas", "minReplicas", "parallelism", "numNodes", "size")
+"""How many of what stands below there are; the first that is there counts."""
+_HASH = "simulator/template"
+_GROUP = "ray.io/group"
+_MIN_SCALE = ("spec", "template", "metadata", "annotations", "autoscaling.knative.dev/min-scale")
+_SUSPEND = (("spec", "suspend"), True)
+_RUN_POLICY = (("spec", "runPolicy", "suspend"), True)
+_STOPPED = (("metadata", "annotations", "serving.kserve.io/stop"), "true")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Operator:
+    """What one operator obeys.
+
+    Attributes:
+        kind: As `by_kind` takes it.
+        stop: Path and value by which its object has no pods; None as value: anything. Replicas count in any case.
+        rolls: Whether a changed template replaces the pods.
+    """
+
+    kind: str
+    stop: tuple[tuple[str, ...], object] | None = None
+    rolls: bool = False
+
+
+_OPERATORS = (
+    Operator("ReplicationController"),
+    Operator("JobSet", _SUSPEND),
+    Operator("LeaderWorkerSet", rolls=True),
+    *(
+        Operator(kind, _RUN_POLICY)
+        for kind in ("PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob")
+    ),
+    Operator("TrainJob", _SUSPEND),
+    Operator("Notebook", (("metadata", "annotations", "kubeflow-resource-stopped"), None), rolls=True),
+    Operator("Workspace", (("spec", "paused"), True)),
+    Operator("InferenceService", _STOPPED, rolls=True),
+    Operator("LLMInferenceService", _STOPPED),
+    Operator("Service.serving.knative.dev", (_MIN_SCALE, "0"), rolls=True),
+    Operator("NIMService", rolls=True),
+    Operator("RayCluster", _SUSPEND),
+    Operator("RayJob", _SUSPEND),
+    Operator("RayService", _SUSPEND),
+    Operator("Rollout", rolls=True),
+    Operator("Workflow", (("spec", "shutdown"), None)),
+    Operator("Job.batch.volcano.sh", (("status", "state", "phase"), "Aborted")),
+    Operator("AppWrapper", _SUSPEND),
+    Operator("CloneSet", rolls=True),
+    Operator("TaskRun"),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Part:
+    """Pods of one template, as an object asks for them.
+
+    Attributes:
+        leaving: Names of pods that are to go first.
+    """
+
+    count: int
+    labels: Mapping[str, str]
+    spec: Object
+    leaving: tuple[str, ...] = ()
+
+    @property
+    def hash(self) -> str:
+        return f"{zlib.crc32(json.dumps(self.spec, sort_keys=True).encode()):08x}"
+
+
+class Operators:
+    """All operators in one."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._by_resource = {by_kind(one.kind): one for one in _OPERATORS}
+        self._kinds = {(row.api_version, row.kind) for row in self._by_resource}
+        self._volcano = by_kind("Command")
+
+    def keys(self, event: Event) -> Iterator[Key]:
+        """Objects of the table, those whose pods change, and orders."""
+        record = event.record
+        if record.resource in self._by_resource or record.resource is self._volcano:
+            yield (record.namespace, record.name, uid_of(record.obj))
+            return
+        owner = controller_of(record.obj)
+        if owner is not None and (owner["apiVersion"], owner["kind"]) in self._kinds:
+            yield (record.namespace, owner["name"], owner["uid"])
+
+    def reconcile(self, key: Key) -> None:
+        """Make and delete pods."""
+        record = self._context.registry.store.by_uid(key[2])
+        if record is None or is_terminating(record.obj):
+            return
+        if record.resource is self._volcano:
+            self._obey(record)
+            return
+        operator = self._by_resource[record.resource]
+        parts = [] if operator.stop and _is_at(record.obj, *operator.stop) else list(_parts(record.obj))
+        pods = [
+            row
+            for row in self._context.registry.store.dependents(key[2])
+            if row.resource is by_kind("Pod")
+            and _HASH in annotations_of(row.obj)
+            and not is_terminating(row.obj)
+        ]
+        for number, part in enumerate(parts):
+            self._fill(record, number, part, pods, rolls=operator.rolls)
+        for row in pods:
+            number = int(row.name.rpartition("-")[0].rpartition("-")[2])
+            if number >= len(parts):
+                self._context.delete(row)
+
+    def _fill(self, owner: Record, number: int, part: _Part, pods: list[Record], *, rolls: bool) -> None:
+        """Of one template so many pods as there should be; of too many the named ones go, then the highest."""
+        prefix = f"{owner.name}-{number}-"
+        mine = sorted((row for row in pods if row.name.startswith(prefix)), key=lambda row: row.name)
+        staying = [row for row in mine if row.name not in part.leaving]
+        for row in [*(row for row in mine if row.name in part.leaving), *staying[part.count :]]:
+            self._context.delete(row)
+        for row in staying[: part.count]:
+            if rolls and annotations_of(row.obj).get(_HASH) != part.hash:
+                self._context.delete(row)
+        taken = {row.name for row in mine} | set(part.leaving)
+        names = (name for ordinal in range(1_000) if (name := f"{prefix}{ordinal}") not in taken)
+        for _ in range(part.count - len(staying)):
+            self._create(owner, next(names), part)
+
+    def _create(self, owner: Record, name: str, part: _Part) -> None:
+        if self._context.find("Pod", owner.namespace, name) is not None:
+            return  # the one before it is still on its way out; its end brings us here again
+        metadata = {
+            "name": name,
+            "labels": {**labels_of(owner.obj), **part.labels},
+            "annotations": {_HASH: part.hash},
+            "ownerReferences": [controller_reference(owner.resource, owner.obj)],
+        }
+        try:
+            self._context.create("Pod", owner.namespace, {"metadata": metadata, "spec": part.spec})
+        except ApiError as error:
+            self._context.tell(owner, "Warning", "FailedCreate", error.message, component="operator")
+
+    def _obey(self, command: Record) -> None:
+        """Volcano: what is ordered becomes the Job's state, and the order is gone."""
+        target = command.obj["target"]
+        job = self._context.registry.store.by_uid(target["uid"])
+        self._context.delete(command)
+        phase = {"AbortJob": "Aborted", "ResumeJob": "Running"}[command.obj["action"]]
+        if job is not None:
+            status = {**job.obj.get("status", {}), "state": {"phase": phase}}
+            self._context.change(job, functools.partial(_set_status, status), "status")
+
+
+def _set_status(status: Object, obj: Object) -> None:
+    obj["status"] = status
+
+
+def _is_at(obj: Mapping[str, Any], path: tuple[str, ...], value: object) -> bool:
+    here: Any = obj
+    for step in path:
+        here = here.get(step) if isinstance(here, Mapping) else None
+    return here is not None if value is None else here == value
+
+
+def _parts(obj: Mapping[str, Any]) -> Iterator[_Part]:
+    """Every pod template in an object."""
+    spec = obj.get("spec", {})
+    if "resources" in spec:  # NIM: the container's own fields stand in spec
+        pod = {"containers": [{"name": "main", "image": "nim", "resources": spec["resources"]}]}
+        spec = {"replicas": spec.get("replicas", 1), "template": {"spec": {**spec.get("pod", {}), **pod}}}
+    yield from _below(spec, 1, {}, ())
+
+
+def _below(node: Any, count: int, labels: Mapping[str, str], leaving: tuple[str, ...]) -> Iterator[_Part]:  # noqa: ANN401
+    if isinstance(node, list):
+        for item in node:
+            yield from _below(item, count, labels, leaving)
+    elif isinstance(node, dict):
+        count *= next((node[key] for key in _COUNTS if isinstance(node.get(key), int)), 1)
+        if "groupName" in node:
+            labels = {**labels, _GROUP: node["groupName"]}
+        leaving = tuple(node.get("scaleStrategy", {}).get("workersToDelete", leaving))
+        labels = {**labels, **node.get("metadata", {}).get("labels", {})}
+        if "containers" in node:
+            yield _Part(count, labels, {key: node[key] for key in node if key not in _COUNTS}, leaving)
+        elif "container" in node:
+            containers = [{"name": "main", **node["container"]}]
+            yield _Part(count, labels, {**node.get("pod", {}), "containers": containers}, leaving)
+        else:
+            for key, child in node.items():
+                if key != "metadata":
+                    yield from _below(child, count, labels, leaving)

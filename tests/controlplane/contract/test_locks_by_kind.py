@@ -1,0 +1,289 @@
+"""The second lock, kind by kind: what our rows do to it is let through, and nothing else, and no protected class."""
+
+import contextlib
+import copy
+import datetime
+import functools
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rightsizer.locks.admission import admission_policies
+from rightsizer.policy.reading import parse
+from rightsizer.workloads import KINDS, LEVERS
+from rightsizer.workloads.core import POD
+from rightsizer.workloads.edits import ANY, Edit, edit_of, patch_of, places
+from rightsizer.workloads.kind import Kind, Value, stop_edits
+from simulator.controlplane.plane import ControlPlane
+from tests.controlplane.contract.server import Api, Object, Server, Simulated
+from tests.controlplane.contract.test_locks import GROUP, OWN, PLURALS, USER
+from tests.rightsizer.given import manifest
+
+POLICY = b"""
+apiVersion: gpu-rightsizer.io/v1alpha1
+kind: Policy
+classAnnotations: off
+rules:
+  - {name: precious, match: {priorityClasses: ["lock-*"]}, mode: protect}
+  - name: all
+    match: {everything: true}
+    mode: enforce
+    actions: [grow, shrink, re-slice, scale-to-zero, suspend, evict]
+"""
+ROWS = {f"{row.kind}.{row.group}".rstrip("."): row for row in (*KINDS, *LEVERS) if row is not POD}
+AT = datetime.datetime(2026, 11, 1, tzinfo=datetime.UTC)
+CLASS = "lock-high"
+NOTICE: Object = {"metadata": {"annotations": {"gpu-rightsizer.io/notice": "{}"}}}
+_POD: Object = {"template": {"spec": {"containers": [{"name": "main", "image": "x"}]}}}
+_PLAIN = ("spec", "template", "spec", "priorityClassName")
+_MEMBER = ("Worker", *_PLAIN[1:])
+CLASSES: dict[str, tuple[tuple[str | int, ...], ...]] = {
+    **dict.fromkeys(
+        (
+            *("Deployment.apps", "StatefulSet.apps", "ReplicaSet.apps", "ReplicationController", "Job.batch"),
+            *("Notebook.kubeflow.org", "Service.serving.knative.dev", "Rollout.argoproj.io"),
+        ),
+        (_PLAIN,),
+    ),
+    "CronJob.batch": (("spec", "jobTemplate", *_PLAIN),),
+    "JobSet.jobset.x-k8s.io": (("spec", "replicatedJobs", 0, "template", *_PLAIN),),
+    "LeaderWorkerSet.leaderworkerset.x-k8s.io": (
+        ("spec", "leaderWorkerTemplate", "workerTemplate", "spec", "priorityClassName"),
+        ("spec", "leaderWorkerTemplate", "leaderTemplate", "spec", "priorityClassName"),
+    ),
+    "PyTorchJob.kubeflow.org": (
+        ("spec", "pytorchReplicaSpecs", *_MEMBER),
+        ("spec", "pytorchReplicaSpecs", "Master", *_PLAIN[1:]),
+    ),
+    "TFJob.kubeflow.org": (("spec", "tfReplicaSpecs", *_MEMBER),),
+    "MPIJob.kubeflow.org": (("spec", "mpiReplicaSpecs", *_MEMBER),),
+    "XGBoostJob.kubeflow.org": (("spec", "xgbReplicaSpecs", *_MEMBER),),
+    "PaddleJob.kubeflow.org": (("spec", "paddleReplicaSpecs", *_MEMBER),),
+    "JAXJob.kubeflow.org": (("spec", "jaxReplicaSpecs", *_MEMBER),),
+    "InferenceService.serving.kserve.io": (
+        ("spec", "predictor", "priorityClassName"),
+        ("spec", "predictor", "workerSpec", "priorityClassName"),
+        ("spec", "transformer", "priorityClassName"),
+    ),
+    "LLMInferenceService.serving.kserve.io": (
+        ("spec", "template", "priorityClassName"),
+        ("spec", "prefill", "template", "priorityClassName"),
+    ),
+    "RayCluster.ray.io": (
+        ("spec", "workerGroupSpecs", 0, *_PLAIN[1:]),
+        ("spec", "headGroupSpec", *_PLAIN[1:]),
+    ),
+    "RayJob.ray.io": (("spec", "rayClusterSpec", "workerGroupSpecs", 0, *_PLAIN[1:]),),
+    "RayService.ray.io": (("spec", "rayClusterConfig", "workerGroupSpecs", 0, *_PLAIN[1:]),),
+    "Workflow.argoproj.io": (
+        ("spec", "templates", 0, "priorityClassName"),
+        ("spec", "podPriorityClassName"),
+    ),
+    "CronWorkflow.argoproj.io": (("spec", "workflowSpec", "podPriorityClassName"),),
+    "Job.batch.volcano.sh": (
+        ("spec", "tasks", 0, *_PLAIN[1:]),
+        ("spec", "priorityClassName"),
+    ),
+    "AppWrapper.workload.codeflare.dev": (
+        ("spec", "components", 0, "template", "spec", "priorityClassName"),
+        ("spec", "components", 0, "template", *_PLAIN),
+    ),
+    "Workload.kueue.x-k8s.io": (("spec", "podSets", 0, *_PLAIN[1:]),),
+}
+"""Where their owners name the class of pods, by each kind's API; the others name none."""
+OTHERS: dict[str, Object] = {
+    "Deployment.apps": {"paused": True},
+    "StatefulSet.apps": {"minReadySeconds": 5},
+    "ReplicaSet.apps": {"minReadySeconds": 5},
+    "ReplicationController": {"minReadySeconds": 5},
+    "Job.batch": {"backoffLimit": 3},
+    "CronJob.batch": {"successfulJobsHistoryLimit": 2},
+}
+"""A field that is not ours; of others any."""
+
+
+@pytest.fixture(scope="module")
+def installed(server: Server, request: pytest.FixtureRequest) -> Iterator[tuple[Api, float]]:
+    """A server with every kind and the rendered policies of all, and how many seconds it took to install these."""
+    if not isinstance(server, Simulated):
+        _: ControlPlane = request.getfixturevalue("third_parties")
+    api = Api(server)
+    plurals = [row.of.plural for row in ROWS.values()]
+    api.server.grant(USER, api.namespace, verbs=["patch", "create"], resources=[*plurals, "commands"])
+    api("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": CLASS}, "value": 1})
+    with contextlib.ExitStack() as stack:
+        began = time.monotonic()
+        for document in _documents():
+            path = f"{GROUP}/{PLURALS[document['kind']]}"
+            api.create(path, document)
+            stack.callback(api, "DELETE", f"{path}/{document['metadata']['name']}")
+        yield api, time.monotonic() - began
+    api("DELETE", f"/api/v1/namespaces/{api.namespace}")
+    api.session.close()
+
+
+def _documents() -> list[Object]:
+    return admission_policies(parse(POLICY, source="policy.yaml").policy, account="gpu-rightsizer", own=OWN)
+
+
+def _body(kind: str, name: str) -> Object:
+    """As its owner would write it; its pods find no node."""
+    row = ROWS[kind]
+    pod = {"nodeSelector": {"there": "is-none"}, "priorityClass": ""}
+    specs: dict[str, Object] = {
+        "CronJob.batch": {
+            "schedule": "0 0 1 1 *",
+            "jobTemplate": {"spec": manifest("Job", "n", "n", pod)["spec"]},
+        },
+        "CronWorkflow.argoproj.io": {"schedule": "0 0 1 1 *", "workflowSpec": {"entrypoint": "main"}},
+        "Workload.kueue.x-k8s.io": {"queueName": "q", "podSets": [{"name": "main", "count": 1, **_POD}]},
+        "ScaledObject.keda.sh": {"scaleTargetRef": {"name": "w"}},
+    }
+    if kind in specs:
+        head = {"apiVersion": row.of.api_version, "kind": row.kind, "metadata": {"name": name}}
+        return {**head, "spec": specs[kind]}
+    called = row.kind if row.group in {"apps", "batch"} else kind
+    return manifest(called, "", name, pod)
+
+
+def _made(api: Api, kind: str, name: str, at: tuple[str | int, ...] = ()) -> tuple[str, Object]:
+    """Its path, and what the server made of it; with the class at a place where there is one."""
+    body = copy.deepcopy(_body(kind, name))
+    body["metadata"] = {"name": name}
+    if at:
+        _put(body, at)
+    root = f"/apis/{body['apiVersion']}" if "/" in body["apiVersion"] else f"/api/{body['apiVersion']}"
+    path = f"{root}/namespaces/{api.namespace}/{ROWS[kind].of.plural}"
+    return f"{path}/{name}", api.create(path, body)
+
+
+def _put(body: Any, at: tuple[str | int, ...]) -> None:
+    for step in at[:-1]:
+        body = body[step] if isinstance(step, int) else body.setdefault(step, {})
+    body[at[-1]] = CLASS
+
+
+def _everything(row: Kind, obj: Object) -> list[Edit]:
+    """An edit of each field that the row may change, wherever the object has a place for it."""
+    given = {
+        Value.COUNT: 1,
+        Value.SWITCH: True,
+        Value.TEXT: "1",
+        Value.QUANTITY: "2",
+        Value.NAMES: ["worker-1"],
+    }
+    found: list[Edit] = []
+    for field in row.fields():
+        *above, last = field.path
+        if row.pause and ANY in last:  # the server itself lets that change only while it is suspended
+            continue
+        key = "nvidia.com/gpu" if last == ANY else last
+        where = places(obj, tuple(above)) if last == ANY else _parents(obj, tuple(above))
+        found += [edit_of(obj, (*place, key), given[field.value]) for place in where]
+    return found
+
+
+def _parents(obj: Object, above: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The items that a pattern means, with what leads on from them even where it is not there yet."""
+    ends = [number for number, step in enumerate(above, 1) if step.endswith(ANY)]
+    cut = ends[-1] if ends else 0
+    return [(*place, *above[cut:]) for place in places(obj, above[:cut])]
+
+
+def _try(api: Api, path: str, patch: Object, **options: Any) -> Any:
+    return api.patch(path, patch, user=USER, **options)
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_what_our_rows_do_is_let_through(installed: tuple[Api, float], kind: str) -> None:
+    """A notice, the stop, every field that a row names, and all of it back; any other field is refused."""
+    api, row = installed[0], ROWS[kind]
+    path, obj = _made(api, kind, "w")
+    other = {"spec": OTHERS.get(kind, {"somethingElse": "x"})}
+    dry = {"params": {"dryRun": "All"}}
+    refused = api.eventually(
+        lambda: _try(api, path, other, **dry), lambda reply: bool(reply.status_code == 403)
+    )
+    assert "is ours to change" in refused.json()["message"] or "not ours" in refused.json()["message"]
+    assert api.patch(path, other, params={"dryRun": "All"}).status_code == 200
+    noted = _try(api, path, NOTICE)
+    assert noted.status_code == 200, noted.text
+    for edits in (stop_edits(row, obj, AT), _everything(row, obj)):
+        assert edits
+        for patch in (patch_of(obj, edits), patch_of(_after(obj, edits), [edit.turned for edit in edits])):
+            reply = _try(api, path, {"metadata": {"annotations": {"gpu-rightsizer.io/undo": "{}"}}} | patch)
+            assert reply.status_code == 200, (patch, reply.text)
+
+
+def _after(obj: Object, edits: list[Edit]) -> Object:
+    """The object with edits made, as RFC 7386 has it."""
+
+    def merged(one: Any, patch: Any) -> Any:
+        if not isinstance(patch, dict):
+            return patch
+        found = dict(one) if isinstance(one, dict) else {}
+        for key, value in patch.items():
+            found[key] = merged(found.get(key), value)
+        return {key: value for key, value in found.items() if value is not None}
+
+    changed: Object = merged(copy.deepcopy(obj), patch_of(obj, edits))
+    return changed
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_pods_of_a_protected_class_are_not_stopped(installed: tuple[Api, float], kind: str) -> None:
+    """Wherever the kind's owners name the class of some of its pods; without it the same is let through."""
+    api, row = installed[0], ROWS[kind]
+    for number, at in enumerate(CLASSES[kind]):
+        path, obj = _made(api, kind, f"p-{number}", at)
+        patch = patch_of(obj, stop_edits(row, obj, AT))
+        attempt = functools.partial(_try, api, path, patch, params={"dryRun": "All"})
+        reply = api.eventually(attempt, lambda reply: bool(reply.status_code == 403))
+        assert "rule precious protects pods of class lock-*" in reply.json()["message"], at
+
+
+def test_each_kind_says_where_its_classes_are() -> None:
+    """But for those whose objects do not name them, as is told where the policies are rendered."""
+    assert {kind for kind, row in ROWS.items() if row.classes} == set(CLASSES)
+
+
+def test_only_our_orders_are_let_through(installed: tuple[Api, float]) -> None:
+    """Volcano's Commands: to abort and to resume, never to terminate."""
+    api = installed[0]
+    path, obj = _made(api, "Job.batch.volcano.sh", "ordered")
+    target = {
+        "apiVersion": obj["apiVersion"],
+        "kind": "Job",
+        "name": "ordered",
+        "uid": obj["metadata"]["uid"],
+    }
+    commands = f"/apis/bus.volcano.sh/v1alpha1/namespaces/{api.namespace}/commands"
+
+    def answer(action: str) -> int:
+        body = {
+            "apiVersion": "bus.volcano.sh/v1alpha1",
+            "kind": "Command",
+            "metadata": {"name": f"x-{action.lower()}"},
+            "action": action,
+            "target": target,
+        }
+        return int(api("POST", commands, body, user=USER, params={"dryRun": "All"}).status_code)
+
+    assert path
+    api.eventually(lambda: answer("TerminateJob"), lambda code: code == 403)
+    assert [answer(action) for action in ("AbortJob", "ResumeJob", "CompleteJob", "RestartJob")] == [
+        201,
+        201,
+        403,
+        403,
+    ]
+
+
+def test_they_are_small_and_quickly_installed(installed: tuple[Api, float]) -> None:
+    """Each takes less than 5 KB; all of them together some seconds, which grew with the square of their length."""
+    sizes = {one["metadata"]["name"]: len(json.dumps(one)) for one in _documents()}
+    assert max(sizes.values()) < 5_120, sizes
+    assert installed[1] < 30

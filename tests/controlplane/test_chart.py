@@ -1,0 +1,194 @@
+"""The chart on a real control plane: installed by helm, its CronJob run with its own account, undone, uninstalled."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.controlplane.contract.server import Object
+from tests.controlplane.release import Release
+from tests.controlplane.world import RealWorld
+from tests.deploy.chart import find_one, render
+
+pytestmark = [pytest.mark.controlplane, pytest.mark.helm, pytest.mark.prometheus]
+
+_OURS = "gpu-rightsizer.io/"
+_REMEMBERED = ("history", "resumed-at", "came-back-after")
+
+
+def _values(world: RealWorld, prometheus_url: str) -> Object:
+    """A policy about the team only, whose GPU model has the team's name; everything else as it comes."""
+    here = {"namespaces": [world.team]}
+    low, medium, high = (f"{level}-priority-{world.team}" for level in ("low", "medium", "high"))
+    policy = {
+        "apiVersion": "gpu-rightsizer.io/v1alpha1",
+        "kind": "Policy",
+        "classAnnotations": "off",
+        "defaults": {"idle": {"window": "24h", "grace": "30m"}, "kinds": []},
+        "budgets": [{"scope": scope, "per": per, "workloads": 100} for scope, per in _BUDGETS],
+        "rules": [
+            {"name": "production", "match": {"priorityClasses": [high]}, "mode": "protect"},
+            {
+                "name": "research",
+                "match": {**here, "priorityClasses": [medium], "kinds": ["Deployment", "Job"]},
+                "mode": "enforce",
+                "actions": ["scale-to-zero", "suspend"],
+            },
+            {
+                "name": "scavengers",
+                "match": {**here, "priorityClasses": [low], "kinds": ["Pod", "Deployment"]},
+                "mode": "enforce",
+                "actions": ["scale-to-zero", "evict"],
+            },
+        ],
+    }
+    return {
+        "rightsizer": {
+            "act": True,
+            "output": "json",
+            "verifyFor": "20s",
+            "policy": policy,
+            "prometheus": {"url": prometheus_url},
+        },
+        "exporter": {"podUid": True, "attribution": {"enabled": True}},
+        "priorityClasses": {"gpus": [{"name": world.team}]},
+        "resourceQuotas": [
+            {"namespace": world.team, "gpu": world.team, "high": {"requests.nvidia.com/gpu": 4}}
+        ],
+        "networkPolicy": {"enabled": True},
+    }
+
+
+_BUDGETS = (("cluster", "run"), ("cluster", "hour"), ("namespace", "run"), ("owner", "day"))
+
+
+@pytest.fixture
+def release(world: RealWorld, tmp_path: Path) -> Iterator[Release]:
+    """The chart, installed for the world's team."""
+    with Release(world, tmp_path, _values(world, world.prometheus_url)) as made:
+        yield made
+
+
+def _given(world: RealWorld) -> None:
+    """Five workloads on one node: idle ones of each class, one at work."""
+    world.node()
+    low, medium, high = (f"{level}-priority-{world.team}" for level in ("low", "medium", "high"))
+    world.add("Deployment", "precious", priorityClass=high)
+    world.add("Deployment", "eval", replicas=2, priorityClass=medium)
+    world.add("Job", "batch", priorityClass=medium)
+    world.add("Deployment", "at-work", "busy", priorityClass=low)
+    world.add("Pod", "shell", priorityClass=low)
+
+
+def _spec(world: RealWorld, kind: str, name: str) -> Any:
+    found = world.get(kind, name)
+    return found["spec"]
+
+
+def test_from_install_to_uninstall(world: RealWorld, release: Release) -> None:
+    """The CronJob's pod acts upon each workload as its class says, by its own account; then its classes are left."""
+    _given(world)
+    low, medium, high = (f"{level}-priority-{world.team}" for level in ("low", "medium", "high"))
+    kinds = (("Deployment", "eval"), ("Job", "batch"), ("Deployment", "precious"), ("Deployment", "at-work"))
+    before = {name: _spec(world, kind, name) for kind, name in kinds}
+    done = release.run()
+    assert done.returncode == 0, done.stderr
+    results = {item["name"]: item["result"] for item in json.loads(done.stdout)["items"]}
+    assert results == {"eval": "done", "batch": "done", "shell": "done"}
+    world.gone("eval")
+    world.gone("batch")
+    assert world.pods("shell") == []
+    for name in ("precious", "at-work"):
+        assert _spec(world, "Deployment", name) == before[name]
+    assert any("shell" in name for name in release.secrets())
+
+    undone = world.run("undo", "--all", "--yes", "-o", "json", "--state-namespace", release.namespace)
+    assert {name: item["result"] for name, item in undone.items.items() if name in results} == results
+    world.running("eval", 2)
+    world.running("shell", 1)
+    assert {name: _spec(world, kind, name) for kind, name in kinds} == before
+    for kind, name in kinds:
+        notes = world.get(kind, name)["metadata"].get("annotations", {})
+        # What it remembers, so that it does not do it again at once.
+        assert {key for key in notes if key.startswith(_OURS)} <= {f"{_OURS}{word}" for word in _REMEMBERED}
+    release.uninstall()
+    assert release.left() == [f"priorityclasses/{name}" for name in sorted((low, medium, high))]
+    assert release.secrets() == []
+
+
+@pytest.fixture
+def by_class(world: RealWorld, tmp_path: Path) -> Iterator[Release]:
+    """The chart with PriorityClasses and the policy that it makes of them, and budgets for what other tests do."""
+    values = _values(world, world.prometheus_url)
+    given = {part: values[part] for part in ("rightsizer", "priorityClasses")}
+    objects = render({**given, "rightsizer": {**given["rightsizer"], "policy": {}}}, only=["rightsizer"])
+    text = find_one(objects, "ConfigMap", "gpu-rightsizer-policy")["data"]["policy.yaml"]
+    budgets = values["rightsizer"]["policy"]["budgets"]
+    values["rightsizer"]["policy"] = {**yaml.safe_load(text), "budgets": budgets}
+    with Release(world, tmp_path, values) as made:
+        yield made
+
+
+def test_the_classes_own_words_are_carried_out(world: RealWorld, by_class: Release) -> None:
+    """Without rules: low is stopped, medium is told first, high is left alone, by the CronJob and its account."""
+    world.node()
+    low, medium, high = (f"{level}-priority-{world.team}" for level in ("low", "medium", "high"))
+    world.add("Deployment", "precious", priorityClass=high)
+    world.add("Deployment", "eval", priorityClass=medium)
+    world.add("Deployment", "scratch", priorityClass=low)
+    done = by_class.run()
+    assert done.returncode == 0, done.stderr
+    items = [item for item in json.loads(done.stdout)["items"] if item["namespace"] == world.team]
+    assert {item["name"]: item["result"] for item in items} == {"eval": "done", "scratch": "done"}
+    replicas = {
+        name: _spec(world, "Deployment", name)["replicas"] for name in ("precious", "eval", "scratch")
+    }
+    assert replicas == {"precious": 1, "eval": 1, "scratch": 0}
+    assert any("notice" in key for key in world.get("Deployment", "eval")["metadata"]["annotations"])
+
+
+def test_the_account_can_do_no_more_than_the_policy(world: RealWorld, release: Release) -> None:
+    """Asked as the service account: its own changes are let through, others are refused, by RBAC or by admission."""
+    world.node()
+    low = f"low-priority-{world.team}"
+    high = f"high-priority-{world.team}"
+    world.create("Deployment", "idle", priorityClass=low)
+    world.create("Deployment", "precious", priorityClass=high)
+    account = f"system:serviceaccount:{release.namespace}:{release.name}"
+    deployments = world.collection("Deployment")
+
+    def tried(path: str, body: Object) -> int:
+        answer = world.api.patch(path, body, params={"dryRun": "All"}, user=account)
+        return int(answer.status_code)
+
+    zero: Object = {"spec": {"replicas": 0}}
+    other: Object = {"spec": {"paused": True}}
+    world.api.eventually(lambda: tried(f"{deployments}/idle", other), lambda found: found == 403)
+    assert tried(f"{deployments}/idle", zero) == 200
+    assert tried(f"{deployments}/precious", zero) == 403
+    assert (
+        tried(f"/apis/apps/v1/namespaces/{release.namespace}/daemonsets/{release.name}-exporter", zero) == 403
+    )
+
+
+def test_pod_security_lets_the_rightsizer_in_and_not_the_exporter(world: RealWorld, release: Release) -> None:
+    """In a namespace that enforces restricted; what it has against the exporter is what README.md states."""
+    pods = f"/api/v1/namespaces/{release.namespace}/pods"
+
+    def tried(template: Object) -> Any:
+        body = {
+            "metadata": {"name": "tried", "labels": template["metadata"]["labels"]},
+            "spec": template["spec"],
+        }
+        return world.api("POST", pods, body, params={"dryRun": "All"})
+
+    let_in = tried(release.template())
+    assert let_in.status_code == 201, let_in.text
+    refused = tried(release.daemon())
+    assert refused.status_code == 403
+    words = refused.json()["message"].partition("violates PodSecurity")[2]
+    found = [part.split(" (")[0].strip() for part in words.partition(": ")[2].split("), ")]
+    assert found == ["host namespaces", "restricted volume types", "runAsNonRoot != true", "runAsUser=0"]

@@ -1,0 +1,116 @@
+"""Every kind of GPU workload on a real API server with its definition installed: planned, stopped, put back.
+
+No operators run, so the test plays them: it makes and ends the pods.
+"""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from simulator.controlplane.plane import ControlPlane
+from simulator.prometheus import Prometheus
+from tests.controlplane.contract.server import Object
+from tests.controlplane.world import RealWorld
+from tests.rightsizer.given import manifest
+from tests.rightsizer.kinds import CASES, Case, value_at
+
+pytestmark = [pytest.mark.controlplane, pytest.mark.prometheus, pytest.mark.xdist_group("controlplane")]
+
+UNDO = "gpu-rightsizer.io/undo"
+BUILT_IN = {"ReplicationController"}
+"""Its controller runs."""
+FINAL = {"Workflow.argoproj.io"}
+
+
+def _name(kind: str) -> str:
+    return "w-" + kind.lower().replace(".", "-")
+
+
+class _Story:
+    """All kinds in one namespace, stopped and put back; each test looks at one of them."""
+
+    def __init__(self, world: RealWorld) -> None:
+        self.world = world
+        world.node()
+        world.add("Deployment", "busy", "busy")
+        for kind, case in CASES.items():
+            self._make(kind, case)
+        for kind, case in CASES.items():
+            world.seen(_name(kind), replicas=case.pods)
+        self.before = {kind: self._get(kind) for kind in CASES}
+        self.plan = world.plan()
+        self.applied = world.apply()
+        self.stopped = {kind: self._get(kind) for kind in CASES}
+        self.orders = world.api.items(f"/apis/bus.volcano.sh/v1alpha1/namespaces/{world.team}/commands")
+        self.undone = world.run("undo", "--all", "--yes", "-o", "json").items
+        self.after = {kind: self._get(kind) for kind in CASES}
+
+    def _path(self, kind: str) -> str:
+        case = CASES[kind]
+        root = f"/apis/{case.api_version}" if "/" in case.api_version else f"/api/{case.api_version}"
+        lower = case.kind.lower()
+        return f"{root}/namespaces/{self.world.team}/{lower}" + ("es" if lower.endswith("ss") else "s")
+
+    def _get(self, kind: str) -> Object:
+        return copy.deepcopy(self.world.api.get(f"{self._path(kind)}/{_name(kind)}"))
+
+    def _make(self, kind: str, case: Case) -> None:
+        """An object, and what its operator would make of it."""
+        given = {"nodeSelector": self.world.labels}
+        made = self.world.api.create(self._path(kind), manifest(kind, self.world.team, _name(kind), given))
+        reference = {
+            "apiVersion": case.api_version,
+            "kind": case.kind,
+            "name": _name(kind),
+            "uid": made["metadata"]["uid"],
+            "controller": True,
+        }
+        for number in range(0 if kind in BUILT_IN else case.pods):
+            pod = manifest("Pod", self.world.team, _name(kind), given)
+            pod["metadata"] |= {"name": f"{_name(kind)}-{number}", "ownerReferences": [reference]}
+            self.world.api.create(f"{self.world.api.core}/pods", pod)
+
+
+@pytest.fixture(scope="module")
+def story(
+    third_parties: ControlPlane, prometheus: Prometheus, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[_Story]:
+    """What became of all kinds."""
+    with RealWorld(third_parties, prometheus, tmp_path_factory.mktemp("world")) as world:
+        yield _Story(world)
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_it_is_stopped(story: _Story, kind: str) -> None:
+    """The API server takes the one patch with the change and its record, as it was planned."""
+    case = CASES[kind]
+    item = story.plan[_name(kind)]
+    assert (item["verdict"], item["mode"], item["action"]) == ("act", "enforce", case.action), item
+    assert story.applied[_name(kind)]["result"] == "done", story.applied[_name(kind)]
+    value = value_at(story.stopped[kind], case.field)
+    assert value == case.to or (case.to is None and value)
+    assert UNDO in story.stopped[kind]["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_it_is_put_back(story: _Story, kind: str) -> None:
+    """Everything that its owner wrote is as before; what nothing brings back is refused in words."""
+    outcome = story.undone[_name(kind)]
+    assert outcome["result"] == ("refused" if kind in FINAL else "done"), outcome
+    if kind not in FINAL:
+        assert story.after[kind]["spec"] == story.before[kind]["spec"]
+        assert _others(story.after[kind]) == _others(story.before[kind])
+
+
+def test_volcano_is_told_by_an_order(story: _Story) -> None:
+    """Which its controller would obey and delete."""
+    (order,) = story.orders
+    assert (order["action"], order["target"]["name"]) == ("AbortJob", _name("Job.batch.volcano.sh"))
+
+
+def _others(obj: Any) -> dict[str, str]:
+    """Annotations that are not ours."""
+    annotations = obj["metadata"].get("annotations") or {}
+    return {key: text for key, text in annotations.items() if not key.startswith("gpu-rightsizer.io/")}

@@ -1,0 +1,1 @@
+"""Tests of what a cluster installs: chart, image, rules, dashboard, examples."""

@@ -1,0 +1,188 @@
+"""Hours of the demo's cluster in a real Prometheus, and what the recording rules make of them.
+
+What exporters would have served comes from the real exporter's exposition and the simulator's timeline; what
+kube-state-metrics would have, from the API server's pods. The rules are evaluated by Prometheus, minute by minute in
+the past: nothing is waited for.
+"""
+
+import functools
+import itertools
+import json
+import re
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from dashboards.__main__ import RULES
+from simulator import history
+from simulator.cluster import Cluster
+from simulator.exposition import parse
+from simulator.node import NodeAgent
+from simulator.prometheus import Prometheus
+from simulator.remote_write import Series
+
+STEP_S = 30
+Labels = dict[str, str]
+Labelled = Callable[[Labels], Labels | None]
+"""How a series is labelled in the end; None where it is not there."""
+
+DCGM_EXPORTER = frozenset(
+    f"DCGM_FI_{name}"
+    for name in [
+        "DEV_SM_CLOCK",
+        "DEV_MEM_CLOCK",
+        "DEV_MEMORY_TEMP",
+        "DEV_GPU_TEMP",
+        "DEV_POWER_USAGE",
+        "DEV_TOTAL_ENERGY_CONSUMPTION",
+        "DEV_PCIE_REPLAY_COUNTER",
+        "DEV_GPU_UTIL",
+        "DEV_MEM_COPY_UTIL",
+        "DEV_ENC_UTIL",
+        "DEV_DEC_UTIL",
+        "DEV_XID_ERRORS",
+        "DEV_FB_FREE",
+        "DEV_FB_USED",
+        "DEV_FB_RESERVED",
+        "DEV_UNCORRECTABLE_REMAPPED_ROWS",
+        "DEV_CORRECTABLE_REMAPPED_ROWS",
+        "DEV_ROW_REMAP_FAILURE",
+        "DEV_VGPU_LICENSE_STATUS",
+        "PROF_GR_ENGINE_ACTIVE",
+        "PROF_PIPE_TENSOR_ACTIVE",
+        "PROF_DRAM_ACTIVE",
+        "PROF_PCIE_TX_BYTES",
+        "PROF_PCIE_RX_BYTES",
+    ]
+)
+"""What dcgm-exporter 4.5.3 serves by its default-counters.csv."""
+
+
+def as_dcgm_exporter(labels: Labels) -> Labels | None:
+    """A series as dcgm-exporter up to 4.5.3 labels it; it serves no others than its own."""
+    if labels["__name__"] not in {*DCGM_EXPORTER, "up"}:
+        return None
+    kept = {name: value for name, value in labels.items() if name not in {"hostname", "node", "mig_uuid"}}
+    return kept | ({"Hostname": labels["hostname"]} if "hostname" in labels else {})
+
+
+def exporters_past(
+    cluster: Cluster, seconds: range, *, honor_labels: bool, labelled: Labelled = dict
+) -> Iterator[Series]:
+    """What the exporters of a cluster would have served at each of `seconds`."""
+    for name, target in zip(cluster.exporters, cluster.targets, strict=True):
+        attach = functools.partial(target.attach, honor_labels=honor_labels)
+        exposition = cluster.exporters[name].get("/metrics")[1]
+        for one in (
+            *history.series(
+                _without_counters(exposition), cluster.agents[name], attach=attach, seconds=seconds
+            ),
+            *_counters(exposition, cluster.agents[name], attach, seconds),
+        ):
+            if (labels := labelled(dict(one.labels))) is not None:
+                yield Series(labels, one.seconds, one.values)
+
+
+_BUSY, _POD_BUSY = "gpu_busy_seconds_total", "gpu_pod_busy_seconds_total"
+
+
+def _without_counters(exposition: str) -> str:
+    """The history keeps them where they are now, which would be idleness."""
+    return "\n".join(line for line in exposition.splitlines() if not line.startswith((_BUSY, _POD_BUSY)))
+
+
+def _counters(
+    exposition: str, agent: NodeAgent, attach: Callable[[Labels], Labels], seconds: range
+) -> Iterator[Series]:
+    """How long each GPU would have worked, and for whom, by the simulator's truth."""
+    gpus = {agent.node.gpu_uuid(index): index for index in range(len(agent.node.gpus))}
+    divisions = functools.cache(lambda gpu: [agent.machine.division(gpu, second) for second in seconds])
+    for sample in parse(exposition):
+        if sample.name not in {_BUSY, _POD_BUSY} or sample.labels.get("GPU_I_ID"):
+            continue
+        who = (sample.labels.get("namespace", ""), sample.labels.get("pod", ""))
+        parts = (
+            division.percent
+            if sample.name == _BUSY
+            else sum(
+                share
+                for one, share in division.shares
+                if one.tenant.container and (one.tenant.container.namespace, one.tenant.container.pod) == who
+            )
+            for division in divisions(gpus[sample.labels["UUID"]])
+        )
+        values = list(itertools.accumulate(part / 100 * seconds.step for part in parts))
+        yield Series(attach({"__name__": sample.name, **sample.labels}), seconds, values)
+
+
+_PHASES = ("Pending", "Running", "Succeeded", "Failed")
+
+
+def kube_state_metrics(pods: Iterable[Mapping[str, Any]], seconds: range) -> Iterator[Series]:
+    """What kube-state-metrics serves of pods, as far as the rules ask for it."""
+    for pod in pods:
+        meta, spec = pod["metadata"], pod["spec"]
+        names = {"namespace": meta["namespace"], "pod": meta["name"]}
+        node, phase = spec.get("nodeName", ""), pod.get("status", {}).get("phase", "Pending")
+        told = [("kube_pod_info", {"node": node, "priority_class": spec.get("priorityClassName", "")}, 1.0)]
+        told += [
+            ("kube_pod_owner", {"owner_kind": owner["kind"], "owner_name": owner["name"]}, 1.0)
+            for owner in meta.get("ownerReferences", [{"kind": "", "name": ""}])
+        ]
+        told += [("kube_pod_status_phase", {"phase": each}, float(each == phase)) for each in _PHASES]
+        for container in spec["containers"]:
+            for resource, amount in container.get("resources", {}).get("requests", {}).items():
+                labels = {
+                    "container": container["name"],
+                    "resource": re.sub(r"\W", "_", resource),
+                    "node": node,
+                }
+                if resource.startswith("nvidia.com/"):
+                    told.append(("kube_pod_container_resource_requests", labels, float(amount)))
+        for name, labels, value in told:
+            own = {"__name__": name, "job": "kube-state-metrics", **names, **labels}
+            yield Series({k: v for k, v in own.items() if v}, seconds, [value] * len(seconds))
+
+
+def record(prometheus: Prometheus, seconds: range) -> set[str]:
+    """Evaluate the rules at each of `seconds` and keep what comes of them; which are never empty."""
+    found = set()
+    for group in yaml.safe_load(RULES.read_text())["groups"]:
+        for rule in group["rules"]:
+            tracks = ask_range(prometheus, rule["expr"], seconds)
+            if tracks:
+                found.add(rule["record"])
+            prometheus.write(_recorded(rule, tracks, seconds))
+    return found
+
+
+def _recorded(
+    rule: Mapping[str, Any], tracks: Iterable[Mapping[str, Any]], seconds: range
+) -> Iterator[Series]:
+    """Series may have gaps: each run of values is written by itself."""
+    for track in tracks:
+        labels = {**track["metric"], **rule.get("labels", {}), "__name__": rule["record"]}
+        values = {int(instant): float(value) for instant, value in track["values"]}
+        for is_there, run in itertools.groupby(seconds, key=values.__contains__):
+            if is_there:
+                instants = list(run)
+                stretch = range(instants[0], instants[-1] + 1, seconds.step)
+                yield Series(labels, stretch, [values[instant] for instant in instants])
+
+
+def ask_range(prometheus: Prometheus, expression: str, seconds: range) -> list[dict[str, Any]]:
+    """The result of a range query."""
+    asked = {"query": expression, "start": seconds[0], "end": seconds[-1], "step": seconds.step}
+    body = urllib.parse.urlencode(asked).encode()
+    with urllib.request.urlopen(f"{prometheus.url}/api/v1/query_range", body) as answer:
+        return json.load(answer)["data"]["result"]  # type: ignore[no-any-return]
+
+
+def last_hours(hours: float) -> range:
+    """Whole minutes until now, at which a scrape and a rule's evaluation coincide."""
+    now_s = int(time.time()) // 60 * 60
+    return range(now_s - int(hours * 3600), now_s + 1, STEP_S)

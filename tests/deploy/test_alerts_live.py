@@ -1,0 +1,187 @@
+"""Each alert fires on a real Prometheus that scrapes real programs, and ends when its fault does."""
+
+import contextlib
+import dataclasses
+import pathlib
+import tempfile
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from simulator.cards import CARDS
+from simulator.driver import Board
+from simulator.driver.answers import FIELDS
+from simulator.spec import NodeSpec
+from tests.deploy.alerting import Alerting, Page
+from tests.exporter.rig import Node, eventually, h100, pod, reading
+
+pytestmark = [pytest.mark.deep, pytest.mark.prometheus, pytest.mark.driver, pytest.mark.timeout(600)]
+
+LOST, UNKNOWN = 15, 999
+DBE, POWER, THERMAL, BRAKE, ROWS, PENDING, FAILED = 4, 74, 75, 271, 143, 144, 145
+WELL = {
+    "dcgm": """
+DCGM_FI_DEV_GPU_TEMP{gpu="20",UUID="GPU-20",Hostname="n3"} 50
+DCGM_FI_DEV_GPU_TEMP{gpu="21",UUID="GPU-21",Hostname="n3"} 50
+DCGM_FI_DEV_XID_ERRORS{gpu="20",UUID="GPU-20",Hostname="n3"} 0
+DCGM_FI_DEV_FB_FREE{gpu="20",UUID="GPU-20",Hostname="n3"} 70000
+DCGM_FI_DEV_FB_USED{gpu="20",UUID="GPU-20",Hostname="n3"} 11000
+""",
+    "other": "some_metric 1\n",
+    "state": """
+kube_node_status_allocatable{node="n4",resource="nvidia_com_gpu"} 0
+kube_node_status_condition{node="n4",condition="Ready",status="true"} 1
+kube_cronjob_status_last_schedule_time{namespace="g",cronjob="gpu-rightsizer"} 1000
+kube_cronjob_status_last_successful_time{namespace="g",cronjob="gpu-rightsizer"} 1060
+kube_pod_info{namespace="ml",pod="parked",priority_class="low"} 1
+""",
+}
+SICK = {
+    "dcgm": """
+DCGM_FI_DEV_GPU_TEMP{gpu="20",UUID="GPU-20",Hostname="n3"} 91
+DCGM_FI_DEV_XID_ERRORS{gpu="20",UUID="GPU-20",Hostname="n3"} 48
+DCGM_FI_DEV_FB_FREE{gpu="20",UUID="GPU-20",Hostname="n3"} 100
+DCGM_FI_DEV_FB_USED{gpu="20",UUID="GPU-20",Hostname="n3"} 80900
+""",
+    "other": "",
+    "state": WELL["state"].replace("} 0\n", "} 8\n").replace("} 1060", "} 940"),
+}
+EXPECTED = {
+    *("GpuLost 0", "GpuHung 1", "GpuReadingsFailing", "GpuPodsUnknown", "GpuAllocatedIdle"),
+    *("GpuXidFatal 2 79", "GpuXidHardware 2 94", "GpuXidApplication 2 31", "GpuXidOther 2 4711"),
+    *("GpuThermalThrottling 3", "GpuPowerThrottling 3", "GpuPowerBrake 3", "GpuTemperatureHigh 4"),
+    *("GpuEccUncorrectable 4", "GpuRowRemapFailed 4", "GpuRowRemapPending 4", "GpuRowsRemapped 4"),
+    *("GpuMemoryNearlyFull 5", "GpuHung 0", "GpuExporterStale", "GpuDriverNotAnswering"),
+    *("GpuTemperatureHigh 20", "GpuXidFatal 20 48", "GpuMemoryNearlyFull 20", "GpuSeriesVanished"),
+    *("GpuExporterDown", "GpuNodeWithoutMetrics", "GpuRightsizerJobFailing"),
+}
+"""What fires, by name and GPU; nothing else does."""
+
+
+@pytest.fixture
+def node(tmp_path: pathlib.Path) -> Iterator[Node]:
+    """A node with eight GPUs."""
+    with _node(tmp_path / "a", h100(8)) as made:
+        yield made
+
+
+@pytest.fixture
+def other(tmp_path: pathlib.Path) -> Iterator[Node]:
+    """A node with one GPU."""
+    with _node(tmp_path / "b", h100(1)) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def _node(directory: pathlib.Path, spec: NodeSpec) -> Iterator[Node]:
+    directory.mkdir()
+    # pytest's own folders are too deep for the 107 bytes of a Unix socket's path
+    with tempfile.TemporaryDirectory(prefix="gpu-") as short:
+        made = Node(directory, spec, pathlib.Path(short))
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+class _Throttled:
+    """Counters of time that go on while it is entered, as those of a card that is too hot or short of power."""
+
+    def __init__(self, board: Board, gpu: int) -> None:
+        self._board, self._gpu, self._end = board, gpu, threading.Event()
+        self._thread = threading.Thread(target=self._go)
+
+    def _go(self) -> None:
+        ns = 0
+        while not self._end.wait(0.1):
+            ns += 90_000_000
+            for field in (POWER, THERMAL, BRAKE):
+                self._board.set_answer(self._gpu, FIELDS, ns, selector=field)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+def _fall_ill(node: Node, other: Node) -> None:
+    board, full = node.board, CARDS["H100-SXM5-80GB"].usable_bytes
+    board.fault("*", gpu=0, code=LOST)
+    board.fault("nvmlDeviceGetPowerUsage", gpu=1, hang=True)
+    for xid in (79, 94, 31, 4711):
+        board.raise_xid(2, xid)
+    board.set_gpu(4, reading(temperature_c=95))
+    for field in (DBE, ROWS, PENDING, FAILED):
+        board.set_answer(4, FIELDS, 1, selector=field)
+    board.set_gpu(5, reading(memory_used_bytes=full - 2**20))
+    board.fault("nvmlDeviceGetEncoderUtilization", gpu=6, code=UNKNOWN)
+    other.board.fault("nvmlDeviceGetCount_v2", hang=True)
+    other.board.fault("nvmlDeviceGetPowerUsage", gpu=0, hang=True)
+    other.kubelet.stop()
+
+
+def _get_well(node: Node, other: Node) -> None:
+    for one in (node, other):
+        one.board.clear_faults()
+    node.board.set_gpu(4, reading())
+    node.board.set_gpu(5, reading())
+    for field in (PENDING, FAILED):
+        node.board.set_answer(4, FIELDS, 0, selector=field)
+    node.pods.clear()
+    other.kubelet.start()
+
+
+@dataclasses.dataclass
+class _Pages:
+    """What others serve: an existing dcgm-exporter, another one that fails, kube-state-metrics."""
+
+    dcgm: Page
+    other: Page
+    state: Page
+
+    def say(self, texts: dict[str, str]) -> None:
+        """Serve these from now on."""
+        for name, text in texts.items():
+            getattr(self, name).text = text
+
+
+@contextlib.contextmanager
+def _served(directory: pathlib.Path, exporters: list[str]) -> Iterator[tuple[Alerting, _Pages]]:
+    pages = _Pages(*(Page(WELL[name]) for name in ("dcgm", "other", "state")))
+    with contextlib.ExitStack() as stack:
+        dcgm, other, state = (
+            stack.enter_context(page.served()) for page in (pages.dcgm, pages.other, pages.state)
+        )
+        jobs = {"gpu-exporter": exporters, "dcgm-exporter": [dcgm, other], "kube-state-metrics": [state]}
+        yield stack.enter_context(Alerting(directory / "alerting", jobs)), pages
+
+
+def test_alerts_about_gpus_and_exporters(tmp_path: pathlib.Path, node: Node, other: Node) -> None:
+    """All faults at once, on eight GPUs and beside them: exactly their alerts fire, with values, and all end."""
+    for gpu in range(7):
+        node.board.set_gpu(gpu, reading())
+    node.pods.append(pod("parked", node.spec.gpu_uuid(7)))
+    for each in (node, other):
+        each.kubelet.start()
+    with (
+        node.exporting("--metrics=full", "--interval=500ms") as ours,
+        other.exporting(
+            "--metrics=full", "--interval=500ms", "--node-name=n2", "--give-up-after=never"
+        ) as second,
+        _served(tmp_path, [each.url.removeprefix("http://") for each in (ours, second)]) as (alerting, pages),
+    ):
+        eventually(lambda: alerting.has("gpu:node:known_gpus offset 15s"))
+        alerting.until(lambda names: not names)
+        _fall_ill(node, other)
+        pages.say(SICK)
+        with _Throttled(node.board, 3):
+            for alert in alerting.until_each(EXPECTED):
+                notes = alert["annotations"]
+                assert "no value" not in str(notes), alert
+                assert "  " not in notes["summary"] + notes["description"], alert
+        _get_well(node, other)
+        pages.say(WELL)
+        alerting.until(lambda names: not names)

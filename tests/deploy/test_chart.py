@@ -1,0 +1,630 @@
+"""The chart: what it installs is valid Kubernetes, on each platform, in each mode; wrong values are refused by name."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from exporter import settings
+from rightsizer.cli.options import (
+    CLUSTER,
+    INSTANCE,
+    JOURNAL,
+    POLICY,
+    PRICES,
+    PROMETHEUS,
+    SCHEDULE,
+    STATE,
+)
+from rightsizer.model import PriorityClass
+from rightsizer.policy.classes import read_class
+from tests.deploy.chart import (
+    ACTING,
+    CHART,
+    EVERYTHING,
+    Object,
+    exporter,
+    find_one,
+    helm,
+    notes,
+    pod_of,
+    refused,
+    render,
+    rightsizer,
+)
+from tests.deploy.podsecurity import beyond_restricted
+
+pytestmark = pytest.mark.helm
+
+ROOT = CHART.parents[2]
+NEWEST, OLDEST = "1.37", "1.34"
+"""Kubernetes's newest minor release that is known here, and the oldest that its vendors still serve."""
+PLATFORMS = tuple(yaml.safe_load((CHART / "files" / "platforms.yaml").read_text()))
+NO_SCHEMA = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "SecurityContextConstraints"}
+"""Kinds of third parties, whose schemas Kubernetes does not have."""
+
+
+def _valid(objects: list[Object], version: str) -> None:
+    for one in objects:
+        if one["kind"] not in NO_SCHEMA:
+            kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_it_passes_helms_own_linter() -> None:
+    """Strictly: a warning is an error; also with every option set."""
+    for values in ({}, EVERYTHING):
+        done = helm("lint", "--strict", str(CHART), values=values)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("version", [NEWEST, OLDEST])
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_every_preset_is_valid(platform: str, version: str) -> None:
+    """By Kubernetes's own schemas, unknown fields refused."""
+    _valid(render({"platform": platform, "rightsizer": ACTING}), version)
+
+
+@pytest.mark.parametrize("version", [NEWEST, OLDEST])
+def test_everything_at_once_is_valid(version: str) -> None:
+    """Every option that a person may set, with a Deployment and with a PodMonitor."""
+    objects = render(EVERYTHING)
+    _valid(objects, version)
+    monitoring = {**EVERYTHING["monitoring"], "serviceMonitor": {}, "podMonitor": {"enabled": True}}
+    kinds = {one["kind"] for one in [*objects, *render({**EVERYTHING, "monitoring": monitoring})]}
+    assert kinds >= {"PodDisruptionBudget", "NetworkPolicy", "ResourceQuota", *NO_SCHEMA}
+
+
+def test_as_it_is_it_advises_only() -> None:
+    """Without a value: a DaemonSet and a CronJob that runs plan; nothing that could change a workload."""
+    objects = render()
+    container = pod_of(find_one(objects, "CronJob"))["containers"][0]
+    assert (container["command"], container["args"]) == (["gpu-rightsizer"], ["plan", "--output", "table"])
+    kinds = sorted({one["kind"] for one in objects})
+    assert kinds == [
+        *("ClusterRole", "ClusterRoleBinding", "CronJob", "DaemonSet", "Role", "RoleBinding", "Service"),
+        "ServiceAccount",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "args"),
+    [
+        pytest.param({}, ["plan", "--output", "table"], id="advise"),
+        pytest.param({**ACTING}, ["apply", "--yes", "--verify-for", "60s", "--output", "table"], id="act"),
+        pytest.param({"mode": "deployment"}, ["run"], id="deployment"),
+        pytest.param(
+            {**ACTING, "mode": "deployment", "verbosity": 1},
+            ["run", "--yes", "--verify-for", "60s", "--verbose"],
+            id="deployment-act",
+        ),
+    ],
+)
+def test_what_is_run(given: Object, args: list[str]) -> None:
+    """--yes stands there only where rightsizer.act is true."""
+    assert rightsizer(**given)["containers"][0]["args"] == args
+
+
+def test_every_flag_of_run_has_a_value() -> None:
+    """By variable or argument; what is left out has no meaning in a pod, or another value says it."""
+    given = EVERYTHING["rightsizer"]
+    container = rightsizer(**given)["containers"][0]
+    token = rightsizer(prometheus={"tokenFile": "/token"})["containers"][0]
+    set_here = {entry["name"] for one in (container, token) for entry in one["env"]}
+    options = (*POLICY, *PRICES, *PROMETHEUS, *CLUSTER, *STATE, *INSTANCE, *JOURNAL, *SCHEDULE)
+    missing = {option.flag for option in options if option.variable not in set_here}
+    assert missing == {"--kubeconfig", "--context", "--every"}
+    assert {"--prometheus-header", "--prometheus-label", "--verify-for", "--verbose"} <= set(
+        container["args"]
+    )
+
+
+def test_every_flag_of_the_exporter_has_a_value_and_is_understood() -> None:
+    """The exporter's own reader takes the variables that the chart sets; left out is what has no meaning in a pod."""
+    container = exporter(EVERYTHING, **EVERYTHING["exporter"])["containers"][0]
+    variables = {entry["name"]: entry.get("value", "node-1") for entry in container["env"]}
+    ours = {name for name in variables if name.startswith("GPU_EXPORTER_")}
+    known = {settings.variable(name): name for name in settings.table()}
+    assert ours <= set(known)
+    left_out = {settings.flag(known[name]) for name in set(known) - ours}
+    assert left_out == {
+        *("--metrics-file", "--kubeconfig", "--once", "--proc-root", "--pod-logs", "--pod-resources-socket"),
+        "--replace-blanks-in-model-name",
+    }
+
+
+WINS: Mapping[str, tuple[str, Object, tuple[str | int, ...], Any]] = {
+    "labels": ("gke", {"nodeSelector": {"a": "b"}}, ("nodeSelector",), {"a": "b"}),
+    "labels-not-affinity": ("gke", {"nodeSelector": {"a": "b"}}, ("affinity",), None),
+    "no-labels": ("", {"nodeSelector": {}}, ("nodeSelector",), None),
+    "taints": ("aks", {"tolerations": [{"operator": "Exists"}]}, ("tolerations",), [{"operator": "Exists"}]),
+    "no-taints": ("aks", {"tolerations": []}, ("tolerations",), None),
+    "no-runtime-class": ("gpu-operator", {"runtimeClassName": ""}, ("runtimeClassName",), None),
+    "runtime-class": ("oke", {"runtimeClassName": "nvidia"}, ("runtimeClassName",), "nvidia"),
+    "not-privileged": (
+        "gke",
+        {"gpuAccess": "runtime"},
+        ("containers", 0, "securityContext", "privileged"),
+        False,
+    ),
+    "selinux": (
+        "openshift",
+        {"seLinuxType": ""},
+        ("containers", 0, "securityContext", "seLinuxOptions"),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WINS)
+def test_a_value_of_ones_own_wins_over_the_platforms(name: str) -> None:
+    """An empty one, too; who says on which nodes it runs says it alone."""
+    platform, given, path, expected = WINS[name]
+    found: Any = exporter({"platform": platform}, **given)
+    for step in path:
+        found = found[step] if isinstance(step, int) else found.get(step)
+    assert found == expected
+
+
+def test_platforms_tell_gpu_nodes_and_their_taints() -> None:
+    """What the presets are for, in three that differ most."""
+    pods = {name: exporter({"platform": name}) for name in ("gke", "aks", "gpu-operator")}
+    terms = pods["gke"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert terms["nodeSelectorTerms"] == [
+        {"matchExpressions": [{"key": "cloud.google.com/gke-accelerator", "operator": "Exists"}]}
+    ]
+    assert {"key": "sku", "operator": "Equal", "value": "gpu"} in pods["aks"]["tolerations"]
+    assert pods["gpu-operator"]["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
+    assert pods["gpu-operator"]["runtimeClassName"] == "nvidia"
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("create", [None, True, False])
+def test_security_context_constraints_are_openshifts_or_ones_own(platform: str, create: bool | None) -> None:
+    """Made on OpenShift, which starts no exporter without; true and false win over the platform, null does not."""
+    values = {"platform": platform, "exporter": {"securityContextConstraints": {"create": create}}}
+    found = [one for one in render(values) if one["kind"] == "SecurityContextConstraints"]
+    assert len(found) == (platform == "openshift" if create is None else create)
+    for one in found:
+        assert one["users"] == ["system:serviceaccount:gpu-rightsizer:gpu-rightsizer-exporter"]
+        assert (one["allowHostPID"], one["seLinuxContext"]) == (False, {"type": "RunAsAny"})
+
+
+def test_pools_add_their_nodes_and_taints() -> None:
+    """RDMA nodes by the platform's label, beside those that are selected anyway."""
+    pool = {"name": "rdma", "rdma": True, "nodeSelector": {"a": "b"}, "tolerations": [{"key": "team"}]}
+    pod = exporter({"platform": "oke", "nodePools": [pool]})
+    terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert terms["nodeSelectorTerms"][-1] == {
+        "matchExpressions": [
+            {"key": "a", "operator": "In", "values": ["b"]},
+            {"key": "oci.oraclecloud.com/rdma.local_block_id", "operator": "Exists"},
+        ]
+    }
+    assert len(terms["nodeSelectorTerms"]) == 3
+    assert pod["tolerations"][-1] == {"key": "team"}
+    labelled = exporter({"nodePools": [pool]})
+    first = labelled["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert first["nodeSelectorTerms"][0]["matchExpressions"][0]["key"] == "nvidia.com/gpu.present"
+    assert "nodeSelector" not in labelled
+
+
+ALWAYS = {"hostPath /var/lib/kubelet/pod-resources", "runAsNonRoot", "runAsUser 0"}
+EXCEPTIONS: Mapping[str, tuple[str, Object, set[str]]] = {
+    "as-it-is": ("", {}, set()),
+    "attribution": (
+        "",
+        {"attribution": {"enabled": True}},
+        {"hostPID", "hostPath /var/log/pods", "hostPath /var/log/containers"},
+    ),
+    "batch-system": ("", {"hpcJobMappingDir": "/var/jobs"}, {"hostPath /var/jobs"}),
+    "labels-of-pods": ("", {"podLabels": ["team"]}, set()),
+    "volume-mounts": ("eks", {"gpuAccess": "volume-mounts"}, {"hostPath /dev/null"}),
+    "gke": (
+        "gke",
+        {},
+        {
+            "hostPath /home/kubernetes/bin/nvidia",
+            "privileged",
+            "allowPrivilegeEscalation",
+            "capabilities",
+        },
+    ),
+    "openshift": ("openshift", {}, {"seLinuxOptions"}),
+}
+
+
+@pytest.mark.parametrize("name", EXCEPTIONS)
+def test_the_exporters_exceptions_are_those_that_are_stated(name: str) -> None:
+    """What it has beyond Pod Security's restricted level; README.md names each."""
+    platform, given, more = EXCEPTIONS[name]
+    pod = exporter({"platform": platform}, **given)
+    assert beyond_restricted(pod) == ALWAYS | more
+    assert pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
+    assert all(mount["readOnly"] for mount in pod["containers"][0]["volumeMounts"])
+    assert pod["automountServiceAccountToken"] is (name == "labels-of-pods")
+    paths = [volume["hostPath"] for volume in pod["volumes"] if "hostPath" in volume]
+    assert {path["type"] for path in paths} <= {"Directory", "CharDevice"}, "nothing is made on a node"
+    readme = (CHART / "README.md").read_text()
+    stated = (
+        "/var/log/pods",
+        "/var/log/containers",
+        "hpcJobMappingDir",
+        "/dev/null",
+        "spc_t",
+        "hostPID",
+        "privileged",
+        "root, with no capability",
+    )
+    assert all(words in readme for words in stated)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_the_rightsizers_pod_is_restricted(platform: str) -> None:
+    """On each platform, in both modes, with all that can be mounted."""
+    least: Object = {}
+    for given in (least, EVERYTHING["rightsizer"]):
+        objects = render({"platform": platform, "rightsizer": given}, only=["rightsizer"])
+        (owner,) = [one for one in objects if one["kind"] in {"CronJob", "Deployment"}]
+        pod = pod_of(owner)
+        assert beyond_restricted(pod) == set()
+        assert pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
+        assert ("runAsUser" in pod["securityContext"]) is (platform != "openshift")
+
+
+ADVISING: Object = {
+    "apiVersion": "gpu-rightsizer.io/v1alpha1",
+    "kind": "Policy",
+    "rules": [{"name": "all", "match": {"everything": True}, "mode": "advise"}],
+}
+WRONG: Mapping[str, tuple[Object, str]] = {
+    "platform": ({"platform": "gcp"}, r"at '/platform': value must be one of .*'gke'"),
+    "unknown": ({"exporter": {"namign": "dcgm"}}, r"at '/exporter': additional properties 'namign' not"),
+    "top-level": ({"exportr": {}}, "additional properties 'exportr' not allowed"),
+    "word": ({"exporter": {"naming": "dgcm"}}, r"'/exporter/naming': .*'dcgm', 'dcgm-4.9', 'both'"),
+    "text-for-truth": ({"rightsizer": {"act": "yes"}}, r"'/rightsizer/act': got string, want boolean"),
+    "duration": ({"exporter": {"interval": "10"}}, r"'/exporter/interval': '10' does not match pattern"),
+    "url": ({"rightsizer": {"prometheus": {"url": "prom:9090"}}}, r"/prometheus/url': .* does not match"),
+    "password-in-url": ({"rightsizer": {"prometheus": {"url": "http://a:b@c"}}}, "/prometheus/url"),
+    "policy-field": (
+        {
+            "rightsizer": {
+                "policy": {"apiVersion": "gpu-rightsizer.io/v1alpha1", "kind": "Policy", "rulse": []}
+            }
+        },
+        r"at '/rightsizer/policy': additional properties 'rulse' not allowed",
+    ),
+    "policy-mode": (
+        {
+            "rightsizer": {
+                "policy": {
+                    "apiVersion": "gpu-rightsizer.io/v1alpha1",
+                    "kind": "Policy",
+                    "rules": [{"name": "a", "match": {"kinds": ["Job"]}, "mode": "protekt"}],
+                }
+            }
+        },
+        r"rules/0/mode': value must be one of 'protect', 'advise', 'enforce'",
+    ),
+    "annotation": (
+        {"priorityClasses": {"levels": {"low": {"policy": {"idlewindow": "3h"}}}}},
+        r"at '/priorityClasses/levels/low/policy': additional properties 'idlewindow'",
+    ),
+    "act-on-whose-word": ({"rightsizer": {"act": True}}, "rightsizer.prometheus.url has to name"),
+    "act-on-what": (
+        {"rightsizer": {"act": True, "prometheus": {"url": "http://p"}}},
+        "neither rightsizer.policy nor priorityClasses.gpus says what may be changed",
+    ),
+    "classes-nobody-asks": (
+        {
+            "rightsizer": {**ACTING, "policy": ADVISING},
+            "priorityClasses": {"gpus": [{"name": "h100"}]},
+        },
+        "rule all matches everything, so that nobody asks the PriorityClasses of priorityClasses.gpus; write class",
+    ),
+    "output": ({"rightsizer": {**ACTING, "output": "csv"}}, "rightsizer.output is csv, which plan knows"),
+    "jitter": ({"rightsizer": {"jitter": "1m"}}, "rightsizer.jitter is of mode deployment"),
+    "budget": ({"podDisruptionBudget": {"enabled": True}}, "is of rightsizer.mode deployment"),
+    "credentials": (
+        {"rightsizer": {"prometheus": {"tokenFile": "/t", "user": "me"}}},
+        "tokenFile and user; a query has one kind",
+    ),
+    "twice": (
+        {"monitoring": {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}}},
+        "each GPU would be counted twice",
+    ),
+    "alerts-alone": (
+        {"monitoring": {"rules": {"alerts": {"enabled": True}}}},
+        "without monitoring.rules.dashboard, whose series GpuAllocatedIdle asks; enable both",
+    ),
+    "twice-by-annotations": (
+        {"monitoring": {"podMonitor": {"enabled": True}, "scrapeAnnotations": {"enabled": True}}},
+        "monitoring.podMonitor and monitoring.scrapeAnnotations are both enabled, so each GPU would be counted",
+    ),
+    "deadline": (
+        {"monitoring": {"serviceMonitor": {"enabled": True, "interval": "1m30s", "scrapeTimeout": "91s"}}},
+        "monitoring.serviceMonitor.scrapeTimeout is 91s, longer than its interval of 1m30s",
+    ),
+    "nobodys-account": (
+        {"serviceAccount": {"create": False}},
+        "serviceAccount.create is false, so serviceAccount.name has to name the service account",
+    ),
+    "label-of-all": (
+        {"commonLabels": {"app.kubernetes.io/name": "x"}},
+        "commonLabels has the label app.kubernetes.io/name, which the chart sets itself",
+    ),
+    "label-of-pods": (
+        {"exporter": {"extraPodLabels": {"app.kubernetes.io/instance": "x"}}},
+        "exporter.extraPodLabels has the label app.kubernetes.io/instance, which the chart sets itself",
+    ),
+    "action": (
+        {"priorityClasses": {"levels": {"low": {"policy": {"mode": "enforce", "actions": "explode"}}}}},
+        r"at '/priorityClasses/levels/low/policy/actions': 'explode' does not match pattern .*scale-to-zero",
+    ),
+    "window": (
+        {"priorityClasses": {"levels": {"low": {"policy": {"mode": "enforce", "idle-window": "12"}}}}},
+        r"/policy/idle-window': '12' does not match pattern",
+    ),
+    "schedule": (
+        {"rightsizer": {"mode": "deployment", "schedule": "every hour"}},
+        r"at '/rightsizer/schedule': 'every hour' does not match pattern .*@\(yearly",
+    ),
+    "zone": (
+        {"rightsizer": {"mode": "deployment", "timeZone": "+02:00"}},
+        r"at '/rightsizer/timeZone': '\+02:00' does not match pattern",
+    ),
+    "no-service": (
+        {"monitoring": {"serviceMonitor": {"enabled": True}}, "exporter": {"service": {"enabled": False}}},
+        "finds the exporter by its Service",
+    ),
+    "quota": (
+        {"resourceQuotas": [{"namespace": "a", "gpu": "h100", "low": {"pods": 1}}]},
+        "speaks of gpu h100 in namespace a, which priorityClasses.gpus does not name",
+    ),
+    "model-twice": (
+        {"priorityClasses": {"gpus": [{"name": "a"}, {"name": "a", "about": "b"}]}},
+        "names a twice",
+    ),
+    "empty-pool": ({"nodePools": [{"name": "a"}]}, "pool a has neither nodeSelector nor matchExpressions"),
+    "pool-of-what": ({"nodePools": [{"name": "a", "rdma": True, "gpu": "b"}]}, "gpu b of pool a, which"),
+    "driver-root": ({"exporter": {"gpuAccess": "host"}}, "exporter.driverRoot has to name the directory"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_values_are_refused_by_name(name: str) -> None:
+    """A message says which value is wrong and what would be right, whether one alone or two that do not go together."""
+    values, words = WRONG[name]
+    assert re.search(words, refused(values))
+
+
+def test_classes_carry_the_policy() -> None:
+    """Three for each GPU model, whose annotations the program reads as rules; a model may say otherwise."""
+    gpus = [{"name": "h100"}, {"name": "a100", "levels": {"low": {"value": 7, "policy": {"keep-gpus": 1}}}}]
+    objects = render({"priorityClasses": {"gpus": gpus}}, only=["classes"])
+    read = {}
+    for one in objects:
+        item = PriorityClass(one["metadata"]["name"], one["value"], one["metadata"]["annotations"])
+        rule = read_class(item)
+        assert rule is not None
+        assert rule.problems == ()
+        read[item.name] = (item.value, rule.rule.mode.value, rule.rule.keep.gpus)
+    assert read == {
+        "high-priority-h100": (100_000, "protect", 0),
+        "medium-priority-h100": (10_000, "enforce", 0),
+        "low-priority-h100": (1_000, "enforce", 0),
+        "high-priority-a100": (100_000, "protect", 0),
+        "medium-priority-a100": (10_000, "enforce", 0),
+        "low-priority-a100": (7, "enforce", 1),
+    }
+
+
+def test_classes_alone_are_a_policy() -> None:
+    """Where values have classes and no policy, classes are asked first, as in the example; one's own policy wins."""
+    gpus = {"priorityClasses": {"gpus": [{"name": "h100"}]}}
+    example = yaml.safe_load((ROOT / "deploy" / "examples" / "policy-by-class.yaml").read_text())
+    acting = {**ACTING, "policy": {}}
+    for given in ({}, acting, {**acting, "mode": "deployment"}):
+        objects = render({**gpus, "rightsizer": given}, only=["rightsizer"])
+        text = find_one(objects, "ConfigMap", "gpu-rightsizer-policy")["data"]["policy.yaml"]
+        assert yaml.safe_load(text) == example
+        (owner,) = [one for one in objects if one["kind"] in {"CronJob", "Deployment"}]
+        variables = {one["name"]: one["value"] for one in pod_of(owner)["containers"][0]["env"]}
+        assert variables["GPU_RIGHTSIZER_POLICY"] == "/etc/gpu-rightsizer/policy.yaml"
+    own = {**ADVISING, "classAnnotations": "class-first"}
+    objects = render({**gpus, "rightsizer": {**acting, "policy": own}}, only=["rightsizer"])
+    text = find_one(objects, "ConfigMap", "gpu-rightsizer-policy")["data"]["policy.yaml"]
+    assert yaml.safe_load(text) == own
+
+
+@pytest.mark.parametrize("given", [{}, {"keep": False}], ids=["as-it-is", "not-kept"])
+def test_classes_outlive_the_release(given: Object) -> None:
+    """Workloads name them; who wants them gone says so."""
+    objects = render({"priorityClasses": {"gpus": [{"name": "h100"}], **given}}, only=["classes"])
+    words = [one["metadata"]["annotations"].get("helm.sh/resource-policy") for one in objects]
+    assert words == ([None] * 3 if given else ["keep"] * 3)
+
+
+def test_quotas_are_by_class() -> None:
+    """Each counts the pods of one class only."""
+    quotas = [{"namespace": "research", "gpu": "h100", "high": {"requests.nvidia.com/gpu": 8}}]
+    objects = render(
+        {"priorityClasses": {"gpus": [{"name": "h100"}]}, "resourceQuotas": quotas}, only=["classes"]
+    )
+    spec = find_one(objects, "ResourceQuota", "high-priority-h100")["spec"]
+    assert spec["hard"] == {"requests.nvidia.com/gpu": "8"}
+    (scope,) = spec["scopeSelector"]["matchExpressions"]
+    assert scope == {"scopeName": "PriorityClass", "operator": "In", "values": ["high-priority-h100"]}
+
+
+def test_monitors_and_network_policies_find_their_pods() -> None:
+    """What selects, selects by labels that the pods and Services of that component have, and no others'."""
+    objects = render(EVERYTHING)
+    daemon = find_one(objects, "DaemonSet", "gpu-rightsizer-exporter")["spec"]["template"]["metadata"][
+        "labels"
+    ]
+    runner = find_one(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    for kind, path in (
+        ("ServiceMonitor", ("selector", "matchLabels")),
+        ("NetworkPolicy", ("podSelector", "matchLabels")),
+    ):
+        for name, labels, other in (
+            ("gpu-rightsizer-exporter", daemon, runner),
+            ("gpu-rightsizer", runner, daemon),
+        ):
+            selector = find_one(objects, kind, name)["spec"][path[0]][path[1]].items()
+            assert selector <= labels.items()
+            assert not selector <= other.items()
+    for name in ("gpu-rightsizer-exporter", "gpu-rightsizer"):
+        labels = find_one(objects, "Service", name)["metadata"]["labels"]
+        selector = find_one(objects, "ServiceMonitor", name)["spec"]["selector"]["matchLabels"]
+        assert selector.items() <= labels.items()
+
+
+def test_a_deadline_may_be_as_long_as_the_interval() -> None:
+    """Compared as time, not as text."""
+    given = {"enabled": True, "interval": "60s", "scrapeTimeout": "1m"}
+    assert render({"monitoring": {"serviceMonitor": given}}, only=["monitoring"])
+
+
+def test_annotations_tell_who_is_scraped() -> None:
+    """For a Prometheus without the operator: both programs' pods, by port and path."""
+    values = {"monitoring": {"scrapeAnnotations": {"enabled": True}}, "rightsizer": {"mode": "deployment"}}
+    found = {
+        one["kind"]: one["spec"]["template"]["metadata"]["annotations"]
+        for one in render(values)
+        if one["kind"] in {"DaemonSet", "Deployment"}
+    }
+    for kind, port in (("DaemonSet", "9400"), ("Deployment", "9401")):
+        wanted = {"scrape": "true", "port": port, "path": "/metrics"}
+        assert {f"prometheus.io/{key}": value for key, value in wanted.items()}.items() <= found[kind].items()
+
+
+@pytest.mark.parametrize("kind", ["serviceMonitor", "podMonitor"])
+def test_monitors_name_the_node(kind: str) -> None:
+    """Alerts and dashboard say on which node, whatever the exporter's own label is called."""
+    values = {"monitoring": {kind: {"enabled": True}}, "rightsizer": {"mode": "deployment"}}
+    monitors = render(values, only=["monitoring"])
+    assert len(monitors) == 2
+    for one in monitors:
+        (endpoint,) = one["spec"].get("endpoints") or one["spec"]["podMetricsEndpoints"]
+        assert endpoint["relabelings"] == [
+            {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}
+        ]
+
+
+@pytest.mark.parametrize(
+    ("url", "given", "port"),
+    [
+        pytest.param("http://prometheus:9090", [], 9090, id="its-own"),
+        pytest.param("http://thanos.example.com:10902/api", [], 10902, id="with-a-path"),
+        pytest.param("https://aps.example.com/workspaces/a:7", [], 443, id="https"),
+        pytest.param("http://mimir", [], 80, id="http"),
+        pytest.param("", [], 9090, id="looked-for"),
+        pytest.param("http://mimir", [8080], 8080, id="said"),
+    ],
+)
+def test_the_network_policy_lets_prometheus_be_asked(url: str, given: list[int], port: int) -> None:
+    """At the port of its URL, where values do not say another; beside that only names and the API server."""
+    values = {
+        "networkPolicy": {"enabled": True, "prometheusPorts": given, "apiServerPorts": [6443]},
+        "rightsizer": {"prometheus": {"url": url}},
+    }
+    (egress,) = find_one(render(values, only=["networkpolicies"]), "NetworkPolicy")["spec"]["egress"]
+    assert [one["port"] for one in egress["ports"]] == [53, 53, 6443, port]
+
+
+def test_names_are_asked_where_the_platform_answers() -> None:
+    """OpenShift's DNS pods listen at another port than their Service, and a NetworkPolicy sees the pod's."""
+    ports = {}
+    for platform, more in (("", {}), ("openshift", {}), ("openshift", {"dnsPorts": [53]})):
+        values = {"platform": platform, "networkPolicy": {"enabled": True, **more}}
+        (egress,) = find_one(render(values, only=["networkpolicies"]), "NetworkPolicy")["spec"]["egress"]
+        ports[platform, *more] = [one["port"] for one in egress["ports"] if one["protocol"] == "UDP"]
+    assert ports == {("",): [53], ("openshift",): [53, 5353], ("openshift", "dnsPorts"): [53]}
+
+
+def test_alerts_bring_the_metrics_that_they_ask_for() -> None:
+    """Where values do not say how many metrics; the notes say what stays silent where they say fewer."""
+    rules = {"monitoring": {"rules": {part: {"enabled": True} for part in ("alerts", "dashboard")}}}
+    found = {}
+    for values in ({}, rules):
+        for given in ({}, {"metrics": "default"}):
+            variables = exporter(values, **given)["containers"][0]["env"]
+            level = next(one["value"] for one in variables if one["name"] == "GPU_EXPORTER_METRICS")
+            words = "stay silent" in notes({**values, "exporter": given})
+            found[bool(values), bool(given)] = (level, words)
+    assert found == {
+        (False, False): ("default", False),
+        (False, True): ("default", False),
+        (True, False): ("full", False),
+        (True, True): ("default", True),
+    }
+
+
+def test_the_budget_of_waste_is_ones_own() -> None:
+    """The one number of the alerts that is set for each cluster."""
+    rules = {"alerts": {"enabled": True, "wasteBudgetPerHour": 1250.5}, "dashboard": {"enabled": True}}
+    objects = render({"monitoring": {"rules": rules}}, only=["monitoring"])
+    groups = find_one(objects, "PrometheusRule", "gpu-rightsizer-alerts")["spec"]["groups"]
+    found = [
+        rule["expr"]
+        for group in groups
+        for rule in group["rules"]
+        if rule.get("record") == "gpu_rightsizer:waste_budget:per_hour"
+    ]
+    assert found == ["vector(1250.5)"]
+
+
+def test_rules_and_dashboard_are_the_repositorys() -> None:
+    """As they are tested there; of each alert the runbook becomes a link."""
+    objects = render(EVERYTHING, only=["monitoring"])
+    files = {"recording": "recording-rules", "dashboard": "dashboard-rules", "alerts": "alerts"}
+    for part, name in files.items():
+        expected = yaml.safe_load((ROOT / "deploy" / "prometheus" / f"{name}.yaml").read_text())["groups"]
+        for rule in (rule for group in expected for rule in group["rules"] if "annotations" in rule):
+            runbook = rule["annotations"]["runbook"]
+            assert (ROOT / runbook).exists()
+            rule["annotations"]["runbook_url"] = f"https://example.com/main/{runbook}"
+        found = find_one(objects, "PrometheusRule", f"gpu-rightsizer-{part}")
+        assert found["spec"]["groups"] == expected
+        assert found["metadata"]["labels"]["release"] == "x"
+    dashboard = find_one(objects, "ConfigMap", "gpu-rightsizer-dashboard")
+    text = (ROOT / "dashboards" / "grafana.json").read_text()
+    assert json.loads(dashboard["data"]["gpu-rightsizer.json"]) == json.loads(text)
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_the_policy_arrives_as_it_was_written() -> None:
+    """Times, dates and a plain off survive YAML; a change of the policy changes the pod."""
+    policy = {
+        "apiVersion": "gpu-rightsizer.io/v1alpha1",
+        "kind": "Policy",
+        "classAnnotations": False,
+        "maintenanceWindows": [{"from": "22:00", "to": "06:00"}],
+        "freezes": [{"from": "2026-12-20", "to": "2027-01-06"}],
+        "rules": [{"name": "a", "match": {"priority": {"max": 1_000_000}}, "mode": "advise"}],
+    }
+    objects = render({"rightsizer": {"policy": policy}})
+    text = find_one(objects, "ConfigMap", "gpu-rightsizer-policy")["data"]["policy.yaml"]
+    assert yaml.safe_load(text) == policy
+    other = render({"rightsizer": {"policy": {**policy, "honourOptOut": False}}})
+    sums = [
+        find_one(found, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["annotations"]
+        for found in (objects, other)
+    ]
+    assert sums[0] != sums[1]
+
+
+def test_releases_do_not_get_in_each_others_way() -> None:
+    """Two releases have no object in common."""
+    values = {"rightsizer": ACTING}
+    one, two = (
+        {(item["kind"], item["metadata"]["name"]) for item in render(values, release=name, namespace=name)}
+        for name in ("blue", "green")
+    )
+    assert one
+    assert not one & two

@@ -1,0 +1,229 @@
+"""The chart's RBAC and admission policies are, for the policy in values, what the program's own commands print."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from rightsizer.locks.admission import admission_policies
+from rightsizer.locks.rbac import grants
+from rightsizer.policy.document import API_VERSION, Policy
+from rightsizer.policy.rule import ACTIONS
+from tests.deploy.chart import ACTING, Object, render
+
+pytestmark = pytest.mark.helm
+
+
+def _policy(*rules: Object, **fields: Any) -> Object:
+    named = [{"name": f"r{number}", **rule} for number, rule in enumerate(rules)]
+    return {"apiVersion": API_VERSION, "kind": "Policy", "rules": named, **fields}
+
+
+def _enforce(match: Object, *actions: str, **fields: Any) -> Object:
+    return {"match": match, "mode": "enforce", **({"actions": list(actions)} if actions else {}), **fields}
+
+
+OFF = {"classAnnotations": "off"}
+POLICIES: Mapping[str, Object] = {
+    "classes": _policy({"match": {"everything": True}, "mode": "advise"}),
+    "advise-only": _policy({"match": {"everything": True}, "mode": "advise"}, **OFF),
+    "yaml-off": _policy(_enforce({"kinds": ["Deployment"]}), classAnnotations=False),
+    "safe-actions": _policy(_enforce({"priorityClasses": ["low-*"]}), **OFF),
+    "one-namespace": _policy(_enforce({"namespaces": ["research"]}, "suspend", "evict"), **OFF),
+    "two-and-a-pattern": _policy(
+        _enforce({"namespaces": ["b", "a", "b"]}, "suspend"), _enforce({"namespaces": ["c-*"]}), **OFF
+    ),
+    "own-group": _policy(_enforce({"kinds": ["*.kubeflow.org", "Job"]}, "suspend", "scale-to-zero"), **OFF),
+    "orders": _policy(_enforce({"kinds": ["Job.batch.volcano.sh"]}, "suspend"), **OFF),
+    "by-priority": _policy(
+        {"match": {"priority": {"min": 1_000_000}}, "mode": "protect"},
+        {"match": {"priority": {"max": -5}}, "mode": "protect"},
+        {"match": {"priority": {"min": 0, "max": 10}}, "mode": "protect"},
+        {"match": {"priority": {"min": 7}, "kinds": ["Job"]}, "mode": "protect"},
+        _enforce({"kinds": ["Pod"]}, "evict", notifyBefore="4h"),
+        **OFF,
+    ),
+    "asked-pods": _policy(_enforce({"kinds": ["P?d"]}, "evict", notifyBefore="4h"), **OFF),
+    "pods-asked-by-default": _policy(_enforce({"kinds": ["Pod"]}, "evict"), **OFF),
+    "pods-not-asked": _policy(_enforce({"kinds": ["Pod"]}, "evict"), defaults={"kinds": []}, **OFF),
+    "pods-asked-by-kind": _policy(
+        _enforce({"kinds": ["Pod"]}, "evict"),
+        defaults={"kinds": [{"kinds": ["Notebook"]}, {"kinds": ["P*"], "notifyBefore": "1h"}]},
+        **OFF,
+    ),
+    "protected": _policy(
+        {"match": {"priorityClasses": ["high-*", "a.b+?", ""]}, "mode": "protect"},
+        {"match": {"priorityClasses": ["x"], "kinds": ["Job"]}, "mode": "protect"},
+        _enforce({"kinds": ["Deployment"]}),
+        {"match": {"priorityClasses": ["too-late"]}, "mode": "protect"},
+        protectedNamespaces=["*-prod-*", "team.a"],
+        **OFF,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_they_say_what_the_commands_say(name: str) -> None:
+    """For each policy of a table: the same objects, names and words."""
+    _compare(POLICIES[name], namespace="gpu-rightsizer", release="gpu-rightsizer")
+
+
+_PATTERNS = st.sampled_from(["high-*", "low", "*-a-*", "team.b", "l?w", "x+y"])
+_KINDS = st.sampled_from(["Deployment", "*Job", "Pod", "Stateful*", "Notebook.kubeflow.org", "RayCluster"])
+
+
+def _lists(what: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
+    return st.lists(what, min_size=1, max_size=3, unique=True)
+
+
+_MATCHES: st.SearchStrategy[Object] = st.fixed_dictionaries(
+    {},
+    optional={
+        "priorityClasses": _lists(_PATTERNS),
+        "namespaces": _lists(st.sampled_from(["a", "b", "c-*"])),
+        "kinds": _lists(_KINDS),
+    },
+).map(lambda match: dict(match) or {"everything": True})
+_RULES = st.one_of(
+    st.builds(lambda match: {"match": match, "mode": "protect"}, _MATCHES),
+    st.builds(lambda match: {"match": match, "mode": "advise"}, _MATCHES),
+    st.builds(
+        lambda match, actions, notice: _enforce(match, *actions, **notice),
+        _MATCHES,
+        st.lists(st.sampled_from([action.value for action in ACTIONS]), max_size=4, unique=True),
+        st.sampled_from([{}, {"notifyBefore": "1h"}]),
+    ),
+)
+
+
+@hypothesis.settings(max_examples=10)
+@hypothesis.given(
+    st.lists(_RULES, min_size=1, max_size=4),
+    st.sampled_from([OFF, OFF, OFF, {"classAnnotations": "class-first"}]),
+    st.lists(_PATTERNS, max_size=2, unique=True),
+    st.sampled_from([("gpu-rightsizer", "gpu-rightsizer"), ("gpus", "blue"), ("kube-system", "x")]),
+)
+def test_they_say_what_the_commands_say_for_any_policy(
+    rules: list[Object], fields: Object, protected: list[str], where: tuple[str, str]
+) -> None:
+    """Whatever the rules, and whatever release and namespace are called."""
+    policy = _policy(*rules, protectedNamespaces=protected, **fields)
+    _compare(policy, namespace=where[0], release=where[1])
+
+
+def test_who_only_advises_may_write_nothing() -> None:
+    """Without act the account has what it takes to plan, whatever is enforced, and there is no admission policy."""
+    enforcing = _policy(_enforce({"kinds": ["Deployment"]}), **OFF)
+    harmless = _policy({"match": {"everything": True}, "mode": "advise"}, **OFF)
+    objects = render({"rightsizer": {"policy": enforcing}}, only=["rbac"])
+    assert _bare(objects) == _bare(
+        grants(
+            Policy.model_validate(harmless), account="gpu-rightsizer", own="gpu-rightsizer", is_finding=True
+        )
+    )
+    known = {"policy": enforcing, "prometheus": {"url": "http://prometheus:9090"}}
+    assert _bare(render({"rightsizer": known}, only=["rbac"])) == _bare(
+        grants(Policy.model_validate(harmless), account="gpu-rightsizer", own="gpu-rightsizer")
+    )
+    assert {verb for one in objects for rule in one.get("rules", ()) for verb in rule["verbs"]} == {
+        "get",
+        "list",
+    }
+    kinds = {one["kind"] for one in render({"rightsizer": {"policy": enforcing}})}
+    assert "ValidatingAdmissionPolicy" not in kinds
+
+
+def test_who_would_evict_may_look_for_what_was_evicted() -> None:
+    """Advice counts earlier evictions against budgets, so it asks for their manifests, where there may be any."""
+    for policy, is_listing in (
+        (_policy(_enforce({"kinds": ["Pod"]}, "evict"), **OFF), True),
+        (_policy(_enforce({"kinds": ["Deployment"]}, "evict"), **OFF), False),
+        (_policy(_enforce({"kinds": ["Deployment"]})), True),
+    ):
+        objects = render({"rightsizer": {"policy": policy}}, only=["rbac"])
+        rules = [rule for one in objects for rule in one.get("rules", ())]
+        verbs = [verb for rule in rules if "secrets" in rule["resources"] for verb in rule["verbs"]]
+        assert verbs == (["list"] if is_listing else [])
+
+
+def test_namespaces_of_ones_own_are_a_bound() -> None:
+    """rbac.namespaces lets less be written than the policy would, never more."""
+    wide = _written({"everything": True}, ["a", "b"])
+    narrow = _written({"namespaces": ["b", "c"]}, ["a", "b"])
+    none = _written({"namespaces": ["c"]}, ["a", "b"])
+    assert (wide, narrow, none) == ({"a", "b"}, {"b"}, set())
+
+
+def _written(match: Object, bound: Sequence[str]) -> set[str]:
+    """Namespaces, or "" for all, in which anything may be written."""
+    policy = _policy(_enforce(match), **OFF)
+    values = {"rightsizer": {**ACTING, "policy": policy}, "rbac": {"namespaces": list(bound)}}
+    objects = render(values, only=["rbac"])
+    return {
+        one["metadata"].get("namespace", "")
+        for one in objects
+        if one["kind"].endswith("Role") and one["metadata"]["name"].endswith("-write")
+    }
+
+
+def test_another_account_is_meant_everywhere() -> None:
+    """An account of one's own stands in bindings and conditions, and is not made."""
+    values = {
+        "rightsizer": {**ACTING, "policy": _policy(_enforce({"kinds": ["Job"]}), **OFF)},
+        "serviceAccount": {"create": False, "name": "mine"},
+    }
+    objects = render(values, only=["rbac", "admission"])
+    assert all(
+        one["subjects"][0]["name"] == "mine"
+        for one in objects
+        if one["kind"].endswith("Binding") and "subjects" in one
+    )
+    conditions = {
+        one["spec"]["matchConditions"][0]["expression"]
+        for one in objects
+        if one["kind"] == "ValidatingAdmissionPolicy"
+    }
+    assert conditions == {'request.userInfo.username == "system:serviceaccount:gpu-rightsizer:mine"'}
+    assert not any(one["kind"] == "ServiceAccount" for one in objects)
+
+
+def _compare(policy: Object, *, namespace: str, release: str) -> None:
+    values = {"rightsizer": {**ACTING, "policy": policy}}
+    parsed = Policy.model_validate(policy)
+    only = ["rbac", "admission"] if admission_policies(parsed, account="a", own="o") else ["rbac"]
+    done = render(values, namespace=namespace, release=release, only=only)
+    name = release if "gpu-rightsizer" in release else f"{release}-gpu-rightsizer"
+    expected = grants(parsed, account=name, own=namespace)
+    expected += admission_policies(parsed, account=name, own=namespace)
+    assert _bare(done) == {
+        (kind, where, called.replace("gpu-rightsizer", name, 1) if called != name else called): _named(
+            body, name
+        )
+        for (kind, where, called), body in _bare(expected).items()
+    }
+
+
+def _named(body: Object, name: str) -> Object:
+    """With the release's name in what refers to a role or a policy."""
+    if "roleRef" in body:
+        reference = body["roleRef"]
+        return {
+            **body,
+            "roleRef": {**reference, "name": reference["name"].replace("gpu-rightsizer", name, 1)},
+        }
+    if "policyName" in body.get("spec", {}):
+        spec = body["spec"]
+        return {**body, "spec": {**spec, "policyName": spec["policyName"].replace("gpu-rightsizer", name, 1)}}
+    return body
+
+
+def _bare(objects: Sequence[Object]) -> dict[tuple[str, str, str], Object]:
+    """By kind, namespace and name; what only Helm adds is left out."""
+    return {
+        (one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]): {
+            key: part for key, part in one.items() if key != "metadata"
+        }
+        for one in objects
+    }

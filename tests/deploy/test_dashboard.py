@@ -1,0 +1,418 @@
+"""dashboards/grafana.json: up to date, whole, and every query has an answer on a Prometheus filled by the demo."""
+
+import dataclasses
+import json
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import requests
+
+from dashboards.__main__ import DASHBOARD, rendered
+from dashboards.panels import Kind, Source
+from dashboards.rows import ROWS, VARIABLES
+from dashboards.rules import GROUPS
+from exporter import catalog
+from rightsizer.report.metrics import METRICS
+from simulator.cluster import Cluster
+from simulator.clusters import READY_MADE
+from simulator.exposition import parse
+from simulator.prometheus import Prometheus
+from simulator.remote_write import Series
+from tests.deploy.recorded import (
+    as_dcgm_exporter,
+    ask_range,
+    exporters_past,
+    kube_state_metrics,
+    last_hours,
+    record,
+)
+
+ROOT = pathlib.Path(__file__).parents[2]
+BOARD: dict[str, Any] = json.loads(DASHBOARD.read_text())
+PANELS = [(panel, ask) for row in ROWS for panel in row.panels for ask in panel.asks]
+
+on_the_demo = [
+    pytest.mark.prometheus,
+    pytest.mark.driver,
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("dashboard"),
+]
+
+KUBE_STATE_METRICS = {
+    "kube_pod_info",
+    "kube_pod_owner",
+    "kube_pod_status_phase",
+    "kube_pod_container_resource_requests",
+}
+EXPORTER = {"gpu_allocated", "up"}
+"""Of the exporter, but of no collector; of Prometheus itself."""
+_METRIC = re.compile(r"\b(?:DCGM_\w+|gpu_\w+|kube_\w+|up\b|gpu:[\w:]+)")
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+def _metrics(expression: str) -> set[str]:
+    """The names of metrics in a query, also those of a matcher of __name__."""
+    named = [each for text in re.findall(r'__name__=~"([^"]*)"', expression) for each in text.split("|")]
+    return {*named, *_METRIC.findall(_QUOTED.sub('""', expression))}
+
+
+def test_the_file_is_what_the_tables_say() -> None:
+    """`python -m dashboards` writes it; `make golden` does that, too."""
+    assert DASHBOARD.read_text() == rendered()[DASHBOARD]
+
+
+def test_every_metric_is_one_that_somebody_serves() -> None:
+    """The exporters by the catalogue, the rightsizer by its table, kube-state-metrics, or a rule before."""
+    served = {name for each in catalog.metrics() for name in (each.dcgm.name, each.dcgm_49.name)}
+    served |= {row.full_name for row in METRICS} | KUBE_STATE_METRICS | EXPORTER
+    recorded = {rule.record for group in GROUPS for rule in group.rules}
+    for expression in [rule.expr for group in GROUPS for rule in group.rules]:
+        assert _metrics(expression) <= served | recorded, expression
+    for _, ask in PANELS:
+        assert _metrics(ask.expr) <= {row.full_name for row in METRICS} | recorded, ask.expr
+    for variable in VARIABLES:
+        assert _metrics(variable.series) <= recorded
+
+
+def test_nothing_is_recorded_in_vain() -> None:
+    """Each rule is asked by a panel or another rule, or is of the pods, which alerts ask."""
+    asked = {name for _, ask in PANELS for name in _metrics(ask.expr)}
+    asked |= {name for group in GROUPS for rule in group.rules for name in _metrics(rule.expr)}
+    recorded = {rule.record for group in GROUPS for rule in group.rules}
+    assert {name for name in recorded - asked if not name.startswith("gpu:pod:")} == set()
+
+
+def _shown() -> list[dict[str, Any]]:
+    return [panel for panel in BOARD["panels"] if panel["type"] != "row"]
+
+
+def test_panels_stand_beside_each_other_and_not_upon() -> None:
+    """Each within the width, none over another, each with a number of its own."""
+    taken: set[tuple[int, int]] = set()
+    for panel in BOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert all(x < 24 for x, _ in cells), panel["title"]
+        taken |= cells
+    numbers = [panel["id"] for panel in BOARD["panels"]]
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_every_panel_says_what_it_shows() -> None:
+    """Title, description, unit and what stands there without data; the data source is the variable."""
+    for panel in _shown():
+        if panel["type"] == Kind.TEXT:
+            assert panel["options"]["content"]
+            continue
+        defaults = panel["fieldConfig"]["defaults"]
+        assert panel["title"], panel
+        assert panel["description"].endswith("."), panel["title"]
+        assert defaults["unit"], panel["title"]
+        assert defaults["noValue"], panel["title"]
+        assert all(target["datasource"]["uid"] == "${datasource}" for target in panel["targets"])
+        assert all(target["legendFormat"] for target in panel["targets"]), panel["title"]
+
+
+def test_a_figure_says_by_which_variables_it_is_chosen() -> None:
+    """Those that stand beside each other are chosen by different ones: a title that names some obeys just these."""
+    titled = {"(by node)": ("$node", "$class"), "(by class, namespace)": ("$class", "$node")}
+    found = set()
+    for panel, ask in PANELS:
+        for words, (obeyed, ignored) in titled.items():
+            if words in panel.title:
+                found.add(panel.title)
+                assert obeyed in ask.expr, panel.title
+                assert ignored not in ask.expr, panel.title
+    assert len(found) == 6
+
+
+def test_every_variable_is_used_and_every_query_is_of_the_chosen_cluster() -> None:
+    """None is a choice without effect."""
+    text = json.dumps(BOARD["panels"])
+    for variable in BOARD["templating"]["list"]:
+        assert f"${variable['name']}" in text or f"${{{variable['name']}}}" in text, variable["name"]
+    for panel, ask in PANELS:
+        assert 'cluster=~"$cluster"' in ask.expr, panel.title
+
+
+def _filled(expression: str, **chosen: str) -> str:
+    """A query as Grafana sends it, with nothing chosen but what is."""
+    for variable in VARIABLES:
+        value = chosen.get(variable.name, ".*")
+        expression = expression.replace(f'"${variable.name}"', f'"{value}"')
+    filled = expression.replace("$__range", "1h")
+    assert "$" not in filled, filled
+    return filled
+
+
+class Board:
+    """The dashboard over a Prometheus."""
+
+    def __init__(self, prometheus: Prometheus, seconds: range) -> None:
+        self.prometheus = prometheus
+        self.minutes = range(seconds[0], seconds[-1] + 1, 60)
+
+    def answer(self, kind: Kind, expression: str) -> list[dict[str, Any]]:
+        """What a panel gets."""
+        if kind is Kind.LINES:
+            return ask_range(self.prometheus, expression, self.minutes[-15:])
+        return self.prometheus.query(expression, at_s=self.minutes[-1])
+
+    def value(self, expression: str) -> float:
+        """A single number."""
+        (one,) = self.prometheus.query(_filled(expression), at_s=self.minutes[-1])
+        return float(one["value"][1])
+
+    def empty(self, **chosen: str) -> dict[tuple[str, str], Source]:
+        """Panels and their queries without an answer, and what these need."""
+        return {
+            (panel.title, ask.name): ask.source if ask.source is not Source.EXPORTER else panel.source
+            for panel, ask in PANELS
+            if not self.answer(panel.kind, _filled(ask.expr, **chosen))
+        }
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The demo's, with a pod that finds no place."""
+    with Cluster(READY_MADE["demo"], tmp_path_factory.mktemp("demo")) as running:
+        assert running.api is not None
+        running.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu-rightsizer"}})
+        running.api.create(_waiting_pod())
+        yield running
+
+
+def _waiting_pod() -> dict[str, Any]:
+    resources = {name: {"nvidia.com/gpu": "16"} for name in ("requests", "limits")}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "wants-sixteen", "namespace": "training"},
+        "spec": {
+            "priorityClassName": "high-priority",
+            "containers": [{"name": "main", "image": "none", "resources": resources}],
+        },
+    }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Past:
+    """What was served before the rightsizer came."""
+
+    seconds: range
+    ours: list[Series]
+    dcgm_exporter: list[Series]
+    kube_state_metrics: list[Series]
+
+
+@pytest.fixture(scope="module")
+def past(cluster: Cluster) -> Past:
+    """Of the same two hours, by each exporter."""
+    _await_accounts(cluster)
+    seconds = last_hours(2.25)
+    assert cluster.api is not None
+    return Past(
+        seconds,
+        list(exporters_past(cluster, seconds, honor_labels=False)),
+        list(exporters_past(cluster, seconds, honor_labels=True, labelled=as_dcgm_exporter)),
+        list(kube_state_metrics(cluster.api.list("Pod"), seconds)),
+    )
+
+
+def _await_accounts(cluster: Cluster) -> None:
+    """Until the exporter has found whose the processes on the shared GPUs are, which takes it a look or two."""
+    deadline = time.monotonic() + 60
+    while True:
+        pods: dict[str, set[str]] = {"DCGM_FI_DEV_FB_USED": set(), "gpu_pod_busy_seconds_total": set()}
+        for sample in parse(cluster.exporters["l40s-a"].get("/metrics")[1]):
+            if sample.name in pods and (pod := sample.labels.get("pod")):
+                pods[sample.name].add(pod)
+        holders, accounted = pods.values()
+        if holders and holders == accounted:
+            return
+        assert time.monotonic() < deadline, (holders, accounted)
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def board(cluster: Cluster, past: Past, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
+    """Our exporter's past, kube-state-metrics', and the metrics of a rightsizer that acted upon both."""
+    folder = tmp_path_factory.mktemp("ours")
+    seconds = past.seconds
+    with Prometheus(folder / "prometheus") as prometheus:
+        prometheus.write([*past.ours, *past.kube_state_metrics])
+        prometheus.write(_rightsizers(_scrape_of_run(cluster, prometheus, folder), seconds))
+        record(prometheus, range(seconds[0], seconds[-1] + 1, 60))
+        yield Board(prometheus, seconds)
+
+
+POLICY = (
+    (ROOT / "simulator/demo-policy.yaml")
+    .read_text()
+    .replace("24h", "1h")
+    .replace("history: 1d", "history: 1h")
+)
+
+
+def _scrape_of_run(cluster: Cluster, prometheus: Prometheus, folder: pathlib.Path) -> str:
+    """What `gpu-rightsizer run` publishes once it has freed something, and has looked again."""
+    policy = folder / "policy.yaml"
+    policy.write_text(POLICY)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = [sys.executable, "-m", "rightsizer", "run", "--every", "1s", "--yes", "--verify-for", "0"]
+    command += ["--listen-address", address, "--prometheus-url", prometheus.url, "--policy", str(policy)]
+    with (
+        (folder / "run.log").open("w") as log,
+        subprocess.Popen(
+            [*command, "--kubeconfig", str(cluster.kubeconfig)], cwd=ROOT, stdout=log, stderr=log
+        ) as process,
+    ):
+        try:
+            deadline = time.monotonic() + 120
+            while True:
+                try:
+                    text = requests.get(f"http://{address}/metrics", timeout=10).text
+                except requests.ConnectionError:
+                    text = ""
+                if re.search(r"^gpu_rightsizer_freed_gpus{.*} [1-9]", text, re.MULTILINE):
+                    return text
+                in_time = process.poll() is None and time.monotonic() < deadline
+                assert in_time, (folder / "run.log").read_text()
+                time.sleep(0.2)
+        finally:
+            process.kill()
+
+
+def _rightsizers(scrape: str, seconds: range) -> Iterator[Series]:
+    """As if it had run for an hour, and all that it counted had happened in the last quarter of it."""
+    scraped = seconds[-121:]
+    target = {"job": "gpu-rightsizer", "instance": "rightsizer:9401"}
+    for sample in parse(scrape):
+        values = [sample.value] * len(scraped)
+        if sample.name.endswith("_total"):
+            values[:90] = [0.0] * 90
+        if sample.name.startswith("gpu_rightsizer_") and not sample.name.endswith("_created"):
+            yield Series({"__name__": sample.name, **target, **sample.labels}, scraped, values)
+
+
+@pytest.fixture(scope="module")
+def dcgm_board(past: Past, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
+    """What a dcgm-exporter would have served of the same past, and nothing else."""
+    with Prometheus(tmp_path_factory.mktemp("dcgm") / "prometheus") as prometheus:
+        seconds = past.seconds
+        prometheus.write(past.dcgm_exporter)
+        record(prometheus, range(seconds[0], seconds[-1] + 1, 60))
+        yield Board(prometheus, seconds)
+
+
+@pytest.mark.prometheus
+def test_an_installation_that_is_dead_is_not_hidden_by_another(tmp_path: pathlib.Path) -> None:
+    """In another cluster, or in another namespace of one; a replica that waits hides nothing either."""
+    name = "gpu_rightsizer_last_success_timestamp_seconds"
+    (expr,) = (_filled(ask.expr) for _, ask in PANELS if name in ask.expr)
+    ago = {'cluster="a"': 1000, 'cluster="b",namespace="g",pod="1"': 400, 'cluster="b",namespace="h"': 1100}
+    with Prometheus(tmp_path) as prometheus:
+        seconds = range(1_800_000_000, 1_800_001_200, 60)
+        for labels, at in (*ago.items(), ('cluster="b",namespace="g",pod="2"', 0)):
+            told = dict(re.findall(r'(\w+)="(\w+)"', labels))
+            prometheus.write([Series({"__name__": name, **told}, seconds, [seconds[0] + at] * len(seconds))])
+        ((found,),) = ([one["value"][1]] for one in prometheus.query(expr, at_s=seconds[-1]))
+    assert float(found) == seconds[-1] - seconds[0] - min(ago.values())
+
+
+class TestOnTheDemo:
+    """Real exporters' series, real rules, a real rightsizer."""
+
+    pytestmark = on_the_demo
+
+    def test_every_query_has_an_answer(self, board: Board) -> None:
+        """On our exporter, with kube-state-metrics and the rightsizer's `run`."""
+        assert board.empty() == {}
+
+    def test_with_dcgm_exporter_alone_all_but_what_panels_say_they_need(self, dcgm_board: Board) -> None:
+        """Neither our exporter nor kube-state-metrics nor the rightsizer."""
+        assert set(dcgm_board.empty().values()) <= {
+            Source.OURS,
+            Source.WAITING,
+            Source.RIGHTSIZER,
+        }
+
+    def test_the_figures_are_the_clusters(self, board: Board, dcgm_board: Board) -> None:
+        """What is there and held, the same by either exporter: shared GPUs once, MIG instances by their size."""
+        for each in (board, dcgm_board):
+            whole, parts = 8 + 8 + 6 + 4 + 4, (3 + 3 + 3 + 2 + 1) / 7
+            assert each.value("sum(gpu:node:gpus)") == pytest.approx(whole + parts)
+            assert each.value('sum(gpu:node:gpus{modelName=~".*L40S.*"})') == 4
+        assert board.value("sum(gpu:node:held)") == pytest.approx(dcgm_board.value("sum(gpu:node:held)"))
+        assert board.value("sum(gpu:pod:held)") == pytest.approx(board.value("sum(gpu:node:held)"))
+        assert board.value("sum(gpu:namespace:waiting)") == 16
+
+    def test_the_worth_of_work_is_the_truth(self, board: Board, cluster: Cluster) -> None:
+        """By the simulator: each pod's own part of shared GPUs, too."""
+        window = range(board.minutes[-1] - 300, board.minutes[-1], 5)
+        agent = cluster.agents["l40s-a"]
+        for gpu in range(4):
+            truth = [agent.machine.division(gpu, second).percent for second in window]
+            found = board.value(f'gpu:device:utilization:ratio{{UUID="{agent.node.gpu_uuid(gpu)}"}}')
+            assert found == pytest.approx(sum(truth) / len(truth) / 100, abs=0.1)
+        parts = board.value('sum(gpu:pod:used{modelName=~".*L40S.*"})')
+        assert parts == pytest.approx(board.value('sum(gpu:node:used{modelName=~".*L40S.*"})'), abs=0.01)
+
+    def test_copies_on_shared_gpus_are_nobodys_own(self, dcgm_board: Board) -> None:
+        """With dcgm-exporter; of whole GPUs use is known."""
+        shared = "gpu:pod:utilization:ratio and on (cluster, UUID, GPU_I_ID) (gpu:device:pods > 1)"
+        assert dcgm_board.prometheus.query(shared, at_s=dcgm_board.minutes[-1]) == []
+        assert dcgm_board.value("count(gpu:pod:utilization:ratio)") > 10
+
+    def test_classes_and_workloads_are_found(self, board: Board, dcgm_board: Board) -> None:
+        """By kube-state-metrics; without it workloads by the names of pods, and no class."""
+        specs = {spec.name: spec.priority_class for spec in READY_MADE["demo"].workloads}
+        found = board.prometheus.query("gpu:workload:held", at_s=board.minutes[-1])
+        assert {one["metric"]["workload"]: one["metric"]["priority_class"] for one in found} == specs
+        guessed = dcgm_board.prometheus.query("gpu:workload:held", at_s=dcgm_board.minutes[-1])
+        assert {one["metric"]["workload"] for one in guessed} == set(specs)
+        assert not any("priority_class" in one["metric"] for one in guessed)
+
+    @pytest.mark.parametrize(
+        "chosen",
+        [
+            {"namespace": "serving"},
+            {"class": "low-priority"},
+            {"node": "l40s-a"},
+            {"model": "Tesla T4"},
+            {"workload": "tts|ocr"},
+        ],
+        ids="-".join,
+    )
+    def test_a_choice_leaves_what_was_chosen(self, board: Board, chosen: Mapping[str, str]) -> None:
+        """Every panel that shows the label shows only that value."""
+        labels = {variable.name: variable.label for variable in VARIABLES}
+        ((name, value),) = chosen.items()
+        for panel, ask in PANELS:
+            for one in board.answer(panel.kind, _filled(ask.expr, **chosen)):
+                if labels[name] in one["metric"] and f"${name}" in ask.expr:
+                    assert re.fullmatch(value, one["metric"][labels[name]]), panel.title
+
+    def test_variables_offer_what_there_is(self, board: Board) -> None:
+        """Values of each, but of the cluster, as nothing here has that label."""
+        offered = {}
+        for variable in VARIABLES:
+            found = board.prometheus.query(_filled(variable.series), at_s=board.minutes[-1])
+            offered[variable.name] = {one["metric"].get(variable.label) for one in found} - {None}
+        assert offered.pop("cluster") == set()
+        assert all(offered.values())
+        assert offered["class"] == {"high-priority", "medium-priority", "low-priority"}

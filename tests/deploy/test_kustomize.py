@@ -1,0 +1,113 @@
+"""Kustomize and Helm install the same: each component on the base is what the chart renders with its values."""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scripts.kustomize import BESIDE, COMPONENTS, KUSTOMIZE, NAME, PLATFORMS, Key, Object, files, render
+from simulator.controlplane import programs
+
+pytestmark = [pytest.mark.helm, pytest.mark.kustomize]
+
+_KINDS = {"CronJob", "Deployment", "DaemonSet"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of base and components, with an overlay to write into."""
+    for file in ("base", "components"):
+        for path in (KUSTOMIZE / file).rglob("*.yaml"):
+            to = tmp_path / path.relative_to(KUSTOMIZE)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            to.write_text(path.read_text())
+    return tmp_path
+
+
+def _build(folder: Path) -> dict[Key, Object]:
+    program = programs.find((programs.KUSTOMIZE,))["kustomize"]
+    run = subprocess.run([program, "build", folder], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return {
+        (one["kind"], one["metadata"]["name"]): one for one in yaml.load_all(run.stdout, yaml.CSafeLoader)
+    }
+
+
+def _overlay(folder: Path, components: Sequence[str], **fields: Any) -> dict[Key, Object]:
+    """What an overlay with these components comes to."""
+    overlay = folder / "overlays" / "mine"
+    overlay.mkdir(parents=True)
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": ["../../base"],
+        "components": [f"../../components/{name}" for name in components],
+        **fields,
+    }
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    return _build(overlay)
+
+
+def _same(kustomized: dict[Key, Object], helms: dict[Key, Object]) -> None:
+    """Object by object; kustomize has the namespace besides, which `helm install --create-namespace` makes."""
+    namespace = kustomized.pop(("Namespace", NAME))
+    assert namespace["metadata"]["labels"] == {"pod-security.kubernetes.io/enforce": "privileged"}
+    assert set(kustomized) == set(helms)
+    for key, found in helms.items():
+        assert kustomized[key] == found, key
+
+
+def test_it_is_up_to_date() -> None:
+    """What is there is what the script would write; `make kustomize` writes it."""
+    there = {
+        str(path.relative_to(KUSTOMIZE)): path.read_text()
+        for part in ("base", "components")
+        for path in (KUSTOMIZE / part).rglob("*.yaml")
+    }
+    assert there == files()
+
+
+def test_the_base_is_the_charts_default() -> None:
+    """Nothing more, nothing less."""
+    _same(_build(KUSTOMIZE / "base"), render({}))
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_a_component_is_the_charts_value(folder: Path, name: str) -> None:
+    """Each on the base alone, or beside the one of which it speaks."""
+    chosen = [BESIDE[name], name] if name in BESIDE else [name]
+    _same(_overlay(folder, chosen), render(COMPONENTS[name]))
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_components_go_together(folder: Path, platform: str) -> None:
+    """Who acts as a Deployment with monitoring, on each platform."""
+    chosen = ["acting-deployment", "monitoring-deployment", platform]
+    values = {**COMPONENTS["monitoring"], **COMPONENTS["acting-deployment"], **COMPONENTS[platform]}
+    _same(_overlay(folder, chosen), render(values))
+
+
+def test_image_and_namespace_are_kustomizes(folder: Path) -> None:
+    """`images` and `namespace` of an overlay reach every pod, account and binding; the state namespace follows."""
+    image = {"name": NAME, "newName": "registry.example.com/gpu", "newTag": "1"}
+    found = _overlay(folder, [], namespace="elsewhere", images=[image])
+    pods = [yaml.safe_dump(one) for (kind, _), one in found.items() if kind in _KINDS]
+    assert len(pods) == 2
+    assert all("image: registry.example.com/gpu:1" in pod for pod in pods)
+    assert found["ClusterRoleBinding", f"{NAME}-read"]["subjects"][0]["namespace"] == "elsewhere"
+    spaces = {one["metadata"].get("namespace") for one in found.values()} - {None}
+    assert spaces == {"elsewhere"}
+    assert f"value: {NAME}\n" not in "".join(pods)
+
+
+def test_the_example_can_be_built() -> None:
+    """The overlay that one copies: its image, its Prometheus, its platform."""
+    found = _build(KUSTOMIZE / "overlays" / "example")
+    (container,) = found["Deployment", NAME]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "registry.example.com/gpu-rightsizer:0.1.0"
+    assert container["env"][-1]["name"] == "GPU_RIGHTSIZER_PROMETHEUS_URL"
+    assert ("CronJob", NAME) not in found
+    assert ("ServiceMonitor", NAME) in found

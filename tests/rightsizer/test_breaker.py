@@ -1,0 +1,192 @@
+"""The breaker, pauses and the accepted scope, by values alone."""
+
+import dataclasses
+import datetime
+import json
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from rightsizer.breaker import (
+    NOTHING,
+    Latch,
+    Opening,
+    Pause,
+    Scope,
+    State,
+    accepted,
+    against,
+    closed,
+    counted,
+    held,
+    opened,
+    parse_state,
+    paused,
+    state_texts,
+    trips,
+    with_pause,
+    without_pause,
+)
+from rightsizer.model import Cause, Fleet, Mode, Node, Result, Trip, TripCause
+from rightsizer.policy.document import Breaker
+from tests.rightsizer.build import AT, all_idle, judged, policy, rule, workload
+
+HOUR = datetime.timedelta(hours=1)
+ERROR = Opening(AT, TripCause.ERRORS, "too many")
+SETTINGS = Breaker()
+
+
+def _after(results: list[Result], latch: Latch | None = None) -> Latch:
+    latch = latch or Latch()
+    for result in results:
+        latch = counted(latch, result, SETTINGS, ERROR)
+    return latch
+
+
+@pytest.mark.parametrize(
+    ("results", "is_open"),
+    [
+        ([Result.REFUSED] * 2, False),
+        ([Result.REFUSED, Result.UNKNOWN, Result.REFUSED], True),
+        ([Result.REFUSED, Result.REFUSED, Result.DONE, Result.REFUSED], False),
+        ([Result.REFUSED, Result.BLOCKED, Result.REFUSED, Result.CHANGED, Result.REFUSED], True),
+        ([Result.GONE, Result.SKIPPED, Result.BLOCKED, Result.CHANGED] * 5, False),
+    ],
+)
+def test_errors_in_a_row_open_it(results: list[Result], is_open: bool) -> None:
+    """Three by default; anything done ends the row, and what is no error of ours is not counted."""
+    assert (_after(results).trip is not None) is is_open
+
+
+@hypothesis.given(st.lists(st.sampled_from(Result), max_size=30))
+def test_once_open_only_a_person_closes_it(results: list[Result]) -> None:
+    """Whatever comes after, the first reason stays."""
+    first = Opening(AT - HOUR, TripCause.NODES, "nodes are away")
+    latch = _after(results, opened(Latch(), first))
+    assert latch.trip == first
+    assert opened(latch, ERROR).trip == first
+    assert closed(latch, AT, "looked").trip is None
+
+
+def _fleet(ready: int, away: int) -> Fleet:
+    names = {f"n{number}": number < ready for number in range(ready + away)}
+    return Fleet((), {name: Node(name, is_ready=is_ready) for name, is_ready in names.items()}, {})
+
+
+@pytest.mark.parametrize(
+    ("ready", "away", "opens"), [(27, 3, False), (26, 3, True), (0, 2, False), (0, 3, True), (18, 2, False)]
+)
+def test_too_many_nodes_away(ready: int, away: int, opens: bool) -> None:
+    """More than a tenth of them, and three at least."""
+    found = list(trips(SETTINGS, _fleet(ready, away), now={}, accepted=None))
+    assert [trip.cause for trip in found] == ([TripCause.NODES] if opens else [])
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "opens"),
+    [
+        ({"a": 20}, {"a": 30}, False),
+        ({"a": 20}, {"a": 31}, True),
+        ({"a": 100}, {"a": 120}, False),
+        ({"a": 100}, {"a": 121}, True),
+        ({"a": 100}, {"b": 100}, True),
+        ({}, {"a": 11}, True),
+        ({}, {"a": 10}, False),
+        ({"a": 500}, {"a": 1}, False),
+    ],
+)
+def test_more_eligible_than_was_accepted(before: dict[str, int], now: dict[str, int], opens: bool) -> None:
+    """By rule: what leaves one rule does not make up for what comes under another."""
+    found = list(trips(SETTINGS, _fleet(1, 0), now=now, accepted=Scope(AT, before)))
+    assert [trip.cause for trip in found] == ([TripCause.SCOPE] if opens else [])
+
+
+def test_before_anything_was_accepted_nothing_is_more_than_that() -> None:
+    """The first run's scope is its operator's wish."""
+    assert list(trips(SETTINGS, _fleet(1, 0), now={"a": 500}, accepted=None)) == []
+
+
+def test_accepting_the_scope_closes_what_opened_by_it_and_nothing_else() -> None:
+    """A breaker that is open for errors stays open."""
+    scope = Scope(AT, {"a": 40})
+    by_scope = State(Latch(Opening(AT, TripCause.SCOPE, "more")), scope=Scope(AT, {}))
+    assert accepted(by_scope, scope).latch.trip is None
+    by_errors = State(Latch(ERROR))
+    assert accepted(by_errors, scope) == State(Latch(ERROR), scope=scope)
+
+
+def _pause(namespace: str = "", until: datetime.datetime | None = None) -> Pause:
+    return Pause(AT - HOUR, "incident", namespace, until)
+
+
+def test_a_pause_of_one_namespace_is_of_no_other() -> None:
+    """And one of everything is of all."""
+    state = with_pause(NOTHING, _pause("a"))
+    assert (paused(state, "a", AT), paused(state, "b", AT)) == (_pause("a"), None)
+    both = with_pause(state, _pause())
+    assert paused(both, "b", AT) == _pause()
+    assert without_pause(both, "") == state
+    assert without_pause(state, "") == state
+
+
+@pytest.mark.parametrize(("ago", "holds"), [(-1, True), (0, False), (1, False)])
+def test_a_pause_ends_by_itself(ago: int, holds: bool) -> None:
+    """At the moment that was said."""
+    state = with_pause(NOTHING, _pause(until=AT - ago * HOUR))
+    assert (against(state, "a", AT) is not None) is holds
+
+
+BROKEN = ["", "{", "null", "[1]", '{"trip": 7}', '"text"', '{"at": "now"}', "[" * 3000]
+
+
+@pytest.mark.parametrize("text", BROKEN)
+@pytest.mark.parametrize("key", ["breaker.json", "pauses.json"])
+def test_what_cannot_be_read_keeps_everything_from_being_done(key: str, text: str) -> None:
+    """Nothing is guessed; the words say which document it is."""
+    block = against(parse_state({key: text}), "a", AT)
+    assert block is not None
+    assert f"{key} cannot be read" in block.reason
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_scope_that_cannot_be_read_is_one_of_nothing(text: str) -> None:
+    """So whatever is eligible is more than was accepted."""
+    assert parse_state({"scope.json": text}).scope == Scope(
+        datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC), {}
+    )
+
+
+def test_state_comes_back_as_it_was_written() -> None:
+    """Through its documents; what is not there is left out."""
+    state = State(opened(Latch(errors=2), ERROR), (_pause("a", AT + HOUR),), Scope(AT, {"a": 1}))
+    texts = {key: text for key, text in state_texts(state).items() if text is not None}
+    assert all(json.loads(text) for text in texts.values())
+    assert parse_state(texts) == state
+    assert state_texts(NOTHING)["pauses.json"] is None
+    assert parse_state({}) == NOTHING
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize(
+    ("state", "opening", "cause"),
+    [
+        (with_pause(NOTHING, _pause("research")), (), Cause.PAUSED),
+        (State(Latch(ERROR)), (), Cause.BREAKER),
+        (NOTHING, (Trip(TripCause.NODES, "nodes"),), Cause.BREAKER),
+        (with_pause(NOTHING, _pause("another")), (), None),
+    ],
+    ids=["paused", "open", "opening", "paused-elsewhere"],
+)
+def test_what_is_held_is_not_enforced_and_says_why(
+    mode: Mode, state: State, opening: Any, cause: Cause | None
+) -> None:
+    """Only what would be done is blocked; advice stays advice."""
+    item = workload()
+    decision = judged(item, all_idle(item), policy(rule("all", mode)))
+    (after,) = held([decision], state, opening, AT)
+    is_stopped = cause is not None and mode is Mode.ENFORCE
+    assert [block.cause for block in after.blocks] == ([cause] if is_stopped else [])
+    assert after.is_enforced is (decision.is_enforced and not is_stopped)
+    assert dataclasses.replace(after, blocks=()) == decision

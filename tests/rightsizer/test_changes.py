@@ -1,0 +1,303 @@
+"""Changes of objects: what is patched, what is recorded with it, and that undo gives back what was."""
+
+import copy
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import msgspec
+import pytest
+
+from rightsizer.model import Action, Decision, ObjectRef, Proposal
+from rightsizer.workloads import KINDS
+from rightsizer.workloads.changes import (
+    MOST_BYTES,
+    after_earlier,
+    change_patch,
+    parse_record,
+    read_record,
+    record_of,
+    undo_patch,
+)
+from rightsizer.workloads.edits import Edit, Path, edit_of, is_as, patch_of, places, shown, value_at
+from rightsizer.workloads.kind import Kind, Value, proposal_edits, stop_edits
+from tests.rightsizer.build import AT, judged, policy, workload
+
+Object = dict[str, Any]
+EDITED = [row for row in KINDS if any(row.fields())]
+GPU = "nvidia.com/gpu"
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """RFC 7386, as it is written there."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+def _decision(action: Action, words: str = "it did nothing", proposal: Proposal | None = None) -> Decision:
+    decision = judged(workload(), {}, policy())
+    finding = dataclasses.replace(decision.finding, words=(words,), proposal=proposal)
+    return dataclasses.replace(decision, action=action, finding=finding)
+
+
+def _at(path: Path, value: Any) -> Any:
+    """The least object that holds a value at a path; lists where the path names an item of one."""
+    for step in reversed(path):
+        key, is_item, name = step.partition("=")
+        value = [{**(value or {}), key: name}] if is_item else {step: value}
+    return value
+
+
+def _an_object(row: Kind, fields: Mapping[Path, Any]) -> Object:
+    obj: Object = {
+        "apiVersion": row.of.api_version,
+        "kind": row.kind,
+        "metadata": {"name": "w", "namespace": "team", "uid": "uid-w", "resourceVersion": "7"},
+    }
+    for path, value in fields.items():
+        if value is not None:
+            obj = _together(obj, _at(path, value))
+    return obj
+
+
+def _together(one: Any, other: Any) -> Any:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return {key: _together(one.get(key), other.get(key)) for key in {**one, **other}}
+    if isinstance(one, list) and isinstance(other, list):
+        return [_together(one[0], other[0])]
+    return one if other is None else other
+
+
+_VALUES = {
+    Value.COUNT: st.integers(0, 10_000),
+    Value.SWITCH: st.booleans(),
+    Value.TEXT: st.text(max_size=40),
+    Value.NAMES: st.lists(st.text("ab-", min_size=1, max_size=8), max_size=3),
+    Value.QUANTITY: st.integers(0, 64) | st.integers(0, 64).map(str),
+}
+
+
+@st.composite
+def _changes(draw: st.DrawFn) -> tuple[Kind, Object, list[Edit]]:
+    """An object of a kind that we change, and edits of any of its fields."""
+    row = draw(st.sampled_from(EDITED))
+    fields = draw(st.lists(st.sampled_from(list(row.fields())), min_size=1, unique=True))
+    paths = {tuple("name=main" if step == "*" else step for step in field.path): field for field in fields}
+    paths = {(*path[:-1], GPU) if path[-1] == "name=main" else path: field for path, field in paths.items()}
+    was = {path: draw(st.none() | _VALUES[field.value]) for path, field in paths.items()}
+    obj = _an_object(row, {**{path[:-1]: {"kept": "1"} for path in paths if path[-1] == GPU}, **was})
+    return row, obj, [edit_of(obj, path, draw(_VALUES[field.value])) for path, field in paths.items()]
+
+
+@hypothesis.given(_changes(), st.text(max_size=2_000))
+def test_undo_restores_what_was(case: tuple[Kind, Object, list[Edit]], words: str) -> None:
+    """Applying the patch of a change and then the undo patch gives the object back, field for field."""
+    row, obj, edits = case
+    record = record_of(_decision(Action.SHRINK, words), edits, run="r1", at=AT)
+    before = copy.deepcopy(obj)
+    changed = merged(obj, change_patch(obj, edits, record, came_back=None))
+    assert all(value_at(changed, edit.path) == edit.after for edit in edits)
+    carried = read_record(changed["metadata"]["annotations"], row)
+    assert carried == record
+    assert carried is not None
+    restored = merged(changed, undo_patch(changed, carried, at=AT))
+    assert _bare(restored) == _bare(before)
+    assert obj == before
+
+
+def _bare(obj: Any) -> Any:
+    """Without our own annotations and what becomes empty with them, or with a field that was not there."""
+    if isinstance(obj, dict):
+        kept = {key: _bare(value) for key, value in obj.items() if not key.startswith("gpu-rightsizer.io/")}
+        return {key: value for key, value in kept.items() if value != {}}
+    return [_bare(item) for item in obj] if isinstance(obj, list) else obj
+
+
+@hypothesis.given(_changes(), st.data())
+def test_of_two_changes_what_was_before_the_first_comes_back(
+    case: tuple[Kind, Object, list[Edit]], data: st.DataObject
+) -> None:
+    """The second record takes both back; where the second is the way back, nothing is left to undo."""
+    row, obj, edits = case
+    first = record_of(_decision(Action.SHRINK), edits, run="r1", at=AT)
+    changed = merged(obj, change_patch(obj, edits, first, came_back=None))
+    again = [
+        edit_of(changed, edit.path, data.draw(st.sampled_from([edit.before, edit.after]))) for edit in edits
+    ]
+    again = [edit for edit in again if edit.after is not None]
+    second = after_earlier(record_of(_decision(Action.GROW), again, run="r2", at=AT), first, changed)
+    twice = merged(changed, change_patch(changed, again, second, came_back=None))
+    carried = read_record(twice["metadata"]["annotations"], row)
+    assert (carried is None) == (not second.edits)
+    back = merged(twice, undo_patch(twice, carried, at=AT)) if carried else twice
+    assert _bare(back) == _bare(obj)
+
+
+def test_what_somebody_changed_since_is_what_was_before() -> None:
+    """An earlier record that is not in effect any more says nothing about what a later change found."""
+    obj: Object = {"spec": {"replicas": 3}}
+    earlier = record_of(_decision(Action.SHRINK), [Edit(("spec", "replicas"), 8, 2)], run="r1", at=AT)
+    later = record_of(_decision(Action.SCALE_TO_ZERO), [Edit(("spec", "replicas"), 3, 0)], run="r2", at=AT)
+    assert after_earlier(later, earlier, obj).edits == (Edit(("spec", "replicas"), 3, 0),)
+
+
+@pytest.mark.parametrize("row", EDITED, ids=lambda row: row.kind)
+def test_a_stop_sets_what_its_row_says(row: Kind) -> None:
+    """And can be read back as a record of ours."""
+    if row.stop is None:
+        pytest.skip("nothing stops it")
+    obj = _an_object(row, {})
+    edits = stop_edits(row, obj, AT)
+    record = record_of(_decision(row.stop.action), edits, run="r1", at=AT)
+    assert [value_at(merged(obj, patch_of(obj, edits)), edit.path) for edit in edits] == [edits[0].after]
+    assert parse_record(record.text(), row) == record
+    assert len(record.text().encode()) < 2048
+
+
+def _forged(edits: Sequence[Edit]) -> str:
+    return record_of(_decision(Action.SHRINK), edits, run="r1", at=AT).text()
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        Edit(("spec", "template", "spec", "serviceAccountName"), "admin", None),
+        Edit(("spec", "template", "spec", "containers", "name=main", "image"), "evil", "good"),
+        Edit(
+            ("spec", "template", "spec", "containers", "name=main", "resources", "limits", "cpu"), "64", "1"
+        ),
+        Edit(("metadata", "labels", "owner"), "me", "you"),
+        Edit(("spec", "replicas"), -1, 0),
+        Edit(("spec", "replicas"), "9", 0),
+        Edit(("spec", "replicas"), 3.5, 0),
+        Edit(("spec", "replicas"), True, 0),  # noqa: FBT003 - JSON
+        Edit(("spec",), {"replicas": 3}, None),
+    ],
+    ids=lambda edit: shown(edit.path) + f"={edit.before!r}",
+)
+def test_a_forged_record_is_not_followed(edit: Edit) -> None:
+    """Who may only annotate a workload cannot have undo write what they may not."""
+    deployment = next(row for row in KINDS if row.kind == "Deployment")
+    with pytest.raises(ValueError, match="was not written by gpu-rightsizer"):
+        parse_record(_forged([edit]), deployment)
+
+
+TEMPLATE = ("spec", "template", "spec", "containers")
+
+
+def _deployment(*containers: Object) -> Object:
+    return {"spec": {"template": {"spec": {"containers": list(containers)}}}}
+
+
+def _container(name: str, limits: Object, requests: Object | None = None) -> Object:
+    resources = {"limits": limits, **({} if requests is None else {"requests": requests})}
+    return {"name": name, "image": "i", "resources": resources}
+
+
+def _proposed(obj: Object, proposal: Proposal, resources: Sequence[str] = (GPU,)) -> Object:
+    deployment = next(row for row in KINDS if row.kind == "Deployment")
+    found: Object = merged(obj, patch_of(obj, proposal_edits(deployment, obj, proposal, resources=resources)))
+    return found
+
+
+def test_fewer_gpus_in_requests_and_limits_alike() -> None:
+    """Of the one container that has them; everything else in the list stays as it was."""
+    obj = _deployment(_container("side", {"cpu": "1"}), _container("main", {GPU: 8, "cpu": "4"}, {GPU: 8}))
+    changed = _proposed(obj, Proposal(Action.SHRINK, 4.0, "", gpus_per_pod=4))
+    side, main = value_at(changed, TEMPLATE)
+    assert side == obj["spec"]["template"]["spec"]["containers"][0]
+    assert main["resources"] == {"limits": {GPU: "4", "cpu": "4"}, "requests": {GPU: "4"}}
+    assert main["image"] == "i"
+
+
+def test_a_smaller_slice_instead_of_a_gpu() -> None:
+    """The old name goes from requests and limits, the new one comes."""
+    obj = _deployment(_container("main", {GPU: "1"}, {GPU: "1", "memory": "1Gi"}))
+    changed = _proposed(obj, Proposal(Action.RESLICE, 0.9, "", resource="nvidia.com/mig-1g.10gb"))
+    resources = value_at(changed, (*TEMPLATE, "name=main", "resources"))
+    assert resources == {
+        "limits": {"nvidia.com/mig-1g.10gb": "1"},
+        "requests": {"nvidia.com/mig-1g.10gb": "1", "memory": "1Gi"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("obj", "resources", "words"),
+    [
+        (_deployment(_container("a", {GPU: 1}), _container("b", {GPU: 1})), (GPU,), "2 of its containers"),
+        (_deployment(_container("a", {})), (GPU,), "0 of its containers"),
+        (_deployment(_container("a", {GPU: 1})), (GPU, "nvidia.com/gpumem"), "not for one GPU resource"),
+        (_deployment(_container("a", {GPU: 1})), (), "no GPU resource"),
+    ],
+)
+def test_where_it_is_not_clear_which_container_is_meant_nothing_is_changed(
+    obj: Object, resources: Sequence[str], words: str
+) -> None:
+    """It is refused in words."""
+    with pytest.raises(ValueError, match=words):
+        _proposed(obj, Proposal(Action.SHRINK, 1.0, "", gpus_per_pod=1), resources)
+
+
+def test_a_place_that_is_gone_is_not_made_up() -> None:
+    """An item of a list that is not there any more cannot be edited."""
+    edit = Edit((*TEMPLATE, "name=gone", "resources", "limits", GPU), "8", "4")
+    with pytest.raises(ValueError, match="there is no spec"):
+        patch_of(_deployment(_container("main", {})), [edit])
+
+
+def test_items_that_nothing_tells_apart_are_left_out() -> None:
+    """A pattern means named items only."""
+    obj = {"items": [{"name": "a"}, {"other": 1}, "text"], "map": {"x": 1, "y": None}}
+    assert places(obj, ("items", "name=*")) == [("items", "name=a")]
+    assert places(obj, ("map", "*")) == [("map", "x")]
+
+
+def test_records_are_small_and_plain_json() -> None:
+    """As kubectl shows them."""
+    record = record_of(
+        _decision(Action.SHRINK, "x" * 5_000), [Edit(("spec", "replicas"), 4, 2)], run="r1", at=AT
+    )
+    document = json.loads(record.text())
+    assert document["edits"] == [{"path": ["spec", "replicas"], "before": 4, "after": 2}]
+    assert len(record.text().encode()) < 2048
+
+
+REASONS = {"long": "ж" * 600, "quotes": '"\\' * 400, "controls": "\x01" * 300, "short": "it did nothing"}
+
+
+@pytest.mark.parametrize("words", REASONS.values(), ids=REASONS.keys())
+def test_a_record_stays_below_two_kibibytes(words: str) -> None:
+    """With sixty workers that go by name and a reason of any script; undo gives back what was, all the same."""
+    (row,) = (one for one in KINDS if one.kind == "RayCluster")
+    names = [f"training-worker-of-the-large-group-{number:05d}-abcdefgh" for number in range(60)]
+    group: Object = {"groupName": "gpus", "replicas": 64, "minReplicas": 62}
+    obj: Object = {"metadata": {"uid": "u", "resourceVersion": "1"}, "spec": {"workerGroupSpecs": [group]}}
+    place = ("spec", "workerGroupSpecs", "groupName=gpus")
+    wanted = {"replicas": 4, "minReplicas": 4}
+    edits = [edit_of(obj, (*place, key), value) for key, value in wanted.items()]
+    edits.append(edit_of(obj, (*place, "scaleStrategy", "workersToDelete"), names))
+    decision = _decision(Action.SHRINK, words)
+    record = record_of(decision, edits, run="r" * 63, at=AT, by="i" * 63)
+    of = ObjectRef("kueue.x-k8s.io/v1beta2", "Workload", "n" * 63, "w" * 200, "u" * 36)
+    assert len(msgspec.structs.replace(record, of=of).text().encode()) <= MOST_BYTES
+    assert record.reason
+    changed = merged(obj, change_patch(obj, edits, record, came_back=None))
+    assert value_at(changed, edits[-1].path) == names
+    carried = read_record(changed["metadata"]["annotations"], row)
+    assert carried == record
+    assert carried is not None
+    assert is_as(changed, carried.edits)
+    restored = merged(changed, undo_patch(changed, carried, at=AT))
+    assert _bare(restored) == _bare(obj)
+    other = merged(changed, patch_of(changed, [edit_of(changed, edits[-1].path, names[:-1])]))
+    assert not is_as(other, carried.edits)

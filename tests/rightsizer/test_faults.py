@@ -1,0 +1,354 @@
+"""Faults of the API server, and others at work, in every phase of a cycle: rows A1 to A25 of what can go wrong.
+
+Whatever happens, each object is as before or changed with its record, what is told is true, and the next run finishes
+what this one could not, once.
+"""
+
+import datetime
+import json
+import pathlib
+import time
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from simulator.kube import Fault, LoggedRequest
+from tests.rightsizer.commands import Run
+from tests.rightsizer.test_scenarios import DEFAULT_POLICY
+from tests.rightsizer.world import World, created, stamp
+
+pytestmark = pytest.mark.prometheus
+
+UNDO, HISTORY = "gpu-rightsizer.io/undo", "gpu-rightsizer.io/history"
+_Phase = tuple[str, str, int]
+_IN_TEAM = "/namespaces/team-[0-9a-f]+"
+
+PHASES: Mapping[str, _Phase] = {
+    # One request of a cycle each: its method, its path, and how many such requests come before it.
+    "config": ("GET", "configmaps/gpu-rightsizer-state$", 0),
+    "lease": ("GET", "leases/gpu-rightsizer$", 0),
+    "repair": ("GET", "^/apis/apps/v1/deployments$", 0),
+    "list": ("GET", "^/api/v1/pods$", 0),
+    "join": ("GET", "/deployments/idle$", 0),
+    "classes": ("GET", "/priorityclasses$", 0),
+    "scope": ("POST", "/configmaps$", 0),
+    "gate": ("GET", "configmaps/gpu-rightsizer-state$", 3),
+    "look": ("GET", f"{_IN_TEAM}/pods$", 0),
+    "read": ("GET", "/deployments/idle$", 2),
+    "dry-run": ("PATCH", "/deployments/idle$", 0),
+    "write": ("PATCH", "/deployments/idle$", 1),
+    "event": ("POST", "/events$", 0),
+    "verify": ("GET", f"{_IN_TEAM}/pods$", 1),
+}
+_GONE = {"kind": "Status", "status": "Failure", "code": 404, "message": 'deployments.apps "idle" not found'}
+FAULTS: Mapping[str, dict[str, Any]] = {
+    "401": {"status": 401},
+    "403": {"status": 403},
+    "404": {"status": 404, "body": _GONE},
+    "409-once": {"status": 409, "times": 1},
+    "409": {"status": 409},
+    "410-once": {"status": 410, "times": 1},
+    "410": {"status": 410},
+    "400": {"status": 400},
+    "422": {"status": 422},
+    "429": {"status": 429, "headers": {"Retry-After": "1"}},
+    "500": {"status": 500, "times": 1},
+    "503": {"status": 503, "times": 1},
+    "504-after": {"status": 504, "times": 1, "after_effect": True},
+    "dropped": {"drop": True, "times": 1},
+    "dropped-after": {"drop": True, "times": 1, "after_effect": True},
+}
+TABLE = """
+A1  401           config:/2 list:/2 look:refused/1 dry-run:refused/1 write:refused/1 event:done/0
+A2  403           list:/1 classes:/1 scope:/2 look:refused/1 read:refused/1 dry-run:refused/1 write:refused/1
+A3  404           read:gone/0 dry-run:gone/0 write:gone/0
+A4  409-once      scope:done/0 dry-run:done/0 write:done/0
+A4  409           read:changed/0 dry-run:changed/0 write:changed/0
+A5  410-once      repair:done/0 list:done/0 classes:done/0 look:done/0
+A5  410           list:/1 look:refused/1 verify:done/0
+A6  422           scope:/1 dry-run:refused/1 write:refused/1
+A6  400           dry-run:refused/1 write:refused/1
+A7  429           list:/1 gate:skipped/1 look:refused/1 dry-run:refused/1 write:refused/1 event:done/0
+A9  500           list:/1 write:refused/1
+A9  503           list:/1 dry-run:refused/1 write:refused/1
+A9  504-after     scope:/1 write:done/0
+A9  dropped       config:/1 lease:/1 list:/1 join:/1 scope:/1 look:skipped/1 read:skipped/1 dry-run:skipped/1
+A9  dropped       write:refused/1 event:done/0 verify:done/0
+A9  dropped-after scope:/1 dry-run:skipped/1 write:done/0 event:done/0
+"""
+"""What is told of the workload, nothing where the run ended before, and the exit code."""
+QUICK = {
+    *("A1-401-list", "A1-401-look", "A1-401-write", "A2-403-classes", "A2-403-write", "A3-404-dry-run"),
+    *(
+        "A4-409-once-dry-run",
+        "A4-409-write",
+        "A5-410-look",
+        "A6-422-dry-run",
+        "A7-429-look",
+        "A9-dropped-lease",
+    ),
+    *("A9-dropped-look", "A9-dropped-after-scope", "A9-504-after-write"),
+}
+"""In every `make test`; the others by `make check-deep`."""
+
+
+def _cases() -> list[Any]:
+    cases = []
+    for line in TABLE.split("\n")[1:-1]:
+        row, fault, *places = line.split()
+        for phase, ended in (place.split(":") for place in places):
+            name, (result, code) = f"{row}-{fault}-{phase}", ended.split("/")
+            marks = () if name in QUICK else pytest.mark.deep
+            cases.append(pytest.param(fault, phase, result, int(code), id=name, marks=marks))
+    return cases
+
+
+def _inject(world: World, phase: _Phase, fault: str) -> None:
+    method, path, before = phase
+    if before:
+        world.api.inject(Fault(path, method, before, delay_s=0.001))  # these go through
+    world.api.inject(Fault(path, method, **{"times": None, **FAULTS[fault]}))
+
+
+def _apply(world: World) -> Run:
+    return world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY)
+
+
+def _replicas(world: World, name: str = "idle") -> int:
+    replicas: int = created(world.api, "Deployment", world.team, name)["spec"]["replicas"]
+    return replicas
+
+
+def _annotations(world: World) -> dict[str, str]:
+    metadata = created(world.api, "Deployment", world.team, "idle")["metadata"]
+    found: dict[str, str] = metadata.get("annotations", {})
+    return found
+
+
+def _told(world: World, run: Run) -> str:
+    """What was told of the workload, which must be true; empty where the run ended before."""
+    assert "Traceback" not in run.err
+    assert (_replicas(world), UNDO in _annotations(world)) in {(2, False), (0, True)}
+    result = str(run.items["idle"]["result"]) if run.out else ""
+    assert _replicas(world) == (0 if result == "done" else 2)
+    assert result or run.err.strip().splitlines()[-1].startswith("gpu-rightsizer: ")
+    return result
+
+
+@pytest.mark.parametrize(("fault", "phase", "result", "code"), _cases())
+def test_a_fault_in_a_phase(world: World, fault: str, phase: str, result: str, code: int) -> None:
+    """The outcome is the right one and true, and the next run, without the fault, has it done exactly once."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    _inject(world, PHASES[phase], fault)
+    run = _apply(world)
+    assert (_told(world, run), run.code) == (result, code), run.err
+    world.api.clear_faults()
+    again = _apply(world)
+    assert (again.code, _replicas(world), UNDO in _annotations(world)) == (0, 0, True), again.err
+    assert ("idle" in again.items) == (result != "done")
+    assert len(json.loads(_annotations(world)[HISTORY])) == 1
+
+
+@pytest.mark.parametrize("phase", ["look", "dry-run", "write"])
+@pytest.mark.parametrize("fault", ["401", "429"])
+def test_nothing_more_is_asked_of_a_server_that_will_not_have_us(
+    world: World, fault: str, phase: str
+) -> None:
+    """A1, A7: with a token that is no good, or one request too many, the others are not even looked at."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    world.add("Deployment", world.team, "next", {})
+    _inject(world, PHASES[phase], fault)
+    items = _apply(world).items
+    assert (items["idle"]["result"], items["next"]["result"]) == ("refused", "skipped")
+    assert "since an earlier one ended so" in items["next"]["detail"]
+    assert not [one for one in world.api.requests.all() if one.method == "PATCH" and "next" in one.path]
+
+
+def test_a_notice_is_tied_to_what_was_looked_at(world: World) -> None:
+    """A20: it is tried, then given to that version of that object; who edits it in between gets none."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    before = created(world.api, "Deployment", world.team, "idle")["metadata"]
+    policy = DEFAULT_POLICY.replace("mode: enforce", "mode: enforce\n    notifyBefore: 4h")
+    run = world.run("apply", "--yes", "-o", "json", policy=policy)
+    assert (run.items["idle"]["result"], run.items["idle"]["action"]) == ("done", "notify"), run.items
+    tried, given = (one for one in world.api.requests.mutating(include_dry_run=True) if one.method == "PATCH")
+    assert (tried.dry_run, given.dry_run, tried.json) == (True, False, given.json)
+    named = {key: given.json["metadata"][key] for key in ("uid", "resourceVersion")}
+    assert named == {key: before[key] for key in named}
+    assert (_replicas(world), UNDO in _annotations(world)) == (2, False)
+
+
+# --- pods
+
+
+_BLOCKED = {
+    "A7-pdb": (429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget."),
+    "A8-two-pdbs": (
+        500,
+        "InternalError",
+        "This pod has more than one PodDisruptionBudget, which is not supported.",
+    ),
+}
+
+
+@pytest.mark.parametrize("phase", ["dry-run", "write"])
+@pytest.mark.parametrize("row", _BLOCKED)
+def test_an_eviction_that_budgets_forbid(world: World, row: str, phase: str) -> None:
+    """It is blocked and not tried again in this run; nothing is left of it, and the next run may do it."""
+    code, reason, message = _BLOCKED[row]
+    body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
+    body["details"] = {"causes": [{"reason": "DisruptionBudget", "message": "needs 1"}]}
+    world.add("Pod", world.team, "shell", {})
+    if phase == "write":
+        world.api.inject(Fault("/shell/eviction$", "POST", 1, delay_s=0.001))
+    world.api.inject(Fault("/shell/eviction$", "POST", None, status=code, body=body))
+    run = _apply(world)
+    assert (run.code, run.items["shell"]["result"]) == (0, "blocked")
+    assert len([one for one in world.api.requests.all() if one.code == code]) == 1
+    assert (world.api.list("Secret", "gpu-rightsizer"), len(world.pods_of(world.team, "shell"))) == ([], 1)
+    world.api.clear_faults()
+    assert _apply(world).items["shell"]["result"] == "done"
+
+
+def test_what_an_eviction_sends_is_tried_first(world: World) -> None:
+    """A6: the trial says so in its query and in its body, and comes before credentials are saved for it."""
+    world.add("Pod", world.team, "shell", {})
+    world.api.inject(Fault("/shell/eviction$", "POST", 1, status=400))
+    run = _apply(world)
+    assert (run.code, run.items["shell"]["result"]) == (1, "refused")
+    sent = [one for one in world.api.requests.all() if one.method == "POST" and "/shell/eviction" in one.path]
+    assert [(one.dry_run, one.json["deleteOptions"]["dryRun"]) for one in sent] == [(True, ["All"])]
+    assert not [
+        one for one in world.api.requests.all() if one.path.endswith("/secrets") and one.method == "POST"
+    ]
+
+
+# --- others at work
+
+
+class _At:
+    """Someone who does something right after the answer to one request of a cycle."""
+
+    def __init__(self, world: World, phase: str, happen: Callable[[World], None]) -> None:
+        self._add, self._world, self._happen = world.api.requests.add, world, happen
+        self._phase, self._left = PHASES[phase], PHASES[phase][2]
+        self.happened = False
+        world.api.requests.add = self.add  # type: ignore[method-assign]
+
+    def add(self, entry: LoggedRequest) -> None:
+        """Log the request, as before, and act once."""
+        self._add(entry)
+        if self.happened or Fault(self._phase[1], self._phase[0]).matches(entry.method, entry.path) is False:
+            return
+        self.happened = self._left == 0
+        self._left -= 1
+        if self.happened:
+            self._happen(self._world)
+
+
+def _annotate(world: World, **annotations: str) -> None:
+    body = {
+        "metadata": {"annotations": {f"gpu-rightsizer.io/{key}": text for key, text in annotations.items()}}
+    }
+    world.api.patch("Deployment", world.team, "idle", body)
+
+
+def _opt_out(world: World) -> None:
+    _annotate(world, mode="off")
+
+
+def _scale(world: World) -> None:
+    world.api.patch("Deployment", world.team, "idle", {"spec": {"replicas": 5}})
+
+
+def _act_as_another(world: World) -> None:
+    entry = {
+        "at": stamp(datetime.datetime.now(datetime.UTC)),
+        "run": "r9",
+        "action": "shrink",
+        "gpus": 1,
+        "by": "another",
+    }
+    _annotate(world, history=json.dumps([entry]))
+
+
+OTHERS = {"A15-opts-out": _opt_out, "A20-scales": _scale, "A25-another-rightsizer": _act_as_another}
+
+
+@pytest.mark.parametrize("phase", ["look", "read", "dry-run"])
+@pytest.mark.parametrize("who", OTHERS)
+def test_someone_else_is_faster(world: World, who: str, phase: str) -> None:
+    """Right after the look, the second reading or the trial: their word holds, and nothing of ours is on it."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    world.clock.run()
+    at = _At(world, phase, OTHERS[who])
+    run = _apply(world)
+    assert (at.happened, run.code, run.items["idle"]["result"]) == (True, 0, "changed"), run.items
+    assert (_replicas(world), UNDO in _annotations(world)) == (5 if who.endswith("scales") else 2, False)
+
+
+def _write_status(world: World) -> None:
+    status = {"status": {"observedGeneration": 1, "conditions": []}}
+    world.api.patch("Deployment", world.team, "idle", status, subresource="status")
+
+
+def test_a_controller_that_writes_its_status_does_not_end_it(world: World) -> None:
+    """A4: after a conflict everything is looked at anew, and what still holds is done."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    at = _At(world, "dry-run", _write_status)
+    run = _apply(world)
+    assert (at.happened, run.items["idle"]["result"], _replicas(world)) == (True, "done", 0)
+    assert (
+        len([one for one in world.api.requests.all() if one.path.endswith("/poddisruptionbudgets")]) == 1 + 2
+    )
+
+
+@pytest.mark.parametrize("phase", ["list", "look", "dry-run"])
+def test_a_process_that_stood_still_writes_no_more(
+    world: World, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A10: frozen for a minute while another one took the Lease, it finds so before its next write."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    slept = [0.0]
+    clock = types.SimpleNamespace(monotonic=lambda: time.monotonic() + slept[0], sleep=time.sleep)
+    monkeypatch.setattr("rightsizer.cli.acting.time", clock)
+
+    def freeze(world: World) -> None:
+        taken = {"spec": {"holderIdentity": "another", "renewTime": "2026-01-01T00:00:00.000000Z"}}
+        world.api.patch("Lease", "gpu-rightsizer", "gpu-rightsizer", taken)
+        slept[0] = 60.0
+
+    at = _At(world, phase, freeze)
+    run = _apply(world)
+    assert (at.happened, run.code, _replicas(world)) == (True, 1, 2), run.err
+    assert "the Lease gpu-rightsizer is not ours" in run.err + run.out
+    assert (UNDO in _annotations(world), "Traceback" in run.err) == (False, False)
+
+
+ELSEWHERE = {
+    "A11": ("test_repair.py", "test_each_change_is_remembered_in_its_own_patch"),
+    "A12": ("test_changes.py", "test_records_are_small_and_plain_json"),
+    "A13": ("test_repair.py", "test_what_somebody_takes_back_is_told_and_not_repeated"),
+    "A14": ("test_history.py", "test_hold_off_doubles_with_each_time_it_was_taken_back"),
+    "A16": ("test_pauses.py", "test_what_becomes_eligible_by_the_dozen_is_asked_about"),
+    "A17": ("test_policy_file.py", "test_bad_policy_is_refused_at_its_line"),
+    "A18": ("test_rulebook.py", "test_a_class_that_is_gone_protects_where_it_comes_first"),
+    "A19": ("test_calendar.py", "test_windows_agree_with_a_walk_along_the_wall_clock"),
+    "A21": ("test_pauses.py", "test_too_many_nodes_away_open_the_breaker"),
+    "A22": ("test_budget.py", "test_a_workload_of_two_pools_counts_in_both"),
+    "A23": ("test_inventory.py", "test_bare_pods_of_one_gang_are_one_workload"),
+    "A24": ("test_repair.py", "test_pods_that_do_not_go_are_told"),
+}
+"""Rows that are no fault of one request, and what shows them."""
+
+
+def test_every_row_is_shown() -> None:
+    """Each of A1 to A25 here, or by the test that is named."""
+    here = pathlib.Path(__file__)
+    shown = {f"A{number}" for number in range(1, 26) if f"A{number}-" in here.read_text()} | {"A10"}
+    shown |= {line.split()[0] for line in TABLE.split("\n")[1:-1]}
+    for file, test in ELSEWHERE.values():
+        assert f"def {test}(" in here.with_name(file).read_text()
+    assert shown | ELSEWHERE.keys() == {f"A{number}" for number in range(1, 26)}

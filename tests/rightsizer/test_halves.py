@@ -1,0 +1,170 @@
+"""The two halves of a change for which a Job is stopped: when the second may come, and what becomes of the record."""
+
+import copy
+import datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from rightsizer.model import Action, End
+from rightsizer.observe.history import read_history
+from rightsizer.observe.records import UNDO_ANNOTATION
+from rightsizer.workloads.changes import UndoRecord, parse_record
+from rightsizer.workloads.core import KINDS
+from rightsizer.workloads.edits import Edit
+from rightsizer.workloads.pausing import (
+    ended,
+    finishing_patch,
+    may_change,
+    needs_pause,
+    resuming_patch,
+    returning,
+    wanted_pods,
+)
+from tests.rightsizer.build import AT
+
+Object = dict[str, Any]
+(JOB,) = (row for row in KINDS if row.kind == "Job")
+GPU = ("spec", "template", "spec", "containers", "name=main", "resources", "limits", "nvidia.com/gpu")
+SUSPEND = ("spec", "suspend")
+STOPPED = Edit(SUSPEND, before=False, after=True)
+MINUTE = datetime.timedelta(minutes=1)
+
+
+def _job(gpus: int = 4, *, suspend: bool = True, **status: Any) -> Object:
+    container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+    return {
+        "metadata": {"uid": "u", "resourceVersion": "7", "annotations": {}},
+        "spec": {"suspend": suspend, "template": {"spec": {"containers": [container]}}},
+        "status": status,
+    }
+
+
+def _record(*edits: Edit, then: tuple[Edit, ...] = (), end: End | None = None) -> UndoRecord:
+    return UndoRecord(
+        "r1", AT, Action.SHRINK, "all", "too-many-gpus", "why", edits, then=then, end=end, settle=60
+    )
+
+
+def _after(obj: Object, patch: Object) -> tuple[bool, str, UndoRecord | None]:
+    """Whether it is suspended then, its GPUs, and its record."""
+    spec = copy.deepcopy(obj["spec"]) | patch.get("spec", {})
+    (container,) = spec["template"]["spec"]["containers"]
+    text = patch["metadata"]["annotations"].get(UNDO_ANNOTATION)
+    record = parse_record(text, JOB) if text else None
+    return spec["suspend"], container["resources"]["limits"]["nvidia.com/gpu"], record
+
+
+SUSPENDED = [{"type": "Suspended", "status": "True"}]
+
+
+@pytest.mark.parametrize(
+    ("obj", "is_late", "may"),
+    [
+        (_job(conditions=SUSPENDED), False, True),
+        (_job(), False, True),
+        (_job(startTime="then"), False, False),
+        (_job(startTime="then", conditions=SUSPENDED), False, True),
+        (_job(conditions=SUSPENDED, active=1), True, False),
+        (_job(conditions=SUSPENDED, terminating=1), False, False),
+        (_job(conditions=SUSPENDED, terminating=1), True, True),
+        (_job(suspend=False, conditions=SUSPENDED), True, False),
+        ({**_job(), "status": None}, False, True),
+    ],
+    ids=[
+        "suspended", "never-ran", "not-seen-yet", "start-is-remembered", "active", "terminating",
+        "terminating-for-long", "resumed", "no-status",
+    ],
+)  # fmt: skip
+def test_when_the_second_half_may_come(obj: Object, is_late: bool, may: bool) -> None:
+    """As the API server decides it, and not while pods that are being deleted hold their GPUs."""
+    assert may_change(JOB, obj, is_late=is_late) is may
+
+
+def test_the_second_half_leaves_a_record_of_what_is_different() -> None:
+    """That it was stopped meanwhile is not part of it; time is counted from there."""
+    record = _record(STOPPED, then=(Edit(GPU, "4", "2"),))
+    suspended, gpus, left = _after(_job(), finishing_patch(_job(), record, JOB, AT + MINUTE))
+    assert (suspended, gpus) == (False, "2")
+    assert left == msgspec.structs.replace(_record(Edit(GPU, "4", "2")), time=AT + MINUTE)
+
+
+def test_a_second_shrink_remembers_the_first_size() -> None:
+    """Undo leads back to what there was before both."""
+    record = _record(Edit(GPU, "8", "4"), STOPPED, then=(Edit(GPU, "4", "2"),))
+    *_, left = _after(_job(), finishing_patch(_job(), record, JOB, AT))
+    assert left is not None
+    assert left.edits == (Edit(GPU, "8", "2"),)
+
+
+@pytest.mark.parametrize("end", [End.UNDONE, End.PUT_BACK])
+def test_the_way_back_ends_without_a_record(end: End) -> None:
+    """First it is stopped, with a record that says as what it ends; then it has what it had, and remembers the end."""
+    running = _job(2, suspend=False)
+    patch, record = returning(running, _record(Edit(GPU, "4", "2")), JOB, at=AT, end=end)
+    assert _after(running, patch) == (True, "2", record)
+    assert (record.end, record.is_unfinished) == (end, True)
+    stopped = _job(2)
+    last = finishing_patch(stopped, record, JOB, AT + MINUTE)
+    assert _after(stopped, last) == (False, "4", None)
+    assert [past.end for past in read_history(last["metadata"]["annotations"])] == [end]
+
+
+def test_what_is_given_up_goes_on_as_it_was() -> None:
+    """Without a record where there was nothing before, and with that of before where there was."""
+    record = _record(STOPPED, then=(Edit(GPU, "4", "2"),))
+    patch = resuming_patch(_job(), record, JOB, at=AT, end=End.REFUSED)
+    assert _after(_job(), patch) == (False, "4", None)
+    assert [past.end for past in read_history(patch["metadata"]["annotations"])] == [End.REFUSED]
+    both = msgspec.structs.replace(record, edits=(Edit(GPU, "8", "4"), STOPPED))
+    *_, left = _after(_job(), resuming_patch(_job(), both, JOB, at=AT, end=End.REFUSED))
+    assert left == _record(Edit(GPU, "8", "4"))
+
+
+def test_records_of_halves_are_small() -> None:
+    """Also with long names, and where they tell of the way back."""
+    path = (*GPU[:4], f"name={'c' * 63}", *GPU[5:])
+    edits = [Edit((*path[:6], part, path[-1]), "8", "1") for part in ("limits", "requests")]
+    for record in (_record(STOPPED, then=tuple(edits)), _record(*edits, STOPPED, end=End.PUT_BACK)):
+        assert len(msgspec.structs.replace(record, reason="x" * 600).text().encode()) < 2048
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        Edit(("spec", "parallelism"), 1, 9),
+        Edit((*GPU[:5], "image"), "a", "b"),
+        Edit((*GPU[:-1], "cpu"), "1", "2"),
+    ],
+)
+def test_what_is_still_to_come_must_be_ours(then: Edit) -> None:
+    """Whoever may annotate a Job can write a record: nothing of it that we never do is done."""
+    with pytest.raises(ValueError, match="was not written by gpu-rightsizer"):
+        parse_record(_record(STOPPED, then=(then,)).text(), JOB)
+
+
+def test_others_have_no_second_half() -> None:
+    """A Deployment changes by one write."""
+    (row,) = (one for one in KINDS if one.kind == "Deployment")
+    edits = (Edit(("spec", "replicas"), 2, 0),)
+    with pytest.raises(ValueError, match="changed by one write"):
+        parse_record(_record(*edits, then=edits).text(), row)
+    assert not needs_pause(row, [Edit(GPU, "4", "2")])
+    assert needs_pause(JOB, [Edit(GPU, "4", "2")])
+    assert not needs_pause(JOB, [STOPPED])
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "wanted"),
+    [({}, {}, 1), ({"parallelism": 3}, {}, 3), ({"parallelism": 3, "completions": 4}, {"succeeded": 3}, 1)],
+)
+def test_how_many_pods_are_wanted(spec: Object, status: Object, wanted: int) -> None:
+    """Not more than are still to succeed."""
+    assert wanted_pods({"spec": spec, "status": status}) == wanted
+
+
+def test_how_it_ended() -> None:
+    """By its own condition."""
+    assert ended(_job(conditions=[{"type": "Failed", "status": "True"}])) == "Failed"
+    assert ended(_job(conditions=[{"type": "Failed", "status": "False"}])) == ""

@@ -1,0 +1,231 @@
+"""What objects remember of our changes, within bounds and whatever anybody writes there, and what follows from it."""
+
+import dataclasses
+import datetime
+import json
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from rightsizer.holdoff import LONGEST_HOLD_OFF, MOST_CHANGES, Memory, cooling
+from rightsizer.model import Action, Cause, Change, Decision, End, Fleet, PastChange, Verdict
+from rightsizer.observe.history import (
+    HISTORY_ANNOTATION,
+    MOST,
+    MOST_BYTES,
+    UNREADABLE,
+    noticed,
+    read_history,
+    with_end,
+    write_history,
+)
+from rightsizer.observe.records import remembered
+from tests.rightsizer.build import AT, DAY, all_idle, judged, pod, policy, rule, workload
+
+HOUR = datetime.timedelta(hours=1)
+NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=63)
+TIMES = st.datetimes(
+    datetime.datetime(2001, 1, 1),  # noqa: DTZ001 - the strategy wants naive ends
+    datetime.datetime(2200, 1, 1),  # noqa: DTZ001
+    timezones=st.just(datetime.UTC),
+)
+
+
+@st.composite
+def _changes(draw: st.DrawFn) -> PastChange:
+    end = draw(st.none() | st.sampled_from(End))
+    return PastChange(
+        at=draw(TIMES).replace(microsecond=0),
+        run=draw(NAMES),
+        action=draw(st.sampled_from(Action)).value,
+        gpus=draw(st.integers(-64, 4096)),
+        by=draw(NAMES),
+        end=end,
+        ended=draw(TIMES).replace(microsecond=0) if end else None,
+    )
+
+
+def _read(text: str) -> tuple[PastChange, ...]:
+    return read_history({HISTORY_ANNOTATION: text})
+
+
+@hypothesis.given(st.lists(_changes(), min_size=1, max_size=12, unique_by=lambda one: one.run))
+def test_history_is_bounded_and_forgets_the_oldest_first(past: list[PastChange]) -> None:
+    """At most so many entries and bytes; the last always stays, and what was taken outlasts what was given back."""
+    text = write_history(past)
+    kept = _read(text)
+    assert len(kept) <= MOST
+    assert len(text.encode()) <= MOST_BYTES or len(kept) == 1
+    assert kept[-1] == past[-1]
+    places = [past.index(change) for change in kept]
+    assert places == sorted(places)
+    lost = [change for change in past if change not in kept and change.takes]
+    assert not lost or all(change.takes for change in kept[:-1])
+
+
+@hypothesis.given(st.lists(_changes(), max_size=3))
+def test_what_is_short_comes_back_as_it_was(past: list[PastChange]) -> None:
+    """Writing and reading lose nothing, so that three takings of a month always count."""
+    hypothesis.assume(all(len(change.by) + len(change.run) < 80 for change in past))
+    assert _read(write_history(past)) == tuple(past)
+
+
+HOSTILE = st.one_of(
+    st.text(max_size=200),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+        max_leaves=12,
+    ).map(json.dumps),
+    st.lists(
+        st.fixed_dictionaries(
+            {"at": st.text(max_size=30) | st.just("0001-01-01T00:00:00+14:00")},
+            optional={"run": st.text(max_size=90), "action": st.text(max_size=9), "end": st.text(max_size=9)},
+        ),
+        max_size=4,
+    ).map(json.dumps),
+    st.integers(1, 3000).map(lambda depth: "[" * depth),
+)
+
+
+NOT_OURS = {
+    "empty": "",
+    "no-json": "{",
+    "no-list": '{"at": "2026-11-20T00:00:00Z"}',
+    "no-entry": "[7]",
+    "no-zone": '[{"at": "2026-11-20T00:00:00", "run": "r", "action": "shrink"}]',
+    "no-year": '[{"at": "0001-01-01T00:00:00+14:00", "run": "r", "action": "shrink"}]',
+    "no-end": '[{"at": "2026-11-20T00:00:00Z", "run": "r", "action": "shrink", "end": "allowed"}]',
+    "no-name": '[{"at": "2026-11-20T00:00:00Z", "run": "\\u001b[2J", "action": "shrink"}]',
+    "deep": "[" * 3000,
+    "long": json.dumps(["x" * 20_000]),
+}
+
+
+@pytest.mark.parametrize("text", NOT_OURS.values(), ids=NOT_OURS.keys())
+def test_what_we_cannot_have_written_is_not_taken_for_nothing(text: str) -> None:
+    """An entry that cannot be read stands as one; so does an undo record, of whatever time it claims to be."""
+    assert _read(text) == (UNREADABLE,)
+    assert UNREADABLE in remembered({"gpu-rightsizer.io/undo": text})
+    record = '{"run": "r", "time": "0001-01-01T00:00:00+14:00", "action": "shrink"}'
+    assert remembered({"gpu-rightsizer.io/undo": record}) == (UNREADABLE,)
+
+
+@hypothesis.given(HOSTILE, st.sampled_from(["history", "undo"]))
+def test_whatever_is_written_there_lets_nothing_more_happen(text: str, which: str) -> None:
+    """An idle workload is acted upon without the annotation; with any text in its place, at most that."""
+    item = workload(annotations={})
+    annotated = {f"gpu-rightsizer.io/{which}": text}
+    spoiled = dataclasses.replace(item, annotations=annotated, past=remembered(annotated))
+    if spoiled.past:
+        decision = judged(spoiled, all_idle(spoiled), policy())
+        unreadable = UNREADABLE in spoiled.past
+        assert not (unreadable and decision.is_enforced)
+        assert write_history(spoiled.past)
+
+
+def _idle(*past: PastChange, **changes: Any) -> Decision:
+    item = workload(pod(created=AT - 10 * DAY), past=past)
+    return judged(item, all_idle(item), policy(rule("all", **changes)))
+
+
+def _past(ago: datetime.timedelta, end: End | None = End.UNDONE, **changes: Any) -> PastChange:
+    values: dict[str, Any] = {"run": "r", "action": "scale-to-zero", "gpus": 1, "by": "gpu-rightsizer"}
+    return PastChange(at=AT - ago, end=end, ended=AT - ago + HOUR if end else None, **{**values, **changes})
+
+
+def test_what_cannot_be_read_counts_as_a_change_right_now() -> None:
+    """It waits for the whole cooldown, for as long as nobody mends the annotation."""
+    decision = _idle(UNREADABLE)
+    assert [block.cause for block in decision.blocks] == [Cause.COOLDOWN]
+    assert "cannot be read" in decision.blocks[0].reason
+
+
+@pytest.mark.parametrize(("times", "held"), [(1, 24), (2, 48), (3, 96), (4, 168), (9, 168)], ids=str)
+@pytest.mark.parametrize("end", [End.UNDONE, End.REVERTED, End.PUT_BACK])
+def test_hold_off_doubles_with_each_time_it_was_taken_back(times: int, held: int, end: End) -> None:
+    """From the rule's cooldown to a week."""
+    memory = Memory(tuple(_past(number * DAY, end) for number in range(1, times + 1)), AT)
+    assert memory.hold_off(DAY) == held * HOUR
+
+
+@hypothesis.given(st.lists(_changes(), max_size=8), st.timedeltas(HOUR, 20 * DAY))
+def test_hold_off_lies_between_the_cooldown_and_a_week(
+    past: list[PastChange], cooldown: datetime.timedelta
+) -> None:
+    """Whatever there was; and one more return never shortens it."""
+    memory = Memory(tuple(past), AT)
+    held = memory.hold_off(cooldown)
+    assert cooldown <= held <= max(LONGEST_HOLD_OFF, cooldown)
+    assert Memory((*past, _past(DAY)), AT).hold_off(cooldown) >= held
+
+
+@hypothesis.given(st.lists(_changes(), max_size=6), _changes())
+def test_remembering_more_never_lets_more_happen(past: list[PastChange], more: PastChange) -> None:
+    """What waits by less memory waits by more."""
+    item = workload()
+    before = list(cooling(item, Memory(tuple(past), AT), DAY))
+    after = list(cooling(item, Memory((*past, more), AT), DAY))
+    assert len(after) >= len(before)
+
+
+def test_a_return_of_long_ago_is_forgotten() -> None:
+    """After a month the cooldown is the rule's own again."""
+    memory = Memory((_past(40 * DAY), _past(35 * DAY), _past(2 * DAY)), AT)
+    assert memory.hold_off(DAY) == DAY
+
+
+@pytest.mark.parametrize(("before", "enforced"), [(MOST_CHANGES - 1, True), (MOST_CHANGES, False)])
+def test_three_changes_in_a_month_and_no_more(before: int, enforced: bool) -> None:
+    """Then its people are to be talked to; growing back is not counted."""
+    past = [_past((8 + 8 * number) * DAY, None, run=f"r{number}") for number in range(before)]
+    past = [change for change in past if AT - (change.at or AT) < 30 * DAY]
+    grown = [_past(9 * DAY, None, action="grow", run=f"g{number}") for number in range(3)]
+    decision = _idle(*past, *grown, cooldown=HOUR)
+    assert decision.is_enforced is enforced, decision
+    assert decision.verdict is Verdict.ACT
+    assert enforced or "it was changed 3 times in 30 days" in decision.vetoes[0].reason
+
+
+@pytest.mark.parametrize(
+    ("by", "minutes", "enforced"),
+    [("other", 59, False), ("other", 61, True), ("gpu-rightsizer", 59, True), ("", 59, True)],
+)
+def test_two_rightsizers_notice_each_other(by: str, minutes: int, enforced: bool) -> None:
+    """Another instance's change of the last hour keeps us away, also from growing; our own does not."""
+    past = _past(datetime.timedelta(minutes=minutes), None, by=by, action="grow")
+    assert _idle(past, cooldown=datetime.timedelta(minutes=1)).is_enforced is enforced
+
+
+def test_advice_is_given_whatever_was_done_before() -> None:
+    """Who only asks is told."""
+    decision = _idle(*(_past(DAY, run=f"r{number}") for number in range(5)), mode="advise")
+    assert (decision.verdict, decision.action) == (Verdict.ACT, Action.SCALE_TO_ZERO)
+
+
+def test_pods_that_began_after_a_stop_tell_that_someone_put_it_back() -> None:
+    """Of a shrunk workload they tell nothing."""
+    stop, shrink = _past(5 * HOUR, None), _past(5 * HOUR, None, action="shrink")
+    seen = noticed((stop, shrink), [AT - 2 * HOUR, AT - HOUR, AT - 9 * HOUR, None])
+    assert [(change.end, change.ended) for change in seen] == [(End.REVERTED, AT - 2 * HOUR), (None, None)]
+
+
+def test_one_undo_ends_all_that_still_stood() -> None:
+    """What had ended before stays as it was."""
+    ended = with_end((_past(9 * DAY), _past(DAY, None), _past(HOUR, None)), End.UNDONE, AT)
+    assert [change.ended for change in ended] == [AT - 9 * DAY + HOUR, AT, AT]
+
+
+def test_evictions_of_a_pods_name_count_for_the_pod_that_has_it_now() -> None:
+    """Its manifests are what is left of those before it: it came back, so it is held off from then on."""
+    item = workload(pod("shell", created=AT - 10 * DAY), kind="Pod")
+    item = dataclasses.replace(item, ref=item.pods[0].ref)
+    changes = (Change(item.ref, AT - 11 * DAY, 1, "r0"), Change(item.ref, AT - 10 * DAY - HOUR, 1, "r1"))
+    around = Fleet((item,), {}, {}, changes)
+    week: dict[str, Any] = {"cooldown": 6 * DAY, "actions": ("evict",)}
+    assert judged(item, all_idle(item), policy(rule("all", **week)), around=around).is_enforced
+    month: dict[str, Any] = {"cooldown": 11 * DAY, "actions": ("evict",)}
+    decision = judged(item, all_idle(item), policy(rule("all", **month)), around=around)
+    assert any("put back by someone" in block.reason for block in decision.blocks)

@@ -1,0 +1,128 @@
+"""`history` and `undo` of a time span: what was changed is told by the cluster itself, and by a journal."""
+
+import json
+from typing import Any
+
+import pytest
+
+from simulator.kube import Fault, Rule
+from tests.rightsizer.test_scenarios import DEFAULT_POLICY
+from tests.rightsizer.world import World, created
+
+pytestmark = pytest.mark.prometheus
+
+UNDO = "gpu-rightsizer.io/undo"
+
+
+def _apply(world: World, *flags: str) -> str:
+    run = world.run("apply", "--yes", "-o", "json", "--verify-for", "0", *flags, policy=DEFAULT_POLICY)
+    name: str = json.loads(run.out)["metadata"]["run"]
+    return name
+
+
+def _history(world: World, *flags: str) -> dict[str, Any]:
+    run = world.run("history", "-o", "json", *flags)
+    assert run.code == 0, run.err
+    found: dict[str, Any] = json.loads(run.out)
+    return found
+
+
+def test_it_tells_what_was_changed_and_what_became_of_it(world: World) -> None:
+    """Of a Deployment by its own memory, of an evicted pod by its manifest; also once both were put back."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    world.add("Pod", world.team, "shell", {})
+    run = _apply(world)
+    items = {item["name"]: item for item in _history(world)["items"]}
+    assert {(name, item["action"], item["gpus"], item["run"]) for name, item in items.items()} == {
+        ("idle", "scale-to-zero", 2, run),
+        ("shell", "evict", 1, run),
+    }
+    assert items["idle"]["record"]["edits"] == [{"path": ["spec", "replicas"], "before": 2, "after": 0}]
+    assert {event["reason"] for event in _history(world)["events"]} == {"ScaledToZero", "Evicted"}
+    world.run("undo", "--all", "--yes")
+    ends = {item["name"]: item["end"] for item in _history(world)["items"]}
+    assert ends == {"idle": "undone", "shell": "undone"}
+    text = world.run("history").out
+    assert f"{world.team}/Deployment/idle" in text
+    assert "undone at" in text
+
+
+def test_one_workload_one_run_one_span(world: World) -> None:
+    """Each narrows it down."""
+    world.add("Deployment", world.team, "first", {})
+    first = _apply(world)
+    world.add("Deployment", world.team, "second", {})
+    _apply(world)
+    assert {item["name"] for item in _history(world, f"{world.team}/Deployment/second")["items"]} == {
+        "second"
+    }
+    assert {item["name"] for item in _history(world, "--run", first)["items"]} == {"first"}
+    assert len(_history(world, "--since", "1h")["items"]) == 2
+    assert _history(world, "--since", "2199-01-01T00:00:00Z") == _history(world, "--run", "no-such-run")
+
+
+def test_without_a_right_the_rest_is_told(world: World) -> None:
+    """Events and manifests are left out with a warning."""
+    world.add("Deployment", world.team, "idle", {})
+    _apply(world)
+    world.api.deny(Rule("*", resources=("events", "secrets")))
+    found = _history(world)
+    assert ([item["name"] for item in found["items"]], found["events"]) == (["idle"], [])
+
+
+def test_where_nothing_was_changed_that_is_said(world: World) -> None:
+    """In a sentence, and with success."""
+    run = world.run("history")
+    assert (run.code, run.out) == (0, "Nothing in the cluster tells of a change by gpu-rightsizer.\n")
+
+
+def test_the_journal_has_every_step_in_order(world: World) -> None:
+    """What is intended stands before what became of it, and that before what it came to."""
+    world.add("Deployment", world.team, "idle", {})
+    path = world.directory / "journal"
+    run = world.run("apply", "--yes", "--journal", str(path), policy=DEFAULT_POLICY)
+    assert run.code == 0, run.err
+    found = json.loads(world.run("history", "--journal", str(path), "-o", "json").out)
+    assert [(one["step"], one["name"]) for one in found["items"]] == [
+        ("intent", "idle"),
+        ("outcome", "idle"),
+        ("effect", "idle"),
+    ]
+    assert (found["unfinished"], found["problems"]) == ([], [])
+    assert "1 of 1 pod gone" in world.run("history", "--journal", str(path)).out
+
+
+def test_a_journal_that_cannot_be_written_is_told_before_anything_is_done(world: World) -> None:
+    """Exit code 2, and nothing is changed."""
+    world.add("Deployment", world.team, "idle", {})
+    run = world.run("apply", "--yes", "--journal", "/no/such/folder/journal", policy=DEFAULT_POLICY)
+    assert (run.code, "--journal /no/such/folder/journal: cannot be written" in run.err) == (2, True)
+    assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == 1
+
+
+def test_undo_of_a_time_span(world: World) -> None:
+    """What was changed in it comes back, in spite of writes that come between; the rest stays."""
+    for name in ("early", "late"):
+        world.add("Deployment", world.team, name, {"replicas": 2})
+    _apply(world)
+    record = json.loads(
+        created(world.api, "Deployment", world.team, "early")["metadata"]["annotations"][UNDO]
+    )
+    text = json.dumps({**record, "time": "2026-01-01T10:00:00Z"})
+    world.api.patch("Deployment", world.team, "early", {"metadata": {"annotations": {UNDO: text}}})
+    world.api.inject(Fault("deployments/late", "PATCH", 1, status=409))
+    run = world.run("undo", "--since", "2h", "--yes", "-o", "json")
+    assert {name: item["result"] for name, item in run.items.items()} == {"late": "done"}, run.items
+    span = ["--since", "2026-01-01T09:00:00Z", "--until", "2026-01-01T11:00:00Z"]
+    run = world.run("undo", *span, "--yes", "-o", "json")
+    assert {name: item["result"] for name, item in run.items.items()} == {"early": "done"}
+
+
+def test_undo_of_a_time_span_leaves_alone_what_someone_changed_since(world: World) -> None:
+    """The difference is shown."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    _apply(world)
+    world.api.patch("Deployment", world.team, "idle", {"spec": {"replicas": 1}})
+    run = world.run("undo", "--since", "1h", "--yes", "-o", "json")
+    assert (run.code, run.items["idle"]["result"]) == (1, "changed")
+    assert "spec.replicas is 1 now, not 0 as we left it" in run.items["idle"]["detail"]

@@ -1,0 +1,161 @@
+"""The journal: what is in it, whatever happens to the machine that writes it."""
+
+import datetime
+import json
+import pathlib
+import signal
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from rightsizer.act.journal import SET_ASIDE, Journal, read_journal
+from rightsizer.errors import ConfigurationError
+from rightsizer.model import ObjectRef, Outcome, Result
+from rightsizer.report.past import journal_text, unfinished
+from rightsizer.workloads.recalled import Step
+from tests.rightsizer.build import AT, all_idle, judged, policy, workload
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def _journal(path: pathlib.Path, **changes: int) -> Journal:
+    return Journal(path, "run-1", lambda: AT, **changes)
+
+
+def _outcome(detail: str = "spec.replicas: 1 → 0") -> Outcome:
+    item = workload()
+    return Outcome(item.ref, "scale-to-zero", Result.DONE, detail, 1, AT)
+
+
+def test_intent_comes_before_outcome_and_only_its_owner_may_read_it(tmp_path: pathlib.Path) -> None:
+    """One line each, with what is needed to know what it was about."""
+    path = tmp_path / "journal"
+    journal, item = _journal(path), workload()
+    journal.intent(judged(item, all_idle(item), policy()))
+    assert len(unfinished(list(_steps(path)))) == 1
+    journal.outcome(_outcome())
+    journal.close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    first, second = map(json.loads, path.read_text().splitlines())
+    assert (first["step"], first["action"], first["name"]) == ("intent", "scale-to-zero", "w")
+    assert (second["step"], second["result"], second["run"]) == ("outcome", "done", "run-1")
+    assert unfinished(list(_steps(path))) == []
+
+
+def _steps(path: pathlib.Path) -> list[Step]:
+    return [step for step in read_journal(path) if isinstance(step, Step)]
+
+
+@pytest.mark.parametrize("cut", [1, 20, 100])
+def test_a_torn_last_line_costs_that_line(tmp_path: pathlib.Path, cut: int) -> None:
+    """What came before is read, it is said what cannot be, and the next record does not run into it."""
+    path = tmp_path / "journal"
+    journal = _journal(path)
+    for _ in range(3):
+        journal.outcome(_outcome())
+    journal.close()
+    path.write_bytes(path.read_bytes()[:-cut])
+    again = _journal(path)
+    again.outcome(_outcome("after"))
+    again.close()
+    found = list(read_journal(path))
+    assert [step.reason for step in found if isinstance(step, Step)][-1] == "after"
+    assert len([one for one in found if isinstance(one, str)]) == (0 if cut == 1 else 1)
+
+
+def test_old_files_are_set_aside_and_the_oldest_go(tmp_path: pathlib.Path) -> None:
+    """By size; reading goes through all of them, oldest first."""
+    path = tmp_path / "journal"
+    journal = _journal(path, largest=600)
+    for number in range(40):
+        journal.outcome(_outcome(f"number {number}"))
+    journal.close()
+    names = sorted(one.name for one in tmp_path.iterdir())
+    assert names == ["journal", *(f"journal.{number}" for number in range(1, SET_ASIDE + 1))]
+    assert all(one.stat().st_size <= 600 for one in tmp_path.iterdir())
+    reasons = [step.reason for step in _steps(path)]
+    assert reasons == [f"number {number}" for number in range(40 - len(reasons), 40)]
+
+
+def test_a_machine_that_died_while_it_set_a_file_aside_loses_nothing(tmp_path: pathlib.Path) -> None:
+    """The next file was never opened: the one that is there is read."""
+    path = tmp_path / "journal"
+    journal = _journal(path)
+    journal.outcome(_outcome("before"))
+    journal.close()
+    path.rename(tmp_path / "journal.1")
+    assert [step.reason for step in _steps(path)] == ["before"]
+
+
+WRITER = """
+import datetime, pathlib, sys
+from rightsizer.act.journal import Journal
+from rightsizer.model import ObjectRef, Outcome, Result
+at = datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC)
+journal = Journal(pathlib.Path(sys.argv[1]), "run-1", lambda: at, largest=20_000)
+number = 0
+while True:
+    ref = ObjectRef("apps/v1", "Deployment", "team", f"w{number}")
+    journal.outcome(Outcome(ref, "scale-to-zero", Result.DONE, "x" * 2_000, 1, at))
+    print(number, flush=True)
+    number += 1
+"""
+
+
+@pytest.mark.parametrize("records", [1, 7, 25])
+def test_what_was_told_as_written_survives_sigkill(tmp_path: pathlib.Path, records: int) -> None:
+    """Killed in the middle of writing: every record that was acknowledged is there, and at most one more is torn."""
+    path = tmp_path / "journal"
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert writer.stdout is not None
+    told = [int(writer.stdout.readline()) for _ in range(records)]
+    writer.send_signal(signal.SIGKILL)
+    told += [int(line) for line in writer.stdout.read().splitlines()]
+    writer.wait()
+    writer.stdout.close()
+    found = list(read_journal(path))
+    names = [step.name for step in found if isinstance(step, Step)]
+    assert set(names) >= {f"w{number}" for number in told[-40:]}
+    assert len([one for one in found if isinstance(one, str)]) <= 1
+    _journal(path).close()
+
+
+def test_each_record_is_on_the_disk_before_anything_else_happens(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that loses its power loses no record: the file is synchronised after each."""
+    path, synced = tmp_path / "journal", []
+    journal = _journal(path)
+    monkeypatch.setattr("os.fsync", lambda _: synced.append(path.read_text().count("\n")))
+    for _ in range(3):
+        journal.outcome(_outcome())
+    monkeypatch.undo()
+    journal.close()
+    assert synced == [1, 2, 3]
+
+
+def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: pathlib.Path) -> None:
+    """Before anything is done."""
+    with pytest.raises(ConfigurationError, match="cannot be written: No such file or directory"):
+        _journal(tmp_path / "nowhere" / "journal")
+    with pytest.raises(ConfigurationError, match="cannot be read: No such file or directory"):
+        list(read_journal(tmp_path / "nowhere"))
+
+
+def test_what_was_begun_and_not_ended_is_told() -> None:
+    """The object says whether it took effect."""
+    ref = ObjectRef("apps/v1", "Deployment", "team", "w")
+    intent = Step(
+        datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC),
+        "r",
+        "intent",
+        "team",
+        "Deployment",
+        "w",
+        "suspend",
+    )
+    assert f"suspend of {ref} was begun in run r, and nothing more is told" in journal_text([intent], [])

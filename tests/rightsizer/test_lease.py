@@ -1,0 +1,152 @@
+"""The Lease: one holder at a time, by monotonic clocks, whoever's wall clock is wrong."""
+
+import datetime
+import pathlib
+from collections.abc import Callable
+
+import pytest
+
+from rightsizer.act.lease import DEADLINE_S, DURATION_S, NAME, Keeper, Lease
+from rightsizer.config import ClusterSettings
+from rightsizer.errors import ConfigurationError, LeaseLost, RequestRefused
+from rightsizer.observe.cluster import Cluster
+from simulator.kube import Fault
+from tests.rightsizer.world import World
+
+OWN = "gpu-rightsizer"
+
+
+class Clock:
+    """A monotonic clock of the test's own."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        """Seconds."""
+        return self.now
+
+
+def _lease(world: World, identity: str, clock: Clock, *, year: int = 2026, namespace: str = OWN) -> Lease:
+    cluster = Cluster(ClusterSettings(kubeconfig=pathlib.Path(world.directory / "kubeconfig")))
+    at = datetime.datetime(year, 11, 21, tzinfo=datetime.UTC)
+    return Lease(
+        cluster,
+        namespace,
+        identity,
+        monotonic=clock,
+        clock=lambda: at + datetime.timedelta(seconds=clock.now),
+    )
+
+
+def _holder(world: World) -> str:
+    lease = world.api.get("Lease", OWN, NAME)
+    assert lease is not None
+    return str(lease["spec"]["holderIdentity"])
+
+
+def test_the_first_one_has_it_and_the_others_wait(world: World) -> None:
+    """Until it has not been renewed for its duration; wall clocks have no say."""
+    clock = Clock()
+    first, second = _lease(world, "a", clock, year=2040), _lease(world, "b", clock, year=1999)
+    assert (first.attempt(), second.attempt()) == (True, False)
+    assert (first.is_held, second.is_held, second.holder) == (True, False, "a")
+    clock.now += DURATION_S - 1
+    assert (first.attempt(), second.attempt()) == (True, False)
+    clock.now += DURATION_S
+    assert not second.attempt()
+    clock.now += 1.1
+    assert second.attempt()
+    assert _holder(world) == "b"
+    lease = world.api.get("Lease", OWN, NAME)
+    assert lease is not None
+    assert lease["spec"]["leaseTransitions"] == 1
+
+
+def test_who_stood_still_does_not_write(world: World) -> None:
+    """Long before another one may take it, it counts as lost; renewed it is held again."""
+    clock = Clock()
+    lease = _lease(world, "a", clock)
+    with pytest.raises(LeaseLost):
+        lease.require()
+    lease.attempt()
+    lease.require()
+    clock.now += DEADLINE_S + 0.1
+    with pytest.raises(LeaseLost, match="is not ours"):
+        lease.require()
+    assert DEADLINE_S < DURATION_S
+    lease.attempt()
+    lease.require()
+
+
+def test_two_at_once_have_it_never(world: World) -> None:
+    """Both saw that it had run out; the slower one is refused by the resourceVersion."""
+    clock = Clock()
+    _lease(world, "gone", clock).attempt()
+    a, b = _lease(world, "a", clock), _lease(world, "b", clock)
+    assert (a.attempt(), b.attempt()) == (False, False)
+    clock.now += DURATION_S + 0.1
+    world.api.inject(Fault(f"leases/{NAME}", "PUT", 1, status=409))
+    assert (a.attempt(), b.attempt()) == (False, True)
+    assert (a.is_held, b.is_held) == (False, True)
+
+
+def test_released_it_can_be_had_at_once(world: World) -> None:
+    """The next one need not wait."""
+    clock = Clock()
+    first, second = _lease(world, "a", clock), _lease(world, "b", clock)
+    first.attempt()
+    assert not second.attempt()
+    first.release()
+    assert (first.is_held, second.attempt()) == (False, True)
+    first.release()  # it is another's by now
+    assert _holder(world) == "b"
+
+
+def _keeper(lease: Lease, sleep: Callable[[float], None], told: list[str]) -> Keeper:
+    return Keeper(lease, is_patient=False, tell=told.append, sleep=sleep)
+
+
+def test_whoever_renews_is_at_work(world: World) -> None:
+    """Nothing is taken from anybody; it is told for whom was waited, and who is at work."""
+    clock, told = Clock(), list[str]()
+    other = _lease(world, "the-deployment", clock)
+    other.attempt()
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+        other.attempt()
+
+    with (
+        pytest.raises(ConfigurationError, match="the-deployment is at work"),
+        _keeper(_lease(world, "me", clock), sleep, told),
+    ):
+        pytest.fail("entered")
+    assert told == [
+        f"the-deployment holds the Lease {NAME}; waiting up to {DURATION_S} s to see whether it is at work"
+    ]
+    assert _holder(world) == "the-deployment"
+
+
+@pytest.mark.parametrize(("says_s", "lasts_s"), [(DURATION_S, DURATION_S), (3, 3), (10**9, 60)])
+def test_who_does_not_renew_is_outlasted(world: World, says_s: int, lasts_s: int) -> None:
+    """For the whole duration that the Lease has, by the waiting one's own clock, and within a minute in any case."""
+    clock, told = Clock(), list[str]()
+    _lease(world, "killed", clock, year=2040).attempt()
+    world.api.patch("Lease", OWN, NAME, {"spec": {"leaseDurationSeconds": says_s}})
+    began = clock.now
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+        assert _holder(world) == "killed"
+
+    with _keeper(_lease(world, "me", clock), sleep, told):
+        assert _holder(world) == "me"
+    assert lasts_s < clock.now - began < lasts_s + 1
+    assert told[-1] == f"killed did not renew the Lease {NAME}, and has ended: it is ours now"
+
+
+def test_a_namespace_that_is_not_there_is_told(world: World) -> None:
+    """As the API server says it."""
+    with pytest.raises(RequestRefused, match="not found"):
+        _lease(world, "a", Clock(), namespace="nowhere").attempt()

@@ -1,0 +1,261 @@
+"""Who is stopped by another object than its own: by Kueue's Workload, KEDA's ScaledObject; CronJobs along with Jobs."""
+
+import datetime
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from simulator.kube import Rule
+from tests.rightsizer.given import manifest
+from tests.rightsizer.test_scenarios import DEFAULT_POLICY
+from tests.rightsizer.world import World, created
+
+pytestmark = pytest.mark.prometheus
+
+UNDO = "gpu-rightsizer.io/undo"
+PAUSED = "autoscaling.keda.sh/paused-replicas"
+
+
+def _owned(owner: Mapping[str, Any]) -> list[dict[str, Any]]:
+    metadata = owner["metadata"]
+    reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"]}
+    return [{**reference, "name": metadata["name"], "uid": metadata["uid"], "controller": True}]
+
+
+def _queued(world: World, name: str = "queued") -> None:
+    """A Job that Kueue has admitted."""
+    world.add("Job", world.team, "train", {"replicas": 2})
+    job = created(world.api, "Job", world.team, "train")
+    world.api.patch(
+        "Job", world.team, "train", {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "research"}}}
+    )
+    metadata = {"name": name, "namespace": world.team, "ownerReferences": _owned(job)}
+    queued = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": metadata}
+    world.api.create({**queued, "spec": {"queueName": "research", "active": True}})
+    world.api.settle()
+
+
+def _scaled(world: World, kind: str = "Deployment", least: int = 2, **metadata: Any) -> None:
+    """A Deployment that KEDA scales."""
+    world.add(kind, world.team, "web", {"replicas": 3})
+    target = {"name": "web", "kind": kind, "apiVersion": "apps/v1"}
+    world.api.create(
+        {
+            "apiVersion": "keda.sh/v1alpha1",
+            "kind": "ScaledObject",
+            "metadata": {"name": "web", "namespace": world.team, **metadata},
+            "spec": {"scaleTargetRef": target, "minReplicaCount": least, "maxReplicaCount": 5},
+        }
+    )
+    world.api.settle()
+
+
+def _plan(world: World, name: str, policy: str = DEFAULT_POLICY) -> dict[str, Any]:
+    return world.run("plan", "-o", "json", policy=policy).items[name]
+
+
+def _apply(world: World, name: str, policy: str = DEFAULT_POLICY) -> dict[str, Any]:
+    run = world.run("apply", "--yes", "-o", "json", policy=policy)
+    assert name in run.items, run.err
+    return run.items[name]
+
+
+def test_what_kueue_admits_is_stopped_through_its_workload(world: World) -> None:
+    """Kueue itself suspends the Job, which we never write to; by the Job's name undo finds what was changed."""
+    _queued(world)
+    before = created(world.api, "Job", world.team, "train")["spec"]
+    item = _plan(world, "train")
+    assert (item["action"], item["blocks"]) == ("suspend", []), item
+    assert "workload.kueue.x-k8s.io queued" in item["command"]
+    assert "its place in the queue" in item["lost"]
+    assert _apply(world, "train")["result"] == "done"
+    world.api.settle()
+    queued, job = (
+        created(world.api, kind, world.team, name)
+        for kind, name in (("Workload", "queued"), ("Job", "train"))
+    )
+    assert (queued["spec"]["active"], job["spec"]["suspend"]) == (False, True)
+    assert UNDO in queued["metadata"]["annotations"]
+    assert UNDO not in job["metadata"].get("annotations", {})
+    undone = world.run("undo", f"{world.team}/Job/train", "--yes", "-o", "json")
+    assert (undone.code, len(world.pods_of(world.team, "train"))) == (0, 2), undone.out + undone.err
+    assert created(world.api, "Job", world.team, "train")["spec"] == before
+    assert created(world.api, "Workload", world.team, "queued")["spec"]["active"] is True
+
+
+@pytest.mark.parametrize("way", ["kueue", "keda"])
+def test_what_was_noted_on_the_other_object_is_about_the_workload(world: World, way: str) -> None:
+    """Put back a moment ago, it is not stopped again before its cooldown is over."""
+    name = "train" if way == "kueue" else "web"
+    (_queued if way == "kueue" else _scaled)(world)
+    assert _apply(world, name)["result"] == "done"
+    assert world.run("undo", "--all", "--yes").code == 0
+    for pod in world.pods_of(world.team, name):
+        world.record(pod, "parked", 1)
+    assert name not in world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY).items
+
+
+def test_what_keda_scales_is_stopped_through_its_scaled_object(world: World) -> None:
+    """KEDA scales it to zero and holds it there; set free, it is at KEDA's least again."""
+    _scaled(world)
+    item = _plan(world, "web")
+    assert (item["action"], item["blocks"]) == ("scale-to-zero", []), item
+    assert f"{PAUSED}=0" in item["command"]
+    assert _apply(world, "web")["result"] == "done"
+    assert world.pods_of(world.team, "web") == []
+    scaler = created(world.api, "ScaledObject", world.team, "web")["metadata"]["annotations"]
+    assert scaler[PAUSED] == "0"
+    assert UNDO not in created(world.api, "Deployment", world.team, "web")["metadata"].get("annotations", {})
+    listed = json.loads(world.run("undo", "-o", "json").out)["items"]
+    assert [(item["kind"], item["record"]["of"]["kind"]) for item in listed] == [
+        ("ScaledObject", "Deployment")
+    ]
+    assert world.run("undo", f"{world.team}/Deployment/web", "--yes").code == 0
+    assert len(world.pods_of(world.team, "web")) == 2
+    assert PAUSED not in created(world.api, "ScaledObject", world.team, "web")["metadata"]["annotations"]
+
+
+def test_of_two_that_could_stop_it_neither_is_taken(world: World) -> None:
+    """Where two of Kueue's Workloads stand for one Job, Kueue would put it back, so it is left alone."""
+    _queued(world)
+    other = created(world.api, "Workload", world.team, "queued")
+    metadata = {
+        "name": "another",
+        "namespace": world.team,
+        "ownerReferences": other["metadata"]["ownerReferences"],
+    }
+    world.api.create({**{key: other[key] for key in ("apiVersion", "kind", "spec")}, "metadata": metadata})
+    assert [block["cause"] for block in _plan(world, "train")["blocks"]] == ["managed-elsewhere"]
+
+
+def test_who_may_not_see_the_other_object_leaves_the_workload_alone(world: World) -> None:
+    """Not to know through what it is stopped is no reason to stop it directly."""
+    _queued(world)
+    world.api.deny(Rule("*", resources=("workloads",)))
+    assert [block["cause"] for block in _plan(world, "train")["blocks"]] == ["managed-elsewhere"]
+
+
+def test_what_came_to_be_scaled_by_keda_since_the_plan_is_left_alone(world: World) -> None:
+    """What was planned would be put back by now, and what would be done now was not planned."""
+    world.add("Deployment", world.team, "web", {"replicas": 3})
+    target = {"name": "web", "kind": "Deployment", "apiVersion": "apps/v1"}
+    scaler = {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": {"name": "web", "namespace": world.team},
+        "spec": {"scaleTargetRef": target},
+    }
+    asked = world.api.requests.add
+    waiting = [scaler]
+
+    def noted(entry: Any) -> None:
+        asked(entry)
+        if waiting and entry.path == "/apis/policy/v1/poddisruptionbudgets":  # the last that a plan reads
+            world.api.create(waiting.pop())
+
+    world.api.requests.add = noted  # type: ignore[method-assign]
+    outcome = _apply(world, "web")
+    assert outcome["result"] == "changed"
+    assert "another object" in outcome["detail"]
+    assert len(world.pods_of(world.team, "web")) == 3
+
+
+def test_a_tool_of_its_own_is_nobody_else(world: World) -> None:
+    """The ScaledObject that an InferenceService made goes with it: the InferenceService is stopped."""
+    world.add("InferenceService.serving.kserve.io", world.team, "llm", {})
+    owner = created(world.api, "InferenceService.serving.kserve.io", world.team, "llm")
+    target = {"name": "llm", "kind": "InferenceService", "apiVersion": "serving.kserve.io/v1beta1"}
+    metadata = {"name": "llm", "namespace": world.team, "ownerReferences": _owned(owner)}
+    world.api.create(
+        {
+            "apiVersion": "keda.sh/v1alpha1",
+            "kind": "ScaledObject",
+            "metadata": metadata,
+            "spec": {"scaleTargetRef": target},
+        }
+    )
+    assert _plan(world, "llm")["blocks"] == []
+    assert _apply(world, "llm")["result"] == "done"
+    stopped = created(world.api, "InferenceService.serving.kserve.io", world.team, "llm")
+    assert stopped["metadata"]["annotations"]["serving.kserve.io/stop"] == "true"
+
+
+# --- what starts the next one
+
+
+def _job_of(world: World, cron_job: Mapping[str, Any], name: str) -> None:
+    """A Job that a CronJob made."""
+    world.add("Job", world.team, name, {"owners": _owned(cron_job)})
+
+
+AT_ONCE = DEFAULT_POLICY.replace("name: scavengers\n", "name: scavengers\n    cooldown: 1h\n")
+
+
+def _long_ago(world: World, name: str) -> None:
+    """Let our notes on a Job have been written two hours ago: Jobs of one CronJob have one cooldown."""
+
+    def earlier(found: re.Match[str]) -> str:
+        return (datetime.datetime.fromisoformat(found[0]) - datetime.timedelta(hours=2)).isoformat()
+
+    annotations = created(world.api, "Job", world.team, name)["metadata"]["annotations"]
+    ours = {key: text for key, text in annotations.items() if key.startswith("gpu-rightsizer.io/")}
+    aged = {key: re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+(Z|\+00:00)", earlier, text) for key, text in ours.items()}
+    world.api.patch("Job", world.team, name, {"metadata": {"annotations": aged}})
+
+
+def _cron_job(world: World) -> dict[str, Any]:
+    world.namespace(world.team)
+    template = manifest("Job", world.team, "x", {})["spec"]
+    metadata = {"name": "nightly", "namespace": world.team}
+    spec = {"schedule": "0 3 * * *", "jobTemplate": {"spec": template}}
+    return world.api.create({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": metadata, "spec": spec})
+
+
+def test_a_cron_job_is_suspended_with_the_second_of_its_jobs_that_does_nothing(world: World) -> None:
+    """The first time it may have been that run; the second time the next one would be the same. Undo is for both."""
+    cron_job = _cron_job(world)
+    _job_of(world, cron_job, "nightly-1")
+    assert _plan(world, "nightly-1")["along"] == []
+    assert _apply(world, "nightly-1", AT_ONCE)["result"] == "done"
+    _long_ago(world, "nightly-1")
+    assert not created(world.api, "CronJob", world.team, "nightly")["spec"].get("suspend")
+    _job_of(world, cron_job, "nightly-2")
+    item = _plan(world, "nightly-2", AT_ONCE)
+    assert item["along"] == [f"{world.team}/CronJob/nightly"]
+    assert "cronjob.batch nightly" in item["command"]
+    assert "the runs that would start meanwhile" in item["lost"]
+    assert _apply(world, "nightly-2", AT_ONCE)["result"] == "done"
+    stopped = created(world.api, "CronJob", world.team, "nightly")
+    assert stopped["spec"]["suspend"] is True
+    undone = world.run("undo", f"{world.team}/Job/nightly-2", "--yes", "-o", "json")
+    assert set(undone.items) == {"nightly-2", "nightly"}
+    assert not created(world.api, "CronJob", world.team, "nightly")["spec"].get("suspend")
+    assert created(world.api, "Job", world.team, "nightly-1")["spec"]["suspend"] is True
+
+
+def test_a_job_that_was_put_back_does_not_count(world: World) -> None:
+    """Its owner said that it was needed: the CronJob goes on."""
+    cron_job = _cron_job(world)
+    _job_of(world, cron_job, "nightly-1")
+    assert _apply(world, "nightly-1", AT_ONCE)["result"] == "done"
+    _long_ago(world, "nightly-1")
+    assert world.run("undo", "--all", "--yes").code == 0
+    _job_of(world, cron_job, "nightly-2")
+    assert _plan(world, "nightly-2", AT_ONCE)["along"] == []
+
+
+def test_a_cron_job_that_cannot_be_suspended_is_told(world: World) -> None:
+    """The Job stays stopped, and it is said what is left to do."""
+    cron_job = _cron_job(world)
+    _job_of(world, cron_job, "nightly-1")
+    assert _apply(world, "nightly-1", AT_ONCE)["result"] == "done"
+    _long_ago(world, "nightly-1")
+    _job_of(world, cron_job, "nightly-2")
+    world.api.deny(Rule("*", verbs=("patch",), resources=("cronjobs",)))
+    outcome = _apply(world, "nightly-2", AT_ONCE)
+    assert outcome["result"] == "done"
+    assert "CronJob nightly is not suspended" in outcome["detail"]
+    assert created(world.api, "Job", world.team, "nightly-2")["spec"]["suspend"] is True

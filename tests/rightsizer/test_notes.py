@@ -1,0 +1,210 @@
+"""Notes that others can write, our annotations and our ConfigMap: whatever stands there spoils that object alone."""
+
+import dataclasses
+import json
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from rightsizer.breaker import against, parse_state, state_texts
+from rightsizer.model import Finding, Fleet
+from rightsizer.notes import decoded, read_instant
+from rightsizer.observe.objects import ObjectMeta
+from rightsizer.observe.owners import Controlled
+from rightsizer.observe.records import came_back_after, changes_of, remembered
+from rightsizer.workloads import KINDS, LEVERS
+from rightsizer.workloads.changes import original_replicas, read_record
+from rightsizer.workloads.readable import unreadable_notes
+from tests.rightsizer.build import AT, all_idle, judged, policy, rule, workload
+from tests.rightsizer.test_scenarios import DEFAULT_POLICY
+from tests.rightsizer.world import World
+
+OURS = "gpu-rightsizer.io/"
+KEYS: tuple[str, ...] = (
+    *("undo", "history", "notice", "resumed-at", "came-back-after", "snooze-until", "order", "steered"),
+    *("exclude-until", "keep-replicas", "mode", "exclude"),
+)
+OFTEN = 30_000
+
+
+def _record(**changes: Any) -> str:
+    values = {"run": "r1", "time": "2026-11-20T10:00:00Z", "action": "shrink", "rule": "x", "finding": "idle"}
+    edits = [{"path": ["spec", "replicas"], "before": 4, "after": 1}]
+    return json.dumps({**values, "reason": "x", "edits": edits, **changes})
+
+
+def _edit(*path: str) -> list[dict[str, Any]]:
+    return [{"path": path, "before": 4, "after": 1}]
+
+
+def _entry(**changes: Any) -> str:
+    return json.dumps([{"at": "2026-11-20T10:00:00Z", "run": "r", "action": "shrink", **changes}])
+
+
+DEEP = '{"x": ' + "[" * OFTEN + "]" * OFTEN + "}"
+NASTY = {
+    "no-zone": ("undo", _record(time="2026-11-20T10:00:00")),
+    "settle-huge": ("undo", _record(settle=10**15)),
+    "settle-negative": ("undo", _record(settle=-(10**15))),
+    "no-path": ("undo", _record(edits=_edit())),
+    "no-key": ("undo", _record(edits=_edit("spec", ""))),
+    "nested": ("undo", _record()[:-1] + ', "x": ' + DEEP + "}"),
+    "nested-value": ("undo", _record(edits=[{"path": ["spec", "replicas"], "after": 1}])[:-2]),
+    "idle-huge": ("undo", _record(idle=10**30)),
+    "year-1": ("undo", _record(time="0001-01-01T00:00:00+14:00")),
+    "year-9999": ("undo", _record(time="9999-12-31T23:59:59-14:00")),
+    "of-nothing": ("undo", _record(of={"api_version": "", "kind": "", "namespace": "", "name": ""})),
+    "of-odd": (
+        "undo",
+        _record(of={"api_version": "v1", "kind": "X", "namespace": "\u202e", "name": "a\n", "uid": ""}),
+    ),
+    "surrogate": ("undo", _record(run="\ud800")),
+    "gpus-huge": ("undo", _record(gpus=10**9)),
+    "gpus-400-digits": ("history", _entry(at="2026-11-21T23:00:00Z", gpus=10**400)),
+    "history-deep": ("history", DEEP),
+    "history-year": ("history", _entry(at="9999-12-31T23:59:59-14:00")),
+    "resumed-year-1": ("resumed-at", "0001-01-01T00:00:00+14:00"),
+    "resumed-no-zone": ("resumed-at", "2026-11-20T10:00:00"),
+    "pause-huge": ("came-back-after", "9" * 5000 + "d"),
+    "snooze-year": ("snooze-until", "9999-12-31T23:59:59-14:00"),
+    "notice-half": ("notice", '{"at":"2026-11-20T10:00:00","run":"r"}'),
+    "notice-deep": ("notice", DEEP),
+}
+
+
+def _whatever(key: str, text: str) -> list[str]:
+    """Read it in every way in which it is read, and judge what carries it; what is told of it."""
+    annotations = {OURS + key: text}
+    for row in (*KINDS, *LEVERS):
+        try:
+            read_record(annotations, row)
+        except ValueError as error:
+            assert OURS in str(error)  # noqa: PT017 - what is said, not that it is raised
+    original_replicas(annotations)
+    item = workload()
+    metadata = ObjectMeta(name=item.ref.name, namespace=item.ref.namespace, annotations=annotations)
+    changes, problems = changes_of([Controlled(item.ref, metadata)], (), ())
+    spoiled = dataclasses.replace(
+        item,
+        annotations=annotations,
+        past=remembered(annotations),
+        came_back_after=came_back_after(annotations, [item.pods[0].created]),
+    )
+    fleet = Fleet(workloads=(spoiled,), nodes={}, classes={}, changes=tuple(changes))
+    rules = policy(rule("all", notifyBefore="1h"))
+    assert isinstance(judged(spoiled, all_idle(spoiled), rules).finding, Finding)
+    return [*problems, *unreadable_notes(fleet.workloads)]
+
+
+@pytest.mark.parametrize(("key", "text"), NASTY.values(), ids=NASTY.keys())
+def test_what_cannot_be_read_is_told_with_its_object(key: str, text: str) -> None:
+    """By name, among the plan's problems."""
+    (problem,) = _whatever(key, text)
+    assert str(workload().ref) in problem
+    assert "cannot be read" in problem
+
+
+_times = st.sampled_from(
+    ["2026-11-20T10:00:00Z", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "x"]
+)
+_numbers = st.integers() | st.sampled_from([10**15, -(10**15), 10**400]) | st.floats(allow_nan=False)
+_json = st.recursive(
+    st.none() | st.booleans() | _numbers | st.text(max_size=20) | _times,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+_fields = st.dictionaries(
+    st.sampled_from(
+        [
+            "time",
+            "at",
+            "run",
+            "action",
+            "edits",
+            "gpus",
+            "idle",
+            "of",
+            "by",
+            "settle",
+            "then",
+            "end",
+            "version",
+        ]
+    ),
+    _json,
+    max_size=3,
+)
+_TEXTS = st.one_of(
+    st.text(max_size=200),
+    _times,
+    _json.map(json.dumps),
+    _fields.map(lambda fields: _record(**fields)),
+    _fields.map(lambda fields: _entry(**fields)),
+    st.integers(1, OFTEN).map(lambda depth: "[" * depth),
+    st.sampled_from([text for _, text in NASTY.values()]),
+)
+
+
+@hypothesis.given(st.sampled_from(KEYS), _TEXTS)
+def test_nothing_that_is_written_there_escapes_as_an_error(key: str, text: str) -> None:
+    """Under any of our annotations; what is told of it is about the object that carries it."""
+    assert all(str(workload().ref) in problem for problem in _whatever(key, text))
+
+
+@hypothesis.given(st.sampled_from(["breaker.json", "pauses.json", "scope.json"]), _TEXTS)
+def test_our_own_documents_can_be_spoiled_too(key: str, text: str) -> None:
+    """Then nothing is done, or less; what is read of it can be written again."""
+    state = parse_state({key: text})
+    against(state, "team", AT)
+    assert parse_state({name: told for name, told in state_texts(state).items() if told}) == state
+
+
+@pytest.mark.parametrize("until", ["2026-12-01T10:00:00", "9999-12-31T23:59:59-14:00"])
+def test_a_pause_whose_end_cannot_be_read_lasts(until: str) -> None:
+    """Without a zone, or beyond all time, it is not known when it is over."""
+    pause = {"at": "2026-11-20T10:00:00Z", "reason": "x", "until": until}
+    block = against(parse_state({"pauses.json": json.dumps([pause])}), "team", AT)
+    assert block is not None
+    assert "pauses.json cannot be read" in block.reason
+
+
+def test_brackets_in_strings_are_no_nesting() -> None:
+    """Nor are many lists beside each other."""
+    text = json.dumps({"reason": '["' * 40, "lists": [[]] * 40})
+    assert decoded(text, dict[str, Any])["lists"] == [[]] * 40
+    with pytest.raises(ValueError, match="nested more than 16 deep"):
+        decoded("[" * 17 + "]" * 17, list[Any])
+    with pytest.raises(ValueError, match="longer than 16 KiB"):
+        decoded(json.dumps("x" * 20_000), str)
+
+
+@pytest.mark.parametrize("text", ["1999-12-30", "2201-01-01T00:00:00Z", "2026-12-01T00:00:00", "9999-12-31"])
+def test_instants_lie_in_our_time_and_have_a_zone(text: str) -> None:
+    """What does not is none."""
+    assert read_instant(text) is None
+
+
+@pytest.mark.prometheus
+def test_one_who_spoils_his_notes_stops_nobody_else(world: World) -> None:
+    """Plan, apply, undo and history go on, and tell which objects cannot be read; those are left as they are."""
+    world.add("Deployment", world.team, "innocent", {"replicas": 1})
+    spoilt = {name: value for name, value in NASTY.items() if not name.startswith(("notice", "snooze"))}
+    for name, (key, text) in spoilt.items():
+        world.add("Deployment", world.team, name, {"replicas": 1})
+        metadata = {"annotations": {OURS + key: text}}
+        world.api.patch("Deployment", world.team, name, {"metadata": metadata})
+    plan = json.loads(world.run("plan", "-o", "json", policy=DEFAULT_POLICY).out)
+    for name in spoilt:
+        assert any(f"{name}:" in problem for problem in plan["problems"]), (name, plan["problems"])
+    run = world.run("apply", "--yes", "-o", "json", "--verify-for", "0", policy=DEFAULT_POLICY)
+    assert {name for name, item in run.items.items() if item["result"] == "done"} == {"innocent"}, run.out
+    assert "internal error" not in run.err
+    for arguments in (("undo", "-o", "json"), ("history", "-o", "json"), ("undo", "--all", "--yes")):
+        told = world.run(*arguments)
+        assert "internal error" not in told.err, told.err
+    replicas = {
+        one["metadata"]["name"]: one["spec"]["replicas"] for one in world.api.list("Deployment", world.team)
+    }
+    assert set(replicas.values()) == {1}

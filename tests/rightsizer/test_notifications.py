@@ -1,0 +1,184 @@
+"""Messages about outcomes: what arrives where, what never does, and that nothing depends on it."""
+
+import datetime
+import http.server
+import json
+import pathlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pydantic
+import pytest
+
+from rightsizer.act.notifying import notify
+from rightsizer.model import ObjectRef, Outcome, Result
+from rightsizer.policy.notifying import Target
+
+AT = datetime.datetime(2026, 11, 21, 12, 0, tzinfo=datetime.UTC)
+
+
+class Receiver:
+    """An HTTP server that keeps what it gets, and answers as the test says."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, dict[str, str], dict[str, Any]]] = []
+        self.code = 200
+        receiver = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                receiver.got.append((self.path, dict(self.headers), body))
+                self.send_response(receiver.code)
+                self.send_header("Location", f"{receiver.url}/elsewhere")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+                """Say nothing."""
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """One that answers 200."""
+    made = Receiver()
+    thread = threading.Thread(target=made.server.serve_forever, daemon=True)
+    thread.start()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+    thread.join()
+
+
+def _outcome(
+    name: str = "eval", namespace: str = "research", action: str = "suspend", result: Result = Result.DONE
+) -> Outcome:
+    ref = ObjectRef("batch/v1", "Job", namespace, name, "uid")
+    return Outcome(ref, action, result, "spec.suspend: false → true", 8, AT)
+
+
+EVERY = [
+    _outcome("told", action="notify"),
+    _outcome("stopped"),
+    _outcome("back", action="undo"),
+    _outcome("failed", result=Result.UNKNOWN),
+    _outcome("gone", result=Result.GONE),
+    _outcome("skipped", result=Result.SKIPPED),
+]
+
+
+def test_a_webhook_gets_a_document(receiver: Receiver) -> None:
+    """One for each run, with the occasion of each item; what nobody need know is left out."""
+    assert notify([Target(type="webhook", url=receiver.url + "/hook")], "run-1", EVERY) == []
+    ((path, headers, body),) = receiver.got
+    assert (path, headers["User-Agent"], body["kind"], body["metadata"]["run"]) == (
+        "/hook",
+        "gpu-rightsizer",
+        "Notification",
+        "run-1",
+    )
+    assert {item["name"]: item["occasion"] for item in body["items"]} == {
+        "told": "notice",
+        "stopped": "change",
+        "back": "put-back",
+        "failed": "failure",
+    }
+
+
+def test_slack_gets_a_text_in_which_names_are_only_names(receiver: Receiver) -> None:
+    """No mention, link or emphasis comes of what a workload is called; the way back stands in it."""
+    hostile = _outcome("<!channel> *x* `y` @here")
+    notify([Target(type="slack", url=receiver.url)], "run-1", [hostile, _outcome()])
+    text = receiver.got[0][2]["text"]
+    assert "<!channel>" not in text
+    assert "&lt;!channel&gt;" in text
+    assert "*x*" not in text
+    assert "gpu-rightsizer undo --run run-1" in text
+    assert "research/Job/eval changed: suspend (8 GPUs)" in text
+
+
+def test_a_long_run_makes_no_long_text(receiver: Receiver) -> None:
+    """Twenty lines, and how many more there are."""
+    notify([Target(type="slack", url=receiver.url)], "r", [_outcome(f"w-{number}") for number in range(500)])
+    assert "… and 480 more" in receiver.got[0][2]["text"]
+
+
+def test_targets_get_what_they_asked_for(receiver: Receiver) -> None:
+    """By namespace and occasion; who is not concerned gets nothing at all."""
+    targets = [
+        Target(type="webhook", url=f"{receiver.url}/team", namespaces=("team-*",)),
+        Target(type="webhook", url=f"{receiver.url}/notices", occasions=("notice",)),
+        Target(type="webhook", url=f"{receiver.url}/failures", occasions=("failure",)),
+    ]
+    outcomes = [_outcome("a", "team-x"), _outcome("b", "other", action="notify")]
+    assert notify(targets, "r", outcomes) == []
+    assert {path: [item["name"] for item in body["items"]] for path, _, body in receiver.got} == {
+        "/team": ["a"],
+        "/notices": ["b"],
+    }
+
+
+def test_secrets_stand_in_files_and_nowhere_else(
+    receiver: Receiver, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Address and token are read for each message; no problem repeats them."""
+    caplog.set_level("DEBUG")
+    address, token = tmp_path / "url", tmp_path / "token"
+    address.write_text(f"{receiver.url}/s3cr3t-path\n")
+    token.write_text("t0k3n\n")
+    target = Target(type="webhook", urlFile=str(address), tokenFile=str(token))
+    assert notify([target], "r", [_outcome()]) == []
+    assert receiver.got[0][0] == "/s3cr3t-path"
+    assert receiver.got[0][1]["Authorization"] == "Bearer t0k3n"
+    receiver.code = 500
+    problems = notify([target], "r", [_outcome()])
+    address.write_text("http://127.0.0.1:9/s3cr3t-path\n")
+    problems += notify([target], "r", [_outcome()])
+    address.write_text("http://169.254.169.254/s3cr3t-path\n")
+    problems += notify([target], "r", [_outcome()])
+    address.unlink()
+    problems += notify([target], "r", [_outcome()])
+    assert len(problems) == 4
+    said = " ".join(problems) + "".join(
+        record.getMessage() for record in caplog.records if record.name.startswith("rightsizer")
+    )
+    assert "s3cr3t" not in said
+    assert "t0k3n" not in said
+
+
+@pytest.mark.parametrize("code", [301, 307, 404, 500])
+def test_what_is_not_taken_is_told_and_not_followed(receiver: Receiver, code: int) -> None:
+    """Redirects could lead anywhere."""
+    receiver.code = code
+    problems = notify([Target(type="slack", url=receiver.url)], "r", [_outcome()])
+    assert problems == [f"notifications[0]: the receiver answered {code}"]
+    assert len(receiver.got) == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"url": "ftp://hooks.example.com"},
+        {"url": "file:///etc/passwd"},
+        {"url": "hooks.example.com"},
+        {"url": "https://user:password@hooks.example.com"},
+        {"url": "http://169.254.169.254/latest"},
+        {"url": "http://[fe80::1]/"},
+        {"url": "http://[fd00:ec2::254]/"},
+        {"url": "http://metadata.google.internal/"},
+        {"url": "https://hooks.example.com/a b"},
+        {"url": "https://a.example.com", "urlFile": "/etc/x"},
+        {},
+        {"url": "https://a.example.com", "occasions": ("undo",)},
+        {"url": "https://a.example.com", "occasions": ()},
+        {"url": "https://a.example.com", "namespaces": ("*",)},
+    ],
+)
+def test_addresses_that_cannot_be_meant(fields: dict[str, Any]) -> None:
+    """They are refused with the file, not when the first message is due."""
+    with pytest.raises(pydantic.ValidationError):
+        Target(type="webhook", **fields)

@@ -1,0 +1,181 @@
+"""What is done only on demand: for whom, by whom, and never more than those who wait need."""
+
+import collections
+import dataclasses
+import random
+
+import hypothesis
+import hypothesis.strategies as st
+
+from rightsizer.model import (
+    Action,
+    Cause,
+    Decision,
+    FindingName,
+    Fleet,
+    Mode,
+    ObjectRef,
+    Proposal,
+    Stranded,
+    Verdict,
+    WaitingPod,
+    Workload,
+)
+from rightsizer.ondemand import for_those_who_wait
+from rightsizer.policy.rules import Rulebook
+from tests.rightsizer.build import AT, judged, pod, policy, rule, workload
+
+GPU = "nvidia.com/gpu"
+NODES = ("a", "b", "c")
+RULES = policy(rule("r", onDemand=[Action.SCALE_TO_ZERO]), rule("rest"))
+
+
+def _decision(item: Workload, mean: float | None = 0.0) -> Decision:
+    plain = judged(item, {}, policy())
+    finding = dataclasses.replace(
+        plain.finding, name=FindingName.IDLE, verdict=Verdict.ACT, activity_mean=mean, proposal=None
+    )
+    return dataclasses.replace(
+        plain,
+        finding=finding,
+        verdict=Verdict.ACT,
+        mode=Mode.ENFORCE,
+        action=Action.SCALE_TO_ZERO,
+        frees=float(item.gpus),
+    )
+
+
+def _holder(name: str, *nodes: str, gpus: int = 1, priority: int = 1_000) -> Workload:
+    members = [
+        pod(f"{name}-{number}", node=node, devices=gpus, resources={GPU: gpus}, priority=priority)
+        for number, node in enumerate(nodes)
+    ]
+    return workload(*members, ref=ObjectRef("apps/v1", "Deployment", "research", name, f"uid-{name}"))
+
+
+def _waiting(name: str, gpus: int, priority: int = 5_000, nodes: tuple[str, ...] = NODES) -> WaitingPod:
+    ref = ObjectRef("v1", "Pod", "research", name, f"uid-{name}")
+    return WaitingPod(ref, {GPU: gpus}, priority, "high", frozenset(nodes))
+
+
+def _after(
+    decisions: list[Decision], *waiting: WaitingPod, free: tuple[Stranded, ...] = ()
+) -> dict[str, tuple[str, ...] | None]:
+    """By workload: the pods for which it goes; None where it is blocked."""
+    fleet = Fleet(tuple(one.workload for one in decisions), {}, {}, waiting=waiting, stranded=free)
+    found = for_those_who_wait(decisions, Rulebook(RULES, fleet, at=AT))
+    assert all({block.cause for block in one.blocks} <= {Cause.ON_DEMAND} for one in found)
+    assert [one.workload for one in found] == [one.workload for one in decisions]
+    return {
+        one.workload.ref.name: None if one.blocks else tuple(ref.name for ref in one.wanted_by)
+        for one in found
+    }
+
+
+def test_where_nobody_waits_nobody_goes() -> None:
+    """Whatever it does, or does not."""
+    assert _after([_decision(_holder("x", "a"))]) == {"x": None}
+
+
+def test_only_for_those_of_a_higher_priority() -> None:
+    """Equal is not higher."""
+    holder = [_decision(_holder("x", "a"))]
+    assert _after(holder, _waiting("w", 1, priority=1_000)) == {"x": None}
+    assert _after(holder, _waiting("w", 1, priority=1_001)) == {"x": ("w",)}
+
+
+def test_the_least_important_and_least_used_goes_first() -> None:
+    """Then whom nobody would miss; one whose use is not known comes after all others of its priority."""
+    low, used, idle = (
+        _holder(name, "a", priority=p) for name, p in (("low", 10), ("used", 20), ("idle", 20))
+    )
+    decisions = [_decision(used, 0.3), _decision(idle, 0.0), _decision(low, 0.9)]
+    assert _after(decisions, _waiting("w", 2)) == {"low": ("w",), "idle": ("w",), "used": None}
+    unknown = [_decision(used, None), _decision(idle, 0.5)]
+    assert _after(unknown, _waiting("w", 1)) == {"idle": ("w",), "used": None}
+
+
+def test_on_the_node_that_costs_fewest() -> None:
+    """One pod cannot be spread over nodes; what is free already counts."""
+    decisions = [_decision(_holder(name, node)) for name, node in (("a1", "a"), ("a2", "a"), ("b1", "b"))]
+    free = (Stranded("b", GPU, 1, ()),)
+    assert _after(decisions, _waiting("w", 2), free=free) == {"a1": None, "a2": None, "b1": ("w",)}
+    assert _after(decisions, _waiting("w", 2)) == {"a1": ("w",), "a2": ("w",), "b1": None}
+    assert _after(decisions, _waiting("w", 3)) == {"a1": None, "a2": None, "b1": None}
+    assert _after(decisions, _waiting("w", 1, nodes=("c",))) == {"a1": None, "a2": None, "b1": None}
+
+
+def test_what_fits_already_takes_nothing() -> None:
+    """The scheduler will find it."""
+    free = (Stranded("a", GPU, 4, ()),)
+    assert _after([_decision(_holder("x", "a"))], _waiting("w", 4), free=free) == {"x": None}
+
+
+def test_other_resources_help_nobody() -> None:
+    """A MIG instance is no GPU."""
+    item = _holder("x", "a")
+    mig = dataclasses.replace(item.pods[0], resources={"nvidia.com/mig-1g.10gb": 1})
+    assert _after([_decision(dataclasses.replace(item, pods=(mig,)))], _waiting("w", 1)) == {"x": None}
+
+
+def test_what_a_shrink_frees_is_counted_as_that() -> None:
+    """A quarter of four pods is one GPU, not four."""
+    item = _holder("x", "a", "a", "a", "a")
+    decision = _decision(item)
+    shrunk = Proposal(Action.SHRINK, 1.0, "", replicas=3)
+    finding = dataclasses.replace(decision.finding, proposal=shrunk)
+    rules = policy(rule("r", onDemand=[Action.SHRINK]))
+    decision = dataclasses.replace(decision, action=Action.SHRINK, finding=finding, frees=1.0)
+    for gpus, is_blocked in ((1, False), (2, True)):
+        fleet = Fleet((item,), {}, {}, waiting=(_waiting("w", gpus),))
+        (found,) = for_those_who_wait([decision], Rulebook(rules, fleet, at=AT))
+        assert bool(found.blocks) == is_blocked
+
+
+@st.composite
+def _worlds(draw: st.DrawFn) -> tuple[list[Decision], list[WaitingPod], list[Stranded]]:
+    chance = random.Random(draw(st.integers()))
+    decisions = []
+    for number in range(chance.randint(0, 8)):
+        nodes = [chance.choice(NODES) for _ in range(chance.randint(1, 3))]
+        item = _holder(f"h{number}", *nodes, gpus=chance.randint(1, 4), priority=chance.choice([10, 20, 30]))
+        decisions.append(_decision(item, chance.choice([None, 0.0, 0.2])))
+    waiting = [
+        _waiting(
+            f"w{number}", chance.randint(1, 8), chance.choice([20, 30, 40]), tuple(chance.sample(NODES, 2))
+        )
+        for number in range(chance.randint(0, 4))
+    ]
+    free = [Stranded(node, GPU, chance.randint(1, 3), ()) for node in NODES if chance.random() < 0.4]
+    return decisions, sorted(waiting, key=lambda one: (-one.priority, one.ref)), free
+
+
+@hypothesis.given(_worlds())
+def test_nobody_goes_for_nothing(world: tuple[list[Decision], list[WaitingPod], list[Stranded]]) -> None:
+    """Whoever goes has a lower priority than all for whom it goes, and each of these then has a node with room."""
+    decisions, waiting, free = world
+    found = _after(decisions, *waiting, free=tuple(free))
+    by_name = {one.ref.name: one for one in waiting}
+    room: dict[str, int] = collections.defaultdict(int, {one.node: one.free for one in free})
+    served: set[str] = set()
+    for decision in decisions:
+        item, going = decision.workload, found[decision.workload.ref.name]
+        for name in going or ():
+            assert item.priority < by_name[name].priority
+            assert by_name[name].nodes & {one.node for one in item.pods}
+            served.add(name)
+        for one in item.pods if going else ():
+            room[one.node] += one.devices
+    for name in served:
+        assert any(room[node] >= by_name[name].resources[GPU] for node in by_name[name].nodes)
+    assert all(going is None or going for going in found.values())
+
+
+@hypothesis.given(_worlds(), st.randoms(use_true_random=False))
+def test_the_order_of_the_plan_says_nothing(
+    world: tuple[list[Decision], list[WaitingPod], list[Stranded]], chance: random.Random
+) -> None:
+    """The same go, whoever is named first."""
+    decisions, waiting, free = world
+    turned = chance.sample(decisions, len(decisions))
+    assert _after(turned, *waiting, free=tuple(free)) == _after(decisions, *waiting, free=tuple(free))

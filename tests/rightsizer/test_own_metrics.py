@@ -1,0 +1,73 @@
+"""What `run` publishes of a plan: GPUs that changes keep free by class, and what is left of budgets."""
+
+import dataclasses
+import datetime
+
+import pytest
+
+from rightsizer.accounting import accounts_of
+from rightsizer.budget import Left
+from rightsizer.model import Change, Fleet, ObjectRef, Plan, PriorityClass
+from rightsizer.policy.limits import Per, Scope
+from rightsizer.report.metrics import Metrics
+from tests.rightsizer.build import AT
+from tests.rightsizer.reported import PRICES
+
+LOW = PriorityClass("low", 100)
+
+
+def _change(name: str, gpus: int, priority_class: str | None, *, stands: bool = True) -> Change:
+    ref = ObjectRef("apps/v1", "Deployment", "team-a", name)
+    return Change(ref, AT, gpus, "r1", stands=stands, priority_class=priority_class)
+
+
+def _plan(*changes: Change, after_s: float = 0.0) -> Plan:
+    at = AT + datetime.timedelta(seconds=after_s)
+    return Plan(at, "r1", "built-in", "", (), fleet=Fleet((), {}, {"low": LOW}, changes))
+
+
+def _observe(metrics: Metrics, plan: Plan, *left: Left) -> None:
+    metrics.observe(plan, accounts_of(plan, PRICES), left)
+
+
+def _by_class(metrics: Metrics, name: str) -> dict[str, float]:
+    return {
+        sample.labels["priority_class"]: sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == f"gpu_rightsizer_{name}"
+    }
+
+
+@pytest.mark.parametrize(
+    ("recorded", "told"),
+    [("low", "low"), ("", "(none)"), (None, "(unknown)"), ("x" * 300, "(unknown)")],
+    ids=["known", "of-no-class", "records-of-before", "whoever-annotates-may-write-anything"],
+)
+def test_gpus_are_free_by_the_class_that_the_record_says(recorded: str | None, told: str) -> None:
+    """What nobody took back; a class that the cluster does not have is not known."""
+    metrics = Metrics(acts=True)
+    _observe(metrics, _plan(_change("w", 3, recorded), _change("back", 5, recorded, stands=False)))
+    assert _by_class(metrics, "freed_gpus") == {told: 3}
+
+
+def test_gpu_seconds_grow_with_what_was_free_all_the_time() -> None:
+    """By class: what came free in between counts from then on, what is taken back disappears."""
+    metrics = Metrics(acts=True)
+    first, second = _change("w", 3, "low"), _change("v", 2, "")
+    _observe(metrics, _plan(first))
+    _observe(metrics, _plan(first, second, after_s=60))
+    assert _by_class(metrics, "freed_gpu_seconds_total") == {"low": 180, "(none)": 0}
+    _observe(metrics, _plan(second, after_s=90))
+    assert _by_class(metrics, "freed_gpu_seconds_total") == {"low": 180, "(none)": 60}
+    assert _by_class(metrics, "freed_gpus") == {"(none)": 2}
+
+
+def test_what_is_left_of_budgets_is_published() -> None:
+    """By scope, time and unit."""
+    metrics = Metrics(acts=True)
+    left = Left(Scope.NAMESPACE, Per.DAY, "gpus", 4.0)
+    _observe(metrics, _plan(), dataclasses.replace(left, amount=9.0))
+    _observe(metrics, _plan(), left)
+    labels = {"scope": "namespace", "per": "day", "unit": "gpus"}
+    assert metrics.registry.get_sample_value("gpu_rightsizer_budget_remaining", labels) == 4

@@ -1,0 +1,256 @@
+"""What is particular to a kind: orders to Volcano, Ray's idle workers, numbers that others own, unknown kinds."""
+
+import dataclasses
+import functools
+import json
+from typing import Any
+
+import pytest
+
+from rightsizer.model import Action, ObjectRef, Proposal
+from rightsizer.workloads.possible import no_place
+from simulator.kube import Fault, Rule
+from tests.rightsizer.build import AT, workload
+from tests.rightsizer.kinds import ray_cluster
+from tests.rightsizer.test_scenarios import BUDGETS, DEFAULT_POLICY
+from tests.rightsizer.world import World, created
+
+pytestmark = pytest.mark.prometheus
+
+UNDO = "gpu-rightsizer.io/undo"
+VOLCANO = "Job.batch.volcano.sh"
+RAY = "RayCluster.ray.io"
+FEWER = f"""
+apiVersion: gpu-rightsizer.io/v1alpha1
+kind: Policy
+rules:
+  - {{name: all, match: {{everything: true}}, mode: enforce, findings: {{too-many-replicas: enforce}}}}
+{BUDGETS}"""
+
+FOUR_WORKERS = {
+    "usage": ["parked", "busy", "parked", "parked"],
+    "spec": functools.partial(ray_cluster, workers=4),
+}
+
+
+def _item(world: World, name: str) -> dict[str, Any]:
+    return world.run("plan", "-o", "json", policy=DEFAULT_POLICY).items[name]
+
+
+def _apply(world: World, name: str, policy: str = DEFAULT_POLICY) -> dict[str, Any]:
+    run = world.run("apply", "--yes", "-o", "json", policy=policy)
+    assert name in run.items, run.err
+    return run.items[name]
+
+
+def _commands(world: World) -> list[str]:
+    """What was ordered, with what else was written, in order; each as method and last part of the path."""
+    writes = [
+        entry
+        for entry in world.api.requests.mutating()
+        if "/batch.volcano.sh/" in entry.path or "/commands" in entry.path
+    ]
+    return [f"{entry.method} {entry.path.rpartition('/')[2]}" for entry in writes]
+
+
+# --- Volcano
+
+
+def test_the_record_comes_before_the_order(world: World) -> None:
+    """Cut short in between, a job runs on and says so; never is one stopped without a record. Undo orders first."""
+    world.add(VOLCANO, world.team, "train", {})
+    assert _apply(world, "train")["result"] == "done"
+    assert _commands(world) == ["PATCH train", "POST commands"]
+    assert world.run("undo", "--all", "--yes").code == 0
+    after = _commands(world)[2:]
+    assert (after[0], after[-1]) == ("POST commands", "PATCH train")
+
+
+def test_an_order_that_is_refused_leaves_no_record(world: World) -> None:
+    """What the dry run let through, but the order itself did not: the job is as it was."""
+    world.add(VOLCANO, world.team, "train", {})
+    world.api.inject(Fault("/commands", "POST"))  # the dry run, which is answered as ever
+    world.api.inject(Fault("/commands", "POST", status=403))
+    outcome = _apply(world, "train")
+    assert outcome["result"] == "refused", outcome
+    assert UNDO not in created(world.api, VOLCANO, world.team, "train")["metadata"]["annotations"]
+    assert len(world.pods_of(world.team, "train")) == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "after_effect"),
+    [("PATCH", "/jobs/train", True), ("POST", "/commands", True), ("POST", "/commands", False)],
+)
+def test_an_answer_that_is_lost_does_not_lose_the_order(
+    world: World, method: str, path: str, after_effect: bool
+) -> None:
+    """Whether the record's or the order's: it is read back, and ordered again, which is no second order."""
+    world.add(VOLCANO, world.team, "train", {})
+    world.api.inject(Fault(path, method))  # the dry run, which is answered as ever
+    world.api.inject(Fault(path, method, drop=True, after_effect=after_effect))
+    outcome = _apply(world, "train")
+    assert outcome["result"] == "done", outcome
+    assert world.pods_of(world.team, "train") == []
+
+
+def test_what_was_ordered_and_runs_all_the_same_is_remembered_so(world: World) -> None:
+    """Cut short before the order, or resumed by vcctl: the record goes, and it is not ordered again soon."""
+    world.add(VOLCANO, world.team, "train", {})
+    assert _apply(world, "train")["result"] == "done"
+    job = created(world.api, VOLCANO, world.team, "train")
+    record = json.loads(job["metadata"]["annotations"][UNDO])
+    aged = {UNDO: json.dumps({**record, "time": "2026-01-01T00:00:00Z"})}
+    world.api.patch(VOLCANO, world.team, "train", {"metadata": {"annotations": aged}})
+    world.api.patch(
+        VOLCANO, world.team, "train", {"status": {"state": {"phase": "Running"}}}, subresource="status"
+    )
+    outcome = _apply(world, "train")
+    assert (outcome["action"], outcome["result"]) == ("remember", "done"), outcome
+    assert "it is Running" in outcome["detail"]
+    assert UNDO not in created(world.api, VOLCANO, world.team, "train")["metadata"]["annotations"]
+
+
+# --- Ray
+
+
+def test_of_a_ray_cluster_the_idle_workers_go_by_name(world: World) -> None:
+    """Not the highest, but those that do nothing; undo gives back how many there were."""
+    world.add(RAY, world.team, "ray", FOUR_WORKERS)
+    before = created(world.api, RAY, world.team, "ray")["spec"]
+    assert _apply(world, "ray", FEWER)["result"] == "done"
+    (group,) = created(world.api, RAY, world.team, "ray")["spec"]["workerGroupSpecs"]
+    gone = group["scaleStrategy"]["workersToDelete"]
+    assert (group["replicas"], group["minReplicas"], gone) == (2, 2, ["ray-0-0", "ray-0-2"])
+    left = [pod["metadata"]["name"] for pod in world.pods_of(world.team, "ray")]
+    assert left == ["ray-0-1", "ray-0-3"]
+    assert world.run("undo", "--all", "--yes").code == 0
+    assert created(world.api, RAY, world.team, "ray")["spec"] == before
+
+
+def test_where_ray_scales_itself_the_workers_are_left_to_it(world: World) -> None:
+    """Its autoscaler owns the number."""
+    world.add(RAY, world.team, "ray", FOUR_WORKERS)
+    world.api.patch(RAY, world.team, "ray", {"spec": {"enableInTreeAutoscaling": True}})
+    _assert_advised(world, "ray", "spec.enableInTreeAutoscaling is True", FEWER)
+
+
+def _assert_advised(world: World, name: str, words: str, policy: str = DEFAULT_POLICY) -> None:
+    """It is told, not tried: there is nothing to do, and nothing that the breaker could count."""
+    run = world.run("apply", "--yes", "-o", "json", policy=policy.replace("maxErrors: 3", "maxErrors: 1"))
+    assert (run.code, name in run.items) == (0, False), run.err
+    item = world.run("plan", "-o", "json", policy=policy).items[name]
+    assert (item["verdict"], item["mode"], item["command"]) == ("act", "advise", None)
+    assert any(words in reason for reason in item["reasons"]), item
+    assert world.run("breaker").out.startswith("breaker: closed")
+
+
+def test_a_stop_that_would_stop_nothing_is_advised_on(world: World) -> None:
+    """With its own autoscaling on, the NIM Operator does not look at the number of replicas."""
+    world.add("NIMService.apps.nvidia.com", world.team, "nim", {})
+    world.api.patch("NIMService.apps.nvidia.com", world.team, "nim", {"spec": {"scale": {"enabled": True}}})
+    _assert_advised(world, "nim", "spec.scale.enabled is True")
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"pytorchReplicaSpecs": {"Worker": {"replicas": 4}}}, "it has no spec.elasticPolicy"),
+        (
+            {"pytorchReplicaSpecs": [], "elasticPolicy": {}},
+            "there is no spec.pytorchReplicaSpecs.Worker any more",
+        ),
+        ({"pytorchReplicaSpecs": {"Worker": {"replicas": 4}}, "elasticPolicy": {}}, ""),
+    ],
+)
+def test_members_that_are_needed_all_are_known_when_planning(spec: dict[str, Any], words: str) -> None:
+    """Without an elastic policy a training job bears no fewer of them."""
+    ref = ObjectRef("kubeflow.org/v1", "PyTorchJob", "team", "train")
+    train = dataclasses.replace(workload(), ref=ref, spec=json.dumps(spec).encode())
+    told = no_place(train, Proposal(Action.SHRINK, 2.0, "", replicas=2), AT)
+    assert words in told
+    assert bool(words) == bool(told)
+
+
+@pytest.mark.parametrize("spec", [b"", b"[" * 100_000, b"{}]"])
+def test_a_spec_that_cannot_be_read_keeps_nothing_from_being_planned(spec: bytes) -> None:
+    """The write finds out."""
+    assert no_place(dataclasses.replace(workload(), spec=spec), None, AT) == ""
+
+
+def test_two_containers_with_gpus_are_advised_on(world: World) -> None:
+    """Which of them is to have fewer is for its people to say."""
+    policy = FEWER.replace("too-many-replicas", "too-many-gpus")
+    given = {"gpus": 4, "usage": [["busy", "parked", "parked", "parked"]], "spec": _halved}
+    world.add("Rollout.argoproj.io", world.team, "two", given)
+    _assert_advised(world, "two", "2 of its containers declare nvidia.com/gpu", policy)
+
+
+def _halved(template: dict[str, Any]) -> dict[str, Any]:
+    """A spec of two containers, each with half of the GPUs."""
+    first = template["spec"]["containers"][0]
+    half = {**first, "resources": {"limits": {"nvidia.com/gpu": "2"}}}
+    template["spec"]["containers"] = [half, {**half, "name": "second"}]
+    return {"replicas": 1, "selector": {"matchLabels": template["metadata"]["labels"]}, "template": template}
+
+
+# --- kinds that we do not know
+
+
+def test_what_has_no_known_stop_is_advised_on_with_a_command(world: World) -> None:
+    """A kind without a row and without a scale: its object is opened for whoever knows it."""
+    world.add("TaskRun", world.team, "x", {})
+    item = _item(world, "x")
+    assert (item["verdict"], item["action"]) == ("act", None)
+    assert item["command"] == f"kubectl -n {world.team} edit taskrun.tekton.dev x"
+
+
+def test_a_scale_whose_field_is_not_known_is_advised_on(world: World) -> None:
+    """Without the definition a change and its record could not be one write; the command is told."""
+    world.add("CloneSet.apps.kruise.io", world.team, "x", {})
+    world.api.deny(Rule("*", resources=("customresourcedefinitions",)))
+    item = _item(world, "x")
+    assert (item["verdict"], item["action"]) == ("act", None)
+    assert item["command"] == f"kubectl -n {world.team} scale cloneset.apps.kruise.io x --replicas 0"
+
+
+def test_a_daemon_set_gets_no_command(world: World) -> None:
+    """It is the cluster's own machinery, and never touched."""
+    world.add("DaemonSet", world.team, "agents", {})
+    owner = created(world.api, "DaemonSet", world.team, "agents")["metadata"]["uid"]
+    reference = {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "name": "agents",
+        "uid": owner,
+        "controller": True,
+    }
+    world.add("Pod", world.team, "agent", {"owners": [reference]})
+    item = _item(world, "agents")
+    assert (item["verdict"], item["action"], item["command"]) == ("protected", None, None)
+
+
+def test_undo_does_without_kinds_that_are_not_served(world: World) -> None:
+    """A group may be served without one of its kinds, or without us being let in: the rest is put back."""
+    world.add("PyTorchJob.kubeflow.org", world.team, "train", {})
+    assert _apply(world, "train")["result"] == "done"
+    world.api.inject(Fault("/jaxjobs", "GET", None, status=404))
+    world.api.deny(Rule("*", resources=("paddlejobs",)))
+    run = world.run("undo", "--all", "--yes", "-o", "json")
+    assert (run.code, run.items["train"]["result"]) == (0, "done"), run.err
+
+
+def test_two_kinds_of_one_name_are_told_apart(world: World) -> None:
+    """A Job of Volcano's and one of Kubernetes' own may have one name: undo asks which, and takes the group."""
+    world.add(VOLCANO, world.team, "train", {})
+    known = {pod["metadata"]["uid"] for pod in world.pods_of(world.team, "train")}
+    world.add("Job", world.team, "train", {"usage": "absent"})
+    for pod in world.pods_of(world.team, "train"):
+        if pod["metadata"]["uid"] not in known:
+            world.record(pod, "parked", 1)
+    assert world.run("apply", "--yes", policy=DEFAULT_POLICY).code == 0
+    asked = world.run("undo", f"{world.team}/Job/train", "--yes")
+    assert asked.code == 2
+    assert f"{world.team}/Job.batch.volcano.sh/train" in asked.err
+    assert world.run("undo", f"{world.team}/Job.batch.volcano.sh/train", "--yes").code == 0
+    assert created(world.api, "Job", world.team, "train")["spec"]["suspend"] is True
+    assert UNDO not in created(world.api, VOLCANO, world.team, "train")["metadata"]["annotations"]

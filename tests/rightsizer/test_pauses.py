@@ -1,0 +1,299 @@
+"""Pauses, breaker and accepted scope through the commands: what stops everything, and who lets it go on."""
+
+import json
+from typing import Any
+
+import pytest
+
+from simulator.kube import Fault, LoggedRequest, Rule
+from tests.rightsizer.commands import Run
+from tests.rightsizer.test_scenarios import DEFAULT_POLICY
+from tests.rightsizer.world import World, created
+
+pytestmark = pytest.mark.prometheus
+
+STATE = "gpu-rightsizer-state"
+
+
+def _apply(world: World, *flags: str) -> Run:
+    return world.run("apply", "--yes", "-o", "json", "--verify-for", "0", *flags, policy=DEFAULT_POLICY)
+
+
+def _plan(world: World) -> dict[str, dict[str, Any]]:
+    run = world.run("plan", "-o", "json", policy=DEFAULT_POLICY)
+    assert run.code == 0, run.err
+    return run.items
+
+
+def _causes(world: World, name: str) -> list[str]:
+    return [block["cause"] for block in _plan(world)[name]["blocks"]]
+
+
+def _state(world: World) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(world.run("breaker", "-o", "json").out)
+    return found
+
+
+def _replicas(world: World, name: str) -> int:
+    found: int = created(world.api, "Deployment", world.team, name)["spec"]["replicas"]
+    return found
+
+
+def _idle(world: World, *names: str) -> None:
+    for name in names:
+        world.add("Deployment", world.team, name, {})
+
+
+def test_while_everything_is_paused_nothing_is_changed(world: World) -> None:
+    """A plan is made, and says why; resume lets it go on."""
+    _idle(world, "idle")
+    assert world.run("pause", "--reason", "incident 4711").code == 0
+    plan = _plan(world)["idle"]
+    assert (plan["verdict"], [block["cause"] for block in plan["blocks"]]) == ("act", ["paused"])
+    assert "incident 4711" in plan["blocks"][0]["reason"]
+    assert (_apply(world).items, _replicas(world, "idle")) == ({}, 1)
+    assert "paused: nothing" in world.run("resume").out
+    assert _apply(world).items["idle"]["result"] == "done"
+
+
+def test_a_pause_of_a_namespace_leaves_the_others(world: World) -> None:
+    """And ends by itself, where it was said for how long."""
+    _idle(world, "idle")
+    world.add("Deployment", f"{world.team}-other", "free", {})
+    run = world.run("pause", "-n", world.team, "--reason", "paper deadline", "--for", "8h")
+    assert (run.code, "until" in run.out) == (0, True)
+    assert (_causes(world, "idle"), _causes(world, "free")) == (["paused"], [])
+    assert set(_apply(world).items) == {"free"}
+    assert world.run("resume").code == 2
+    assert world.run("resume", "-n", world.team).code == 0
+    assert _causes(world, "idle") == []
+
+
+def test_a_pause_counts_from_the_next_write_on(world: World) -> None:
+    """Whoever pauses in the middle of a run stops what has not been done yet."""
+    world.add("Deployment", world.team, "first", {"replicas": 2})
+    _idle(world, "second")
+    note, waiting = world.api.requests.add, [True]
+
+    def noted(entry: LoggedRequest) -> None:
+        note(entry)
+        is_first = entry.method == "PATCH" and not entry.dry_run and entry.path.endswith("/first")
+        if is_first and waiting:
+            waiting.pop()
+            assert world.run("pause", "--reason", "stop it").code == 0
+
+    world.api.requests.add = noted  # type: ignore[method-assign]
+    run = _apply(world)
+    assert {name: item["result"] for name, item in run.items.items()} == {
+        "first": "done",
+        "second": "blocked",
+    }
+    assert "stop it" in run.items["second"]["detail"]
+    assert _replicas(world, "second") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["pause"], "--reason"),
+        (["pause", "--reason", "  "], "is empty"),
+        (["pause", "--reason", "x", "--for", "soon"], "--for"),
+        (["pause", "--reason", "x", "--for", "0"], "would be over at once"),
+        (["pause", "--reason", "x", "-n", "no-such-namespace"], "not found"),
+        (["resume"], "is not paused as such"),
+        (["breaker", "clear"], "say why"),
+        (["breaker", "accept-scope"], "needs --policy"),
+        (["undo", "--until", "2h"], "give --since, too"),
+        (["undo", "--since", "yesterday"], "write a time with its zone"),
+        (["undo", "--since", "2026-11-20T18:00:00"], "says no zone"),
+        (["history", "not-a-name"], "NAMESPACE/KIND/NAME"),
+        (["history", "--journal", "/no/such/file"], "cannot be read"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_slip_is_told_and_changes_nothing(world: World, flags: list[str], words: str) -> None:
+    """Exit code 2, and what would be right."""
+    run = world.run(*flags)
+    assert (run.code, words in run.err) == (2, True), run.err
+    assert world.api.list("ConfigMap", "gpu-rightsizer") == []
+
+
+def test_errors_in_a_row_over_several_runs_open_the_breaker(world: World) -> None:
+    """Latched: that the cause has gone does not close it; a person with a reason does."""
+    _idle(world, "a", "b")
+    world.api.inject(Fault("deployments/[abc]$", "PATCH", None, status=500))
+    assert {item["result"] for item in _apply(world).items.values()} == {"refused"}
+    assert _state(world)["breaker"]["isOpen"] is False
+    run = _apply(world)
+    assert [item["result"] for item in run.items.values()] == ["refused", "blocked"]
+    world.api.clear_faults()
+    assert (_causes(world, "a"), _apply(world).items) == (["breaker"], {})
+    assert "errors" in _state(world)["breaker"]["trip"]["cause"]
+    cleared = world.run("breaker", "clear", "--reason", "the API server was being upgraded")
+    assert "last cleared" in cleared.out
+    assert {item["result"] for item in _apply(world).items.values()} == {"done"}
+
+
+def _status(code: int, message: str, **more: object) -> dict[str, object]:
+    return {"kind": "Status", "status": "Failure", "code": code, "message": message, **more}
+
+
+_EXPECTED = {
+    "gone": _status(404, 'deployments.apps "a" not found'),
+    "kind-gone": _status(404, "the server could not find the requested resource"),
+    "changed": _status(409, "the object has been modified"),
+    "budget": _status(429, "it would violate", details={"causes": [{"reason": "DisruptionBudget"}]}),
+}
+
+
+@pytest.mark.parametrize("case", _EXPECTED)
+def test_an_answer_that_is_to_be_expected_is_no_error(world: World, case: str) -> None:
+    """That something is gone, changed or held by a budget is the API server at its work, however often."""
+    _idle(world, "a")
+    body = _EXPECTED[case]
+    world.api.inject(Fault("deployments/a$", "PATCH", None, status=int(str(body["code"])), body=body))
+    for _ in range(2):
+        run = world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY + "breaker: {maxErrors: 1}\n")
+        assert run.items["a"]["result"] in {"gone", "changed", "blocked"}, run.items
+    assert _state(world)["breaker"]["isOpen"] is False
+
+
+@pytest.mark.parametrize("code", [403, 422])
+def test_a_write_that_is_out_of_policy_opens_the_breaker_at_once(world: World, code: int) -> None:
+    """What the second lock refuses, the first one should never have let through."""
+    _idle(world, "a", "b")
+    words = (
+        "ValidatingAdmissionPolicy 'gpu-rightsizer' with binding 'gpu-rightsizer' denied request: protected"
+    )
+    status = {"kind": "Status", "status": "Failure", "code": code, "reason": "Forbidden", "message": words}
+    world.api.inject(Fault("deployments/a$", "PATCH", 1, status=code, body=status))
+    run = _apply(world)
+    assert [item["result"] for item in run.items.values()] == ["refused", "blocked"]
+    assert _state(world)["breaker"]["trip"]["cause"] == "out-of-policy"
+    assert _replicas(world, "b") == 1
+
+
+@pytest.mark.parametrize(
+    "told", ["expression 'EXPRESSION' resulted in error: no such key: name", "failed expression: EXPRESSION"]
+)
+def test_why_it_was_out_of_policy_is_told_without_the_expression(world: World, told: str) -> None:
+    """The API server repeats kilobytes of it, which would hide the cause in a table and in the breaker's reason."""
+    _idle(world, "a")
+    expression = "variables.spec.all(k,\n'x' in k) && " * 200
+    words = (
+        "ValidatingAdmissionPolicy 'gpu-rightsizer-deployments.apps' with binding 'x' denied request: "
+        f"{told.replace('EXPRESSION', expression)}"
+    )
+    status = {"kind": "Status", "status": "Failure", "code": 422, "reason": "Invalid", "message": words}
+    world.api.inject(Fault("deployments/a$", "PATCH", 1, status=422, body=status))
+    _apply(world)
+    reason = _state(world)["breaker"]["trip"]["reason"]
+    assert "variables" not in reason
+    assert ("no such key: name" if "error" in told else "its expression is false") in reason
+    assert len(reason) < 700
+
+
+def test_while_the_breaker_is_open_apply_fails(world: World) -> None:
+    """With nothing else to do, too, and in one sentence: a CronJob has nothing but its exit code to be alerted by."""
+    _idle(world, "a")
+    world.api.inject(Fault("deployments/a$", "PATCH", None, status=500))
+    while not _state(world)["breaker"]["isOpen"]:
+        assert _apply(world).code == 1
+    world.api.clear_faults()
+    run = _apply(world)
+    assert (run.code, run.items) == (1, {})
+    assert "gpu-rightsizer: the breaker is open: 3 errors in a row" in run.err
+    assert "gpu-rightsizer breaker" in run.err
+    world.run("breaker", "clear", "--reason", "looked")
+    run = _apply(world)
+    assert (run.code, run.err.count("breaker")) == (0, 0)
+
+
+def test_too_many_nodes_away_open_the_breaker(world: World) -> None:
+    """A plan shows it; apply latches it."""
+    _idle(world, "idle")
+    for number in range(3):
+        world.node(f"away-{number}")
+        world.api.settle()
+        conditions = {
+            "status": {"conditions": [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]}
+        }
+        world.api.patch("Node", None, f"away-{number}", conditions, subresource="status")
+    assert _causes(world, "idle") == ["breaker"]
+    assert _state(world)["breaker"]["isOpen"] is False
+    assert _apply(world).items == {}
+    for number in range(3):
+        world.api.delete("Node", None, f"away-{number}")
+    assert _causes(world, "idle") == ["breaker"]
+    assert "3 of 4 GPU nodes are not ready" in _state(world)["breaker"]["trip"]["reason"]
+
+
+def test_what_becomes_eligible_by_the_dozen_is_asked_about(world: World) -> None:
+    """The first run's scope is taken as meant; later growth opens the breaker until somebody accepts it."""
+    _idle(world, "idle")
+    assert _apply(world).items["idle"]["result"] == "done"
+    assert _state(world)["scope"]["rules"] == {"scavengers": 1}
+    world.add("Deployment", world.team, "many-0", {})
+    for number in range(1, 12):
+        world.add("Deployment", world.team, f"many-{number}", {"usage": "absent"})
+    assert (_apply(world).items, _causes(world, "many-0")) == ({}, ["breaker"])
+    assert _state(world)["breaker"]["trip"]["cause"] == "scope"
+    policy = world.directory / "policy.yaml"
+    accepted = world.run("breaker", "accept-scope", "--policy", str(policy))
+    assert "scavengers: 12 workloads" in accepted.out, accepted.err
+    assert _causes(world, "many-0") == []
+
+
+def test_apply_accepts_the_scope_it_shows(world: World) -> None:
+    """--accept-scope closes what the scope had opened, and the run goes on."""
+    _idle(world, "idle")
+    _apply(world)
+    world.add("Deployment", world.team, "many-0", {})
+    for number in range(1, 12):
+        world.add("Deployment", world.team, f"many-{number}", {"usage": "absent"})
+    _apply(world)
+    assert _apply(world, "--accept-scope").items["many-0"]["result"] == "done"
+    assert _state(world)["breaker"]["isOpen"] is False
+
+
+def test_state_that_cannot_be_read_stops_everything(world: World) -> None:
+    """Somebody's edit of the ConfigMap is no permission; clearing it makes it readable again."""
+    _idle(world, "idle")
+    data = {"breaker.json": "{", "pauses.json": "7"}
+    metadata = {"name": STATE, "namespace": "gpu-rightsizer"}
+    world.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+    assert _causes(world, "idle") == ["paused"]
+    assert _apply(world).items == {}
+    assert world.run("resume").code == 0
+    assert _causes(world, "idle") == ["breaker"]
+    assert world.run("breaker", "clear", "--reason", "mended").code == 0
+    assert _causes(world, "idle") == []
+
+
+def test_who_may_not_know_whether_it_is_paused_does_nothing(world: World) -> None:
+    """A plan is made all the same, and says so."""
+    _idle(world, "idle")
+    world.api.deny(Rule("*", resources=("configmaps",)))
+    plan = world.run("plan", "-o", "json", policy=DEFAULT_POLICY)
+    assert plan.items["idle"]["verdict"] == "act"
+    assert any("whether it is paused is not known" in problem for problem in json.loads(plan.out)["problems"])
+    run = _apply(world)
+    assert (run.code, _replicas(world, "idle")) == (2, 1)
+    assert "whether it is paused cannot be known" in run.err
+
+
+def test_two_who_write_at_once_do_not_lose_each_others(world: World) -> None:
+    """The second is refused by the resourceVersion, reads again and adds its own."""
+    assert world.run("pause", "--reason", "first").code == 0
+    note, waiting = world.api.requests.add, [True]
+
+    def noted(entry: LoggedRequest) -> None:
+        note(entry)
+        if entry.method == "GET" and entry.path.endswith(STATE) and waiting:
+            waiting.pop()
+            world.namespace(world.team)
+            assert world.run("pause", "-n", world.team, "--reason", "second").code == 0
+
+    world.api.requests.add = noted  # type: ignore[method-assign]
+    assert world.run("pause", "-n", "default", "--reason", "third").code == 0
+    assert {pause["reason"] for pause in _state(world)["pauses"]} == {"first", "second", "third"}

@@ -1,0 +1,320 @@
+"""Fewer GPUs for a running Job: suspended, changed and resumed, whole or not at all, whatever comes in between."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from simulator.kube import Fault, LoggedRequest
+from tests.rightsizer.commands import Run
+from tests.rightsizer.test_scenarios import BUDGETS
+from tests.rightsizer.world import World, created, gpus_of
+
+pytestmark = pytest.mark.prometheus
+
+UNDO, HISTORY = "gpu-rightsizer.io/undo", "gpu-rightsizer.io/history"
+HOLD = "example.com/hold"
+POLICY = (
+    """
+apiVersion: gpu-rightsizer.io/v1alpha1
+kind: Policy
+defaults: {kinds: []}
+rules:
+  - {name: all, match: {everything: true}, mode: enforce, cooldown: 1s, findings: {too-many-gpus: enforce}}
+"""
+    + BUDGETS
+)
+HALF_USED = {"gpus": 2, "usage": [["busy", "parked"]]}
+
+
+def _add(world: World, **given: Any) -> None:
+    world.add("Job", world.team, "train", {**HALF_USED, **given})
+
+
+def _apply(world: World, policy: str = POLICY, *flags: str) -> Run:
+    return world.run("apply", "--yes", "-o", "json", *flags, policy=policy)
+
+
+def _job(world: World) -> dict[str, Any]:
+    return created(world.api, "Job", world.team, "train")
+
+
+def _record(world: World) -> dict[str, Any] | None:
+    text = _job(world)["metadata"].get("annotations", {}).get(UNDO)
+    return json.loads(text) if text else None
+
+
+def _ends(world: World) -> list[str | None]:
+    past = json.loads(_job(world)["metadata"]["annotations"][HISTORY])
+    return [entry.get("end") for entry in past]
+
+
+def _state(world: World) -> tuple[bool, list[int]]:
+    """Whether it is suspended, and the GPUs of each of its pods."""
+    pods = [gpus_of(pod) for pod in world.pods_of(world.team, "train") if pod["status"]["phase"] == "Running"]
+    return _job(world)["spec"]["suspend"], pods
+
+
+def _writes(world: World) -> list[LoggedRequest]:
+    return [one for one in world.api.requests.mutating() if one.path.endswith("jobs/train")]
+
+
+def _repairs(run: Run) -> list[tuple[str, str]]:
+    assert run.out, run.err
+    return [(one["action"], one["result"]) for one in json.loads(run.out)["items"] if one["repair"]]
+
+
+def _events(world: World) -> list[str]:
+    events = world.api.list("Event", world.team)
+    return [one["reason"] for one in events if one["source"]["component"] == "gpu-rightsizer"]
+
+
+def test_it_goes_on_with_what_suffices(world: World) -> None:
+    """Two patches: one suspends it and says what is to come, one makes that and resumes it; each with its record."""
+    _add(world)
+    run = _apply(world)
+    assert run.items["train"]["result"] == "done", run.err
+    assert _state(world) == (False, [1])
+    first, second = (one.json for one in _writes(world))
+    assert first["spec"] == {"suspend": True}
+    promised = json.loads(first["metadata"]["annotations"][UNDO])
+    assert [edit["path"][-1] for edit in promised["edits"]] == ["suspend"]
+    assert [(edit["before"], edit["after"]) for edit in promised["then"]] == [("2", "1")]
+    assert second["spec"]["suspend"] is False
+    assert {"uid", "resourceVersion"} <= second["metadata"].keys()
+    record = _record(world)
+    assert record is not None
+    assert (record["action"], record["then"]) == ("shrink", [])
+    assert [edit["path"][-1] for edit in record["edits"]] == ["nvidia.com/gpu"]
+    assert (_ends(world), len(json.dumps(promised)) < 2048) == ([None], True)
+    assert ("finish", "done") in _repairs(run)
+
+
+def test_what_is_lost_is_said_before(world: World) -> None:
+    """In the plan, beside what would be done."""
+    _add(world)
+    item = world.run("plan", "-o", "json", policy=POLICY).items["train"]
+    assert (item["action"], item["mode"]) == ("shrink", "enforce")
+    assert "since the last checkpoint" in item["lost"]
+
+
+@pytest.mark.parametrize(("actions", "mode"), [("[shrink]", None), ("[suspend]", None)])
+def test_a_rule_must_allow_both(world: World, actions: str, mode: str | None) -> None:
+    """Whoever allows Deployments to shrink has not said that work may be lost."""
+    _add(world)
+    policy = POLICY.replace("cooldown: 1s", f"cooldown: 1s, actions: {actions}")
+    if "shrink" not in actions:
+        policy = policy.replace(", findings: {too-many-gpus: enforce}", "")
+    item = world.run("plan", "-o", "json", policy=policy).items["train"]
+    assert item["action"] is mode
+    assert "too-many-gpus calls for shrink and suspend" in str(item["reasons"])
+
+
+def _be_of_135(world: World) -> None:
+    world.api.be_like(35)
+
+
+def _say_nothing(world: World) -> None:
+    world.api.inject(Fault("^/version$", "GET", None, status=403))
+
+
+def _say_nonsense(world: World) -> None:
+    world.api.inject(Fault("^/version$", "GET", None, status=200, body={"major": "1", "minor": "x"}))
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (_be_of_135, "this API server is of 1.35"),
+        (_say_nothing, "does not say of which version it is"),
+        (_say_nonsense, "does not say of which version it is"),
+    ],
+)
+def test_where_the_server_does_not_allow_it_it_is_advised(world: World, how: Any, words: str) -> None:
+    """Nothing is tried out on a Job that would lose its work by it."""
+    how(world)
+    _add(world)
+    item = world.run("plan", "-o", "json", policy=POLICY).items["train"]
+    assert (item["action"], item["mode"]) == ("shrink", "advise")
+    assert words in str(item["reasons"])
+    _apply(world)
+    assert (_state(world), _writes(world)) == ((False, [2]), [])
+
+
+def test_on_demand_means_it_too(world: World) -> None:
+    """A rule that suspends only while others wait does not suspend for this either."""
+    _add(world)
+    policy = POLICY.replace("cooldown: 1s", "cooldown: 1s, onDemand: [suspend]")
+    item = world.run("plan", "-o", "json", policy=policy).items["train"]
+    assert [block["cause"] for block in item["blocks"]] == ["on-demand"]
+
+
+def test_undo_goes_the_same_way_back(world: World) -> None:
+    """Suspended, what it had, resumed; nothing of ours is left but the memory."""
+    _add(world)
+    before = _job(world)["spec"]
+    _apply(world)
+    run = world.run("undo", f"{world.team}/Job/train", "--yes", "-o", "json")
+    assert run.items["train"]["result"] == "done", run.out
+    assert _state(world) == (False, [2])
+    assert (_job(world)["spec"], _record(world), _ends(world)) == (before, None, ["undone"])
+    assert [one.json["spec"]["suspend"] for one in _writes(world)] == [True, False, True, False]
+
+
+def test_undo_leaves_alone_what_somebody_changed(world: World) -> None:
+    """Resources that are others' by now."""
+    _add(world)
+    _apply(world)
+    world.api.patch("Job", world.team, "train", {"spec": {"suspend": True}})
+    world.api.settle()
+    containers = _job(world)["spec"]["template"]["spec"]["containers"]
+    containers[0]["resources"] = {part: {"nvidia.com/gpu": "4"} for part in ("limits", "requests")}
+    patch = {"spec": {"suspend": False, "template": {"spec": {"containers": containers}}}}
+    world.api.patch("Job", world.team, "train", patch)
+    run = world.run("undo", f"{world.team}/Job/train", "--yes", "-o", "json")
+    assert run.items["train"]["result"] == "changed"
+    assert _state(world) == (False, [4])
+
+
+@contextlib.contextmanager
+def _killed(world: World, command: str, *flags: str) -> Iterator[None]:
+    """A command that is killed after its first write to the Job, whose pods do not go before this ends."""
+    for pod in world.pods_of(world.team, "train"):
+        _hold(world, pod["metadata"]["name"], [HOLD])
+    (world.directory / "policy.yaml").write_text(POLICY)
+    asked = [sys.executable, "-m", "rightsizer", command, "--yes", *flags]
+    asked += ["--kubeconfig", str(world.directory / "kubeconfig")]
+    if command == "apply":
+        asked += ["--prometheus-url", world.prometheus.url, "--policy", str(world.directory / "policy.yaml")]
+    written, add = threading.Event(), world.api.requests.add
+
+    def noted(entry: LoggedRequest) -> None:
+        add(entry)
+        if entry.method == "PATCH" and entry.path.endswith("jobs/train") and not entry.dry_run:
+            written.set()
+
+    world.api.requests.add = noted  # type: ignore[method-assign]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    with subprocess.Popen(
+        asked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+    ) as process:
+        happened = written.wait(60)
+        process.kill()
+        said = process.communicate()[0].decode()
+    assert happened, said
+    if command == "apply":
+        world.api.delete("Lease", "gpu-rightsizer", "gpu-rightsizer")  # as if it had run out
+    yield
+    for pod in world.api.list("Pod", world.team):
+        _hold(world, pod["metadata"]["name"], [])
+    world.api.settle()
+
+
+def _hold(world: World, name: str, finalizers: list[str]) -> None:
+    pod = created(world.api, "Pod", world.team, name)
+    others = [one for one in pod["metadata"].get("finalizers", ()) if one != HOLD]
+    world.api.patch("Pod", world.team, name, {"metadata": {"finalizers": [*others, *finalizers]}})
+
+
+def test_a_run_that_is_killed_in_between_is_finished_by_the_next_one(world: World) -> None:
+    """Not before its pods are gone; and then once."""
+    _add(world)
+    with _killed(world, "apply"):
+        early = _apply(world)
+        assert (_repairs(early), len(_writes(world))) == ([], 1)
+        assert "train" not in early.items
+    run = _apply(world)
+    assert (_repairs(run), _state(world)) == ([("finish", "done")], (False, [1]))
+    assert (len(_writes(world)), _ends(world)) == (2, [None])
+    assert _repairs(_apply(world)) == []
+
+
+def test_undo_of_half_a_change_resumes_it_as_it_was(world: World) -> None:
+    """At once, by one patch: its template was never touched."""
+    _add(world)
+    with _killed(world, "apply"):
+        assert world.run("undo", "--all", "--yes").code == 0
+    assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["undone"])
+
+
+def test_half_an_undo_is_finished_by_the_next_run(world: World) -> None:
+    """What it had is put back once its pods are gone."""
+    _add(world)
+    _apply(world)
+    with _killed(world, "undo", "--all"):
+        pass
+    assert _repairs(_apply(world)) == [("finish", "done")]
+    assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["undone"])
+
+
+def test_what_the_server_refuses_is_not_tried_again(world: World) -> None:
+    """It is resumed as it was, told, and from then on only advised on."""
+    _add(world)
+    with _killed(world, "apply"):
+        world.api.be_like(35)
+    run = _apply(world)
+    assert _repairs(run) == [("put-back", "done")]
+    assert "field is immutable" in run.items["train"]["detail"]
+    assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["refused"])
+    assert "PutBack" in _events(world)
+    world.api.be_like(36)
+    (pod,) = world.pods_of(world.team, "train")
+    world.record(pod, ["busy", "parked"], 2)
+    assert _repairs(_apply(world)) == []
+    assert _state(world) == (False, [2])
+
+
+def test_half_a_change_that_somebody_takes_back_stays_so(world: World) -> None:
+    """Whoever resumes it has it as it was; that is remembered."""
+    _add(world)
+    with _killed(world, "apply"):
+        world.api.patch("Job", world.team, "train", {"spec": {"suspend": False}})
+    assert _repairs(_apply(world)) == [("put-back", "done")]
+    assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["reverted"])
+
+
+def test_half_an_undo_that_somebody_takes_back_can_be_undone_still(world: World) -> None:
+    """It goes on with less, and with its record."""
+    _add(world)
+    _apply(world)
+    with _killed(world, "undo", "--all"):
+        world.api.patch("Job", world.team, "train", {"spec": {"suspend": False}})
+    assert _repairs(_apply(world)) == [("put-back", "done")]
+    assert (_state(world), _ends(world)) == ((False, [1]), [None])
+    assert world.run("undo", "--all", "--yes").code == 0
+    assert (_state(world), _record(world)) == ((False, [2]), None)
+
+
+def test_a_pod_that_fails_with_less_gets_back_what_it_had(world: World) -> None:
+    """In two runs: one suspends it, one gives it back."""
+    _add(world)
+    _apply(world)
+    (pod,) = world.pods_of(world.team, "train")
+    world.api.patch(
+        "Pod", world.team, pod["metadata"]["name"], {"status": {"phase": "Failed"}}, subresource="status"
+    )
+    world.api.settle()
+    assert _repairs(_apply(world)) == [("put-back", "done")]
+    assert _repairs(_apply(world)) == [("finish", "done")]
+    assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["put-back"])
+
+
+def test_work_that_came_to_its_end_is_well(world: World) -> None:
+    """It is not resumed, nor made anew."""
+    _add(world)
+    _apply(world)
+    (pod,) = world.pods_of(world.team, "train")
+    name = pod["metadata"]["name"]
+    world.api.patch("Pod", world.team, name, {"status": {"phase": "Succeeded"}}, subresource="status")
+    world.api.settle()
+    run = _apply(world)
+    assert _repairs(run) == [("settle", "done")]
+    assert "it has ended since: Complete" in run.items["train"]["detail"]
+    undone = world.run("undo", "--all", "--yes", "-o", "json").items["train"]
+    assert (undone["result"], "come to its end" in undone["detail"]) == ("changed", True)

@@ -1,0 +1,369 @@
+"""What earlier runs, and those who meddle with what they changed, have left: found, told, mended, not repeated."""
+
+import datetime
+import json
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from simulator.kube import Fault
+from tests.rightsizer.commands import Run
+from tests.rightsizer.test_scenarios import BUDGETS, DEFAULT_POLICY
+from tests.rightsizer.world import World, created
+
+pytestmark = pytest.mark.prometheus
+
+UNDO, HISTORY = "gpu-rightsizer.io/undo", "gpu-rightsizer.io/history"
+AT_ONCE = DEFAULT_POLICY.replace("name: scavengers\n", "name: scavengers\n    cooldown: 1s\n")
+SHRINK = (
+    """
+apiVersion: gpu-rightsizer.io/v1alpha1
+kind: Policy
+rules:
+  - {name: all, match: {everything: true}, mode: enforce, settleWithin: 10m, findings: {too-many-gpus: enforce}}
+"""
+    + BUDGETS
+)
+
+
+def _apply(world: World, *flags: str, policy: str = DEFAULT_POLICY) -> Run:
+    return world.run("apply", "--yes", "-o", "json", *flags, policy=policy)
+
+
+def _annotations(world: World, name: str) -> dict[str, str]:
+    found: dict[str, str] = created(world.api, "Deployment", world.team, name)["metadata"]["annotations"]
+    return found
+
+
+def _history(world: World, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(_annotations(world, name)[HISTORY])
+    return found
+
+
+def _repairs(run: Run) -> list[tuple[str, str]]:
+    assert run.out, run.err
+    return [(one["name"], one["action"]) for one in json.loads(run.out)["items"] if one["repair"]]
+
+
+def _events(world: World, name: str) -> list[str]:
+    events = world.api.list("Event", world.team)
+    return [event["reason"] for event in events if event["involvedObject"]["name"] == name]
+
+
+def _aged(world: World, name: str, hours: float) -> None:
+    """Let our notes on a workload have been written earlier."""
+
+    def earlier(found: re.Match[str]) -> str:
+        at = datetime.datetime.fromisoformat(found[0]) - datetime.timedelta(hours=hours)
+        return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    ours = {key: text for key, text in _annotations(world, name).items() if key in {UNDO, HISTORY}}
+    aged = {key: re.sub(r"\d{4}-\d\d-\d\dT[\d:]+Z", earlier, text) for key, text in ours.items()}
+    world.api.patch("Deployment", world.team, name, {"metadata": {"annotations": aged}})
+
+
+def test_each_change_is_remembered_in_its_own_patch(world: World) -> None:
+    """Also what is undone; the run and the instance are named."""
+    world.add("Deployment", world.team, "idle", {"replicas": 3})
+    run = _apply(world, "--instance", "nightly")
+    (patch,) = (one for one in world.api.requests.mutating() if one.path.endswith("deployments/idle"))
+    assert HISTORY in patch.json["metadata"]["annotations"]
+    (entry,) = _history(world, "idle")
+    assert (entry["action"], entry["gpus"], entry["by"]) == ("scale-to-zero", 3, "nightly")
+    assert entry["run"] == json.loads(run.out)["metadata"]["run"]
+    assert "end" not in entry
+    world.run("undo", "--all", "--yes")
+    (entry,) = _history(world, "idle")
+    assert entry["end"] == "undone"
+    assert UNDO not in _annotations(world, "idle")
+
+
+def _by_a_user(world: World) -> None:
+    world.api.patch("Deployment", world.team, "idle", {"spec": {"replicas": 2}})
+
+
+def _by_self_heal(world: World) -> None:
+    """Argo CD applies what Git says whenever it differs, and knows nothing of our annotations."""
+    world.api.patch("Deployment", world.team, "idle", {"spec": {"replicas": 3}})
+
+
+def _by_an_autoscaler(world: World) -> None:
+    """A HorizontalPodAutoscaler writes the scale alone."""
+    obj = created(world.api, "Deployment", world.team, "idle")
+    world.api.update({**obj, "spec": {**obj["spec"], "replicas": 1}})
+
+
+@pytest.mark.parametrize("revert", [_by_a_user, _by_self_heal, _by_an_autoscaler])
+def test_what_somebody_takes_back_is_told_and_not_repeated(
+    world: World, revert: Callable[[World], None]
+) -> None:
+    """By whatever means: it is remembered as reverted, its owner is told, and it is left alone."""
+    world.add("Deployment", world.team, "idle", {"replicas": 3})
+    assert _apply(world, policy=AT_ONCE).items["idle"]["result"] == "done"
+    _aged(world, "idle", 60)
+    world.clock.stand(time.time() - 50 * 3600)
+    revert(world)
+    world.api.settle()
+    world.clock.run()
+    for pod in world.pods_of(world.team, "idle"):
+        world.record(pod, "parked", 1)
+    run = _apply(world)
+    assert _repairs(run) == [("idle", "remember")]
+    assert "not 0 as run" in run.items["idle"]["detail"]
+    (entry,) = _history(world, "idle")
+    assert entry["end"] == "reverted"
+    assert UNDO not in _annotations(world, "idle")
+    assert "Reverted" in _events(world, "idle")
+    assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] > 0
+    again = _apply(world)
+    assert (_repairs(again), again.items) == ([], {})
+    plan = world.run("plan", "-o", "json", policy=DEFAULT_POLICY).items["idle"]
+    assert plan["action"] is None or "put back by someone" in str(plan["blocks"]), plan
+
+
+def test_a_plan_alone_sees_that_pods_came_back(world: World) -> None:
+    """Before any apply has noted it: it only reads."""
+    world.add("Deployment", world.team, "idle", {"replicas": 1})
+    _apply(world, policy=AT_ONCE)
+    _aged(world, "idle", 60)
+    world.clock.stand(time.time() - 50 * 3600)
+    _by_a_user(world)
+    world.api.settle()
+    world.clock.run()
+    for pod in world.pods_of(world.team, "idle"):
+        world.record(pod, "parked", 1)
+    policy = """
+apiVersion: gpu-rightsizer.io/v1alpha1
+kind: Policy
+defaults: {idle: {window: 6h, grace: 5m, history: 1d, returnFactor: 0}}
+rules:
+  - {name: all, match: {everything: true}, mode: enforce, cooldown: 60h}
+"""
+    blocks = world.run("plan", "-o", "json", policy=policy).items["idle"]["blocks"]
+    assert any("put back by someone" in block["reason"] for block in blocks), blocks
+
+
+def test_who_goes_on_in_our_direction_reverts_nothing(world: World) -> None:
+    """A workload that was shrunk and that its owner shrinks further, or stops, is the owner's business."""
+    _shrunk(world)
+    world.api.patch("Deployment", world.team, "half-used", {"spec": {"replicas": 0}})
+    world.api.settle()
+    assert _repairs(_apply(world, policy=SHRINK)) == []
+
+
+def _shrunk(world: World, *flags: str) -> Run:
+    """A Deployment of two pods with two GPUs each, of which one suffices."""
+    usage = [["busy", "parked"], ["busy", "parked"]]
+    world.add("Deployment", world.team, "half-used", {"replicas": 2, "gpus": 2, "usage": usage})
+    run = _apply(world, *flags, policy=SHRINK)
+    assert run.items["half-used"]["result"] == "done", run.out + run.err
+    for pod in world.pods_of(world.team, "half-used"):
+        world.record(pod, "busy", 1)
+    return run
+
+
+def _gpus(world: World) -> str:
+    template = created(world.api, "Deployment", world.team, "half-used")["spec"]["template"]
+    amount: str = template["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]
+    return amount
+
+
+def _ends(world: World, reason: str, waiting: str | None = None) -> None:
+    """Let a container of the shrunk workload end now."""
+    now = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=2)
+    pod = world.pods_of(world.team, "half-used")[0]
+    status = dict(pod["status"]["containerStatuses"][0])
+    status["lastState"] = {
+        "terminated": {"reason": reason, "exitCode": 137, "finishedAt": now.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    }
+    if waiting:
+        status["state"] = {"waiting": {"reason": waiting}}
+    patch = {"status": {"containerStatuses": [status]}}
+    world.api.patch("Pod", world.team, pod["metadata"]["name"], patch, subresource="status")
+
+
+@pytest.mark.parametrize(
+    ("reason", "waiting"),
+    [("OOMKilled", None), ("OOMKilled", "CrashLoopBackOff"), ("Error", "CrashLoopBackOff")],
+)
+def test_what_does_not_bear_having_less_gets_it_back(world: World, reason: str, waiting: str | None) -> None:
+    """By the next run, with an Event that is a warning; and then it is left alone."""
+    run = _shrunk(world)
+    assert run.items["half-used"]["effect"]["health"] == "healthy", run.out
+    _ends(world, reason, waiting)
+    again = _apply(world, policy=SHRINK)
+    assert _repairs(again) == [("half-used", "put-back")]
+    assert again.items["half-used"]["result"] == "done", again.out
+    assert _gpus(world) == "2"
+    (entry,) = _history(world, "half-used")
+    assert entry["end"] == "put-back"
+    (event,) = (one for one in world.api.list("Event", world.team) if one["reason"] == "PutBack")
+    assert event["type"] == "Warning"
+
+
+def test_what_cannot_start_with_less_gets_it_back_when_its_time_is_over(world: World) -> None:
+    """Not before: an image may have to be pulled."""
+    _shrunk(world)
+    pod = world.pods_of(world.team, "half-used")[0]["metadata"]["name"]
+    at = _minutes_ago(0)
+    not_ready = {"status": {"conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": at}]}}
+    world.api.patch("Pod", world.team, pod, not_ready, subresource="status")
+    assert _repairs(_apply(world, policy=SHRINK)) == []
+    _aged(world, "half-used", 0.2)
+    assert _repairs(_apply(world, policy=SHRINK)) == [("half-used", "put-back")]
+    assert _gpus(world) == "2"
+
+
+def test_what_is_well_when_its_time_is_over_is_looked_at_no_more(world: World) -> None:
+    """Until then it may run out of memory yet; afterwards it is its own business."""
+    _shrunk(world)
+    assert _repairs(_apply(world, policy=SHRINK)) == []
+    _aged(world, "half-used", 0.2)
+    # The pods that have less now began after the change, as far as the notes go.
+    assert _repairs(_apply(world, policy=SHRINK)) == [("half-used", "settle")]
+    assert "Settled" in _events(world, "half-used")
+    _ends(world, "OOMKilled")
+    assert _repairs(_apply(world, policy=SHRINK)) == []
+    assert _gpus(world) == "1"
+    assert world.run("undo", "--all", "--yes").code == 0
+    assert _gpus(world) == "2"
+
+
+@pytest.mark.parametrize("hours", [0.5, 2.0])
+def test_a_manifest_of_a_pod_that_was_never_evicted_goes(world: World, hours: float) -> None:
+    """A run that crashed between saving it and evicting is repaired by the next; one under way is not disturbed."""
+    world.add("Pod", world.team, "shell", {})
+    world.api.inject(Fault("shell/eviction", "POST", 1, delay_s=0.01))
+    world.api.inject(Fault("shell/eviction", "POST", 1, drop=True))
+    world.clock.stand(time.time() - hours * 3600)
+    assert _apply(world).items["shell"]["result"] == "refused"
+    world.clock.run()
+    assert len(world.api.list("Secret", "gpu-rightsizer")) == 1
+    protect = DEFAULT_POLICY.replace("mode: enforce", "mode: advise")
+    run = _apply(world, policy=protect)
+    assert _repairs(run) == ([("shell", "drop-manifest")] if hours > 1 else [])
+    assert len(world.api.list("Secret", "gpu-rightsizer")) == (0 if hours > 1 else 1)
+    assert len(world.pods_of(world.team, "shell")) == 1
+
+
+def test_a_manifest_that_undo_did_not_get_to_drop_goes(world: World) -> None:
+    """The pod is back; the crash came before the end."""
+    world.add("Pod", world.team, "shell", {})
+    _apply(world)
+    world.api.inject(Fault("/secrets/", "DELETE", 1, drop=True))
+    world.run("undo", "--all", "--yes")
+    assert len(world.api.list("Secret", "gpu-rightsizer")) == 1
+    assert _repairs(_apply(world)) == [("shell", "drop-manifest")]
+    assert world.api.list("Secret", "gpu-rightsizer") == []
+    assert len(world.pods_of(world.team, "shell")) == 1
+
+
+def test_the_outcome_says_what_became_of_pods_and_gpus(world: World) -> None:
+    """And who has them now."""
+    world.node("small", resources={"nvidia.com/gpu": 2}, pool="small")
+    world.add("Deployment", world.team, "idle", {"gpus": 2, "nodeSelector": {"pool": "small"}})
+    world.add(
+        "Deployment", world.team, "waiting", {"gpus": 1, "nodeSelector": {"pool": "small"}, "usage": "absent"}
+    )
+    run = _apply(world)
+    effect = run.items["idle"]["effect"]
+    assert (effect["podsGone"], effect["podsLeft"], effect["health"]) == (1, 0, None), run.out
+    (pod,) = world.pods_of(world.team, "waiting")
+    assert effect["takenBy"] == [f"{world.team}/Pod/{pod['metadata']['name']}"]
+    assert effect["gpusFree"] == 1
+    assert "1 of 1 pod gone" in effect["words"]
+
+
+def test_pods_that_do_not_go_are_told(world: World) -> None:
+    """A finalizer holds one: the outcome and an Event of the owner say that its GPU is not free."""
+    world.add("Deployment", world.team, "idle", {})
+    (pod,) = world.pods_of(world.team, "idle")
+    held = {"metadata": {"finalizers": ["example.com/hold"]}}
+    world.api.patch("Pod", world.team, pod["metadata"]["name"], held)
+    run = _apply(world, "--verify-for", "300ms")
+    effect = run.items["idle"]["effect"]
+    assert (run.items["idle"]["result"], effect["podsLeft"], effect["gpusFree"]) == ("done", 1, 0)
+    assert "NotFreed" in _events(world, "idle")
+
+
+def test_what_is_not_to_be_verified_is_left_to_the_next_run(world: World) -> None:
+    """--verify-for 0 ends with the last change."""
+    world.add("Deployment", world.team, "idle", {})
+    assert _apply(world, "--verify-for", "0").items["idle"]["effect"] is None
+
+
+def test_growth_that_gives_everything_back_is_read_back_by_what_is_remembered(world: World) -> None:
+    """Its patch removes the record, so that a lost answer is told by the history alone."""
+    policy = SHRINK.replace("too-many-gpus: enforce", "too-many-replicas: enforce")
+    world.add("Deployment", world.team, "grows", {"replicas": 2, "usage": "busy"})
+    at = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=2)
+    record = {
+        "version": 1,
+        "run": "r",
+        "time": at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "action": "shrink",
+        "rule": "all",
+        "finding": "too-many-replicas",
+        "reason": "",
+        "settled": True,
+        "edits": [{"path": ["spec", "replicas"], "before": 3, "after": 2}],
+    }
+    world.api.patch(
+        "Deployment", world.team, "grows", {"metadata": {"annotations": {UNDO: json.dumps(record)}}}
+    )
+    world.api.inject(Fault("deployments/grows", "PATCH", 1, delay_s=0.01))
+    world.api.inject(Fault("deployments/grows", "PATCH", 1, drop=True, after_effect=True))
+    run = _apply(world, policy=policy)
+    assert (run.items["grows"]["action"], run.items["grows"]["result"]) == ("grow", "done"), run.out
+    assert UNDO not in _annotations(world, "grows")
+    assert [(one["action"], one.get("end")) for one in _history(world, "grows")][-1] == ("grow", "grown-back")
+
+
+def test_another_instance_at_work_is_noticed(world: World) -> None:
+    """What it changed within the hour is not ours to change, whatever our cooldown says."""
+    world.add("Deployment", world.team, "idle", {"replicas": 1})
+    _apply(world, "--instance", "one", policy=AT_ONCE)
+    world.run("undo", "--all", "--yes")
+    _aged(world, "idle", 0.1)
+    annotations = {"gpu-rightsizer.io/resumed-at": None, "gpu-rightsizer.io/came-back-after": None}
+    world.api.patch("Deployment", world.team, "idle", {"metadata": {"annotations": annotations}})
+    world.api.delete("Deployment", world.team, "idle")
+    world.api.settle()
+    notes = json.dumps([{"at": _minutes_ago(30), "run": "r", "action": "shrink", "by": "one"}])
+    world.add("Deployment", world.team, "idle", {"annotations": {HISTORY: notes}})
+    plan = world.run("plan", "-o", "json", "--instance", "two", policy=AT_ONCE).items["idle"]
+    assert (plan["verdict"], plan["action"]) == ("act", None), plan
+    assert "another gpu-rightsizer, instance one" in plan["reasons"][0]
+    assert world.run("plan", "-o", "json", "--instance", "one", policy=AT_ONCE).items["idle"]["action"]
+
+
+def _minutes_ago(minutes: int) -> str:
+    at = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=minutes)
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@pytest.mark.parametrize("command", ["apply", "undo"])
+def test_a_server_that_asks_for_quiet_gets_it_from_repairs_and_undo_too(world: World, command: str) -> None:
+    """Nothing more is written in that run, not even what would be taken back; what it asks for is told."""
+    for name in ("a", "b", "c"):
+        world.add("Deployment", world.team, name, {})
+    assert _apply(world).code == 0
+    for name in ("a", "b", "c") if command == "apply" else ():
+        world.api.patch("Deployment", world.team, name, {"spec": {"replicas": 1}})
+    world.api.settle()
+    world.api.inject(Fault("deployments/", "PATCH", None, status=429, headers={"Retry-After": "30"}))
+    before = len(world.api.requests.mutating(include_dry_run=True))
+    run = _apply(world) if command == "apply" else world.run("undo", "--all", "--yes", "-o", "json")
+    sent = [
+        one for one in world.api.requests.mutating(include_dry_run=True)[before:] if "/leases" not in one.path
+    ]
+    assert [one.code for one in sent] == [429]
+    items = json.loads(run.out)["items"]
+    assert (run.code, [one["result"] for one in items]) == (1, ["refused", "skipped", "skipped"]), run.out
+    assert "Retry-After: 30 s" in items[0]["detail"]
+    assert all("the API server asked for quiet" in one["detail"] for one in items[1:])
+    world.api.clear_faults()
+    assert _apply(world).code == 0

@@ -1,0 +1,287 @@
+"""`gpu-rightsizer run`, as a process: cycles, metrics over HTTP, the Lease, files that change, and its end."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import requests
+from prometheus_client.parser import text_string_to_metric_families
+
+from rightsizer.report.metrics import METRICS
+from simulator.kube import Fault
+from tests.rightsizer.commands import run_command
+from tests.rightsizer.test_scenarios import DEFAULT_POLICY
+from tests.rightsizer.world import World
+
+pytestmark = pytest.mark.prometheus
+
+_PATIENCE_S = 60
+FREED = "gpu_rightsizer_freed_gpus{priority_class=low-priority}"
+FREED_FOR = "gpu_rightsizer_freed_gpu_seconds_total{priority_class=low-priority}"
+STOPPED = "gpu_rightsizer_actions_total{action=scale-to-zero,priority_class=low-priority,result=done}"
+
+
+class Running:
+    """A process of `run`."""
+
+    def __init__(self, process: "subprocess.Popen[str]", log: pathlib.Path) -> None:
+        self.process = process
+        self._log = log
+
+    @property
+    def said(self) -> str:
+        """What it has written so far."""
+        return self._log.read_text()
+
+    @property
+    def url(self) -> str:
+        """Where it serves."""
+        wait_for(lambda: "metrics on port " in self.said, self)
+        return f"http://127.0.0.1:{self.said.split('metrics on port ')[1].split(';')[0]}"
+
+    def metrics(self) -> dict[str, float]:
+        """By name and labels, in the order of their names."""
+        text = requests.get(f"{self.url}/metrics", timeout=10).text
+        return {
+            sample.name
+            + (
+                "{" + ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items())) + "}"
+                if sample.labels
+                else ""
+            ): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    def cycles(self) -> float:
+        """How many have ended."""
+        found = self.metrics()
+        return sum(
+            found.get(f"gpu_rightsizer_runs_total{{result={one}}}", 0) for one in ("success", "failure")
+        )
+
+    def end(self) -> int:
+        """Ask it to end, and wait for that."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(_PATIENCE_S)
+
+
+def wait_for(holds: Callable[[], object], running: Running) -> None:
+    """Until it holds."""
+    end = time.monotonic() + _PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end, running.said
+        assert running.process.poll() is None, running.said
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def running(world: World, *flags: str, policy: str = DEFAULT_POLICY, name: str = "run") -> Iterator[Running]:
+    """A process of it; killed at the end where it has not ended."""
+    path = world.directory / "policy.yaml"
+    path.write_text(policy)
+    log = world.directory / f"{name}.log"
+    command = [sys.executable, "-m", "rightsizer", "run", "--listen-address", "127.0.0.1:0"]
+    command += ["--prometheus-url", world.prometheus.url, "--policy", str(path)]
+    command += ["--kubeconfig", str(world.directory / "kubeconfig"), *flags]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with (
+        log.open("w") as out,
+        subprocess.Popen(command, stdout=out, stderr=out, text=True, env=environment) as process,
+    ):
+        try:
+            yield Running(process, log)
+        finally:
+            process.kill()
+
+
+def test_it_plans_at_once_and_changes_nothing_unless_told_to(world: World) -> None:
+    """Every metric of the table is there; the API server was only read."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    world.add("Deployment", world.team, "works", {"usage": "busy"})
+    with running(world, "--every", "1h") as run:
+        wait_for(lambda: run.cycles() == 1, run)
+        found = run.metrics()
+        names = {name.partition("{")[0] for name in found}
+        quiet = {
+            "gpu_rightsizer_actions_total",
+            "gpu_rightsizer_actions_freed_gpus_total",
+            "gpu_rightsizer_blocked_workloads",
+        }
+        assert {row.full_name for row in METRICS} - quiet <= names
+        assert found["gpu_rightsizer_gpus{finding=parked,priority_class=low-priority,verdict=act}"] == 2
+        assert found["gpu_rightsizer_enforced_gpus{priority_class=low-priority}"] == 2
+        assert found["gpu_rightsizer_enforcing"] == found["gpu_rightsizer_leader"] == 0
+        assert requests.get(f"{run.url}/readyz", timeout=10).text == "ok\n"
+        assert requests.get(f"{run.url}/healthz", timeout=10).status_code == 200
+        assert requests.get(f"{run.url}/else", timeout=10).status_code == 404
+        assert requests.head(f"{run.url}/", timeout=10).headers["Content-Type"].startswith("text/html")
+        assert run.end() == 0
+    assert world.api.requests.mutating(include_dry_run=True) == []
+
+
+def test_it_acts_holds_the_lease_and_gives_it_back(world: World) -> None:
+    """What the policy enforces is done in the first cycle, and not again in the next ones."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    world.add("Pod", world.team, "shell", {})
+    with running(world, "--every", "1s", "--yes") as run:
+        wait_for(lambda: run.cycles() >= 3, run)
+        found = run.metrics()
+        assert found[STOPPED] == 1
+        assert (
+            found["gpu_rightsizer_actions_freed_gpus_total{action=scale-to-zero,priority_class=low-priority}"]
+            == 2
+        )
+        freed = "gpu_rightsizer_freed_gpus{priority_class=low-priority}"
+        left = "gpu_rightsizer_budget_remaining{per=hour,scope=cluster,unit=workloads}"
+        assert (found[freed], found["gpu_rightsizer_leader"]) == (3, 1)
+        seconds = "gpu_rightsizer_freed_gpu_seconds_total{priority_class=low-priority}"
+        wait_for(lambda: run.metrics()[seconds] > 0, run)
+        assert found[left] == 98
+        lease = world.api.get("Lease", "gpu-rightsizer", "gpu-rightsizer")
+        assert lease is not None
+        assert lease["spec"]["holderIdentity"]
+        assert run.end() == 0
+    lease = world.api.get("Lease", "gpu-rightsizer", "gpu-rightsizer")
+    assert lease is not None
+    assert lease["spec"]["holderIdentity"] == ""
+    writes = [one for one in world.api.requests.mutating() if one.path.endswith("deployments/idle")]
+    assert len(writes) == 1
+
+
+def test_what_is_held_waits_and_is_freed_is_told_by_class(world: World) -> None:
+    """Also of a class of which nothing is held any more, after a restart: the record on the object knows it."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    world.add("Deployment", world.team, "works", {"usage": "busy", "priorityClass": "high-priority"})
+    with running(world, "--every", "1s", "--yes") as run:
+        wait_for(lambda: run.metrics().get(FREED) == 2, run)
+        found = run.metrics()
+        assert found["gpu_rightsizer_held_whole_gpus{priority_class=high-priority}"] == 1
+        assert found["gpu_rightsizer_waiting_gpus{priority_class=high-priority}"] == 0
+        assert found["gpu_rightsizer_freed_gpus{priority_class=high-priority}"] == 0
+        assert run.end() == 0
+    with running(world, "--every", "1s", name="again") as run:
+        wait_for(lambda: run.cycles() >= 1, run)
+        assert run.metrics()[FREED] == 2
+        wait_for(lambda: run.metrics()[FREED_FOR] > 0, run)
+
+
+def test_of_two_one_writes(world: World) -> None:
+    """The other one plans, says who holds the Lease, and takes over when it is given back."""
+    with running(world, "--every", "1s", "--yes") as first:
+        wait_for(lambda: first.cycles() >= 1, first)
+        world.add("Deployment", world.team, "idle", {})
+        with running(world, "--every", "1s", "--yes", name="second") as second:
+            wait_for(lambda: STOPPED in first.metrics() and second.cycles() >= 2, second)
+            assert STOPPED not in second.metrics()
+            assert "holds the Lease" in second.said
+            assert first.end() == 0
+            world.add("Deployment", world.team, "idle-too", {})
+            wait_for(lambda: STOPPED in second.metrics(), second)
+
+
+def test_while_the_policy_cannot_be_used_nothing_is_done(world: World) -> None:
+    """It is said why, on /readyz as in the log; put right, it goes on."""
+    world.add("Deployment", world.team, "idle", {})
+    protecting = DEFAULT_POLICY.replace("mode: enforce", "mode: advise")
+    with running(world, "--every", "1s", "--yes", policy=protecting) as run:
+        wait_for(lambda: run.cycles() >= 1, run)
+        path = world.directory / "policy.yaml"
+        path.write_text("rules: [{")
+        wait_for(lambda: requests.get(f"{run.url}/readyz", timeout=10).status_code == 503, run)
+        assert "policy.yaml" in requests.get(f"{run.url}/readyz", timeout=10).text
+        assert run.metrics()["gpu_rightsizer_config_last_reload_successful"] == 0
+        assert STOPPED not in run.metrics()
+        path.write_text(DEFAULT_POLICY)
+        wait_for(lambda: STOPPED in run.metrics(), run)
+        assert run.metrics()["gpu_rightsizer_config_last_reload_successful"] == 1
+        assert "Traceback" not in run.said
+
+
+REPAIRED = "gpu_rightsizer_repairs_total{repair=remember,result=done}"
+OPEN = "gpu_rightsizer_breaker_open{cause=errors}"
+
+
+def test_what_came_back_is_counted_as_such(world: World) -> None:
+    """From 0, so that Prometheus sees it increase; it is a repair, and no action of ours."""
+    world.add("Deployment", world.team, "idle", {"replicas": 2})
+    with running(world, "--every", "1s", "--yes", "--verify-for", "0") as run:
+        wait_for(lambda: STOPPED in run.metrics(), run)
+        assert run.metrics()[REPAIRED] == 0
+        world.api.patch("Deployment", world.team, "idle", {"spec": {"replicas": 2}})
+        wait_for(lambda: run.metrics()[REPAIRED] == 1, run)
+        assert not [name for name in run.metrics() if "actions_total" in name and "remember" in name]
+
+
+def test_an_open_breaker_is_published(world: World) -> None:
+    """With its cause, also by who only plans; closed it is 0, and not there where nobody may read it."""
+    with running(world, "--every", "1s") as run:
+        wait_for(lambda: run.cycles() >= 1, run)
+        assert run.metrics()[OPEN] == 0
+        _store_breaker(
+            world, {"trip": {"at": "2026-11-20T18:00:00Z", "cause": "errors", "reason": "3 errors"}}
+        )
+        wait_for(lambda: run.metrics()[OPEN] == 1, run)
+        assert run.metrics()["gpu_rightsizer_breaker_open{cause=nodes}"] == 0
+        world.run("breaker", "clear", "--reason", "looked")
+        wait_for(lambda: run.metrics()[OPEN] == 0, run)
+        world.api.inject(Fault("configmaps/gpu-rightsizer-state", "GET", None, status=403))
+        wait_for(lambda: OPEN not in run.metrics(), run)
+
+
+def _store_breaker(world: World, latch: dict[str, object]) -> None:
+    data = {"breaker.json": json.dumps(latch)}
+    metadata = {"name": "gpu-rightsizer-state", "namespace": "gpu-rightsizer"}
+    world.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+
+
+def test_while_prometheus_is_away_nothing_is_done(world: World) -> None:
+    """The process stays and says so."""
+    world.prometheus.stop()
+    with running(world, "--every", "1s", "--yes") as run:
+        wait_for(lambda: run.cycles() >= 2, run)
+        assert "gpu_rightsizer_last_success_timestamp_seconds" in run.metrics()
+        assert run.metrics()["gpu_rightsizer_runs_total{result=failure}"] >= 2
+        assert requests.get(f"{run.url}/readyz", timeout=10).status_code == 503
+        assert (run.end(), "Traceback" in run.said) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--every", "soon"], "--every: 'soon' is not a duration"),
+        (["--every", "1ms"], "--every 1ms: a cycle asks the whole cluster; write 1s or more"),
+        (["--every", "5m", "--schedule", "@daily"], "--schedule or --every, not both"),
+        (["--schedule", "0 0 * * 7"], "--schedule: '7' is no weekday"),
+        (["--time-zone", "Berlin"], "--time-zone: no time zone is called 'Berlin'"),
+        (["--jitter", "x"], "--jitter: 'x' is not a duration"),
+        (["--listen-address", "9401"], "--listen-address 9401: write HOST:PORT"),
+        (["--listen-address", "127.0.0.1:99999"], "write HOST:PORT"),
+        (["--listen-address", "192.0.2.1:9401"], "cannot be used"),
+    ],
+)
+def test_flags_that_cannot_be_meant(world: World, flags: list[str], words: str) -> None:
+    """They are told at once, with exit code 2."""
+    base = ["--kubeconfig", str(world.directory / "kubeconfig"), "--prometheus-url", world.prometheus.url]
+    run = run_command("run", *base, *flags)
+    assert (run.code, words in run.err) == (2, True), run.err
+
+
+def test_an_open_breaker_is_told_in_each_cycle(world: World) -> None:
+    """In the log, with its reason; /readyz stays ok, since the cycles go through."""
+    trip = {"at": "2026-11-21T10:00:00Z", "cause": "errors", "reason": "3 errors in a row", "run": "r"}
+    state = {"breaker.json": json.dumps({"trip": trip})}
+    metadata = {"name": "gpu-rightsizer-state", "namespace": "gpu-rightsizer"}
+    world.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": state})
+    world.add("Deployment", world.team, "works", {"usage": "busy"})
+    with running(world, "--every", "1h", "--yes") as run:
+        wait_for(lambda: run.cycles() == 1, run)
+        assert "the breaker is open (errors), nothing is changed: 3 errors in a row" in run.said
+        assert requests.get(f"{run.url}/readyz", timeout=10).text == "ok\n"

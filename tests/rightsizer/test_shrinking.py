@@ -1,0 +1,148 @@
+"""Shrinking on the wire: which replicas go, what is said of them, and what is taken back where it comes to nothing."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from simulator.kube import Fault
+from tests.rightsizer.commands import Run
+from tests.rightsizer.test_scenarios import BUDGETS
+from tests.rightsizer.world import World, created
+
+pytestmark = pytest.mark.prometheus
+
+POLICY = (
+    """
+apiVersion: gpu-rightsizer.io/v1alpha1
+kind: Policy
+defaults: {kinds: []}
+rules:
+  - {name: all, match: {everything: true}, mode: enforce, findings: {too-many-replicas: enforce}}
+"""
+    + BUDGETS
+)
+COST = "controller.kubernetes.io/pod-deletion-cost"
+STEERED = "gpu-rightsizer.io/steered"
+ONE_OF_FOUR = {"replicas": 4, "usage": ["parked", "busy", "parked", "parked"]}
+
+
+def _apply(world: World, policy: str = POLICY, *flags: str) -> Run:
+    return world.run("apply", "--yes", "-o", "json", *flags, policy=policy)
+
+
+def _names(world: World, name: str = "web") -> list[str]:
+    return sorted(str(pod["metadata"]["name"]) for pod in world.pods_of(world.team, name))
+
+
+def _marks(world: World) -> set[str]:
+    pods = world.pods_of(world.team, "web")
+    return {key for pod in pods for key in pod["metadata"].get("annotations", {}) if key in {COST, STEERED}}
+
+
+def test_the_quiet_ones_go(world: World) -> None:
+    """A Deployment's replica at work stays, whatever its age; those that stay carry no mark."""
+    world.add("Deployment", world.team, "web", ONE_OF_FOUR)
+    at_work = _names(world)[1]
+    assert _apply(world).items["web"]["result"] == "done"
+    left = _names(world)
+    assert (len(left), at_work in left, _marks(world)) == (2, True, set())
+
+
+def test_costs_that_its_people_gave_hold(world: World) -> None:
+    """Where any pod has one, none is given by us."""
+    world.add("Deployment", world.team, "web", ONE_OF_FOUR)
+    name = _names(world)[0]
+    world.api.patch("Pod", world.team, name, {"metadata": {"annotations": {COST: "100"}}})
+    assert _apply(world).items["web"]["result"] == "done"
+    marked = [entry.path for entry in world.api.requests.mutating() if "/pods/" in entry.path]
+    assert (marked, name in _names(world)) == ([], True)
+
+
+@pytest.mark.parametrize(
+    ("usage", "result"),
+    [(["busy", "parked", "parked", "parked"], "done"), (["parked", "parked", "parked", "busy"], "changed")],
+    ids=["the-first-works", "the-last-works"],
+)
+def test_of_a_statefulset_the_last_ones_go_or_none(world: World, usage: list[str], result: str) -> None:
+    """Its controller takes the highest ordinals, so where one of these is at work nothing is done."""
+    world.add("StatefulSet", world.team, "web", {"replicas": 4, "usage": usage})
+    item = _apply(world).items["web"]
+    assert item["result"] == result, item
+    assert _names(world) == [f"web-{number}" for number in range(2 if result == "done" else 4)]
+    assert result == "done" or "web-3 of them is at work" in item["detail"]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("deployments/web", "PATCH", None, status=422),
+        Fault("pods/web-", "PATCH", None, status=403),
+    ],
+    ids=["the-change-is-refused", "pods-cannot-be-marked"],
+)
+def test_what_was_said_of_pods_is_taken_back(world: World, fault: Fault) -> None:
+    """Nothing is left on them where the change is not made."""
+    world.add("Deployment", world.team, "web", ONE_OF_FOUR)
+    world.api.inject(fault)
+    assert _apply(world).items["web"]["result"] == "refused"
+    assert (len(_names(world)), _marks(world)) == (4, set())
+
+
+def test_what_an_earlier_run_said_of_pods_and_did_not_do_is_taken_back(world: World) -> None:
+    """A run that was killed between the two leaves marks; the next one takes them for nobody's wish."""
+    world.add("Deployment", world.team, "web", {**ONE_OF_FOUR, "usage": "busy"})
+    name = _names(world)[0]
+    marks = {COST: "-2147483648", STEERED: "run-0"}
+    world.api.patch("Pod", world.team, name, {"metadata": {"annotations": marks}})
+    assert _apply(world).code == 0
+    assert _marks(world) == set()
+
+
+ON_DEMAND = (
+    """
+apiVersion: gpu-rightsizer.io/v1alpha1
+kind: Policy
+defaults: {kinds: []}
+rules:
+  - {name: all, match: {everything: true}, mode: enforce, onDemand: [suspend]}
+"""
+    + BUDGETS
+)
+
+
+def _give_up(world: World) -> None:
+    world.api.delete("Pod", world.team, "waits")
+
+
+def _find_a_place(world: World) -> None:
+    world.node("another", resources={"nvidia.com/gpu": 8}, pool="training")
+    world.api.settle()
+
+
+@pytest.mark.parametrize("change", [_give_up, _find_a_place])
+def test_where_nobody_waits_any_more_nothing_goes(world: World, change: Callable[[World], None]) -> None:
+    """Whoever waited when the plan was made is looked for again right before the write."""
+    world.node("full", resources={"nvidia.com/gpu": 2}, pool="training")
+    given: dict[str, Any] = {"nodeSelector": {"pool": "training"}, "gpus": 2}
+    world.add("Job", world.team, "lends", given)
+    world.add("Pod", world.team, "waits", {**given, "usage": "absent", "priorityClass": "high-priority"})
+    world.after("poddisruptionbudgets", lambda: change(world))
+    item = _apply(world, ON_DEMAND).items["lends"]
+    assert (item["result"], item["detail"]) == (
+        "changed",
+        "none of those for whom it was to go waits any more",
+    )
+    assert created(world.api, "Job", world.team, "lends")["spec"].get("suspend") is not True
+
+
+def test_a_saved_plan_is_approved_as_it_was_read(world: World, tmp_path: Any) -> None:
+    """Another number of replicas than the reviewed one is not what was agreed to."""
+    world.add("Deployment", world.team, "web", ONE_OF_FOUR)
+    saved = tmp_path / "plan.json"
+    saved.write_text(
+        world.run("plan", "-o", "json", policy=POLICY).out.replace('"replicas": 2', '"replicas": 3')
+    )
+    assert _apply(world, POLICY, "--plan", str(saved)).items["web"]["result"] == "changed"
+    saved.write_text(world.run("plan", "-o", "json", policy=POLICY).out)
+    assert _apply(world, POLICY, "--plan", str(saved)).items["web"]["result"] == "done"

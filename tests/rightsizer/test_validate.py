@@ -1,0 +1,105 @@
+"""The last look before a write, purely: every way in which what was planned no longer holds."""
+
+import dataclasses
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rightsizer.model import Decision, Workload
+from rightsizer.validate import Use, objections
+from tests.rightsizer.build import (
+    AT,
+    all_idle,
+    busy_usage,
+    idle_usage,
+    judged,
+    measured,
+    pod,
+    policy,
+    rulebook,
+    usages,
+    workload,
+)
+
+PLANNED = workload(pod("w-0"), pod("w-1"))
+
+
+def _decision() -> Decision:
+    return judged(PLANNED, all_idle(PLANNED), policy())
+
+
+def _told(fresh: Workload = PLANNED, **changes: Any) -> list[str]:
+    """The reasons against what was planned, given what the workload and its use are now."""
+    idle = all_idle(PLANNED)
+    values: dict[str, Any] = {
+        "at": AT,
+        "measured": measured(PLANNED, idle),
+        "since": AT - datetime.timedelta(minutes=10),
+        "activity": idle,
+        "recent": idle,
+    }
+    use = Use(**{**values, **changes})
+    return [veto.rule for veto in objections(_decision(), fresh, use, rulebook(policy(), fresh))]
+
+
+def test_what_is_as_planned_may_be_done() -> None:
+    """Nothing stands against it where nothing changed."""
+    assert _decision().is_enforced
+    assert _told() == []
+
+
+CHANGED: dict[str, Callable[[Workload], Workload]] = {
+    "another-object": lambda item: _replaced(item, ref=dataclasses.replace(item.ref, uid="uid-other")),
+    "generation": lambda item: _replaced(item, generation=2),
+    "size": lambda item: _replaced(item, size=3),
+    "pod-replaced": lambda item: _replaced(item, pods=(item.pods[0], _renamed(item.pods[1]))),
+    "pod-more": lambda item: _replaced(item, pods=(*item.pods, _renamed(item.pods[1]))),
+    "pod-less": lambda item: _replaced(item, pods=item.pods[:1]),
+}
+
+
+def _replaced(item: Workload, **changes: Any) -> Workload:
+    return dataclasses.replace(item, **changes)
+
+
+def _renamed(one: Any) -> Any:
+    return dataclasses.replace(one, ref=dataclasses.replace(one.ref, uid="uid-new"))
+
+
+@pytest.mark.parametrize("change", CHANGED.values(), ids=CHANGED.keys())
+def test_what_is_another_or_was_changed_is_left_alone(change: Callable[[Workload], Workload]) -> None:
+    """Each part of what a person may have approved is compared by itself."""
+    assert "changed" in _told(change(PLANNED))
+
+
+def test_an_owner_that_cannot_be_read_is_left_alone() -> None:
+    """Without its version no write could be tied to what was looked at."""
+    assert "unread" in _told(_replaced(PLANNED, resource_version=""))
+
+
+@pytest.mark.parametrize("lost", ["none", "empty"])
+def test_silence_in_the_last_minutes_is_no_rest(lost: str) -> None:
+    """A pod without samples since then may be at work, however idle it was before."""
+    recent = dict(all_idle(PLANNED))
+    if lost == "none":
+        del recent["research", "w-1"]
+    else:
+        recent["research", "w-1"] = ()
+    assert "no-data" in _told(recent=recent)
+
+
+WORK = {
+    "activity": (busy_usage(),),
+    "nan": (idle_usage(invalid=("DCGM_FI_DEV_GPU_UTIL",)),),
+    "one-of-two-devices": (idle_usage(0), busy_usage(1)),
+    "by-counters-only": (idle_usage(busy_s=500.0),),
+}
+
+
+@pytest.mark.parametrize("used", WORK.values(), ids=WORK.keys())
+def test_work_since_the_plan_ends_it(used: tuple[Any, ...]) -> None:
+    """Activity, an impossible value and what only counters saw: each of one device of one pod suffices."""
+    found = {**all_idle(PLANNED), **usages((PLANNED.pods[1], used))}
+    assert "busy" in _told(activity=found)

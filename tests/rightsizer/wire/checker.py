@@ -1,0 +1,348 @@
+"""What must hold of everything that is sent to the API server, whoever sends it and whatever happens meanwhile.
+
+Reads a recording, the policy's plain mapping and the truth about the GPUs; a violation is a sentence. What it demands
+is docs/safety.md: form of each request, whom it may be about, when, how much, and that it can be taken back.
+"""
+
+import base64
+import collections
+import dataclasses
+import datetime
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tests.rightsizer.kinds import value_at
+from tests.rightsizer.wire.form import FIELDS, UNDO, differing, is_note, objections
+from tests.rightsizer.wire.law import OURS, against, annotations_of, instant, pods_of, rule_on, seconds
+from tests.rightsizer.wire.recorder import Entry, Object
+from tests.rightsizer.wire.truth import Truth
+from tests.rightsizer.world import gpus_of
+
+_MONTH = datetime.timedelta(days=30)
+_WEEK_S = 7 * 86400.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Take:
+    """Something that was taken from a workload."""
+
+    at: datetime.datetime
+    run: str
+    namespace: str
+    name: str
+    kind: str
+    uid: str
+    gpus: int
+    what: str
+
+
+class Checker:
+    """Checks each request as it is carried out.
+
+    Attributes:
+        takes: What was taken, in order.
+        counts: How often something happened, by what.
+        violations: What must not have happened.
+        persons: Users that are people, who may do more.
+        readers: Users that may change nothing at all.
+        exists: Whether an object, by UID, is still there: with it goes what it remembers.
+    """
+
+    def __init__(self, policy: Mapping[str, Any], truth: Truth, exists: Callable[[Take], bool]) -> None:
+        self.policy = policy
+        self.truth = truth
+        self.takes: list[Take] = []
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.violations: list[str] = []
+        self.persons: set[str] = set()
+        self.readers: set[str] = set()
+        self.changed_since: set[str] = set()
+        self.where = ""
+        self._exists = exists
+        self._ends: dict[str, list[datetime.datetime]] = collections.defaultdict(list)
+        self._before: dict[str, Object] = {}
+        self._notices: dict[str, datetime.datetime] = {}
+        self._dry: dict[str, str] = {}
+
+    # --- what others do
+
+    def reverted(self, uid: str, at: datetime.datetime) -> None:
+        """Somebody took back what was done to an object."""
+        self._ends[uid].append(at)
+        self.changed_since.add(uid)
+
+    # --- what we do
+
+    def hear(self, entry: Entry) -> None:
+        """Check a request that was just carried out, or refused."""
+        self.counts["requests that may change something"] += 1
+        found = [*objections(entry, is_person=entry.user in self.persons)]
+        if entry.user in self.readers:
+            found.append("who only plans changes nothing")
+        if entry.kind != "Lease" and entry.user not in self.persons:
+            found += self._leads(entry)
+        if entry.is_dry:
+            self._dry[entry.path] = entry.text if entry.is_done else ""
+        elif entry.is_done:
+            found += self._effect(entry)
+        self.violations += [f"{self.where}: {one}: {entry}" for one in found]
+
+    def _leads(self, entry: Entry) -> Iterator[str]:
+        lease = entry.scene.lease
+        if lease.get("holderIdentity") != entry.user:
+            yield f"{lease.get('holderIdentity') or 'nobody'} holds the Lease"
+
+    def _effect(self, entry: Entry) -> Iterator[str]:
+        """What must hold of a request that changed something."""
+        if entry.kind == "Pod" and entry.subresource == "eviction":
+            yield from self._taken(entry, "evict", math.inf)
+        elif entry.method == "PATCH" and entry.kind not in {"ConfigMap", "Pod"}:
+            yield from self._changed(entry)
+        elif entry.method == "PATCH" and entry.kind == "Pod" and OURS + "notice" in entry.text:
+            yield from self._noticed(entry)
+        elif entry.method == "POST" and entry.kind == "Pod":
+            self.counts["put back"] += 1
+
+    def _changed(self, entry: Entry) -> Iterator[str]:
+        before, after = entry.scene.obj, entry.after
+        if before is None or after is None:
+            yield "changes what is not there"
+            return
+        uid, kind = before["metadata"]["uid"], entry.kind.partition(".")[0]
+        paths = differing(before, after)
+        fields = FIELDS[kind]
+        if stray := [path for path in paths if path not in fields and not is_note(path)]:
+            yield f"changes {stray}"
+        record = annotations_of(after).get(UNDO)
+        changed = [path for path in paths if path in fields]
+        if not changed:
+            yield from self._noted(entry, uid)
+        elif all(_gives(value_at(before, path), value_at(after, path)) for path in changed):
+            self.counts["given back"] += 1
+            if record is None:
+                yield from self._restored(after, uid)
+                if OURS + "resumed-at" in entry.text:
+                    self._ends[uid].append(entry.at)
+        else:
+            self._before.setdefault(uid, before)
+            yield from _recorded(before, after, record, changed)
+            if self._dry.get(entry.path) != entry.text:
+                yield "was not tried before by a dry run of the very same"
+            size = value_at(after, fields[0])
+            left = size if isinstance(size, int) and not isinstance(size, bool) else 0
+            yield from self._taken(entry, "shrink" if left else "stop", left)
+
+    def _noted(self, entry: Entry, uid: str) -> Iterator[str]:
+        if OURS + "notice" in entry.text and '"notice":null' not in entry.text.replace(" ", ""):
+            yield from self._noticed(entry)
+            return
+        self.counts["noted"] += 1
+        if UNDO not in annotations_of(entry.after):
+            self._before.pop(uid, None)
+            self.changed_since.discard(uid)
+
+    def _noticed(self, entry: Entry) -> Iterator[str]:
+        assert entry.scene.obj is not None
+        self.counts["notices"] += 1
+        self._notices[entry.scene.obj["metadata"]["uid"]] = entry.at
+        yield from against(entry.scene, self.policy, entry.at, part=_part(entry))
+        yield from self._held(entry)
+
+    def _restored(self, after: Object, uid: str) -> Iterator[str]:
+        """Exactly what was there, unless someone changed it besides."""
+        original = self._before.pop(uid, None)
+        if original is None or uid in self.changed_since:
+            self.changed_since.discard(uid)
+            return
+        if after["spec"] != original["spec"] or _foreign(after) != _foreign(original):
+            yield f"is not as it was: {after['spec']} {_foreign(after)}, it was {original['spec']} {_foreign(original)}"
+
+    # --- what is taken
+
+    def _taken(self, entry: Entry, what: str, left: float) -> Iterator[str]:
+        workload = entry.scene.obj
+        if workload is None:
+            yield "takes from what is not there"
+            return
+        pods = pods_of(entry.scene)
+        rules = [rule for pod in pods if (rule := rule_on(pod, workload, self.policy))]
+        yield from against(entry.scene, self.policy, entry.at, part=_part(entry))
+        yield from self._held(entry)
+        yield from self._at_work(entry, pods, rules, left)
+        if what == "evict":
+            yield from _kept(entry)
+        going = len(pods) - (left if left < math.inf else 0)
+        freed = round(sum(map(gpus_of, pods)) * going / len(pods)) if pods else 0
+        meta = workload["metadata"]
+        take = Take(
+            entry.at, _run(entry), meta["namespace"], meta["name"], workload["kind"], meta["uid"], freed, what
+        )
+        yield from self._too_soon(take, rules)
+        yield from self._too_many_replicas_gone(left, pods, rules, what)
+        self.takes.append(take)
+        self.counts[f"{what} {workload['kind']}"] += 1
+        yield from self._over_budget(take)
+
+    def _held(self, entry: Entry) -> Iterator[str]:
+        """Pauses and breaker, as they stand on the server."""
+        state = entry.scene.state
+        for pause in json.loads(state.get("pauses.json", "[]")):
+            until = pause.get("until")
+            if pause.get("namespace", "") in {"", entry.namespace} and not (
+                until and instant(until) <= entry.at
+            ):
+                yield "while paused"
+        if json.loads(state.get("breaker.json", "{}")).get("trip"):
+            yield "while the breaker is open"
+
+    def _at_work(
+        self, entry: Entry, pods: list[Object], rules: list[Mapping[str, Any]], left: float
+    ) -> Iterator[str]:
+        assert entry.scene.obj is not None
+        meta = entry.scene.obj["metadata"]
+        key = meta["namespace"], (meta.get("labels") or {}).get("app", meta["name"])
+        if key in self.truth.lies:
+            yield f"the metrics were {self.truth.lies[key]}"
+        span = max((seconds(rule["idle"]["window"]) for rule in rules), default=0.0)
+        if 0 < left < math.inf:
+            span = 3600.0
+        began = min((instant(pod["status"]["startTime"]) for pod in pods), default=entry.at)
+        since = max(entry.at - datetime.timedelta(seconds=span), began)
+        busiest = self.truth.busiest(key, since, self.truth.told)
+        if busiest > (left if left < math.inf else 0):
+            yield f"{busiest} of its pods were at work since {since}"
+
+    def _too_many_replicas_gone(
+        self, left: float, pods: list[Object], rules: list[Mapping[str, Any]], what: str
+    ) -> Iterator[str]:
+        for rule in rules:
+            kept = rule.get("keep", {}).get("replicas", 0)
+            if (0 if what == "evict" else left) < kept:
+                yield f"rule {rule['name']} keeps {kept} of {len(pods)} replicas"
+
+    def _too_soon(self, take: Take, rules: list[Mapping[str, Any]]) -> Iterator[str]:
+        """Once in a window and a cooldown, longer after each time that someone took one back; three times a month."""
+        earlier = [one for one in self.takes if one.uid == take.uid]
+        cooldown = max((seconds(rule.get("cooldown", "24h")) for rule in rules), default=0.0)
+        window = max((seconds(rule["idle"]["window"]) for rule in rules), default=0.0)
+        if earlier and (take.at - earlier[-1].at).total_seconds() < max(cooldown, window):
+            yield f"so soon after {earlier[-1]}"
+        if len([one for one in earlier if take.at - one.at < _MONTH]) >= 3:
+            yield "a fourth time in a month"
+        ends = [end for end in self._ends[take.uid] if take.at - end < _MONTH]
+        if ends:
+            held_s = min(cooldown * 2 ** (len(ends) - 1), max(_WEEK_S, cooldown))
+            if (take.at - ends[-1]).total_seconds() < held_s:
+                yield f"it was taken back {len(ends)} times, the last at {ends[-1]}, and is held off for {held_s} s"
+        waits = max((seconds(rule.get("notifyBefore", "0m")) for rule in rules), default=0.0)
+        notice = self._notices.get(take.uid)
+        if waits and (notice is None or (take.at - notice).total_seconds() < waits):
+            yield f"its people were told {notice}, {waits} s before are wanted"
+
+    def _over_budget(self, take: Take) -> Iterator[str]:
+        for budget in self.policy["budgets"]:
+            alike = [one for one in self.takes if self._counts_with(one, take, budget)]
+            gpus = sum(one.gpus for one in alike)
+            if len(alike) > budget.get("workloads", math.inf) or gpus > budget.get("gpus", math.inf):
+                yield f"over budget {budget}: {[(one.name, one.gpus, f'{one.at:%H:%M}') for one in alike]}"
+
+    def _counts_with(self, one: Take, take: Take, budget: Mapping[str, Any]) -> bool:
+        scope, per = budget.get("scope", "cluster"), budget.get("per", "run")
+        is_near = {
+            "cluster": True,
+            "namespace": one.namespace == take.namespace,
+            "owner": (one.kind, one.namespace, one.name) == (take.kind, take.namespace, take.name),
+        }[scope]
+        if per == "run":
+            return is_near and one.run == take.run
+        span = datetime.timedelta(hours={"hour": 1, "day": 24}[per])
+        return is_near and take.at - one.at < span and (one is take or self._exists(one))
+
+
+def _part(entry: Entry) -> str:
+    """By which part of a rule it was judged, as it says itself."""
+    return "tooManyReplicas" if '\\"too-many-replicas\\"' in entry.text else "idle"
+
+
+def _gives(before: Any, after: Any) -> bool:
+    """Whether a field goes back to letting more run."""
+    if isinstance(before, int) and not isinstance(before, bool) and isinstance(after, int):
+        return after > before
+    stopped = {True: True, "true": True}
+    return bool(before) and not stopped.get(after, False) and after in {None, False, "false", ""}
+
+
+def _recorded(
+    before: Object, after: Object, text: str | None, changed: list[tuple[str, ...]]
+) -> Iterator[str]:
+    """The record of how to take it back stands in the same patch, and is true."""
+    if text is None:
+        yield "carries no record"
+        return
+    record = json.loads(text)
+    if len(text) > 2048:
+        yield f"a record of {len(text)} bytes"
+    if missing := {"run", "time", "action", "rule", "finding", "reason", "by"} - {
+        key for key in record if record[key]
+    }:
+        yield f"a record without {missing}"
+    edits = {tuple(edit["path"]): edit for edit in record["edits"]}
+    earlier = json.loads(annotations_of(before).get(UNDO, '{"edits": []}'))["edits"]
+    first = {tuple(edit["path"]): edit.get("before") for edit in earlier}
+    for path in changed:
+        was = first.get(path, value_at(before, path))
+        if path not in edits:
+            yield f"a record without {path}"
+        elif (edits[path].get("before"), edits[path].get("after")) not in {
+            (was, value_at(after, path)),
+            (value_at(before, path), value_at(after, path)),
+        }:
+            yield f"a record that is not true of {path}: {edits[path]}"
+
+
+def _kept(entry: Entry) -> Iterator[str]:
+    """The manifest of what is evicted is kept, whole enough to create it anew."""
+    assert entry.scene.obj is not None
+    pod = entry.scene.obj
+    where = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+    for secret in entry.scene.secrets:
+        if annotations_of(secret).get(OURS + "pod") != where:
+            continue
+        if not secret["metadata"]["name"].endswith(pod["metadata"]["uid"][:8]):
+            continue
+        manifest = json.loads(base64.b64decode(secret["data"]["manifest"]))
+        same = [
+            manifest["spec"]["containers"][0][key] == pod["spec"]["containers"][0][key]
+            for key in ("env", "resources")
+        ]
+        if all(same) and manifest["metadata"].get("labels") == pod["metadata"].get("labels"):
+            return
+    yield "an eviction whose manifest is not kept"
+
+
+def _run(entry: Entry) -> str:
+    if entry.kind != "Pod":
+        return (
+            str(json.loads(annotations_of(entry.after)[UNDO])["run"])
+            if UNDO in annotations_of(entry.after)
+            else ""
+        )
+    uid = entry.scene.obj["metadata"]["uid"][:8] if entry.scene.obj else ""
+    labels = [
+        secret["metadata"]["labels"][OURS + "manifest"]
+        for secret in entry.scene.secrets
+        if re.search(f"-{uid}$", secret["metadata"]["name"])
+    ]
+    return str(labels[0]) if labels else ""
+
+
+def _foreign(obj: Object) -> dict[str, str]:
+    """Annotations that are not ours."""
+    return {
+        key: text
+        for key, text in annotations_of(obj).items()
+        if not key.startswith(OURS) and key != "deployment.kubernetes.io/revision"
+    }

@@ -1,0 +1,370 @@
+"""One random cluster: people live in it, things fail, and the rightsizer's own cycle runs, through its real code.
+
+What stands for `run` is its body: repair, plan, carry out, verify, under a Lease, over HTTP. Only Prometheus is the
+truth itself, so that a cycle takes a fraction of a second. Everything is drawn from one seed.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import datetime
+import json
+import pathlib
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+
+import yaml
+
+from rightsizer.act.guarding import Guard
+from rightsizer.act.lease import Lease
+from rightsizer.act.patience import Patience
+from rightsizer.act.repair import find_repairs, mend
+from rightsizer.act.session import Means
+from rightsizer.act.state import Gate
+from rightsizer.act.undo import find, put_back
+from rightsizer.cli import parser
+from rightsizer.cli.acting import accept_first, acting_on, counted, planned, require_state, steps
+from rightsizer.cli.session import Session
+from rightsizer.config import ClusterSettings
+from rightsizer.errors import ClusterError, RightsizerError
+from rightsizer.observe.cluster import Cluster
+from simulator.kube import ApiServer, Fault, Rule
+from tests.rightsizer.wire.checker import Checker, Take
+from tests.rightsizer.wire.people import TEAMS, Clock, People, happenings
+from tests.rightsizer.wire.recorder import OWN, Recorder
+from tests.rightsizer.wire.truth import Truth
+
+START = datetime.datetime(2026, 3, 2, 9, 0, tzinfo=datetime.UTC)
+_THIRD_PARTIES = 0.1
+"""Share of the clusters that have third parties' kinds."""
+_SPANS = [datetime.timedelta(minutes=20), *(datetime.timedelta(hours=hours) for hours in (1, 3, 7, 26))]
+_FAULTS: tuple[Mapping[str, Any], ...] = (
+    *({"status": code} for code in (409, 429, 500, 503, 504)),
+    *({"status": code, "after_effect": True} for code in (500, 504)),
+    {"drop": True},
+    {"drop": True, "after_effect": True},
+)
+_WHERE = (
+    "deployments/",
+    "statefulsets/",
+    "eviction",
+    "/pods",
+    "secrets",
+    "configmaps",
+    "namespaces",
+    "events",
+    "/w",
+)
+
+
+def draw_policy(dice: random.Random) -> dict[str, Any]:
+    """Rules, budgets and times, as they would stand in a file."""
+    idle: dict[str, Any] = {"window": dice.choice(["1h", "2h", "4h"]), "grace": dice.choice(["10m", "30m"])}
+    idle |= {"returnFactor": dice.choice([0, 0, 1]), "history": "1d"}
+    enforce: dict[str, Any] = {
+        "mode": "enforce",
+        "actions": ["shrink", "grow", "scale-to-zero", "suspend", "evict"],
+        "idle": idle,
+        "findings": {"too-many-replicas": "enforce"},
+        "tooManyReplicas": {"window": "1h", "grace": "10m", "days": 0},
+        "cooldown": dice.choice(["2h", "6h", "24h"]),
+    }
+    if dice.random() < 0.3:
+        enforce["notifyBefore"] = dice.choice(["1h", "4h"])
+    rules = [
+        {"name": "production", "match": {"priorityClasses": ["high-priority"]}, "mode": "protect"},
+        {"name": "gold", "match": {"labels": {"tier": "gold"}}, "mode": dice.choice(["protect", "advise"])},
+        {"name": "research", "match": {"priorityClasses": ["medium-priority"]}, **enforce},
+        {"name": "lowest", "match": {"priorityClasses": ["low-priority"]}, **enforce, "cooldown": "6h"},
+    ]
+    if dice.random() < 0.3:
+        rules[-1]["keep"] = {"replicas": 1}
+    policy: dict[str, Any] = {
+        "apiVersion": "gpu-rightsizer.io/v1alpha1",
+        "kind": "Policy",
+        "rules": rules,
+        "budgets": [
+            {"per": "run", "workloads": dice.choice([3, 6, 20])},
+            {"scope": "namespace", "per": "run", "workloads": dice.choice([1, 3, 20])},
+            {"per": "hour", "workloads": dice.choice([2, 6, 20]), "gpus": dice.choice([4, 16, 200])},
+            {"scope": "owner", "per": "day", "workloads": dice.choice([1, 2])},
+        ],
+        "breaker": {"maxErrors": dice.choice([2, 5])},
+    }
+    if dice.random() < 0.2:
+        policy["protectedNamespaces"] = [dice.choice(TEAMS)]
+    if dice.random() < 0.2:
+        policy["maintenanceWindows"] = [{"from": "06:00", "to": "20:00"}]
+    if dice.random() < 0.1:
+        policy["freezes"] = [{"from": "2026-03-05", "to": "2026-03-06"}]
+    return policy
+
+
+class Replica:
+    """One process of `run`, as far as it is about cycles.
+
+    Args:
+        world: Where it stands.
+        name: Its user's, and who it is in the Lease.
+    """
+
+    def __init__(self, world: "World", name: str) -> None:
+        self._world, self.name = world, name
+        world.api.add_user(name, name)
+        world.api.allow(Rule(name))
+        kubeconfig = world.directory / f"{name}.yaml"
+        kubeconfig.write_text(yaml.safe_dump(world.api.kubeconfig(name)))
+        flags = ["--kubeconfig", str(kubeconfig), "--policy", str(world.directory / "policy.yaml")]
+        self._arguments = parser().parse_args(
+            ["run", "--yes", "--prometheus-url", "http://127.0.0.1:9", *flags]
+        )
+        quick = Cluster(ClusterSettings(kubeconfig=kubeconfig, timeout_s=5.0))
+        clock = world.clock
+        self.lease = Lease(quick, OWN, name, monotonic=clock.monotonic, clock=clock.machine)
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Session]:
+        """A new one for each cycle, as `run` has it, with the truth in place of Prometheus."""
+        session = Session(self._arguments, machine=self._world.clock.machine)
+        session.signal = self._world.truth  # type: ignore[assignment]
+        session.prometheus = self._world.truth  # type: ignore[assignment]
+        with contextlib.closing(session):
+            yield session
+
+    def cycle(self) -> None:
+        """What `run` does each time."""
+        self._world.cycles += 1
+        try:
+            with self.session() as session:
+                session.run = f"run-{self._world.cycles}-{self.name}"
+                if self.lease.attempt():
+                    session.cluster.before_writing = self.lease.require
+                    self._act(session)
+                else:
+                    session.observe()
+        except RightsizerError as error:
+            self._world.ended[type(error).__name__] += 1
+
+    def _act(self, session: Session) -> None:
+        means = Means(
+            cluster=session.cluster,
+            run=session.run,
+            state_namespace=OWN,
+            instance=session.instance,
+            clock=session.clock,
+            evicts=session.evicts,
+            journal=None,
+        )
+        gate = Gate(session.store, session.policy.policy.breaker, session.run, session.clock)
+        require_state(session)
+        with counted(gate):
+            outcomes = list(mend(find_repairs(means), means, Guard(session.policy.policy, gate)))
+            plan = planned(session, gate, accept_scope=False)
+            accept_first(session, plan)
+            acting = acting_on(session, plan, means, gate)
+            outcomes += steps(acting, plan.enforced, plan.fleet, self._patience())
+        self._world.ended.update(f"{one.action} {one.result.value}" for one in outcomes)
+
+    def _patience(self) -> Patience:
+        waits = iter(range(1000))
+        return Patience(2.0, lambda: float(next(waits)), lambda _: self._world.api.settle(), lambda: False)
+
+
+class World:
+    """A cluster, its people, and two replicas of ours.
+
+    Attributes:
+        ended: How runs, and what was done in them, came out.
+    """
+
+    def __init__(self, directory: pathlib.Path, seed: int) -> None:
+        self.directory, self.dice = directory, random.Random(seed)
+        self.clock = Clock(START - datetime.timedelta(days=4))
+        # Nobody here has objects of theirs, and to look for some in each cycle takes three quarters of all requests.
+        has_third_parties = self.dice.random() < _THIRD_PARTIES
+        self.api = ApiServer(clock=self.clock, termination_delay_s=0.0, third_party=has_third_parties)
+        self.truth = Truth(self.api, self.clock)
+        policy = draw_policy(self.dice)
+        (directory / "policy.yaml").write_text(json.dumps(policy))
+        self.checker = Checker(policy, self.truth, self._exists)
+        self.recorder = Recorder(self.api, self.clock, self.checker.hear)
+        self.people = People(self.api, self.clock, self.truth, self.checker, self.dice)
+        self.cycles = 0
+        self.ended: collections.Counter[str] = collections.Counter()
+        self.checker.where = f"seed {seed}"
+
+    def __enter__(self) -> Self:
+        self.api.start()
+        self.people.settle_in(self.dice.randint(5, 20))
+        self.api.settle()
+        self.clock.go(START - self.clock.now)
+        self.replicas = [Replica(self, "replica-a"), Replica(self, "replica-b")]
+        self.reader = Replica(self, "reader")
+        self.person = Replica(self, "person")
+        self.checker.readers.add("reader")
+        self.checker.persons.add("person")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.api.stop()
+
+    def step(self, number: int) -> None:
+        """Something happens, time goes by, and one of ours has its turn, or somebody does by hand what they do."""
+        self.checker.where = f"{self.checker.where.partition(', ')[0]}, step {number}"
+        for happen in happenings(self.people, self.dice):
+            happen()
+        self.api.settle()
+        self.clock.go(self.dice.choice(_SPANS))
+        turn = self.dice.random()
+        if turn < 0.05:
+            self._only_plan()
+        elif turn < 0.12:
+            self._undo()
+        else:
+            self._cycle()
+        self.api.clear_faults()
+        self.truth.errors = 0
+        self.api.settle()
+
+    def _only_plan(self) -> None:
+        with contextlib.suppress(RightsizerError), self.reader.session() as session:
+            session.observe()
+
+    def _undo(self) -> None:
+        """A person puts some of it back."""
+        with self.person.session() as session:
+            items = find(session.cluster, OWN)
+            some = self.dice.sample(items, min(len(items), self.dice.choice([1, 3])))
+            waits = iter(range(1000))
+            patience = Patience(0.0, lambda: float(next(waits)), lambda _: self.api.settle(), lambda: False)
+            for outcome in put_back(some, session.cluster, force=False, clock=self.clock, patience=patience):
+                self.ended[f"undo {outcome.result.value}"] += 1
+
+    def _cycle(self) -> None:
+        self.dice.shuffle(self.replicas)
+        first, second = self.replicas
+        self._spoil()
+        self._surprise(second)
+        self.clock.skew = datetime.timedelta(hours=self.dice.choice([0] * 12 + [-3, 3, 40]))
+        try:
+            first.cycle()
+        finally:
+            self.truth.before = lambda: None
+            self.recorder.before = lambda *_: None
+            self.clock.skew = datetime.timedelta()
+
+    def _spoil(self) -> None:
+        """Let requests fail, or Prometheus."""
+        if self.dice.random() < 0.3:
+            how = self.dice.choice(_FAULTS)
+            method = self.dice.choice(["PATCH", "POST", "POST", "GET", "*"])
+            self.api.inject(Fault(self.dice.choice(_WHERE), method, self.dice.randint(1, 3), **how))
+        if self.dice.random() < 0.1:
+            self.truth.errors = self.dice.randint(1, 3)
+
+    def _surprise(self, other: Replica) -> None:
+        """Let something happen in the middle: where a look cannot have missed it, or a write names the version."""
+        kind = self.dice.choice(["", "", "before-a-look", "at-any-read", "pause", "other-replica"])
+        left = [self.dice.choice([0, 1, 2, 5])]
+        people = self.people
+        match kind:
+            case "before-a-look":
+                self.truth.before = _once(
+                    left,
+                    self.dice.choice(
+                        [
+                            *(
+                                people.opt_out_pod,
+                                people.opt_out_namespace,
+                                people.reprioritise,
+                                people.disrupt,
+                            ),
+                            *(self._wake_up, people.opt_out, people.lie, people.relabel),
+                        ]
+                    ),
+                )
+            case "at-any-read":
+                left = [self.dice.randrange(200)]
+                self._at_reads(
+                    "", _once(left, self.dice.choice([people.opt_out, people.delete, people.resize]))
+                )
+            case "pause":
+                self._at_reads("gpu-rightsizer-state", _once(left, people.pause))
+            case "other-replica":
+                left = [self.dice.randrange(200)]
+                self._at_reads("", _once(left, lambda: self._overtake(other)))
+
+    def _at_reads(self, where: str, act: Callable[[], None]) -> None:
+        def before(user: str, path: str) -> None:
+            if where in path and user.startswith("replica"):
+                act()
+
+        self.recorder.before = before
+
+    def _wake_up(self) -> None:
+        """Half a minute ago, so that it shows."""
+        now = self.clock.now
+        self.clock.now -= datetime.timedelta(seconds=30)
+        for _ in range(4):
+            self.people.work()
+        self.clock.now = now
+
+    def _overtake(self, other: Replica) -> None:
+        """The first stands still for longer than its Lease lasts, and another one has a cycle meanwhile."""
+        self.recorder.before = lambda *_: None
+        for _ in range(2):
+            self.clock.go(datetime.timedelta(seconds=20))
+            with contextlib.suppress(ClusterError):
+                other.lease.attempt()
+        other.cycle()
+
+    def _exists(self, take: Take) -> bool:
+        """Whether what remembers it is still there."""
+        if take.what == "evict":
+            name = f"-{take.uid[:8]}"
+            if any(one["metadata"]["name"].endswith(name) for one in self.api.list("Secret", OWN)):
+                return True
+            return self.api.get("Pod", take.namespace, take.name) is not None
+        kind = next(
+            (one.kind for one in self.people.workloads if one.key == (take.namespace, take.name)), None
+        )
+        obj = self.api.get(kind, take.namespace, take.name) if kind else None
+        return obj is not None and obj["metadata"]["uid"] == take.uid
+
+
+def _once(left: list[int], act: Callable[[], None]) -> Callable[[], None]:
+    """Do it once, when it is asked for so many times."""
+
+    def maybe() -> None:
+        left[0] -= 1
+        if left[0] == -1:
+            act()
+
+    return maybe
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Life:
+    """What became of one cluster."""
+
+    actions: int
+    counts: Mapping[str, int]
+    ended: Mapping[str, int]
+    requests: int
+    violations: tuple[str, ...]
+
+
+def live(directory: pathlib.Path, seed: int, steps_: int) -> Life:
+    """So many steps of one cluster."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with World(directory, seed) as world:
+        for number in range(steps_):
+            world.step(number)
+        return Life(
+            len(world.checker.takes),
+            world.checker.counts,
+            world.ended,
+            world.recorder.reads + world.checker.counts["requests that may change something"],
+            tuple(world.checker.violations),
+        )

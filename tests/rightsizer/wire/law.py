@@ -1,0 +1,151 @@
+"""What may be done to a workload, read from the policy's plain mapping and the API server's plain objects alone.
+
+An independent reading of docs/policy.md as far as random policies here go; it must know nothing of the rightsizer.
+"""
+
+import datetime
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tests.rightsizer.wire.recorder import OWN, Object, Scene
+
+OURS = "gpu-rightsizer.io/"
+WISHES = {OURS + "mode", OURS + "exclude", OURS + "exclude-until", OURS + "keep-replicas"}
+NOTES = {
+    OURS + name
+    for name in (
+        *("undo", "history", "notice", "resumed-at", "came-back-after", "snooze-until", "steered"),
+        *("order", "manifest", "pod", "gpus"),
+    )
+}
+UNTOUCHABLE = {"kube-system", "kube-public", "kube-node-lease", "gpu-operator", "nvidia-gpu-operator", OWN}
+_UNITS = {"m": 60, "h": 3600, "d": 86400}
+
+
+def seconds(text: str) -> float:
+    """A duration of one unit, such as 90m."""
+    return int(text[:-1]) * _UNITS[text[-1]]
+
+
+def annotations_of(obj: Object | None) -> Mapping[str, str]:
+    """Of an object; none where there is none."""
+    return (obj["metadata"].get("annotations") or {}) if obj else {}
+
+
+def instant(text: str) -> datetime.datetime:
+    """As Kubernetes and we write it."""
+    return datetime.datetime.fromisoformat(text)
+
+
+def pods_of(scene: Scene) -> list[Object]:
+    """The pods of the workload that a request is about: by how clusters are made here, those with its label."""
+    assert scene.obj is not None
+    if scene.obj["kind"] == "Pod":
+        return [scene.obj]
+    name = scene.obj["metadata"]["name"]
+    return [pod for pod in scene.pods if pod["metadata"].get("labels", {}).get("app") == name]
+
+
+def rule_on(pod: Object, workload: Object, policy: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The first rule that matches; None where only advice is given."""
+    return next((rule for rule in policy["rules"] if _matches(rule["match"], pod, workload)), None)
+
+
+def _matches(match: Mapping[str, Any], pod: Object, workload: Object) -> bool:
+    labels = [one["metadata"].get("labels") or {} for one in (pod, workload)]
+    found = {
+        "priorityClasses": lambda wanted: pod["spec"].get("priorityClassName", "") in wanted,
+        "namespaces": lambda wanted: pod["metadata"]["namespace"] in wanted,
+        "kinds": lambda wanted: workload["kind"] in wanted,
+        "labels": lambda wanted: all(
+            any(one.get(key) == value for one in labels) for key, value in wanted.items()
+        ),
+    }
+    return all(found[name](wanted) for name, wanted in match.items())
+
+
+def against(
+    scene: Scene, policy: Mapping[str, Any], at: datetime.datetime, *, part: str = "idle"
+) -> Iterator[str]:
+    """All that forbids taking anything from the workload of a scene, by that part of its rules."""
+    workload, pods = scene.obj, pods_of(scene)
+    assert workload is not None
+    yield from _place(workload, pods, policy)
+    rules = [rule_on(pod, workload, policy) for pod in pods]
+    if any(rule is None or rule["mode"] != "enforce" for rule in rules):
+        yield "no rule enforces anything about it"
+    for owner in (workload, scene.namespace, *pods):
+        yield from _wishes(owner, at)
+    if workload["metadata"].get("deletionTimestamp"):
+        yield "it is being deleted"
+    for pod in pods:
+        yield from _of_pod(pod, scene, at, [rule[part] for rule in rules if rule])
+    yield from _budgets(scene, pods)
+    yield from _shut(policy, at)
+
+
+def _place(workload: Object, pods: Sequence[Object], policy: Mapping[str, Any]) -> Iterator[str]:
+    namespace = workload["metadata"]["namespace"]
+    if namespace in UNTOUCHABLE | set(policy.get("protectedNamespaces", ())):
+        yield f"namespace {namespace} is protected"
+    for one in (workload, *pods):
+        if (one["metadata"].get("labels") or {}).get("app.kubernetes.io/name") == "gpu-rightsizer":
+            yield "it is ours"
+        owners = one["metadata"].get("ownerReferences", ())
+        if one["kind"] == "DaemonSet" or any(owner["kind"] in {"DaemonSet", "Node"} for owner in owners):
+            yield "it is a DaemonSet's, or a node's"
+
+
+def _wishes(owner: Object | None, at: datetime.datetime) -> Iterator[str]:
+    for key, text in annotations_of(owner).items():
+        if not key.lower().startswith(OURS) or key in NOTES:
+            continue
+        harmless = {
+            OURS + "mode": text == "enforce",
+            OURS + "exclude": text == "false",
+            OURS + "exclude-until": bool(re.match(r"\d{4}-", text)) and instant(text) <= at,
+            OURS + "keep-replicas": text == "0",
+        }
+        if not harmless.get(key):
+            yield f"it is opted out by {key}={text}"
+
+
+def _of_pod(
+    pod: Object, scene: Scene, at: datetime.datetime, parts: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    name, spec, meta = pod["metadata"]["name"], pod["spec"], pod["metadata"]
+    class_name = spec.get("priorityClassName", "")
+    if class_name.startswith("system-") or spec.get("priority", 0) > 10**9:
+        yield f"pod {name} has a system priority"
+    if meta.get("deletionTimestamp"):
+        yield f"pod {name} is being deleted"
+    if "kubernetes.io/config.mirror" in (meta.get("annotations") or {}):
+        yield f"pod {name} is static"
+    ready = {one["type"]: one["status"] for one in pod["status"].get("conditions", ())}.get("Ready")
+    if pod["status"].get("phase") != "Running" or ready != "True":
+        yield f"pod {name} does not run, or is not ready"
+        return
+    needed = max((seconds(one["window"]) + seconds(one["grace"]) for one in parts), default=0)
+    begins = [pod["status"]["startTime"], annotations_of(scene.obj).get(OURS + "resumed-at")]
+    for begin in filter(None, begins):
+        if (at - instant(begin)).total_seconds() < needed:
+            yield f"pod {name} is too young: since {begin}"
+
+
+def _budgets(scene: Scene, pods: Sequence[Object]) -> Iterator[str]:
+    for one in scene.disruptions:
+        wanted = one["spec"]["selector"]["matchLabels"].items()
+        if not any(wanted <= (pod["metadata"].get("labels") or {}).items() for pod in pods):
+            continue
+        if one["status"].get("disruptionsAllowed", 0) < len(pods):
+            yield f"PodDisruptionBudget {one['metadata']['name']} does not allow it"
+
+
+def _shut(policy: Mapping[str, Any], at: datetime.datetime) -> Iterator[str]:
+    windows = policy.get("maintenanceWindows")
+    clock = f"{at:%H:%M}"
+    if windows and not any(one["from"] <= clock < one["to"] for one in windows):
+        yield "no maintenance window is open"
+    if any(one["from"] <= f"{at:%Y-%m-%d}" <= one["to"] for one in policy.get("freezes", ())):
+        yield "changes are frozen"
