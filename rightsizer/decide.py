@@ -272,7 +272,8 @@ def _waits(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Iterator[B
         if allowed < running:
             words = f"PodDisruptionBudget {name} allows {allowed} disruptions, stopping needs {running}"
             yield Block(Cause.DISRUPTION_BUDGET, words)
-    yield from cooling(workload, memory_of(workload, rulebook.fleet, rulebook.at), ruling.cooldown)
+    memory = memory_of(workload, rulebook.fleet, rulebook.at)
+    yield from cooling(workload, memory, ruling.cooldown, decision.finding.window or datetime.timedelta())
 
 
 def _put_off(

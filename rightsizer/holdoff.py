@@ -75,8 +75,20 @@ def memory_of(workload: Workload, fleet: Fleet, at: datetime.datetime) -> Memory
     return Memory((*workload.past, *fresh), at)
 
 
-def cooling(workload: Workload, memory: Memory, cooldown: datetime.timedelta) -> Iterator[Block]:
-    """What is left of the times for which it is left alone, after each change and each return."""
+def cooling(
+    workload: Workload,
+    memory: Memory,
+    cooldown: datetime.timedelta,
+    window: datetime.timedelta = datetime.timedelta(),
+) -> Iterator[Block]:
+    """What is left of the times for which it is left alone, after each change and each return.
+
+    Args:
+        workload: The workload.
+        memory: What we did to it.
+        cooldown: How long its rule leaves it alone.
+        window: Of the evidence: what came before a change says nothing of what is needed after it.
+    """
     held = memory.hold_off(cooldown)
     for change in memory.past:
         if change.at is None:
@@ -87,6 +99,14 @@ def cooling(workload: Workload, memory: Memory, cooldown: datetime.timedelta) ->
             yield from _waits(f"was {_TAKEN_BACK[change.end]} at {_clock(ended)}", ended, held, memory)
         else:
             yield from _waits(f"was changed at {_clock(change.at)}", change.at, cooldown, memory)
+            if change.takes and cooldown <= memory.since(change.at) < window:
+                length, left = (
+                    format_duration(one.total_seconds()) for one in (window, window - memory.since(change.at))
+                )
+                words = (
+                    f"it was changed at {_clock(change.at)}, and the window of {length} begins before that"
+                )
+                yield Block(Cause.COOLDOWN, f"{words} for {left} more")
     with contextlib.suppress(ValueError):  # one that cannot be read counts as now: nothing is idle since then
         resumed = resumed_at(workload.annotations)
         if resumed is not None and resumed not in {change.ended for change in memory.past}:

@@ -73,7 +73,7 @@ class Watch:
             measured=dataclasses.replace(self._measured, at=now),
             since=self._since,
             activity=self._signal.activity(now - self._since, now),
-            recent=self._signal.activity(RECENT, now),
+            recent=self._signal.activity(RECENT, now, with_coverage=True),
         )
 
 

@@ -49,8 +49,10 @@ class Signal(Protocol):
         """The highest of everything in the last minutes."""
         ...
 
-    def activity(self, window: datetime.timedelta, at: datetime.datetime) -> Usages:
-        """Highest activity by pod and device."""
+    def activity(
+        self, window: datetime.timedelta, at: datetime.datetime, *, with_coverage: bool = False
+    ) -> Usages:
+        """Highest activity by pod and device and, where wanted, how much of the window is on record."""
         ...
 
     def histories(

@@ -29,7 +29,7 @@ class Use:
         measured: What the plan was made from; usage measured anew where that has grown old.
         since: RECENT before the plan's evidence ended: samples may arrive late.
         activity: Highest activity from `since` to `at`.
-        recent: Highest activity in the last minutes.
+        recent: Highest activity in the last minutes, and whether all of them are on record.
     """
 
     at: datetime.datetime
@@ -57,7 +57,7 @@ def objections(decision: Decision, fresh: Workload, use: Use, rulebook: Rulebook
     else:
         yield from _wants_otherwise(decision, again)
     idle = rulebook.on(fresh).thresholds
-    span = format_duration((use.at - use.since).total_seconds())
+    lately = format_duration((use.at - use.since).total_seconds())
     is_stop = decision.finding.proposal is None
     try:
         going(decision, fresh, use, rulebook)
@@ -65,12 +65,33 @@ def objections(decision: Decision, fresh: Workload, use: Use, rulebook: Rulebook
         yield Veto("busy", str(error))
     for pod in fresh.pods:
         key = (pod.ref.namespace, pod.ref.name)
-        if not use.recent.get(key) and decision.action is not Action.GROW:
-            yield Veto("no-data", f"pod {pod.ref.name} has no samples in the last minutes")
+        if decision.action is not Action.GROW:
+            yield from _unseen(pod, use)
         if not is_stop:
             continue
-        if any(usage.invalid or _ran(usage, idle, use.at - use.since) for usage in use.activity.get(key, ())):
-            yield Veto("busy", f"pod {pod.ref.name} was at work in the last {span}")
+        # Both, since the answer that came last may know of work that began after the first was given.
+        seen = [(usage, use.at - use.since) for usage in use.activity.get(key, ())]
+        seen += [(usage, RECENT) for usage in use.recent.get(key, ())]
+        if any(usage.invalid or _ran(usage, idle, span) for usage, span in seen):
+            yield Veto("busy", f"pod {pod.ref.name} was at work in the last {lately}")
+
+
+def _unseen(pod: Pod, use: Use) -> Iterator[Veto]:
+    """What a pod did in the last minutes and nobody knows."""
+    key = (pod.ref.namespace, pod.ref.name)
+    recent = use.recent.get(key, ())
+    known = {_place(usage) for usages in use.measured.usages.values() for usage in usages.get(key, ())}
+    if not recent:
+        yield Veto("no-data", f"pod {pod.ref.name} has no samples in the last minutes")
+    elif gone := sorted(known - {_place(usage) for usage in recent}):
+        yield Veto("no-data", f"pod {pod.ref.name} has no samples of {', '.join(gone)} in the last minutes")
+    elif any(not usage.is_fresh or usage.holes for usage in recent):
+        yield Veto("no-data", f"pod {pod.ref.name}: samples have stopped arriving in the last minutes")
+
+
+def _place(usage: Usage) -> str:
+    device = usage.device
+    return f"{device.uuid} (instance {device.instance})" if device.instance else device.uuid
 
 
 def going(decision: Decision, fresh: Workload, use: Use, rulebook: Rulebook) -> tuple[Pod, ...]:

@@ -189,6 +189,16 @@ def test_three_changes_in_a_month_and_no_more(before: int, enforced: bool) -> No
     assert enforced or "it was changed 3 times in 30 days" in decision.vetoes[0].reason
 
 
+@pytest.mark.parametrize(("hours", "enforced"), [(3, False), (5, True)])
+def test_what_came_before_a_change_is_no_evidence_for_the_next(hours: int, enforced: bool) -> None:
+    """Where the cooldown is shorter than the window, the window has to fill anew; giving back is no such change."""
+    idle = {"window": 4 * HOUR, "returnFactor": 0}
+    decision = _idle(_past(hours * HOUR, None, action="shrink"), cooldown=HOUR, idle=idle)
+    assert decision.is_enforced is enforced, decision
+    assert enforced or "the window of 4h begins before that for 1h more" in decision.blocks[0].reason
+    assert _idle(_past(hours * HOUR, None, action="grow"), cooldown=HOUR, idle=idle).is_enforced
+
+
 @pytest.mark.parametrize(
     ("by", "minutes", "enforced"),
     [("other", 59, False), ("other", 61, True), ("gpu-rightsizer", 59, True), ("", 59, True)],

@@ -245,8 +245,8 @@ RECORD = json.dumps({"version": 1, "time": "2026-11-20T10:00:00Z", "action": "sc
         pytest.param({"undo": RECORD, "came-back-after": "30h"}, 30, id="the-longer-of-both"),
         pytest.param({"undo": "junk"}, None, id="no-record"),
         pytest.param({"undo": RECORD.replace("2026-11-20", "2026-11-22")}, None, id="pods-not-gone-yet"),
-        pytest.param({"undo": RECORD.replace("7200", "1" + "0" * 17)}, LONGEST / HOUR, id="forged"),
-        pytest.param({"undo": RECORD.replace("00Z", "00")}, 26, id="without-a-zone"),
+        pytest.param({"undo": RECORD.replace("7200", "1" + "0" * 17)}, None, id="forged"),
+        pytest.param({"undo": RECORD.replace("00Z", "00")}, None, id="without-a-zone"),
     ],
 )
 def test_the_pause_after_which_it_was_wanted_again(annotations: dict[str, str], hours: float | None) -> None:

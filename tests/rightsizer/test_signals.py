@@ -439,6 +439,16 @@ def test_the_last_look_knows_whose_work_it_is(metrics: Metrics) -> None:
     assert (busy.activity_peak, quiet.activity_peak) == (near(0.5), 0.0)
 
 
+def test_the_last_look_knows_of_which_minutes_nothing_is_known(metrics: Metrics) -> None:
+    """Samples of its first minutes are none of its last ones."""
+    metrics.write(idle(), pod="a")
+    metrics.write(idle(), pod="gone", until=6 * MINUTE)
+    looked = metrics.signal().activity(10 * MINUTE, metrics.at, with_coverage=True)
+    ((whole,), (gone,)) = looked[metrics.space, "a"], looked[metrics.space, "gone"]
+    assert (whole.is_fresh, whole.holes, whole.coverage) == (True, 0, 1.0)
+    assert (gone.is_fresh, gone.holes) == (False, 1)
+
+
 @pytest.mark.covers("P17")
 def test_mig_instances_are_judged_by_their_own_activity(metrics: Metrics) -> None:
     """Utilization is not supported on them; without the engine's activity nothing is known."""

@@ -90,6 +90,26 @@ def test_silence_in_the_last_minutes_is_no_rest(lost: str) -> None:
     assert "no-data" in _told(recent=recent)
 
 
+GAPS = {
+    "no-sample-in-one-half": {"holes": 1},
+    "none-at-the-end": {"is_fresh": False},
+}
+
+
+@pytest.mark.parametrize("gap", GAPS.values(), ids=GAPS.keys())
+def test_samples_that_stopped_arriving_are_no_rest(gap: dict[str, Any]) -> None:
+    """There are some of the last minutes, but not of all of them."""
+    recent = {**all_idle(PLANNED), **usages((PLANNED.pods[1], (idle_usage(**gap),)))}
+    assert "no-data" in _told(recent=recent)
+
+
+def test_silence_of_one_of_two_devices_is_no_rest() -> None:
+    """The plan saw two GPUs of a pod, the last look sees one."""
+    both = {**all_idle(PLANNED), **usages((PLANNED.pods[1], (idle_usage(0), idle_usage(1))))}
+    assert "no-data" in _told(measured=measured(PLANNED, both))
+    assert "no-data" not in _told(measured=measured(PLANNED, both), recent=both)
+
+
 WORK = {
     "activity": (busy_usage(),),
     "nan": (idle_usage(invalid=("DCGM_FI_DEV_GPU_UTIL",)),),
@@ -103,3 +123,4 @@ def test_work_since_the_plan_ends_it(used: tuple[Any, ...]) -> None:
     """Activity, an impossible value and what only counters saw: each of one device of one pod suffices."""
     found = {**all_idle(PLANNED), **usages((PLANNED.pods[1], used))}
     assert "busy" in _told(activity=found)
+    assert "busy" in _told(recent=found)

@@ -73,9 +73,11 @@ class MetricsSignal:
         """The highest of everything in the last minutes, and nothing else."""
         return recent(self._ask(at), at)
 
-    def activity(self, window: datetime.timedelta, at: datetime.datetime) -> Usages:
-        """Only the highest activity of every device by every pod: a last look before acting."""
-        return activity(self._ask(at), window, at)
+    def activity(
+        self, window: datetime.timedelta, at: datetime.datetime, *, with_coverage: bool = False
+    ) -> Usages:
+        """Only the highest activity of every device by every pod, and its coverage: a last look before acting."""
+        return activity(self._ask(at), window, at, with_coverage=with_coverage)
 
     def histories(
         self,

@@ -120,13 +120,20 @@ def recent(asker: Asker, at: datetime.datetime) -> Usages:
     return _by_pod(everything, {})
 
 
-def activity(asker: Asker, window: datetime.timedelta, at: datetime.datetime) -> Usages:
-    """Only the highest activity, and what counters say of it: a last look before acting."""
+def activity(
+    asker: Asker, window: datetime.timedelta, at: datetime.datetime, *, with_coverage: bool = False
+) -> Usages:
+    """Only the highest activity, what counters say of it and, where wanted, of how much of the window that is known."""
     everything: Everything = {}
-    for question, answers in _peaks(asker, asker.territory(window, at), window, at, kinds=(Kind.ACTIVITY,)):
+    territory = asker.territory(window, at)
+    for question, answers in _peaks(asker, territory, window, at, kinds=(Kind.ACTIVITY,)):
         question.file(everything, answers)
     _count(everything, counters.ask(asker, window, at), window)
-    return _by_pod(everything, {})
+    if not with_coverage:
+        return _by_pod(everything, {})
+    most = asker.most(asker.samples_per_series(Raw(), window, at))
+    places = [(territory, territory.shards(most))]
+    return _by_pod(everything, cover(asker, Raw(), places, window=window, at=at))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -118,8 +118,11 @@ class Truth(Signal):
         """Of the last ten minutes."""
         return self.usages(10 * MINUTE, at)
 
-    def activity(self, window: datetime.timedelta, at: datetime.datetime) -> Usages:
+    def activity(
+        self, window: datetime.timedelta, at: datetime.datetime, *, with_coverage: bool = False
+    ) -> Usages:
         """The same over any window; this is what is asked last before a write."""
+        del with_coverage  # it always is
         self.before()
         self.told = self.now()
         return self.usages(window, at)
