@@ -81,10 +81,10 @@ def _unseen(pod: Pod, use: Use) -> Iterator[Veto]:
     key = (pod.ref.namespace, pod.ref.name)
     recent = use.recent.get(key, ())
     known = {_place(usage) for usages in use.measured.usages.values() for usage in usages.get(key, ())}
-    if not recent:
-        yield Veto("no-data", f"pod {pod.ref.name} has no samples in the last minutes")
-    elif gone := sorted(known - {_place(usage) for usage in recent}):
-        yield Veto("no-data", f"pod {pod.ref.name} has no samples of {', '.join(gone)} in the last minutes")
+    silent = known - {_place(usage) for usage in recent}
+    if silent or not recent:
+        of = f" of {', '.join(sorted(silent))}" if recent else ""
+        yield Veto("no-data", f"pod {pod.ref.name} has no samples{of} in the last minutes")
     elif any(not usage.is_fresh or usage.holes for usage in recent):
         yield Veto("no-data", f"pod {pod.ref.name}: samples have stopped arriving in the last minutes")
 

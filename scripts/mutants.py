@@ -166,7 +166,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help="of mutants; default: all")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at the same time")
     given = parser.parse_args(arguments)
-    rows = [row for row in mutants(TABLE.read_text()) if not given.names or row.name in given.names]
+    rows = mutants(TABLE.read_text())
+    if unknown := sorted(set(given.names) - {row.name for row in rows}):
+        parser.error(f"no mutant of {TABLE.name} is named {', '.join(unknown)}")
+    rows = [row for row in rows if not given.names or row.name in given.names]
     began = time.monotonic()
     _require_healthy(rows, given.jobs)
     fates: list[Fate] = []
