@@ -290,6 +290,9 @@ def test_too_many_requests_ends_the_run(world: World) -> None:
         ("b", "skipped"),
     ]
     assert _replicas(world, "b") == 1
+    codes = [one.code for one in world.api.requests.all()]
+    later = world.api.requests.all()[codes.index(429) + 1 :]
+    assert not [one.path for one in later if "/deployments" in one.path or "/pods" in one.path]
 
 
 @pytest.mark.parametrize(("after_effect", "result", "replicas"), [(True, "done", 0), (False, "refused", 2)])
