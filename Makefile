@@ -71,20 +71,27 @@ check: setup ## format, lint and types
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy $(wildcard $(SOURCES))
 
+TSC := node_modules/.bin/tsc --strict --skipLibCheck --module nodenext --moduleResolution nodenext --target es2022
+
 .PHONY: check-dashboard
-check-dashboard: setup build/dashboard-check ## compile the dashboard against Grafana's own types; needs node and npm
-	@$(BIN)/python -m tests.dashboards.as_typescript > build/dashboard-check/dashboard.ts
-	@cd build/dashboard-check && node_modules/.bin/tsc --strict --noEmit --skipLibCheck --module nodenext \
-		--moduleResolution nodenext --target es2022 dashboard.ts
+check-dashboard: setup build/schemas ## compile the dashboard against Grafana's own types; needs node and npm
+	@$(BIN)/python -m tests.dashboards.as_typescript > build/schemas/dashboard.ts
+	@cd build/schemas && $(TSC) --noEmit dashboard.ts
 	@echo "dashboards/grafana.json: what Grafana's schema allows"
 
-build/dashboard-check: tests/dashboards/package-lock.json
-	@command -v npm >/dev/null || { echo "make check-dashboard: no npm on the path; install Node.js 20 or newer: https://nodejs.org" >&2; exit 1; }
-	@rm -rf $@ && mkdir -p $@ && cp tests/dashboards/package.json $< $@/
+.PHONY: check-monitors
+check-monitors: controlplane build/schemas ## the same of the chart's monitors and rules, against the Prometheus Operator's
+	@$(BIN)/python -m tests.deploy.monitors_as_typescript > build/schemas/monitors.mts
+	@cd build/schemas && $(TSC) monitors.mts && node monitors.mjs
+	@echo "monitors and rules of the chart: what the Prometheus Operator's schemas allow"
+
+build/schemas: tests/schemas/package-lock.json
+	@command -v npm >/dev/null || { echo "make: no npm on the path; install Node.js 20 or newer: https://nodejs.org" >&2; exit 1; }
+	@rm -rf $@ && mkdir -p $@ && cp tests/schemas/package.json $< $@/
 	@cd $@ && npm ci --no-audit --no-fund --loglevel error || { rm -rf $(CURDIR)/$@; exit 1; }
 
 .PHONY: check-deploy
-check-deploy: check-dashboard check-image ## what is installed in a cluster, by tools that pytest does not start
+check-deploy: check-dashboard check-monitors check-image ## what is installed in a cluster, by tools that pytest does not start
 
 .PHONY: check-deep
 check-deep: controlplane ## what takes longer than `make test` may: the slowest tests, many more examples of each property, and the soak
