@@ -273,7 +273,14 @@ def _waits(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Iterator[B
             words = f"PodDisruptionBudget {name} allows {allowed} disruptions, stopping needs {running}"
             yield Block(Cause.DISRUPTION_BUDGET, words)
     memory = memory_of(workload, rulebook.fleet, rulebook.at)
-    yield from cooling(workload, memory, ruling.cooldown, decision.finding.window or datetime.timedelta())
+    yield from cooling(workload, memory, ruling.cooldown, _evidence(decision, rulebook.at))
+
+
+def _evidence(decision: Decision, at: datetime.datetime) -> datetime.timedelta:
+    """How far back what was found goes: the window, or the life of the oldest pod where that is shorter."""
+    window = decision.finding.window or datetime.timedelta()
+    began = [pod.created for pod in decision.workload.pods if pod.created is not None]
+    return min([window, *([at - min(began)] if len(began) == len(decision.workload.pods) else [])])
 
 
 def _put_off(

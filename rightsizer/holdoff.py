@@ -79,7 +79,7 @@ def cooling(
     workload: Workload,
     memory: Memory,
     cooldown: datetime.timedelta,
-    window: datetime.timedelta = datetime.timedelta(),
+    evidence: datetime.timedelta = datetime.timedelta(),
 ) -> Iterator[Block]:
     """What is left of the times for which it is left alone, after each change and each return.
 
@@ -87,7 +87,7 @@ def cooling(
         workload: The workload.
         memory: What we did to it.
         cooldown: How long its rule leaves it alone.
-        window: Of the evidence: what came before a change says nothing of what is needed after it.
+        evidence: How far back it is judged; what came before a change says nothing of what is needed since.
     """
     held = memory.hold_off(cooldown)
     for change in memory.past:
@@ -99,14 +99,12 @@ def cooling(
             yield from _waits(f"was {_TAKEN_BACK[change.end]} at {_clock(ended)}", ended, held, memory)
         else:
             yield from _waits(f"was changed at {_clock(change.at)}", change.at, cooldown, memory)
-            if change.takes and cooldown <= memory.since(change.at) < window:
-                length, left = (
-                    format_duration(one.total_seconds()) for one in (window, window - memory.since(change.at))
+            if change.takes and cooldown <= memory.since(change.at) < evidence:
+                length, since = (
+                    format_duration(one.total_seconds()) for one in (evidence, memory.since(change.at))
                 )
-                words = (
-                    f"it was changed at {_clock(change.at)}, and the window of {length} begins before that"
-                )
-                yield Block(Cause.COOLDOWN, f"{words} for {left} more")
+                words = f"it was changed {since} ago, and is judged by what it did in the last {length}"
+                yield Block(Cause.COOLDOWN, f"{words}; that has to lie after the change")
     with contextlib.suppress(ValueError):  # one that cannot be read counts as now: nothing is idle since then
         resumed = resumed_at(workload.annotations)
         if resumed is not None and resumed not in {change.ended for change in memory.past}:

@@ -195,10 +195,10 @@ AT_ONCE = DEFAULT_POLICY.replace("name: scavengers\n", "name: scavengers\n    co
 
 
 def _long_ago(world: World, name: str) -> None:
-    """Let our notes on a Job have been written two hours ago: Jobs of one CronJob have one cooldown."""
+    """Let our notes on a Job have been written before its pods began: Jobs of one CronJob have one cooldown."""
 
     def earlier(found: re.Match[str]) -> str:
-        return (datetime.datetime.fromisoformat(found[0]) - datetime.timedelta(hours=2)).isoformat()
+        return (datetime.datetime.fromisoformat(found[0]) - datetime.timedelta(days=3)).isoformat()
 
     annotations = created(world.api, "Job", world.team, name)["metadata"]["annotations"]
     ours = {key: text for key, text in annotations.items() if key.startswith("gpu-rightsizer.io/")}

@@ -67,13 +67,16 @@ def test_what_is_put_back_says_after_how_long(world: World, kind: str, noted: st
 
 
 def _age(world: World) -> None:
-    """Let the record that is there be an hour older, as records are to the second; and the cooldown end."""
-    time.sleep(1.1)
+    """Let what is there of an eviction be three days older: longer ago than the window, and than the cooldown."""
     (secret,) = world.api.list("Secret", "gpu-rightsizer")
     record = json.loads(_decoded(secret["data"]["record"]))
     record["time"] = "2026-01-01T00:00:00Z"
-    data = {"record": _encoded(json.dumps(record))}
-    world.api.patch("Secret", "gpu-rightsizer", secret["metadata"]["name"], {"data": data})
+    secret["data"]["record"] = _encoded(json.dumps(record))
+    world.api.delete("Secret", "gpu-rightsizer", secret["metadata"]["name"])
+    del secret["metadata"]["resourceVersion"], secret["metadata"]["uid"]
+    world.clock.stand(time.time() - 3 * 86400)
+    world.api.create(secret)
+    world.clock.run()
 
 
 def _decoded(text: str) -> str:

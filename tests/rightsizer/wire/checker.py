@@ -180,7 +180,7 @@ class Checker:
         take = Take(
             entry.at, _run(entry), meta["namespace"], meta["name"], workload["kind"], meta["uid"], freed, what
         )
-        yield from self._too_soon(take, rules)
+        yield from self._too_soon(take, rules, pods)
         yield from self._too_many_replicas_gone(left, pods, rules, what)
         self.takes.append(take)
         self.counts[f"{what} {workload['kind']}"] += 1
@@ -223,12 +223,17 @@ class Checker:
             if (0 if what == "evict" else left) < kept:
                 yield f"rule {rule['name']} keeps {kept} of {len(pods)} replicas"
 
-    def _too_soon(self, take: Take, rules: list[Mapping[str, Any]]) -> Iterator[str]:
-        """Once in a window and a cooldown, longer after each time that someone took one back; three times a month."""
+    def _too_soon(self, take: Take, rules: list[Mapping[str, Any]], pods: list[Object]) -> Iterator[str]:
+        """Once in a cooldown, longer after each time that someone took one back; never by what it did before the last.
+
+        Three times a month at most.
+        """
         earlier = [one for one in self.takes if one.uid == take.uid]
         cooldown = max((seconds(rule.get("cooldown", "24h")) for rule in rules), default=0.0)
         window = max((seconds(rule["idle"]["window"]) for rule in rules), default=0.0)
-        if earlier and (take.at - earlier[-1].at).total_seconds() < max(cooldown, window):
+        lived = [take.at - instant(pod["status"]["startTime"]) for pod in pods]
+        evidence = min(window, max(lived).total_seconds()) if lived else window
+        if earlier and (take.at - earlier[-1].at).total_seconds() < max(cooldown, evidence):
             yield f"so soon after {earlier[-1]}"
         if len([one for one in earlier if take.at - one.at < _MONTH]) >= 3:
             yield "a fourth time in a month"
