@@ -48,9 +48,14 @@ controlplane: setup ## build a real control plane, once, into the user's cache
 	@PATH="$$PATH:$(CURDIR)/$(BIN)" $(BIN)/python -m simulator.controlplane.build
 
 .PHONY: test
-test: setup ## all tests but the slowest and those on the real control plane; what needs a program or GPU that is missing is skipped
+test: setup ## the tests that take little time; what needs a program or GPU that is missing is skipped
 	@scripts/install-tools --optional
-	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "not deep and not controlplane" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "not slow and not deep and not controlplane" $(PYTEST_ARGS)
+
+.PHONY: test-slow
+test-slow: setup ## the tests that take long, and nothing else
+	@scripts/install-tools --optional
+	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "slow and not deep and not controlplane" $(PYTEST_ARGS)
 
 .PHONY: test-controlplane
 test-controlplane: controlplane ## the tests on the real control plane, and nothing else
@@ -94,7 +99,7 @@ build/schemas: tests/schemas/package-lock.json
 check-deploy: check-dashboard check-monitors check-image ## what is installed in a cluster, by tools that pytest does not start
 
 .PHONY: check-deep
-check-deep: controlplane ## what takes longer than `make test` may: the slowest tests, many more examples of each property, and the soak
+check-deep: controlplane ## what takes longer than CI may: the slowest tests, many more examples of each property, and the soak
 	@scripts/install-tools
 	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "deep or hypothesis" --hypothesis-profile=deep --timeout=1800 $(PYTEST_ARGS)
 	@$(BIN)/python -m benchmarks.exporter_soak

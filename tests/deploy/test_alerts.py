@@ -81,6 +81,7 @@ def _shapes(alert: str) -> list[dict[str, Any]]:
     return [one for one in groups if re.search("-(devices|pods)$", one["name"])]
 
 
+@pytest.mark.slow
 @pytest.mark.prometheus
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("alert", ALERTS)

@@ -61,6 +61,7 @@ def test_it_passes_helms_own_linter() -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [NEWEST, OLDEST])
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_every_preset_is_valid(platform: str, version: str) -> None:

@@ -75,6 +75,7 @@ def test_the_base_is_the_charts_default() -> None:
     _same(_build(KUSTOMIZE / "base"), render({}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMPONENTS)
 def test_a_component_is_the_charts_value(folder: Path, name: str) -> None:
     """Each on the base alone, or beside the one of which it speaks."""
@@ -82,6 +83,7 @@ def test_a_component_is_the_charts_value(folder: Path, name: str) -> None:
     _same(_overlay(folder, chosen), render(COMPONENTS[name]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_components_go_together(folder: Path, platform: str) -> None:
     """Who acts as a Deployment with monitoring, on each platform."""

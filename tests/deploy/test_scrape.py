@@ -68,6 +68,7 @@ def test_promtool_takes_it(config: pathlib.Path) -> None:
     assert "SUCCESS" in _promtool("check", "config", str(config))
 
 
+@pytest.mark.slow
 @pytest.mark.prometheus
 @pytest.mark.parametrize(
     ("job", "expected"),

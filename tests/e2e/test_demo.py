@@ -146,6 +146,7 @@ def test_everything_planned_was_done(
     assert demo[1].rstrip().splitlines()[-1].strip().endswith("prometheus/")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "flags"),
     [

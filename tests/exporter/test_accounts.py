@@ -222,6 +222,7 @@ _BETWEEN_LOOKS = Schedule(
 """One pod has the GPU for itself; of its process and the host's, nobody ever sees either."""
 
 
+@pytest.mark.slow
 @_MANY
 @example(_BETWEEN_LOOKS)
 @given(schedules())
@@ -310,6 +311,7 @@ def _newest(schedule: Schedule, at_ms: int) -> int:
     return max(begun, key=lambda work: work.start_ms).pid if begun else 2
 
 
+@pytest.mark.slow
 @_SOME
 @given(schedules(instances=3))
 def test_counters_tell_the_truth_of_instances(schedule: Schedule) -> None:

@@ -128,6 +128,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_whose_work_and_memory_it_is(make_lapse: MakeLapse, case: Case) -> None:
     """Each gets what its processes do and hold; what is no pod's has a reason; and nobody else is named."""
@@ -265,6 +266,7 @@ def _without_reasons(series: Sequence[Sample]) -> list[str]:
     return [name for name, labels, _ in series if "reason" not in labels]
 
 
+@pytest.mark.slow
 def test_a_storm_of_pods(make_lapse: MakeLapse) -> None:
     """A hundred pods come, work and go, some of which hold the GPU; what is said afterwards names none."""
     storm = {}

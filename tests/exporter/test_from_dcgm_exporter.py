@@ -86,6 +86,7 @@ def test_other_resource_names_can_be_added(node: Node) -> None:
         assert 'pod="renamed"' in node.once("--once", socket, flag_, "a.example/x, gpu.example.com/h100").out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "expected"),
     [

@@ -47,6 +47,7 @@ def _failures(series: Sequence[Sample]) -> dict[tuple[str, ...], float]:
 _STEPS_MS = st.sampled_from((100, 150, 400, 1_000, 3_333, 9_000, 16_000, 18_000, 30_000))
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(_STEPS_MS, min_size=1, max_size=40), seed=st.integers(1, 10**6))
 def test_each_sample_counts_once(steps: list[int], seed: int) -> None:
@@ -285,6 +286,7 @@ def test_values_that_mean_no_value(make_lapse: MakeLapse) -> None:
         assert sum(value for name, _, value in series if name in ENERGY) == pytest.approx(40)
 
 
+@pytest.mark.slow
 def test_a_look_that_hangs_costs_only_its_gpu(make_node: MakeNode) -> None:
     """A GPU whose buffer cannot be read because the call does not return is stuck; the others are looked at on."""
     node = make_node(h100(2))

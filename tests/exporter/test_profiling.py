@@ -124,6 +124,7 @@ def test_engines_that_a_card_or_instance_lacks_are_absent(make_node: MakeNode) -
     assert "NVDEC" not in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("card", ["A100-SXM4-40GB", "L40S", "T4"])
 def test_older_cards_have_none(make_node: MakeNode, card: str) -> None:
     """Absent, and no failure; but for PCIe traffic, which they count elsewhere."""

@@ -465,6 +465,7 @@ def _cpu_s(exporter: Exporter) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.slow
 def test_guessing_passwords_keeps_nobody_out(web: Web) -> None:
     """While many guess, who is known is answered, and guessers are told to come again."""
     hashed = bcrypt.hashpw(b"wonderland", bcrypt.gensalt(11)).decode()

@@ -224,6 +224,7 @@ def test_flags_that_cannot_be_meant_end_it_at_once(good: World) -> None:
 # --- permissions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [Command.PLAN, Command.APPLY, Command.UNDO])
 def test_rights_are_told_apart_by_command(good: World, command: Command) -> None:
     """Who has those of one command is told of none that is missing for it, and of the others'."""

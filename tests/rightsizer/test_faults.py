@@ -151,6 +151,7 @@ def test_a_fault_in_a_phase(world: World, fault: str, phase: str, result: str, c
     assert len(json.loads(_annotations(world)[HISTORY])) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["look", "dry-run", "write"])
 @pytest.mark.parametrize("fault", ["401", "429"])
 def test_nothing_more_is_asked_of_a_server_that_will_not_have_us(
@@ -193,6 +194,7 @@ _BLOCKED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["dry-run", "write"])
 @pytest.mark.parametrize("row", _BLOCKED)
 def test_an_eviction_that_budgets_forbid(world: World, row: str, phase: str) -> None:
@@ -277,6 +279,7 @@ def _act_as_another(world: World) -> None:
 OTHERS = {"A15-opts-out": _opt_out, "A20-scales": _scale, "A25-another-rightsizer": _act_as_another}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["look", "read", "dry-run"])
 @pytest.mark.parametrize("who", OTHERS)
 def test_someone_else_is_faster(world: World, who: str, phase: str) -> None:
@@ -305,6 +308,7 @@ def test_a_controller_that_writes_its_status_does_not_end_it(world: World) -> No
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["list", "look", "dry-run"])
 def test_a_process_that_stood_still_writes_no_more(
     world: World, phase: str, monkeypatch: pytest.MonkeyPatch

@@ -47,6 +47,7 @@ def test_it_tells_what_was_changed_and_what_became_of_it(world: World) -> None:
     assert "undone at" in text
 
 
+@pytest.mark.slow
 def test_one_workload_one_run_one_span(world: World) -> None:
     """Each narrows it down."""
     world.add("Deployment", world.team, "first", {})

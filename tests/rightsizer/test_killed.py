@@ -137,6 +137,7 @@ def _cases() -> list[Any]:
     return cases
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "write", "moment"), _cases())
 def test_killed_at_a_write(world: World, command: str, write: str, moment: str) -> None:
     """The next cycle finishes it: each change made once, and nothing left over."""
@@ -191,6 +192,7 @@ def _records() -> list[Any]:
     return cases
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not pathlib.Path("/proc/self/fd").exists(), reason="files are told apart by Linux's /proc"
 )
@@ -209,6 +211,7 @@ def test_killed_at_a_record_of_the_journal(world: World, command: str, record: i
     _assert_repaired(world)
 
 
+@pytest.mark.slow
 def test_a_killed_one_is_outlasted_by_a_fresh_process(world: World) -> None:
     """For one whole duration of its Lease, which is told with its name; then the fresh one does the rest."""
     _given(world)

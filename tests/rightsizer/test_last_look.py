@@ -211,6 +211,7 @@ LOST = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", LOST)
 def test_answers_that_are_lost_while_a_pod_is_evicted(world: World, step: str) -> None:
     """Only after the eviction itself anything is in doubt; a manifest stays exactly where it may be needed."""
@@ -235,6 +236,7 @@ def test_a_pod_that_someone_deletes_was_not_evicted_by_us(world: World, step: st
     assert (item["result"], world.pods_of(world.team, "shell")) == ("skipped", [])
 
 
+@pytest.mark.slow
 def test_undo_does_not_offer_a_pod_that_was_never_evicted(world: World) -> None:
     """The manifest of an eviction that did not take effect is named as not needed, and is no hindrance later."""
     world.add("Pod", world.team, "shell", {})

@@ -113,6 +113,7 @@ def test_what_was_ordered_and_runs_all_the_same_is_remembered_so(world: World) -
 # --- Ray
 
 
+@pytest.mark.slow
 def test_of_a_ray_cluster_the_idle_workers_go_by_name(world: World) -> None:
     """Not the highest, but those that do nothing; undo gives back how many there were."""
     world.add(RAY, world.team, "ray", FOUR_WORKERS)

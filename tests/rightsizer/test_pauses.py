@@ -146,6 +146,7 @@ _EXPECTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", _EXPECTED)
 def test_an_answer_that_is_to_be_expected_is_no_error(world: World, case: str) -> None:
     """That something is gone, changed or held by a budget is the API server at its work, however often."""

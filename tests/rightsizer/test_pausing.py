@@ -128,6 +128,7 @@ def _say_nonsense(world: World) -> None:
     world.api.inject(Fault("^/version$", "GET", None, status=200, body={"major": "1", "minor": "x"}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "words"),
     [
@@ -222,6 +223,7 @@ def _hold(world: World, name: str, finalizers: list[str]) -> None:
     world.api.patch("Pod", world.team, name, {"metadata": {"finalizers": [*others, *finalizers]}})
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_in_between_is_finished_by_the_next_one(world: World) -> None:
     """Not before its pods are gone; and then once."""
     _add(world)
@@ -243,6 +245,7 @@ def test_undo_of_half_a_change_resumes_it_as_it_was(world: World) -> None:
     assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["undone"])
 
 
+@pytest.mark.slow
 def test_half_an_undo_is_finished_by_the_next_run(world: World) -> None:
     """What it had is put back once its pods are gone."""
     _add(world)
@@ -253,6 +256,7 @@ def test_half_an_undo_is_finished_by_the_next_run(world: World) -> None:
     assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["undone"])
 
 
+@pytest.mark.slow
 def test_what_the_server_refuses_is_not_tried_again(world: World) -> None:
     """It is resumed as it was, told, and from then on only advised on."""
     _add(world)
@@ -279,6 +283,7 @@ def test_half_a_change_that_somebody_takes_back_stays_so(world: World) -> None:
     assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["reverted"])
 
 
+@pytest.mark.slow
 def test_half_an_undo_that_somebody_takes_back_can_be_undone_still(world: World) -> None:
     """It goes on with less, and with its record."""
     _add(world)

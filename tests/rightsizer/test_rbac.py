@@ -135,6 +135,7 @@ def _denied(world: World) -> list[str]:
     return [one.path for one in world.api.requests.all() if one.code == 403]
 
 
+@pytest.mark.slow
 def test_what_is_rendered_suffices(world: World) -> None:
     """Every action that the policy enables is done, told and kept, twice over, and no request is ever refused."""
     before = _given(world)
@@ -153,6 +154,7 @@ def test_what_is_rendered_suffices(world: World) -> None:
     assert _denied(world) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "missing",
     [pytest.param(one, marks=() if str(one) in SAMPLE else pytest.mark.deep) for one in GRANTS],

@@ -175,6 +175,7 @@ def _gaps(chance: random.Random) -> list[tuple[datetime.timedelta, datetime.time
     )
 
 
+@pytest.mark.slow
 @pytest.mark.prometheus
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_plainly_whole_need_not_be_asked_slot_by_slot(

@@ -21,6 +21,25 @@ from tests.rightsizer.relay import Relay
 from tests.rightsizer.world import World, gpus_of
 
 FOLDER = pathlib.Path(__file__).parent / "scenarios"
+QUICK = {
+    *(
+        "idle-of-every-kind",
+        "finished-and-underused",
+        "stuck-is-advised-on",
+        "starved-is-named",
+        "stranded-is-named",
+    ),
+    *("too-many-gpus-are-given-back", "too-many-replicas-are-taken", "sliceable-where-a-node-offers-it"),
+    *(
+        "missing-data-is-not-idleness",
+        "one-device-of-many",
+        "shared-gpus",
+        "protected-by-class",
+        "users-opt-out",
+    ),
+    *("budgets-hold", "notices-come-first", "half-an-answer"),
+}
+"""In every `make test`; the others by `make test-slow`."""
 BUDGETS = """
 budgets:
   - {per: run, workloads: 100}
@@ -38,8 +57,15 @@ DEFAULT_POLICY = (
 )
 
 
+def _cases() -> list[Any]:
+    return [
+        pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.slow)
+        for path in sorted(FOLDER.glob("*.yaml"))
+    ]
+
+
 @pytest.mark.prometheus
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: str(path.stem))
+@pytest.mark.parametrize("path", _cases())
 def test_scenario(path: pathlib.Path, tmp_path: pathlib.Path, prometheus: Prometheus) -> None:
     """What the scenario's `then` says holds after its `when`, step by step where there are several."""
     scenario: dict[str, Any] = yaml.safe_load(dated(path.read_text()))

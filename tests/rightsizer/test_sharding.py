@@ -34,6 +34,7 @@ def _fleet(metrics: Metrics) -> None:
         metrics.write(idle(), owner, UUID=f"GPU-{number}", since=4 * HOUR)
 
 
+@pytest.mark.slow
 @pytest.mark.prometheus
 @pytest.mark.parametrize("most", [4_000, 1_000, 1])
 def test_parts_together_are_the_whole(prometheus: Prometheus, most: int) -> None:

@@ -93,6 +93,7 @@ def _hold_the_write(world: World, name: str) -> None:
     world.api.inject(Fault(f"deployments/{name}", "PATCH", 1, delay_s=60))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["-o", "json"]], ids=["table", "json"])
 def test_ctrl_c_twice_tells_what_was_done_and_what_is_in_the_dark(world: World, flags: list[str]) -> None:
     """The first is told while the second is held up; ended there, run id and every outcome are told and saved."""

@@ -197,6 +197,7 @@ def _try(api: Api, path: str, patch: Object, **options: Any) -> Any:
     return api.patch(path, patch, user=USER, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ROWS)
 def test_what_our_rows_do_is_let_through(installed: tuple[Api, float], kind: str) -> None:
     """A notice, the stop, every field that a row names, and all of it back; any other field is refused."""

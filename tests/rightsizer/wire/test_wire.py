@@ -22,6 +22,7 @@ FLOOR = 0.05
 """Actions for each step of a cluster, at least: without any, nothing would be shown."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, CLUSTERS, _TOGETHER), ids="seed-{}-on".format)
 def test_nothing_that_must_not_be_is_ever_sent(first: int, tmp_path: pathlib.Path) -> None:
     """Whatever people, autoscalers, failures, clocks and metrics do: no request breaks an invariant, and many act."""
