@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from rightsizer.config import format_duration
 from rightsizer.model import Action, Block, Cause, End, Fleet, PastChange, Veto, Workload
 from rightsizer.observe.history import noticed
+from rightsizer.observe.memory import MONTH
 from rightsizer.workloads.changes import resumed_at
 
-MONTH = datetime.timedelta(days=30)
-"""What was longer ago is forgotten."""
 LONGEST_HOLD_OFF = datetime.timedelta(days=7)
 """Doubling ends here, unless the rule's own cooldown is longer."""
 MOST_CHANGES = 3

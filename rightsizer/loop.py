@@ -13,6 +13,8 @@ from rightsizer.measure import Signal, measure
 from rightsizer.model import Plan
 from rightsizer.observe import inventory
 from rightsizer.observe.inventory import Objects
+from rightsizer.observe.memory import NOTHING as NO_MEMORY
+from rightsizer.observe.memory import Remembered, recalled
 from rightsizer.ondemand import for_those_who_wait
 from rightsizer.policy.checks import class_problems, require_classes
 from rightsizer.policy.protections import OWN_NAMESPACE
@@ -34,7 +36,8 @@ class Cycle:
         instance: What tells us from another gpu-rightsizer; the namespace where it is not said.
         hypothetical: Why the plan must not be applied; empty where it may be.
         state: Breaker, pauses, and the scope that was accepted.
-        problems: What could not be read of that, in words.
+        problems: What could not be read of that, or of what is remembered, in words.
+        remembered: What was taken lately, also from what does not tell of it any more.
     """
 
     loaded: LoadedPolicy
@@ -45,6 +48,7 @@ class Cycle:
     hypothetical: str = ""
     state: State = NOTHING
     problems: tuple[str, ...] = ()
+    remembered: Remembered = NO_MEMORY
 
 
 def make_plan(objects: Objects, signal: Signal, cycle: Cycle) -> Plan:
@@ -54,7 +58,7 @@ def make_plan(objects: Objects, signal: Signal, cycle: Cycle) -> Plan:
         PolicyError: The policy names what the cluster does not have.
         PrometheusError: Something could not be read whole; then there is no plan.
     """
-    fleet = believed(inventory.assemble(objects), cycle.at)
+    fleet = believed(recalled(inventory.assemble(objects), cycle.remembered), cycle.at)
     del objects  # of a large cluster they are as much as all that follows
     if fleet.classes or not cycle.hypothetical:
         # A file of objects without PriorityClasses is said to be so, and does not make a good policy a wrong one.

@@ -86,13 +86,24 @@ def zone_of(name: str) -> zoneinfo.ZoneInfo:
         raise ValueError(message) from error
 
 
-def keep_running(work: Callable[[], None], trigger: BaseTrigger, *, until: Callable[[], None]) -> None:
+Soon = Callable[[Callable[[], None]], None]
+"""Runs something once, as soon as can be, beside whatever is running."""
+
+
+def keep_running(
+    work: Callable[[], None],
+    trigger: BaseTrigger,
+    *,
+    until: Callable[[], None],
+    begun: Callable[[Soon], None] = lambda _: None,
+) -> None:
     """Run it now and at every moment of a trigger, until that returns; what runs then comes to its end first.
 
     Args:
         work: Raises nothing.
         trigger: When.
         until: Waits for the end.
+        begun: Is given how to have something else run between the moments of the trigger.
     """
     scheduler = BackgroundScheduler(timezone=datetime.UTC)
     now = datetime.datetime.now(datetime.UTC)
@@ -101,6 +112,7 @@ def keep_running(work: Callable[[], None], trigger: BaseTrigger, *, until: Calla
         work, trigger, coalesce=True, max_instances=1, misfire_grace_time=None, next_run_time=now
     )
     scheduler.start()
+    begun(lambda other: scheduler.add_job(other, misfire_grace_time=None))
     try:
         until()
     finally:

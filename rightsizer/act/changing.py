@@ -64,7 +64,7 @@ def change(decision: Decision, row: Kind, fresh: Workload, session: Session) -> 
         verb = str(edits[0].after)
         give(session.cluster, orders, there.ref, verb=verb, run=session.run, dry_run=True)
     session.cluster.patch(there.path, patch, dry_run=True)
-    with the_write():
+    with session.memory.kept(fresh, record, session.clock()), the_write():
         session.cluster.patch(there.path, patch)
     if orders is not None:
         order_stop(there.ref, there.row, session)

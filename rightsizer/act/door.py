@@ -29,6 +29,7 @@ from rightsizer.errors import (
 from rightsizer.look import look_at, waits
 from rightsizer.model import Action, Decision, ObjectRef, Outcome, Result, Workload
 from rightsizer.observe.history import read_history
+from rightsizer.observe.memory import recalled
 from rightsizer.report.events import event_of
 from rightsizer.validate import going, objections
 from rightsizer.workloads import path_of, row_of
@@ -136,6 +137,8 @@ def _look_and_write(decision: Decision, row: Kind, session: Session) -> Outcome:
     fresh, fleet = look_at(decision.workload.ref, session.cluster, all_nodes=is_elsewhere)
     if fresh is None:
         return session.outcome(decision, Result.GONE, "it holds no GPUs any more")
+    fleet = recalled(fleet, session.memory.of(fresh))
+    fresh = next(workload for workload in fleet.workloads if workload.ref == fresh.ref)
     rulebook = session.rulebook(fleet, use.at)
     against = list(objections(decision, fresh, use, rulebook))
     if against:

@@ -19,7 +19,7 @@ from rightsizer.observe.records import (
     manifest_name,
 )
 from rightsizer.workloads import path_of
-from rightsizer.workloads.changes import MANIFEST_TYPE, record_of
+from rightsizer.workloads.changes import MANIFEST_TYPE, UndoRecord, record_of
 from rightsizer.workloads.kind import Kind
 from rightsizer.workloads.pods import recreatable
 
@@ -43,13 +43,15 @@ def evict(decision: Decision, row: Kind, fresh: Workload, session: Session) -> s
     }
     dry_eviction = {**eviction, "deleteOptions": {**conditions, "dryRun": ["All"]}}
     session.cluster.create(f"{path}/eviction", dry_eviction, dry_run=True)
-    place = _keep(_manifest_secret(decision, pod, session), session)
-    try:
-        with the_write():
-            session.cluster.create(f"{path}/eviction", eviction)
-    except RequestRefused:
-        _drop(place, session)
-        raise
+    record = record_of(decision, (), run=session.run, at=session.clock(), by=session.instance)
+    with session.memory.kept(fresh, record, session.clock()):
+        place = _keep(_manifest_secret(decision, pod, record, session), session)
+        try:
+            with the_write():
+                session.cluster.create(f"{path}/eviction", eviction)
+        except RequestRefused:
+            _drop(place, session)
+            raise
     # Where the answer is lost the manifest stays, whatever is read back: the eviction may take effect yet.
     return f"evicted; manifest in Secret {session.state_namespace}/{place.rpartition('/')[2]}"
 
@@ -78,9 +80,10 @@ def _drop(place: str, session: Session) -> None:
         session.cluster.delete(place)
 
 
-def _manifest_secret(decision: Decision, pod: Mapping[str, Any], session: Session) -> dict[str, Any]:
+def _manifest_secret(
+    decision: Decision, pod: Mapping[str, Any], record: UndoRecord, session: Session
+) -> dict[str, Any]:
     ref = decision.workload.ref
-    record = record_of(decision, (), run=session.run, at=session.clock(), by=session.instance)
     files = {"manifest": json.dumps(recreatable(pod)), "record": record.text()}
     return {
         "apiVersion": "v1",

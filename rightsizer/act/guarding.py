@@ -16,7 +16,6 @@ from rightsizer.observe.objects import Metadata
 from rightsizer.policy.document import Policy
 from rightsizer.policy.protections import opt_outs, protections
 from rightsizer.policy.rules import Rulebook
-from rightsizer.workloads.changes import Undoable
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,8 +44,7 @@ class Guard:
         return "; ".join(veto.reason for veto in vetoes)
 
     def _vetoes(self, found: Found, means: Means) -> list[Veto]:
-        about = Undoable(found.ref, found.row, found.record).workload
-        fresh, fleet = look_at(about, means.cluster)
+        fresh, fleet = look_at(found.about, means.cluster)
         if fresh is not None:
             return list(self._by_rules(fresh, fleet, means))
         # No pods, by which rules are sought: what holds for the object and its namespace.

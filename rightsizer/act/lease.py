@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import msgspec
 
+from rightsizer.config import PREFIX
 from rightsizer.errors import ClusterError, ConfigurationError, LeaseLost, RequestRefused
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.objects import ObjectMeta
@@ -30,6 +31,8 @@ RETRY_S = 2.0
 _A_MOMENT_S = 0.1
 _LONGEST_S = 60
 """No holder's word counts for longer: a Lease that says more would lock everybody out for good."""
+RAN = PREFIX + "last-cycle"
+"""On the Lease: which cycle of its holder's was the last good one. What it says means nothing; that it changes does."""
 
 
 class _Spec(msgspec.Struct, rename="camel"):
@@ -74,6 +77,9 @@ class Lease:
         self._held_until = float("-inf")
         self._seen: tuple[object, float] = (None, 0.0)
         self._duration_s = DURATION_S
+        self._ran: str | None = None
+        self._ran_at = float("-inf")
+        self._cycles = 0
         self.holder = ""
 
     @property
@@ -90,6 +96,16 @@ class Lease:
     def left_s(self) -> float:
         """So long it is another's yet, in seconds, unless it is renewed."""
         return max(self._seen[1] + self._duration_s - self._monotonic(), 0.0)
+
+    @property
+    def ran_at(self) -> float:
+        """When another's cycle was last seen to have ended well, by our own monotonic clock; -inf where none was."""
+        return self._ran_at
+
+    def ran(self) -> None:
+        """Let whoever waits for the Lease know that a cycle has ended well, from the next renewal on."""
+        self._cycles += 1
+        self._ran = f"{self._identity} {self._cycles}"
 
     def require(self) -> None:
         """Before each write.
@@ -115,6 +131,7 @@ class Lease:
                 raise
             found = None
         self.holder = (found.spec.holder_identity or "") if found else ""
+        self._look_at_cycles(found, began)
         if (
             self.holder not in {"", self._identity}
             and found is not None
@@ -156,6 +173,16 @@ class Lease:
             f"but: {refused.detail}; {way}"
         )
 
+    def _look_at_cycles(self, found: _Lease | None, now: float) -> None:
+        """Note that another's cycle has ended; of one that ended before we came nobody knows when."""
+        said = (found.metadata.annotations or {}).get(RAN, "") if found else ""
+        if said.startswith(f"{self._identity} ") or self.holder == self._identity:
+            return
+        if said and self._ran is not None and said != self._ran:
+            self._ran_at = now
+        if said or self._ran is None:
+            self._ran = said
+
     def _has_run_out(self, found: _Lease, now: float) -> bool:
         mark = (found.spec.holder_identity, found.spec.renew_time, found.metadata.resource_version)
         if self._seen[0] != mark:
@@ -180,7 +207,9 @@ class Lease:
             self._cluster.replace(f"{self._collection}/{NAME}", self._object(found.metadata, spec))
 
     def _object(self, metadata: ObjectMeta, spec: dict[str, Any]) -> dict[str, Any]:
-        of_object = {"name": NAME}
+        of_object: dict[str, Any] = {"name": NAME}
+        if self._ran:
+            of_object["annotations"] = {RAN: self._ran}
         if metadata.resource_version:
             of_object["resourceVersion"] = metadata.resource_version
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": of_object, "spec": spec}
@@ -195,6 +224,7 @@ class Keeper:
             over unless that one renews it.
         tell: Is told for whom is waited.
         sleep: Waits so many seconds.
+        held: Called, in that thread, each time it was found to be ours.
 
     Raises:
         ConfigurationError: Upon entering: another one is at work, or it is refused.
@@ -208,8 +238,10 @@ class Keeper:
         is_patient: bool,
         tell: Callable[[str], None] = log.warning,
         sleep: Callable[[float], None] = time.sleep,
+        held: Callable[[], None] = lambda: None,
     ) -> None:
         self._lease = lease
+        self._held = held
         self._is_patient = is_patient
         self._tell = tell
         self._sleep = sleep
@@ -267,3 +299,5 @@ class Keeper:
                     "the Lease is %s", "ours" if is_held else f"not ours any more ({self._lease.holder})"
                 )
             was_held = is_held
+            if is_held:
+                self._held()

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
 from rightsizer.errors import RequestRefused
-from rightsizer.model import ObjectRef
+from rightsizer.model import ObjectRef, Scalable
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.objects import ObjectMeta
-from rightsizer.workloads import collection_of
+from rightsizer.observe.owners import owner_kind
+from rightsizer.observe.scalables import scalables
+from rightsizer.workloads import KINDS, LEVERS, collection_of, scalable_row
 from rightsizer.workloads.kind import Kind
 
 log = logging.getLogger(__name__)
@@ -23,6 +25,19 @@ class HasMetadata(Protocol):
 
 
 T = TypeVar("T", bound=HasMetadata)
+
+
+def bearers(cluster: Cluster) -> Iterator[Kind]:
+    """All kinds whose objects may carry a note of ours: those that we know, levers, and what only has a scale.
+
+    Raises:
+        ClusterError: The API server does not answer.
+    """
+    yield from KINDS
+    yield from LEVERS
+    for where in scalables(cluster):
+        found = Scalable(where.plural, where.size)
+        yield scalable_row(where.group, where.versions[0], where.kind, found)
 
 
 def listed(
@@ -49,7 +64,9 @@ def listed(
                 continue  # a group may serve a version without serving each kind in it
             if row.group in _OF_EVERY_CLUSTER or refused.code != http.HTTPStatus.FORBIDDEN:
                 raise
-            log.warning("%ss cannot be listed: %s", row.kind, refused)
+            # Of kinds that we do not know nobody is expected to let us.
+            level = logging.WARNING if owner_kind(row.group, row.kind) is not None else logging.INFO
+            log.log(level, "%ss cannot be listed: %s", row.kind, refused)
             return
         for item in items:
             metadata = item.metadata

@@ -8,15 +8,16 @@ from typing import TypeVar
 
 import msgspec
 
-from rightsizer.act.listing import listed
+from rightsizer.act.listing import bearers, listed
 from rightsizer.config import FIELD_MANAGER
 from rightsizer.errors import RequestRefused
 from rightsizer.model import ObjectRef, PastChange
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.history import UNREADABLE
-from rightsizer.observe.objects import Metadata, ObjectMeta
+from rightsizer.observe.managers import stopped_through
+from rightsizer.observe.objects import Controller, Metadata, ObjectMeta
 from rightsizer.observe.records import MANIFEST_LABEL, evicted, is_copy, remembered
-from rightsizer.workloads import KINDS
+from rightsizer.workloads import LEVERS
 from rightsizer.workloads.changes import UndoRecord, read_record
 from rightsizer.workloads.kind import Kind
 from rightsizer.workloads.recalled import Recalled, Told
@@ -49,7 +50,7 @@ def recall(cluster: Cluster, state_namespace: str) -> list[Recalled]:
     Raises:
         ClusterError: A list could not be read whole.
     """
-    found = [item for row in KINDS for item in _of_kind(cluster, row)]
+    found = [item for row in bearers(cluster) for item in _of_kind(cluster, row)]
     path = f"/api/v1/namespaces/{state_namespace}/secrets"
     secrets = _where_allowed(cluster, path, Metadata, label_selector=MANIFEST_LABEL)
     found.extend(
@@ -65,14 +66,16 @@ def _at(change: PastChange) -> float:
 
 
 def _of_kind(cluster: Cluster, row: Kind) -> Iterator[Recalled]:
-    for ref, item in listed(cluster, row, Metadata, metadata_only=True):
-        if is_copy(item.metadata):
+    is_lever = row in LEVERS  # of these the spec says what they stop
+    for ref, item in listed(cluster, row, Controller, metadata_only=not is_lever):
+        if is_copy(ref, item.metadata):
             continue
         past = remembered(item.metadata.annotations or {})
         record = _record(item.metadata, row) if past else None
+        about = stopped_through(ref, item) if past and is_lever else None
         for change in past:
             is_of = record is not None and change is not UNREADABLE and change.run == record.run
-            yield Recalled(ref, change, record if is_of else None)
+            yield Recalled(about or ref, change, record if is_of else None, by=ref if about else None)
 
 
 def _record(metadata: ObjectMeta, row: Kind) -> UndoRecord | None:

@@ -18,7 +18,7 @@ import msgspec
 
 from rightsizer.act.finishing import go_on, is_due
 from rightsizer.act.guarding import Guard
-from rightsizer.act.listing import listed
+from rightsizer.act.listing import bearers, listed
 from rightsizer.act.session import Means, as_a_warning
 from rightsizer.act.settling import Found, examined, found_again, is_settling, put_back, settle
 from rightsizer.config import format_duration
@@ -36,7 +36,7 @@ from rightsizer.observe.records import (
     pause_of,
 )
 from rightsizer.report.events import reverted_event
-from rightsizer.workloads import KINDS, LEVERS, path_of
+from rightsizer.workloads import path_of
 from rightsizer.workloads.changes import read_record, reverted_patch
 from rightsizer.workloads.core import POD
 from rightsizer.workloads.edits import Edit, same, shown, value_at
@@ -133,10 +133,10 @@ def _mended(repair: Repair, found: Found, means: Means) -> Outcome:
 
 def _carrying(means: Means) -> Iterator[Found]:
     """The objects that carry a record of ours which can be used; of others `undo` tells what is wrong."""
-    for row in (*KINDS, *LEVERS):
+    for row in bearers(means.cluster):
         for ref, item in listed(means.cluster, row, Controller) if row is not POD else ():
             annotations = item.metadata.annotations or {}
-            if UNDO_ANNOTATION not in annotations or (row not in LEVERS and is_copy(item.metadata)):
+            if UNDO_ANNOTATION not in annotations or is_copy(ref, item.metadata):
                 continue
             try:
                 record = read_record(annotations, row)
@@ -241,7 +241,7 @@ def _remember(found: Found, words: str, means: Means) -> Outcome:
     except ClusterError as error:
         return found.outcome(means, "remember", Result.UNKNOWN, f"{words}; not noted: {error}")
     with as_a_warning(f"no Event on {found.ref}"):
-        means.cluster.create(*reverted_event(found.ref, words, run=found.record.run, at=at))
+        means.cluster.create(*reverted_event(found.about, words, run=found.record.run, at=at))
     return found.outcome(means, "remember", Result.DONE, f"someone took it back: {words}")
 
 
@@ -249,7 +249,7 @@ def _pause(found: Found, means: Means, at: datetime.datetime) -> datetime.timede
     """After which pause it was wanted back: what only took some of it away does not tell."""
     if found.record.action not in STOPS:
         return None
-    fresh, _ = look_at(found.ref, means.cluster)
+    fresh, _ = look_at(found.about, means.cluster)
     known = fresh.came_back_after if fresh else None
     return known or pause_of(found.record.idle, found.record.time, at)
 

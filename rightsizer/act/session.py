@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from rightsizer.act.journal import Journal
+from rightsizer.act.memory import MemoryStore
 from rightsizer.act.state import Gate
 from rightsizer.errors import ClusterError, ClusterUnreachable, RequestRefused
 from rightsizer.look import Watch
@@ -47,11 +48,13 @@ class Session(Means):
     Attributes:
         watch: The fleet's use since the plan, by Prometheus's clock.
         gate: What may stand against any write: breaker and pauses.
+        memory: What was taken lately, also from what does not tell of it any more.
     """
 
     watch: Watch
     policy: Policy
     gate: Gate
+    memory: MemoryStore
 
     def outcome(self, decision: Decision, result: Result, detail: str) -> Outcome:
         """What became of a decision."""

@@ -36,6 +36,11 @@ class Found:
     obj: dict[str, Any]
     record: UndoRecord
 
+    @property
+    def about(self) -> ObjectRef:
+        """What was stopped or changed: itself, or what it was changed in place of."""
+        return Undoable(self.ref, self.row, self.record).workload
+
     def outcome(self, means: Means, action: str, result: Result, detail: str) -> Outcome:
         """What became of a repair of it."""
         return Outcome(self.ref, action, result, detail, 0, means.clock(), is_repair=True)

@@ -1,16 +1,12 @@
 """Keeps what is no object's (breaker, pauses, accepted scope) in one ConfigMap of our own namespace.
 
-Written only as it was read: a resourceVersion precondition stands in every patch, so two who write at the same time do
-not lose each other's. What it means is `breaker`'s business.
+What it means is `breaker`'s business.
 """
 
-import contextlib
 import datetime
-import http
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 
-import msgspec
-
+from rightsizer.act.configmaps import Changes, ConfigMap, Texts
 from rightsizer.breaker import (
     NOTHING,
     Opening,
@@ -21,22 +17,11 @@ from rightsizer.breaker import (
     parse_state,
     state_texts,
 )
-from rightsizer.errors import ClusterError, ConfigurationError, RequestRefused
 from rightsizer.model import Decision, Outcome, Result, Trip, TripCause
 from rightsizer.observe.cluster import Cluster
 from rightsizer.policy.limits import Breaker
 
 NAME = "gpu-rightsizer-state"
-_ATTEMPTS = 5
-
-
-class _Metadata(msgspec.Struct, rename="camel"):
-    resource_version: str
-
-
-class _ConfigMap(msgspec.Struct):
-    metadata: _Metadata
-    data: dict[str, str] | None = None
 
 
 class Store:
@@ -48,9 +33,8 @@ class Store:
     """
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
-        self._cluster = cluster
-        self._maps = f"/api/v1/namespaces/{namespace}/configmaps"
-        self.place = f"ConfigMap {namespace}/{NAME}"
+        self._map = ConfigMap(cluster, namespace, NAME, "breaker and pauses")
+        self.place = self._map.place
 
     def read(self) -> State:
         """What is kept; nothing where there is no ConfigMap.
@@ -58,7 +42,7 @@ class Store:
         Raises:
             ClusterError: It could not be read.
         """
-        return self._read()[0]
+        return parse_state(self._map.read())
 
     def change(self, how: Callable[[State], State]) -> State:
         """Read, change and write; what it is by then. Nothing is written where nothing changes.
@@ -67,63 +51,16 @@ class Store:
             ConfigurationError: It may not be written, or its namespace does not exist.
             ClusterError: It could not be read or written.
         """
-        for _ in range(_ATTEMPTS - 1):
-            with contextlib.suppress(_OvertakenError):
-                return self._change(how)
-        return self._change(how)
+        after = NOTHING
 
-    def _change(self, how: Callable[[State], State]) -> State:
-        before, version = self._read()
-        after = how(before)
-        if after != before:
-            with self._refusals():
-                self._write(state_texts(after), version)
+        def texts(found: Texts) -> Changes:
+            nonlocal after
+            before = parse_state(found)
+            after = how(before)
+            return state_texts(after) if after != before else {}
+
+        self._map.change(texts)
         return after
-
-    def _read(self) -> tuple[State, str]:
-        try:
-            found = self._cluster.get(f"{self._maps}/{NAME}", _ConfigMap)
-        except RequestRefused as refused:
-            if refused.code == http.HTTPStatus.NOT_FOUND:
-                return NOTHING, ""
-            raise
-        return parse_state(found.data or {}), found.metadata.resource_version
-
-    def _write(self, texts: Mapping[str, str | None], version: str) -> None:
-        if version:
-            body = {"metadata": {"resourceVersion": version}, "data": texts}
-            self._cluster.patch(f"{self._maps}/{NAME}", body)
-            return
-        kept = {key: text for key, text in texts.items() if text is not None}
-        self._cluster.create(
-            self._maps, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME}, "data": kept}
-        )
-
-    @contextlib.contextmanager
-    def _refusals(self) -> Iterator[None]:
-        try:
-            yield
-        except RequestRefused as refused:
-            match refused.code:
-                case http.HTTPStatus.CONFLICT:
-                    raise _OvertakenError(str(refused)) from refused
-                case http.HTTPStatus.NOT_FOUND:
-                    namespace = self._maps.split("/")[4]
-                    raise ConfigurationError(
-                        f"--state-namespace {namespace}: breaker, pauses and evicted pods' manifests are kept there, "
-                        f"but: {refused.detail}; create it with: kubectl create namespace {namespace}"
-                    ) from refused
-                case http.HTTPStatus.FORBIDDEN:
-                    raise ConfigurationError(
-                        f"{self.place}: keeps breaker and pauses, but may not be written: {refused.detail}; "
-                        "gpu-rightsizer doctor --roles prints what is needed"
-                    ) from refused
-                case _:
-                    raise
-
-
-class _OvertakenError(ClusterError):
-    """Somebody else wrote it between our reading and writing."""
 
 
 class Gate:

@@ -17,19 +17,17 @@ from typing import Any
 import msgspec
 
 from rightsizer.act.journal import Journal
-from rightsizer.act.listing import listed
+from rightsizer.act.listing import bearers, listed
 from rightsizer.act.patience import PAUSE_S, Patience
 from rightsizer.act.restoring import ChangedSince, StillGoing, restore
 from rightsizer.errors import ClusterError, RequestRefused
-from rightsizer.model import ObjectRef, Outcome, Result, Scalable
+from rightsizer.model import ObjectRef, Outcome, Result
 from rightsizer.notes import decoded
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.objects import Metadata
-from rightsizer.observe.owners import OwnerKind
 from rightsizer.observe.records import MANIFEST_LABEL, UNDO_ANNOTATION, is_copy, manifest_name
-from rightsizer.observe.scalables import scalables
 from rightsizer.report.events import restored_event
-from rightsizer.workloads import KINDS, LEVERS, path_of, scalable_row
+from rightsizer.workloads import path_of
 from rightsizer.workloads.changes import (
     MANIFEST_TYPE,
     Undoable,
@@ -57,9 +55,7 @@ def find(cluster: Cluster, state_namespace: str) -> list[Undoable]:
     Raises:
         ClusterError: A list could not be read whole.
     """
-    rows = [row for row in (*KINDS, *LEVERS) if row is not POD]
-    rows += [_row_of_scalable(where) for where in scalables(cluster)]
-    found = [item for row in rows for item in _annotated(cluster, row)]
+    found = [item for row in bearers(cluster) if row is not POD for item in _annotated(cluster, row)]
     found.extend(_evicted(cluster, state_namespace))
     found.sort(key=lambda item: item.ref)
     return sorted(found, key=lambda item: _time(item.record), reverse=True)
@@ -69,14 +65,10 @@ def _time(record: UndoRecord | None) -> datetime.datetime:
     return record.time if record else datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
-def _row_of_scalable(where: OwnerKind) -> Kind:
-    return scalable_row(where.group, where.versions[0], where.kind, Scalable(where.plural, where.size))
-
-
 def _annotated(cluster: Cluster, row: Kind) -> Iterator[Undoable]:
     for ref, item in listed(cluster, row, Metadata, metadata_only=True):
         annotations = item.metadata.annotations or {}
-        if UNDO_ANNOTATION not in annotations or (row not in LEVERS and is_copy(item.metadata)):
+        if UNDO_ANNOTATION not in annotations or is_copy(ref, item.metadata):
             continue
         try:
             yield Undoable(ref, row, read_record(annotations, row))
@@ -189,7 +181,7 @@ def _put_back_one(
         if item.secret:
             ref, detail = _recreate(item, item.record, cluster, at=at)
         else:
-            ref, detail = item.ref, restore(item, cluster, force=force, at=at)
+            ref, detail = item.workload, restore(item, cluster, force=force, at=at)
     except StillGoing as going:
         return Result.BLOCKED, f"{going}; undo again, or the next run, finishes it", going.item
     except (ChangedSince, ClusterError) as error:

@@ -14,11 +14,12 @@ from collections.abc import Iterator, Sequence
 from rightsizer.act.door import carry_out
 from rightsizer.act.journal import Journal
 from rightsizer.act.lease import Lease
+from rightsizer.act.memory import MemoryStore
 from rightsizer.act.notifying import notify
 from rightsizer.act.patience import Patience
 from rightsizer.act.session import Means
 from rightsizer.act.session import Session as Acting
-from rightsizer.act.state import Gate
+from rightsizer.act.state import Gate, Store
 from rightsizer.act.steer import unsteer_left
 from rightsizer.act.verify import verify
 from rightsizer.breaker import Scope, accepted
@@ -65,20 +66,25 @@ def lease_of(arguments: argparse.Namespace, token: str) -> Lease:
 
 
 def require_state(session: Session) -> None:
-    """Who may not know whether it is paused does nothing.
+    """Who may not know whether it is paused, or what was changed lately, does nothing.
 
     Raises:
         ConfigurationError: That may not be read.
     """
-    try:
-        session.store.read()
-    except RequestRefused as refused:
-        if refused.code != http.HTTPStatus.FORBIDDEN:
-            raise
-        raise ConfigurationError(
-            f"{session.store.place}: whether it is paused cannot be known: {refused.detail}; "
-            "gpu-rightsizer doctor --roles prints what apply needs"
-        ) from refused
+    kept: tuple[tuple[Store | MemoryStore, str], ...] = (
+        (session.store, "whether it is paused"),
+        (session.memory, "what was changed lately"),
+    )
+    for store, what in kept:
+        try:
+            store.read()
+        except RequestRefused as refused:
+            if refused.code != http.HTTPStatus.FORBIDDEN:
+                raise
+            raise ConfigurationError(
+                f"{store.place}: {what} cannot be known: {refused.detail}; "
+                "gpu-rightsizer doctor --roles prints what apply needs"
+            ) from refused
 
 
 @contextlib.contextmanager
@@ -139,6 +145,7 @@ def acting_on(session: Session, plan: Plan, means: Means, gate: Gate) -> Acting:
         watch=watch,
         policy=policy,
         gate=gate,
+        memory=session.memory,
     )
 
 

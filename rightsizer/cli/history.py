@@ -33,7 +33,7 @@ def _cluster(arguments: argparse.Namespace, since: datetime.datetime | None) -> 
     items = [
         item
         for item in recall(cluster, arguments.state_namespace)
-        if _is_meant(arguments, item.ref)
+        if any(_is_meant(arguments, ref) for ref in (item.ref, item.by) if ref)
         and (not arguments.run or item.change.run == arguments.run)
         and (since is None or item.change.at is None or item.change.at >= since)
     ]

@@ -18,6 +18,7 @@ from rightsizer.act.patience import Patience
 from rightsizer.act.repair import find_repairs, mend
 from rightsizer.act.session import Means
 from rightsizer.act.state import Gate
+from rightsizer.act.turns import Turns
 from rightsizer.breaker import NOTHING
 from rightsizer.budget import Purse
 from rightsizer.cli.acting import (
@@ -39,7 +40,7 @@ from rightsizer.errors import ClusterError, ConfigurationError, RightsizerError,
 from rightsizer.model import ObjectRef, Outcome, Plan
 from rightsizer.report.metrics import Metrics
 from rightsizer.report.outcomes import cycle_words, outcome_text
-from rightsizer.schedule import keep_running, trigger_of, zone_of
+from rightsizer.schedule import Soon, keep_running, trigger_of, zone_of
 from rightsizer.serve import serving
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     Session(arguments).close()  # what cannot be used is told now, not at three in the morning
     metrics = Metrics(acts=arguments.yes)
     lease = lease_of(arguments, secrets.token_hex(4)) if arguments.yes else None
-    cycles = _Cycles(arguments, metrics, lease)
+    turns = Turns(lease, time.monotonic, jitter.total_seconds() if jitter else 0.0) if lease else None
+    cycles = _Cycles(arguments, metrics, lease, turns)
     with _signals_held(), contextlib.ExitStack() as stack:
         served = serving(
             arguments.listen_address, metrics.registry, alive=lambda: cycles.hung, ready=lambda: cycles.wrong
@@ -66,8 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
         port = stack.enter_context(served)
         _say(f"metrics on port {port}; {'changes are made' if lease else 'only planning: --yes lets it act'}")
         if lease is not None:
-            stack.enter_context(Keeper(lease, is_patient=True))
-        keep_running(cycles.one, trigger_of(schedule, zone, jitter=jitter), until=cycles.until_told_to_end)
+            stack.enter_context(Keeper(lease, is_patient=True, held=cycles.make_up))
+        trigger = trigger_of(schedule, zone, jitter=jitter)
+        keep_running(cycles.one, trigger, until=cycles.until_told_to_end, begun=cycles.may_begin)
     _say("ended")
     return 0
 
@@ -129,15 +132,22 @@ class _Cycles:
         arguments: Flags; files that they name are read anew for each cycle.
         metrics: Where it is published what each came to.
         lease: Held by whoever may write; None where nothing is written.
+        turns: At which ticks it is ours to write; None where nothing is written.
 
     Attributes:
         wrong: Why the last cycle was none; empty where it was good.
     """
 
-    def __init__(self, arguments: argparse.Namespace, metrics: Metrics, lease: Lease | None) -> None:
+    def __init__(
+        self, arguments: argparse.Namespace, metrics: Metrics, lease: Lease | None, turns: Turns | None
+    ) -> None:
         self._arguments = arguments
         self._metrics = metrics
         self._lease = lease
+        self._turns = turns
+        self._soon: Soon | None = None
+        self._one_at_a_time = threading.Lock()
+        self._is_asked = False
         self._end = threading.Event()
         self._verify_s = span_of("--verify-for", arguments.verify_for).total_seconds()
         self._began: float | None = None
@@ -159,12 +169,35 @@ class _Cycles:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
+    def may_begin(self, soon: Soon) -> None:
+        """From now on what was missed can be made up for."""
+        self._soon = soon
+
+    def make_up(self) -> None:
+        """Have a cycle begin, where a tick was missed while another held the Lease, and nobody made up for it."""
+        if self._soon and self._turns and self._turns.is_due and not self._is_asked:
+            self._is_asked = True
+            self._soon(self._late)
+
+    def _late(self) -> None:
+        with self._one_at_a_time:
+            self._is_asked = False
+            if self._turns and not self._end.is_set() and self._turns.take():
+                _say("the Lease is ours, and nobody has run since the last tick: making up for it")
+                self._run(acts=True)
+
     def one(self) -> None:
         """Plan, and act where that is wanted; whatever happens, the next one comes."""
+        with self._one_at_a_time:
+            self._run(acts=self._turns is not None and self._turns.tick())
+
+    def _run(self, *, acts: bool) -> None:
         self._began = time.monotonic()
         try:
-            self._cycle()
+            self._cycle(acts=acts)
             self.wrong = ""
+            if acts and self._lease is not None:
+                self._lease.ran()
         except RightsizerError as error:
             self.wrong = str(error)
         except Exception as error:
@@ -175,7 +208,7 @@ class _Cycles:
         took_s, self._began = time.monotonic() - self._began, None
         self._metrics.ended(is_good=not self.wrong, took_s=took_s, at_s=time.time())
 
-    def _cycle(self) -> None:
+    def _cycle(self, *, acts: bool) -> None:
         try:
             session = Session(self._arguments)
         except (ConfigurationError, UsageError):
@@ -186,7 +219,7 @@ class _Cycles:
             stack.callback(self._publish_breaker, session)
             if self._lease is None:
                 self._publish(session, session.observe())
-            elif self._lease.is_held:
+            elif acts:
                 self._metrics.set("leader", 1)
                 session.cluster.before_writing = self._lease.require
                 self._act(session, means_of(self._arguments, session, stack))

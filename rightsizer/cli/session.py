@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from rightsizer import pricefile
 from rightsizer.accounting import Accounts, accounts_of
+from rightsizer.act.memory import MemoryStore
 from rightsizer.act.state import Store
 from rightsizer.breaker import NOTHING, State
 from rightsizer.cli.connection import cluster_settings, prometheus_settings, signal_terms
@@ -31,6 +32,8 @@ from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.costs import node_prices
 from rightsizer.observe.discovery import connect
 from rightsizer.observe.inventory import Objects
+from rightsizer.observe.memory import NOTHING as NO_MEMORY
+from rightsizer.observe.memory import Remembered
 from rightsizer.observe.objectsfile import read_file
 from rightsizer.observe.prometheus import Prometheus
 from rightsizer.observe.signals.signal import MetricsSignal
@@ -122,6 +125,11 @@ class Session:
         return Store(self.cluster, self._own)
 
     @functools.cached_property
+    def memory(self) -> MemoryStore:
+        """Where it is kept what was taken lately."""
+        return MemoryStore(self.cluster, self._own)
+
+    @functools.cached_property
     def cluster(self) -> Cluster:
         """The API server; whoever needs none must not need a kubeconfig."""
         return Cluster(self._settings)
@@ -139,6 +147,7 @@ class Session:
                 f"--at {_second(at)}: that is yet to come: Prometheus's clock says {_second(now)}"
             )
         state, problems = (NOTHING, ()) if self._look.why else self.state()
+        remembered, unknown = (NO_MEMORY, ()) if self._look.why else self._remembered()
         cycle = Cycle(
             self.policy,
             at,
@@ -147,7 +156,8 @@ class Session:
             instance=self.instance,
             hypothetical=self._look.why,
             state=state,
-            problems=problems,
+            problems=(*problems, *unknown),
+            remembered=remembered,
         )
         try:
             return make_plan(self._objects(), self.signal, cycle)
@@ -189,6 +199,16 @@ class Session:
             if refused.code != http.HTTPStatus.FORBIDDEN:
                 raise
             return NOTHING, (f"whether it is paused is not known: {refused}",)
+
+    def _remembered(self) -> tuple[Remembered, tuple[str, ...]]:
+        """What was taken lately, and in words why that is not known beyond what objects tell of themselves."""
+        try:
+            return self.memory.read(), ()
+        except RequestRefused as refused:
+            if refused.code != http.HTTPStatus.FORBIDDEN:
+                raise
+            words = "what was changed lately is not known where objects do not tell of it"
+            return NO_MEMORY, (f"{words}: {refused}",)
 
     def _when_it_begins(self, at: datetime.datetime, now: datetime.datetime) -> str:
         """Where the record begins later than the moment that is asked about; empty where it does not."""

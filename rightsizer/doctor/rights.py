@@ -95,7 +95,9 @@ def _table() -> Iterator[Right]:
     cost = f"who is queued by a {KUEUE.kind} is only advised on"
     yield Right("list", KUEUE.group, KUEUE.plural, _READ, cost=cost)
     cost = "what has a scale subresource, but is of a kind that is not known, is only advised on"
-    yield Right("get", "apiextensions.k8s.io", "customresourcedefinitions", (*_READ, Command.UNDO), cost=cost)
+    yield Right(
+        "get", "apiextensions.k8s.io", "customresourcedefinitions", (*_READ, *UNDO, *HISTORY), cost=cost
+    )
     cost = "GPUs that pods hold by claims are not counted"
     yield Right("list", claims.GROUP, "resourceclaims", _READ, cost=cost)
     yield Right("list", "", "services", (Command.DISCOVERY,))

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from rightsizer.config import PREFIX
-from rightsizer.model import Manager
+from rightsizer.model import Manager, ObjectRef
 from rightsizer.observe.objects import ObjectMeta
 from rightsizer.observe.owners import KEDA, KUEUE, Controlled, Lineage, owner_kind
 from rightsizer.observe.records import RECORDS
@@ -44,6 +44,14 @@ class Levers:
         if row is not None and row.size and row.size[-1] == "suspend" and ref.uid:
             found += self._queued.get(ref.uid, ())
         return found[0] if len(found) == 1 else None
+
+
+def queue_about(metadata: ObjectMeta) -> ObjectRef | None:
+    """The job that one of Kueue's Workloads stands for; None where that is named by its UID alone."""
+    owner = metadata.controller
+    if owner is None:
+        return None
+    return ObjectRef(owner.api_version, owner.kind, metadata.namespace, owner.name, owner.uid)
 
 
 def _job_of(metadata: ObjectMeta) -> str:

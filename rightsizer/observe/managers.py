@@ -11,9 +11,9 @@ import msgspec
 
 from rightsizer.config import FIELD_MANAGER
 from rightsizer.model import Manager, ObjectRef
-from rightsizer.observe.levers import PAUSED, PAUSED_REPLICAS, Target
-from rightsizer.observe.objects import ObjectMeta
-from rightsizer.observe.owners import KEDA, Controlled, Lineage, owner_kind
+from rightsizer.observe.levers import PAUSED, PAUSED_REPLICAS, Target, queue_about
+from rightsizer.observe.objects import Controller, ObjectMeta
+from rightsizer.observe.owners import KEDA, KUEUE, Controlled, Lineage, owner_kind
 
 _ARGO_ID = "argocd.argoproj.io/tracking-id"
 _ARGO_INSTANCE = "argocd.argoproj.io/instance"
@@ -89,16 +89,30 @@ def scaler_of(kind: str, item: ScalerObject) -> Scaler | None:
         "VerticalPodAutoscaler": _vertical,
     }
     # An empty apiVersion is the target's default, which differs by kind; only apps/v1 has scalable kinds of the core.
-    group = (target.api_version or "apps/v1").rpartition("/")[0]
-    key = (group, target.kind or "Deployment", item.metadata.namespace, target.name)
+    about = ObjectRef(
+        target.api_version or "apps/v1", target.kind or "Deployment", item.metadata.namespace, target.name
+    )
+    key = (about.api_version.rpartition("/")[0], about.kind, about.namespace, about.name)
     is_lever = kind == KEDA.kind and made_by is None
     ref = ObjectRef(KEDA.api_version, kind, item.metadata.namespace, item.metadata.name, item.metadata.uid)
     return Scaler(
         key,
         makers[kind](item),
         made_by=made_by.uid if made_by else "",
-        lever=Controlled(ref, item.metadata) if is_lever else None,
+        lever=Controlled(ref, item.metadata, about=about) if is_lever else None,
     )
+
+
+def stopped_through(ref: ObjectRef, item: Controller) -> ObjectRef | None:
+    """The workload that is stopped by changing an object in its place; None where that is none, or does not name it."""
+    if ref.kind == KUEUE.kind:
+        return queue_about(item.metadata)
+    try:
+        spec = msgspec.json.decode(item.spec, type=_ScalerSpec)
+    except msgspec.DecodeError:
+        return None
+    scaler = scaler_of(ref.kind, ScalerObject(item.metadata, spec))
+    return scaler.lever.about if scaler is not None and scaler.lever is not None else None
 
 
 def _horizontal(item: ScalerObject) -> Manager:

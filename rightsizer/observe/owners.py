@@ -122,6 +122,7 @@ class Controlled:
         is_read: Whether the object itself was; otherwise only what its dependents say of it is known.
         scalable: What discovery says of its kind, where that is none of those here.
         spec: Of what may be acted upon, as JSON; empty where it was not read.
+        about: What is stopped by changing this in its place; None of what is no lever, or does not name it.
     """
 
     ref: ObjectRef
@@ -130,6 +131,7 @@ class Controlled:
     is_read: bool = True
     scalable: Scalable | None = None
     spec: bytes = b""
+    about: ObjectRef | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from rightsizer.observe.gathered import (
     class_of,
     quotas_of,
 )
+from rightsizer.observe.levers import queue_about
 from rightsizer.observe.managers import SCALERS, Scaler, ScalerObject, scaler_of
 from rightsizer.observe.nodes import NodeObject
 from rightsizer.observe.objects import (
@@ -169,7 +170,14 @@ class _Reader(Asker):
         def ask(path: str) -> list[Controlled]:
             version = f"{KUEUE.group}/{path.split('/')[3]}"
             items = self.cluster.list_all(path, Metadata, metadata_only=True)
-            return [Controlled(ref_of(version, KUEUE.kind, item.metadata), item.metadata) for item in items]
+            return [
+                Controlled(
+                    ref_of(version, KUEUE.kind, item.metadata),
+                    item.metadata,
+                    about=queue_about(item.metadata),
+                )
+                for item in items
+            ]
 
         return self.first_served(self.paths(KUEUE.group, KUEUE.versions, KUEUE.plural), ask, nothing)
 

@@ -116,12 +116,12 @@ def changes_of(
                 f"{item.ref}: its annotation {UNDO_ANNOTATION} is about {of}, for which it cannot speak"
             )
             of = None
-        if of is None and is_copy(item.metadata):
+        if of is None and is_copy(item.ref, item.metadata):
             continue
         past = remembered(annotations)
         found.extend(
             Change(
-                of or item.ref,
+                of or item.about or item.ref,
                 change.at,
                 max(change.gpus, 0),
                 change.run,
@@ -188,11 +188,14 @@ def _starter(item: Controlled) -> ObjectRef | None:
     return ObjectRef(above.api_version, above.kind, item.ref.namespace, above.name, above.uid)
 
 
-def is_copy(metadata: ObjectMeta) -> bool:
+def is_copy(ref: ObjectRef, metadata: ObjectMeta) -> bool:
     """Whether a record on an object is its controller's: a Deployment's annotations are copied to its ReplicaSets.
 
-    We change the topmost known controller, or what a CronJob or the like has made.
+    We change the topmost known controller, what a CronJob or the like has made, or what stops another in its place,
+    which is often owned by that.
     """
+    if (ref.api_version.rpartition("/")[0], ref.kind) in LEVERS:
+        return False
     above = metadata.controller
     row = owner_kind(above.group, above.kind) if above is not None else None
     return row is not None and not row.starts_others

@@ -18,7 +18,8 @@ def history_text(items: Sequence[Recalled], told: Sequence[Told]) -> str:
         return "Nothing in the cluster tells of a change by gpu-rightsizer.\n"
     lines = []
     for item in items:
-        lines.append(safe(f"{_clock(item.change.at)}  {item.change.action or '?'}  {item.ref}"))
+        by = f" by {item.by.kind} {item.by.name}" if item.by else ""
+        lines.append(safe(f"{_clock(item.change.at)}  {item.change.action or '?'}  {item.ref}{by}"))
         lines.extend(wrapped(_words(item)))
     if told:
         lines += ["", "Events"]
@@ -73,6 +74,7 @@ def _item(item: Recalled) -> dict[str, Any]:
         "end": change.end.value if change.end else None,
         "ended": stamp(change.ended) if change.ended else None,
         "record": msgspec.to_builtins(item.record) if item.record else None,
+        "through": _named(item.by.namespace, item.by.kind, item.by.name) if item.by else None,
     }
 
 

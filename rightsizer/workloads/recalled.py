@@ -18,12 +18,15 @@ class Recalled:
     """A change that an object remembers.
 
     Attributes:
+        ref: What was stopped or changed.
         record: What undoes it, where it still can be undone.
+        by: The object that was changed in its place, where it is another one; it carries the record.
     """
 
     ref: ObjectRef
     change: PastChange
     record: UndoRecord | None = None
+    by: ObjectRef | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

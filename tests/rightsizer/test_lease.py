@@ -27,7 +27,8 @@ class Clock:
         return self.now
 
 
-def _lease(world: World, identity: str, clock: Clock, *, year: int = 2026, namespace: str = OWN) -> Lease:
+def lease_of(world: World, identity: str, clock: Clock, *, year: int = 2026, namespace: str = OWN) -> Lease:
+    """A Lease by a clock of the test's, and a wall clock of any year."""
     cluster = Cluster(ClusterSettings(kubeconfig=pathlib.Path(world.directory / "kubeconfig")))
     at = datetime.datetime(year, 11, 21, tzinfo=datetime.UTC)
     return Lease(
@@ -48,7 +49,7 @@ def _holder(world: World) -> str:
 def test_the_first_one_has_it_and_the_others_wait(world: World) -> None:
     """Until it has not been renewed for its duration; wall clocks have no say."""
     clock = Clock()
-    first, second = _lease(world, "a", clock, year=2040), _lease(world, "b", clock, year=1999)
+    first, second = lease_of(world, "a", clock, year=2040), lease_of(world, "b", clock, year=1999)
     assert (first.attempt(), second.attempt()) == (True, False)
     assert (first.is_held, second.is_held, second.holder) == (True, False, "a")
     clock.now += DURATION_S - 1
@@ -66,7 +67,7 @@ def test_the_first_one_has_it_and_the_others_wait(world: World) -> None:
 def test_who_stood_still_does_not_write(world: World) -> None:
     """Long before another one may take it, it counts as lost; renewed it is held again."""
     clock = Clock()
-    lease = _lease(world, "a", clock)
+    lease = lease_of(world, "a", clock)
     with pytest.raises(LeaseLost):
         lease.require()
     lease.attempt()
@@ -82,8 +83,8 @@ def test_who_stood_still_does_not_write(world: World) -> None:
 def test_two_at_once_have_it_never(world: World) -> None:
     """Both saw that it had run out; the slower one is refused by the resourceVersion."""
     clock = Clock()
-    _lease(world, "gone", clock).attempt()
-    a, b = _lease(world, "a", clock), _lease(world, "b", clock)
+    lease_of(world, "gone", clock).attempt()
+    a, b = lease_of(world, "a", clock), lease_of(world, "b", clock)
     assert (a.attempt(), b.attempt()) == (False, False)
     clock.now += DURATION_S + 0.1
     world.api.inject(Fault(f"leases/{NAME}", "PUT", 1, status=409))
@@ -94,7 +95,7 @@ def test_two_at_once_have_it_never(world: World) -> None:
 def test_released_it_can_be_had_at_once(world: World) -> None:
     """The next one need not wait."""
     clock = Clock()
-    first, second = _lease(world, "a", clock), _lease(world, "b", clock)
+    first, second = lease_of(world, "a", clock), lease_of(world, "b", clock)
     first.attempt()
     assert not second.attempt()
     first.release()
@@ -110,7 +111,7 @@ def _keeper(lease: Lease, sleep: Callable[[float], None], told: list[str]) -> Ke
 def test_whoever_renews_is_at_work(world: World) -> None:
     """Nothing is taken from anybody; it is told for whom was waited, and who is at work."""
     clock, told = Clock(), list[str]()
-    other = _lease(world, "the-deployment", clock)
+    other = lease_of(world, "the-deployment", clock)
     other.attempt()
 
     def sleep(seconds: float) -> None:
@@ -119,7 +120,7 @@ def test_whoever_renews_is_at_work(world: World) -> None:
 
     with (
         pytest.raises(ConfigurationError, match="the-deployment is at work"),
-        _keeper(_lease(world, "me", clock), sleep, told),
+        _keeper(lease_of(world, "me", clock), sleep, told),
     ):
         pytest.fail("entered")
     assert told == [
@@ -132,7 +133,7 @@ def test_whoever_renews_is_at_work(world: World) -> None:
 def test_who_does_not_renew_is_outlasted(world: World, says_s: int, lasts_s: int) -> None:
     """For the whole duration that the Lease has, by the waiting one's own clock, and within a minute in any case."""
     clock, told = Clock(), list[str]()
-    _lease(world, "killed", clock, year=2040).attempt()
+    lease_of(world, "killed", clock, year=2040).attempt()
     world.api.patch("Lease", OWN, NAME, {"spec": {"leaseDurationSeconds": says_s}})
     began = clock.now
 
@@ -140,7 +141,7 @@ def test_who_does_not_renew_is_outlasted(world: World, says_s: int, lasts_s: int
         clock.now += seconds
         assert _holder(world) == "killed"
 
-    with _keeper(_lease(world, "me", clock), sleep, told):
+    with _keeper(lease_of(world, "me", clock), sleep, told):
         assert _holder(world) == "me"
     assert lasts_s < clock.now - began < lasts_s + 1
     assert told[-1] == f"killed did not renew the Lease {NAME}, and has ended: it is ours now"
@@ -149,4 +150,4 @@ def test_who_does_not_renew_is_outlasted(world: World, says_s: int, lasts_s: int
 def test_a_namespace_that_is_not_there_is_told(world: World) -> None:
     """As the API server says it."""
     with pytest.raises(RequestRefused, match="not found"):
-        _lease(world, "a", Clock(), namespace="nowhere").attempt()
+        lease_of(world, "a", Clock(), namespace="nowhere").attempt()

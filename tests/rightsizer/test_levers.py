@@ -25,7 +25,7 @@ def _owned(owner: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{**reference, "name": metadata["name"], "uid": metadata["uid"], "controller": True}]
 
 
-def _queued(world: World, name: str = "queued") -> None:
+def queued(world: World, name: str = "queued") -> None:
     """A Job that Kueue has admitted."""
     world.add("Job", world.team, "train", {"replicas": 2})
     job = created(world.api, "Job", world.team, "train")
@@ -38,7 +38,7 @@ def _queued(world: World, name: str = "queued") -> None:
     world.api.settle()
 
 
-def _scaled(world: World, kind: str = "Deployment", least: int = 2, **metadata: Any) -> None:
+def scaled(world: World, kind: str = "Deployment", least: int = 2, **metadata: Any) -> None:
     """A Deployment that KEDA scales."""
     world.add(kind, world.team, "web", {"replicas": 3})
     target = {"name": "web", "kind": kind, "apiVersion": "apps/v1"}
@@ -65,7 +65,7 @@ def _apply(world: World, name: str, policy: str = DEFAULT_POLICY) -> dict[str, A
 
 def test_what_kueue_admits_is_stopped_through_its_workload(world: World) -> None:
     """Kueue itself suspends the Job, which we never write to; by the Job's name undo finds what was changed."""
-    _queued(world)
+    queued(world)
     before = created(world.api, "Job", world.team, "train")["spec"]
     item = _plan(world, "train")
     assert (item["action"], item["blocks"]) == ("suspend", []), item
@@ -73,12 +73,12 @@ def test_what_kueue_admits_is_stopped_through_its_workload(world: World) -> None
     assert "its place in the queue" in item["lost"]
     assert _apply(world, "train")["result"] == "done"
     world.api.settle()
-    queued, job = (
+    stood, job = (
         created(world.api, kind, world.team, name)
         for kind, name in (("Workload", "queued"), ("Job", "train"))
     )
-    assert (queued["spec"]["active"], job["spec"]["suspend"]) == (False, True)
-    assert UNDO in queued["metadata"]["annotations"]
+    assert (stood["spec"]["active"], job["spec"]["suspend"]) == (False, True)
+    assert UNDO in stood["metadata"]["annotations"]
     assert UNDO not in job["metadata"].get("annotations", {})
     undone = world.run("undo", f"{world.team}/Job/train", "--yes", "-o", "json")
     assert (undone.code, len(world.pods_of(world.team, "train"))) == (0, 2), undone.out + undone.err
@@ -90,7 +90,7 @@ def test_what_kueue_admits_is_stopped_through_its_workload(world: World) -> None
 def test_what_was_noted_on_the_other_object_is_about_the_workload(world: World, way: str) -> None:
     """Put back a moment ago, it is not stopped again before its cooldown is over."""
     name = "train" if way == "kueue" else "web"
-    (_queued if way == "kueue" else _scaled)(world)
+    (queued if way == "kueue" else scaled)(world)
     assert _apply(world, name)["result"] == "done"
     assert world.run("undo", "--all", "--yes").code == 0
     for pod in world.pods_of(world.team, name):
@@ -100,7 +100,7 @@ def test_what_was_noted_on_the_other_object_is_about_the_workload(world: World, 
 
 def test_what_keda_scales_is_stopped_through_its_scaled_object(world: World) -> None:
     """KEDA scales it to zero and holds it there; set free, it is at KEDA's least again."""
-    _scaled(world)
+    scaled(world)
     item = _plan(world, "web")
     assert (item["action"], item["blocks"]) == ("scale-to-zero", []), item
     assert f"{PAUSED}=0" in item["command"]
@@ -120,7 +120,7 @@ def test_what_keda_scales_is_stopped_through_its_scaled_object(world: World) -> 
 
 def test_of_two_that_could_stop_it_neither_is_taken(world: World) -> None:
     """Where two of Kueue's Workloads stand for one Job, Kueue would put it back, so it is left alone."""
-    _queued(world)
+    queued(world)
     other = created(world.api, "Workload", world.team, "queued")
     metadata = {
         "name": "another",
@@ -133,7 +133,7 @@ def test_of_two_that_could_stop_it_neither_is_taken(world: World) -> None:
 
 def test_who_may_not_see_the_other_object_leaves_the_workload_alone(world: World) -> None:
     """Not to know through what it is stopped is no reason to stop it directly."""
-    _queued(world)
+    queued(world)
     world.api.deny(Rule("*", resources=("workloads",)))
     assert [block["cause"] for block in _plan(world, "train")["blocks"]] == ["managed-elsewhere"]
 
@@ -195,10 +195,10 @@ AT_ONCE = DEFAULT_POLICY.replace("name: scavengers\n", "name: scavengers\n    co
 
 
 def _long_ago(world: World, name: str) -> None:
-    """Let our notes on a Job have been written before its pods began: Jobs of one CronJob have one cooldown."""
+    """Let our notes on a Job be older than cooldown and window, which are one for all Jobs of a CronJob."""
 
     def earlier(found: re.Match[str]) -> str:
-        return (datetime.datetime.fromisoformat(found[0]) - datetime.timedelta(days=3)).isoformat()
+        return (datetime.datetime.fromisoformat(found[0]) - datetime.timedelta(hours=26)).isoformat()
 
     annotations = created(world.api, "Job", world.team, name)["metadata"]["annotations"]
     ours = {key: text for key, text in annotations.items() if key.startswith("gpu-rightsizer.io/")}

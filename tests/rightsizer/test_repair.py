@@ -331,6 +331,8 @@ def test_another_instance_at_work_is_noticed(world: World) -> None:
     annotations = {"gpu-rightsizer.io/resumed-at": None, "gpu-rightsizer.io/came-back-after": None}
     world.api.patch("Deployment", world.team, "idle", {"metadata": {"annotations": annotations}})
     world.api.delete("Deployment", world.team, "idle")
+    for kept in world.api.list("ConfigMap", "gpu-rightsizer"):
+        world.api.delete("ConfigMap", "gpu-rightsizer", kept["metadata"]["name"])
     world.api.settle()
     notes = json.dumps([{"at": _minutes_ago(30), "run": "r", "action": "shrink", "by": "one"}])
     world.add("Deployment", world.team, "idle", {"annotations": {HISTORY: notes}})

@@ -187,6 +187,24 @@ def test_of_two_one_writes(world: World) -> None:
             wait_for(lambda: STOPPED in second.metrics(), second)
 
 
+def test_what_was_missed_while_another_held_the_lease_is_made_up_for(world: World) -> None:
+    """The next moment of its schedule is an hour away; it begins when the Lease is free, and only once."""
+    world.add("Deployment", world.team, "idle-before", {})
+    with running(world, "--every", "1h", "--yes") as first:
+        wait_for(
+            lambda: "last-cycle" in str(world.api.get("Lease", "gpu-rightsizer", "gpu-rightsizer")), first
+        )
+        with running(world, "--every", "1h", "--yes", name="second") as second:
+            wait_for(lambda: second.cycles() == 1, second)
+            world.add("Deployment", world.team, "idle", {})
+            assert "holds the Lease" in second.said
+            assert first.end() == 0
+            wait_for(lambda: STOPPED in second.metrics(), second)
+            assert second.said.count("making up for it") == 1
+            wait_for(lambda: second.cycles() == 2, second)
+            assert second.end() == 0
+
+
 def test_while_the_policy_cannot_be_used_nothing_is_done(world: World) -> None:
     """It is said why, on /readyz as in the log; put right, it goes on."""
     world.add("Deployment", world.team, "idle", {})

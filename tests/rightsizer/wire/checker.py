@@ -11,7 +11,7 @@ import datetime
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.rightsizer.kinds import value_at
@@ -48,10 +48,9 @@ class Checker:
         violations: What must not have happened.
         persons: Users that are people, who may do more.
         readers: Users that may change nothing at all.
-        exists: Whether an object, by UID, is still there: with it goes what it remembers.
     """
 
-    def __init__(self, policy: Mapping[str, Any], truth: Truth, exists: Callable[[Take], bool]) -> None:
+    def __init__(self, policy: Mapping[str, Any], truth: Truth) -> None:
         self.policy = policy
         self.truth = truth
         self.takes: list[Take] = []
@@ -61,7 +60,6 @@ class Checker:
         self.readers: set[str] = set()
         self.changed_since: set[str] = set()
         self.where = ""
-        self._exists = exists
         self._ends: dict[str, list[datetime.datetime]] = collections.defaultdict(list)
         self._before: dict[str, Object] = {}
         self._notices: dict[str, datetime.datetime] = {}
@@ -264,7 +262,7 @@ class Checker:
         if per == "run":
             return is_near and one.run == take.run
         span = datetime.timedelta(hours={"hour": 1, "day": 24}[per])
-        return is_near and take.at - one.at < span and (one is take or self._exists(one))
+        return is_near and take.at - one.at < span
 
 
 def _part(entry: Entry) -> str:

@@ -30,7 +30,7 @@ from rightsizer.config import ClusterSettings
 from rightsizer.errors import ClusterError, RightsizerError
 from rightsizer.observe.cluster import Cluster
 from simulator.kube import ApiServer, Fault, Rule
-from tests.rightsizer.wire.checker import Checker, Take
+from tests.rightsizer.wire.checker import Checker
 from tests.rightsizer.wire.people import TEAMS, Clock, People, happenings
 from tests.rightsizer.wire.recorder import OWN, Recorder
 from tests.rightsizer.wire.truth import Truth
@@ -187,7 +187,7 @@ class World:
         self.truth = Truth(self.api, self.clock)
         policy = draw_policy(self.dice)
         (directory / "policy.yaml").write_text(json.dumps(policy))
-        self.checker = Checker(policy, self.truth, self._exists)
+        self.checker = Checker(policy, self.truth)
         self.recorder = Recorder(self.api, self.clock, self.checker.hear)
         self.people = People(self.api, self.clock, self.truth, self.checker, self.dice)
         self.cycles = 0
@@ -318,19 +318,6 @@ class World:
             with contextlib.suppress(ClusterError):
                 other.lease.attempt()
         other.cycle()
-
-    def _exists(self, take: Take) -> bool:
-        """Whether what remembers it is still there."""
-        if take.what == "evict":
-            name = f"-{take.uid[:8]}"
-            if any(one["metadata"]["name"].endswith(name) for one in self.api.list("Secret", OWN)):
-                return True
-            return self.api.get("Pod", take.namespace, take.name) is not None
-        kind = next(
-            (one.kind for one in self.people.workloads if one.key == (take.namespace, take.name)), None
-        )
-        obj = self.api.get(kind, take.namespace, take.name) if kind else None
-        return obj is not None and obj["metadata"]["uid"] == take.uid
 
 
 def _once(left: list[int], act: Callable[[], None]) -> Callable[[], None]:

@@ -36,6 +36,9 @@ TEAMS = ("team-a", "team-b", "team-c")
 CLASSES = {"high-priority": 100_000, "medium-priority": 10_000, "low-priority": 1_000, "other": 500}
 WISHES = (("mode", "off"), ("mode", "advise"), ("exclude", "true"), ("exclude", "perhaps"), ("modus", "off"))
 
+_NOTES = {"undo", "history", "came-back-after", "resumed-at", "notice"}
+"""What we write on their objects, by the ends of its keys."""
+
 
 class Clock:
     """The world's time, a machine's that may be wrong, and one that only goes on."""
@@ -162,9 +165,17 @@ class People:
         uid = self._uid(one)
         for edit in self._record(one)["edits"]:
             self._set(one, tuple(edit["path"]), edit.get("before"))
+        if self._dice.random() < 0.4:
+            self._forget(one)
         self._checker.reverted(uid, self._clock())
         if self._dice.random() < 0.4:
             self._truth.begin(one.key, 1)
+
+    def _forget(self, one: Workload) -> None:
+        """Whoever replaces the whole object drops what we noted on it, too."""
+        noted = annotations_of(self._api.get(one.kind, one.namespace, one.name))
+        ours = {key: None for key in noted if key.startswith(OURS) and key[len(OURS) :] in _NOTES}
+        self._patch(one, {"metadata": {"annotations": ours}})
 
     def work(self) -> None:
         """A workload is at work again, with one pod or with all."""

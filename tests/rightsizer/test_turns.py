@@ -1,0 +1,123 @@
+"""Ticks that come while another holds the Lease: made up for once, by whoever has it then, unless that was done."""
+
+import threading
+
+import pytest
+
+from rightsizer.act.lease import DURATION_S, RETRY_S, Keeper
+from rightsizer.act.turns import Turns
+from tests.rightsizer.test_lease import Clock, lease_of
+from tests.rightsizer.world import World
+
+JITTER_S = 60.0
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """One for all, so that a test says what time it is."""
+    return Clock()
+
+
+class Replica:
+    """One of several: it asks for the Lease all along, and has ticks."""
+
+    def __init__(self, world: World, name: str, clock: Clock) -> None:
+        self.lease = lease_of(world, name, clock)
+        self.turns = Turns(self.lease, clock, JITTER_S)
+        self.lease.attempt()
+
+
+def _pass(clock: Clock, *alive: Replica, seconds: float = DURATION_S + 2 * RETRY_S) -> None:
+    """Let time pass, in which those who live ask for the Lease."""
+    end = clock.now + seconds
+    while clock.now < end:
+        clock.now += RETRY_S
+        for one in alive:
+            one.lease.attempt()
+
+
+def test_who_has_the_lease_acts_and_has_missed_nothing(world: World, clock: Clock) -> None:
+    """The other one has, and cannot do anything about it for now."""
+    first, second = Replica(world, "a", clock), Replica(world, "b", clock)
+    assert (first.turns.tick(), second.turns.tick()) == (True, False)
+    assert (first.turns.is_due, second.turns.is_due) == (False, False)
+    assert (first.turns.take(), second.turns.take()) == (False, False)
+
+
+@pytest.mark.parametrize("way", ["died", "ended"])
+def test_what_was_missed_is_made_up_for_once_the_lease_is_free(world: World, clock: Clock, way: str) -> None:
+    """Run out or given back; once, however many ticks there were."""
+    first, second = Replica(world, "a", clock), Replica(world, "b", clock)
+    for _ in range(3):
+        assert not second.turns.tick()
+        _pass(clock, first, second)
+    if way == "ended":
+        first.lease.release()
+    _pass(clock, second)
+    assert (second.turns.take(), second.turns.take(), second.turns.is_due) == (True, False, False)
+    assert second.turns.tick()
+
+
+def test_what_another_has_done_by_then_is_not_done_again(world: World, clock: Clock) -> None:
+    """Its cycle ended well after the tick, and then it died: that tick is nobody's any more; the next one is."""
+    first, second = Replica(world, "a", clock), Replica(world, "b", clock)
+    assert not second.turns.tick()
+    first.lease.ran()
+    _pass(clock, first, second)
+    _pass(clock, second)
+    assert second.lease.is_held
+    assert (second.turns.is_due, second.turns.take()) == (False, False)
+    third = Replica(world, "c", clock)
+    assert not third.turns.tick()
+    _pass(clock, third)
+    assert third.turns.take()
+
+
+def test_a_cycle_that_another_ended_before_the_tick_is_not_this_one(world: World, clock: Clock) -> None:
+    """But for the jitter, by which one's ticks come later than another's."""
+    first, second = Replica(world, "a", clock), Replica(world, "b", clock)
+    first.lease.ran()
+    _pass(clock, first, second)
+    _pass(clock, first, second, seconds=2 * JITTER_S)
+    assert not second.turns.tick()
+    first.lease.ran()
+    _pass(clock, first, second, seconds=10)
+    assert not second.turns.tick()  # that one's own tick of the same moment came a little earlier
+    _pass(clock, second)
+    assert not second.turns.take()
+    late = Replica(world, "c", clock)
+    _pass(clock, second, late, seconds=2 * JITTER_S)
+    assert not late.turns.tick()
+    _pass(clock, late)
+    assert late.turns.take()
+
+
+def test_what_ended_before_one_came_says_nothing(world: World, clock: Clock) -> None:
+    """When that was nobody knows; nor does a holder that tells of no cycles, such as one run by hand, hide one."""
+    first = Replica(world, "a", clock)
+    first.lease.ran()
+    _pass(clock, first)
+    second = Replica(world, "b", clock)
+    assert not second.turns.tick()
+    first.lease.release()
+    by_hand = Replica(world, "hand", clock)
+    _pass(clock, second, by_hand)
+    by_hand.lease.release()
+    _pass(clock, second)
+    assert second.turns.take()
+
+
+def test_the_keeper_tells_each_time_that_the_lease_is_ours(world: World, clock: Clock) -> None:
+    """So that what is missed in a moment without it is not left until the next tick."""
+    lease, told = lease_of(world, "a", clock), list[bool]()
+
+    twice = threading.Event()
+
+    def held() -> None:
+        told.append(lease.is_held)
+        if len(told) > 1:
+            twice.set()
+
+    with Keeper(lease, is_patient=True, held=held):
+        assert twice.wait(30)
+    assert all(told)
