@@ -7,11 +7,11 @@ counts as recent.
 import dataclasses
 import datetime
 import http
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rightsizer.errors import EvidenceIncomplete, RequestRefused
 from rightsizer.measure import Signal, measure
-from rightsizer.model import Fleet, ObjectRef, Plan, Workload
+from rightsizer.model import Change, Fleet, ObjectRef, Plan, Workload
 from rightsizer.observe import inventory
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.objects import PodObject
@@ -50,6 +50,11 @@ class Watch:
         self._own = own
         self._since = plan.at - RECENT
         self._measured = plan.measured
+
+    @property
+    def told(self) -> Iterator[Change]:
+        """What objects told of when the plan was made: a last look reads neither manifests nor what holds no GPUs."""
+        return (change for change in self._fleet.changes if change.is_told)
 
     def use(self) -> Use:
         """Everything since the plan, however long ago that was.

@@ -137,7 +137,8 @@ def _look_and_write(decision: Decision, row: Kind, session: Session) -> Outcome:
     fresh, fleet = look_at(decision.workload.ref, session.cluster, all_nodes=is_elsewhere)
     if fresh is None:
         return session.outcome(decision, Result.GONE, "it holds no GPUs any more")
-    fleet = recalled(fleet, session.memory.of(fresh))
+    told = dataclasses.replace(fleet, changes=tuple({*fleet.changes, *session.watch.told}))
+    fleet = recalled(told, session.memory.of(fresh))
     fresh = next(workload for workload in fleet.workloads if workload.ref == fresh.ref)
     rulebook = session.rulebook(fleet, use.at)
     against = list(objections(decision, fresh, use, rulebook))

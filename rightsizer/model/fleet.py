@@ -246,6 +246,7 @@ class Change:
         starter: What had made it when the time had come, such as a CronJob.
         stands: Whether nobody took it back, as far as is known.
         priority_class: Of the pods that it was about, empty where they had none; None where the record does not say.
+        is_told: Whether an object or a saved manifest tells of it; otherwise our own namespace alone remembers it.
     """
 
     ref: ObjectRef
@@ -256,6 +257,7 @@ class Change:
     starter: ObjectRef | None = None
     stands: bool = True
     priority_class: str | None = None
+    is_told: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

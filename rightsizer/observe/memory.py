@@ -271,6 +271,7 @@ def _as_change(taken: Taken) -> Change:
         starter=taken.starter,
         stands=False,
         priority_class=taken.priority_class,
+        is_told=False,
     )
 
 

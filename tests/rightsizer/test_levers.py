@@ -227,7 +227,7 @@ def test_a_cron_job_is_suspended_with_the_second_of_its_jobs_that_does_nothing(w
     assert item["along"] == [f"{world.team}/CronJob/nightly"]
     assert "cronjob.batch nightly" in item["command"]
     assert "the runs that would start meanwhile" in item["lost"]
-    assert _apply(world, "nightly-2", AT_ONCE)["result"] == "done"
+    assert (got := _apply(world, "nightly-2", AT_ONCE))["result"] == "done", got["detail"]
     stopped = created(world.api, "CronJob", world.team, "nightly")
     assert stopped["spec"]["suspend"] is True
     undone = world.run("undo", f"{world.team}/Job/nightly-2", "--yes", "-o", "json")
