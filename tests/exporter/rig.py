@@ -100,7 +100,7 @@ class Exporter:
         self.url = self._urls.get(timeout=PATIENCE_S)
 
     def _read(self, stream: IO[str]) -> None:
-        for line in stream:
+        for line in _lines(stream):
             # What ends the exporter is said to whoever started it, and is no log line.
             entry = json.loads(line) if line.startswith("{") else {"message": line.strip()}
             self.log.append(entry)
@@ -145,6 +145,12 @@ class Exporter:
         """Send a signal and return the exit code."""
         self.process.send_signal(number)
         return self.process.wait(PATIENCE_S)
+
+
+def _lines(stream: IO[str]) -> Iterator[str]:
+    """Until its end, or until it is closed by whoever killed the process."""
+    with contextlib.suppress(ValueError):
+        yield from stream
 
 
 class Node:
