@@ -137,6 +137,12 @@ class RequestRefused(ClusterError):  # noqa: N818
     """
 
     @property
+    def is_out_of_policy(self) -> bool:
+        """Whether one of our own ValidatingAdmissionPolicies refused it."""
+        is_no = self.code in {http.HTTPStatus.FORBIDDEN, http.HTTPStatus.UNPROCESSABLE_ENTITY}
+        return is_no and "ValidatingAdmissionPolicy 'gpu-rightsizer" in self.detail
+
+    @property
     def asks_for_quiet(self) -> bool:
         """Whether there are too many requests, and not too few pods of a PodDisruptionBudget."""
         return self.code == http.HTTPStatus.TOO_MANY_REQUESTS and "DisruptionBudget" not in self.causes

@@ -15,7 +15,6 @@ from rightsizer.act.changing import change, order_stop, written
 from rightsizer.act.evict import evict
 from rightsizer.act.session import AnswerLost, Session, StopHere, as_a_warning, the_write
 from rightsizer.act.steer import steered
-from rightsizer.config import FIELD_MANAGER
 from rightsizer.errors import (
     ClusterError,
     ClusterUnreachable,
@@ -37,8 +36,6 @@ from rightsizer.workloads.kind import Kind
 from rightsizer.workloads.notices import notice_patch, parse_notice
 
 log = logging.getLogger(__name__)
-_OUR_POLICY = f"ValidatingAdmissionPolicy '{FIELD_MANAGER}"
-"""By this the API server says that the second lock has refused what the first one let through."""
 _KIND_GONE = "the server could not find the requested resource"
 _ATTEMPTS = 3  # at one workload, whose own controller may write between the look and the write
 
@@ -180,9 +177,7 @@ def _refused(decision: Decision, session: Session, refused: RequestRefused) -> O
     match refused.code:
         case http.HTTPStatus.NOT_FOUND if gone := _gone(decision.workload.ref, refused.detail):
             return session.outcome(decision, Result.GONE, gone)
-        case http.HTTPStatus.FORBIDDEN | http.HTTPStatus.UNPROCESSABLE_ENTITY if (
-            _OUR_POLICY in refused.detail
-        ):
+        case _ if refused.is_out_of_policy:
             outcome = session.outcome(decision, Result.REFUSED, str(refused))
             return dataclasses.replace(outcome, is_out_of_policy=True)
         case http.HTTPStatus.CONFLICT:

@@ -4,6 +4,7 @@ It is found out anew each time, from the object alone, so whoever comes by can d
 the repair of the next run.
 """
 
+import dataclasses
 import datetime
 import http
 
@@ -56,7 +57,8 @@ def go_on(found: Found, means: Means) -> Outcome | None:
     except RequestRefused as refused:
         if refused.code not in _MEANT:
             raise
-        return _given_up(found, str(refused), End.REFUSED, means)
+        outcome = _given_up(found, str(refused), End.REFUSED, means)
+        return dataclasses.replace(outcome, is_out_of_policy=refused.is_out_of_policy)
     means.cluster.patch(path, patch)
     edits = [edit.turned for edit in record.edits] if record.end else record.then
     words = f"its pods are gone, and it goes on: {', '.join(map(told, edits))}"

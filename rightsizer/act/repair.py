@@ -89,6 +89,7 @@ def mend(repairs: Iterable[Repair], means: Means, guard: Guard) -> Iterator[Outc
         outcome = _guarded(repair, means, guard)
         if means.journal:
             means.journal.outcome(outcome)
+        guard.gate.note_repair(outcome)
         yield outcome
 
 
@@ -237,7 +238,7 @@ def _remember(found: Found, words: str, means: Means) -> Outcome:
         patch = reverted_patch(found.obj, found.record, at=at, came_back=_pause(found, means, at))
         means.cluster.patch(path_of(found.ref, found.row), patch)
     except RequestRefused as refused:
-        return found.outcome(means, "remember", Result.REFUSED, f"{words}; not noted: {refused}")
+        return found.refused(means, "remember", refused, f"{words}; not noted: {refused}")
     except ClusterError as error:
         return found.outcome(means, "remember", Result.UNKNOWN, f"{words}; not noted: {error}")
     with as_a_warning(f"no Event on {found.ref}"):

@@ -45,6 +45,11 @@ class Found:
         """What became of a repair of it."""
         return Outcome(self.ref, action, result, detail, 0, means.clock(), is_repair=True)
 
+    def refused(self, means: Means, action: str, refused: RequestRefused, detail: str) -> Outcome:
+        """What became of a repair of it that the API server refused."""
+        outcome = self.outcome(means, action, Result.REFUSED, detail)
+        return dataclasses.replace(outcome, is_out_of_policy=refused.is_out_of_policy)
+
 
 def found_again(ref: ObjectRef, row: Kind, means: Means) -> Found | None:
     """An object as it is now, with its record; None where it carries none that can be used, or is another one.
@@ -104,8 +109,10 @@ def settle(found: Found, words: str, means: Means) -> Outcome:
     try:
         means.cluster.patch(path_of(found.ref, found.row), settled_patch(found.obj, found.record))
     except RequestRefused as refused:
-        result = Result.CHANGED if refused.code == http.HTTPStatus.CONFLICT else Result.REFUSED
-        return found.outcome(means, "settle", result, f"left to the next run: {refused}")
+        detail = f"left to the next run: {refused}"
+        if refused.code == http.HTTPStatus.CONFLICT:
+            return found.outcome(means, "settle", Result.CHANGED, detail)
+        return found.refused(means, "settle", refused, detail)
     except ClusterError as error:
         return found.outcome(means, "settle", Result.UNKNOWN, f"left to the next run: {error}")
     with as_a_warning(f"no Event on {found.ref}"):
@@ -123,7 +130,7 @@ def put_back(found: Found, words: str, means: Means) -> Outcome:
     except ChangedSince as changed:
         return found.outcome(means, "put-back", Result.CHANGED, f"{words}; left alone: {changed}")
     except RequestRefused as refused:
-        return found.outcome(means, "put-back", Result.REFUSED, f"{words}; {refused}")
+        return found.refused(means, "put-back", refused, f"{words}; {refused}")
     except ClusterError as error:
         return found.outcome(means, "put-back", Result.UNKNOWN, f"{words}; {error}")
     with as_a_warning(f"no Event on {found.ref}"):

@@ -4,6 +4,7 @@ What it means is `breaker`'s business.
 """
 
 import datetime
+import logging
 from collections.abc import Callable
 
 from rightsizer.act.configmaps import Changes, ConfigMap, Texts
@@ -17,11 +18,14 @@ from rightsizer.breaker import (
     parse_state,
     state_texts,
 )
+from rightsizer.errors import ClusterError
 from rightsizer.model import Decision, Outcome, Result, Trip, TripCause
 from rightsizer.observe.cluster import Cluster
 from rightsizer.policy.limits import Breaker
 
 NAME = "gpu-rightsizer-state"
+
+log = logging.getLogger(__name__)
 
 
 class Store:
@@ -111,6 +115,16 @@ class Gate:
             self.open(Trip(TripCause.OUT_OF_POLICY, why))
         else:
             self._count(outcome.result, words)
+
+    def note_repair(self, outcome: Outcome) -> None:
+        """Open the breaker where a repair was out of policy; other errors of repairs do not count, they come again."""
+        if outcome.is_out_of_policy:
+            try:
+                self.note(outcome)
+            except ClusterError as error:
+                log.warning(
+                    "the breaker stays as it was after %s of %s: %s", outcome.action, outcome.ref, error
+                )
 
     def count_error(self, words: str) -> None:
         """Count what went wrong in another way.

@@ -168,6 +168,7 @@ def steps(
     for outcome in verify(followed, fleet, acting, patience):
         if acting.journal:
             acting.journal.outcome(outcome)
+        acting.gate.note_repair(outcome)
         yield outcome
 
 

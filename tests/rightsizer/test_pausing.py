@@ -274,6 +274,23 @@ def test_what_the_server_refuses_is_not_tried_again(world: World) -> None:
     assert _state(world) == (False, [2])
 
 
+@pytest.mark.slow
+def test_a_second_half_that_is_out_of_policy_opens_the_breaker(world: World) -> None:
+    """As the first would have: what the second lock refuses, the first one should never have let through."""
+    _add(world)
+    with _killed(world, "apply"):
+        words = (
+            "ValidatingAdmissionPolicy 'gpu-rightsizer-jobs.batch' with binding 'x' denied request: not ours"
+        )
+        status = {"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": words}
+        world.api.inject(Fault("jobs/train$", "PATCH", 1, status=403, body=status))
+    run = _apply(world)
+    assert _repairs(run) == [("put-back", "done")]
+    assert (_state(world), _ends(world)) == ((False, [2]), ["refused"])
+    breaker = json.loads(world.run("breaker", "-o", "json").out)["breaker"]
+    assert (breaker["trip"]["cause"], run.code) == ("out-of-policy", 1)
+
+
 def test_half_a_change_that_somebody_takes_back_stays_so(world: World) -> None:
     """Whoever resumes it has it as it was; that is remembered."""
     _add(world)
