@@ -22,6 +22,7 @@ RULES = [rule for group in GROUPS for rule in group["rules"]]
 ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
 
 SHORT = {
+    "%E": 'job="gpu-exporter",instance="a:9400",node="n1"',
     "%O": 'hostname="n1",gpu="0",UUID="GPU-0"',
     "%D": 'Hostname="n2",gpu="1",UUID="GPU-1"',
     "%N": 'hostname="n3",gpu="2",UUID="GPU-2"',
@@ -58,7 +59,7 @@ def _test_of(alert: str, case: dict[str, Any], last: str) -> dict[str, Any]:
     told = f'alertname="{alert}",alertstate="firing",severity="{ALERTS[alert]["labels"]["severity"]}"'
     series = [_full(one).split("} ", 1) for one in case["series"]]
     return {
-        "interval": "1m",
+        "interval": case.get("every", "1m"),
         "input_series": [{"series": f"{name}}}", "values": values} for name, values in series],
         "promql_expr_test": [
             {
