@@ -154,8 +154,8 @@ def _is_open(sampler: Sampler, settings: Settings, signals: Signals) -> bool:
     """Open the driver; False where we are told to stop meanwhile.
 
     Raises:
-        StartError: For `--once` there is no usable driver, or not in time. A server goes on, but without the library: it is
-            to tell of it, and a driver that is away may come back.
+        StartError: For `--once` there is no usable driver, or not in time; for a server, no library. It goes on without
+            a driver: it is to tell of it, and what is away may come back.
     """
     opening = sampler.open()
     until = time.monotonic() + (_OPEN_S if settings.once else _SERVE_S)

@@ -138,7 +138,12 @@ def test_every_flag_of_the_exporter_has_a_value_and_is_understood() -> None:
 
 WINS: Mapping[str, tuple[str, Object, tuple[str | int, ...], Any]] = {
     "labels": ("gke", {"nodeSelector": {"a": "b"}}, ("nodeSelector",), {"a": "b"}),
-    "labels-not-affinity": ("gke", {"nodeSelector": {"a": "b"}}, ("affinity",), None),
+    "labels-not-affinity": (
+        "gke",
+        {"nodeSelector": {"a": "b"}, "pauseForGpuOperator": False},
+        ("affinity",),
+        None,
+    ),
     "no-labels": ("", {"nodeSelector": {}}, ("nodeSelector",), None),
     "taints": ("aks", {"tolerations": [{"operator": "Exists"}]}, ("tolerations",), [{"operator": "Exists"}]),
     "no-taints": ("aks", {"tolerations": []}, ("tolerations",), None),
@@ -171,7 +176,8 @@ def test_a_value_of_ones_own_wins_over_the_platforms(name: str) -> None:
 
 def test_platforms_tell_gpu_nodes_and_their_taints() -> None:
     """What the presets are for, in three that differ most."""
-    pods = {name: exporter({"platform": name}) for name in ("gke", "aks", "gpu-operator")}
+    platforms = ("gke", "aks", "gpu-operator")
+    pods = {name: exporter({"platform": name}, pauseForGpuOperator=False) for name in platforms}
     terms = pods["gke"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert terms["nodeSelectorTerms"] == [
         {"matchExpressions": [{"key": "cloud.google.com/gke-accelerator", "operator": "Exists"}]}
@@ -196,7 +202,7 @@ def test_security_context_constraints_are_openshifts_or_ones_own(platform: str, 
 def test_pools_add_their_nodes_and_taints() -> None:
     """RDMA nodes by the platform's label, beside those that are selected anyway."""
     pool = {"name": "rdma", "rdma": True, "nodeSelector": {"a": "b"}, "tolerations": [{"key": "team"}]}
-    pod = exporter({"platform": "oke", "nodePools": [pool]})
+    pod = exporter({"platform": "oke", "nodePools": [pool]}, pauseForGpuOperator=False)
     terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert terms["nodeSelectorTerms"][-1] == {
         "matchExpressions": [
