@@ -33,7 +33,7 @@ SHORT = {
 LONG_AFTER = {
     "gpu-rightsizer-alerts-exporters": "30h",
     "gpu-rightsizer-alerts-waste": "11h30m",
-    "gpu-rightsizer-alerts-rightsizer": "42h",
+    "gpu-rightsizer-alerts-rightsizer": "92h",
 }
 """By then every series has ended, and every window with it: by group, 4h where nothing is said."""
 
@@ -42,6 +42,7 @@ NOT_OURS = {
     "kube_cronjob_spec_suspend",
     "kube_cronjob_status_last_schedule_time",
     "kube_cronjob_status_last_successful_time",
+    "kube_deployment_created",
     "kube_node_status_allocatable",
     "kube_node_status_condition",
 }

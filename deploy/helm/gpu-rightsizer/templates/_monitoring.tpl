@@ -43,8 +43,18 @@ spec:
   {{ ternary "endpoints" "podMetricsEndpoints" (eq $kind "ServiceMonitor") }}: {{- include "gpu-rightsizer.endpoint" (list $ $monitor (eq $component "exporter")) | nindent 2 }}
 {{- end }}
 
+{{/* An expression of the rules, asking for this release's own objects where the file has any that may be ours: (list $ EXPR). */}}
+{{- define "gpu-rightsizer.ofThisRelease" -}}
+{{- $name := include "gpu-rightsizer.fullname" (index . 0) -}}
+{{- $expr := index . 1 -}}
+{{- range list "cronjob" "deployment" -}}
+{{- $expr = $expr | replace (printf "%s=~\"(.*-)?gpu-rightsizer(-.+)?\"" .) (printf "%s=%q" . $name) -}}
+{{- end -}}
+{{- $expr | replace "job=~\"(.*[/-])?gpu-rightsizer\"" (printf "job=~\"(.*/)?%s\"" $name) -}}
+{{- end }}
+
 {{/* A PrometheusRule of a file: (list $ NAME FILE). The page that an alert names becomes a link where a base is given; the
-budget is that of values. */}}
+budget is that of values, and a Job has failed when it has had its time. */}}
 {{- define "gpu-rightsizer.prometheusRule" -}}
 {{- $ := index . 0 -}}
 {{- $base := $.Values.monitoring.rules.runbookBaseUrl | trimSuffix "/" -}}
@@ -53,6 +63,10 @@ budget is that of values. */}}
 {{- range .rules -}}
 {{- if eq (.record | default "") "gpu_rightsizer:waste_budget:per_hour" -}}
 {{- $_ := set . "expr" (printf "vector(%v)" $.Values.monitoring.rules.alerts.wasteBudgetPerHour) -}}
+{{- end -}}
+{{- $_ := set . "expr" (include "gpu-rightsizer.ofThisRelease" (list $ .expr)) -}}
+{{- if eq (.alert | default "") "GpuRightsizerJobFailing" -}}
+{{- $_ := set . "for" (printf "%dm" (add 5 (div (add 59 $.Values.rightsizer.cronJob.activeDeadlineSeconds) 60))) -}}
 {{- end -}}
 {{- if and $base .annotations -}}
 {{- $_ := set .annotations "runbook_url" (printf "%s/%s" $base .annotations.runbook) -}}
