@@ -49,7 +49,8 @@ NOT_OURS = {
 """Prometheus's own, and those of kube-state-metrics."""
 
 
-def _full(text: str) -> str:
+def full(text: str) -> str:
+    """What a case says, with its abbreviations written out."""
     for short, long in SHORT.items():
         text = text.replace(short, long)
     return text
@@ -58,7 +59,7 @@ def _full(text: str) -> str:
 def _test_of(alert: str, case: dict[str, Any], last: str) -> dict[str, Any]:
     """One case, as promtool takes it; at the last instant nothing fires."""
     told = f'alertname="{alert}",alertstate="firing",severity="{ALERTS[alert]["labels"]["severity"]}"'
-    series = [_full(one).split("} ", 1) for one in case["series"]]
+    series = [full(one).split("} ", 1) for one in case["series"]]
     return {
         "interval": case.get("every", "1m"),
         "input_series": [{"series": f"{name}}}", "values": values} for name, values in series],
@@ -67,7 +68,7 @@ def _test_of(alert: str, case: dict[str, Any], last: str) -> dict[str, Any]:
                 "expr": f'ALERTS{{alertname="{alert}",alertstate="firing"}}',
                 "eval_time": at,
                 "exp_samples": [
-                    {"labels": f"ALERTS{{{told},{_full(labels)}}}", "value": 1} for labels in expected
+                    {"labels": f"ALERTS{{{told},{full(labels)}}}", "value": 1} for labels in expected
                 ],
             }
             for at, expected in {**case["firing"], last: []}.items()

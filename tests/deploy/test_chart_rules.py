@@ -1,11 +1,14 @@
 """What the chart makes of the rules: they ask for this release's own objects, and wait as its values say."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import yaml
 
-from tests.deploy.chart import Object, find_one, render
+from rightsizer.report.metrics import METRICS
+from tests.deploy.chart import CHART, Object, find_one, notes, render
 
 ALL = {part: {"enabled": True} for part in ("recording", "dashboard", "alerts")}
 KEPT = {
@@ -56,3 +59,45 @@ def test_a_job_has_its_time_before_it_counts_as_failing(seconds: int, waits: str
     """Its deadline, and some minutes for kube-state-metrics and scrapes."""
     values = {"rightsizer": {"cronJob": {"activeDeadlineSeconds": seconds}}}
     assert _alert("GpuRightsizerJobFailing", values)["for"] == waits
+
+
+def _intervals(part: str, **rules: Any) -> dict[str, str | None]:
+    """How often each group of a PrometheusRule is evaluated, by the end of its name."""
+    given = {name: {**ALL[name], **rules.get(name, {})} for name in ALL}
+    objects = render({"monitoring": {"rules": given}}, only=["monitoring"])
+    groups = find_one(objects, "PrometheusRule", f"gpu-rightsizer-{part}")["spec"]["groups"]
+    return {group["name"].rpartition("-")[2]: group.get("interval") for group in groups}
+
+
+def test_a_large_fleet_evaluates_less_often() -> None:
+    """But what counts from one minute to the next, and what is as long as its windows."""
+    assert _intervals("dashboard") == dict.fromkeys(_intervals("dashboard"), "1m")
+    slower = {"dashboard": {"interval": "2m"}, "alerts": {"interval": "30s"}}
+    assert _intervals("dashboard", **slower) == {
+        **dict.fromkeys(_intervals("dashboard"), "2m"),
+        "faults": "1m",
+    }
+    own = {"devices": None, "xid": None, "exporters": None, "waste": "5m", "rightsizer": None}
+    assert _intervals("alerts") == own
+    assert _intervals("alerts", **slower) == {name: given or "30s" for name, given in own.items()}
+    assert set(_intervals("recording", **slower).values()) == {"5m"}
+
+
+def test_the_notes_say_what_a_cronjob_cannot_tell() -> None:
+    """Each alert that asks for a metric of `run`, and no other; where there are alerts or a dashboard at all."""
+    text = (CHART / "files" / "alerts.yaml").read_text()
+    asking = {
+        rule["alert"]
+        for group in yaml.safe_load(text)["groups"]
+        for rule in group["rules"]
+        if "alert" in rule and any(re.search(rf"\b{row.full_name}\b", rule["expr"]) for row in METRICS)
+    }
+    asking |= {"GpuRightsizerSilent"}  # by a series that is recorded of such metrics
+    for monitoring in ({"rules": ALL}, {"dashboard": {"enabled": True}}):
+        told = notes({"monitoring": monitoring}).partition("A CronJob serves no metrics")[2]
+        listed, _, rest = told.partition("What its Jobs come to")
+        assert set(re.findall(r"Gpu\w+", listed)) == asking
+        assert "GpuRightsizerJobFailing" in rest
+        as_deployment = {"monitoring": monitoring, "rightsizer": {"mode": "deployment"}}
+        assert "serves no metrics" not in notes(as_deployment)
+    assert "serves no metrics" not in notes({})
