@@ -21,7 +21,7 @@ from exporter import __version__, catalog, heap, logs
 from exporter.accountant import Host
 from exporter.catalog import Choice
 from exporter.dcgm.flags import FLAGS
-from exporter.errors import ExporterError, StartError, UsageError
+from exporter.errors import ExporterError, NoLibraryError, StartError, UsageError
 from exporter.exposition import Build, Scrape
 from exporter.jobs import JobDirectory
 from exporter.metricsfile import MetricsFile
@@ -154,7 +154,8 @@ def _is_open(sampler: Sampler, settings: Settings, signals: Signals) -> bool:
     """Open the driver; False where we are told to stop meanwhile.
 
     Raises:
-        StartError: There is no usable driver, or not in time for `--once`. A server goes on: it is to tell of it.
+        StartError: For `--once` there is no usable driver, or not in time; for a server, no library. It goes on without
+            a driver: it is to tell of it, and what is away may come back.
     """
     opening = sampler.open()
     until = time.monotonic() + (_OPEN_S if settings.once else _SERVE_S)
@@ -162,7 +163,8 @@ def _is_open(sampler: Sampler, settings: Settings, signals: Signals) -> bool:
         if signals.wait(_POLL_S) in STOPPING:
             return False
     if opening.done():
-        opening.result()
+        if settings.once or isinstance(opening.exception(), NoLibraryError):
+            opening.result()
     elif settings.once:
         raise StartError(
             f"the NVIDIA driver has not answered within {_OPEN_S:g} s; see dmesg for NVRM and Xid lines"

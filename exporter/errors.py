@@ -4,6 +4,7 @@ ExporterError             anything that this program says it cannot do        ex
 ├── UsageError            flags or environment that make no sense             exit code 2
 │   └── WebConfigError    a web configuration file that makes no sense
 ├── StartError            the exporter cannot begin its work
+│   └── NoLibraryError    and will not in this container or on this machine: it has no driver's library
 ├── RequestError          a client's request that is refused, with its HTTP status
 ├── ReadingError          one reading of one device failed, with its reason
 ├── PodResourcesError     the kubelet did not say which pod has which device
@@ -67,6 +68,10 @@ class WebConfigError(UsageError):
 
 class StartError(ExporterError):
     """The exporter cannot begin its work; the message says what would let it."""
+
+
+class NoLibraryError(StartError):
+    """The driver's library is not there, nor will it be before the exporter is set up differently."""
 
 
 class RequestError(ExporterError):

@@ -8,6 +8,7 @@ https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/#schedule-sy
 
 import dataclasses
 import datetime
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -28,6 +29,7 @@ _EVERY = "@every "
 _DAY = datetime.timedelta(days=1)
 MOST_DAYS = 9 * 366
 """From one 29th of February to the next there may be eight years."""
+_LEAP_YEAR = datetime.date(2024, 1, 1)
 _FEWEST_DAYS = {2: 29, 4: 30, 6: 30, 9: 30, 11: 30}
 
 
@@ -86,6 +88,17 @@ class Crontab:
             if left:
                 return min(left)
         return None
+
+    def longest_gap(self) -> datetime.timedelta:
+        """The longest time from one moment to the next, by wall clocks that never change."""
+        minutes = sorted(60 * hour + minute for hour in self.hours for minute in self.minutes)
+        within = max((after - before for before, after in itertools.pairwise(minutes)), default=0)
+        days = [number for number in range(MOST_DAYS) if self._is_day(_LEAP_YEAR + number * _DAY)]
+        apart = max((after - before for before, after in itertools.pairwise(days)), default=MOST_DAYS)
+        return max(
+            datetime.timedelta(minutes=within),
+            apart * _DAY - datetime.timedelta(minutes=minutes[-1] - minutes[0]),
+        )
 
     def _is_day(self, day: datetime.date) -> bool:
         by_day = self.days is None or day.day in self.days

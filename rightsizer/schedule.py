@@ -39,6 +39,14 @@ def trigger_of(
     return _Later(plain, jitter.total_seconds(), uniform) if jitter else plain
 
 
+def longest_wait(
+    schedule: Crontab | datetime.timedelta, *, jitter: datetime.timedelta | None
+) -> datetime.timedelta:
+    """The longest time from one moment of a schedule to the next; to summer time or back it is an hour more or less."""
+    gap = schedule.longest_gap() if isinstance(schedule, Crontab) else schedule
+    return gap + (jitter or datetime.timedelta())
+
+
 class _WallClock(BaseTrigger):  # type: ignore[misc]
     """At each moment of wall clocks that is meant."""
 

@@ -45,7 +45,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-PROGRAMS = {"prometheus": ("prometheus", "promtool"), "driver": ("cc",)}
+PROGRAMS = {
+    "prometheus": ("prometheus", "promtool"),
+    "alertmanager": ("prometheus-alertmanager", "amtool"),
+    "driver": ("cc",),
+}
 """What the tests of a marker start; the distribution's packages are in scripts/install-tools."""
 
 

@@ -6,7 +6,7 @@ Must not know what is read from the GPUs.
 import pynvml
 
 from exporter.accounts.books import Books
-from exporter.errors import ReadingError, StartError
+from exporter.errors import NoLibraryError, ReadingError, StartError
 from exporter.nvml.codes import asking, text
 from exporter.nvml.devices import OpenDevice, open_gpu
 from exporter.nvml.host import Host
@@ -63,7 +63,9 @@ class Session:
             hint = _HINTS.get(
                 error.value, f"{error} (NVML error {error.value}). See whether nvidia-smi works here"
             )
-            raise StartError(f"cannot use the NVIDIA driver: {hint}") from error
+            is_missing = error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+            raised = NoLibraryError if is_missing else StartError
+            raise raised(f"cannot use the NVIDIA driver: {hint}") from error
         self.driver_version = text("reading the driver's version", pynvml.nvmlSystemGetDriverVersion)
         self.nvml_version = text("reading NVML's version", pynvml.nvmlSystemGetNVMLVersion)
         self._host.driver_version = self.driver_version

@@ -40,7 +40,7 @@ from rightsizer.errors import ClusterError, ConfigurationError, RightsizerError,
 from rightsizer.model import ObjectRef, Outcome, Plan
 from rightsizer.report.metrics import Metrics
 from rightsizer.report.outcomes import cycle_words, outcome_text
-from rightsizer.schedule import Soon, keep_running, trigger_of, zone_of
+from rightsizer.schedule import Soon, keep_running, longest_wait, trigger_of, zone_of
 from rightsizer.serve import serving
 
 log = logging.getLogger(__name__)
@@ -58,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     schedule, zone, jitter = _when(arguments)
     Session(arguments).close()  # what cannot be used is told now, not at three in the morning
     metrics = Metrics(acts=arguments.yes)
+    metrics.set("schedule_longest_interval_seconds", longest_wait(schedule, jitter=jitter).total_seconds())
     lease = lease_of(arguments, secrets.token_hex(4)) if arguments.yes else None
     turns = Turns(lease, time.monotonic, jitter.total_seconds() if jitter else 0.0) if lease else None
     cycles = _Cycles(arguments, metrics, lease, turns)

@@ -85,6 +85,10 @@ METRICS = (
     Row("runs", "Cycles by how they ended: success or failure", ("result",), is_counter=True),
     Row("last_run_duration_seconds", "How long the last cycle took"),
     Row("last_run_timestamp_seconds", "When the last cycle ended, Unix time"),
+    Row(
+        "schedule_longest_interval_seconds",
+        "The longest time that the schedule leaves between the beginnings of two cycles",
+    ),
     Row("last_success_timestamp_seconds", "When the last cycle ended that went through, Unix time"),
     Row(
         "config_last_reload_successful",

@@ -78,6 +78,12 @@ class Release:
         found: Object = self._world.api.get(path)["spec"]["template"]
         return found
 
+    def wanted_exporters(self) -> int:
+        """On how many nodes the exporter is to run."""
+        path = f"/apis/apps/v1/namespaces/{self.namespace}/daemonsets/{self.name}-exporter"
+        found: int = self._world.api.get(path)["status"]["desiredNumberScheduled"]
+        return found
+
     def run(self, *more: str) -> subprocess.CompletedProcess[str]:
         """What the CronJob's container would run, with its files, variables and its account's own token."""
         pod = self.template()["spec"]

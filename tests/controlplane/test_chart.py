@@ -1,6 +1,8 @@
 """The chart on a real control plane: installed by helm, its CronJob run with its own account, undone, uninstalled."""
 
+import functools
 import json
+import operator
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +119,27 @@ def test_from_install_to_uninstall(world: RealWorld, release: Release) -> None:
     release.uninstall()
     assert release.left() == [f"priorityclasses/{name}" for name in sorted((low, medium, high))]
     assert release.secrets() == []
+
+
+@pytest.fixture
+def watching(world: RealWorld, tmp_path: Path) -> Iterator[Release]:
+    """The exporter alone, on the world's nodes."""
+    values = {"rightsizer": {"enabled": False}, "exporter": {"nodeSelector": world.labels}}
+    with Release(world, tmp_path, values) as made:
+        yield made
+
+
+def test_the_exporter_leaves_a_node_that_the_operator_clears(world: RealWorld, watching: Release) -> None:
+    """By a label of the operator's driver manager, as the DaemonSet's own controller reads it; and comes back."""
+    deploy = "nvidia.com/gpu.deploy.dcgm-exporter"
+    world.node(labels={deploy: "true"})
+    world.node()
+    selector = ",".join(f"{key}={value}" for key, value in {**world.labels, deploy: "true"}.items())
+    (cleared,) = world.api.items("/api/v1/nodes", labelSelector=selector)
+    for value, wanted in (("true", 2), ("paused-for-driver-upgrade", 1), ("true", 2)):
+        patched = {"metadata": {"labels": {deploy: value}}}
+        world.api.patch(f"/api/v1/nodes/{cleared['metadata']['name']}", patched)
+        world.api.eventually(watching.wanted_exporters, functools.partial(operator.eq, wanted))
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ RULES = [rule for group in GROUPS for rule in group["rules"]]
 ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
 
 SHORT = {
+    "%E": 'job="gpu-exporter",instance="a:9400",node="n1"',
     "%O": 'hostname="n1",gpu="0",UUID="GPU-0"',
     "%D": 'Hostname="n2",gpu="1",UUID="GPU-1"',
     "%N": 'hostname="n3",gpu="2",UUID="GPU-2"',
@@ -32,7 +33,7 @@ SHORT = {
 LONG_AFTER = {
     "gpu-rightsizer-alerts-exporters": "30h",
     "gpu-rightsizer-alerts-waste": "11h30m",
-    "gpu-rightsizer-alerts-rightsizer": "42h",
+    "gpu-rightsizer-alerts-rightsizer": "92h",
 }
 """By then every series has ended, and every window with it: by group, 4h where nothing is said."""
 
@@ -41,13 +42,15 @@ NOT_OURS = {
     "kube_cronjob_spec_suspend",
     "kube_cronjob_status_last_schedule_time",
     "kube_cronjob_status_last_successful_time",
+    "kube_deployment_created",
     "kube_node_status_allocatable",
     "kube_node_status_condition",
 }
 """Prometheus's own, and those of kube-state-metrics."""
 
 
-def _full(text: str) -> str:
+def full(text: str) -> str:
+    """What a case says, with its abbreviations written out."""
     for short, long in SHORT.items():
         text = text.replace(short, long)
     return text
@@ -56,16 +59,16 @@ def _full(text: str) -> str:
 def _test_of(alert: str, case: dict[str, Any], last: str) -> dict[str, Any]:
     """One case, as promtool takes it; at the last instant nothing fires."""
     told = f'alertname="{alert}",alertstate="firing",severity="{ALERTS[alert]["labels"]["severity"]}"'
-    series = [_full(one).split("} ", 1) for one in case["series"]]
+    series = [full(one).split("} ", 1) for one in case["series"]]
     return {
-        "interval": "1m",
+        "interval": case.get("every", "1m"),
         "input_series": [{"series": f"{name}}}", "values": values} for name, values in series],
         "promql_expr_test": [
             {
                 "expr": f'ALERTS{{alertname="{alert}",alertstate="firing"}}',
                 "eval_time": at,
                 "exp_samples": [
-                    {"labels": f"ALERTS{{{told},{_full(labels)}}}", "value": 1} for labels in expected
+                    {"labels": f"ALERTS{{{told},{full(labels)}}}", "value": 1} for labels in expected
                 ],
             }
             for at, expected in {**case["firing"], last: []}.items()

@@ -5,20 +5,23 @@ import dataclasses
 import pathlib
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
+from typing import Self
 
 import pytest
 
 from simulator.cards import CARDS
 from simulator.driver import Board
 from simulator.driver.answers import FIELDS
+from simulator.processes import free_port
 from simulator.spec import NodeSpec
-from tests.deploy.alerting import Alerting, Page
+from tests.deploy.alerting import FACTORS, Alerting, Page, told
 from tests.exporter.rig import Node, eventually, h100, pod, reading
 
 pytestmark = [pytest.mark.deep, pytest.mark.prometheus, pytest.mark.driver, pytest.mark.timeout(600)]
 
-LOST, UNKNOWN = 15, 999
+DRIVER_NOT_LOADED, LOST, UNKNOWN = 9, 15, 999
 DBE, POWER, THERMAL, BRAKE, ROWS, PENDING, FAILED = 4, 74, 75, 271, 143, 144, 145
 WELL = {
     "dcgm": """
@@ -52,7 +55,7 @@ EXPECTED = {
     *("GpuXidFatal 2 79", "GpuXidHardware 2 94", "GpuXidApplication 2 31", "GpuXidOther 2 4711"),
     *("GpuThermalThrottling 3", "GpuPowerThrottling 3", "GpuPowerBrake 3", "GpuTemperatureHigh 4"),
     *("GpuEccUncorrectable 4", "GpuRowRemapFailed 4", "GpuRowRemapPending 4", "GpuRowsRemapped 4"),
-    *("GpuMemoryNearlyFull 5", "GpuHung 0", "GpuExporterStale", "GpuDriverNotAnswering"),
+    *("GpuMemoryNearlyFull 5", "GpuHung 0", "GpuExporterStale"),
     *("GpuTemperatureHigh 20", "GpuXidFatal 20 48", "GpuMemoryNearlyFull 20", "GpuSeriesVanished"),
     *("GpuExporterDown", "GpuNodeWithoutMetrics", "GpuRightsizerJobFailing"),
 }
@@ -83,6 +86,34 @@ def _node(directory: pathlib.Path, spec: NodeSpec) -> Iterator[Node]:
             yield made
         finally:
             made.close()
+
+
+class _Kept:
+    """An exporter as a kubelet keeps it: started anew whenever it ends, after a pause that grows."""
+
+    def __init__(self, node: Node, *flags: str) -> None:
+        self.address = f"127.0.0.1:{free_port()}"
+        self.starts = 0
+        self._node, self._flags, self._end = node, (f"--listen={self.address}", *flags), threading.Event()
+        self._thread = threading.Thread(target=self._keep)
+
+    def _keep(self) -> None:
+        pause_s = 0.2
+        while not self._end.is_set():
+            with self._node.exporting(*self._flags, pods=False, ready=False) as exporter:
+                self.starts += 1
+                while exporter.process.poll() is None and not self._end.wait(0.1):
+                    pass
+            self._end.wait(pause_s)
+            pause_s = min(2 * pause_s, 5.0)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
 
 
 class _Throttled:
@@ -118,7 +149,6 @@ def _fall_ill(node: Node, other: Node) -> None:
         board.set_answer(4, FIELDS, 1, selector=field)
     board.set_gpu(5, reading(memory_used_bytes=full - 2**20))
     board.fault("nvmlDeviceGetEncoderUtilization", gpu=6, code=UNKNOWN)
-    other.board.fault("nvmlDeviceGetCount_v2", hang=True)
     other.board.fault("nvmlDeviceGetPowerUsage", gpu=0, hang=True)
     other.kubelet.stop()
 
@@ -168,9 +198,7 @@ def test_alerts_about_gpus_and_exporters(tmp_path: pathlib.Path, node: Node, oth
         each.kubelet.start()
     with (
         node.exporting("--metrics=full", "--interval=500ms") as ours,
-        other.exporting(
-            "--metrics=full", "--interval=500ms", "--node-name=n2", "--give-up-after=never"
-        ) as second,
+        other.exporting("--metrics=full", "--interval=500ms", "--node-name=n2") as second,
         _served(tmp_path, [each.url.removeprefix("http://") for each in (ours, second)]) as (alerting, pages),
     ):
         eventually(lambda: alerting.has("gpu:node:known_gpus offset 15s"))
@@ -184,4 +212,23 @@ def test_alerts_about_gpus_and_exporters(tmp_path: pathlib.Path, node: Node, oth
                 assert "  " not in notes["summary"] + notes["description"], alert
         _get_well(node, other)
         pages.say(WELL)
+        alerting.until(lambda names: not names)
+
+
+def test_a_driver_that_is_away_is_told_until_it_is_back(tmp_path: pathlib.Path, other: Node) -> None:
+    """By one alert without a break, while the exporter gives up, comes back to find the same, and gives up again."""
+    flags = ("--node-name=n2", f"--give-up-after={300 // FACTORS['gpu-rightsizer-alerts-devices']}s")
+    with (
+        _Kept(other, *flags) as kept,
+        Alerting(tmp_path / "alerting", {"gpu-exporter": [kept.address]}) as alerting,
+    ):
+        eventually(lambda: alerting.has("gpu_exporter_nvml_up == 1"))
+        other.board.fault("nvmlInitWithFlags", code=DRIVER_NOT_LOADED)
+        other.board.fault("nvmlDeviceGetCount_v2", code=DRIVER_NOT_LOADED)
+        alerting.until(lambda names: "GpuDriverNotAnswering" in names)
+        began = kept.starts
+        while kept.starts < began + 4:
+            assert "GpuDriverNotAnswering" in {told(one) for one in alerting.firing()}
+            time.sleep(0.2)
+        other.board.clear_faults()
         alerting.until(lambda names: not names)

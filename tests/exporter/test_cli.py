@@ -118,7 +118,7 @@ def test_a_missing_driver_is_explained() -> None:
 def test_a_driver_that_refuses_is_explained(code: int, message: str, node: Node) -> None:
     """Each way in which the driver can refuse to start has its own advice."""
     node.board.fault("nvmlInitWithFlags", code=code)
-    done = node.once("--pod-resources-socket=")
+    done = node.once("--once", "--pod-resources-socket=")
     assert (done.code, done.err) == (1, f"gpu-exporter: cannot use the NVIDIA driver: {message}\n")
 
 

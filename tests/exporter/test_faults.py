@@ -174,6 +174,20 @@ def test_a_driver_that_hangs_at_the_start_is_told(function: str, node: Node) -> 
         assert exporter.get("/readyz")[0] == 200
 
 
+@pytest.mark.parametrize("code", [9, VERSION_MISMATCH, UNKNOWN], ids=["not-loaded", "replaced", "unknown"])
+def test_a_driver_that_is_away_at_the_start_is_told(code: int, node: Node) -> None:
+    """As one that hangs: whoever is woken finds a metric, the log why, and GPUs as soon as the driver is back."""
+    node.board.fault("nvmlInitWithFlags", code=code)
+    with node.exporting(pods=False, ready=False) as exporter:
+        eventually(lambda: exporter.get("/readyz") == (503, "the NVIDIA driver does not answer\n"))
+        assert exporter.series("gpu_exporter_nvml_up") == {(): 0}
+        assert len(exporter.messages("cannot use the NVIDIA driver: ")) == 1
+
+        node.board.clear_faults()
+        eventually(lambda: _gpus(exporter, UTIL) == ["0", "1", "2"])
+        assert exporter.series("gpu_exporter_nvml_up") == {(): 1}
+
+
 def test_a_driver_that_fails_after_hanging_is_opened_again(node: Node) -> None:
     """An opening that hangs and then fails is tried anew, all of it: XID errors come in, too."""
     node.board.fault("nvmlSystemGetDriverVersion", hang=True, code=UNKNOWN)
@@ -183,9 +197,10 @@ def test_a_driver_that_fails_after_hanging_is_opened_again(node: Node) -> None:
         eventually(lambda: _gpus(exporter, "DCGM_FI_DEV_XID_ERRORS") == ["0", "1", "2"])
 
 
-def test_a_driver_that_never_opens_ends_the_exporter(node: Node) -> None:
-    """A driver that hangs from the start is unusable from the start."""
-    node.board.fault("nvmlInitWithFlags", hang=True)
+@pytest.mark.parametrize(("code", "hang"), [(9, False), (None, True)], ids=["away", "hung"])
+def test_a_driver_that_never_opens_ends_the_exporter(code: int | None, hang: bool, node: Node) -> None:
+    """A driver that is away or hangs from the start is unusable from the start: told for as long, and no longer."""
+    node.board.fault("nvmlInitWithFlags", code=code, hang=hang)
     with node.exporting("--give-up-after=1s", pods=False, ready=False) as exporter:
         assert exporter.process.wait(PATIENCE_S) == 1
         eventually(lambda: exporter.messages("gpu-exporter: the NVIDIA driver has not been usable for"))

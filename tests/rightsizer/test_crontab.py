@@ -56,6 +56,28 @@ def test_when_it_comes_first(text: str, first: str) -> None:
     assert _fires(text) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "hours"),
+    [
+        ("*/15 * * * *", 0.25),
+        ("@hourly", 1),
+        ("@daily", 24),
+        ("0 9-17 * * *", 16),  # over night
+        ("0 9-17 * * 1-5", 64),  # over the weekend
+        ("0 0 1,15 * *", 17 * 24),
+        ("* * 1 * *", 30 * 24 + 1 / 60),
+        ("@weekly", 7 * 24),
+        ("0 0 1 * 1", 7 * 24),  # either suffices
+        ("0 0 29 2 *", (4 * 365 + 1) * 24),
+    ],
+)
+def test_the_longest_gap(text: str, hours: float) -> None:
+    """From one moment to the next, wherever in the day, the week, the month or the years it is."""
+    schedule = parse_schedule(text)
+    assert isinstance(schedule, Crontab)
+    assert schedule.longest_gap() == datetime.timedelta(hours=hours)
+
+
 def test_every_is_an_interval() -> None:
     """As robfig/cron has it beside the fields."""
     assert parse_schedule("@every 1h30m") == datetime.timedelta(hours=1, minutes=30)

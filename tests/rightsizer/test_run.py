@@ -106,9 +106,10 @@ def test_it_plans_at_once_and_changes_nothing_unless_told_to(world: World) -> No
     """Every metric of the table is there; the API server was only read."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     world.add("Deployment", world.team, "works", {"usage": "busy"})
-    with running(world, "--every", "1h") as run:
+    with running(world, "--schedule", "0 9-17 * * *", "--jitter", "10m") as run:
         wait_for(lambda: run.cycles() == 1, run)
         found = run.metrics()
+        assert found["gpu_rightsizer_schedule_longest_interval_seconds"] == 16 * 3600 + 600
         names = {name.partition("{")[0] for name in found}
         quiet = {
             "gpu_rightsizer_actions_total",

@@ -43,16 +43,45 @@ spec:
   {{ ternary "endpoints" "podMetricsEndpoints" (eq $kind "ServiceMonitor") }}: {{- include "gpu-rightsizer.endpoint" (list $ $monitor (eq $component "exporter")) | nindent 2 }}
 {{- end }}
 
+{{/* An expression of the rules, asking for this release's own objects where the file has any that may be ours: (list $ EXPR). */}}
+{{- define "gpu-rightsizer.ofThisRelease" -}}
+{{- $name := include "gpu-rightsizer.fullname" (index . 0) -}}
+{{- $expr := index . 1 -}}
+{{- range list "cronjob" "deployment" -}}
+{{- $expr = $expr | replace (printf "%s=~\"(.*-)?gpu-rightsizer(-.+)?\"" .) (printf "%s=%q" . $name) -}}
+{{- end -}}
+{{- $expr | replace "job=~\"(.*[/-])?gpu-rightsizer\"" (printf "job=~\"(.*/)?%s\"" $name) -}}
+{{- end }}
+
+{{/* How often a group of rules is evaluated; empty for Prometheus' own interval: (list $ GROUP). What counts from one
+evaluation to the next keeps its minute, and what has windows as long as its interval keeps that. */}}
+{{- define "gpu-rightsizer.groupInterval" -}}
+{{- $rules := (index . 0).Values.monitoring.rules -}}
+{{- $group := index . 1 -}}
+{{- if eq $group.name "gpu-rightsizer-dashboard-faults" -}}
+{{- $group.interval -}}
+{{- else if hasPrefix "gpu-rightsizer-dashboard-" $group.name -}}
+{{- $rules.dashboard.interval -}}
+{{- else -}}
+{{- $group.interval | default (ternary $rules.alerts.interval "" (hasPrefix "gpu-rightsizer-alerts-" $group.name)) -}}
+{{- end -}}
+{{- end }}
+
 {{/* A PrometheusRule of a file: (list $ NAME FILE). The page that an alert names becomes a link where a base is given; the
-budget is that of values. */}}
+budget is that of values, and a Job has failed when it has had its time. */}}
 {{- define "gpu-rightsizer.prometheusRule" -}}
 {{- $ := index . 0 -}}
 {{- $base := $.Values.monitoring.rules.runbookBaseUrl | trimSuffix "/" -}}
 {{- $groups := ($.Files.Get (index . 2) | fromYaml).groups -}}
-{{- range $groups -}}
+{{- range $group := $groups -}}
+{{- with include "gpu-rightsizer.groupInterval" (list $ $group) }}{{ $_ := set $group "interval" . }}{{ end -}}
 {{- range .rules -}}
 {{- if eq (.record | default "") "gpu_rightsizer:waste_budget:per_hour" -}}
 {{- $_ := set . "expr" (printf "vector(%v)" $.Values.monitoring.rules.alerts.wasteBudgetPerHour) -}}
+{{- end -}}
+{{- $_ := set . "expr" (include "gpu-rightsizer.ofThisRelease" (list $ .expr)) -}}
+{{- if eq (.alert | default "") "GpuRightsizerJobFailing" -}}
+{{- $_ := set . "for" (printf "%dm" (add 5 (div (add 59 $.Values.rightsizer.cronJob.activeDeadlineSeconds) 60))) -}}
 {{- end -}}
 {{- if and $base .annotations -}}
 {{- $_ := set .annotations "runbook_url" (printf "%s/%s" $base .annotations.runbook) -}}
@@ -69,4 +98,15 @@ metadata:
     {{- with $.Values.monitoring.rules.labels }}{{ toYaml . | nindent 4 }}{{ end }}
 spec:
   groups: {{- toYaml $groups | nindent 2 }}
+{{- end }}
+
+{{/* The alerts that ask for metrics of the rightsizer's own, which a CronJob does not serve. */}}
+{{- define "gpu-rightsizer.silentAlerts" -}}
+{{- $found := list -}}
+{{- range (.Files.Get "files/alerts.yaml" | fromYaml).groups -}}
+{{- range .rules -}}
+{{- if and .alert (contains "gpu_rightsizer" .expr) }}{{ $found = append $found .alert }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- join ", " $found -}}
 {{- end }}

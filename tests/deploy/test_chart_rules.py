@@ -1,0 +1,103 @@
+"""What the chart makes of the rules: they ask for this release's own objects, and wait as its values say."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from rightsizer.report.metrics import METRICS
+from tests.deploy.chart import CHART, Object, find_one, notes, render
+
+ALL = {part: {"enabled": True} for part in ("recording", "dashboard", "alerts")}
+KEPT = {
+    "release": ("gpu-rightsizer", {}, "gpu-rightsizer"),
+    "contained": ("gpu-rightsizer-prod", {}, "gpu-rightsizer-prod"),
+    "before": ("prod", {}, "prod-gpu-rightsizer"),
+    "fullname": ("prod", {"fullnameOverride": "idle-gpus"}, "idle-gpus"),
+    "name": ("prod", {"nameOverride": "idle"}, "prod-idle"),
+}
+
+
+def _rules(part: str, values: Mapping[str, Any] | None = None, release: str = "gpu-rightsizer") -> Object:
+    """The groups of a PrometheusRule, by name."""
+    objects = render({**(values or {}), "monitoring": {"rules": ALL}}, release=release)
+    (found,) = [
+        one
+        for one in objects
+        if one["kind"] == "PrometheusRule" and one["metadata"]["name"].endswith(f"-{part}")
+    ]
+    return {group["name"]: group for group in found["spec"]["groups"]}
+
+
+def _alert(name: str, values: Mapping[str, Any] | None = None, release: str = "gpu-rightsizer") -> Object:
+    groups = _rules("alerts", values, release)
+    (found,) = [rule for group in groups.values() for rule in group["rules"] if rule.get("alert") == name]
+    alert: Object = found
+    return alert
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_alerts_ask_for_the_releases_own_objects(case: str) -> None:
+    """Whatever it is called: the CronJob, the Deployment, and the job by which Prometheus scrapes it."""
+    release, values, name = KEPT[case]
+    failing = _alert("GpuRightsizerJobFailing", values, release)["expr"]
+    assert failing.count(f'cronjob="{name}"') == 2
+    silent = _alert("GpuRightsizerSilent", values, release)["expr"]
+    assert f'deployment="{name}"' in silent
+    down = _alert("GpuRightsizerDown", values, release)["expr"]
+    assert f'up{{job=~"(.*/)?{name}"}}' in down
+    for expression in (failing, silent, down):
+        assert ")?gpu-rightsizer" not in expression.replace(f")?{name}", "")
+    made = render({**values, "monitoring": {"rules": ALL}}, release=release, only=["rightsizer"])
+    assert find_one(made, "CronJob", name)
+
+
+@pytest.mark.parametrize(("seconds", "waits"), [(3600, "65m"), (60, "6m"), (14_401, "246m")])
+def test_a_job_has_its_time_before_it_counts_as_failing(seconds: int, waits: str) -> None:
+    """Its deadline, and some minutes for kube-state-metrics and scrapes."""
+    values = {"rightsizer": {"cronJob": {"activeDeadlineSeconds": seconds}}}
+    assert _alert("GpuRightsizerJobFailing", values)["for"] == waits
+
+
+def _intervals(part: str, **rules: Any) -> dict[str, str | None]:
+    """How often each group of a PrometheusRule is evaluated, by the end of its name."""
+    given = {name: {**ALL[name], **rules.get(name, {})} for name in ALL}
+    objects = render({"monitoring": {"rules": given}}, only=["monitoring"])
+    groups = find_one(objects, "PrometheusRule", f"gpu-rightsizer-{part}")["spec"]["groups"]
+    return {group["name"].rpartition("-")[2]: group.get("interval") for group in groups}
+
+
+def test_a_large_fleet_evaluates_less_often() -> None:
+    """But what counts from one minute to the next, and what is as long as its windows."""
+    assert _intervals("dashboard") == dict.fromkeys(_intervals("dashboard"), "1m")
+    slower = {"dashboard": {"interval": "2m"}, "alerts": {"interval": "30s"}}
+    assert _intervals("dashboard", **slower) == {
+        **dict.fromkeys(_intervals("dashboard"), "2m"),
+        "faults": "1m",
+    }
+    own = {"devices": None, "xid": None, "exporters": None, "waste": "5m", "rightsizer": None}
+    assert _intervals("alerts") == own
+    assert _intervals("alerts", **slower) == {name: given or "30s" for name, given in own.items()}
+    assert set(_intervals("recording", **slower).values()) == {"5m"}
+
+
+def test_the_notes_say_what_a_cronjob_cannot_tell() -> None:
+    """Each alert that asks for a metric of `run`, and no other; where there are alerts or a dashboard at all."""
+    text = (CHART / "files" / "alerts.yaml").read_text()
+    asking = {
+        rule["alert"]
+        for group in yaml.safe_load(text)["groups"]
+        for rule in group["rules"]
+        if "alert" in rule and any(re.search(rf"\b{row.full_name}\b", rule["expr"]) for row in METRICS)
+    }
+    asking |= {"GpuRightsizerSilent"}  # by a series that is recorded of such metrics
+    for monitoring in ({"rules": ALL}, {"dashboard": {"enabled": True}}):
+        told = notes({"monitoring": monitoring}).partition("A CronJob serves no metrics")[2]
+        listed, _, rest = told.partition("What its Jobs come to")
+        assert set(re.findall(r"Gpu\w+", listed)) == asking
+        assert "GpuRightsizerJobFailing" in rest
+        as_deployment = {"monitoring": monitoring, "rightsizer": {"mode": "deployment"}}
+        assert "serves no metrics" not in notes(as_deployment)
+    assert "serves no metrics" not in notes({})
