@@ -40,7 +40,7 @@ def admission_gaps(policy: Policy) -> Iterator[str]:
 def grant_gaps(policy: Policy) -> Iterator[str]:
     """Why more is granted than the policy's rules alone would take."""
     enabled = Enabled(policy)
-    if policy.classAnnotations != "off":
+    if policy.asks_classes:
         yield (
             f"classAnnotations: {policy.classAnnotations}: annotations of PriorityClasses may enforce anything, so "
             "every change of every kind in every namespace is granted; with 'off' only what the rules take is"

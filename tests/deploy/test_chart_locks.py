@@ -27,7 +27,13 @@ def _enforce(match: Object, *actions: str, **fields: Any) -> Object:
 
 OFF = {"classAnnotations": "off"}
 POLICIES: Mapping[str, Object] = {
-    "classes": _policy({"match": {"everything": True}, "mode": "advise"}),
+    "classes": _policy({"match": {"kinds": ["Job"]}, "mode": "advise"}),
+    "classes-first": _policy(
+        {"match": {"everything": True}, "mode": "advise"}, classAnnotations="class-first"
+    ),
+    "classes-never-asked": _policy(
+        _enforce({"kinds": ["Job"]}, "suspend"), {"match": {"everything": True}, "mode": "advise"}
+    ),
     "advise-only": _policy({"match": {"everything": True}, "mode": "advise"}, **OFF),
     "yaml-off": _policy(_enforce({"kinds": ["Deployment"]}), classAnnotations=False),
     "safe-actions": _policy(_enforce({"priorityClasses": ["low-*"]}), **OFF),
@@ -141,6 +147,8 @@ def test_who_would_evict_may_look_for_what_was_evicted() -> None:
         (_policy(_enforce({"kinds": ["Pod"]}, "evict"), **OFF), True),
         (_policy(_enforce({"kinds": ["Deployment"]}, "evict"), **OFF), False),
         (_policy(_enforce({"kinds": ["Deployment"]})), True),
+        (_policy({"match": {"everything": True}, "mode": "advise"}), False),
+        ({}, False),
     ):
         objects = render({"rightsizer": {"policy": policy}}, only=["rbac"])
         rules = [rule for one in objects for rule in one.get("rules", ())]

@@ -204,6 +204,25 @@ def test_it_grants_no_more_than_the_policy_enables() -> None:
     )
 
 
+def test_without_a_policy_nothing_is_granted_but_reading() -> None:
+    """Everything is only advised on then, and classes are not asked: no write, no Secret, nothing to be told of."""
+    run = run_command("policy", "rbac")
+    assert run.code == 0
+    granted = list(_granted(list(yaml.safe_load_all(run.out))))
+    assert {one.verb for one in granted} == {"get", "list"}
+    assert "secrets" not in {one.resource for one in granted}
+    assert run.err == ""
+    assert run_command("policy", "admission").out.strip() in {"", "[]"}
+
+
+def test_classes_that_are_never_asked_open_nothing(world: World) -> None:
+    """Behind a rule that matches everything, unless they are asked first."""
+    advice = "{name: r, match: {everything: true}, mode: advise}"
+    for head, is_open in (("", False), ("classAnnotations: class-first\n", True)):
+        granted = _granted(list(yaml.safe_load_all(_run(world, "rbac", rules=advice, head=head).out)))
+        assert ("create-secrets" in map(str, granted)) is is_open
+
+
 _HEAD = "apiVersion: gpu-rightsizer.io/v1alpha1\nkind: Policy\n"
 _ENFORCING = (
     "{name: r, match: {kinds: [Deployment], namespaces: [a]}, mode: enforce, actions: [scale-to-zero]}"

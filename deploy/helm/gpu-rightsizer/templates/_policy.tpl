@@ -42,7 +42,9 @@ rules:
 {{- $rules := list -}}
 {{- range $policy.rules | default list }}{{ if eq .mode "enforce" }}{{ $rules = append $rules . }}{{ end }}{{ end -}}
 {{- $word := toString (get $policy "classAnnotations") -}}
-{{- $classes := not (has $word (list "off" "false")) -}}
+{{- $reached := not (empty $policy.rules) -}}
+{{- range $policy.rules | default list }}{{ if .match.everything }}{{ $reached = false }}{{ end }}{{ end -}}
+{{- $classes := or (eq $word "class-first") (and $reached (not (has $word (list "off" "false")))) -}}
 {{- $wouldEvict := $classes -}}
 {{- range $rules -}}
 {{- if has "evict" (.actions | default $locks.safeActions) -}}
