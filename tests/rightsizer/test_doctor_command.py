@@ -75,7 +75,9 @@ def grant(api: ApiServer, rights: Iterable[Right], namespace: str) -> str:
     api.add_user(f"{name}-token", name)
     for right in rights:
         namespaces = (namespace,) if right.is_own else ("*",)
-        api.allow(Rule(name, (right.verb,), (right.resource,), (right.group,), namespaces))
+        api.allow(
+            Rule(name, (right.verb,), (right.resource,), (right.group,), namespaces, right.names or ("*",))
+        )
     return f"{name}-token"
 
 

@@ -51,12 +51,13 @@ NOTES = ("gpu-rightsizer.io/undo", "gpu-rightsizer.io/notice")
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Grant:
-    """One verb on one resource, for the cluster or in a namespace."""
+    """One verb on one resource, for the cluster or in a namespace; `name` is "*" where it may be any."""
 
     group: str
     resource: str
     verb: str
     namespace: str
+    name: str = "*"
 
     def __str__(self) -> str:
         return f"{self.verb}-{self.resource}{'.' if self.group else ''}{self.group}"
@@ -68,7 +69,8 @@ def _granted(documents: list[Any]) -> Iterator[Grant]:
         for rule in one.get("rules", ()):
             for group in rule["apiGroups"]:
                 for resource in rule["resources"]:
-                    yield from (Grant(group, resource, verb, where) for verb in rule["verbs"])
+                    for name in rule.get("resourceNames", ["*"]):
+                        yield from (Grant(group, resource, verb, where, name) for verb in rule["verbs"])
 
 
 GRANTS = sorted(
@@ -102,7 +104,7 @@ def _become(world: World, rights: list[Grant]) -> None:
     """Be the service account that is rendered, with these rights and no others."""
     world.api.add_user("account", USER)
     for one in rights:
-        world.api.allow(Rule(USER, (one.verb,), (one.resource,), (one.group,), (one.namespace,)))
+        world.api.allow(Rule(USER, (one.verb,), (one.resource,), (one.group,), (one.namespace,), (one.name,)))
     # No policy names kinds that nobody knows: rights on what merely has a scale are granted by hand.
     world.api.allow(Rule(USER, ("get", "list", "patch"), ("clonesets",), ("apps.kruise.io",)))
     world.write_kubeconfig("account")
@@ -213,6 +215,19 @@ def test_without_a_policy_nothing_is_granted_but_reading() -> None:
     assert "secrets" not in {one.resource for one in granted}
     assert run.err == ""
     assert run_command("policy", "admission").out.strip() in {"", "[]"}
+
+
+def test_of_what_stands_in_our_namespace_only_our_own_is_ours() -> None:
+    """Neither another's ConfigMap or Lease, nor the policy that we run by; what is created has no name for RBAC yet."""
+    named = {str(one): one.name for one in GRANTS if one.resource in {"configmaps", "leases"}}
+    assert named == {
+        "create-configmaps": "*",
+        "get-configmaps": "gpu-rightsizer-state",
+        "patch-configmaps": "gpu-rightsizer-state",
+        "create-leases.coordination.k8s.io": "*",
+        "get-leases.coordination.k8s.io": "gpu-rightsizer",
+        "update-leases.coordination.k8s.io": "gpu-rightsizer",
+    }
 
 
 def test_classes_that_are_never_asked_open_nothing(world: World) -> None:
