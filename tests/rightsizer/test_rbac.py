@@ -308,6 +308,21 @@ def test_what_the_second_lock_cannot_say_is_told(world: World) -> None:
     assert _run(world, "admission", rules=harmless, head="classAnnotations: off\n").err == ""
 
 
+def test_classes_that_protect_by_themselves_are_named(world: World) -> None:
+    """Locked where they are asked before anything acts; where not, that is told, as where none is named."""
+    flags = ("--protected-class", "gold")
+    words = "rule priorityclass:gold protects pods of class gold"
+    first = "classAnnotations: class-first\n"
+    locked = _run(world, "admission", *flags, head=first)
+    assert (words in locked.out, "gold" in locked.err) == (True, False)
+    late = _run(world, "admission", *flags)
+    assert (words in late.out, "gold: not asked, or asked after a rule that enforces" in late.err) == (
+        False,
+        True,
+    )
+    assert "name those that protect by --protected-class" in _run(world, "admission", head=first).err
+
+
 def test_the_second_lock_knows_what_the_policy_protects() -> None:
     """System classes and those that rules protect stand in the policy of each kind that may be changed."""
     text = """
