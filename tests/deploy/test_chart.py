@@ -397,11 +397,23 @@ WRONG: Mapping[str, tuple[Object, str]] = {
     ),
     "too-often": (
         {"exporter": {"interval": "0s"}},
-        "exporter.interval is 0s; an interval is between 100ms and 1h",
+        "exporter.interval is 0s; it is between 100ms and 1h",
     ),
     "too-seldom": (
         {"exporter": {"interval": "61m"}},
-        "exporter.interval is 61m; an interval is between 100ms",
+        "exporter.interval is 61m; it is between 100ms",
+    ),
+    "given-up-late": (
+        {"exporter": {"giveUpAfter": "2h"}},
+        "exporter.giveUpAfter is 2h; it is between 100ms and 1h",
+    ),
+    "no-time": (
+        {"rightsizer": {"prometheus": {"timeout": "0s"}}},
+        "prometheus.timeout is 0s; it has to be longer",
+    ),
+    "no-time-to-verify": (
+        {"rightsizer": {"verifyFor": "0m"}},
+        "rightsizer.verifyFor is 0m; it has to be longer",
     ),
     "token-in-arguments": (
         {"rightsizer": {"prometheus": {"headers": ["Authorization: Bearer s3cret"]}}},
