@@ -131,9 +131,6 @@ def test_the_lock_holds_wherever_an_overlay_puts_the_account(
             server.create(_deployment(name))
         for (kind, _), one in found.items():
             if kind.startswith("ValidatingAdmission"):
-                one["metadata"].pop(
-                    "namespace", None
-                )  # kustomize takes it for namespaced; servers ignore that
                 server.create(one)
         api = Api(Simulated(server))
         server.access.allow(Rule(user))
