@@ -90,8 +90,8 @@ def _kind(row: Kind) -> dict[str, Any]:
 def _rights(rows: tuple[Kind, ...]) -> Iterator[dict[str, Any]]:
     """In the order in which a role has them."""
 
-    def order(right: Right) -> tuple[str, str, str]:
-        return right.group, right.resource, right.verb
+    def order(right: Right) -> tuple[str, str, tuple[str, ...], str]:
+        return right.group, right.resource, right.names, right.verb
 
     for right in sorted(RIGHTS, key=order):
         what = need(right)
@@ -102,6 +102,7 @@ def _rights(rows: tuple[Kind, ...]) -> Iterator[dict[str, Any]]:
             "resource": right.resource,
             "verb": right.verb,
             "own": right.is_own,
+            "names": list(right.names),
             "need": what.value,
         }
         if what is Need.KIND:

@@ -148,6 +148,7 @@ def schema(text: str, policy: Mapping[str, Any]) -> str:
         for name in value.path[:-1]:
             here = here["properties"].setdefault(name, _section())
         here["properties"][value.path[-1]] = _shape(value)
+    _require_all(root)
     whole = {key: part for key, part in policy.items() if not key.startswith("$")}
     root["$defs"] = {**_definitions(), **_for_go({**policy["$defs"], "policyFile": whole})}
     return json.dumps(root, indent=1) + "\n"
@@ -176,6 +177,22 @@ def _plain(text: str) -> str:
     return text
 
 
+def _require_all(section: dict[str, Any]) -> None:
+    """Nothing is missing unless somebody wrote null, which takes a default away and which no template expects."""
+    for name, part in section["properties"].items():
+        if "properties" in part:
+            _require_all(part)
+        if (
+            "null" not in part.get("type", ())
+            and None not in part.get("enum", ())
+            and part.get("$ref") not in _NULLABLE
+        ):
+            section.setdefault("required", []).append(name)
+
+
+_NULLABLE = ("#/$defs/textsOrNull", "#/$defs/labelsOrNull")
+
+
 def _section() -> dict[str, Any]:
     return {"type": "object", "properties": {}, "additionalProperties": False}
 
@@ -189,9 +206,41 @@ def _shape(value: Value) -> dict[str, Any]:
 
 _TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 _DURATION = "([0-9]+(ms|s|m|h|d))+"
-_CRON_FIELD = "[0-9A-Za-z*?][-0-9A-Za-z,/*?]*"
-_SCHEDULE = f"^({_CRON_FIELD}( +{_CRON_FIELD}){{4}}|@(yearly|annually|monthly|weekly|daily|midnight|hourly))$"
-"""Of the form alone: what stands in the fields is told by the API server, or by `run` when it starts."""
+
+
+def _cron_field(value: str) -> str:
+    one = rf"({value}(-{value})?|[*?])(/[1-9][0-9]?)?"
+    return f"{one}(,{one})*"
+
+
+def _named(numbers: str, names: str) -> str:
+    """Numbers, or names in whatever case."""
+    cased = ("".join(f"[{letter.upper()}{letter}]" for letter in name) for name in names.split())
+    return f"({numbers}|{'|'.join(cased)})"
+
+
+_CRON_FIELDS = " +".join(
+    map(
+        _cron_field,
+        (
+            "[0-5]?[0-9]",
+            "([01]?[0-9]|2[0-3])",
+            "(0?[1-9]|[12][0-9]|3[01])",
+            _named("(0?[1-9]|1[0-2])", "jan feb mar apr may jun jul aug sep oct nov dec"),
+            _named("[0-6]", "sun mon tue wed thu fri sat"),
+        ),
+    )
+)
+_SCHEDULE = f"^({_CRON_FIELDS}|@(yearly|annually|monthly|weekly|daily|midnight|hourly))$"
+"""As the API server reads a CronJob's: minute, hour, day of the month, month, day of the week."""
+_DOMAIN = "([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+_WORD = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_LABELS = {
+    "type": "object",
+    "patternProperties": {f"^{_DOMAIN}{_WORD}$": {"type": "string", "pattern": f"^({_WORD})?$"}},
+    "additionalProperties": False,
+}
+"""https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/"""
 _AMOUNT = {"type": ["string", "integer"]}
 _OBJECT = {"type": "object"}
 _NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"}
@@ -212,6 +261,21 @@ _ANY_OF = {
     "effect": {"enum": ["NoSchedule", "PreferNoSchedule", "NoExecute"]},
 }
 _AMOUNTS = {"type": "object", "additionalProperties": _AMOUNT, "minProperties": 1}
+_COMPUTE = "cpu|memory|ephemeral-storage|hugepages-[0-9A-Za-z]+"
+_QUOTA = {
+    "type": "object",
+    "patternProperties": {
+        f"^(pods|((requests|limits)[.])?({_COMPUTE})|requests[.][^/]+/[^/]+)$": {
+            "type": ["string", "integer"],
+            "minimum": 0,
+            "pattern": "^[0-9]+([.][0-9]+)?(m|k|[KMGTPE]i?)?$",
+        }
+    },
+    "additionalProperties": False,
+    "minProperties": 1,
+}
+"""What a quota by class can count: of extended resources, such as GPUs, only what is requested. Helm's validator tells
+a wrong place of what `propertyNames` refuses."""
 
 
 def _definitions() -> dict[str, Any]:
@@ -219,6 +283,8 @@ def _definitions() -> dict[str, Any]:
     return {
         "texts": _TEXTS,
         "textsOrNull": {**_TEXTS, "type": ["object", "null"]},
+        "labels": _LABELS,
+        "labelsOrNull": {**_LABELS, "type": ["object", "null"]},
         "object": _OBJECT,
         "duration": {"type": "string", "pattern": f"^{_DURATION}$"},
         "durationOrNone": {"type": "string", "pattern": f"^({_DURATION})?$"},
@@ -276,7 +342,7 @@ def _of_classes() -> dict[str, Any]:
         "name": _NAME,
         "gpu": _NAME,
         "rdma": {"type": "boolean"},
-        "nodeSelector": _TEXTS,
+        "nodeSelector": {"$ref": "#/$defs/labels"},
         "matchExpressions": {"type": "array", "items": _strict(expression, "key", "operator")},
         "tolerations": {"type": "array", "items": {"$ref": "#/$defs/toleration"}},
     }
@@ -286,7 +352,7 @@ def _of_classes() -> dict[str, Any]:
         "policy": {"$ref": "#/$defs/classPolicy"},
     }
     policy = {one.name: {"type": ["string", "number"], **_WORDS.get(one.name, {})} for one in ANNOTATIONS}
-    quota = {"namespace": _NAME, "gpu": _NAME, **dict.fromkeys(levels, _AMOUNTS)}
+    quota = {"namespace": _NAME, "gpu": _NAME, **dict.fromkeys((*levels, "withoutClass"), _QUOTA)}
     return {
         "priority": {"type": "integer", "minimum": -2147483648, "maximum": 1000000000},
         "classPolicy": _strict(policy),

@@ -54,6 +54,7 @@ def rights() -> str:
     rows: dict[tuple[str, str, str, str], set[str]] = {}
     for right in RIGHTS:
         where = "own namespace" if right.is_own else "all"
+        where += f", `{', '.join(right.names)}` alone" if right.names else ""
         rows.setdefault((right.named, where, ", ".join(right.commands), right.cost), set()).add(right.verb)
     return table(
         ("resource", "verbs", "where", "for", "without it"),

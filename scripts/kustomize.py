@@ -46,6 +46,12 @@ _UPON = {"acting-deployment": "acting", "monitoring-deployment": "monitoring"}
 BESIDE = {"monitoring-deployment": "deployment"}
 """Components that speak of what another one makes, which an overlay names before them."""
 
+_ACCOUNT = "request.userInfo.username"
+_OURS = f'{_ACCOUNT} == "system:serviceaccount:{NAME}:{NAME}"'
+_OURS_ANYWHERE = f'{_ACCOUNT}.matches("^system:serviceaccount:[^:]+:([^:]*-)?{NAME}(-[^:]*)?$")'
+_AT_HOME = f'{_ACCOUNT}.startsWith("system:serviceaccount:" + request.namespace + ":")'
+"""What a lock says of our namespace, where an overlay may set another, or another name: kustomize rewrites no texts."""
+
 _HELMS_OWN = {"app.kubernetes.io/managed-by", "helm.sh/chart"}
 _HEAD = "# Written by scripts/kustomize.py from the Helm chart{what}; do not edit.\n"
 _STATE = {
@@ -65,11 +71,24 @@ def render(values: Values) -> dict[Key, Object]:
     return {(one["kind"], one["metadata"]["name"]): one for one in found}
 
 
+def _expression(text: str) -> str:
+    """Of an admission policy, without the namespace's name: it would hold nobody to anything in another."""
+    if text == _OURS:
+        return _OURS_ANYWHERE
+    if text == f'request.namespace == "{NAME}"':
+        return _AT_HOME
+    return f"{text} && !{_AT_HOME}" if text.startswith("!(request.namespace in [") else text
+
+
 def _plain(found: Any) -> Any:
     if isinstance(found, dict):
         if found.get("name") == _STATE["name"]:
             return _STATE
-        return {key: _plain(below) for key, below in found.items() if key not in _HELMS_OWN}
+        return {
+            key: _expression(below) if key == "expression" else _plain(below)
+            for key, below in found.items()
+            if key not in _HELMS_OWN
+        }
     if isinstance(found, list):
         return [_plain(below) for below in found]
     return found

@@ -119,6 +119,30 @@ def _has(values: object, path: list[str]) -> bool:
     return True
 
 
+_TYPED = [
+    pytest.param(
+        path,
+        "\n".join(re.findall(r"^ *```\n(.*?)^ *```", path.read_text(), re.DOTALL | re.MULTILINE)),
+        id=path.name,
+    )
+    for path in (
+        ROOT / "README.md",
+        *sorted(DOCS.rglob("*.md")),
+        ROOT / "deploy/helm/gpu-rightsizer/README.md",
+    )
+]
+
+
+@pytest.mark.parametrize(("page", "typed"), _TYPED)
+def test_what_is_typed_does_what_it_is_typed_for(page: Path, typed: str) -> None:
+    """The log of a Job is read once it is complete, and no policy is merged into the one before it."""
+    del page
+    assert len(re.findall(r"\blogs\b.* job/", typed)) == len(
+        re.findall(r"\bwait\b.*--for=condition=complete.*(?:&&|\n).*\blogs\b.* job/", typed)
+    )
+    assert not [line for line in typed.splitlines() if "--reuse-values" in line and "policy" in line]
+
+
 def test_the_errors_of_gauges_and_counter_are_told_of_each_workload() -> None:
     """docs/attribution.md has the benchmark's table, with each of its workloads."""
     text = (DOCS / "attribution.md").read_text()

@@ -14,7 +14,7 @@ from rightsizer.model import Workload
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.memory import (
     NAME,
-    PARTS,
+    NAMES,
     Remembered,
     Taken,
     added,
@@ -40,7 +40,7 @@ class MemoryStore:
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         what = "what was changed lately"
-        self._parts = [ConfigMap(cluster, namespace, f"{NAME}-{part}", what) for part in range(PARTS)]
+        self._parts = [ConfigMap(cluster, namespace, name, what) for name in NAMES]
         self.place = f"ConfigMaps {namespace}/{NAME}-*"
 
     def read(self) -> Remembered:

@@ -15,6 +15,7 @@ from rightsizer.doctor.diagnosis import Status
 from rightsizer.doctor.rights import roles
 from rightsizer.doctor.table import diagnose
 from rightsizer.doctor.telling import document, text
+from rightsizer.locks.enabled import Enabled
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.discovery import connect
 from rightsizer.observe.prometheus import Prometheus
@@ -56,6 +57,7 @@ def _inquiry(arguments: argparse.Namespace) -> Inquiry:
         prometheus=prometheus,
         is_named=settings.url is not None,
         policy=policy,
+        evicts=lambda found: Enabled(found).evicts,
         terms=terms,
         own=arguments.state_namespace,
         clock=utc_now,

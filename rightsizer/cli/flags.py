@@ -368,6 +368,13 @@ def _add_policy(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         )
         add_options(command, "policy", POLICY)
         add_options(command, "cluster", STATE)
+    admission.add_argument(
+        "--protected-class",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a PriorityClass whose own annotations protect its pods, which the policy's rules do not say; repeatable",
+    )
     for command in (check, explain, init, rbac, admission):
         add_common(command, forms=())
 

@@ -117,8 +117,11 @@ def _rbac(arguments: argparse.Namespace) -> str:
 def _admission(arguments: argparse.Namespace) -> str:
     """What the API server is to refuse our service account."""
     policy = _policy(arguments)
-    _note(admission_gaps(policy))
-    found = admission_policies(policy, account=arguments.service_account, own=arguments.state_namespace)
+    classes = arguments.protected_class
+    _note(admission_gaps(policy, classes))
+    found = admission_policies(
+        policy, account=arguments.service_account, own=arguments.state_namespace, classes=classes
+    )
     return _rendered(found)
 
 

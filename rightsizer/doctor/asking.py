@@ -27,6 +27,7 @@ from rightsizer.observe.signals.record import begins
 from rightsizer.observe.signals.rules import Raw
 from rightsizer.observe.signals.sights import nodes
 from rightsizer.observe.signals.usages import usages
+from rightsizer.policy.document import Policy
 from rightsizer.policy.reading import LoadedPolicy
 from rightsizer.workloads import BEARERS
 
@@ -53,6 +54,7 @@ class Inquiry:
         cluster: Connects to the API server.
         prometheus: Connects to Prometheus.
         is_named: Whether a URL is given; otherwise it has to be found in the cluster.
+        evicts: Whether a policy lets pods be evicted.
         own: The namespace in which we run.
         clock: This machine's.
     """
@@ -61,6 +63,7 @@ class Inquiry:
     prometheus: Callable[[], Prometheus]
     is_named: bool
     policy: Callable[[], LoadedPolicy]
+    evicts: Callable[[Policy], bool]
     terms: Terms
     own: str
     clock: Callable[[], datetime.datetime]
@@ -70,13 +73,15 @@ def ask(inquiry: Inquiry) -> Facts:
     """Everything, as far as it can be known."""
     cluster = attempt(inquiry.cluster)
     fleet = then(cluster, lambda found: inventory.assemble(inventory.read(found, BEARERS)))
+    policy = told(attempt(inquiry.policy), NO_POLICY)
     nobody = Failure("", told=NO_SERVER)
     facts = Facts(
         at=inquiry.clock(),
         own=inquiry.own,
         max_samples=inquiry.terms.max_samples,
         host=then(cluster, lambda found: found.host),
-        policy=told(attempt(inquiry.policy), NO_POLICY),
+        policy=policy,
+        evicts=isinstance(policy, Failure) or inquiry.evicts(policy.policy),
         fleet=told(fleet, NO_FLEET),
         allowed=then(told(cluster, NO_FLEET), lambda found: _allowed(found, inquiry.own)),
         server=nobody,
@@ -131,7 +136,7 @@ def _allowed(cluster: Cluster, own: str) -> dict[Right, bool]:
         served: Collection[str] = cluster.served()
     except RightsizerError:  # who may not ask which groups there are is asked about Kubernetes's own
         served = ()
-    return {right: cluster.may(right.attributes(own)) for right in rights_for(served)}
+    return {right: all(map(cluster.may, right.attributes(own))) for right in rights_for(served)}
 
 
 def _server(prometheus: Prometheus, clock: Callable[[], datetime.datetime]) -> Server:

@@ -93,6 +93,7 @@ class Facts:
         interval_s: Seconds between two samples of the densest series.
         begins: Where Prometheus's record of GPUs begins; None where it goes back as far as the policy looks.
         usages: Of the last hour.
+        evicts: Whether the policy lets pods be evicted; also where it cannot be read.
         allowed: Each right, and whether we have it.
     """
 
@@ -101,6 +102,7 @@ class Facts:
     max_samples: int
     host: str | Failure
     policy: LoadedPolicy | Failure
+    evicts: bool
     fleet: Fleet | Failure
     allowed: Mapping[Right, bool] | Failure
     server: Server | Failure

@@ -8,7 +8,8 @@ import enum
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from rightsizer.observe import claims
+from rightsizer.act import lease, state
+from rightsizer.observe import claims, memory
 from rightsizer.observe.managers import SCALERS
 from rightsizer.observe.owners import KUEUE, OWNERS
 from rightsizer.workloads import KINDS, LEVERS
@@ -48,6 +49,7 @@ class Right:
         resource: Plural name, with its subresource as `pods/eviction`.
         commands: Those that need it.
         is_own: Whether it is about our own namespace only; otherwise about all.
+        names: The only objects that it is about; any where there are none. RBAC knows no name of what is to be created.
         cost: What is missing without it; empty where the command fails.
     """
 
@@ -57,6 +59,7 @@ class Right:
     commands: tuple[Command, ...]
     is_own: bool = False
     cost: str = ""
+    names: tuple[str, ...] = ()
 
     @property
     def named(self) -> str:
@@ -64,15 +67,19 @@ class Right:
         plural, slash, part = self.resource.partition("/")
         return (f"{plural}.{self.group}" if self.group else plural) + slash + part
 
-    def attributes(self, own: str) -> dict[str, str]:
-        """As a SelfSubjectAccessReview asks for it; without a namespace all of them are meant."""
+    def attributes(self, own: str) -> Iterator[dict[str, str]]:
+        """As SelfSubjectAccessReviews ask for it, one for each name; without a namespace all of them are meant."""
         plural, _, part = self.resource.partition("/")
         found = {"verb": self.verb, "group": self.group, "resource": plural, "subresource": part}
-        return {key: value for key, value in found.items() if value} | (
-            {"namespace": own} if self.is_own else {}
-        )
+        if self.is_own:
+            found["namespace"] = own
+        for name in self.names or ("",):
+            yield {key: value for key, value in {**found, "name": name}.items() if value}
 
 
+STATE_MAPS = (state.NAME, *memory.NAMES)
+"""Every ConfigMap that we write: RBAC lets us touch no other."""
+_LEASES = (lease.NAME,)
 _SECRETS = "budgets do not count earlier evictions, and evicted pods cannot be put back"
 
 
@@ -128,14 +135,15 @@ def _writes() -> Iterator[Right]:
     yield Right("list", "", "secrets", (*_READ, *UNDO, *HISTORY), is_own=True, cost=_SECRETS)
     yield Right("list", "", "pods", HISTORY)
     yield Right("list", "", "events", HISTORY, cost="Events are left out")
-    cost = "whether it is paused is not known"
-    yield Right("get", "", "configmaps", PLAN, is_own=True, cost=cost)
-    yield Right("get", "", "configmaps", (*APPLY, *PAUSE), is_own=True)
+    cost = "whether it is paused, and what was changed lately, is not known"
+    yield Right("get", "", "configmaps", PLAN, is_own=True, cost=cost, names=STATE_MAPS)
     yield Right("create", "", "configmaps", (*APPLY, *PAUSE), is_own=True)
-    yield Right("patch", "", "configmaps", (*APPLY, *PAUSE), is_own=True)
+    for verb in ("get", "patch"):
+        yield Right(verb, "", "configmaps", APPLY, is_own=True, names=STATE_MAPS)
+        yield Right(verb, "", "configmaps", PAUSE, is_own=True, names=STATE_MAPS[:1])
     yield Right("get", "", "namespaces", PAUSE)
-    for verb in ("get", "create", "update"):
-        yield Right(verb, "coordination.k8s.io", "leases", _WRITE, is_own=True)
+    for verb, names in (("get", _LEASES), ("create", ()), ("update", _LEASES)):
+        yield Right(verb, "coordination.k8s.io", "leases", _WRITE, is_own=True, names=names)
     yield Right("get", "", "secrets", UNDO, is_own=True, cost="evicted pods cannot be put back")
     yield Right("delete", "", "secrets", _WRITE, is_own=True)
 
@@ -178,18 +186,23 @@ def roles(own: str) -> list[dict[str, Any]]:
 
 def role(kind: str, metadata: Mapping[str, str], rights: Iterable[Right]) -> dict[str, Any]:
     """A role with these rights, its rules in a stable order."""
-    verbs: dict[tuple[str, str], set[str]] = {}
+    verbs: dict[tuple[str, str, tuple[str, ...]], set[str]] = {}
     for right in rights:
-        verbs.setdefault((right.group, right.resource), set()).add(right.verb)
-    rules: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (group, resource), names in sorted(verbs.items()):
-        rules.setdefault((group, tuple(sorted(names))), []).append(resource)
+        verbs.setdefault((right.group, right.resource, right.names), set()).add(right.verb)
+    rules: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    for (group, resource, names), allowed in sorted(verbs.items()):
+        rules.setdefault((group, names, tuple(sorted(allowed))), []).append(resource)
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": kind,
         "metadata": dict(metadata),
         "rules": [
-            {"apiGroups": [group], "resources": resources, "verbs": list(names)}
-            for (group, names), resources in rules.items()
+            {
+                "apiGroups": [group],
+                "resources": resources,
+                **({"resourceNames": list(names)} if names else {}),
+                "verbs": list(allowed),
+            }
+            for (group, names, allowed), resources in rules.items()
         ],
     }

@@ -16,10 +16,13 @@ from rightsizer.locks import cel
 from rightsizer.locks.cel import Variables
 from rightsizer.locks.enabled import Enabled
 from rightsizer.model import Mode
+from rightsizer.observe.records import MANIFEST_LABEL, MANIFEST_NAME, UNDO_ANNOTATION
+from rightsizer.policy.classes import title_of
 from rightsizer.policy.document import Policy
 from rightsizer.policy.protections import SYSTEM_NAMESPACES, SYSTEM_PRIORITY
 from rightsizer.policy.rule import Rule
 from rightsizer.steering import COST_ANNOTATION
+from rightsizer.workloads.changes import MANIFEST_TYPE
 from rightsizer.workloads.core import POD
 from rightsizer.workloads.edits import Path, shown
 from rightsizer.workloads.kind import Kind, Stop
@@ -30,19 +33,27 @@ _ANNOTATIONS: Path = ("metadata", "annotations")
 Object = dict[str, Any]
 
 
-def admission_policies(policy: Policy, *, account: str, own: str) -> list[Object]:
+def admission_policies(
+    policy: Policy, *, account: str, own: str, classes: Sequence[str] = ()
+) -> list[Object]:
     """The policies and their bindings, as `kubectl apply` takes them.
 
     Args:
         policy: The file.
         account: Our service account.
         own: Its namespace, ours.
+        classes: PriorityClasses whose own annotations protect their pods.
     """
     enabled = Enabled(policy)
     specs: dict[str, Object] = {}
     for row in enabled.kinds:
         known = Variables()
-        validations = [*_where(policy, own), *_of_fields(row, known), *_of_classes(row, policy, known)]
+        validations = [
+            *_where(policy, own),
+            *_of_fields(row, known),
+            *_of_growth(row, known),
+            *_of_classes(row, policy, known, classes),
+        ]
         rule = _rule(row.group, ["UPDATE"], row.of.plural)
         specs[name_of(row.group, row.of.plural)] = _spec(rule, validations, known)
         if row.stop is not None and row.stop.orders is not None:
@@ -52,13 +63,16 @@ def admission_policies(policy: Policy, *, account: str, own: str) -> list[Object
     if enabled.evicts:
         validations = [*_where(policy, own), *_of_eviction()]
         specs[EVICTIONS] = _spec(_rule(POD.group, ["CREATE"], "pods/eviction"), validations)
+        specs[MANIFESTS] = _spec(
+            _rule("", ["CREATE", "UPDATE", "DELETE"], "secrets"), list(_of_manifests(own))
+        )
     condition = _condition(account, own)
     return [
         one for name, spec in specs.items() for one in _policy(name, {**spec, "matchConditions": condition})
     ]
 
 
-EVICTIONS = "evictions"
+EVICTIONS, MANIFESTS = "evictions", "secrets"
 
 
 def name_of(group: str, plural: str) -> str:
@@ -144,7 +158,19 @@ def _of_fields(row: Kind, known: Variables) -> Iterator[Object]:
     )
 
 
-def _of_classes(row: Kind, policy: Policy, known: Variables) -> Iterator[Object]:
+def _of_growth(row: Kind, known: Variables) -> Iterator[Object]:
+    """Replicas are only given back: how many there were says our record, which no expression can read."""
+    if row.replicas is None:
+        return
+    *above, last = row.replicas.path
+    size = known.named("size", f"{known.at(tuple(above))}.map(p, {cel.child('p', last, '1')})")
+    is_ours = f"{cel.text(UNDO_ANNOTATION)} in {known.at(_ANNOTATIONS)}[1]"
+    yield _validation(
+        f"{size}[0] <= {size}[1] || {is_ours}", "there are more replicas only where our record says of fewer"
+    )
+
+
+def _of_classes(row: Kind, policy: Policy, known: Variables, protected: Sequence[str]) -> Iterator[Object]:
     """What the policy protects by class alone, before anything is enforced that could be about it."""
     if not row.classes:
         return
@@ -154,12 +180,15 @@ def _of_classes(row: Kind, policy: Policy, known: Variables) -> Iterator[Object]
     )
     if row is POD:
         yield from _of_priority(policy, known)
-    for rule in protecting(policy):
-        for pattern in rule.match.priorityClasses or ():
-            yield _validation(
-                f"!{classes}.exists(c, c.matches({cel.text(_regex(pattern))}))",
-                f"rule {rule.name} protects pods of class {pattern or '(none)'}",
-            )
+    by_rules = [
+        (rule.name, pattern) for rule in protecting(policy) for pattern in rule.match.priorityClasses or ()
+    ]
+    by_themselves = [(title_of(name), name) for name in protected if heeds_classes(policy)]
+    for name, pattern in (*by_rules, *by_themselves):
+        yield _validation(
+            f"!{classes}.exists(c, c.matches({cel.text(_regex(pattern))}))",
+            f"rule {name} protects pods of class {pattern or '(none)'}",
+        )
 
 
 def _of_priority(policy: Policy, known: Variables) -> Iterator[Object]:
@@ -186,6 +215,12 @@ def protecting(policy: Policy, condition: str = "priorityClasses") -> Iterator[R
             yield rule
 
 
+def heeds_classes(policy: Policy) -> bool:
+    """Whether a PriorityClass that protects does so whatever else holds: no rule of the file that acts comes before."""
+    acts = any(rule.mode is Mode.ENFORCE for rule in policy.rules)
+    return policy.classAnnotations == "class-first" or (policy.asks_classes and not acts)
+
+
 def _of_orders(stop: Stop) -> Iterator[Object]:
     """Of orders only those that we give: the stop, and what takes it back."""
     given = sorted({str(stop.to), stop.orders.back if stop.orders else ""})
@@ -200,3 +235,18 @@ def _of_eviction() -> Iterator[Object]:
     uid = f'[{known}].all(d, [{cel.child("d", "preconditions")}].all(p, "uid" in p && p["uid"] != ""))'
     yield _validation(uid, "an eviction names the UID of its pod")
     yield _validation(f'!("gracePeriodSeconds" in {known})', "an eviction leaves the pod its own time to end")
+
+
+def _of_manifests(own: str) -> Iterator[Object]:
+    """Of Secrets only those that keep manifests: none that gets another account's token, and no release of Helm's."""
+    both = "[object, oldObject].filter(o, o != null)"
+    kind = f"{cel.child('o', 'type', cel.text(''))} == {cel.text(MANIFEST_TYPE)}"
+    metadata = cel.child("o", "metadata")
+    name = f"{cel.child('m', 'name', cel.text(''))}.matches({cel.text(MANIFEST_NAME)})"
+    label = f"{cel.text(MANIFEST_LABEL)} in {cel.child('m', 'labels')}"
+    yield _validation(f"request.namespace == {cel.text(own)}", "Secrets of other namespaces are not ours")
+    yield _validation(f"{both}.all(o, {kind})", f"only Secrets of type {MANIFEST_TYPE} are ours")
+    yield _validation(
+        f"{both}.map(o, {metadata}).all(m, {name} && {label})",
+        f"a Secret of ours is called after its pod and the first digits of its UID, and has the label {MANIFEST_LABEL}",
+    )

@@ -69,7 +69,7 @@ class Enabled:
 
     def __init__(self, policy: Policy) -> None:
         rules = [rule for rule in policy.rules if rule.mode is Mode.ENFORCE]
-        by_class = policy.classAnnotations != "off"
+        by_class = policy.asks_classes
         self.acts = by_class or bool(rules)
         opened = [way.row for way in OPENINGS if by_class or any(_opens(way, rule, policy) for rule in rules)]
         self.kinds: tuple[Kind, ...] = tuple(row for row in (*KINDS, *LEVERS) if row in opened)

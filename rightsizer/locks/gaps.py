@@ -1,8 +1,8 @@
 """What a policy file says that RBAC and admission policies do not hold our service account to, in words. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from rightsizer.locks.admission import protecting
+from rightsizer.locks.admission import heeds_classes, protecting
 from rightsizer.locks.enabled import Enabled
 from rightsizer.model import Mode
 from rightsizer.observe.owners import KEDA
@@ -10,23 +10,14 @@ from rightsizer.policy.document import Policy
 from rightsizer.workloads import LEVERS
 
 
-def admission_gaps(policy: Policy) -> Iterator[str]:
-    """What the API server lets our service account do all the same."""
+def admission_gaps(policy: Policy, classes: Sequence[str] = ()) -> Iterator[str]:
+    """What the API server lets our service account do all the same; `classes` are those that protect by themselves."""
     enabled = Enabled(policy)
     if not enabled.acts:
         return
-    nameless = [row.kind for row in enabled.kinds if not row.classes]
-    if nameless:
-        yield f"{', '.join(nameless)}: these do not name the PriorityClass of their pods, so it is not checked"
-    if any(row.kind == "AppWrapper" for row in enabled.kinds):
-        yield "AppWrapper: classes are found only in pods, and in what has a template as a Job has it, inside of it"
-    if enabled.evicts:
-        yield "evictions: they do not show their pod, so its class is not checked"
-    ordered = [row for row in enabled.kinds if row.stop is not None and row.stop.orders is not None]
-    for row in ordered:
-        assert row.stop is not None  # noqa: S101 - asked above
-        assert row.stop.orders is not None  # noqa: S101
-        yield f"{row.stop.orders.kind}: it does not show the {row.kind} that it is about, so its class is not checked"
+    yield from _of_classes(policy, classes)
+    yield "numbers: how many replicas are taken or given back is not checked, nor whether GPUs are concerned at all"
+    yield from _of_kinds(enabled)
     told, of_pods = list(protecting(policy)), list(protecting(policy, "priority"))
     for rule in policy.rules:
         if rule in of_pods:
@@ -37,10 +28,31 @@ def admission_gaps(policy: Policy) -> Iterator[str]:
         yield "templates without a class: the cluster's globalDefault, or what a webhook sets, is not known there"
 
 
+def _of_classes(policy: Policy, classes: Sequence[str]) -> Iterator[str]:
+    if policy.asks_classes and not classes:
+        yield "what PriorityClasses say of themselves is not known here; name those that protect by --protected-class"
+    elif classes and not heeds_classes(policy):
+        yield f"{', '.join(classes)}: not asked, or asked after a rule that enforces, so these are not checked"
+
+
+def _of_kinds(enabled: Enabled) -> Iterator[str]:
+    nameless = [row.kind for row in enabled.kinds if not row.classes]
+    if nameless:
+        yield f"{', '.join(nameless)}: these do not name the PriorityClass of their pods, so it is not checked"
+    if any(row.kind == "AppWrapper" for row in enabled.kinds):
+        yield "AppWrapper: classes are found only in pods, and in what has a template as a Job has it, inside of it"
+    if enabled.evicts:
+        yield "evictions: they do not show their pod, so its class is not checked"
+    for row in enabled.kinds:
+        if row.stop is not None and row.stop.orders is not None:
+            order = row.stop.orders.kind
+            yield f"{order}: it does not show the {row.kind} that it is about, so its class is not checked"
+
+
 def grant_gaps(policy: Policy) -> Iterator[str]:
     """Why more is granted than the policy's rules alone would take."""
     enabled = Enabled(policy)
-    if policy.classAnnotations != "off":
+    if policy.asks_classes:
         yield (
             f"classAnnotations: {policy.classAnnotations}: annotations of PriorityClasses may enforce anything, so "
             "every change of every kind in every namespace is granted; with 'off' only what the rules take is"

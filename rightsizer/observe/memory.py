@@ -22,6 +22,8 @@ MONTH = datetime.timedelta(days=30)
 NAME = "gpu-rightsizer-memory"
 PARTS = 8
 """So many ConfigMaps share it: one holds 1 MiB at most (core/v1), and is written whole."""
+NAMES = tuple(f"{NAME}-{part}" for part in range(PARTS))
+"""All of them."""
 MOST = 16
 """Entries of one owner: more than are ever made in MONTH."""
 MOST_BYTES = 768 << 10

@@ -57,6 +57,10 @@ RECORDS = frozenset(
 """All that is no wish to be left alone: what we write on objects ourselves, and the answer to a notice."""
 
 
+MANIFEST_NAME = "^.+-[0-9a-f]{8}$"
+"""As RE2 has it: what such a Secret is called."""
+
+
 def manifest_name(ref: ObjectRef) -> str:
     """The name of the Secret that keeps a pod's manifest: one for each pod that ever was."""
     return f"{ref.name[:200]}-{ref.uid[:8]}"

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from rightsizer.errors import PolicyError, Problem
 from rightsizer.model import Mode
-from rightsizer.policy.document import Policy
+from rightsizer.policy.document import ADVISE_ONLY, Policy
 from rightsizer.policy.reading import LoadedPolicy
 from rightsizer.policy.rules import NO_RULE, Rulebook
 
@@ -45,13 +45,16 @@ def named_classes(policy: Policy) -> Iterator[tuple[int, int, str]]:
 
 def class_problems(rulebook: Rulebook) -> Iterator[str]:
     """What is wrong with what PriorityClasses say, or keeps it from counting."""
-    policy = rulebook.policy
+    policy, names = rulebook.policy, ", ".join(rulebook.class_rules)
+    if policy is ADVISE_ONLY:
+        if names:
+            yield f"no policy file is given, so what PriorityClasses say ({names}) is not asked; give one with --policy"
+        return
     for name, found in rulebook.class_rules.items():
         for problem in found.problems:
             yield f"PriorityClass {name} protects, since it cannot be read: {problem}"
     catch_all = next((rule.name for rule in policy.rules if rule.match.everything), None)
-    if rulebook.class_rules and catch_all and policy.classAnnotations == "file-first":
-        names = ", ".join(rulebook.class_rules)
+    if names and catch_all and policy.classAnnotations == "file-first":
         yield (
             f"what PriorityClasses say ({names}) is never asked: rule {catch_all} matches everything before; write "
             "classAnnotations: class-first, or 'off'"

@@ -228,6 +228,14 @@ class Policy(Part):
         description="Asked in order; the first that matches holds.",
     )
 
+    @property
+    def asks_classes(self) -> bool:
+        """Whether annotations of PriorityClasses can decide anything: not after a rule that matches everything."""
+        is_reached = not any(rule.match.everything for rule in self.rules)
+        return self.classAnnotations == "class-first" or (
+            self.classAnnotations == "file-first" and is_reached
+        )
+
     @pydantic.field_validator("budgets", mode="after")
     @classmethod
     def _with_defaults(cls, budgets: tuple[Budget, ...]) -> tuple[Budget, ...]:

@@ -38,8 +38,8 @@ budgets:
 #   - {{from: 2026-12-20, to: 2027-01-06, zone: Europe/Berlin, reason: year's end}}
 
 # PriorityClasses can carry the same as annotations (gpu-rightsizer.io/mode and others); rules of this file are asked
-# before them (file-first), after them (class-first), or they do not count ('off').
-classAnnotations: file-first
+# before them (file-first), after them (class-first), or they do not count ('off'): then only this file opens anything.
+classAnnotations: 'off'
 
 # Rules are asked in order; the first that matches holds.
 rules:

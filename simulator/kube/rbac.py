@@ -45,6 +45,7 @@ class Rule:
         subject: A user's name, a group's name or "*".
         resources: Plural names, subresources as `deployments/scale`; "*/scale" is the scale of everything.
         namespaces: Empty names what is cluster-scoped and lists over all namespaces; "*" covers both.
+        names: Of objects; what is created or listed has none.
     """
 
     subject: str
@@ -52,6 +53,7 @@ class Rule:
     resources: tuple[str, ...] = (_ANY,)
     groups: tuple[str, ...] = (_ANY,)
     namespaces: tuple[str, ...] = (_ANY,)
+    names: tuple[str, ...] = (_ANY,)
 
     def covers(self, user: User, action: Action) -> bool:
         """Whether the rule speaks about this user doing this."""
@@ -60,6 +62,7 @@ class Rule:
             and _named(self.verbs, action.verb)
             and _named(self.groups, action.group)
             and _named(self.namespaces, action.namespace)
+            and _named(self.names, action.name)
             and self._names_resource(action.resource)
         )
 

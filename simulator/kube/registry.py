@@ -74,6 +74,8 @@ class Registry:
         """
         write = write or Write()
         obj = received(resource, body, write)
+        if not resource.namespaced:  # kustomize writes one where it does not know better
+            obj["metadata"].pop("namespace", None)
         if namespace_of(obj) not in {"", namespace}:
             raise errors.bad_request(
                 "the namespace of the provided object does not match the namespace sent on the request"

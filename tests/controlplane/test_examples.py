@@ -31,7 +31,7 @@ PODS = 40
 """How many the examples come to."""
 
 
-WIDE = {"budgets": [{"per": "run", "workloads": 100}], "breaker": {"maxNodesNotReady": 100}}
+WIDE = {"budgets": [{"per": "run", "workloads": 100}], "breaker": {"maxNodesNotReady": "100%"}}
 
 
 class _Story:

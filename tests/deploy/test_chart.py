@@ -398,6 +398,99 @@ WRONG: Mapping[str, tuple[Object, str]] = {
     "empty-pool": ({"nodePools": [{"name": "a"}]}, "pool a has neither nodeSelector nor matchExpressions"),
     "pool-of-what": ({"nodePools": [{"name": "a", "rdma": True, "gpu": "b"}]}, "gpu b of pool a, which"),
     "driver-root": ({"exporter": {"gpuAccess": "host"}}, "exporter.driverRoot has to name the directory"),
+    "relative-root": (
+        {"exporter": {"driverRoot": "usr/lib"}},
+        r"at '/exporter/driverRoot': 'usr/lib' does not match",
+    ),
+    "too-often": (
+        {"exporter": {"interval": "0s"}},
+        "exporter.interval is 0s; it is between 100ms and 1h",
+    ),
+    "too-seldom": (
+        {"exporter": {"interval": "61m"}},
+        "exporter.interval is 61m; it is between 100ms",
+    ),
+    "given-up-late": (
+        {"exporter": {"giveUpAfter": "2h"}},
+        "exporter.giveUpAfter is 2h; it is between 100ms and 1h",
+    ),
+    "no-time": (
+        {"rightsizer": {"prometheus": {"timeout": "0s"}}},
+        "prometheus.timeout is 0s; it has to be longer",
+    ),
+    "no-time-to-verify": (
+        {"rightsizer": {"verifyFor": "0m"}},
+        "rightsizer.verifyFor is 0m; it has to be longer",
+    ),
+    "token-in-arguments": (
+        {"rightsizer": {"prometheus": {"headers": ["Authorization: Bearer s3cret"]}}},
+        "headers has Authorization with its value, which everybody could read in the pod's arguments; put it into",
+    ),
+    "minute": (
+        {"rightsizer": {"schedule": "99 * * * *"}},
+        r"at '/rightsizer/schedule': '99 \* .*does not match",
+    ),
+    "name": ({"fullnameOverride": "UPPER_x"}, "at '/fullnameOverride': 'UPPER_x' does not match"),
+    "part-of-a-name": ({"nameOverride": "-x"}, "at '/nameOverride': '-x' does not match"),
+    "account": (
+        {"serviceAccount": {"name": "Foo Bar"}},
+        "at '/serviceAccount/name': 'Foo Bar' does not match",
+    ),
+    "label": ({"commonLabels": {"foo": "bar baz!"}}, "at '/commonLabels/foo': 'bar baz!' does not match"),
+    "key-of-a-label": (
+        {"commonLabels": {"a b": "c"}},
+        "at '/commonLabels': additional properties 'a b' not allowed",
+    ),
+    "label-twice": (
+        {"commonLabels": {"a": "b"}, "rightsizer": {"extraPodLabels": {"a": "c"}}},
+        "rightsizer.extraPodLabels and commonLabels both have the label a",
+    ),
+    "label-of-a-monitor": (
+        {"monitoring": {"serviceMonitor": {"labels": {"helm.sh/chart": "x"}}}},
+        "monitoring.serviceMonitor.labels has the label helm.sh/chart, which the chart sets itself",
+    ),
+    "image": ({"image": {"repository": "x: y"}}, "at '/image/repository': 'x: y' does not match"),
+    "no-policy-of-a-level": (
+        {"priorityClasses": {"levels": {"high": {"policy": None}}}},
+        "at '/priorityClasses/levels/high': missing property 'policy'",
+    ),
+    "no-mode-of-a-level": (
+        {"priorityClasses": {"levels": {"high": {"policy": {"mode": None}}}}},
+        "at '/priorityClasses/levels/high/policy': missing property 'mode'",
+    ),
+    "nothing-in-place-of-a-section": (
+        {"exporter": {"service": None}},
+        "at '/exporter': missing property 'service'",
+    ),
+    "annotation-of-all-classes": (
+        {"priorityClasses": {"annotations": {"gpu-rightsizer.io/mode": "enforce"}}},
+        "gpu-rightsizer.io/mode for all classes, which would overrule what each level says",
+    ),
+    "kept-by-annotation": (
+        {"priorityClasses": {"annotations": {"helm.sh/resource-policy": "keep"}}},
+        "that is priorityClasses.keep",
+    ),
+    "annotation-of-pods": (
+        {"rightsizer": {"podAnnotations": {"checksum/files": "x"}}},
+        "rightsizer.podAnnotations has checksum/files, which the chart sets itself",
+    ),
+    "quota-twice": (
+        {
+            "priorityClasses": {"gpus": [{"name": "h100"}]},
+            "resourceQuotas": [
+                {"namespace": "a", "gpu": "h100", level: {"pods": 1}} for level in ("low", "high")
+            ],
+        },
+        "resourceQuotas speaks of gpu h100 in namespace a twice, and only one of them would hold",
+    ),
+    "quota-of-limits": (
+        {"resourceQuotas": [{"namespace": "a", "gpu": "h100", "low": {"limits.nvidia.com/gpu": 1}}]},
+        "at '/resourceQuotas/0/low': additional properties 'limits.nvidia.com/gpu' not allowed",
+    ),
+    "quota-of-nothing": (
+        {"resourceQuotas": [{"namespace": "a", "gpu": "h100", "low": {"pods": -1}}]},
+        "resourceQuotas/0/low/pods': minimum: got -1, want 0",
+    ),
 }
 
 
@@ -465,6 +558,52 @@ def test_quotas_are_by_class() -> None:
     assert spec["hard"] == {"requests.nvidia.com/gpu": "8"}
     (scope,) = spec["scopeSelector"]["matchExpressions"]
     assert scope == {"scopeName": "PriorityClass", "operator": "In", "values": ["high-priority-h100"]}
+
+
+def test_quotas_may_speak_of_pods_without_a_class() -> None:
+    """They would walk around all the others; one for each entry, so that several models of a namespace go together."""
+    quotas = [
+        {"namespace": "research", "gpu": gpu, "withoutClass": {"requests.nvidia.com/gpu": 0}}
+        for gpu in ("a", "b")
+    ]
+    gpus = [{"name": "a"}, {"name": "b"}]
+    objects = render({"priorityClasses": {"gpus": gpus}, "resourceQuotas": quotas}, only=["classes"])
+    for gpu in ("a", "b"):
+        spec = find_one(objects, "ResourceQuota", f"without-class-{gpu}")["spec"]
+        assert spec["hard"] == {"requests.nvidia.com/gpu": "0"}
+        assert spec["scopeSelector"]["matchExpressions"] == [
+            {"scopeName": "PriorityClass", "operator": "DoesNotExist"}
+        ]
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    ["*/5 0-6,22-23 1,15 jan-MAR Mon-5", "0 23 31 12 0", "@daily", "00 08 ? * sun", "1-59/2 * * * *"],
+)
+def test_schedules_are_what_kubernetes_takes(schedule: str) -> None:
+    """Ranges, steps, lists, names in any case, and macros."""
+    cronjob = find_one(render({"rightsizer": {"schedule": schedule}}, only=["rightsizer"]), "CronJob")
+    assert cronjob["spec"]["schedule"] == schedule
+
+
+def test_the_label_of_rdma_alone_adds_no_nodes() -> None:
+    """Nodes without GPUs have such cards, too, and an exporter there would only crash. Its taints are tolerated."""
+    alone = {"name": "a", "rdma": True, "tolerations": [{"key": "team"}]}
+    with_pool, without = exporter({"platform": "oke", "nodePools": [alone]}), exporter({"platform": "oke"})
+    assert with_pool["affinity"] == without["affinity"]
+    assert with_pool["tolerations"][-1] == {"key": "team"}
+    terms = exporter({"nodePools": [alone]})["affinity"]["nodeAffinity"]
+    (term,) = terms["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [one["key"] for one in term["matchExpressions"]] == ["nvidia.com/gpu.present"]
+
+
+def test_what_has_to_be_there_first_is_told() -> None:
+    """An image that nobody publishes, and a namespace whose Pod Security lets the exporter be."""
+    assert "nothing is published under gpu-rightsizer:" in notes({})
+    assert "nothing is published" not in notes({"image": {"registry": "registry.example.com"}})
+    assert "nothing is published" not in notes({"image": {"repository": "example.com/a/gpu-rightsizer"}})
+    assert "namespace default pod-security.kubernetes.io/enforce=privileged" in notes({})
+    assert "pod-security" not in notes({"exporter": {"enabled": False}})
 
 
 def test_monitors_and_network_policies_find_their_pods() -> None:

@@ -5,13 +5,14 @@ from typing import Any
 
 import hypothesis
 import pytest
+import yaml
 from hypothesis import strategies as st
 
 from rightsizer.locks.admission import admission_policies
 from rightsizer.locks.rbac import grants
 from rightsizer.policy.document import API_VERSION, Policy
 from rightsizer.policy.rule import ACTIONS
-from tests.deploy.chart import ACTING, Object, render
+from tests.deploy.chart import ACTING, CHART, Object, render
 
 pytestmark = pytest.mark.helm
 
@@ -27,7 +28,13 @@ def _enforce(match: Object, *actions: str, **fields: Any) -> Object:
 
 OFF = {"classAnnotations": "off"}
 POLICIES: Mapping[str, Object] = {
-    "classes": _policy({"match": {"everything": True}, "mode": "advise"}),
+    "classes": _policy({"match": {"kinds": ["Job"]}, "mode": "advise"}),
+    "classes-first": _policy(
+        {"match": {"everything": True}, "mode": "advise"}, classAnnotations="class-first"
+    ),
+    "classes-never-asked": _policy(
+        _enforce({"kinds": ["Job"]}, "suspend"), {"match": {"everything": True}, "mode": "advise"}
+    ),
     "advise-only": _policy({"match": {"everything": True}, "mode": "advise"}, **OFF),
     "yaml-off": _policy(_enforce({"kinds": ["Deployment"]}), classAnnotations=False),
     "safe-actions": _policy(_enforce({"priorityClasses": ["low-*"]}), **OFF),
@@ -141,6 +148,8 @@ def test_who_would_evict_may_look_for_what_was_evicted() -> None:
         (_policy(_enforce({"kinds": ["Pod"]}, "evict"), **OFF), True),
         (_policy(_enforce({"kinds": ["Deployment"]}, "evict"), **OFF), False),
         (_policy(_enforce({"kinds": ["Deployment"]})), True),
+        (_policy({"match": {"everything": True}, "mode": "advise"}), False),
+        ({}, False),
     ):
         objects = render({"rightsizer": {"policy": policy}}, only=["rbac"])
         rules = [rule for one in objects for rule in one.get("rules", ())]
@@ -189,14 +198,56 @@ def test_another_account_is_meant_everywhere() -> None:
     assert not any(one["kind"] == "ServiceAccount" for one in objects)
 
 
-def _compare(policy: Object, *, namespace: str, release: str) -> None:
-    values = {"rightsizer": {**ACTING, "policy": policy}}
-    parsed = Policy.model_validate(policy)
+_OWN_CLASSES: Object = {
+    "gpus": [
+        {"name": "h100"},
+        {
+            "name": "t4",
+            "levels": {"high": {"policy": {"mode": "advise"}}, "low": {"policy": {"mode": "protect"}}},
+        },
+    ]
+}
+_ADVICE: Object = {"match": {"priorityClasses": ["x"]}, "mode": "advise"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_heeded"),
+    [
+        pytest.param({}, True, id="classes-are-the-policy"),
+        pytest.param(_policy(_ADVICE), True, id="rules-that-only-advise"),
+        pytest.param(
+            _policy(_enforce({"namespaces": ["a"]}), classAnnotations="class-first"), True, id="first"
+        ),
+        pytest.param(_policy(_enforce({"namespaces": ["a"]})), False, id="a-rule-that-acts-is-asked-first"),
+        pytest.param(_policy(_enforce({"namespaces": ["a"]}), **OFF), False, id="not-asked"),
+    ],
+)
+def test_classes_of_the_chart_that_protect_are_locked(policy: Object, *, is_heeded: bool) -> None:
+    """As `policy admission --protected-class` says it; not where a rule may open them by the file's own word."""
+    classes = ["high-priority-h100", "low-priority-t4"]
+    parsed = policy or yaml.safe_load((CHART.parents[1] / "examples" / "policy-by-class.yaml").read_text())
+    _compare(policy, parsed, classes=classes, values={"priorityClasses": _OWN_CLASSES})
+    found = admission_policies(Policy.model_validate(parsed), account="a", own="o", classes=classes)
+    assert ("rule priorityclass:low-priority-t4 protects" in str(found)) is is_heeded
+
+
+def _compare(
+    policy: Object,
+    checked: Object | None = None,
+    *,
+    namespace: str = "gpu-rightsizer",
+    release: str = "gpu-rightsizer",
+    classes: Sequence[str] = (),
+    values: Object | None = None,
+) -> None:
+    """What the chart renders for a policy in values, and what the commands print for it, or for what stands for it."""
+    values = {**(values or {}), "rightsizer": {**ACTING, "policy": policy}}
+    parsed = Policy.model_validate(checked or policy)
     only = ["rbac", "admission"] if admission_policies(parsed, account="a", own="o") else ["rbac"]
     done = render(values, namespace=namespace, release=release, only=only)
     name = release if "gpu-rightsizer" in release else f"{release}-gpu-rightsizer"
     expected = grants(parsed, account=name, own=namespace)
-    expected += admission_policies(parsed, account=name, own=namespace)
+    expected += admission_policies(parsed, account=name, own=namespace, classes=classes)
     assert _bare(done) == {
         (kind, where, called.replace("gpu-rightsizer", name, 1) if called != name else called): _named(
             body, name

@@ -8,11 +8,16 @@ from typing import Any
 import pytest
 import yaml
 
+from rightsizer.workloads.changes import MANIFEST_TYPE
 from scripts.kustomize import BESIDE, COMPONENTS, KUSTOMIZE, NAME, PLATFORMS, Key, Object, files, render
 from simulator.controlplane import programs
+from simulator.kube import ApiServer, Rule
+from tests.controlplane.contract.objects import pod_spec, replicated
+from tests.controlplane.contract.server import Api, Simulated
 
 pytestmark = [pytest.mark.helm, pytest.mark.kustomize]
 
+_EVERY_CLUSTERS = {"v1", "apps", "batch", "policy", "rbac.authorization.k8s.io"}
 _KINDS = {"CronJob", "Deployment", "DaemonSet"}
 
 
@@ -105,11 +110,57 @@ def test_image_and_namespace_are_kustomizes(folder: Path) -> None:
     assert f"value: {NAME}\n" not in "".join(pods)
 
 
+@pytest.mark.parametrize(
+    ("fields", "account"),
+    [
+        ({}, "gpu-rightsizer:gpu-rightsizer"),
+        ({"namespace": "elsewhere"}, "elsewhere:gpu-rightsizer"),
+        ({"namespace": "elsewhere", "namePrefix": "blue-"}, "elsewhere:blue-gpu-rightsizer"),
+    ],
+    ids=["ours", "another-namespace", "another-name"],
+)
+def test_the_lock_holds_wherever_an_overlay_puts_the_account(
+    folder: Path, fields: Object, account: str
+) -> None:
+    """Neither another's image nor what stands in its own namespace is its to change; replicas of the others are."""
+    found = _overlay(folder, ["acting"], **fields)
+    subjects = [one["subjects"][0] for (kind, _), one in found.items() if kind == "ClusterRoleBinding"]
+    assert {f"{one['namespace']}:{one['name']}" for one in subjects} == {account}
+    user, own = f"system:serviceaccount:{account}", account.partition(":")[0]
+    with ApiServer(termination_delay_s=0.0) as server:
+        for name in ("research", own):
+            server.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+            server.create(_deployment(name))
+        for (kind, _), one in found.items():
+            if kind.startswith("ValidatingAdmission"):
+                server.create(one)
+        api = Api(Simulated(server))
+        server.access.allow(Rule(user))
+        evil = {"spec": {"template": {"spec": {"containers": [{"name": "main", "image": "evil"}]}}}}
+        for where, body, code in (
+            ("research", {"spec": {"replicas": 1}}, 200),
+            ("research", evil, 403),
+            (own, {"spec": {"replicas": 1}}, 403),
+        ):
+            path = f"/apis/apps/v1/namespaces/{where}/deployments/w"
+            assert api.patch(path, body, user=user).status_code == code, (where, body)
+        secret = {"metadata": {"name": "w-0123abcd", "labels": {"gpu-rightsizer.io/manifest": "r"}}}
+        for kind, code in (("kubernetes.io/service-account-token", 403), (MANIFEST_TYPE, 201)):
+            reply = api("POST", f"/api/v1/namespaces/{own}/secrets", {"type": kind, **secret}, user=user)
+            assert reply.status_code == code, reply.text
+
+
+def _deployment(namespace: str) -> Object:
+    body = replicated("w", 2, pod=pod_spec())
+    body["metadata"]["namespace"] = namespace
+    return {"apiVersion": "apps/v1", "kind": "Deployment", **body}
+
+
 def test_the_example_can_be_built() -> None:
-    """The overlay that one copies: its image, its Prometheus, its platform."""
+    """The overlay that one copies: its image, its Prometheus, its platform; every cluster serves all of it."""
     found = _build(KUSTOMIZE / "overlays" / "example")
     (container,) = found["Deployment", NAME]["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "registry.example.com/gpu-rightsizer:0.1.0"
     assert container["env"][-1]["name"] == "GPU_RIGHTSIZER_PROMETHEUS_URL"
     assert ("CronJob", NAME) not in found
-    assert ("ServiceMonitor", NAME) in found
+    assert {one["apiVersion"].partition("/")[0] for one in found.values()} <= _EVERY_CLUSTERS

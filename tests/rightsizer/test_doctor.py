@@ -84,6 +84,7 @@ def facts(**changes: Any) -> Facts:
         "max_samples": 50_000_000,
         "host": "https://api:6443",
         "policy": enforcing(budgets=ROOMY),
+        "evicts": True,
         "fleet": fleet(),
         "allowed": dict.fromkeys(RIGHTS, True),
         "server": server(),
@@ -177,6 +178,18 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
     "undo-denied": ({"allowed": denied(Command.UNDO)}, "undo", Status.WARNING, "patch deployments.apps"),
     "discovery": ({}, "discovery", Status.OK, "all 2 rights"),
     "apply": ({}, "apply", Status.OK, "rights"),
+    "plan-evicting": (
+        {"allowed": {right: right.resource != "secrets" for right in RIGHTS}},
+        "plan",
+        Status.WARNING,
+        "list secrets",
+    ),
+    "plan-not-evicting": (
+        {"allowed": {right: right.resource != "secrets" for right in RIGHTS}, "evicts": False},
+        "plan",
+        Status.OK,
+        "rights that it takes",
+    ),
     "apply-dear": ({"allowed": denied(Command.APPLY, dear=True)}, "apply", Status.WARNING, "does without"),
     "undo": ({}, "undo", Status.OK, "rights"),
     "undo-dear": (
@@ -374,6 +387,12 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         "classes",
         Status.WARNING,
         "low-priority protects",
+    ),
+    "classes-without-a-file": (
+        {"fleet": fleet(classes=ANNOTATED), "policy": BUILT_IN},
+        "classes",
+        Status.WARNING,
+        "no policy file is given, so what PriorityClasses say (low-priority) is not asked",
     ),
     "matches": ({}, "rules", Status.OK, "all 1"),
     "matches-nothing": (

@@ -75,7 +75,9 @@ def grant(api: ApiServer, rights: Iterable[Right], namespace: str) -> str:
     api.add_user(f"{name}-token", name)
     for right in rights:
         namespaces = (namespace,) if right.is_own else ("*",)
-        api.allow(Rule(name, (right.verb,), (right.resource,), (right.group,), namespaces))
+        api.allow(
+            Rule(name, (right.verb,), (right.resource,), (right.group,), namespaces, right.names or ("*",))
+        )
     return f"{name}-token"
 
 
@@ -333,6 +335,7 @@ def asked(metrics: Metrics, labels: dict[str, str] | None = None) -> Facts:
         prometheus=lambda: Client(PrometheusSettings(url=metrics.prometheus.url)),
         is_named=True,
         policy=lambda: BUILT_IN,
+        evicts=lambda _: False,
         terms=Terms(metrics.labels if labels is None else labels),
         own="gpu-rightsizer",
         clock=lambda: datetime.datetime.now(datetime.UTC),

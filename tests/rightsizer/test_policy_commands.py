@@ -198,10 +198,12 @@ _classes = st.builds(
 @hypothesis.given(st.lists(_classes, max_size=6, unique_by=lambda item: item.name))
 def test_whatever_classes_there_are_init_is_good_and_harmless(classes: list[PriorityClass]) -> None:
     """Every class that is not the system's has its rule; none enforces."""
-    rules = parse(starting_policy(classes).encode(), source="p").policy.rules
+    made = parse(starting_policy(classes).encode(), source="p").policy
+    rules = made.rules
     own = {item.name for item in classes if not item.name.startswith("system-") and item.value <= 10**9}
     assert {name for rule in rules for name in rule.match.priorityClasses or ()} == own | {""}
     assert Mode.ENFORCE not in {rule.mode for rule in rules}
+    assert not made.asks_classes, "a class that is made later could open its pods everywhere"
 
 
 def test_what_explain_tells(golden: Golden) -> None:

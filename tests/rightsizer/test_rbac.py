@@ -51,12 +51,13 @@ NOTES = ("gpu-rightsizer.io/undo", "gpu-rightsizer.io/notice")
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Grant:
-    """One verb on one resource, for the cluster or in a namespace."""
+    """One verb on one resource, for the cluster or in a namespace; `name` is "*" where it may be any."""
 
     group: str
     resource: str
     verb: str
     namespace: str
+    name: str = "*"
 
     def __str__(self) -> str:
         return f"{self.verb}-{self.resource}{'.' if self.group else ''}{self.group}"
@@ -68,7 +69,8 @@ def _granted(documents: list[Any]) -> Iterator[Grant]:
         for rule in one.get("rules", ()):
             for group in rule["apiGroups"]:
                 for resource in rule["resources"]:
-                    yield from (Grant(group, resource, verb, where) for verb in rule["verbs"])
+                    for name in rule.get("resourceNames", ["*"]):
+                        yield from (Grant(group, resource, verb, where, name) for verb in rule["verbs"])
 
 
 GRANTS = sorted(
@@ -102,7 +104,7 @@ def _become(world: World, rights: list[Grant]) -> None:
     """Be the service account that is rendered, with these rights and no others."""
     world.api.add_user("account", USER)
     for one in rights:
-        world.api.allow(Rule(USER, (one.verb,), (one.resource,), (one.group,), (one.namespace,)))
+        world.api.allow(Rule(USER, (one.verb,), (one.resource,), (one.group,), (one.namespace,), (one.name,)))
     # No policy names kinds that nobody knows: rights on what merely has a scale are granted by hand.
     world.api.allow(Rule(USER, ("get", "list", "patch"), ("clonesets",), ("apps.kruise.io",)))
     world.write_kubeconfig("account")
@@ -206,6 +208,38 @@ def test_it_grants_no_more_than_the_policy_enables() -> None:
     )
 
 
+def test_without_a_policy_nothing_is_granted_but_reading() -> None:
+    """Everything is only advised on then, and classes are not asked: no write, no Secret, nothing to be told of."""
+    run = run_command("policy", "rbac")
+    assert run.code == 0
+    granted = list(_granted(list(yaml.safe_load_all(run.out))))
+    assert {one.verb for one in granted} == {"get", "list"}
+    assert "secrets" not in {one.resource for one in granted}
+    assert run.err == ""
+    assert run_command("policy", "admission").out.strip() in {"", "[]"}
+
+
+def test_of_what_stands_in_our_namespace_only_our_own_is_ours() -> None:
+    """Neither another's ConfigMap or Lease, nor the policy that we run by; what is created has no name for RBAC yet."""
+    named = {str(one): one.name for one in GRANTS if one.resource in {"configmaps", "leases"}}
+    assert named == {
+        "create-configmaps": "*",
+        "get-configmaps": "gpu-rightsizer-state",
+        "patch-configmaps": "gpu-rightsizer-state",
+        "create-leases.coordination.k8s.io": "*",
+        "get-leases.coordination.k8s.io": "gpu-rightsizer",
+        "update-leases.coordination.k8s.io": "gpu-rightsizer",
+    }
+
+
+def test_classes_that_are_never_asked_open_nothing(world: World) -> None:
+    """Behind a rule that matches everything, unless they are asked first."""
+    advice = "{name: r, match: {everything: true}, mode: advise}"
+    for head, is_open in (("", False), ("classAnnotations: class-first\n", True)):
+        granted = _granted(list(yaml.safe_load_all(_run(world, "rbac", rules=advice, head=head).out)))
+        assert ("create-secrets" in map(str, granted)) is is_open
+
+
 _HEAD = "apiVersion: gpu-rightsizer.io/v1alpha1\nkind: Policy\n"
 _ENFORCING = (
     "{name: r, match: {kinds: [Deployment], namespaces: [a]}, mode: enforce, actions: [scale-to-zero]}"
@@ -274,6 +308,21 @@ def test_what_the_second_lock_cannot_say_is_told(world: World) -> None:
     assert "rule precious:" not in told
     harmless = "{name: r, match: {everything: true}, mode: advise}"
     assert _run(world, "admission", rules=harmless, head="classAnnotations: off\n").err == ""
+
+
+def test_classes_that_protect_by_themselves_are_named(world: World) -> None:
+    """Locked where they are asked before anything acts; where not, that is told, as where none is named."""
+    flags = ("--protected-class", "gold")
+    words = "rule priorityclass:gold protects pods of class gold"
+    first = "classAnnotations: class-first\n"
+    locked = _run(world, "admission", *flags, head=first)
+    assert (words in locked.out, "gold" in locked.err) == (True, False)
+    late = _run(world, "admission", *flags)
+    assert (words in late.out, "gold: not asked, or asked after a rule that enforces" in late.err) == (
+        False,
+        True,
+    )
+    assert "name those that protect by --protected-class" in _run(world, "admission", head=first).err
 
 
 def test_the_second_lock_knows_what_the_policy_protects() -> None:

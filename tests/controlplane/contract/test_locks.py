@@ -63,11 +63,14 @@ def locked(api: Api) -> Iterator[Api]:
         yield api
 
 
-def _made(api: Api, name: str, **pod: object) -> str:
+def _made(api: Api, name: str, *, is_changed: bool = True, **pod: object) -> str:
     """A Deployment without pods: whether they run does not matter here."""
     spec: Object = pod_spec(4, **pod)
     body = replicated(name, 0, pod=spec)
-    body["metadata"]["annotations"] = {"theirs": "1"}
+    body["metadata"]["annotations"] = {
+        "theirs": "1",
+        **({"gpu-rightsizer.io/undo": "{}"} if is_changed else {}),
+    }
     body["metadata"]["labels"] = {"theirs": "1"}
     api.create(f"{api.apps}/deployments", body)
     return f"{api.apps}/deployments/{name}"
@@ -135,6 +138,17 @@ def test_what_our_actions_change_is_let_through(locked: Api) -> None:
     for name, body in ALLOWED.items():
         reply = _try(locked, path, body)
         assert reply.status_code == 200, (name, reply.text)
+
+
+def test_replicas_are_only_given_back(locked: Api) -> None:
+    """What carries no record of ours gets no more of them, whoever is wrong about how many there were."""
+    path = _made(locked, "w", is_changed=False)
+    reply = _try(locked, path, {"spec": {"replicas": 50}})
+    assert (reply.status_code, "only where our record says of fewer" in reply.text) == (403, True)
+    own_record = {"metadata": {"annotations": {"gpu-rightsizer.io/undo": "{}"}}}
+    assert _try(locked, path, {"spec": {"replicas": 50}, **own_record}).status_code == 403
+    assert locked.patch(path, {"spec": {"replicas": 2}}).status_code == 200
+    assert _try(locked, path, {"spec": {"replicas": 1}}).status_code == 200
 
 
 def test_everything_else_is_refused(locked: Api) -> None:
@@ -214,3 +228,49 @@ def test_evictions_name_their_pod_and_leave_it_its_time(locked: Api) -> None:
         }
         reply = locked("POST", path, body, user=USER, params={"dryRun": "All"})
         assert reply.status_code in {code, 200 if code == 201 else code}, (options, reply.text)
+
+
+MANIFESTS: dict[str, tuple[Object, int]] = {
+    "ours": ({}, 201),
+    "account-token": (
+        {
+            "type": "kubernetes.io/service-account-token",
+            "metadata": {"annotations": {"kubernetes.io/service-account.name": "default"}},
+        },
+        403,
+    ),
+    "helm-release": ({"type": "helm.sh/release.v1"}, 403),
+    "no-type": ({"type": None}, 403),
+    "no-label": ({"metadata": {"labels": None}}, 403),
+    "other-name": ({"metadata": {"name": "db-password"}}, 403),
+}
+
+
+def test_of_secrets_only_manifests_are_made_and_taken_away(api: Api) -> None:
+    """Nobody's token is asked for, and Helm's releases, or a password, stay; somebody else may do all of it."""
+    user = f"system:serviceaccount:{api.namespace}:gpu-rightsizer"
+    api.server.grant(user, api.namespace, verbs=["get", "create", "delete"], resources=["secrets"])
+    secrets = f"{api.core}/secrets"
+    manifest: Object = {
+        "type": "gpu-rightsizer.io/pod-manifest",
+        "metadata": {"name": "w-0-0123abcd", "labels": {"gpu-rightsizer.io/manifest": "run"}},
+    }
+    api.create(secrets, {"metadata": {"name": "theirs"}})
+    with contextlib.ExitStack() as stack:
+        policy = parse(POLICY, source="policy.yaml").policy
+        for document in admission_policies(policy, account="gpu-rightsizer", own=api.namespace):
+            if document["metadata"]["name"] == "gpu-rightsizer-secrets":
+                path = f"{GROUP}/{PLURALS[document['kind']]}"
+                api.create(path, document)
+                stack.callback(api, "DELETE", f"{path}/{document['metadata']['name']}")
+        theirs = functools.partial(api, "DELETE", f"{secrets}/theirs", user=user)
+        api.eventually(lambda: theirs(params={"dryRun": "All"}).status_code == 403)
+        for name, (changes, code) in MANIFESTS.items():
+            metadata = {**manifest["metadata"], **changes.get("metadata", {})}
+            body = {**manifest, **changes, "metadata": metadata}
+            reply = api("POST", secrets, body, user=user, params={"dryRun": "All"})
+            assert reply.status_code == code, (name, reply.text)
+        assert theirs().status_code == 403
+        api.create(secrets, manifest)
+        assert api("DELETE", f"{secrets}/w-0-0123abcd", user=user).status_code == 200
+        assert api("DELETE", f"{secrets}/theirs").status_code == 200

@@ -215,7 +215,9 @@ def test_what_our_rows_do_is_let_through(installed: tuple[Api, float], kind: str
     for edits in (stop_edits(row, obj, AT), _everything(row, obj)):
         assert edits
         for patch in (patch_of(obj, edits), patch_of(_after(obj, edits), [edit.turned for edit in edits])):
-            reply = _try(api, path, {"metadata": {"annotations": {"gpu-rightsizer.io/undo": "{}"}}} | patch)
+            annotations = patch.get("metadata", {}).get("annotations", {})
+            record = {"metadata": {"annotations": {"gpu-rightsizer.io/undo": "{}", **annotations}}}
+            reply = _try(api, path, patch | record)
             assert reply.status_code == 200, (patch, reply.text)
 
 

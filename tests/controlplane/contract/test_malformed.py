@@ -154,3 +154,12 @@ def test_a_selector_of_a_workload_is_looked_at(api: Api) -> None:
 def _refused(status: Object) -> set[str]:
     assert (status["code"], status["reason"]) == (422, "Invalid"), status
     return {cause["field"] for cause in status["details"]["causes"]}
+
+
+def test_a_namespace_of_what_has_none_is_left_out(api: Api) -> None:
+    """It is no mistake: the object is made, without it."""
+    body = {"metadata": {"name": api.namespace, "namespace": api.namespace}, "value": 1}
+    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    assert "namespace" not in api.create(path, body)["metadata"]
+    assert "namespace" not in api.get(f"{path}/{api.namespace}")["metadata"]
+    assert api("DELETE", f"{path}/{api.namespace}").status_code == 200

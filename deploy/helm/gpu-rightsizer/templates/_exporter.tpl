@@ -156,6 +156,8 @@ seLinuxOptions: {type: {{ . }}}
 {{- end -}}
 {{- if $terms -}}
 {{- range .Values.nodePools -}}
+{{- /* The label of RDMA says nothing of GPUs. */ -}}
+{{- if not (or .nodeSelector .matchExpressions) }}{{ continue }}{{ end -}}
 {{- $terms = append $terms (include "gpu-rightsizer.poolTerm" (list $ .) | fromJson) -}}
 {{- end -}}
 {{- $required = merge (dict "nodeSelectorTerms" $terms) $required -}}

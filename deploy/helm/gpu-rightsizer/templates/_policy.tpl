@@ -19,6 +19,30 @@ rules:
 {{- end -}}
 {{- end }}
 
+{{/* Those of the chart's PriorityClasses that protect their pods whatever else the policy says, as JSON. */}}
+{{- define "gpu-rightsizer.protectedClasses" -}}
+{{- $policy := include "gpu-rightsizer.policy" . | fromYaml -}}
+{{- $word := toString (get $policy "classAnnotations") -}}
+{{- $heeded := not (has $word (list "off" "false")) -}}
+{{- if ne $word "class-first" -}}
+{{- range $policy.rules | default list }}{{ if or .match.everything (eq .mode "enforce") }}{{ $heeded = false }}{{ end }}{{ end -}}
+{{- end -}}
+{{- $found := list -}}
+{{- range $gpu := .Values.priorityClasses.gpus -}}
+{{- range $level := list "high" "medium" "low" -}}
+{{- $class := include "gpu-rightsizer.class" (list $ $gpu $level) | fromJson -}}
+{{- if and $heeded (eq (get $class.policy "mode") "protect") }}{{ $found = append $found (printf "%s-priority-%s" $level $gpu.name) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- $found | toJson -}}
+{{- end }}
+
+{{/* A GPU model's class of one level: the levels' values, its own where it has any; as JSON: (list $ GPU LEVEL). */}}
+{{- define "gpu-rightsizer.class" -}}
+{{- $own := get ((index . 1).levels | default dict) (index . 2) | default dict -}}
+{{- mergeOverwrite (deepCopy (get (index . 0).Values.priorityClasses.levels (index . 2))) $own | toJson -}}
+{{- end }}
+
 {{/* A glob as a regular expression for the whole of a text. */}}
 {{- define "gpu-rightsizer.regex" -}}
 ^{{ regexReplaceAll "[.+]" . "[${0}]" | replace "*" ".*" | replace "?" "." }}$
@@ -42,7 +66,9 @@ rules:
 {{- $rules := list -}}
 {{- range $policy.rules | default list }}{{ if eq .mode "enforce" }}{{ $rules = append $rules . }}{{ end }}{{ end -}}
 {{- $word := toString (get $policy "classAnnotations") -}}
-{{- $classes := not (has $word (list "off" "false")) -}}
+{{- $reached := not (empty $policy.rules) -}}
+{{- range $policy.rules | default list }}{{ if .match.everything }}{{ $reached = false }}{{ end }}{{ end -}}
+{{- $classes := or (eq $word "class-first") (and $reached (not (has $word (list "off" "false")))) -}}
 {{- $wouldEvict := $classes -}}
 {{- range $rules -}}
 {{- if has "evict" (.actions | default $locks.safeActions) -}}
@@ -96,22 +122,25 @@ rules:
 {{- $verbs := dict -}}
 {{- $order := list -}}
 {{- range . -}}
-{{- $key := printf "%s %s" .group .resource -}}
+{{- $key := printf "%s %s %s" .group .resource (join "," .names) -}}
 {{- if not (hasKey $verbs $key) }}{{ $order = append $order $key }}{{ end -}}
 {{- $_ := set $verbs $key (append (get $verbs $key | default list) .verb | uniq) -}}
 {{- end -}}
 {{- $groups := list -}}
 {{- $resources := dict -}}
 {{- range $order -}}
-{{- $parts := splitn " " 2 . -}}
-{{- $key := printf "%s %s" $parts._0 (get $verbs . | join ",") -}}
+{{- $parts := splitn " " 3 . -}}
+{{- $key := printf "%s %s %s" $parts._0 (get $verbs . | join ",") $parts._2 -}}
 {{- if not (hasKey $resources $key) }}{{ $groups = append $groups $key }}{{ end -}}
 {{- $_ := set $resources $key (append (get $resources $key | default list) $parts._1) -}}
 {{- end -}}
 {{- range $groups }}
-{{- $parts := splitn " " 2 . }}
+{{- $parts := splitn " " 3 . }}
 - apiGroups: [{{ $parts._0 | quote }}]
   resources: [{{ get $resources . | join ", " }}]
+  {{- with $parts._2 }}
+  resourceNames: [{{ . | replace "," ", " }}]
+  {{- end }}
   verbs: [{{ $parts._1 | replace "," ", " }}]
 {{- end }}
 {{- end }}
@@ -174,6 +203,9 @@ SYSTEM-NAMESPACES). */}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- range include "gpu-rightsizer.protectedClasses" $ | fromJsonArray }}
+{{ include "gpu-rightsizer.validation" (list $one . (printf "priorityclass:%s" .)) }}
+{{- end -}}
 {{- else -}}
 {{- range $policy.protectedNamespaces | default list }}
 {{ include "gpu-rightsizer.validation" (list $one . "") }}
@@ -181,7 +213,9 @@ SYSTEM-NAMESPACES). */}}
 {{- end -}}
 {{- else -}}
 {{- $own := $.Release.Namespace -}}
-{{- $expression := ternary (replace ", \"OWN-NAMESPACE\"" "" $one.expression) (replace "OWN-NAMESPACE" $own $one.expression) (has $own $system) }}
+{{- $expression := $one.expression }}
+{{- if has $own $system }}{{ $expression = replace ", \"OWN-NAMESPACE\"" "" $expression }}{{ end }}
+{{- $expression = replace "OWN-NAMESPACE" $own $expression }}
 {{ list (merge (dict "expression" $expression) $one) | toYaml }}
 {{- end -}}
 {{- end -}}
