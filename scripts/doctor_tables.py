@@ -49,12 +49,23 @@ def _text(words: str) -> str:
     return filled.replace("|", "\\|")
 
 
+def _listed(names: tuple[str, ...]) -> str:
+    """Names; of numbered ones the first and the last."""
+    by_stem: dict[str, list[str]] = {}
+    for name in names:
+        by_stem.setdefault(name.rstrip("0123456789"), []).append(name)
+    return ", ".join(
+        f"`{few[0]}` to `{few[-1].rpartition('-')[2]}`" if few[1:] else f"`{few[0]}`"
+        for few in by_stem.values()
+    )
+
+
 def rights() -> str:
     """Each verb on each resource, by command."""
     rows: dict[tuple[str, str, str, str], set[str]] = {}
     for right in RIGHTS:
         where = "own namespace" if right.is_own else "all"
-        where += f", `{', '.join(right.names)}` alone" if right.names else ""
+        where += f", {_listed(right.names)} alone" if right.names else ""
         rows.setdefault((right.named, where, ", ".join(right.commands), right.cost), set()).add(right.verb)
     return table(
         ("resource", "verbs", "where", "for", "without it"),

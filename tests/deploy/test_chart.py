@@ -592,7 +592,8 @@ def test_the_label_of_rdma_alone_adds_no_nodes() -> None:
     with_pool, without = exporter({"platform": "oke", "nodePools": [alone]}), exporter({"platform": "oke"})
     assert with_pool["affinity"] == without["affinity"]
     assert with_pool["tolerations"][-1] == {"key": "team"}
-    terms = exporter({"nodePools": [alone]})["affinity"]["nodeAffinity"]
+    given = {"nodePools": [alone], "exporter": {"pauseForGpuOperator": False}}
+    terms = exporter(given)["affinity"]["nodeAffinity"]
     (term,) = terms["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert [one["key"] for one in term["matchExpressions"]] == ["nvidia.com/gpu.present"]
 
