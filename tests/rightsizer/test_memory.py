@@ -225,7 +225,7 @@ def test_what_another_remembers_since_the_plan_counts_right_before_the_write(wor
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     idle = created(world.api, "Deployment", world.team, "idle")["metadata"]
     ref = ObjectRef("apps/v1", "Deployment", world.team, "idle", "another")
-    at = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)
+    at = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=2)
     item = workload(ref=ref)
     texts = added({}, Taken(ref, PastChange(at, "r", "scale-to-zero", 2, "me"), idle["generation"]), item, at)
     name = f"{NAME}-{part_of(key_of(ref))}"
@@ -239,7 +239,7 @@ def test_what_another_remembers_since_the_plan_counts_right_before_the_write(wor
 
     world.api.requests.add = noted  # type: ignore[method-assign]
     outcome = _apply(world, policy=DEFAULT_POLICY).items["idle"]
-    assert (outcome["result"], "cooldown" in outcome["detail"]) == ("changed", True), outcome
+    assert (outcome["result"], "cooldown" in outcome["detail"]) == ("changed", True), outcome["detail"]
     assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == 2
 
 
