@@ -21,7 +21,10 @@ _OF_EVERY_CLUSTER = frozenset({"", "apps", "batch"})
 class HasMetadata(Protocol):
     """Any object, as far as it was decoded."""
 
-    metadata: ObjectMeta
+    @property
+    def metadata(self) -> ObjectMeta:
+        """Its metadata."""
+        ...
 
 
 T = TypeVar("T", bound=HasMetadata)

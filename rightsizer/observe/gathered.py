@@ -8,6 +8,7 @@ import msgspec
 
 from rightsizer.model import Node, PriorityClass, Quota
 from rightsizer.observe.claims import Claim
+from rightsizer.observe.fieldmanagers import writers
 from rightsizer.observe.history import HISTORY_ANNOTATION
 from rightsizer.observe.managers import Scaler
 from rightsizer.observe.needs import room_of
@@ -115,8 +116,14 @@ class ControllerTable:
                 annotations = dict(item.metadata.annotations or {})
                 annotations.pop(LAST_APPLIED, None)
                 item.metadata.annotations = annotations
-                spec = bytes(item.spec) if _may_be_top(item.metadata) else b""
-                self.found[key] = dataclasses.replace(one, size=size_of(item, self._row.size), spec=spec)
+                is_top = _may_be_top(item.metadata)
+                fields, item.metadata.managed_fields = item.metadata.managed_fields or (), None
+                self.found[key] = dataclasses.replace(
+                    one,
+                    size=size_of(item, self._row.size),
+                    spec=bytes(item.spec) if is_top else b"",
+                    written_by=writers(fields, self._row.size) if is_top else (),
+                )
 
 
 def _may_be_top(metadata: ObjectMeta) -> bool:

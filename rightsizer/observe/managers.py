@@ -5,12 +5,13 @@ already, it is taken not to be.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 import msgspec
 
 from rightsizer.config import FIELD_MANAGER
 from rightsizer.model import Manager, ObjectRef
+from rightsizer.observe.fieldmanagers import GITOPS
 from rightsizer.observe.levers import PAUSED, PAUSED_REPLICAS, Target, queue_about
 from rightsizer.observe.objects import Controller, ObjectMeta
 from rightsizer.observe.owners import KEDA, KUEUE, Controlled, Lineage, owner_kind
@@ -145,6 +146,7 @@ def _vertical(item: ScalerObject) -> Manager:
 def managers_of(line: Lineage, scalers: Mapping[Target, Iterable[Scaler]]) -> list[Manager]:
     """Everything else that decides about the top of a lineage."""
     found = [*_gitops(line.top), *_queues(line.top)]
+    found += _writers(line.top, {one.kind for one in found})
     within = {item.ref.uid for item in line.passed if item.ref.uid}
     for item in line.passed:
         ref = item.ref
@@ -182,6 +184,21 @@ def _gitops(item: Controlled) -> Iterator[Manager]:
         yield Manager("Flux", name, reverts=True, exception=_flux_helm_snippet(item.ref))
     elif name := annotations.get(_HELM_RELEASE):
         yield Manager("Helm", name)
+
+
+def _writers(item: Controlled, known: Container[str]) -> Iterator[Manager]:
+    """Those whom only managedFields tell of: GitOps without its marks, and who applies what we would change."""
+    for name in item.written_by:
+        kind = GITOPS.get(name, "Field manager")
+        if kind in known:
+            continue
+        if kind == "Field manager":
+            row = owner_kind(item.ref.api_version.rpartition("/")[0], item.ref.kind)
+            field = ".".join(row.size) if row else "it"
+            yield Manager(kind, name, reverts=True, exception=f"leave {field} out of what {name} applies")
+        else:
+            snippet = _argo_snippet(item.ref) if kind == "Argo CD" else ""
+            yield Manager(kind, reverts=kind != "Helm", exception=snippet)
 
 
 def _queues(item: Controlled) -> Iterator[Manager]:

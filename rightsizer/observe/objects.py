@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from rightsizer.observe.fieldmanagers import ManagedFieldsEntry
+
 NOTHING = msgspec.Raw(b"null")
 """In place of a part that is not there."""
 
@@ -222,10 +224,16 @@ class Budget(msgspec.Struct):
     status: BudgetStatus = msgspec.field(default_factory=BudgetStatus)
 
 
+class ControllerMeta(ObjectMeta):
+    """metav1.ObjectMeta of what may be changed: also who wrote which field."""
+
+    managed_fields: list[ManagedFieldsEntry] | None = None
+
+
 class Controller(msgspec.Struct):
     """Any object that may own pods; its spec stays as it is until it is known to matter."""
 
-    metadata: ObjectMeta
+    metadata: ControllerMeta
     spec: msgspec.Raw = NOTHING
 
 

@@ -123,6 +123,7 @@ class Controlled:
         scalable: What discovery says of its kind, where that is none of those here.
         spec: Of what may be acted upon, as JSON; empty where it was not read.
         about: What is stopped by changing this in its place; None of what is no lever, or does not name it.
+        written_by: Field managers who would write again what stopping it changes.
     """
 
     ref: ObjectRef
@@ -132,6 +133,7 @@ class Controlled:
     scalable: Scalable | None = None
     spec: bytes = b""
     about: ObjectRef | None = None
+    written_by: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

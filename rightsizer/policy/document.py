@@ -191,9 +191,10 @@ class Policy(Part):
     managedElsewhere: dict[_ManagerName, Word] = pydantic.Field(
         default_factory=dict,
         json_schema_extra={"propertyNames": {"enum": list(MANAGERS)}},
-        description="By who else decides about a workload (argo-cd, flux, helm, horizontalpodautoscaler, keda, kueue, "
-        "verticalpodautoscaler): skip leaves it alone, advise lets the plan say what could be done, act does it all "
-        "the same. Without a word, those that put back what is changed are advised on, the others acted upon.",
+        description="By who else decides about a workload (argo-cd, field-manager, flux, helm, "
+        "horizontalpodautoscaler, keda, kueue, verticalpodautoscaler): skip leaves it alone, advise lets the plan say "
+        "what could be done, act does it all the same. Without a word, those that put back what is changed are advised "
+        "on, the others acted upon.",
     )
     protectedNamespaces: tuple[Name, ...] = pydantic.Field(
         (), strict=False, description="Namespaces protected in addition to the built-in ones, with wildcards."

@@ -12,6 +12,7 @@ Word = Literal["skip", "advise", "act"]
 
 MANAGERS: Final = (
     "argo-cd",
+    "field-manager",
     "flux",
     "helm",
     "horizontalpodautoscaler",

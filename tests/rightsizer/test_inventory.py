@@ -531,6 +531,59 @@ def test_who_else_decides(metadata: Object, kind: str, name: str, reverts: bool,
     assert exception in found.exception
 
 
+def _fields(manager: str, operation: str, spec: Object, subresource: str = "") -> Object:
+    entry = {
+        "manager": manager,
+        "operation": operation,
+        "apiVersion": "apps/v1",
+        "time": "2026-11-21T00:00:00Z",
+    }
+    fields = {"fieldsType": "FieldsV1", "fieldsV1": {"f:spec": spec, "f:metadata": {"f:labels": {}}}}
+    return {**entry, **fields, **({"subresource": subresource} if subresource else {})}
+
+
+_REPLICAS: Object = {"f:replicas": {}, "f:template": {"f:spec": {}}}
+_TEMPLATE: Object = {"f:template": {"f:spec": {}}}
+
+
+@pytest.mark.parametrize(
+    ("entry", "found"),
+    [
+        pytest.param(_fields("argocd-controller", "Apply", _TEMPLATE), ("Argo CD", "", True), id="argo"),
+        pytest.param(
+            _fields("argocd-controller", "Update", _REPLICAS), ("Argo CD", "", True), id="argo-update"
+        ),
+        pytest.param(_fields("kustomize-controller", "Apply", _REPLICAS), ("Flux", "", True), id="flux"),
+        pytest.param(_fields("helm", "Update", _REPLICAS), ("Helm", "", False), id="helm"),
+        pytest.param(
+            _fields("platform-operator", "Apply", _REPLICAS),
+            ("Field manager", "platform-operator", True),
+            id="who-applies-the-field",
+        ),
+        pytest.param(_fields("platform-operator", "Apply", _TEMPLATE), None, id="who-applies-others"),
+        pytest.param(_fields("platform-operator", "Update", _REPLICAS), None, id="who-wrote-it-once"),
+        pytest.param(_fields("kubectl", "Apply", _REPLICAS), None, id="a-person"),
+        pytest.param(_fields("Terraform", "Apply", _REPLICAS), None, id="a-tool-that-a-person-runs"),
+        pytest.param(_fields("gpu-rightsizer", "Apply", _REPLICAS), None, id="ourselves"),
+        pytest.param(_fields("x", "Apply", _REPLICAS, "scale"), None, id="by-its-scale"),
+        pytest.param({"manager": "x", "operation": "Apply", "fieldsV1": None}, None, id="nothing"),
+    ],
+)
+def test_who_else_writes_it(entry: Object, found: tuple[str, str, bool] | None) -> None:
+    """Known by the fields that are theirs, also without any mark."""
+    managers = _managers(metadata={"managedFields": [entry]})
+    assert [(one.kind, one.name, one.reverts) for one in managers] == ([found] if found else [])
+
+
+def test_marks_and_fields_tell_of_one() -> None:
+    """The mark says more."""
+    marks = {"annotations": {"argocd.argoproj.io/tracking-id": "shop:apps/Deployment:team/w"}}
+    (found,) = _managers(
+        metadata={**marks, "managedFields": [_fields("argocd-controller", "Apply", _REPLICAS)]}
+    )
+    assert (found.kind, found.name) == ("Argo CD", "shop")
+
+
 def test_no_manager_is_made_up() -> None:
     """A label that charts set, too, is no proof of Argo CD."""
     assert _managers(metadata={"labels": {"app.kubernetes.io/instance": "shop"}}) == ()
