@@ -21,10 +21,7 @@ _OF_EVERY_CLUSTER = frozenset({"", "apps", "batch"})
 class HasMetadata(Protocol):
     """Any object, as far as it was decoded."""
 
-    @property
-    def metadata(self) -> ObjectMeta:
-        """Its metadata."""
-        ...
+    metadata: ObjectMeta
 
 
 T = TypeVar("T", bound=HasMetadata)

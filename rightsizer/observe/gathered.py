@@ -15,8 +15,8 @@ from rightsizer.observe.needs import room_of
 from rightsizer.observe.nodes import NodeObject, has_gpus, node_of
 from rightsizer.observe.objects import (
     Budget,
-    Controller,
     ObjectMeta,
+    Owner,
     PriorityClassObject,
     QuotaObject,
 )
@@ -107,7 +107,7 @@ class ControllerTable:
         self._keeps = keeps
         self.found: dict[str, Controlled] = {}
 
-    def add(self, items: Sequence[Controller]) -> None:
+    def add(self, items: Sequence[Owner]) -> None:
         """Take a page of objects."""
         for item in items:
             one = Controlled(ref_of(self._api_version, self._row.kind, item.metadata), item.metadata)
@@ -133,7 +133,7 @@ def _may_be_top(metadata: ObjectMeta) -> bool:
     return above is None or (row is not None and row.starts_others)
 
 
-def size_of(item: Controller, path: tuple[str, ...]) -> int | bool | None:
+def size_of(item: Owner, path: tuple[str, ...]) -> int | bool | None:
     """The number or switch at a path of an object; None where there is none."""
     if not path:
         return None

@@ -224,16 +224,23 @@ class Budget(msgspec.Struct):
     status: BudgetStatus = msgspec.field(default_factory=BudgetStatus)
 
 
-class ControllerMeta(ObjectMeta):
-    """metav1.ObjectMeta of what may be changed: also who wrote which field."""
+class Controller(msgspec.Struct):
+    """Any object that may own pods; its spec stays as it is until it is known to matter."""
+
+    metadata: ObjectMeta
+    spec: msgspec.Raw = NOTHING
+
+
+class OwnerMeta(ObjectMeta):
+    """metav1.ObjectMeta of what owns pods: also who wrote which field."""
 
     managed_fields: list[ManagedFieldsEntry] | None = None
 
 
-class Controller(msgspec.Struct):
-    """Any object that may own pods; its spec stays as it is until it is known to matter."""
+class Owner(msgspec.Struct):
+    """What owns pods, with who wrote it."""
 
-    metadata: ControllerMeta
+    metadata: OwnerMeta
     spec: msgspec.Raw = NOTHING
 
 

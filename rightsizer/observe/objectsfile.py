@@ -16,8 +16,8 @@ from rightsizer.observe.managers import SCALERS, ScalerObject, scaler_of
 from rightsizer.observe.nodes import NodeObject
 from rightsizer.observe.objects import (
     Budget,
-    Controller,
     Metadata,
+    Owner,
     OwnerReference,
     PodObject,
     PriorityClassObject,
@@ -173,7 +173,7 @@ class _File:
         found: dict[str, Controlled] = {}
         for item in self._items.get((row.group, row.kind), ()):
             table = ControllerTable(row, item.version, keeps)
-            table.add([self._decoded(item, Controller)])
+            table.add([self._decoded(item, Owner)])
             found.update(table.found)
         return found
 

@@ -9,7 +9,7 @@ from rightsizer.errors import RequestRefused
 from rightsizer.model import Scalable
 from rightsizer.observe.asking import Asker
 from rightsizer.observe.gathered import ControllerTable
-from rightsizer.observe.objects import Controller, ObjectMeta, OwnerReference
+from rightsizer.observe.objects import ObjectMeta, Owner, OwnerReference
 from rightsizer.observe.owners import (
     OWNERS,
     Controlled,
@@ -140,7 +140,7 @@ class _OwnerReader:
         """One object, if it is still the one that is meant: another may have its name by now."""
 
         def ask(path: str) -> dict[str, Controlled]:
-            item = self._asker.one(f"{path}/{owner.name}", Controller)
+            item = self._asker.one(f"{path}/{owner.name}", Owner)
             table = ControllerTable(row, _version_in(path, row), key.__eq__)
             table.add([item] if item else [])
             return table.found
@@ -164,7 +164,7 @@ class _OwnerReader:
         version = _version_in(path, row)
         table = self._asker.cluster.reduce(
             path,
-            Controller,
+            Owner,
             lambda: ControllerTable(row, version, keys.__contains__),
             add=ControllerTable.add,
             metadata_only=not (row.size and keys),
