@@ -8,6 +8,8 @@ import pytest
 from tests.deploy.chart import Object, exporter
 from tests.deploy.test_chart import PLATFORMS
 
+pytestmark = pytest.mark.helm
+
 DEPLOY = "nvidia.com/gpu.deploy."
 PAUSED: Mapping[str, Mapping[str, str]] = {
     "driver-upgrade": {f"{DEPLOY}client": "paused-for-driver-upgrade"},

@@ -10,6 +10,8 @@ import yaml
 from rightsizer.report.metrics import METRICS
 from tests.deploy.chart import CHART, Object, find_one, notes, render
 
+pytestmark = pytest.mark.helm
+
 ALL = {part: {"enabled": True} for part in ("recording", "dashboard", "alerts")}
 KEPT = {
     "release": ("gpu-rightsizer", {}, "gpu-rightsizer"),
