@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from rightsizer.config import FIELD_MANAGER
+from rightsizer.policy.limits import DEFAULT_BUDGETS
 from simulator.controlplane.plane import ControlPlane
 from simulator.controlplane.programs import find
 from simulator.kubeclient import KubeClient
@@ -31,7 +32,13 @@ PODS = 40
 """How many the examples come to."""
 
 
-WIDE = {"budgets": [{"per": "run", "workloads": 100}], "breaker": {"maxNodesNotReady": "100%"}}
+WIDE: dict[str, Any] = {
+    "budgets": [
+        {"scope": one.scope.value, "per": one.per.value, "workloads": 100} for one in DEFAULT_BUDGETS
+    ],
+    "breaker": {"maxNodesNotReady": "100%"},
+}
+"""In place of each of the defaults."""
 
 
 class _Story:
@@ -121,7 +128,10 @@ def test_low_priority_is_stopped(story: _Story) -> None:
     """What the index says happens at once does happen, within the budgets; nothing of high priority is touched."""
     done = {name for name, item in story.applied.items() if item["result"] == "done"}
     at_once = {row.name for row in SAID.values() if row.action in {"scale-to-zero", "suspend"}}
-    assert {"fuzzing", "preview"} <= done & at_once, story.applied
+    told = {name: f"{item['result']}: {item['detail']}" for name, item in story.applied.items()}
+    assert {"fuzzing", "preview"} <= done & at_once, "\n".join(
+        f"{name}: {words}" for name, words in told.items()
+    )
     assert not done & {row.name for row in SAID.values() if row.verdict == "protected"}
 
 
