@@ -163,7 +163,9 @@ def _is_open(sampler: Sampler, settings: Settings, signals: Signals) -> bool:
         if signals.wait(_POLL_S) in STOPPING:
             return False
     if opening.done():
-        if settings.once or isinstance(opening.exception(), NoLibraryError):
+        error = opening.exception()
+        is_away = isinstance(error, StartError) and not isinstance(error, NoLibraryError)
+        if settings.once or not is_away:
             opening.result()
     elif settings.once:
         raise StartError(

@@ -128,10 +128,8 @@ def test_low_priority_is_stopped(story: _Story) -> None:
     """What the index says happens at once does happen, within the budgets; nothing of high priority is touched."""
     done = {name for name, item in story.applied.items() if item["result"] == "done"}
     at_once = {row.name for row in SAID.values() if row.action in {"scale-to-zero", "suspend"}}
-    told = {name: f"{item['result']}: {item['detail']}" for name, item in story.applied.items()}
-    assert {"fuzzing", "preview"} <= done & at_once, "\n".join(
-        f"{name}: {words}" for name, words in told.items()
-    )
+    told = "\n".join(f"{name} {item['result']}: {item['detail']}" for name, item in story.applied.items())
+    assert {"fuzzing", "preview"} <= done & at_once, told
     assert not done & {row.name for row in SAID.values() if row.verdict == "protected"}
 
 
