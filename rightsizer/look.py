@@ -52,6 +52,11 @@ class Watch:
         self._measured = plan.measured
 
     @property
+    def fleet(self) -> Fleet:
+        """As the plan was made for it."""
+        return self._fleet
+
+    @property
     def told(self) -> Iterator[Change]:
         """What objects told of when the plan was made: a last look reads neither manifests nor what holds no GPUs."""
         return (change for change in self._fleet.changes if change.is_told)
@@ -100,19 +105,28 @@ def waits(pods: Sequence[ObjectRef], cluster: Cluster) -> bool:
     return False
 
 
-def look_at(ref: ObjectRef, cluster: Cluster, *, all_nodes: bool = False) -> tuple[Workload | None, Fleet]:
+def look_at(
+    ref: ObjectRef, cluster: Cluster, *, beside: Fleet | None = None
+) -> tuple[Workload | None, Fleet]:
     """A workload as it is now, None where it holds no GPUs any more, and what is around it.
 
     Args:
         ref: The workload.
         cluster: Where it is.
-        all_nodes: Whether it matters what nodes offer that none of its namespace's pods is on.
+        beside: Where it matters what all nodes have free: the fleet as it was planned for, whose pods of other
+            namespaces count as they were then.
 
     Raises:
         ClusterError: Something could not be read whole.
     """
-    objects = inventory.read(cluster, BEARERS, namespace=ref.namespace, all_nodes=all_nodes)
+    objects = inventory.read(cluster, BEARERS, namespace=ref.namespace, all_nodes=beside is not None)
     fleet = inventory.assemble(objects)
+    if beside is not None:
+        others = {
+            node: tuple(pod for pod in pods if pod.ref.namespace != ref.namespace)
+            for node, pods in beside.pods_on.items()
+        }
+        fleet = dataclasses.replace(fleet, elsewhere=others)
     named = [
         workload
         for workload in fleet.workloads

@@ -1,7 +1,7 @@
 """What a GPU costs in an hour: by node where Prometheus knows, else by instance type, else by model. Pure.
 
 A MIG instance costs its share of the card's compute slices, a time slice its share of the replicas, and what is asked
-for by memory or cores (HAMi, gpushare) the larger share of the two.
+for by memory or cores (HAMi, gpushare) the larger share of the two; who asks HAMi for no memory gets all of it.
 """
 
 import dataclasses
@@ -10,15 +10,16 @@ import re
 from collections.abc import Mapping
 
 from rightsizer.model import Node, Pod
+from rightsizer.model.offers import ALIYUN_MEM, GPU, GPU_CORES, GPU_MEM, GPU_MEM_PERCENT
 
 _PROFILE = re.compile(r"mig-(?P<slices>\d+)g\.")
 _SLICES = 7
 """Compute slices of every card that can be cut in more than four (NVIDIA MIG user guide, supported profiles)."""
 _SLICES_OF = {"*A30*": 4, "*RTX?PRO?6000*": 4}
 
-_MEMORY_UNITS = {"nvidia.com/gpumem": 1 << 20, "aliyun.com/gpu-mem": 1 << 30}
+_MEMORY_UNITS = {GPU_MEM: 1 << 20, ALIYUN_MEM: 1 << 30}
 """Bytes of one of what these count, of each GPU (HAMi, gpushare)."""
-_PERCENTAGES = frozenset({"nvidia.com/gpumem-percentage", "nvidia.com/gpucores"})
+_PERCENTAGES = frozenset({GPU_MEM_PERCENT, GPU_CORES})
 """What counts hundredths of each GPU (HAMi)."""
 
 
@@ -67,6 +68,9 @@ def whole_gpus(pod: Pod, node: Node | None) -> float:
     amounts = {
         name: count for name, count in pod.resources.items() if name in _MEMORY_UNITS or name in _PERCENTAGES
     }
+    is_by_hami = node is not None and node.sharing == "hami" and GPU in pod.resources
+    if amounts.keys() == {GPU_CORES} or (is_by_hami and not amounts):
+        return float(pod.devices)
     if amounts:
         return pod.devices * max(_of_each(name, count, node) for name, count in amounts.items())
     counted = sum(count * _part(resource, node) for resource, count in pod.resources.items())

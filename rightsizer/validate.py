@@ -127,7 +127,8 @@ def _wants_otherwise(planned: Decision, again: Decision) -> Iterator[Veto]:
         return
     if (now.replicas or 0) > (before.replicas or 0) or (now.gpus_per_pod or 0) > (before.gpus_per_pod or 0):
         yield Veto("decided-anew", f"more is needed by now: {now.words}")
-    if now.resource != before.resource:
+    asked = dict(before.asks)
+    if dict(now.asks).keys() != asked.keys() or any(count > asked[name] for name, count in now.asks):
         yield Veto("decided-anew", f"something else would fit by now: {now.words}")
 
 

@@ -1,19 +1,14 @@
 """The records that the stages hand on: Usage → Finding → Decision → Plan → Outcome.
 
 Frozen values without behaviour beyond what follows from their fields; no clock, file, socket or logging here.
-`names` are the closed sets of words, `usage` is what Prometheus said, `fleet` what the API server said, `judgement`
-what was concluded.
+`names` are the closed sets of words, `usage` is what Prometheus said, `objects` and `fleet` what the API server said,
+`offers` what its nodes have free, `judgement` what was concluded.
 """
 
 from rightsizer.model.fleet import (
     Change,
     Fleet,
-    Manager,
-    Node,
-    ObjectRef,
     PastChange,
-    Pod,
-    PriorityClass,
     Quota,
     Scalable,
     Stranded,
@@ -44,6 +39,8 @@ from rightsizer.model.names import (
     TripCause,
     Verdict,
 )
+from rightsizer.model.objects import Manager, Node, ObjectRef, Pod, PriorityClass
+from rightsizer.model.offers import Offer, Pool
 from rightsizer.model.usage import (
     ActivitySeries,
     Concurrency,
@@ -84,11 +81,13 @@ __all__ = [
     "Node",
     "NodeSight",
     "ObjectRef",
+    "Offer",
     "Outcome",
     "PastChange",
     "Plan",
     "Pod",
     "PodKey",
+    "Pool",
     "PriorityClass",
     "Proposal",
     "Quota",

@@ -1,137 +1,12 @@
-"""What the API server knows: pods, the workloads that they make up, nodes, PriorityClasses. Pure."""
+"""What the API server knows, put together: the workloads that pods make up, what was changed, the fleet. Pure."""
 
 import dataclasses
 import datetime
 from collections.abc import Mapping
 
 from rightsizer.model.names import Action, End
-
-
-@dataclasses.dataclass(frozen=True, slots=True, order=True)
-class ObjectRef:
-    """An object of the Kubernetes API."""
-
-    api_version: str
-    kind: str
-    namespace: str
-    name: str
-    uid: str = ""
-
-    @property
-    def full_kind(self) -> str:
-        """The kind with its API group, such as Deployment.apps."""
-        group = self.api_version.rpartition("/")[0]
-        return f"{self.kind}.{group}" if group else self.kind
-
-    def __str__(self) -> str:
-        """As kubectl and our own commands take it: namespace/Kind/name."""
-        return f"{self.namespace}/{self.kind}/{self.name}"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Node:
-    """A node that has GPUs, from its status and the labels of GPU Feature Discovery and the clouds.
-
-    Attributes:
-        model: `nvidia.com/gpu.product` without its suffixes for sharing; empty where unlabelled.
-        gpus: Whole GPUs in it; None where no label says so.
-        memory_bytes: Of each GPU; None where no label says so.
-        allocatable: GPU resources that it offers, by name.
-        sharing: How several pods come to share a GPU ("time-slicing", "mps", "hami", "gpushare"); empty where none do.
-        pool: Node pool or group, by the labels of OKE, EKS, AKS, GKE and Karpenter.
-        instance_type: `node.kubernetes.io/instance-type`.
-        is_ready: Whether its kubelet says so.
-        is_open: Whether new pods may come: ready, not cordoned, no taint of the end.
-        taints: `key=value:effect` of those that keep pods off.
-    """
-
-    name: str
-    model: str = ""
-    gpus: int | None = None
-    memory_bytes: int | None = None
-    allocatable: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    sharing: str = ""
-    pool: str = ""
-    zone: str = ""
-    instance_type: str = ""
-    is_ready: bool = True
-    is_open: bool = True
-    taints: tuple[str, ...] = ()
-    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PriorityClass:
-    """scheduling.k8s.io/v1 PriorityClass, with our annotations if it carries any."""
-
-    name: str
-    value: int
-    annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Manager:
-    """Something else that decides about a workload, so that a change of ours may be fought or undone.
-
-    Attributes:
-        kind: Such as "Argo CD", "Flux", "Helm", "HorizontalPodAutoscaler", "KEDA", "Kueue".
-        name: The object or release, as far as it is known.
-        reverts: Whether it puts back what is changed by itself, and soon.
-        exception: What to configure on its side so that it does not; empty where nothing can be.
-        scales: Whether the number of replicas is its business.
-    """
-
-    kind: str
-    name: str = ""
-    reverts: bool = False
-    exception: str = ""
-    scales: bool = False
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Pod:
-    """A pod that holds, or waits for, GPUs.
-
-    Attributes:
-        devices: GPUs or shares that its containers request, over all GPU resource names and DRA claims.
-        is_shared: Whether its node hands out shares of GPUs (time-slicing, MPS), so that several of `devices` may be
-            one GPU.
-        started: Latest start among its GPU containers, so that a restart makes it young; None while one is not running.
-        priority: As admitted into its spec; None where the API server resolved none.
-        is_static: A mirror pod of the kubelet.
-        unreadable: What its containers request that is no whole number of devices, in words.
-        resources: What it asks for, by resource name; of a DRA claim by `deviceclass:NAME`.
-        created: `metadata.creationTimestamp`.
-        restarts: Of its GPU containers together.
-        waiting: Why a container of it does not run, such as CrashLoopBackOff; empty where none waits.
-        ended: Why one of its GPU containers last ended, such as OOMKilled; and `ended_at` when. Empty where none did.
-    """
-
-    ref: ObjectRef
-    node: str
-    phase: str
-    devices: int
-    is_shared: bool
-    started: datetime.datetime | None
-    priority_class: str
-    priority: int | None
-    is_ready: bool
-    is_terminating: bool
-    is_static: bool
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str]
-    unreadable: tuple[str, ...] = ()
-    resources: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    created: datetime.datetime | None = None
-    restarts: int = 0
-    waiting: str = ""
-    ended: str = ""
-    ended_at: datetime.datetime | None = None
-
-    @property
-    def holds(self) -> bool:
-        """Whether its GPUs are taken: bound to a node, and not ended."""
-        return bool(self.node) and self.phase in {"Pending", "Running", "Unknown"}
+from rightsizer.model.objects import Manager, Node, ObjectRef, Pod, PriorityClass
+from rightsizer.model.offers import Offer, Pools, offers_of, pools_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -311,9 +186,10 @@ class Fleet:
     Attributes:
         nodes: Those with GPUs, by name.
         problems: What could not be read, or is not there where it should be, in words.
+        elsewhere: Where one namespace was read: the GPU pods of the others, by node, as they were known before.
         pods_on: The GPU pods of each node, by its name; follows from `workloads`.
-        offers: Of each GPU resource that open nodes offer, by its name: one node for each way in which they differ as
-            to model, memory, sharing and how many parts a GPU is cut into; follows from `nodes`.
+        offers: What open nodes have free of each GPU resource, by its name; follows from `nodes` and all pods.
+        pools: The same of amounts of GPUs, by the model's name with spaces for hyphens; those alike together.
         waiting: Pods that wait for GPUs, those of the highest priority first.
         minor: The API server is of Kubernetes 1.minor; None where that is not known.
     """
@@ -327,13 +203,20 @@ class Fleet:
     quotas: tuple[Quota, ...] = ()
     problems: tuple[str, ...] = ()
     minor: int | None = None
+    elsewhere: Mapping[str, tuple[Pod, ...]] = dataclasses.field(default_factory=dict, repr=False)
     pods_on: Mapping[str, tuple[Pod, ...]] = dataclasses.field(init=False, repr=False, compare=False)
-    offers: Mapping[str, tuple[Node, ...]] = dataclasses.field(init=False, repr=False, compare=False)
+    offers: Mapping[str, tuple[Offer, ...]] = dataclasses.field(init=False, repr=False, compare=False)
+    pools: Mapping[str, tuple[Pools, ...]] = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Look up once what would otherwise be sought for every workload anew."""
         object.__setattr__(self, "pods_on", _pods_on(self.workloads))
-        object.__setattr__(self, "offers", _offers(self.nodes))
+        there = {
+            name: (*self.pods_on.get(name, ()), *self.elsewhere.get(name, ()))
+            for name in {**self.pods_on, **self.elsewhere}
+        }
+        object.__setattr__(self, "offers", offers_of(self.nodes, there))
+        object.__setattr__(self, "pools", pools_of(self.nodes, there))
 
 
 def _pods_on(workloads: tuple[Workload, ...]) -> dict[str, tuple[Pod, ...]]:
@@ -343,14 +226,3 @@ def _pods_on(workloads: tuple[Workload, ...]) -> dict[str, tuple[Pod, ...]]:
             if pod.holds:
                 found.setdefault(pod.node, []).append(pod)
     return {name: tuple(pods) for name, pods in found.items()}
-
-
-def _offers(nodes: Mapping[str, Node]) -> dict[str, tuple[Node, ...]]:
-    found: dict[str, dict[tuple[object, ...], Node]] = {}
-    for name in sorted(nodes):
-        node = nodes[name]
-        for resource, count in node.allocatable.items() if node.is_open else ():
-            if count > 0:
-                kind = (node.model, node.memory_bytes, node.sharing, node.gpus and count / node.gpus)
-                found.setdefault(resource, {}).setdefault(kind, node)
-    return {resource: tuple(kinds.values()) for resource, kinds in found.items()}

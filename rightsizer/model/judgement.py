@@ -5,8 +5,9 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from rightsizer.model.fleet import Fleet, ObjectRef, Workload
+from rightsizer.model.fleet import Fleet, Workload
 from rightsizer.model.names import Action, Cause, Confidence, FindingName, Mode, Result, TripCause, Verdict
+from rightsizer.model.objects import ObjectRef
 from rightsizer.model.usage import Measured
 
 
@@ -17,7 +18,7 @@ class Proposal:
     Attributes:
         replicas: Of a SHRINK or GROW: how many should be left; None where it is not about replicas.
         gpus_per_pod: Of a SHRINK: how many GPUs each pod needs; None where it is not about that.
-        resource: Of a RESLICE: the smaller resource that fits, such as nvidia.com/mig-1g.10gb, or a share.
+        asks: Of a RESLICE: what each pod asks for instead, by name: a MIG profile, a share, or amounts of a GPU.
         pods: Which of the pods can go, or are concerned; names.
         frees: GPUs that would be free; negative where some are taken back.
         words: For people: the change and its margin.
@@ -28,7 +29,7 @@ class Proposal:
     words: str
     replicas: int | None = None
     gpus_per_pod: int | None = None
-    resource: str = ""
+    asks: tuple[tuple[str, int], ...] = ()
     pods: tuple[str, ...] = ()
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from rightsizer.model import Node
+from rightsizer.observe.hami import REGISTER, Registered, registered
 from rightsizer.observe.objects import Condition, ObjectMeta
 from rightsizer.observe.quantity import parse_quantity
 from rightsizer.observe.resources import ResourceTable
@@ -55,7 +56,7 @@ _LEAVING = frozenset(
 UNKEPT = ("feature.node.kubernetes.io/", "beta.kubernetes.io/", "failure-domain.beta.kubernetes.io/")
 """Prefixes of labels that are not kept: Node Feature Discovery alone puts a hundred on each node."""
 
-_HAMI_REGISTER = "hami.io/node-nvidia-register"
+_ALIYUN_COUNT = "aliyun.com/gpu-count"
 _MIG_SUFFIX = re.compile(r"-MIG-[0-9]+c?\.?[0-9a-z.+]*$")
 _KEEPS_OFF = frozenset({"NoSchedule", "NoExecute"})
 
@@ -107,11 +108,15 @@ def node_of(item: NodeObject, resources: ResourceTable) -> Node:
     is_sliced = _MIG_SUFFIX.search(product.removesuffix("-SHARED")) is not None
     memory_mib = None if is_sliced else _number(labels.get(MEMORY))
     taints = [taint for taint in item.spec.taints or [] if taint.effect in _KEEPS_OFF]
+    by_hami = registered(annotations.get(REGISTER, ""))
+    gpus = None if is_sliced else _number(_first(labels, _COUNTS))
+    memory_bytes = None if memory_mib is None else memory_mib << 20
+    model = _MIG_SUFFIX.sub("", product.removesuffix("-SHARED"))
     return Node(
         name=item.metadata.name,
-        model=_MIG_SUFFIX.sub("", product.removesuffix("-SHARED")),
-        gpus=None if is_sliced else _number(_first(labels, _COUNTS)),
-        memory_bytes=None if memory_mib is None else memory_mib << 20,
+        model=model or (by_hami.model if by_hami else ""),
+        gpus=by_hami.gpus if gpus is None and by_hami else gpus,
+        memory_bytes=by_hami.memory_bytes if memory_bytes is None and by_hami else memory_bytes,
         allocatable=allocatable,
         sharing=_sharing(labels, annotations, allocatable),
         pool=_first(labels, POOLS) or _first(annotations, _POOL_ANNOTATIONS) or "",
@@ -121,7 +126,14 @@ def node_of(item: NodeObject, resources: ResourceTable) -> Node:
         is_open=_is_open(item, taints),
         taints=tuple(sorted(f"{taint.key}={taint.value}:{taint.effect}" for taint in taints)),
         labels={key: value for key, value in labels.items() if not key.startswith(UNKEPT)},
+        pooled=_pooled(item, by_hami),
     )
+
+
+def _pooled(item: NodeObject, by_hami: Registered | None) -> int:
+    """GPUs that are handed out by amounts; gpushare's device plugin counts them as a resource."""
+    count = _count((item.status.allocatable or {}).get(_ALIYUN_COUNT, 0))
+    return by_hami.gpus if by_hami else count
 
 
 def _sharing(
@@ -130,7 +142,7 @@ def _sharing(
     strategy = labels.get(SHARING, "none")
     if strategy not in {"", "none"}:
         return strategy
-    if _HAMI_REGISTER in annotations:
+    if REGISTER in annotations:
         return "hami"
     if labels.get("gpushare") == "true" or "aliyun.com/gpu-mem" in allocatable:
         return "gpushare"

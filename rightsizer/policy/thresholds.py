@@ -198,7 +198,7 @@ class TooManyReplicas(Judging):
 
 
 class Sliceable(Judging):
-    """When a MIG profile or a share of a GPU would do."""
+    """When a MIG profile, a share or an amount of a GPU would do."""
 
     memoryMarginPercent: Margin = pydantic.Field(
         20.0, description="Added to the highest memory use; percent of it, 0 to 1000."

@@ -20,7 +20,7 @@ class Approval:
     generation: int
     action: str | None
     pods: Mapping[str, str]
-    to: tuple[int | str | None, ...] = ()
+    to: tuple[int | tuple[tuple[str, int], ...] | None, ...] = ()
 
     @classmethod
     def of(cls, decision: Decision) -> "Approval":
@@ -29,7 +29,7 @@ class Approval:
         action = decision.action.value if decision.action else None
         pods = {pod.ref.name: pod.ref.uid for pod in workload.pods}
         proposal = decision.finding.proposal
-        to = (proposal.replicas, proposal.gpus_per_pod, proposal.resource or None) if proposal else ()
+        to = (proposal.replicas, proposal.gpus_per_pod, proposal.asks) if proposal else ()
         return cls(workload.ref, workload.generation, action, pods, to)
 
 
@@ -77,8 +77,12 @@ def read_approvals(text: str, *, source: str) -> tuple[Approval, ...]:
 def _approval(item: Mapping[str, Any]) -> Approval:
     pods = msgspec.convert(item["pods"], dict[str, str])
     proposal = msgspec.convert(item["proposal"], dict[str, Any] | None)
-    to = tuple(proposal[field] for field in ("replicas", "gpusPerPod", "resource")) if proposal else ()
+    to = (proposal["replicas"], proposal["gpusPerPod"], _asks(proposal["asks"])) if proposal else ()
     return Approval(_ref(item), msgspec.convert(item["generation"], int), str(item["action"]), pods, to)
+
+
+def _asks(written: object) -> tuple[tuple[str, int], ...]:
+    return tuple((msgspec.convert(written, dict[str, int] | None) or {}).items())
 
 
 def _ref(item: Mapping[str, Any]) -> ObjectRef:

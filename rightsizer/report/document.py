@@ -222,7 +222,7 @@ def _proposal(proposal: Proposal | None) -> dict[str, Any] | None:
         "action": proposal.action.value,
         "replicas": proposal.replicas,
         "gpusPerPod": proposal.gpus_per_pod,
-        "resource": proposal.resource or None,
+        "asks": dict(proposal.asks) or None,
         "pods": list(proposal.pods),
         "frees": _rounded(proposal.frees),
         "words": proposal.words,

@@ -313,8 +313,13 @@ def proposal_edits(
             return _group_edits(kind.groups, obj, proposal, pods)
         return [_replicas_edit(kind, obj, proposal.replicas)]
     if proposal.gpus_per_pod is not None:
-        return _amount_edits(kind, obj, resources, dict.fromkeys(resources[:1], proposal.gpus_per_pod))
-    return _amount_edits(kind, obj, resources, {proposal.resource: 1})
+        if len(resources) != 1:
+            message = (
+                f"its pods ask for {', '.join(resources) or 'no GPU resource'}, not for one GPU resource"
+            )
+            raise ValueError(message)
+        return _amount_edits(kind, obj, resources, {resources[0]: proposal.gpus_per_pod})
+    return _amount_edits(kind, obj, resources, dict(proposal.asks))
 
 
 def _replicas_edit(kind: Kind, obj: Mapping[str, Any], replicas: int) -> Edit:
@@ -359,26 +364,28 @@ def _group_edits(
 def _amount_edits(
     kind: Kind, obj: Mapping[str, Any], resources: Sequence[str], amounts: Mapping[str, int]
 ) -> list[Edit]:
-    """Instead of these resources others, in the one container that asks for them; requests and limits stay equal."""
-    if len(resources) != 1:
-        message = f"its pods ask for {', '.join(resources) or 'no GPU resource'}, not for one GPU resource"
-        raise ValueError(message)
+    """Instead of these resources others, in the one container that asks for them; requests and limits stay equal.
+
+    What pods ask for and their owner does not was put there when they were admitted, and will be again.
+    """
     asking = [
         path
         for pattern in kind.changeable
         for path in places(obj, pattern)
-        if value_at(obj, (*path, "resources", "limits", resources[0])) is not None
+        if set(resources) & set(value_at(obj, (*path, "resources", "limits")) or ())
     ]
     if len(asking) != 1:
-        message = f"{len(asking)} of its containers declare {resources[0]} in their limits, not one"
+        named = " or ".join(resources) or "a GPU resource"
+        message = f"{len(asking)} of its containers declare {named} in their limits, not one"
         raise ValueError(message)
     found = []
     for part in ("limits", "requests"):
         place = (*asking[0], "resources", part)
-        declared = value_at(obj, (*place, resources[0]))
-        if declared is None:
+        declared = value_at(obj, place) or {}
+        if not set(resources) & set(declared):
             continue
         for name in dict.fromkeys((*resources, *amounts)):
             wanted = amounts.get(name)
-            found.append(edit_of(obj, (*place, name), None if wanted is None else str(wanted)))
+            if wanted is not None or name in declared:
+                found.append(edit_of(obj, (*place, name), None if wanted is None else str(wanted)))
     return found

@@ -203,11 +203,12 @@ def findings(
     by: Criteria | None = None,
     nodes: tuple[Node, ...] = (),
     sights: Mapping[str, NodeSight] | None = None,
+    around: tuple[Workload, ...] = (),
     **changes: Any,
 ) -> tuple[Finding, ...]:
-    """What is found about a workload; `sights` and `changes` are to what was measured."""
+    """What is found about a workload beside others; `sights` and `changes` are to what was measured."""
     seen = measured(item, found, nodes=sights or {}, **changes)
-    return assess(item, seen, by or criteria(), fleet(item, nodes=nodes))
+    return assess(item, seen, by or criteria(), fleet(item, *around, nodes=nodes))
 
 
 def rulebook(

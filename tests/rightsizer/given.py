@@ -180,6 +180,7 @@ def manifest(kind: str, namespace: str, name: str, given: Mapping[str, Any]) -> 
     labels = {"app": name}
     resource = given.get("resource", "nvidia.com/gpu")
     amounts = {resource: str(given.get("gpus", 1)), **{key: str(given[key]) for key in {"cpu"} & set(given)}}
+    amounts |= {key: str(count) for key, count in given.get("limits", {}).items()}
     spec: dict[str, Any] = {
         "priorityClassName": given.get("priorityClass", "low-priority"),
         "containers": [{"name": "main", "image": "x", "resources": {"limits": amounts}}],

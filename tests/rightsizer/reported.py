@@ -133,7 +133,10 @@ def _shrinking() -> Decision:
         Verdict.ACT,
         "fits a slice",
         proposal=Proposal(
-            Action.RESLICE, 2.0, "nvidia.com/mig-2g.20gb holds its peak of 14 GiB", resource="r"
+            Action.RESLICE,
+            2.0,
+            "nvidia.com/mig-2g.20gb holds its peak of 14 GiB",
+            asks=(("nvidia.com/mig-2g.20gb", 1),),
         ),
     )
     blocks = (
@@ -258,7 +261,7 @@ def named_plan(word: str) -> Plan:
         gang=word,
         managers=(Manager(word, word, exception=word),),
     )
-    proposal = Proposal(Action.SHRINK, 1.0, word, 1, resource=word, pods=(word,))
+    proposal = Proposal(Action.SHRINK, 1.0, word, 1, asks=((word, 1),), pods=(word,))
     finding = found(FindingName.TOO_MANY_REPLICAS, Verdict.ACT, word, word, proposal=proposal)
     made = decision(
         item,

@@ -69,8 +69,8 @@ def test_the_smallest_part_that_fits_and_is_offered(usage: Usage, node: Node, re
     """Peaks of memory, activity and memory traffic with their margins, and a node that has it now."""
     item = workload(pod())
     found = findings(item, usages((item.pods[0], (usage,))), nodes=(node,), histories=ALWAYS)
-    proposals = [finding.proposal.resource for finding in found if finding.proposal is not None]
-    assert proposals == ([resource] if resource else [])
+    proposals = [dict(finding.proposal.asks) for finding in found if finding.proposal is not None]
+    assert proposals == ([{resource: 1}] if resource else [])
 
 
 def test_a_slice_is_proposed_with_its_margins_in_words() -> None:
@@ -117,7 +117,7 @@ def test_an_instance_larger_than_needed(profile: str, activity: float, resource:
     item = workload(pod())
     found = usages((item.pods[0], (_instance(profile, activity=activity, traffic=0.01),)))
     proposal = findings(item, found, nodes=(MIXED,), histories=ALWAYS)[0].proposal
-    assert (proposal.resource if proposal else None) == resource
+    assert (proposal.asks if proposal else None) == (((resource, 1),) if resource else None)
 
 
 MODELS = {

@@ -223,7 +223,7 @@ def test_fewer_gpus_in_requests_and_limits_alike() -> None:
 def test_a_smaller_slice_instead_of_a_gpu() -> None:
     """The old name goes from requests and limits, the new one comes."""
     obj = _deployment(_container("main", {GPU: "1"}, {GPU: "1", "memory": "1Gi"}))
-    changed = _proposed(obj, Proposal(Action.RESLICE, 0.9, "", resource="nvidia.com/mig-1g.10gb"))
+    changed = _proposed(obj, Proposal(Action.RESLICE, 0.9, "", asks=(("nvidia.com/mig-1g.10gb", 1),)))
     resources = value_at(changed, (*TEMPLATE, "name=main", "resources"))
     assert resources == {
         "limits": {"nvidia.com/mig-1g.10gb": "1"},

@@ -1,5 +1,6 @@
 """Nodes and what stands free on them: labels of GPU Feature Discovery and the clouds, and why nobody can have it."""
 
+import json
 from typing import Any
 
 import pytest
@@ -78,6 +79,51 @@ def test_hami_is_told_by_its_mark() -> None:
     marked = node(annotations={"hami.io/node-nvidia-register": "[]"})
     fleet = fleet_of(marked, pod("p"))
     assert (fleet.nodes["n1"].sharing, fleet.workloads[0].pods[0].is_shared) == ("hami", True)
+
+
+T4 = {"count": 10, "devmem": 15360, "devcore": 100, "type": "NVIDIA-Tesla T4", "health": True}
+REGISTERED = {
+    "now": (json.dumps([T4, {**T4, "mode": "hami-core"}]), ("Tesla T4", 2, 15360 << 20, 2)),
+    "before": (
+        "GPU-1,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true:GPU-2,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true:",
+        ("Tesla V100-PCIE-32GB", 2, 32768 << 20, 2),
+    ),
+    "before-with-modes": (
+        "GPU-1,10,15360,100,NVIDIA-Tesla T4,0,true,0,hami-core:GPU-2,10,15360,100,NVIDIA-Tesla T4,0,true,1,mig:",
+        ("Tesla T4", 1, 15360 << 20, 1),
+    ),
+    "one-is-sick": (json.dumps([T4, {**T4, "health": False}]), ("Tesla T4", 1, 15360 << 20, 1)),
+    "health-left-out": (json.dumps([{"devmem": 1, "type": "x"}]), ("", None, None, 0)),
+    "cut-by-mig": (json.dumps([{**T4, "mode": "mig"}]), ("", None, None, 0)),
+    "of-two-kinds": (json.dumps([T4, {**T4, "devmem": 24576}]), ("", None, None, 0)),
+    "none": ("[]", ("", None, None, 0)),
+    "no-json": ("[{", ("", None, None, 0)),
+    "another-form": ("GPU-1,10", ("", None, None, 0)),
+    "no-number": ("GPU-1,10,much,100,NVIDIA-Tesla T4,0,true:", ("", None, None, 0)),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), REGISTERED.values(), ids=REGISTERED.keys())
+def test_what_hami_registered(text: str, expected: tuple[Any, ...]) -> None:
+    """Model, number and memory where no label says so, and how many are handed out by amounts."""
+    found = _node(annotations={"hami.io/node-nvidia-register": text})
+    assert (found.model, found.gpus, found.memory_bytes, found.pooled) == expected
+    assert found.sharing == "hami"
+
+
+def test_labels_say_more_than_hami() -> None:
+    """Its memory may be scaled."""
+    text = json.dumps([{**T4, "devmem": 30720}])
+    labels = {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.memory": "15360"}
+    found = _node(labels=labels, annotations={"hami.io/node-nvidia-register": text})
+    assert (found.model, found.memory_bytes, found.pooled) == ("Tesla-T4", 15360 << 20, 1)
+
+
+def test_gpushare_counts_its_gpus() -> None:
+    """As a resource; one that counts none hands out none that we know of."""
+    amounts = {"aliyun.com/gpu-mem": "60", "aliyun.com/gpu-count": "4"}
+    assert _node(allocatable=amounts).pooled == 4
+    assert _node(allocatable={"aliyun.com/gpu-mem": "60"}).pooled == 0
 
 
 @pytest.mark.parametrize(

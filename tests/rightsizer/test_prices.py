@@ -62,13 +62,18 @@ def test_a_similar_name_is_no_price(model: str) -> None:
         ({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 6000, "nvidia.com/gpucores": 40}, 1, 0.4),
         ({"nvidia.com/gpu": 2, "nvidia.com/gpumem": 7680}, 2, 1.0),
         ({"nvidia.com/gpumem-percentage": 25}, 1, 0.25),
+        ({"nvidia.com/gpu": 1}, 1, 1.0),
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpucores": 30}, 1, 1.0),
         ({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 60_000}, 1, 1.0),
         ({"aliyun.com/gpu-mem": 6}, 1, 0.4),
         ({"example.com/gpu-mem": 6}, 1, 1.0),
     ],
 )
 def test_a_part_of_a_gpu_costs_its_part(resources: dict[str, int], devices: int, whole: float) -> None:
-    """Memory and cores are no GPUs: 6,000 MiB and 40 % of a T4 are the larger of both, never more than its devices."""
+    """Memory and cores are no GPUs: 6,000 MiB and 40 % of a T4 are the larger of both, never more than its devices.
+
+    Who asks HAMi for no memory gets all of it.
+    """
     node = Node("n", "Tesla-T4", gpus=4, memory_bytes=15360 << 20, sharing="hami", allocatable=resources)
     asked = pod(devices=devices, resources=resources)
     assert money.whole_gpus(asked, node) == pytest.approx(whole, abs=0.01)

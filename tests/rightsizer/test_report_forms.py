@@ -223,7 +223,7 @@ def _proposals(draw: st.DrawFn) -> Proposal:
         draw(_WORDS),
         draw(st.none() | st.integers(0, 99)),
         draw(st.none() | st.integers(0, 8)),
-        draw(_WORDS),
+        tuple(draw(st.dictionaries(_WORDS, st.integers(1, 99), max_size=2)).items()),
         tuple(draw(st.lists(_WORDS, max_size=2))),
     )
 

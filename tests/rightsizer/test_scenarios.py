@@ -29,7 +29,7 @@ QUICK = {
         "starved-is-named",
         "stranded-is-named",
     ),
-    *("too-many-gpus-are-given-back", "too-many-replicas-are-taken", "sliceable-where-a-node-offers-it"),
+    *("too-many-gpus-are-given-back", "too-many-replicas-are-taken", "amounts-of-a-gpu-instead"),
     *(
         "missing-data-is-not-idleness",
         "one-device-of-many",
@@ -107,7 +107,8 @@ def give(world: World, given: dict[str, Any], namespace: str) -> None:
     for name, annotations in given.get("classes", {}).items():
         world.api.patch("PriorityClass", None, name, {"metadata": {"annotations": annotations}})
     for name, node in given.get("nodes", {}).items():
-        world.node(name, resources=node.get("resources"), **node.get("labels", {}))
+        annotations = node.get("annotations")
+        world.node(name, resources=node.get("resources"), annotations=annotations, **node.get("labels", {}))
     for obj in given.get("objects", []):
         world.namespace(obj["metadata"].setdefault("namespace", namespace))
         world.api.create(obj)
@@ -194,7 +195,7 @@ class _Step:
         for name, expected in self.then.items():
             item = plan.items[name]
             wanted = expected.get("plan", {})
-            assert {key: _part(item[key], wanted[key]) for key in wanted} == wanted, item
+            assert {key: _part(item[key], wanted[key]) for key in wanted} == wanted, str(item)
             assert [block["cause"] for block in item["blocks"]] == expected.get("blocked", []), item
             reasons = [block["reason"] for block in item["blocks"]] + item["reasons"]
             for words in expected.get("says", []):
@@ -224,6 +225,10 @@ class _Step:
         if "gpus" in expected:
             pods = self.world.pods_of(self.given[name].get("namespace", self.namespace), name)
             assert {gpus_of(pod) for pod in pods} == {expected["gpus"]}, pods
+        if "asks" in expected:
+            pods = self.world.pods_of(self.given[name].get("namespace", self.namespace), name)
+            limits = [pod["spec"]["containers"][0]["resources"]["limits"] for pod in pods]
+            assert limits == [expected["asks"]] * len(pods)
         workload = self.given[name]
         events = self.world.api.list("Event", workload.get("namespace", self.namespace))
         told = [event["reason"] for event in events if event["involvedObject"]["name"] == name]

@@ -7,17 +7,20 @@ from typing import Any
 
 import pytest
 
-from rightsizer.model import Decision, Workload
+from rightsizer.model import Action, Decision, FindingName, Mode, Node, Workload
 from rightsizer.validate import Use, objections
 from tests.rightsizer.build import (
+    ALWAYS,
     AT,
     all_idle,
     busy_usage,
+    fleet,
     idle_usage,
     judged,
     measured,
     pod,
     policy,
+    rule,
     rulebook,
     usages,
     workload,
@@ -124,3 +127,40 @@ def test_work_since_the_plan_ends_it(used: tuple[Any, ...]) -> None:
     found = {**all_idle(PLANNED), **usages((PLANNED.pods[1], used))}
     assert "busy" in _told(activity=found)
     assert "busy" in _told(recent=found)
+
+
+HAMI = Node("h1", "NVIDIA H100 80GB HBM3", 8, 80 << 30, {"nvidia.com/gpu": 80}, sharing="hami", pooled=8)
+RESLICED = workload(pod(resources={"nvidia.com/gpu": 1}))
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "node", "reasons"),
+    [
+        (4, HAMI, []),
+        (3, HAMI, []),
+        (5, HAMI, ["decided-anew"]),
+        (4, dataclasses.replace(HAMI, is_open=False), ["decided-anew"]),
+        (
+            4,
+            Node("m1", HAMI.model, 1, HAMI.memory_bytes, {"nvidia.com/mig-1g.10gb": 7}),
+            ["decided-anew"],
+        ),
+    ],
+    ids=["the-same", "less-would-do", "more-is-needed", "nobody-offers-it", "only-something-else-is-offered"],
+)
+def test_what_was_planned_must_still_do(memory_gib: int, node: Node, reasons: list[str]) -> None:
+    """Amounts are those of the plan: more than these, or something else, wants another plan."""
+    rules = policy(rule("all", findings={FindingName.SLICEABLE: Mode.ENFORCE}))
+
+    def used(gib: int) -> Any:
+        light: dict[str, Any] = {"activity_peak": 0.1, "activity_mean": 0.05, "traffic_peak": 0.05}
+        return usages((RESLICED.pods[0], (busy_usage(memory_peak_bytes=gib << 30, **light),)))
+
+    decision = judged(RESLICED, used(4), rules, around=fleet(RESLICED, nodes=(HAMI,)), histories=ALWAYS)
+    assert decision.action is Action.RESLICE
+    found = used(memory_gib)
+    use = Use(
+        AT, measured(RESLICED, found, histories=ALWAYS), AT - datetime.timedelta(minutes=10), found, found
+    )
+    book = rulebook(rules, around=fleet(RESLICED, nodes=(node,)))
+    assert [veto.rule for veto in objections(decision, RESLICED, use, book)] == reasons

@@ -61,7 +61,14 @@ class World:
             metadata = {"name": name, "annotations": dict(annotations or {})}
             self.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
 
-    def node(self, name: str, *, resources: Mapping[str, int] | None = None, **labels: str) -> None:
+    def node(
+        self,
+        name: str,
+        *,
+        resources: Mapping[str, int] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        **labels: str,
+    ) -> None:
         """A node with plenty of GPUs."""
         amounts = {"cpu": "512", "memory": "4Ti", "pods": "500"}
         amounts |= {key: str(value) for key, value in (resources or {"nvidia.com/gpu": 64}).items()}
@@ -71,6 +78,7 @@ class World:
                 "kind": "Node",
                 "metadata": {
                     "name": name,
+                    "annotations": dict(annotations or {}),
                     "labels": {key.replace("__", "/"): value for key, value in labels.items()},
                 },
                 "status": {"capacity": amounts, "allocatable": amounts},

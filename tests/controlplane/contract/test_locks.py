@@ -90,6 +90,11 @@ ALLOWED: dict[str, Object] = {
     "record-beside": {"spec": {"replicas": 3}, "metadata": {"annotations": {"gpu-rightsizer.io/undo": "{}"}}},
     "fewer-gpus": _containers(resources={"limits": {"nvidia.com/gpu": "2"}}),
     "another-slice": _containers(resources={"limits": {"nvidia.com/mig-1g.10gb": "1"}}),
+    "amounts-of-a-gpu": _containers(
+        resources={
+            "limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3840", "nvidia.com/gpucores": "15"}
+        }
+    ),
     "nothing": {},
 }
 FORGED: dict[str, Object] = {

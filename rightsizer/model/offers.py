@@ -1,0 +1,161 @@
+"""What open nodes have free: whole resources, and amounts of GPUs that others have amounts of, too. Pure.
+
+HAMi: https://project-hami.io/docs/userguide/nvidia-device/specify-device-memory-usage
+gpushare: https://github.com/AliyunContainerService/gpushare-scheduler-extender/blob/master/docs/userguide.md
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from rightsizer.model.objects import Node, Pod
+
+GPU = "nvidia.com/gpu"
+GPU_MEM = "nvidia.com/gpumem"
+GPU_MEM_PERCENT = "nvidia.com/gpumem-percentage"
+GPU_CORES = "nvidia.com/gpucores"
+ALIYUN_MEM = "aliyun.com/gpu-mem"
+
+WHOLE_CORES = 100
+_MOST_GIB = 1024
+"""Of one GPU; where gpushare's device plugin counts more, its unit is MiB."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Offer:
+    """A resource that is free on open nodes which are alike in model, memory, sharing and how a GPU is cut.
+
+    Attributes:
+        node: One of them.
+        free: How many of the resource are free on all of them.
+    """
+
+    node: Node
+    free: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pool:
+    """An open node whose GPUs are handed out by amounts.
+
+    Attributes:
+        resource: What counts memory: ALIYUN_MEM in GiB, or GPU_MEM in MiB.
+        gpus: Handed out so, without those that one pod has to itself.
+        memory: Of each GPU, in the resource's unit.
+        used: What the pods on these GPUs ask for of that altogether.
+        cores: Hundredths of a GPU's compute that they ask for altogether.
+        places: How many more pods its device plugin lets in at most.
+    """
+
+    node: Node
+    resource: str
+    gpus: int
+    memory: int
+    used: int
+    cores: int
+    places: int
+
+    def taken(self) -> float:
+        """Which part of its memory is asked for; 0 to 1, and more where HAMi's is scaled."""
+        return self.used / (self.memory * self.gpus) if self.gpus > 0 else 1.0
+
+    def takes(self, memory: int, cores: int, most: int) -> int:
+        """How many pods that ask for so much fit at least, whichever of its GPUs the others are on; up to `most`.
+
+        A GPU takes no more where the others on it have more than what is left beside that, or all of its compute.
+        """
+        beside, beside_cores = self.memory - memory + 1, WHOLE_CORES - max(cores, 1) + 1
+        if beside <= 0 or beside_cores <= 0:
+            return 0
+        count = 0
+        while count < min(most, self.places):
+            full = (self.used + count * memory) // beside + (self.cores + count * cores) // beside_cores
+            if full >= self.gpus:
+                break
+            count += 1
+        return count
+
+
+Pools = tuple[Pool, ...]
+"""Those whose GPUs have as much of the same resource; the emptiest first."""
+
+
+def offers_of(
+    nodes: Mapping[str, Node], pods_on: Mapping[str, Sequence[Pod]]
+) -> dict[str, tuple[Offer, ...]]:
+    """What is free of each resource on open nodes, by its name."""
+    found: dict[str, dict[tuple[object, ...], Offer]] = {}
+    for name in sorted(nodes):
+        node = nodes[name]
+        for resource, count in node.allocatable.items() if node.is_open else ():
+            free = count - sum(pod.resources.get(resource, 0) for pod in pods_on.get(name, ()))
+            if free > 0:
+                kind = (node.model, node.memory_bytes, node.sharing, node.gpus and count / node.gpus)
+                kinds = found.setdefault(resource, {})
+                known = kinds.get(kind)
+                kinds[kind] = Offer(known.node, known.free + free) if known else Offer(node, free)
+    return {resource: tuple(kinds.values()) for resource, kinds in found.items()}
+
+
+def pools_of(nodes: Mapping[str, Node], pods_on: Mapping[str, Sequence[Pod]]) -> dict[str, tuple[Pools, ...]]:
+    """Open nodes that hand out amounts, by model with spaces for hyphens."""
+    found: dict[str, dict[tuple[str, int], list[Pool]]] = {}
+    for name in sorted(nodes):
+        node = nodes[name]
+        pool = _pool(node, pods_on.get(name, ())) if node.is_open and node.pooled else None
+        if pool is not None:
+            alike = found.setdefault(node.model.replace("-", " "), {})
+            alike.setdefault((pool.resource, pool.memory), []).append(pool)
+    return {
+        model: tuple(tuple(sorted(pools, key=Pool.taken)) for _, pools in sorted(alike.items()))
+        for model, alike in found.items()
+    }
+
+
+def _pool(node: Node, pods: Sequence[Pod]) -> Pool | None:
+    """What a node has left; None where it is not known how much each of its GPUs has."""
+    unit = unit_of(node)
+    if unit is None:
+        return None
+    resource, memory = unit
+    asked = [(pod.devices or 1, *amounts_of(pod, resource, memory)) for pod in pods]
+    if resource == ALIYUN_MEM:
+        places = node.allocatable[resource] - sum(amount for _, amount, _ in asked)
+    else:
+        places = node.allocatable.get(GPU, 0) - sum(devices for devices, _, _ in asked)
+    parts = [one for one in asked if one[1] < memory and one[2] < WHOLE_CORES]
+    return Pool(
+        node=node,
+        resource=resource,
+        gpus=node.pooled - sum(devices for devices, _, _ in asked) + sum(devices for devices, _, _ in parts),
+        memory=memory,
+        used=sum(devices * amount for devices, amount, _ in parts),
+        cores=sum(devices * cores for devices, _, cores in parts),
+        places=places,
+    )
+
+
+def unit_of(node: Node) -> tuple[str, int] | None:
+    """What counts the memory of a node's GPUs, and how much each has; None where that is not known."""
+    if not node.pooled:
+        return None
+    if node.sharing == "gpushare":
+        memory = node.allocatable.get(ALIYUN_MEM, 0) // node.pooled
+        return (ALIYUN_MEM, memory) if 0 < memory <= _MOST_GIB else None
+    if node.sharing == "hami" and node.memory_bytes:
+        return GPU_MEM, node.memory_bytes >> 20
+    return None
+
+
+def amounts_of(pod: Pod, resource: str, memory: int) -> tuple[int, int]:
+    """What a pod asks for of each of its GPUs: memory in the resource's unit, and hundredths of the compute.
+
+    Who asks HAMi for no memory gets all of it (defaultMemory: 0), and with that all of the compute.
+    """
+    asked = pod.resources
+    cores = min(asked.get(GPU_CORES, 0), WHOLE_CORES)
+    if not pod.unreadable and asked.get(resource):
+        return min(asked[resource], memory), cores
+    percent = asked.get(GPU_MEM_PERCENT)
+    if not pod.unreadable and resource == GPU_MEM and percent:
+        return min(-(-memory * percent // 100), memory), cores
+    return memory, WHOLE_CORES
