@@ -1,4 +1,4 @@
-"""Reads what the cluster itself knows of earlier changes: notes on objects, saved manifests, Events."""
+"""Reads what the cluster itself knows of earlier changes: notes on objects, saved manifests, our memory, Events."""
 
 import datetime
 import http
@@ -9,12 +9,14 @@ from typing import TypeVar
 import msgspec
 
 from rightsizer.act.listing import bearers, listed
+from rightsizer.act.memory import MemoryStore
 from rightsizer.config import FIELD_MANAGER
 from rightsizer.errors import RequestRefused
 from rightsizer.model import ObjectRef, PastChange
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.history import UNREADABLE
 from rightsizer.observe.managers import stopped_through
+from rightsizer.observe.memory import NAME
 from rightsizer.observe.objects import Controller, Metadata, ObjectMeta
 from rightsizer.observe.records import MANIFEST_LABEL, evicted, is_copy, remembered
 from rightsizer.workloads import LEVERS
@@ -45,7 +47,7 @@ class _Event(msgspec.Struct, rename="camel"):
 
 
 def recall(cluster: Cluster, state_namespace: str) -> list[Recalled]:
-    """Every change that an object or a saved manifest tells of, latest first.
+    """Every change that an object, a saved manifest or our own memory tells of, each once, latest first.
 
     Raises:
         ClusterError: A list could not be read whole.
@@ -57,8 +59,28 @@ def recall(cluster: Cluster, state_namespace: str) -> list[Recalled]:
         Recalled(change.ref, PastChange(change.at, change.run, "evict", change.gpus))
         for change in evicted(item.metadata for item in secrets)
     )
+    told = {_key(item.ref, item.change) for item in found}
+    found += [item for item in _kept(cluster, state_namespace) if _key(item.ref, item.change) not in told]
     found.sort(key=lambda item: item.ref)
     return sorted(found, key=lambda item: _at(item.change), reverse=True)
+
+
+def _key(ref: ObjectRef, change: PastChange) -> tuple[str, str, str, str]:
+    return change.run, ref.full_kind, ref.namespace, ref.name
+
+
+def _kept(cluster: Cluster, state_namespace: str) -> list[Recalled]:
+    """What our own namespace remembers."""
+    try:
+        memory = MemoryStore(cluster, state_namespace).read()
+    except RequestRefused as refused:
+        if refused.code != http.HTTPStatus.FORBIDDEN:
+            raise
+        log.warning("left out: %s", refused)
+        return []
+    for key in sorted(memory.unreadable):
+        log.warning("ConfigMaps %s-*: the key %.40r cannot be read", NAME, key)
+    return [Recalled(one.ref, one.change, is_told=False) for taken in memory.by_key.values() for one in taken]
 
 
 def _at(change: PastChange) -> float:

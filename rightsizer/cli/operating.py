@@ -15,9 +15,9 @@ from rightsizer.cli.options import (
 
 _HISTORY = """\
 Says what was changed, when, by which run, and what became of it: from what
-objects remember (annotations), the manifests of evicted pods, and Events, as
-far as the cluster still has them. With --journal from a file that apply wrote.
-Only reads.
+objects remember (annotations), the manifests of evicted pods, what our own
+namespace remembers, and Events, as far as the cluster still has them. With
+--journal from a file that apply wrote. Only reads.
 """
 
 _HISTORY_EPILOG = """\

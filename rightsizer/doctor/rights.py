@@ -138,6 +138,8 @@ def _writes() -> Iterator[Right]:
     cost = "whether it is paused, and what was changed lately, is not known"
     yield Right("get", "", "configmaps", PLAN, is_own=True, cost=cost, names=STATE_MAPS)
     yield Right("create", "", "configmaps", (*APPLY, *PAUSE), is_own=True)
+    cost = "changes are left out that objects do not tell of any more"
+    yield Right("get", "", "configmaps", HISTORY, is_own=True, cost=cost, names=memory.NAMES)
     for verb in ("get", "patch"):
         yield Right(verb, "", "configmaps", APPLY, is_own=True, names=STATE_MAPS)
         yield Right(verb, "", "configmaps", PAUSE, is_own=True, names=STATE_MAPS[:1])

@@ -38,6 +38,8 @@ def _words(item: Recalled) -> str:
     if change.end:
         ended = f" at {_clock(change.ended)}" if change.ended else ""
         parts.append(f"{change.end.value}{ended}")
+    elif not item.is_told:
+        parts.append("its object does not tell of it: it was replaced or is gone, or the change was not made")
     elif record:
         parts.append(f"rule {record.rule}, {record.finding}: {record.reason}")
         parts.append(record.words)
@@ -45,7 +47,10 @@ def _words(item: Recalled) -> str:
 
 
 def history_document(items: Iterable[Recalled], told: Iterable[Told]) -> dict[str, Any]:
-    """The same as plain values; `at` is null where a note cannot be read, `end` while a change stands."""
+    """The same as plain values; `at` is null where a note cannot be read, `end` while a change stands.
+
+    `isTold` is false where the object does not remember, only our own namespace.
+    """
     return {
         "apiVersion": API_VERSION,
         "kind": "History",
@@ -73,6 +78,7 @@ def _item(item: Recalled) -> dict[str, Any]:
         "by": change.by or None,
         "end": change.end.value if change.end else None,
         "ended": stamp(change.ended) if change.ended else None,
+        "isTold": item.is_told,
         "record": msgspec.to_builtins(item.record) if item.record else None,
         "through": _named(item.by.namespace, item.by.kind, item.by.name) if item.by else None,
     }

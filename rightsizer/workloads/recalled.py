@@ -15,18 +15,20 @@ EFFECT = "effect"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recalled:
-    """A change that an object remembers.
+    """A change that is remembered.
 
     Attributes:
         ref: What was stopped or changed.
         record: What undoes it, where it still can be undone.
         by: The object that was changed in its place, where it is another one; it carries the record.
+        is_told: Whether the object itself remembers; otherwise our own namespace does, since before the change.
     """
 
     ref: ObjectRef
     change: PastChange
     record: UndoRecord | None = None
     by: ObjectRef | None = None
+    is_told: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -47,6 +47,21 @@ def test_it_tells_what_was_changed_and_what_became_of_it(world: World) -> None:
     assert "undone at" in text
 
 
+def test_what_an_object_has_forgotten_is_told_by_our_memory(world: World) -> None:
+    """Whoever replaces an object drops its notes; each change is told once, and where from."""
+    for name in ("kept", "replaced"):
+        world.add("Deployment", world.team, name, {})
+    run = _apply(world)
+    notes = created(world.api, "Deployment", world.team, "replaced")["metadata"]["annotations"]
+    gone = {key: None for key in notes if key.startswith("gpu-rightsizer.io/")}
+    world.api.patch("Deployment", world.team, "replaced", {"metadata": {"annotations": gone}})
+    found = [(item["name"], item["run"], item["isTold"]) for item in _history(world)["items"]]
+    assert sorted(found) == [("kept", run, True), ("replaced", run, False)]
+    assert "its object does not tell of it" in world.run("history").out
+    world.api.deny(Rule("*", resources=("configmaps",)))
+    assert [item["name"] for item in _history(world)["items"]] == ["kept"]
+
+
 @pytest.mark.slow
 def test_one_workload_one_run_one_span(world: World) -> None:
     """Each narrows it down."""
