@@ -120,7 +120,7 @@ def noticed(past: Iterable[PastChange], began: Iterable[datetime.datetime | None
     def seen(change: PastChange) -> PastChange:
         if change.end or change.at is None or change.action not in STOPS:
             return change
-        back = next((begin for begin in begins if begin > change.at), None)
+        back = next((begin for begin in begins if begin >= change.at), None)
         return dataclasses.replace(change, end=End.REVERTED, ended=back) if back else change
 
     return tuple(map(seen, past))

@@ -306,6 +306,6 @@ def _back(taken: Taken, workload: Workload) -> datetime.datetime | None:
     if at is None or _name(taken.ref) != _name(workload.ref):
         return None
     began = [pod.created for pod in workload.pods if not pod.is_terminating and pod.created]
-    since = [one for one in began if one > at]
+    since = [one for one in began if one >= at]
     # What was only shrunk has pods that began before and after: of these nobody knows which one tells of it.
     return min(since, default=at) if taken.change.action in STOPS else max(since, default=at)

@@ -247,7 +247,7 @@ def came_back_after(
     back = min((begin for begin in begins if begin is not None), default=None)
     with contextlib.suppress(ValueError):
         record = _record(annotations)
-        if back is not None and record is not None and back > record.time:
+        if back is not None and record is not None and back >= record.time:
             pauses.append(pause_of(record.idle, record.time, back))
     return max(pauses, default=None)
 

@@ -225,6 +225,12 @@ def test_pods_that_began_after_a_stop_tell_that_someone_put_it_back() -> None:
     assert [(change.end, change.ended) for change in seen] == [(End.REVERTED, AT - 2 * HOUR), (None, None)]
 
 
+def test_a_pod_that_began_within_the_second_of_a_stop_came_after_it() -> None:
+    """GitOps may be as quick as that; what was stopped is old."""
+    (seen,) = noticed((_past(HOUR, None),), [AT - HOUR])
+    assert (seen.end, seen.ended) == (End.REVERTED, AT - HOUR)
+
+
 def test_one_undo_ends_all_that_still_stood() -> None:
     """What had ended before stays as it was."""
     ended = with_end((_past(9 * DAY), _past(DAY, None), _past(HOUR, None)), End.UNDONE, AT)
