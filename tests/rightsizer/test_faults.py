@@ -276,14 +276,52 @@ def _act_as_another(world: World) -> None:
     _annotate(world, history=json.dumps([entry]))
 
 
-OTHERS = {"A15-opts-out": _opt_out, "A20-scales": _scale, "A25-another-rightsizer": _act_as_another}
+def _fill(world: World) -> None:
+    """With what leaves no room for a record: annotations share 256 KiB."""
+    note = {"metadata": {"annotations": {"example.com/notes": "x" * (262_144 - 100)}}}
+    world.api.patch("Deployment", world.team, "idle", note)
+
+
+def _track(world: World) -> None:
+    mark = {"argocd.argoproj.io/tracking-id": f"app:apps/Deployment:{world.team}/idle"}
+    world.api.patch("Deployment", world.team, "idle", {"metadata": {"annotations": mark}})
+
+
+def _resume(world: World) -> None:
+    _annotate(world, **{"resumed-at": stamp(datetime.datetime.now(datetime.UTC))})
+
+
+def _replace_class(world: World) -> None:
+    spec = {"template": {"spec": {"priorityClassName": "high-priority"}}}
+    world.api.patch("Deployment", world.team, "idle", {"spec": spec})
+
+
+def _hang(world: World) -> None:
+    for pod in world.pods_of(world.team, "idle"):
+        held = {"metadata": {"finalizers": ["example.com/held"]}}
+        world.api.patch("Pod", world.team, pod["metadata"]["name"], held)
+        world.api.delete("Pod", world.team, pod["metadata"]["name"])
+
+
+OTHERS = {
+    "A12-fills-it": _fill,
+    "A13-applies-it": _track,
+    "A14-resumed-it": _resume,
+    "A15-opts-out": _opt_out,
+    "A18-replaces-the-class": _replace_class,
+    "A20-scales": _scale,
+    "A24-pods-do-not-go": _hang,
+    "A25-another-rightsizer": _act_as_another,
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", ["look", "read", "dry-run"])
+@pytest.mark.parametrize("phase", ["classes", "look", "read", "dry-run"])
 @pytest.mark.parametrize("who", OTHERS)
 def test_someone_else_is_faster(world: World, who: str, phase: str) -> None:
-    """Right after the look, the second reading or the trial: their word holds, and nothing of ours is on it."""
+    """After the plan's reading, the look, the second reading or the trial: their word holds, ours is not on it."""
+    if (phase, who) == ("look", "A24-pods-do-not-go"):
+        pytest.skip("its pods were read a moment before, and its own object does not tell of it")
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     world.clock.run()
     at = _At(world, phase, OTHERS[who])
