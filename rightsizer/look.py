@@ -114,7 +114,7 @@ def look_at(
         ref: The workload.
         cluster: Where it is.
         beside: Where it matters what all nodes have free: the fleet as it was planned for, whose pods of other
-            namespaces count as they were then.
+            namespaces, and those that wait, count as they were then.
 
     Raises:
         ClusterError: Something could not be read whole.
@@ -126,7 +126,7 @@ def look_at(
             node: tuple(pod for pod in pods if pod.ref.namespace != ref.namespace)
             for node, pods in beside.pods_on.items()
         }
-        fleet = dataclasses.replace(fleet, elsewhere=others)
+        fleet = dataclasses.replace(fleet, elsewhere=others, waiting=beside.waiting)
     named = [
         workload
         for workload in fleet.workloads

@@ -16,6 +16,7 @@ from rightsizer.observe.inventory import Objects
 from rightsizer.observe.memory import NOTHING as NO_MEMORY
 from rightsizer.observe.memory import Remembered, recalled
 from rightsizer.ondemand import for_those_who_wait
+from rightsizer.places import within_room
 from rightsizer.policy.checks import class_problems, require_classes
 from rightsizer.policy.protections import OWN_NAMESPACE
 from rightsizer.policy.reading import LoadedPolicy
@@ -71,7 +72,7 @@ def make_plan(objects: Objects, signal: Signal, cycle: Cycle) -> Plan:
     opening = tuple(trips(rulebook.policy.breaker, fleet, now=scope, accepted=cycle.state.scope))
     free = held(decide(measured, rulebook), cycle.state, opening, cycle.at)
     decided = for_those_who_wait(free, rulebook)
-    decisions = within_budgets(decided, rulebook)
+    decisions = within_budgets(within_room(decided, fleet), rulebook)
     plan = Plan(
         at=cycle.at,
         run=cycle.run,

@@ -29,7 +29,15 @@ Instant = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
 """With its zone; whether its year is one of ours is asked by `require_ours`."""
 Word = Annotated[str, msgspec.Meta(max_length=LONGEST_WORD, pattern=r"^[ -~]*\Z")]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
-Gpus = Annotated[int, msgspec.Meta(ge=-MOST_GPUS, le=MOST_GPUS)]
+Gpus = Annotated[float, msgspec.Meta(ge=-MOST_GPUS, le=MOST_GPUS)]
+
+
+def tidy(gpus: float) -> float:
+    """GPUs as they are told: parts of one to hundredths, whole ones without a point."""
+    told = round(gpus, 2)
+    return int(told) if told == int(told) else told
+
+
 Seconds = Annotated[int, msgspec.Meta(ge=0, le=36525 * 86400)]
 
 LONGEST_PATH: Final = 24

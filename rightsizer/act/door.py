@@ -130,7 +130,8 @@ def _look_and_write(decision: Decision, row: Kind, session: Session) -> Outcome:
     """Prometheus is asked first, so that as little time as can be passes between reading the objects and the write."""
     use = session.watch.use()
     # What would do instead of a whole GPU is usually offered by a node that none of these pods is on.
-    beside = session.watch.fleet if decision.action is Action.RESLICE else None
+    proposal = decision.finding.proposal
+    beside = session.watch.fleet if proposal is not None and proposal.asks else None
     fresh, fleet = look_at(decision.workload.ref, session.cluster, beside=beside)
     if fresh is None:
         return session.outcome(decision, Result.GONE, "it holds no GPUs any more")

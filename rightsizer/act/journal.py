@@ -14,7 +14,7 @@ import msgspec
 
 from rightsizer.errors import ConfigurationError, RightsizerError
 from rightsizer.model import Decision, ObjectRef, Outcome
-from rightsizer.notes import decoded, require_ours
+from rightsizer.notes import decoded, require_ours, tidy
 from rightsizer.workloads.recalled import EFFECT, INTENT, OUTCOME, Step
 
 LARGEST_BYTES = 10 << 20
@@ -80,7 +80,7 @@ class Journal:
             name=ref.name,
             action=decision.action.value if decision.action else "",
             uid=ref.uid,
-            gpus=round(decision.frees),
+            gpus=tidy(decision.frees),
             rule=decision.rule,
             reason="; ".join(decision.finding.words),
         )

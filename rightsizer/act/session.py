@@ -13,6 +13,7 @@ from rightsizer.act.state import Gate
 from rightsizer.errors import ClusterError, ClusterUnreachable, RequestRefused
 from rightsizer.look import Watch
 from rightsizer.model import Decision, Fleet, Outcome, Result
+from rightsizer.notes import tidy
 from rightsizer.observe.cluster import Cluster
 from rightsizer.policy.document import Policy
 from rightsizer.policy.rules import Rulebook
@@ -63,7 +64,7 @@ class Session(Means):
             action=decision.action.value if decision.action else "",
             result=result,
             detail=detail,
-            gpus=round(abs(decision.frees)),
+            gpus=tidy(abs(decision.frees)),
             at=self.clock(),
         )
 

@@ -15,6 +15,7 @@ from rightsizer.act.session import Means, as_a_warning
 from rightsizer.act.settling import examined, found_again, is_settling, put_back
 from rightsizer.errors import ClusterError, RequestRefused
 from rightsizer.model import Action, Decision, Effect, Fleet, Mending, Outcome, Pod
+from rightsizer.notes import tidy
 from rightsizer.observe.objects import Metadata, PodObject
 from rightsizer.observe.pods import PodTable
 from rightsizer.observe.reading import resource_table
@@ -151,8 +152,8 @@ def _of_pods(decision: Decision, fleet: Fleet, means: Means) -> Effect:
     takers = [pod for node in nodes if node not in away for pod in _newcomers(node, fleet, means)]
     takers = [pod for pod in takers if pod.devices and not _is_own(pod, decision)]
     lost = sum(pod.devices for pod in gone if pod.node in away)
-    freed = sum(pod.devices for pod in gone) if left else max(round(decision.frees), 0)
-    free = max(freed - lost - sum(pod.devices for pod in takers), 0)
+    freed = sum(pod.devices for pod in gone) if left else max(tidy(decision.frees), 0)
+    free = tidy(max(freed - lost - sum(pod.devices for pod in takers), 0))
     refs = tuple(sorted(pod.ref for pod in takers))
     effect = Effect(min(len(gone), going), left, free, refs, away)
     return dataclasses.replace(effect, words=_words(effect))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rightsizer.assess.evidence import Case
 from rightsizer.assess.mig import card_of
+from rightsizer.assess.room import SHARED, Asks, Room
 from rightsizer.assess.words import GIB
 from rightsizer.model import Node, Pod, Usage
 from rightsizer.model.offers import (
@@ -16,19 +17,13 @@ from rightsizer.model.offers import (
     GPU_MEM_PERCENT,
     WHOLE_CORES,
     Pool,
-    Pools,
     amounts_of,
     unit_of,
 )
 
-SHARED = "nvidia.com/gpu.shared"
-
 _STEPS = {GPU_MEM: 256, GPU_CORES: 5}
 """Amounts are asked for in whole steps, so that a peak that is a little higher does not change what would do."""
 _BYTES = {GPU_MEM: 1 << 20, ALIYUN_MEM: GIB}
-
-Asks = tuple[tuple[str, int], ...]
-"""What a pod asks for, by resource name."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,7 +70,7 @@ class Part:
     memory_bytes: float
     compute: float
     bandwidth: float
-    is_offered: bool
+    is_offered: bool = False
     note: str = ""
 
     def fits(self, need: Need) -> bool:
@@ -127,41 +122,35 @@ def _held(pod: Pod, node: Node | None) -> Held | None:
 def parts_of(case: Case, usages: Sequence[Usage], held: Held, need: Need) -> Iterator[Part]:
     """Everything that a GPU of their model can be cut into, and whether nodes offer that now."""
     model = usages[0].device.model
-    pools = case.fleet.pools.get(model.replace("-", " "), ())
+    room, pools = Room(case.fleet, case.workload, model), case.fleet.pools.get(model.replace("-", " "), ())
     if held.asks:
         mine = {case.fleet.nodes[pod.node].sharing for pod in case.held}
         pools = tuple(alike for alike in pools if {alike[0].node.sharing} == mine)
-    else:
-        yield from _cut(case, model)
-    for alike in pools:
-        part = _amounts(alike[0], held, need)
-        if part is not None:
-            yield dataclasses.replace(part, is_offered=_has_room(alike, part, len(case.held)))
+    parts = [] if held.asks else [*_cut(model), *_shares(room)]
+    parts += [part for alike in pools if (part := _amounts(alike[0], held, need)) is not None]
+    for part in parts:
+        yield dataclasses.replace(part, is_offered=room.has(part.asks, len(case.held)))
 
 
-def _cut(case: Case, model: str) -> Iterator[Part]:
-    """MIG profiles, and shares of GPUs."""
-    card, wanted = card_of(model), len(case.held)
-    for profile in card.profiles if card else ():
-        offers = case.fleet.offers.get(profile.resource, ())
-        yield Part(
-            asks=((profile.resource, 1),),
-            share=profile.share,
-            memory_bytes=profile.memory_bytes,
-            compute=profile.compute,
-            bandwidth=profile.bandwidth,
-            is_offered=sum(offer.free for offer in offers if card_of(offer.node.model) is card) >= wanted,
-        )
-    for offer in case.fleet.offers.get(SHARED, ()):
-        node = offer.node
-        if node.model.replace("-", " ") == model.replace("-", " ") and node.memory_bytes and node.gpus:
-            share = node.gpus / node.allocatable[SHARED]
+def _cut(model: str) -> Iterator[Part]:
+    """MIG profiles."""
+    card = card_of(model)
+    for one in card.profiles if card else ():
+        yield Part(((one.resource, 1),), one.share, one.memory_bytes, one.compute, one.bandwidth)
+
+
+def _shares(room: Room) -> Iterator[Part]:
+    """Shares of GPUs, each size once."""
+    sizes = {
+        (one.node.memory_bytes, one.node.gpus, one.node.allocatable[SHARED]): one.node for one in room.shares
+    }
+    for (memory_bytes, gpus, count), node in sizes.items():
+        if memory_bytes and gpus:
+            share = gpus / count
             note = (
                 "" if node.sharing == "mps" else "nothing keeps those who share it from each other's memory"
             )
-            yield Part(
-                ((SHARED, 1),), share, share * node.memory_bytes, share, share, offer.free >= wanted, note
-            )
+            yield Part(((SHARED, 1),), share, share * memory_bytes, share, share, note=note)
 
 
 def _amounts(pool: Pool, held: Held, need: Need) -> Part | None:
@@ -185,7 +174,7 @@ def _amounts(pool: Pool, held: Held, need: Need) -> Part | None:
     note = "nothing keeps those who share it from each other's memory" if pool.resource == ALIYUN_MEM else ""
     share = max(memory / pool.memory, cores / WHOLE_CORES)
     compute = max(cores / WHOLE_CORES, need.compute, need.bandwidth)
-    return Part(asks, share, memory * _BYTES[pool.resource], compute, compute, is_offered=False, note=note)
+    return Part(asks, share, memory * _BYTES[pool.resource], compute, compute, note=note)
 
 
 def _memory(pool: Pool, need: Need) -> int:
@@ -198,13 +187,3 @@ def _memory(pool: Pool, need: Need) -> int:
 
 def _up(amount: float, step: int) -> int:
     return max(math.ceil(amount / step), 1) * step
-
-
-def _has_room(alike: Pools, part: Part, wanted: int) -> bool:
-    """Whether these nodes take so many pods more."""
-    memory = round(part.memory_bytes) // _BYTES[alike[0].resource]
-    for pool in alike:
-        wanted -= pool.takes(memory, dict(part.asks).get(GPU_CORES, 0), wanted)
-        if wanted <= 0:
-            return True
-    return False

@@ -87,7 +87,7 @@ def _question(decisions: Sequence[Decision]) -> str:
     """What a person is asked; what has its notice given yet frees nothing."""
     stops = all(one.finding.proposal is None and one.action is not Action.NOTIFY for one in decisions)
     what = f"{'Stop' if stops else 'Change'} {count(len(decisions), 'workload')}"
-    freed = round(sum(decision.frees for decision in decisions))
+    freed = sum(decision.frees for decision in decisions)
     return f"{what}, freeing {count(freed)}?" if freed >= 0 else f"{what}, taking {count(-freed)} back?"
 
 

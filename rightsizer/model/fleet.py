@@ -1,5 +1,6 @@
 """What the API server knows, put together: the workloads that pods make up, what was changed, the fleet. Pure."""
 
+import collections
 import dataclasses
 import datetime
 from collections.abc import Mapping
@@ -39,7 +40,7 @@ class PastChange:
     at: datetime.datetime | None
     run: str = ""
     action: str = ""
-    gpus: int = 0
+    gpus: float = 0
     by: str = ""
     end: End | None = None
     ended: datetime.datetime | None = None
@@ -126,7 +127,7 @@ class Change:
 
     ref: ObjectRef
     at: datetime.datetime
-    gpus: int
+    gpus: float
     run: str = ""
     pools: tuple[str, ...] = ()
     starter: ObjectRef | None = None
@@ -188,9 +189,10 @@ class Fleet:
         problems: What could not be read, or is not there where it should be, in words.
         elsewhere: Where one namespace was read: the GPU pods of the others, by node, as they were known before.
         pods_on: The GPU pods of each node, by its name; follows from `workloads`.
-        offers: What open nodes have free of each GPU resource, by its name; follows from `nodes` and all pods.
+        offers: Open nodes that have some of a GPU resource free, by its name; follows from `nodes` and all pods.
         pools: The same of amounts of GPUs, by the model's name with spaces for hyphens; those alike together.
         waiting: Pods that wait for GPUs, those of the highest priority first.
+        awaited: What these ask for together, by resource name; follows from `waiting`.
         minor: The API server is of Kubernetes 1.minor; None where that is not known.
     """
 
@@ -207,6 +209,7 @@ class Fleet:
     pods_on: Mapping[str, tuple[Pod, ...]] = dataclasses.field(init=False, repr=False, compare=False)
     offers: Mapping[str, tuple[Offer, ...]] = dataclasses.field(init=False, repr=False, compare=False)
     pools: Mapping[str, tuple[Pools, ...]] = dataclasses.field(init=False, repr=False, compare=False)
+    awaited: Mapping[str, int] = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Look up once what would otherwise be sought for every workload anew."""
@@ -215,6 +218,10 @@ class Fleet:
             name: (*self.pods_on.get(name, ()), *self.elsewhere.get(name, ()))
             for name in {**self.pods_on, **self.elsewhere}
         }
+        awaited: collections.Counter[str] = collections.Counter()
+        for one in self.waiting:
+            awaited.update(one.resources)
+        object.__setattr__(self, "awaited", awaited)
         object.__setattr__(self, "offers", offers_of(self.nodes, there))
         object.__setattr__(self, "pools", pools_of(self.nodes, there))
 

@@ -202,7 +202,7 @@ class Effect:
 
     gone: int
     left: int
-    free: int
+    free: float
     taken_by: tuple[ObjectRef, ...] = ()
     nodes_gone: tuple[str, ...] = ()
     health: str = ""
@@ -225,7 +225,7 @@ class Outcome:
     action: str
     result: Result
     detail: str
-    gpus: int
+    gpus: float
     at: datetime.datetime
     effect: Effect | None = None
     is_out_of_policy: bool = False

@@ -86,6 +86,7 @@ class Cause(enum.StrEnum):
     COOLDOWN = "cooldown"
     MANAGED_ELSEWHERE = "managed-elsewhere"
     ON_DEMAND = "on-demand"
+    NO_ROOM = "no-room"
     PAUSED = "paused"
     BREAKER = "breaker"
 

@@ -22,12 +22,7 @@ _MOST_GIB = 1024
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Offer:
-    """A resource that is free on open nodes which are alike in model, memory, sharing and how a GPU is cut.
-
-    Attributes:
-        node: One of them.
-        free: How many of the resource are free on all of them.
-    """
+    """A resource of which an open node has some free."""
 
     node: Node
     free: int
@@ -43,7 +38,8 @@ class Pool:
         memory: Of each GPU, in the resource's unit.
         used: What the pods on these GPUs ask for of that altogether.
         cores: Hundredths of a GPU's compute that they ask for altogether.
-        places: How many more pods its device plugin lets in at most.
+        pods: Those on these GPUs.
+        split: How many pods a GPU takes at most.
     """
 
     node: Node
@@ -52,7 +48,8 @@ class Pool:
     memory: int
     used: int
     cores: int
-    places: int
+    pods: int
+    split: int
 
     def taken(self) -> float:
         """Which part of its memory is asked for; 0 to 1, and more where HAMi's is scaled."""
@@ -67,9 +64,9 @@ class Pool:
         if beside <= 0 or beside_cores <= 0:
             return 0
         count = 0
-        while count < min(most, self.places):
+        while count < most:
             full = (self.used + count * memory) // beside + (self.cores + count * cores) // beside_cores
-            if full >= self.gpus:
+            if full + (self.pods + count) // self.split >= self.gpus:
                 break
             count += 1
         return count
@@ -82,18 +79,15 @@ Pools = tuple[Pool, ...]
 def offers_of(
     nodes: Mapping[str, Node], pods_on: Mapping[str, Sequence[Pod]]
 ) -> dict[str, tuple[Offer, ...]]:
-    """What is free of each resource on open nodes, by its name."""
-    found: dict[str, dict[tuple[object, ...], Offer]] = {}
+    """What is free of each resource on open nodes, by its name; where most is free comes first."""
+    found: dict[str, list[Offer]] = {}
     for name in sorted(nodes):
         node = nodes[name]
         for resource, count in node.allocatable.items() if node.is_open else ():
             free = count - sum(pod.resources.get(resource, 0) for pod in pods_on.get(name, ()))
             if free > 0:
-                kind = (node.model, node.memory_bytes, node.sharing, node.gpus and count / node.gpus)
-                kinds = found.setdefault(resource, {})
-                known = kinds.get(kind)
-                kinds[kind] = Offer(known.node, known.free + free) if known else Offer(node, free)
-    return {resource: tuple(kinds.values()) for resource, kinds in found.items()}
+                found.setdefault(resource, []).append(Offer(node, free))
+    return {resource: tuple(sorted(offers, key=lambda one: -one.free)) for resource, offers in found.items()}
 
 
 def pools_of(nodes: Mapping[str, Node], pods_on: Mapping[str, Sequence[Pod]]) -> dict[str, tuple[Pools, ...]]:
@@ -114,14 +108,10 @@ def pools_of(nodes: Mapping[str, Node], pods_on: Mapping[str, Sequence[Pod]]) ->
 def _pool(node: Node, pods: Sequence[Pod]) -> Pool | None:
     """What a node has left; None where it is not known how much each of its GPUs has."""
     unit = unit_of(node)
-    if unit is None:
+    if unit is None or (unit[0] == GPU_MEM and not node.allocatable.get(GPU)):
         return None
     resource, memory = unit
     asked = [(pod.devices or 1, *amounts_of(pod, resource, memory)) for pod in pods]
-    if resource == ALIYUN_MEM:
-        places = node.allocatable[resource] - sum(amount for _, amount, _ in asked)
-    else:
-        places = node.allocatable.get(GPU, 0) - sum(devices for devices, _, _ in asked)
     parts = [one for one in asked if one[1] < memory and one[2] < WHOLE_CORES]
     return Pool(
         node=node,
@@ -130,7 +120,8 @@ def _pool(node: Node, pods: Sequence[Pod]) -> Pool | None:
         memory=memory,
         used=sum(devices * amount for devices, amount, _ in parts),
         cores=sum(devices * cores for devices, _, cores in parts),
-        places=places,
+        pods=sum(devices for devices, _, _ in parts),
+        split=memory if resource == ALIYUN_MEM else max(node.allocatable[GPU] // node.pooled, 1),
     )
 
 

@@ -5,6 +5,7 @@ What the scheduler weighs besides (volumes, topology, other pods, its plug-ins) 
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -100,24 +101,43 @@ def waiting_of(item: PodObject, ref: ObjectRef, gpus: Mapping[str, int], needs: 
     """
     tolerations = msgspec.json.decode(item.spec.tolerations, type=list[Toleration] | None)
     affinity = msgspec.json.decode(item.spec.affinity, type=_Affinity | None)
-    required = None
-    if affinity is not None and affinity.node_affinity is not None:
-        required = affinity.node_affinity.required_during_scheduling_ignored_during_execution
-    terms = None
-    if required is not None:
-        terms = tuple(
-            (tuple(term.match_expressions or ()), tuple(term.match_fields or ()))
-            for term in required.node_selector_terms or ()
-        )
     return Waiting(
         ref,
         gpus,
         needs,
         item.spec.node_selector or {},
         tuple(tolerations or ()),
-        terms,
+        _terms(affinity),
         item.spec.priority,
         item.spec.priority_class_name,
+    )
+
+
+def wanted_by(ref: ObjectRef, spec: Mapping[str, Any]) -> Waiting:
+    """Which nodes pods of a template want, as its spec says; of what is asked for nothing.
+
+    Raises:
+        msgspec.ValidationError: Its selector, its tolerations or its affinity cannot be read.
+    """
+    selector = msgspec.convert(spec.get("nodeSelector"), dict[str, str] | None)
+    tolerations = msgspec.convert(spec.get("tolerations"), list[Toleration] | None)
+    affinity = msgspec.convert(spec.get("affinity"), _Affinity | None)
+    return Waiting(ref, {}, {}, selector or {}, tuple(tolerations or ()), _terms(affinity))
+
+
+_Terms = tuple[tuple[tuple[LabelSelectorRequirement, ...], tuple[LabelSelectorRequirement, ...]], ...]
+
+
+def _terms(affinity: _Affinity | None) -> _Terms | None:
+    """The nodes that an affinity requires; None where it requires none."""
+    if affinity is None or affinity.node_affinity is None:
+        return None
+    required = affinity.node_affinity.required_during_scheduling_ignored_during_execution
+    if required is None:
+        return None
+    return tuple(
+        (tuple(term.match_expressions or ()), tuple(term.match_fields or ()))
+        for term in required.node_selector_terms or ()
     )
 
 
@@ -175,7 +195,7 @@ def wanting(nodes: Mapping[str, Node], waiting: Sequence[Waiting]) -> tuple[Wait
     """
     found = []
     for group in _shapes(waiting)[:LOOKED_AT]:
-        fit = frozenset(name for name, node in nodes.items() if node.is_open and _may_take(node, group[0]))
+        fit = frozenset(name for name, node in nodes.items() if node.is_open and may_take(node, group[0]))
         found += [
             WaitingPod(one.ref, one.gpus, one.priority, one.priority_class, fit)
             for one in group
@@ -184,7 +204,7 @@ def wanting(nodes: Mapping[str, Node], waiting: Sequence[Waiting]) -> tuple[Wait
     return tuple(sorted(found, key=lambda one: (-one.priority, one.ref)))
 
 
-def _may_take(node: Node, pod: Waiting) -> bool:
+def may_take(node: Node, pod: Waiting) -> bool:
     """Whether nothing but what its pods hold keeps a pod from a node; what is not known keeps it off."""
     is_tolerated = all(any(_tolerates(one, taint) for one in pod.tolerations) for taint in node.taints)
     return is_tolerated and not any(_unselected(node, pod))

@@ -26,7 +26,7 @@ def event_of(decision: Decision, row: Kind, *, run: str, at: datetime.datetime) 
             f"{count(decision.workload.gpus)} will be given back by {decision.announced} from {when} on {why}"
         )
         return _event(ref, "Notice", message, run=run, at=at)
-    freed = round(decision.frees)
+    freed = decision.frees
     gave = f"{count(freed)} given back" if freed >= 0 else f"{count(-freed)} taken back"
     message = f"{gave} {why}"
     if decision.action is not Action.GROW:

@@ -5,7 +5,6 @@ that has no value any more disappears: it never stays at what it was.
 https://prometheus.io/docs/instrumenting/writing_exporters/
 """
 
-import collections
 import dataclasses
 import datetime
 import importlib.metadata
@@ -117,7 +116,7 @@ class Metrics:
                 self._counters[row.name] = Counter(name, row.words, row.labels, registry=self.registry)
             else:
                 self._gauges[row.name] = Gauge(name, row.words, row.labels, registry=self.registry)
-        self._stood: tuple[datetime.datetime, collections.Counter[str]] | None = None
+        self._stood: tuple[datetime.datetime, dict[str, float]] | None = None
         self._gauges["build_info"].labels(importlib.metadata.version("gpu-rightsizer")).set(1)
         # A counter whose first value is 1 has not increased, as Prometheus sees it: these are asked about by alerts.
         for result in _RUN:
@@ -169,14 +168,15 @@ class Metrics:
 
     def _count_freed(self, plan: Plan, classes: Iterable[str]) -> None:
         """What stands of our changes, and for how long it has since the last plan."""
-        now: collections.Counter[str] = collections.Counter(dict.fromkeys(classes, 0))
+        now: dict[str, float] = dict.fromkeys(classes, 0.0)
         if plan.fleet is not None:
             for change in plan.fleet.changes:
                 if change.stands:
-                    now[_class_of(change, plan.fleet)] += change.gpus
+                    name = _class_of(change, plan.fleet)
+                    now[name] = now.get(name, 0.0) + change.gpus
         at, before = self._stood or (plan.at, now)
         for name, gpus in now.items():
-            stood = max((plan.at - at).total_seconds(), 0.0) * min(before[name], gpus)
+            stood = max((plan.at - at).total_seconds(), 0.0) * min(before.get(name, 0.0), gpus)
             self._counters["freed_gpu_seconds"].labels(name).inc(stood)
             self._gauges["freed_gpus"].labels(name).set(gpus)
         self._stood = (plan.at, now)

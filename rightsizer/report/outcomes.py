@@ -58,7 +58,7 @@ def cycle_words(plan: Plan) -> str:
     """What a cycle has planned, on one line."""
     verdicts = collections.Counter(decision.verdict.value for decision in plan.decisions)
     told = ", ".join(f"{number} {verdict}" for verdict, number in sorted(verdicts.items())) or "none"
-    frees = round(sum(decision.frees for decision in plan.enforced))
+    frees = sum(decision.frees for decision in plan.enforced)
     judged = count(len(plan.decisions), "workload")
     return (
         f"run {plan.run}: {judged} ({told}); {len(plan.enforced)} to be changed, {count(frees)} freed by that"

@@ -221,7 +221,7 @@ def _deeds(decisions: Sequence[Decision]) -> str:
     deeds += [f"changes {count(changed, 'workload')}"] if changed else []
     deeds += [f"gives notice about {count(len(told), 'workload')}"] if told else []
     if stopped or changed:
-        freed = round(sum(one.frees for one in decisions))
+        freed = sum(one.frees for one in decisions)
         deeds += [f"frees {count(freed)}" if freed >= 0 else f"takes {count(-freed)} back"]
     return " and ".join([", ".join(deeds[:-1]), deeds[-1]] if deeds[1:] else deeds)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from rightsizer.config import format_duration
 from rightsizer.model import Block, Cause, Decision
+from rightsizer.notes import tidy
 
 GIB = 1 << 30
 _TENTHS_BELOW = 10
@@ -19,14 +20,15 @@ _CAUSES = {
     Cause.COOLDOWN: "waits after an earlier change",
     Cause.MANAGED_ELSEWHERE: "managed elsewhere",
     Cause.ON_DEMAND: "only on demand",
+    Cause.NO_ROOM: "no room left",
     Cause.PAUSED: "paused",
     Cause.BREAKER: "the breaker is open",
 }
 
 
-def count(number: int, thing: str = "GPU") -> str:
-    """A number of things in words."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+def count(number: float, thing: str = "GPU") -> str:
+    """A number of things in words; of GPUs there may be parts."""
+    return f"1 {thing}" if number == 1 else f"{tidy(number)} {thing}s"
 
 
 def block_words(block: Block) -> str:

@@ -5,7 +5,7 @@ https://argo-workflows.readthedocs.io/en/latest/fields/#workflowspec
 """
 
 from rightsizer.model import Action
-from rightsizer.workloads.core import CLASS, TEMPLATE, TEMPLATE_CLASS
+from rightsizer.workloads.core import CLASS, ROLLING, TEMPLATE, TEMPLATE_CLASS
 from rightsizer.workloads.edits import NAMED
 from rightsizer.workloads.kind import REPLICAS, Field, Kind, Steering, Stop, Value, scaled, suspended
 
@@ -20,6 +20,7 @@ KINDS = (
         replicas=REPLICAS,
         steering=Steering.DELETION_COST,
         containers=(TEMPLATE,),
+        rolls=ROLLING,
         has_scale=True,
         classes=(TEMPLATE_CLASS,),
     ),

@@ -23,6 +23,7 @@ from rightsizer.notes import (
     read_instant,
     require_name,
     require_ours,
+    tidy,
 )
 from rightsizer.observe.history import HISTORY_ANNOTATION, read_history, with_end, with_record, write_history
 from rightsizer.observe.records import (
@@ -238,7 +239,7 @@ def record_of(
         finding=decision.finding.name.value,
         reason="",
         edits=tuple(map(abridged, edits)),
-        gpus=round(decision.frees),
+        gpus=tidy(decision.frees),
         idle=round(decision.finding.idle_s or 0.0),
         by=by,
         settle=round(settle.total_seconds()),

@@ -5,7 +5,7 @@ https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/
 
 from rightsizer.model import Action
 from rightsizer.workloads.edits import NAMED, Path
-from rightsizer.workloads.kind import REPLICAS, Kind, Pause, Steering, Stop, scaled, suspended
+from rightsizer.workloads.kind import REPLICAS, Kind, Pause, Rolls, Steering, Stop, scaled, suspended
 
 TEMPLATE: Path = ("spec", "template", "spec", "containers", NAMED)
 """Containers of a corev1.PodTemplateSpec."""
@@ -25,6 +25,19 @@ POD = Kind(
     classes=(("spec", CLASS),),
 )
 
+ROLLING = (Rolls(("spec", "paused"), (None, False), "its pods stay as they are"),)
+# https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/#forced-rollback
+_UPDATE = ("spec", "updateStrategy")
+_OF_SET = (
+    Rolls(
+        ("spec", "podManagementPolicy"),
+        ("Parallel",),
+        "a pod that cannot start stays as it is, also once the template is put back; with Parallel it does not",
+    ),
+    Rolls((*_UPDATE, "type"), (None, "RollingUpdate"), "pods stay as they are until somebody deletes them"),
+    Rolls((*_UPDATE, "rollingUpdate", "partition"), (None, 0), "the pods below it stay as they are"),
+)
+
 KINDS = (
     POD,
     # The pods go when spec.replicas is 0; the API server asks no PodDisruptionBudget about that.
@@ -37,6 +50,7 @@ KINDS = (
         replicas=REPLICAS,
         steering=Steering.DELETION_COST,
         containers=(TEMPLATE,),
+        rolls=ROLLING,
         has_scale=True,
         classes=(TEMPLATE_CLASS,),
     ),
@@ -49,6 +63,7 @@ KINDS = (
         replicas=REPLICAS,
         steering=Steering.TAIL,
         containers=(TEMPLATE,),
+        rolls=_OF_SET,
         has_scale=True,
         classes=(TEMPLATE_CLASS,),
     ),

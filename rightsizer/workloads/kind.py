@@ -3,13 +3,25 @@
 import dataclasses
 import datetime
 import enum
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rightsizer.model import Action, Pod, Proposal
 from rightsizer.observe.owners import OwnerKind, owner_kind
-from rightsizer.workloads.edits import ANY, Edit, Path, edit_of, is_digest, matches, places, shown, value_at
+from rightsizer.workloads.edits import (
+    ANY,
+    Edit,
+    Path,
+    edit_of,
+    is_digest,
+    matches,
+    places,
+    same,
+    shown,
+    value_at,
+)
 
 _LONGEST_TEXT = 256
 _MOST = 1_000_000
@@ -166,6 +178,23 @@ class Pause:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Rolls:
+    """What must hold for a changed template to reach all pods, and for one that fails to be put back.
+
+    Attributes:
+        path: A field of the object.
+        when: The values that it may have; None where it may be absent.
+        why: What happens otherwise, for people.
+        is_for_parts: Whether it only matters where pods are to get parts of GPUs.
+    """
+
+    path: Path
+    when: tuple[Any, ...]
+    why: str
+    is_for_parts: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of one API group that we know how to act upon.
 
@@ -177,6 +206,7 @@ class Kind:
         replicas: How many are wanted; None where there is no such number.
         steering: Which replicas go when there are to be fewer.
         containers: Where containers are declared, as patterns; changes there reach the pods by themselves.
+        rolls: What must hold for that.
         pause: Instead, where they change only while it is stopped.
         needs: Must stand in the object for `replicas` to be changed, such as a policy of elastic training.
         groups: What has its replicas in groups; instead of `replicas`.
@@ -196,6 +226,7 @@ class Kind:
     replicas: Field | None = None
     steering: Steering = Steering.NONE
     containers: tuple[Path, ...] = ()
+    rolls: tuple[Rolls, ...] = ()
     pause: Pause | None = None
     needs: Path = ()
     groups: Groups | None = None
@@ -318,8 +349,18 @@ def proposal_edits(
                 f"its pods ask for {', '.join(resources) or 'no GPU resource'}, not for one GPU resource"
             )
             raise ValueError(message)
+        _require_rolls(kind, obj, is_for_parts=False)
         return _amount_edits(kind, obj, resources, {resources[0]: proposal.gpus_per_pod})
+    _require_rolls(kind, obj, is_for_parts=True)
     return _amount_edits(kind, obj, resources, dict(proposal.asks))
+
+
+def _require_rolls(kind: Kind, obj: Mapping[str, Any], *, is_for_parts: bool) -> None:
+    for one in kind.rolls:
+        value = value_at(obj, one.path)
+        if (is_for_parts or not one.is_for_parts) and not any(same(value, each) for each in one.when):
+            message = f"its {shown(one.path)} is {json.dumps(value)}: {one.why}"
+            raise ValueError(message)
 
 
 def _replicas_edit(kind: Kind, obj: Mapping[str, Any], replicas: int) -> Edit:
@@ -378,6 +419,7 @@ def _amount_edits(
         named = " or ".join(resources) or "a GPU resource"
         message = f"{len(asking)} of its containers declare {named} in their limits, not one"
         raise ValueError(message)
+    _require_no_init(obj, asking[0], resources)
     found = []
     for part in ("limits", "requests"):
         place = (*asking[0], "resources", part)
@@ -386,6 +428,16 @@ def _amount_edits(
             continue
         for name in dict.fromkeys((*resources, *amounts)):
             wanted = amounts.get(name)
-            if wanted is not None or name in declared:
+            if str(declared.get(name)) != str(wanted):
                 found.append(edit_of(obj, (*place, name), None if wanted is None else str(wanted)))
     return found
+
+
+def _require_no_init(obj: Mapping[str, Any], container: Path, resources: Sequence[str]) -> None:
+    """Beside it no init container asks for GPUs: a pod gets the most that any of them asks for, of each resource."""
+    initial = value_at(obj, (*container[:-2], "initContainers"))
+    for one in initial if isinstance(initial, list) else ():
+        asked = (one.get("resources") or {}).get("limits") or {} if isinstance(one, Mapping) else {}
+        if named := sorted(set(resources) & set(asked)):
+            message = f"its init container {one.get('name')} asks for {named[0]}, too"
+            raise ValueError(message)

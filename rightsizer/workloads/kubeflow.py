@@ -7,7 +7,7 @@ https://github.com/kubeflow/notebooks
 """
 
 from rightsizer.model import Action
-from rightsizer.workloads.core import TEMPLATE, TEMPLATE_CLASS
+from rightsizer.workloads.core import TEMPLATE_CLASS
 from rightsizer.workloads.edits import ANY, Path
 from rightsizer.workloads.kind import (
     NOW,
@@ -60,14 +60,14 @@ KINDS = (
         lost=_LOST,
         stop=suspended(),
     ),
-    # What the notebook controller's own culler sets, and its users' interface takes away.
+    # What the notebook controller's own culler sets, and its users' interface takes away. A changed template reaches
+    # its pod by a StatefulSet of one after the other, which leaves one that cannot start as it is: it is not changed.
     Kind(
         "kubeflow.org",
         "Notebook",
         source="kubeflow.org/v1",
         lost="what its kernels hold in memory; volumes stay",
         stop=Stop(Action.SUSPEND, "Suspended", annotation("kubeflow-resource-stopped"), NOW),
-        containers=(TEMPLATE,),
         classes=(TEMPLATE_CLASS,),
     ),
     # Its pods are described by its WorkspaceKind.

@@ -11,7 +11,7 @@ import msgspec
 
 from rightsizer.model import Proposal, Workload
 from rightsizer.workloads import row_of, stopped_by
-from rightsizer.workloads.edits import patch_of
+from rightsizer.workloads.edits import patch_of, places, value_at
 from rightsizer.workloads.kind import proposal_edits, stop_edits
 
 
@@ -28,6 +28,8 @@ def no_place(workload: Workload, proposal: Proposal | None, at: datetime.datetim
     if row is None or obj is None or (by is not None and by[0] != workload.ref):
         return ""
     resources = sorted({name for pod in workload.pods for name in pod.resources})
+    if proposal is not None and proposal.asks and any(one.kind == "Kueue" for one in workload.managers):
+        return "Kueue admits it by the quota of what it asks for now"
     try:
         if proposal is None:
             patch_of(obj, stop_edits(row, obj, at))
@@ -36,6 +38,26 @@ def no_place(workload: Workload, proposal: Proposal | None, at: datetime.datetim
     except ValueError as error:
         return str(error)
     return ""
+
+
+def pod_spec_of(workload: Workload) -> dict[str, Any]:
+    """What a workload's own object says of the nodes that its pods may come to; nothing where that is not known.
+
+    A template's spec, or what stands for one: of what encloses the containers the nearest that says anything.
+    """
+    row, obj = row_of(workload), _read(workload)
+    if row is None or obj is None:
+        return {}
+    for pattern in row.changeable:
+        for path in places(obj, pattern):
+            around = (value_at(obj, path[:length]) for length in range(len(path), 0, -1))
+            found = next((one for one in around if isinstance(one, dict) and _WHERE & one.keys()), None)
+            if found is not None:
+                return found
+    return {}
+
+
+_WHERE = frozenset({"nodeSelector", "tolerations", "affinity"})
 
 
 def _read(workload: Workload) -> dict[str, Any] | None:

@@ -57,7 +57,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     action: str
     uid: str = ""
-    gpus: int = 0
+    gpus: float = 0
     result: str = ""
     rule: str = ""
     reason: str = ""

@@ -6,7 +6,7 @@ https://lws.sigs.k8s.io/docs/reference/leaderworkerset.v1/
 
 from rightsizer.workloads.core import CLASS, TEMPLATE_CLASS
 from rightsizer.workloads.edits import NAMED
-from rightsizer.workloads.kind import REPLICAS, Kind, Steering, scaled, suspended
+from rightsizer.workloads.kind import REPLICAS, Kind, Rolls, Steering, scaled, suspended
 
 _TEMPLATE = ("spec", "leaderWorkerTemplate")
 _PARTS = ("leaderTemplate", "workerTemplate")
@@ -31,6 +31,19 @@ KINDS = (
         replicas=REPLICAS,
         steering=Steering.TAIL,
         containers=tuple((*_TEMPLATE, part, "spec", "containers", NAMED) for part in _PARTS),
+        rolls=(
+            Rolls(
+                ("spec", "rolloutStrategy", "rollingUpdateConfiguration", "partition"),
+                (None, 0),
+                "the groups below it stay as they are",
+            ),
+            Rolls(
+                (*_TEMPLATE, "size"),
+                (None, 1),
+                "its pods work together, and parts of GPUs have no way to each other",
+                is_for_parts=True,
+            ),
+        ),
         has_scale=True,
         classes=tuple((*_TEMPLATE, part, "spec", CLASS) for part in _PARTS),
     ),

@@ -28,6 +28,7 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.ondemand import for_those_who_wait
+from rightsizer.places import within_room
 from rightsizer.policy.criteria import Criteria
 from rightsizer.policy.document import (
     Match,
@@ -258,4 +259,5 @@ def judged(
 
 def planned(book: Rulebook, seen: Measured) -> tuple[Decision, ...]:
     """The decisions of a plan: as far as somebody waits, and within every budget."""
-    return within_budgets(for_those_who_wait(decide(seen, book), book), book)
+    wanted = for_those_who_wait(decide(seen, book), book)
+    return within_budgets(within_room(wanted, book.fleet), book)

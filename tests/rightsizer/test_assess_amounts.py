@@ -139,6 +139,8 @@ ROOM = {
     "many-with-little": (_others(8, mem=1000), 4),
     "compute-is-taken": (_others(4, mem=100, cores=90), 0),
     "no-places": (_others(40, mem=1, cores=1), 0),
+    "one-place-each": (_others(36, mem=1, cores=1), 3),
+    "few-places": ((*_others(38, mem=1, cores=1), *_others(1, mem=15000, cores=1)), 0),
     "not-readable": ((dataclasses.replace(_by_hami("o"), devices=4, unreadable=("a",)),), 0),
 }
 
@@ -152,9 +154,9 @@ def test_room_is_what_is_left_wherever_the_others_are(others: tuple[Pod, ...], f
 
 def test_room_for_all_of_its_pods_or_advice() -> None:
     """Where a node has room for fewer than all of them, nothing is proposed, and it says so."""
-    pods = (_by_hami("w-0"), _by_hami("w-1"))
+    pods = (_by_hami("w-0"), _by_hami("w-1"), _by_hami("w-2"))
     assert _proposal(*pods, nodes=(_node(),)) is not None
-    finding = _sliceable(*pods, nodes=(_node(allocatable={GPU: 3}),))
+    finding = _sliceable(*pods, nodes=(_node(allocatable={GPU: 4}),))
     assert finding is not None
     assert (finding.proposal, finding.words[-1]) == (None, "no node offers it now")
 

@@ -1,5 +1,6 @@
 """Changes of objects: what is patched, what is recorded with it, and that undo gives back what was."""
 
+import contextlib
 import copy
 import dataclasses
 import json
@@ -246,6 +247,74 @@ def test_where_it_is_not_clear_which_container_is_meant_nothing_is_changed(
     """It is refused in words."""
     with pytest.raises(ValueError, match=words):
         _proposed(obj, Proposal(Action.SHRINK, 1.0, "", gpus_per_pod=1), resources)
+
+
+_SET = {"podManagementPolicy": "Parallel"}
+ROLLS = {
+    "deployment": ("Deployment", {}, None),
+    "paused": ("Deployment", {"paused": True}, "its pods stay as they are"),
+    "set": ("StatefulSet", {}, "a pod that cannot start stays as it is"),
+    "parallel": ("StatefulSet", _SET, None),
+    "on-delete": (
+        "StatefulSet",
+        {**_SET, "updateStrategy": {"type": "OnDelete"}},
+        "until somebody deletes them",
+    ),
+    "partition": (
+        "StatefulSet",
+        {**_SET, "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}},
+        "the pods below it stay",
+    ),
+    "rollout": ("Rollout", {"paused": True}, "its pods stay as they are"),
+}
+
+
+@pytest.mark.parametrize(("kind", "more", "words"), ROLLS.values(), ids=ROLLS.keys())
+def test_a_template_is_changed_where_that_reaches_all_pods_and_can_be_put_back(
+    kind: str, more: Object, words: str | None
+) -> None:
+    """Otherwise it is said why not, for fewer GPUs as for parts of them."""
+    obj = _deployment(_container("main", {GPU: "2"}))
+    obj["spec"].update(more)
+    row = next(row for row in KINDS if row.kind == kind)
+    for proposal in (
+        Proposal(Action.SHRINK, 1.0, "", gpus_per_pod=1),
+        Proposal(Action.RESLICE, 0.9, "", asks=(("nvidia.com/mig-1g.10gb", 1),)),
+    ):
+        with contextlib.nullcontext() if words is None else pytest.raises(ValueError, match=words):
+            assert proposal_edits(row, obj, proposal, resources=(GPU,))
+
+
+@pytest.mark.parametrize("size", [None, 1, 2])
+def test_pods_that_work_together_get_no_parts(size: int | None) -> None:
+    """Between two parts of GPUs there is no way for a group's traffic; fewer whole GPUs are."""
+    container = _container("main", {GPU: "2"})
+    template = {"size": size, "workerTemplate": {"spec": {"containers": [container]}}}
+    obj = {"spec": {"leaderWorkerTemplate": template}}
+    row = next(row for row in KINDS if row.kind == "LeaderWorkerSet")
+    part = Proposal(Action.RESLICE, 0.9, "", asks=(("nvidia.com/mig-1g.10gb", 1),))
+    with pytest.raises(ValueError, match="work together") if size == 2 else contextlib.nullcontext():
+        assert proposal_edits(row, obj, part, resources=(GPU,))
+    assert proposal_edits(row, obj, Proposal(Action.SHRINK, 1.0, "", gpus_per_pod=1), resources=(GPU,))
+
+
+def test_an_init_container_with_gpus_keeps_a_template_as_it_is() -> None:
+    """A pod gets the most that any of its containers asks for: nothing would be freed, or nothing fit any more."""
+    obj = _deployment(_container("main", {GPU: "2"}))
+    obj["spec"]["template"]["spec"]["initContainers"] = [_container("warm", {GPU: "1"})]
+    with pytest.raises(ValueError, match=r"its init container warm asks for nvidia\.com/gpu, too"):
+        _proposed(obj, Proposal(Action.SHRINK, 1.0, "", gpus_per_pod=1))
+
+
+def test_what_stays_the_same_is_no_edit() -> None:
+    """HAMi's number of GPUs stays one: neither record nor outcome tells of it."""
+    obj = _deployment(_container("main", {GPU: "1"}))
+    deployment = next(row for row in KINDS if row.kind == "Deployment")
+    part = Proposal(Action.RESLICE, 0.9, "", asks=((GPU, 1), ("nvidia.com/gpumem", 4096)))
+    edits = proposal_edits(deployment, obj, part, resources=(GPU,))
+    assert [(edit.path[-1], edit.before, edit.after) for edit in edits] == [
+        ("nvidia.com/gpumem", None, "4096")
+    ]
 
 
 def test_a_place_that_is_gone_is_not_made_up() -> None:

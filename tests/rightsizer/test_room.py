@@ -1,0 +1,113 @@
+"""Room for pods that are to ask for something else: where they may come, beside those who wait and each other."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from rightsizer.assess.room import Room
+from rightsizer.decide import decide
+from rightsizer.model import Cause, FindingName, Fleet, Mode, Node, ObjectRef, WaitingPod, Workload
+from rightsizer.observe.records import remembered
+from rightsizer.places import within_room
+from rightsizer.workloads.changes import record_of
+from tests.rightsizer.build import (
+    ALWAYS,
+    AT,
+    H100,
+    all_idle,
+    busy_usage,
+    judged,
+    measured_for,
+    pod,
+    policy,
+    rule,
+    rulebook,
+    usages,
+    workload,
+)
+
+SLICE = "nvidia.com/mig-1g.10gb"
+GPU, MEM = "nvidia.com/gpu", "nvidia.com/gpumem"
+CUT = Node("m1", H100, 1, 80 << 30, {SLICE: 2}, labels={"pool": "mig"})
+HAMI = Node("h1", H100, 2, 80 << 30, {GPU: 20}, sharing="hami", pooled=2)
+
+
+def _workload(name: str = "w", **template: Any) -> Workload:
+    container = {"name": "main", "resources": {"limits": {GPU: "1"}}}
+    spec = {"template": {"spec": {"containers": [container], **template}}}
+    return workload(
+        pod(f"{name}-0", resources={GPU: 1}),
+        ref=ObjectRef("apps/v1", "Deployment", "research", name, f"uid-{name}"),
+        spec=json.dumps(spec).encode(),
+    )
+
+
+TAINTED = dataclasses.replace(CUT, taints=("team=x:NoSchedule",))
+_TOLERATES = {"tolerations": [{"key": "team", "operator": "Exists"}]}
+
+
+def _affinity(pool: str) -> dict[str, Any]:
+    term = {"matchExpressions": [{"key": "pool", "operator": "In", "values": [pool]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    return {"affinity": {"nodeAffinity": required}}
+
+
+@pytest.mark.parametrize(
+    ("template", "node", "fits"),
+    [
+        ({}, CUT, True),
+        ({"nodeSelector": {"pool": "mig"}}, CUT, True),
+        ({"nodeSelector": {"pool": "whole"}}, CUT, False),
+        ({}, TAINTED, False),
+        (_TOLERATES, TAINTED, True),
+        (_affinity("mig"), CUT, True),
+        (_affinity("whole"), CUT, False),
+        ({"nodeSelector": ["no", "mapping"]}, CUT, False),
+        ({"nodeSelector": {"pool": "whole"}}, HAMI, False),
+        ({}, HAMI, True),
+    ],
+)
+def test_room_counts_where_the_pods_may_come(template: dict[str, Any], node: Node, fits: bool) -> None:
+    """By their own object's selector, tolerations and affinity; what cannot be read keeps them off."""
+    item = _workload(**template)
+    asks = ((GPU, 1), (MEM, 8000)) if node is HAMI else ((SLICE, 1),)
+    assert Room(Fleet((item,), {node.name: node}, {}), item, H100).has(asks, 1) is fits
+
+
+@pytest.mark.parametrize(("resource", "pods", "fits"), [(SLICE, 1, True), (SLICE, 2, False), (MEM, 1, True)])
+def test_those_who_wait_come_first(resource: str, pods: int, fits: bool) -> None:
+    """Of two slices one is left beside a pod that waits for one."""
+    item = _workload()
+    waiting = WaitingPod(ObjectRef("v1", "Pod", "a", "p"), {resource: 1}, 0, "", frozenset({"m1"}))
+    fleet = Fleet((item,), {"m1": CUT, "h1": HAMI}, {}, waiting=(waiting,))
+    assert Room(fleet, item, H100).has(((SLICE, 1),), pods) is fits
+    assert Room(fleet, item, H100).has(((GPU, 1), (MEM, 8000)), 1) is (resource == SLICE)
+
+
+@pytest.mark.parametrize(("node", "fit"), [(CUT, 2), (dataclasses.replace(HAMI, allocatable={GPU: 2}), 2)])
+def test_what_one_takes_is_not_there_for_the_next(node: Node, fit: int) -> None:
+    """In the order of the plan; the others say that they wait for room."""
+    items = [_workload(f"w{number}") for number in range(4)]
+    light: dict[str, Any] = {"activity_peak": 0.1, "activity_mean": 0.05, "traffic_peak": 0.05}
+    seen = usages(*((item.pods[0], (busy_usage(memory_peak_bytes=4 << 30, **light),)) for item in items))
+    home = Node("n1", H100, 8, 80 << 30, {GPU: 8})
+    around = Fleet(tuple(items), {node.name: node, "n1": home}, {})
+    rules = policy(rule("all", findings={FindingName.SLICEABLE: Mode.ENFORCE}))
+    book = rulebook(rules, around=around)
+    histories = {key: next(iter(ALWAYS.values())) for key in seen}
+    made = within_room(decide(measured_for(book, seen, histories=histories), book), around)
+    causes = [block.cause for one in made for block in one.blocks]
+    assert [one.is_enforced for one in made].count(True) == fit
+    assert causes == [Cause.NO_ROOM] * (4 - fit)
+
+
+@pytest.mark.parametrize(("frees", "kept"), [(0.4615, 0.46), (0.857142, 0.86), (2.0, 2), (1.999, 2)])
+def test_parts_of_gpus_are_remembered_as_such(frees: float, kept: float) -> None:
+    """A budget over time counts them; what is whole is written without a point."""
+    item = _workload()
+    decision = dataclasses.replace(judged(item, all_idle(item), policy()), frees=frees)
+    record = record_of(decision, (), run="r1", at=AT)
+    assert (record.gpus, f'"gpus":{kept},' in record.text()) == (kept, True)
+    assert remembered({"gpu-rightsizer.io/undo": record.text()})[0].gpus == kept
