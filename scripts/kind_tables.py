@@ -6,7 +6,7 @@ from rightsizer.model import Action
 from rightsizer.workloads import KINDS, LEVERS
 from rightsizer.workloads.core import POD
 from rightsizer.workloads.edits import shown
-from rightsizer.workloads.kind import NOW, Guard, Kind, Steering, Stop
+from rightsizer.workloads.kind import NOW, Guard, Kind, Rolls, Steering, Stop
 from scripts.tables import table
 
 _HEAD = (
@@ -73,8 +73,13 @@ def _replicas(row: Kind) -> str:
 def _containers(row: Kind) -> str:
     named = ", ".join(f"`{shown(path)}`" for path in row.changeable)
     if row.pause is None:
-        return named
+        return "; ".join((named, *map(_rolls, row.rolls)))
     return f"{named}: GPUs per pod, suspended meanwhile, from Kubernetes 1.{row.pause.since} on"
+
+
+def _rolls(one: Rolls) -> str:
+    values = " or ".join("absent" if value is None else f"`{_json(value)}`" for value in one.when)
+    return f"{'another resource ' if one.is_for_parts else ''}only where `{shown(one.path)}` is {values}"
 
 
 def _unless(guards: Iterable[Guard]) -> str:
