@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rightsizer.errors import EvidenceIncomplete, RequestRefused
 from rightsizer.measure import Signal, measure
-from rightsizer.model import Change, Fleet, ObjectRef, Plan, Workload
+from rightsizer.model import Change, Decision, Fleet, ObjectRef, Plan, Workload
 from rightsizer.observe import inventory
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.objects import PodObject
@@ -53,8 +53,16 @@ class Watch:
 
     @property
     def fleet(self) -> Fleet:
-        """As the plan was made for it."""
+        """As the plan was made for it, and what was promised since."""
         return self._fleet
+
+    def promise(self, decision: Decision) -> None:
+        """What pods were given is taken, for whatever is looked at later: nobody knows yet on which node."""
+        proposal = decision.finding.proposal
+        assert proposal is not None  # noqa: S101 - it is a re-slice
+        held = [pod for pod in decision.workload.pods if pod.holds]
+        given = [dataclasses.replace(pod, node="", resources=dict(proposal.asks)) for pod in held]
+        self._fleet = dataclasses.replace(self._fleet, promised=(*self._fleet.promised, *given))
 
     @property
     def told(self) -> Iterator[Change]:
@@ -126,7 +134,7 @@ def look_at(
             node: tuple(pod for pod in pods if pod.ref.namespace != ref.namespace)
             for node, pods in beside.pods_on.items()
         }
-        fleet = dataclasses.replace(fleet, elsewhere=others)
+        fleet = dataclasses.replace(fleet, elsewhere=others, promised=beside.promised)
     named = [
         workload
         for workload in fleet.workloads

@@ -110,6 +110,8 @@ def _act(decision: Decision, session: Session) -> Outcome:
     except ClusterError as error:
         return session.outcome(decision, Result.REFUSED, str(error))
     if outcome.result is Result.DONE:
+        if decision.action is Action.RESLICE:
+            session.watch.promise(decision)
         with as_a_warning(f"no Event on {decision.workload.ref}"):
             session.cluster.create(*event_of(decision, row, run=session.run, at=session.clock()))
     return outcome
@@ -130,7 +132,8 @@ def _look_and_write(decision: Decision, row: Kind, session: Session) -> Outcome:
     """Prometheus is asked first, so that as little time as can be passes between reading the objects and the write."""
     use = session.watch.use()
     # What would do instead of a whole GPU is usually offered by a node that none of these pods is on.
-    beside = session.watch.fleet if decision.action is Action.RESLICE else None
+    is_offer = Action.RESLICE in {decision.action, decision.announced}
+    beside = session.watch.fleet if is_offer else None
     fresh, fleet = look_at(decision.workload.ref, session.cluster, beside=beside)
     if fresh is None:
         return session.outcome(decision, Result.GONE, "it holds no GPUs any more")

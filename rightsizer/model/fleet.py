@@ -187,6 +187,7 @@ class Fleet:
         nodes: Those with GPUs, by name.
         problems: What could not be read, or is not there where it should be, in words.
         elsewhere: Where one namespace was read: the GPU pods of the others, by node, as they were known before.
+        promised: Pods that were given something else in this run, as they will ask for it, wherever they will be.
         pods_on: The GPU pods of each node, by its name; follows from `workloads`.
         offers: What open nodes have free of each GPU resource, by its name; follows from `nodes` and all pods.
         pools: The same of amounts of GPUs, by the model's name with spaces for hyphens; those alike together.
@@ -204,6 +205,7 @@ class Fleet:
     problems: tuple[str, ...] = ()
     minor: int | None = None
     elsewhere: Mapping[str, tuple[Pod, ...]] = dataclasses.field(default_factory=dict, repr=False)
+    promised: tuple[Pod, ...] = ()
     pods_on: Mapping[str, tuple[Pod, ...]] = dataclasses.field(init=False, repr=False, compare=False)
     offers: Mapping[str, tuple[Offer, ...]] = dataclasses.field(init=False, repr=False, compare=False)
     pools: Mapping[str, tuple[Pools, ...]] = dataclasses.field(init=False, repr=False, compare=False)
@@ -215,8 +217,8 @@ class Fleet:
             name: (*self.pods_on.get(name, ()), *self.elsewhere.get(name, ()))
             for name in {**self.pods_on, **self.elsewhere}
         }
-        object.__setattr__(self, "offers", offers_of(self.nodes, there))
-        object.__setattr__(self, "pools", pools_of(self.nodes, there))
+        object.__setattr__(self, "offers", offers_of(self.nodes, there, self.promised))
+        object.__setattr__(self, "pools", pools_of(self.nodes, there, self.promised))
 
 
 def _pods_on(workloads: tuple[Workload, ...]) -> dict[str, tuple[Pod, ...]]:

@@ -5,7 +5,7 @@ gpushare: https://github.com/AliyunContainerService/gpushare-scheduler-extender/
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.model.objects import Node, Pod
 
@@ -14,6 +14,8 @@ GPU_MEM = "nvidia.com/gpumem"
 GPU_MEM_PERCENT = "nvidia.com/gpumem-percentage"
 GPU_CORES = "nvidia.com/gpucores"
 ALIYUN_MEM = "aliyun.com/gpu-mem"
+
+_PARTS = frozenset({GPU_MEM, GPU_MEM_PERCENT, ALIYUN_MEM})
 
 WHOLE_CORES = 100
 _MOST_GIB = 1024
@@ -80,9 +82,15 @@ Pools = tuple[Pool, ...]
 
 
 def offers_of(
-    nodes: Mapping[str, Node], pods_on: Mapping[str, Sequence[Pod]]
+    nodes: Mapping[str, Node], pods_on: Mapping[str, Sequence[Pod]], promised: Sequence[Pod] = ()
 ) -> dict[str, tuple[Offer, ...]]:
-    """What is free of each resource on open nodes, by its name."""
+    """What is free of each resource on open nodes, by its name.
+
+    Args:
+        nodes: By name.
+        pods_on: What is there already, by the node's name.
+        promised: Pods that will be on one of these nodes, on whichever.
+    """
     found: dict[str, dict[tuple[object, ...], Offer]] = {}
     for name in sorted(nodes):
         node = nodes[name]
@@ -93,15 +101,28 @@ def offers_of(
                 kinds = found.setdefault(resource, {})
                 known = kinds.get(kind)
                 kinds[kind] = Offer(known.node, known.free + free) if known else Offer(node, free)
-    return {resource: tuple(kinds.values()) for resource, kinds in found.items()}
+    return {
+        resource: tuple(_without(promised, resource, kinds.values())) for resource, kinds in found.items()
+    }
 
 
-def pools_of(nodes: Mapping[str, Node], pods_on: Mapping[str, Sequence[Pod]]) -> dict[str, tuple[Pools, ...]]:
-    """Open nodes that hand out amounts, by model with spaces for hyphens."""
+def _without(promised: Sequence[Pod], resource: str, offers: Iterable[Offer]) -> Iterator[Offer]:
+    """What is left of each where those come to it."""
+    coming = sum(pod.resources.get(resource, 0) for pod in promised)
+    for offer in offers:
+        if offer.free > coming:
+            yield Offer(offer.node, offer.free - coming)
+
+
+def pools_of(
+    nodes: Mapping[str, Node], pods_on: Mapping[str, Sequence[Pod]], promised: Sequence[Pod] = ()
+) -> dict[str, tuple[Pools, ...]]:
+    """Open nodes that hand out amounts, by model with spaces for hyphens; arguments are as before."""
+    in_parts = [pod for pod in promised if _PARTS & pod.resources.keys()]
     found: dict[str, dict[tuple[str, int], list[Pool]]] = {}
     for name in sorted(nodes):
         node = nodes[name]
-        pool = _pool(node, pods_on.get(name, ())) if node.is_open and node.pooled else None
+        pool = _pool(node, (*pods_on.get(name, ()), *in_parts)) if node.is_open and node.pooled else None
         if pool is not None:
             alike = found.setdefault(node.model.replace("-", " "), {})
             alike.setdefault((pool.resource, pool.memory), []).append(pool)

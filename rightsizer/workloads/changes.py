@@ -6,6 +6,7 @@ untouched, or changed and undoable. Of several changes the record keeps what was
 
 import dataclasses
 import datetime
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -53,7 +54,7 @@ class UndoRecord(msgspec.Struct, frozen=True, rename="camel"):
 
     Attributes:
         edits: The changed fields; none of a pod, which is gone.
-        gpus: What the change freed.
+        gpus: What the change freed; parts of a GPU count as a whole one, so that budgets over time count no less.
         idle: For how many seconds it had not been at work.
         of: The workload that this was about, where that is another object than the one that was changed.
         by: The instance of gpu-rightsizer that did it.
@@ -238,7 +239,7 @@ def record_of(
         finding=decision.finding.name.value,
         reason="",
         edits=tuple(map(abridged, edits)),
-        gpus=round(decision.frees),
+        gpus=math.ceil(round(decision.frees, 6)),
         idle=round(decision.finding.idle_s or 0.0),
         by=by,
         settle=round(settle.total_seconds()),

@@ -150,6 +150,14 @@ def test_room_is_what_is_left_wherever_the_others_are(others: tuple[Pod, ...], f
     assert [pool.takes(3840, 15, 4) for alike in pools for pool in alike] == [fits]
 
 
+def test_what_is_promised_is_taken_wherever_it_will_be() -> None:
+    """Of every node, since nobody knows on which those pods will be; whole GPUs and instances take nothing of it."""
+    nodes, instance = {"h1": _node(), "h2": _node("h2")}, pod(resources={"nvidia.com/mig-1g.10gb": 1})
+    for promised, fits in (((), 4), (_others(4, mem=12000), 0), ((instance,), 4)):
+        pools = pools_of(nodes, {}, promised)[T4]
+        assert [pool.takes(3840, 15, 4) for alike in pools for pool in alike] == [fits, fits]
+
+
 def test_room_for_all_of_its_pods_or_advice() -> None:
     """Where a node has room for fewer than all of them, nothing is proposed, and it says so."""
     pods = (_by_hami("w-0"), _by_hami("w-1"))

@@ -99,6 +99,15 @@ def _changes(draw: st.DrawFn) -> tuple[Kind, Object, list[Edit]]:
     return row, obj, [edit_of(obj, path, draw(_VALUES[field.value])) for path, field in paths.items()]
 
 
+@pytest.mark.parametrize(
+    ("frees", "counted"), [(0.25, 1), (6 * (1 - 1 / 7), 6), (2.0000000001, 2), (4.0, 4), (-2.0, -2)]
+)
+def test_parts_of_a_gpu_are_no_less_than_one_to_budgets(frees: float, counted: int) -> None:
+    """What is remembered of a change is rounded up: many small ones are not free."""
+    decision = dataclasses.replace(_decision(Action.RESLICE), frees=frees)
+    assert record_of(decision, (), run="r1", at=AT).gpus == counted
+
+
 @hypothesis.given(_changes(), st.text(max_size=2_000))
 def test_undo_restores_what_was(case: tuple[Kind, Object, list[Edit]], words: str) -> None:
     """Applying the patch of a change and then the undo patch gives the object back, field for field."""
