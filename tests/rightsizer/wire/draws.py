@@ -7,7 +7,7 @@ from typing import Any
 from tests.rightsizer.wire.amounts import CORES, MEMORY
 from tests.rightsizer.wire.form import TEMPLATES
 from tests.rightsizer.wire.law import OURS
-from tests.rightsizer.wire.truth import Habit
+from tests.rightsizer.wire.truth import LARGE, LIGHT, Habit
 
 KINDS = (
     *("Deployment",) * 6,
@@ -108,7 +108,7 @@ def _habit(given: dict[str, Any], dice: random.Random) -> Habit | None:
             return Habit(devices=dice.choice([1, given["gpus"] // 2]))
         case "light":
             given |= {"gpus": 1, **dice.choice(_LIGHT)}
-            return Habit(is_light=True)
+            return Habit(load=dice.choice([LIGHT, LIGHT, LARGE]))
         case _:
             return None
 

@@ -13,7 +13,10 @@ def nodes(dice: random.Random) -> Iterator[Object]:
     """All of them."""
     for number in range(5):
         yield _node(f"n{number}", {GPU: 640})
-    instances = {"nvidia.com/mig-1g.10gb": dice.choice([0, 2, 5, 12]), "nvidia.com/mig-3g.40gb": 20}
+    instances = {
+        "nvidia.com/mig-1g.10gb": dice.choice([0, 2, 5, 12]),
+        "nvidia.com/mig-3g.40gb": dice.choice([3, 20]),
+    }
     yield _node("mig", instances, labels={"nvidia.com/gpu.product": H100.replace(" ", "-")})
     gpus = dice.choice([1, 2, 8])
     card = {"count": 10, "devmem": GPU_MIB, "devcore": 100, "type": H100, "health": True}

@@ -46,7 +46,7 @@ def _on_gpus(count: int, here: Sequence[Mapping[str, int]], amounts: Mapping[str
     """How many fit beside what is there, each on the first GPU that has room for it."""
     dice = random.Random(f"{here}")
     gpus = [_GPU] * count
-    for one in here:
+    for one in sorted(here, key=_part, reverse=True):  # the larger ones cannot have come last
         for _ in range(one.get(GPU, 1)):
             if not _put(gpus, _part(one), dice.sample(range(count), count)):
                 return 0

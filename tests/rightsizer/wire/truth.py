@@ -55,24 +55,6 @@ Workloads = dict[tuple[str, str], list[Work]]
 """By namespace and name."""
 
 
-@dataclasses.dataclass(slots=True)
-class Habit:
-    """What a workload never uses, whenever it is at work, until it has outgrown that.
-
-    Attributes:
-        devices: Only so many GPUs of each pod work, the first ones; 0: all of them.
-        is_light: Whether it needs little of each.
-    """
-
-    devices: int = 0
-    is_light: bool = False
-    until: datetime.datetime | None = None
-
-    def holds(self, end: datetime.datetime) -> bool:
-        """Whether it is as it was until then."""
-        return self.until is None or end <= self.until
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Load:
     """What runs on a device: bytes, watts, and shares of a whole GPU.
@@ -88,8 +70,27 @@ class Load:
 
 
 LIGHT = Load((0.05, 0.1), (0.02, 0.05), 4e9, (150.0, 250.0))
+LARGE = dataclasses.replace(LIGHT, memory_bytes=30e9)
 HEAVY = Load((0.5, 0.9), (0.2, 0.5), 40e9, (400.0, 640.0))
 IDLE_POWER_W = (118.0, 122.0)
+
+
+@dataclasses.dataclass(slots=True)
+class Habit:
+    """What a workload never uses, whenever it is at work, until it has outgrown that.
+
+    Attributes:
+        devices: Only so many GPUs of each pod work, the first ones; 0: all of them.
+        load: What it needs of each at most, where that is little.
+    """
+
+    devices: int = 0
+    load: Load | None = None
+    until: datetime.datetime | None = None
+
+    def holds(self, end: datetime.datetime) -> bool:
+        """Whether it is as it was until then."""
+        return self.until is None or end <= self.until
 
 
 class Truth(Signal):
@@ -143,7 +144,7 @@ class Truth(Signal):
         is_kept = habit.holds(self.told)
         devices = habit.devices if is_kept and habit.devices else has.devices
         works = self.busiest(key, begin, self.told) > 0
-        return (devices if works else 0), (LIGHT if is_kept and habit.is_light else HEAVY)
+        return (devices if works else 0), ((habit.load if is_kept else None) or HEAVY)
 
     # --- what is said of it
 
@@ -272,7 +273,7 @@ class Truth(Signal):
         began = datetime.datetime.fromisoformat(pod["status"]["startTime"])
         begin, end = max(span[0], began), span[1]
         habit = self.habits.get(workload, Habit())
-        load = LIGHT if habit.is_light and habit.holds(end) else HEAVY
+        load = (habit.load if habit.holds(end) else None) or HEAVY
         is_used = not habit.devices or index < habit.devices or not habit.holds(end)
         works = is_used and any(
             one.overlaps(begin, end) and place < one.pods for one in self.work.get(workload, ())
