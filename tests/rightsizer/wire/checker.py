@@ -27,7 +27,7 @@ from tests.rightsizer.wire.form import (
 from tests.rightsizer.wire.law import OURS, against, annotations_of, instant, pods_of, rule_on, seconds
 from tests.rightsizer.wire.less import freed, key_of, out_of_room, since_of, too_little
 from tests.rightsizer.wire.recorder import Entry, Object
-from tests.rightsizer.wire.records import foreign, kept, recorded, run_of
+from tests.rightsizer.wire.records import as_recorded, foreign, kept, recorded, run_of
 from tests.rightsizer.wire.truth import Truth
 
 _MONTH = datetime.timedelta(days=30)
@@ -132,6 +132,7 @@ class Checker:
             yield from self._finished(before, after, changed)
         elif all(_gives(before, after, path) for path in changed):
             self.counts["given back"] += 1
+            yield from as_recorded(before, after, changed)
             if record is None:
                 yield from self._restored(after, uid)
                 if OURS + "resumed-at" in entry.text:

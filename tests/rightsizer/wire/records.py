@@ -38,6 +38,17 @@ def recorded(
             yield f"a record that is not true of {path}: {edits[path]}"
 
 
+def as_recorded(before: Object, after: Object, changed: list[tuple[str, ...]]) -> Iterator[str]:
+    """What is given back is what the record on the object says was there, or of a number some of it."""
+    record = json.loads(annotations_of(before).get(UNDO, '{"edits": []}'))
+    edits = {tuple(edit["path"]): edit for edit in record["edits"]}
+    for path in changed:
+        was, now = edits.get(path, {}).get("before"), value_at(after, path)
+        is_part = type(now) is int and type(was) is int and value_at(before, path) < now <= was
+        if path not in edits or not (now == was or is_part):
+            yield f"gives back {path}: {now}, the record says {edits.get(path)}"
+
+
 def kept(entry: Entry) -> Iterator[str]:
     """The manifest of what is evicted is kept, whole enough to create it anew."""
     assert entry.scene.obj is not None
