@@ -4,30 +4,40 @@ Reads a recording, the policy's plain mapping and the truth about the GPUs; a vi
 is docs/safety.md: form of each request, whom it may be about, when, how much, and that it can be taken back.
 """
 
-import base64
 import collections
 import dataclasses
 import datetime
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tests.rightsizer.kinds import value_at
-from tests.rightsizer.wire.form import FIELDS, UNDO, differing, is_note, objections
+from simulator.kube import ApiServer
+from tests.rightsizer.wire.amounts import asked, holding, unequal
+from tests.rightsizer.wire.form import (
+    FIELDS,
+    UNDO,
+    containers_of,
+    differing,
+    is_amount,
+    is_note,
+    objections,
+    value_at,
+)
 from tests.rightsizer.wire.law import OURS, against, annotations_of, instant, pods_of, rule_on, seconds
+from tests.rightsizer.wire.less import freed, key_of, out_of_room, since_of, too_little
 from tests.rightsizer.wire.recorder import Entry, Object
+from tests.rightsizer.wire.records import as_recorded, foreign, kept, recorded, run_of
 from tests.rightsizer.wire.truth import Truth
-from tests.rightsizer.world import gpus_of
 
 _MONTH = datetime.timedelta(days=30)
 _WEEK_S = 7 * 86400.0
+_EPSILON = 1e-6
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Take:
-    """Something that was taken from a workload."""
+    """Something that was taken from a workload; `gpus` that others can have since."""
 
     at: datetime.datetime
     run: str
@@ -35,7 +45,7 @@ class Take:
     name: str
     kind: str
     uid: str
-    gpus: int
+    gpus: float
     what: str
 
 
@@ -50,9 +60,10 @@ class Checker:
         readers: Users that may change nothing at all.
     """
 
-    def __init__(self, policy: Mapping[str, Any], truth: Truth) -> None:
+    def __init__(self, policy: Mapping[str, Any], truth: Truth, api: ApiServer) -> None:
         self.policy = policy
         self.truth = truth
+        self._api = api
         self.takes: list[Take] = []
         self.counts: collections.Counter[str] = collections.Counter()
         self.violations: list[str] = []
@@ -111,27 +122,40 @@ class Checker:
             return
         uid, kind = before["metadata"]["uid"], entry.kind.partition(".")[0]
         paths = differing(before, after)
-        fields = FIELDS[kind]
-        if stray := [path for path in paths if path not in fields and not is_note(path)]:
+        changed = [path for path in paths if path in FIELDS[kind] or is_amount(path, kind)]
+        if stray := [path for path in paths if path not in changed and not is_note(path)]:
             yield f"changes {stray}"
         record = annotations_of(after).get(UNDO)
-        changed = [path for path in paths if path in fields]
         if not changed:
             yield from self._noted(entry, uid)
-        elif all(_gives(value_at(before, path), value_at(after, path)) for path in changed):
+        elif _is_finished(before, changed):
+            yield from self._finished(before, after, changed)
+        elif all(_gives(before, after, path) for path in changed):
             self.counts["given back"] += 1
+            yield from as_recorded(before, after, changed)
             if record is None:
                 yield from self._restored(after, uid)
                 if OURS + "resumed-at" in entry.text:
                     self._ends[uid].append(entry.at)
+        elif record and json.loads(record).get("end"):
+            self.counts["stopped to be given back"] += 1
         else:
             self._before.setdefault(uid, before)
-            yield from _recorded(before, after, record, changed)
+            yield from recorded(before, after, record, changed)
             if self._dry.get(entry.path) != entry.text:
                 yield "was not tried before by a dry run of the very same"
-            size = value_at(after, fields[0])
-            left = size if isinstance(size, int) and not isinstance(size, bool) else 0
-            yield from self._taken(entry, "shrink" if left else "stop", left)
+            yield from self._taken(entry, *_what(after, record, changed))
+
+    def _finished(self, before: Object, after: Object, changed: list[tuple[str, ...]]) -> Iterator[str]:
+        """What was stopped to be changed goes on, with what the record said would come next."""
+        self.counts["finished"] += 1
+        record = json.loads(annotations_of(before)[UNDO])
+        to_come = {tuple(edit["path"]): edit.get("after") for edit in record["then"]}
+        stop = {tuple(edit["path"]): edit.get("before") for edit in record["edits"]}
+        for path in changed:
+            if value_at(after, path) not in {to_come.get(path), stop.get(path)}:
+                yield f"goes on with {path}: {value_at(after, path)}, which nobody announced"
+        yield from unequal(containers_of(after))
 
     def _noted(self, entry: Entry, uid: str) -> Iterator[str]:
         if OURS + "notice" in entry.text and '"notice":null' not in entry.text.replace(" ", ""):
@@ -155,8 +179,8 @@ class Checker:
         if original is None or uid in self.changed_since:
             self.changed_since.discard(uid)
             return
-        if after["spec"] != original["spec"] or _foreign(after) != _foreign(original):
-            yield f"is not as it was: {after['spec']} {_foreign(after)}, it was {original['spec']} {_foreign(original)}"
+        if after["spec"] != original["spec"] or foreign(after) != foreign(original):
+            yield f"is not as it was: {after['spec']} {foreign(after)}, it was {original['spec']} {foreign(original)}"
 
     # --- what is taken
 
@@ -165,21 +189,32 @@ class Checker:
         if workload is None:
             yield "takes from what is not there"
             return
-        pods = pods_of(entry.scene)
+        pods, part = pods_of(entry.scene), _part(entry)
         rules = [rule for pod in pods if (rule := rule_on(pod, workload, self.policy))]
-        yield from against(entry.scene, self.policy, entry.at, part=_part(entry))
+        yield from against(entry.scene, self.policy, entry.at, part=part)
         yield from self._held(entry)
-        yield from self._at_work(entry, pods, rules, left)
+        if what == "less":
+            yield from too_little(entry, pods, [rule[part] for rule in rules], self.truth)
+            yield from out_of_room(entry, pods, self._api)
+        else:
+            yield from self._at_work(entry, pods, rules, left)
         if what == "evict":
-            yield from _kept(entry)
-        going = len(pods) - (left if left < math.inf else 0)
-        freed = round(sum(map(gpus_of, pods)) * going / len(pods)) if pods else 0
+            yield from kept(entry)
+        gpus = freed(entry, pods, what, left)
         meta = workload["metadata"]
         take = Take(
-            entry.at, _run(entry), meta["namespace"], meta["name"], workload["kind"], meta["uid"], freed, what
+            entry.at,
+            run_of(entry),
+            meta["namespace"],
+            meta["name"],
+            workload["kind"],
+            meta["uid"],
+            gpus,
+            what,
         )
-        yield from self._too_soon(take, rules, pods)
-        yield from self._too_many_replicas_gone(left, pods, rules, what)
+        yield from self._too_soon(take, rules, pods, part)
+        if what != "less":
+            yield from self._too_many_replicas_gone(left, pods, rules, what)
         self.takes.append(take)
         self.counts[f"{what} {workload['kind']}"] += 1
         yield from self._over_budget(take)
@@ -199,16 +234,13 @@ class Checker:
     def _at_work(
         self, entry: Entry, pods: list[Object], rules: list[Mapping[str, Any]], left: float
     ) -> Iterator[str]:
-        assert entry.scene.obj is not None
-        meta = entry.scene.obj["metadata"]
-        key = meta["namespace"], (meta.get("labels") or {}).get("app", meta["name"])
+        key = key_of(entry)
         if key in self.truth.lies:
             yield f"the metrics were {self.truth.lies[key]}"
         span = max((seconds(rule["idle"]["window"]) for rule in rules), default=0.0)
         if 0 < left < math.inf:
             span = 3600.0
-        began = min((instant(pod["status"]["startTime"]) for pod in pods), default=entry.at)
-        since = max(entry.at - datetime.timedelta(seconds=span), began)
+        since = since_of(entry, pods, span)
         busiest = self.truth.busiest(key, since, self.truth.told)
         if busiest > (left if left < math.inf else 0):
             yield f"{busiest} of its pods were at work since {since}"
@@ -221,14 +253,16 @@ class Checker:
             if (0 if what == "evict" else left) < kept:
                 yield f"rule {rule['name']} keeps {kept} of {len(pods)} replicas"
 
-    def _too_soon(self, take: Take, rules: list[Mapping[str, Any]], pods: list[Object]) -> Iterator[str]:
+    def _too_soon(
+        self, take: Take, rules: list[Mapping[str, Any]], pods: list[Object], part: str
+    ) -> Iterator[str]:
         """Once in a cooldown, longer after each time that someone took one back; never by what it did before the last.
 
         Three times a month at most.
         """
         earlier = [one for one in self.takes if one.uid == take.uid]
         cooldown = max((seconds(rule.get("cooldown", "24h")) for rule in rules), default=0.0)
-        window = max((seconds(rule["idle"]["window"]) for rule in rules), default=0.0)
+        window = max((seconds(rule[part]["window"]) for rule in rules), default=0.0)
         lived = [take.at - instant(pod["status"]["startTime"]) for pod in pods]
         evidence = min(window, max(lived).total_seconds()) if lived else window
         if earlier and (take.at - earlier[-1].at).total_seconds() < max(cooldown, evidence):
@@ -249,7 +283,10 @@ class Checker:
         for budget in self.policy["budgets"]:
             alike = [one for one in self.takes if self._counts_with(one, take, budget)]
             gpus = sum(one.gpus for one in alike)
-            if len(alike) > budget.get("workloads", math.inf) or gpus > budget.get("gpus", math.inf):
+            if (
+                len(alike) > budget.get("workloads", math.inf)
+                or gpus > budget.get("gpus", math.inf) + _EPSILON
+            ):
                 yield f"over budget {budget}: {[(one.name, one.gpus, f'{one.at:%H:%M}') for one in alike]}"
 
     def _counts_with(self, one: Take, take: Take, budget: Mapping[str, Any]) -> bool:
@@ -267,85 +304,39 @@ class Checker:
 
 def _part(entry: Entry) -> str:
     """By which part of a rule it was judged, as it says itself."""
-    return "tooManyReplicas" if '\\"too-many-replicas\\"' in entry.text else "idle"
+    return next((part for name, part in _PARTS.items() if f'\\"{name}\\"' in entry.text), "idle")
 
 
-def _gives(before: Any, after: Any) -> bool:
-    """Whether a field goes back to letting more run."""
-    if isinstance(before, int) and not isinstance(before, bool) and isinstance(after, int):
-        return after > before
+_PARTS = {
+    "too-many-replicas": "tooManyReplicas",
+    "too-many-gpus": "tooManyGpus",
+    "sliceable": "sliceable",
+}
+
+
+def _gives(before: Object, after: Object, path: tuple[str, ...]) -> bool:
+    """Whether a field goes back to letting more run; of a template, whether its pods hold more of a GPU."""
+    if is_amount(path, str(after["kind"])):
+        held = [holding(asked(containers_of(obj))).weight for obj in (before, after)]
+        return held[1] > held[0]
+    was, now = value_at(before, path), value_at(after, path)
+    if isinstance(was, int) and not isinstance(was, bool) and isinstance(now, int):
+        return now > was
     stopped = {True: True, "true": True}
-    return bool(before) and not stopped.get(after, False) and after in {None, False, "false", ""}
+    return bool(was) and not stopped.get(now, False) and now in {None, False, "false", ""}
 
 
-def _recorded(
-    before: Object, after: Object, text: str | None, changed: list[tuple[str, ...]]
-) -> Iterator[str]:
-    """The record of how to take it back stands in the same patch, and is true."""
-    if text is None:
-        yield "carries no record"
-        return
-    record = json.loads(text)
-    if len(text) > 2048:
-        yield f"a record of {len(text)} bytes"
-    if missing := {"run", "time", "action", "rule", "finding", "reason", "by"} - {
-        key for key in record if record[key]
-    }:
-        yield f"a record without {missing}"
-    edits = {tuple(edit["path"]): edit for edit in record["edits"]}
-    earlier = json.loads(annotations_of(before).get(UNDO, '{"edits": []}'))["edits"]
-    first = {tuple(edit["path"]): edit.get("before") for edit in earlier}
-    for path in changed:
-        was = first.get(path, value_at(before, path))
-        if path not in edits:
-            yield f"a record without {path}"
-        elif (edits[path].get("before"), edits[path].get("after")) not in {
-            (was, value_at(after, path)),
-            (value_at(before, path), value_at(after, path)),
-        }:
-            yield f"a record that is not true of {path}: {edits[path]}"
+def _is_finished(before: Object, changed: list[tuple[str, ...]]) -> bool:
+    """Whether the object waited to be changed, and is."""
+    record = json.loads(annotations_of(before).get(UNDO, "{}"))
+    return bool(record.get("then")) and any(is_amount(path, str(before["kind"])) for path in changed)
 
 
-def _kept(entry: Entry) -> Iterator[str]:
-    """The manifest of what is evicted is kept, whole enough to create it anew."""
-    assert entry.scene.obj is not None
-    pod = entry.scene.obj
-    where = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-    for secret in entry.scene.secrets:
-        if annotations_of(secret).get(OURS + "pod") != where:
-            continue
-        if not secret["metadata"]["name"].endswith(pod["metadata"]["uid"][:8]):
-            continue
-        manifest = json.loads(base64.b64decode(secret["data"]["manifest"]))
-        same = [
-            manifest["spec"]["containers"][0][key] == pod["spec"]["containers"][0][key]
-            for key in ("env", "resources")
-        ]
-        if all(same) and manifest["metadata"].get("labels") == pod["metadata"].get("labels"):
-            return
-    yield "an eviction whose manifest is not kept"
-
-
-def _run(entry: Entry) -> str:
-    if entry.kind != "Pod":
-        return (
-            str(json.loads(annotations_of(entry.after)[UNDO])["run"])
-            if UNDO in annotations_of(entry.after)
-            else ""
-        )
-    uid = entry.scene.obj["metadata"]["uid"][:8] if entry.scene.obj else ""
-    labels = [
-        secret["metadata"]["labels"][OURS + "manifest"]
-        for secret in entry.scene.secrets
-        if re.search(f"-{uid}$", secret["metadata"]["name"])
-    ]
-    return str(labels[0]) if labels else ""
-
-
-def _foreign(obj: Object) -> dict[str, str]:
-    """Annotations that are not ours."""
-    return {
-        key: text
-        for key, text in annotations_of(obj).items()
-        if not key.startswith(OURS) and key != "deployment.kubernetes.io/revision"
-    }
+def _what(after: Object, record: str | None, changed: list[tuple[str, ...]]) -> tuple[str, float]:
+    """What a change comes to, and how many pods it leaves; of what pods hold less of, all of them."""
+    kind = str(after["kind"])
+    if any(is_amount(path, kind) for path in changed) or (record and json.loads(record).get("then")):
+        return "less", math.inf
+    size = value_at(after, FIELDS[kind][0])
+    left = size if isinstance(size, int) and not isinstance(size, bool) else 0
+    return ("shrink" if left else "stop"), left

@@ -31,7 +31,9 @@ from rightsizer.errors import ClusterError, RightsizerError
 from rightsizer.observe.cluster import Cluster
 from simulator.kube import ApiServer, Fault, Rule
 from tests.rightsizer.wire.checker import Checker
-from tests.rightsizer.wire.people import TEAMS, Clock, People, happenings
+from tests.rightsizer.wire.clock import Clock
+from tests.rightsizer.wire.draws import draw_policy
+from tests.rightsizer.wire.people import People, happenings
 from tests.rightsizer.wire.recorder import OWN, Recorder
 from tests.rightsizer.wire.truth import Truth
 
@@ -56,49 +58,6 @@ _WHERE = (
     "events",
     "/w",
 )
-
-
-def draw_policy(dice: random.Random) -> dict[str, Any]:
-    """Rules, budgets and times, as they would stand in a file."""
-    idle: dict[str, Any] = {"window": dice.choice(["1h", "2h", "4h"]), "grace": dice.choice(["10m", "30m"])}
-    idle |= {"returnFactor": dice.choice([0, 0, 1]), "history": "1d"}
-    enforce: dict[str, Any] = {
-        "mode": "enforce",
-        "actions": ["shrink", "grow", "scale-to-zero", "suspend", "evict"],
-        "idle": idle,
-        "findings": {"too-many-replicas": "enforce"},
-        "tooManyReplicas": {"window": "1h", "grace": "10m", "days": 0},
-        "cooldown": dice.choice(["2h", "6h", "24h"]),
-    }
-    if dice.random() < 0.3:
-        enforce["notifyBefore"] = dice.choice(["1h", "4h"])
-    rules = [
-        {"name": "production", "match": {"priorityClasses": ["high-priority"]}, "mode": "protect"},
-        {"name": "gold", "match": {"labels": {"tier": "gold"}}, "mode": dice.choice(["protect", "advise"])},
-        {"name": "research", "match": {"priorityClasses": ["medium-priority"]}, **enforce},
-        {"name": "lowest", "match": {"priorityClasses": ["low-priority"]}, **enforce, "cooldown": "6h"},
-    ]
-    if dice.random() < 0.3:
-        rules[-1]["keep"] = {"replicas": 1}
-    policy: dict[str, Any] = {
-        "apiVersion": "gpu-rightsizer.io/v1alpha1",
-        "kind": "Policy",
-        "rules": rules,
-        "budgets": [
-            {"per": "run", "workloads": dice.choice([3, 6, 20])},
-            {"scope": "namespace", "per": "run", "workloads": dice.choice([1, 3, 20])},
-            {"per": "hour", "workloads": dice.choice([2, 6, 20]), "gpus": dice.choice([4, 16, 200])},
-            {"scope": "owner", "per": "day", "workloads": dice.choice([1, 2])},
-        ],
-        "breaker": {"maxErrors": dice.choice([2, 5])},
-    }
-    if dice.random() < 0.2:
-        policy["protectedNamespaces"] = [dice.choice(TEAMS)]
-    if dice.random() < 0.2:
-        policy["maintenanceWindows"] = [{"from": "06:00", "to": "20:00"}]
-    if dice.random() < 0.1:
-        policy["freezes"] = [{"from": "2026-03-05", "to": "2026-03-06"}]
-    return policy
 
 
 class Replica:
@@ -187,7 +146,7 @@ class World:
         self.truth = Truth(self.api, self.clock)
         policy = draw_policy(self.dice)
         (directory / "policy.yaml").write_text(json.dumps(policy))
-        self.checker = Checker(policy, self.truth)
+        self.checker = Checker(policy, self.truth, self.api)
         self.recorder = Recorder(self.api, self.clock, self.checker.hear)
         self.people = People(self.api, self.clock, self.truth, self.checker, self.dice)
         self.cycles = 0

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.rightsizer.kinds import CASES
+from tests.rightsizer.wire.amounts import NAMES
 from tests.rightsizer.wire.law import OURS
 from tests.rightsizer.wire.recorder import OWN, Entry, Object
 
@@ -20,13 +21,26 @@ FIELDS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     **{name.partition(".")[0]: (case.field,) for name, case in CASES.items() if case.kind != "Job"},
 }
 """What an action may change, by kind."""
+_CONTAINERS = ("spec", "template", "spec", "containers")
+_OF_GROUP = ("spec", "leaderWorkerTemplate")
+TEMPLATES: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    **dict.fromkeys(("Deployment", "StatefulSet", "Notebook", "Job"), (_CONTAINERS,)),
+    "LeaderWorkerSet": tuple(
+        (*_OF_GROUP, part, "spec", "containers") for part in ("leaderTemplate", "workerTemplate")
+    ),
+    "InferenceService": (("spec", "predictor", "containers"),),
+}
+"""Where containers stand whose GPUs may change, by kind: those whose controller makes its pods anew by that.
+
+A Job's does not; its template may change while it is suspended and has no pods (Kubernetes 1.36).
+"""
 _CREATED = {"Secret", "ConfigMap", "Lease"}
 """What we make besides Events, in our own namespace only."""
 
 
 def objections(entry: Entry, *, is_person: bool) -> Iterator[str]:
     """All that is wrong with a request."""
-    if CANARY in entry.text and entry.kind not in {"Secret", "Pod"}:
+    if CANARY in entry.text and entry.kind not in {"Secret", "Pod"} and _is_elsewhere(entry):
         yield "a credential left its place"
     extra = set(entry.query) - {"fieldManager", "fieldValidation", "dryRun"}
     if extra or (entry.method != "DELETE" and entry.query.get("fieldManager") != "gpu-rightsizer"):
@@ -44,6 +58,15 @@ def objections(entry: Entry, *, is_person: bool) -> Iterator[str]:
                 yield "deletes a Secret that is not ours"
         case _:
             yield "not on the list of what may be done"
+
+
+def _is_elsewhere(entry: Entry) -> bool:
+    """Whether the canary stands anywhere but where it was: a merge patch carries lists whole."""
+    places = TEMPLATES.get(entry.kind.partition(".")[0], ())
+    return any(
+        CANARY in str(value) and not any(path[: len(place)] == place and "env" in path for place in places)
+        for path, value in _flat(entry.body).items()
+    )
 
 
 def _of_post(entry: Entry, *, is_person: bool) -> Iterator[str]:
@@ -96,7 +119,7 @@ def _form_of_patch(entry: Entry, keys: set[str], fields: tuple[tuple[str, ...], 
         yield f"a patch of {sorted(body)}, {sorted(meta)}"
     if stray := {key for key in meta.get("annotations", {}) if not key.startswith(OURS)} - keys:
         yield f"a patch of annotations {stray}"
-    tops = {field[:2] for field in fields}
+    tops = {field[:2] for field in (*fields, *TEMPLATES.get(entry.kind.partition(".")[0], ()))}
     if stray := {("spec", key) for key in body.get("spec", {})} - tops:
         yield f"a patch of {stray}"
 
@@ -114,11 +137,46 @@ def differing(before: Object, after: Object) -> list[tuple[str, ...]]:
 
 
 def _flat(node: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    if isinstance(node, Mapping) and node:
+    parts = _parts(node)
+    if parts:
         return {
-            key: value for name, part in node.items() for key, value in _flat(part, (*path, name)).items()
+            key: value for name, part in parts.items() for key, value in _flat(part, (*path, name)).items()
         }
     return {path: node} if node not in ({}, None) else {}
+
+
+def _parts(node: Any) -> Mapping[str, Any]:
+    """What stands in a mapping, or in a list whose items have names; nothing in anything else."""
+    if isinstance(node, Mapping):
+        return node
+    if isinstance(node, list) and all(isinstance(item, Mapping) and "name" in item for item in node):
+        return {f"name={item['name']}": item for item in node}
+    return {}
+
+
+def value_at(node: Any, path: tuple[str, ...]) -> Any:
+    """What stands at a path, which names items of lists as `name=main`; None where nothing does."""
+    for step in path:
+        node = _parts(node).get(step)
+    return node
+
+
+def containers_of(obj: Object) -> list[dict[str, Any]]:
+    """Those whose GPUs may change."""
+    kind = str(obj["kind"])
+    return [one for path in TEMPLATES.get(kind, ()) for one in value_at(obj, path) or ()]
+
+
+def is_amount(path: tuple[str, ...], kind: str) -> bool:
+    """Whether it is a GPU resource of a container that may change."""
+    where, what = path[:-4], path[-4:]
+    return (
+        where in TEMPLATES.get(kind, ())
+        and what[0].startswith("name=")
+        and what[1] == "resources"
+        and what[2] in {"limits", "requests"}
+        and what[3] in NAMES
+    )
 
 
 def is_note(path: tuple[str, ...]) -> bool:

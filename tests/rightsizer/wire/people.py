@@ -14,56 +14,19 @@ from typing import Any
 from simulator.kube import ApiServer
 from simulator.kube.errors import ApiError
 from tests.rightsizer.given import manifest, priority_class
-from tests.rightsizer.kinds import value_at
 from tests.rightsizer.wire.checker import Checker
-from tests.rightsizer.wire.form import CANARY, UNDO
+from tests.rightsizer.wire.clock import Clock
+from tests.rightsizer.wire.draws import CLASSES, KINDS, TEAMS, WISHES, drawn, short, wish
+from tests.rightsizer.wire.edits import out_of_memory, redesigned, written
+from tests.rightsizer.wire.form import CANARY, TEMPLATES, UNDO, value_at
 from tests.rightsizer.wire.law import OURS, annotations_of
+from tests.rightsizer.wire.nodes import nodes
 from tests.rightsizer.wire.recorder import OWN
-from tests.rightsizer.wire.truth import LIES, Truth
-
-KINDS = (
-    *("Deployment",) * 6,
-    *("StatefulSet", "Job", "Pod") * 2,
-    *(
-        "ReplicaSet",
-        "Notebook.kubeflow.org",
-        "PyTorchJob.kubeflow.org",
-        "LeaderWorkerSet.leaderworkerset.x-k8s.io",
-    ),
-    *("InferenceService.serving.kserve.io", "JobSet.jobset.x-k8s.io"),
-)
-TEAMS = ("team-a", "team-b", "team-c")
-CLASSES = {"high-priority": 100_000, "medium-priority": 10_000, "low-priority": 1_000, "other": 500}
-WISHES = (("mode", "off"), ("mode", "advise"), ("exclude", "true"), ("exclude", "perhaps"), ("modus", "off"))
+from tests.rightsizer.wire.truth import LIES, Habit, Truth
+from tests.rightsizer.world import stamp
 
 _NOTES = {"undo", "history", "came-back-after", "resumed-at", "notice"}
 """What we write on their objects, by the ends of its keys."""
-
-
-class Clock:
-    """The world's time, a machine's that may be wrong, and one that only goes on."""
-
-    def __init__(self, now: datetime.datetime) -> None:
-        self.now = now
-        self.skew = datetime.timedelta()
-        self.monotonic_s = 0.0
-
-    def __call__(self) -> datetime.datetime:
-        """What the API server and Prometheus show."""
-        return self.now
-
-    def machine(self) -> datetime.datetime:
-        """What our own machine shows."""
-        return self.now + self.skew
-
-    def monotonic(self) -> float:
-        """Seconds."""
-        return self.monotonic_s
-
-    def go(self, span: datetime.timedelta) -> None:
-        """Let time pass."""
-        self.now += span
-        self.monotonic_s += span.total_seconds()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,6 +51,7 @@ class People:
     ) -> None:
         self._api, self._clock, self._truth, self._checker, self._dice = api, clock, truth, checker, dice
         self._count = 0
+        self._nodes: list[str] = []
         self.workloads: list[Workload] = []
 
     # --- to begin with
@@ -96,10 +60,8 @@ class People:
         """Classes, nodes, namespaces, and so many workloads that are days old; and what is never to be touched."""
         for name, value in CLASSES.items():
             self._api.create(priority_class(name, value))
-        for number in range(5):
-            amounts = {"cpu": "512", "memory": "4Ti", "pods": "500", "nvidia.com/gpu": "64"}
-            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{number}"}}
-            self._api.create({**node, "status": {"capacity": amounts, "allocatable": amounts}})
+        for node in nodes(self._dice):
+            self._nodes.append(str(self._api.create(node)["metadata"]["name"]))
         for name in (*TEAMS, OWN):
             self._api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         for _ in range(workloads):
@@ -118,7 +80,7 @@ class People:
         pod["metadata"]["ownerReferences"] = [{**reference, "uid": owner["metadata"]["uid"]}]
         self._api.create(pod)
 
-    def _make(self, kind: str, namespace: str, given: Mapping[str, Any]) -> None:
+    def _make(self, kind: str, namespace: str, given: Mapping[str, Any], habit: Habit | None = None) -> None:
         self._count += 1
         one = Workload(kind, namespace, f"w{self._count}")
         made = manifest(kind, namespace, one.name, given)
@@ -126,28 +88,16 @@ class People:
         with contextlib.suppress(ApiError):
             self._api.create(made)
             self.workloads.append(one)
-            if self._dice.random() < 0.2:
-                self._truth.begin(one.key, self._dice.choice([1, 2, 9]))
+            if habit is not None:
+                self._truth.habits[one.key] = habit
+            if habit is not None or self._dice.random() < 0.2:
+                self._truth.begin(one.key, 9 if habit else self._dice.choice([1, 2, 9]))
 
     # --- what they do
 
     def create(self) -> None:
         """A new workload."""
-        dice = self._dice
-        given: dict[str, Any] = {
-            "replicas": dice.choice([1, 1, 2, 3, 6]),
-            "gpus": dice.choice([1, 1, 2, 4]),
-            "priorityClass": dice.choice([*CLASSES, "low-priority", "low-priority", "medium-priority"]),
-        }
-        if dice.random() < 0.15:
-            given["labels"] = {"tier": "gold"}
-        if dice.random() < 0.1:
-            given["podAnnotations" if dice.random() < 0.5 else "annotations"] = dict([self._wish()])
-        self._make(dice.choice(KINDS), dice.choice(TEAMS), given)
-
-    def _wish(self) -> tuple[str, str]:
-        key, value = self._dice.choice(WISHES)
-        return OURS + key, value
+        self._make(*drawn(self._dice))
 
     def delete(self) -> None:
         """Somebody has done with it."""
@@ -163,8 +113,7 @@ class People:
             return
         one = self._dice.choice(stopped)
         uid = self._uid(one)
-        for edit in self._record(one)["edits"]:
-            self._set(one, tuple(edit["path"]), edit.get("before"))
+        self._set(one, {tuple(edit["path"]): edit.get("before") for edit in self._record(one)["edits"]})
         if self._dice.random() < 0.4:
             self._forget(one)
         self._checker.reverted(uid, self._clock())
@@ -182,10 +131,43 @@ class People:
         if one := self._any():
             self._truth.begin(one.key, self._dice.choice([1, 2, 9]))
 
+    def outgrow(self) -> None:
+        """What never used all that it holds does from now on; where some was taken, it may run out of memory."""
+        known = [one for one in self.workloads if one.key in self._truth.habits]
+        changed = [one for one in known if self._record(one)]
+        if not known:
+            return
+        one = self._dice.choice(changed or known)
+        self._truth.outgrow(one.key)
+        if self._dice.random() < 0.5:
+            self._run_out_of_memory(one)
+
+    def _run_out_of_memory(self, one: Workload) -> None:
+        """Soon."""
+        at = stamp(self._clock() + datetime.timedelta(minutes=5))
+        for pod in self._api.list("Pod", one.namespace):
+            if (pod["metadata"].get("labels") or {}).get("app") != one.name:
+                continue
+            with contextlib.suppress(ApiError):
+                name, status = pod["metadata"]["name"], {"status": out_of_memory(pod, at)}
+                self._api.patch("Pod", one.namespace, name, status, subresource="status")
+
+    def redesign(self) -> None:
+        """An owner writes the template anew: another image, or other GPUs."""
+        one = self._any(*(kind for kind in KINDS if short(kind) in TEMPLATES and kind != "Job"))
+        obj = self._api.get(one.kind, one.namespace, one.name) if one else None
+        if one is None or obj is None:
+            return
+        record, uid = self._record(one), self._uid(one)
+        self._patch(one, redesigned(obj, self._dice))
+        if record and not self._is_all_in_effect(one, record):
+            self._checker.reverted(uid, self._clock())
+
     def rest(self) -> None:
         """All work of a workload ends."""
         for one in self._dice.sample(self.workloads, min(4, len(self.workloads))):
-            self._truth.end(one.key)
+            if one.key not in self._truth.habits or self._dice.random() < 0.2:
+                self._truth.end(one.key)
 
     def relabel(self) -> None:
         """A label on the object, that a rule knows, comes or goes."""
@@ -196,21 +178,21 @@ class People:
     def opt_out(self) -> None:
         """On the workload, or on its pods."""
         if one := self._any():
-            self._patch(one, {"metadata": {"annotations": dict([self._wish()])}})
+            self._patch(one, {"metadata": {"annotations": dict([wish(self._dice)])}})
 
     def opt_out_pod(self) -> None:
         """On one pod only."""
         pods = self._api.list("Pod", self._dice.choice(TEAMS))
         if pods:
             meta = self._dice.choice(pods)["metadata"]
-            wish = {"metadata": {"annotations": dict([self._wish()])}}
+            asked = {"metadata": {"annotations": dict([wish(self._dice)])}}
             with contextlib.suppress(ApiError):
-                self._api.patch("Pod", meta["namespace"], meta["name"], wish)
+                self._api.patch("Pod", meta["namespace"], meta["name"], asked)
 
     def opt_out_namespace(self) -> None:
         """All of a team."""
         team = self._dice.choice(TEAMS)
-        self._api.patch("Namespace", None, team, {"metadata": {"annotations": dict([self._wish()])}})
+        self._api.patch("Namespace", None, team, {"metadata": {"annotations": dict([wish(self._dice)])}})
 
     def opt_in(self) -> None:
         """No wish of a team stands any more."""
@@ -257,7 +239,7 @@ class People:
 
     def fail_node(self) -> None:
         """A node is not ready, or is again."""
-        name = f"n{self._dice.randrange(5)}"
+        name = self._dice.choice(self._nodes)
         status = self._dice.choice(["False", "True", "True"])
         condition = {"type": "Ready", "status": status, "reason": "KubeletNotReady", "message": ""}
         self._api.patch("Node", None, name, {"status": {"conditions": [condition]}}, subresource="status")
@@ -310,16 +292,20 @@ class People:
         obj = self._api.get(one.kind, one.namespace, one.name)
         return any(value_at(obj, tuple(edit["path"])) == edit.get("after") for edit in edits)
 
+    def _is_all_in_effect(self, one: Workload, record: Any) -> bool:
+        obj = self._api.get(one.kind, one.namespace, one.name)
+        return all(value_at(obj, tuple(edit["path"])) == edit.get("after") for edit in record["edits"])
+
     def _patch(self, one: Workload, patch: Mapping[str, Any]) -> None:
         self._checker.changed_since.add(self._uid(one))
         with contextlib.suppress(ApiError):
             self._api.patch(one.kind, one.namespace, one.name, patch)
 
-    def _set(self, one: Workload, path: tuple[str, ...], value: object) -> None:
-        patch: Any = value
-        for step in reversed(path):
-            patch = {step: patch}
-        self._patch(one, patch)
+    def _set(self, one: Workload, values: Mapping[tuple[str, ...], object]) -> None:
+        """Write fields of an object, as whoever replaces it does."""
+        obj = self._api.get(one.kind, one.namespace, one.name)
+        if obj is not None:
+            self._patch(one, written(obj, values))
 
 
 def _hide(node: Any) -> None:
@@ -342,6 +328,8 @@ def happenings(people: People, dice: random.Random) -> list[Callable[[], None]]:
         people.resume: 6,
         people.work: 3,
         people.rest: 6,
+        people.outgrow: 2,
+        people.redesign: 1,
         people.relabel: 1,
         people.opt_out: 1,
         people.opt_out_pod: 1,

@@ -26,7 +26,7 @@ from rightsizer.model import (
 from rightsizer.observe.signals.concurrency import Replicas
 from simulator.kube import ApiServer
 from tests.rightsizer.given import H100
-from tests.rightsizer.world import gpus_of
+from tests.rightsizer.wire.amounts import WHOLE, Holding, Share, held
 
 LIES = ("missing", "stale", "nan", "partial", "one-device")
 MINUTE = datetime.timedelta(minutes=1)
@@ -55,11 +55,50 @@ Workloads = dict[tuple[str, str], list[Work]]
 """By namespace and name."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Load:
+    """What runs on a device: bytes, watts, and shares of a whole GPU.
+
+    Attributes:
+        activity: Mean and peak; and so for traffic and power.
+    """
+
+    activity: tuple[float, float]
+    traffic: tuple[float, float]
+    memory_bytes: float
+    power_w: tuple[float, float]
+
+
+LIGHT = Load((0.05, 0.1), (0.02, 0.05), 4e9, (150.0, 250.0))
+LARGE = dataclasses.replace(LIGHT, memory_bytes=30e9)
+HEAVY = Load((0.5, 0.9), (0.2, 0.5), 40e9, (400.0, 640.0))
+IDLE_POWER_W = (118.0, 122.0)
+
+
+@dataclasses.dataclass(slots=True)
+class Habit:
+    """What a workload never uses, whenever it is at work, until it has outgrown that.
+
+    Attributes:
+        devices: Only so many GPUs of each pod work, the first ones; 0: all of them.
+        load: What it needs of each at most, where that is little.
+    """
+
+    devices: int = 0
+    load: Load | None = None
+    until: datetime.datetime | None = None
+
+    def holds(self, end: datetime.datetime) -> bool:
+        """Whether it is as it was until then."""
+        return self.until is None or end <= self.until
+
+
 class Truth(Signal):
     """A Signal, and Prometheus's clock.
 
     Attributes:
         work: What really happened.
+        habits: What some workloads never use.
         lies: By workload, what is wrong with its series.
         errors: How many of the next questions cannot be answered.
         before: Called before each question about recent activity.
@@ -72,6 +111,7 @@ class Truth(Signal):
         self._api = api
         self.now = clock
         self.work: Workloads = {}
+        self.habits: dict[tuple[str, str], Habit] = {}
         self.lies: dict[tuple[str, str], str] = {}
         self.errors = 0
         self.before: Callable[[], None] = lambda: None
@@ -93,6 +133,19 @@ class Truth(Signal):
         """How many pods worked at most at one time in a span."""
         return max((one.pods for one in self.work.get(key, ()) if one.overlaps(begin, end)), default=0)
 
+    def outgrow(self, key: tuple[str, str]) -> None:
+        """From now on a workload needs whatever it can get, whenever it is at work."""
+        habit = self.habits.get(key, Habit())
+        habit.until = habit.until or self.now()
+
+    def needed(self, key: tuple[str, str], begin: datetime.datetime, has: Holding) -> tuple[int, Load]:
+        """How many of its devices each pod of a workload needed since then, and what of each at most."""
+        habit = self.habits.get(key, Habit())
+        is_kept = habit.holds(self.told)
+        devices = habit.devices if is_kept and habit.devices else has.devices
+        works = self.busiest(key, begin, self.told) > 0
+        return (devices if works else 0), ((habit.load if is_kept else None) or HEAVY)
+
     # --- what is said of it
 
     def expect(self, pods: Collection[PodKey], settled: Collection[PodKey]) -> None:
@@ -108,8 +161,10 @@ class Truth(Signal):
             lie = self.lies.get(workload, "")
             if (of is not None and key not in of) or (lie == "missing" and place == 0):
                 continue
+            has = held(pod)
             devices = [
-                self._usage(workload, place, pod, (at - window, at), index) for index in range(gpus_of(pod))
+                self._usage(workload, place, pod, (at - window, at), (index, has.share))
+                for index in range(has.devices)
             ]
             found[key] = devices[1:] if lie == "one-device" and place == 0 else devices
         return found
@@ -201,7 +256,7 @@ class Truth(Signal):
         for pod in pods:
             meta = pod["metadata"]
             workload = meta["namespace"], meta.get("labels", {}).get("app", "")
-            if pod["status"].get("phase") == "Running" and gpus_of(pod):
+            if pod["status"].get("phase") == "Running" and held(pod).devices:
                 place = places.get(workload, 0)
                 places[workload] = place + 1
                 yield (meta["namespace"], meta["name"]), workload, place, pod
@@ -212,22 +267,43 @@ class Truth(Signal):
         place: int,
         pod: Mapping[str, Any],
         span: tuple[datetime.datetime, datetime.datetime],
-        index: int,
+        device: tuple[int, Share],
     ) -> Usage:
+        index, share = device
         began = datetime.datetime.fromisoformat(pod["status"]["startTime"])
         begin, end = max(span[0], began), span[1]
-        works = any(one.overlaps(begin, end) and place < one.pods for one in self.work.get(workload, ()))
+        habit = self.habits.get(workload, Habit())
+        load = (habit.load if habit.holds(end) else None) or HEAVY
+        is_used = not habit.devices or index < habit.devices or not habit.holds(end)
+        works = is_used and any(
+            one.overlaps(begin, end) and place < one.pods for one in self.work.get(workload, ())
+        )
         length = max((span[1] - span[0]).total_seconds(), 1.0)
         usage = Usage(
-            device=Device(f"GPU-{pod['metadata']['uid']}-{index}", model=H100),
-            activity_mean=0.5 if works else 0.0,
-            activity_peak=0.9 if works else 0.0,
-            traffic_mean=0.2 if works else 0.0,
-            traffic_peak=0.5 if works else 0.0,
-            memory_peak_bytes=40e9,
-            power_mean_w=400.0 if works else 118.0,
-            power_peak_w=640.0 if works else 122.0,
+            device=Device(
+                f"GPU-{pod['metadata']['uid']}-{index}",
+                instance="1" if share.profile else "",
+                model=H100,
+                instance_profile=share.profile,
+            ),
+            memory_peak_bytes=min(load.memory_bytes, share.memory_bytes),
+            power_mean_w=None if share.profile else (load.power_w if works else IDLE_POWER_W)[0],
+            power_peak_w=None if share.profile else (load.power_w if works else IDLE_POWER_W)[1],
             coverage=min(1.0, max((end - begin).total_seconds(), 0.0) / length),
             is_fresh=True,
+            **_seen(load, share, works=works),
         )
         return dataclasses.replace(usage, **_MODES.get(self.lies.get(workload, ""), {}))
+
+
+def _seen(load: Load, share: Share, *, works: bool) -> dict[str, Any]:
+    """As metrics tell it: of an instance relative to what that has."""
+    whole = share if share.profile else WHOLE
+    mean, peak = (min(1.0, one / whole.compute) for one in load.activity)
+    traffic_mean, traffic_peak = (min(1.0, one / whole.bandwidth) for one in load.traffic)
+    return {
+        "activity_mean": mean if works else 0.0,
+        "activity_peak": peak if works else 0.0,
+        "traffic_mean": traffic_mean if works else 0.0,
+        "traffic_peak": traffic_peak if works else 0.0,
+    }
