@@ -14,7 +14,7 @@ from rightsizer.errors import EvidenceIncomplete
 from rightsizer.model import PodKey
 from rightsizer.observe import promql
 from rightsizer.observe.interpreted import Interpreted
-from rightsizer.observe.prometheus import Prometheus, Sample, Span
+from rightsizer.observe.prometheus import Prometheus, Sample
 from rightsizer.observe.sharding import Shard, Territory
 from rightsizer.observe.signals.labels import CLUSTER, Described
 from rightsizer.observe.signals.quantities import Kind, Quantity, Source, Statistic
@@ -144,14 +144,15 @@ class Asker:
             for quantity in activity
         ]
         raw = [promql.selector(one.metric, [*one.matchers, *self.owned]) for one in activity]
-        span = Span(at - window + 2 * TILE, at, (window - 2 * TILE).total_seconds() / 2)
-        held = self._counts(kept, span)
+        half = (window - 2 * TILE) / 2
+        instants = (at - 2 * half, at - half, at)
+        held = self._counts(kept, instants)
         # Series rather than what they are about, which is never more: cheaper, and mostly enough.
-        if _are_nearly_all(held, self._counts(raw, span)):
+        if _are_nearly_all(held, self._counts(raw, instants)):
             return Recorded()
         use = self.source.labels.use
         both = [[promql.by("max", use, " or ".join(each))] for each in (kept, raw)]
-        is_enough = min(held) > 0 and _are_nearly_all(*(self._counts(each, span) for each in both))
+        is_enough = min(held) > 0 and _are_nearly_all(*(self._counts(each, instants) for each in both))
         return Recorded() if is_enough else Raw()
 
     def samples_per_series(
@@ -244,18 +245,15 @@ class Asker:
                 require_one_of({described.cluster for described, _ in answer})
                 yield from answer
 
-    def _counts(self, expressions: Sequence[str], span: Span) -> list[float]:
-        """How many series these give together, at each of the instants."""
-        instants = {
-            round(span.start.timestamp() + place * span.step_s, 3): 0.0 for place in range(span.count)
-        }
-        for expression in expressions:
-            for track in self.prometheus.query_range(
-                f"count({expression})", start=span.start, end=span.end, step_s=span.step_s
-            ):
-                for instant, value in track.points.items():
-                    instants[round(instant, 3)] = instants.get(round(instant, 3), 0.0) + value
-        return list(instants.values())
+    def _counts(self, expressions: Sequence[str], instants: Sequence[datetime.datetime]) -> list[float]:
+        """How many series these give together, at each of the instants.
+
+        Asked one by one: over a range Prometheus goes through all that lies between them.
+        """
+        return [
+            sum(self._number(f"count({expression})", instant) for expression in expressions)
+            for instant in instants
+        ]
 
     def _size(self, matchers: Sequence[str], instant: datetime.datetime, at: datetime.datetime) -> int:
         """How many series there are of the kind of metric of which there is most."""
