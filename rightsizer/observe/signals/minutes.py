@@ -130,16 +130,15 @@ class _Counter:
         return found
 
     def _busy(self, where: Where, matchers: Sequence[str]) -> str:
+        # Of each device: most say nothing, and of what is left `grouped` makes pods.
         return " or ".join(
-            f"({promql.by('max', where.pod, Raw().statistic(quantity, Statistic.PEAK, matchers, self.reach))}"
+            f"({Raw().statistic(quantity, Statistic.PEAK, matchers, self.reach)}"
             f" > {self.threshold / quantity.scale!r})"
             for quantity in where.quantities
         )
 
     def _seen(self, where: Where, matchers: Sequence[str]) -> str:
-        return " or ".join(
-            promql.by("max", where.pod, one) for one in self._present(where, matchers, self.reach)
-        )
+        return " or ".join(self._present(where, matchers, self.reach))
 
     def _gaps(self, where: Where, matchers: Sequence[str], around: datetime.timedelta) -> str:
         """Looked at from so much later: devices that had samples before and have some after, but none then."""
