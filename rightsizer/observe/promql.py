@@ -55,6 +55,11 @@ def by(aggregation: str, labels: Iterable[str], expression: str) -> str:
     return f"{aggregation} by ({', '.join(labels)}) ({expression})"
 
 
+def not_numbers(expression: str) -> str:
+    """Only the series whose value is no number: of all values NaN alone stays what it is."""
+    return f"clamp_min(clamp_max({expression}, 0), 0) != 0"
+
+
 def batches(names: Iterable[str], longest: int = MAX_TEXT) -> Iterator[list[str]]:
     """The names in order, as many at a time as fit into one matcher."""
     batch: list[str] = []

@@ -29,7 +29,6 @@ DISAGREEMENT = "sources disagree"
 _FIELDS = {
     (Kind.ACTIVITY, Statistic.MEAN): "activity_mean",
     (Kind.ACTIVITY, Statistic.PEAK): "activity_peak",
-    (Kind.TRAFFIC, Statistic.MEAN): "traffic_mean",
     (Kind.TRAFFIC, Statistic.PEAK): "traffic_peak",
     (Kind.MEMORY, Statistic.PEAK): "memory_peak_bytes",
     (Kind.POWER, Statistic.MEAN): "power_mean_w",
@@ -44,7 +43,6 @@ class Gathered:
     device: Device
     activity_mean: float | None = None
     activity_peak: float | None = None
-    traffic_mean: float | None = None
     traffic_peak: float | None = None
     memory_peak_bytes: float | None = None
     power_mean_w: float | None = None
@@ -154,13 +152,19 @@ class _Question:
         def build(matchers: Iterable[str]) -> str:
             every = (*asker.owned, *matchers)
             asked = self.reading.statistic(self.quantity, self.statistic, every, self.window)
-            return promql.by("max", labels.described, asked)
+            answer = promql.by("max", labels.described, asked)
+            return promql.not_numbers(answer) if self._is_check else answer
 
         return [
             (described, number * scale)
             for described, number in asker.keyed(self.places, build, self.at)
             if described.key is not None
         ]
+
+    @property
+    def _is_check(self) -> bool:
+        """Whether nobody keeps what is asked, and only what cannot be is of interest: a mean of no numbers."""
+        return self.statistic is Statistic.MEAN and (self.quantity.kind, self.statistic) not in _FIELDS
 
     def file(self, everything: Everything, answers: Iterable[tuple[Described, float]]) -> None:
         """Put the answers under their keys."""
@@ -333,7 +337,6 @@ def _usage(here: Gathered, covered: Cover) -> Usage:
         here.device,
         here.activity_mean,
         here.activity_peak,
-        here.traffic_mean,
         here.traffic_peak,
         here.memory_peak_bytes,
         here.power_mean_w,

@@ -222,7 +222,6 @@ class Truth(Signal):
             device=Device(f"GPU-{pod['metadata']['uid']}-{index}", model=H100),
             activity_mean=0.5 if works else 0.0,
             activity_peak=0.9 if works else 0.0,
-            traffic_mean=0.2 if works else 0.0,
             traffic_peak=0.5 if works else 0.0,
             memory_peak_bytes=40e9,
             power_mean_w=400.0 if works else 118.0,
