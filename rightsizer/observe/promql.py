@@ -28,6 +28,8 @@ def one_of(label: str, values: Sequence[str]) -> str:
 
 def escaped(text: str) -> str:
     """For regular expressions; hyphens, of which names are full, mean nothing in them but between brackets."""
+    if text.replace("-", "").isalnum():
+        return text  # as nearly all names are
     return re.escape(text).replace("\\-", "-")
 
 

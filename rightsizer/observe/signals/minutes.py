@@ -114,7 +114,7 @@ class _Counter:
         span: Span,
         columns: Interpreted[Column],
     ) -> list[tuple[Stem, Column]]:
-        stems = Interpreted(functools.partial(_stem, where))
+        stems = self._stems(where.space_label)
         found: list[tuple[Stem, Column]] = []
         for answer in self.asker.territory(MINUTE, self.at).ask(
             where.shards(),
@@ -128,6 +128,12 @@ class _Counter:
             require_one_of({cluster for (cluster, _), _ in answer})
             found += [(stem, column) for (_, stem), column in answer]
         return found
+
+    def _stems(self, space_label: str) -> Interpreted[tuple[str, Stem]]:
+        """The clusters and stems that series name; the same in all stretches."""
+        return self.asker.memo.of(
+            self.at, ("stems", space_label), lambda: Interpreted(functools.partial(_stem, space_label))
+        )
 
     def _busy(self, where: Where, matchers: Sequence[str]) -> str:
         # Of each device: most say nothing, and of what is left `grouped` makes pods.
@@ -167,10 +173,10 @@ class _Counter:
             yield f"present_over_time({selected}[{promql.span(length)}]{back})"
 
 
-def _stem(where: Where, text: msgspec.Raw) -> tuple[str, Stem]:
+def _stem(space_label: str, text: msgspec.Raw) -> tuple[str, Stem]:
     """The cluster and the stem that a series' labels name."""
     labels = msgspec.json.decode(text, type=dict[str, str])
-    return labels.get(CLUSTER, ""), (labels.get(where.space_label, ""), labels.get(STEM, ""))
+    return labels.get(CLUSTER, ""), (labels.get(space_label, ""), labels.get(STEM, ""))
 
 
 def _column(start: float, text: msgspec.Raw) -> Column:
