@@ -171,7 +171,9 @@ class _Question:
         field = _FIELDS.get((self.quantity.kind, self.statistic), "")
         metric, highest = self.quantity.metric, self.quantity.highest
         for described, value in answers:
-            here = _place(everything, described)
+            here = everything.get(described.key)  # type: ignore[arg-type]
+            if here is None or described.device is not here.device:
+                here = _place(everything, described)
             if not 0 <= value <= highest:  # nor where it is NaN
                 here.doubt(metric)
             elif field and metric not in here.invalid:
@@ -301,6 +303,8 @@ def _has_copies(
 
 def _count(everything: Everything, counted: Counters, window: datetime.timedelta) -> None:
     """Add what counters say: of a shared device each pod's own, as far as it is known, else the device's."""
+    if not counted.devices:
+        return
     holders: dict[tuple[str, str], int] = {}
     for key in everything:
         holders[key[2:]] = holders.get(key[2:], 0) + 1
