@@ -25,6 +25,9 @@ USUAL_INTERVAL_S = 15.0
 LEAST_RECORDED = datetime.timedelta(hours=1)
 """In a shorter window the samples themselves are as few as recorded values are in a day."""
 
+MOST_SERIES = 20_000
+"""In one answer: some 6 MB of JSON, and several times that while it is read."""
+
 Places = Sequence[tuple[Territory, list[Shard]]]
 """What a question is about, in pieces that can be asked about at once."""
 
@@ -212,7 +215,7 @@ class Asker:
 
     def most(self, per_series: float) -> float:
         """How many series of so many samples may be asked for at once."""
-        return max(1.0, self.max_samples / 2 / max(per_series, 1.0))
+        return max(1.0, min(MOST_SERIES, self.max_samples / 2 / max(per_series, 1.0)))
 
     def samples(
         self,
