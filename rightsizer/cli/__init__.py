@@ -5,6 +5,8 @@ once.
 """
 
 import argparse
+import contextlib
+import ctypes
 import gc
 import importlib
 import importlib.metadata
@@ -25,6 +27,9 @@ _COLLECTING = (50_000, 20, 100)
 """When garbage is sought: what a plan is made of lives to its end, and looking through it again and again takes a tenth
 of a plan's time."""
 
+_M_ARENA_MAX = -8
+"""How many heaps glibc makes for threads (malloc.h); each keeps what was once needed in it."""
+
 _EPILOG = """\
 start here:
   gpu-rightsizer plan --prometheus-url http://prometheus.monitoring:9090
@@ -43,9 +48,16 @@ exit codes: 0 done or nothing to do, 1 failed, 2 usage or configuration,
 """
 
 
+def _spare_memory() -> None:
+    """Little looking for garbage, and one heap for all threads: with 100,000 GPUs a third less is kept."""
+    gc.set_threshold(*_COLLECTING)
+    with contextlib.suppress(AttributeError, OSError):  # another libc than glibc has other heaps
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. No traceback ever reaches the user unless asked for by -vv."""
-    gc.set_threshold(*_COLLECTING)
+    _spare_memory()
     arguments = parser().parse_args(argv)
     start_log(arguments.verbose)
     try:
