@@ -8,6 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 MAX_TEXT = 8_000
 """Longest list of names in one matcher, in characters: VictoriaMetrics refuses queries of over 16 KiB."""
 
+MOST_NAMES = 250
+"""In one matcher: up to 256 Prometheus looks up, of more it tries each name that it knows."""
+
 
 def quoted(text: str) -> str:
     """A string literal; Go's escapes, which PromQL uses, include JSON's where non-ASCII is left as it is."""
@@ -68,7 +71,7 @@ def batches(names: Iterable[str], longest: int = MAX_TEXT) -> Iterator[list[str]
     size = 0
     for name in names:
         length = len(escaped(name)) + 1
-        if batch and size + length > longest:
+        if batch and (size + length > longest or len(batch) == MOST_NAMES):
             yield batch
             batch, size = [], 0
         batch.append(name)

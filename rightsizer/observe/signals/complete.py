@@ -120,7 +120,7 @@ def present(
         for suffix, members in sorted(members_of(pods, stems).items()):
             wheres += [
                 dataclasses.replace(form, members=batch, suffix=suffix, quantities=quantities)
-                for batch in batches(members)
+                for batch in batches(members, len(quantities))
             ]
     return wheres
 

@@ -20,6 +20,9 @@ from rightsizer.observe.signals.quantities import Statistic
 from rightsizer.observe.signals.rules import Raw
 from rightsizer.observe.signals.stems import STEM, Stem, Where
 
+_TIMES = 3
+"""So often a question about gaps names the pods."""
+
 Column = Mapping[int, int]
 """A number for each minute of which there is one, from the first of the stretch."""
 
@@ -76,7 +79,8 @@ class _Counter:
         """One stretch."""
         counted: dict[Stem, Minutes] = {}
         those = [where.only(whole.there) for where in wheres]
-        doubtful = [where.only(whole.there - whole.replicas.keys()) for where in wheres]
+        doubts = whole.there - whole.replicas.keys()
+        doubtful = [part for where in wheres for part in where.only(doubts).parts(_TIMES)]
         for stem, column in self._asked(self._busy, those, stretch.instants):
             mine = counted.setdefault(stem, Minutes())
             mine.busy = _merged(mine.busy, column, int.__add__)
