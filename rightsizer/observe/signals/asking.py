@@ -149,13 +149,13 @@ class Asker:
         raw = [promql.selector(one.metric, [*one.matchers, *self.owned]) for one in activity]
         half = (window - 2 * TILE) / 2
         instants = (at - 2 * half, at - half, at)
-        held = self._counts(kept, instants)
+        held = self._counts(kept, instants, at)
         # Series rather than what they are about, which is never more: cheaper, and mostly enough.
-        if _are_nearly_all(held, self._counts(raw, instants)):
+        if _are_nearly_all(held, self._counts(raw, instants, at)):
             return Recorded()
         use = self.source.labels.use
         both = [[promql.by("max", use, " or ".join(each))] for each in (kept, raw)]
-        is_enough = min(held) > 0 and _are_nearly_all(*(self._counts(each, instants) for each in both))
+        is_enough = min(held) > 0 and _are_nearly_all(*(self._counts(each, instants, at) for each in both))
         return Recorded() if is_enough else Raw()
 
     def samples_per_series(
@@ -213,9 +213,9 @@ class Asker:
         """Whether anything has a metric now."""
         return bool(self._series(quantity, self.given, at, at))
 
-    def most(self, per_series: float) -> float:
-        """How many series of so many samples may be asked for at once."""
-        return max(1.0, min(MOST_SERIES, self.max_samples / 2 / max(per_series, 1.0)))
+    def most(self, per_series: float, *, at_once: float = MOST_SERIES) -> float:
+        """How many series of so many samples may be asked for at once, and told of in one answer."""
+        return max(1.0, min(at_once, self.max_samples / 2 / max(per_series, 1.0)))
 
     def samples(
         self,
@@ -248,13 +248,15 @@ class Asker:
                 require_one_of({described.cluster for described, _ in answer})
                 yield from answer
 
-    def _counts(self, expressions: Sequence[str], instants: Sequence[datetime.datetime]) -> list[float]:
+    def _counts(
+        self, expressions: Sequence[str], instants: Sequence[datetime.datetime], at: datetime.datetime
+    ) -> list[float]:
         """How many series these give together, at each of the instants.
 
         Asked one by one: over a range Prometheus goes through all that lies between them.
         """
         return [
-            sum(self._number(f"count({expression})", instant) for expression in expressions)
+            float(sum(self._count(expression, instant, at) for expression in expressions))
             for instant in instants
         ]
 
@@ -266,11 +268,18 @@ class Asker:
     def _series(
         self, quantity: Quantity, matchers: Sequence[str], instant: datetime.datetime, at: datetime.datetime
     ) -> int:
-        counted = f"count({promql.selector(quantity.metric, [*quantity.matchers, *matchers])})"
-        return self.memo.of(at, (counted, instant), lambda: round(self._number(counted, instant)))
+        return self._count(promql.selector(quantity.metric, [*quantity.matchers, *matchers]), instant, at)
+
+    def _count(self, expression: str, instant: datetime.datetime, at: datetime.datetime) -> int:
+        return self.memo.of(at, (expression, instant), lambda: how_many(self.prometheus, expression, instant))
 
     def _number(self, expression: str, at: datetime.datetime) -> float:
         return max((sample.value for sample in self.prometheus.query(expression, at)), default=0.0)
+
+
+def how_many(prometheus: Prometheus, expression: str, instant: datetime.datetime) -> int:
+    """How many series an expression gives."""
+    return max((round(one.value) for one in prometheus.query(f"count({expression})", instant)), default=0)
 
 
 def _are_nearly_all(held: Sequence[float], raw: Sequence[float]) -> bool:
