@@ -139,13 +139,18 @@ class Case:
         key = (span, percent, part.grace, part.minCoverage)
         known = self._known.get(key)
         if known is None:
-            known = Evidence(self, self._read(span, percent), span, part.grace, part.minCoverage)
+            known = Evidence(self._bare, self._read(span, percent), span, part.grace, part.minCoverage)
             self._known[key] = known
         return known
 
     def over_idle(self) -> Evidence:
         """The evidence for idleness."""
         return self.over(self.criteria.idle, self.criteria.idle.maxUtilizationPercent)
+
+    @functools.cached_property
+    def _bare(self) -> "Case":
+        """The same, for evidence to refer to: of this one it is a part, and circles are kept until garbage is sought."""
+        return Case(self.workload, self.measured, self.criteria, self.fleet)
 
     @functools.cached_property
     def _known(self) -> dict[tuple[datetime.timedelta, float, datetime.timedelta, float], Evidence]:
