@@ -149,7 +149,7 @@ class Case:
 
     @functools.cached_property
     def _bare(self) -> "Case":
-        """The same, for evidence to refer to: of this one it is a part, and circles are kept until garbage is sought."""
+        """The same, for evidence to refer to: it is kept by this one, and circles stay until garbage is sought."""
         return Case(self.workload, self.measured, self.criteria, self.fleet)
 
     @functools.cached_property
