@@ -59,7 +59,7 @@ class Gathered:
 
 Everything = dict[Key, Gathered]
 Answers = list[tuple[Described, float]]
-"""What series are about, and their values."""
+"""What series are about, and their values, as they came."""
 Kept = tuple[list[Described], "array.array[float]"]
 """Answers of which there are many: what they are about, and the values."""
 
@@ -96,7 +96,7 @@ def usages(
     answered = Answered()
     for question, answers in _asked(asker, questions):
         question.file(everything, answers)
-        answered.note(question.quantity, question.statistic, (described for described, _ in answers))
+        answered.note(question.quantity, question.statistic, (one for one, _ in answers if one.key))
     if of is None:
         asker.note(window, at, answered)
     if isinstance(reading, Recorded):
@@ -145,8 +145,7 @@ class _Question:
     at: datetime.datetime
 
     def ask(self) -> Answers:
-        """The answers, in our units."""
-        scale = self.reading.scale(self.quantity)
+        """The answers, in the metric's unit, also those that do not say whose they are."""
         asker, labels = self.asker, self.asker.source.labels
 
         def build(matchers: Iterable[str]) -> str:
@@ -155,11 +154,7 @@ class _Question:
             answer = promql.by("max", labels.described, asked)
             return promql.not_numbers(answer) if self._is_check else answer
 
-        return [
-            (described, number * scale)
-            for described, number in asker.keyed(self.places, build, self.at)
-            if described.key is not None
-        ]
+        return list(asker.keyed(self.places, build, self.at))
 
     @property
     def _is_check(self) -> bool:
@@ -169,9 +164,16 @@ class _Question:
     def file(self, everything: Everything, answers: Iterable[tuple[Described, float]]) -> None:
         """Put the answers under their keys."""
         field = _FIELDS.get((self.quantity.kind, self.statistic), "")
-        metric, highest = self.quantity.metric, self.quantity.highest
-        for described, value in answers:
-            here = everything.get(described.key)  # type: ignore[arg-type]
+        metric, highest, scale = (
+            self.quantity.metric,
+            self.quantity.highest,
+            self.reading.scale(self.quantity),
+        )
+        for described, number in answers:
+            if described.key is None:
+                continue
+            value = number * scale
+            here = everything.get(described.key)
             if here is None or described.device is not here.device:
                 here = _place(everything, described)
             if not 0 <= value <= highest:  # nor where it is NaN
