@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import rightsizer.cli.plan
 import rightsizer.loop
 import rightsizer.measure
-import rightsizer.report.document
 from rightsizer import cli
 from rightsizer.cli import session
 from rightsizer.observe import inventory
@@ -143,7 +143,7 @@ def main() -> int:
         (rightsizer.loop, "within_budgets", "budgets"),
         (session, "node_prices", "prices"),
         (session, "accounts_of", "accounts"),
-        (rightsizer.report.document, "plan_json", "render"),
+        (rightsizer.cli.plan, "_print", "render"),
     ):
         meter.stage(owner, attribute, name)
     meter.asked(Direct, "ask", "queries", lambda answer: len(answer[1]))

@@ -71,7 +71,8 @@ def decide_one(workload: Workload, measured: Measured, rulebook: Rulebook) -> De
     )
     if ruling.mode is Mode.PROTECT:
         return dataclasses.replace(first, verdict=Verdict.PROTECTED)
-    first = dataclasses.replace(first, autoscalers=_autoscalers(workload, measured, rulebook.fleet, ruling))
+    if autoscalers := _autoscalers(workload, measured, rulebook.fleet, ruling):
+        first = dataclasses.replace(first, autoscalers=autoscalers)
     hindrances: list[Veto] = []
     for finding in findings:
         if finding.verdict is Verdict.ACT:
@@ -83,7 +84,9 @@ def decide_one(workload: Workload, measured: Measured, rulebook: Rulebook) -> De
                 also = tuple(other for other in findings if other is not finding)
                 return _acted_upon(dataclasses.replace(first, finding=finding, also=also), ruling, rulebook)
             hindrances.extend(against)
-    return _only_told(dataclasses.replace(first, vetoes=(*ruling.vetoes, *hindrances)))
+    if hindrances:
+        first = dataclasses.replace(first, vetoes=(*ruling.vetoes, *hindrances))
+    return _only_told(first)
 
 
 def _only_told(decision: Decision) -> Decision:
@@ -123,6 +126,8 @@ def _keeping(workload: Workload, finding: Finding, ruling: Ruling) -> Finding:
 
     What people ask for never makes more possible than the rules let be done without it.
     """
+    if finding.name not in IDLENESS or finding.proposal:
+        return finding
     plain = ruling.by_rules
     by_rules = _down_to(workload, finding, plain.keep.replicas)
     if plain.keep == ruling.keep or not _could_be_done(workload, by_rules, plain):
@@ -138,7 +143,7 @@ def _could_be_done(workload: Workload, finding: Finding, ruling: Ruling) -> bool
 
 def _down_to(workload: Workload, finding: Finding, kept: int) -> Finding:
     size = workload.size
-    if finding.name not in IDLENESS or finding.proposal or isinstance(size, bool) or not size:
+    if isinstance(size, bool) or not size:
         return finding
     if not 0 < kept < size or not is_ours_to_do(workload, Action.SHRINK, _to(kept, 0.0, "")):
         return finding

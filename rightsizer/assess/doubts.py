@@ -37,7 +37,8 @@ def first_doubt(
 
 
 def _uncountable(evidence: Evidence) -> Iterator[str]:
-    for pod in sorted(evidence.case.workload.pods, key=lambda pod: pod.ref.name):
+    pods = [pod for pod in evidence.case.workload.pods if pod.unreadable]
+    for pod in sorted(pods, key=lambda pod: pod.ref.name):
         for amount in pod.unreadable:
             yield f"pod {pod.ref.name} asks for {amount}, which is not a whole number of devices"
 
@@ -126,6 +127,8 @@ def _silenced(evidence: Evidence) -> Iterator[str]:
     usages = measured.get(evidence.window, {})
     widest = measured.get(max(measured, default=evidence.window), {})
     for pod, devices in evidence.held:
+        if not any(getattr(seen.usage, field) is None for seen in devices for field, _ in _TOLD):
+            continue
         neighbours = [
             usage
             for other in evidence.case.fleet.pods_on.get(pod.node, ())

@@ -139,13 +139,18 @@ class Case:
         key = (span, percent, part.grace, part.minCoverage)
         known = self._known.get(key)
         if known is None:
-            known = Evidence(self, self._read(span, percent), span, part.grace, part.minCoverage)
+            known = Evidence(self._bare, self._read(span, percent), span, part.grace, part.minCoverage)
             self._known[key] = known
         return known
 
     def over_idle(self) -> Evidence:
         """The evidence for idleness."""
         return self.over(self.criteria.idle, self.criteria.idle.maxUtilizationPercent)
+
+    @functools.cached_property
+    def _bare(self) -> "Case":
+        """The same, for evidence to refer to: it is kept by this one, and circles stay until garbage is sought."""
+        return Case(self.workload, self.measured, self.criteria, self.fleet)
 
     @functools.cached_property
     def _known(self) -> dict[tuple[datetime.timedelta, float, datetime.timedelta, float], Evidence]:
@@ -207,15 +212,15 @@ class _Gauge:
         power, traffic = self._draws_power(usage), None
         if usage.traffic_peak is not None:
             traffic = usage.traffic_peak * 100 > self.idle.maxMemoryTrafficPercent
+        is_active = _is_active(usage, self.percent)
+        is_glimpsed = not is_active and _counted(usage, self.window, self.idle.maxBusySecondsPerHour)
+        has_run = True if is_active or is_glimpsed else None if usage.activity_peak is None else False
         return Seen(
-            usage=usage,
-            ran=ran(
-                usage, self.window, percent=self.percent, busy_s_per_hour=self.idle.maxBusySecondsPerHour
-            ),
-            draws_power=None if is_others_too and power else power,
-            moves_memory=None if is_others_too and traffic else traffic,
-            is_glimpsed=not _is_active(usage, self.percent)
-            and _counted(usage, self.window, self.idle.maxBusySecondsPerHour),
+            usage,
+            has_run,
+            None if is_others_too and power else power,
+            None if is_others_too and traffic else traffic,
+            is_glimpsed,
         )
 
     def _draws_power(self, usage: Usage) -> bool | None:

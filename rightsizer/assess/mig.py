@@ -6,6 +6,7 @@ To add a card is to add a row. Profiles with media extensions (+me) are one per 
 
 import dataclasses
 import fnmatch
+import functools
 
 USABLE = 0.9
 """Of a slice's share of the memory: drivers keep some (9.75 of 10 GB on an H100, 4.75 of 5 GB on an A100, by
@@ -94,6 +95,7 @@ CARDS = (
 )
 
 
+@functools.lru_cache(maxsize=1024)
 def card_of(model: str) -> Card | None:
     """The row of a model, by DCGM's name or GPU Feature Discovery's; None where none is known."""
     name = model.replace("-", " ")

@@ -5,6 +5,8 @@ once.
 """
 
 import argparse
+import contextlib
+import ctypes
 import gc
 import importlib
 import importlib.metadata
@@ -21,9 +23,15 @@ from rightsizer.errors import RightsizerError
 INTERRUPTED = 130
 """What shells report for a program that ended by SIGINT."""
 
-_COLLECTING = (50_000, 20, 100)
-"""When garbage is sought: what a plan is made of lives to its end, and looking through it again and again takes a tenth
-of a plan's time."""
+_COLLECTING = (1_000_000, 10, 100)
+"""When garbage is sought: what a plan is made of lives to its end, and looking through it again and again takes a third
+of the time in which usage is read of 100,000 GPUs."""
+
+_TURN_S = 0.05
+"""For how long a thread works on answers before another one may: ten times as long as by itself, and 4 % less work."""
+
+_M_ARENA_MAX = -8
+"""How many heaps glibc makes for threads (malloc.h): each keeps what was once needed, with 100,000 GPUs 200 MiB."""
 
 _EPILOG = """\
 start here:
@@ -43,9 +51,17 @@ exit codes: 0 done or nothing to do, 1 failed, 2 usage or configuration,
 """
 
 
+def _prepare() -> None:
+    """For large fleets: what Python and the C library do by themselves is meant for other programs."""
+    gc.set_threshold(*_COLLECTING)
+    sys.setswitchinterval(_TURN_S)
+    with contextlib.suppress(AttributeError, OSError):  # another libc than glibc has other heaps
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. No traceback ever reaches the user unless asked for by -vv."""
-    gc.set_threshold(*_COLLECTING)
+    _prepare()
     arguments = parser().parse_args(argv)
     start_log(arguments.verbose)
     try:

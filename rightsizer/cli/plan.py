@@ -5,13 +5,16 @@ import datetime
 import pathlib
 import sys
 
+from rightsizer.accounting import Accounts
 from rightsizer.cli.flags import CHANGES_PROPOSED
 from rightsizer.cli.options import wants_colour
 from rightsizer.cli.session import Look, Session
 from rightsizer.cli.telling import require_writable, save
 from rightsizer.errors import UsageError
-from rightsizer.report.document import plan_json
-from rightsizer.report.forms import DRAWN, TABLE, form
+from rightsizer.model import Plan
+from rightsizer.money import Prices
+from rightsizer.report import forms
+from rightsizer.report.document import plan_pieces
 from rightsizer.report.table import plan_text
 
 
@@ -20,17 +23,24 @@ def run(arguments: argparse.Namespace) -> int:
     require_writable(arguments.save)
     session = Session(arguments, _look(arguments))
     plan = session.observe()
-    if arguments.output in DRAWN:
+    if arguments.output in forms.DRAWN:
         plan = session.with_profiles(plan)
     accounts, prices = session.account(plan)
     if arguments.save:
-        save(arguments.save, plan_json(plan, accounts, prices))
-    if arguments.output == TABLE:
-        text = plan_text(plan, accounts, prices, colour=wants_colour(arguments, sys.stdout))
-    else:
-        text = form(arguments.output)(plan, accounts, prices)
-    sys.stdout.write(text)
+        save(arguments.save, plan_pieces(plan, accounts, prices))
+    _print(arguments, plan, accounts, prices)
     return CHANGES_PROPOSED if arguments.detailed_exitcode and plan.enforced else 0
+
+
+def _print(arguments: argparse.Namespace, plan: Plan, accounts: Accounts, prices: Prices) -> None:
+    """In the form that was asked for; JSON, which programs ask for of the largest fleets, piece by piece."""
+    match arguments.output:
+        case forms.TABLE:
+            sys.stdout.write(plan_text(plan, accounts, prices, colour=wants_colour(arguments, sys.stdout)))
+        case forms.JSON:
+            sys.stdout.writelines(plan_pieces(plan, accounts, prices))
+        case name:
+            sys.stdout.write(forms.form(name)(plan, accounts, prices))
 
 
 def _look(arguments: argparse.Namespace) -> Look:

@@ -100,7 +100,7 @@ class Telling:
             self.say("\n" + outcomes_summary(self.outcomes, undo=self._undo))
         if self._arguments.output != "table":
             _write(sys.stdout, render(document, self._arguments.output))
-        save(self._arguments.save, render(document, "json"))
+        save(self._arguments.save, [render(document, "json")])
 
 
 def _unfinished(left: Sequence[Outcome]) -> Iterator[Outcome]:
@@ -137,8 +137,8 @@ def require_writable(path: str | None) -> None:
             pathlib.Path(path).unlink()
 
 
-def save(path: str | None, text: str) -> None:
-    """Write a document where --save said.
+def save(path: str | None, pieces: Iterable[str]) -> None:
+    """Write a document, piece by piece, where --save said.
 
     Raises:
         RightsizerError: It cannot be written.
@@ -146,6 +146,7 @@ def save(path: str | None, text: str) -> None:
     if path is None:
         return
     try:
-        pathlib.Path(path).write_text(text)
+        with pathlib.Path(path).open("w") as file:
+            file.writelines(pieces)
     except OSError as error:
         raise RightsizerError(f"--save {path}: cannot be written: {error.strerror}") from error

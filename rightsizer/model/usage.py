@@ -33,7 +33,6 @@ class Usage:
     Attributes:
         activity_mean: Mean share of time in which a kernel ran, 0 to 1.
         activity_peak: Highest sample of the same, 0 to 1.
-        traffic_mean: Mean memory-bus activity, 0 to 1.
         traffic_peak: Highest sample of memory-bus activity, 0 to 1.
         memory_peak_bytes: Highest framebuffer use.
         power_mean_w: Mean board power in watts, of the whole device also where it is shared.
@@ -50,7 +49,6 @@ class Usage:
     device: Device
     activity_mean: float | None = None
     activity_peak: float | None = None
-    traffic_mean: float | None = None
     traffic_peak: float | None = None
     memory_peak_bytes: float | None = None
     power_mean_w: float | None = None

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 MAX_TEXT = 8_000
 """Longest list of names in one matcher, in characters: VictoriaMetrics refuses queries of over 16 KiB."""
 
+MOST_NAMES = 250
+"""In one matcher: up to 256 Prometheus looks up, of more it tries each name that it knows."""
+
 
 def quoted(text: str) -> str:
     """A string literal; Go's escapes, which PromQL uses, include JSON's where non-ASCII is left as it is."""
@@ -28,6 +31,8 @@ def one_of(label: str, values: Sequence[str]) -> str:
 
 def escaped(text: str) -> str:
     """For regular expressions; hyphens, of which names are full, mean nothing in them but between brackets."""
+    if text.replace("-", "").isalnum():
+        return text  # as nearly all names are
     return re.escape(text).replace("\\-", "-")
 
 
@@ -55,13 +60,18 @@ def by(aggregation: str, labels: Iterable[str], expression: str) -> str:
     return f"{aggregation} by ({', '.join(labels)}) ({expression})"
 
 
+def not_numbers(expression: str) -> str:
+    """Only the series whose value is no number: of all values NaN alone stays what it is."""
+    return f"clamp_min(clamp_max({expression}, 0), 0) != 0"
+
+
 def batches(names: Iterable[str], longest: int = MAX_TEXT) -> Iterator[list[str]]:
     """The names in order, as many at a time as fit into one matcher."""
     batch: list[str] = []
     size = 0
     for name in names:
         length = len(escaped(name)) + 1
-        if batch and size + length > longest:
+        if batch and (size + length > longest or len(batch) == MOST_NAMES):
             yield batch
             batch, size = [], 0
         batch.append(name)

@@ -64,9 +64,8 @@ def pack(parts: Iterable[Part], most: float) -> list[Shard]:
     size = length = 0
     for part in sorted(parts, key=lambda one: (one.label, one.matchers, one.value)):
         joins = bool(group) and (part.label, part.matchers) == (group[0].label, group[0].matchers)
-        if group and not (
-            joins and size + part.series <= most and length + len(part.value) < promql.MAX_TEXT
-        ):
+        is_short = length + len(part.value) < promql.MAX_TEXT and len(group) < promql.MOST_NAMES
+        if group and not (joins and size + part.series <= most and is_short):
             shards.append(Shard(tuple(group)))
             group, size, length = [], 0, 0
         group.append(part)

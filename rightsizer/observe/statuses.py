@@ -50,6 +50,8 @@ def raise_for(code: int, data: bytes, attempted: str, *, source: str, retry_afte
     Raises:
         RequestRefused: The answer is an error.
     """
+    if code < http.HTTPStatus.MULTIPLE_CHOICES and b'"Failure"' not in data:
+        return  # lists are long, and read once anyhow
     try:
         status = msgspec.json.decode(data, type=_Status)
     except msgspec.DecodeError:

@@ -5,7 +5,7 @@ The schema is docs/plan.schema.json; a test holds the two together.
 
 import datetime
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -33,12 +33,11 @@ API_VERSION = "gpu-rightsizer.io/v1alpha1"
 
 def plan_document(plan: Plan, accounts: Accounts, prices: Prices) -> dict[str, Any]:
     """A plan, with every GPU workload under `items`."""
-    return _document(plan, accounts, prices, item=_item)
+    return {**_frame(plan, accounts, prices), "items": list(map(_item, rows_of(plan, prices)))}
 
 
-def _document(
-    plan: Plan, accounts: Accounts, prices: Prices, *, item: Callable[[Row], object]
-) -> dict[str, Any]:
+def _frame(plan: Plan, accounts: Accounts, prices: Prices) -> dict[str, Any]:
+    """Everything but the items, which come last."""
     return {
         "apiVersion": API_VERSION,
         "kind": "Plan",
@@ -52,18 +51,22 @@ def _document(
         "problems": list(plan.problems),
         "totals": {**_totals(plan.decisions), **_accounts(accounts), "prices": _prices(prices)},
         "stranded": [_stranded(one) for one in plan.fleet.stranded] if plan.fleet else [],
-        "items": [item(row) for row in rows_of(plan, prices)],
     }
 
 
 def plan_json(plan: Plan, accounts: Accounts, prices: Prices) -> str:
     """The plan's document as JSON."""
+    return "".join(plan_pieces(plan, accounts, prices))
 
-    # Item by item: all of a large fleet's at once are several times their text.
-    def item(row: Row) -> msgspec.Raw:
-        return msgspec.Raw(msgspec.json.encode(_item(row)))
 
-    return render(_document(plan, accounts, prices, item=item), "json")
+def plan_pieces(plan: Plan, accounts: Accounts, prices: Prices) -> Iterator[str]:
+    """The same item by item: all of a large fleet's at once are several times their text."""
+    yield render(_frame(plan, accounts, prices), "json").removesuffix("\n}\n") + ',\n  "items": ['
+    before = "\n    "
+    for row in rows_of(plan, prices):
+        yield before + render(_item(row), "json").rstrip("\n").replace("\n", "\n    ")
+        before = ",\n    "
+    yield "\n  ]\n}\n" if plan.decisions else "]\n}\n"
 
 
 def plan_yaml(plan: Plan, accounts: Accounts, prices: Prices) -> str:

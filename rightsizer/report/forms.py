@@ -12,13 +12,13 @@ from rightsizer.money import Prices
 
 Form = Callable[[Plan, Accounts, Prices], str]
 
-TABLE = "table"
+TABLE, JSON = "table", "json"
 
 # Name of the form → module below rightsizer.report, and its function.
 FORMS: Mapping[str, tuple[str, str]] = {
     TABLE: ("table", "plan_table"),
     "wide": ("wide", "plan_wide"),
-    "json": ("document", "plan_json"),
+    JSON: ("document", "plan_json"),
     "yaml": ("document", "plan_yaml"),
     "csv": ("sheet", "plan_csv"),
     "markdown": ("markdown", "plan_markdown"),

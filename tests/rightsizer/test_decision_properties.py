@@ -334,7 +334,7 @@ def _without(world: World, names: set[str]) -> World:
 
 def _works(usage: Usage) -> Usage:
     return dataclasses.replace(
-        usage, activity_mean=0.9, activity_peak=1.0, traffic_mean=0.5, traffic_peak=0.9, power_peak_w=690.0
+        usage, activity_mean=0.9, activity_peak=1.0, traffic_peak=0.9, power_peak_w=690.0
     )
 
 
@@ -420,7 +420,7 @@ WORSE: Mapping[str, Callable[[World, Chance], World]] = {
     "corrupted": _some(lambda usage: dataclasses.replace(usage, invalid=("x",))),
     "activity-lost": _some(lambda usage: dataclasses.replace(usage, activity_mean=None, activity_peak=None)),
     "second-signal-lost": _each(
-        lambda usage: dataclasses.replace(usage, power_peak_w=None, traffic_mean=None, traffic_peak=None)
+        lambda usage: dataclasses.replace(usage, power_peak_w=None, traffic_peak=None)
     ),
     "more-use-of-all": lambda world, chance: _all_at_work(_each(_works)(world, chance)),
     "more-use-of-some": lambda world, chance: _all_at_work(_some(_works)(world, chance)),

@@ -14,7 +14,7 @@ from rightsizer.errors import EvidenceIncomplete
 from rightsizer.model import PodKey
 from rightsizer.observe import promql
 from rightsizer.observe.interpreted import Interpreted
-from rightsizer.observe.prometheus import Prometheus, Sample, Span
+from rightsizer.observe.prometheus import Prometheus, Sample
 from rightsizer.observe.sharding import Shard, Territory
 from rightsizer.observe.signals.labels import CLUSTER, Described
 from rightsizer.observe.signals.quantities import Kind, Quantity, Source, Statistic
@@ -24,6 +24,9 @@ DENSITY_SPAN = datetime.timedelta(minutes=10)
 USUAL_INTERVAL_S = 15.0
 LEAST_RECORDED = datetime.timedelta(hours=1)
 """In a shorter window the samples themselves are as few as recorded values are in a day."""
+
+MOST_SERIES = 20_000
+"""In one answer: some 6 MB of JSON, and several times that while it is read."""
 
 Places = Sequence[tuple[Territory, list[Shard]]]
 """What a question is about, in pieces that can be asked about at once."""
@@ -144,14 +147,15 @@ class Asker:
             for quantity in activity
         ]
         raw = [promql.selector(one.metric, [*one.matchers, *self.owned]) for one in activity]
-        span = Span(at - window + 2 * TILE, at, (window - 2 * TILE).total_seconds() / 2)
-        held = self._counts(kept, span)
+        half = (window - 2 * TILE) / 2
+        instants = (at - 2 * half, at - half, at)
+        held = self._counts(kept, instants, at)
         # Series rather than what they are about, which is never more: cheaper, and mostly enough.
-        if _are_nearly_all(held, self._counts(raw, span)):
+        if _are_nearly_all(held, self._counts(raw, instants, at)):
             return Recorded()
         use = self.source.labels.use
         both = [[promql.by("max", use, " or ".join(each))] for each in (kept, raw)]
-        is_enough = min(held) > 0 and _are_nearly_all(*(self._counts(each, span) for each in both))
+        is_enough = min(held) > 0 and _are_nearly_all(*(self._counts(each, instants, at) for each in both))
         return Recorded() if is_enough else Raw()
 
     def samples_per_series(
@@ -209,9 +213,9 @@ class Asker:
         """Whether anything has a metric now."""
         return bool(self._series(quantity, self.given, at, at))
 
-    def most(self, per_series: float) -> float:
-        """How many series of so many samples may be asked for at once."""
-        return max(1.0, self.max_samples / 2 / max(per_series, 1.0))
+    def most(self, per_series: float, *, at_once: float = MOST_SERIES) -> float:
+        """How many series of so many samples may be asked for at once, and told of in one answer."""
+        return max(1.0, min(at_once, self.max_samples / 2 / max(per_series, 1.0)))
 
     def samples(
         self,
@@ -244,18 +248,17 @@ class Asker:
                 require_one_of({described.cluster for described, _ in answer})
                 yield from answer
 
-    def _counts(self, expressions: Sequence[str], span: Span) -> list[float]:
-        """How many series these give together, at each of the instants."""
-        instants = {
-            round(span.start.timestamp() + place * span.step_s, 3): 0.0 for place in range(span.count)
-        }
-        for expression in expressions:
-            for track in self.prometheus.query_range(
-                f"count({expression})", start=span.start, end=span.end, step_s=span.step_s
-            ):
-                for instant, value in track.points.items():
-                    instants[round(instant, 3)] = instants.get(round(instant, 3), 0.0) + value
-        return list(instants.values())
+    def _counts(
+        self, expressions: Sequence[str], instants: Sequence[datetime.datetime], at: datetime.datetime
+    ) -> list[float]:
+        """How many series these give together, at each of the instants.
+
+        Asked one by one: over a range Prometheus goes through all that lies between them.
+        """
+        return [
+            float(sum(self._count(expression, instant, at) for expression in expressions))
+            for instant in instants
+        ]
 
     def _size(self, matchers: Sequence[str], instant: datetime.datetime, at: datetime.datetime) -> int:
         """How many series there are of the kind of metric of which there is most."""
@@ -265,11 +268,18 @@ class Asker:
     def _series(
         self, quantity: Quantity, matchers: Sequence[str], instant: datetime.datetime, at: datetime.datetime
     ) -> int:
-        counted = f"count({promql.selector(quantity.metric, [*quantity.matchers, *matchers])})"
-        return self.memo.of(at, (counted, instant), lambda: round(self._number(counted, instant)))
+        return self._count(promql.selector(quantity.metric, [*quantity.matchers, *matchers]), instant, at)
+
+    def _count(self, expression: str, instant: datetime.datetime, at: datetime.datetime) -> int:
+        return self.memo.of(at, (expression, instant), lambda: how_many(self.prometheus, expression, instant))
 
     def _number(self, expression: str, at: datetime.datetime) -> float:
         return max((sample.value for sample in self.prometheus.query(expression, at)), default=0.0)
+
+
+def how_many(prometheus: Prometheus, expression: str, instant: datetime.datetime) -> int:
+    """How many series an expression gives."""
+    return max((round(one.value) for one in prometheus.query(f"count({expression})", instant)), default=0)
 
 
 def _are_nearly_all(held: Sequence[float], raw: Sequence[float]) -> bool:

@@ -36,7 +36,7 @@ def of_pods(
     room = max(1, int(most / DEVICES_PER_POD))
     batches = [
         batch[begin : begin + room]
-        for batch in promql.batches(sorted(spaces), promql.MAX_TEXT // 2)
+        for batch in promql.batches(sorted(spaces), promql.MAX_TEXT * 3 // 4)
         for begin in range(0, len(batch), room)
     ]
     for label, namespace_label, absent in asker.source.labels.forms():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import functools
 import pathlib
 from collections.abc import Collection, Mapping, Sequence
 
@@ -11,7 +12,7 @@ from rightsizer.model import PodKey
 from rightsizer.observe import promql
 from rightsizer.observe.prometheus import Prometheus
 from rightsizer.observe.signals import own, table
-from rightsizer.observe.signals.asking import Asker
+from rightsizer.observe.signals.asking import Asker, Memo, how_many
 from rightsizer.observe.signals.dcgm import DCGM, DCGM_49
 from rightsizer.observe.signals.quantities import Kind, Quantity, Source
 
@@ -81,8 +82,9 @@ def choose(
     """
     given = terms.source
     asked = given or OWN
+    memo = Memo()
     for back in BACK:
-        found = _some(prometheus, asked, terms.matchers, at - back)
+        found = _some(prometheus, asked, terms.matchers, at - back, memo=memo, at=at)
         if any(quantity.metric in found for quantity in asked.quantities):
             break
     else:
@@ -96,23 +98,31 @@ def choose(
         )
     name = given.name if given else _name(quantities, has_counters)
     source = dataclasses.replace(asked, name=name, has_counters=has_counters)
-    return Asker(prometheus, source, terms.matchers, terms.max_samples, frozenset(pods))
+    return Asker(prometheus, source, terms.matchers, terms.max_samples, frozenset(pods), memo)
 
 
-def _some(prometheus: Prometheus, source: Source, matchers: Sequence[str], at: datetime.datetime) -> set[str]:
+def _some(
+    prometheus: Prometheus,
+    source: Source,
+    matchers: Sequence[str],
+    instant: datetime.datetime,
+    *,
+    memo: Memo,
+    at: datetime.datetime,
+) -> set[str]:
     """Of each generation of names one metric that there is, and which of our own: all of a large fleet cost seconds."""
     names = "|".join(own.METRICS if source.has_counters else ())
     found = set()
     if names:
         selected = promql.selector("", [f"__name__=~{promql.quoted(names)}", *matchers])
-        for sample in prometheus.query(promql.by("count", ["__name__"], selected), at):
+        for sample in prometheus.query(promql.by("count", ["__name__"], selected), instant):
             found.add(sample.labels.get("__name__", ""))
     known = frozenset(source.quantities)
     for generation in (set(DCGM.quantities), set(DCGM_49.quantities), known - set(BOTH.quantities)):
         mine = [quantity for quantity in source.quantities if quantity in generation]
         for quantity in sorted(mine, key=lambda one: one.kind is not Kind.MEMORY):
             selected = promql.selector(quantity.metric, [*quantity.matchers, *matchers])
-            if prometheus.query(f"count({selected})", at):
+            if memo.of(at, (selected, instant), functools.partial(how_many, prometheus, selected, instant)):
                 found.add(quantity.metric)
                 break
     return found

@@ -6,14 +6,19 @@ number for each pod and stretch, instead of two for each minute.
 
 import dataclasses
 import datetime
+import functools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+import msgspec
+
 from rightsizer.model import PodKey
 from rightsizer.observe import promql
-from rightsizer.observe.prometheus import Span, Track
+from rightsizer.observe.interpreted import Interpreted
+from rightsizer.observe.prometheus import Span
 from rightsizer.observe.sharding import Part, Shard
-from rightsizer.observe.signals.asking import Asker, require_one_cluster
+from rightsizer.observe.signals.asking import Asker, require_one_of
+from rightsizer.observe.signals.labels import CLUSTER
 from rightsizer.observe.signals.quantities import Kind, Quantity
 from rightsizer.observe.signals.rules import COUNT, TILE, Raw, Recorded, recorded
 from rightsizer.observe.signals.stems import Stem, Where, batches, members_of
@@ -115,7 +120,7 @@ def present(
         for suffix, members in sorted(members_of(pods, stems).items()):
             wheres += [
                 dataclasses.replace(form, members=batch, suffix=suffix, quantities=quantities)
-                for batch in batches(members)
+                for batch in batches(members, len(quantities))
             ]
     return wheres
 
@@ -134,17 +139,16 @@ def _named(
     is_past = rounds.ends.end + TILE <= rounds.at
     reading = asker.reading(rounds.at - rounds.ends.start + length, rounds.at) if is_past else Raw()
 
-    def ask(matchers: Sequence[str]) -> list[Track]:
+    whose, nothing = _whose(asker, form, rounds.at), Interpreted(_nothing)
+
+    def ask(matchers: Sequence[str]) -> list[tuple[Whose, None]]:
         every = (*asker.owned, *matchers)
         selected = promql.selector(quantity.metric, [*quantity.matchers, *every])
         if isinstance(reading, Recorded):
             selected = recorded(quantity, COUNT, every)
         there = promql.over("present_over_time", selected, length + TILE)
-        return asker.prometheus.query_range(
-            promql.by("max", form.pod, there),
-            start=rounds.ends.start,
-            end=rounds.ends.end,
-            step_s=rounds.ends.step_s,
+        return asker.prometheus.query_range_as(
+            promql.by("max", form.pod, there), rounds.ends, labels=whose, values=nothing
         )
 
     territory = asker.territory(MINUTE, rounds.at)
@@ -152,10 +156,31 @@ def _named(
         Shard(tuple(Part(form.space_label, space, 1, form.absent) for space in batch))
         for batch in promql.batches(spaces, promql.MAX_TEXT // 2)
     ]
-    for tracks in territory.ask(shards, ask):
-        require_one_cluster(track.labels for track in tracks)
-        for track in tracks:
-            yield track.labels.get(form.space_label, ""), track.labels.get(form.label, "")
+    for answer in territory.ask(shards, ask):
+        require_one_of({cluster for (cluster, _), _ in answer})
+        yield from (pod for (_, pod), _ in answer)
+
+
+Whose = tuple[str, PodKey]
+"""A cluster, and a pod in it."""
+
+
+def _whose(asker: Asker, form: Where, at: datetime.datetime) -> Interpreted[Whose]:
+    """Whom series name in one form; the same for all questions."""
+    return asker.memo.of(
+        at,
+        ("whose", form.space_label, form.label),
+        lambda: Interpreted(functools.partial(_pod, form.space_label, form.label)),
+    )
+
+
+def _pod(space_label: str, label: str, text: msgspec.Raw) -> Whose:
+    labels = msgspec.json.decode(text, type=dict[str, str])
+    return labels.get(CLUSTER, ""), (labels.get(space_label, ""), labels.get(label, ""))
+
+
+def _nothing(_: msgspec.Raw) -> None:
+    """Of points of which only their being there matters."""
 
 
 def whole_in(asker: Asker, wheres: Sequence[Where], rounds: Rounds, reach: datetime.timedelta) -> list[Whole]:
@@ -191,6 +216,9 @@ def whole_in(asker: Asker, wheres: Sequence[Where], rounds: Rounds, reach: datet
     return found
 
 
+Points = Sequence[tuple[int, float]]
+"""The place of a stretch, and a number of samples."""
+
 Counts = dict[int, dict[PodKey, float]]
 """Samples of the device of each pod that has least of them, by the stretch's place."""
 
@@ -203,12 +231,11 @@ class _Counting:
 
     def ask(self, where: Where, quantity: Quantity) -> Counts:
         """How many samples there are of each pod in each stretch and around it."""
-        ends, found = self.rounds.ends, Counts()
+        found = Counts()
         wanted = {(space, name) for (space, _), names in where.members.items() for name in names}
-        for track in self._tracks(where, quantity, ends, self.rounds.length(self.reach)):
-            pod = (track.labels.get(where.space_label, ""), track.labels.get(where.label, ""))
-            for instant, value in track.points.items() if pod in wanted else ():
-                found.setdefault(self.rounds.place(instant), {})[pod] = value
+        for pod, points in self._tracks(where, quantity, self.rounds.ends, self.rounds.length(self.reach)):
+            for place, value in points if pod in wanted else ():
+                found.setdefault(place, {})[pod] = value
         return found
 
     def least(self, counts: Sequence[tuple[Where, Quantity, Counts]]) -> dict[tuple[Quantity, int], float]:
@@ -234,24 +261,28 @@ class _Counting:
         parts = length // self.reach
         span = Span(end - (parts - 1) * self.reach, end, self.reach.total_seconds())
         alone = where.about(pod)
-        points = [
-            value
-            for track in self._tracks(alone, quantity, span, self.reach)
-            for value in track.points.values()
+        counts = [
+            value for _, points in self._tracks(alone, quantity, span, self.reach) for _, value in points
         ]
-        return (max(points), parts) if len(points) == parts else None
+        return (max(counts), parts) if len(counts) == parts else None
 
     def _tracks(
         self, where: Where, quantity: Quantity, span: Span, length: datetime.timedelta
-    ) -> Iterator[Track]:
-        def ask(matchers: Sequence[str]) -> list[Track]:
+    ) -> Iterator[tuple[PodKey, Points]]:
+        whose, values = _whose(self.asker, where, self.rounds.at), Interpreted(self._points)
+
+        def ask(matchers: Sequence[str]) -> list[tuple[Whose, Points]]:
             every = (*self.asker.given, *quantity.matchers, where.matcher, *matchers)
             counted = promql.over("count_over_time", promql.selector(quantity.metric, every), length - EDGE)
-            return self.asker.prometheus.query_range(
-                promql.by("min", where.pod, counted), start=span.start, end=span.end, step_s=span.step_s
+            return self.asker.prometheus.query_range_as(
+                promql.by("min", where.pod, counted), span, labels=whose, values=values
             )
 
         territory = self.asker.territory(MINUTE, self.rounds.at)
-        for tracks in territory.ask(where.shards(), ask):
-            require_one_cluster(track.labels for track in tracks)
-            yield from tracks
+        for answer in territory.ask(where.shards(), ask):
+            require_one_of({cluster for (cluster, _), _ in answer})
+            yield from ((pod, points) for (_, pod), points in answer)
+
+    def _points(self, text: msgspec.Raw) -> Points:
+        points = msgspec.json.decode(text, type=list[tuple[float, str]])
+        return [(self.rounds.place(instant), float(value)) for instant, value in points]

@@ -5,7 +5,7 @@ import dataclasses
 import datetime
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -15,14 +15,14 @@ from rightsizer.observe import promql
 from rightsizer.observe.interpreted import Interpreted
 from rightsizer.observe.sharding import MAX_POINTS
 from rightsizer.observe.signals import own
-from rightsizer.observe.signals.asking import Asker, require_one_of
+from rightsizer.observe.signals.asking import Asker, Places, require_one_of
 from rightsizer.observe.signals.bypods import of_pods
 from rightsizer.observe.signals.counters import CONTAINER, REASON
 from rightsizer.observe.signals.coverage import HALF, Grid, Ints
 from rightsizer.observe.signals.labels import Key, first
 from rightsizer.observe.signals.own import DeviceKey
 from rightsizer.observe.signals.quantities import Kind, Quantity, Statistic
-from rightsizer.observe.signals.rules import Reading
+from rightsizer.observe.signals.rules import COUNT, Reading, Recorded, recorded
 
 MAX_SLOTS = 400
 _LENGTHS_S = (300, 600, 900, 1200, 1800, 3600, 7200, 10_800, 14_400, 21_600, 43_200, 86_400)
@@ -46,14 +46,14 @@ class _Asked:
     most: float
 
     def rows(
-        self, build: Callable[[Sequence[str]], str], read: Callable[[msgspec.Raw], T]
+        self, build: Callable[[Sequence[str]], str], read: Callable[[msgspec.Raw], T], places: Places
     ) -> Iterator[tuple[Key, T]]:
         """A range query of one point for each slot, over all forms in which series name pods; what points stand for.
 
         What is read is shared among those whose points are the same.
         """
         wanted, values = frozenset(self.pods), Interpreted(read)
-        for territory, shards in of_pods(self.asker, self.pods, self.grid.end, self.most):
+        for territory, shards in places:
             for answer in territory.ask(
                 shards,
                 lambda matchers: self.asker.prometheus.query_range_as(
@@ -64,6 +64,29 @@ class _Asked:
                 for described, value in answer:
                     if described.key is not None and described.key[:2] in wanted:
                         yield described.key, value
+
+    def places(self, quantity: Quantity | None = None) -> Places:
+        """The pods, in each form in which a metric's series may name them."""
+        forms = None if quantity is None else self._forms(quantity)
+        return list(of_pods(self.asker, self.pods, self.grid.end, self.most, forms=forms))
+
+    def _forms(self, quantity: Quantity) -> Collection[str] | None:
+        """The labels that name pods in anything that is on record of a metric; None where that is not recorded."""
+        if not isinstance(self.reading, Recorded):
+            return None
+        answered = self.asker.answered(self.grid.slot, self.grid.end)
+        is_known = answered is not None and (quantity, Statistic.PEAK) in answered.quantities
+        known = answered.forms if answered is not None and is_known else frozenset()
+        return {
+            label
+            for label, _, absent in self.asker.source.labels.forms()
+            if label in known or self._has(quantity, (*absent, f"{label}!=''"))
+        }
+
+    def _has(self, quantity: Quantity, matchers: Sequence[str]) -> bool:
+        kept = recorded(quantity, COUNT, (*self.asker.owned, *matchers))
+        ever = promql.over("last_over_time", kept, self.grid.slots * self.grid.slot)
+        return bool(self.asker.prometheus.query(f"count({ever})", self.grid.end))
 
     def place(self, instant: float) -> int:
         """Which slot a point is about."""
@@ -112,10 +135,10 @@ def _states(asked: _Asked, threshold: float) -> States:
     states: dict[Key, bytes] = {}
     counts: dict[Key, Ints] = {}
     for quantity in asked.asker.source.of(Kind.ACTIVITY):
-        judge = functools.partial(_judged, asked, quantity, threshold)
-        for key, row in asked.rows(_statistic(asked, quantity), judge):
+        judge, places = functools.partial(_judged, asked, quantity, threshold), asked.places(quantity)
+        for key, row in asked.rows(_statistic(asked, quantity), judge, places):
             states[key] = strongest((states[key], row)) if key in states else row
-        for key, column in asked.rows(_count(asked, quantity), asked.grid.read):
+        for key, column in asked.rows(_count(asked, quantity), asked.grid.read, places):
             before = counts.get(key)
             counts[key] = column if before is None else array.array("I", map(max, before, column))
     return _left_out(states, counts)
@@ -188,7 +211,7 @@ def _correct(asked: _Asked, states: States) -> None:
         )
         return promql.by("sum", labels.use, inner)
 
-    for key, points in asked.rows(risen, _points):
+    for key, points in asked.rows(risen, _points, asked.places()):
         row = states.get(key)
         for instant, value in points if row is not None else ():
             place = asked.place(instant)

@@ -20,6 +20,9 @@ from rightsizer.observe.signals.quantities import Statistic
 from rightsizer.observe.signals.rules import Raw
 from rightsizer.observe.signals.stems import STEM, Stem, Where
 
+_TIMES = 3
+"""So often a question about gaps names the pods."""
+
 Column = Mapping[int, int]
 """A number for each minute of which there is one, from the first of the stretch."""
 
@@ -76,7 +79,8 @@ class _Counter:
         """One stretch."""
         counted: dict[Stem, Minutes] = {}
         those = [where.only(whole.there) for where in wheres]
-        doubtful = [where.only(whole.there - whole.replicas.keys()) for where in wheres]
+        doubts = whole.there - whole.replicas.keys()
+        doubtful = [part for where in wheres for part in where.only(doubts).parts(_TIMES)]
         for stem, column in self._asked(self._busy, those, stretch.instants):
             mine = counted.setdefault(stem, Minutes())
             mine.busy = _merged(mine.busy, column, int.__add__)
@@ -114,7 +118,7 @@ class _Counter:
         span: Span,
         columns: Interpreted[Column],
     ) -> list[tuple[Stem, Column]]:
-        stems = Interpreted(functools.partial(_stem, where))
+        stems = self._stems(where.space_label)
         found: list[tuple[Stem, Column]] = []
         for answer in self.asker.territory(MINUTE, self.at).ask(
             where.shards(),
@@ -129,17 +133,22 @@ class _Counter:
             found += [(stem, column) for (_, stem), column in answer]
         return found
 
+    def _stems(self, space_label: str) -> Interpreted[tuple[str, Stem]]:
+        """The clusters and stems that series name; the same in all stretches."""
+        return self.asker.memo.of(
+            self.at, ("stems", space_label), lambda: Interpreted(functools.partial(_stem, space_label))
+        )
+
     def _busy(self, where: Where, matchers: Sequence[str]) -> str:
+        # Of each device: most say nothing, and of what is left `grouped` makes pods.
         return " or ".join(
-            f"({promql.by('max', where.pod, Raw().statistic(quantity, Statistic.PEAK, matchers, self.reach))}"
+            f"({Raw().statistic(quantity, Statistic.PEAK, matchers, self.reach)}"
             f" > {self.threshold / quantity.scale!r})"
             for quantity in where.quantities
         )
 
     def _seen(self, where: Where, matchers: Sequence[str]) -> str:
-        return " or ".join(
-            promql.by("max", where.pod, one) for one in self._present(where, matchers, self.reach)
-        )
+        return " or ".join(self._present(where, matchers, self.reach))
 
     def _gaps(self, where: Where, matchers: Sequence[str], around: datetime.timedelta) -> str:
         """Looked at from so much later: devices that had samples before and have some after, but none then."""
@@ -168,10 +177,10 @@ class _Counter:
             yield f"present_over_time({selected}[{promql.span(length)}]{back})"
 
 
-def _stem(where: Where, text: msgspec.Raw) -> tuple[str, Stem]:
+def _stem(space_label: str, text: msgspec.Raw) -> tuple[str, Stem]:
     """The cluster and the stem that a series' labels name."""
     labels = msgspec.json.decode(text, type=dict[str, str])
-    return labels.get(CLUSTER, ""), (labels.get(where.space_label, ""), labels.get(STEM, ""))
+    return labels.get(CLUSTER, ""), (labels.get(space_label, ""), labels.get(STEM, ""))
 
 
 def _column(start: float, text: msgspec.Raw) -> Column:

@@ -28,8 +28,8 @@ OTHERS = (HASHED, ORDINAL, RANDOM)
 Stem = tuple[str, str]
 """Namespace and stem."""
 
-MOST_NAMES = 200
-"""Of pods in one question: up to 256 names Prometheus looks up, of more it tries each name that it knows."""
+_ALL_TEXT = promql.MAX_TEXT * 3 // 2
+"""All names in one question, in characters: in each matcher there are as many fewer as it has more of them."""
 
 Members = dict[Stem, dict[str, str]]
 """Of each stem the pods' names, and of which replica each is."""
@@ -55,13 +55,14 @@ def members_of(pods: Iterable[PodKey], stems: Mapping[str, Collection[Stem]]) ->
     return found
 
 
-def batches(members: Members) -> Iterator[Members]:
-    """The stems in order, as many at a time as their pods' names fit into a question; none is divided."""
+def batches(members: Members, matchers: int) -> Iterator[Members]:
+    """The stems in order, as many at a time as their pods' names fit into so many matchers; none is divided."""
+    longest = _ALL_TEXT // max(matchers, 2)
     batch: Members = {}
     size = length = 0
     for stem in sorted(members):
         more = sum(map(len, members[stem])) + len(stem[0]) + len(stem[1])
-        is_full = size + len(members[stem]) > MOST_NAMES or length + more > promql.MAX_TEXT // 2
+        is_full = size + len(members[stem]) > promql.MOST_NAMES or length + more > longest
         if batch and is_full:
             yield batch
             batch, size, length = {}, 0, 0
@@ -100,6 +101,11 @@ class Where:
         return dataclasses.replace(
             self, members={stem: pods for stem, pods in self.members.items() if stem in stems}
         )
+
+    def parts(self, times: int) -> "Iterator[Where]":
+        """The same in parts that are few enough to be named so often for each metric."""
+        for batch in batches(self.members, times * len(self.quantities)):
+            yield dataclasses.replace(self, members=batch)
 
     @property
     def pod(self) -> tuple[str, ...]:

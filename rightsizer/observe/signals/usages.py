@@ -29,7 +29,6 @@ DISAGREEMENT = "sources disagree"
 _FIELDS = {
     (Kind.ACTIVITY, Statistic.MEAN): "activity_mean",
     (Kind.ACTIVITY, Statistic.PEAK): "activity_peak",
-    (Kind.TRAFFIC, Statistic.MEAN): "traffic_mean",
     (Kind.TRAFFIC, Statistic.PEAK): "traffic_peak",
     (Kind.MEMORY, Statistic.PEAK): "memory_peak_bytes",
     (Kind.POWER, Statistic.MEAN): "power_mean_w",
@@ -44,7 +43,6 @@ class Gathered:
     device: Device
     activity_mean: float | None = None
     activity_peak: float | None = None
-    traffic_mean: float | None = None
     traffic_peak: float | None = None
     memory_peak_bytes: float | None = None
     power_mean_w: float | None = None
@@ -61,7 +59,7 @@ class Gathered:
 
 Everything = dict[Key, Gathered]
 Answers = list[tuple[Described, float]]
-"""What series are about, and their values."""
+"""What series are about, and their values, as they came."""
 Kept = tuple[list[Described], "array.array[float]"]
 """Answers of which there are many: what they are about, and the values."""
 
@@ -98,7 +96,7 @@ def usages(
     answered = Answered()
     for question, answers in _asked(asker, questions):
         question.file(everything, answers)
-        answered.note(question.quantity, question.statistic, (described for described, _ in answers))
+        answered.note(question.quantity, question.statistic, (one for one, _ in answers if one.key))
     if of is None:
         asker.note(window, at, answered)
     if isinstance(reading, Recorded):
@@ -147,27 +145,37 @@ class _Question:
     at: datetime.datetime
 
     def ask(self) -> Answers:
-        """The answers, in our units."""
-        scale = self.reading.scale(self.quantity)
+        """The answers, in the metric's unit, also those that do not say whose they are."""
         asker, labels = self.asker, self.asker.source.labels
 
         def build(matchers: Iterable[str]) -> str:
             every = (*asker.owned, *matchers)
             asked = self.reading.statistic(self.quantity, self.statistic, every, self.window)
-            return promql.by("max", labels.described, asked)
+            answer = promql.by("max", labels.described, asked)
+            return promql.not_numbers(answer) if self._is_check else answer
 
-        return [
-            (described, number * scale)
-            for described, number in asker.keyed(self.places, build, self.at)
-            if described.key is not None
-        ]
+        return list(asker.keyed(self.places, build, self.at))
+
+    @property
+    def _is_check(self) -> bool:
+        """Whether nobody keeps what is asked, and only what cannot be is of interest: a mean of no numbers."""
+        return self.statistic is Statistic.MEAN and (self.quantity.kind, self.statistic) not in _FIELDS
 
     def file(self, everything: Everything, answers: Iterable[tuple[Described, float]]) -> None:
         """Put the answers under their keys."""
         field = _FIELDS.get((self.quantity.kind, self.statistic), "")
-        metric, highest = self.quantity.metric, self.quantity.highest
-        for described, value in answers:
-            here = _place(everything, described)
+        metric, highest, scale = (
+            self.quantity.metric,
+            self.quantity.highest,
+            self.reading.scale(self.quantity),
+        )
+        for described, number in answers:
+            if described.key is None:
+                continue
+            value = number * scale
+            here = everything.get(described.key)
+            if here is None or described.device is not here.device:
+                here = _place(everything, described)
             if not 0 <= value <= highest:  # nor where it is NaN
                 here.doubt(metric)
             elif field and metric not in here.invalid:
@@ -297,6 +305,8 @@ def _has_copies(
 
 def _count(everything: Everything, counted: Counters, window: datetime.timedelta) -> None:
     """Add what counters say: of a shared device each pod's own, as far as it is known, else the device's."""
+    if not counted.devices:
+        return
     holders: dict[tuple[str, str], int] = {}
     for key in everything:
         holders[key[2:]] = holders.get(key[2:], 0) + 1
@@ -333,7 +343,6 @@ def _usage(here: Gathered, covered: Cover) -> Usage:
         here.device,
         here.activity_mean,
         here.activity_peak,
-        here.traffic_mean,
         here.traffic_peak,
         here.memory_peak_bytes,
         here.power_mean_w,

@@ -32,7 +32,7 @@ def too_little(
     if left.devices < devices:
         yield f"leaves {left.devices} of {has.devices} devices, {devices} were at work since {since}"
     share = left.share
-    needs = (load.memory_bytes, load.activity[1], load.traffic[1])
+    needs = (load.memory_bytes, load.activity[1], load.traffic)
     if left.devices == has.devices and any(
         need > got
         for need, got in zip(needs, (share.memory_bytes, share.compute, share.bandwidth), strict=True)

@@ -60,18 +60,19 @@ class Load:
     """What runs on a device: bytes, watts, and shares of a whole GPU.
 
     Attributes:
-        activity: Mean and peak; and so for traffic and power.
+        activity: Mean and peak; and so for power.
+        traffic: Peak.
     """
 
     activity: tuple[float, float]
-    traffic: tuple[float, float]
+    traffic: float
     memory_bytes: float
     power_w: tuple[float, float]
 
 
-LIGHT = Load((0.05, 0.1), (0.02, 0.05), 4e9, (150.0, 250.0))
+LIGHT = Load((0.05, 0.1), 0.05, 4e9, (150.0, 250.0))
 LARGE = dataclasses.replace(LIGHT, memory_bytes=30e9)
-HEAVY = Load((0.5, 0.9), (0.2, 0.5), 40e9, (400.0, 640.0))
+HEAVY = Load((0.5, 0.9), 0.5, 40e9, (400.0, 640.0))
 IDLE_POWER_W = (118.0, 122.0)
 
 
@@ -300,10 +301,8 @@ def _seen(load: Load, share: Share, *, works: bool) -> dict[str, Any]:
     """As metrics tell it: of an instance relative to what that has."""
     whole = share if share.profile else WHOLE
     mean, peak = (min(1.0, one / whole.compute) for one in load.activity)
-    traffic_mean, traffic_peak = (min(1.0, one / whole.bandwidth) for one in load.traffic)
     return {
         "activity_mean": mean if works else 0.0,
         "activity_peak": peak if works else 0.0,
-        "traffic_mean": traffic_mean if works else 0.0,
-        "traffic_peak": traffic_peak if works else 0.0,
+        "traffic_peak": min(1.0, load.traffic / whole.bandwidth) if works else 0.0,
     }
