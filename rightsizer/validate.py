@@ -5,14 +5,14 @@ Called right before each write, with the workload and its use as read a moment a
 
 import dataclasses
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rightsizer.assess import ran
 from rightsizer.config import format_duration
 from rightsizer.decide import decide_one
 from rightsizer.model import Action, Decision, Measured, Pod, Usage, Usages, Veto, Workload
 from rightsizer.policy.document import Thresholds
-from rightsizer.policy.rules import Rulebook
+from rightsizer.policy.rules import Rulebook, Ruling
 from rightsizer.steering import AtWorkError, pods_to_go
 from rightsizer.workloads import row_of
 
@@ -67,13 +67,31 @@ def objections(decision: Decision, fresh: Workload, use: Use, rulebook: Rulebook
         key = (pod.ref.namespace, pod.ref.name)
         if decision.action is not Action.GROW:
             yield from _unseen(pod, use)
-        if not is_stop:
-            continue
         # Both, since the answer that came last may know of work that began after the first was given.
         seen = [(usage, use.at - use.since) for usage in use.activity.get(key, ())]
         seen += [(usage, RECENT) for usage in use.recent.get(key, ())]
-        if any(usage.invalid or _ran(usage, idle, span) for usage, span in seen):
+        yield from _more_used(decision, pod, seen, rulebook.on(fresh))
+        if is_stop and any(usage.invalid or _ran(usage, idle, span) for usage, span in seen):
             yield Veto("busy", f"pod {pod.ref.name} was at work in the last {lately}")
+
+
+def _more_used(
+    decision: Decision, pod: Pod, seen: Sequence[tuple[Usage, datetime.timedelta]], ruling: Ruling
+) -> Iterator[Veto]:
+    """Where a pod of which each is to be left with less has come to use more, or nobody knows what it uses."""
+    proposal = decision.finding.proposal
+    if proposal is None or proposal.replicas is not None:
+        return
+    if any(usage.invalid for usage, _ in seen):
+        yield Veto("no-data", f"pod {pod.ref.name}: impossible values in the last minutes")
+    percent = min(each.too_many_gpus.maxUtilizationPercent for each in ruling.judged_by)
+    most = ruling.thresholds.maxBusySecondsPerHour
+    busy = {_place(usage) for usage, span in seen if ran(usage, span, percent=percent, busy_s_per_hour=most)}
+    if proposal.gpus_per_pod is not None and len(busy) > proposal.gpus_per_pod:
+        words = (
+            f"{len(busy)} of its GPUs were at work in the last minutes, {proposal.gpus_per_pod} would be left"
+        )
+        yield Veto("busy", f"pod {pod.ref.name}: {words}")
 
 
 def _unseen(pod: Pod, use: Use) -> Iterator[Veto]:

@@ -164,3 +164,27 @@ def test_what_was_planned_must_still_do(memory_gib: int, node: Node, reasons: li
     )
     book = rulebook(rules, around=fleet(RESLICED, nodes=(node,)))
     assert [veto.rule for veto in objections(decision, RESLICED, use, book)] == reasons
+
+
+HALVED = workload(pod(devices=2, resources={"nvidia.com/gpu": 2}))
+
+
+def _two(second: Any) -> Any:
+    return usages((HALVED.pods[0], (busy_usage(), second)))
+
+
+@pytest.mark.parametrize(
+    ("second", "reasons"),
+    [(idle_usage(1), []), (busy_usage(1), ["busy"]), (idle_usage(1, invalid=("activity",)), ["no-data"])],
+    ids=["as-planned", "it-works-by-now", "impossible-by-now"],
+)
+def test_a_gpu_that_came_to_be_used_stays(second: Any, reasons: list[str]) -> None:
+    """Of pods that go on with fewer GPUs, what these did since the plan counts, though the plan is young."""
+    rules = policy(rule("all", findings={FindingName.TOO_MANY_GPUS: Mode.ENFORCE}))
+    planned, lately = _two(idle_usage(1)), _two(second)
+    decision = judged(HALVED, planned, rules, histories=ALWAYS)
+    assert decision.action is Action.SHRINK
+    use = Use(
+        AT, measured(HALVED, planned, histories=ALWAYS), AT - datetime.timedelta(minutes=10), lately, planned
+    )
+    assert [veto.rule for veto in objections(decision, HALVED, use, rulebook(rules, HALVED))] == reasons
