@@ -62,8 +62,32 @@ NOW = "now"
 """In place of a value: the time of the change, RFC 3339 in UTC."""
 
 
-Guard = tuple[Path, Any]
-"""A field of the object, and the value by which it is nothing for us to change."""
+SET = object()
+"""In place of a guard's value: any that is not empty."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Guard:
+    """A field of the object by which it is nothing for us to change.
+
+    Attributes:
+        value: That it has then; None where it is absent, SET for any.
+        why: What follows, for people.
+    """
+
+    path: Path
+    value: Any
+    why: str = "another decides how many run"
+
+    def holds(self, obj: Mapping[str, Any]) -> bool:
+        """Whether it does, of an object."""
+        found = value_at(obj, self.path)
+        return bool(found) if self.value is SET else bool(found == self.value)
+
+    def __str__(self) -> str:
+        """For people."""
+        told = "set" if self.value is SET else "not set" if self.value is None else repr(self.value)
+        return f"its {shown(self.path)} is {told}, so that {self.why}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,9 +137,14 @@ def scaled(field: Field = REPLICAS, *, to: int | str = 0, unless: tuple[Guard, .
     return Stop(Action.SCALE_TO_ZERO, "ScaledToZero", field, to, unless=unless)
 
 
-def suspended(field: Field = SUSPEND, to: bool | str = True) -> Stop:  # noqa: FBT001, FBT002 - a field's value
+def suspended(
+    field: Field = SUSPEND,
+    to: bool | str = True,  # noqa: FBT001, FBT002 - a field's value
+    *,
+    unless: tuple[Guard, ...] = (),
+) -> Stop:
     """By its switch."""
-    return Stop(Action.SUSPEND, "Suspended", field, to)
+    return Stop(Action.SUSPEND, "Suspended", field, to, unless=unless)
 
 
 class Steering(enum.Enum):
@@ -281,10 +310,9 @@ def stop_edits(kind: Kind, obj: Mapping[str, Any], at: datetime.datetime) -> lis
 
 
 def _require_none(obj: Mapping[str, Any], guards: Sequence[Guard]) -> None:
-    for path, value in guards:
-        if value_at(obj, path) == value:
-            message = f"its {shown(path)} is {value!r}, so that another decides how many run"
-            raise ValueError(message)
+    for guard in guards:
+        if guard.holds(obj):
+            raise ValueError(str(guard))
 
 
 def proposal_edits(
