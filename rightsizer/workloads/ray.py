@@ -13,8 +13,8 @@ _WORKERS = Groups(
 # What KubeRay's ValidateRayJobSpec takes no suspend with: such a job fails for good, and keeps its GPUs.
 _KEPT = ("spec", "shutdownAfterJobFinishes")
 _NOT_SUSPENDED = (
-    Guard(_KEPT, None, "KubeRay does not suspend it"),  # as where it is false
-    Guard(_KEPT, False, "KubeRay does not suspend it"),
+    Guard(_KEPT, value=None, why="KubeRay does not suspend it"),  # as where it is false
+    Guard(_KEPT, value=False, why="KubeRay does not suspend it"),
     Guard(("spec", "clusterSelector"), SET, "KubeRay does not suspend it: its cluster is not its own"),
 )
 
@@ -35,7 +35,7 @@ KINDS = (
         stop=suspended(),
         groups=_WORKERS,
         steering=Steering.NAMED,
-        unless=(Guard(("spec", "enableInTreeAutoscaling"), True),),
+        unless=(Guard(("spec", "enableInTreeAutoscaling"), value=True),),
         classes=_classes("spec"),
     ),
     Kind(

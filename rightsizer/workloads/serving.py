@@ -26,7 +26,7 @@ _LEAST = Field(
 )
 _LOST = "what its pods hold in memory, such as caches; no traffic wakes it, and its model is loaded anew"
 # With its own autoscaling, or on KServe, the NIM Operator leaves the number of replicas to others.
-_NIM_LEFT = (Guard(("spec", "scale", "enabled"), True), Guard(("spec", "inferencePlatform"), "kserve"))
+_NIM_LEFT = (Guard(("spec", "scale", "enabled"), value=True), Guard(("spec", "inferencePlatform"), "kserve"))
 
 KINDS = (
     # The annotation works in every deployment mode; minReplicas: 0 is no stop in Standard mode, where it counts as 1.
