@@ -48,6 +48,7 @@ KINDS = (
         stop=scaled(),
         replicas=REPLICAS,
         steering=Steering.TAIL,
+        first=("spec", "ordinals", "start"),
         containers=(TEMPLATE,),
         has_scale=True,
         classes=(TEMPLATE_CLASS,),

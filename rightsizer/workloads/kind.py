@@ -151,7 +151,7 @@ class Steering(enum.Enum):
     """How it is made sure that the replicas which go are those that can."""
 
     NONE = "none"
-    """It makes no difference to the owner which goes."""
+    """It cannot be told, nor known, which go."""
     DELETION_COST = "deletion-cost"
     """controller.kubernetes.io/pod-deletion-cost, lowest first (KEP-2255)."""
     TAIL = "tail"
@@ -205,6 +205,7 @@ class Kind:
         stop: How all GPUs are given back; None where no way is known.
         replicas: How many are wanted; None where there is no such number.
         steering: Which replicas go when there are to be fewer.
+        first: Where the ordinal of its first replica stands, if that is not always 0.
         containers: Where containers are declared, as patterns; changes there reach the pods by themselves.
         pause: Instead, where they change only while it is stopped.
         needs: Must stand in the object for `replicas` to be changed, such as a policy of elastic training.
@@ -224,6 +225,7 @@ class Kind:
     stop: Stop | None = None
     replicas: Field | None = None
     steering: Steering = Steering.NONE
+    first: Path = ()
     containers: tuple[Path, ...] = ()
     pause: Pause | None = None
     needs: Path = ()

@@ -23,7 +23,7 @@ def no_place(workload: Workload, proposal: Proposal | None, at: datetime.datetim
         proposal: What is to be left.
         at: Now.
     """
-    row, obj = row_of(workload), _read(workload)
+    row, obj = row_of(workload), as_read(workload)
     by = stopped_by(workload) if proposal is None else None
     if row is None or obj is None or (by is not None and by[0] != workload.ref):
         return ""
@@ -38,7 +38,8 @@ def no_place(workload: Workload, proposal: Proposal | None, at: datetime.datetim
     return ""
 
 
-def _read(workload: Workload) -> dict[str, Any] | None:
+def as_read(workload: Workload) -> dict[str, Any] | None:
+    """The annotations and the spec of a workload's own object; None where they were not read, or cannot be."""
     with contextlib.suppress(msgspec.DecodeError, RecursionError):
         if workload.spec:
             spec = msgspec.json.decode(workload.spec)

@@ -10,6 +10,7 @@ from rightsizer.workloads.core import CLASS, TEMPLATE, TEMPLATE_CLASS
 from rightsizer.workloads.edits import NAMED
 from rightsizer.workloads.kind import (
     REPLICAS,
+    SET,
     Field,
     Guard,
     Kind,
@@ -26,6 +27,12 @@ _LEAST = Field(
 )
 _LOST = "what its pods hold in memory, such as caches; no traffic wakes it, and its model is loaded anew"
 # With its own autoscaling, or on KServe, the NIM Operator leaves the number of replicas to others.
+# Only of one plain Deployment the replicas are pods, and its own number of them holds.
+_LLM_LEFT = (
+    Guard(("spec", "worker"), SET, "its replicas are groups of pods"),
+    Guard(("spec", "prefill"), SET, "its pods are of two sorts"),
+    Guard(("spec", "scaling"), SET),
+)
 _NIM_LEFT = (Guard(("spec", "scale", "enabled"), value=True), Guard(("spec", "inferencePlatform"), "kserve"))
 
 KINDS = (
@@ -51,6 +58,8 @@ KINDS = (
         lost=_LOST,
         stop=_STOPPED,
         replicas=REPLICAS,
+        steering=Steering.DELETION_COST,
+        unless=_LLM_LEFT,
         classes=(
             ("spec", "template", CLASS),
             ("spec", "worker", CLASS),
