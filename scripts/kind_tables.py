@@ -6,7 +6,8 @@ from rightsizer.model import Action
 from rightsizer.workloads import KINDS, LEVERS
 from rightsizer.workloads.core import POD
 from rightsizer.workloads.edits import shown
-from rightsizer.workloads.kind import NOW, SET, Guard, Kind, Steering, Stop
+from rightsizer.workloads.fields import NOW, SET, Guard
+from rightsizer.workloads.kind import Kind, Steering, Stop
 from scripts.tables import table
 
 _HEAD = (

@@ -5,7 +5,8 @@ https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/
 
 from rightsizer.model import Action
 from rightsizer.workloads.edits import NAMED, Path
-from rightsizer.workloads.kind import REPLICAS, Kind, Pause, Steering, Stop, scaled, suspended
+from rightsizer.workloads.fields import REPLICAS
+from rightsizer.workloads.kind import Kind, Pause, Steering, Stop, scaled, suspended
 
 TEMPLATE: Path = ("spec", "template", "spec", "containers", NAMED)
 """Containers of a corev1.PodTemplateSpec."""

@@ -3,91 +3,14 @@
 import dataclasses
 import datetime
 import enum
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rightsizer.model import Action, Pod, Proposal
 from rightsizer.observe.owners import OwnerKind, owner_kind
 from rightsizer.workloads.edits import ANY, Edit, Path, edit_of, is_digest, matches, places, shown, value_at
-
-_LONGEST_TEXT = 256
-_MOST = 1_000_000
-
-
-class Value(enum.Enum):
-    """What a field may hold; by it a record that somebody else wrote is told from one of ours."""
-
-    COUNT = "a number from 0"
-    SWITCH = "true or false"
-    TEXT = "a short text"
-    QUANTITY = "a whole number"
-    NAMES = "a list of names"
-
-    def allows(self, value: Any) -> bool:  # noqa: ANN401 - JSON
-        """Whether it may be; any field may be absent."""
-        if value is None:
-            return True
-        match self:
-            case Value.COUNT:
-                return type(value) is int and 0 <= value <= _MOST
-            case Value.SWITCH:
-                return type(value) is bool
-            case Value.TEXT:
-                return isinstance(value, str) and len(value) <= _LONGEST_TEXT
-            case Value.QUANTITY:
-                return (type(value) is int and 0 <= value <= _MOST) or (
-                    isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value) is not None
-                )
-            case Value.NAMES:
-                return isinstance(value, list) and all(Value.TEXT.allows(name) and name for name in value)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Field:
-    """A field that we may change, and what it may hold."""
-
-    path: Path
-    value: Value
-
-
-def annotation(key: str) -> Field:
-    """An annotation of the object itself."""
-    return Field(("metadata", "annotations", key), Value.TEXT)
-
-
-REPLICAS = Field(("spec", "replicas"), Value.COUNT)
-SUSPEND = Field(("spec", "suspend"), Value.SWITCH)
-NOW = "now"
-"""In place of a value: the time of the change, RFC 3339 in UTC."""
-
-
-SET = object()
-"""In place of a guard's value: any that is not empty."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Guard:
-    """A field of the object by which it is nothing for us to change.
-
-    Attributes:
-        value: That it has then; None where it is absent, SET for any.
-        why: What follows, for people.
-    """
-
-    path: Path
-    value: Any
-    why: str = "another decides how many run"
-
-    def holds(self, obj: Mapping[str, Any]) -> bool:
-        """Whether it does, of an object."""
-        found = value_at(obj, self.path)
-        return bool(found) if self.value is SET else bool(found == self.value)
-
-    def __str__(self) -> str:
-        """For people."""
-        told = "set" if self.value is SET else "not set" if self.value is None else repr(self.value)
-        return f"its {shown(self.path)} is {told}, so that {self.why}"
+from rightsizer.workloads.fields import NOW, REPLICAS, SUSPEND, Field, Guard, Value
+from rightsizer.workloads.groups import Groups, group_edits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -158,27 +81,6 @@ class Steering(enum.Enum):
     """The highest ordinals go first, so these must be the ones."""
     NAMED = "named"
     """Its own object names the pods that go."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Groups:
-    """Groups of workers that are scaled each by itself, by naming those that go.
-
-    Attributes:
-        each: Pattern of the groups in the object.
-        label: By which a pod says of which group it is.
-        going: Where, below a group, those that go are named.
-    """
-
-    each: Path
-    label: str
-    going: Path
-
-    def fields(self) -> Iterator[Field]:
-        """What is changed of a group."""
-        yield Field((*self.each, "replicas"), Value.COUNT)
-        yield Field((*self.each, "minReplicas"), Value.COUNT)
-        yield Field((*self.each, *self.going), Value.NAMES)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -340,7 +242,7 @@ def proposal_edits(
     if proposal.replicas is not None:
         _require_none(obj, kind.unless)
         if kind.groups is not None:
-            return _group_edits(kind.groups, obj, proposal, pods)
+            return group_edits(kind.groups, obj, proposal, pods)
         return [_replicas_edit(kind, obj, proposal.replicas)]
     if proposal.gpus_per_pod is not None:
         if len(resources) != 1:
@@ -360,35 +262,6 @@ def _replicas_edit(kind: Kind, obj: Mapping[str, Any], replicas: int) -> Edit:
         message = f"it has no {'.'.join(kind.needs)}, so its members are needed all"
         raise ValueError(message)
     return edit_of(obj, kind.replicas.path, replicas)
-
-
-def _group_edits(
-    groups: Groups, obj: Mapping[str, Any], proposal: Proposal, pods: Sequence[Pod]
-) -> list[Edit]:
-    """Fewer workers of each group that has idle ones; these are named, so that no others go."""
-    idle = set(proposal.pods)
-    found: list[Edit] = []
-    for place in places(obj, groups.each):
-        name = place[-1].partition("=")[2]
-        going = sorted(
-            pod.ref.name for pod in pods if pod.ref.name in idle and pod.labels.get(groups.label) == name
-        )
-        count = value_at(obj, (*place, "replicas"))
-        if not going:
-            continue
-        if type(count) is not int or count < len(going):
-            message = f"{shown(place)} asks for {count!r} replicas, of which {len(going)} are to go"
-            raise ValueError(message)
-        left = count - len(going)
-        found.append(edit_of(obj, (*place, "replicas"), left))
-        least = value_at(obj, (*place, "minReplicas"))
-        if type(least) is int and least > left:
-            found.append(edit_of(obj, (*place, "minReplicas"), left))
-        found.append(edit_of(obj, (*place, *groups.going), going))
-    if not found:
-        message = "none of its groups has the pods that are idle"
-        raise ValueError(message)
-    return found
 
 
 def _amount_edits(

@@ -5,10 +5,16 @@ https://ray-project.github.io/kuberay/reference/api/
 
 from rightsizer.workloads.core import TEMPLATE_CLASS
 from rightsizer.workloads.edits import GROUP, Path
-from rightsizer.workloads.kind import SET, Groups, Guard, Kind, Steering, suspended
+from rightsizer.workloads.fields import SET, Guard
+from rightsizer.workloads.groups import Groups
+from rightsizer.workloads.kind import Kind, Steering, suspended
 
 _WORKERS = Groups(
-    each=("spec", "workerGroupSpecs", GROUP), label="ray.io/group", going=("scaleStrategy", "workersToDelete")
+    each=("spec", "workerGroupSpecs", GROUP),
+    label="ray.io/group",
+    going=("scaleStrategy", "workersToDelete"),
+    hosts="numOfHosts",
+    replica="ray.io/worker-group-replica-name",  # as a rule from KubeRay 1.6 on
 )
 # What KubeRay's ValidateRayJobSpec takes no suspend with: such a job fails for good, and keeps its GPUs.
 _KEPT = ("spec", "shutdownAfterJobFinishes")

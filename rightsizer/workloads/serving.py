@@ -8,18 +8,8 @@ https://docs.nvidia.com/nim-operator/latest/service.html
 from rightsizer.model import Action
 from rightsizer.workloads.core import CLASS, TEMPLATE, TEMPLATE_CLASS
 from rightsizer.workloads.edits import NAMED
-from rightsizer.workloads.kind import (
-    REPLICAS,
-    SET,
-    Field,
-    Guard,
-    Kind,
-    Steering,
-    Stop,
-    Value,
-    annotation,
-    scaled,
-)
+from rightsizer.workloads.fields import REPLICAS, SET, Field, Guard, Value, annotation
+from rightsizer.workloads.kind import Kind, Steering, Stop, scaled
 
 _STOPPED = Stop(Action.SUSPEND, "Suspended", annotation("serving.kserve.io/stop"), "true")
 _LEAST = Field(

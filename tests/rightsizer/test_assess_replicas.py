@@ -10,6 +10,7 @@ from rightsizer.model import (
     Action,
     Finding,
     FindingName,
+    ObjectRef,
     Proposal,
     Usage,
     Usages,
@@ -184,6 +185,29 @@ def test_groups_are_replicas_of_a_leader_worker_set(busy: int, left: int | None)
     assert (proposal.replicas if proposal else None) == left
     if proposal is not None:
         assert proposal.frees == 2.0
+
+
+@pytest.mark.parametrize(
+    ("hosts", "going", "left"),
+    [
+        ("001122", ("w-4", "w-5"), 4),  # two are needed with headroom, so three could go: that is one replica
+        ("012345", ("w-3", "w-4", "w-5"), 3),
+        ("000111", ("w-3", "w-4", "w-5"), 3),
+        ("012012", (), None),  # of each a host is at work
+    ],
+)
+def test_hosts_of_one_replica_go_together_or_stay(
+    hosts: str, going: tuple[str, ...], left: int | None
+) -> None:
+    """Of a RayCluster's groups with several hosts; half of a replica is none."""
+    ref = ObjectRef("ray.io/v1", "RayCluster", "research", "w", "uid-w")
+    labels = [{"ray.io/worker-group-replica-name": f"gpu-{one}"} for one in hosts]
+    pods = [pod(f"w-{number}", labels=of) for number, of in enumerate(labels)]
+    item = dataclasses.replace(TURNS[0], ref=ref, pods=tuple(pods), size=None)
+    finding = _named(findings(item, TURNS[1], **_counted(2)), FindingName.TOO_MANY_REPLICAS)
+    proposal = finding.proposal if finding else None
+    assert (proposal.replicas if proposal else None, proposal.pods if proposal else ()) == (left, going)
+    assert proposal is None or (left is not None and proposal.frees == 6 - left)
 
 
 def test_idle_replicas_go_altogether() -> None:

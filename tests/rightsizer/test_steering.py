@@ -94,7 +94,7 @@ def test_where_its_people_s_costs_would_take_one_at_work_nobody_goes(
     costs: dict[str, str], busy: str, is_refused: bool
 ) -> None:
     """Nor where it might be among those of one cost."""
-    item = _of(**{name: {COST_ANNOTATION: cost} for name, cost in costs.items()})
+    item = _of("Deployment", **{name: {COST_ANNOTATION: cost} for name, cost in costs.items()})
     if is_refused:
         with pytest.raises(AtWorkError, match=f"say which go first, and {busy} of them is at work"):
             _going(item, 2, busy)

@@ -140,7 +140,7 @@ class Operators:
                 self._context.delete(row)
 
     def _fill(self, owner: Record, number: int, part: _Part, pods: list[Record], *, rolls: bool) -> None:
-        """Of one template so many pods as there should be; of too many the named go, then the cheap, then the highest."""
+        """Of one template so many pods as there should be; of too many the named go, the cheap, the highest."""
         prefix = f"{owner.name}-{number}-"
         mine = sorted((row for row in pods if row.name.startswith(prefix)), key=_last_to_go)
         staying = [row for row in mine if row.name not in part.leaving]
