@@ -26,6 +26,7 @@ from rightsizer.workloads.changes import (
     undo_patch,
 )
 from rightsizer.workloads.edits import Edit
+from rightsizer.workloads.health import pods_after
 from rightsizer.workloads.kind import Kind, proposal_edits, stop_edits
 from rightsizer.workloads.pausing import is_stopped, needs_pause
 
@@ -188,7 +189,8 @@ def _record(
         by=session.instance,
         settle=decision.settle_within,
     )
-    record = msgspec.structs.replace(record, of=None if there.ref == of else of)
+    pods = pods_after(decision, there.row)
+    record = msgspec.structs.replace(record, of=None if there.ref == of else of, pods=pods)
     return after_earlier(record, earlier, there.obj)
 
 

@@ -59,6 +59,8 @@ class UndoRecord(msgspec.Struct, frozen=True, rename="camel"):
         by: The instance of gpu-rightsizer that did it.
         settle: Within how many seconds it must be healthy again, where it goes on with less.
         settled: Whether it was seen to be.
+        pods: How many pods it should have then, for each replica where its kind has a number of these; 0 in records
+            that do not say.
         priority_class: Of its pods, empty where they had none; None in records that do not say.
         then: What is still to come once it has stopped, and will then go on; see `pausing`.
         end: Where it has stopped to get everything back: as what that is remembered.
@@ -78,6 +80,7 @@ class UndoRecord(msgspec.Struct, frozen=True, rename="camel"):
     by: Word = ""
     settle: Seconds = 0
     settled: bool = False
+    pods: Gpus = 0
     priority_class: str | None = None
     then: tuple[Edit, ...] = ()
     end: End | None = None

@@ -10,6 +10,7 @@ from rightsizer.model import (
     Action,
     Finding,
     FindingName,
+    Mode,
     ObjectRef,
     Proposal,
     Usage,
@@ -28,7 +29,10 @@ from tests.rightsizer.build import (
     criteria,
     findings,
     idle_usage,
+    judged,
     pod,
+    policy,
+    rule,
     usages,
     workload,
 )
@@ -279,3 +283,17 @@ def test_groups_that_nobody_counts_are_left_alone() -> None:
     item, found = _replicas(6, busy_usage(0), kind="LeaderWorkerSet", size=None, created=AT - 30 * DAY)
     finding = findings(item, found, **_counted(1))[0]
     assert (finding.name, finding.proposal) == (FindingName.TOO_MANY_REPLICAS, None)
+
+
+@pytest.mark.parametrize(("allowed", "reason"), [(3, ""), (2, "pdb allows 2 disruptions, shrinking needs 3")])
+def test_a_disruption_budget_is_asked_for_those_that_go(allowed: int, reason: str) -> None:
+    """Three of six, not all of them."""
+    item, found = _replicas(
+        6, busy_usage(0), busy_usage(1), busy_usage(2), created=AT - 30 * DAY, budgets={"pdb": allowed}
+    )
+    rules = policy(rule("all", findings={FindingName.TOO_MANY_REPLICAS: Mode.ENFORCE}))
+    decision = judged(item, found, rules, **_counted(2))
+    assert decision.action is Action.SHRINK
+    assert [block.reason for block in decision.blocks] == (
+        [f"PodDisruptionBudget {reason}"] if reason else []
+    )
