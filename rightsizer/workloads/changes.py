@@ -143,6 +143,11 @@ class Undoable:
     secret: str = ""
 
     @property
+    def is_final(self) -> bool:
+        """Whether nothing puts it back, by design."""
+        return self.record is not None and self.row.is_final(self.record.edits)
+
+    @property
     def workload(self) -> ObjectRef:
         """What was stopped or changed by it."""
         of = self.record.of if self.record is not None else None
