@@ -272,10 +272,13 @@ def _waits(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Iterator[B
     shut = is_open(rulebook.policy, rulebook.at)
     if shut:
         yield shut
-    running = len([pod for pod in workload.pods if pod.holds])
+    held, replicas = len(workload.holding), decision.finding.proposal and decision.finding.proposal.replicas
+    # A changed template makes all of them anew.
+    going = held - decision.pods_left if replicas is not None else held
+    what = "shrinking" if replicas is not None else "stopping"
     for name, allowed in workload.budgets.items():
-        if allowed < running:
-            words = f"PodDisruptionBudget {name} allows {allowed} disruptions, stopping needs {running}"
+        if allowed < going:
+            words = f"PodDisruptionBudget {name} allows {allowed} disruptions, {what} needs {going}"
             yield Block(Cause.DISRUPTION_BUDGET, words)
     memory = memory_of(workload, rulebook.fleet, rulebook.at)
     yield from cooling(workload, memory, ruling.cooldown, _evidence(decision, rulebook.at))

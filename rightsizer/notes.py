@@ -30,6 +30,7 @@ Instant = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
 Word = Annotated[str, msgspec.Meta(max_length=LONGEST_WORD, pattern=r"^[ -~]*\Z")]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Gpus = Annotated[float, msgspec.Meta(ge=-MOST_GPUS, le=MOST_GPUS)]
+Pods = Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS)]
 
 
 def tidy(gpus: float) -> float:

@@ -130,7 +130,7 @@ def going(decision: Decision, fresh: Workload, use: Use, rulebook: Rulebook) -> 
         if not (used := use.recent.get((pod.ref.namespace, pod.ref.name)))
         or any(_is_busy(one, part.busyPercent) for one in used)
     )
-    return pods_to_go(fresh, proposal.replicas, row, at_work=at_work, activity=use.activity)
+    return pods_to_go(fresh, proposal, row, at_work=at_work, activity=use.activity)
 
 
 def _is_busy(usage: Usage, percent: float) -> bool:

@@ -6,7 +6,8 @@ from rightsizer.model import Action
 from rightsizer.workloads import KINDS, LEVERS
 from rightsizer.workloads.core import POD
 from rightsizer.workloads.edits import shown
-from rightsizer.workloads.kind import NOW, Guard, Kind, Rolls, Steering, Stop
+from rightsizer.workloads.fields import NOW, SET, Guard
+from rightsizer.workloads.kind import Kind, Rolls, Steering, Stop
 from scripts.tables import table
 
 _HEAD = (
@@ -83,8 +84,14 @@ def _rolls(one: Rolls) -> str:
 
 
 def _unless(guards: Iterable[Guard]) -> str:
-    words = " or ".join(f"`{shown(path)}` is `{_json(value)}`" for path, value in guards)
+    words = " or ".join(f"`{shown(guard.path)}` is {_guarded(guard.value)}" for guard in guards)
     return f", unless {words}" if words else ""
+
+
+def _guarded(value: object) -> str:
+    if value is None or value is SET:
+        return "set" if value else "not set"
+    return f"`{_json(value)}`"
 
 
 def _resumed(row: Kind) -> str:

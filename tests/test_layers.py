@@ -184,6 +184,8 @@ PURE = (
     "rightsizer/workloads/commands.py",
     "rightsizer/workloads/core.py",
     "rightsizer/workloads/edits.py",
+    "rightsizer/workloads/fields.py",
+    "rightsizer/workloads/groups.py",
     "rightsizer/workloads/health.py",
     "rightsizer/workloads/kind.py",
     "rightsizer/workloads/kubeflow.py",

@@ -26,10 +26,13 @@ from rightsizer.workloads.changes import (
     undo_patch,
 )
 from rightsizer.workloads.edits import Edit
+from rightsizer.workloads.health import pods_after
 from rightsizer.workloads.kind import Kind, proposal_edits, stop_edits
 from rightsizer.workloads.pausing import is_stopped, needs_pause
 
 _Object = dict[str, Any]
+_NO_FIELD = "unknown field"
+"""Of the API server's answer to a patch that it would have to prune (fieldValidation: Strict)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def change(decision: Decision, row: Kind, fresh: Workload, session: Session) -> 
     if orders is not None:
         verb = str(edits[0].after)
         give(session.cluster, orders, there.ref, verb=verb, run=session.run, dry_run=True)
-    session.cluster.patch(there.path, patch, dry_run=True)
+    _try(there, patch, session)
     with session.memory.kept(fresh, record, session.clock()), the_write():
         session.cluster.patch(there.path, patch)
     if orders is not None:
@@ -72,6 +75,22 @@ def change(decision: Decision, row: Kind, fresh: Workload, session: Session) -> 
     words = where + ", ".join(map(told, edits))
     words += f"; once its pods are gone: {', '.join(map(told, then))}" if then else ""
     return "; ".join([words, *(_stopped_along(decision, ref, session) for ref in decision.along)])
+
+
+def _try(there: _Changed, patch: Mapping[str, Any], session: Session) -> None:
+    """Have the API server say whether it would take a patch.
+
+    Raises:
+        ClusterError: It would not, or does not answer.
+        ValueError: The kind's definition there, such as that of an older release, has no such field.
+    """
+    try:
+        session.cluster.patch(there.path, patch, dry_run=True)
+    except RequestRefused as refused:
+        if refused.code != http.HTTPStatus.BAD_REQUEST or _NO_FIELD not in refused.detail:
+            raise
+        message = f"the definition of {there.row.kind} in this cluster has no place for it: {refused.detail}"
+        raise ValueError(message) from refused
 
 
 def written(decision: Decision, row: Kind) -> tuple[ObjectRef, Kind]:
@@ -170,7 +189,8 @@ def _record(
         by=session.instance,
         settle=decision.settle_within,
     )
-    record = msgspec.structs.replace(record, of=None if there.ref == of else of)
+    pods = pods_after(decision, there.row)
+    record = msgspec.structs.replace(record, of=None if there.ref == of else of, pods=pods)
     return after_earlier(record, earlier, there.obj)
 
 

@@ -1,11 +1,13 @@
 """The journal: every step of every run as a line of JSON in a file, what is intended before it is done.
 
 It only tells: what is true of an object stands on the object. So a record that is torn, as the last one is when the
-machine dies, costs that record.
+machine dies, costs that record. Several processes may write one journal, such as `undo` beside `run`: each locks the
+file for the record that it appends, and goes on in the next file where another one has set it aside.
 """
 
 import contextlib
 import datetime
+import fcntl
 import os
 import pathlib
 from collections.abc import Callable, Iterator
@@ -56,7 +58,8 @@ class Journal:
         self._largest = largest
         try:
             self._file = _opened(path)
-            _end_line(self._file, path)
+            with self._locked():
+                _end_line(self._file, path)
         except OSError as error:
             raise ConfigurationError(f"--journal {path}: cannot be written: {error.strerror}") from error
 
@@ -131,21 +134,41 @@ class Journal:
     def _append(self, step: Step) -> None:
         try:
             data = msgspec.json.encode(step) + b"\n"
-            if 0 < os.fstat(self._file).st_size > self._largest - len(data):
-                self._rotate()
-            while data:
-                data = data[os.write(self._file, data) :]
-            os.fsync(self._file)
+            with self._locked():
+                is_full = 0 < os.fstat(self._file).st_size > self._largest - len(data)
+                if is_full:
+                    self._set_aside()
+                else:
+                    self._write(data)
+            if is_full:
+                with self._locked():
+                    self._write(data)
         except OSError as error:
             raise JournalError(f"--journal {self._path}: cannot be written: {error.strerror}") from error
 
-    def _rotate(self) -> None:
+    def _write(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._file, data) :]
+        os.fsync(self._file)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """While entered, nobody else writes to the file, which is the one of its name, or sets it aside."""
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        while not _is_at(self._file, self._path):
+            os.close(self._file)
+            self._file = _opened(self._path)
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def _set_aside(self) -> None:
         for number in range(SET_ASIDE - 1, 0, -1):
             with contextlib.suppress(FileNotFoundError):
                 _numbered(self._path, number).rename(_numbered(self._path, number + 1))
         self._path.rename(_numbered(self._path, 1))
-        os.close(self._file)
-        self._file = _opened(self._path)
 
 
 def _numbered(path: pathlib.Path, number: int) -> pathlib.Path:
@@ -161,6 +184,14 @@ def _opened(path: pathlib.Path) -> int:
     finally:
         os.close(folder)
     return file
+
+
+def _is_at(file: int, path: pathlib.Path) -> bool:
+    """Whether what is open is still the file of that name."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _end_line(file: int, path: pathlib.Path) -> None:

@@ -17,8 +17,7 @@ from rightsizer.observe.objects import Metadata
 from rightsizer.report.events import put_back_event, settled_event
 from rightsizer.workloads import path_of
 from rightsizer.workloads.changes import Undoable, UndoRecord, read_record, settled_patch
-from rightsizer.workloads.edits import value_at
-from rightsizer.workloads.health import Health, health_of
+from rightsizer.workloads.health import Health, health_of, wanted
 from rightsizer.workloads.kind import Kind
 from rightsizer.workloads.pausing import ended, wanted_pods
 
@@ -80,9 +79,7 @@ def examined(found: Found, means: Means) -> tuple[Health, str]:
     pods = fresh.pods if fresh else ()
     if found.row.pause is not None:
         return _work_examined(found, pods, means)
-    replicas = value_at(found.obj, found.row.replicas.path) if found.row.replicas else None
-    wanted = replicas if isinstance(replicas, int) else 1
-    return health_of(found.record, pods, wanted, means.clock())
+    return health_of(found.record, pods, wanted(found.record, found.obj, found.row), means.clock())
 
 
 def _work_examined(found: Found, pods: Sequence[Pod], means: Means) -> tuple[Health, str]:

@@ -175,7 +175,7 @@ def _put_back_one(
     """What became of it, and the item as it is now; BLOCKED where it has to be looked at again."""
     if item.record is None:
         return Result.REFUSED, item.problem, item
-    if item.row.is_final(item.record.edits):
+    if item.is_final:
         return Result.REFUSED, f"cannot be undone: it lost {item.row.lost}", item
     try:
         if item.secret:

@@ -7,7 +7,7 @@ is left, and never beyond what there was.
 import dataclasses
 import datetime
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rightsizer.assess.doubts import INCOMPLETE, first_doubt
 from rightsizer.assess.evidence import Case, Evidence
@@ -25,6 +25,7 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.policy.document import TooManyReplicas
+from rightsizer.workloads import kind_of
 from rightsizer.workloads.changes import original_replicas
 
 _DAY = datetime.timedelta(days=1)
@@ -101,7 +102,8 @@ def find_too_many_replicas(case: Case) -> Finding | None:
         FindingName.TOO_MANY_REPLICAS, Verdict.ACT, (words, proposal.words, levels(evidence))
     )
     confidence = Confidence.HIGH if known.days else Confidence.MEDIUM
-    return dataclasses.replace(finding, proposal=proposal, confidence=confidence)
+    finding = dataclasses.replace(finding, proposal=proposal, confidence=confidence)
+    return finding if proposal.replicas != replicas else None
 
 
 def find_too_few_replicas(case: Case) -> Finding | None:
@@ -178,16 +180,30 @@ def _hindrances(evidence: Evidence, known: Demand) -> Iterator[str]:
 
 
 def _shrink(evidence: Evidence, replicas: int, needed: int, busy: int) -> Proposal:
-    frees = (replicas - needed) * _gpus_each(evidence.case, replicas)
     quiet = sorted(
         (max((seen.usage.activity_mean or 0.0 for seen in devices), default=0.0), pod.ref.name)
         for pod, devices in evidence.held
         if not any(seen.is_used for seen in devices)
     )
+    pods, is_whole = _leaving(evidence.case.workload, [name for _, name in quiet], replicas - needed)
+    needed = needed if is_whole else replicas - len(pods)
+    frees = (replicas - needed) * _gpus_each(evidence.case, replicas)
     suffice = "1 replica suffices" if needed == 1 else f"{needed} replicas suffice"
     words = f"{suffice}, {needed - busy} of them headroom: {gpus(frees)} less"
-    pods = tuple(name for _, name in quiet[: replicas - needed])
     return Proposal(Action.SHRINK, frees, words, replicas=needed, pods=pods)
+
+
+def _leaving(workload: Workload, quiet: Sequence[str], most: int) -> tuple[tuple[str, ...], bool]:
+    """Names of so many pods at most that can go, and whether each is a replica: those of one go together or stay."""
+    row = kind_of(workload.ref)
+    label = row.groups.replica if row is not None and row.groups is not None else ""
+    replica = {pod.ref.name: pod.labels.get(label) or pod.ref.name for pod in workload.pods}
+    going: list[str] = []
+    for one in dict.fromkeys(replica[name] for name in quiet):
+        pods = [name for name, of in replica.items() if of == one]
+        if set(pods) <= set(quiet) and len(going) + len(pods) <= most:
+            going += pods
+    return tuple(going), len(set(replica.values())) == len(replica)
 
 
 def _gpus_each(case: Case, replicas: int) -> float:

@@ -11,6 +11,7 @@ from rightsizer.cli.options import (
     Formatter,
     add_common,
     add_options,
+    file_name,
 )
 
 _HISTORY = """\
@@ -84,7 +85,10 @@ def _add_history(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     )
     # Without a twin in the environment: where apply writes one, the cluster is still asked first.
     parser.add_argument(
-        "--journal", metavar="FILE", help="what apply wrote there, instead of what the cluster remembers"
+        "--journal",
+        metavar="FILE",
+        type=file_name,
+        help="what apply wrote there, instead of what the cluster remembers",
     )
     _add_rest(parser)
 

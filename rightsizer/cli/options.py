@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import os
 import pathlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TextIO
 
 from rightsizer.config import FIND_OUT, MAX_SAMPLES
@@ -20,6 +20,13 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=28, width=WIDTH)
 
 
+def file_name(text: str) -> str:
+    """A file that must be named where the flag is given: an empty name, as of an unset variable, would mean none."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name of the file is empty; leave the flag out to do without")
+    return text
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Option:
     """One flag.
@@ -28,12 +35,14 @@ class Option:
         metavar: What its value is called in the help; a flag without a value (true or false in the environment)
             has none.
         default: Its value where neither flag nor environment gives one; a string, as the environment's would be.
+        read: What reads it from the command line; an empty variable counts as none.
     """
 
     flag: str
     metavar: str
     help: str
     default: str | None = None
+    read: Callable[[str], str] = str
 
     @property
     def variable(self) -> str:
@@ -124,7 +133,12 @@ INSTANCE = (
     ),
 )
 JOURNAL = (
-    Option("--journal", "FILE", "also write every step there, as lines of JSON, each before the next"),
+    Option(
+        "--journal",
+        "FILE",
+        "also write every step there, as lines of JSON, each before the next",
+        read=file_name,
+    ),
 )
 
 
@@ -133,11 +147,15 @@ def add_options(parser: argparse.ArgumentParser, title: str, options: tuple[Opti
     group = parser.add_argument_group(title)
     for option in options:
         default = os.environ.get(option.variable, option.default)
+        if option.read is not str:
+            default = default or option.default
         words = f"{option.help} [env: {option.variable}]"
         if option.default:
             words += f" (default: {option.default})"
         if option.metavar:
-            group.add_argument(option.flag, metavar=option.metavar, default=default, help=words)
+            group.add_argument(
+                option.flag, metavar=option.metavar, default=default, help=words, type=option.read
+            )
         else:
             group.add_argument(option.flag, action="store_const", const="true", default=default, help=words)
     if options is PROMETHEUS:

@@ -94,6 +94,11 @@ class Workload:
     spec: bytes = b""
 
     @property
+    def holding(self) -> tuple[Pod, ...]:
+        """The pods that hold GPUs now."""
+        return tuple(pod for pod in self.pods if pod.holds)
+
+    @property
     def gpus(self) -> int:
         """GPUs (or shares, or MIG instances) that its pods hold now."""
         return sum(pod.devices for pod in self.pods if pod.holds)

@@ -155,6 +155,20 @@ class Decision:
         wanted = self.verdict is Verdict.ACT and self.mode is Mode.ENFORCE and self.action is not None
         return wanted and not self.blocks
 
+    @property
+    def pods_each(self) -> int:
+        """How many pods that hold GPUs a replica is made of: several of a group."""
+        size, held = self.workload.size, len(self.workload.holding)
+        return max(held // size, 1) if size and not isinstance(size, bool) else 1
+
+    @property
+    def pods_left(self) -> int:
+        """How many pods that hold GPUs are there once it is carried out: fewer, others in their place, or none."""
+        proposal, held = self.finding.proposal, len(self.workload.holding)
+        if proposal is None or proposal.replicas is None:
+            return held if proposal else 0
+        return min(proposal.replicas * self.pods_each, held)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:

@@ -7,7 +7,8 @@ subresource, where that is known; otherwise it is advised on, never touched.
 from rightsizer.model import Action, ObjectRef, Proposal, Scalable, Workload
 from rightsizer.observe.owners import OwnerKind
 from rightsizer.workloads import appwrapper, argo, core, kubeflow, levers, ray, serving, sigs, volcano
-from rightsizer.workloads.kind import Field, Kind, Pause, Value, scaled
+from rightsizer.workloads.fields import Field, Value
+from rightsizer.workloads.kind import Kind, Pause, scaled
 
 KINDS: tuple[Kind, ...] = (
     *core.KINDS,

@@ -7,7 +7,8 @@ https://argo-workflows.readthedocs.io/en/latest/fields/#workflowspec
 from rightsizer.model import Action
 from rightsizer.workloads.core import CLASS, ROLLING, TEMPLATE, TEMPLATE_CLASS
 from rightsizer.workloads.edits import NAMED
-from rightsizer.workloads.kind import REPLICAS, Field, Kind, Steering, Stop, Value, scaled, suspended
+from rightsizer.workloads.fields import REPLICAS, Field, Value
+from rightsizer.workloads.kind import Kind, Steering, Stop, scaled, suspended
 
 KINDS = (
     # A changed template starts a canary, as any other release does.

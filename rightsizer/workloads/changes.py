@@ -16,6 +16,7 @@ from rightsizer.model import Action, Decision, End, ObjectRef, PastChange
 from rightsizer.notes import (
     Gpus,
     Instant,
+    Pods,
     Seconds,
     Text,
     Word,
@@ -60,6 +61,8 @@ class UndoRecord(msgspec.Struct, frozen=True, rename="camel"):
         by: The instance of gpu-rightsizer that did it.
         settle: Within how many seconds it must be healthy again, where it goes on with less.
         settled: Whether it was seen to be.
+        pods: How many pods it should have then, for each replica where its kind has a number of these; 0 in records
+            that do not say.
         priority_class: Of its pods, empty where they had none; None in records that do not say.
         then: What is still to come once it has stopped, and will then go on; see `pausing`.
         end: Where it has stopped to get everything back: as what that is remembered.
@@ -79,6 +82,7 @@ class UndoRecord(msgspec.Struct, frozen=True, rename="camel"):
     by: Word = ""
     settle: Seconds = 0
     settled: bool = False
+    pods: Pods = 0
     priority_class: str | None = None
     then: tuple[Edit, ...] = ()
     end: End | None = None
@@ -139,6 +143,11 @@ class Undoable:
     record: UndoRecord | None
     problem: str = ""
     secret: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing puts it back, by design."""
+        return self.record is not None and self.row.is_final(self.record.edits)
 
     @property
     def workload(self) -> ObjectRef:

@@ -8,7 +8,8 @@ from typing import Any
 from rightsizer.model import Action, ObjectRef, Proposal, Workload
 from rightsizer.workloads import row_of, stopped_by
 from rightsizer.workloads.edits import Path
-from rightsizer.workloads.kind import NOW, Kind, Stop
+from rightsizer.workloads.fields import NOW
+from rightsizer.workloads.kind import Kind, Stop
 from rightsizer.workloads.orders import order
 
 _CLUSTERS_OWN = frozenset({"DaemonSet", "Node"})

@@ -5,7 +5,8 @@ https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/
 
 from rightsizer.model import Action
 from rightsizer.workloads.edits import NAMED, Path
-from rightsizer.workloads.kind import REPLICAS, Kind, Pause, Rolls, Steering, Stop, scaled, suspended
+from rightsizer.workloads.fields import REPLICAS
+from rightsizer.workloads.kind import Kind, Pause, Rolls, Steering, Stop, scaled, suspended
 
 TEMPLATE: Path = ("spec", "template", "spec", "containers", NAMED)
 """Containers of a corev1.PodTemplateSpec."""
@@ -62,6 +63,7 @@ KINDS = (
         stop=scaled(),
         replicas=REPLICAS,
         steering=Steering.TAIL,
+        first=("spec", "ordinals", "start"),
         containers=(TEMPLATE,),
         rolls=_OF_SET,
         has_scale=True,

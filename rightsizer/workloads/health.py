@@ -2,12 +2,15 @@
 
 import datetime
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from rightsizer.config import format_duration
-from rightsizer.model import Pod
+from rightsizer.model import Decision, Pod
 from rightsizer.observe.pods import OOM_KILLED
 from rightsizer.workloads.changes import UndoRecord
+from rightsizer.workloads.edits import value_at
+from rightsizer.workloads.kind import Kind
 
 _CRASHING = "CrashLoopBackOff"
 
@@ -20,6 +23,18 @@ class Health(enum.StrEnum):
     FAILED = "failed"
     ENDED = "ended"
     """It came to its own end, as work does."""
+
+
+def pods_after(decision: Decision, row: Kind) -> int:
+    """How many pods its record says that it should have, once a decision is carried out."""
+    return decision.pods_left if row.replicas is None else decision.pods_each
+
+
+def wanted(record: UndoRecord, obj: Mapping[str, Any], row: Kind) -> int:
+    """How many pods it should have now: as its record says, and for as many replicas as it has by now."""
+    replicas = value_at(obj, row.replicas.path) if row.replicas else None
+    each = max(record.pods, 1)
+    return each * replicas if isinstance(replicas, int) else each
 
 
 def health_of(

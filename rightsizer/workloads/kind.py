@@ -4,7 +4,6 @@ import dataclasses
 import datetime
 import enum
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,60 +21,8 @@ from rightsizer.workloads.edits import (
     shown,
     value_at,
 )
-
-_LONGEST_TEXT = 256
-_MOST = 1_000_000
-
-
-class Value(enum.Enum):
-    """What a field may hold; by it a record that somebody else wrote is told from one of ours."""
-
-    COUNT = "a number from 0"
-    SWITCH = "true or false"
-    TEXT = "a short text"
-    QUANTITY = "a whole number"
-    NAMES = "a list of names"
-
-    def allows(self, value: Any) -> bool:  # noqa: ANN401 - JSON
-        """Whether it may be; any field may be absent."""
-        if value is None:
-            return True
-        match self:
-            case Value.COUNT:
-                return type(value) is int and 0 <= value <= _MOST
-            case Value.SWITCH:
-                return type(value) is bool
-            case Value.TEXT:
-                return isinstance(value, str) and len(value) <= _LONGEST_TEXT
-            case Value.QUANTITY:
-                return (type(value) is int and 0 <= value <= _MOST) or (
-                    isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value) is not None
-                )
-            case Value.NAMES:
-                return isinstance(value, list) and all(Value.TEXT.allows(name) and name for name in value)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Field:
-    """A field that we may change, and what it may hold."""
-
-    path: Path
-    value: Value
-
-
-def annotation(key: str) -> Field:
-    """An annotation of the object itself."""
-    return Field(("metadata", "annotations", key), Value.TEXT)
-
-
-REPLICAS = Field(("spec", "replicas"), Value.COUNT)
-SUSPEND = Field(("spec", "suspend"), Value.SWITCH)
-NOW = "now"
-"""In place of a value: the time of the change, RFC 3339 in UTC."""
-
-
-Guard = tuple[Path, Any]
-"""A field of the object, and the value by which it is nothing for us to change."""
+from rightsizer.workloads.fields import NOW, REPLICAS, SUSPEND, Field, Guard, Value
+from rightsizer.workloads.groups import Groups, group_edits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,43 +72,27 @@ def scaled(field: Field = REPLICAS, *, to: int | str = 0, unless: tuple[Guard, .
     return Stop(Action.SCALE_TO_ZERO, "ScaledToZero", field, to, unless=unless)
 
 
-def suspended(field: Field = SUSPEND, to: bool | str = True) -> Stop:  # noqa: FBT001, FBT002 - a field's value
+def suspended(
+    field: Field = SUSPEND,
+    to: bool | str = True,  # noqa: FBT001, FBT002 - a field's value
+    *,
+    unless: tuple[Guard, ...] = (),
+) -> Stop:
     """By its switch."""
-    return Stop(Action.SUSPEND, "Suspended", field, to)
+    return Stop(Action.SUSPEND, "Suspended", field, to, unless=unless)
 
 
 class Steering(enum.Enum):
     """How it is made sure that the replicas which go are those that can."""
 
     NONE = "none"
-    """It makes no difference to the owner which goes."""
+    """It cannot be told, nor known, which go."""
     DELETION_COST = "deletion-cost"
     """controller.kubernetes.io/pod-deletion-cost, lowest first (KEP-2255)."""
     TAIL = "tail"
     """The highest ordinals go first, so these must be the ones."""
     NAMED = "named"
     """Its own object names the pods that go."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Groups:
-    """Groups of workers that are scaled each by itself, by naming those that go.
-
-    Attributes:
-        each: Pattern of the groups in the object.
-        label: By which a pod says of which group it is.
-        going: Where, below a group, those that go are named.
-    """
-
-    each: Path
-    label: str
-    going: Path
-
-    def fields(self) -> Iterator[Field]:
-        """What is changed of a group."""
-        yield Field((*self.each, "replicas"), Value.COUNT)
-        yield Field((*self.each, "minReplicas"), Value.COUNT)
-        yield Field((*self.each, *self.going), Value.NAMES)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -205,6 +136,7 @@ class Kind:
         stop: How all GPUs are given back; None where no way is known.
         replicas: How many are wanted; None where there is no such number.
         steering: Which replicas go when there are to be fewer.
+        first: Where the ordinal of its first replica stands, if that is not always 0.
         containers: Where containers are declared, as patterns; changes there reach the pods by themselves.
         rolls: What must hold for that.
         pause: Instead, where they change only while it is stopped.
@@ -225,6 +157,7 @@ class Kind:
     stop: Stop | None = None
     replicas: Field | None = None
     steering: Steering = Steering.NONE
+    first: Path = ()
     containers: tuple[Path, ...] = ()
     rolls: tuple[Rolls, ...] = ()
     pause: Pause | None = None
@@ -312,10 +245,9 @@ def stop_edits(kind: Kind, obj: Mapping[str, Any], at: datetime.datetime) -> lis
 
 
 def _require_none(obj: Mapping[str, Any], guards: Sequence[Guard]) -> None:
-    for path, value in guards:
-        if value_at(obj, path) == value:
-            message = f"its {shown(path)} is {value!r}, so that another decides how many run"
-            raise ValueError(message)
+    for guard in guards:
+        if guard.holds(obj):
+            raise ValueError(str(guard))
 
 
 def proposal_edits(
@@ -341,7 +273,7 @@ def proposal_edits(
     if proposal.replicas is not None:
         _require_none(obj, kind.unless)
         if kind.groups is not None:
-            return _group_edits(kind.groups, obj, proposal, pods)
+            return group_edits(kind.groups, obj, proposal, pods)
         return [_replicas_edit(kind, obj, proposal.replicas)]
     if proposal.gpus_per_pod is not None:
         if len(resources) != 1:
@@ -371,35 +303,6 @@ def _replicas_edit(kind: Kind, obj: Mapping[str, Any], replicas: int) -> Edit:
         message = f"it has no {'.'.join(kind.needs)}, so its members are needed all"
         raise ValueError(message)
     return edit_of(obj, kind.replicas.path, replicas)
-
-
-def _group_edits(
-    groups: Groups, obj: Mapping[str, Any], proposal: Proposal, pods: Sequence[Pod]
-) -> list[Edit]:
-    """Fewer workers of each group that has idle ones; these are named, so that no others go."""
-    idle = set(proposal.pods)
-    found: list[Edit] = []
-    for place in places(obj, groups.each):
-        name = place[-1].partition("=")[2]
-        going = sorted(
-            pod.ref.name for pod in pods if pod.ref.name in idle and pod.labels.get(groups.label) == name
-        )
-        count = value_at(obj, (*place, "replicas"))
-        if not going:
-            continue
-        if type(count) is not int or count < len(going):
-            message = f"{shown(place)} asks for {count!r} replicas, of which {len(going)} are to go"
-            raise ValueError(message)
-        left = count - len(going)
-        found.append(edit_of(obj, (*place, "replicas"), left))
-        least = value_at(obj, (*place, "minReplicas"))
-        if type(least) is int and least > left:
-            found.append(edit_of(obj, (*place, "minReplicas"), left))
-        found.append(edit_of(obj, (*place, *groups.going), going))
-    if not found:
-        message = "none of its groups has the pods that are idle"
-        raise ValueError(message)
-    return found
 
 
 def _amount_edits(

@@ -9,16 +9,8 @@ https://github.com/kubeflow/notebooks
 from rightsizer.model import Action
 from rightsizer.workloads.core import TEMPLATE_CLASS
 from rightsizer.workloads.edits import ANY, Path
-from rightsizer.workloads.kind import (
-    NOW,
-    Field,
-    Kind,
-    Steering,
-    Stop,
-    Value,
-    annotation,
-    suspended,
-)
+from rightsizer.workloads.fields import NOW, Field, Value, annotation
+from rightsizer.workloads.kind import Kind, Steering, Stop, suspended
 
 _RUN_POLICY = suspended(Field(("spec", "runPolicy", "suspend"), Value.SWITCH))
 _LOST = "all since the last checkpoint, of every member; the job starts anew from it"

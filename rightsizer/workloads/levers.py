@@ -10,7 +10,8 @@ from rightsizer.observe.levers import PAUSED_REPLICAS
 from rightsizer.observe.owners import KEDA, KUEUE
 from rightsizer.workloads.core import TEMPLATE_CLASS
 from rightsizer.workloads.edits import NAMED
-from rightsizer.workloads.kind import Field, Kind, Value, annotation, scaled, suspended
+from rightsizer.workloads.fields import Field, Value, annotation
+from rightsizer.workloads.kind import Kind, scaled, suspended
 
 LEVERS = (
     # Kueue evicts the workload and does not queue it again; active again, it waits for its turn.

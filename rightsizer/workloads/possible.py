@@ -23,7 +23,7 @@ def no_place(workload: Workload, proposal: Proposal | None, at: datetime.datetim
         proposal: What is to be left.
         at: Now.
     """
-    row, obj = row_of(workload), _read(workload)
+    row, obj = row_of(workload), as_read(workload)
     by = stopped_by(workload) if proposal is None else None
     if row is None or obj is None or (by is not None and by[0] != workload.ref):
         return ""
@@ -45,7 +45,7 @@ def pod_spec_of(workload: Workload) -> dict[str, Any]:
 
     A template's spec, or what stands for one: of what encloses the containers the nearest that says anything.
     """
-    row, obj = row_of(workload), _read(workload)
+    row, obj = row_of(workload), as_read(workload)
     if row is None or obj is None:
         return {}
     for pattern in row.changeable:
@@ -60,7 +60,8 @@ def pod_spec_of(workload: Workload) -> dict[str, Any]:
 _WHERE = frozenset({"nodeSelector", "tolerations", "affinity"})
 
 
-def _read(workload: Workload) -> dict[str, Any] | None:
+def as_read(workload: Workload) -> dict[str, Any] | None:
+    """The annotations and the spec of a workload's own object; None where they were not read, or cannot be."""
     with contextlib.suppress(msgspec.DecodeError, RecursionError):
         if workload.spec:
             spec = msgspec.json.decode(workload.spec)

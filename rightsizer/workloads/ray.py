@@ -5,10 +5,23 @@ https://ray-project.github.io/kuberay/reference/api/
 
 from rightsizer.workloads.core import TEMPLATE_CLASS
 from rightsizer.workloads.edits import GROUP, Path
-from rightsizer.workloads.kind import Groups, Kind, Steering, suspended
+from rightsizer.workloads.fields import SET, Guard
+from rightsizer.workloads.groups import Groups
+from rightsizer.workloads.kind import Kind, Steering, suspended
 
 _WORKERS = Groups(
-    each=("spec", "workerGroupSpecs", GROUP), label="ray.io/group", going=("scaleStrategy", "workersToDelete")
+    each=("spec", "workerGroupSpecs", GROUP),
+    label="ray.io/group",
+    going=("scaleStrategy", "workersToDelete"),
+    hosts="numOfHosts",
+    replica="ray.io/worker-group-replica-name",  # as a rule from KubeRay 1.6 on
+)
+# What KubeRay's ValidateRayJobSpec takes no suspend with: such a job fails for good, and keeps its GPUs.
+_KEPT = ("spec", "shutdownAfterJobFinishes")
+_NOT_SUSPENDED = (
+    Guard(_KEPT, value=None, why="KubeRay does not suspend it"),  # as where it is false
+    Guard(_KEPT, value=False, why="KubeRay does not suspend it"),
+    Guard(("spec", "clusterSelector"), SET, "KubeRay does not suspend it: its cluster is not its own"),
 )
 
 
@@ -28,7 +41,7 @@ KINDS = (
         stop=suspended(),
         groups=_WORKERS,
         steering=Steering.NAMED,
-        unless=((("spec", "enableInTreeAutoscaling"), True),),
+        unless=(Guard(("spec", "enableInTreeAutoscaling"), value=True),),
         classes=_classes("spec"),
     ),
     Kind(
@@ -36,13 +49,14 @@ KINDS = (
         "RayJob",
         source="ray.io/v1",
         lost="all that the job has done, beyond its own checkpoints: it starts from its beginning on a new cluster",
-        stop=suspended(),
+        stop=suspended(unless=_NOT_SUSPENDED),
         classes=(*_classes("spec", "rayClusterSpec"), ("spec", "submitterPodTemplate", *TEMPLATE_CLASS[2:])),
     ),
+    # The field came with KubeRay 1.7; where the definition is older, the API server refuses the dry run.
     Kind(
         "ray.io",
         "RayService",
-        source="ray.io/v1",
+        source="ray.io/v1, of KubeRay 1.7",
         lost="all that its cluster holds in memory; its applications are deployed anew",
         stop=suspended(),
         classes=_classes("spec", "rayClusterConfig"),

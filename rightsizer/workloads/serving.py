@@ -8,16 +8,8 @@ https://docs.nvidia.com/nim-operator/latest/service.html
 from rightsizer.model import Action
 from rightsizer.workloads.core import CLASS, TEMPLATE, TEMPLATE_CLASS
 from rightsizer.workloads.edits import NAMED
-from rightsizer.workloads.kind import (
-    REPLICAS,
-    Field,
-    Kind,
-    Steering,
-    Stop,
-    Value,
-    annotation,
-    scaled,
-)
+from rightsizer.workloads.fields import REPLICAS, SET, Field, Guard, Value, annotation
+from rightsizer.workloads.kind import Kind, Steering, Stop, scaled
 
 _STOPPED = Stop(Action.SUSPEND, "Suspended", annotation("serving.kserve.io/stop"), "true")
 _LEAST = Field(
@@ -25,7 +17,13 @@ _LEAST = Field(
 )
 _LOST = "what its pods hold in memory, such as caches; no traffic wakes it, and its model is loaded anew"
 # With its own autoscaling, or on KServe, the NIM Operator leaves the number of replicas to others.
-_NIM_LEFT = ((("spec", "scale", "enabled"), True), (("spec", "inferencePlatform"), "kserve"))
+# Only of one plain Deployment the replicas are pods, and its own number of them holds.
+_LLM_LEFT = (
+    Guard(("spec", "worker"), SET, "its replicas are groups of pods"),
+    Guard(("spec", "prefill"), SET, "its pods are of two sorts"),
+    Guard(("spec", "scaling"), SET),
+)
+_NIM_LEFT = (Guard(("spec", "scale", "enabled"), value=True), Guard(("spec", "inferencePlatform"), "kserve"))
 
 KINDS = (
     # The annotation works in every deployment mode; minReplicas: 0 is no stop in Standard mode, where it counts as 1.
@@ -50,6 +48,8 @@ KINDS = (
         lost=_LOST,
         stop=_STOPPED,
         replicas=REPLICAS,
+        steering=Steering.DELETION_COST,
+        unless=_LLM_LEFT,
         classes=(
             ("spec", "template", CLASS),
             ("spec", "worker", CLASS),

@@ -6,7 +6,8 @@ https://lws.sigs.k8s.io/docs/reference/leaderworkerset.v1/
 
 from rightsizer.workloads.core import CLASS, TEMPLATE_CLASS
 from rightsizer.workloads.edits import NAMED
-from rightsizer.workloads.kind import REPLICAS, Kind, Rolls, Steering, scaled, suspended
+from rightsizer.workloads.fields import REPLICAS
+from rightsizer.workloads.kind import Kind, Rolls, Steering, scaled, suspended
 
 _TEMPLATE = ("spec", "leaderWorkerTemplate")
 _PARTS = ("leaderTemplate", "workerTemplate")

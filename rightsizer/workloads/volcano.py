@@ -7,7 +7,8 @@ from rightsizer.model import Action
 from rightsizer.observe.records import ORDER_ANNOTATION
 from rightsizer.workloads.core import CLASS, TEMPLATE_CLASS
 from rightsizer.workloads.edits import NAMED
-from rightsizer.workloads.kind import Kind, Orders, Stop, annotation
+from rightsizer.workloads.fields import annotation
+from rightsizer.workloads.kind import Kind, Orders, Stop
 
 _COMMANDS = Orders(
     "bus.volcano.sh/v1alpha1",

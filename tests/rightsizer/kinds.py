@@ -149,7 +149,10 @@ CASES: Mapping[str, Case] = {
         Case(
             "ray.io/v1",
             "RayJob",
-            lambda template: {"rayClusterSpec": _ray_cluster(template)},
+            lambda template: {
+                "shutdownAfterJobFinishes": True,
+                "rayClusterSpec": _ray_cluster(template),
+            },
             SUSPENDED,
             to=True,
         ),

@@ -10,6 +10,8 @@ from rightsizer.model import (
     Action,
     Finding,
     FindingName,
+    Mode,
+    ObjectRef,
     Proposal,
     Usage,
     Usages,
@@ -27,7 +29,10 @@ from tests.rightsizer.build import (
     criteria,
     findings,
     idle_usage,
+    judged,
     pod,
+    policy,
+    rule,
     usages,
     workload,
 )
@@ -186,6 +191,29 @@ def test_groups_are_replicas_of_a_leader_worker_set(busy: int, left: int | None)
         assert proposal.frees == 2.0
 
 
+@pytest.mark.parametrize(
+    ("hosts", "going", "left"),
+    [
+        ("001122", ("w-4", "w-5"), 4),  # two are needed with headroom, so three could go: that is one replica
+        ("012345", ("w-3", "w-4", "w-5"), 3),
+        ("000111", ("w-3", "w-4", "w-5"), 3),
+        ("012012", (), None),  # of each a host is at work
+    ],
+)
+def test_hosts_of_one_replica_go_together_or_stay(
+    hosts: str, going: tuple[str, ...], left: int | None
+) -> None:
+    """Of a RayCluster's groups with several hosts; half of a replica is none."""
+    ref = ObjectRef("ray.io/v1", "RayCluster", "research", "w", "uid-w")
+    labels = [{"ray.io/worker-group-replica-name": f"gpu-{one}"} for one in hosts]
+    pods = [pod(f"w-{number}", labels=of) for number, of in enumerate(labels)]
+    item = dataclasses.replace(TURNS[0], ref=ref, pods=tuple(pods), size=None)
+    finding = _named(findings(item, TURNS[1], **_counted(2)), FindingName.TOO_MANY_REPLICAS)
+    proposal = finding.proposal if finding else None
+    assert (proposal.replicas if proposal else None, proposal.pods if proposal else ()) == (left, going)
+    assert proposal is None or (left is not None and proposal.frees == 6 - left)
+
+
 def test_idle_replicas_go_altogether() -> None:
     """What frees most decides: nothing ran on any of them for long."""
     item, found = _replicas(6, created=AT - 30 * DAY)
@@ -255,3 +283,17 @@ def test_groups_that_nobody_counts_are_left_alone() -> None:
     item, found = _replicas(6, busy_usage(0), kind="LeaderWorkerSet", size=None, created=AT - 30 * DAY)
     finding = findings(item, found, **_counted(1))[0]
     assert (finding.name, finding.proposal) == (FindingName.TOO_MANY_REPLICAS, None)
+
+
+@pytest.mark.parametrize(("allowed", "reason"), [(3, ""), (2, "pdb allows 2 disruptions, shrinking needs 3")])
+def test_a_disruption_budget_is_asked_for_those_that_go(allowed: int, reason: str) -> None:
+    """Three of six, not all of them."""
+    item, found = _replicas(
+        6, busy_usage(0), busy_usage(1), busy_usage(2), created=AT - 30 * DAY, budgets={"pdb": allowed}
+    )
+    rules = policy(rule("all", findings={FindingName.TOO_MANY_REPLICAS: Mode.ENFORCE}))
+    decision = judged(item, found, rules, **_counted(2))
+    assert decision.action is Action.SHRINK
+    assert [block.reason for block in decision.blocks] == (
+        [f"PodDisruptionBudget {reason}"] if reason else []
+    )

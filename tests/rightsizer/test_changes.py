@@ -24,7 +24,8 @@ from rightsizer.workloads.changes import (
     undo_patch,
 )
 from rightsizer.workloads.edits import Edit, Path, edit_of, is_as, patch_of, places, shown, value_at
-from rightsizer.workloads.kind import Kind, Value, proposal_edits, stop_edits
+from rightsizer.workloads.fields import Value
+from rightsizer.workloads.kind import Kind, proposal_edits, stop_edits
 from tests.rightsizer.build import AT, judged, policy, workload
 
 Object = dict[str, Any]
@@ -157,7 +158,7 @@ def test_a_stop_sets_what_its_row_says(row: Kind) -> None:
     """And can be read back as a record of ours."""
     if row.stop is None:
         pytest.skip("nothing stops it")
-    obj = _an_object(row, {})
+    obj = _an_object(row, {("spec", "shutdownAfterJobFinishes"): True} if row.kind == "RayJob" else {})
     edits = stop_edits(row, obj, AT)
     record = record_of(_decision(row.stop.action), edits, run="r1", at=AT)
     assert [value_at(merged(obj, patch_of(obj, edits)), edit.path) for edit in edits] == [edits[0].after]

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from rightsizer.act.journal import SET_ASIDE, Journal, read_journal
+from rightsizer.cli import main
 from rightsizer.errors import ConfigurationError
 from rightsizer.model import ObjectRef, Outcome, Result
 from rightsizer.report.past import journal_text, unfinished
@@ -94,7 +95,7 @@ import datetime, pathlib, sys
 from rightsizer.act.journal import Journal
 from rightsizer.model import ObjectRef, Outcome, Result
 at = datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC)
-journal = Journal(pathlib.Path(sys.argv[1]), "run-1", lambda: at, largest=20_000)
+journal = Journal(pathlib.Path(sys.argv[1]), "run-1", lambda: at, largest=50_000)
 number = 0
 while True:
     ref = ObjectRef("apps/v1", "Deployment", "team", f"w{number}")
@@ -159,3 +160,55 @@ def test_what_was_begun_and_not_ended_is_told() -> None:
         "suspend",
     )
     assert f"suspend of {ref} was begun in run r, and nothing more is told" in journal_text([intent], [])
+
+
+def test_several_write_one_journal(tmp_path: pathlib.Path) -> None:
+    """As `undo` does beside `run`: neither sets aside what the other one still writes to, and the order stays."""
+    path = tmp_path / "journal"
+    writers = [_journal(path, largest=4000), _journal(path, largest=4000)]
+    for number in range(40):
+        writers[number % 2].mending(
+            ObjectRef("apps/v1", "Deployment", "team", f"w{number}"), "undo", "x" * 100
+        )
+    for writer in writers:
+        writer.close()
+    assert [step.name for step in _steps(path)] == [f"w{number}" for number in range(40)]
+    assert all(one.stat().st_size <= 4000 for one in tmp_path.iterdir())
+
+
+_WRITER = """
+import datetime, pathlib, sys
+from rightsizer.act.journal import Journal
+from rightsizer.model import ObjectRef
+journal = Journal(pathlib.Path(sys.argv[1]), sys.argv[2], lambda: datetime.datetime.now(datetime.UTC), largest=50_000)
+for number in range(150):
+    journal.mending(ObjectRef("apps/v1", "Deployment", "team", f"{sys.argv[2]}-{number}"), "undo", "x" * 100)
+"""
+
+
+def test_several_processes_lose_nothing(tmp_path: pathlib.Path) -> None:
+    """Three at the same time, each with 150 records: all are there, whole, and each writer's in its order."""
+    path = tmp_path / "journal"
+    running = [
+        subprocess.Popen([sys.executable, "-c", _WRITER, str(path), f"run-{number}"], cwd=ROOT)
+        for number in range(3)
+    ]
+    assert [one.wait(timeout=60) for one in running] == [0, 0, 0]
+    found = list(read_journal(path))
+    steps = [step for step in found if isinstance(step, Step)]
+    assert len(steps) == len(found) == 450
+    for run in ("run-0", "run-1", "run-2"):
+        assert [step.name for step in steps if step.run == run] == [
+            f"{run}-{number}" for number in range(150)
+        ]
+
+
+@pytest.mark.parametrize("command", [("apply", "--yes"), ("run", "--every", "1h"), ("undo",), ("history",)])
+def test_a_journal_without_a_name_is_a_mistake(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a variable that is not set: that none would be written has to be noticed at once."""
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--journal", ""])
+    assert ended.value.code == 2
+    assert "argument --journal: the name of the file is empty" in capsys.readouterr().err

@@ -153,6 +153,50 @@ def test_a_stop_that_would_stop_nothing_is_advised_on(world: World) -> None:
 
 
 @pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"shutdownAfterJobFinishes": None}, "spec.shutdownAfterJobFinishes is not set"),
+        ({"shutdownAfterJobFinishes": False}, "spec.shutdownAfterJobFinishes is False"),
+        ({"clusterSelector": {"ray.io/cluster": "shared"}}, "spec.clusterSelector is set"),
+    ],
+)
+def test_a_ray_job_that_kuberay_would_fail_is_advised_on(
+    world: World, change: dict[str, Any], words: str
+) -> None:
+    """Suspended, it would be invalid for good, and its cluster would keep its GPUs."""
+    world.add("RayJob.ray.io", world.team, "train", {})
+    world.api.patch("RayJob.ray.io", world.team, "train", {"spec": change})
+    _assert_advised(world, "train", words)
+
+
+@pytest.mark.parametrize("selector", [None, {}])
+def test_a_ray_job_with_a_cluster_of_its_own_is_suspended(
+    world: World, selector: dict[str, str] | None
+) -> None:
+    """An empty selector selects nothing."""
+    world.add("RayJob.ray.io", world.team, "train", {})
+    world.api.patch("RayJob.ray.io", world.team, "train", {"spec": {"clusterSelector": selector}})
+    assert _apply(world, "train")["result"] == "done"
+
+
+def test_a_field_that_an_older_definition_lacks_is_no_error(world: World) -> None:
+    """A RayService of KubeRay before 1.7 has no `suspend`: it is told, and the breaker does not count it."""
+    world.add("RayService.ray.io", world.team, "serve", {})
+    detail = (
+        'RayService.ray.io "serve" is invalid: patch: strict decoding error: unknown field "spec.suspend"'
+    )
+    body = {"kind": "Status", "status": "Failure", "reason": "BadRequest", "code": 400, "message": detail}
+    world.api.inject(Fault("/rayservices/serve", "PATCH", None, status=400, body=body))
+    policy = DEFAULT_POLICY.replace("maxErrors: 3", "maxErrors: 1")
+    run = world.run("apply", "--yes", "-o", "json", policy=policy)
+    outcome = run.items["serve"]
+    assert (outcome["result"], run.code) == ("blocked", 0), outcome
+    assert 'has no place for it: RayService.ray.io "serve"' in outcome["detail"]
+    assert world.run("breaker").out.startswith("breaker: closed")
+    assert len(world.pods_of(world.team, "serve")) == 2
+
+
+@pytest.mark.parametrize(
     ("spec", "words"),
     [
         ({"pytorchReplicaSpecs": {"Worker": {"replicas": 4}}}, "it has no spec.elasticPolicy"),

@@ -49,14 +49,42 @@ def test_the_quiet_ones_go(world: World) -> None:
     assert (len(left), at_work in left, _marks(world)) == (2, True, set())
 
 
-def test_costs_that_its_people_gave_hold(world: World) -> None:
-    """Where any pod has one, none is given by us."""
+@pytest.mark.parametrize(("dear", "result"), [((0, 1), "done"), ((0, 3), "changed")])
+def test_costs_that_its_people_gave_hold(world: World, dear: tuple[int, ...], result: str) -> None:
+    """Where any pod has one, none is given by us; where these would take the one at work, nothing is done."""
     world.add("Deployment", world.team, "web", ONE_OF_FOUR)
-    name = _names(world)[0]
-    world.api.patch("Pod", world.team, name, {"metadata": {"annotations": {COST: "100"}}})
-    assert _apply(world).items["web"]["result"] == "done"
+    names = _names(world)
+    kept = [names[number] for number in dear]
+    for name in kept:
+        world.api.patch("Pod", world.team, name, {"metadata": {"annotations": {COST: "100"}}})
+    item = _apply(world).items["web"]
+    assert item["result"] == result, item
     marked = [entry.path for entry in world.api.requests.mutating() if "/pods/" in entry.path]
-    assert (marked, name in _names(world)) == ([], True)
+    assert (marked, _names(world)) == ([], kept if result == "done" else names)
+
+
+def test_of_an_inference_service_the_quiet_ones_go(world: World) -> None:
+    """The Deployment that KServe makes of it is told by costs, as any other."""
+    given = {"replicas": 4, "usage": ["parked", "parked", "parked", "busy"], "spec": _served}
+    world.add("LLMInferenceService.serving.kserve.io", world.team, "llm", given)
+    at_work = _names(world, "llm")[3]
+    assert _apply(world).items["llm"]["result"] == "done"
+    assert (at_work in _names(world, "llm"), len(_names(world, "llm"))) == (True, 2)
+
+
+@pytest.mark.parametrize("part", ["worker", "prefill", "scaling"])
+def test_of_an_inference_service_of_several_parts_it_is_advised(world: World, part: str) -> None:
+    """Its replicas are no pods of one Deployment."""
+    world.add("LLMInferenceService.serving.kserve.io", world.team, "llm", {**ONE_OF_FOUR, "spec": _served})
+    world.api.patch("LLMInferenceService", world.team, "llm", {"spec": {part: {"x": 1}}})
+    run = world.run("plan", "-o", "json", policy=POLICY)
+    item = run.items["llm"]
+    assert (item["action"], item["mode"]) == ("shrink", "advise"), item
+    assert any(f"its spec.{part} is set" in reason for reason in item["reasons"])
+
+
+def _served(template: dict[str, Any]) -> dict[str, Any]:
+    return {"replicas": 4, "template": template["spec"]}
 
 
 @pytest.mark.parametrize(

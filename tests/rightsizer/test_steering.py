@@ -1,8 +1,10 @@
 """Which replicas go where there are to be fewer: never one at work, and of the quiet ones those that did least."""
 
+import dataclasses
+
 import pytest
 
-from rightsizer.model import Pod, Workload
+from rightsizer.model import Action, ObjectRef, Pod, Proposal, Scalable, Workload
 from rightsizer.steering import COST_ANNOTATION, AtWorkError, pods_to_go
 from rightsizer.workloads import row_of
 from tests.rightsizer.build import idle_usage, pod, usages, workload
@@ -10,14 +12,15 @@ from tests.rightsizer.build import idle_usage, pod, usages, workload
 NAMES = ("w-0", "w-1", "w-2", "w-3")
 
 
-def _going(item: Workload, replicas: int, *at_work: str) -> list[str]:
-    """Those that go, where `w-0` did most and the last one least."""
+def _going(item: Workload, replicas: int, *at_work: str, named: tuple[str, ...] = ()) -> list[str]:
+    """Those that go, where the first one did most and the last one least."""
     row = row_of(item)
     assert row is not None
     used = usages(
         *((one, (idle_usage(activity_mean=0.04 - int(one.ref.name[-1]) / 100),)) for one in item.pods)
     )
-    found = pods_to_go(item, replicas, row, at_work=frozenset(at_work), activity=used)
+    proposal = Proposal(Action.SHRINK, 1.0, "", replicas=replicas, pods=named)
+    found = pods_to_go(item, proposal, row, at_work=frozenset(at_work), activity=used)
     return [one.ref.name for one in found]
 
 
@@ -57,6 +60,70 @@ def test_of_a_stateful_set_the_tail_decides(busy: str, is_refused: bool) -> None
         assert _going(_of("StatefulSet"), 2, busy) == []
 
 
+@pytest.mark.parametrize(("busy", "is_refused"), [("w-7", False), ("w-8", True)])
+def test_the_ordinals_of_a_stateful_set_may_begin_elsewhere(busy: str, is_refused: bool) -> None:
+    """With spec.ordinals.start the last ones are not those whose number is that of the replicas."""
+    pods = [pod(f"w-{number}") for number in range(5, 10)]
+    item = dataclasses.replace(
+        workload(*pods, kind="StatefulSet"), spec=b'{"replicas":5,"ordinals":{"start":5}}'
+    )
+    if is_refused:
+        with pytest.raises(AtWorkError, match="w-8 of them is at work"):
+            _going(item, 3, busy)
+    else:
+        assert _going(item, 3, busy) == []
+
+
 def test_costs_of_its_people_are_left() -> None:
     """Where they said themselves which are to go, we say nothing."""
     assert _going(_of(w1={COST_ANNOTATION: "5"}), 2) == []
+
+
+@pytest.mark.parametrize(
+    ("costs", "busy", "is_refused"),
+    [
+        ({"w0": "-100"}, "w-0", True),
+        ({"w0": "5"}, "w-1", True),  # three that cost nothing, of which two go
+        ({"w0": "5", "w1": "5"}, "w-1", False),
+        ({"w0": "-5", "w1": "-4"}, "w-2", False),
+        ({"w0": "-5", "w1": "-4", "w2": "+1", "w3": "none"}, "w-2", False),
+        ({"w0": "-5", "w1": "-4", "w2": "-10"}, "w-2", True),
+    ],
+)
+def test_where_its_people_s_costs_would_take_one_at_work_nobody_goes(
+    costs: dict[str, str], busy: str, is_refused: bool
+) -> None:
+    """Nor where it might be among those of one cost."""
+    item = _of("Deployment", **{name: {COST_ANNOTATION: cost} for name, cost in costs.items()})
+    if is_refused:
+        with pytest.raises(AtWorkError, match=f"say which go first, and {busy} of them is at work"):
+            _going(item, 2, busy)
+    else:
+        assert _going(item, 2, busy) == []
+
+
+def test_one_that_is_not_ready_goes_before_any_cost() -> None:
+    """A ReplicaSet deletes those first, whatever was said of them."""
+    pods = [pod("w-0", annotations={COST_ANNOTATION: "9"}, is_ready=False), *map(pod, NAMES[1:])]
+    with pytest.raises(AtWorkError, match="w-0 of them is at work"):
+        _going(workload(*pods), 3, "w-0")
+
+
+@pytest.mark.parametrize(("busy", "is_refused"), [("w-0", False), ("w-3", True)])
+def test_of_a_ray_cluster_those_that_were_named_must_be_quiet(busy: str, is_refused: bool) -> None:
+    """They go and no others, so that it is no help that as many others are quiet."""
+    item = dataclasses.replace(_of(), ref=ObjectRef("ray.io/v1", "RayCluster", "research", "w", "uid-w"))
+    if is_refused:
+        with pytest.raises(AtWorkError, match="w-3 of them is at work"):
+            _going(item, 3, busy, named=("w-3",))
+    else:
+        assert _going(item, 3, busy, named=("w-3",)) == []
+
+
+def test_where_nobody_knows_which_go_all_must_be_quiet() -> None:
+    """Of a kind that only its scale is known of."""
+    ref = ObjectRef("apps.kruise.io/v1alpha1", "CloneSet", "research", "w", "uid-w")
+    item = dataclasses.replace(_of(), ref=ref, scalable=Scalable("clonesets", ("spec", "replicas")))
+    assert _going(item, 2) == []
+    with pytest.raises(AtWorkError, match="which replicas of a CloneSet go is not known, and w-0"):
+        _going(item, 2, "w-0")

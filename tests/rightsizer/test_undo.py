@@ -197,3 +197,16 @@ def test_undo_does_not_wait_for_what_took_it(world: World) -> None:
     run = world.run("undo", "--all", "--yes")
     assert (run.code, "the-deployment holds the Lease" in run.err) == (0, True), run.err
     assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == 1
+
+
+def test_what_is_stopped_for_good_does_not_fail_the_undo_of_all(world: World) -> None:
+    """It is told each time, and the rest is put back; only who names it gets a failure."""
+    world.add("Workflow.argoproj.io", world.team, "flow", {})
+    world.add("Deployment", world.team, "idle", {})
+    assert world.run("apply", "--yes", policy=DEFAULT_POLICY).code == 0
+    run = world.run("undo", "--all", "--yes", "-o", "json")
+    assert (run.code, run.items["flow"]["result"], run.items["idle"]["result"]) == (0, "refused", "done")
+    assert "cannot be undone" in run.items["flow"]["detail"]
+    again = world.run("undo", "--since", "2h", "--yes", "-o", "json")
+    assert (again.code, again.items["flow"]["result"]) == (0, "refused")
+    assert world.run("undo", f"{world.team}/Workflow/flow", "--yes").code == 1

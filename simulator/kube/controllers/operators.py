@@ -29,6 +29,7 @@ _COUNTS = ("replicas", "minReplicas", "parallelism", "numNodes", "size")
 """How many of what stands below there are; the first that is there counts."""
 _HASH = "simulator/template"
 _GROUP = "ray.io/group"
+_COST = "controller.kubernetes.io/pod-deletion-cost"
 _MIN_SCALE = ("spec", "template", "metadata", "annotations", "autoscaling.knative.dev/min-scale")
 _SUSPEND = (("spec", "suspend"), True)
 _RUN_POLICY = (("spec", "runPolicy", "suspend"), True)
@@ -139,9 +140,9 @@ class Operators:
                 self._context.delete(row)
 
     def _fill(self, owner: Record, number: int, part: _Part, pods: list[Record], *, rolls: bool) -> None:
-        """Of one template so many pods as there should be; of too many the named ones go, then the highest."""
+        """Of one template so many pods as there should be; of too many the named go, the cheap, the highest."""
         prefix = f"{owner.name}-{number}-"
-        mine = sorted((row for row in pods if row.name.startswith(prefix)), key=lambda row: row.name)
+        mine = sorted((row for row in pods if row.name.startswith(prefix)), key=_last_to_go)
         staying = [row for row in mine if row.name not in part.leaving]
         for row in [*(row for row in mine if row.name in part.leaving), *staying[part.count :]]:
             self._context.delete(row)
@@ -176,6 +177,11 @@ class Operators:
         if job is not None:
             status = {**job.obj.get("status", {}), "state": {"phase": phase}}
             self._context.change(job, functools.partial(_set_status, status), "status")
+
+
+def _last_to_go(row: Record) -> tuple[int, str]:
+    """By what a pod costs, as where a Deployment stands in between; then the lowest."""
+    return -int(annotations_of(row.obj).get(_COST, "0")), row.name
 
 
 def _set_status(status: Object, obj: Object) -> None:

@@ -16,7 +16,8 @@ from rightsizer.policy.reading import parse
 from rightsizer.workloads import KINDS, LEVERS
 from rightsizer.workloads.core import POD
 from rightsizer.workloads.edits import ANY, Edit, edit_of, patch_of, places
-from rightsizer.workloads.kind import Kind, Value, stop_edits
+from rightsizer.workloads.fields import Value
+from rightsizer.workloads.kind import Kind, stop_edits
 from simulator.controlplane.plane import ControlPlane
 from tests.controlplane.contract.server import Api, Object, Server, Simulated
 from tests.controlplane.contract.test_locks import GROUP, OWN, PLURALS, USER

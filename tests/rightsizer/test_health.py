@@ -1,0 +1,93 @@
+"""How what goes on with less bears that: as many pods as it should have, each of them ready."""
+
+import dataclasses
+import datetime
+from typing import Any
+
+import pytest
+
+from rightsizer.model import Action, ObjectRef, Pod, Proposal, Workload
+from rightsizer.workloads import kind_of
+from rightsizer.workloads.changes import UndoRecord
+from rightsizer.workloads.edits import Edit
+from rightsizer.workloads.health import Health, health_of, pods_after, wanted
+from tests.rightsizer.build import AT, judged, pod, policy, workload
+
+RESLICED = Edit(("spec", "predictor", "model", "resources", "limits", "nvidia.com/mig-1g.10gb"), None, "1")
+SHRUNK = Edit(("spec", "replicas"), 3, 2)
+LESS = Proposal(Action.RESLICE, 4.0, "", asks=(("nvidia.com/mig-1g.10gb", 1),))
+FEWER = Proposal(Action.SHRINK, 2.0, "", replicas=2)
+KINDS = {
+    "InferenceService": "serving.kserve.io/v1beta1",
+    "LeaderWorkerSet": "leaderworkerset.x-k8s.io/v1",
+    "Deployment": "apps/v1",
+    "RayCluster": "ray.io/v1",
+}
+
+
+def _of(kind: str, pods: int, size: int | None) -> Workload:
+    ref = ObjectRef(KINDS[kind], kind, "research", "w", "uid-w")
+    return dataclasses.replace(workload(*(pod(f"w-{n}") for n in range(pods))), ref=ref, size=size)
+
+
+def _wanted(item: Workload, proposal: Proposal, edit: Edit, **spec: Any) -> tuple[UndoRecord, int]:
+    """The record of such a change, and how many pods there should be by it."""
+    decision = judged(item, {}, policy())
+    finding = dataclasses.replace(decision.finding, proposal=proposal)
+    decision = dataclasses.replace(decision, action=proposal.action, finding=finding)
+    row = kind_of(item.ref)
+    assert row is not None
+    record = UndoRecord(
+        run="r",
+        time=AT - datetime.timedelta(minutes=20),
+        action=proposal.action,
+        rule="all",
+        finding="",
+        reason="",
+        edits=(edit,),
+        settle=900,
+        pods=pods_after(decision, row),
+    )
+    return record, wanted(record, {"spec": spec}, row)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pods", "size", "proposal", "replicas", "expected"),
+    [
+        ("InferenceService", 5, None, LESS, None, 5),
+        ("RayCluster", 6, None, FEWER, None, 2),
+        ("LeaderWorkerSet", 6, 3, LESS, 3, 6),
+        ("LeaderWorkerSet", 6, 3, FEWER, 2, 4),
+        ("Deployment", 5, 5, LESS, 5, 5),
+        ("Deployment", 5, 5, LESS, 3, 3),  # its people wanted fewer since
+        ("Deployment", 4, 5, LESS, 5, 5),  # one was on its way
+        ("Deployment", 3, 3, FEWER, 2, 2),
+    ],
+)
+def test_as_many_pods_are_wanted_as_there_were_or_are_to_be_left(
+    kind: str, pods: int, size: int | None, proposal: Proposal, replicas: int | None, expected: int
+) -> None:
+    """Of groups pods are counted, not groups; of what has no number of replicas what it had, not one."""
+    spec = {} if replicas is None else {"replicas": replicas}
+    assert _wanted(_of(kind, pods, size), proposal, RESLICED, **spec)[1] == expected
+
+
+def _fresh(count: int) -> list[Pod]:
+    return [pod(f"n-{n}", created=AT - datetime.timedelta(minutes=19)) for n in range(count)]
+
+
+@pytest.mark.parametrize(("back", "health"), [(1, Health.FAILED), (4, Health.FAILED), (5, Health.HEALTHY)])
+def test_one_of_five_back_is_not_well(back: int, health: Health) -> None:
+    """Those that are there are all ready, but four never came, as where a quota forbids them."""
+    record, count = _wanted(_of("InferenceService", 5, None), LESS, RESLICED)
+    found, words = health_of(record, _fresh(back), count, AT)
+    assert found is health
+    assert f"{back} of 5 pods are ready" in words
+
+
+def test_a_record_of_before_expects_one() -> None:
+    """It does not say how many there were."""
+    row = kind_of(_of("InferenceService", 1, None).ref)
+    assert row is not None
+    old = UndoRecord("r", AT, Action.RESLICE, "", "", "", (SHRUNK,))
+    assert wanted(old, {"spec": {}}, row) == 1
