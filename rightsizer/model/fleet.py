@@ -158,7 +158,9 @@ class WaitingPod:
 
     Attributes:
         resources: The GPUs that it asks for, by resource name.
-        nodes: Those that would take it, by name, as far as taints, selectors and node affinity tell.
+        nodes: Those that would take it, by name, were they empty, as far as taints, selectors, node affinity and what
+            they have tell.
+        needs: What it asks for besides, as a Pod's.
     """
 
     ref: ObjectRef
@@ -166,6 +168,7 @@ class WaitingPod:
     priority: int
     priority_class: str
     nodes: frozenset[str]
+    needs: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -191,6 +194,7 @@ class Fleet:
         offers: What open nodes have free of each GPU resource, by its name; follows from `nodes` and all pods.
         pools: The same of amounts of GPUs, by the model's name with spaces for hyphens; those alike together.
         waiting: Pods that wait for GPUs, those of the highest priority first.
+        spare: What nodes have free besides GPUs, by node and then as a Pod's needs.
         minor: The API server is of Kubernetes 1.minor; None where that is not known.
     """
 
@@ -200,6 +204,7 @@ class Fleet:
     changes: tuple[Change, ...] = ()
     stranded: tuple[Stranded, ...] = ()
     waiting: tuple[WaitingPod, ...] = ()
+    spare: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict, repr=False)
     quotas: tuple[Quota, ...] = ()
     problems: tuple[str, ...] = ()
     minor: int | None = None
