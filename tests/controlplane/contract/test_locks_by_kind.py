@@ -233,7 +233,7 @@ def test_without_a_record_no_number_grows(installed: tuple[Api, float], kind: st
     """Of replicas, of groups, and of annotations that say how many; somebody else may."""
     api, row = installed[0], ROWS[kind]
     path, obj = _made(api, kind, "grown")
-    dry = {"params": {"dryRun": "All"}}
+    dry: Object = {"params": {"dryRun": "All"}}
     stopped = row.stop.field if row.stop and _number(row.stop.to) else None
     fields = [one for one in row.fields() if one.value is Value.COUNT or one is stopped]
     assert fields
