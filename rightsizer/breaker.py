@@ -135,17 +135,17 @@ def is_over(pause: Pause, at: datetime.datetime) -> bool:
     return pause.until is not None and at >= pause.until
 
 
-def paused(state: State, namespace: str, at: datetime.datetime) -> Pause | None:
-    """The pause that holds in a namespace; that of everything first."""
+def paused(state: State, namespace: str, at: datetime.datetime) -> list[Pause]:
+    """The pauses that hold in a namespace; those of everything first."""
     holding = [pause for pause in state.pauses if not is_over(pause, at)]
-    in_effect = (pause for pause in holding if pause.namespace in {"", namespace})
-    return min(in_effect, key=lambda pause: pause.namespace, default=None)
+    in_effect = [pause for pause in holding if pause.namespace in {"", namespace}]
+    return sorted(in_effect, key=lambda pause: pause.namespace)
 
 
 def against(state: State, namespace: str, at: datetime.datetime) -> Block | None:
     """What keeps everything in a namespace from being done."""
-    if (pause := paused(state, namespace, at)) is not None:
-        return Block(Cause.PAUSED, pause.words)
+    if pauses := paused(state, namespace, at):
+        return Block(Cause.PAUSED, "; ".join(pause.words for pause in pauses))
     if (trip := state.latch.trip) is not None:
         since = f" since {_clock(trip.at)}" if trip.cause is not TripCause.UNREADABLE else ""
         words = f"open{since}: {trip.reason}; a person closes it by gpu-rightsizer breaker clear"
@@ -247,13 +247,18 @@ def accepted(state: State, scope: Scope) -> State:
 
 
 def with_pause(state: State, pause: Pause) -> State:
-    """The state with one pause more, instead of an earlier one of the same namespace."""
-    others = (one for one in state.pauses if one.namespace != pause.namespace)
-    return dataclasses.replace(state, pauses=(*others, pause))
+    """The state with one pause more; none that stands ends any sooner, whoever gave it, and the same is kept once."""
+
+    def is_needed(one: Pause) -> bool:
+        if (one.namespace, one.reason) != (pause.namespace, pause.reason):
+            return not is_over(one, pause.at)
+        return pause.until is not None and (one.until is None or one.until > pause.until)
+
+    return dataclasses.replace(state, pauses=(*filter(is_needed, state.pauses), pause))
 
 
 def without_pause(state: State, namespace: str) -> State:
-    """The state without the pause of a namespace, or of everything; those of other namespaces stay."""
+    """The state without the pauses of a namespace, or of everything; those of other namespaces stay."""
     return dataclasses.replace(state, pauses=tuple(one for one in state.pauses if one.namespace != namespace))
 
 

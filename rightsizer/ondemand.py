@@ -1,7 +1,8 @@
 """Decisions + pods that wait → of what is done only on demand, just so much as those pods need. Pure.
 
 Whom it hits is those of the lowest priority and the least use first; each waiting pod is served on one node, the one
-on which fewest workloads have to go. What is already free there counts.
+on which fewest workloads have to go. What is already free there counts, and so do CPU, memory and places for pods:
+nobody goes for a pod that would wait for those all the same.
 """
 
 import collections
@@ -48,7 +49,7 @@ def _with(decision: Decision, wanted_by: tuple[ObjectRef, ...]) -> Decision:
     action = decision.announced or decision.action
     words = (
         f"rule {decision.rule} takes {action.value if action else 'nothing'} only for pods of a higher priority that "
-        "wait for what it frees; none does, or others free enough"
+        "wait for what it frees; none does, others free enough, or they lack more than GPUs"
     )
     return dataclasses.replace(decision, blocks=(*decision.blocks, Block(Cause.ON_DEMAND, words)))
 
@@ -57,6 +58,7 @@ def _matched(candidates: Sequence[Decision], fleet: Fleet) -> dict[ObjectRef, tu
     """The pods for which each of the chosen goes."""
     free: _Free = collections.defaultdict(float)
     free.update({(one.node, one.resource): one.free for one in fleet.stranded})
+    free.update({(node, name): left for node, spare in fleet.spare.items() for name, left in spare.items()})
     chosen: dict[ObjectRef, list[ObjectRef]] = {}
     for pod in fleet.waiting:
         place = _best_place(pod, candidates, chosen, free)
@@ -67,7 +69,7 @@ def _matched(candidates: Sequence[Decision], fleet: Fleet) -> dict[ObjectRef, tu
             chosen.setdefault(decision.workload.ref, []).append(pod.ref)
             for key, amount in _held(decision).items():
                 free[key] += amount
-        for resource, amount in pod.resources.items():
+        for resource, amount in _asked(pod).items():
             free[node, resource] -= amount
     return {ref: tuple(pods) for ref, pods in chosen.items()}
 
@@ -92,6 +94,10 @@ def _best_place(
     return best and best[1:]
 
 
+def _asked(pod: WaitingPod) -> dict[str, int]:
+    return {**pod.needs, **pod.resources}
+
+
 def _asks_alike(decision: Decision, pod: WaitingPod) -> bool:
     return any(resource in pod.resources for one in decision.workload.pods for resource in one.resources)
 
@@ -99,10 +105,13 @@ def _asks_alike(decision: Decision, pod: WaitingPod) -> bool:
 def _going(
     pod: WaitingPod, node: str, lower: Sequence[Decision], free: Mapping[tuple[str, str], float]
 ) -> list[Decision] | None:
-    """Who has to go from a node, in order, until the pod fits; nobody where it fits already."""
-    missing = {
-        resource: amount - free.get((node, resource), 0.0) for resource, amount in pod.resources.items()
-    }
+    """Who has to go from a node, in order, until the pod fits; nobody where it fits already.
+
+    None where it cannot be made to fit, or where GPUs are not what it lacks there.
+    """
+    missing = {resource: amount - free.get((node, resource), 0.0) for resource, amount in _asked(pod).items()}
+    if all(missing[resource] <= 0 for resource in pod.resources):
+        lower = ()
     going: list[Decision] = []
     for decision in lower:
         if all(amount <= 0 for amount in missing.values()):
@@ -117,12 +126,17 @@ def _going(
 
 
 def _held(decision: Decision) -> dict[tuple[str, str], float]:
-    """What a change frees, by node and resource, as if it took the same share of every pod."""
+    """What a change frees, by node and resource, as if it took the same share of every pod.
+
+    Pods that stay keep their CPU and memory, however few GPUs they are left with.
+    """
     workload, proposal = decision.workload, decision.finding.proposal
     share = proposal.frees / max(workload.gpus, 1) if proposal else 1.0
+    are_fewer = proposal is None or proposal.replicas is not None
     found: dict[tuple[str, str], float] = collections.defaultdict(float)
     for pod in workload.pods:
         if pod.holds:
-            for resource, amount in pod.resources.items():
+            amounts = {**pod.needs, **pod.resources} if are_fewer else pod.resources
+            for resource, amount in amounts.items():
                 found[pod.node, resource] += amount * share
     return found

@@ -71,7 +71,7 @@ def skipped(decision: Decision, session: Session, reason: str) -> Outcome:
 def _step(decision: Decision, session: Session) -> tuple[Outcome, str]:
     """One decision between its intent and its outcome; and why nothing may follow, where that is so."""
     try:
-        against = session.gate.against(decision)
+        against = session.gate.against(decision.workload.ref.namespace)
         if against:
             return session.outcome(decision, Result.BLOCKED, against), ""
         if session.journal:

@@ -19,7 +19,7 @@ from rightsizer.breaker import (
     state_texts,
 )
 from rightsizer.errors import ClusterError
-from rightsizer.model import Decision, Outcome, Result, Trip, TripCause
+from rightsizer.model import Outcome, Result, Trip, TripCause
 from rightsizer.observe.cluster import Cluster
 from rightsizer.policy.limits import Breaker
 
@@ -85,13 +85,13 @@ class Gate:
         self._run = run
         self._clock = clock
 
-    def against(self, decision: Decision) -> str:
-        """Why it must not be carried out now; empty where it may be.
+    def against(self, namespace: str) -> str:
+        """Why nothing must be changed there now; empty where it may be.
 
         Raises:
             ClusterError: It could not be read.
         """
-        block = against(self._store.read(), decision.workload.ref.namespace, self._clock())
+        block = against(self._store.read(), namespace, self._clock())
         return block.reason if block else ""
 
     def trip(self) -> str:

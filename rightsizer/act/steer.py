@@ -1,19 +1,24 @@
 """Tells a ReplicaSet which of its pods are to go, right before there are to be fewer.
 
-The cost stands on the pods that go, beside the run that put it there; where the change is not made after all, it is
-taken back at once, or by the next run.
+The cost stands on the pods that go, beside the instance and the run that put it there; where the change is not made
+after all, it is taken back at once, or by the next run that may act there.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 
 from rightsizer.act.session import Session, as_a_warning
 from rightsizer.errors import ClusterError
-from rightsizer.model import Mode, Pod
+from rightsizer.model import Fleet, Mode, Outcome, Pod, Result
 from rightsizer.observe.cluster import Cluster
 from rightsizer.observe.records import STEERED_ANNOTATION
-from rightsizer.policy.rules import Rulebook
 from rightsizer.steering import CHEAPEST, COST_ANNOTATION
+
+UNSTEER = "unsteer"
+"""As what it stands in the journal."""
+
+log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -26,32 +31,60 @@ def steered(pods: Sequence[Pod], session: Session) -> Iterator[None]:
     told: list[Pod] = []
     try:
         for pod in pods:
-            _annotate(pod, {COST_ANNOTATION: CHEAPEST, STEERED_ANNOTATION: session.run}, session.cluster)
+            marks = {COST_ANNOTATION: CHEAPEST, STEERED_ANNOTATION: f"{session.instance}/{session.run}"}
+            _annotate(pod, marks, session.cluster)
             told.append(pod)
         yield
     except (ClusterError, ValueError):
         for pod in told:
-            unsteer(pod, session.cluster)
+            with as_a_warning(f"{pod.ref} keeps its annotation {COST_ANNOTATION}"):
+                _unsteer(pod, session.cluster)
         raise
 
 
-def unsteer_left(rulebook: Rulebook, cluster: Cluster) -> None:
-    """Take back what an earlier run said of pods, and did not come to make come true; what is protected stays."""
-    for workload in rulebook.fleet.workloads:
+def unsteer_left(fleet: Fleet, session: Session) -> None:
+    """Take back what an earlier run of this instance said of pods, and did not come to make come true.
+
+    Only where this run might have said it, too: what no rule enforces, or what is paused, stays as it is.
+    """
+    rulebook = session.rulebook(fleet, session.clock())
+    for workload in fleet.workloads:
         for pod in workload.pods:
-            is_left = STEERED_ANNOTATION in pod.annotations and not pod.is_terminating
-            if is_left and rulebook.on(workload).mode is not Mode.PROTECT:
-                unsteer(pod, cluster)
+            by, _, run = pod.annotations.get(STEERED_ANNOTATION, "").rpartition("/")
+            is_ours = bool(by) and by == session.instance and not pod.is_terminating
+            if is_ours and rulebook.on(workload).mode is Mode.ENFORCE:
+                with as_a_warning(f"{pod.ref} keeps its annotation {COST_ANNOTATION}"):
+                    _take_back(pod, f"run {run} marked it to go first, and it did not go", session)
 
 
-def unsteer(pod: Pod, cluster: Cluster) -> None:
-    """Take back what was said of a pod that did not go."""
-    with as_a_warning(f"{pod.ref} keeps its annotation {COST_ANNOTATION}"):
-        _annotate(pod, {COST_ANNOTATION: None, STEERED_ANNOTATION: None}, cluster)
+def _take_back(pod: Pod, words: str, session: Session) -> None:
+    session.cluster.require_writable()
+    if why := session.gate.against(pod.ref.namespace):
+        log.warning("%s keeps its annotation %s: %s", pod.ref, COST_ANNOTATION, why)
+        return
+    if session.journal:
+        session.journal.mending(pod.ref, UNSTEER, words)
+    result, detail = Result.DONE, words
+    try:
+        _unsteer(pod, session.cluster)
+    except ClusterError as error:
+        result, detail = Result.REFUSED, f"{words}; {error}"
+        raise
+    finally:
+        if session.journal:
+            outcome = Outcome(pod.ref, UNSTEER, result, detail, 0, session.clock(), is_repair=True)
+            session.journal.outcome(outcome)
 
 
-def _annotate(pod: Pod, annotations: dict[str, str | None], cluster: Cluster) -> None:
+def _unsteer(pod: Pod, cluster: Cluster) -> None:
+    """Take back what was said of a pod that did not go; a cost that somebody else gave it since is theirs."""
+    _annotate(pod, {COST_ANNOTATION: None, STEERED_ANNOTATION: None}, cluster)
+
+
+def _annotate(pod: Pod, annotations: Mapping[str, str | None], cluster: Cluster) -> None:
     path = f"/api/v1/namespaces/{pod.ref.namespace}/pods/{pod.ref.name}"
-    version = cluster.get_object(path)["metadata"]["resourceVersion"]
-    metadata = {"uid": pod.ref.uid, "resourceVersion": version, "annotations": annotations}
+    now = cluster.get_object(path)["metadata"]
+    is_theirs = (now.get("annotations") or {}).get(COST_ANNOTATION, CHEAPEST) != CHEAPEST
+    said = {key: value for key, value in annotations.items() if key != COST_ANNOTATION or not is_theirs}
+    metadata = {"uid": pod.ref.uid, "resourceVersion": now["resourceVersion"], "annotations": said}
     cluster.patch(path, {"metadata": metadata})

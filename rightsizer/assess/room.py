@@ -11,7 +11,7 @@ import msgspec
 from rightsizer.assess.mig import card_of
 from rightsizer.model import Fleet, Node, Workload
 from rightsizer.model.offers import ALIYUN_MEM, GPU_CORES, GPU_MEM, GPU_MEM_PERCENT, Offer, Pools
-from rightsizer.observe.stranded import may_take, wanted_by
+from rightsizer.observe.stranded import NOTHING_KNOWN, may_take, wanted_by
 from rightsizer.workloads.possible import pod_spec_of
 
 SHARED = "nvidia.com/gpu.shared"
@@ -86,7 +86,7 @@ class Room:
         )
 
     def _takes(self, node: Node) -> bool:
-        return self._is_known and may_take(node, self._wanted)
+        return self._is_known and may_take(node, NOTHING_KNOWN, self._wanted)
 
 
 def _fit(alike: Pools, counting: str, amount: int, *, cores: int, pods: int) -> bool:

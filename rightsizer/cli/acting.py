@@ -155,7 +155,7 @@ def steps(
     """Every outcome as it becomes known, and then what each of them came to."""
     done = []
     if fleet is not None:
-        unsteer_left(acting.rulebook(fleet, acting.clock()), acting.cluster)
+        unsteer_left(fleet, acting)
     steps = carry_out(decisions, acting, is_stopped=patience.is_stopped)
     for decision, outcome in zip(decisions, steps, strict=True):
         yield outcome

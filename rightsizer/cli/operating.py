@@ -32,7 +32,8 @@ examples:
 _PAUSE = """\
 Nothing is changed any more, in the whole cluster or in one namespace, until
 resume, or for so long as --for says. A plan is still made, and says so. What
-does not come up healthy after an earlier change is put back all the same.
+does not come up healthy after an earlier change is put back all the same. A
+second pause shortens none that stands: both hold, each as long as it was said.
 """
 
 _PAUSE_EPILOG = """\
@@ -42,7 +43,8 @@ examples:
 """
 
 _RESUME = """\
-Ends a pause: that of the whole cluster, or with -n that of one namespace.
+Ends all pauses of the whole cluster, or with -n those of one namespace. To
+have a shorter one instead, resume and pause anew.
 """
 
 _BREAKER = """\

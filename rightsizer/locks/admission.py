@@ -17,6 +17,7 @@ from rightsizer.locks.cel import Variables
 from rightsizer.locks.enabled import Enabled
 from rightsizer.model import Mode
 from rightsizer.observe.records import MANIFEST_LABEL, MANIFEST_NAME, UNDO_ANNOTATION
+from rightsizer.observe.resources import CLASS_PREFIX, GPU_RESOURCES
 from rightsizer.policy.classes import title_of
 from rightsizer.policy.document import Policy
 from rightsizer.policy.protections import SYSTEM_NAMESPACES, SYSTEM_PRIORITY
@@ -25,12 +26,14 @@ from rightsizer.steering import COST_ANNOTATION
 from rightsizer.workloads.changes import MANIFEST_TYPE
 from rightsizer.workloads.core import POD
 from rightsizer.workloads.edits import Path, shown
+from rightsizer.workloads.fields import Value
 from rightsizer.workloads.kind import Kind, Stop
 
 _KEPT = ("labels", "finalizers", "ownerReferences")
 _METADATA: Path = ("metadata",)
 _ANNOTATIONS: Path = ("metadata", "annotations")
 Object = dict[str, Any]
+_WHOLE = frozenset({"nvidia.com/gpu", "alpha.kubernetes.io/nvidia-gpu"})
 
 
 def admission_policies(
@@ -143,7 +146,17 @@ def _regex(pattern: str) -> str:
     return f"^{plain.replace('*', '.*').replace('?', '.')}$"
 
 
+_SLICES = "|".join(
+    _regex(one.pattern)
+    for one in GPU_RESOURCES
+    if one.pattern not in _WHOLE and not one.pattern.startswith(CLASS_PREFIX)
+)
+
+
 def _of_fields(row: Kind, known: Variables) -> Iterator[Object]:
+    known.named(cel.OURS, f"{cel.text(UNDO_ANNOTATION)} in {known.at(_ANNOTATIONS)}[1]")
+    if row.changeable:
+        known.named(cel.SLICES, cel.text(_SLICES))
     changed = [field.path for field in row.fields()]
     in_spec = [path[1:] for path in changed if path[0] == "spec"]
     names = ", ".join(sorted({shown(("spec", *path)) for path in in_spec}))
@@ -160,14 +173,16 @@ def _of_fields(row: Kind, known: Variables) -> Iterator[Object]:
 
 def _of_growth(row: Kind, known: Variables) -> Iterator[Object]:
     """Replicas are only given back: how many there were says our record, which no expression can read."""
-    if row.replicas is None:
-        return
-    *above, last = row.replicas.path
-    size = known.named("size", f"{known.at(tuple(above))}.map(p, {cel.child('p', last, '1')})")
-    is_ours = f"{cel.text(UNDO_ANNOTATION)} in {known.at(_ANNOTATIONS)}[1]"
-    yield _validation(
-        f"{size}[0] <= {size}[1] || {is_ours}", "there are more replicas only where our record says of fewer"
-    )
+    stopped = row.stop.field if row.stop and str(row.stop.to).isdecimal() else None
+    numbers = {one.path: one for one in row.fields() if one.value is Value.COUNT or one is stopped}
+    if numbers:
+        each = (
+            cel.no_more(known, path, is_text=one.value is Value.TEXT) for path, one in sorted(numbers.items())
+        )
+        yield _validation(
+            f"variables.{cel.OURS} || ({' && '.join(each)})",
+            "there are more replicas only where our record says of fewer",
+        )
 
 
 def _of_classes(row: Kind, policy: Policy, known: Variables, protected: Sequence[str]) -> Iterator[Object]:

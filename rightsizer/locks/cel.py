@@ -17,8 +17,15 @@ _LEVEL = (
     "l, l[0].all(k, k in l[2] || (k in l[1] && l[0][k] == l[1][k])) && l[1].all(k, k in l[2] || k in l[0])"
 )
 """Of two maps, that all entries but those whose keys stand in a third place are as they were."""
+OURS, SLICES = "ours", "slices"
+"""Variables of a policy: whether the object carried our record, and the names of resources that are parts of GPUs."""
 _SLASHED = 'k.contains("/")'
 """What of the amounts in a container's resources is ours: extended resources have a domain."""
+_NO_MORE = (
+    f"{_SLASHED} && (variables.{OURS} || (k in l[1] ? int(l[0][k]) <= int(l[1][k]) : "
+    f'k.matches(variables.{SLICES}) && l[1].exists(j, j.contains("/"))))'
+)
+"""Without a record none grows, and what is new is a part of a GPU in place of something."""
 
 
 def text(value: str) -> str:
@@ -85,8 +92,27 @@ def others_same(pair: str, free: str) -> str:
     return _unless(f"[{pair}]", free)
 
 
-def _unless(pairs: str, free: str) -> str:
-    kept = f"l[0].all(k, {free} || (k in l[1] && l[0][k] == l[1][k]))"
+def no_more(known: Variables, path: Path, *, is_text: bool = False) -> str:
+    """That a number is no larger than it was, or each of those in the items of a list; one that is missing is 1."""
+    many = next((at for at, step in enumerate(path) if step.endswith(ITEM)), None)
+    if many is None:
+        now, before = (
+            _number(f"{known.at(path[:-1])}[{which}]", path[-1:], is_text=is_text) for which in (0, 1)
+        )
+        return f"{now} <= {before}"
+    name, pair = text(path[many].removesuffix(ITEM)), known.at(path[:many])
+    sizes = " <= ".join(_number(one, path[many + 1 :], is_text=is_text) for one in ("n", "o"))
+    return f"{pair}[0].all(n, {name} in n && {pair}[1].exists(o, {name} in o && n[{name}] == o[{name}] && {sizes}))"
+
+
+def _number(here: str, path: Path, *, is_text: bool) -> str:
+    for step in path[:-1]:
+        here = child(here, step)
+    return f"int({child(here, path[-1], text('1'))})" if is_text else child(here, path[-1], "1")
+
+
+def _unless(pairs: str, free: str, changed: str = "") -> str:
+    kept = f"l[0].all(k, {changed or free} || (k in l[1] && l[0][k] == l[1][k]))"
     return f"{pairs}.all(l, {kept} && l[1].all(k, {free} || k in l[0]))"
 
 
@@ -127,7 +153,7 @@ class _Found:
     def expression(self) -> str:
         """All of it."""
         parts = [f"[{', '.join(self.maps)}].all({_LEVEL})"] if self.maps else []
-        parts += [_unless(f"[{', '.join(self.amounts)}]", _SLASHED)] if self.amounts else []
+        parts += [_unless(f"[{', '.join(self.amounts)}]", _SLASHED, _NO_MORE)] if self.amounts else []
         for (key, rests), pairs in self.lists.items():
             parts.append(f"[{', '.join(pairs)}].all(c, c[0] == c[1] || ({_items(key, rests)}))")
         return " && ".join(parts)

@@ -16,7 +16,11 @@ def admission_gaps(policy: Policy, classes: Sequence[str] = ()) -> Iterator[str]
     if not enabled.acts:
         return
     yield from _of_classes(policy, classes)
-    yield "numbers: how many replicas are taken or given back is not checked, nor whether GPUs are concerned at all"
+    yield (
+        "numbers: without our record none grows (replicas, GPUs of a container), but how many are taken, what is given "
+        "back where a record stands, and how much of parts of GPUs comes in place of GPUs is not checked, nor whether "
+        "GPUs are concerned at all"
+    )
     yield from _of_kinds(enabled)
     told, of_pods = list(protecting(policy)), list(protecting(policy, "priority"))
     for rule in policy.rules:

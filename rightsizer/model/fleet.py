@@ -164,7 +164,9 @@ class WaitingPod:
 
     Attributes:
         resources: The GPUs that it asks for, by resource name.
-        nodes: Those that would take it, by name, as far as taints, selectors and node affinity tell.
+        nodes: Those that would take it, by name, were they empty, as far as taints, selectors, node affinity and what
+            they have tell.
+        needs: What it asks for besides, as a Pod's.
     """
 
     ref: ObjectRef
@@ -172,6 +174,7 @@ class WaitingPod:
     priority: int
     priority_class: str
     nodes: frozenset[str]
+    needs: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -198,6 +201,7 @@ class Fleet:
         pools: The same of amounts of GPUs, by the model's name with spaces for hyphens; those alike together.
         waiting: Pods that wait for GPUs, those of the highest priority first.
         awaited: What these ask for together, by resource name; follows from `waiting`.
+        spare: What nodes have free besides GPUs, by node and then as a Pod's needs.
         minor: The API server is of Kubernetes 1.minor; None where that is not known.
     """
 
@@ -207,6 +211,7 @@ class Fleet:
     changes: tuple[Change, ...] = ()
     stranded: tuple[Stranded, ...] = ()
     waiting: tuple[WaitingPod, ...] = ()
+    spare: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict, repr=False)
     quotas: tuple[Quota, ...] = ()
     problems: tuple[str, ...] = ()
     minor: int | None = None

@@ -101,6 +101,7 @@ class Pod:
         is_static: A mirror pod of the kubelet.
         unreadable: What its containers request that is no whole number of devices, in words.
         resources: What it asks for, by resource name; of a DRA claim by `deviceclass:NAME`.
+        needs: What it asks for besides: CPU in thousandths of a core, memory in bytes, one of "pods".
         created: `metadata.creationTimestamp`.
         restarts: Of its GPU containers together.
         waiting: Why a container of it does not run, such as CrashLoopBackOff; empty where none waits.
@@ -122,6 +123,7 @@ class Pod:
     annotations: Mapping[str, str]
     unreadable: tuple[str, ...] = ()
     resources: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    needs: Mapping[str, int] = dataclasses.field(default_factory=dict)
     created: datetime.datetime | None = None
     restarts: int = 0
     waiting: str = ""

@@ -75,9 +75,9 @@ class PodTable:
                 self._count(item.spec.node_name, needs, asked)
             claims = claims_of(item)
             if (asked or claims) and item.metadata.namespace not in PLACEHOLDERS:
-                self.seen.append(self._seen(item, asked, claims))
+                self.seen.append(self._seen(item, asked, needs, claims))
                 if is_waiting(item):
-                    self._wait(item, asked)
+                    self._wait(item, asked, needs)
 
     def _shape(self, item: PodObject) -> tuple[Asked, dict[str, int]]:
         """What a pod asks for; a hundred thousand pods ask for few different things, so each is worked out once."""
@@ -107,19 +107,19 @@ class PodTable:
         for name, amount in asked.amounts.items():
             total[name] = total.get(name, 0) + amount
 
-    def _wait(self, item: PodObject, asked: Asked) -> None:
+    def _wait(self, item: PodObject, asked: Asked, needs: Mapping[str, int]) -> None:
         ref = ref_of("v1", "Pod", item.metadata)
         try:
-            self.waiting.append(waiting_of(item, ref, asked.amounts, needs_of(item.spec)))
+            self.waiting.append(waiting_of(item, ref, asked.amounts, needs))
         except msgspec.DecodeError as error:
             self.problems.append(f"{ref}: what keeps it from nodes cannot be read: {error}")
 
-    def _seen(self, item: PodObject, asked: Asked, claims: tuple[str, ...]) -> Seen:
+    def _seen(self, item: PodObject, asked: Asked, needs: Mapping[str, int], claims: tuple[str, ...]) -> Seen:
         owner = item.metadata.controller
         if owner is not None:
             owner = self._owners.setdefault((owner.uid, owner.name), owner)
         return Seen(
-            pod=pod_of(item, asked),
+            pod=pod_of(item, asked, needs),
             owner=owner,
             metadata=item.metadata if owner is None else None,
             gangs=gangs_of(item),
@@ -132,7 +132,7 @@ def _flat(one: Container) -> Hashable:
     return tuple((resources.limits or {}).items()), tuple((resources.requests or {}).items())
 
 
-def pod_of(item: PodObject, asked: Asked) -> Pod:
+def pod_of(item: PodObject, asked: Asked, needs: Mapping[str, int]) -> Pod:
     """A pod's record, as far as itself goes."""
     metadata, spec, status = item.metadata, item.spec, item.status
     ready = [one.status for one in status.conditions or () if one.type == "Ready"]
@@ -154,6 +154,7 @@ def pod_of(item: PodObject, asked: Asked) -> Pod:
         annotations=kept_annotations(metadata.annotations),
         unreadable=asked.unreadable,
         resources=asked.amounts,
+        needs=needs,
         created=metadata.creation_timestamp,
         restarts=restarts,
         waiting=waiting,

@@ -157,8 +157,13 @@ class Room:
         offered = self.allocatable.get(resource)
         return None if offered is None else offered - self.requested.get(resource, 0)
 
+    @property
+    def spare(self) -> dict[str, int]:
+        """What is free of all that the node says it has."""
+        return {name: offered - self.requested.get(name, 0) for name, offered in self.allocatable.items()}
 
-_EMPTY = Room({}, {})
+
+NOTHING_KNOWN = Room({}, {})
 
 
 def stranded(
@@ -177,7 +182,7 @@ def stranded(
     ):
         shapes = _shapes(one for one in waiting if resource in one.gpus)
         for name, node in sorted(nodes.items()):
-            room = rooms.get(name, _EMPTY)
+            room = rooms.get(name, NOTHING_KNOWN)
             free = node.allocatable.get(resource, 0) - room.requested.get(resource, 0)
             if free > 0:
                 reasons = _reasons(node, room, free=free, resource=resource, shapes=shapes)
@@ -186,28 +191,36 @@ def stranded(
     return tuple(found)
 
 
-def wanting(nodes: Mapping[str, Node], waiting: Sequence[Waiting]) -> tuple[WaitingPod, ...]:
+def wanting(
+    nodes: Mapping[str, Node], rooms: Mapping[str, Room], waiting: Sequence[Waiting]
+) -> tuple[WaitingPod, ...]:
     """Waiting pods with the nodes that would take them; one whose priority is not known counts for nobody.
 
     Args:
         nodes: Those with GPUs.
+        rooms: What they have besides, and what is asked for of them, by name.
         waiting: The pods that wait for GPUs.
     """
     found = []
     for group in _shapes(waiting)[:LOOKED_AT]:
-        fit = frozenset(name for name, node in nodes.items() if node.is_open and may_take(node, group[0]))
+        fit = frozenset(
+            name
+            for name, node in nodes.items()
+            if node.is_open and may_take(node, rooms.get(name, NOTHING_KNOWN), group[0])
+        )
         found += [
-            WaitingPod(one.ref, one.gpus, one.priority, one.priority_class, fit)
+            WaitingPod(one.ref, one.gpus, one.priority, one.priority_class, fit, one.needs)
             for one in group
             if one.priority is not None and fit
         ]
     return tuple(sorted(found, key=lambda one: (-one.priority, one.ref)))
 
 
-def may_take(node: Node, pod: Waiting) -> bool:
+def may_take(node: Node, room: Room, pod: Waiting) -> bool:
     """Whether nothing but what its pods hold keeps a pod from a node; what is not known keeps it off."""
     is_tolerated = all(any(_tolerates(one, taint) for one in pod.tolerations) for taint in node.taints)
-    return is_tolerated and not any(_unselected(node, pod))
+    is_large_enough = all(need <= room.allocatable.get(name, 0) for name, need in pod.needs.items())
+    return is_tolerated and is_large_enough and not any(_unselected(node, pod))
 
 
 def _shapes(waiting: Iterable[Waiting]) -> list[list[Waiting]]:

@@ -141,7 +141,7 @@ def _doing(ruling: Ruling) -> Iterator[str]:
         yield f"  {words}: {', '.join(names)}"
     if ruling.mode is Mode.PROTECT:
         return
-    yield f"  actions, the first that is possible: {', '.join(ruling.actions) or 'none'}"
+    yield f"  actions: {', '.join(ruling.actions) or 'none'}"
     keep = ruling.keep
     yield f"  stays in any case: {_count(keep.replicas, 'replica')}, {_count(keep.gpus, 'GPU')}"
     notice = _span(ruling.notify_before) if ruling.notify_before else "none"

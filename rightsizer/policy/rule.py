@@ -158,8 +158,9 @@ class Rule(Part):
         SAFE_ACTIONS,
         strict=False,
         json_schema_extra={"uniqueItems": True},
-        description="What enforce may do and advise may propose, in the order of preference: the first that is "
-        "possible. evict destroys a bare pod, so it must be named.",
+        description="What enforce may do and advise may propose; their order says nothing. Each finding calls for one "
+        "action; of several findings whose actions are named, the one that frees most decides. evict destroys a bare "
+        "pod, so it must be named.",
     )
     onDemand: tuple[_Nameable, ...] = pydantic.Field(
         (),

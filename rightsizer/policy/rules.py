@@ -35,7 +35,7 @@ class Ruling:
         rule: Its name; several names where pods match different rules of one mode.
         rules: The rules themselves.
         mode: The most that may be done.
-        actions: What each of those rules allows, in the first one's order: the first that is possible is taken.
+        actions: What each of those rules allows; their order says nothing.
         judged_by: What each of those rules judges by; it is idle where all say so.
         vetoes: Everything that stands against more being done.
         keep: What stays with the workload, by the rules and by what its people ask for.

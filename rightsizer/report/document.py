@@ -27,6 +27,7 @@ from rightsizer.model import (
 from rightsizer.money import Prices
 from rightsizer.report.rows import Row, rows_of
 from rightsizer.workloads.changes import Undoable
+from rightsizer.workloads.exempting import exception_for
 
 API_VERSION = "gpu-rightsizer.io/v1alpha1"
 
@@ -205,7 +206,12 @@ def _identity(row: Row) -> dict[str, Any]:
         "pods": {pod.ref.name: pod.ref.uid for pod in workload.pods},
         "gang": workload.gang or None,
         "managers": [
-            {"kind": one.kind, "name": one.name, "reverts": one.reverts, "exception": one.exception}
+            {
+                "kind": one.kind,
+                "name": one.name,
+                "reverts": one.reverts,
+                "exception": exception_for(one, row.decision),
+            }
             for one in workload.managers
         ],
         "priorityClass": workload.priority_class,

@@ -13,6 +13,7 @@ from rightsizer.workloads.edits import value_at
 from rightsizer.workloads.kind import Kind
 
 _CRASHING = "CrashLoopBackOff"
+_COMPLETED = "Completed"
 
 
 class Health(enum.StrEnum):
@@ -49,11 +50,11 @@ def health_of(
         at: Now.
     """
     living = [pod for pod in pods if not pod.is_terminating]
-    failures = "; ".join(word for pod in living for word in _failures(pod, record.time))
-    if failures:
-        return Health.FAILED, failures
     # A change of the number leaves pods as they are; one of the template makes them anew.
     is_anew = any(edit.path[-1] != "replicas" for edit in record.edits)
+    failures = "; ".join(word for pod in living for word in _failures(pod, record.time, is_anew=is_anew))
+    if failures:
+        return Health.FAILED, failures
     fresh = [pod for pod in living if not is_anew or _began_since(pod, record.time)]
     ready = len([pod for pod in fresh if pod.is_ready])
     told = f"{ready} of {wanted} pods are ready"
@@ -64,12 +65,16 @@ def health_of(
     return Health.WAITING, told
 
 
-def _failures(pod: Pod, since: datetime.datetime) -> Iterator[str]:
+def _failures(pod: Pod, since: datetime.datetime, *, is_anew: bool) -> Iterator[str]:
     ended_since = pod.ended_at is not None and pod.ended_at > since
     if pod.ended == OOM_KILLED and ended_since:
         yield f"pod {pod.ref.name} ran out of memory ({OOM_KILLED})"
     elif pod.waiting == _CRASHING and (ended_since or _began_since(pod, since)):
         yield f"pod {pod.ref.name} ends again and again ({_CRASHING})"
+    elif is_anew and _began_since(pod, since) and pod.ended != _COMPLETED and (pod.ended or pod.restarts):
+        # What runs out of GPU memory is not killed for it: it ends by an error of its own, maybe after it was ready.
+        times = f", {pod.restarts} restarts" if pod.restarts else ""
+        yield f"pod {pod.ref.name} ended by an error ({pod.ended or 'not known'}{times})"
 
 
 def _began_since(pod: Pod, since: datetime.datetime) -> bool:

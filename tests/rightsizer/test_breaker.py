@@ -124,9 +124,10 @@ def _pause(namespace: str = "", until: datetime.datetime | None = None) -> Pause
 def test_a_pause_of_one_namespace_is_of_no_other() -> None:
     """And one of everything is of all."""
     state = with_pause(NOTHING, _pause("a"))
-    assert (paused(state, "a", AT), paused(state, "b", AT)) == (_pause("a"), None)
+    assert (paused(state, "a", AT), paused(state, "b", AT)) == ([_pause("a")], [])
     both = with_pause(state, _pause())
-    assert paused(both, "b", AT) == _pause()
+    assert paused(both, "b", AT) == [_pause()]
+    assert paused(both, "a", AT) == [_pause(), _pause("a")]
     assert without_pause(both, "") == state
     assert without_pause(state, "") == state
 
@@ -136,6 +137,38 @@ def test_a_pause_ends_by_itself(ago: int, holds: bool) -> None:
     """At the moment that was said."""
     state = with_pause(NOTHING, _pause(until=AT - ago * HOUR))
     assert (against(state, "a", AT) is not None) is holds
+
+
+def _others(hours: int | None, reason: str = "other") -> Pause:
+    return Pause(AT, reason, "", None if hours is None else AT + hours * HOUR)
+
+
+@pytest.mark.parametrize(
+    ("standing", "second"),
+    [
+        pytest.param(_others(None, "first"), _others(1), id="a-short-one-after-one-without-end"),
+        pytest.param(_others(8, "first"), _others(1), id="a-short-one-after-a-long-one"),
+        pytest.param(_others(None), _others(1), id="for-the-same-reason"),
+    ],
+)
+def test_a_second_pause_shortens_none(standing: Pause, second: Pause) -> None:
+    """Both hold, and both are told, until each is over."""
+    state = with_pause(with_pause(NOTHING, standing), second)
+    now, later = against(state, "a", AT), against(state, "a", AT + 2 * HOUR)
+    assert now is not None
+    assert (standing.words in now.reason, second.words in now.reason) == (True, True)
+    assert later is not None
+    assert later.reason == standing.words
+    assert without_pause(state, "").pauses == ()
+
+
+def test_the_same_pause_again_is_one() -> None:
+    """Whatever pauses every hour for an hour leaves one, and what is over goes."""
+    state = with_pause(with_pause(NOTHING, _others(1)), _others(2))
+    assert state.pauses == (_others(2),)
+    assert with_pause(state, _others(None)).pauses == (_others(None),)
+    over = Pause(AT - 2 * HOUR, "over", "", AT - HOUR)
+    assert with_pause(with_pause(NOTHING, over), _others(1)).pauses == (_others(1),)
 
 
 BROKEN = ["", "{", "null", "[1]", '{"trip": 7}', '"text"', '{"at": "now"}', "[" * 3000]

@@ -1,6 +1,7 @@
 """From findings and a ruling to a decision: what is done, what stands against it, what it has to wait for."""
 
 import datetime
+import itertools
 import json
 from typing import Any
 
@@ -227,6 +228,19 @@ def test_shrinking_stops_at_what_is_kept() -> None:
 
 
 # --- what is done about which finding
+
+
+@pytest.mark.parametrize(
+    "actions", list(itertools.permutations((Action.SHRINK, Action.RESLICE, Action.SCALE_TO_ZERO)))
+)
+def test_the_order_of_actions_says_nothing(actions: tuple[Action, ...]) -> None:
+    """What does nothing is stopped, whatever else could be done to it, and work is made smaller."""
+    rules = policy(rule("r", actions=actions))
+    item = workload(*(pod(f"w-{number}") for number in range(4)))
+    assert judged(item, all_idle(item), rules).action is Action.SCALE_TO_ZERO
+    used = usages(*((one, (busy_usage() if one.ref.name == "w-0" else idle_usage(),)) for one in item.pods))
+    decision = judged(item, used, rules, concurrency={"uid-w": concurrency(1, 1)})
+    assert (decision.finding.name, decision.action) == (FindingName.TOO_MANY_REPLICAS, Action.SHRINK)
 
 
 def test_a_finding_that_is_off_lets_nothing_be_done() -> None:

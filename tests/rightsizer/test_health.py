@@ -1,4 +1,4 @@
-"""How what goes on with less bears that: as many pods as it should have, each of them ready."""
+"""How what goes on with less bears that: as many pods as it should have, each of them ready, none that failed."""
 
 import dataclasses
 import datetime
@@ -91,3 +91,44 @@ def test_a_record_of_before_expects_one() -> None:
     assert row is not None
     old = UndoRecord("r", AT, Action.RESLICE, "", "", "", (SHRUNK,))
     assert wanted(old, {"spec": {}}, row) == 1
+
+
+MINUTE = datetime.timedelta(minutes=1)
+SINCE = AT - 20 * MINUTE
+RESOURCES = ("spec", "template", "spec", "containers", "name=main", "resources", "limits", "nvidia.com/gpu")
+
+
+def _health(path: tuple[str, ...], **changes: Any) -> tuple[Health, str]:
+    edits = (Edit(path, 2, 1),)
+    record = UndoRecord(
+        run="r", time=SINCE, action="shrink", rule="x", finding="y", reason="", edits=edits, settle=900
+    )
+    return health_of(record, [pod(**{"created": SINCE + MINUTE, **changes})], 1, AT)
+
+
+ERROR: dict[str, Any] = {"ended": "Error", "ended_at": AT - MINUTE, "restarts": 1}
+
+
+@pytest.mark.parametrize(
+    ("path", "changes", "health"),
+    [
+        pytest.param(RESOURCES, {}, Health.HEALTHY, id="new-and-ready"),
+        pytest.param(RESOURCES, ERROR, Health.FAILED, id="ended-by-an-error-and-is-ready-again"),
+        pytest.param(RESOURCES, {"restarts": 1}, Health.FAILED, id="restarted-for-reasons-not-known"),
+        pytest.param(RESOURCES, {**ERROR, "ended": "Completed"}, Health.HEALTHY, id="came-to-its-end"),
+        pytest.param(
+            ("spec", "replicas"),
+            {**ERROR, "created": SINCE - MINUTE},
+            Health.HEALTHY,
+            id="not-changed-itself",
+        ),
+        pytest.param(("spec", "replicas"), ERROR, Health.HEALTHY, id="only-their-number-was-changed"),
+    ],
+)
+def test_a_changed_pod_that_ended_by_an_error_is_not_well(
+    path: tuple[str, ...], changes: dict[str, Any], health: Health
+) -> None:
+    """CUDA out of memory is an error like others: nobody calls it OOMKilled."""
+    found, words = _health(path, **changes)
+    assert found is health, words
+    assert health is Health.HEALTHY or "ended by an error" in words

@@ -366,6 +366,21 @@ def test_many_waiting_pods_are_told_by_what_they_need() -> None:
     assert [one.name for one in found.waiting] == ["a0", "a1", "a2"]
 
 
+@pytest.mark.parametrize(
+    ("limits", "fits"),
+    [
+        pytest.param({"cpu": "64"}, True, id="an-empty-node-would-do"),
+        pytest.param({"cpu": "65"}, False, id="no-node-has-as-many-cores"),
+        pytest.param({"memory": "600Gi"}, False, id="nor-as-much-memory"),
+    ],
+)
+def test_a_pod_that_fits_on_no_node_waits_for_nobody(limits: Object, fits: bool) -> None:
+    """However many GPUs were given back."""
+    fleet = fleet_of(node(), _busy("web", cpu="60"), _waiting(limits={GPU: "1", **limits}))
+    assert [one.nodes for one in fleet.waiting] == ([{"n1"}] if fits else [])
+    assert fleet.spare["n1"]["cpu"] == 4_000
+
+
 def _container(name: str, cpu: str, **more: Any) -> Object:
     return {"name": name, "resources": {"requests": {"cpu": cpu}}, **more}
 

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import random
+from collections.abc import Mapping
 
 import hypothesis
 import hypothesis.strategies as st
@@ -59,10 +60,15 @@ def _waiting(name: str, gpus: int, priority: int = 5_000, nodes: tuple[str, ...]
 
 
 def _after(
-    decisions: list[Decision], *waiting: WaitingPod, free: tuple[Stranded, ...] = ()
+    decisions: list[Decision],
+    *waiting: WaitingPod,
+    free: tuple[Stranded, ...] = (),
+    spare: Mapping[str, Mapping[str, int]] | None = None,
 ) -> dict[str, tuple[str, ...] | None]:
     """By workload: the pods for which it goes; None where it is blocked."""
-    fleet = Fleet(tuple(one.workload for one in decisions), {}, {}, waiting=waiting, stranded=free)
+    fleet = Fleet(
+        tuple(one.workload for one in decisions), {}, {}, waiting=waiting, stranded=free, spare=spare or {}
+    )
     found = for_those_who_wait(decisions, Rulebook(RULES, fleet, at=AT))
     assert all({block.cause for block in one.blocks} <= {Cause.ON_DEMAND} for one in found)
     assert [one.workload for one in found] == [one.workload for one in decisions]
@@ -128,6 +134,52 @@ def test_what_a_shrink_frees_is_counted_as_that() -> None:
     decision = dataclasses.replace(decision, action=Action.SHRINK, finding=finding, frees=1.0)
     for gpus, is_blocked in ((1, False), (2, True)):
         fleet = Fleet((item,), {}, {}, waiting=(_waiting("w", gpus),))
+        (found,) = for_those_who_wait([decision], Rulebook(rules, fleet, at=AT))
+        assert bool(found.blocks) == is_blocked
+
+
+def _with_cpu(item: Workload, cores: int) -> Workload:
+    return dataclasses.replace(
+        item, pods=tuple(dataclasses.replace(one, needs={"cpu": 1000 * cores}) for one in item.pods)
+    )
+
+
+def test_nobody_goes_for_a_pod_that_would_wait_for_cpu_all_the_same() -> None:
+    """What those who go hold of it counts as free then; what is free of it already, only where that is known."""
+    waits = dataclasses.replace(_waiting("w", 1, nodes=("a",)), needs={"cpu": 8000})
+    decisions = [_decision(_with_cpu(_holder("x", "a"), 2)), _decision(_with_cpu(_holder("y", "a"), 4))]
+    assert _after(decisions, waits) == {"x": None, "y": None}
+    assert _after(decisions, waits, spare={"a": {"cpu": 1000}}) == {"x": None, "y": None}
+    assert _after(decisions, waits, spare={"a": {"cpu": 2000}}) == {"x": ("w",), "y": ("w",)}
+    assert _after(decisions, waits, spare={"a": {"cpu": 6000}}) == {"x": ("w",), "y": None}
+    twice = (waits, dataclasses.replace(waits, ref=dataclasses.replace(waits.ref, name="v")))
+    assert _after(decisions, *twice, spare={"a": {"cpu": 8000}}) == {"x": ("w",), "y": None}
+
+
+def test_nobody_goes_where_gpus_are_free_and_cpu_is_not() -> None:
+    """GPUs given back there help nobody."""
+    waits = dataclasses.replace(_waiting("w", 1, nodes=("a",)), needs={"cpu": 8000})
+    free = (Stranded("a", GPU, 1, ()),)
+    assert _after(
+        [_decision(_with_cpu(_holder("x", "a"), 8))], waits, free=free, spare={"a": {"cpu": 0}}
+    ) == {"x": None}
+
+
+def test_pods_that_stay_keep_their_cpu() -> None:
+    """Fewer GPUs for each pod are no fewer cores."""
+    item = _with_cpu(_holder("x", "a", gpus=2), 8)
+    shrunk = Proposal(Action.SHRINK, 1.0, "", gpus_per_pod=1)
+    decision = _decision(item)
+    decision = dataclasses.replace(
+        decision,
+        action=Action.SHRINK,
+        finding=dataclasses.replace(decision.finding, proposal=shrunk),
+        frees=1.0,
+    )
+    rules = policy(rule("r", onDemand=[Action.SHRINK]))
+    for cores, is_blocked in ((0, False), (4, True)):
+        waits = dataclasses.replace(_waiting("w", 1), needs={"cpu": 1000 * cores})
+        fleet = Fleet((item,), {}, {}, waiting=(waits,))
         (found,) = for_those_who_wait([decision], Rulebook(rules, fleet, at=AT))
         assert bool(found.blocks) == is_blocked
 

@@ -1,5 +1,7 @@
 """Shrinking on the wire: which replicas go, what is said of them, and what is taken back where it comes to nothing."""
 
+import json
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -117,14 +119,54 @@ def test_what_was_said_of_pods_is_taken_back(world: World, fault: Fault) -> None
     assert (len(_names(world)), _marks(world)) == (4, set())
 
 
-def test_what_an_earlier_run_said_of_pods_and_did_not_do_is_taken_back(world: World) -> None:
-    """A run that was killed between the two leaves marks; the next one takes them for nobody's wish."""
-    world.add("Deployment", world.team, "web", {**ONE_OF_FOUR, "usage": "busy"})
-    name = _names(world)[0]
-    marks = {COST: "-2147483648", STEERED: "run-0"}
-    world.api.patch("Pod", world.team, name, {"metadata": {"annotations": marks}})
-    assert _apply(world).code == 0
+def test_what_an_earlier_run_said_of_pods_and_did_not_do_is_taken_back(
+    world: World, tmp_path: pathlib.Path
+) -> None:
+    """A run that was killed between the two leaves marks; the next one takes them for nobody's wish, and says so."""
+    _steered(world, "gpu-rightsizer/run-0")
+    path = tmp_path / "journal"
+    assert _apply(world, POLICY, "--journal", str(path)).code == 0
     assert _marks(world) == set()
+    steps = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(step["step"], step["action"], step.get("result", "")) for step in steps] == [
+        ("intent", "unsteer", ""),
+        ("outcome", "unsteer", "done"),
+    ]
+
+
+def test_a_cost_that_its_people_gave_since_stays(world: World) -> None:
+    """Only the mark goes, and the next shrink heeds what they said."""
+    _steered(world, "gpu-rightsizer/run-0", cost="-5")
+    assert _apply(world).code == 0
+    assert _marks(world) == {COST}
+
+
+def _steered(world: World, by: str, cost: str = "-2147483648") -> None:
+    world.add("Deployment", world.team, "web", {**ONE_OF_FOUR, "usage": "busy"})
+    marks = {COST: cost, STEERED: by}
+    world.api.patch("Pod", world.team, _names(world)[0], {"metadata": {"annotations": marks}})
+
+
+@pytest.mark.parametrize(
+    ("by", "mode", "pauses"),
+    [
+        pytest.param("gpu-rightsizer/run-0", "enforce", True, id="while-it-is-paused"),
+        pytest.param("gpu-rightsizer/run-0", "advise", False, id="where-nothing-is-enforced"),
+        pytest.param("another/run-0", "enforce", False, id="what-another-instance-said"),
+        pytest.param("run-0", "enforce", False, id="what-nobody-knows-who-said"),
+    ],
+)
+def test_marks_of_pods_stay_where_nothing_may_be_written(
+    world: World, by: str, mode: str, pauses: bool
+) -> None:
+    """Taking one back is a write like any other."""
+    _steered(world, by)
+    if pauses:
+        assert world.run("pause", "--reason", "incident").code == 0
+    before = len(world.api.requests.mutating())
+    _apply(world, POLICY.replace("mode: enforce", f"mode: {mode}"))
+    wrote = [entry.path for entry in world.api.requests.mutating()[before:] if "/pods/" in entry.path]
+    assert (_marks(world), wrote) == ({COST, STEERED}, [])
 
 
 ON_DEMAND = (

@@ -156,6 +156,33 @@ def test_replicas_are_only_given_back(locked: Api) -> None:
     assert _try(locked, path, {"spec": {"replicas": 1}}).status_code == 200
 
 
+GROWN: dict[str, tuple[Object, int]] = {
+    "more-gpus": (_containers(resources={"limits": {"nvidia.com/gpu": "64"}}), 403),
+    "more-gpus-beside-fewer": (
+        _containers(resources={"limits": {"nvidia.com/gpu": "1", "smarter-devices/fuse": "1"}}),
+        403,
+    ),
+    "another-device": (
+        _containers(resources={"limits": {"nvidia.com/gpu": "4", "devices.kubevirt.io/kvm": "1"}}),
+        403,
+    ),
+    "fewer-gpus": (_containers(resources={"limits": {"nvidia.com/gpu": "2"}}), 200),
+    "a-slice-instead": (
+        _containers(resources={"limits": {"nvidia.com/gpu": None, "nvidia.com/mig-1g.10gb": "1"}}),
+        200,
+    ),
+}
+
+
+def test_without_a_record_no_container_gets_more(locked: Api) -> None:
+    """Neither of the GPUs that it has, nor another device; a part of a GPU instead it may."""
+    path = _made(locked, "w", is_changed=False)
+    for name, (body, code) in GROWN.items():
+        reply = _try(locked, path, body)
+        assert reply.status_code == code, (name, reply.text)
+        assert locked.patch(path, body, params={"dryRun": "All"}).status_code == 200, name
+
+
 def test_everything_else_is_refused(locked: Api) -> None:
     """Field by field, by the API server itself; somebody else may do all of it."""
     path = _made(locked, "w")
@@ -171,7 +198,7 @@ def test_of_a_job_only_its_switch_and_what_its_pods_ask_for_are_ours(locked: Api
     """Suspended and never run, so that the API server would let more change than our actions do."""
     locked.create(f"{locked.batch}/jobs", job("j", pod=pod_spec(4), suspend=True))
     path = f"{locked.batch}/jobs/j"
-    fewer = _containers(resources={"limits": {"nvidia.com/gpu": "2"}, "requests": {"nvidia.com/gpu": "2"}})
+    fewer = _containers(resources={"limits": {"nvidia.com/gpu": "2"}})
     cpu = _containers(resources={"limits": {"nvidia.com/gpu": "4", "cpu": "1"}})
     for body, code in (
         ({"spec": {"suspend": False}}, 200),

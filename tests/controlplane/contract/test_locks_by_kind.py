@@ -222,6 +222,34 @@ def test_what_our_rows_do_is_let_through(installed: tuple[Api, float], kind: str
             assert reply.status_code == 200, (patch, reply.text)
 
 
+def _number(value: Any) -> bool:
+    return str(value).isdecimal() and not isinstance(value, bool)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [name for name, row in ROWS.items() if row.replicas or row.groups or (row.stop and _number(row.stop.to))],
+)
+def test_without_a_record_no_number_grows(installed: tuple[Api, float], kind: str) -> None:
+    """Of replicas, of groups, and of annotations that say how many; somebody else may."""
+    api, row = installed[0], ROWS[kind]
+    path, obj = _made(api, kind, "grown")
+    dry: Object = {"params": {"dryRun": "All"}}
+    stopped = row.stop.field if row.stop and _number(row.stop.to) else None
+    fields = [one for one in row.fields() if one.value is Value.COUNT or one is stopped]
+    assert fields
+    for field in fields:
+        *above, last = field.path
+        for place in _parents(obj, tuple(above)):
+            more = patch_of(obj, [edit_of(obj, (*place, last), 500 if field.value is Value.COUNT else "500")])
+            attempt = functools.partial(_try, api, path, more, **dry)
+            reply = api.eventually(attempt, lambda reply: bool(reply.status_code == 403))
+            assert "only where our record says of fewer" in reply.json()["message"], more
+            assert api.patch(path, more, **dry).status_code == 200
+    patch = patch_of(obj, stop_edits(row, obj, AT))
+    assert _try(api, path, patch, **dry).status_code == 200, patch
+
+
 def _after(obj: Object, edits: list[Edit]) -> Object:
     """The object with edits made, as RFC 7386 has it."""
 
