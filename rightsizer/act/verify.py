@@ -128,23 +128,19 @@ def _looked(decision: Decision, fleet: Fleet, means: Means) -> tuple[Effect, lis
     return dataclasses.replace(effect, health=health, words=words), also
 
 
-def _holding(decision: Decision) -> list[Pod]:
-    return [pod for pod in decision.workload.pods if pod.holds]
-
-
 def _going(decision: Decision) -> int:
-    """How many pods have to go; none where some are given back."""
+    """How many pods have to go; none where some are given back, all where they are made anew."""
     if decision.action is Action.GROW:
         return 0
-    proposal, holding = decision.finding.proposal, len(_holding(decision))
-    stays = proposal.replicas if proposal and proposal.replicas is not None else 0
-    return max(holding - stays, 0)
+    proposal, holding = decision.finding.proposal, len(decision.workload.holding)
+    is_fewer = proposal is not None and proposal.replicas is not None
+    return holding - decision.pods_left if is_fewer else holding
 
 
 def _of_pods(decision: Decision, fleet: Fleet, means: Means) -> Effect:
     path = f"/api/v1/namespaces/{decision.workload.ref.namespace}/pods"
     there = {pod.metadata.uid for pod in means.cluster.list_all(path, Metadata, metadata_only=True)}
-    gone = [pod for pod in _holding(decision) if pod.ref.uid not in there]
+    gone = [pod for pod in decision.workload.holding if pod.ref.uid not in there]
     going = _going(decision)
     left = max(going - len(gone), 0)
     nodes = sorted({pod.node for pod in gone})

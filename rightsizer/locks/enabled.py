@@ -49,8 +49,10 @@ def _openings() -> Iterator[Opening]:
 
 
 def _can(row: Kind, action: Action) -> bool:
-    if action in {Action.SHRINK, Action.GROW}:
-        return row.replicas is not None or bool(row.containers)
+    if action is Action.GROW:
+        return row.replicas is not None
+    if action is Action.SHRINK:
+        return row.replicas is not None or row.groups is not None or bool(row.containers)
     return row.action is action or (action is Action.RESLICE and bool(row.containers))
 
 

@@ -1,0 +1,21 @@
+"""What actions of a policy open of RBAC and the second lock: every action that a kind has, and no other."""
+
+import pytest
+
+from rightsizer.locks.enabled import OPENINGS
+from rightsizer.model import Action
+
+
+@pytest.mark.parametrize(
+    ("kind", "actions"),
+    [
+        ("Deployment", {Action.GROW, Action.SHRINK, Action.RESLICE, Action.SCALE_TO_ZERO}),
+        ("RayCluster", {Action.SHRINK, Action.SUSPEND}),
+        ("Notebook", {Action.SUSPEND}),
+        ("JobSet", {Action.SUSPEND}),
+    ],
+)
+def test_a_rule_that_allows_one_of_these_opens_its_object(kind: str, actions: set[Action]) -> None:
+    """Groups of workers are replicas, too: a rule that allows nothing but to shrink can do that."""
+    (opening,) = [one for one in OPENINGS if one.row.kind == kind]
+    assert set(opening.actions) == actions
