@@ -23,12 +23,12 @@ from simulator.prometheus import Prometheus
 Golden = Callable[[str, str], None]
 
 
-hypothesis.settings.register_profile(
-    "default", deadline=None
-)  # how quick a machine is, is not for tests to say
+# How quick a machine is, is not for tests to say.
+_PATIENT = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("default", _PATIENT)
 hypothesis.settings.load_profile("default")
-hypothesis.settings.register_profile("ci", deadline=None)
-hypothesis.settings.register_profile("deep", max_examples=3000, deadline=None)
+hypothesis.settings.register_profile("ci", _PATIENT)
+hypothesis.settings.register_profile("deep", _PATIENT, max_examples=3000)
 """Of `make check-deep`; --hypothesis-profile chooses it, as CI does its own. What `MANY` marks has other numbers."""
 
 
