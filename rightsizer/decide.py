@@ -272,10 +272,8 @@ def _waits(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Iterator[B
     shut = is_open(rulebook.policy, rulebook.at)
     if shut:
         yield shut
-    held, replicas = len(workload.holding), decision.finding.proposal and decision.finding.proposal.replicas
-    # A changed template makes all of them anew.
-    going = held - decision.pods_left if replicas is not None else held
-    what = "shrinking" if replicas is not None else "stopping"
+    proposal, going = decision.finding.proposal, decision.pods_going
+    what = "shrinking" if proposal is not None and proposal.replicas is not None else "stopping"
     for name, allowed in workload.budgets.items():
         if allowed < going:
             words = f"PodDisruptionBudget {name} allows {allowed} disruptions, {what} needs {going}"
@@ -328,5 +326,5 @@ def _place(decision: Decision) -> tuple[int, int, float, float, str, str, str]:
     ref = decision.workload.ref
     standing = 2 if decision.mode is not Mode.ENFORCE else 1 if decision.blocks else 0
     held = decision.frees if decision.verdict is Verdict.ACT else float(decision.workload.gpus)
-    going = max(1, len([pod for pod in decision.workload.pods if pod.holds]))
-    return (_ORDER[decision.verdict], standing, -held / going, -held, ref.namespace, ref.kind, ref.name)
+    each = held / max(1, decision.pods_going)
+    return (_ORDER[decision.verdict], standing, -each, -held, ref.namespace, ref.kind, ref.name)

@@ -7,8 +7,9 @@ nodes that is on, those after it have so much less.
 import dataclasses
 from collections.abc import Sequence
 
-from rightsizer.assess.room import Asks, Room
+from rightsizer.assess.room import Room
 from rightsizer.model import Block, Cause, Decision, Fleet
+from rightsizer.model.offers import Asks
 
 
 def within_room(decisions: Sequence[Decision], fleet: Fleet) -> tuple[Decision, ...]:
@@ -22,14 +23,14 @@ def within_room(decisions: Sequence[Decision], fleet: Fleet) -> tuple[Decision, 
             continue
         names = frozenset(name for name, _ in asks)
         largest, count = granted.get(names, ((), 0))
-        pods = [pod for pod in decision.workload.pods if pod.holds]
-        if count and not _room(decision, fleet).has(asks, len(pods), before=largest, taken=count):
+        pods = len(decision.workload.holding)
+        if count and not _room(decision, fleet).has(asks, pods, before=largest, taken=count):
             words = f"what nodes have free of {_named(asks)} goes to what stands before it in the plan"
             decision = dataclasses.replace(  # noqa: PLW2901 - the same decision, blocked
                 decision, blocks=(*decision.blocks, Block(Cause.NO_ROOM, words))
             )
         else:
-            granted[names] = (_larger(asks, largest), count + len(pods))
+            granted[names] = (_larger(asks, largest), count + pods)
         found.append(decision)
     return tuple(found)
 

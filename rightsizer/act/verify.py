@@ -123,25 +123,16 @@ def _looked(decision: Decision, fleet: Fleet, means: Means) -> tuple[Effect, lis
             return effect, []
         health, words, also = _of_rest(decision, means)
     except ClusterError as error:
-        return Effect(0, _going(decision), 0, words=f"what became of it could not be read: {error}"), []
+        return Effect(0, decision.pods_going, 0, words=f"what became of it could not be read: {error}"), []
     words = "; ".join(filter(None, (effect.words, words)))
     return dataclasses.replace(effect, health=health, words=words), also
-
-
-def _going(decision: Decision) -> int:
-    """How many pods have to go; none where some are given back, all where they are made anew."""
-    if decision.action is Action.GROW:
-        return 0
-    proposal, holding = decision.finding.proposal, len(decision.workload.holding)
-    is_fewer = proposal is not None and proposal.replicas is not None
-    return holding - decision.pods_left if is_fewer else holding
 
 
 def _of_pods(decision: Decision, fleet: Fleet, means: Means) -> Effect:
     path = f"/api/v1/namespaces/{decision.workload.ref.namespace}/pods"
     there = {pod.metadata.uid for pod in means.cluster.list_all(path, Metadata, metadata_only=True)}
     gone = [pod for pod in decision.workload.holding if pod.ref.uid not in there]
-    going = _going(decision)
+    going = decision.pods_going
     left = max(going - len(gone), 0)
     nodes = sorted({pod.node for pod in gone})
     away = tuple(node for node in nodes if _is_gone(node, means))

@@ -214,10 +214,9 @@ class _Gauge:
             traffic = usage.traffic_peak * 100 > self.idle.maxMemoryTrafficPercent
         is_active = _is_active(usage, self.percent)
         is_glimpsed = not is_active and _counted(usage, self.window, self.idle.maxBusySecondsPerHour)
-        has_run = True if is_active or is_glimpsed else None if usage.activity_peak is None else False
         return Seen(
             usage,
-            has_run,
+            _ran(usage, worked=is_active or is_glimpsed),
             None if is_others_too and power else power,
             None if is_others_too and traffic else traffic,
             is_glimpsed,
@@ -233,9 +232,11 @@ class _Gauge:
 
 def ran(usage: Usage, window: datetime.timedelta, *, percent: float, busy_s_per_hour: float) -> bool | None:
     """Whether a kernel ran: activity above a percentage, or counters by more; None where activity is unknown."""
-    if _is_active(usage, percent) or _counted(usage, window, busy_s_per_hour):
-        return True
-    return None if usage.activity_peak is None else False
+    return _ran(usage, worked=_is_active(usage, percent) or _counted(usage, window, busy_s_per_hour))
+
+
+def _ran(usage: Usage, *, worked: bool) -> bool | None:
+    return worked if worked or usage.activity_peak is not None else None
 
 
 def key_of(pod: Pod) -> PodKey:

@@ -8,6 +8,8 @@ import dataclasses
 import fnmatch
 import functools
 
+from rightsizer.model.offers import plain
+
 USABLE = 0.9
 """Of a slice's share of the memory: drivers keep some (9.75 of 10 GB on an H100, 4.75 of 5 GB on an A100, by
 nvidia-smi mig -lgip), and more with each instance."""
@@ -98,7 +100,7 @@ CARDS = (
 @functools.lru_cache(maxsize=1024)
 def card_of(model: str) -> Card | None:
     """The row of a model, by DCGM's name or GPU Feature Discovery's; None where none is known."""
-    name = model.replace("-", " ")
+    name = plain(model)
     for card in CARDS:
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in card.models):
             return card

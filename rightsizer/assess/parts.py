@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rightsizer.assess.evidence import Case
 from rightsizer.assess.mig import card_of
-from rightsizer.assess.room import SHARED, Asks, Room
+from rightsizer.assess.room import SHARED, Room
 from rightsizer.assess.words import GIB
 from rightsizer.model import Node, Pod, Usage
 from rightsizer.model.offers import (
@@ -16,8 +16,10 @@ from rightsizer.model.offers import (
     GPU_MEM,
     GPU_MEM_PERCENT,
     WHOLE_CORES,
+    Asks,
     Pool,
     amounts_of,
+    plain,
     unit_of,
 )
 
@@ -122,7 +124,7 @@ def _held(pod: Pod, node: Node | None) -> Held | None:
 def parts_of(case: Case, usages: Sequence[Usage], held: Held, need: Need) -> Iterator[Part]:
     """Everything that a GPU of their model can be cut into, and whether nodes offer that now."""
     model = usages[0].device.model
-    room, pools = Room(case.fleet, case.workload, model), case.fleet.pools.get(model.replace("-", " "), ())
+    room, pools = Room(case.fleet, case.workload, model), case.fleet.pools.get(plain(model), ())
     if held.asks:
         mine = {case.fleet.nodes[pod.node].sharing for pod in case.held}
         pools = tuple(alike for alike in pools if {alike[0].node.sharing} == mine)

@@ -4,20 +4,27 @@ Room is what nobody holds and no pod waits for, on nodes of the same model that 
 tolerations and affinity of their own object. CPU, memory and quotas are not judged.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from rightsizer.assess.mig import card_of
 from rightsizer.model import Fleet, Node, Workload
-from rightsizer.model.offers import ALIYUN_MEM, GPU_CORES, GPU_MEM, GPU_MEM_PERCENT, Offer, Pools
-from rightsizer.observe.stranded import NOTHING_KNOWN, may_take, wanted_by
+from rightsizer.model.offers import (
+    ALIYUN_MEM,
+    GPU_CORES,
+    GPU_MEM,
+    GPU_MEM_PERCENT,
+    Asks,
+    Offer,
+    Pool,
+    plain,
+)
+from rightsizer.observe.stranded import NOTHING_KNOWN, Waiting, may_take, wanted_by
 from rightsizer.workloads.possible import pod_spec_of
 
 SHARED = "nvidia.com/gpu.shared"
-
-Asks = tuple[tuple[str, int], ...]
-"""What a pod asks for, by resource name."""
 
 _AMOUNTS = (GPU_MEM, GPU_MEM_PERCENT, ALIYUN_MEM)
 
@@ -34,24 +41,15 @@ class Room:
     def __init__(self, fleet: Fleet, workload: Workload, model: str) -> None:
         self._fleet = fleet
         self._model = model
-        self._plain = model.replace("-", " ")
-        try:
+        self._wanted: Waiting | None = None
+        with contextlib.suppress(msgspec.ValidationError):
             self._wanted = wanted_by(workload.ref, pod_spec_of(workload))
-            self._is_known = True
-        except msgspec.ValidationError:
-            self._is_known = False
-
-    @property
-    def pools(self) -> tuple[Pools, ...]:
-        """Nodes that hand out amounts of such GPUs, those that are alike together."""
-        found = (tuple(pool for pool in alike if self._takes(pool.node)) for alike in self._pools())
-        return tuple(filter(None, found))
 
     @property
     def shares(self) -> list[Offer]:
         """Nodes that hand out shares of such GPUs."""
         offers = self._fleet.offers.get(SHARED, ())
-        return [one for one in offers if one.node.model.replace("-", " ") == self._plain]
+        return [one for one in offers if plain(one.node.model) == plain(self._model)]
 
     def has(self, asks: Asks, pods: int, *, before: Asks = (), taken: int = 0) -> bool:
         """Whether so many pods that ask for that can come.
@@ -71,10 +69,13 @@ class Room:
             return False
         cores = max(amounts.get(GPU_CORES, 0), largest.get(GPU_CORES, 0))
         amount = max(amounts[counting], largest.get(counting, 0))
-        return any(_fit(alike, counting, amount, cores=cores, pods=pods + taken) for alike in self.pools)
+        return any(_fit(alike, counting, amount, cores=cores, pods=pods + taken) for alike in self._pools())
 
-    def _pools(self) -> Sequence[Pools]:
-        return self._fleet.pools.get(self._plain, ())
+    def _pools(self) -> Iterator[Sequence[Pool]]:
+        """Nodes that hand out amounts of such GPUs, those that are alike together."""
+        for alike in self._fleet.pools.get(plain(self._model), ()):
+            if pools := [pool for pool in alike if self._takes(pool.node)]:
+                yield pools
 
     def _free(self, resource: str) -> int:
         card = card_of(self._model)
@@ -86,10 +87,10 @@ class Room:
         )
 
     def _takes(self, node: Node) -> bool:
-        return self._is_known and may_take(node, NOTHING_KNOWN, self._wanted)
+        return self._wanted is not None and may_take(node, NOTHING_KNOWN, self._wanted)
 
 
-def _fit(alike: Pools, counting: str, amount: int, *, cores: int, pods: int) -> bool:
+def _fit(alike: Sequence[Pool], counting: str, amount: int, *, cores: int, pods: int) -> bool:
     memory = -(-alike[0].memory * amount // 100) if counting == GPU_MEM_PERCENT else amount
     if (alike[0].resource == ALIYUN_MEM) != (counting == ALIYUN_MEM):
         return False

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from rightsizer.doctor.diagnosis import Check, Diagnosis, Family, Message, Status, known, some
 from rightsizer.doctor.facts import Facts
 from rightsizer.model import Fleet, Node, NodeSight, Pod
+from rightsizer.observe.resources import WHOLE as WHOLE_RESOURCES
 
 WHOLE = 0.9
 """Share of the last ten minutes that must be on record; as the policy's default asks for."""
@@ -13,7 +14,6 @@ WHOLE = 0.9
 SETTLED = datetime.timedelta(minutes=5)
 """A pod that is younger may not have been scraped yet."""
 
-_WHOLE_GPUS = frozenset({"nvidia.com/gpu", "alpha.kubernetes.io/nvidia-gpu"})
 _MIG = "nvidia.com/mig-"
 
 SEEN = Message(Status.OK, "series of every node with GPUs ({nodes})")
@@ -71,7 +71,7 @@ def offered(node: Node) -> int | None:
     if node.sharing:
         return node.gpus
     counts = [
-        count for name, count in node.allocatable.items() if name in _WHOLE_GPUS or name.startswith(_MIG)
+        count for name, count in node.allocatable.items() if name in WHOLE_RESOURCES or name.startswith(_MIG)
     ]
     return sum(counts) if counts else None
 

@@ -17,7 +17,7 @@ from rightsizer.locks.cel import Variables
 from rightsizer.locks.enabled import Enabled
 from rightsizer.model import Mode
 from rightsizer.observe.records import MANIFEST_LABEL, MANIFEST_NAME, UNDO_ANNOTATION
-from rightsizer.observe.resources import CLASS_PREFIX, GPU_RESOURCES
+from rightsizer.observe.resources import CLASS_PREFIX, GPU_RESOURCES, WHOLE
 from rightsizer.policy.classes import title_of
 from rightsizer.policy.document import Policy
 from rightsizer.policy.protections import SYSTEM_NAMESPACES, SYSTEM_PRIORITY
@@ -33,7 +33,6 @@ _KEPT = ("labels", "finalizers", "ownerReferences")
 _METADATA: Path = ("metadata",)
 _ANNOTATIONS: Path = ("metadata", "annotations")
 Object = dict[str, Any]
-_WHOLE = frozenset({"nvidia.com/gpu", "alpha.kubernetes.io/nvidia-gpu"})
 
 
 def admission_policies(
@@ -149,7 +148,7 @@ def _regex(pattern: str) -> str:
 _SLICES = "|".join(
     _regex(one.pattern)
     for one in GPU_RESOURCES
-    if one.pattern not in _WHOLE and not one.pattern.startswith(CLASS_PREFIX)
+    if one.pattern not in WHOLE and not one.pattern.startswith(CLASS_PREFIX)
 )
 
 

@@ -40,7 +40,6 @@ from rightsizer.model.names import (
     Verdict,
 )
 from rightsizer.model.objects import Manager, Node, ObjectRef, Pod, PriorityClass
-from rightsizer.model.offers import Offer, Pool
 from rightsizer.model.usage import (
     ActivitySeries,
     Concurrency,
@@ -81,13 +80,11 @@ __all__ = [
     "Node",
     "NodeSight",
     "ObjectRef",
-    "Offer",
     "Outcome",
     "PastChange",
     "Plan",
     "Pod",
     "PodKey",
-    "Pool",
     "PriorityClass",
     "Proposal",
     "Quota",

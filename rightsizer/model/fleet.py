@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import datetime
+import functools
 from collections.abc import Mapping
 
 from rightsizer.model.names import Action, End
@@ -188,19 +189,15 @@ class Quota:
     used: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Fleet:
-    """Everything of the API server that a plan is made from.
+    """Everything of the API server that a plan is made from. Without slots, so that what follows is worked out once.
 
     Attributes:
         nodes: Those with GPUs, by name.
         problems: What could not be read, or is not there where it should be, in words.
         elsewhere: Where one namespace was read: the GPU pods of the others, by node, as they were known before.
-        pods_on: The GPU pods of each node, by its name; follows from `workloads`.
-        offers: Open nodes that have some of a GPU resource free, by its name; follows from `nodes` and all pods.
-        pools: The same of amounts of GPUs, by the model's name with spaces for hyphens; those alike together.
         waiting: Pods that wait for GPUs, those of the highest priority first.
-        awaited: What these ask for together, by resource name; follows from `waiting`.
         spare: What nodes have free besides GPUs, by node and then as a Pod's needs.
         minor: The API server is of Kubernetes 1.minor; None where that is not known.
     """
@@ -216,30 +213,36 @@ class Fleet:
     problems: tuple[str, ...] = ()
     minor: int | None = None
     elsewhere: Mapping[str, tuple[Pod, ...]] = dataclasses.field(default_factory=dict, repr=False)
-    pods_on: Mapping[str, tuple[Pod, ...]] = dataclasses.field(init=False, repr=False, compare=False)
-    offers: Mapping[str, tuple[Offer, ...]] = dataclasses.field(init=False, repr=False, compare=False)
-    pools: Mapping[str, tuple[Pools, ...]] = dataclasses.field(init=False, repr=False, compare=False)
-    awaited: Mapping[str, int] = dataclasses.field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        """Look up once what would otherwise be sought for every workload anew."""
-        object.__setattr__(self, "pods_on", _pods_on(self.workloads))
-        there = {
-            name: (*self.pods_on.get(name, ()), *self.elsewhere.get(name, ()))
-            for name in {**self.pods_on, **self.elsewhere}
-        }
-        awaited: collections.Counter[str] = collections.Counter()
-        for one in self.waiting:
-            awaited.update(one.resources)
-        object.__setattr__(self, "awaited", awaited)
-        object.__setattr__(self, "offers", offers_of(self.nodes, there))
-        object.__setattr__(self, "pools", pools_of(self.nodes, there))
-
-
-def _pods_on(workloads: tuple[Workload, ...]) -> dict[str, tuple[Pod, ...]]:
-    found: dict[str, list[Pod]] = {}
-    for workload in workloads:
-        for pod in workload.pods:
-            if pod.holds:
+    @functools.cached_property
+    def pods_on(self) -> Mapping[str, tuple[Pod, ...]]:
+        """The GPU pods of each node, by its name."""
+        found: dict[str, list[Pod]] = {}
+        for workload in self.workloads:
+            for pod in workload.holding:
                 found.setdefault(pod.node, []).append(pod)
-    return {name: tuple(pods) for name, pods in found.items()}
+        return {name: tuple(pods) for name, pods in found.items()}
+
+    @functools.cached_property
+    def awaited(self) -> Mapping[str, int]:
+        """What the pods that wait ask for together, by resource name."""
+        found: collections.Counter[str] = collections.Counter()
+        for one in self.waiting:
+            found.update(one.resources)
+        return found
+
+    @functools.cached_property
+    def offers(self) -> Mapping[str, tuple[Offer, ...]]:
+        """Open nodes that have some of a GPU resource free, by its name."""
+        return offers_of(self.nodes, self._there)
+
+    @functools.cached_property
+    def pools(self) -> Mapping[str, tuple[Pools, ...]]:
+        """Open nodes that hand out amounts of GPUs, by the plain name of the model; those alike together."""
+        return pools_of(self.nodes, self._there)
+
+    @functools.cached_property
+    def _there(self) -> Mapping[str, tuple[Pod, ...]]:
+        """All GPU pods that are known, also of namespaces that were not read now, by node."""
+        names = {**self.pods_on, **self.elsewhere}
+        return {name: (*self.pods_on.get(name, ()), *self.elsewhere.get(name, ())) for name in names}

@@ -8,6 +8,7 @@ from typing import Any
 from rightsizer.model.fleet import Fleet, Workload
 from rightsizer.model.names import Action, Cause, Confidence, FindingName, Mode, Result, TripCause, Verdict
 from rightsizer.model.objects import ObjectRef
+from rightsizer.model.offers import Asks
 from rightsizer.model.usage import Measured
 
 
@@ -29,7 +30,7 @@ class Proposal:
     words: str
     replicas: int | None = None
     gpus_per_pod: int | None = None
-    asks: tuple[tuple[str, int], ...] = ()
+    asks: Asks = ()
     pods: tuple[str, ...] = ()
 
 
@@ -168,6 +169,13 @@ class Decision:
         if proposal is None or proposal.replicas is None:
             return held if proposal else 0
         return min(proposal.replicas * self.pods_each, held)
+
+    @property
+    def pods_going(self) -> int:
+        """How many pods that hold GPUs go by it: all of them also where a changed template makes them anew."""
+        proposal, held = self.finding.proposal, len(self.workload.holding)
+        is_of_number = proposal is not None and proposal.replicas is not None
+        return held - self.pods_left if is_of_number else held
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -20,6 +20,15 @@ _MOST_GIB = 1024
 """Of one GPU; where gpushare's device plugin counts more, its unit is MiB."""
 
 
+Asks = tuple[tuple[str, int], ...]
+"""What a pod asks for, by resource name."""
+
+
+def plain(model: str) -> str:
+    """A model's name by which DCGM's and GPU Feature Discovery's are the same: with spaces for hyphens."""
+    return model.replace("-", " ")
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Offer:
     """A resource of which an open node has some free."""
@@ -91,13 +100,13 @@ def offers_of(
 
 
 def pools_of(nodes: Mapping[str, Node], pods_on: Mapping[str, Sequence[Pod]]) -> dict[str, tuple[Pools, ...]]:
-    """Open nodes that hand out amounts, by model with spaces for hyphens."""
+    """Open nodes that hand out amounts, by the plain name of the model."""
     found: dict[str, dict[tuple[str, int], list[Pool]]] = {}
     for name in sorted(nodes):
         node = nodes[name]
         pool = _pool(node, pods_on.get(name, ())) if node.is_open and node.pooled else None
         if pool is not None:
-            alike = found.setdefault(node.model.replace("-", " "), {})
+            alike = found.setdefault(plain(node.model), {})
             alike.setdefault((pool.resource, pool.memory), []).append(pool)
     return {
         model: tuple(tuple(sorted(pools, key=Pool.taken)) for _, pools in sorted(alike.items()))

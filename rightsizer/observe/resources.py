@@ -61,6 +61,9 @@ GPU_RESOURCES = (
 )
 """In this order; the first that matches tells."""
 
+WHOLE = frozenset({"nvidia.com/gpu", "alpha.kubernetes.io/nvidia-gpu"})
+"""Those of which one is a whole GPU, where its node shares none."""
+
 _NAME = re.compile(r"[A-Za-z0-9*?]([A-Za-z0-9._/*?:-]{0,250}[A-Za-z0-9*?])?")
 
 # KAI and Run:ai, whose pods ask by annotation: https://github.com/NVIDIA/KAI-Scheduler/tree/main/docs/gpu-sharing

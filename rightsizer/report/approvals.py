@@ -9,6 +9,7 @@ import yaml
 
 from rightsizer.errors import ConfigurationError
 from rightsizer.model import Decision, ObjectRef
+from rightsizer.model.offers import Asks
 from rightsizer.report.document import API_VERSION
 
 
@@ -20,7 +21,7 @@ class Approval:
     generation: int
     action: str | None
     pods: Mapping[str, str]
-    to: tuple[int | tuple[tuple[str, int], ...] | None, ...] = ()
+    to: tuple[int | Asks | None, ...] = ()
 
     @classmethod
     def of(cls, decision: Decision) -> "Approval":
@@ -81,7 +82,7 @@ def _approval(item: Mapping[str, Any]) -> Approval:
     return Approval(_ref(item), msgspec.convert(item["generation"], int), str(item["action"]), pods, to)
 
 
-def _asks(written: object) -> tuple[tuple[str, int], ...]:
+def _asks(written: object) -> Asks:
     return tuple((msgspec.convert(written, dict[str, int] | None) or {}).items())
 
 
