@@ -47,18 +47,11 @@ class Account:
 
     def add(self, other: "Account") -> None:
         """Add another's numbers to these."""
-        self.workloads += other.workloads
-        self.gpus += other.gpus
-        self.whole_gpus += other.whole_gpus
-        self.gpu_hours_held += other.gpu_hours_held
-        self.gpu_hours_used += other.gpu_hours_used
-        self.gpu_hours_unknown += other.gpu_hours_unknown
-        self.reclaimable += other.reclaimable
-        self.enforced += other.enforced
-        self.cost_per_hour += other.cost_per_hour
-        self.wasted_per_hour += other.wasted_per_hour
-        self.reclaimable_per_hour += other.reclaimable_per_hour
-        self.unpriced += other.unpriced
+        for field in _FIELDS:
+            setattr(self, field, getattr(self, field) + getattr(other, field))
+
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(Account))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
