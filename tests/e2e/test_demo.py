@@ -18,6 +18,7 @@ from simulator.clusters import READY_MADE
 
 ROOT = pathlib.Path(__file__).parents[2]
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.prometheus,
     pytest.mark.timeout(240),
     pytest.mark.xdist_group("demo"),
@@ -146,7 +147,6 @@ def test_everything_planned_was_done(
     assert demo[1].rstrip().splitlines()[-1].strip().endswith("prometheus/")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "flags"),
     [

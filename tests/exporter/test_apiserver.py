@@ -298,6 +298,7 @@ def test_once_waits_for_the_labels(node: Node, api: ApiServer, kubeconfig: str) 
     assert f'pod_uid="{uid}"' in done.out
 
 
+@pytest.mark.slow
 @pytest.mark.driver
 @pytest.mark.parametrize(
     ("flags", "variables", "words"),
@@ -422,6 +423,7 @@ def _watching(access: Access, **options: Any) -> Iterator[PodWatch]:
     assert not [thread for thread in threading.enumerate() if thread.name == "pod-watch"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "speech",
     [

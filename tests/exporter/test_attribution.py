@@ -162,6 +162,7 @@ def test_a_pod_that_has_no_name(make_lapse: MakeLapse) -> None:
 EXCLUSIVE, SHARED = {"train": [WHOLE]}, {"train": [f"{WHOLE}::0"], "serve": [f"{WHOLE}::1"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pods", [EXCLUSIVE, SHARED], ids=["exclusive", "shared"])
 @pytest.mark.parametrize(
     ("missing", "reason"),

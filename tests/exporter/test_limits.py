@@ -50,6 +50,7 @@ def exchange(exporter: Exporter, content: bytes) -> bytes:
         return b"".join(iter(lambda: client.recv(65536), b""))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "status"),
     [
@@ -83,6 +84,7 @@ def test_strange_requests_have_their_answer(content: bytes, status: bytes, expor
     assert exporter.messages("defect") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [
@@ -225,6 +227,7 @@ def test_a_flood_of_scrapes_is_answered_or_refused(make_node: MakeNode) -> None:
         assert exporter.get("/metrics")[0] == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("timeout", "status"),
     [

@@ -123,6 +123,7 @@ def test_nonsense_is_a_gap(make_lapse: MakeLapse) -> None:
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shift_ms", "not_counted_s", "gap_s"),
     [pytest.param(-3_600_000, 12, 11, id="back"), pytest.param(3_600_000, 0, 1.5, id="forward")],
@@ -152,6 +153,7 @@ A100, CUT_H100 = NodeSpec("a100", (GpuSpec("A100-SXM4-40GB"),)), GpuSpec("H100-S
 CUT_A100 = NodeSpec("a100", (GpuSpec("A100-SXM4-40GB", mig=("3g.20gb",)),))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "has_buffer", "sources"),
     [
@@ -237,6 +239,7 @@ ALL = set().union(*COSTS.values())
 REASONS = {NO_PERMISSION: "no_permission", GPU_IS_LOST: "gpu_lost", INSUFFICIENT_SIZE: "unknown"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", COSTS)
 def test_a_failing_call_costs_its_series(make_lapse: MakeLapse, function: str) -> None:
     """What cannot be read is absent and counted as a failure, all else is there; afterwards nothing has been lost."""

@@ -136,6 +136,7 @@ def test_exactly_what_is_listed_is_served_with_its_words_and_type(node: Node, tm
     assert "gpu_exporter_nvml_up 1" in lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("field", "flags", "series", "value"),
     [
@@ -254,6 +255,7 @@ def test_all_that_is_wrong_is_said_at_once(node: Node, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -293,6 +295,7 @@ def test_two_ways_to_say_what_is_served_are_one_too_many(node: Node, tmp_path: P
     assert (done.code, done.err) == (2, f"gpu-exporter: --collectors and --metrics: {words}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["-f", "--collectors", "-collectors", "--metrics-file"])
 def test_the_list_is_named_as_dcgm_exporter_names_it(node: Node, tmp_path: Path, flag: str) -> None:
     """Our --collectors takes names, dcgm-exporter's a path; which it is can be seen."""

@@ -184,6 +184,7 @@ def _curve(name: str) -> ssl.SSLContext:
     return context
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "good", "bad"),
     [
@@ -342,6 +343,7 @@ def test_half_a_file_lets_nobody_in(before: str, after: str, lost: str, web: Web
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "words"),
     [

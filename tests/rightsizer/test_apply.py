@@ -226,6 +226,7 @@ def _guard(world: World) -> None:
     world.api.settle()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [_scale_up, _edit, _opt_out, _opt_out_of_action, _wake_up, _guard])
 def test_the_last_look_sees_what_changed_since_the_plan(
     world: World, change: Callable[[World], None]
@@ -340,6 +341,7 @@ def test_an_event_that_cannot_be_written_does_not_undo_the_change(world: World) 
     assert (run.code, run.items["idle"]["result"]) == (0, "done")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "repeated",
     [

@@ -275,6 +275,7 @@ def test_a_token_that_cannot_be_sent(world: World, token: str) -> None:
     assert "s3cret" not in run.err
 
 
+@pytest.mark.slow
 @pytest.mark.prometheus
 def test_verbose_tells_what_is_done(world: World) -> None:
     """Once: requests and counts; twice: queries and each decision; on stderr, and never a secret."""

@@ -105,6 +105,7 @@ def test_a_table_for_people(good: World) -> None:
     assert run.out.splitlines()[-1] == "No problem; 1 warning."
 
 
+@pytest.mark.slow
 def test_yaml_says_what_json_says(good: World) -> None:
     """But for what is measured anew each time."""
     label = f"cluster={good.team}"
@@ -437,6 +438,7 @@ def test_a_plan_with_nothing_configured(good: World, tmp_path: pathlib.Path) -> 
     assert [path.name for path in home.rglob("*")] == [".kube", "config"]
 
 
+@pytest.mark.slow
 def test_without_anything_it_says_what_to_give(tmp_path: pathlib.Path) -> None:
     """No kubeconfig, no cluster: one message with the way out, exit code 2; the doctor says the same in its table."""
     plan = _fresh(tmp_path, "plan")

@@ -137,6 +137,7 @@ def _told(world: World, run: Run) -> str:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "phase", "result", "code"), _cases())
 def test_a_fault_in_a_phase(world: World, fault: str, phase: str, result: str, code: int) -> None:
     """The outcome is the right one and true, and the next run, without the fault, has it done exactly once."""

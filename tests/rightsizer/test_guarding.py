@@ -89,6 +89,7 @@ def test_who_opted_out_is_not_mended(world: World) -> None:
     assert _replicas(world, "victim") == 40
 
 
+@pytest.mark.slow
 @pytest.mark.prometheus
 def test_with_the_breaker_open_nothing_is_put_back(world: World) -> None:
     """Until a person has closed it; a pause alone does not keep what is not well from being put back."""

@@ -56,6 +56,7 @@ def test_most_of_what_has_ended_is_given_back(days: Week) -> None:
     assert sum(one.gpu_s for one in days.reclaims[OURS.name] if not one.is_wrong) > 0.6 * ended
 
 
+@pytest.mark.slow
 def test_no_more_is_given_back_than_was_wasted(days: Week) -> None:
     """What a workload would have used counts for nobody."""
     for holding in days.holdings:
@@ -63,6 +64,7 @@ def test_no_more_is_given_back_than_was_wasted(days: Week) -> None:
         assert sum(mine) <= holding.wasted <= holding.held
 
 
+@pytest.mark.slow
 def test_fewer_replicas_seldom_fall_short(days: Week) -> None:
     """Of what is advised on replicas less than one minute in a hundred is regretted."""
     assert days.advice.replicas > 0

@@ -59,6 +59,7 @@ def _replace(world: World, kind: str) -> None:
     world.add(kind, world.team, "idle", {"priorityClass": "high-priority", "replicas": 3})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "Pod"])
 @pytest.mark.parametrize("change", [_opt_out_and_grow, _replace])
 def test_nothing_comes_between_the_last_look_and_the_write(

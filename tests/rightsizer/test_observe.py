@@ -291,6 +291,7 @@ def test_an_amount_that_is_no_number_of_devices(amount: str) -> None:
     assert asked.unreadable == (f"{GPU}: {amount[:40]!r}",)
 
 
+@pytest.mark.slow
 @pytest.mark.prometheus
 @pytest.mark.parametrize("amount", ["1k", "2e0", "4Ki"])
 def test_one_users_pod_does_not_stop_the_rest(world: World, amount: str) -> None:

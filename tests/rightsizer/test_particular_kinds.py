@@ -77,6 +77,7 @@ def test_an_order_that_is_refused_leaves_no_record(world: World) -> None:
     assert len(world.pods_of(world.team, "train")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "path", "after_effect"),
     [("PATCH", "/jobs/train", True), ("POST", "/commands", True), ("POST", "/commands", False)],
@@ -284,6 +285,7 @@ def test_undo_does_without_kinds_that_are_not_served(world: World) -> None:
     assert (run.code, run.items["train"]["result"]) == (0, "done"), run.err
 
 
+@pytest.mark.slow
 def test_two_kinds_of_one_name_are_told_apart(world: World) -> None:
     """A Job of Volcano's and one of Kubernetes' own may have one name: undo asks which, and takes the group."""
     world.add(VOLCANO, world.team, "train", {})

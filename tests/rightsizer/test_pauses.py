@@ -257,6 +257,7 @@ def test_apply_accepts_the_scope_it_shows(world: World) -> None:
     assert _state(world)["breaker"]["isOpen"] is False
 
 
+@pytest.mark.slow
 def test_state_that_cannot_be_read_stops_everything(world: World) -> None:
     """Somebody's edit of the ConfigMap is no permission; clearing it makes it readable again."""
     _idle(world, "idle")

@@ -237,6 +237,7 @@ def test_a_run_that_is_killed_in_between_is_finished_by_the_next_one(world: Worl
     assert _repairs(_apply(world)) == []
 
 
+@pytest.mark.slow
 def test_undo_of_half_a_change_resumes_it_as_it_was(world: World) -> None:
     """At once, by one patch: its template was never touched."""
     _add(world)
@@ -291,6 +292,7 @@ def test_a_second_half_that_is_out_of_policy_opens_the_breaker(world: World) -> 
     assert (breaker["trip"]["cause"], run.code) == ("out-of-policy", 1)
 
 
+@pytest.mark.slow
 def test_half_a_change_that_somebody_takes_back_stays_so(world: World) -> None:
     """Whoever resumes it has it as it was; that is remembered."""
     _add(world)
@@ -327,6 +329,7 @@ def test_a_pod_that_fails_with_less_gets_back_what_it_had(world: World) -> None:
     assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["put-back"])
 
 
+@pytest.mark.slow
 def test_work_that_came_to_its_end_is_well(world: World) -> None:
     """It is not resumed, nor made anew."""
     _add(world)

@@ -76,6 +76,7 @@ def _same(text: str) -> str:
     return text
 
 
+@pytest.mark.slow
 @pytest.mark.prometheus
 def test_pages_show_what_is_printed(printed: Mapping[str, Callable[[str], str]], golden: Golden) -> None:
     """Each part is what the program prints today about that workload."""

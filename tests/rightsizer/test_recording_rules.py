@@ -139,6 +139,7 @@ def test_rules_that_came_later_than_the_samples_are_not_used(metrics: Metrics) -
     assert metrics.usage("a").coverage == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.prometheus
 def test_some_pods_can_be_asked_about_alone(metrics: Metrics) -> None:
     """Then others cost nothing, and of these all is as if everybody had been asked."""

@@ -249,6 +249,7 @@ def test_a_manifest_of_a_pod_that_was_never_evicted_goes(world: World, hours: fl
     assert len(world.pods_of(world.team, "shell")) == 1
 
 
+@pytest.mark.slow
 def test_a_manifest_that_undo_did_not_get_to_drop_goes(world: World) -> None:
     """The pod is back; the crash came before the end."""
     world.add("Pod", world.team, "shell", {})
@@ -347,6 +348,7 @@ def _minutes_ago(minutes: int) -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["apply", "undo"])
 def test_a_server_that_asks_for_quiet_gets_it_from_repairs_and_undo_too(world: World, command: str) -> None:
     """Nothing more is written in that run, not even what would be taken back; what it asks for is told."""

@@ -22,22 +22,8 @@ from tests.rightsizer.world import World, gpus_of
 
 FOLDER = pathlib.Path(__file__).parent / "scenarios"
 QUICK = {
-    *(
-        "idle-of-every-kind",
-        "finished-and-underused",
-        "stuck-is-advised-on",
-        "starved-is-named",
-        "stranded-is-named",
-    ),
-    *("too-many-gpus-are-given-back", "too-many-replicas-are-taken", "amounts-of-a-gpu-instead"),
-    *(
-        "missing-data-is-not-idleness",
-        "one-device-of-many",
-        "shared-gpus",
-        "protected-by-class",
-        "users-opt-out",
-    ),
-    *("budgets-hold", "notices-come-first", "half-an-answer"),
+    *("idle-of-every-kind", "finished-and-underused", "too-many-gpus-are-given-back"),
+    *("missing-data-is-not-idleness", "one-device-of-many", "protected-by-class", "notices-come-first"),
 }
 """In every `make test`; the others by `make test-slow`."""
 BUDGETS = """

@@ -206,6 +206,7 @@ def test_where_nobody_waits_any_more_nothing_goes(world: World, change: Callable
     assert created(world.api, "Job", world.team, "lends")["spec"].get("suspend") is not True
 
 
+@pytest.mark.slow
 def test_a_saved_plan_is_approved_as_it_was_read(world: World, tmp_path: Any) -> None:
     """Another number of replicas than the reviewed one is not what was agreed to."""
     world.add("Deployment", world.team, "web", ONE_OF_FOUR)

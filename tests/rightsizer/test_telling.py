@@ -119,6 +119,7 @@ def test_ctrl_c_twice_tells_what_was_done_and_what_is_in_the_dark(world: World, 
     assert '"result": "unknown"' in rest if flags else "unknown    scale-to-zero" in rest
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_does_not_end_the_run(world: World) -> None:
     """Piped into head: what was begun is finished, quietly."""
     _idle(world, "a", "b")
@@ -130,6 +131,7 @@ def test_a_reader_that_leaves_does_not_end_the_run(world: World) -> None:
     assert _sizes(world, "a", "b") == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_saved_plan_that_approves_one_of_three(world: World) -> None:
     """What is said to be stopped is what is approved; approved items that are not there are named."""
     _idle(world, "a", "b", "c", "gone")

@@ -54,6 +54,7 @@ def test_a_run_names_the_earlier_of_two_evictions(world: World) -> None:
     assert left["record"]["run"] == second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "noted"), [("Deployment", "5h0m"), ("Deployment", "500h0m"), ("Pod", "")])
 def test_what_is_put_back_says_after_how_long(world: World, kind: str, noted: str) -> None:
     """How long it had been idle, and stopped; of several times the longest stays."""

@@ -290,6 +290,7 @@ def _one(world: World, expression: str) -> float:
     return float(found["value"][1])
 
 
+@pytest.mark.slow
 @pytest.mark.prometheus
 def test_the_past_and_the_scrapes_are_the_same_series(world: World) -> None:
     """No GPU has more series than its pods and the time without one account for: labels match to the letter."""
@@ -327,6 +328,7 @@ def test_a_young_pods_series_begin_with_it(world: World) -> None:
     assert [one["metric"].get(pod) for one in just_after] == ["young"]
 
 
+@pytest.mark.slow
 @pytest.mark.prometheus
 def test_half_a_record_covers_the_newer_half(world: World) -> None:
     """`recorded` leaves the pod's labels out of the older part."""
@@ -423,6 +425,7 @@ def test_the_help_teaches() -> None:
         assert expected in shown.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),
     [

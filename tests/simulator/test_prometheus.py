@@ -91,6 +91,7 @@ def test_a_result_that_does_not_come_is_reported(prometheus: Prometheus) -> None
         prometheus.wait_for("never_seen", timeout_s=0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("honor_labels", [False, True], ids=["exported_pod", "pod"])
 def test_scraped_series_carry_the_labels_that_attach_foretells(
     exporter: str, tmp_path: Path, *, honor_labels: bool
