@@ -7,7 +7,7 @@ counts as recent.
 import dataclasses
 import datetime
 import http
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rightsizer.errors import EvidenceIncomplete, RequestRefused
 from rightsizer.measure import Signal, measure
@@ -114,7 +114,7 @@ def look_at(
         ref: The workload.
         cluster: Where it is.
         beside: Where it matters what all nodes have free: the fleet as it was planned for, whose pods of other
-            namespaces, and those that wait, count as they were then.
+            namespaces, those that wait, and quotas count as they were then.
 
     Raises:
         ClusterError: Something could not be read whole.
@@ -126,10 +126,18 @@ def look_at(
             node: tuple(pod for pod in pods if pod.ref.namespace != ref.namespace)
             for node, pods in beside.pods_on.items()
         }
-        fleet = dataclasses.replace(fleet, elsewhere=others, waiting=beside.waiting)
+        spare = {node: _least(left, beside.spare.get(node, left)) for node, left in fleet.spare.items()}
+        fleet = dataclasses.replace(
+            fleet, elsewhere=others, waiting=beside.waiting, spare=spare, quotas=beside.quotas
+        )
     named = [
         workload
         for workload in fleet.workloads
         if (workload.ref.full_kind, workload.ref.name) == (ref.full_kind, ref.name)
     ]
     return (named[0] if named else None), fleet
+
+
+def _least(now: Mapping[str, int], then: Mapping[str, int]) -> dict[str, int]:
+    """Of each resource what was free at both times: now only the pods of one namespace are known."""
+    return {name: min(left, then.get(name, left)) for name, left in now.items()}

@@ -7,42 +7,33 @@ nodes that is on, those after it have so much less.
 import dataclasses
 from collections.abc import Sequence
 
-from rightsizer.assess.room import Room
+from rightsizer.assess.room import Coming, Room, coming
 from rightsizer.model import Block, Cause, Decision, Fleet
 from rightsizer.model.offers import Asks
 
 
 def within_room(decisions: Sequence[Decision], fleet: Fleet) -> tuple[Decision, ...]:
     """Block what nodes have no room for any more once those before it are there."""
-    granted: dict[frozenset[str], tuple[Asks, int]] = {}
+    granted: dict[frozenset[str], Coming] = {}
     found = []
     for decision in decisions:
-        asks = decision.finding.proposal.asks if decision.finding.proposal else ()
-        if not asks or not decision.is_enforced or decision.announced:
+        proposal = decision.finding.proposal
+        if proposal is None or not proposal.asks or not decision.is_enforced or decision.announced:
             found.append(decision)
             continue
-        names = frozenset(name for name, _ in asks)
-        largest, count = granted.get(names, ((), 0))
-        pods = len(decision.workload.holding)
-        if count and not _room(decision, fleet).has(asks, pods, before=largest, taken=count):
-            words = f"what nodes have free of {_named(asks)} goes to what stands before it in the plan"
+        names = frozenset(name for name, _ in proposal.asks)
+        first = granted.get(names, Coming())
+        if first.pods and not Room(fleet, decision.workload, proposal.model).has(proposal.asks, first):
+            words = (
+                f"what nodes have free of {_named(proposal.asks)} goes to what stands before it in the plan"
+            )
             decision = dataclasses.replace(  # noqa: PLW2901 - the same decision, blocked
                 decision, blocks=(*decision.blocks, Block(Cause.NO_ROOM, words))
             )
         else:
-            granted[names] = (_larger(asks, largest), count + pods)
+            granted[names] = coming(decision.workload, proposal.asks).beside(first)
         found.append(decision)
     return tuple(found)
-
-
-def _room(decision: Decision, fleet: Fleet) -> Room:
-    models = {node.model for pod in decision.workload.pods if (node := fleet.nodes.get(pod.node))}
-    return Room(fleet, decision.workload, next(iter(sorted(models)), ""))
-
-
-def _larger(one: Asks, other: Asks) -> Asks:
-    counts = dict(other)
-    return tuple((name, max(count, counts.get(name, 0))) for name, count in one)
 
 
 def _named(asks: Asks) -> str:

@@ -131,7 +131,7 @@ def parts_of(case: Case, usages: Sequence[Usage], held: Held, need: Need) -> Ite
     parts = [] if held.asks else [*_cut(model), *_shares(room)]
     parts += [part for alike in pools if (part := _amounts(alike[0], held, need)) is not None]
     for part in parts:
-        yield dataclasses.replace(part, is_offered=room.has(part.asks, len(case.held)))
+        yield dataclasses.replace(part, is_offered=room.has(part.asks))
 
 
 def _cut(model: str) -> Iterator[Part]:

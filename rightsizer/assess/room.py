@@ -1,11 +1,13 @@
 """Whether open nodes have room for pods that are to ask for something else than they do now. Pure.
 
 Room is what nobody holds and no pod waits for, on nodes of the same model that the pods may come to by the selector,
-tolerations and affinity of their own object. CPU, memory and quotas are not judged.
+tolerations and affinity of their own object, and that have CPU, memory and places for them beside the pods that are
+there; as far as the quotas of their namespace allow.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -29,6 +31,32 @@ SHARED = "nvidia.com/gpu.shared"
 _AMOUNTS = (GPU_MEM, GPU_MEM_PERCENT, ALIYUN_MEM)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Coming:
+    """Pods that are to come.
+
+    Attributes:
+        asks: What each asks for at most.
+        needs: What each asks for at most besides, as a Pod's needs.
+        pods: How many.
+    """
+
+    asks: Asks = ()
+    needs: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    pods: int = 0
+
+    def beside(self, first: "Coming") -> "Coming":
+        """All of them together with those who come first, each as large as the largest."""
+        most = dict(first.asks)
+        asks = tuple((name, max(count, most.get(name, 0))) for name, count in self.asks)
+        return Coming(asks, _most((self.needs, first.needs)), self.pods + first.pods)
+
+
+def coming(workload: Workload, asks: Asks) -> Coming:
+    """The pods of a workload that hold GPUs, were they to ask for that instead."""
+    return Coming(asks, _most(pod.needs for pod in workload.holding), len(workload.holding))
+
+
 class Room:
     """What there is for one workload.
 
@@ -40,6 +68,7 @@ class Room:
 
     def __init__(self, fleet: Fleet, workload: Workload, model: str) -> None:
         self._fleet = fleet
+        self._workload = workload
         self._model = model
         self._wanted: Waiting | None = None
         with contextlib.suppress(msgspec.ValidationError):
@@ -51,25 +80,32 @@ class Room:
         offers = self._fleet.offers.get(SHARED, ())
         return [one for one in offers if plain(one.node.model) == plain(self._model)]
 
-    def has(self, asks: Asks, pods: int, *, before: Asks = (), taken: int = 0) -> bool:
-        """Whether so many pods that ask for that can come.
-
-        Args:
-            asks: What each asks for.
-            pods: How many.
-            before: What others ask for at most who come before them.
-            taken: How many these are.
-        """
-        amounts, largest = dict(asks), dict(before)
+    def has(self, asks: Asks, first: Coming = Coming()) -> bool:
+        """Whether its pods can come if each asks for that, beside those of others who come first."""
+        own = coming(self._workload, asks)
+        everybody = own.beside(first)
+        amounts = dict(everybody.asks)
         counting = next((name for name in amounts if name in _AMOUNTS), None)
+        if not self._is_within_quotas(own):
+            return False
         if counting is None:
             ((resource, _),) = asks
-            return self._free(resource) - self._fleet.awaited.get(resource, 0) >= pods + taken
+            return self._free(resource, everybody) - self._fleet.awaited.get(resource, 0) >= everybody.pods
         if any(self._fleet.awaited.get(name) for name in (*_AMOUNTS, GPU_CORES)):
             return False
-        cores = max(amounts.get(GPU_CORES, 0), largest.get(GPU_CORES, 0))
-        amount = max(amounts[counting], largest.get(counting, 0))
-        return any(_fit(alike, counting, amount, cores=cores, pods=pods + taken) for alike in self._pools())
+        return any(self._fit(alike, counting, everybody) for alike in self._pools())
+
+    def _is_within_quotas(self, own: Coming) -> bool:
+        """Whether their namespace may have what they ask for more than they do now; others' growth is not foreseen."""
+        more = {
+            name: own.pods * count - sum(pod.resources.get(name, 0) for pod in self._workload.holding)
+            for name, count in own.asks
+        }
+        return all(
+            more.get(one.resource, 0) <= max(one.hard - one.used, 0)
+            for one in self._fleet.quotas
+            if one.namespace == self._workload.ref.namespace
+        )
 
     def _pools(self) -> Iterator[Sequence[Pool]]:
         """Nodes that hand out amounts of such GPUs, those that are alike together."""
@@ -77,25 +113,41 @@ class Room:
             if pools := [pool for pool in alike if self._takes(pool.node)]:
                 yield pools
 
-    def _free(self, resource: str) -> int:
+    def _free(self, resource: str, everybody: Coming) -> int:
         card = card_of(self._model)
         offers = self.shares if resource == SHARED else self._fleet.offers.get(resource, ())
         return sum(
-            one.free
+            self._places(one.node, everybody, most=one.free)
             for one in offers
             if (resource == SHARED or card_of(one.node.model) is card) and self._takes(one.node)
         )
 
+    def _fit(self, alike: Sequence[Pool], counting: str, everybody: Coming) -> bool:
+        amounts, left = dict(everybody.asks), everybody.pods
+        memory, cores = amounts[counting], amounts.get(GPU_CORES, 0)
+        if counting == GPU_MEM_PERCENT:
+            memory = -(-alike[0].memory * memory // 100)
+        if (alike[0].resource == ALIYUN_MEM) != (counting == ALIYUN_MEM):
+            return False
+        for pool in alike:
+            left -= pool.takes(memory, cores, self._places(pool.node, everybody, most=left))
+            if left <= 0:
+                return True
+        return False
+
     def _takes(self, node: Node) -> bool:
         return self._wanted is not None and may_take(node, NOTHING_KNOWN, self._wanted)
 
+    def _places(self, node: Node, everybody: Coming, *, most: int) -> int:
+        """How many of them a node has CPU, memory and places for, up to `most`; for none where it does not tell."""
+        spare = self._fleet.spare.get(node.name, {})
+        counts = [max(spare.get(name, 0), 0) // need for name, need in everybody.needs.items() if need]
+        return min((most, *counts))
 
-def _fit(alike: Sequence[Pool], counting: str, amount: int, *, cores: int, pods: int) -> bool:
-    memory = -(-alike[0].memory * amount // 100) if counting == GPU_MEM_PERCENT else amount
-    if (alike[0].resource == ALIYUN_MEM) != (counting == ALIYUN_MEM):
-        return False
-    for pool in alike:
-        pods -= pool.takes(memory, cores, pods)
-        if pods <= 0:
-            return True
-    return False
+
+def _most(needs: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for one in needs:
+        for name, amount in one.items():
+            found[name] = max(amount, found.get(name, 0))
+    return found

@@ -15,6 +15,7 @@ from rightsizer.model import Action, Finding, FindingName, Proposal, Usage, Verd
 
 LEAST_GAIN = 0.1
 """Of a GPU, for each pod: for less nobody's pods are made anew."""
+NOWHERE = "no node that its pods may come to has it free now, with CPU and memory for them"
 
 
 def find_sliceable(case: Case) -> Finding | None:
@@ -46,7 +47,7 @@ def _finding(evidence: Evidence, usages: list[Usage], fitting: list[Part], held:
     offered = next((part for part in fitting if part.is_offered), None)
     words = _words(case, usages, offered or fitting[0], held)
     rhythm = case.rhythm if offered else None
-    hindrances = tuple(gaps_in_proof(evidence, rhythm)) if offered else ("no node offers it now",)
+    hindrances = tuple(gaps_in_proof(evidence, rhythm)) if offered else (NOWHERE,)
     if hindrances or offered is None:
         return evidence.finding(FindingName.SLICEABLE, Verdict.KEEP, (words, *hindrances))
     frees = len(evidence.held) * (held.share - offered.share)
@@ -55,6 +56,7 @@ def _finding(evidence: Evidence, usages: list[Usage], fitting: list[Part], held:
         frees,
         f"{offered} for each pod: {gpus(frees)} less",
         asks=offered.asks,
+        model=usages[0].device.model,
         pods=tuple(pod.ref.name for pod, _ in evidence.held),
     )
     finding = evidence.finding(FindingName.SLICEABLE, Verdict.ACT, (words, proposal.words))

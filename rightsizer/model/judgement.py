@@ -21,6 +21,7 @@ class Proposal:
         gpus_per_pod: Of a SHRINK: how many GPUs each pod needs; None where it is not about that.
         asks: Of a RESLICE: what each pod asks for instead, by name: a MIG profile, a share, or amounts of a GPU.
         pods: Which of the pods can go, or are concerned; names.
+        model: Of a RESLICE: of which GPUs, as the metrics name it.
         frees: GPUs that would be free; negative where some are taken back.
         words: For people: the change and its margin.
     """
@@ -32,6 +33,7 @@ class Proposal:
     gpus_per_pod: int | None = None
     asks: Asks = ()
     pods: tuple[str, ...] = ()
+    model: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

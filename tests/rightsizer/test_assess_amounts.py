@@ -158,7 +158,8 @@ def test_room_for_all_of_its_pods_or_advice() -> None:
     assert _proposal(*pods, nodes=(_node(),)) is not None
     finding = _sliceable(*pods, nodes=(_node(allocatable={GPU: 4}),))
     assert finding is not None
-    assert (finding.proposal, finding.words[-1]) == (None, "no node offers it now")
+    words = "no node that its pods may come to has it free now, with CPU and memory for them"
+    assert (finding.proposal, finding.words[-1]) == (None, words)
 
 
 def test_a_profile_that_others_hold_is_not_offered() -> None:

@@ -92,7 +92,9 @@ def test_what_no_node_offers_is_advice() -> None:
     item = workload(pod())
     finding = findings(item, usages((item.pods[0], (_light(),))), histories=ALWAYS)[0]
     assert (finding.name, finding.verdict, finding.proposal) == (FindingName.SLICEABLE, Verdict.KEEP, None)
-    assert finding.words[-1] == "no node offers it now"
+    assert (
+        finding.words[-1] == "no node that its pods may come to has it free now, with CPU and memory for them"
+    )
 
 
 def _instance(profile: str, **changes: Any) -> Usage:

@@ -11,8 +11,9 @@ import pytest
 
 from simulator.kube import Fault
 from tests.rightsizer.commands import Run
+from tests.rightsizer.given import manifest
 from tests.rightsizer.relay import Relay
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
+from tests.rightsizer.test_scenarios import BUDGETS, DEFAULT_POLICY
 from tests.rightsizer.world import World, created
 
 pytestmark = pytest.mark.prometheus
@@ -74,6 +75,33 @@ def test_nothing_comes_between_the_last_look_and_the_write(
     assert after.get("spec", {}).get("replicas") in {None, 7, 3}
     assert "gpu-rightsizer.io/undo" not in after["metadata"].get("annotations", {})
     assert world.api.list("Secret", "gpu-rightsizer") == []
+
+
+SLICE = "nvidia.com/mig-1g.10gb"
+SLICES = f"""
+apiVersion: gpu-rightsizer.io/v1alpha1
+kind: Policy
+rules:
+  - {{name: all, match: {{everything: true}}, mode: enforce, findings: {{sliceable: enforce}}}}
+{BUDGETS}"""
+
+
+@pytest.mark.parametrize(("cores", "result"), [(1, "done"), (2, "changed")])
+def test_nobody_is_sent_where_cpu_went_since_the_plan(world: World, cores: int, result: str) -> None:
+    """Of nine cores two pods are to have four each; while the first is made anew, another pod takes one, or two."""
+    labels: dict[str, Any] = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    world.node("m1", resources={SLICE: 7, "cpu": 9}, **labels)
+    for name in ("a", "b"):
+        world.add("Deployment", world.team, name, {"usage": "small", "cpu": 4})
+    other = manifest("Pod", world.team, "other", {"cpu": cores, "limits": {"nvidia.com/gpu": 0}})
+    other["spec"]["nodeName"] = "m1"
+
+    def come() -> None:
+        world.api.create(other)
+
+    world.after("events", come)
+    items = _apply(world, policy=SLICES).items
+    assert {name: item["result"] for name, item in items.items()} == {"a": "done", "b": result}, items
 
 
 @pytest.mark.parametrize("policy", [DEFAULT_POLICY, SHORT_POLICY], ids=["24h-window", "1h-window"])

@@ -2,13 +2,25 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from rightsizer.assess.room import Room
+from rightsizer.assess.room import Coming, Room
 from rightsizer.decide import decide
-from rightsizer.model import Cause, FindingName, Fleet, Mode, Node, ObjectRef, WaitingPod, Workload
+from rightsizer.model import (
+    Cause,
+    FindingName,
+    Fleet,
+    Mode,
+    Node,
+    ObjectRef,
+    Quota,
+    WaitingPod,
+    Workload,
+)
+from rightsizer.model.offers import Asks
 from rightsizer.observe.records import remembered
 from rightsizer.places import within_room
 from rightsizer.workloads.changes import record_of
@@ -34,11 +46,13 @@ CUT = Node("m1", H100, 1, 80 << 30, {SLICE: 2}, labels={"pool": "mig"})
 HAMI = Node("h1", H100, 2, 80 << 30, {GPU: 20}, sharing="hami", pooled=2)
 
 
-def _workload(name: str = "w", **template: Any) -> Workload:
+def _workload(
+    name: str = "w", *, pods: int = 1, needs: Mapping[str, int] | None = None, **template: Any
+) -> Workload:
     container = {"name": "main", "resources": {"limits": {GPU: "1"}}}
     spec = {"template": {"spec": {"containers": [container], **template}}}
     return workload(
-        pod(f"{name}-0", resources={GPU: 1}),
+        *(pod(f"{name}-{number}", resources={GPU: 1}, needs=needs or {}) for number in range(pods)),
         ref=ObjectRef("apps/v1", "Deployment", "research", name, f"uid-{name}"),
         spec=json.dumps(spec).encode(),
     )
@@ -73,17 +87,77 @@ def test_room_counts_where_the_pods_may_come(template: dict[str, Any], node: Nod
     """By their own object's selector, tolerations and affinity; what cannot be read keeps them off."""
     item = _workload(**template)
     asks = ((GPU, 1), (MEM, 8000)) if node is HAMI else ((SLICE, 1),)
-    assert Room(Fleet((item,), {node.name: node}, {}), item, H100).has(asks, 1) is fits
+    assert Room(Fleet((item,), {node.name: node}, {}), item, H100).has(asks) is fits
 
 
 @pytest.mark.parametrize(("resource", "pods", "fits"), [(SLICE, 1, True), (SLICE, 2, False), (MEM, 1, True)])
 def test_those_who_wait_come_first(resource: str, pods: int, fits: bool) -> None:
     """Of two slices one is left beside a pod that waits for one."""
-    item = _workload()
+    item = _workload(pods=pods)
     waiting = WaitingPod(ObjectRef("v1", "Pod", "a", "p"), {resource: 1}, 0, "", frozenset({"m1"}))
     fleet = Fleet((item,), {"m1": CUT, "h1": HAMI}, {}, waiting=(waiting,))
-    assert Room(fleet, item, H100).has(((SLICE, 1),), pods) is fits
-    assert Room(fleet, item, H100).has(((GPU, 1), (MEM, 8000)), 1) is (resource == SLICE)
+    assert Room(fleet, item, H100).has(((SLICE, 1),)) is fits
+    assert Room(fleet, item, H100).has(((GPU, 1), (MEM, 8000))) is (resource == SLICE)
+
+
+NEEDS = {"cpu": 4000, "memory": 16 << 30, "pods": 1}
+ASKS = [((SLICE, 1),), ((GPU, 1), (MEM, 8000))]
+
+
+@pytest.mark.parametrize("asks", ASKS)
+@pytest.mark.parametrize(
+    ("short", "pods", "fits"),
+    [
+        ({}, 1, True),
+        ({}, 2, False),
+        ({"cpu": 8000, "memory": 32 << 30, "pods": 2}, 2, True),
+        ({"cpu": 3999}, 1, False),
+        ({"memory": (16 << 30) - 1}, 1, False),
+        ({"pods": 0}, 1, False),
+        ({"pods": -3}, 1, False),
+    ],
+)
+def test_cpu_memory_and_places_are_room_too(asks: Asks, short: dict[str, int], pods: int, fits: bool) -> None:
+    """On each node those count that fit beside the pods that are there."""
+    item = _workload(pods=pods, needs=NEEDS)
+    spare = {"m1": {**NEEDS, **short}, "h1": {**NEEDS, **short}}
+    fleet = Fleet((item,), {"m1": CUT, "h1": HAMI}, {}, spare=spare)
+    assert Room(fleet, item, H100).has(asks) is fits
+    unknown = dataclasses.replace(fleet, spare={})
+    assert not Room(unknown, item, H100).has(asks)
+
+
+@pytest.mark.parametrize("asks", ASKS)
+def test_those_before_it_may_need_more_than_it_does(asks: Asks) -> None:
+    """Of eight cores four are left beside one that needs four, and none beside one that needs eight."""
+    item = _workload(needs={"cpu": 1000})
+    fleet = Fleet((item,), {"m1": CUT, "h1": HAMI}, {}, spare={"m1": {"cpu": 8000}, "h1": {"cpu": 8000}})
+    assert Room(fleet, item, H100).has(asks, Coming(asks, {"cpu": 4000}, 1))
+    assert not Room(fleet, item, H100).has(asks, Coming(asks, {"cpu": 8000}, 1))
+
+
+@pytest.mark.parametrize(
+    ("quota", "fits"),
+    [
+        (Quota("research", "q", SLICE, 2, 1), True),
+        (Quota("research", "q", SLICE, 2, 2), False),
+        (Quota("research", "q", SLICE, 1, 2), False),
+        (Quota("serving", "q", SLICE, 1, 1), True),
+        (Quota("research", "q", GPU, 1, 1), True),
+    ],
+)
+def test_quotas_are_room_too(quota: Quota, fits: bool) -> None:
+    """Of their own namespace, as far as they ask for more of it than they do now."""
+    item = _workload()
+    fleet = Fleet((item,), {"m1": CUT}, {}, quotas=(quota,))
+    assert Room(fleet, item, H100).has(((SLICE, 1),)) is fits
+
+
+def test_who_asks_for_a_part_of_what_it_has_needs_no_quota_of_it() -> None:
+    """One GPU in amounts takes the place of one that it has whole."""
+    item = _workload()
+    fleet = Fleet((item,), {"h1": HAMI}, {}, quotas=(Quota("research", "q", GPU, 1, 1),))
+    assert Room(fleet, item, H100).has(((GPU, 1), (MEM, 8000)))
 
 
 @pytest.mark.parametrize(("node", "fit"), [(CUT, 2), (dataclasses.replace(HAMI, allocatable={GPU: 2}), 2)])
