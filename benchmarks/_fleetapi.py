@@ -335,6 +335,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if split.path == "/apis":
             groups = [{"name": name, "versions": [{"version": version}]} for name, version in _GROUPS.items()]
             self._send(200, json.dumps({"groups": groups}).encode())
+        elif split.path == "/version":
+            self._send(200, json.dumps({"major": "1", "minor": "34"}).encode())
         elif pages is None:
             self._send(404, json.dumps({"kind": "Status", "code": 404, "reason": "NotFound"}).encode())
         else:

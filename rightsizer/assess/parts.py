@@ -1,14 +1,14 @@
-"""Parts of a GPU: what pods hold of one, what they need at most, and what would do that some node offers now. Pure."""
+"""Parts of a GPU: what pods hold of one, what they need at most, and what would do. Pure."""
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rightsizer.assess.evidence import Case
 from rightsizer.assess.mig import card_of
-from rightsizer.assess.room import SHARED, Room
+from rightsizer.assess.room import SHARED, shares_of
 from rightsizer.assess.words import GIB
-from rightsizer.model import Node, Pod, Usage
+from rightsizer.model import Fleet, Node, Pod, Usage
 from rightsizer.model.offers import (
     ALIYUN_MEM,
     GPU,
@@ -63,7 +63,6 @@ class Part:
 
     Attributes:
         share: What it takes away from the GPU, 0 to 1.
-        is_offered: Whether open nodes have it free for as many pods as would ask for it.
         note: What is to be known of it, for people.
     """
 
@@ -72,7 +71,6 @@ class Part:
     memory_bytes: float
     compute: float
     bandwidth: float
-    is_offered: bool = False
     note: str = ""
 
     def fits(self, need: Need) -> bool:
@@ -121,17 +119,14 @@ def _held(pod: Pod, node: Node | None) -> Held | None:
     return Held("", share, asks=asks, memory_bytes=amount * _BYTES[resource])
 
 
-def parts_of(case: Case, usages: Sequence[Usage], held: Held, need: Need) -> Iterator[Part]:
-    """Everything that a GPU of their model can be cut into, and whether nodes offer that now."""
-    model = usages[0].device.model
-    room, pools = Room(case.fleet, case.workload, model), case.fleet.pools.get(plain(model), ())
+def parts_of(case: Case, model: str, held: Held, need: Need) -> list[Part]:
+    """Everything that a GPU of their model can be cut into, whether nodes have room for it or not."""
+    pools = case.fleet.pools.get(plain(model), ())
     if held.asks:
         mine = {case.fleet.nodes[pod.node].sharing for pod in case.held}
         pools = tuple(alike for alike in pools if {alike[0].node.sharing} == mine)
-    parts = [] if held.asks else [*_cut(model), *_shares(room)]
-    parts += [part for alike in pools if (part := _amounts(alike[0], held, need)) is not None]
-    for part in parts:
-        yield dataclasses.replace(part, is_offered=room.has(part.asks))
+    parts = [] if held.asks else [*_cut(model), *_shares(case.fleet, model)]
+    return parts + [part for alike in pools if (part := _amounts(alike[0], held, need)) is not None]
 
 
 def _cut(model: str) -> Iterator[Part]:
@@ -141,11 +136,14 @@ def _cut(model: str) -> Iterator[Part]:
         yield Part(((one.resource, 1),), one.share, one.memory_bytes, one.compute, one.bandwidth)
 
 
-def _shares(room: Room) -> Iterator[Part]:
+def _shares(fleet: Fleet, model: str) -> list[Part]:
     """Shares of GPUs, each size once."""
-    sizes = {
-        (one.node.memory_bytes, one.node.gpus, one.node.allocatable[SHARED]): one.node for one in room.shares
-    }
+    nodes = (one.node for one in shares_of(fleet, model))
+    return fleet.once(("parts", plain(model)), lambda: list(_sizes(nodes)))
+
+
+def _sizes(nodes: Iterable[Node]) -> Iterator[Part]:
+    sizes = {(node.memory_bytes, node.gpus, node.allocatable[SHARED]): node for node in nodes}
     for (memory_bytes, gpus, count), node in sizes.items():
         if memory_bytes and gpus:
             share = gpus / count

@@ -7,6 +7,7 @@ there; as far as the quotas of their namespace allow.
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -57,6 +58,14 @@ def coming(workload: Workload, asks: Asks) -> Coming:
     return Coming(asks, _most(pod.needs for pod in workload.holding), len(workload.holding))
 
 
+def shares_of(fleet: Fleet, model: str) -> list[Offer]:
+    """Nodes that hand out shares of such GPUs."""
+    offers = fleet.offers.get(SHARED, ())
+    return fleet.once(
+        ("shares", plain(model)), lambda: [one for one in offers if plain(one.node.model) == plain(model)]
+    )
+
+
 class Room:
     """What there is for one workload.
 
@@ -70,15 +79,13 @@ class Room:
         self._fleet = fleet
         self._workload = workload
         self._model = model
-        self._wanted: Waiting | None = None
-        with contextlib.suppress(msgspec.ValidationError):
-            self._wanted = wanted_by(workload.ref, pod_spec_of(workload))
 
-    @property
-    def shares(self) -> list[Offer]:
-        """Nodes that hand out shares of such GPUs."""
-        offers = self._fleet.offers.get(SHARED, ())
-        return [one for one in offers if plain(one.node.model) == plain(self._model)]
+    @functools.cached_property
+    def _wanted(self) -> Waiting | None:
+        """Where its pods may come; None where that cannot be read."""
+        with contextlib.suppress(msgspec.ValidationError):
+            return wanted_by(self._workload.ref, pod_spec_of(self._workload))
+        return None
 
     def has(self, asks: Asks, first: Coming = Coming()) -> bool:
         """Whether its pods can come if each asks for that, beside those of others who come first."""
@@ -93,34 +100,35 @@ class Room:
             return self._free(resource, everybody) - self._fleet.awaited.get(resource, 0) >= everybody.pods
         if any(self._fleet.awaited.get(name) for name in (*_AMOUNTS, GPU_CORES)):
             return False
-        return any(self._fit(alike, counting, everybody) for alike in self._pools())
+        pools = self._fleet.pools.get(plain(self._model), ())
+        return any(self._fit(alike, counting, everybody) for alike in pools)
 
     def _is_within_quotas(self, own: Coming) -> bool:
         """Whether their namespace may have what they ask for more than they do now; others' growth is not foreseen."""
+        quotas = self._fleet.quotas_in.get(self._workload.ref.namespace, ())
         more = {
             name: own.pods * count - sum(pod.resources.get(name, 0) for pod in self._workload.holding)
             for name, count in own.asks
         }
-        return all(
-            more.get(one.resource, 0) <= max(one.hard - one.used, 0)
-            for one in self._fleet.quotas
-            if one.namespace == self._workload.ref.namespace
-        )
-
-    def _pools(self) -> Iterator[Sequence[Pool]]:
-        """Nodes that hand out amounts of such GPUs, those that are alike together."""
-        for alike in self._fleet.pools.get(plain(self._model), ()):
-            if pools := [pool for pool in alike if self._takes(pool.node)]:
-                yield pools
+        return all(more.get(one.resource, 0) <= max(one.hard - one.used, 0) for one in quotas)
 
     def _free(self, resource: str, everybody: Coming) -> int:
+        """How many there are; nodes are gone through once for all pods that may come to the same ones."""
+        if self._wanted is None:
+            return 0
+        key = ("free", resource, plain(self._model), self._wanted.shape, *sorted(everybody.needs.items()))
+        return self._fleet.once(key, lambda: sum(self._offered(resource, everybody)))
+
+    def _offered(self, resource: str, everybody: Coming) -> Iterator[int]:
         card = card_of(self._model)
-        offers = self.shares if resource == SHARED else self._fleet.offers.get(resource, ())
-        return sum(
-            self._places(one.node, everybody, most=one.free)
-            for one in offers
-            if (resource == SHARED or card_of(one.node.model) is card) and self._takes(one.node)
-        )
+        if resource == SHARED:
+            offers: Sequence[Offer] = shares_of(self._fleet, self._model)
+        else:
+            every = self._fleet.offers.get(resource, ())
+            offers = [one for one in every if card_of(one.node.model) is card]
+        for one in offers:
+            if self._takes(one.node):
+                yield self._places(one.node, everybody, most=one.free)
 
     def _fit(self, alike: Sequence[Pool], counting: str, everybody: Coming) -> bool:
         amounts, left = dict(everybody.asks), everybody.pods
@@ -130,7 +138,10 @@ class Room:
         if (alike[0].resource == ALIYUN_MEM) != (counting == ALIYUN_MEM):
             return False
         for pool in alike:
-            left -= pool.takes(memory, cores, self._places(pool.node, everybody, most=left))
+            if pool.is_full(memory):
+                return False  # and so are those after it
+            if self._takes(pool.node):
+                left -= pool.takes(memory, cores, self._places(pool.node, everybody, most=left))
             if left <= 0:
                 return True
         return False

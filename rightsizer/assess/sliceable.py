@@ -10,6 +10,7 @@ from rightsizer.assess.confidence import judged
 from rightsizer.assess.evidence import Case, Evidence
 from rightsizer.assess.parts import Held, Need, Part, held_by, parts_of
 from rightsizer.assess.proof import gaps_in_proof
+from rightsizer.assess.room import Room
 from rightsizer.assess.words import GIB, gpus, percent, span
 from rightsizer.model import Action, Finding, FindingName, Proposal, Usage, Verdict
 
@@ -32,7 +33,7 @@ def find_sliceable(case: Case) -> Finding | None:
     fitting = sorted(
         (
             each
-            for each in parts_of(case, usages, held, need)
+            for each in parts_of(case, usages[0].device.model, held, need)
             if each.share <= held.share - LEAST_GAIN and each.fits(need)
         ),
         key=lambda each: (each.share, each.asks),
@@ -44,7 +45,9 @@ def find_sliceable(case: Case) -> Finding | None:
 
 def _finding(evidence: Evidence, usages: list[Usage], fitting: list[Part], held: Held) -> Finding:
     case = evidence.case
-    offered = next((part for part in fitting if part.is_offered), None)
+    model = usages[0].device.model
+    room = Room(case.fleet, case.workload, model)
+    offered = next((part for part in fitting if room.has(part.asks)), None)
     words = _words(case, usages, offered or fitting[0], held)
     rhythm = case.rhythm if offered else None
     hindrances = tuple(gaps_in_proof(evidence, rhythm)) if offered else (NOWHERE,)
@@ -56,7 +59,7 @@ def _finding(evidence: Evidence, usages: list[Usage], fitting: list[Part], held:
         frees,
         f"{offered} for each pod: {gpus(frees)} less",
         asks=offered.asks,
-        model=usages[0].device.model,
+        model=model,
         pods=tuple(pod.ref.name for pod, _ in evidence.held),
     )
     finding = evidence.finding(FindingName.SLICEABLE, Verdict.ACT, (words, proposal.words))

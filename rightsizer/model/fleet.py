@@ -4,7 +4,8 @@ import collections
 import dataclasses
 import datetime
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
+from typing import TypeVar, cast
 
 from rightsizer.model.names import Action, End
 from rightsizer.model.objects import Manager, Node, ObjectRef, Pod, PriorityClass
@@ -189,6 +190,9 @@ class Quota:
     used: int
 
 
+_Found = TypeVar("_Found")
+
+
 @dataclasses.dataclass(frozen=True)
 class Fleet:
     """Everything of the API server that a plan is made from. Without slots, so that what follows is worked out once.
@@ -214,6 +218,16 @@ class Fleet:
     minor: int | None = None
     elsewhere: Mapping[str, tuple[Pod, ...]] = dataclasses.field(default_factory=dict, repr=False)
 
+    def once(self, key: Hashable, find: Callable[[], _Found]) -> _Found:
+        """What `find` finds of this fleet; who asks by the same key again gets what was found."""
+        if key not in self._known:
+            self._known[key] = find()
+        return cast("_Found", self._known[key])
+
+    @functools.cached_property
+    def _known(self) -> dict[Hashable, object]:
+        return {}
+
     @functools.cached_property
     def pods_on(self) -> Mapping[str, tuple[Pod, ...]]:
         """The GPU pods of each node, by its name."""
@@ -229,6 +243,14 @@ class Fleet:
         found: collections.Counter[str] = collections.Counter()
         for one in self.waiting:
             found.update(one.resources)
+        return found
+
+    @functools.cached_property
+    def quotas_in(self) -> Mapping[str, tuple[Quota, ...]]:
+        """The quotas of each namespace."""
+        found: dict[str, tuple[Quota, ...]] = {}
+        for one in self.quotas:
+            found[one.namespace] = (*found.get(one.namespace, ()), one)
         return found
 
     @functools.cached_property

@@ -64,6 +64,10 @@ class Pool:
         """Which part of its memory is asked for; 0 to 1, and more where HAMi's is scaled."""
         return self.used / (self.memory * self.gpus) if self.gpus > 0 else 1.0
 
+    def is_full(self, memory: int) -> bool:
+        """Whether no GPU is sure to have so much left, whichever of them the others are on."""
+        return self.gpus <= 0 or self.used >= self.gpus * (self.memory - memory + 1)
+
     def takes(self, memory: int, cores: int, most: int) -> int:
         """How many pods that ask for so much fit at least, whichever of its GPUs the others are on; up to `most`.
 
