@@ -2,11 +2,13 @@
 
 import dataclasses
 import datetime
+import math
 from collections.abc import Iterator
 
 from rightsizer.assess import assess, freed
 from rightsizer.assess.autoscaling import autoscalers_for
 from rightsizer.assess.evidence import Case
+from rightsizer.assess.words import gpus
 from rightsizer.holdoff import anothers, cooling, memory_of, too_often
 from rightsizer.model import (
     Action,
@@ -28,7 +30,7 @@ from rightsizer.notes import read_instant
 from rightsizer.observe.records import SNOOZE_ANNOTATION
 from rightsizer.policy.calendar import is_open
 from rightsizer.policy.managed import word_on
-from rightsizer.policy.rule import IDLENESS
+from rightsizer.policy.rule import IDLENESS, Keep
 from rightsizer.policy.rules import Rulebook, Ruling, strictest
 from rightsizer.workloads import action_for, is_ours_to_do, pause_for
 from rightsizer.workloads.commands import command_for, stop_command
@@ -122,17 +124,17 @@ def _autoscalers(workload: Workload, measured: Measured, fleet: Fleet, ruling: R
 
 
 def _keeping(workload: Workload, finding: Finding, ruling: Ruling) -> Finding:
-    """Where replicas of what does nothing are kept, the others are called for instead of all.
+    """Where replicas or GPUs of what does nothing are kept, the other replicas are called for instead of all.
 
     What people ask for never makes more possible than the rules let be done without it.
     """
     if finding.name not in IDLENESS or finding.proposal:
         return finding
     plain = ruling.by_rules
-    by_rules = _down_to(workload, finding, plain.keep.replicas)
+    by_rules = _down_to(workload, finding, plain.keep)
     if plain.keep == ruling.keep or not _could_be_done(workload, by_rules, plain):
         return by_rules
-    return _down_to(workload, finding, ruling.keep.replicas)
+    return _down_to(workload, finding, ruling.keep)
 
 
 def _could_be_done(workload: Workload, finding: Finding, ruling: Ruling) -> bool:
@@ -141,10 +143,11 @@ def _could_be_done(workload: Workload, finding: Finding, ruling: Ruling) -> bool
     return is_ours and not any(_hindrances(workload, finding, ruling))
 
 
-def _down_to(workload: Workload, finding: Finding, kept: int) -> Finding:
+def _down_to(workload: Workload, finding: Finding, keep: Keep) -> Finding:
     size = workload.size
-    if isinstance(size, bool) or not size:
+    if isinstance(size, bool) or not size or not workload.gpus:
         return finding
+    kept = max(keep.replicas, math.ceil(keep.gpus * size / workload.gpus))
     if not 0 < kept < size or not is_ours_to_do(workload, Action.SHRINK, _to(kept, 0.0, "")):
         return finding
     frees = (size - kept) * workload.gpus / size
@@ -192,12 +195,11 @@ def _kept(workload: Workload, finding: Finding, ruling: Ruling) -> Iterator[Veto
     """What a rule keeps of each workload, whatever is found."""
     left = workload.gpus - _frees(workload, finding)
     if left < ruling.keep.gpus:
-        yield Veto(ruling.rule, f"rule {ruling.rule} keeps {ruling.keep.gpus} GPUs, {left:g} would be left")
+        yield Veto(ruling.rule, f"rule {ruling.rule} keeps {gpus(ruling.keep.gpus)}, {left:g} would be left")
     replicas = finding.proposal.replicas if finding.proposal else 0
     if replicas is not None and replicas < ruling.keep.replicas:
-        yield Veto(
-            ruling.rule, f"rule {ruling.rule} keeps {ruling.keep.replicas} replicas, {replicas} would be left"
-        )
+        kept = "1 replica" if ruling.keep.replicas == 1 else f"{ruling.keep.replicas} replicas"
+        yield Veto(ruling.rule, f"rule {ruling.rule} keeps {kept}, {replicas} would be left")
 
 
 def _frees(workload: Workload, finding: Finding) -> float:

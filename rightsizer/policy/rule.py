@@ -120,7 +120,11 @@ class Keep(Part):
         "evicted, only shrunk; shrinking leaves one in any case.",
     )
     gpus: int = pydantic.Field(
-        0, ge=0, le=1_000_000, description="GPUs that stay with the workload, a number from 0."
+        0,
+        ge=0,
+        le=1_000_000,
+        description="GPUs, shares or MIG instances that stay with the workload, a number from 0: of what does "
+        "nothing so many replicas stay as hold these.",
     )
 
 

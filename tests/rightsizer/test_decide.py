@@ -193,12 +193,12 @@ def test_freezes_and_windows_stand_in_the_plan() -> None:
 
 
 KEPT = {
-    "a-replica": (Keep(replicas=1), {}, "rule r keeps 1 replicas, 0 would be left"),
-    "a-gpu": (Keep(gpus=1), {}, "rule r keeps 1 GPUs, 0 would be left"),
+    "a-replica": (Keep(replicas=1), {}, "rule r keeps 1 replica, 0 would be left"),
+    "a-gpu": (Keep(gpus=1), {}, "rule r keeps 1 GPU, 0 would be left"),
     "a-replica-by-annotation": (
         Keep(),
         {"annotations": {PREFIX + "keep-replicas": "1"}},
-        "keeps 1 replicas, 0 would be left",
+        "keeps 1 replica, 0 would be left",
     ),
 }
 
@@ -215,6 +215,29 @@ def test_what_is_kept_is_not_stopped(kind: str, keep: Keep, changes: dict[str, A
 
 
 STOPS = (Action.SCALE_TO_ZERO, Action.SUSPEND, Action.EVICT)
+
+
+@pytest.mark.parametrize(
+    ("keep", "left"),
+    [
+        (Keep(replicas=1), 1),
+        (Keep(gpus=1), 1),
+        (Keep(gpus=2), 1),
+        (Keep(gpus=3), 2),
+        (Keep(gpus=3, replicas=1), 2),
+        (Keep(gpus=1, replicas=3), 3),
+        (Keep(gpus=7), None),
+        (Keep(gpus=9), None),
+    ],
+)
+def test_what_does_nothing_goes_down_to_what_is_kept(keep: Keep, left: int | None) -> None:
+    """Of four replicas with two GPUs each as many stay as hold what is kept."""
+    item = workload(*(pod(f"w-{number}", devices=2) for number in range(4)))
+    used = usages(*((one, (idle_usage(0), idle_usage(1))) for one in item.pods))
+    decision = judged(item, used, policy(rule("r", keep=keep, actions=(Action.SHRINK, *STOPS))))
+    proposal = decision.finding.proposal
+    assert decision.action is (None if left is None else Action.SHRINK)
+    assert (proposal and proposal.replicas) == left
 
 
 def test_shrinking_stops_at_what_is_kept() -> None:

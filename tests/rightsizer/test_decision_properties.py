@@ -6,6 +6,7 @@ Worlds are drawn from one seed each, which is much faster than drawing each of t
 import dataclasses
 import datetime
 import random
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -292,6 +293,9 @@ def _reach(decision: Decision) -> int:
 def _is_too_much(decision: Decision) -> bool:
     """Whether nothing but how much it frees keeps it from being done: less may be done in its place."""
     causes = {block.cause for block in decision.blocks}
+    if decision.action is None:
+        kept = [re.search("keeps .* would be left$", veto.reason) for veto in decision.vetoes]
+        return bool(kept) and all(kept)
     return bool(causes) and causes <= {Cause.BUDGET, Cause.DISRUPTION_BUDGET}
 
 
