@@ -209,7 +209,7 @@ class _Cycles:
             _say(f"nothing was done: {self.wrong}")
         took_s, self._began = time.monotonic() - self._began, None
         self._metrics.ended(is_good=not self.wrong, took_s=took_s, at_s=time.time())
-        gc.collect()  # what was measured refers to itself, and would be kept for hundreds of cycles
+        gc.collect()  # what refers to itself would be kept for hundreds of cycles
 
     def _cycle(self, *, acts: bool) -> None:
         try:
