@@ -11,9 +11,13 @@ from collections.abc import Iterator
 
 from rightsizer.config import format_duration
 from rightsizer.model import Action, Block, Cause, End, Fleet, PastChange, Veto, Workload
-from rightsizer.observe.history import noticed
+from rightsizer.observe.history import noticed, read_history, with_end
 from rightsizer.observe.memory import MONTH
-from rightsizer.workloads.changes import resumed_at
+from rightsizer.observe.records import UNDO_ANNOTATION
+from rightsizer.workloads import row_of
+from rightsizer.workloads.changes import read_record, resumed_at
+from rightsizer.workloads.edits import is_taken_back
+from rightsizer.workloads.possible import as_read
 
 LONGEST_HOLD_OFF = datetime.timedelta(days=7)
 """Doubling ends here, unless the rule's own cooldown is longer."""
@@ -63,7 +67,8 @@ class Memory:
 
 def memory_of(workload: Workload, fleet: Fleet, at: datetime.datetime) -> Memory:
     """What is remembered of a workload, also by what is no note on it: the manifests of evicted pods of its name."""
-    runs = {change.run for change in workload.past}
+    past = _as_it_is(workload, at)
+    runs = {change.run for change in past}
     named = [
         PastChange(change.at, change.run, Action.EVICT if workload.ref.kind == "Pod" else "", change.gpus)
         for change in fleet.changes
@@ -71,7 +76,23 @@ def memory_of(workload: Workload, fleet: Fleet, at: datetime.datetime) -> Memory
     ]
     began = [pod.created for pod in workload.pods if not pod.is_terminating]
     fresh = noticed((change for change in named if change.run not in runs), began)
-    return Memory((*workload.past, *fresh), at)
+    return Memory((*past, *fresh), at)
+
+
+def _as_it_is(workload: Workload, at: datetime.datetime) -> tuple[PastChange, ...]:
+    """Its past, in which what somebody took back, but no cycle could note yet, was taken back right now."""
+    row, notes = row_of(workload), workload.annotations
+    obj = as_read(workload) if UNDO_ANNOTATION in notes and workload.lever is None else None
+    if row is None or obj is None:
+        return workload.past
+    with contextlib.suppress(ValueError):  # `undo` tells what is wrong with it
+        record = read_record(notes, row)
+        if record and not record.is_unfinished and any(is_taken_back(obj, edit) for edit in record.edits):
+            runs = {record.run, *(change.run for change in read_history(notes))}
+            return tuple(
+                with_end((one,), End.REVERTED, at)[0] if one.run in runs else one for one in workload.past
+            )
+    return workload.past
 
 
 def cooling(

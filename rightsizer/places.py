@@ -1,39 +1,57 @@
 """Decisions to re-slice + what nodes have free → as many of them as fit beside each other. Pure.
 
 Each was judged as if it were the only one. In the order of the plan each takes what its pods need; whichever of the
-nodes that is on, those after it have so much less.
+nodes that is on, those after it have so much less. So they have of what pods may take that others make anew.
 """
 
+import collections
 import dataclasses
 from collections.abc import Sequence
 
 from rightsizer.assess.room import Coming, Room, coming
-from rightsizer.model import Block, Cause, Decision, Fleet
+from rightsizer.model import Action, Block, Cause, Decision, Fleet
 from rightsizer.model.offers import Asks
 
 
 def within_room(decisions: Sequence[Decision], fleet: Fleet) -> tuple[Decision, ...]:
     """Block what nodes have no room for any more once those before it are there."""
     granted: dict[frozenset[str], Coming] = {}
+    brought: dict[frozenset[str], collections.Counter[str]] = {}
     found = []
     for decision in decisions:
-        proposal = decision.finding.proposal
-        if proposal is None or not proposal.asks or not decision.is_enforced or decision.announced:
-            found.append(decision)
-            continue
-        names = frozenset(name for name, _ in proposal.asks)
-        first = granted.get(names, Coming())
-        if first.pods and not Room(fleet, decision.workload, proposal.model).has(proposal.asks, first):
-            words = (
-                f"what nodes have free of {_named(proposal.asks)} goes to what stands before it in the plan"
-            )
-            decision = dataclasses.replace(  # noqa: PLW2901 - the same decision, blocked
-                decision, blocks=(*decision.blocks, Block(Cause.NO_ROOM, words))
-            )
-        else:
+        proposal, acts = decision.finding.proposal, decision.is_enforced and not decision.announced
+        names = frozenset(name for name, _ in proposal.asks) if proposal else frozenset()
+        if acts and proposal and names:
+            first = granted.get(names, Coming())
+            besides = sum((most for key, most in brought.items() if key != names), collections.Counter())
+            room = Room(fleet, decision.workload, proposal.model)
+            if (first.pods or besides) and not room.has(proposal.asks, first, besides):
+                words = f"what nodes have free of {_named(proposal.asks)} goes to what stands before it in the plan"
+                blocks = (*decision.blocks, Block(Cause.NO_ROOM, words))
+                found.append(dataclasses.replace(decision, blocks=blocks))
+                continue
             granted[names] = coming(decision.workload, proposal.asks).beside(first)
+        if acts:
+            brought.setdefault(names, collections.Counter()).update(_brought(decision))
         found.append(decision)
     return tuple(found)
+
+
+def _brought(decision: Decision) -> dict[str, int]:
+    """What the pods that it brings ask for altogether, by resource name: new ones for those there are, or more."""
+    workload, proposal = decision.workload, decision.finding.proposal
+    if proposal is None:
+        return {}
+    each, count = dict(proposal.asks), len(workload.holding)
+    if decision.action is Action.GROW:
+        count = max((proposal.replicas or 0) * decision.pods_each - count, 0)
+    elif not each and proposal.gpus_per_pod is None:
+        return {}
+    if not each:
+        names = {name for pod in workload.holding for name in pod.resources}
+        most = {name: max(pod.resources.get(name, 0) for pod in workload.holding) for name in names}
+        each = {name: min(count, proposal.gpus_per_pod or count) for name, count in most.items()}
+    return {name: count * amount for name, amount in each.items()}
 
 
 def _named(asks: Asks) -> str:

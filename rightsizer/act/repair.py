@@ -39,7 +39,7 @@ from rightsizer.report.events import reverted_event
 from rightsizer.workloads import path_of
 from rightsizer.workloads.changes import read_record, reverted_patch
 from rightsizer.workloads.core import POD
-from rightsizer.workloads.edits import Edit, same, shown, value_at
+from rightsizer.workloads.edits import Edit, is_taken_back, same, shown, value_at
 from rightsizer.workloads.health import Health
 
 log = logging.getLogger(__name__)
@@ -153,7 +153,7 @@ def _carrying(means: Means) -> Iterator[Found]:
 def _of_object(found: Found, means: Means) -> Repair | None:
     if found.record.is_unfinished:
         return _of_unfinished(found, means)
-    taken_back = [edit for edit in found.record.edits if _is_taken_back(found, edit)]
+    taken_back = [edit for edit in found.record.edits if is_taken_back(found.obj, edit)]
     if taken_back:
         words = ", ".join(_now(found, edit) for edit in taken_back)
         return Repair(found.ref, Mending.REMEMBER, words, found)
@@ -217,14 +217,6 @@ def _not_carried_out(found: Found, means: Means) -> str:
     if state is None or state in orders.stopped:
         return ""
     return f"it is {state}: somebody resumed it, or {found.record.edits[0].after} was never carried out"
-
-
-def _is_taken_back(found: Found, edit: Edit) -> bool:
-    """Whether a field is not as we left it; that someone went on in our direction is their own decision."""
-    now = value_at(found.obj, edit.path)
-    if type(now) is int and type(edit.before) is int and type(edit.after) is int:
-        return now > edit.after if edit.before > edit.after else now < edit.after
-    return not same(now, edit.after)
 
 
 def _now(found: Found, edit: Edit) -> str:

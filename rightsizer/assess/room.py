@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -16,6 +17,7 @@ from rightsizer.assess.mig import card_of
 from rightsizer.model import Fleet, Node, Workload
 from rightsizer.model.offers import (
     ALIYUN_MEM,
+    GPU,
     GPU_CORES,
     GPU_MEM,
     GPU_MEM_PERCENT,
@@ -87,8 +89,16 @@ class Room:
             return wanted_by(self._workload.ref, pod_spec_of(self._workload))
         return None
 
-    def has(self, asks: Asks, first: Coming = Coming()) -> bool:
-        """Whether its pods can come if each asks for that, beside those of others who come first."""
+    def has(
+        self, asks: Asks, first: Coming = Coming(), besides: Mapping[str, int] = MappingProxyType({})
+    ) -> bool:
+        """Whether its pods can come if each asks for that.
+
+        Args:
+            asks: What each asks for.
+            first: Pods that ask for as much at most, and come before them.
+            besides: How much pods that come before them may take of other resources, wherever these come to.
+        """
         own = coming(self._workload, asks)
         everybody = own.beside(first)
         amounts = dict(everybody.asks)
@@ -97,11 +107,12 @@ class Room:
             return False
         if counting is None:
             ((resource, _),) = asks
-            return self._free(resource, everybody) - self._fleet.awaited.get(resource, 0) >= everybody.pods
+            gone = self._fleet.awaited.get(resource, 0) + besides.get(resource, 0)
+            return self._free(resource, everybody) - gone >= everybody.pods
         if any(self._fleet.awaited.get(name) for name in (*_AMOUNTS, GPU_CORES)):
             return False
         pools = self._fleet.pools.get(plain(self._model), ())
-        return any(self._fit(alike, counting, everybody) for alike in pools)
+        return any(self._fit(alike, counting, everybody, besides) for alike in pools)
 
     def _is_within_quotas(self, own: Coming) -> bool:
         """Whether their namespace may have what they ask for more than they do now; others' growth is not foreseen."""
@@ -130,18 +141,25 @@ class Room:
             if self._takes(one.node):
                 yield self._places(one.node, everybody, most=one.free)
 
-    def _fit(self, alike: Sequence[Pool], counting: str, everybody: Coming) -> bool:
+    def _fit(
+        self, alike: Sequence[Pool], counting: str, everybody: Coming, besides: Mapping[str, int]
+    ) -> bool:
         amounts, left = dict(everybody.asks), everybody.pods
         memory, cores = amounts[counting], amounts.get(GPU_CORES, 0)
         if counting == GPU_MEM_PERCENT:
             memory = -(-alike[0].memory * memory // 100)
         if (alike[0].resource == ALIYUN_MEM) != (counting == ALIYUN_MEM):
             return False
+        gone = besides.get(ALIYUN_MEM if counting == ALIYUN_MEM else GPU, 0)  # a GPU for each, at worst
         for pool in alike:
             if pool.is_full(memory):
                 return False  # and so are those after it
-            if self._takes(pool.node):
-                left -= pool.takes(memory, cores, self._places(pool.node, everybody, most=left))
+            if not self._takes(pool.node):
+                continue
+            lost = min(gone, pool.gpus)
+            gone -= lost
+            beside = dataclasses.replace(pool, gpus=pool.gpus - lost)
+            left -= beside.takes(memory, cores, self._places(pool.node, everybody, most=left))
             if left <= 0:
                 return True
         return False

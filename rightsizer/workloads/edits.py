@@ -129,6 +129,14 @@ def is_as(obj: _Object, edits: Iterable[Edit]) -> bool:
     return all(same(value_at(obj, edit.path), edit.after) for edit in edits)
 
 
+def is_taken_back(obj: _Object, edit: Edit) -> bool:
+    """Whether a field is not as an edit left it; that someone went on in its direction is their own decision."""
+    now = value_at(obj, edit.path)
+    if type(now) is int and type(edit.before) is int and type(edit.after) is int:
+        return now > edit.after if edit.before > edit.after else now < edit.after
+    return not same(now, edit.after)
+
+
 def same(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
     """Whether two values of JSON are equal; the other one may be a digest, as a record keeps it."""
     if isinstance(one, list) and one and is_digest(other):

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 
 from rightsizer.holdoff import LONGEST_HOLD_OFF, MOST_CHANGES, Memory, cooling
-from rightsizer.model import Action, Cause, Change, Decision, End, Fleet, PastChange, Verdict
+from rightsizer.model import Action, Cause, Change, Decision, End, Fleet, ObjectRef, PastChange, Verdict
 from rightsizer.observe.history import (
     HISTORY_ANNOTATION,
     MOST,
@@ -21,7 +21,9 @@ from rightsizer.observe.history import (
     with_end,
     write_history,
 )
-from rightsizer.observe.records import remembered
+from rightsizer.observe.records import UNDO_ANNOTATION, remembered
+from rightsizer.workloads.changes import record_of
+from rightsizer.workloads.edits import Edit
 from tests.rightsizer.build import AT, DAY, all_idle, judged, pod, policy, rule, workload
 
 HOUR = datetime.timedelta(hours=1)
@@ -229,6 +231,29 @@ def test_a_pod_that_began_within_the_second_of_a_stop_came_after_it() -> None:
     """GitOps may be as quick as that; what was stopped is old."""
     (seen,) = noticed((_past(HOUR, None),), [AT - HOUR])
     assert (seen.end, seen.ended) == (End.REVERTED, AT - HOUR)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "lever", "enforced"), [(4, None, False), (1, None, True), (0, None, True), (4, "keda", True)]
+)
+def test_what_was_taken_back_since_the_last_cycle_is_held_off(
+    replicas: int, lever: str | None, enforced: bool
+) -> None:
+    """Also where it could not be noted before: a record that is not in effect says so. Going on further is not that."""
+    edits = (Edit(("spec", "replicas"), 4, 1),)
+    record = record_of(judged(workload(), all_idle(workload()), policy()), edits, run="r1", at=AT - 3 * DAY)
+    notes = {UNDO_ANNOTATION: record.text(), HISTORY_ANNOTATION: write_history([record.as_past])}
+    item = workload(
+        pod(created=AT - 10 * DAY),
+        annotations=notes,
+        past=(*remembered({HISTORY_ANNOTATION: write_history([_past(9 * DAY)])}), *remembered(notes)),
+        spec=json.dumps({"replicas": replicas}).encode(),
+        lever=lever and ObjectRef("keda.sh/v1alpha1", "ScaledObject", "research", lever, "uid"),
+    )
+    decision = judged(item, all_idle(item), policy(rule("all", cooldown=6 * HOUR)))
+    assert decision.is_enforced is enforced, decision.blocks
+    words = f"it was put back by someone at {AT:%Y-%m-%d %H:%M} UTC; the cooldown lasts 12h more"
+    assert [block.reason for block in decision.blocks] == ([] if enforced else [words])
 
 
 def test_one_undo_ends_all_that_still_stood() -> None:

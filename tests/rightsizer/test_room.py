@@ -10,6 +10,7 @@ import pytest
 from rightsizer.assess.room import Coming, Room
 from rightsizer.decide import decide
 from rightsizer.model import (
+    Action,
     Cause,
     FindingName,
     Fleet,
@@ -30,6 +31,7 @@ from tests.rightsizer.build import (
     H100,
     all_idle,
     busy_usage,
+    idle_usage,
     judged,
     measured_for,
     pod,
@@ -175,6 +177,49 @@ def test_what_one_takes_is_not_there_for_the_next(node: Node, fit: int) -> None:
     causes = [block.cause for one in made for block in one.blocks]
     assert [one.is_enforced for one in made].count(True) == fit
     assert causes == [Cause.NO_ROOM] * (4 - fit)
+
+
+@pytest.mark.parametrize(
+    ("asks", "besides", "fits"),
+    [
+        (((SLICE, 1),), {SLICE: 1}, True),
+        (((SLICE, 1),), {SLICE: 2}, False),
+        (((SLICE, 1),), {GPU: 9}, True),
+        (((GPU, 1), (MEM, 8000)), {GPU: 1}, True),
+        (((GPU, 1), (MEM, 8000)), {GPU: 2}, False),
+        (((GPU, 1), (MEM, 8000)), {SLICE: 9}, True),
+    ],
+)
+def test_pods_of_others_may_come_to_the_same_nodes(asks: Asks, besides: dict[str, int], fits: bool) -> None:
+    """At worst each of them takes what is looked for, or a GPU that would have been shared."""
+    item = _workload()
+    assert Room(Fleet((item,), {"m1": CUT, "h1": HAMI}, {}), item, H100).has(asks, besides=besides) is fits
+
+
+@pytest.mark.parametrize(("gpus", "causes"), [(1, [Cause.NO_ROOM]), (2, [])])
+def test_pods_that_are_made_anew_may_come_where_others_are_sent(gpus: int, causes: list[Cause]) -> None:
+    """One that asked for four GPUs, which no such node has, and is left with one, may take the only one there is."""
+    small, large = _workload("small"), _workload("large", needs={"pods": 1})
+    large = dataclasses.replace(
+        large, pods=(dataclasses.replace(large.pods[0], devices=4, resources={GPU: 4}),)
+    )
+    light: dict[str, Any] = {"activity_peak": 0.1, "activity_mean": 0.05, "traffic_peak": 0.05}
+    seen = usages(
+        (small.pods[0], (busy_usage(memory_peak_bytes=4 << 30, **light),)),
+        (large.pods[0], (busy_usage(0), *(idle_usage(index) for index in (1, 2, 3)))),
+    )
+    hami = dataclasses.replace(HAMI, gpus=gpus, pooled=gpus, allocatable={GPU: 10 * gpus})
+    home = Node("n1", H100, 8, 80 << 30, {GPU: 8})
+    around = Fleet((small, large), {"h1": hami, "n1": home}, {}, spare={"h1": {"pods": 9}})
+    names = (FindingName.SLICEABLE, FindingName.TOO_MANY_GPUS)
+    book = rulebook(policy(rule("all", findings=dict.fromkeys(names, Mode.ENFORCE))), around=around)
+    histories = {key: next(iter(ALWAYS.values())) for key in seen}
+    made = within_room(decide(measured_for(book, seen, histories=histories), book), around)
+    assert [(one.workload.ref.name, one.action) for one in made] == [
+        ("large", Action.SHRINK),
+        ("small", Action.RESLICE),
+    ]
+    assert [block.cause for block in made[1].blocks] == causes
 
 
 @pytest.mark.parametrize(("frees", "kept"), [(0.4615, 0.46), (0.857142, 0.86), (2.0, 2), (1.999, 2)])
