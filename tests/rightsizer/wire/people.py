@@ -112,8 +112,10 @@ class People:
         if not stopped:
             return
         one = self._dice.choice(stopped)
-        uid = self._uid(one)
-        self._set(one, {tuple(edit["path"]): edit.get("before") for edit in self._record(one)["edits"]})
+        uid, record = self._uid(one), self._record(one)
+        self._set(one, {tuple(edit["path"]): edit.get("before") for edit in record["edits"]})
+        if self._is_all_in_effect(one, record):
+            return  # a Job's template, say, stays as it is while the Job runs
         if self._dice.random() < 0.4:
             self._forget(one)
         self._checker.reverted(uid, self._clock())
