@@ -8,7 +8,7 @@ import collections
 import dataclasses
 from collections.abc import Sequence
 
-from rightsizer.assess.room import Coming, Room, coming
+from rightsizer.assess.room import Coming, Room, coming, largest
 from rightsizer.model import Action, Block, Cause, Decision, Fleet
 from rightsizer.model.offers import Asks
 
@@ -39,19 +39,19 @@ def within_room(decisions: Sequence[Decision], fleet: Fleet) -> tuple[Decision, 
 
 def _brought(decision: Decision) -> dict[str, int]:
     """What the pods that it brings ask for altogether, by resource name: new ones for those there are, or more."""
-    workload, proposal = decision.workload, decision.finding.proposal
+    proposal, holding = decision.finding.proposal, decision.workload.holding
     if proposal is None:
         return {}
-    each, count = dict(proposal.asks), len(workload.holding)
-    if decision.action is Action.GROW:
-        count = max((proposal.replicas or 0) * decision.pods_each - count, 0)
-    elif not each and proposal.gpus_per_pod is None:
+    each, pods = largest(pod.resources for pod in holding), len(holding)
+    if proposal.asks:
+        each = dict(proposal.asks)
+    elif proposal.gpus_per_pod is not None:
+        each = {name: min(amount, proposal.gpus_per_pod) for name, amount in each.items()}
+    elif decision.action is Action.GROW and proposal.replicas is not None:
+        pods = max(proposal.replicas * decision.pods_each - pods, 0)
+    else:
         return {}
-    if not each:
-        names = {name for pod in workload.holding for name in pod.resources}
-        most = {name: max(pod.resources.get(name, 0) for pod in workload.holding) for name in names}
-        each = {name: min(count, proposal.gpus_per_pod or count) for name, count in most.items()}
-    return {name: count * amount for name, amount in each.items()}
+    return {name: pods * amount for name, amount in each.items()}
 
 
 def _named(asks: Asks) -> str:

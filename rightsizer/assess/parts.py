@@ -138,8 +138,9 @@ def _cut(model: str) -> Iterator[Part]:
 
 def _shares(fleet: Fleet, model: str) -> list[Part]:
     """Shares of GPUs, each size once."""
-    nodes = (one.node for one in shares_of(fleet, model))
-    return fleet.once(("parts", plain(model)), lambda: list(_sizes(nodes)))
+    return fleet.once(
+        ("shares", plain(model)), lambda: list(_sizes(one.node for one in shares_of(fleet, model)))
+    )
 
 
 def _sizes(nodes: Iterable[Node]) -> Iterator[Part]:

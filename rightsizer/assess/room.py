@@ -52,20 +52,26 @@ class Coming:
         """All of them together with those who come first, each as large as the largest."""
         most = dict(first.asks)
         asks = tuple((name, max(count, most.get(name, 0))) for name, count in self.asks)
-        return Coming(asks, _most((self.needs, first.needs)), self.pods + first.pods)
+        return Coming(asks, largest((self.needs, first.needs)), self.pods + first.pods)
 
 
 def coming(workload: Workload, asks: Asks) -> Coming:
     """The pods of a workload that hold GPUs, were they to ask for that instead."""
-    return Coming(asks, _most(pod.needs for pod in workload.holding), len(workload.holding))
+    return Coming(asks, largest(pod.needs for pod in workload.holding), len(workload.holding))
+
+
+def largest(amounts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Of each resource the most that any of them has."""
+    found: dict[str, int] = {}
+    for one in amounts:
+        for name, amount in one.items():
+            found[name] = max(amount, found.get(name, 0))
+    return found
 
 
 def shares_of(fleet: Fleet, model: str) -> list[Offer]:
     """Nodes that hand out shares of such GPUs."""
-    offers = fleet.offers.get(SHARED, ())
-    return fleet.once(
-        ("shares", plain(model)), lambda: [one for one in offers if plain(one.node.model) == plain(model)]
-    )
+    return [one for one in fleet.offers.get(SHARED, ()) if plain(one.node.model) == plain(model)]
 
 
 class Room:
@@ -172,11 +178,3 @@ class Room:
         spare = self._fleet.spare.get(node.name, {})
         counts = [max(spare.get(name, 0), 0) // need for name, need in everybody.needs.items() if need]
         return min((most, *counts))
-
-
-def _most(needs: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for one in needs:
-        for name, amount in one.items():
-            found[name] = max(amount, found.get(name, 0))
-    return found
