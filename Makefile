@@ -76,6 +76,10 @@ check: setup ## format, lint and types
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy $(wildcard $(SOURCES))
 
+.PHONY: check-prose
+check-prose: setup ## measure the prose of README and docs: sentences, cells, words, retired terms
+	@$(BIN)/python -m scripts.prose
+
 TSC := node_modules/.bin/tsc --strict --skipLibCheck --module nodenext --moduleResolution nodenext --target es2022
 
 .PHONY: check-dashboard
