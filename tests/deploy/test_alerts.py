@@ -134,7 +134,7 @@ def test_every_alert_says_what_whoever_is_woken_needs(alert: str) -> None:
     assert notes["runbook"] == f"docs/runbooks/{alert}.md"
 
 
-_PARTS = ("## Means", "## Look", "## Do", "## Silence", "## False alarms")
+_PARTS = ("## Meaning", "## Diagnosis", "## Mitigation", "## Silence", "## False positives")
 
 
 @pytest.mark.parametrize("alert", ALERTS)
