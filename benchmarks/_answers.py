@@ -21,7 +21,7 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.policy.rules import Rulebook
-from simulator.cards import CARDS
+from simulator.gpus.cards import CARDS
 
 HOUR_STEPS = 3600 // STEP_S
 _MEMORY = 80e9

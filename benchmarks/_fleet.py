@@ -14,10 +14,10 @@ import random
 from collections.abc import Iterator, Sequence
 
 from benchmarks._records import STEP_S, Record, record_of
-from simulator import archetypes, draws
-from simulator.courses import Actor
-from simulator.draws import DAY_S, HOUR_S
 from simulator.spec import Archetype, Kind, WorkloadSpec
+from simulator.workloads import behavior, draws
+from simulator.workloads.archetypes import Actor
+from simulator.workloads.draws import DAY_S, HOUR_S
 
 BEGIN_S = 1_794_787_200
 """Monday, 16 November 2026, 00:00 UTC."""
@@ -176,7 +176,7 @@ def _life(draw: random.Random, archetype: Archetype, days: float) -> tuple[float
 
 
 def _worked(actor: Actor, until_s: float) -> Spans:
-    return archetypes.truth(actor, actor.start_s, until_s).busy if actor.is_used else ()
+    return behavior.truth(actor, actor.start_s, until_s).busy if actor.is_used else ()
 
 
 def _active(devices: Sequence[Record]) -> Iterator[bool]:
@@ -215,7 +215,7 @@ def _union(spans: Sequence[Spans]) -> Spans:
 
 
 def _spins(actor: Actor, until_s: float) -> float | None:
-    phases = archetypes.schedule(actor).between(actor.start_s, until_s)
+    phases = behavior.schedule(actor).between(actor.start_s, until_s)
     return next((start for start, _, phase in phases if phase.spins), None)
 
 

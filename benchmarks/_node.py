@@ -20,8 +20,8 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 
 from benchmarks._tenants import Tenants
-from simulator.driver import Board, Reading, environment
-from simulator.kubelet import Allocation, Kubelet, PodDevices
+from simulator.gpus import Board, Reading, environment
+from simulator.nodes.kubelet import Allocation, Kubelet, PodDevices
 from simulator.spec import GpuSpec, NodeSpec
 
 GPUS = 8

@@ -11,12 +11,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from simulator import archetypes, physics
-from simulator.archetypes import PERIOD_S
-from simulator.cards import CARDS
-from simulator.courses import Actor
-from simulator.physics import CONTEXT_BYTES, Load, Regime
-from simulator.schedule import Phase
+from simulator.gpus.cards import CARDS
+from simulator.nodes import physics
+from simulator.nodes.physics import CONTEXT_BYTES, Load, Regime
+from simulator.workloads import behavior
+from simulator.workloads.archetypes import Actor
+from simulator.workloads.behavior import PERIOD_S
+from simulator.workloads.schedule import Phase
 
 STEP_S = 1800
 SCRAPE_S = 30
@@ -58,8 +59,8 @@ def record_of(actor: Actor, card: str, until_s: float) -> Record:
     """What was recorded of a device from its start on."""
     activity, traffic, held, watts = bytearray(), bytearray(), bytearray(), array.array("f")
     busy = array.array("d", bytes(8 * (int((until_s - actor.start_s) // STEP_S) + 1)))
-    offset, memory = archetypes.noise_offset(actor), CARDS[card].usable_bytes
-    for start, end, phase in archetypes.schedule(actor).between(actor.start_s, until_s):
+    offset, memory = behavior.noise_offset(actor), CARDS[card].usable_bytes
+    for start, end, phase in behavior.schedule(actor).between(actor.start_s, until_s):
         first = actor.start_s + math.ceil((start - actor.start_s) / SCRAPE_S) * SCRAPE_S
         count = max(0, math.ceil((end - first) / SCRAPE_S))
         second = (offset + int(first)) % PERIOD_S

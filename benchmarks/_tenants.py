@@ -9,12 +9,12 @@ import time
 import uuid
 from collections.abc import Sequence
 
-from simulator.containers import Container
-from simulator.driver import Board, Process, ProcessSample
-from simulator.hostfiles import HostFiles
-from simulator.kubelet import PodDevices
+from simulator.gpus import Board, Process, ProcessSample
+from simulator.gpus.groundtruth import SAMPLE_DEPTH, SAMPLE_PERIOD_US
+from simulator.nodes.devices import Container
+from simulator.nodes.hostfiles import HostFiles
+from simulator.nodes.kubelet import PodDevices
 from simulator.spec import NodeSpec
-from simulator.truth import SAMPLE_DEPTH, SAMPLE_PERIOD_US
 
 _FIRST_PID = 10_000
 _AGE_S = 60.0

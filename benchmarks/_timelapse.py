@@ -17,12 +17,12 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from simulator.containers import Container
-from simulator.driver import Board, environment
-from simulator.hostfiles import HostFiles
-from simulator.kubelet import Allocation, Kubelet, PodDevices
+from simulator.gpus import Board, environment
+from simulator.gpus.groundtruth import Truth, Work
+from simulator.nodes.devices import Container
+from simulator.nodes.hostfiles import HostFiles
+from simulator.nodes.kubelet import Allocation, Kubelet, PodDevices
 from simulator.spec import NodeSpec
-from simulator.truth import Truth, Work
 
 BOOT_S = 1_700_000_000
 """When the made-up machine was started, in Unix seconds."""

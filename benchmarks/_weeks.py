@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from benchmarks._answers import Standing
 from benchmarks._fleet import BEGIN_S, MIX, Member, population
 from benchmarks._judges import Judge, Plain, Word
-from simulator.draws import DAY_S
 from simulator.spec import Archetype
+from simulator.workloads.draws import DAY_S
 
 EVERY_S = 3600
 """How often is judged."""

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from benchmarks._timelapse import BOOT_S, Timelapse
 from benchmarks._workloads import WORKLOADS, Workload
-from simulator.containers import Container
+from simulator.gpus.groundtruth import Truth, Work
+from simulator.nodes.devices import Container
 from simulator.spec import GpuSpec, NodeSpec
-from simulator.truth import Truth, Work
 
 DOCS = Path(__file__).parents[1] / "docs" / "attribution.md"
 _PART = re.compile(r"(<!-- measured: attribution-error -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -29,8 +29,7 @@ from dashboards.__main__ import RULES
 from dashboards.panels import Kind, Panel
 from dashboards.rows import ROWS, VARIABLES
 from rightsizer.report.metrics import METRICS
-from simulator.prometheus import Prometheus
-from simulator.remote_write import Series
+from simulator.prometheus import Prometheus, Series
 
 _HOURS = 6
 _VARIANTS = 64

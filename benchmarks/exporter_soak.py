@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks._node import GPUS, BenchNode, Process, bench_node
-from simulator.kubelet import Allocation, PodDevices
+from simulator.nodes.kubelet import Allocation, PodDevices
 
 _CHURN_S = 0.25
 _BLOCKS = 10

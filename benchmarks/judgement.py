@@ -19,7 +19,7 @@ from benchmarks._judges import ENFORCING, Ours
 from benchmarks._weeks import PLAIN, Advice, Holding, Reclaim, Week, week
 from rightsizer.policy.document import Policy
 from rightsizer.policy.reading import load
-from simulator.draws import DAY_S, HOUR_S, MINUTE_S
+from simulator.workloads.draws import DAY_S, HOUR_S, MINUTE_S
 
 DOCS = Path(__file__).parents[1] / "docs" / "judgement.md"
 _PART = re.compile(r"(<!-- measured: judgement -->\n).*?(<!-- end -->)", re.DOTALL)

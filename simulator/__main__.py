@@ -18,12 +18,12 @@ from types import FrameType
 from simulator import specfile
 from simulator.cache import CacheError
 from simulator.cluster import Cluster
-from simulator.clusters import READY_MADE
 from simulator.controlplane.plane import ControlPlane
 from simulator.controlplane.programs import MissingProgramsError, find
 from simulator.controlplane.thirdparty import install, third_party_kinds
-from simulator.driver import DriverError
+from simulator.gpus import DriverError
 from simulator.kubeclient import ApiError, KubeClient
+from simulator.presets import READY_MADE
 from simulator.processes import ProcessError
 from simulator.prometheus import Prometheus
 from simulator.spec import ClusterSpec

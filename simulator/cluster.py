@@ -24,18 +24,19 @@ from typing import Self
 
 import yaml
 
-from simulator import draws, history, manifests, placement
-from simulator.draws import DAY_S
-from simulator.driver import Board, environment
-from simulator.hostfiles import HostFiles
+from simulator import history, manifests, placement
+from simulator.gpus import Board, environment
 from simulator.kube import ApiServer
 from simulator.kubeclient import ApiError, Endpoint, KubeClient
-from simulator.machine import Machine
-from simulator.node import NodeAgent
-from simulator.population import NAME_LABEL, Population
+from simulator.nodes.agent import NodeAgent
+from simulator.nodes.hostfiles import HostFiles
+from simulator.nodes.machine import Machine
 from simulator.processes import Server
 from simulator.prometheus import Prometheus, Target
 from simulator.spec import ClusterSpec, NodeSpec, WorkloadSpec
+from simulator.workloads import draws
+from simulator.workloads.draws import DAY_S
+from simulator.workloads.population import NAME_LABEL, Population
 
 EXPORTER_NAMESPACE = "gpu-monitoring"
 _BOOT_LEAD_S = DAY_S

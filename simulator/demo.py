@@ -20,11 +20,11 @@ from types import FrameType
 
 from simulator.cache import CacheError
 from simulator.cluster import Cluster
-from simulator.clusters import READY_MADE
 from simulator.controlplane.plane import ControlPlane
 from simulator.controlplane.programs import MissingProgramsError, Programs, find
-from simulator.driver import DriverError
+from simulator.gpus import DriverError
 from simulator.kubeclient import ApiError, Endpoint, KubeClient
+from simulator.presets import READY_MADE
 from simulator.processes import ProcessError
 from simulator.prometheus import Prometheus
 

@@ -6,22 +6,52 @@ without a seam. Knows nothing of how the samples are sent.
 
 import bisect
 import dataclasses
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from simulator.cards import CARDS, Card, MigProfile
-from simulator.driver import placement
-from simulator.exposition import Sample, parse
-from simulator.machine import Samples
-from simulator.node import Holding, NodeAgent
-from simulator.remote_write import Series
+from simulator.gpus import mig
+from simulator.gpus.cards import CARDS, Card, MigProfile
+from simulator.nodes.agent import Holding, NodeAgent
+from simulator.nodes.machine import Samples
+from simulator.prometheus import Series
 from simulator.spec import NodeSpec
+
+_SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})? (\S+)(?: -?\d+)?")
+_LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)",?')
+_ESCAPE = re.compile(r"\\(.)")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sample:
+    """One line of an exposition."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def parse(text: str) -> Iterator[Sample]:
+    """The samples of an exposition; raises ValueError on a line that is none."""
+    for line in text.splitlines():
+        if not line or line.startswith("#"):
+            continue
+        found = _SAMPLE.fullmatch(line)
+        if found is None:
+            raise ValueError(f"not a line of an exposition: {line}")
+        name, labels, value = found.groups(default="")
+        yield Sample(name, {key: _unescaped(raw) for key, raw in _LABEL.findall(labels)}, float(value))
+
+
+def _unescaped(raw: str) -> str:
+    return _ESCAPE.sub(lambda match: {"n": "\n"}.get(match[1], match[1]), raw)
+
 
 STALE = struct.unpack("<d", struct.pack("<Q", 0x7FF0000000000002))[0]
 """Prometheus's mark for a series that has ended; without it, it would be seen for another five minutes."""
 POD_LABELS = ("namespace", "pod", "container")
 _WORK_PER_ACTIVITY, _TRAFFIC_PER_WORK = 0.55, 16 * 2**20
-"""As the driver derives its performance counters: simulator/driver/native/gpm.c."""
+"""As the driver derives its performance counters: simulator/gpus/native/gpm.c."""
 Labels = dict[str, str]
 _Nobody = dict[frozenset[tuple[str, str]], tuple[Labels, range, Sequence[float]]]
 
@@ -142,7 +172,7 @@ class _Past:
             self._samples[index] = self._machine.samples(index, self._seconds)
         samples, card = self._samples[index], CARDS[self._node.gpus[index].card]
         if column.instance and (wanted := sample.labels.get("GPU_I_ID")):
-            placed = placement.place(card, self._node.gpus[index].mig)
+            placed = mig.place(card, self._node.gpus[index].mig)
             instance = [str(one.gpu_instance_id) for one in placed].index(wanted)
             return column.instance(samples, instance, placed[instance].profile)
         return column.gpu(samples, card)

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from simulator.cards import CARDS, Architecture, Card
-from simulator.devices import allocatable
-from simulator.population import NAME_LABEL
+from simulator.gpus.cards import CARDS, Architecture, Card
+from simulator.nodes.devices import allocatable
 from simulator.spec import Archetype, Kind, NodeSpec, PriorityClassSpec, Sharing, WorkloadSpec
+from simulator.workloads.population import NAME_LABEL
 
 Object = dict[str, Any]
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from simulator.kubeclient import KubeClient, Object
-from simulator.population import NAME_LABEL
 from simulator.spec import Kind, WorkloadSpec
+from simulator.workloads.population import NAME_LABEL
 
 _POLL_S = 0.05
 _PLACED = {"Running", "Succeeded", "Failed"}

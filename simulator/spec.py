@@ -1,7 +1,7 @@
 """What a simulated cluster consists of: nodes with GPUs, PriorityClasses and workloads, as frozen values.
 
 A spec says what the world is, never what anybody should think of it: the ground truth of a workload follows from
-its archetype (see archetypes.py), and judging it is the rightsizer's business.
+its archetype (see workloads/archetypes.py), and judging it is the rightsizer's business.
 """
 
 import dataclasses

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from simulator.cluster import Cluster
-from simulator.clusters import FLEET
 from simulator.controlplane.certificates import User
 from simulator.controlplane.plane import ControlPlane
 from simulator.controlplane.programs import find
 from simulator.kubeclient import ApiError, Endpoint, KubeClient
+from simulator.presets import FLEET
 from simulator.processes import ProcessError
 from tests.controlplane.contract.objects import conditions, job, pod, pod_spec
 from tests.controlplane.world import RealWorld

@@ -20,10 +20,9 @@ import yaml
 from dashboards.__main__ import RULES
 from simulator import history
 from simulator.cluster import Cluster
-from simulator.exposition import parse
-from simulator.node import NodeAgent
-from simulator.prometheus import Prometheus
-from simulator.remote_write import Series
+from simulator.history import parse
+from simulator.nodes.agent import NodeAgent
+from simulator.prometheus import Prometheus, Series
 
 STEP_S = 30
 Labels = dict[str, str]

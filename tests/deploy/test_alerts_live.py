@@ -11,9 +11,9 @@ from typing import Self
 
 import pytest
 
-from simulator.cards import CARDS
-from simulator.driver import Board
-from simulator.driver.answers import FIELDS
+from simulator.gpus import Board
+from simulator.gpus.answers import FIELDS
+from simulator.gpus.cards import CARDS
 from simulator.processes import free_port
 from simulator.spec import NodeSpec
 from tests.deploy.alerting import FACTORS, Alerting, Page, told

@@ -21,10 +21,9 @@ from dashboards.rules import GROUPS
 from exporter import catalog
 from rightsizer.report.metrics import METRICS
 from simulator.cluster import Cluster
-from simulator.clusters import READY_MADE
-from simulator.exposition import parse
-from simulator.prometheus import Prometheus
-from simulator.remote_write import Series
+from simulator.history import parse
+from simulator.presets import READY_MADE
+from simulator.prometheus import Prometheus, Series
 from tests.deploy.recorded import (
     as_dcgm_exporter,
     ask_range,

@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from simulator.clusters import READY_MADE
+from simulator.presets import READY_MADE
 
 ROOT = pathlib.Path(__file__).parents[2]
 pytestmark = [

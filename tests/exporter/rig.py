@@ -20,10 +20,10 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks._timelapse import samples
-from simulator.containers import Container
-from simulator.driver import Board, Process, Reading, environment
-from simulator.hostfiles import HostFiles
-from simulator.kubelet import Allocation, Kubelet, PodDevices
+from simulator.gpus import Board, Process, Reading, environment
+from simulator.nodes.devices import Container
+from simulator.nodes.hostfiles import HostFiles
+from simulator.nodes.kubelet import Allocation, Kubelet, PodDevices
 from simulator.spec import GpuSpec, NodeSpec, Sharing
 
 T = TypeVar("T")

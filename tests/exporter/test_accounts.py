@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks._timelapse import BOOT_S, Timelapse
-from simulator.containers import Container
-from simulator.driver.records import ProcessKind
+from simulator.gpus.groundtruth import SAMPLE_PERIOD_US, Work
+from simulator.gpus.records import ProcessKind
+from simulator.nodes.devices import Container
 from simulator.spec import GpuSpec, NodeSpec
-from simulator.truth import SAMPLE_PERIOD_US, Work
 
 pytestmark = pytest.mark.driver
 

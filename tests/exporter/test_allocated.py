@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.kubelet import Allocation, Failure, PodDevices
+from simulator.nodes.kubelet import Allocation, Failure, PodDevices
 from simulator.spec import GpuSpec, NodeSpec, Sharing
 from tests.exporter.conftest import MakeNode
 from tests.exporter.rig import Exporter, Node, eventually, h100, pod

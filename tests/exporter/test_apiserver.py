@@ -25,9 +25,9 @@ from exporter.pods.apiaccess import Access, from_kubeconfig, in_cluster
 from exporter.pods.apihttp import PodApi
 from exporter.pods.apiserver import PodWatch
 from exporter.pods.podfacts import Wanted
-from simulator.containers import Container
-from simulator.driver import Process
+from simulator.gpus import Process
 from simulator.kube import ApiServer, Fault, Rule
+from simulator.nodes.devices import Container
 from tests.exporter.conftest import MakeNode
 from tests.exporter.rig import Exporter, Node, eventually, h100, pod
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from benchmarks._timelapse import BOOT_S, Sample, Timelapse, values
-from simulator.containers import Container
-from simulator.driver import ProcessKind
+from simulator.gpus import ProcessKind
+from simulator.gpus.groundtruth import Work
+from simulator.nodes.devices import Container
 from simulator.spec import GpuSpec, NodeSpec
-from simulator.truth import Work
 from tests.exporter.conftest import MakeLapse
 from tests.exporter.rig import container
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from exporter.model import Allocation, Claim, Device, Instance, PodRef
 from exporter.pods.deviceids import DeviceKey, key_of, key_of_claimed, keys_for
 from exporter.pods.join import index, owners_of
-from simulator.cards import CARDS
-from simulator.driver.placement import place
-from simulator.kubelet import Allocation as Devices
-from simulator.kubelet import ClaimedDevice, PodDevices
+from simulator.gpus.cards import CARDS
+from simulator.gpus.mig import place
+from simulator.nodes.kubelet import Allocation as Devices
+from simulator.nodes.kubelet import ClaimedDevice, PodDevices
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
 from tests.exporter.rig import Exporter, Node, eventually, h100, pod

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from exporter.nvml.fields import Field
-from simulator.driver import Board, Reading
+from simulator.gpus import Board, Reading
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
 from tests.exporter.rig import PATIENCE_S, Exporter, Node, eventually, h100, reading

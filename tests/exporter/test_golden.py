@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from simulator.driver import Process, ProcessSample
-from simulator.kubelet import Allocation, PodDevices
+from simulator.gpus import Process, ProcessSample
+from simulator.nodes.kubelet import Allocation, PodDevices
 from simulator.spec import GpuSpec, NodeSpec, Sharing
 from tests.conftest import Golden
 from tests.exporter.conftest import MakeNode

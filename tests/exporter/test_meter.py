@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks._timelapse import BOOT_S, Sample, Timelapse, values
-from simulator.driver import ProcessSample, encoding
-from simulator.driver.boardfile import BoardFile
+from simulator.gpus import ProcessSample, encoding
+from simulator.gpus.boardfile import BoardFile
+from simulator.gpus.groundtruth import SAMPLE_DEPTH, SAMPLE_PERIOD_US, Work
 from simulator.spec import GpuSpec, NodeSpec
-from simulator.truth import SAMPLE_DEPTH, SAMPLE_PERIOD_US, Work
 from tests.exporter.conftest import MakeLapse, MakeNode
 from tests.exporter.rig import container, eventually, h100, reading
 

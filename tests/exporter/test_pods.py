@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from exporter.pods.podresources import Kubelet
-from simulator.kubelet import Allocation, Failure, PodDevices
+from simulator.nodes.kubelet import Allocation, Failure, PodDevices
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
 from tests.exporter.rig import Exporter, Node, eventually, h100, pod

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from benchmarks._timelapse import BOOT_S, Options, Sample, Timelapse, values
-from simulator.containers import Container
+from simulator.gpus.groundtruth import Work
+from simulator.nodes.devices import Container
 from simulator.spec import GpuSpec, NodeSpec
-from simulator.truth import Work
 from tests.exporter.conftest import MakeLapse
 from tests.exporter.rig import container, reading
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from exporter.model import Allocation, PodRef
 from exporter.pods.wire import WireError, allocations
-from simulator.kubelet import messages
+from simulator.nodes.kubelet import messages
 
 names = st.text(st.characters(exclude_categories=["C", "Z"]), max_size=12)
 devices = st.tuples(names, st.lists(names, max_size=3))

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from simulator.driver import Board
+from simulator.gpus import Board
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
 from tests.exporter.rig import Exporter, Node, eventually, h100

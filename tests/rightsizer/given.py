@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from simulator.remote_write import Series
+from simulator.prometheus import Series
 from tests.rightsizer.kinds import CASES, UNKNOWN
 
 DAY_S = 86_400

@@ -17,8 +17,7 @@ from rightsizer.model import Usage, Usages
 from rightsizer.observe.prometheus import Prometheus as Client
 from rightsizer.observe.signals.choose import Terms, named
 from rightsizer.observe.signals.signal import MetricsSignal
-from simulator.prometheus import Prometheus
-from simulator.remote_write import Series
+from simulator.prometheus import Prometheus, Series
 
 UTIL, ENGINE = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
 COPY, MEMORY, POWER = "DCGM_FI_DEV_MEM_COPY_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_POWER_USAGE"

@@ -17,8 +17,7 @@ from rightsizer.errors import ConfigurationError, PricesError
 from rightsizer.model import Node
 from rightsizer.observe.costs import node_prices
 from rightsizer.observe.prometheus import Prometheus as Client
-from simulator.prometheus import Prometheus
-from simulator.remote_write import Series
+from simulator.prometheus import Prometheus, Series
 from tests.rightsizer.build import pod
 from tests.rightsizer.world import World
 

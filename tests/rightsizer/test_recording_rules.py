@@ -17,8 +17,7 @@ import yaml
 
 from rightsizer.model import Slot, Usage, Usages
 from rightsizer.observe.signals import coverage, rules
-from simulator.prometheus import Prometheus
-from simulator.remote_write import Series
+from simulator.prometheus import Prometheus, Series
 from tests.rightsizer.metrics import COPY, DAY, ENGINE, HOUR, POWER, UTIL, Metrics, idle, near, once, within
 from tests.rightsizer.relay import Relay
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from simulator.prometheus import Prometheus
-from simulator.remote_write import Series
+from simulator.prometheus import Prometheus, Series
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY, FOLDER, give
 from tests.rightsizer.victoria import PROGRAM, VictoriaMetrics
 from tests.rightsizer.world import World

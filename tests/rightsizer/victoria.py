@@ -6,9 +6,8 @@ import pathlib
 from collections.abc import Iterable
 from typing import Self
 
-from simulator import remote_write
 from simulator.processes import Server
-from simulator.remote_write import Series
+from simulator.prometheus import Series, write_requests
 
 PROGRAM = "victoria-metrics"
 
@@ -38,7 +37,7 @@ class VictoriaMetrics:
         with contextlib.closing(
             http.client.HTTPConnection("127.0.0.1", self._server.port, timeout=60)
         ) as wire:
-            for body in remote_write.requests(series):
+            for body in write_requests(series):
                 self._send(wire, "POST", "/api/v1/write", body)
             self._send(wire, "GET", "/internal/force_flush", b"")
 

@@ -18,14 +18,14 @@ import pytest
 import yaml
 
 from simulator.cluster import Cluster
-from simulator.clusters import SMALL
-from simulator.draws import DAY_S, HOUR_S
-from simulator.exposition import Sample, parse
+from simulator.history import Sample, parse
 from simulator.kube import ApiServer
-from simulator.population import NAME_LABEL
+from simulator.presets import SMALL
 from simulator.processes import ProcessError
 from simulator.prometheus import Prometheus
 from simulator.spec import Archetype, ClusterSpec, GpuSpec, Kind, NodeSpec, WorkloadSpec
+from simulator.workloads.draws import DAY_S, HOUR_S
+from simulator.workloads.population import NAME_LABEL
 
 pytestmark = pytest.mark.driver
 

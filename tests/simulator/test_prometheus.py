@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from simulator.processes import ProcessError
-from simulator.prometheus import JOB, Prometheus, Target
-from simulator.remote_write import Series
+from simulator.prometheus import JOB, Prometheus, Series, Target
 
 pytestmark = pytest.mark.prometheus
 NOW_S = int(time.time())

@@ -1,0 +1,12 @@
+"""A simulated NVIDIA driver: a real libnvidia-ml.so.1 that shows what a Python process writes on a board.
+
+    Board (this process) ── memory-mapped file ──► libnvidia-ml.so.1 ──► pynvml (any unmodified program)
+
+`native/` is the library, in C; `build` compiles it and `layout` mirrors its structures. It knows nothing of pods,
+workloads or time: whoever holds the Board says what the GPUs show.
+"""
+
+from simulator.gpus.board import Board, Process, ProcessKind, ProcessSample, Reading
+from simulator.gpus.library import DriverError, environment
+
+__all__ = ["Board", "DriverError", "Process", "ProcessKind", "ProcessSample", "Reading", "environment"]

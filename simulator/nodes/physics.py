@@ -1,0 +1,129 @@
+"""What a card's sensors show under a given load: utilization, watts, joules, degrees, clocks.
+
+A regime is one period of noise, second by second, worked out once per card and load; looking up an instant is then
+an index, and the energy between two instants a difference of two sums. Knows neither pods nor the time of day.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+
+from simulator.gpus.cards import CARDS, Card
+from simulator.workloads.behavior import PERIOD_S, gaussian, utilization
+from simulator.workloads.schedule import Phase
+
+CONTEXT_BYTES = 530 * 2**20
+"""What a bare CUDA context holds (measured on H100)."""
+MPS_SERVER_BYTES = 30 * 2**20
+"""What the MPS server itself holds on a GPU that it serves, as nvidia-smi shows it on V100 and A100."""
+BASE_SHARE = 0.05
+"""Part of the way from loaded to maximum power that any work costs: 150 W at the least on an H100."""
+FULL_SHARE = 0.9
+"""Part of that way that full utilization costs on top."""
+POWER_NOISE = 0.017
+"""Relative spread of power from second to second; an H100 with an idle model shows 116.6 to 123 W (p5, p95)."""
+MEMORY_TRAFFIC = 0.55
+"""Memory utilization per utilization."""
+WARM_UP_S = 90.0
+"""Time constant of the temperature."""
+SETTLED_S = 10 * WARM_UP_S
+"""After this long it no longer moves."""
+_COLDEST_C, _SPAN_C, _MEMORY_C = 28.0, 47.0, 6.0
+_MASK = PERIOD_S - 1
+_POWER_SHIFT = 1777
+"""Power noise is the same table as utilization noise, entered elsewhere."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Load:
+    """What one tenant puts on a card.
+
+    Attributes:
+        utilization: Mean in percent.
+        spread: Its standard deviation in percentage points.
+        spins: Whether it is utilization without work.
+        weight: Share of the card that the tenant's device is, 0 to 1.
+        offset_s: Where the tenant enters the noise, behind the first tenant.
+    """
+
+    utilization: float
+    spread: float
+    spins: bool
+    weight: float
+    offset_s: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Regime:
+    """A card's sensors under a constant mix of loads, a value per second of the noise's period.
+
+    Attributes:
+        joules: Energy from the period's start to each second; one longer than the period.
+        temperature_c: Where the temperature settles.
+    """
+
+    utilization: tuple[int, ...]
+    memory_utilization: tuple[int, ...]
+    power_w: tuple[float, ...]
+    joules: tuple[float, ...]
+    temperature_c: float
+    sm_clock_mhz: int
+    mem_clock_mhz: int
+
+    def energy_j(self, second: float) -> float:
+        """Energy from second 0 of the noise to `second`, which may lie many periods on."""
+        whole = math.floor(second)
+        periods, index = divmod(whole, PERIOD_S)
+        return periods * self.joules[-1] + self.joules[index] + (second - whole) * self.power_w[index]
+
+
+@functools.cache
+def regime(card_name: str, loads: tuple[Load, ...], context: bool) -> Regime:  # noqa: FBT001 - a cache key
+    """The sensors of card `card_name` under `loads`; `context` says whether any process holds one."""
+    card = CARDS[card_name]
+    tables = [_table(load) for load in loads]
+    seen = [min(100, round(sum(values))) for values in zip(*tables, strict=True)] or [0] * PERIOD_S
+    real = [table for table, load in zip(tables, loads, strict=True) if not load.spins]
+    work = [min(100.0, sum(values)) for values in zip(*real, strict=True)] or [0.0] * PERIOD_S
+    power = _power(card, work, context=context)
+    mean_w = sum(power) / PERIOD_S
+    span_w = card.max_power_w - card.idle_power_w
+    return Regime(
+        utilization=tuple(seen),
+        memory_utilization=tuple(round(MEMORY_TRAFFIC * value) for value in work),
+        power_w=power,
+        joules=tuple(itertools.accumulate(power, initial=0.0)),
+        temperature_c=_COLDEST_C + _SPAN_C * (mean_w - card.idle_power_w) / span_w,
+        sm_clock_mhz=card.max_sm_clock_mhz if context else card.idle_sm_clock_mhz,
+        mem_clock_mhz=card.max_mem_clock_mhz if context else card.idle_mem_clock_mhz,
+    )
+
+
+def memory_temperature_c(card: Card, temperature_c: float) -> int:
+    """The memory's temperature beside the GPU's; 0 where the card has no such sensor."""
+    return round(temperature_c + _MEMORY_C) if card.memory_temperature else 0
+
+
+def approach(start_c: float, target_c: float, elapsed_s: float) -> float:
+    """The temperature after `elapsed_s` on the way from `start_c` to `target_c`."""
+    if elapsed_s >= SETTLED_S:
+        return target_c
+    return target_c + (start_c - target_c) * math.exp(-elapsed_s / WARM_UP_S)
+
+
+def _table(load: Load) -> list[float]:
+    phase = Phase("", utilization=load.utilization, spread=load.spread)
+    return [load.weight * utilization(phase, second + load.offset_s) for second in range(PERIOD_S)]
+
+
+def _power(card: Card, work: list[float], *, context: bool) -> tuple[float, ...]:
+    base_w = card.loaded_power_w if context else card.idle_power_w
+    span_w = card.max_power_w - card.loaded_power_w
+    noise = gaussian()
+    watts = []
+    for second, percent in enumerate(work):
+        jitter = 1 + POWER_NOISE * noise[(second + _POWER_SHIFT) & _MASK]
+        busy_w = span_w * (BASE_SHARE + FULL_SHARE * percent / 100) if percent else 0.0
+        watts.append(round(min(card.max_power_w, (base_w + busy_w) * jitter), 3))
+    return tuple(watts)

@@ -1,0 +1,1 @@
+"""How GPU workloads behave over time, deterministic by seed."""
