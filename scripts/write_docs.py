@@ -4,6 +4,7 @@
 everything else is written by hand. A test compares.
 """
 
+import itertools
 import json
 import re
 import sys
@@ -16,6 +17,7 @@ from pydantic_core import core_schema
 from exporter import catalog, settings
 from exporter.dcgm.flags import FLAGS, Ignored, Refused, Same
 from exporter.labels import LABELS
+from exporter.model import Metric
 from rightsizer.cli import options
 from rightsizer.policy.document import Policy
 from rightsizer.report import metrics as rightsizer_metrics
@@ -51,6 +53,7 @@ COPIED = (
     "dashboards/grafana.json",
 )
 """What the chart carries copies of: Helm reads nothing outside of it."""
+_DIGITS = re.compile(r"\d+")
 _PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -96,10 +99,12 @@ def _fate(fate: Same | Ignored | Refused) -> tuple[str, str]:
 
 
 def _dcgm_flags() -> str:
-    rows = (
-        (", ".join(f"`{name}`" for name in each.names), f"`{each.variable}`", *_fate(each.fate))
-        for each in FLAGS
-    )
+    """Flags with the same effect share a row."""
+    rows = []
+    for fate, alike in itertools.groupby(FLAGS, key=lambda each: _fate(each.fate)):
+        flags = list(alike)
+        names = ", ".join(f"`{name}`" for each in flags for name in each.names)
+        rows.append((names, ", ".join(f"`{each.variable}`" for each in flags), *fate))
     return table(("dcgm-exporter", "variable", "here", "why"), rows)
 
 
@@ -109,21 +114,36 @@ def _text_labels() -> str:
 
 
 def _metrics() -> str:
-    rows = (
-        (
-            f"`{metric.dcgm.name}`",
-            metric.dcgm.unit,
-            f"`{metric.dcgm_49.name}`",
-            metric.dcgm_49.unit,
-            metric.kind.value,
-            metric.within.value,
-            metric.help,
-            metric.source,
-            metric.needs,
-        )
-        for metric in catalog.metrics()
+    """Metrics that differ only in a rising number share a row."""
+    runs = itertools.groupby(enumerate(catalog.metrics()), key=_run)
+    alike = ([metric for _, metric in run] for _, run in runs)
+    rows = (_metric(metrics[0], metrics[-1]) for metrics in alike)
+    return table(("metric", "from 4.9", "type, set", "meaning", "read from"), rows)
+
+
+def _run(place: tuple[int, Metric]) -> tuple[str, int]:
+    """The same for neighbours with the next number."""
+    index, metric = place
+    return _DIGITS.sub("", metric.dcgm.name), _number(metric.dcgm.name) - index
+
+
+def _number(text: str) -> int:
+    digits = _DIGITS.findall(text)
+    return int(digits[-1]) if digits else 0
+
+
+def _metric(first: Metric, last: Metric) -> tuple[str, ...]:
+    low, high = _number(first.dcgm.name), _number(last.dcgm.name)
+    to = "" if first is last else f" to `{high}`"
+    name, renamed = (f"`{of.name}`{to} {of.unit}".strip() for of in (first.dcgm, first.dcgm_49))
+    source = first.source if first.source == last.source else f"{first.source} to ({_number(last.source)})"
+    return (
+        name,
+        "" if renamed == name else renamed,
+        f"{first.kind.value}, {first.within.value}",
+        first.help if first is last else re.sub(rf"\b{low}\b", f"{low} to {high}", first.help),
+        f"{source}; {first.needs}" if first.needs else source,
     )
-    return table(("metric", "unit", "from 4.9", "unit", "type", "set", "meaning", "read from", "needs"), rows)
 
 
 def _rightsizer_metrics() -> str:
