@@ -22,6 +22,7 @@ from rightsizer.cli import options
 from rightsizer.policy.document import Policy
 from rightsizer.report import metrics as rightsizer_metrics
 from scripts import (
+    bad_data_tables,
     chart_locks,
     chart_values,
     dashboard_tables,
@@ -183,6 +184,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "dashboard-variables": dashboard_tables.variables,
     "doctor-checks": doctor_tables.checks,
     "doctor-rights": doctor_tables.rights,
+    "bad-data-tests": bad_data_tables.tests,
     "kinds": kind_tables.kinds,
     "levers": kind_tables.levers,
     "policy-fields": policy_tables.fields,
