@@ -1,30 +1,20 @@
-"""What docs/kinds.md says of each kind, from the rows by which it is stopped, shrunk and put back."""
+"""What docs/kinds.md says of each kind, from the rows by which it is changed."""
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable
 
-from rightsizer.model import Action
 from rightsizer.workloads import KINDS, LEVERS
-from rightsizer.workloads.core import POD
 from rightsizer.workloads.edits import shown
 from rightsizer.workloads.fields import NOW, SET, Guard
 from rightsizer.workloads.kind import Kind, Rolls, Steering, Stop
 from scripts.tables import table
 
-_HEAD = (
-    "kind",
-    "written from",
-    "stopped by",
-    "fewer replicas by",
-    "GPUs per pod, or another resource, in",
-    "resumed by",
-    "lost",
-    "needs",
-)
+_HEAD = ("kind", "API", "stopped by", "fewer replicas by", "GPU requests in")
 _STEERED = {
     Steering.NONE: "",
-    Steering.DELETION_COST: "; the idle ones by `pod-deletion-cost`",
-    Steering.TAIL: "; the highest index goes first",
-    Steering.NAMED: "; the idle ones by name",
+    Steering.DELETION_COST: "; idle pods first",
+    Steering.TAIL: "; highest ordinal first",
+    Steering.NAMED: "; idle pods by name",
 }
 
 
@@ -34,30 +24,42 @@ def kinds() -> str:
 
 
 def levers() -> str:
-    """Each kind that is changed in another's place."""
+    """Each kind that is changed in place of another."""
     return table(_HEAD, map(_row, LEVERS))
+
+
+def losses() -> str:
+    """What a stop destroys."""
+    by_loss: dict[str, list[str]] = defaultdict(list)
+    for row in (*KINDS, *LEVERS):
+        by_loss[row.lost].append(f"`{row.kind}`")
+    return table(("lost by a stop", "kinds"), ((lost, ", ".join(named)) for lost, named in by_loss.items()))
+
+
+def conditions() -> str:
+    """What must hold for GPU requests to be changed."""
+    rows = ((row.kind, "; ".join(map(_condition, row.rolls))) for row in KINDS if row.rolls)
+    return "".join(f"- {kind}: {conditions}\n" for kind, conditions in rows)
 
 
 def _row(row: Kind) -> tuple[str, ...]:
     return (
-        f"`{row.kind}`" + (f" ({row.group})" if row.group else ""),
+        f"`{row.kind}`",
         row.source,
         _stop(row.stop) if row.stop else "",
         _replicas(row),
         _containers(row),
-        _resumed(row),
-        row.lost,
-        ", ".join(_rights(row)),
     )
 
 
 def _stop(stop: Stop) -> str:
     if stop.field is None:
-        return f"{stop.action}: its eviction"
+        return f"{stop.action}: the eviction API"
     if stop.orders is not None:
-        return f"{stop.action}: a `{stop.orders.kind}` ({stop.orders.api_version}) of `{stop.to}`"
+        return f"{stop.action}: a `{stop.orders.kind}` of `{stop.to}` (`{stop.orders.back}` to undo)"
     value = "the time" if stop.to == NOW else f"`{_json(stop.to)}`"
-    return f"{stop.action}: `{shown(stop.field.path)}` to {value}{_unless(stop.unless)}"
+    end = "; final" if stop.is_final else ""
+    return f"{stop.action}: `{shown(stop.field.path)}` to {value}{_unless(stop.unless)}{end}"
 
 
 def _replicas(row: Kind) -> str:
@@ -73,18 +75,19 @@ def _replicas(row: Kind) -> str:
 
 def _containers(row: Kind) -> str:
     named = ", ".join(f"`{shown(path)}`" for path in row.changeable)
-    if row.pause is None:
-        return "; ".join((named, *map(_rolls, row.rolls)))
-    return f"{named}: GPUs per pod, suspended meanwhile, from Kubernetes 1.{row.pause.since} on"
+    return named if row.pause is None else f"{named}, while suspended (Kubernetes 1.{row.pause.since}+)"
 
 
-def _rolls(one: Rolls) -> str:
+def _condition(one: Rolls) -> str:
     values = " or ".join("absent" if value is None else f"`{_json(value)}`" for value in one.when)
-    return f"{'another resource ' if one.is_for_parts else ''}only where `{shown(one.path)}` is {values}"
+    return f"`{shown(one.path)}` is {values}{' (another resource)' if one.is_for_parts else ''}"
 
 
 def _unless(guards: Iterable[Guard]) -> str:
-    words = " or ".join(f"`{shown(guard.path)}` is {_guarded(guard.value)}" for guard in guards)
+    by_path: dict[str, list[str]] = defaultdict(list)
+    for guard in guards:
+        by_path[shown(guard.path)].append(_guarded(guard.value))
+    words = " or ".join(f"`{path}` is {' or '.join(values)}" for path, values in by_path.items())
     return f", unless {words}" if words else ""
 
 
@@ -92,28 +95,6 @@ def _guarded(value: object) -> str:
     if value is None or value is SET:
         return "set" if value else "not set"
     return f"`{_json(value)}`"
-
-
-def _resumed(row: Kind) -> str:
-    stop = row.stop
-    if stop is None or stop.is_final:
-        return "nothing"
-    if stop.field is None:
-        return "its saved manifest, created anew"
-    if stop.orders is not None:
-        return f"a `{stop.orders.kind}` of `{stop.orders.back}`"
-    return "the former value" if stop.action is Action.SCALE_TO_ZERO else "the former value, or none"
-
-
-def _rights(row: Kind) -> Iterator[str]:
-    """Verbs beyond reading, by resource."""
-    named = f"{row.of.plural}.{row.group}".rstrip(".")
-    if row is POD:
-        yield "create `pods/eviction`, and Secrets in our own namespace"
-        return
-    yield f"get, list, patch `{named}`"
-    if row.stop is not None and row.stop.orders is not None:
-        yield f"create `{row.stop.orders.plural}.{row.stop.orders.api_version.partition('/')[0]}`"
 
 
 def _json(value: object) -> str:

@@ -186,6 +186,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "doctor-rights": doctor_tables.rights,
     "bad-data-tests": bad_data_tables.tests,
     "kinds": kind_tables.kinds,
+    "kind-conditions": kind_tables.conditions,
+    "kind-losses": kind_tables.losses,
     "levers": kind_tables.levers,
     "policy-fields": policy_tables.fields,
     "policy-kinds": policy_tables.kinds,
