@@ -17,7 +17,7 @@ from pydantic_core import core_schema
 from exporter import catalog, settings
 from exporter.dcgm.flags import FLAGS, Ignored, Refused, Same
 from exporter.labels import LABELS
-from exporter.model import Metric
+from exporter.model import Kind, Metric, MetricSet
 from rightsizer.cli import options
 from rightsizer.policy.document import Policy
 from rightsizer.report import metrics as rightsizer_metrics
@@ -55,6 +55,7 @@ COPIED = (
 )
 """What the chart carries copies of: Helm reads nothing outside of it."""
 _DIGITS = re.compile(r"\d+")
+_USUAL = {Kind.GAUGE.value, MetricSet.DEFAULT.value}
 _PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -80,13 +81,12 @@ def _exporter_settings() -> str:
     rows = (
         (
             f"`{settings.flag(name)}`",
-            f"`{settings.variable(name)}`",
             f"`{setting.default}`" if setting.default else "",
             setting.help.format(collectors=", ".join(catalog.collectors())),
         )
         for name, setting in settings.table().items()
     )
-    return table(("flag", "variable", "default", "meaning"), rows)
+    return table(("flag", "default", "meaning"), rows)
 
 
 def _fate(fate: Same | Ignored | Refused) -> tuple[str, str]:
@@ -141,7 +141,7 @@ def _metric(first: Metric, last: Metric) -> tuple[str, ...]:
     return (
         name,
         "" if renamed == name else renamed,
-        f"{first.kind.value}, {first.within.value}",
+        ", ".join(word for word in (first.kind.value, first.within.value) if word not in _USUAL),
         first.help if first is last else re.sub(rf"\b{low}\b", f"{low} to {high}", first.help),
         f"{source}; {first.needs}" if first.needs else source,
     )
