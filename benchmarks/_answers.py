@@ -20,7 +20,7 @@ from rightsizer.model import (
     Usages,
     Workload,
 )
-from rightsizer.policy.rules import Rulebook
+from rightsizer.policy.effective import Rulebook
 from simulator.gpus.cards import CARDS
 
 HOUR_STEPS = 3600 // STEP_S

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from benchmarks._bigfleet import PRIORITIES, Fleet, Pod, Workload, fleet_of, node_name, template_hash, uid_of
-from rightsizer.observe.cluster import PAGE
+from rightsizer.kube.cluster import PAGE
 
 _GROUPS = {
     "apps": "v1",

@@ -11,11 +11,11 @@ from typing import Protocol
 
 from benchmarks._answers import Sight, Standing, instant, step, uid, workload
 from benchmarks._records import STEP_S
-from rightsizer.decide import decide
 from rightsizer.model import Action, Change, Decision, FindingName, Fleet, Mode, Verdict
-from rightsizer.policy.document import API_VERSION, Match, Policy, Rule
+from rightsizer.planning.decide import decide
+from rightsizer.policy.effective import Rulebook
 from rightsizer.policy.rule import IDLENESS
-from rightsizer.policy.rules import Rulebook
+from rightsizer.policy.schema import API_VERSION, Match, Policy, Rule
 
 ENFORCING = Policy(
     apiVersion=API_VERSION,

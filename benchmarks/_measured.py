@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import rightsizer.cli.plan
-import rightsizer.loop
-import rightsizer.measure
+import rightsizer.cli.plan_command
+import rightsizer.planning.measure
+import rightsizer.planning.plan
 from rightsizer import cli
-from rightsizer.cli import session
-from rightsizer.observe import inventory
-from rightsizer.observe.cluster import Cluster
-from rightsizer.observe.signals.signal import MetricsSignal
-from rightsizer.observe.transport import Direct
+from rightsizer.cli import plan_session
+from rightsizer.inventory import workload_builder
+from rightsizer.kube.cluster import Cluster
+from rightsizer.prometheus.transport import Direct
+from rightsizer.usage.usage_source import MetricsSignal
 
 
 @dataclasses.dataclass(slots=True)
@@ -130,20 +130,20 @@ def main() -> int:
     meter = Meter(int(server))
     signal = MetricsSignal
     for owner, attribute, name in (
-        (inventory, "read", "read"),
-        (inventory, "assemble", "assemble"),
+        (workload_builder, "read", "read"),
+        (workload_builder, "assemble", "assemble"),
         (signal, "usages", "usages"),
         (signal, "nodes", "nodes"),
-        (rightsizer.measure, "wanted", "wanted"),
+        (rightsizer.planning.measure, "wanted", "wanted"),
         (signal, "waits", "waits"),
         (signal, "histories", "histories"),
         (signal, "concurrency", "concurrency"),
         (signal, "begins", "begins"),
-        (rightsizer.loop, "decide", "assess and decide"),
-        (rightsizer.loop, "within_budgets", "budgets"),
-        (session, "node_prices", "prices"),
-        (session, "accounts_of", "accounts"),
-        (rightsizer.cli.plan, "_print", "render"),
+        (rightsizer.planning.plan, "decide", "assess and decide"),
+        (rightsizer.planning.plan, "within_budgets", "budgets"),
+        (plan_session, "node_prices", "prices"),
+        (plan_session, "accounts_of", "accounts"),
+        (rightsizer.cli.plan_command, "_print", "render"),
     ):
         meter.stage(owner, attribute, name)
     meter.asked(Direct, "ask", "queries", lambda answer: len(answer[1]))

@@ -17,8 +17,8 @@ from pathlib import Path
 from benchmarks._fleet import MIX, TRAINING
 from benchmarks._judges import ENFORCING, Ours
 from benchmarks._weeks import PLAIN, Advice, Holding, Reclaim, Week, week
-from rightsizer.policy.document import Policy
-from rightsizer.policy.reading import load
+from rightsizer.policy.policy_file import load
+from rightsizer.policy.schema import Policy
 from simulator.workloads.draws import DAY_S, HOUR_S, MINUTE_S
 
 DOCS = Path(__file__).parents[1] / "docs" / "judgement.md"

@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from rightsizer.doctor.rights import RIGHTS, Right
-from rightsizer.locks.admission import admission_policies, name_of, orders_group
-from rightsizer.locks.enabled import OPENINGS, names
-from rightsizer.locks.rbac import Need, is_for, need
+from rightsizer.guardrails.admission import admission_policies, name_of, orders_group
+from rightsizer.guardrails.permitted import OPENINGS, names
+from rightsizer.guardrails.rbac import Need, is_for, need
+from rightsizer.kinds import KINDS, LEVERS
+from rightsizer.kinds.core import POD
+from rightsizer.kinds.kind import Kind
 from rightsizer.model import Mode
-from rightsizer.policy.document import API_VERSION, DEFAULT_KINDS, Policy
 from rightsizer.policy.protections import SYSTEM_NAMESPACES
 from rightsizer.policy.rule import SAFE_ACTIONS
-from rightsizer.workloads import KINDS, LEVERS
-from rightsizer.workloads.core import POD
-from rightsizer.workloads.kind import Kind
+from rightsizer.policy.schema import API_VERSION, DEFAULT_KINDS, Policy
 
 OWN, ACCOUNT, PATTERN, RULE = "OWN-NAMESPACE", "OWN-ACCOUNT", "PATTERN", "RULE"
 """In place of what the release and its policy say."""

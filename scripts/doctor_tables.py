@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterator
 
+from rightsizer.doctor.check_list import FAMILIES
 from rightsizer.doctor.diagnosis import FAILED, FOLLOWS, Message
 from rightsizer.doctor.rights import RIGHTS
-from rightsizer.doctor.table import FAMILIES
 from scripts.tables import table
 
 _HOLE = re.compile(r"\{([a-z_]+)[^{}]*\}")

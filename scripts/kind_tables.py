@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from rightsizer.workloads import KINDS, LEVERS
-from rightsizer.workloads.edits import shown
-from rightsizer.workloads.fields import NOW, SET, Guard
-from rightsizer.workloads.kind import Kind, Rolls, Steering, Stop
+from rightsizer.kinds import KINDS, LEVERS
+from rightsizer.kinds.edits import shown
+from rightsizer.kinds.fields import NOW, SET, Guard
+from rightsizer.kinds.kind import Kind, Rolls, Steering, Stop
 from scripts.tables import table
 
 _HEAD = ("kind", "API", "stopped by", "fewer replicas by", "GPU requests in")

@@ -10,7 +10,10 @@ from typing import Any
 import pydantic
 
 from rightsizer.policy.classes import ANNOTATIONS
-from rightsizer.policy.document import (
+from rightsizer.policy.do_not_disrupt import ROWS
+from rightsizer.policy.limits import DEFAULT_BUDGETS
+from rightsizer.policy.protections import OPT_OUTS
+from rightsizer.policy.schema import (
     Breaker,
     Budget,
     Defaults,
@@ -32,9 +35,6 @@ from rightsizer.policy.document import (
     TooManyReplicas,
     Underused,
 )
-from rightsizer.policy.limits import DEFAULT_BUDGETS
-from rightsizer.policy.marks import ROWS
-from rightsizer.policy.protections import OPT_OUTS
 from rightsizer.policy.values import duration_text
 from scripts.tables import table
 

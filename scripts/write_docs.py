@@ -19,7 +19,7 @@ from exporter.dcgm.flags import FLAGS, Ignored, Refused, Same
 from exporter.labels import LABELS
 from exporter.model import Kind, Metric, MetricSet
 from rightsizer.cli import options
-from rightsizer.policy.document import Policy
+from rightsizer.policy.schema import Policy
 from rightsizer.report import metrics as rightsizer_metrics
 from scripts import (
     bad_data_tables,

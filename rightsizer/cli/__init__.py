@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     start_log(arguments.verbose)
     try:
-        code: int = importlib.import_module(f"rightsizer.cli.{arguments.command}").run(arguments)
+        code: int = importlib.import_module(f"rightsizer.cli.{arguments.command}_command").run(arguments)
         sys.stdout.flush()
     except RightsizerError as error:
         complain(str(error))

@@ -11,8 +11,8 @@ from typing import TypeVar
 from rightsizer.cli.options import path_of
 from rightsizer.config import ClusterSettings, PrometheusSettings, Secret, parse_duration, read_secret
 from rightsizer.errors import RightsizerError, UsageError
-from rightsizer.observe.resources import parse_gpu_resource
-from rightsizer.observe.signals.choose import Terms, named
+from rightsizer.inventory.resources import parse_gpu_resource
+from rightsizer.usage.sources import Terms, named
 
 MOST_PARALLEL = 4
 """A fifth of what Prometheus runs at once by default (`query.max-concurrency` 20): others ask it, too."""

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from rightsizer.cli.operating import add_operating
+from rightsizer.cli.operating_flags import add_operating
 from rightsizer.cli.options import (
     CLUSTER,
     INSTANCE,

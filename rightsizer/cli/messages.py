@@ -6,7 +6,7 @@ Messages repeat what API servers, Prometheus and users wrote; none of it may rea
 import logging
 import sys
 
-from rightsizer.report.words import safe_lines
+from rightsizer.text import safe_lines
 
 _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from rightsizer.doctor.rights import Right
 from rightsizer.model import Fleet, NodeSight, PodKey, Usages
-from rightsizer.observe.signals.quantities import Source
-from rightsizer.policy.reading import LoadedPolicy
+from rightsizer.policy.policy_file import LoadedPolicy
+from rightsizer.usage.quantities import Source
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -8,13 +8,15 @@ import enum
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from rightsizer.act import lease, state
-from rightsizer.observe import claims, memory
-from rightsizer.observe.managers import SCALERS
-from rightsizer.observe.owners import KUEUE, OWNERS
-from rightsizer.workloads import KINDS, LEVERS
-from rightsizer.workloads.core import POD
-from rightsizer.workloads.kind import Kind
+from rightsizer.changes import memory
+from rightsizer.execute import control_state
+from rightsizer.inventory import claims
+from rightsizer.inventory.managers import SCALERS
+from rightsizer.kinds import KINDS, LEVERS
+from rightsizer.kinds.core import POD
+from rightsizer.kinds.kind import Kind
+from rightsizer.kube import lease
+from rightsizer.kube.owner_kinds import KUEUE, OWNERS
 
 
 class Command(enum.StrEnum):
@@ -77,7 +79,7 @@ class Right:
             yield {key: value for key, value in {**found, "name": name}.items() if value}
 
 
-STATE_MAPS = (state.NAME, *memory.NAMES)
+STATE_MAPS = (control_state.NAME, *memory.NAMES)
 """Every ConfigMap that we write: RBAC lets us touch no other."""
 _LEASES = (lease.NAME,)
 _SECRETS = "budgets do not count earlier evictions, and evicted pods cannot be put back"

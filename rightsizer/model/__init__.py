@@ -5,17 +5,8 @@ Frozen values without behaviour beyond what follows from their fields; no clock,
 `offers` what its nodes have free, `judgement` what was concluded.
 """
 
-from rightsizer.model.fleet import (
-    Change,
-    Fleet,
-    PastChange,
-    Quota,
-    Scalable,
-    Stranded,
-    WaitingPod,
-    Workload,
-)
-from rightsizer.model.judgement import (
+from rightsizer.model.cluster_objects import Manager, Node, ObjectRef, Pod, PriorityClass
+from rightsizer.model.conclusions import (
     Autoscalers,
     Block,
     Decision,
@@ -27,20 +18,17 @@ from rightsizer.model.judgement import (
     Trip,
     Veto,
 )
-from rightsizer.model.names import (
-    Action,
-    Cause,
-    Confidence,
-    End,
-    FindingName,
-    Mending,
-    Mode,
-    Result,
-    TripCause,
-    Verdict,
+from rightsizer.model.fleet import (
+    Change,
+    Fleet,
+    PastChange,
+    Quota,
+    Scalable,
+    Stranded,
+    WaitingPod,
+    Workload,
 )
-from rightsizer.model.objects import Manager, Node, ObjectRef, Pod, PriorityClass
-from rightsizer.model.usage import (
+from rightsizer.model.measurements import (
     ActivitySeries,
     Concurrency,
     Device,
@@ -54,6 +42,18 @@ from rightsizer.model.usage import (
     UsagesByWindow,
     Waits,
     strongest,
+)
+from rightsizer.model.names import (
+    Action,
+    Cause,
+    Confidence,
+    End,
+    FindingName,
+    Mending,
+    Mode,
+    Result,
+    TripCause,
+    Verdict,
 )
 
 __all__ = [

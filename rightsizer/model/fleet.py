@@ -7,8 +7,8 @@ import functools
 from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar, cast
 
+from rightsizer.model.cluster_objects import Manager, Node, ObjectRef, Pod, PriorityClass
 from rightsizer.model.names import Action, End
-from rightsizer.model.objects import Manager, Node, ObjectRef, Pod, PriorityClass
 from rightsizer.model.offers import Offer, Pools, offers_of, pools_of
 
 

@@ -24,7 +24,7 @@ class Action(enum.StrEnum):
     """What can be done about a finding, from gentle to hard.
 
     `apply` gives notices, where the policy wants one first, and carries out the others on kinds that have a row in
-    `rightsizer.workloads`; on all others they are proposed, with the command that does it.
+    `rightsizer.kinds`; on all others they are proposed, with the command that does it.
     """
 
     NOTIFY = "notify"

@@ -7,7 +7,7 @@ gpushare: https://github.com/AliyunContainerService/gpushare-scheduler-extender/
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from rightsizer.model.objects import Node, Pod
+from rightsizer.model.cluster_objects import Node, Pod
 
 GPU = "nvidia.com/gpu"
 GPU_MEM = "nvidia.com/gpumem"

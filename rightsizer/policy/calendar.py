@@ -11,8 +11,8 @@ import zoneinfo
 from collections.abc import Iterator
 
 from rightsizer.model import Block, Cause
-from rightsizer.policy.document import Policy
 from rightsizer.policy.limits import Freeze, MaintenanceWindow
+from rightsizer.policy.schema import Policy
 
 _DAY = datetime.timedelta(days=1)
 _NOW = range(-2, 2)

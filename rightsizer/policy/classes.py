@@ -13,9 +13,9 @@ import pydantic
 
 from rightsizer.config import PREFIX
 from rightsizer.model import Mode, PriorityClass
-from rightsizer.policy.document import Policy
 from rightsizer.policy.match import Match
 from rightsizer.policy.rule import Rule
+from rightsizer.policy.schema import Policy
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

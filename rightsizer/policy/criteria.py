@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Iterator, Mapping
 
 from rightsizer.model import Workload
-from rightsizer.policy.document import (
+from rightsizer.policy.schema import (
     KindDefaults,
     Policy,
     Rule,

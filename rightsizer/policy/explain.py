@@ -8,13 +8,13 @@ from rightsizer.config import format_duration
 from rightsizer.model import FindingName, Mode, Pod, Workload
 from rightsizer.policy.calendar import is_open
 from rightsizer.policy.criteria import Criteria
-from rightsizer.policy.document import Rule
+from rightsizer.policy.do_not_disrupt import marks_on
+from rightsizer.policy.effective import Rulebook, Ruling
 from rightsizer.policy.limits import Budget, Per, Scope
-from rightsizer.policy.marks import marks_on
 from rightsizer.policy.matching import Subject, answers_of, sight_of, subject_of
 from rightsizer.policy.protections import opt_outs, protections
 from rightsizer.policy.rule import SWITCHABLE
-from rightsizer.policy.rules import Rulebook, Ruling
+from rightsizer.policy.schema import Rule
 
 _ANSWERS = {True: "yes", False: "no", None: "not known"}
 _SHOWN = 3

@@ -10,14 +10,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from rightsizer.changes.records import RECORDS
 from rightsizer.config import PREFIX
 from rightsizer.model import Mode, Pod, Veto, Workload
-from rightsizer.notes import read_instant
-from rightsizer.observe.records import RECORDS
 from rightsizer.policy.classes import ANNOTATIONS
-from rightsizer.policy.document import Policy
-from rightsizer.policy.managed import word_on
 from rightsizer.policy.matching import is_any
+from rightsizer.policy.other_controllers import word_on
+from rightsizer.policy.schema import Policy
+from rightsizer.text import read_instant
 
 SYSTEM_PRIORITY = 1_000_000_000
 """Kubernetes reserves priorities above this for system classes (scheduling.k8s.io/v1 PriorityClass)."""

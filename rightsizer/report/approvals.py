@@ -10,7 +10,7 @@ import yaml
 from rightsizer.errors import ConfigurationError
 from rightsizer.model import Decision, ObjectRef
 from rightsizer.model.offers import Asks
-from rightsizer.report.document import API_VERSION
+from rightsizer.report.documents import API_VERSION
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

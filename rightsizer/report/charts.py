@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from rightsizer.accounting import Account
 from rightsizer.model import PodKey, Workload
-from rightsizer.report.markup import Markup, element, join
+from rightsizer.planning.cost_summary import Account
+from rightsizer.report.html_elements import Markup, element, join
 from rightsizer.report.totals import used_share
-from rightsizer.report.words import number, percent
+from rightsizer.text import number, percent
 
 Profiles = Mapping[PodKey, Sequence[float | None]]
 """Activity of each pod in equal steps, oldest first, 0 to 1."""

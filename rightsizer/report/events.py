@@ -8,9 +8,9 @@ import hashlib
 from typing import Any
 
 from rightsizer.config import FIELD_MANAGER
+from rightsizer.kinds.kind import Kind
 from rightsizer.model import Action, Decision, ObjectRef
-from rightsizer.report.words import count
-from rightsizer.workloads.kind import Kind
+from rightsizer.text import count
 
 MAX_MESSAGE = 1000
 """The API server refuses more than 1024 characters."""

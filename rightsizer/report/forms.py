@@ -1,28 +1,25 @@
 """The forms that a plan can be printed in: one file, or function, for each. Adding one is a row here.
 
-They are named, not imported, so that the flag can list them while --help answers at once.
+They are named, not imported, so that --help answers at once.
 """
 
 import importlib
 from collections.abc import Callable, Mapping
 
-from rightsizer.accounting import Accounts
-from rightsizer.model import Plan
-from rightsizer.money import Prices
-
-Form = Callable[[Plan, Accounts, Prices], str]
+Form = Callable[..., str]
+"""Takes a Plan, its Accounts and the Prices; they are not imported, so that --help stays light."""
 
 TABLE, JSON = "table", "json"
 
 # Name of the form → module below rightsizer.report, and its function.
 FORMS: Mapping[str, tuple[str, str]] = {
     TABLE: ("table", "plan_table"),
-    "wide": ("wide", "plan_wide"),
-    JSON: ("document", "plan_json"),
-    "yaml": ("document", "plan_yaml"),
-    "csv": ("sheet", "plan_csv"),
+    "wide": ("wide_table", "plan_wide"),
+    JSON: ("documents", "plan_json"),
+    "yaml": ("documents", "plan_yaml"),
+    "csv": ("csv", "plan_csv"),
     "markdown": ("markdown", "plan_markdown"),
-    "html": ("page", "plan_html"),
+    "html": ("html", "plan_html"),
 }
 
 DRAWN = frozenset({"html"})

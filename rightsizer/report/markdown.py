@@ -7,14 +7,14 @@ link.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from rightsizer.accounting import Accounts
 from rightsizer.model import Plan, Verdict
-from rightsizer.money import Prices
-from rightsizer.report.manifests import manifests
+from rightsizer.planning.cost_summary import Accounts
+from rightsizer.prices import Prices
+from rightsizer.report.autoscaler_manifests import manifests
 from rightsizer.report.rows import Row, rows_of
 from rightsizer.report.table import applying_words, verdict_words
 from rightsizer.report.totals import Totals, remarks, stranded_lines, stranded_words, totals_of
-from rightsizer.report.words import count, number, percent, safe
+from rightsizer.text import count, number, percent, safe
 
 _ACTIVE = str.maketrans({one: f"&#{ord(one)};" for one in "\\`*_[]<>&|~#@$"})
 """What Markdown, its tables or its extensions could take for more than itself."""

@@ -12,8 +12,6 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from rightsizer.accounting import NO_CLASS, UNKNOWN_CLASS, Accounts
-from rightsizer.budget import Left
 from rightsizer.model import (
     Action,
     Change,
@@ -25,6 +23,8 @@ from rightsizer.model import (
     TripCause,
     Verdict,
 )
+from rightsizer.planning.budget import Left
+from rightsizer.planning.cost_summary import NO_CLASS, UNKNOWN_CLASS, Accounts
 
 PREFIX = "gpu_rightsizer_"
 

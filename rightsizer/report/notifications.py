@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rightsizer.model import Action, Outcome, Result
-from rightsizer.report.document import API_VERSION, outcome_document
-from rightsizer.report.words import count, safe
+from rightsizer.report.documents import API_VERSION, outcome_document
+from rightsizer.text import count, safe
 
 _MOST = 20
 """So many items stand in one text; chats cut longer ones."""

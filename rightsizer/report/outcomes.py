@@ -4,11 +4,11 @@ import collections
 import textwrap
 from collections.abc import Sequence
 
+from rightsizer.kinds.health import Health
+from rightsizer.kinds.patches import Undoable
 from rightsizer.model import Outcome, Plan, Result
-from rightsizer.report.paint import WIDTH, Paint, wrapped
-from rightsizer.report.words import count, safe
-from rightsizer.workloads.changes import Undoable
-from rightsizer.workloads.health import Health
+from rightsizer.report.terminal import WIDTH, Paint, wrapped
+from rightsizer.text import count, safe
 
 
 def outcome_text(outcome: Outcome, *, colour: bool) -> str:

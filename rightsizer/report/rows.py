@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from rightsizer.model import Confidence, Decision, Finding, Node, Plan, Verdict
-from rightsizer.money import Prices
-from rightsizer.report.words import block_words, wanted_words
+from rightsizer.prices import Prices
+from rightsizer.text import block_words, wanted_words
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

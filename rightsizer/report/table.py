@@ -6,13 +6,13 @@ Names and reasons come from a cluster that we do not control: what a terminal co
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-from rightsizer.accounting import Accounts
 from rightsizer.model import Action, Confidence, Decision, Finding, Mode, Plan, Verdict
-from rightsizer.money import Prices
-from rightsizer.report.paint import INDENT, WIDTH, Paint, wrapped
+from rightsizer.planning.cost_summary import Accounts
+from rightsizer.prices import Prices
 from rightsizer.report.rows import advice_on, proposal_words
+from rightsizer.report.terminal import INDENT, WIDTH, Paint, wrapped
 from rightsizer.report.totals import Totals, remarks, stranded_lines, stranded_words, totals_of
-from rightsizer.report.words import block_words, count, number, safe, wanted_words
+from rightsizer.text import block_words, count, number, safe, wanted_words
 
 _NAME_COLUMN = 17
 _NAME_WIDTH = 43

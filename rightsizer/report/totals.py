@@ -3,11 +3,11 @@
 import dataclasses
 from collections.abc import Mapping
 
-from rightsizer.accounting import Account, Accounts
 from rightsizer.config import format_duration
 from rightsizer.model import Plan, Stranded
-from rightsizer.money import Prices
-from rightsizer.report.words import count, number, percent, short
+from rightsizer.planning.cost_summary import Account, Accounts
+from rightsizer.prices import Prices
+from rightsizer.text import count, number, percent, short
 
 ROWS = 10
 """What a person takes in; the rest stands in the JSON."""

@@ -8,10 +8,10 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from rightsizer.locks.admission import admission_policies
-from rightsizer.locks.rbac import grants
-from rightsizer.policy.document import API_VERSION, Policy
+from rightsizer.guardrails.admission import admission_policies
+from rightsizer.guardrails.rbac import grants
 from rightsizer.policy.rule import ACTIONS
+from rightsizer.policy.schema import API_VERSION, Policy
 from tests.deploy.chart import ACTING, CHART, Object, render
 
 pytestmark = pytest.mark.helm

@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from rightsizer.policy.document import Policy
+from rightsizer.policy.schema import Policy
 from tests.deploy.examples import EXAMPLES, POLICIES, all_objects, files, indexed, objects, said
 
 MINORS = ("1.34", "1.37")

@@ -6,9 +6,7 @@ from typing import Any
 
 import hypothesis
 
-from rightsizer.assess import assess
-from rightsizer.budget import within_budgets
-from rightsizer.decide import decide
+from rightsizer.findings import assess
 from rightsizer.model import (
     Concurrency,
     Decision,
@@ -27,10 +25,13 @@ from rightsizer.model import (
     Usages,
     Workload,
 )
-from rightsizer.ondemand import for_those_who_wait
-from rightsizer.places import within_room
+from rightsizer.planning.budget import within_budgets
+from rightsizer.planning.capacity import within_room
+from rightsizer.planning.decide import decide
+from rightsizer.planning.pending_demand import for_those_who_wait
 from rightsizer.policy.criteria import Criteria
-from rightsizer.policy.document import (
+from rightsizer.policy.effective import Rulebook
+from rightsizer.policy.schema import (
     Match,
     Policy,
     Rule,
@@ -43,7 +44,6 @@ from rightsizer.policy.document import (
     TooManyReplicas,
     Underused,
 )
-from rightsizer.policy.rules import Rulebook
 
 AT = datetime.datetime(2026, 11, 21, 12, 0, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(hours=24)

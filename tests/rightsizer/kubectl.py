@@ -6,9 +6,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rightsizer.inventory.objects_file import read_file
+from rightsizer.inventory.workload_builder import Objects, assemble
 from rightsizer.model import Fleet, Workload
-from rightsizer.observe.inventory import Objects, assemble
-from rightsizer.observe.objectsfile import read_file
 
 Object = dict[str, Any]
 GPU = "nvidia.com/gpu"

@@ -14,9 +14,9 @@ import pytest
 
 from rightsizer.config import PrometheusSettings
 from rightsizer.model import Usage, Usages
-from rightsizer.observe.prometheus import Prometheus as Client
-from rightsizer.observe.signals.choose import Terms, named
-from rightsizer.observe.signals.signal import MetricsSignal
+from rightsizer.prometheus.query_api import Prometheus as Client
+from rightsizer.usage.sources import Terms, named
+from rightsizer.usage.usage_source import MetricsSignal
 from simulator.prometheus import Prometheus, Series
 
 UTIL, ENGINE = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE"

@@ -5,7 +5,6 @@ import datetime
 import math
 from typing import Any
 
-from rightsizer.accounting import Accounts, accounts_of
 from rightsizer.model import (
     Action,
     Block,
@@ -29,7 +28,8 @@ from rightsizer.model import (
     Veto,
     Workload,
 )
-from rightsizer.money import Prices
+from rightsizer.planning.cost_summary import Accounts, accounts_of
+from rightsizer.prices import Prices
 from tests.rightsizer.build import AT, DAY, idle_usage, pod, workload
 
 WEEK = datetime.timedelta(days=7)

@@ -4,7 +4,7 @@ import datetime
 
 import pytest
 
-from rightsizer.assess import assess
+from rightsizer.findings import assess
 from rightsizer.model import Confidence, FindingName, NodeSight, Usage, Usages, Verdict, Workload
 from tests.rightsizer.build import (
     AT,

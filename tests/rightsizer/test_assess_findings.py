@@ -14,7 +14,7 @@ from rightsizer.model import (
     Waits,
     Workload,
 )
-from rightsizer.policy.document import Thresholds, TooManyGpus
+from rightsizer.policy.schema import Thresholds, TooManyGpus
 from tests.rightsizer.build import (
     ALWAYS,
     AT,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rightsizer.assess.gpus import rounded
+from rightsizer.findings.too_many_gpus import rounded
 from rightsizer.model import (
     Action,
     FindingName,

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from rightsizer.assess import narrow
+from rightsizer.findings import narrow
 from rightsizer.model import Measured, Usage, Usages, Workload
-from rightsizer.policy.document import Stuck
+from rightsizer.policy.schema import Stuck
 from tests.rightsizer.build import (
     AT,
     DAY,

@@ -9,7 +9,7 @@ from typing import Any
 import hypothesis
 from hypothesis import strategies as st
 
-from rightsizer.assess import assess, freed
+from rightsizer.findings import assess, freed
 from rightsizer.model import (
     Concurrency,
     Finding,
@@ -27,7 +27,7 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.policy.criteria import Criteria
-from rightsizer.policy.document import Thresholds
+from rightsizer.policy.schema import Thresholds
 from tests.rightsizer.build import AT, DAY, MANY, SHRUNK, criteria, device, pod, workload
 
 SLOT = datetime.timedelta(hours=2)

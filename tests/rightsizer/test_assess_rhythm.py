@@ -7,9 +7,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from rightsizer.assess.rhythm import needed_s, rhythm_of, rhythm_of_pods
+from rightsizer.findings.idle_history import needed_s, rhythm_of, rhythm_of_pods
 from rightsizer.model import FindingName, Slot, Verdict
-from rightsizer.policy.document import Thresholds
+from rightsizer.policy.schema import Thresholds
 from tests.rightsizer.build import (
     AT,
     DAY,

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from rightsizer.assess import Wanted, wanted
-from rightsizer.assess.autoscaling import autoscalers_for, busy_replicas
-from rightsizer.assess.evidence import Case
+from rightsizer.findings import Wanted, wanted
+from rightsizer.findings.autoscaling import autoscalers_for, busy_replicas
+from rightsizer.findings.evidence import Case
 from rightsizer.model import ActivitySeries, Concurrency, Fleet, Manager, Measured, Pod, Usage, Workload
 from rightsizer.policy.criteria import Criteria
-from rightsizer.policy.document import Thresholds, TooManyReplicas
+from rightsizer.policy.schema import Thresholds, TooManyReplicas
 from tests.rightsizer.build import (
     ALWAYS,
     AT,

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from rightsizer.errors import PolicyError
-from rightsizer.policy.reading import parse
+from rightsizer.policy.policy_file import parse
 from tests.conftest import Golden
 from tests.rightsizer.bad_policies import BAD, GOOD
 

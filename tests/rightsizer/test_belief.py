@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from rightsizer.belief import AHEAD, believed
+from rightsizer.changes.plausible import AHEAD, believed
 from rightsizer.model import Change, Fleet, Node, ObjectRef
 from tests.rightsizer.build import AT
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY

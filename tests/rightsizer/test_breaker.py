@@ -9,7 +9,8 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from rightsizer.breaker import (
+from rightsizer.model import Cause, Fleet, Mode, Node, Result, Trip, TripCause
+from rightsizer.planning.breaker import (
     NOTHING,
     Latch,
     Opening,
@@ -29,8 +30,7 @@ from rightsizer.breaker import (
     with_pause,
     without_pause,
 )
-from rightsizer.model import Cause, Fleet, Mode, Node, Result, Trip, TripCause
-from rightsizer.policy.document import Breaker
+from rightsizer.policy.schema import Breaker
 from tests.rightsizer.build import AT, all_idle, judged, policy, rule, workload
 
 HOUR = datetime.timedelta(hours=1)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rightsizer.budget import Purse
 from rightsizer.model import Change, Decision, Fleet, Node, ObjectRef, Workload
-from rightsizer.policy.document import Policy
+from rightsizer.planning.budget import Purse
+from rightsizer.policy.schema import Policy
 from tests.rightsizer.build import AT, all_idle, measured_for, planned, pod, rulebook, workload
 
 HOUR = datetime.timedelta(hours=1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rightsizer.model import Cause
 from rightsizer.policy.calendar import is_open, next_opening
-from rightsizer.policy.document import Policy
+from rightsizer.policy.schema import Policy
 from tests.rightsizer.build import rule
 
 MINUTE = datetime.timedelta(minutes=1)

@@ -12,9 +12,11 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 
-from rightsizer.model import Action, Decision, ObjectRef, Proposal
-from rightsizer.workloads import KINDS
-from rightsizer.workloads.changes import (
+from rightsizer.kinds import KINDS
+from rightsizer.kinds.edits import Edit, Path, edit_of, is_as, patch_of, places, shown, value_at
+from rightsizer.kinds.fields import Value
+from rightsizer.kinds.kind import Kind, proposal_edits, stop_edits
+from rightsizer.kinds.patches import (
     MOST_BYTES,
     after_earlier,
     change_patch,
@@ -23,9 +25,7 @@ from rightsizer.workloads.changes import (
     record_of,
     undo_patch,
 )
-from rightsizer.workloads.edits import Edit, Path, edit_of, is_as, patch_of, places, shown, value_at
-from rightsizer.workloads.fields import Value
-from rightsizer.workloads.kind import Kind, proposal_edits, stop_edits
+from rightsizer.model import Action, Decision, ObjectRef, Proposal
 from tests.rightsizer.build import AT, judged, policy, workload
 
 Object = dict[str, Any]

@@ -290,17 +290,20 @@ def test_verbose_tells_what_is_done(world: World) -> None:
     assert quiet.err == ""
     once = world.run("plan", "-v", *flags, policy=DEFAULT_POLICY)
     for words in (
-        f"INFO rightsizer.observe.cluster: GET /api/v1/pods at {world.api.url}: 200, ",
-        f"INFO rightsizer.observe.prometheus: query at {world.prometheus.url}: 200, ",
-        "INFO rightsizer.loop: 2 pods of 1 workload ask for GPUs",
-        "INFO rightsizer.measure: window 1d: usage of ",
-        "INFO rightsizer.loop: 1 workload judged: 1 act; 1 to be acted upon",
+        f"INFO rightsizer.kube.cluster: GET /api/v1/pods at {world.api.url}: 200, ",
+        f"INFO rightsizer.prometheus.query_api: query at {world.prometheus.url}: 200, ",
+        "INFO rightsizer.planning.plan: 2 pods of 1 workload ask for GPUs",
+        "INFO rightsizer.planning.measure: window 1d: usage of ",
+        "INFO rightsizer.planning.plan: 1 workload judged: 1 act; 1 to be acted upon",
     ):
         assert words in once.err, once.err
     assert "DEBUG" not in once.err
     twice = world.run("plan", "-vv", *flags, policy=DEFAULT_POLICY)
-    assert "DEBUG rightsizer.observe.prometheus: query: max by (cluster, " in twice.err
-    assert f"DEBUG rightsizer.loop: {world.team}/Deployment/idle: act, parked, rule scavengers" in twice.err
+    assert "DEBUG rightsizer.prometheus.query_api: query: max by (cluster, " in twice.err
+    assert (
+        f"DEBUG rightsizer.planning.plan: {world.team}/Deployment/idle: act, parked, rule scavengers"
+        in twice.err
+    )
     assert "s3cret" not in once.err + twice.err
 
 
@@ -310,8 +313,8 @@ def test_verbose_tells_the_writes(world: World) -> None:
     world.add("Deployment", world.team, "idle", {})
     run = world.run("apply", "--yes", "-v", policy=DEFAULT_POLICY)
     path = f"/apis/apps/v1/namespaces/{world.team}/deployments/idle"
-    assert f"INFO rightsizer.observe.cluster: PATCH {path} at {world.api.url} (dry run): 200, " in run.err
-    assert f"INFO rightsizer.observe.cluster: PATCH {path} at {world.api.url}: 200, " in run.err
+    assert f"INFO rightsizer.kube.cluster: PATCH {path} at {world.api.url} (dry run): 200, " in run.err
+    assert f"INFO rightsizer.kube.cluster: PATCH {path} at {world.api.url}: 200, " in run.err
 
 
 HOSTILE = "\x1b]0;owned\x07\x9b2J\r\u202e"

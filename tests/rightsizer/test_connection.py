@@ -14,7 +14,7 @@ from rightsizer.cli import parser
 from rightsizer.cli.connection import prometheus_settings
 from rightsizer.config import PrometheusSettings
 from rightsizer.errors import ConfigurationError, PrometheusError, UsageError
-from rightsizer.observe.prometheus import Prometheus
+from rightsizer.prometheus.query_api import Prometheus
 from tests.rightsizer.fakeprometheus import Answer, Fake, serving
 
 AT = datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC)

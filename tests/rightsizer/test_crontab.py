@@ -7,8 +7,8 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from rightsizer.crontab import Crontab, parse_schedule
-from rightsizer.schedule import trigger_of
+from rightsizer.cli.crontab import Crontab, parse_schedule
+from rightsizer.cli.scheduler import trigger_of
 
 UTC = datetime.UTC
 MINUTE = datetime.timedelta(minutes=1)

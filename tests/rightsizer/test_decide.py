@@ -21,7 +21,7 @@ from rightsizer.model import (
     Verdict,
     Workload,
 )
-from rightsizer.policy.document import Keep, Thresholds
+from rightsizer.policy.schema import Keep, Thresholds
 from tests.rightsizer.build import (
     AT,
     DAY,

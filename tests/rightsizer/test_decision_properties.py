@@ -14,10 +14,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from rightsizer.assess import freed
-from rightsizer.budget import within_budgets
 from rightsizer.config import PREFIX
-from rightsizer.decide import decide
+from rightsizer.findings import freed
+from rightsizer.kinds import is_ours_to_do
 from rightsizer.model import (
     Action,
     Cause,
@@ -40,12 +39,13 @@ from rightsizer.model import (
     Verdict,
     Workload,
 )
-from rightsizer.policy.document import Policy
+from rightsizer.planning.budget import within_budgets
+from rightsizer.planning.decide import decide
+from rightsizer.policy.do_not_disrupt import ROWS
+from rightsizer.policy.effective import Rulebook
 from rightsizer.policy.limits import DEFAULT_BUDGETS, Budget, Freeze, Per, Scope
-from rightsizer.policy.marks import ROWS
-from rightsizer.policy.rules import Rulebook
-from rightsizer.report.document import plan_json
-from rightsizer.workloads import is_ours_to_do
+from rightsizer.policy.schema import Policy
+from rightsizer.report.documents import plan_json
 from tests.rightsizer.build import (
     AT,
     DAY,

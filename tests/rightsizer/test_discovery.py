@@ -13,9 +13,9 @@ import yaml
 
 from rightsizer.config import ClusterSettings, PrometheusSettings, Secret
 from rightsizer.errors import ConfigurationError, PrometheusError, QueryTooLarge, RequestRefused
-from rightsizer.observe.cluster import Cluster
-from rightsizer.observe.discovery import FLAVOURS, Flavour, connect
-from rightsizer.observe.prometheus import Prometheus
+from rightsizer.kube.cluster import Cluster
+from rightsizer.prometheus.discovery import FLAVOURS, Flavour, connect
+from rightsizer.prometheus.query_api import Prometheus
 from simulator.kube import ApiServer, Fault, Rule
 from tests.rightsizer.commands import run_command
 from tests.rightsizer.fakeprometheus import GOOD, SCALAR, Answer, Fake, serving

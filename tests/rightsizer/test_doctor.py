@@ -10,21 +10,21 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from rightsizer.doctor.check_list import FAMILIES, diagnose
+from rightsizer.doctor.check_server import meant
 from rightsizer.doctor.diagnosis import FAILED, FOLLOWS, Check, Diagnosis, Message, Status
+from rightsizer.doctor.doctor_output import document, text
 from rightsizer.doctor.facts import Facts, Failure, Naming, Recorded, Server
 from rightsizer.doctor.rights import RIGHTS, Command, needed, roles
-from rightsizer.doctor.server import meant
-from rightsizer.doctor.table import FAMILIES, diagnose
-from rightsizer.doctor.telling import document, text
 from rightsizer.model import Device, Fleet, Mode, Node, NodeSight, PriorityClass, Usages, Workload
-from rightsizer.observe.signals.choose import OWN
-from rightsizer.observe.signals.dcgm import DCGM, DCGM_49
-from rightsizer.observe.signals.quantities import Kind, Source
-from rightsizer.observe.signals.usages import DISAGREEMENT
-from rightsizer.policy.document import Defaults, Policy, Thresholds
 from rightsizer.policy.limits import Budget, Freeze, MaintenanceWindow, Per, Scope
 from rightsizer.policy.match import Match
-from rightsizer.policy.reading import BUILT_IN, LoadedPolicy
+from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy
+from rightsizer.policy.schema import Defaults, Policy, Thresholds
+from rightsizer.usage.dcgm_names import DCGM, DCGM_49
+from rightsizer.usage.device_usage import DISAGREEMENT
+from rightsizer.usage.quantities import Kind, Source
+from rightsizer.usage.sources import OWN
 from tests.conftest import Golden
 from tests.rightsizer.build import AT, DAY, idle_usage, pod, policy, rule, usages, workload
 

@@ -13,14 +13,14 @@ import pytest
 import yaml
 
 from rightsizer.config import PrometheusSettings
-from rightsizer.doctor.asking import Inquiry, ask
+from rightsizer.doctor.fact_collector import Inquiry, ask
 from rightsizer.doctor.facts import Facts, Failure, Naming, Recorded
 from rightsizer.doctor.rights import RIGHTS, Command, Right, needed
 from rightsizer.errors import ConfigurationError
-from rightsizer.observe.cluster import Cluster
-from rightsizer.observe.prometheus import Prometheus as Client
-from rightsizer.observe.signals.choose import Terms
-from rightsizer.policy.reading import BUILT_IN
+from rightsizer.kube.cluster import Cluster
+from rightsizer.policy.policy_file import BUILT_IN
+from rightsizer.prometheus.query_api import Prometheus as Client
+from rightsizer.usage.sources import Terms
 from simulator.kube import LoggedRequest, Rule
 from simulator.kube.api import ApiServer
 from simulator.kube.proxying import parse_proxy_path

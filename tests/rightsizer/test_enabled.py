@@ -2,7 +2,7 @@
 
 import pytest
 
-from rightsizer.locks.enabled import OPENINGS
+from rightsizer.guardrails.permitted import OPENINGS
 from rightsizer.model import Action
 
 

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
+from rightsizer.kinds.gitops_ignore import exception_for
 from rightsizer.model import Action, Manager, ObjectRef, Proposal, Verdict
-from rightsizer.workloads.exempting import exception_for
 from tests.rightsizer.build import judged, pod, policy, workload
 
 ARGO = Manager("Argo CD", "shop", reverts=True, exception="    jsonPointers: [/spec/replicas]\n  syncPolicy:")

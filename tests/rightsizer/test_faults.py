@@ -356,7 +356,7 @@ def test_a_process_that_stood_still_writes_no_more(
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     slept = [0.0]
     clock = types.SimpleNamespace(monotonic=lambda: time.monotonic() + slept[0], sleep=time.sleep)
-    monkeypatch.setattr("rightsizer.cli.acting.time", clock)
+    monkeypatch.setattr("rightsizer.cli.cycle.time", clock)
 
     def freeze(world: World) -> None:
         taken = {"spec": {"holderIdentity": "another", "renewTime": "2026-01-01T00:00:00.000000Z"}}

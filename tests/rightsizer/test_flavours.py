@@ -21,7 +21,7 @@ from rightsizer.errors import (
     QueryRefused,
     QueryTooLarge,
 )
-from rightsizer.observe.prometheus import Prometheus, Sample
+from rightsizer.prometheus.query_api import Prometheus, Sample
 from simulator.processes import Server
 from simulator.prometheus import Prometheus as RealPrometheus
 from tests.rightsizer.fakeprometheus import GOOD, Answer, Fake, serving
@@ -156,7 +156,7 @@ def test_words_of_a_limit_in_an_answer_are_none(fake: Fake) -> None:
 @pytest.mark.covers("P20")
 def test_a_body_without_end_is_too_large(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond our own limit it is dropped, and parts may be asked for."""
-    monkeypatch.setattr("rightsizer.observe.transport.MAX_BYTES", 1000)
+    monkeypatch.setattr("rightsizer.prometheus.transport.MAX_BYTES", 1000)
     fake.answers.append(Answer(body=" " * 5000))
     with pytest.raises(QueryTooLarge, match="longer than"):
         _asking(fake.url).query("x", AT)

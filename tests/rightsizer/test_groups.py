@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from rightsizer.kinds import KINDS
+from rightsizer.kinds.edits import value_at
+from rightsizer.kinds.kind import proposal_edits
 from rightsizer.model import Action, Pod, Proposal
-from rightsizer.workloads import KINDS
-from rightsizer.workloads.edits import value_at
-from rightsizer.workloads.kind import proposal_edits
 from tests.rightsizer.build import pod
 
 GROUP = "ray.io/group"

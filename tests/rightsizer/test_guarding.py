@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from rightsizer.changes.records import speaks_for
 from rightsizer.model import ObjectRef
-from rightsizer.observe.records import speaks_for
 from tests.rightsizer.commands import Run
 from tests.rightsizer.test_scenarios import BUDGETS, DEFAULT_POLICY
 from tests.rightsizer.world import World, created

@@ -7,13 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from rightsizer.model import Action, End
-from rightsizer.observe.history import read_history
-from rightsizer.observe.records import UNDO_ANNOTATION
-from rightsizer.workloads.changes import UndoRecord, parse_record
-from rightsizer.workloads.core import KINDS
-from rightsizer.workloads.edits import Edit
-from rightsizer.workloads.pausing import (
+from rightsizer.changes.object_history import read_history
+from rightsizer.changes.records import UNDO_ANNOTATION
+from rightsizer.kinds.core import KINDS
+from rightsizer.kinds.edits import Edit
+from rightsizer.kinds.patches import UndoRecord, parse_record
+from rightsizer.kinds.pause_for_change import (
     ended,
     finishing_patch,
     may_change,
@@ -22,6 +21,7 @@ from rightsizer.workloads.pausing import (
     returning,
     wanted_pods,
 )
+from rightsizer.model import Action, End
 from tests.rightsizer.build import AT
 
 Object = dict[str, Any]

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from rightsizer.kinds import kind_of
+from rightsizer.kinds.edits import Edit
+from rightsizer.kinds.health import Health, health_of, pods_after, wanted
+from rightsizer.kinds.patches import UndoRecord
 from rightsizer.model import Action, ObjectRef, Pod, Proposal, Workload
-from rightsizer.workloads import kind_of
-from rightsizer.workloads.changes import UndoRecord
-from rightsizer.workloads.edits import Edit
-from rightsizer.workloads.health import Health, health_of, pods_after, wanted
 from tests.rightsizer.build import AT, judged, pod, policy, workload
 
 RESLICED = Edit(("spec", "predictor", "model", "resources", "limits", "nvidia.com/mig-1g.10gb"), None, "1")

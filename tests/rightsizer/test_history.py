@@ -9,9 +9,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from rightsizer.holdoff import LONGEST_HOLD_OFF, MOST_CHANGES, Memory, cooling
-from rightsizer.model import Action, Cause, Change, Decision, End, Fleet, ObjectRef, PastChange, Verdict
-from rightsizer.observe.history import (
+from rightsizer.changes.object_history import (
     HISTORY_ANNOTATION,
     MOST,
     MOST_BYTES,
@@ -21,9 +19,11 @@ from rightsizer.observe.history import (
     with_end,
     write_history,
 )
-from rightsizer.observe.records import UNDO_ANNOTATION, remembered
-from rightsizer.workloads.changes import record_of
-from rightsizer.workloads.edits import Edit
+from rightsizer.changes.records import UNDO_ANNOTATION, remembered
+from rightsizer.kinds.edits import Edit
+from rightsizer.kinds.patches import record_of
+from rightsizer.model import Action, Cause, Change, Decision, End, Fleet, ObjectRef, PastChange, Verdict
+from rightsizer.planning.cooldown import LONGEST_HOLD_OFF, MOST_CHANGES, Memory, cooling
 from tests.rightsizer.build import AT, DAY, all_idle, judged, pod, policy, rule, workload
 
 HOUR = datetime.timedelta(hours=1)

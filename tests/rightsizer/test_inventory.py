@@ -7,9 +7,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from rightsizer.kinds import KINDS
+from rightsizer.kube.owner_kinds import OWNERS
 from rightsizer.model import Manager
-from rightsizer.observe.owners import OWNERS
-from rightsizer.workloads import KINDS
 from tests.rightsizer.build import MANY
 from tests.rightsizer.kubectl import GPU, TEAM, Object, claim, fleet_of, node, obj, pod, using, workloads_of
 

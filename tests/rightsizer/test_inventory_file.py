@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from rightsizer.errors import ConfigurationError
+from rightsizer.inventory.objects_file import read_file
+from rightsizer.inventory.workload_builder import assemble
 from rightsizer.model.fleet import Fleet
-from rightsizer.observe.inventory import assemble
-from rightsizer.observe.objectsfile import read_file
 from tests.rightsizer.kubectl import Object, fleet_of, node, obj, objects_of, pod
 
 TOP = obj("Deployment", "w", spec={"replicas": 2})

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
+from rightsizer.changes.records import came_back_after
 from rightsizer.config import LONGEST, PREFIX, ClusterSettings
 from rightsizer.errors import ConfigurationError, RequestRefused
-from rightsizer.look import look_at
+from rightsizer.execute.preflight import look_at
+from rightsizer.inventory.workload_builder import assemble, read
+from rightsizer.kinds import BEARERS
+from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Fleet
-from rightsizer.observe.cluster import Cluster
-from rightsizer.observe.inventory import assemble, read
-from rightsizer.observe.records import came_back_after
-from rightsizer.workloads import BEARERS
 from simulator.kube import ApiServer, Fault
 from tests.rightsizer.kubectl import GPU, TEAM, Object, claim, node, obj, pod, using
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY

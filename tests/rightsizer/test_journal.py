@@ -10,12 +10,12 @@ import sys
 
 import pytest
 
-from rightsizer.act.journal import SET_ASIDE, Journal, read_journal
 from rightsizer.cli import main
 from rightsizer.errors import ConfigurationError
+from rightsizer.execute.journal import SET_ASIDE, Journal, read_journal
+from rightsizer.kinds.past_changes import Step
 from rightsizer.model import ObjectRef, Outcome, Result
-from rightsizer.report.past import journal_text, unfinished
-from rightsizer.workloads.recalled import Step
+from rightsizer.report.history import journal_text, unfinished
 from tests.rightsizer.build import AT, all_idle, judged, policy, workload
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -92,7 +92,7 @@ def test_a_machine_that_died_while_it_set_a_file_aside_loses_nothing(tmp_path: p
 
 WRITER = """
 import datetime, pathlib, sys
-from rightsizer.act.journal import Journal
+from rightsizer.execute.journal import Journal
 from rightsizer.model import ObjectRef, Outcome, Result
 at = datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC)
 journal = Journal(pathlib.Path(sys.argv[1]), "run-1", lambda: at, largest=50_000)
@@ -178,7 +178,7 @@ def test_several_write_one_journal(tmp_path: pathlib.Path) -> None:
 
 _WRITER = """
 import datetime, pathlib, sys
-from rightsizer.act.journal import Journal
+from rightsizer.execute.journal import Journal
 from rightsizer.model import ObjectRef
 journal = Journal(pathlib.Path(sys.argv[1]), sys.argv[2], lambda: datetime.datetime.now(datetime.UTC), largest=50_000)
 for number in range(150):

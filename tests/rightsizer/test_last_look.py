@@ -149,7 +149,7 @@ def test_the_last_look_has_the_clock_of_the_plan(world: World, monkeypatch: pyte
     world.add("Deployment", world.team, "first", {"replicas": 4})
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     slow = types.SimpleNamespace(datetime=_SlowClock, timedelta=datetime.timedelta, UTC=datetime.UTC)
-    monkeypatch.setattr("rightsizer.cli.session.datetime", slow)
+    monkeypatch.setattr("rightsizer.cli.plan_session.datetime", slow)
     world.after("events", lambda: _wake_up(world))
     items = _apply(world).items
     assert (items["first"]["result"], items["idle"]["result"]) == ("done", "changed"), items
@@ -161,7 +161,7 @@ def test_what_is_noted_has_the_clock_of_the_plan(world: World, monkeypatch: pyte
     """By what is noted of a change the next plan counts budgets and cooldowns: a slow machine must not shorten them."""
     world.add("Deployment", world.team, "idle", {})
     slow = types.SimpleNamespace(datetime=_SlowClock, timedelta=datetime.timedelta, UTC=datetime.UTC)
-    monkeypatch.setattr("rightsizer.cli.session.datetime", slow)
+    monkeypatch.setattr("rightsizer.cli.plan_session.datetime", slow)
     assert _apply(world).items["idle"]["result"] == "done"
     record = json.loads(created(world.api, "Deployment", world.team, "idle")["metadata"]["annotations"][UNDO])
     age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(record["time"])
@@ -184,11 +184,11 @@ def test_a_pause_is_over_by_the_clock_of_the_plan(world: World, monkeypatch: pyt
 
     def pause() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("rightsizer.cli.session.datetime", datetime)
+            patch.setattr("rightsizer.cli.plan_session.datetime", datetime)
             assert world.run("pause", "--reason", "incident", "--for", "1d").code == 0
 
     fast = types.SimpleNamespace(datetime=_FastClock, timedelta=datetime.timedelta, UTC=datetime.UTC)
-    monkeypatch.setattr("rightsizer.cli.session.datetime", fast)
+    monkeypatch.setattr("rightsizer.cli.plan_session.datetime", fast)
     world.after("events", pause)
     items = _apply(world).items
     assert (items["a"]["result"], items["b"]["result"]) == ("done", "blocked"), items

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from rightsizer.act.lease import DEADLINE_S, DURATION_S, NAME, Keeper, Lease
 from rightsizer.config import ClusterSettings
 from rightsizer.errors import ConfigurationError, LeaseLost, RequestRefused
-from rightsizer.observe.cluster import Cluster
+from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.lease import DEADLINE_S, DURATION_S, NAME, Keeper, Lease
 from simulator.kube import Fault
 from tests.rightsizer.world import World
 

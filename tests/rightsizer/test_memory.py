@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from rightsizer.model import End, Fleet, ObjectRef, PastChange, Workload
-from rightsizer.observe.memory import (
+from rightsizer.changes.memory import (
     MONTH,
     MOST,
     MOST_BYTES,
@@ -24,6 +23,7 @@ from rightsizer.observe.memory import (
     part_of,
     recalled,
 )
+from rightsizer.model import End, Fleet, ObjectRef, PastChange, Workload
 from simulator.kube import Fault, LoggedRequest, Rule
 from tests.rightsizer.build import pod, workload
 from tests.rightsizer.commands import Run

@@ -8,15 +8,15 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from rightsizer.breaker import against, parse_state, state_texts
+from rightsizer.changes.records import came_back_after, changes_of, remembered
+from rightsizer.kinds import KINDS, LEVERS
+from rightsizer.kinds.notices import unreadable_notes
+from rightsizer.kinds.patches import original_replicas, read_record
+from rightsizer.kube.api_objects import ObjectMeta
+from rightsizer.kube.owner_kinds import Controlled
 from rightsizer.model import Finding, Fleet
-from rightsizer.notes import decoded, read_instant
-from rightsizer.observe.objects import ObjectMeta
-from rightsizer.observe.owners import Controlled
-from rightsizer.observe.records import came_back_after, changes_of, remembered
-from rightsizer.workloads import KINDS, LEVERS
-from rightsizer.workloads.changes import original_replicas, read_record
-from rightsizer.workloads.readable import unreadable_notes
+from rightsizer.planning.breaker import against, parse_state, state_texts
+from rightsizer.text import decoded, read_instant
 from tests.rightsizer.build import AT, all_idle, judged, policy, rule, workload
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World

@@ -11,9 +11,9 @@ from typing import Any
 import pydantic
 import pytest
 
-from rightsizer.act.notifying import notify
+from rightsizer.execute.notify import notify
 from rightsizer.model import ObjectRef, Outcome, Result
-from rightsizer.policy.notifying import Target
+from rightsizer.policy.notification_targets import Target
 
 AT = datetime.datetime(2026, 11, 21, 12, 0, tzinfo=datetime.UTC)
 

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from rightsizer.observe.inventory import Objects, assemble
-from rightsizer.observe.objects import LabelSelector, LabelSelectorRequirement, PodObject
-from rightsizer.observe.pods import PodTable
-from rightsizer.observe.quantity import LARGEST
-from rightsizer.observe.resources import ResourceTable
+from rightsizer.inventory.pods import PodTable
+from rightsizer.inventory.resources import ResourceTable
+from rightsizer.inventory.workload_builder import Objects, assemble
+from rightsizer.kube.api_objects import LabelSelector, LabelSelectorRequirement, PodObject
+from rightsizer.kube.quantity import LARGEST
 from simulator.prometheus import Prometheus
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World, created, stamp

@@ -22,8 +22,8 @@ from rightsizer.model import (
     WaitingPod,
     Workload,
 )
-from rightsizer.ondemand import for_those_who_wait
-from rightsizer.policy.rules import Rulebook
+from rightsizer.planning.pending_demand import for_those_who_wait
+from rightsizer.policy.effective import Rulebook
 from tests.rightsizer.build import AT, judged, pod, policy, rule, workload
 
 GPU = "nvidia.com/gpu"

@@ -10,8 +10,8 @@ import hypothesis
 from hypothesis import strategies as st
 
 from rightsizer.model import FindingName, Fleet, Node, Pod, PriorityClass, Workload
-from rightsizer.policy.document import Policy
-from rightsizer.policy.rules import Rulebook, Ruling
+from rightsizer.policy.effective import Rulebook, Ruling
+from rightsizer.policy.schema import Policy
 from tests.rightsizer.build import AT, MANY, pod, workload
 from tests.rightsizer.oracle import ACTIONS, FINDINGS, IDLE, MARKS, OURS, Oracle, Said
 

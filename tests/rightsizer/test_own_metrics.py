@@ -5,9 +5,9 @@ import datetime
 
 import pytest
 
-from rightsizer.accounting import accounts_of
-from rightsizer.budget import Left
 from rightsizer.model import Change, Fleet, ObjectRef, Plan, PriorityClass
+from rightsizer.planning.budget import Left
+from rightsizer.planning.cost_summary import accounts_of
 from rightsizer.policy.limits import Per, Scope
 from rightsizer.report.metrics import Metrics
 from tests.rightsizer.build import AT

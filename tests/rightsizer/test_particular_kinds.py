@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rightsizer.kinds.preconditions import no_place
 from rightsizer.model import Action, ObjectRef, Proposal
-from rightsizer.workloads.possible import no_place
 from simulator.kube import Fault, Rule
 from tests.rightsizer.build import AT, workload
 from tests.rightsizer.kinds import ray_cluster

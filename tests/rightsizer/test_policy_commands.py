@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from rightsizer.config import PREFIX
 from rightsizer.model import Fleet, Mode, Node, PriorityClass
-from rightsizer.policy.document import Keep, Match
+from rightsizer.policy.effective import Rulebook
 from rightsizer.policy.explain import explain
-from rightsizer.policy.reading import parse
-from rightsizer.policy.rules import Rulebook
-from rightsizer.policy.starting import starting_policy
+from rightsizer.policy.policy_file import parse
+from rightsizer.policy.schema import Keep, Match
+from rightsizer.policy.starter import starting_policy
 from simulator.kube import ApiServer
 from tests.conftest import Golden
 from tests.rightsizer.build import AT, pod, policy, rule, workload

@@ -6,8 +6,8 @@ import pytest
 
 from rightsizer.errors import ConfigurationError, PolicyError
 from rightsizer.model import Action, Mode
-from rightsizer.policy.checks import require_classes
-from rightsizer.policy.reading import load, parse
+from rightsizer.policy.cluster_checks import require_classes
+from rightsizer.policy.policy_file import load, parse
 
 GOOD = """\
 apiVersion: gpu-rightsizer.io/v1alpha1

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from rightsizer.config import PREFIX
 from rightsizer.model import FindingName, Fleet, Mode, Node, PriorityClass, Workload
-from rightsizer.policy.document import Match, Policy, Rule
+from rightsizer.policy.do_not_disrupt import ROWS
+from rightsizer.policy.effective import Rulebook, Ruling, rule_on
 from rightsizer.policy.limits import DEFAULT_BUDGETS, Budget, with_defaults
-from rightsizer.policy.marks import ROWS
 from rightsizer.policy.matching import holds, subject_of
 from rightsizer.policy.protections import OPT_OUTS
 from rightsizer.policy.rule import ACTIONS, SWITCHABLE
-from rightsizer.policy.rules import Rulebook, Ruling, rule_on
-from rightsizer.policy.shadows import contains, covers
+from rightsizer.policy.schema import Match, Policy, Rule
+from rightsizer.policy.unreachable import contains, covers
 from tests.rightsizer.build import AT, MANY, pod, policy, workload
 
 CLASSES = {"high": 100, "low": 1, "": 0}

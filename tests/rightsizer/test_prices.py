@@ -11,12 +11,12 @@ import zipfile
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
-from rightsizer import money, pricefile
+from rightsizer import prices
 from rightsizer.config import PrometheusSettings
 from rightsizer.errors import ConfigurationError, PricesError
 from rightsizer.model import Node
-from rightsizer.observe.costs import node_prices
-from rightsizer.observe.prometheus import Prometheus as Client
+from rightsizer.prometheus.node_costs import node_prices
+from rightsizer.prometheus.query_api import Prometheus as Client
 from simulator.prometheus import Prometheus, Series
 from tests.rightsizer.build import pod
 from tests.rightsizer.world import World
@@ -44,7 +44,7 @@ def _node(model: str, **changes: str) -> Node:
 )
 def test_the_shipped_list_knows_a_model(model: str, price: float) -> None:
     """As GPU Feature Discovery and as the driver write its name."""
-    assert pricefile.load().of_node(_node(model)) == price
+    assert prices.load().of_node(_node(model)) == price
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_the_shipped_list_knows_a_model(model: str, price: float) -> None:
 )
 def test_a_similar_name_is_no_price(model: str) -> None:
     """What is not on the list costs what nobody knows, not what the next one costs."""
-    assert pricefile.load().of_node(_node(model)) is None
+    assert prices.load().of_node(_node(model)) is None
 
 
 @pytest.mark.parametrize(
@@ -75,23 +75,23 @@ def test_a_part_of_a_gpu_costs_its_part(resources: dict[str, int], devices: int,
     """
     node = Node("n", "Tesla-T4", gpus=4, memory_bytes=15360 << 20, sharing="hami", allocatable=resources)
     asked = pod(devices=devices, resources=resources)
-    assert money.whole_gpus(asked, node) == pytest.approx(whole, abs=0.01)
+    assert prices.whole_gpus(asked, node) == pytest.approx(whole, abs=0.01)
 
 
 def test_the_shipped_list_says_where_it_comes_from() -> None:
     """Source, currency and a day that was."""
-    prices = pricefile.load()
-    assert prices.source
-    assert prices.currency == "USD"
-    assert datetime.date.fromisoformat(prices.date) <= datetime.date(2026, 11, 21)
+    shipped = prices.load()
+    assert shipped.source
+    assert shipped.currency == "USD"
+    assert datetime.date.fromisoformat(shipped.date) <= datetime.date(2026, 11, 21)
 
 
 def test_node_then_instance_type_then_model() -> None:
     """The nearer to the node, the better."""
     text = HEAD + "models: {'*H100*': 3}\ninstanceTypes: {big: 2}\n"
-    prices = pricefile.parse(text.encode(), source="p")
-    assert prices.of_node(_node("NVIDIA-H100")) == 3
-    assert prices.of_node(_node("NVIDIA-H100", instance_type="big")) == 2
+    priced = prices.parse(text.encode(), source="p")
+    assert priced.of_node(_node("NVIDIA-H100")) == 3
+    assert priced.of_node(_node("NVIDIA-H100", instance_type="big")) == 2
 
 
 BAD = {
@@ -136,7 +136,7 @@ BAD = {
 def test_a_bad_price_table_is_refused_with_its_line(text: str, words: str) -> None:
     """Each mistake is told where it stands."""
     with pytest.raises(PricesError) as caught:
-        pricefile.parse(text.encode(), source="prices.yaml")
+        prices.parse(text.encode(), source="prices.yaml")
     assert str(caught.value).startswith("price table prices.yaml cannot be used, ")
     assert words in str(caught.value)
 
@@ -145,7 +145,7 @@ def test_all_mistakes_are_told_at_once() -> None:
     """One per line, in the order of the file."""
     text = HEAD.replace("2026-11-01", "soon") + "models: {a: -1}\nmodel: {}\n"
     with pytest.raises(PricesError, match="3 problems") as caught:
-        pricefile.parse(text.encode(), source="p")
+        prices.parse(text.encode(), source="p")
     assert [problem.line for problem in caught.value.problems] == [4, 5, 6]
 
 
@@ -154,7 +154,7 @@ def test_a_price_table_that_is_not_there(tmp_path: pathlib.Path) -> None:
     with pytest.raises(
         ConfigurationError, match=r"price table file .*gone.yaml: cannot be read: No such file"
     ):
-        pricefile.load(tmp_path / "gone.yaml")
+        prices.load(tmp_path / "gone.yaml")
 
 
 def test_the_wheel_carries_what_is_read_at_run_time(tmp_path: pathlib.Path) -> None:

@@ -17,7 +17,7 @@ from rightsizer.cli import parser
 from rightsizer.cli.connection import prometheus_settings
 from rightsizer.config import PrometheusSettings, Secret
 from rightsizer.errors import ConfigurationError, PrometheusError
-from rightsizer.observe.prometheus import Prometheus
+from rightsizer.prometheus.query_api import Prometheus
 from tests.rightsizer.fakeprometheus import GOOD, SCALAR, Answer, Fake, serving
 
 AT = datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC)
@@ -227,7 +227,7 @@ def test_an_answer_that_never_comes() -> None:
 @pytest.mark.covers("P20")
 def test_an_answer_without_end(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A body beyond the limit is dropped, not collected."""
-    monkeypatch.setattr("rightsizer.observe.transport.MAX_BYTES", 1000)
+    monkeypatch.setattr("rightsizer.prometheus.transport.MAX_BYTES", 1000)
     fake.answers.append(Answer(body=" " * 5000))
     with pytest.raises(PrometheusError, match="longer than"):
         _ask(fake.url)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from rightsizer.locks.admission import admission_policies
-from rightsizer.locks.rbac import grants
-from rightsizer.policy.reading import parse
+from rightsizer.guardrails.admission import admission_policies
+from rightsizer.guardrails.rbac import grants
+from rightsizer.policy.policy_file import parse
 from simulator.kube import Fault, Rule
 from tests.rightsizer.commands import Run, run_command
 from tests.rightsizer.test_scenarios import BUDGETS

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from rightsizer.model import Slot, Usage, Usages
-from rightsizer.observe.signals import coverage, rules
+from rightsizer.usage import recording_rules, sample_coverage
 from simulator.prometheus import Prometheus, Series
 from tests.rightsizer.metrics import COPY, DAY, ENGINE, HOUR, POWER, UTIL, Metrics, idle, near, once, within
 from tests.rightsizer.relay import Relay
@@ -27,7 +27,7 @@ FILE = ROOT / "deploy/prometheus/recording-rules.yaml"
 
 def test_the_file_holds_the_rules_that_are_asked_for() -> None:
     """Name by name, and from the same tables as the questions."""
-    assert yaml.safe_load(FILE.read_text()) == {"groups": rules.groups()}
+    assert yaml.safe_load(FILE.read_text()) == {"groups": recording_rules.groups()}
 
 
 @pytest.mark.prometheus
@@ -210,7 +210,7 @@ def test_what_is_plainly_whole_need_not_be_asked_slot_by_slot(
         _record(metrics, _BEFORE)
         found = {}
         for few in (1.0, -1.0):
-            monkeypatch.setattr(coverage, "FEW", few)
+            monkeypatch.setattr(sample_coverage, "FEW", few)
             with Relay(own.url) as relay:
                 found[few] = metrics.signal(url=relay.url).usages(_WINDOW, metrics.at)
                 named = [query for query in relay.asked if "count5m" in query and 'pod=~"' in query]

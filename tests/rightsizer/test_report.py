@@ -8,14 +8,14 @@ import pytest
 from hypothesis import strategies as st
 
 from rightsizer.config import format_duration, parse_duration
+from rightsizer.kinds import KINDS
+from rightsizer.kinds.edits import Edit
+from rightsizer.kinds.patches import Undoable, record_of
 from rightsizer.model import Mode, ObjectRef, Outcome, Plan, Result, Workload
-from rightsizer.policy.document import Match
+from rightsizer.policy.schema import Match
 from rightsizer.report.outcomes import outcome_text, outcomes_summary, undoable_text
 from rightsizer.report.table import plan_text
-from rightsizer.report.words import safe
-from rightsizer.workloads import KINDS
-from rightsizer.workloads.changes import Undoable, record_of
-from rightsizer.workloads.edits import Edit
+from rightsizer.text import safe
 from tests.conftest import Golden
 from tests.rightsizer.build import (
     AT,

@@ -38,7 +38,7 @@ from rightsizer.model import (
 from rightsizer.report.approvals import read_approvals
 from rightsizer.report.forms import FORMS, form
 from rightsizer.report.table import plan_text
-from rightsizer.report.words import count, number, percent, safe, short
+from rightsizer.text import count, number, percent, safe, short
 from tests.conftest import Golden
 from tests.rightsizer.build import AT, idle_usage
 from tests.rightsizer.hostile import EVERYTHING

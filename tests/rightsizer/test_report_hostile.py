@@ -12,7 +12,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from rightsizer.report.forms import form
-from rightsizer.report.words import safe
+from rightsizer.text import safe
 from tests.rightsizer.hostile import ATTRIBUTES, EVERYTHING, FORMULAS, MARKDOWN, XSS
 from tests.rightsizer.markup import contents, elements, skeleton
 from tests.rightsizer.reported import accounted, full_plan, named_plan

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from rightsizer.assess.room import Coming, Room
-from rightsizer.decide import decide
+from rightsizer.changes.records import remembered
+from rightsizer.findings.node_room import Coming, Room
+from rightsizer.kinds.patches import record_of
 from rightsizer.model import (
     Action,
     Cause,
@@ -22,9 +23,8 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.model.offers import Asks
-from rightsizer.observe.records import remembered
-from rightsizer.places import within_room
-from rightsizer.workloads.changes import record_of
+from rightsizer.planning.capacity import within_room
+from rightsizer.planning.decide import decide
 from tests.rightsizer.build import (
     ALWAYS,
     AT,

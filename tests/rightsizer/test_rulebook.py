@@ -9,8 +9,8 @@ import pytest
 from rightsizer.config import PREFIX
 from rightsizer.model import Action, FindingName, Fleet, Mode, Node, PriorityClass, Workload
 from rightsizer.policy.classes import ANNOTATIONS
-from rightsizer.policy.document import Defaults, Keep, Match, Policy, PriorityRange, Thresholds
-from rightsizer.policy.rules import NO_FLEET, Rulebook, Ruling, rule_on
+from rightsizer.policy.effective import NO_FLEET, Rulebook, Ruling, rule_on
+from rightsizer.policy.schema import Defaults, Keep, Match, Policy, PriorityRange, Thresholds
 from tests.rightsizer.build import AT, DAY, pod, policy, rule, workload
 
 HOUR = datetime.timedelta(hours=1)

@@ -7,8 +7,8 @@ import pytest
 
 from rightsizer.config import PREFIX
 from rightsizer.model import Action, Cause, FindingName, Mode, ObjectRef, Verdict, Workload
-from rightsizer.policy.document import ADVISE_ONLY, Defaults, Match, Policy, PriorityRange, Thresholds
-from rightsizer.policy.rules import NO_FLEET, rule_on
+from rightsizer.policy.effective import NO_FLEET, rule_on
+from rightsizer.policy.schema import ADVISE_ONLY, Defaults, Match, Policy, PriorityRange, Thresholds
 from tests.rightsizer.build import (
     AT,
     DAY,

@@ -10,9 +10,9 @@ import pytest
 from rightsizer.config import PrometheusSettings
 from rightsizer.errors import QueryTooLarge
 from rightsizer.model import Usages
-from rightsizer.observe import promql
-from rightsizer.observe.prometheus import Prometheus as Client
-from rightsizer.observe.sharding import Part, Shard, Territory, pack
+from rightsizer.prometheus import promql
+from rightsizer.prometheus.query_api import Prometheus as Client
+from rightsizer.prometheus.sharding import Part, Shard, Territory, pack
 from simulator.prometheus import Prometheus
 from tests.rightsizer.metrics import HOUR, Metrics, idle
 from tests.rightsizer.relay import Relay

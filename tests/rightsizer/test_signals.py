@@ -8,8 +8,8 @@ import pytest
 
 from exporter import catalog
 from rightsizer.errors import EvidenceIncomplete, UsageError
-from rightsizer.observe.signals import own
-from rightsizer.observe.signals.dcgm import DCGM, DCGM_49
+from rightsizer.usage import counter_meaning
+from rightsizer.usage.dcgm_names import DCGM, DCGM_49
 from simulator.prometheus import Prometheus
 from tests.rightsizer.metrics import (
     COPY,
@@ -318,11 +318,14 @@ class Shared:
         """Its gauges, the same for all pods, and everybody's counters."""
         device = {"UUID": "GPU-s", "hostname": "n1"}
         for pod, per_minute in pods.items():
-            gauges = {**idle(**{UTIL: self.busy / 60 * 100}), own.POD_MEMORY: 7e9}
-            metrics.write({**gauges, own.POD_BUSY: steadily(per_minute)}, device, pod=pod)
-        counters = {own.DEVICE_BUSY: steadily(self.busy), own.GAPS: steadily(self.gap)}
+            gauges = {**idle(**{UTIL: self.busy / 60 * 100}), counter_meaning.POD_MEMORY: 7e9}
+            metrics.write({**gauges, counter_meaning.POD_BUSY: steadily(per_minute)}, device, pod=pod)
+        counters = {
+            counter_meaning.DEVICE_BUSY: steadily(self.busy),
+            counter_meaning.GAPS: steadily(self.gap),
+        }
         metrics.write(counters, device, namespace="", modelName="")
-        lost = {own.UNATTRIBUTED: steadily(self.lost)}
+        lost = {counter_meaning.UNATTRIBUTED: steadily(self.lost)}
         metrics.write(lost, device, namespace="", modelName="", reason=self.reason)
 
 
@@ -405,10 +408,10 @@ def test_counters_that_came_later_than_the_gauges_prove_nothing(metrics: Metrics
     """An exporter that was put beside another an hour ago has not seen the day."""
     for pod in ("a", "b"):
         metrics.write(idle(**{UTIL: within(900, 600, 80)}), pod=pod, UUID="GPU-s")
-    counters = {own.POD_BUSY: 0.0, own.DEVICE_BUSY: 0.0, own.GAPS: 0.0}
-    metrics.write({own.POD_BUSY: 0.0}, pod="a", UUID="GPU-s", since=HOUR, job="ours")
+    counters = {counter_meaning.POD_BUSY: 0.0, counter_meaning.DEVICE_BUSY: 0.0, counter_meaning.GAPS: 0.0}
+    metrics.write({counter_meaning.POD_BUSY: 0.0}, pod="a", UUID="GPU-s", since=HOUR, job="ours")
     metrics.write(
-        {name: 0.0 for name in counters if name != own.POD_BUSY},
+        {name: 0.0 for name in counters if name != counter_meaning.POD_BUSY},
         UUID="GPU-s",
         namespace="",
         since=HOUR,
@@ -423,8 +426,10 @@ def test_a_burst_between_two_samples_is_counted(metrics: Metrics) -> None:
     """Of a GPU that one pod holds, the gauge may miss what the counter does not."""
     metrics.write(idle(), pod="a", UUID="GPU-s")
     bursts = rising(lambda left: 3.0 if left % 15 == 0 else 0.0)
-    metrics.write({own.POD_BUSY: bursts}, pod="a", UUID="GPU-s")
-    metrics.write({own.DEVICE_BUSY: bursts, own.GAPS: 0.0}, UUID="GPU-s", namespace="")
+    metrics.write({counter_meaning.POD_BUSY: bursts}, pod="a", UUID="GPU-s")
+    metrics.write(
+        {counter_meaning.DEVICE_BUSY: bursts, counter_meaning.GAPS: 0.0}, UUID="GPU-s", namespace=""
+    )
     usage = metrics.usage("a")
     assert (usage.activity_peak, usage.is_own) == (0.0, True)
     assert usage.busy_s == near(96 * 3, rel=0.03)
@@ -527,4 +532,4 @@ def test_our_tables_name_what_the_exporter_serves() -> None:
         assert metric.dcgm_49 is not None
         assert (metric.dcgm_49.name, older.kind, older.alike) == (newer.metric, newer.kind, newer.alike)
         assert (units[metric.dcgm.unit], units[metric.dcgm_49.unit]) == (older.scale, newer.scale)
-    assert set(own.METRICS) <= rows.keys()
+    assert set(counter_meaning.METRICS) <= rows.keys()

@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 from rightsizer.errors import ConfigurationError, SignalsError
-from rightsizer.observe.signals.choose import named
+from rightsizer.usage.sources import named
 from simulator.prometheus import Prometheus
 from tests.rightsizer.metrics import Metrics, near
 

@@ -10,7 +10,7 @@ import pytest
 
 from rightsizer.config import PrometheusSettings
 from rightsizer.errors import ConfigurationError, PrometheusError
-from rightsizer.observe.prometheus import Prometheus
+from rightsizer.prometheus.query_api import Prometheus
 from tests.rightsizer.fakeprometheus import Answer, Fake, serving
 from tests.rightsizer.sigv4reference import signature
 
@@ -154,7 +154,7 @@ def test_a_profile_that_is_not_there(fake: Fake, monkeypatch: pytest.MonkeyPatch
 
 def test_the_library_is_missing(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """What to install is said; nobody else needs it."""
-    monkeypatch.delitem(sys.modules, "rightsizer.observe.sigv4", raising=False)
+    monkeypatch.delitem(sys.modules, "rightsizer.prometheus.sigv4", raising=False)
     monkeypatch.setitem(sys.modules, "botocore", None)
     words = r"the library botocore is missing; run in a checkout: pip install '\.\[rightsizer,aws\]'"
     with pytest.raises(ConfigurationError, match=words):

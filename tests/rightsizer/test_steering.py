@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
+from rightsizer.kinds import row_of
 from rightsizer.model import Action, ObjectRef, Pod, Proposal, Scalable, Workload
-from rightsizer.steering import COST_ANNOTATION, AtWorkError, pods_to_go
-from rightsizer.workloads import row_of
+from rightsizer.planning.victims import COST_ANNOTATION, AtWorkError, pods_to_go
 from tests.rightsizer.build import idle_usage, pod, usages, workload
 
 NAMES = ("w-0", "w-1", "w-2", "w-3")

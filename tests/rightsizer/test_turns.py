@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from rightsizer.act.lease import DURATION_S, RETRY_S, Keeper
-from rightsizer.act.turns import Turns
+from rightsizer.cli.scheduler import Turns
+from rightsizer.kube.lease import DURATION_S, RETRY_S, Keeper
 from tests.rightsizer.test_lease import Clock, lease_of
 from tests.rightsizer.world import World
 

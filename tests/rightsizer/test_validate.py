@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rightsizer.model import Action, Decision, FindingName, Mode, Node, Workload
-from rightsizer.validate import Use, objections
+from rightsizer.planning.revalidate import Use, objections
 from tests.rightsizer.build import (
     ALWAYS,
     AT,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rightsizer.observe.quantity import LARGEST, parse_quantity
+from rightsizer.kube.quantity import LARGEST, parse_quantity
 from tests.controlplane.contract.objects import config_map, pod
 from tests.controlplane.contract.server import Api, Object
 

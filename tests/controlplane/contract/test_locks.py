@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rightsizer.locks.admission import admission_policies
-from rightsizer.policy.reading import parse
+from rightsizer.guardrails.admission import admission_policies
+from rightsizer.policy.policy_file import parse
 from tests.controlplane.contract.objects import job, pod_spec, replicated
 from tests.controlplane.contract.server import Api, Object
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from rightsizer.locks.admission import admission_policies
-from rightsizer.policy.reading import parse
-from rightsizer.workloads import KINDS, LEVERS
-from rightsizer.workloads.core import POD
-from rightsizer.workloads.edits import ANY, Edit, edit_of, patch_of, places
-from rightsizer.workloads.fields import Value
-from rightsizer.workloads.kind import Kind, stop_edits
+from rightsizer.guardrails.admission import admission_policies
+from rightsizer.kinds import KINDS, LEVERS
+from rightsizer.kinds.core import POD
+from rightsizer.kinds.edits import ANY, Edit, edit_of, patch_of, places
+from rightsizer.kinds.fields import Value
+from rightsizer.kinds.kind import Kind, stop_edits
+from rightsizer.policy.policy_file import parse
 from simulator.controlplane.plane import ControlPlane
 from tests.controlplane.contract.server import Api, Object, Server, Simulated
 from tests.controlplane.contract.test_locks import GROUP, OWN, PLURALS, USER

@@ -16,19 +16,17 @@ from typing import Any, Self
 
 import yaml
 
-from rightsizer.act.guarding import Guard
-from rightsizer.act.lease import Lease
-from rightsizer.act.patience import Patience
-from rightsizer.act.repair import find_repairs, mend
-from rightsizer.act.session import Means
-from rightsizer.act.state import Gate
-from rightsizer.act.undo import find, put_back
 from rightsizer.cli import parser
-from rightsizer.cli.acting import accept_first, acting_on, counted, planned, require_state, steps
-from rightsizer.cli.session import Session
+from rightsizer.cli.cycle import accept_first, acting_on, counted, planned, require_state, steps
+from rightsizer.cli.plan_session import Session
 from rightsizer.config import ClusterSettings
 from rightsizer.errors import ClusterError, RightsizerError
-from rightsizer.observe.cluster import Cluster
+from rightsizer.execute.control_state import Gate
+from rightsizer.execute.reconcile import Guard, find_repairs, mend
+from rightsizer.execute.run_context import Means, Patience
+from rightsizer.execute.undo import find, put_back
+from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.lease import Lease
 from simulator.kube import ApiServer, Fault, Rule
 from tests.rightsizer.wire.checker import Checker
 from tests.rightsizer.wire.clock import Clock

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from rightsizer.errors import EvidenceIncomplete
-from rightsizer.measure import Signal
 from rightsizer.model import (
     ActivitySeries,
     Concurrency,
@@ -23,7 +22,8 @@ from rightsizer.model import (
     Usages,
     Waits,
 )
-from rightsizer.observe.signals.concurrency import Replicas
+from rightsizer.planning.measure import Signal
+from rightsizer.usage.active_replicas import Replicas
 from simulator.kube import ApiServer
 from tests.rightsizer.given import H100
 from tests.rightsizer.wire.amounts import WHOLE, Holding, Share, held

@@ -1,0 +1,153 @@
+"""`gpu-rightsizer apply`: repair, show the plan, ask, do what the policy's rules enforce, and see what came of it."""
+
+import argparse
+import contextlib
+import pathlib
+import secrets
+import time
+from collections.abc import Sequence
+
+from rightsizer.cli.cycle import (
+    accept_first,
+    acting_on,
+    counted,
+    found_open,
+    lease_of,
+    means_of,
+    planned,
+    require_state,
+    steps,
+    tell_people,
+)
+from rightsizer.cli.flag_values import span_of
+from rightsizer.cli.messages import complain
+from rightsizer.cli.options import wants_colour
+from rightsizer.cli.plan_session import Interrupts, Session, confirmed, require_answer, utc_now
+from rightsizer.cli.reporter import Telling, require_writable
+from rightsizer.errors import ConfigurationError
+from rightsizer.execute.control_state import Gate
+from rightsizer.execute.executor import skipped
+from rightsizer.execute.reconcile import Guard, find_repairs, mend
+from rightsizer.execute.run_context import Means, Patience
+from rightsizer.execute.run_context import Session as ApplySession
+from rightsizer.kube.lease import Keeper
+from rightsizer.model import Action, Decision, Fleet, Mending, Outcome, Plan, Result
+from rightsizer.report.approvals import Approval, read_approvals
+from rightsizer.report.table import plan_text
+from rightsizer.text import count
+
+_NOT_THERE = "no workload of its UID holds GPUs here: it is gone or stopped, or the plan is another cluster's"
+
+FAILED = frozenset({Result.REFUSED, Result.UNKNOWN, Result.SKIPPED})
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Repair, plan, ask, act, verify, tell."""
+    approvals = _approvals(arguments.plan)
+    span_s = span_of("--verify-for", arguments.verify_for).total_seconds()
+    require_answer(arguments)
+    require_writable(arguments.save)
+    session = Session(arguments)
+    telling = Telling(arguments, session.run, undo=f"gpu-rightsizer undo --run {session.run}")
+    with contextlib.ExitStack() as stack:
+        means = means_of(arguments, session, stack)
+        gate = Gate(session.store, session.policy.policy.breaker, session.run, session.clock)
+        require_state(session)
+        lease = lease_of(arguments, secrets.token_hex(4))
+        stack.enter_context(Keeper(lease, is_patient=False, tell=complain))
+        session.cluster.before_writing = lease.require
+        with counted(gate):
+            _repair(means, arguments, telling, Guard(session.policy.policy, gate))
+            with telling.whole():
+                plan = planned(session, gate, accept_scope=arguments.accept_scope)
+            decisions, lapsed = _approved(plan, approvals)
+            approved = None if approvals is None else decisions
+            colour = wants_colour(arguments, telling.people)
+            telling.say(plan_text(plan, *session.account(plan), colour=colour, approved=approved))
+            for outcome in lapsed:
+                telling.tell(outcome)
+            if decisions and not confirmed(arguments, _question(decisions)):
+                telling.say("Nothing was stopped.\n" if telling.outcomes else "Nothing was changed.\n")
+                if telling.outcomes:
+                    telling.end()
+                return 0
+            accept_first(session, plan)
+            acting = acting_on(session, plan, means, gate)
+            try:
+                _act(acting, decisions, telling, fleet=plan.fleet, span_s=span_s)
+            finally:
+                tell_people(session, telling.outcomes)
+    has_failed = any(outcome.result in FAILED for outcome in telling.outcomes)
+    return 1 if found_open(session) or has_failed else 0
+
+
+def _question(decisions: Sequence[Decision]) -> str:
+    """What a person is asked; what has its notice given yet frees nothing."""
+    stops = all(one.finding.proposal is None and one.action is not Action.NOTIFY for one in decisions)
+    what = f"{'Stop' if stops else 'Change'} {count(len(decisions), 'workload')}"
+    freed = sum(decision.frees for decision in decisions)
+    return f"{what}, freeing {count(freed)}?" if freed >= 0 else f"{what}, taking {count(-freed)} back?"
+
+
+def _repair(means: Means, arguments: argparse.Namespace, telling: Telling, guard: Guard) -> None:
+    """Look after what earlier runs left; a person is asked before anything of a workload is changed."""
+    repairs = find_repairs(means)
+    put_back = [repair for repair in repairs if repair.mending is Mending.PUT_BACK]
+    if put_back:
+        names = ", ".join(f"{repair.ref} ({repair.words})" for repair in put_back)
+        if not confirmed(arguments, f"Put back what is not well after an earlier change: {names}?"):
+            repairs = [repair for repair in repairs if repair not in put_back]
+    with telling.whole(), Interrupts() as interrupts:
+        for outcome in mend(repairs, means, guard):
+            telling.tell(outcome)
+            if interrupts.happened:
+                raise KeyboardInterrupt
+
+
+def _approvals(path: str | None) -> Sequence[Approval] | None:
+    if path is None:
+        return None
+    try:
+        text = pathlib.Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"--plan {path}: cannot be read: {error}") from error
+    return read_approvals(text, source=path)
+
+
+def _approved(
+    plan: Plan, approvals: Sequence[Approval] | None
+) -> tuple[Sequence[Decision], Sequence[Outcome]]:
+    """The decisions to carry out, and outcomes for approvals that no longer fit what is there."""
+    if approvals is None:
+        return plan.enforced, ()
+    by_uid = {decision.workload.ref.uid: decision for decision in plan.decisions}
+    kept, lapsed = [], []
+    for approval in approvals:
+        decision = by_uid.get(approval.ref.uid)
+        if decision is None:
+            lapsed.append(_lapsed(approval, Result.GONE, _NOT_THERE))
+        elif decision.is_enforced and Approval.of(decision) == approval:
+            kept.append(decision)
+        else:
+            words = f"not as in the saved plan any more: now {decision.verdict}, or changed since; left alone"
+            lapsed.append(_lapsed(approval, Result.CHANGED, words))
+    order = {decision.workload.ref: place for place, decision in enumerate(plan.decisions)}
+    return sorted(kept, key=lambda decision: order[decision.workload.ref]), lapsed
+
+
+def _lapsed(approval: Approval, result: Result, words: str) -> Outcome:
+    return Outcome(approval.ref, approval.action or "", result, words, 0, utc_now())
+
+
+def _act(
+    acting: ApplySession,
+    decisions: Sequence[Decision],
+    telling: Telling,
+    *,
+    fleet: Fleet | None,
+    span_s: float,
+) -> None:
+    pending = [skipped(decision, acting, "not attempted: the run was interrupted") for decision in decisions]
+    with Interrupts() as interrupts:
+        patience = Patience(span_s, time.monotonic, time.sleep, lambda: interrupts.happened)
+        telling.follow(steps(acting, decisions, fleet, patience), pending)

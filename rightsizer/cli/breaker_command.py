@@ -1,0 +1,108 @@
+"""`gpu-rightsizer breaker`, `pause` and `resume`: what keeps everything from being done."""
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Callable, Mapping
+
+from rightsizer.cli.connection import cluster_settings
+from rightsizer.cli.flag_values import span_of
+from rightsizer.cli.plan_session import utc_now
+from rightsizer.errors import ConfigurationError, RequestRefused, UsageError
+from rightsizer.execute.control_state import Store
+from rightsizer.inventory import workload_builder
+from rightsizer.kinds import BEARERS
+from rightsizer.kube.cluster import Cluster
+from rightsizer.planning.breaker import (
+    Pause,
+    Scope,
+    State,
+    accepted,
+    closed,
+    eligible,
+    with_pause,
+    without_pause,
+)
+from rightsizer.policy.effective import Rulebook
+from rightsizer.policy.policy_file import load
+from rightsizer.report.documents import render
+from rightsizer.report.pause_text import state_document, state_text
+
+_LONGEST_REASON = 500
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """One of the commands."""
+    cluster = Cluster(cluster_settings(arguments))
+    store = Store(cluster, arguments.state_namespace)
+    commands: Mapping[str, Callable[[], State]] = {
+        "show": store.read,
+        "clear": lambda: _clear(arguments, store),
+        "accept-scope": lambda: _accept(arguments, cluster, store),
+        "pause": lambda: _pause(arguments, cluster, store),
+        "resume": lambda: _resume(arguments, store),
+    }
+    state = commands[arguments.breaker_command]()
+    if arguments.output == "table":
+        sys.stdout.write(state_text(state, utc_now()))
+    else:
+        sys.stdout.write(render(state_document(state, utc_now()), arguments.output))
+    return 0
+
+
+def _reason(arguments: argparse.Namespace) -> str:
+    reason: str = " ".join(arguments.reason.split())
+    if not reason:
+        raise UsageError("--reason: is empty; say why, for whoever comes next")
+    if len(reason) > _LONGEST_REASON:
+        raise UsageError(f"--reason: is longer than {_LONGEST_REASON} characters")
+    return reason
+
+
+def _clear(arguments: argparse.Namespace, store: Store) -> State:
+    reason = _reason(arguments)
+    return store.change(
+        lambda state: State(closed(state.latch, utc_now(), reason), state.pauses, state.scope)
+    )
+
+
+def _accept(arguments: argparse.Namespace, cluster: Cluster, store: Store) -> State:
+    if not arguments.policy:
+        raise UsageError("breaker accept-scope needs --policy: whose rules are to be accepted?")
+    loaded = load(pathlib.Path(arguments.policy))
+    own = arguments.state_namespace
+    fleet = workload_builder.assemble(workload_builder.read(cluster, BEARERS, state_namespace=own))
+    scope = Scope(utc_now(), eligible(Rulebook(loaded.policy, fleet, at=utc_now(), own=own)))
+    return store.change(lambda state: accepted(state, scope))
+
+
+def _pause(arguments: argparse.Namespace, cluster: Cluster, store: Store) -> State:
+    reason, at = _reason(arguments), utc_now()
+    until = None
+    if arguments.span:
+        span = span_of("--for", arguments.span)
+        if not span:
+            raise UsageError("--for 0: would be over at once; leave it out to pause until somebody resumes")
+        until = (at + span).replace(microsecond=0)
+    namespace = arguments.namespace or ""
+    if namespace:
+        _require_namespace(cluster, namespace)
+    pause = Pause(at.replace(microsecond=0), reason, namespace, until)
+    return store.change(lambda state: with_pause(state, pause))
+
+
+def _require_namespace(cluster: Cluster, name: str) -> None:
+    """A slip in its name would pause nothing, silently."""
+    try:
+        cluster.get_object(f"/api/v1/namespaces/{name}")
+    except RequestRefused as refused:
+        raise ConfigurationError(f"--namespace {name}: {refused.detail}") from refused
+
+
+def _resume(arguments: argparse.Namespace, store: Store) -> State:
+    namespace = arguments.namespace or ""
+    before = store.read()
+    if not any(pause.namespace == namespace for pause in before.pauses):
+        paused = ", ".join(pause.namespace or "everything" for pause in before.pauses) or "nothing"
+        raise UsageError(f"{namespace or 'everything'} is not paused as such; paused is {paused}")
+    return store.change(lambda state: without_pause(state, namespace))

@@ -1,0 +1,177 @@
+"""What `apply` and `run` have in common: the writes of one cycle, from what stands against them to their end."""
+
+import argparse
+import contextlib
+import dataclasses
+import http
+import logging
+import os
+import pathlib
+import socket
+import time
+from collections.abc import Iterator, Sequence
+
+from rightsizer.cli.connection import cluster_settings
+from rightsizer.cli.messages import complain
+from rightsizer.cli.plan_session import Session, utc_now
+from rightsizer.errors import ConfigurationError, RequestRefused, RightsizerError
+from rightsizer.execute.control_state import Gate, Store
+from rightsizer.execute.deletion_cost import unsteer_left
+from rightsizer.execute.executor import carry_out
+from rightsizer.execute.journal import Journal
+from rightsizer.execute.memory_store import MemoryStore
+from rightsizer.execute.notify import notify
+from rightsizer.execute.preflight import Watch
+from rightsizer.execute.run_context import Means, Patience
+from rightsizer.execute.run_context import Session as Acting
+from rightsizer.execute.verify import verify
+from rightsizer.kinds import pause_for
+from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.lease import Lease
+from rightsizer.model import Action, Decision, Fleet, Outcome, Plan, Result
+from rightsizer.planning.breaker import Scope, accepted
+
+log = logging.getLogger(__name__)
+
+_LEASE_TIMEOUT_S = 5.0
+
+
+def means_of(arguments: argparse.Namespace, session: Session, stack: contextlib.ExitStack) -> Means:
+    """What every write of a run needs; the journal is closed with the stack."""
+    journal = Journal(pathlib.Path(arguments.journal), session.run, utc_now) if arguments.journal else None
+    if journal:
+        stack.callback(journal.close)
+    return Means(
+        cluster=session.cluster,
+        run=session.run,
+        state_namespace=arguments.state_namespace,
+        instance=session.instance,
+        clock=session.clock,
+        evicts=session.evicts,
+        journal=journal,
+    )
+
+
+def lease_of(arguments: argparse.Namespace, token: str) -> Lease:
+    """What must be held to write, by a connection of its own.
+
+    Args:
+        arguments: Flags.
+        token: Random: hosts' names and process ids come again, as those of a container that restarts do.
+    """
+    quick = Cluster(dataclasses.replace(cluster_settings(arguments), timeout_s=_LEASE_TIMEOUT_S))
+    identity = f"{socket.gethostname()}-{os.getpid()}-{token}"
+    return Lease(quick, arguments.state_namespace, identity, monotonic=time.monotonic, clock=utc_now)
+
+
+def require_state(session: Session) -> None:
+    """Who may not know whether it is paused, or what was changed lately, does nothing.
+
+    Raises:
+        ConfigurationError: That may not be read.
+    """
+    kept: tuple[tuple[Store | MemoryStore, str], ...] = (
+        (session.store, "whether it is paused"),
+        (session.memory, "what was changed lately"),
+    )
+    for store, what in kept:
+        try:
+            store.read()
+        except RequestRefused as refused:
+            if refused.code != http.HTTPStatus.FORBIDDEN:
+                raise
+            raise ConfigurationError(
+                f"{store.place}: {what} cannot be known: {refused.detail}; "
+                "gpu-rightsizer doctor --roles prints what apply needs"
+            ) from refused
+
+
+@contextlib.contextmanager
+def counted(gate: Gate) -> Iterator[None]:
+    """A run that ends by a mistake of ours counts as an error for the breaker."""
+    try:
+        yield
+    except (RightsizerError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        with contextlib.suppress(RightsizerError):
+            gate.count_error(f"internal error: {type(error).__name__}: {error}")
+        raise
+
+
+def planned(session: Session, gate: Gate, *, accept_scope: bool) -> Plan:
+    """The plan, by the scope as it is accepted now; what opens the breaker opens it, since this is no mere plan."""
+    plan = session.observe()
+    if accept_scope:
+        session.store.change(lambda state: accepted(state, _scope(plan)))
+        plan = session.observe()
+    for trip in plan.opening:
+        gate.open(trip)
+    return plan
+
+
+def found_open(session: Session) -> bool:
+    """Whether the breaker is open by now, saying so: a CronJob that can do nothing must not look well."""
+    trip = session.store.read().latch.trip
+    if trip is not None:
+        words = f"the breaker is open: {trip.reason}; nothing is changed until a person closes it"
+        complain(f"{words} (gpu-rightsizer breaker)")
+    return trip is not None
+
+
+def accept_first(session: Session, plan: Plan) -> None:
+    """What the first run of a policy may act upon is what its operator wanted; afterwards growth is asked about."""
+    if plan.policy_hash:
+        session.store.change(lambda state: state if state.scope else accepted(state, _scope(plan)))
+
+
+def _scope(plan: Plan) -> Scope:
+    return Scope(utc_now().replace(microsecond=0), dict(plan.eligible))
+
+
+def acting_on(session: Session, plan: Plan, means: Means, gate: Gate) -> Acting:
+    """What it takes to carry out a plan."""
+    policy = session.policy.policy
+    watch = Watch(session.signal, session.prometheus.now, plan, policy=policy, own=means.state_namespace)
+    return Acting(
+        cluster=means.cluster,
+        run=means.run,
+        state_namespace=means.state_namespace,
+        instance=means.instance,
+        clock=means.clock,
+        evicts=means.evicts,
+        journal=means.journal,
+        watch=watch,
+        policy=policy,
+        gate=gate,
+        memory=session.memory,
+    )
+
+
+def steps(
+    acting: Acting, decisions: Sequence[Decision], fleet: Fleet | None, patience: Patience
+) -> Iterator[Outcome]:
+    """Every outcome as it becomes known, and then what each of them came to."""
+    done = []
+    if fleet is not None:
+        unsteer_left(fleet, acting)
+    steps = carry_out(decisions, acting, is_stopped=patience.is_stopped)
+    for decision, outcome in zip(decisions, steps, strict=True):
+        yield outcome
+        if outcome.result is Result.DONE and decision.action is not Action.NOTIFY:
+            done.append((decision, outcome))
+    if fleet is None:
+        return
+    # What is stopped only for a while is looked after in any case.
+    followed = [one for one in done if patience.span_s or pause_for(one[0].workload, one[0].finding.proposal)]
+    for outcome in verify(followed, fleet, acting, patience):
+        if acting.journal:
+            acting.journal.outcome(outcome)
+        acting.gate.note_repair(outcome)
+        yield outcome
+
+
+def tell_people(session: Session, outcomes: Sequence[Outcome]) -> None:
+    """Send the messages that the policy asks for; what does not arrive is a warning."""
+    for problem in notify(session.policy.policy.notifications, session.run, outcomes):
+        log.warning("%s", problem)

@@ -1,0 +1,64 @@
+"""`gpu-rightsizer doctor`: what stands between you and a plan, and what to do about it. Only reads."""
+
+import argparse
+import functools
+import pathlib
+import sys
+
+import yaml
+
+from rightsizer.cli.connection import cluster_settings, prometheus_settings, signal_terms
+from rightsizer.cli.options import wants_colour
+from rightsizer.cli.plan_session import utc_now
+from rightsizer.doctor.check_list import diagnose
+from rightsizer.doctor.diagnosis import Status
+from rightsizer.doctor.doctor_output import document, text
+from rightsizer.doctor.fact_collector import Inquiry, ask
+from rightsizer.doctor.rights import roles
+from rightsizer.guardrails.permitted import Enabled
+from rightsizer.kube.cluster import Cluster
+from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy, load
+from rightsizer.prometheus.discovery import connect
+from rightsizer.prometheus.query_api import Prometheus
+from rightsizer.report.documents import render
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask, judge, tell; 1 where there is a problem."""
+    if arguments.roles:
+        sys.stdout.write(yaml.safe_dump_all(roles(arguments.state_namespace), sort_keys=False))
+        return 0
+    found = list(diagnose(ask(_inquiry(arguments))))
+    if arguments.output == "table":
+        sys.stdout.write(text(found, colour=wants_colour(arguments, sys.stdout)))
+    else:
+        sys.stdout.write(render(document(found), arguments.output))
+    return 1 if any(one.status is Status.PROBLEM for _, _, one in found) else 0
+
+
+def _inquiry(arguments: argparse.Namespace) -> Inquiry:
+    """Whom to ask.
+
+    Raises:
+        UsageError, ConfigurationError: Flags that cannot be meant.
+    """
+    settings, of_cluster = prometheus_settings(arguments), cluster_settings(arguments)
+    cluster = functools.cache(lambda: Cluster(of_cluster))
+
+    def prometheus() -> Prometheus:
+        return Prometheus(settings) if settings.url else connect(settings, cluster())
+
+    def policy() -> LoadedPolicy:
+        return load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
+
+    terms = signal_terms(arguments, settings.labels)
+    return Inquiry(
+        cluster=cluster,
+        prometheus=prometheus,
+        is_named=settings.url is not None,
+        policy=policy,
+        evicts=lambda found: Enabled(found).evicts,
+        terms=terms,
+        own=arguments.state_namespace,
+        clock=utc_now,
+    )

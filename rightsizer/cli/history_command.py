@@ -1,0 +1,70 @@
+"""`gpu-rightsizer history`: what was changed, and what became of it, from the cluster itself or from a journal."""
+
+import argparse
+import datetime
+import pathlib
+import sys
+
+from rightsizer.cli.connection import cluster_settings
+from rightsizer.cli.flag_values import instant_of
+from rightsizer.cli.plan_session import utc_now
+from rightsizer.errors import UsageError
+from rightsizer.execute.journal import read_journal
+from rightsizer.execute.recall import events, recall
+from rightsizer.kinds.past_changes import Step
+from rightsizer.kube.cluster import Cluster
+from rightsizer.model import ObjectRef
+from rightsizer.report.documents import render
+from rightsizer.report.history import history_document, history_text, journal_document, journal_text
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, choose, print. Nothing is changed."""
+    since = instant_of("--since", arguments.since, utc_now()) if arguments.since else None
+    if arguments.workload and arguments.workload.count("/") != 2:  # noqa: PLR2004 - what it is written with
+        raise UsageError(f"{arguments.workload}: write NAMESPACE/KIND/NAME, as history lists them")
+    text = _journal(arguments, since) if arguments.journal else _cluster(arguments, since)
+    sys.stdout.write(text)
+    return 0
+
+
+def _cluster(arguments: argparse.Namespace, since: datetime.datetime | None) -> str:
+    cluster = Cluster(cluster_settings(arguments))
+    items = [
+        item
+        for item in recall(cluster, arguments.state_namespace)
+        if any(_is_meant(arguments, ref) for ref in (item.ref, item.by) if ref)
+        and (not arguments.run or item.change.run == arguments.run)
+        and (since is None or item.change.at is None or item.change.at >= since)
+    ]
+    told = [
+        event
+        for event in events(cluster)
+        if _is_meant(arguments, event.ref)
+        and (not arguments.run or arguments.run in event.message)
+        and (since is None or event.at >= since)
+    ]
+    if arguments.output == "table":
+        return history_text(items, told)
+    return render(history_document(items, told), arguments.output)
+
+
+def _is_meant(arguments: argparse.Namespace, ref: ObjectRef) -> bool:
+    return not arguments.workload or str(ref) == arguments.workload
+
+
+def _journal(arguments: argparse.Namespace, since: datetime.datetime | None) -> str:
+    steps: list[Step] = []
+    problems: list[str] = []
+    for line in read_journal(pathlib.Path(arguments.journal)):
+        if isinstance(line, str):
+            problems.append(line)
+        elif (
+            (not arguments.workload or f"{line.namespace}/{line.kind}/{line.name}" == arguments.workload)
+            and (not arguments.run or line.run == arguments.run)
+            and (since is None or line.at >= since)
+        ):
+            steps.append(line)
+    if arguments.output == "table":
+        return journal_text(steps, problems)
+    return render(journal_document(steps, problems), arguments.output)

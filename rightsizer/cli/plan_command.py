@@ -1,0 +1,61 @@
+"""`gpu-rightsizer plan`: judge every GPU workload and say what should happen. Only reads."""
+
+import argparse
+import datetime
+import pathlib
+import sys
+
+from rightsizer.cli.flags import CHANGES_PROPOSED
+from rightsizer.cli.options import wants_colour
+from rightsizer.cli.plan_session import Look, Session
+from rightsizer.cli.reporter import require_writable, save
+from rightsizer.errors import UsageError
+from rightsizer.model import Plan
+from rightsizer.planning.cost_summary import Accounts
+from rightsizer.prices import Prices
+from rightsizer.report import forms
+from rightsizer.report.documents import plan_pieces
+from rightsizer.report.table import plan_text
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make and print the plan."""
+    require_writable(arguments.save)
+    session = Session(arguments, _look(arguments))
+    plan = session.observe()
+    if arguments.output in forms.DRAWN:
+        plan = session.with_profiles(plan)
+    accounts, prices = session.account(plan)
+    if arguments.save:
+        save(arguments.save, plan_pieces(plan, accounts, prices))
+    _print(arguments, plan, accounts, prices)
+    return CHANGES_PROPOSED if arguments.detailed_exitcode and plan.enforced else 0
+
+
+def _print(arguments: argparse.Namespace, plan: Plan, accounts: Accounts, prices: Prices) -> None:
+    """In the form that was asked for; JSON, which programs ask for of the largest fleets, piece by piece."""
+    match arguments.output:
+        case forms.TABLE:
+            sys.stdout.write(plan_text(plan, accounts, prices, colour=wants_colour(arguments, sys.stdout)))
+        case forms.JSON:
+            sys.stdout.writelines(plan_pieces(plan, accounts, prices))
+        case name:
+            sys.stdout.write(forms.form(name)(plan, accounts, prices))
+
+
+def _look(arguments: argparse.Namespace) -> Look:
+    """What the plan is to be about.
+
+    Raises:
+        UsageError: The time is none, or has no zone.
+    """
+    objects = pathlib.Path(arguments.cluster_objects) if arguments.cluster_objects else None
+    if not arguments.at:
+        return Look(objects=objects)
+    try:
+        at = datetime.datetime.fromisoformat(arguments.at)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise UsageError(f"--at {arguments.at}: write a time with its zone, such as 2026-11-20T18:00:00Z")
+    return Look(at.astimezone(datetime.UTC), objects)

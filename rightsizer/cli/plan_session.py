@@ -1,0 +1,305 @@
+"""What the commands share: connections, the question before acting, and interrupts."""
+
+import argparse
+import dataclasses
+import datetime
+import functools
+import http
+import logging
+import pathlib
+import secrets
+import signal
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, Self
+
+from rightsizer import prices
+from rightsizer.changes.memory import NOTHING as NO_MEMORY
+from rightsizer.changes.memory import Remembered
+from rightsizer.cli.connection import cluster_settings, prometheus_settings, signal_terms
+from rightsizer.cli.flag_values import instance_of
+from rightsizer.cli.messages import complain
+from rightsizer.errors import EvidenceIncomplete, PrometheusError, RequestRefused, UsageError
+from rightsizer.execute.control_state import Store
+from rightsizer.execute.memory_store import MemoryStore
+from rightsizer.guardrails.permitted import Enabled
+from rightsizer.inventory import workload_builder
+from rightsizer.inventory.objects_file import read_file
+from rightsizer.inventory.workload_builder import Objects
+from rightsizer.kinds import BEARERS
+from rightsizer.kube.cluster import Cluster
+from rightsizer.model import Plan
+from rightsizer.planning.breaker import NOTHING, State
+from rightsizer.planning.cost_summary import Accounts, accounts_of
+from rightsizer.planning.plan import Cycle, make_plan
+from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy, load
+from rightsizer.policy.protections import OWN_NAMESPACE
+from rightsizer.prices import Prices
+from rightsizer.prometheus.discovery import connect
+from rightsizer.prometheus.node_costs import node_prices
+from rightsizer.prometheus.query_api import Prometheus
+from rightsizer.usage.usage_source import MetricsSignal
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Look:
+    """What a plan is about where that is not the cluster as it is now.
+
+    Attributes:
+        at: A past moment, to be judged by what is on record of it.
+        objects: A file of Kubernetes objects in place of the API server.
+    """
+
+    at: datetime.datetime | None = None
+    objects: pathlib.Path | None = None
+
+    @property
+    def why(self) -> str:
+        """Why a plan about this must not be applied; empty where it may be."""
+        reasons = []
+        if self.at is not None:
+            reasons.append(f"it is about a past moment, {_second(self.at)}")
+        if self.objects is not None:
+            reasons.append(f"its objects are from the file {self.objects}")
+        return "; ".join(reasons)
+
+
+NOW = Look()
+
+
+def _second(at: datetime.datetime) -> str:
+    """A moment in words, to the second."""
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+class Session:
+    """The connections and the policy of one command.
+
+    Args:
+        arguments: Flags.
+        look: What a plan is about.
+        machine: This machine's clock, aware; the wall clock unless it is given.
+
+    Raises:
+        UsageError, ConfigurationError: Flags or files that cannot be meant; found before anything is asked. Without
+            --prometheus-url the cluster is asked for its services.
+    """
+
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        look: Look = NOW,
+        *,
+        machine: Callable[[], datetime.datetime] | None = None,
+    ) -> None:
+        self._machine = machine or utc_now
+        self._ahead: datetime.timedelta | None = None
+        settings = prometheus_settings(arguments)
+        self.policy: LoadedPolicy = load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
+        self._labels = settings.labels
+        self._own: str = getattr(arguments, "state_namespace", None) or OWN_NAMESPACE
+        self.instance = instance_of(arguments) or self._own
+        self._prices = prices.load(pathlib.Path(arguments.prices) if arguments.prices else None)
+        terms = signal_terms(arguments, settings.labels)
+        self._settings = cluster_settings(arguments)
+        self._look = look
+        if look.objects is None:
+            _ = self.cluster  # a kubeconfig that cannot be used is told before anything is asked
+        self.prometheus = Prometheus(settings) if settings.url else connect(settings, self.cluster)
+        if settings.url is None:
+            complain(f"no --prometheus-url; found {self.prometheus.where}")
+        self.signal = MetricsSignal(self.prometheus, terms)
+        self.run = f"{self._machine():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+    @functools.cached_property
+    def evicts(self) -> bool:
+        """Whether the policy lets pods be evicted."""
+        return Enabled(self.policy.policy).evicts
+
+    @functools.cached_property
+    def store(self) -> Store:
+        """Where breaker, pauses and the accepted scope are kept."""
+        return Store(self.cluster, self._own)
+
+    @functools.cached_property
+    def memory(self) -> MemoryStore:
+        """Where it is kept what was taken lately."""
+        return MemoryStore(self.cluster, self._own)
+
+    @functools.cached_property
+    def cluster(self) -> Cluster:
+        """The API server; whoever needs none must not need a kubeconfig."""
+        return Cluster(self._settings)
+
+    def observe(self) -> Plan:
+        """A plan as of now, by Prometheus's clock, or of what is looked at instead.
+
+        Raises:
+            UsageError: What is to be looked at is yet to come.
+        """
+        now = self._ask_the_time()
+        at = self._look.at or now
+        if at > now:
+            raise UsageError(
+                f"--at {_second(at)}: that is yet to come: Prometheus's clock says {_second(now)}"
+            )
+        state, problems = (NOTHING, ()) if self._look.why else self.state()
+        remembered, unknown = (NO_MEMORY, ()) if self._look.why else self._remembered()
+        cycle = Cycle(
+            self.policy,
+            at,
+            self.run,
+            own=self._own,
+            instance=self.instance,
+            hypothetical=self._look.why,
+            state=state,
+            problems=(*problems, *unknown),
+            remembered=remembered,
+        )
+        try:
+            return make_plan(self._objects(), self.signal, cycle)
+        except EvidenceIncomplete as error:
+            if self._look.at is None:
+                raise
+            raise EvidenceIncomplete(
+                f"--at {_second(at)}: {self._when_it_begins(at, now) or error}"
+            ) from error
+
+    def clock(self) -> datetime.datetime:
+        """The time now, by Prometheus's clock, as it was last asked, or by this machine's where it cannot be.
+
+        By it the plan is made, so what is noted for later plans, and what is over by now, must not be by another.
+        """
+        if self._ahead is None:
+            try:
+                self._ask_the_time()
+            except PrometheusError as error:
+                log.warning("the time is this machine's, not Prometheus's: %s", error)
+        return self._machine() + (self._ahead or datetime.timedelta())
+
+    def _ask_the_time(self) -> datetime.datetime:
+        now = self.prometheus.now()
+        self._ahead = now - self._machine()
+        return now
+
+    def _objects(self) -> Objects:
+        if self._look.objects is None:
+            # Who evicts nothing keeps no manifests, and need not be allowed to list Secrets.
+            return workload_builder.read(
+                self.cluster, BEARERS, state_namespace=self._own if self.evicts else ""
+            )
+        return read_file(self._look.objects, self._settings.gpu_resources)
+
+    def state(self) -> tuple[State, tuple[str, ...]]:
+        """Breaker, pauses and scope, and in words why they are not known; a plan is worth having without."""
+        try:
+            return self.store.read(), ()
+        except RequestRefused as refused:
+            if refused.code != http.HTTPStatus.FORBIDDEN:
+                raise
+            return NOTHING, (f"whether it is paused is not known: {refused}",)
+
+    def _remembered(self) -> tuple[Remembered, tuple[str, ...]]:
+        """What was taken lately, and in words why that is not known beyond what objects tell of themselves."""
+        try:
+            return self.memory.read(), ()
+        except RequestRefused as refused:
+            if refused.code != http.HTTPStatus.FORBIDDEN:
+                raise
+            words = "what was changed lately is not known where objects do not tell of it"
+            return NO_MEMORY, (f"{words}: {refused}",)
+
+    def _when_it_begins(self, at: datetime.datetime, now: datetime.datetime) -> str:
+        """Where the record begins later than the moment that is asked about; empty where it does not."""
+        try:
+            begins = self.signal.begins(now - at, now)
+        except PrometheusError:
+            return ""
+        return f"Prometheus's record of GPUs begins later, {_second(begins)}" if begins else ""
+
+    def close(self) -> None:
+        """Give the connections back."""
+        if "cluster" in self.__dict__:
+            self.cluster.close()
+
+    def with_profiles(self, plan: Plan) -> Plan:
+        """The plan with what a report draws."""
+        measured = plan.measured
+        if measured is None or not measured.usages:
+            return plan
+        window = max(measured.usages)
+        workloads = plan.fleet.workloads if plan.fleet else ()
+        pods = [pod for workload in workloads for pod in workload.pods]
+        shared = {(pod.ref.namespace, pod.ref.name) for pod in pods if pod.is_shared}
+        profiles = self.signal.profiles(window, plan.at, usages=measured.usages[window], shared=shared)
+        return dataclasses.replace(plan, measured=dataclasses.replace(measured, profiles=profiles))
+
+    def account(self, plan: Plan) -> tuple[Accounts, Prices]:
+        """The plan's sums and the prices they were made with: OpenCost's where Prometheus has them.
+
+        A plan is worth having without money: where Prometheus refuses to tell it, the price table holds.
+        """
+        try:
+            nodes = node_prices(self.prometheus, plan.at, self._labels)
+        except PrometheusError as error:
+            log.warning("prices of nodes: %s; the price table holds for all", error)
+            nodes = {}
+        prices = dataclasses.replace(self._prices, nodes=nodes)
+        return accounts_of(plan, prices), prices
+
+
+class Interrupts:
+    """While entered, Ctrl-C and SIGTERM are noted instead of ending the program in the middle of a write.
+
+    A second one ends it at once, as KeyboardInterrupt.
+    """
+
+    def __init__(self) -> None:
+        self.happened = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        """Take the signals over."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Give the signals back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: types.FrameType | None) -> None:  # noqa: ARG002 - Python's signature
+        if self.happened:
+            raise KeyboardInterrupt
+        self.happened = True
+        sys.stderr.write("gpu-rightsizer: stopping after the change in flight; once more to stop at once\n")
+
+
+def utc_now() -> datetime.datetime:
+    """The wall clock."""
+    return datetime.datetime.now(datetime.UTC)
+
+
+def require_answer(arguments: argparse.Namespace) -> None:
+    """Refuse early where nobody could be asked.
+
+    Raises:
+        UsageError: There is neither a terminal nor --yes.
+    """
+    if not arguments.yes and not sys.stdin.isatty():
+        raise UsageError(
+            f"{arguments.command} asks before it changes anything, but there is no terminal; for scripts: --yes"
+        )
+
+
+def confirmed(arguments: argparse.Namespace, question: str) -> bool:
+    """Whether the person agrees; anything but yes is no."""
+    if arguments.yes:
+        return True
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}

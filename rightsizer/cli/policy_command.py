@@ -1,0 +1,148 @@
+"""`gpu-rightsizer policy`: check a policy file, explain what it says about a workload, or write one to start from."""
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from rightsizer.cli.connection import cluster_settings
+from rightsizer.cli.plan_session import utc_now
+from rightsizer.errors import UsageError
+from rightsizer.guardrails.admission import admission_policies
+from rightsizer.guardrails.gaps import admission_gaps, grant_gaps
+from rightsizer.guardrails.rbac import grants
+from rightsizer.inventory.cluster_reader import read, read_classes
+from rightsizer.inventory.workload_builder import assemble
+from rightsizer.kinds import BEARERS
+from rightsizer.kube.cluster import Cluster
+from rightsizer.model import Fleet
+from rightsizer.policy.cluster_checks import Concerned, class_problems, require_classes
+from rightsizer.policy.effective import Rulebook
+from rightsizer.policy.explain import explain
+from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy, load
+from rightsizer.policy.schema import Policy
+from rightsizer.policy.starter import starting_policy
+from rightsizer.text import count, safe, safe_lines
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what the word after `policy` says."""
+    text: str = _COMMANDS[arguments.policy_command](arguments)
+    sys.stdout.write(safe_lines(text))
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> str:
+    """Check the file, and its names against the cluster; say whom each rule is about.
+
+    Raises:
+        UsageError: No file is named.
+    """
+    path = arguments.file or arguments.policy
+    if not path:
+        raise UsageError("which policy file? policy check FILE, or --policy, or GPU_RIGHTSIZER_POLICY")
+    loaded = load(pathlib.Path(path))
+    rules = count(len(loaded.policy.rules), "rule")
+    if arguments.offline:
+        return safe(f"{path}: good: {rules}, not asked of a cluster") + "\n"
+    cluster = Cluster(cluster_settings(arguments))
+    require_classes(loaded, {item.name for item in read_classes(cluster)})
+    book = _book(arguments, loaded, _fleet(cluster))
+    head = safe(f"{path}: good: {rules}, its PriorityClasses exist at {cluster.host}")
+    return (
+        "\n".join([head, *_concerned(book), *(f"warning: {words}" for words in class_problems(book))]) + "\n"
+    )
+
+
+def _concerned(book: Rulebook) -> Iterator[str]:
+    """A table of whom each rule is about now."""
+    found = Concerned(book)
+    width = max(len(name) for name, *_ in found.rows)
+    for name, mode, workloads, gpus in found.rows:
+        yield f"  {name:{width}}  {mode.value:8} {count(workloads, 'workload'):>16} {count(gpus):>12}"
+    if found.shielded:
+        yield f"{count(found.shielded, 'workload')} of these no policy opens: the system's, or ours"
+
+
+def _explain(arguments: argparse.Namespace) -> str:
+    """Walk the rules for one workload."""
+    parts = arguments.workload.split("/")
+    if len(parts) != len(("namespace", "kind", "name")) or not all(parts):
+        raise UsageError(
+            f"{arguments.workload}: write NAMESPACE/KIND/NAME, such as research/Deployment/eval-server"
+        )
+    loaded = load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
+    namespace, kind, name = parts
+    fleet = _fleet(Cluster(cluster_settings(arguments)), namespace)
+    for workload in fleet.workloads:
+        if (workload.ref.kind.lower(), workload.ref.name) == (kind.lower(), name):
+            return f"policy {loaded.source}\n{explain(workload, _book(arguments, loaded, fleet))}"
+    others = ", ".join(str(workload.ref) for workload in fleet.workloads[:_SHOWN])
+    hint = f"; there are {others}" if others else ""
+    raise UsageError(f"{arguments.workload}: no such workload holds or waits for GPUs in {namespace}{hint}")
+
+
+_SHOWN = 5
+
+
+def _init(arguments: argparse.Namespace) -> str:
+    """A policy to start from."""
+    return starting_policy(read_classes(Cluster(cluster_settings(arguments))))
+
+
+def _book(arguments: argparse.Namespace, loaded: LoadedPolicy, fleet: Fleet) -> Rulebook:
+    return Rulebook(loaded.policy, fleet, at=utc_now(), own=arguments.state_namespace)
+
+
+def _fleet(cluster: Cluster, namespace: str | None = None) -> Fleet:
+    return assemble(read(cluster, BEARERS, namespace=namespace))
+
+
+def _rbac(arguments: argparse.Namespace) -> str:
+    """What the policy's actions need of RBAC."""
+    policy = _policy(arguments)
+    _note(grant_gaps(policy))
+    found = grants(
+        policy,
+        account=arguments.service_account,
+        own=arguments.state_namespace,
+        is_finding=arguments.discovery,
+    )
+    return _rendered(found)
+
+
+def _admission(arguments: argparse.Namespace) -> str:
+    """What the API server is to refuse our service account."""
+    policy = _policy(arguments)
+    classes = arguments.protected_class
+    _note(admission_gaps(policy, classes))
+    found = admission_policies(
+        policy, account=arguments.service_account, own=arguments.state_namespace, classes=classes
+    )
+    return _rendered(found)
+
+
+def _note(gaps: Iterable[str]) -> None:
+    """Tell what the documents on stdout cannot say, where it does not get into what kubectl reads."""
+    for words in gaps:
+        sys.stderr.write(safe_lines(f"gpu-rightsizer: note: {words}") + "\n")
+
+
+def _policy(arguments: argparse.Namespace) -> Policy:
+    return (load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN).policy
+
+
+def _rendered(documents: Sequence[Mapping[str, Any]]) -> str:
+    return yaml.safe_dump_all(documents, sort_keys=False, width=1000)
+
+
+_COMMANDS = {
+    "check": _check,
+    "explain": _explain,
+    "init": _init,
+    "rbac": _rbac,
+    "admission": _admission,
+}

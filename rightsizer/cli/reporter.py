@@ -1,0 +1,152 @@
+"""Telling people and programs what became of each item, while it happens and at the end, whatever ends it."""
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import pathlib
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TextIO
+
+from rightsizer.cli.options import wants_colour
+from rightsizer.cli.plan_session import utc_now
+from rightsizer.errors import ConfigurationError, RightsizerError
+from rightsizer.model import Outcome, Result
+from rightsizer.report.documents import outcome_document, render
+from rightsizer.report.outcomes import effect_text, outcome_text, outcomes_summary
+
+IN_THE_DARK = (
+    "the run was ended in the middle of it: whether it took effect is not known, look at it yourself"
+)
+
+
+class Telling:
+    """The outcomes of one command: for people one by one, for programs as a document at the end.
+
+    Args:
+        arguments: With --output, --save and --color.
+        run: Whose outcomes these are; None where an undo spans several runs.
+        undo: The command that takes it all back; empty where there is none.
+
+    Attributes:
+        outcomes: What has been told so far.
+    """
+
+    def __init__(self, arguments: argparse.Namespace, run: str | None, *, undo: str) -> None:
+        self.outcomes: list[Outcome] = []
+        self._arguments = arguments
+        self._run = run
+        self._undo = undo
+
+    @property
+    def people(self) -> TextIO:
+        """Where people read; standard output belongs to programs where they asked for a document."""
+        return sys.stdout if self._arguments.output == "table" else sys.stderr
+
+    def say(self, text: str) -> None:
+        """Say something to people, now: a question may come next."""
+        _write(self.people, text)
+
+    def tell(self, outcome: Outcome) -> None:
+        """Tell one outcome, now; of one that was told already, what it came to."""
+        if outcome.effect is not None:
+            told = [(one.ref, one.action, one.is_repair) for one in self.outcomes]
+            self.outcomes[told.index((outcome.ref, outcome.action, outcome.is_repair))] = outcome
+            self.say(effect_text(outcome, colour=wants_colour(self._arguments, self.people)))
+            return
+        head = "" if self.outcomes else "\n"
+        self.outcomes.append(outcome)
+        colour = wants_colour(self._arguments, self.people)
+        self.say(head + outcome_text(outcome, colour=colour))
+
+    def follow(self, steps: Iterable[Outcome], pending: Sequence[Outcome]) -> None:
+        """Tell each step, and the end; where it is cut short, also what was being done and what was not begun.
+
+        Args:
+            steps: Outcomes, as they become known.
+            pending: For each of the steps, in order, its outcome if it is never begun.
+        """
+        left = list(pending)
+        try:
+            for outcome in steps:
+                del left[:1]
+                self.tell(outcome)
+        except BaseException:
+            for outcome in _unfinished(left):
+                self.tell(outcome)
+            raise
+        finally:
+            self.end()
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        """Around what may fail after something was done: what was told is summed up and saved all the same."""
+        try:
+            yield
+        except BaseException:
+            if self.outcomes:
+                self.end()
+            raise
+
+    def end(self) -> None:
+        """Tell what it all came to, then save it.
+
+        Raises:
+            RightsizerError: It cannot be saved.
+        """
+        document = outcome_document(self._run, self.outcomes, at=utc_now())
+        if self.outcomes:
+            self.say("\n" + outcomes_summary(self.outcomes, undo=self._undo))
+        if self._arguments.output != "table":
+            _write(sys.stdout, render(document, self._arguments.output))
+        save(self._arguments.save, [render(document, "json")])
+
+
+def _unfinished(left: Sequence[Outcome]) -> Iterator[Outcome]:
+    for place, outcome in enumerate(left):
+        now = dataclasses.replace(outcome, at=utc_now())
+        yield now if place else dataclasses.replace(now, result=Result.UNKNOWN, detail=IN_THE_DARK)
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Write at once; a reader that has gone (head, less) ends the telling, not the work in hand."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def require_writable(path: str | None) -> None:
+    """Find out before anything is done whether --save can be written.
+
+    Raises:
+        ConfigurationError: It cannot.
+    """
+    if path is None:
+        return
+    is_new = not pathlib.Path(path).exists()
+    try:
+        with pathlib.Path(path).open("a"):
+            pass
+    except OSError as error:
+        raise ConfigurationError(f"--save {path}: cannot be written: {error.strerror}") from error
+    if is_new:
+        with contextlib.suppress(OSError):
+            pathlib.Path(path).unlink()
+
+
+def save(path: str | None, pieces: Iterable[str]) -> None:
+    """Write a document, piece by piece, where --save said.
+
+    Raises:
+        RightsizerError: It cannot be written.
+    """
+    if path is None:
+        return
+    try:
+        with pathlib.Path(path).open("w") as file:
+            file.writelines(pieces)
+    except OSError as error:
+        raise RightsizerError(f"--save {path}: cannot be written: {error.strerror}") from error

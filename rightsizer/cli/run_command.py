@@ -1,0 +1,292 @@
+"""`gpu-rightsizer run`: plan on a schedule, act where told to, publish metrics, until SIGTERM."""
+
+import argparse
+import contextlib
+import datetime
+import gc
+import logging
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from rightsizer.cli.crontab import Crontab, parse_schedule
+from rightsizer.cli.cycle import (
+    accept_first,
+    acting_on,
+    counted,
+    lease_of,
+    means_of,
+    planned,
+    require_state,
+    steps,
+    tell_people,
+)
+from rightsizer.cli.flag_values import span_of
+from rightsizer.cli.http_endpoint import serving
+from rightsizer.cli.plan_session import Session, utc_now
+from rightsizer.cli.scheduler import Soon, Turns, keep_running, longest_wait, trigger_of, zone_of
+from rightsizer.config import parse_duration
+from rightsizer.errors import ClusterError, ConfigurationError, RightsizerError, UsageError
+from rightsizer.execute.control_state import Gate
+from rightsizer.execute.reconcile import Guard, find_repairs, mend
+from rightsizer.execute.run_context import Means, Patience
+from rightsizer.kube.lease import Keeper, Lease
+from rightsizer.model import ObjectRef, Outcome, Plan
+from rightsizer.planning.breaker import NOTHING
+from rightsizer.planning.budget import Purse
+from rightsizer.report.metrics import Metrics
+from rightsizer.report.outcomes import cycle_words, outcome_text
+
+log = logging.getLogger(__name__)
+
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+_SHOWN = 300
+_LEAST = datetime.timedelta(seconds=1)
+"""More often than that no cycle is begun: even the smallest takes longer."""
+_HUNG_S = 3600.0
+"""What takes longer does not come to an end by itself: a plan of 100,000 GPUs is a matter of minutes."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check everything once, then keep going."""
+    schedule, zone, jitter = _when(arguments)
+    Session(arguments).close()  # what cannot be used is told now, not at three in the morning
+    metrics = Metrics(acts=arguments.yes)
+    metrics.set("schedule_longest_interval_seconds", longest_wait(schedule, jitter=jitter).total_seconds())
+    lease = lease_of(arguments, secrets.token_hex(4)) if arguments.yes else None
+    turns = Turns(lease, time.monotonic, jitter.total_seconds() if jitter else 0.0) if lease else None
+    cycles = _Cycles(arguments, metrics, lease, turns)
+    with _signals_held(), contextlib.ExitStack() as stack:
+        served = serving(
+            arguments.listen_address, metrics.registry, alive=lambda: cycles.hung, ready=lambda: cycles.wrong
+        )
+        port = stack.enter_context(served)
+        _say(f"metrics on port {port}; {'changes are made' if lease else 'only planning: --yes lets it act'}")
+        if lease is not None:
+            stack.enter_context(Keeper(lease, is_patient=True, held=cycles.make_up))
+        trigger = trigger_of(schedule, zone, jitter=jitter)
+        keep_running(cycles.one, trigger, until=cycles.until_told_to_end, begun=cycles.may_begin)
+    _say("ended")
+    return 0
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Before any thread begins: whoever sets an event in a signal handler may wait for itself."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _say(text: str) -> None:
+    """One line for whoever reads the log of the container."""
+    sys.stdout.write(f"{utc_now():%Y-%m-%dT%H:%M:%SZ} {text}\n")
+    sys.stdout.flush()
+
+
+def _when(
+    arguments: argparse.Namespace,
+) -> tuple[Crontab | datetime.timedelta, datetime.tzinfo, datetime.timedelta | None]:
+    """The schedule as the flags have it.
+
+    Raises:
+        UsageError: One of them cannot be meant.
+    """
+    if arguments.schedule and arguments.every:
+        raise UsageError("run takes --schedule or --every, not both")
+    flag = "--schedule" if arguments.schedule else "--every"
+    text = arguments.schedule or f"@every {arguments.every or '15m'}"
+    schedule = _read(flag, text, parse_schedule)
+    if isinstance(schedule, datetime.timedelta) and schedule < _LEAST:
+        raise UsageError(
+            f"{flag} {text.removeprefix('@every ')}: a cycle asks the whole cluster; write 1s or more"
+        )
+    return (
+        schedule,
+        _read("--time-zone", arguments.time_zone, zone_of),
+        _read("--jitter", arguments.jitter, parse_duration) if arguments.jitter else None,
+    )
+
+
+_T = TypeVar("_T")
+
+
+def _read(flag: str, text: str, read: Callable[[str], _T]) -> _T:
+    try:
+        return read(text)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}") from error
+
+
+class _Cycles:
+    """One cycle after another.
+
+    Args:
+        arguments: Flags; files that they name are read anew for each cycle.
+        metrics: Where it is published what each came to.
+        lease: Held by whoever may write; None where nothing is written.
+        turns: At which ticks it is ours to write; None where nothing is written.
+
+    Attributes:
+        wrong: Why the last cycle was none; empty where it was good.
+    """
+
+    def __init__(
+        self, arguments: argparse.Namespace, metrics: Metrics, lease: Lease | None, turns: Turns | None
+    ) -> None:
+        self._arguments = arguments
+        self._metrics = metrics
+        self._lease = lease
+        self._turns = turns
+        self._soon: Soon | None = None
+        self._one_at_a_time = threading.Lock()
+        self._is_asked = False
+        self._end = threading.Event()
+        self._verify_s = span_of("--verify-for", arguments.verify_for).total_seconds()
+        self._began: float | None = None
+        self.wrong = "no cycle has ended yet"
+
+    @property
+    def hung(self) -> str:
+        """What is wrong where a cycle does not end."""
+        began = self._began
+        took = time.monotonic() - began if began is not None else 0.0
+        return f"a cycle has run for {took:.0f} s" if took > _HUNG_S else ""
+
+    def until_told_to_end(self) -> None:
+        """Wait for SIGTERM or Ctrl-C; a second one ends the process at once."""
+        signal.sigwait(_ENDING)
+        _say("ending after the change in flight; once more to end at once")
+        self._end.set()
+        for number in _ENDING:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+
+    def may_begin(self, soon: Soon) -> None:
+        """From now on what was missed can be made up for."""
+        self._soon = soon
+
+    def make_up(self) -> None:
+        """Have a cycle begin, where a tick was missed while another held the Lease, and nobody made up for it."""
+        if self._soon and self._turns and self._turns.is_due and not self._is_asked:
+            self._is_asked = True
+            self._soon(self._late)
+
+    def _late(self) -> None:
+        with self._one_at_a_time:
+            self._is_asked = False
+            if self._turns and not self._end.is_set() and self._turns.take():
+                _say("the Lease is ours, and nobody has run since the last tick: making up for it")
+                self._run(acts=True)
+
+    def one(self) -> None:
+        """Plan, and act where that is wanted; whatever happens, the next one comes."""
+        with self._one_at_a_time:
+            self._run(acts=self._turns is not None and self._turns.tick())
+
+    def _run(self, *, acts: bool) -> None:
+        self._began = time.monotonic()
+        try:
+            self._cycle(acts=acts)
+            self.wrong = ""
+            if acts and self._lease is not None:
+                self._lease.ran()
+        except RightsizerError as error:
+            self.wrong = str(error)
+        except Exception as error:
+            log.debug("traceback", exc_info=True)
+            self.wrong = f"internal error: {type(error).__name__}: {error}"
+        if self.wrong:
+            _say(f"nothing was done: {self.wrong}")
+        took_s, self._began = time.monotonic() - self._began, None
+        self._metrics.ended(is_good=not self.wrong, took_s=took_s, at_s=time.time())
+        gc.collect()  # what refers to itself would be kept for hundreds of cycles
+
+    def _cycle(self, *, acts: bool) -> None:
+        try:
+            session = Session(self._arguments)
+        except (ConfigurationError, UsageError):
+            self._metrics.set("config_last_reload_successful", 0)
+            raise
+        self._metrics.set("config_last_reload_successful", 1)
+        with contextlib.closing(session), contextlib.ExitStack() as stack:
+            stack.callback(self._publish_breaker, session)
+            if self._lease is None:
+                self._publish(session, session.observe())
+            elif acts:
+                self._metrics.set("leader", 1)
+                session.cluster.before_writing = self._lease.require
+                self._act(session, means_of(self._arguments, session, stack))
+            else:
+                self._metrics.set("leader", 0)
+                self._publish(session, session.observe())
+                _say(f"nothing is changed: {self._lease.holder or 'nobody'} holds the Lease")
+
+    def _publish(self, session: Session, plan: Plan) -> None:
+        left = Purse(session.policy.policy, plan.fleet, plan.at).left() if plan.fleet else ()
+        self._metrics.observe(plan, session.account(plan)[0], left)
+        _say(cycle_words(plan))
+
+    def _publish_breaker(self, session: Session) -> None:
+        """Open or not, as it is after the cycle, however that ended."""
+        try:
+            state, problems = session.state()
+        except ClusterError:
+            state, problems = NOTHING, ("not known",)
+        trip = state.latch.trip
+        if trip:
+            _say(f"the breaker is open ({trip.cause}), nothing is changed: {trip.reason[:_SHOWN]}")
+        self._metrics.breaker(trip.cause if trip else None, is_known=not problems)
+
+    def _act(self, session: Session, means: Means) -> None:
+        """Repair, plan, carry out, verify."""
+        gate = Gate(session.store, session.policy.policy.breaker, session.run, session.clock)
+        require_state(session)
+        outcomes: list[Outcome] = []
+        guard = Guard(session.policy.policy, gate)
+        with counted(gate), contextlib.closing(_Messages(session, outcomes)):
+            self._follow(mend(find_repairs(means), means, guard), outcomes)
+            plan = planned(session, gate, accept_scope=False)
+            self._publish(session, plan)
+            accept_first(session, plan)
+            acting = acting_on(session, plan, means, gate)
+            patience = Patience(self._verify_s, time.monotonic, self._rest, self._end.is_set)
+            classes = {one.workload.ref: one.workload.priority_class for one in plan.enforced}
+            self._follow(steps(acting, plan.enforced, plan.fleet, patience), outcomes, classes)
+
+    def _rest(self, seconds: float) -> None:
+        self._end.wait(seconds)
+
+    def _follow(
+        self,
+        steps: Iterable[Outcome],
+        outcomes: list[Outcome],
+        classes: Mapping[ObjectRef, str] | None = None,
+    ) -> None:
+        """Tell and count each as it becomes known."""
+        for outcome in steps:
+            outcomes.append(outcome)
+            if outcome.effect is None:
+                self._metrics.acted(outcome, (classes or {}).get(outcome.ref, ""))
+            for line in outcome_text(outcome, colour=False).splitlines():
+                _say(line)
+            if self._end.is_set() and classes is None:
+                raise RightsizerError("told to end while what earlier runs had left was looked after")
+
+
+class _Messages:
+    """Whoever is to be told is told at the end, however that comes."""
+
+    def __init__(self, session: Session, outcomes: Sequence[Outcome]) -> None:
+        self._session = session
+        self._outcomes = outcomes
+
+    def close(self) -> None:
+        """Send them."""
+        tell_people(self._session, self._outcomes)

@@ -1,0 +1,178 @@
+"""`gpu-rightsizer undo`: list what was changed, or put it back."""
+
+import argparse
+import contextlib
+import datetime
+import logging
+import pathlib
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+
+from rightsizer.cli.connection import cluster_settings
+from rightsizer.cli.cycle import lease_of
+from rightsizer.cli.flag_values import instant_of
+from rightsizer.cli.messages import complain
+from rightsizer.cli.plan_session import Interrupts, confirmed, require_answer, utc_now
+from rightsizer.cli.reporter import Telling, require_writable
+from rightsizer.errors import ClusterError, UsageError
+from rightsizer.execute.journal import Journal
+from rightsizer.execute.run_context import Patience
+from rightsizer.execute.undo import find, put_back, skipped
+from rightsizer.kinds.patches import Undoable
+from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.lease import Keeper
+from rightsizer.model import ObjectRef, Result
+from rightsizer.report.documents import render, undoable_document
+from rightsizer.report.outcomes import undoable_text
+
+log = logging.getLogger(__name__)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Find, choose, ask, put back, tell."""
+    chosen = bool(arguments.workloads or arguments.run or arguments.since)
+    if chosen and arguments.all:
+        raise UsageError("undo takes --all, or else workloads, --run, --since or several of these")
+    span = _span(arguments)
+    require_writable(arguments.save)
+    cluster = Cluster(cluster_settings(arguments))
+    if not (chosen or arguments.all):
+        return _list(find(cluster, arguments.state_namespace), arguments)
+    items = _choose(_within(find(cluster, arguments.state_namespace), span), arguments)
+    require_answer(arguments)
+    telling = Telling(arguments, arguments.run, undo="")
+    telling.say(undoable_text(items))
+    if items and not confirmed(arguments, f"Put {len(items)} back?"):
+        telling.say("Nothing was changed.\n")
+        return 0
+    pending = [skipped(item, "not attempted: the run was interrupted", at=utc_now()) for item in items]
+    with Interrupts() as interrupts, contextlib.ExitStack() as stack:
+        journal = _journal(arguments, stack)
+        _take_lease(arguments, stack)
+        patience = Patience(0.0, time.monotonic, time.sleep, lambda: interrupts.happened)
+        steps = put_back(
+            items, cluster, force=arguments.force, clock=utc_now, patience=patience, journal=journal
+        )
+        telling.follow(steps, pending)
+    # What nothing brings back was told before it was done: that is no failure of what was meant by all of these.
+    final = set() if arguments.workloads else {item.ref for item in items if item.is_final}
+    left = [one for one in telling.outcomes if one.result is not Result.DONE and one.ref not in final]
+    return 1 if left else 0
+
+
+def _journal(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> Journal | None:
+    """Where every step is written down, if anywhere; closed with the stack."""
+    if not arguments.journal:
+        return None
+    run = f"{utc_now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    journal = Journal(pathlib.Path(arguments.journal), run, utc_now)
+    stack.callback(journal.close)
+    return journal
+
+
+def _take_lease(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> None:
+    """Keep others from beginning meanwhile, where that can be had.
+
+    Whoever wants something back must not have to wait for what took it, nor need more rights than to patch the object:
+    every write names the version that was looked at.
+    """
+    lease = lease_of(arguments, secrets.token_hex(4))
+    try:
+        is_ours = lease.attempt()
+    except ClusterError as error:
+        log.info("without the Lease: %s", error)
+        return
+    if is_ours:
+        stack.enter_context(Keeper(lease, is_patient=True))
+    else:
+        complain(
+            f"{lease.holder} holds the Lease and may be at work; going on all the same "
+            "(gpu-rightsizer pause keeps it from changing anything more)"
+        )
+
+
+def _list(items: Sequence[Undoable], arguments: argparse.Namespace) -> int:
+    if arguments.output == "table":
+        sys.stdout.write(undoable_text(items))
+    else:
+        sys.stdout.write(render(undoable_document(items), arguments.output))
+    return 0
+
+
+_Span = tuple[datetime.datetime, datetime.datetime] | None
+
+
+def _span(arguments: argparse.Namespace) -> _Span:
+    """From when until when it was changed, what is meant.
+
+    Raises:
+        UsageError: The times cannot be meant.
+    """
+    if not arguments.since:
+        if arguments.until:
+            raise UsageError("--until: of what? give --since, too")
+        return None
+    now = utc_now()
+    since = instant_of("--since", arguments.since, now)
+    until = instant_of("--until", arguments.until, now) if arguments.until else now
+    if since > until:
+        raise UsageError(f"--since {arguments.since}: lies after --until, or is yet to come")
+    return since, until
+
+
+def _within(items: Sequence[Undoable], span: _Span) -> list[Undoable]:
+    """Those of which it is known that they were changed in that time."""
+    if span is None:
+        return list(items)
+    since, until = span
+    return [item for item in items if item.record is not None and since <= item.record.time <= until]
+
+
+def _choose(items: Sequence[Undoable], arguments: argparse.Namespace) -> list[Undoable]:
+    if arguments.all or (arguments.since and not (arguments.workloads or arguments.run)):
+        return list(items)
+    if arguments.run:
+        items = [item for item in items if item.record is not None and item.record.run == arguments.run]
+        if not items:
+            raise UsageError(
+                f"--run {arguments.run}: nothing in the cluster carries its record; see gpu-rightsizer undo"
+            )
+        if not arguments.workloads:
+            return list(items)
+    chosen: dict[ObjectRef, Undoable] = {}
+    missing = []
+    for name in arguments.workloads:
+        named = _named(items, name)
+        chosen |= {item.ref: item for item in named}
+        missing += [] if named else [name]
+    if missing:
+        raise UsageError(
+            f"{', '.join(missing)}: carries no record of a change, or does not exist; "
+            "write NAMESPACE/KIND/NAME as gpu-rightsizer undo lists them"
+        )
+    return list(chosen.values())
+
+
+def _named(items: Sequence[Undoable], name: str) -> list[Undoable]:
+    """What goes by a name: an object's own, or that of the workload which it was changed for.
+
+    Latest first: of several evicted pods of one name the last one is meant, unless --run says which.
+    """
+    own: dict[str, Undoable] = {}
+    about = []
+    for item in items:
+        if name in _names(item.ref):
+            own.setdefault(item.ref.full_kind, item)
+        elif name in _names(item.workload):
+            about.append(item)
+    if len(own) > 1:
+        kinds = " or ".join(f"{item.ref.namespace}/{kind}/{item.ref.name}" for kind, item in own.items())
+        raise UsageError(f"{name}: there are several; write {kinds}")
+    return [*own.values(), *about]
+
+
+def _names(ref: ObjectRef) -> tuple[str, str]:
+    """As a person writes it, with or without the API group."""
+    return str(ref), f"{ref.namespace}/{ref.full_kind}/{ref.name}"

@@ -1,0 +1,171 @@
+"""Checks of each node: what its series show beside what the API server says that it has. Pure."""
+
+import datetime
+from collections.abc import Iterator, Mapping
+
+from rightsizer.doctor.diagnosis import Check, Diagnosis, Family, Message, Status, known, some
+from rightsizer.doctor.facts import Facts
+from rightsizer.inventory.resources import WHOLE as WHOLE_RESOURCES
+from rightsizer.model import Fleet, Node, NodeSight, Pod
+
+WHOLE = 0.9
+"""Share of the last ten minutes that must be on record; as the policy's default asks for."""
+
+SETTLED = datetime.timedelta(minutes=5)
+"""A pod that is younger may not have been scraped yet."""
+
+_MIG = "nvidia.com/mig-"
+
+SEEN = Message(Status.OK, "series of every node with GPUs ({nodes})")
+UNSEEN = Message(
+    Status.PROBLEM,
+    "no series of {count} of the {nodes} nodes with GPUs: {names}",
+    "an exporter must run there, and be scraped: see what runs on the first",
+    "kubectl get pods -A --field-selector spec.nodeName={first}",
+)
+NAMELESS = Message(
+    Status.WARNING,
+    "series call nodes otherwise than the API server ({theirs}; it has {ours}): no word on each node",
+    "give the exporter NODE_NAME by the downward API, or attach the node's name when scraping (attachMetadata: node)",
+)
+NO_NODES = Message(Status.OK, "the cluster has no node with GPUs")
+
+COMPLETE = Message(Status.OK, "as many devices as the nodes offer")
+FEWER = Message(
+    Status.WARNING,
+    "fewer devices than the node offers: {names}",
+    "a GPU may have fallen off the bus (on {first}: nvidia-smi -L; dmesg | grep -i xid), or the exporter is restricted "
+    "to some (--devices, NVIDIA_VISIBLE_DEVICES)",
+)
+
+OWNED = Message(Status.OK, "every device that a pod holds is told by its series")
+UNOWNED = Message(
+    Status.PROBLEM,
+    "pods hold more devices than series name a pod for: {names}",
+    "the exporter there does not learn from the kubelet who has which: mount /var/lib/kubelet/pod-resources, and "
+    "see its log",
+    "kubectl get pods -A --field-selector spec.nodeName={first}",
+)
+
+STEADY = Message(Status.OK, "the last ten minutes are whole on every node")
+GAPS = Message(
+    Status.WARNING,
+    "gaps in the last ten minutes: {names}",
+    "see Prometheus's page /targets for scrapes that fail or take too long there",
+)
+
+NO_STRANGERS = Message(Status.OK, "no series of nodes that the cluster does not have")
+STRANGERS = Message(
+    Status.WARNING,
+    "series of nodes that the cluster does not have: {names}",
+    "does this Prometheus hold several clusters, name yours: --prometheus-label cluster=NAME; nodes that were removed "
+    "pass by themselves",
+)
+
+
+def offered(node: Node) -> int | None:
+    """How many devices series should show: GPUs, those that are cut into MIG instances by their instances.
+
+    None where that cannot be known: where GPUs are shared, allocatable counts shares.
+    """
+    if node.sharing:
+        return node.gpus
+    counts = [
+        count for name, count in node.allocatable.items() if name in WHOLE_RESOURCES or name.startswith(_MIG)
+    ]
+    return sum(counts) if counts else None
+
+
+def _pairs(facts: Facts) -> Iterator[tuple[Node, NodeSight]]:
+    """Nodes of which something is seen."""
+    sights = known(facts.sights)
+    for name, node in sorted(known(facts.fleet).nodes.items()):
+        if name in sights:
+            yield node, sights[name]
+
+
+def _gpu_nodes(fleet: Fleet) -> list[str]:
+    """Nodes that offer GPUs, or whose pods hold some."""
+    return sorted(
+        name for name, node in fleet.nodes.items() if any(node.allocatable.values()) or name in fleet.pods_on
+    )
+
+
+def _is_foreign(facts: Facts) -> bool:
+    """Whether no node is called by the series as by the API server."""
+    sights, nodes = known(facts.sights), known(facts.fleet).nodes
+    return bool(sights) and bool(nodes) and not sights.keys() & nodes.keys()
+
+
+def _nodes(facts: Facts) -> Iterator[Diagnosis]:
+    fleet = known(facts.fleet)
+    nodes, sights = _gpu_nodes(fleet), known(facts.sights)
+    unseen = [name for name in nodes if name not in sights]
+    if not nodes:
+        yield NO_NODES()
+    elif _is_foreign(facts):
+        yield NAMELESS(theirs=some(sorted(sights), 2), ours=some(nodes, 2))
+    elif unseen:
+        yield UNSEEN(count=len(unseen), nodes=len(nodes), names=some(unseen), first=unseen[0])
+    else:
+        yield SEEN(nodes=len(nodes))
+
+
+def _devices(facts: Facts) -> Iterator[Diagnosis]:
+    fewer = {}
+    for node, sight in _pairs(facts):
+        expected = offered(node)
+        if expected is not None and sight.devices < expected:
+            fewer[node.name] = f"{sight.devices} of {expected}"
+    yield from _each(fewer, FEWER, COMPLETE)
+
+
+def _owners(facts: Facts) -> Iterator[Diagnosis]:
+    fleet, fewer = known(facts.fleet), {}
+    for node, sight in _pairs(facts):
+        pods = [pod for pod in fleet.pods_on.get(node.name, ()) if _is_settled(pod, facts.at)]
+        held = sum(pod.devices for pod in pods)
+        # Several pods may have one shared GPU: only that none is told of means something there.
+        if pods and sight.owned < (1 if node.sharing or any(pod.is_shared for pod in pods) else held):
+            fewer[node.name] = f"{sight.owned} of {held}"
+    yield from _each(fewer, UNOWNED, OWNED)
+
+
+def _is_settled(pod: Pod, at: datetime.datetime) -> bool:
+    return pod.phase == "Running" and pod.is_ready and pod.started is not None and at - pod.started > SETTLED
+
+
+def _gaps(facts: Facts) -> Iterator[Diagnosis]:
+    found = {node.name: f"{sight.coverage:.0%}" for node, sight in _pairs(facts) if sight.coverage < WHOLE}
+    yield from _each(found, GAPS, STEADY)
+
+
+def _each(found: Mapping[str, str], message: Message, otherwise: Message) -> Iterator[Diagnosis]:
+    if found:
+        names = some(f"{name} ({words})" for name, words in found.items())
+        yield message(names=names, first=next(iter(found)))
+    else:
+        yield otherwise()
+
+
+def _strangers(facts: Facts) -> Iterator[Diagnosis]:
+    nodes = known(facts.fleet).nodes
+    names = sorted(name for name in known(facts.sights) if name not in nodes)
+    if names and not _is_foreign(facts):
+        yield STRANGERS(names=some(names))
+    else:
+        yield NO_STRANGERS()
+
+
+FAMILY = Family(
+    "coverage",
+    (
+        Check("nodes", "Nodes with GPUs and no series.", _nodes, (SEEN, UNSEEN, NAMELESS, NO_NODES)),
+        Check("devices", "Devices that nodes offer, and that have series.", _devices, (COMPLETE, FEWER)),
+        Check("owners", "Devices that pods hold, and whose series say so.", _owners, (OWNED, UNOWNED)),
+        Check("gaps", "Samples that are missing now.", _gaps, (STEADY, GAPS)),
+        Check(
+            "strangers", "Series of nodes that are not this cluster's.", _strangers, (NO_STRANGERS, STRANGERS)
+        ),
+    ),
+)

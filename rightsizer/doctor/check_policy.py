@@ -1,0 +1,163 @@
+"""Checks of the policy beside the cluster that it is about. Pure."""
+
+import datetime
+from collections.abc import Iterator
+
+from rightsizer.doctor.diagnosis import Check, Diagnosis, Family, Message, Status, known, some
+from rightsizer.doctor.facts import Facts, Failure
+from rightsizer.errors import PolicyError
+from rightsizer.model import Mode
+from rightsizer.policy.calendar import is_open, next_opening
+from rightsizer.policy.cluster_checks import Concerned, class_problems, require_classes
+from rightsizer.policy.effective import Rulebook
+from rightsizer.policy.limits import Budget, Scope
+from rightsizer.policy.policy_file import BUILT_IN
+from rightsizer.text import count
+
+READ = Message(Status.OK, "{source}: {rules}")
+NONE_GIVEN = Message(
+    Status.OK,
+    "none: everything is judged and advised on, nothing is changed",
+    "one to start from, for this cluster's PriorityClasses:",
+    "gpu-rightsizer policy init > policy.yaml",
+)
+UNREADABLE = Message(
+    Status.PROBLEM, "{why}", "mend it, and try again", "gpu-rightsizer policy check --offline FILE"
+)
+
+CLASSES = Message(Status.OK, "every PriorityClass that it names exists")
+NO_CLASS = Message(
+    Status.PROBLEM, "{why}", "mend the name; see which there are", "kubectl get priorityclasses"
+)
+CLASS_PROBLEM = Message(
+    Status.WARNING,
+    "{why}",
+    "see what classes say, and docs/policy.md for what they can",
+    "kubectl get priorityclasses -o yaml",
+)
+
+MATCHES = Message(Status.OK, "workloads by rule: {rows}")
+MATCHES_NOTHING = Message(
+    Status.WARNING,
+    "no workload is matched by: {names}",
+    "see which rule holds for one of those that you meant, and why",
+    "gpu-rightsizer policy explain --policy FILE NAMESPACE/KIND/NAME",
+)
+
+SPACIOUS = Message(Status.OK, "every budget lets something happen")
+NOT_USED = Message(Status.OK, "no rule enforces, so that no budget is used")
+SHUT = Message(
+    Status.WARNING,
+    "budget {title} is {amount}: apply changes nothing that it counts",
+    "write another amount, or none; or mode: advise into the rules, which says the same openly",
+)
+TIGHT = Message(
+    Status.WARNING,
+    "budget {title} allows {gpus}, and the smallest workload under enforce holds {least}: apply stops none",
+    "write gpus: {least} or more, or a larger share",
+)
+
+OPEN = Message(Status.OK, "changes may be made now")
+CLOSED = Message(Status.OK, "no changes now: {why}")
+FAR_OFF = Message(
+    Status.WARNING,
+    "no changes in the next {days} days: {why}",
+    "is that meant? see maintenanceWindows and freezes of the policy",
+)
+
+FAR = datetime.timedelta(days=31)
+
+
+def _book(facts: Facts) -> Rulebook:
+    loaded = known(facts.policy)
+    return Rulebook(loaded.policy, known(facts.fleet), at=facts.at, own=facts.own)
+
+
+def _file(facts: Facts) -> Iterator[Diagnosis]:
+    loaded = facts.policy
+    if isinstance(loaded, Failure):
+        yield UNREADABLE(why=loaded.words)
+    elif loaded is BUILT_IN:
+        yield NONE_GIVEN()
+    else:
+        yield READ(source=loaded.source, rules=count(len(loaded.policy.rules), "rule"))
+
+
+def _classes(facts: Facts) -> Iterator[Diagnosis]:
+    loaded, fleet = known(facts.policy), known(facts.fleet)
+    problems = list(class_problems(_book(facts)))
+    try:
+        require_classes(loaded, fleet.classes.keys())
+    except PolicyError as error:
+        for problem in error.problems:
+            yield NO_CLASS(why=str(problem))
+    else:
+        if not problems:
+            yield CLASSES()
+    for why in problems:
+        yield CLASS_PROBLEM(why=why)
+
+
+def _rules(facts: Facts) -> Iterator[Diagnosis]:
+    rows = Concerned(_book(facts)).rows
+    idle = [name for name, _, workloads, _ in rows if not workloads]
+    if any(workloads for _, _, workloads, _ in rows):
+        yield MATCHES(rows=some((f"{name} {workloads}" for name, _, workloads, _ in rows if workloads), 6))
+    if idle:
+        yield MATCHES_NOTHING(names=some(idle, 6))
+
+
+def _budgets(facts: Facts) -> Iterator[Diagnosis]:
+    book = _book(facts)
+    enforced = [one for one in book.fleet.workloads if one.gpus and book.on(one).mode is Mode.ENFORCE]
+    if not any(rule.mode is Mode.ENFORCE for rule in book.policy.rules):
+        yield NOT_USED()
+        return
+    held = sum(workload.gpus for workload in book.fleet.workloads)
+    least = min((workload.gpus for workload in enforced), default=0)
+    found = [one for budget in book.policy.budgets for one in _against(budget, held, least)]
+    yield from found or [SPACIOUS()]
+
+
+def _against(budget: Budget, held: int, least: int) -> Iterator[Diagnosis]:
+    """What is wrong with a budget; of one that counts by parts only what holds for every part."""
+    if budget.workloads == 0 or budget.gpus == 0:
+        amount = "workloads: 0" if budget.workloads == 0 else "gpus: 0"
+        yield SHUT(title=budget.title, amount=amount)
+        return
+    gpus = budget.gpus_of(held) if budget.scope is Scope.CLUSTER else budget.gpus
+    if gpus is not None and gpus < least:
+        yield TIGHT(title=budget.title, gpus=count(gpus), least=least)
+
+
+def _calendar(facts: Facts) -> Iterator[Diagnosis]:
+    policy = known(facts.policy).policy
+    block = is_open(policy, facts.at)
+    if block is None:
+        yield OPEN()
+    else:
+        opening = next_opening(policy, facts.at)
+        is_far = opening is None or opening - facts.at > FAR
+        yield (FAR_OFF if is_far else CLOSED)(why=block.reason, days=FAR.days)
+
+
+FAMILY = Family(
+    "policy",
+    (
+        Check(
+            "file",
+            "Whether it can be used: fields, values, rules that are never reached.",
+            _file,
+            (READ, NONE_GIVEN, UNREADABLE),
+        ),
+        Check(
+            "classes",
+            "PriorityClasses: those that it names, and what they say themselves.",
+            _classes,
+            (CLASSES, NO_CLASS, CLASS_PROBLEM),
+        ),
+        Check("rules", "Whom each rule is about now.", _rules, (MATCHES, MATCHES_NOTHING)),
+        Check("budgets", "Budgets that let nothing happen.", _budgets, (SPACIOUS, NOT_USED, SHUT, TIGHT)),
+        Check("calendar", "Maintenance windows and freezes.", _calendar, (OPEN, CLOSED, FAR_OFF)),
+    ),
+)

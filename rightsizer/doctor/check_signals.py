@@ -1,0 +1,237 @@
+"""Checks of the metrics: which source there is, whom its series name, what is missing, doubled or in doubt. Pure."""
+
+import collections
+from collections.abc import Iterator, Mapping
+
+from rightsizer.doctor.diagnosis import Check, Diagnosis, Family, Message, Status, known, some
+from rightsizer.doctor.facts import Facts, Failure
+from rightsizer.model import Usage
+from rightsizer.text import count
+from rightsizer.usage.device_usage import DISAGREEMENT
+from rightsizer.usage.quantities import Kind
+
+FOUND = Message(Status.OK, "{name}: {metrics}")
+NONE_FOUND = Message(
+    Status.PROBLEM,
+    "{why}",
+    "see whether an exporter runs, and by Prometheus's page /targets whether it is scraped; metrics of another "
+    "exporter: --signals FILE, a table",
+    "kubectl get pods -A | grep -E 'dcgm|gpu-exporter'",
+)
+
+BY_LABEL = Message(Status.OK, "{series} series name our pods, by {forms}")
+BY_ANY_LABEL = Message(
+    Status.UNKNOWN,
+    "{series} series name pods, by {forms}; whether they are ours is not known: pods could not be read",
+)
+NO_POD = Message(
+    Status.PROBLEM,
+    "no series names a pod that holds a GPU",
+    "mount the kubelet's folder /var/lib/kubelet/pod-resources into the exporter; for dcgm-exporter also --kubernetes",
+)
+FOREIGN = Message(
+    Status.PROBLEM,
+    "series name {pods}, none of which holds a GPU here ({names})",
+    "are they the exporter's own, mount /var/lib/kubelet/pod-resources into it (dcgm-exporter: --kubernetes); does "
+    "this Prometheus hold several clusters: --prometheus-label cluster=NAME; else it is another's: --prometheus-url",
+)
+NO_HOLDERS = Message(Status.OK, "no pod holds a GPU now, so there is none to be named")
+
+ALL_MEASURED = Message(Status.OK, "activity, memory traffic, memory in use and power are measured")
+NO_ACTIVITY = Message(
+    Status.PROBLEM,
+    "activity is not measured ({metrics}): every verdict is unknown",
+    "add {metric} to the exporter's list of metrics (dcgm-exporter: -f FILE)",
+)
+NO_SECOND = Message(
+    Status.PROBLEM,
+    "neither memory traffic nor power is measured: without a second signal no verdict is reached",
+    "add {metric} or {other} to the exporter's list of metrics (dcgm-exporter: -f FILE)",
+)
+NO_TRAFFIC = Message(
+    Status.WARNING,
+    "memory traffic is not measured: models without a row in idlePowerWatts get no verdict",
+    "add {metric} to the exporter's list of metrics (dcgm-exporter: -f FILE)",
+)
+NO_POWER = Message(
+    Status.WARNING,
+    "power is not measured: idle is judged by memory traffic alone, and stuck is not found",
+    "add {metric} to the exporter's list of metrics (dcgm-exporter: -f FILE)",
+)
+NO_MEMORY = Message(
+    Status.WARNING,
+    "memory in use is not measured: idle and parked are not told apart, sliceable is not found",
+    "add {metric} to the exporter's list of metrics (dcgm-exporter: -f FILE)",
+)
+MIG_IN_THE_DARK = Message(
+    Status.WARNING,
+    "no activity of its own, and so no verdict: {devices}",
+    "on Hopper and later run gpu-exporter, or add DCGM_FI_PROF_GR_ENGINE_ACTIVE to dcgm-exporter's list; before Hopper "
+    "only the latter measures instances",
+)
+
+MIG_MEASURED = Message(Status.OK, "every MIG instance that pods hold has its own activity, or there is none")
+
+ONCE = Message(Status.OK, "each device of a pod has one series")
+TWINS = Message(Status.OK, "{devices} with copies, as pairs of Prometheus make them; each counts once")
+TWICE = Message(
+    Status.WARNING,
+    "{devices} scraped by several jobs ({jobs}); each counts once, by its highest values",
+    "keep one exporter on a node, and one job or ServiceMonitor that scrapes it",
+    "kubectl get servicemonitors,podmonitors -A | grep -iE 'dcgm|gpu'",
+)
+
+AGREE = Message(Status.OK, "no two sources contradict each other")
+DISAGREE = Message(
+    Status.WARNING,
+    "{devices} of which two metrics of activity contradict each other ({names}): unknown",
+    "restart the exporter on their nodes, or judge by one source only: --signals dcgm",
+)
+
+VALID = Message(Status.OK, "every value of the last hour can be")
+INVALID = Message(
+    Status.WARNING,
+    "{devices} with values that cannot be, NaN, negative or above 100% ({metrics}): unknown",
+    "restart the exporter on their nodes; that of the first:",
+    "kubectl -n {namespace} get pod {pod} -o wide",
+)
+
+_NAMES = {
+    Kind.ACTIVITY: ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO"),
+    Kind.TRAFFIC: ("DCGM_FI_DEV_MEM_COPY_UTIL", "DCGM_FI_DEV_MEMORY_UTIL_RATIO"),
+    Kind.MEMORY: ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_USED_BYTES"),
+    Kind.POWER: ("DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_BOARD_POWER_WATTS"),
+}
+_MISSING: Mapping[Kind, Message] = {
+    Kind.TRAFFIC: NO_TRAFFIC,
+    Kind.POWER: NO_POWER,
+    Kind.MEMORY: NO_MEMORY,
+}
+
+
+def _source(facts: Facts) -> Iterator[Diagnosis]:
+    known(facts.server)
+    source = facts.source
+    if isinstance(source, Failure):
+        yield NONE_FOUND(why=source.words)
+        return
+    metrics = dict.fromkeys(quantity.metric for quantity in source.quantities)
+    yield FOUND(name=source.name, metrics=some(metrics))
+
+
+def _labels(facts: Facts) -> Iterator[Diagnosis]:
+    naming = known(facts.naming)
+    if naming.forms:
+        forms = " and ".join(f"{label} ({number})" for label, number in sorted(naming.forms.items()))
+        message = BY_ANY_LABEL if isinstance(facts.fleet, Failure) else BY_LABEL
+        yield message(series=sum(naming.forms.values()), forms=forms)
+    elif not any(workload.gpus for workload in known(facts.fleet).workloads):
+        yield NO_HOLDERS()
+    elif naming.foreign:
+        names = some(f"{namespace}/{name}" for namespace, name in naming.foreign)
+        yield FOREIGN(pods=count(len(naming.foreign), "pod"), names=names)
+    else:
+        yield NO_POD()
+
+
+def _quantities(facts: Facts) -> Iterator[Diagnosis]:
+    source = known(facts.source)
+    missing = [kind for kind in Kind if not source.of(kind)]
+    is_new = any(quantity.metric == _NAMES[Kind.MEMORY][1] for quantity in source.quantities)
+    names = {kind: _NAMES[kind][is_new] for kind in Kind}
+    if Kind.ACTIVITY in missing:
+        yield NO_ACTIVITY(metrics=f"no {names[Kind.ACTIVITY]}", metric=names[Kind.ACTIVITY])
+    if {Kind.TRAFFIC, Kind.POWER} <= set(missing):
+        yield NO_SECOND(metric=names[Kind.POWER], other=names[Kind.TRAFFIC])
+        missing = [kind for kind in missing if kind not in {Kind.TRAFFIC, Kind.POWER}]
+    for kind in missing:
+        if kind in _MISSING:
+            yield _MISSING[kind](metric=names[kind])
+    if not [kind for kind in Kind if not source.of(kind)]:
+        yield ALL_MEASURED()
+
+
+def _mig(facts: Facts) -> Iterator[Diagnosis]:
+    dark = [
+        one
+        for _, one in _devices(facts)
+        if one.device.instance and one.activity_mean is None and not one.invalid
+    ]
+    if dark:
+        yield MIG_IN_THE_DARK(devices=count(len(dark), "MIG instance"))
+    else:
+        yield MIG_MEASURED()
+
+
+def _copies(facts: Facts) -> Iterator[Diagnosis]:
+    naming = known(facts.naming)
+    if len(naming.jobs) > 1:
+        yield TWICE(devices=count(naming.copies, "device"), jobs=some(naming.jobs))
+    elif naming.copies:
+        yield TWINS(devices=count(naming.copies, "device"))
+    else:
+        yield ONCE()
+
+
+def _agreement(facts: Facts) -> Iterator[Diagnosis]:
+    found = [key for key, one in _devices(facts) if DISAGREEMENT in one.invalid]
+    if found:
+        yield DISAGREE(devices=count(len(found), "device"), names=some(dict.fromkeys(found)))
+    else:
+        yield AGREE()
+
+
+def _values(facts: Facts) -> Iterator[Diagnosis]:
+    metrics: collections.Counter[str] = collections.Counter()
+    places = []
+    for key, one in _devices(facts):
+        invalid = [name for name in one.invalid if name != DISAGREEMENT]
+        metrics.update(invalid)
+        places += [key] if invalid else []
+    if places:
+        namespace, _, pod = places[0].partition("/")
+        yield INVALID(
+            devices=count(len(places), "device"), metrics=some(sorted(metrics)), namespace=namespace, pod=pod
+        )
+    else:
+        yield VALID()
+
+
+def _devices(facts: Facts) -> list[tuple[str, Usage]]:
+    """Use of each device by each pod that holds GPUs, as namespace/pod, in a stable order."""
+    usages = known(facts.usages)
+    return [(f"{key[0]}/{key[1]}", one) for key in sorted(usages) for one in usages[key]]
+
+
+FAMILY = Family(
+    "signals",
+    (
+        Check(
+            "source",
+            "Which metrics there are: dcgm, dcgm-4.9, gpu-exporter, or a table.",
+            _source,
+            (FOUND, NONE_FOUND),
+        ),
+        Check(
+            "labels",
+            "By which labels series name pods, and whether these are ours.",
+            _labels,
+            (BY_LABEL, BY_ANY_LABEL, NO_POD, FOREIGN, NO_HOLDERS),
+        ),
+        Check(
+            "quantities",
+            "What is measured, and what its lack costs.",
+            _quantities,
+            (ALL_MEASURED, NO_ACTIVITY, NO_SECOND, NO_TRAFFIC, NO_POWER, NO_MEMORY),
+        ),
+        Check("mig", "Whether MIG instances are measured each.", _mig, (MIG_MEASURED, MIG_IN_THE_DARK)),
+        Check("copies", "Whether devices are on record more than once.", _copies, (ONCE, TWINS, TWICE)),
+        Check(
+            "agreement",
+            "Whether two metrics of the same contradict each other.",
+            _agreement,
+            (AGREE, DISAGREE),
+        ),
+        Check("values", "Values that cannot be.", _values, (VALID, INVALID)),
+    ),
+)

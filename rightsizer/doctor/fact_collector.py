@@ -1,0 +1,256 @@
+"""Asks everything that the checks judge: each fact by itself, so that whatever is away leaves the others known.
+
+Only reads; the one POST among its requests is a SelfSubjectAccessReview, which nothing keeps.
+"""
+
+import collections
+import dataclasses
+import datetime
+import time
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+from rightsizer.doctor.check_server import meant, spans
+from rightsizer.doctor.facts import Facts, Failure, Naming, Recorded, Server
+from rightsizer.doctor.rights import Right, rights_for
+from rightsizer.errors import EvidenceIncomplete, RightsizerError
+from rightsizer.inventory import workload_builder
+from rightsizer.kinds import BEARERS
+from rightsizer.kube.cluster import Cluster
+from rightsizer.model import Fleet, PodKey, Usages
+from rightsizer.policy.policy_file import LoadedPolicy
+from rightsizer.policy.schema import Policy
+from rightsizer.prometheus import promql
+from rightsizer.prometheus.query_api import Prometheus, Sample
+from rightsizer.usage import recording_rules
+from rightsizer.usage.device_usage import usages
+from rightsizer.usage.node_coverage import nodes
+from rightsizer.usage.quantities import Source, Statistic
+from rightsizer.usage.querier import Asker
+from rightsizer.usage.record_start import begins
+from rightsizer.usage.recording_rules import Raw
+from rightsizer.usage.series_labels import JOB, first
+from rightsizer.usage.sources import BACK, Terms, choose, present
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+NO_SERVER = "no Prometheus answers"
+NO_SOURCE = "no metrics of GPUs were found"
+NO_FLEET = "the cluster's objects could not be read"
+NO_POLICY = "the policy cannot be used"
+
+SPANS = tuple(datetime.timedelta(minutes=minutes) for minutes in (10, 60, 6 * 60, 24 * 60))
+ENOUGH = 6
+
+LATELY = datetime.timedelta(hours=1)
+_RECORDS = '__name__=~"gpu_rightsizer:.*5m"'
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Inquiry:
+    """Whom to ask, and what is given.
+
+    Attributes:
+        cluster: Connects to the API server.
+        prometheus: Connects to Prometheus.
+        is_named: Whether a URL is given; otherwise it has to be found in the cluster.
+        evicts: Whether a policy lets pods be evicted.
+        own: The namespace in which we run.
+        clock: This machine's.
+    """
+
+    cluster: Callable[[], Cluster]
+    prometheus: Callable[[], Prometheus]
+    is_named: bool
+    policy: Callable[[], LoadedPolicy]
+    evicts: Callable[[Policy], bool]
+    terms: Terms
+    own: str
+    clock: Callable[[], datetime.datetime]
+
+
+def ask(inquiry: Inquiry) -> Facts:
+    """Everything, as far as it can be known."""
+    cluster = attempt(inquiry.cluster)
+    fleet = then(cluster, lambda found: workload_builder.assemble(workload_builder.read(found, BEARERS)))
+    policy = told(attempt(inquiry.policy), NO_POLICY)
+    nobody = Failure("", told=NO_SERVER)
+    facts = Facts(
+        at=inquiry.clock(),
+        own=inquiry.own,
+        max_samples=inquiry.terms.max_samples,
+        host=then(cluster, lambda found: found.host),
+        policy=policy,
+        evicts=isinstance(policy, Failure) or inquiry.evicts(policy.policy),
+        fleet=told(fleet, NO_FLEET),
+        allowed=then(told(cluster, NO_FLEET), lambda found: _allowed(found, inquiry.own)),
+        server=nobody,
+        source=nobody,
+        interval_s=nobody,
+        begins=nobody,
+        naming=nobody,
+        recorded=nobody,
+        usages=nobody,
+        sights=nobody,
+    )
+    if isinstance(cluster, Failure) and not inquiry.is_named:
+        lost = Failure("none is named, and without a cluster none can be found", NO_SERVER, is_unnamed=True)
+        return dataclasses.replace(facts, server=lost)
+    prometheus = attempt(inquiry.prometheus)
+    if isinstance(prometheus, Failure):
+        is_unnamed = not inquiry.is_named
+        failure = dataclasses.replace(prometheus, told=NO_SERVER, is_unnamed=is_unnamed)
+        return dataclasses.replace(facts, server=failure)
+    server = told(attempt(lambda: _server(prometheus, inquiry.clock)), NO_SERVER)
+    facts = dataclasses.replace(facts, server=server)
+    if isinstance(server, Failure):
+        return facts
+    return _with_metrics(facts, prometheus, inquiry.terms, server.now)
+
+
+def attempt(question: Callable[[], T]) -> T | Failure:
+    """An answer, or why there is none."""
+    try:
+        return question()
+    except RightsizerError as error:
+        return Failure(_line(error))
+
+
+def then(fact: T | Failure, question: Callable[[T], U]) -> U | Failure:
+    """What follows from a fact, if it is known."""
+    return fact if isinstance(fact, Failure) else attempt(lambda: question(fact))
+
+
+def told(fact: T | Failure, words: str) -> T | Failure:
+    """The same; a failure with what others say that need it, since a check of its own tells why."""
+    return dataclasses.replace(fact, told=words) if isinstance(fact, Failure) else fact
+
+
+def _line(error: RightsizerError) -> str:
+    """A message on one line."""
+    return " ".join(str(error).split())
+
+
+def _allowed(cluster: Cluster, own: str) -> dict[Right, bool]:
+    try:
+        served: Collection[str] = cluster.served()
+    except RightsizerError:  # who may not ask which groups there are is asked about Kubernetes's own
+        served = ()
+    return {right: all(map(cluster.may, right.attributes(own))) for right in rights_for(served)}
+
+
+def _server(prometheus: Prometheus, clock: Callable[[], datetime.datetime]) -> Server:
+    """The clocks of both are compared half-way."""
+    before, began = clock(), time.monotonic()
+    now = prometheus.now()
+    took_s = time.monotonic() - began
+    return Server(
+        where=prometheus.where,
+        now=now,
+        ours=before + datetime.timedelta(seconds=took_s / 2),
+        took_s=took_s,
+        build=attempt(lambda: prometheus.status("buildinfo")),
+        flags=attempt(lambda: prometheus.status("flags")),
+    )
+
+
+def _with_metrics(facts: Facts, prometheus: Prometheus, terms: Terms, at: datetime.datetime) -> Facts:
+    held = frozenset() if isinstance(facts.fleet, Failure) else _held(facts.fleet)
+    windows, history = spans(facts)
+    longest = windows[-1]
+    asker = told(attempt(lambda: choose(prometheus, terms, at=at, pods=held)), NO_SOURCE)
+    return dataclasses.replace(
+        facts,
+        source=then(asker, lambda found: _source(found, at)),
+        interval_s=then(asker, lambda found: _interval_s(found, at)),
+        begins=then(asker, lambda found: begins(found, max(longest, history), at)),
+        naming=then(asker, lambda found: _naming(found, at)),
+        recorded=then(asker, lambda found: _recorded(found, longest, at)),
+        usages=then(asker, lambda found: _usages(found, held, at)),
+        sights=then(asker, lambda found: nodes(found, at)),
+    )
+
+
+def _interval_s(asker: Asker, at: datetime.datetime) -> float:
+    """Of the densest series, by the shortest span that holds enough of it."""
+    for span in SPANS:
+        counts = (Raw().count(quantity, asker.given, span) for quantity in asker.markers())
+        answers = (asker.prometheus.query(f"max({counted})", at) for counted in counts)
+        samples = max((one.value for answer in answers for one in answer), default=0.0)
+        if samples >= ENOUGH:
+            return meant(span, samples)
+    raise EvidenceIncomplete(f"there are fewer than {ENOUGH} samples of any GPU in the last {SPANS[-1]}")
+
+
+def _held(fleet: Fleet) -> frozenset[PodKey]:
+    return frozenset(
+        (pod.ref.namespace, pod.ref.name)
+        for workload in fleet.workloads
+        for pod in workload.pods
+        if pod.holds
+    )
+
+
+def _source(asker: Asker, at: datetime.datetime) -> Source:
+    """With the metrics that there are; as of when there were some, where an exporter has stopped."""
+    for back in BACK:
+        found = present(asker.prometheus, asker.source, asker.given, at - back)
+        if kept := tuple(one for one in asker.source.quantities if one.metric in found):
+            return dataclasses.replace(asker.source, quantities=kept)
+    return asker.source
+
+
+def _usages(asker: Asker, held: frozenset[PodKey], at: datetime.datetime) -> Usages:
+    found = usages(asker, LATELY, at)
+    return {key: found[key] for key in found if not held or key in held}
+
+
+def _naming(asker: Asker, at: datetime.datetime) -> Naming:
+    """Of series that name a pod: by which label, whose, and how often each device is there."""
+    labels = asker.source.labels
+    selected = asker.selected(asker.markers(), asker.owned)
+    forms: collections.Counter[str] = collections.Counter()
+    foreign: set[PodKey] = set()
+    devices: dict[tuple[str, str], list[Sample]] = {}
+    for sample in asker.prometheus.query(promql.by("count", (*labels.use, JOB), selected), at):
+        pod = labels.pod_of(sample.labels)
+        if pod is None:
+            continue
+        if asker.known and pod not in asker.known:
+            foreign.add(pod)
+            continue
+        forms[next(name for name in labels.pod if sample.labels.get(name))] += int(sample.value)
+        key = (first(sample.labels, labels.device), first(sample.labels, labels.instance))
+        devices.setdefault(key, []).append(sample)
+    copied = [found for found in devices.values() if _is_copied(asker, found)]
+    jobs = {sample.labels.get(JOB, "") for found in copied for sample in found}
+    return Naming(dict(forms), tuple(sorted(foreign)), len(devices), tuple(sorted(jobs)), len(copied))
+
+
+def _is_copied(asker: Asker, found: list[Sample]) -> bool:
+    """Whether one pod's use of one device is there more than once; a shared device has a series for each pod."""
+    by_pod: collections.Counter[PodKey | None] = collections.Counter()
+    for sample in found:
+        by_pod[asker.source.labels.pod_of(sample.labels)] += int(sample.value)
+    return max(by_pod.values()) > 1
+
+
+def _recorded(asker: Asker, window: datetime.timedelta, at: datetime.datetime) -> Recorded:
+    """Values below zero are rare, and so is their rule's series: it is not expected."""
+    metrics = {quantity.metric for quantity in _source(asker, at).quantities}
+    asked = promql.by("count", ["__name__", "metric"], promql.selector("", [_RECORDS, *asker.given]))
+    expected = {
+        (rule["record"], rule["labels"]["metric"])
+        for group in recording_rules.groups()
+        for rule in group["rules"]
+        if rule["labels"]["metric"] in metrics and f":{Statistic.NEGATIVE}5m" not in rule["record"]
+    }
+    present, early = (
+        {
+            (sample.labels.get("__name__", ""), sample.labels.get("metric", ""))
+            for sample in asker.prometheus.query(asked, instant)
+        }
+        for instant in (at, at - window + 2 * recording_rules.TILE)
+    )
+    return Recorded(frozenset(expected), frozenset(present), frozenset(early))

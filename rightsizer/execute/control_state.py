@@ -1,0 +1,154 @@
+"""Keeps what is no object's (breaker, pauses, accepted scope) in one ConfigMap of our own namespace.
+
+What it means is `breaker`'s business.
+"""
+
+import datetime
+import logging
+from collections.abc import Callable
+
+from rightsizer.errors import ClusterError
+from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.configmaps import Changes, ConfigMap, Texts
+from rightsizer.model import Outcome, Result, Trip, TripCause
+from rightsizer.planning.breaker import (
+    NOTHING,
+    Opening,
+    State,
+    against,
+    counted,
+    opened,
+    parse_state,
+    state_texts,
+)
+from rightsizer.policy.limits import Breaker
+
+NAME = "gpu-rightsizer-state"
+
+log = logging.getLogger(__name__)
+
+
+class Store:
+    """The ConfigMap.
+
+    Args:
+        cluster: Where.
+        namespace: Our own.
+    """
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self._map = ConfigMap(cluster, namespace, NAME, "breaker and pauses")
+        self.place = self._map.place
+
+    def read(self) -> State:
+        """What is kept; nothing where there is no ConfigMap.
+
+        Raises:
+            ClusterError: It could not be read.
+        """
+        return parse_state(self._map.read())
+
+    def change(self, how: Callable[[State], State]) -> State:
+        """Read, change and write; what it is by then. Nothing is written where nothing changes.
+
+        Raises:
+            ConfigurationError: It may not be written, or its namespace does not exist.
+            ClusterError: It could not be read or written.
+        """
+        after = NOTHING
+
+        def texts(found: Texts) -> Changes:
+            nonlocal after
+            before = parse_state(found)
+            after = how(before)
+            return state_texts(after) if after != before else {}
+
+        self._map.change(texts)
+        return after
+
+
+class Gate:
+    """What stands between a run and each of its writes: asked right before, told right after.
+
+    Args:
+        store: Where breaker and pauses are kept; read anew each time, since a person may pause during a run.
+        settings: The policy's.
+        run: Whose.
+        clock: The time now, aware.
+    """
+
+    def __init__(
+        self, store: Store, settings: Breaker, run: str, clock: Callable[[], datetime.datetime]
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._run = run
+        self._clock = clock
+
+    def against(self, namespace: str) -> str:
+        """Why nothing must be changed there now; empty where it may be.
+
+        Raises:
+            ClusterError: It could not be read.
+        """
+        block = against(self._store.read(), namespace, self._clock())
+        return block.reason if block else ""
+
+    def trip(self) -> str:
+        """Why the breaker is open; empty where it is closed.
+
+        Raises:
+            ClusterError: It could not be read.
+        """
+        opening = self._store.read().latch.trip
+        return opening.reason if opening else ""
+
+    def note(self, outcome: Outcome) -> None:
+        """Count an outcome, and open the breaker where it is one error too many or was out of policy.
+
+        Raises:
+            ClusterError: It could not be kept.
+        """
+        words = f"{outcome.action} of {outcome.ref}: {outcome.detail}"[:500]
+        if outcome.is_out_of_policy:
+            why = f"the API server refused a write as out of policy: {words}"
+            self.open(Trip(TripCause.OUT_OF_POLICY, why))
+        else:
+            self._count(outcome.result, words)
+
+    def note_repair(self, outcome: Outcome) -> None:
+        """Open the breaker where a repair was out of policy; other errors of repairs do not count, they come again."""
+        if outcome.is_out_of_policy:
+            try:
+                self.note(outcome)
+            except ClusterError as error:
+                log.warning(
+                    "the breaker stays as it was after %s of %s: %s", outcome.action, outcome.ref, error
+                )
+
+    def count_error(self, words: str) -> None:
+        """Count what went wrong in another way.
+
+        Raises:
+            ClusterError: It could not be kept.
+        """
+        self._count(Result.UNKNOWN, words)
+
+    def _count(self, result: Result, words: str) -> None:
+        many = f"{self._settings.maxErrors} errors in a row, the last: {words}"
+        opening = Opening(self._clock(), TripCause.ERRORS, many, self._run)
+
+        def count(state: State) -> State:
+            latch = counted(state.latch, result, self._settings, opening)
+            return State(latch, state.pauses, state.scope)
+
+        self._store.change(count)
+
+    def open(self, trip: Trip) -> None:
+        """Open the breaker.
+
+        Raises:
+            ClusterError: It could not be kept.
+        """
+        opening = Opening(self._clock(), trip.cause, trip.reason, self._run)
+        self._store.change(lambda state: State(opened(state.latch, opening), state.pauses, state.scope))

@@ -1,0 +1,262 @@
+"""The one door for writes: each decision is looked at again, tried by the server (dry run), written, and told about.
+
+One PATCH makes a change together with its undo record. Patches and evictions carry the UID and the resourceVersion of
+the object that was looked at, so that nothing can come between the look and the write. No write is ever sent twice:
+where its answer was lost, the object is read back.
+"""
+
+import dataclasses
+import http
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from rightsizer.changes.memory import recalled
+from rightsizer.changes.object_history import read_history
+from rightsizer.errors import (
+    ClusterError,
+    ClusterUnreachable,
+    ConfigurationError,
+    LeaseLost,
+    PrometheusError,
+    QuietWanted,
+    RequestRefused,
+    RightsizerError,
+)
+from rightsizer.execute.deletion_cost import steered
+from rightsizer.execute.evict import evict
+from rightsizer.execute.patch import change, order_stop, written
+from rightsizer.execute.preflight import look_at, waits
+from rightsizer.execute.run_context import AnswerLost, Session, StopHere, as_a_warning, the_write
+from rightsizer.kinds import path_of, row_of
+from rightsizer.kinds.kind import Kind
+from rightsizer.kinds.notices import notice_patch, parse_notice
+from rightsizer.model import Action, Decision, ObjectRef, Outcome, Result, Workload
+from rightsizer.planning.revalidate import going, objections
+from rightsizer.report.events import event_of
+
+log = logging.getLogger(__name__)
+_KIND_GONE = "the server could not find the requested resource"
+_ATTEMPTS = 3  # at one workload, whose own controller may write between the look and the write
+
+
+def carry_out(
+    decisions: Iterable[Decision], session: Session, *, is_stopped: Callable[[], bool] = lambda: False
+) -> Iterator[Outcome]:
+    """Act on the enforced ones of the decisions, in order, telling each outcome as it is known.
+
+    Args:
+        decisions: As planned.
+        session: What is needed to act.
+        is_stopped: Asked before each decision; once true, the rest is skipped.
+    """
+    reason = ""
+    for decision in decisions:
+        if not decision.is_enforced:
+            continue
+        if not reason and is_stopped():
+            reason = "not attempted: the run was interrupted"
+        if reason:
+            yield skipped(decision, session, reason)
+            continue
+        outcome, reason = _step(decision, session)
+        yield outcome
+
+
+def skipped(decision: Decision, session: Session, reason: str) -> Outcome:
+    """The outcome of a decision that was not attempted."""
+    return session.outcome(decision, Result.SKIPPED, reason)
+
+
+def _step(decision: Decision, session: Session) -> tuple[Outcome, str]:
+    """One decision between its intent and its outcome; and why nothing may follow, where that is so."""
+    try:
+        against = session.gate.against(decision.workload.ref.namespace)
+        if against:
+            return session.outcome(decision, Result.BLOCKED, against), ""
+        if session.journal:
+            session.journal.intent(decision)
+    except RightsizerError as error:
+        reason = f"not attempted: {error}"
+        return skipped(decision, session, reason), reason
+    try:
+        outcome, reason = _act(decision, session), ""
+    except StopHere as stop:
+        outcome, reason = stop.outcome, stop.reason
+    try:
+        if session.journal:
+            session.journal.outcome(outcome)
+        session.gate.note(outcome)
+    except RightsizerError as error:
+        log.warning("after %s of %s: %s", outcome.action, outcome.ref, error)
+        reason = reason or f"not attempted: {error}"
+    return outcome, reason
+
+
+def _act(decision: Decision, session: Session) -> Outcome:
+    """One decision, from the last look to the Event."""
+    row = row_of(decision.workload)
+    if row is None:  # decide gives no action to an unknown kind
+        return session.outcome(decision, Result.BLOCKED, "its kind is not known")
+    try:
+        outcome = _attempt(decision, row, session)
+    except RequestRefused as refused:
+        return _refused(decision, session, refused)
+    except AnswerLost as lost:
+        outcome = _read_back(decision, row, session, lost)
+    except (PrometheusError, ConfigurationError, ClusterUnreachable, LeaseLost, QuietWanted) as error:
+        reason = f"not attempted: {error}"
+        raise StopHere(skipped(decision, session, reason), reason) from error
+    except ClusterError as error:
+        return session.outcome(decision, Result.REFUSED, str(error))
+    if outcome.result is Result.DONE:
+        with as_a_warning(f"no Event on {decision.workload.ref}"):
+            session.cluster.create(*event_of(decision, row, run=session.run, at=session.clock()))
+    return outcome
+
+
+def _attempt(decision: Decision, row: Kind, session: Session) -> Outcome:
+    """Look and write; where another's write comes between, such as its controller's of its status, look again."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return _look_and_write(decision, row, session)
+        except RequestRefused as refused:
+            if refused.code != http.HTTPStatus.CONFLICT:
+                raise
+    return _look_and_write(decision, row, session)
+
+
+def _look_and_write(decision: Decision, row: Kind, session: Session) -> Outcome:
+    """Prometheus is asked first, so that as little time as can be passes between reading the objects and the write."""
+    use = session.watch.use()
+    # What would do instead of a whole GPU is usually offered by a node that none of these pods is on.
+    proposal = decision.finding.proposal
+    beside = session.watch.fleet if proposal is not None and proposal.asks else None
+    fresh, fleet = look_at(decision.workload.ref, session.cluster, beside=beside)
+    if fresh is None:
+        return session.outcome(decision, Result.GONE, "it holds no GPUs any more")
+    told = dataclasses.replace(fleet, changes=tuple({*fleet.changes, *session.watch.told}))
+    fleet = recalled(told, session.memory.of(fresh))
+    fresh = next(workload for workload in fleet.workloads if workload.ref == fresh.ref)
+    rulebook = session.rulebook(fleet, use.at)
+    against = list(objections(decision, fresh, use, rulebook))
+    if against:
+        return session.outcome(decision, Result.CHANGED, "; ".join(veto.reason for veto in against))
+    if decision.wanted_by and not waits(decision.wanted_by, session.cluster):
+        return session.outcome(decision, Result.CHANGED, "none of those for whom it was to go waits any more")
+    try:
+        with steered(going(decision, fresh, use, rulebook), session):
+            detail = _way(decision, row)(decision, row, fresh, session)
+    except ValueError as error:  # nothing was sent: as little an error of anybody's as a disruption budget
+        return session.outcome(decision, Result.BLOCKED, str(error))
+    return session.outcome(decision, Result.DONE, detail)
+
+
+_Way = Callable[[Decision, Kind, Workload, Session], str]
+
+
+def _way(decision: Decision, row: Kind) -> _Way:
+    """How a decision is carried out."""
+    if decision.action is Action.NOTIFY:
+        return _notify
+    is_pod = row.stop is not None and row.stop.field is None
+    return evict if is_pod else change
+
+
+def _notify(decision: Decision, row: Kind, fresh: Workload, session: Session) -> str:
+    """Put a notice on a workload, as it was looked at."""
+    path = path_of(fresh.ref, row)
+    patch = notice_patch(decision, fresh, run=session.run, at=session.clock())
+    session.cluster.patch(path, patch, dry_run=True)
+    with the_write():
+        session.cluster.patch(path, patch)
+    return f"notice given: {decision.announced} from {decision.due:%Y-%m-%d %H:%M} UTC"
+
+
+def _refused(decision: Decision, session: Session, refused: RequestRefused) -> Outcome:
+    """What an error Status means for this decision, and for those after it."""
+    match refused.code:
+        case http.HTTPStatus.NOT_FOUND if gone := _gone(decision.workload.ref, refused.detail):
+            return session.outcome(decision, Result.GONE, gone)
+        case _ if refused.is_out_of_policy:
+            outcome = session.outcome(decision, Result.REFUSED, str(refused))
+            return dataclasses.replace(outcome, is_out_of_policy=True)
+        case http.HTTPStatus.CONFLICT:
+            return session.outcome(
+                decision, Result.CHANGED, f"changed by someone meanwhile: {refused.detail}"
+            )
+        case http.HTTPStatus.TOO_MANY_REQUESTS if not refused.asks_for_quiet:
+            return session.outcome(decision, Result.BLOCKED, refused.detail)
+        case http.HTTPStatus.INTERNAL_SERVER_ERROR if "PodDisruptionBudget" in refused.detail:
+            return session.outcome(decision, Result.BLOCKED, refused.detail)
+        case http.HTTPStatus.TOO_MANY_REQUESTS | http.HTTPStatus.UNAUTHORIZED:
+            outcome = session.outcome(decision, Result.REFUSED, str(refused))
+            raise StopHere(outcome, _since_then(outcome)) from refused
+        case _:
+            return session.outcome(decision, Result.REFUSED, str(refused))
+
+
+def _gone(ref: ObjectRef, detail: str) -> str:
+    """What is gone by now, by the words of a 404; empty where that is something else than was to be changed."""
+    meant = {
+        _KIND_GONE: "its kind is not served any more",
+        f'namespaces "{ref.namespace}" not found': "its namespace is gone",
+        f'"{ref.name}"': "it is gone already",
+    }
+    return next((words for text, words in meant.items() if text in detail), "")
+
+
+def _read_back(decision: Decision, row: Kind, session: Session, lost: AnswerLost) -> Outcome:
+    """The write's answer was lost: see whether it took effect before anything else happens."""
+    is_notice = decision.action is Action.NOTIFY
+    ref, there = (decision.workload.ref, row) if is_notice else written(decision, row)
+    try:
+        obj = session.cluster.get_object(path_of(ref, there))
+    except RequestRefused as refused:
+        if refused.code == http.HTTPStatus.NOT_FOUND and _way(decision, row) is evict:
+            return session.outcome(decision, Result.DONE, f"evicted, though the answer was lost: {lost}")
+        return _refused(decision, session, refused)
+    except ClusterError as again:
+        words = f"whether it took effect is not known, look at it yourself: {lost}; then: {again}"
+        outcome = session.outcome(decision, Result.UNKNOWN, words)
+        raise StopHere(outcome, _since_then(outcome)) from again
+    if _is_in_effect(decision, obj, there, session):
+        if there.stop is not None and there.stop.orders is not None and not is_notice:
+            return _ordered_again(decision, there, session, lost)
+        return session.outcome(decision, Result.DONE, f"done, though the answer was lost: {lost}")
+    return session.outcome(decision, Result.REFUSED, f"it had not taken effect when it was read back: {lost}")
+
+
+def _ordered_again(decision: Decision, row: Kind, session: Session, lost: AnswerLost) -> Outcome:
+    """The record is there; whether the order is, or was obeyed already, is seen when it is given again."""
+    try:
+        order_stop(decision.workload.ref, row, session)
+    except RequestRefused as refused:
+        return _refused(decision, session, refused)
+    except AnswerLost as again:
+        words = f"whether it took effect is not known, look at it yourself: {lost}; then: {again}"
+        outcome = session.outcome(decision, Result.UNKNOWN, words)
+        raise StopHere(outcome, _since_then(outcome)) from again
+    return session.outcome(decision, Result.DONE, f"done, though the answer was lost: {lost}")
+
+
+def _is_in_effect(decision: Decision, obj: Mapping[str, Any], row: Kind, session: Session) -> bool:
+    """Whether an object shows what a decision was to do."""
+    annotations = obj["metadata"].get("annotations") or {}
+    if decision.action is Action.NOTIFY:
+        notice = parse_notice(annotations)
+        return notice is not None and notice.run == session.run
+    if _way(decision, row) is evict:
+        return _is_leaving(obj, decision.workload.ref)
+    action = decision.action.value if decision.action else ""
+    # Not the record: what gives everything back removes it.
+    return any((one.run, one.action) == (session.run, action) for one in read_history(annotations))
+
+
+def _is_leaving(pod: Mapping[str, Any], ref: ObjectRef) -> bool:
+    """Whether the pod is on its way out, or gone and another one has its name."""
+    return bool(pod["metadata"].get("deletionTimestamp")) or pod["metadata"]["uid"] != ref.uid
+
+
+def _since_then(outcome: Outcome) -> str:
+    return f"not attempted, since an earlier one ended so: {outcome.detail}"

@@ -1,0 +1,215 @@
+"""Changes one object, by one patch that carries its undo record; then what that needs besides.
+
+An order to its controller is given once the record is there; what makes the next workload of its kind is stopped after
+the workload itself, with a record of its own.
+"""
+
+import dataclasses
+import http
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rightsizer.errors import ClusterError, RequestRefused
+from rightsizer.execute.rollback import give
+from rightsizer.execute.run_context import AnswerLost, Session, as_a_warning, the_write
+from rightsizer.kinds import kind_of, path_of, stopped_by
+from rightsizer.kinds.edits import Edit
+from rightsizer.kinds.health import pods_after
+from rightsizer.kinds.kind import Kind, proposal_edits, stop_edits
+from rightsizer.kinds.patches import (
+    UndoRecord,
+    after_earlier,
+    change_patch,
+    read_record,
+    record_of,
+    told,
+    undo_patch,
+)
+from rightsizer.kinds.pause_for_change import is_stopped, needs_pause
+from rightsizer.model import Decision, ObjectRef, Workload
+
+_Object = dict[str, Any]
+_NO_FIELD = "unknown field"
+"""Of the API server's answer to a patch that it would have to prune (fieldValidation: Strict)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Changed:
+    """An object that a decision changes, as it was read."""
+
+    ref: ObjectRef
+    row: Kind
+    obj: _Object
+
+    @property
+    def path(self) -> str:
+        return path_of(self.ref, self.row)
+
+
+def change(decision: Decision, row: Kind, fresh: Workload, session: Session) -> str:
+    """Change a workload, as it was looked at; what was done, for people.
+
+    Raises:
+        ClusterError: The API server refuses, or does not answer before anything was changed.
+        AnswerLost: Whether it is changed is not known.
+        ValueError: The object has no place for the change.
+    """
+    own = _Changed(fresh.ref, row, _as_looked_at(fresh, row, session))
+    there = _place(decision, own, fresh, session)
+    edits, then = _halves(there, _edits(decision, there, fresh, session), session)
+    record = _record(decision, there, edits, session, of=fresh.ref)
+    record = msgspec.structs.replace(record, then=then)
+    patch = change_patch(there.obj, edits, record, came_back=fresh.came_back_after)
+    orders = there.row.stop.orders if there.row.stop and decision.finding.proposal is None else None
+    if orders is not None:
+        verb = str(edits[0].after)
+        give(session.cluster, orders, there.ref, verb=verb, run=session.run, dry_run=True)
+    _try(there, patch, session)
+    with session.memory.kept(fresh, record, session.clock()), the_write():
+        session.cluster.patch(there.path, patch)
+    if orders is not None:
+        order_stop(there.ref, there.row, session)
+    where = "" if there.ref == fresh.ref else f"{there.ref.kind} {there.ref.name}: "
+    words = where + ", ".join(map(told, edits))
+    words += f"; once its pods are gone: {', '.join(map(told, then))}" if then else ""
+    return "; ".join([words, *(_stopped_along(decision, ref, session) for ref in decision.along)])
+
+
+def _try(there: _Changed, patch: Mapping[str, Any], session: Session) -> None:
+    """Have the API server say whether it would take a patch.
+
+    Raises:
+        ClusterError: It would not, or does not answer.
+        ValueError: The kind's definition there, such as that of an older release, has no such field.
+    """
+    try:
+        session.cluster.patch(there.path, patch, dry_run=True)
+    except RequestRefused as refused:
+        if refused.code != http.HTTPStatus.BAD_REQUEST or _NO_FIELD not in refused.detail:
+            raise
+        message = f"the definition of {there.row.kind} in this cluster has no place for it: {refused.detail}"
+        raise ValueError(message) from refused
+
+
+def written(decision: Decision, row: Kind) -> tuple[ObjectRef, Kind]:
+    """The object on which the record of a decision stands, and its row."""
+    by = stopped_by(decision.workload) if decision.finding.proposal is None else None
+    return by or (decision.workload.ref, row)
+
+
+def order_stop(ref: ObjectRef, row: Kind, session: Session) -> None:
+    """Order what the record on a workload says; where that is refused, the record goes.
+
+    Raises:
+        RequestRefused: The order is not given.
+        AnswerLost: Whether it is given is not known.
+    """
+    assert row.stop is not None  # noqa: S101 - it has orders
+    assert row.stop.orders is not None  # noqa: S101
+    try:
+        with the_write():
+            give(session.cluster, row.stop.orders, ref, verb=str(row.stop.to), run=session.run)
+    except RequestRefused:
+        with as_a_warning(f"the record on {ref} stays behind"):
+            obj = session.cluster.get_object(path_of(ref, row))
+            record = read_record(obj["metadata"].get("annotations") or {}, row)
+            if record is not None and record.run == session.run:
+                session.cluster.patch(path_of(ref, row), undo_patch(obj, record, at=session.clock()))
+        raise
+
+
+def _as_looked_at(fresh: Workload, row: Kind, session: Session) -> _Object:
+    """The workload's own object, whole, still of the version that was looked at."""
+    path = path_of(fresh.ref, row)
+    obj = session.cluster.get_object(path)
+    metadata = obj["metadata"]
+    if (metadata["uid"], metadata["resourceVersion"]) != (fresh.ref.uid, fresh.resource_version):
+        raise _conflict(path)
+    return obj
+
+
+def _conflict(path: str) -> RequestRefused:
+    return RequestRefused(
+        f"reading {path}",
+        code=http.HTTPStatus.CONFLICT,
+        reason="Conflict",
+        detail="it was changed between two readings",
+    )
+
+
+def _place(decision: Decision, own: _Changed, fresh: Workload, session: Session) -> _Changed:
+    """Where the change is made: at the workload itself, or to stop it at its lever."""
+    by = stopped_by(fresh) if decision.finding.proposal is None else None
+    if by is None or by[0] == own.ref:
+        return own
+    lever = _Changed(*by, session.cluster.get_object(path_of(*by)))
+    if lever.obj["metadata"]["uid"] != by[0].uid:
+        raise _conflict(lever.path)
+    return lever
+
+
+def _edits(decision: Decision, there: _Changed, fresh: Workload, session: Session) -> list[Edit]:
+    proposal = decision.finding.proposal
+    if proposal is None:
+        return stop_edits(there.row, there.obj, session.clock())
+    resources = sorted({name for pod in fresh.pods for name in pod.resources})
+    return proposal_edits(there.row, there.obj, proposal, resources=resources, pods=fresh.pods)
+
+
+def _halves(there: _Changed, edits: list[Edit], session: Session) -> tuple[list[Edit], tuple[Edit, ...]]:
+    """What is done now, and what once its pods are gone.
+
+    Raises:
+        ValueError: It is stopped already, so that this is somebody else's to finish.
+    """
+    if not needs_pause(there.row, edits):
+        return edits, ()
+    if is_stopped(there.row, there.obj):
+        message = "it is stopped already, by somebody else"
+        raise ValueError(message)
+    return stop_edits(there.row, there.obj, session.clock()), tuple(edits)
+
+
+def _record(
+    decision: Decision, there: _Changed, edits: Sequence[Edit], session: Session, *, of: ObjectRef
+) -> UndoRecord:
+    """The record of a change, which also takes back an earlier one that is still in effect."""
+    annotations: Mapping[str, str] = there.obj["metadata"].get("annotations") or {}
+    earlier = read_record(annotations, there.row)
+    if earlier is not None and earlier.is_unfinished:
+        message = f"what run {earlier.run} began is not finished yet"
+        raise ValueError(message)
+    record = record_of(
+        decision,
+        edits,
+        run=session.run,
+        at=session.clock(),
+        by=session.instance,
+        settle=decision.settle_within,
+    )
+    pods = pods_after(decision, there.row)
+    record = msgspec.structs.replace(record, of=None if there.ref == of else of, pods=pods)
+    return after_earlier(record, earlier, there.obj)
+
+
+def _stopped_along(decision: Decision, ref: ObjectRef, session: Session) -> str:
+    """Stop what would start the next one; the workload itself is stopped already, whatever becomes of this."""
+    row = kind_of(ref)
+    assert row is not None  # noqa: S101 - decided so
+    try:
+        there = _Changed(ref, row, session.cluster.get_object(path_of(ref, row)))
+        edits = [edit for edit in stop_edits(row, there.obj, session.clock()) if edit.before != edit.after]
+        if not edits:
+            return f"{ref.kind} {ref.name} is suspended already"
+        record = _record(decision, there, edits, session, of=decision.workload.ref)
+        patch = change_patch(there.obj, edits, msgspec.structs.replace(record, gpus=0), came_back=None)
+        session.cluster.patch(there.path, patch, dry_run=True)
+        with the_write():
+            session.cluster.patch(there.path, patch)
+    except (ClusterError, ValueError) as error:
+        return f"{ref.kind} {ref.name} is not suspended: {error}"
+    except AnswerLost as lost:
+        return f"whether {ref.kind} {ref.name} is suspended is not known: {lost}"
+    return f"{ref.kind} {ref.name}: {', '.join(map(told, edits))}"

@@ -1,0 +1,136 @@
+"""Reads what the cluster itself knows of earlier changes: notes on objects, saved manifests, our memory, Events."""
+
+import datetime
+import http
+import logging
+from collections.abc import Iterator
+from typing import TypeVar
+
+import msgspec
+
+from rightsizer.changes.memory import NAME
+from rightsizer.changes.object_history import UNREADABLE
+from rightsizer.changes.records import MANIFEST_LABEL, evicted, is_copy, remembered
+from rightsizer.config import FIELD_MANAGER
+from rightsizer.errors import RequestRefused
+from rightsizer.execute.listing import bearers, listed
+from rightsizer.execute.memory_store import MemoryStore
+from rightsizer.inventory.managers import stopped_through
+from rightsizer.kinds import LEVERS
+from rightsizer.kinds.kind import Kind
+from rightsizer.kinds.past_changes import Recalled, Told
+from rightsizer.kinds.patches import UndoRecord, read_record
+from rightsizer.kube.api_objects import Controller, Metadata, ObjectMeta
+from rightsizer.kube.cluster import Cluster
+from rightsizer.model import ObjectRef, PastChange
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class _Involved(msgspec.Struct, rename="camel"):
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    api_version: str = ""
+    uid: str = ""
+
+
+class _Event(msgspec.Struct, rename="camel"):
+    """corev1.Event."""
+
+    involved_object: _Involved
+    reason: str = ""
+    message: str = ""
+    last_timestamp: datetime.datetime | None = None
+
+
+def recall(cluster: Cluster, state_namespace: str) -> list[Recalled]:
+    """Every change that an object, a saved manifest or our own memory tells of, each once, latest first.
+
+    Raises:
+        ClusterError: A list could not be read whole.
+    """
+    found = [item for row in bearers(cluster) for item in _of_kind(cluster, row)]
+    path = f"/api/v1/namespaces/{state_namespace}/secrets"
+    secrets = _where_allowed(cluster, path, Metadata, label_selector=MANIFEST_LABEL)
+    found.extend(
+        Recalled(change.ref, PastChange(change.at, change.run, "evict", change.gpus))
+        for change in evicted(item.metadata for item in secrets)
+    )
+    told = {_key(item.ref, item.change) for item in found}
+    found += [item for item in _kept(cluster, state_namespace) if _key(item.ref, item.change) not in told]
+    found.sort(key=lambda item: item.ref)
+    return sorted(found, key=lambda item: _at(item.change), reverse=True)
+
+
+def _key(ref: ObjectRef, change: PastChange) -> tuple[str, str, str, str]:
+    return change.run, ref.full_kind, ref.namespace, ref.name
+
+
+def _kept(cluster: Cluster, state_namespace: str) -> list[Recalled]:
+    """What our own namespace remembers."""
+    try:
+        memory = MemoryStore(cluster, state_namespace).read()
+    except RequestRefused as refused:
+        if refused.code != http.HTTPStatus.FORBIDDEN:
+            raise
+        log.warning("left out: %s", refused)
+        return []
+    for key in sorted(memory.unreadable):
+        log.warning("ConfigMaps %s-*: the key %.40r cannot be read", NAME, key)
+    return [Recalled(one.ref, one.change, is_told=False) for taken in memory.by_key.values() for one in taken]
+
+
+def _at(change: PastChange) -> float:
+    return change.at.timestamp() if change.at else float("inf")
+
+
+def _of_kind(cluster: Cluster, row: Kind) -> Iterator[Recalled]:
+    is_lever = row in LEVERS  # of these the spec says what they stop
+    for ref, item in listed(cluster, row, Controller, metadata_only=not is_lever):
+        if is_copy(ref, item.metadata):
+            continue
+        past = remembered(item.metadata.annotations or {})
+        record = _record(item.metadata, row) if past else None
+        about = stopped_through(ref, item) if past and is_lever else None
+        for change in past:
+            is_of = record is not None and change is not UNREADABLE and change.run == record.run
+            yield Recalled(about or ref, change, record if is_of else None, by=ref if about else None)
+
+
+def _record(metadata: ObjectMeta, row: Kind) -> UndoRecord | None:
+    try:
+        return read_record(metadata.annotations or {}, row)
+    except ValueError as error:
+        log.warning("%s/%s/%s: %s", metadata.namespace, row.kind, metadata.name, error)
+        return None
+
+
+def events(cluster: Cluster) -> list[Told]:
+    """The Events of ours that the cluster still has, latest first.
+
+    Raises:
+        ClusterError: The list could not be read whole.
+    """
+    items = _where_allowed(cluster, "/api/v1/events", _Event, field_selector=f"source={FIELD_MANAGER}")
+    told = []
+    for item in items:
+        of = item.involved_object
+        if item.last_timestamp is not None:
+            ref = ObjectRef(of.api_version, of.kind, of.namespace, of.name, of.uid)
+            told.append(Told(ref, item.last_timestamp, item.reason, item.message))
+    return sorted(told, key=lambda one: (one.at, one.ref), reverse=True)
+
+
+def _where_allowed(
+    cluster: Cluster, path: str, kind: type[T], *, label_selector: str = "", field_selector: str = ""
+) -> list[T]:
+    try:
+        return cluster.list_all(path, kind, label_selector=label_selector, field_selector=field_selector)
+    except RequestRefused as refused:
+        if refused.code != http.HTTPStatus.FORBIDDEN:
+            raise
+        log.warning("left out: %s", refused)
+        return []

@@ -1,0 +1,145 @@
+"""Gives an object its former fields from the record that it carries, and takes the record away.
+
+One patch does it. What only changes while it is stopped is stopped by another one before; its pods have to go first.
+"""
+
+import dataclasses
+import datetime
+import http
+import json
+from typing import Any
+
+from rightsizer.errors import RequestRefused
+from rightsizer.kinds import path_of
+from rightsizer.kinds.command_objects import order
+from rightsizer.kinds.edits import Edit, same, shown, value_at
+from rightsizer.kinds.kind import Orders
+from rightsizer.kinds.patches import Undoable, UndoRecord, read_record, told, undo_patch
+from rightsizer.kinds.pause_for_change import ended, is_stopped, may_change, needs_pause, returning
+from rightsizer.kube.cluster import Cluster
+from rightsizer.model import End, ObjectRef
+
+
+def give(
+    cluster: Cluster, orders: Orders, ref: ObjectRef, *, verb: str, run: str, dry_run: bool = False
+) -> None:
+    """Order something about a workload; what this run has ordered already is not ordered twice.
+
+    Raises:
+        ClusterError: The API server refuses, or does not answer.
+    """
+    collection, body = order(orders, ref, verb, run=run)
+    try:
+        cluster.create(collection, body, dry_run=dry_run)
+    except RequestRefused as refused:
+        if refused.reason != "AlreadyExists":
+            raise
+
+
+_ATTEMPTS = 5
+_Object = dict[str, Any]
+
+
+class StillGoing(Exception):  # noqa: N818 - becomes an outcome, not an error
+    """Its pods have to go before it can be put back: it is stopped for that; `item` is how it is remembered now."""
+
+    def __init__(self, item: Undoable) -> None:
+        self.item = item
+        super().__init__("it is stopped, and gets back what it had once its pods are gone")
+
+
+class ChangedSince(Exception):  # noqa: N818 - becomes an outcome, not an error
+    """Somebody changed since what we would put back."""
+
+
+def restore(
+    item: Undoable,
+    cluster: Cluster,
+    *,
+    at: datetime.datetime,
+    force: bool = False,
+    end: End = End.UNDONE,
+) -> str:
+    """Give an object its former fields by one patch, and take the record away; what that changed, for people.
+
+    Its own controller writes its status all along, above all just after it was stopped: where that comes between, the
+    object is read, and judged, again.
+
+    Args:
+        item: With its record.
+        cluster: Where.
+        at: Now.
+        force: Also where someone changed the fields since.
+        end: What it is remembered as.
+
+    Raises:
+        ChangedSince: Somebody changed it since.
+        StillGoing: That takes two steps, and only the first one is made.
+        ClusterError: The API server refuses, or does not answer.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return _restore_once(item, cluster, force=force, at=at, end=end)
+        except RequestRefused as refused:
+            if refused.code != http.HTTPStatus.CONFLICT:
+                raise
+    return _restore_once(item, cluster, force=force, at=at, end=end)
+
+
+def _restore_once(item: Undoable, cluster: Cluster, *, force: bool, at: datetime.datetime, end: End) -> str:
+    path, record = path_of(item.ref, item.row), item.record
+    obj = cluster.get_object(path)
+    if record is None or not _carries(obj, record, item):
+        raise ChangedSince("it is not the object that was found, or its record was changed meanwhile")
+    changed = [edit for edit in record.edits if not same(value_at(obj, edit.path), edit.after)]
+    if changed and not force:
+        raise ChangedSince("; ".join(_changed_words(obj, edit) for edit in changed))
+    if needs_pause(item.row, record.edits) and not may_change(item.row, obj, is_late=False):
+        raise StillGoing(_stopped(item, record, obj, cluster, (at, end)))
+    try:
+        patch = undo_patch(obj, record, at=at, end=end)
+    except ValueError as error:
+        raise ChangedSince(str(error)) from error
+    cluster.patch(path, patch, dry_run=True)
+    orders = item.row.orders_for(record.edits)
+    if orders is not None:
+        # The record goes once its controller was told: being cut short leaves nothing stopped that carries none.
+        give(cluster, orders, item.ref, verb=orders.back, run=record.run)
+    cluster.patch(path, patch)
+    return ", ".join(told(Edit(edit.path, value_at(obj, edit.path), edit.before)) for edit in record.edits)
+
+
+def _stopped(
+    item: Undoable, record: UndoRecord, obj: _Object, cluster: Cluster, how: tuple[datetime.datetime, End]
+) -> Undoable:
+    """Stop what only changes while it is stopped, with a record that says what comes next."""
+    if is_stopped(item.row, obj):
+        return item
+    at, end = how
+    minor, pause = cluster.minor(), item.row.pause
+    if over := ended(obj):
+        raise ChangedSince(f"it has come to its end, {over}, so that nothing of it changes any more")
+    if pause is not None and (minor is None or minor < pause.since):
+        raise ChangedSince(
+            f"the API server, of Kubernetes 1.{minor}, does not let it change, though it once did"
+        )
+    path = path_of(item.ref, item.row)
+    patch, record = returning(obj, record, item.row, at=at, end=end)
+    cluster.patch(path, patch, dry_run=True)
+    cluster.patch(path, patch)
+    return dataclasses.replace(item, record=record)
+
+
+def _changed_words(obj: Any, edit: Edit) -> str:  # noqa: ANN401 - an object as the API server gave it
+    return (
+        f"{shown(edit.path)} is {json.dumps(value_at(obj, edit.path))} now, "
+        f"not {json.dumps(edit.after)} as we left it; --force sets it to {json.dumps(edit.before)} all the same"
+    )
+
+
+def _carries(obj: _Object, record: UndoRecord, item: Undoable) -> bool:
+    try:
+        now = read_record(obj["metadata"].get("annotations") or {}, item.row)
+    except ValueError:
+        return False
+    return obj["metadata"]["uid"] == item.ref.uid and now == record

@@ -1,0 +1,219 @@
+"""Puts back what was stopped: from the record on each object, or the saved manifest of an evicted pod.
+
+Everything that undo needs is in the cluster: it works from any machine, for whoever may patch the object. What someone
+changed since is left alone unless told otherwise.
+"""
+
+import base64
+import binascii
+import dataclasses
+import datetime
+import http
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from rightsizer.changes.records import MANIFEST_LABEL, UNDO_ANNOTATION, is_copy, manifest_name
+from rightsizer.errors import ClusterError, RequestRefused
+from rightsizer.execute.journal import Journal
+from rightsizer.execute.listing import bearers, listed
+from rightsizer.execute.rollback import ChangedSince, StillGoing, restore
+from rightsizer.execute.run_context import PAUSE_S, Patience
+from rightsizer.kinds import path_of
+from rightsizer.kinds.core import POD
+from rightsizer.kinds.kind import Kind
+from rightsizer.kinds.patches import (
+    MANIFEST_TYPE,
+    Undoable,
+    UndoRecord,
+    manifest_put_back,
+    parse_record,
+    read_record,
+)
+from rightsizer.kube.api_objects import Metadata
+from rightsizer.kube.cluster import Cluster
+from rightsizer.model import ObjectRef, Outcome, Result
+from rightsizer.report.events import restored_event
+from rightsizer.text import decoded
+
+log = logging.getLogger(__name__)
+_LARGEST_SECRET = 1 << 20  # of any (v1.MaxSecretSize)
+
+
+class _Secret(msgspec.Struct):
+    metadata: Any
+    type: str = ""
+    data: dict[str, str] = {}
+
+
+def find(cluster: Cluster, state_namespace: str) -> list[Undoable]:
+    """Everything in the cluster that carries a record, latest first.
+
+    Raises:
+        ClusterError: A list could not be read whole.
+    """
+    found = [item for row in bearers(cluster) if row is not POD for item in _annotated(cluster, row)]
+    found.extend(_evicted(cluster, state_namespace))
+    found.sort(key=lambda item: item.ref)
+    return sorted(found, key=lambda item: _time(item.record), reverse=True)
+
+
+def _time(record: UndoRecord | None) -> datetime.datetime:
+    return record.time if record else datetime.datetime.min.replace(tzinfo=datetime.UTC)
+
+
+def _annotated(cluster: Cluster, row: Kind) -> Iterator[Undoable]:
+    for ref, item in listed(cluster, row, Metadata, metadata_only=True):
+        annotations = item.metadata.annotations or {}
+        if UNDO_ANNOTATION not in annotations or is_copy(ref, item.metadata):
+            continue
+        try:
+            yield Undoable(ref, row, read_record(annotations, row))
+        except ValueError as error:
+            yield Undoable(ref, row, None, problem=str(error))
+
+
+def _evicted(cluster: Cluster, state_namespace: str) -> Iterator[Undoable]:
+    row = POD
+    path = f"/api/v1/namespaces/{state_namespace}/secrets"
+    try:
+        secrets = cluster.list_all(path, _Secret, label_selector=MANIFEST_LABEL)
+    except RequestRefused as refused:
+        if refused.code != http.HTTPStatus.FORBIDDEN:
+            raise
+        log.warning("evicted pods cannot be listed: %s", refused)
+        return
+    for secret in secrets:
+        if secret.type != MANIFEST_TYPE:
+            continue
+        place = f"{path}/{secret.metadata['name']}"
+        try:
+            pod = _file(secret, "manifest")
+            record = parse_record(json.dumps(_file(secret, "record")), row)
+            ref = ObjectRef("v1", "Pod", pod["metadata"]["namespace"], pod["metadata"]["name"])
+        except (KeyError, TypeError, ValueError, binascii.Error) as error:
+            name = ObjectRef("v1", "Secret", state_namespace, secret.metadata["name"])
+            yield Undoable(
+                name, row, None, problem=f"the saved manifest cannot be used: {error}", secret=place
+            )
+        else:
+            if _still_runs(ref, row, secret, cluster):
+                log.warning("Secret %s is not needed: pod %s was never evicted; delete it", place, ref)
+            else:
+                yield Undoable(ref, row, record, secret=place)
+
+
+def _still_runs(ref: ObjectRef, row: Kind, secret: _Secret, cluster: Cluster) -> bool:
+    """Whether the eviction whose answer was lost never took effect; the Secret's name ends with the pod's UID."""
+    try:
+        pod = cluster.get(path_of(ref, row), Metadata).metadata
+    except RequestRefused:  # it is gone, or we may not know
+        return False
+    is_same = secret.metadata["name"] == manifest_name(dataclasses.replace(ref, uid=pod.uid))
+    return is_same and pod.deletion_timestamp is None
+
+
+def _file(secret: _Secret, name: str) -> Any:  # noqa: ANN401 - JSON that we wrote
+    return decoded(
+        base64.b64decode(secret.data[name], validate=True).decode(), dict[str, Any], longest=_LARGEST_SECRET
+    )
+
+
+def put_back(
+    items: Sequence[Undoable],
+    cluster: Cluster,
+    *,
+    force: bool,
+    clock: Callable[[], datetime.datetime],
+    patience: Patience,
+    journal: Journal | None = None,
+) -> Iterator[Outcome]:
+    """Put the items back, one by one, telling each outcome as it is known; once stopped, the rest is skipped.
+
+    What has to be stopped for that is waited for, so long as pods usually take to go.
+    """
+    for item in items:
+        if reason := _against(cluster, patience):
+            yield skipped(item, f"not attempted: {reason}", at=clock())
+            continue
+        if journal:
+            journal.mending(item.ref, "undo", f"of run {item.record.run}" if item.record else item.problem)
+        result, detail = Result.BLOCKED, ""
+        now = item
+        for spent_s in patience.rounds():
+            result, detail, now = _put_back_one(now, cluster, force=force, at=clock())
+            if result is not Result.BLOCKED or spent_s >= PAUSE_S or patience.is_stopped():
+                break
+        outcome = Outcome(item.ref, "undo", result, detail, gpus=0, at=clock())
+        if journal:
+            journal.outcome(outcome)
+        yield outcome
+
+
+def _against(cluster: Cluster, patience: Patience) -> str:
+    """Why nothing more is to be put back; empty where it may be."""
+    if patience.is_stopped():
+        return "the run was interrupted"
+    try:
+        cluster.require_writable()
+    except ClusterError as error:
+        return str(error)
+    return ""
+
+
+def skipped(item: Undoable, reason: str, *, at: datetime.datetime) -> Outcome:
+    """The outcome of an item that was not attempted."""
+    return Outcome(item.ref, "undo", Result.SKIPPED, reason, gpus=0, at=at)
+
+
+def _put_back_one(
+    item: Undoable, cluster: Cluster, *, force: bool, at: datetime.datetime
+) -> tuple[Result, str, Undoable]:
+    """What became of it, and the item as it is now; BLOCKED where it has to be looked at again."""
+    if item.record is None:
+        return Result.REFUSED, item.problem, item
+    if item.is_final:
+        return Result.REFUSED, f"cannot be undone: it lost {item.row.lost}", item
+    try:
+        if item.secret:
+            ref, detail = _recreate(item, item.record, cluster, at=at)
+        else:
+            ref, detail = item.workload, restore(item, cluster, force=force, at=at)
+    except StillGoing as going:
+        return Result.BLOCKED, f"{going}; undo again, or the next run, finishes it", going.item
+    except (ChangedSince, ClusterError) as error:
+        return *_why_not(error), item
+    try:
+        cluster.create(*restored_event(ref, detail, run=item.record.run, at=at))
+    except ClusterError as error:
+        detail += f" (no Event: {error})"
+    return Result.DONE, detail, item
+
+
+def _why_not(error: ChangedSince | ClusterError) -> tuple[Result, str]:
+    match error:
+        case ChangedSince():
+            return Result.CHANGED, str(error)
+        case RequestRefused():
+            return Result.REFUSED, str(error)
+        case _:
+            return Result.UNKNOWN, f"{error}; run undo again to see what is left"
+
+
+def _recreate(
+    item: Undoable, record: UndoRecord, cluster: Cluster, *, at: datetime.datetime
+) -> tuple[ObjectRef, str]:
+    """Create an evicted pod anew from its saved manifest, and drop the manifest."""
+    secret = cluster.get(item.secret, _Secret)
+    path = f"/api/v1/namespaces/{item.ref.namespace}/pods"
+    manifest = manifest_put_back(_file(secret, "manifest"), record, at=at)
+    cluster.create(path, manifest, dry_run=True)
+    cluster.create(path, manifest)
+    created = cluster.get(f"{path}/{item.ref.name}", Metadata).metadata
+    cluster.delete(item.secret)
+    return dataclasses.replace(
+        item.ref, uid=created.uid
+    ), "created anew from its saved manifest; it starts from scratch"

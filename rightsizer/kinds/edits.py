@@ -1,0 +1,212 @@
+"""Edits of an object's fields, and the one merge patch that makes them or takes them back. Pure.
+
+A path leads through keys of mappings; an item of a list is found by one of its fields, as in `name=main`. A merge patch
+(RFC 7386) replaces lists whole, so a patch is made for one version of an object and carries its resourceVersion.
+"""
+
+import copy
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from rightsizer.text import LONGEST_PATH, Steps
+
+Path = tuple[str, ...]
+"""Keys; `name=main` for an item of a list; in patterns `*` for any key, and `name=*` for any item with a name."""
+
+ANY = "*"
+ITEM = "=*"
+"""Ends a pattern's step that stands for any item of a list; before it is the field by which items are told apart."""
+NAMED, GROUP = f"name{ITEM}", f"groupName{ITEM}"
+_ITEM_KEYS = ("name", "groupName")
+"""By what items of lists are told apart: containers, replicated jobs, tasks; worker groups of Ray."""
+
+_Object = Mapping[str, Any]
+_LONGEST_LIST = 256
+"""Bytes of a list of names that a record keeps whole."""
+_LONGEST_FIRST = 63
+
+
+class Edit(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One field of an object, as it was and as it is to be: values of JSON, None where it is absent.
+
+    Attributes:
+        made: How many mappings right above the field were not there before: empty again, they go with it.
+    """
+
+    path: Steps
+    before: Any
+    after: Any
+    made: Annotated[int, msgspec.Meta(ge=0, le=LONGEST_PATH)] = 0
+
+    @property
+    def turned(self) -> "Edit":
+        """What takes it back."""
+        return Edit(self.path, self.after, self.before, self.made)
+
+
+def edit_of(obj: _Object, path: Path, value: Any) -> Edit:  # noqa: ANN401 - JSON
+    """What sets a field of an object to a value."""
+    above = [path[:end] for end in range(len(path) - 1, 0, -1)]
+    # Annotations of our own stand beside the field in any case.
+    is_annotation = path[:2] == ("metadata", "annotations")
+    missing = itertools.takewhile(lambda place: value_at(obj, place) is None, above)
+    return Edit(path, value_at(obj, path), value, 0 if is_annotation else len(list(missing)))
+
+
+def shown(path: Path) -> str:
+    """For people: spec.template.spec.containers[main].resources.limits[nvidia.com/gpu]."""
+    parts = [path[0]]
+    for step in path[1:]:
+        key, _, name = step.partition("=")
+        is_item = bool(name) and key in _ITEM_KEYS
+        plain = name if is_item else step
+        parts.append(f"[{plain}]" if is_item or "." in step else f".{step}")
+    return "".join(parts)
+
+
+def value_at(obj: _Object, path: Path) -> Any:  # noqa: ANN401 - whatever the object holds
+    """The value at a path of an object; None where there is none."""
+    here: Any = obj
+    for step in path:
+        here = _step(here, step)
+    return here
+
+
+def _step(here: Any, step: str) -> Any:  # noqa: ANN401
+    if isinstance(here, Mapping):
+        return here.get(step)
+    if isinstance(here, list):
+        return next((item for item in here if step in _names(item)), None)
+    return None
+
+
+def _names(item: Any) -> Iterator[str]:  # noqa: ANN401
+    if isinstance(item, Mapping):
+        for key in _ITEM_KEYS:
+            if isinstance(name := item.get(key), str):
+                yield f"{key}={name}"
+
+
+def places(obj: _Object, pattern: Path) -> list[Path]:
+    """The paths of an object that a pattern means, in its order. Items that nothing tells apart are left out."""
+    found: list[tuple[Path, Any]] = [((), obj)]
+    for step in pattern:
+        found = [
+            ((*path, key), value)
+            for path, here in found
+            for key, value in _below(here, step)
+            if value is not None
+        ]
+    return [path for path, _ in found]
+
+
+def _below(here: Any, step: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
+    if step.endswith(ITEM):
+        key = step.removesuffix(ANY)
+        items = here if isinstance(here, list) else []
+        yield from ((name, item) for item in items for name in _names(item) if name.startswith(key))
+    elif step != ANY:
+        yield step, _step(here, step)
+    elif isinstance(here, Mapping):
+        yield from here.items()
+
+
+def matches(path: Path, pattern: Path) -> bool:
+    """Whether a pattern means a path."""
+    return len(path) == len(pattern) and all(map(_means, pattern, path))
+
+
+def _means(wanted: str, step: str) -> bool:
+    return wanted in {step, ANY} or (wanted.endswith(ITEM) and step.startswith(wanted.removesuffix(ANY)))
+
+
+def is_as(obj: _Object, edits: Iterable[Edit]) -> bool:
+    """Whether all fields have the value that the edits give them; to Python 0 is False, to JSON it is not."""
+    return all(same(value_at(obj, edit.path), edit.after) for edit in edits)
+
+
+def is_taken_back(obj: _Object, edit: Edit) -> bool:
+    """Whether a field is not as an edit left it; that someone went on in its direction is their own decision."""
+    now = value_at(obj, edit.path)
+    if type(now) is int and type(edit.before) is int and type(edit.after) is int:
+        return now > edit.after if edit.before > edit.after else now < edit.after
+    return not same(now, edit.after)
+
+
+def same(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
+    """Whether two values of JSON are equal; the other one may be a digest, as a record keeps it."""
+    if isinstance(one, list) and one and is_digest(other):
+        return bool(_digest(one) == other)
+    return type(one) is type(other) and bool(one == other)
+
+
+def abridged(edit: Edit) -> Edit:
+    """The edit as a record keeps it: of a long list of names that was set only what tells it from others."""
+    if isinstance(edit.after, list) and len(msgspec.json.encode(edit.after)) > _LONGEST_LIST:
+        return msgspec.structs.replace(edit, after=_digest(edit.after))
+    return edit
+
+
+def _digest(names: list[Any]) -> dict[str, Any]:
+    text = hashlib.sha256(msgspec.json.encode(names)).hexdigest()
+    return {"count": len(names), "first": str(names[0])[:_LONGEST_FIRST], "sha256": text}
+
+
+def is_digest(value: Any) -> bool:  # noqa: ANN401 - JSON
+    """Whether a value stands for a long list of names."""
+    return isinstance(value, dict) and value.keys() == {"count", "first", "sha256"}
+
+
+def patch_of(obj: _Object, edits: Sequence[Edit]) -> dict[str, Any]:
+    """The merge patch that makes edits to an object as it was read.
+
+    Raises:
+        ValueError: A path leads through what the object does not have.
+    """
+    after = copy.deepcopy(dict(obj))
+    for edit in edits:
+        _set(after, edit)
+    patch: dict[str, Any] = {}
+    for edit in edits:
+        _carry(patch, after, edit)
+    return patch
+
+
+def _set(obj: dict[str, Any], edit: Edit) -> None:
+    here: Any = obj
+    way: list[Any] = [obj]
+    for step in edit.path[:-1]:
+        if isinstance(here, dict) and here.get(step) is None:
+            here[step] = {}
+        here = _step(here, step)
+        way.append(here)
+    if not isinstance(here, dict):
+        message = f"there is no {shown(edit.path[:-1])} any more"
+        raise ValueError(message)  # noqa: TRY004 - of the object, not of an argument
+    if edit.after is not None:
+        here[edit.path[-1]] = edit.after
+        return
+    here.pop(edit.path[-1], None)
+    for depth in range(len(way) - 1, max(len(way) - 1 - edit.made, 0), -1):
+        if way[depth] or not isinstance(way[depth - 1], dict):
+            return
+        way[depth - 1].pop(edit.path[depth - 1], None)
+
+
+def _carry(patch: dict[str, Any], after: _Object, edit: Edit) -> None:
+    """Take an edit into a patch: the field itself, or the whole of the first list on the way to it."""
+    into, here = patch, after
+    for step in edit.path[:-1]:
+        if step not in here:
+            into[step] = None
+            return
+        here = here[step]
+        if isinstance(here, list):
+            into[step] = here
+            return
+        into = into.setdefault(step, {})
+    into[edit.path[-1]] = edit.after

@@ -1,0 +1,397 @@
+"""The patches that change a workload and put it back, and the record that links the two. Pure.
+
+The record travels as an annotation in the very patch that makes the change, so that at any instant an object is either
+untouched, or changed and undoable. Of several changes the record keeps what was before the first.
+"""
+
+import dataclasses
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rightsizer.changes.object_history import (
+    HISTORY_ANNOTATION,
+    read_history,
+    with_end,
+    with_record,
+    write_history,
+)
+from rightsizer.changes.records import (
+    CAME_BACK_ANNOTATION,
+    NOTICE_ANNOTATION,
+    RESUMED_ANNOTATION,
+    UNDO_ANNOTATION,
+    came_back_after,
+    pause_of,
+    speaks_for,
+)
+from rightsizer.config import PREFIX, write_duration
+from rightsizer.kinds.edits import Edit, Path, abridged, is_as, patch_of, same, shown
+from rightsizer.kinds.kind import Kind
+from rightsizer.model import Action, Decision, End, ObjectRef, PastChange
+from rightsizer.text import (
+    Gpus,
+    Instant,
+    Pods,
+    Seconds,
+    Text,
+    Word,
+    decoded,
+    read_instant,
+    require_name,
+    require_ours,
+    tidy,
+)
+
+MANIFEST_TYPE = PREFIX + "pod-manifest"
+
+NOTHING = datetime.timedelta()
+
+MOST_BYTES = 2048
+"""Of a record: all annotations of an object share 256 KiB (API conventions)."""
+_MOST_REASON = 600
+_TO_COME = 512
+"""Bytes left for what a record is given after its reason: the workload that it is about, and what is to come."""
+
+
+class UndoRecord(msgspec.Struct, frozen=True, rename="camel"):
+    """What was done to an object, why, and what was there before.
+
+    Attributes:
+        edits: The changed fields; none of a pod, which is gone.
+        gpus: What the change freed.
+        idle: For how many seconds it had not been at work.
+        of: The workload that this was about, where that is another object than the one that was changed.
+        by: The instance of gpu-rightsizer that did it.
+        settle: Within how many seconds it must be healthy again, where it goes on with less.
+        settled: Whether it was seen to be.
+        pods: How many pods it should have then, for each replica where its kind has a number of these; 0 in records
+            that do not say.
+        priority_class: Of its pods, empty where they had none; None in records that do not say.
+        then: What is still to come once it has stopped, and will then go on; see `pausing`.
+        end: Where it has stopped to get everything back: as what that is remembered.
+    """
+
+    run: Word
+    time: Instant
+    action: Word
+    rule: Text
+    finding: Text
+    reason: Text
+    edits: tuple[Edit, ...]
+    version: int = 1
+    gpus: Gpus = 0
+    idle: Seconds = 0
+    of: ObjectRef | None = None
+    by: Word = ""
+    settle: Seconds = 0
+    settled: bool = False
+    pods: Pods = 0
+    priority_class: str | None = None
+    then: tuple[Edit, ...] = ()
+    end: End | None = None
+
+    def __post_init__(self) -> None:
+        require_ours(self.time)
+        require_name(self.of)
+
+    def text(self) -> str:
+        """As it stands in the annotation."""
+        return msgspec.json.encode(self).decode()
+
+    @property
+    def words(self) -> str:
+        """What was changed, for people."""
+        done = ", ".join(told(edit) for edit in self.edits)
+        if self.end:
+            return f"{done}; all of it is given back once its pods are gone"
+        then = ", ".join(told(edit) for edit in self.then)
+        return f"{done}; once its pods are gone: {then}" if then else done
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it has stopped only until its pods are gone."""
+        return bool(self.then) or self.end is not None
+
+    @property
+    def as_past(self) -> PastChange:
+        """As the object remembers it."""
+        return PastChange(self.time, self.run, self.action, self.gpus, self.by)
+
+    @property
+    def leaves_some(self) -> bool:
+        """Whether it goes on with less than it had."""
+        return self.action in {Action.SHRINK, Action.RESLICE}
+
+
+def told(edit: Edit) -> str:
+    """An edit for people: spec.replicas: 4 → 0."""
+    return f"{shown(edit.path)}: {_value(edit.before)} → {_value(edit.after)}"
+
+
+def _value(value: Any) -> str:  # noqa: ANN401 - JSON
+    return "(not set)" if value is None else msgspec.json.encode(value).decode()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Undoable:
+    """Something that was changed and can be put back.
+
+    Attributes:
+        record: What was done; None where it cannot be read, and `problem` says why.
+        secret: Path of the Secret that keeps an evicted pod's manifest; empty for the other kinds.
+    """
+
+    ref: ObjectRef
+    row: Kind
+    record: UndoRecord | None
+    problem: str = ""
+    secret: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing puts it back, by design."""
+        return self.record is not None and self.row.is_final(self.record.edits)
+
+    @property
+    def workload(self) -> ObjectRef:
+        """What was stopped or changed by it."""
+        of = self.record.of if self.record is not None else None
+        return of if of is not None and speaks_for(self.ref, of) else self.ref
+
+
+def read_record(annotations: Mapping[str, str], row: Kind) -> UndoRecord | None:
+    """The record that an object of a kind carries; None where it carries none.
+
+    Raises:
+        ValueError: There is one, but it cannot be used; the message says why.
+    """
+    text = annotations.get(UNDO_ANNOTATION)
+    if text is None:
+        return None
+    try:
+        return parse_record(text, row)
+    except ValueError as error:
+        message = f"its annotation {UNDO_ANNOTATION} {error}"
+        raise ValueError(message) from error
+
+
+def parse_record(text: str, row: Kind) -> UndoRecord:
+    """A record, as far as it could be ours: whoever may annotate an object can write one.
+
+    Raises:
+        ValueError: It cannot be read, or says what we never do to this kind.
+    """
+    record = decoded(text, UndoRecord)
+    if record.version != 1:
+        message = f"is of version {record.version}, written by a newer gpu-rightsizer"
+        raise ValueError(message)
+    if forged := "; ".join(_impossible(record, row)):
+        message = f"was not written by gpu-rightsizer: {forged}"
+        raise ValueError(message)
+    return record
+
+
+def _impossible(record: UndoRecord, row: Kind) -> Iterator[str]:
+    is_evicted = row.stop is not None and row.stop.field is None
+    if bool(record.edits) == is_evicted:
+        yield f"{record.action} of a {row.kind} changes {'its fields' if record.edits else 'nothing'}"
+    yield from row.objections((*record.edits, *record.then))
+    if record.is_unfinished and row.pause is None:
+        yield f"a {row.kind} is changed by one write"
+
+
+def original_replicas(annotations: Mapping[str, str]) -> int | None:
+    """How many replicas a workload had before we took some; None where we did not, or its record cannot be read."""
+    text = annotations.get(UNDO_ANNOTATION)
+    if text is None:
+        return None
+    try:
+        record = decoded(text, UndoRecord)
+    except ValueError:
+        return None
+    for edit in record.edits if record.version == 1 else ():
+        before, after = edit.before, edit.after
+        if edit.path[-1] == "replicas" and type(before) is int and type(after) is int and 1 <= after < before:
+            return before
+    return None
+
+
+def resumed_at(annotations: Mapping[str, str]) -> datetime.datetime | None:
+    """When it was last put back; None where it was not.
+
+    Raises:
+        ValueError: The annotation cannot be read.
+    """
+    text = annotations.get(RESUMED_ANNOTATION)
+    if text is None:
+        return None
+    instant = read_instant(text)
+    if instant is None:
+        message = f"its annotation {RESUMED_ANNOTATION} is no instant with a time zone, such as 2026-12-01T18:00:00Z"
+        raise ValueError(message)
+    return instant
+
+
+def record_of(
+    decision: Decision,
+    edits: Sequence[Edit],
+    *,
+    run: str,
+    at: datetime.datetime,
+    by: str = "",
+    settle: datetime.timedelta = NOTHING,
+) -> UndoRecord:
+    """The record of a change that is about to be made; `settle` is the time in which it must be healthy again."""
+    assert decision.action is not None  # noqa: S101 - it is carried out
+    record = UndoRecord(
+        run=run,
+        time=at.replace(microsecond=0),
+        action=decision.action.value,
+        rule=decision.rule,
+        finding=decision.finding.name.value,
+        reason="",
+        edits=tuple(map(abridged, edits)),
+        gpus=tidy(decision.frees),
+        idle=round(decision.finding.idle_s or 0.0),
+        by=by,
+        settle=round(settle.total_seconds()),
+        priority_class=decision.workload.priority_class,
+    )
+    room = min(_MOST_REASON, MOST_BYTES - _TO_COME - len(record.text().encode()))
+    return msgspec.structs.replace(record, reason=_cut("; ".join(decision.finding.words), room))
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    """As much of a text as its JSON has room for."""
+    while text and len(msgspec.json.encode(text)) - len('""') > most_bytes:
+        text = text[: -max(1, len(text) // 8)]
+    return text
+
+
+def after_earlier(record: UndoRecord, earlier: UndoRecord | None, obj: Mapping[str, Any]) -> UndoRecord:
+    """A record that takes both changes back, where the earlier one is still in effect; what it made undone is left out.
+
+    Args:
+        record: Of the change that is about to be made to the object.
+        earlier: What the object carries.
+        obj: As it was read.
+    """
+    before: dict[Path, Edit] = {}
+    for edit in earlier.edits if earlier and is_as(obj, earlier.edits) else ():
+        before[edit.path] = edit
+    for edit in record.edits:
+        first = before.get(edit.path)
+        before[edit.path] = msgspec.structs.replace(first or edit, after=edit.after)
+    left = tuple(edit for edit in before.values() if not same(edit.before, edit.after))
+    return msgspec.structs.replace(record, edits=left)
+
+
+def change_patch(
+    obj: Mapping[str, Any], edits: Sequence[Edit], record: UndoRecord, *, came_back: datetime.timedelta | None
+) -> dict[str, Any]:
+    """The one patch that changes an object: the fields, the record, its memory, and that it is still that object.
+
+    The API server refuses it where the resourceVersion is another (409) or the UID is (409 or 422).
+
+    Raises:
+        ValueError: The object has no place for an edit.
+    """
+    past = (*read_history(obj["metadata"].get("annotations") or {}), record.as_past)
+    if not record.edits:
+        past = with_end(past, End.GROWN_BACK, record.time)
+    notes = {UNDO_ANNOTATION: record.text() if record.edits else None, NOTICE_ANNOTATION: None}
+    return _patch(obj, edits, {**notes, HISTORY_ANNOTATION: write_history(past), **_remembered(came_back)})
+
+
+def undo_patch(
+    obj: Mapping[str, Any], record: UndoRecord, *, at: datetime.datetime, end: End = End.UNDONE
+) -> dict[str, Any]:
+    """The one patch that puts it back, takes the record away, and notes when and after which pause that was.
+
+    The cooldown counts from then on, and it is not called idle again before it paused for longer.
+
+    Raises:
+        ValueError: The object has no place for what is to be put back.
+    """
+    annotations = obj["metadata"].get("annotations") or {}
+    notes = {UNDO_ANNOTATION: None, NOTICE_ANNOTATION: None, **_put_back(record, annotations, at)}
+    notes[HISTORY_ANNOTATION] = _ended(annotations, record, end, at)
+    return _patch(obj, [edit.turned for edit in record.edits], notes)
+
+
+def reverted_patch(
+    obj: Mapping[str, Any],
+    record: UndoRecord,
+    *,
+    at: datetime.datetime,
+    came_back: datetime.timedelta | None,
+) -> dict[str, Any]:
+    """The one patch that lets an object whose change someone took back remember that; it changes nothing else.
+
+    Args:
+        obj: As it was read.
+        record: What it carries, and what is not in effect any more.
+        at: When that was noticed.
+        came_back: The longest pause after which it was put back.
+    """
+    annotations = obj["metadata"].get("annotations") or {}
+    ended = _ended(annotations, record, End.REVERTED, at)
+    return _patch(obj, (), {UNDO_ANNOTATION: None, HISTORY_ANNOTATION: ended, **_remembered(came_back)})
+
+
+def settled_patch(obj: Mapping[str, Any], record: UndoRecord) -> dict[str, Any]:
+    """The one patch that lets an object remember that it was seen healthy after its change."""
+    return rewritten_patch(obj, (), msgspec.structs.replace(record, settled=True))
+
+
+def rewritten_patch(obj: Mapping[str, Any], edits: Sequence[Edit], record: UndoRecord) -> dict[str, Any]:
+    """The one patch that goes on with a change that is remembered already: its fields, and the record as it is then.
+
+    Raises:
+        ValueError: The object has no place for an edit.
+    """
+    return _patch(obj, edits, {UNDO_ANNOTATION: record.text()})
+
+
+def _ended(annotations: Mapping[str, str], record: UndoRecord, end: End, at: datetime.datetime) -> str:
+    return write_history(with_end(with_record(read_history(annotations), record.as_past), end, at))
+
+
+def _patch(obj: Mapping[str, Any], edits: Sequence[Edit], notes: Mapping[str, str | None]) -> dict[str, Any]:
+    patch = patch_of(obj, edits)
+    metadata = patch.setdefault("metadata", {})
+    metadata.setdefault("annotations", {}).update(notes)
+    metadata["uid"] = obj["metadata"]["uid"]
+    metadata["resourceVersion"] = obj["metadata"]["resourceVersion"]
+    return patch
+
+
+def manifest_put_back(
+    manifest: Mapping[str, Any], record: UndoRecord, *, at: datetime.datetime
+) -> dict[str, Any]:
+    """The manifest of an evicted pod as it is created anew: it says when, and after which pause, that was."""
+    metadata = manifest["metadata"]
+    kept = {key: text for key, text in metadata.get("annotations", {}).items() if key != NOTICE_ANNOTATION}
+    notes = {**_put_back(record, kept, at), HISTORY_ANNOTATION: _ended(kept, record, End.UNDONE, at)}
+    return {**manifest, "metadata": {**metadata, "annotations": {**kept, **notes}}}
+
+
+def _put_back(record: UndoRecord, annotations: Mapping[str, str], at: datetime.datetime) -> dict[str, str]:
+    """That it was put back; what only took some of it away does not tell how long it can do without all."""
+    notes = {RESUMED_ANNOTATION: _stamp(at)}
+    if record.action in {Action.SHRINK, Action.GROW, Action.RESLICE}:
+        return notes
+    before = came_back_after(annotations, ())
+    pause = pause_of(record.idle, record.time, at)
+    return {**notes, **_remembered(max(pause, before) if before else pause)}
+
+
+def _remembered(pause: datetime.timedelta | None) -> dict[str, str]:
+    return {CAME_BACK_ANNOTATION: write_duration(pause)} if pause else {}
+
+
+def _stamp(at: datetime.datetime) -> str:
+    return at.astimezone(datetime.UTC).isoformat(timespec="seconds")

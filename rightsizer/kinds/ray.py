@@ -1,0 +1,64 @@
+"""Kinds of KubeRay. Pure.
+
+https://ray-project.github.io/kuberay/reference/api/
+"""
+
+from rightsizer.kinds.core import TEMPLATE_CLASS
+from rightsizer.kinds.edits import GROUP, Path
+from rightsizer.kinds.fields import SET, Guard
+from rightsizer.kinds.kind import Kind, Steering, suspended
+from rightsizer.kinds.worker_groups import Groups
+
+_WORKERS = Groups(
+    each=("spec", "workerGroupSpecs", GROUP),
+    label="ray.io/group",
+    going=("scaleStrategy", "workersToDelete"),
+    hosts="numOfHosts",
+    replica="ray.io/worker-group-replica-name",  # as a rule from KubeRay 1.6 on
+)
+# What KubeRay's ValidateRayJobSpec takes no suspend with: such a job fails for good, and keeps its GPUs.
+_KEPT = ("spec", "shutdownAfterJobFinishes")
+_NOT_SUSPENDED = (
+    Guard(_KEPT, value=None, why="KubeRay does not suspend it"),  # as where it is false
+    Guard(_KEPT, value=False, why="KubeRay does not suspend it"),
+    Guard(("spec", "clusterSelector"), SET, "KubeRay does not suspend it: its cluster is not its own"),
+)
+
+
+def _classes(*cluster: str) -> tuple[Path, ...]:
+    """Of the head and the workers of a cluster that is described there."""
+    groups = (("headGroupSpec",), ("workerGroupSpecs", GROUP))
+    return tuple((*cluster, *group, *TEMPLATE_CLASS[1:]) for group in groups)
+
+
+KINDS = (
+    # The autoscaler owns the numbers of workers where it is on, and takes idle ones away by itself.
+    Kind(
+        "ray.io",
+        "RayCluster",
+        source="ray.io/v1",
+        lost="all that its head and workers hold: actors, objects, running tasks and, unless kept outside, its jobs",
+        stop=suspended(),
+        groups=_WORKERS,
+        steering=Steering.NAMED,
+        unless=(Guard(("spec", "enableInTreeAutoscaling"), value=True),),
+        classes=_classes("spec"),
+    ),
+    Kind(
+        "ray.io",
+        "RayJob",
+        source="ray.io/v1",
+        lost="all that the job has done, beyond its own checkpoints: it starts from its beginning on a new cluster",
+        stop=suspended(unless=_NOT_SUSPENDED),
+        classes=(*_classes("spec", "rayClusterSpec"), ("spec", "submitterPodTemplate", *TEMPLATE_CLASS[2:])),
+    ),
+    # The field came with KubeRay 1.7; where the definition is older, the API server refuses the dry run.
+    Kind(
+        "ray.io",
+        "RayService",
+        source="ray.io/v1, of KubeRay 1.7",
+        lost="all that its cluster holds in memory; its applications are deployed anew",
+        stop=suspended(),
+        classes=_classes("spec", "rayClusterConfig"),
+    ),
+)

@@ -1,0 +1,1 @@
+"""The Kubernetes API: client, API object structs, owner references, ConfigMaps and the Lease."""

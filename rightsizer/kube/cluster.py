@@ -1,0 +1,469 @@
+"""The one door to the Kubernetes API server; the `kubernetes` client configures, authenticates and sends.
+
+Answers are decoded straight into small structs: the client's own models take thirty times longer to build, and 15 KB
+a pod to keep. Nothing here retries a write: whether it took effect is for the caller to find out.
+https://kubernetes.io/docs/reference/using-api/api-concepts/
+"""
+
+import contextlib
+import logging
+import pathlib
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import urllib3
+import yaml
+from kubernetes import client
+from kubernetes.config import ConfigException, incluster_config, kube_config
+
+from rightsizer.config import FIELD_MANAGER, ClusterSettings
+from rightsizer.errors import (
+    ClusterError,
+    ClusterUnreachable,
+    ConfigurationError,
+    QuietWanted,
+    RequestRefused,
+)
+from rightsizer.kube.statuses import raise_for
+
+log = logging.getLogger(__name__)
+
+PAGE = 500
+_MERGE_PATCH = "application/merge-patch+json"
+_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"
+_RESTARTS = 3
+_EVERYTHING: Mapping[str, str] = {}
+_IN_CLUSTER = "the in-cluster service account (no --kubeconfig, $KUBECONFIG or ~/.kube/config)"
+
+_NO_KUBECONFIG = (
+    "which cluster? there is no kubeconfig in $KUBECONFIG or ~/.kube/config, and this is no pod of a cluster with a "
+    "service account; give --kubeconfig FILE, or make one as your cloud does it, such as: "
+    "gcloud container clusters get-credentials, aws eks update-kubeconfig, az aks get-credentials"
+)
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class _ListMeta(msgspec.Struct, rename={"continue_": "continue"}):
+    continue_: str = ""
+
+
+class _Page(msgspec.Struct, Generic[T]):
+    items: list[T] | None = None
+    metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
+
+
+class _Version(msgspec.Struct):
+    version: str
+
+
+class _Group(msgspec.Struct):
+    name: str
+    versions: list[_Version]
+
+
+class _Groups(msgspec.Struct):
+    """metav1.APIGroupList."""
+
+    groups: list[_Group]
+
+
+class ApiResource(msgspec.Struct):
+    """metav1.APIResource, as far as the names go."""
+
+    name: str
+    kind: str
+
+
+class _Resources(msgspec.Struct):
+    """metav1.APIResourceList."""
+
+    resources: list[ApiResource]
+
+
+class _ServerVersion(msgspec.Struct):
+    """version.Info; of clouds the minor version ends with a plus sign."""
+
+    major: str = ""
+    minor: str = ""
+
+
+class _Verdict(msgspec.Struct):
+    allowed: bool
+
+
+class _Review(msgspec.Struct):
+    """authorizationv1.SelfSubjectAccessReview, as it comes back."""
+
+    status: _Verdict
+
+
+class Cluster:
+    """A connection to one API server.
+
+    Attributes:
+        host: Its URL.
+        before_writing: Called before each request that is no reading, with or without dry run; what it raises keeps it
+            from being sent.
+        is_inside: Whether we run in a pod of the cluster, as its service account.
+
+    Raises:
+        ConfigurationError: There is no usable kubeconfig, context or in-cluster account.
+    """
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        self._timeout_s = settings.timeout_s
+        configuration, self._source = _configuration(settings)
+        # A write that is silently sent twice could act twice, and a redirect could leave the cluster.
+        configuration.retries = urllib3.Retry(0, redirect=False)
+        self._client = client.ApiClient(configuration)
+        self._client.user_agent = FIELD_MANAGER
+        self._served: Mapping[str, tuple[str, ...]] | None = None
+        self._resources: dict[str, Sequence[ApiResource]] = {}
+        self._version: _ServerVersion | None = None
+        self.host: str = configuration.host
+        self.gpu_resources = settings.gpu_resources
+        self.is_inside = self._source == _IN_CLUSTER
+        self.before_writing: Callable[[], None] = lambda: None
+        self._quiet = ""
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._client.close()
+
+    def list_all(
+        self,
+        path: str,
+        kind: type[T],
+        *,
+        metadata_only: bool = False,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> list[T]:
+        """All objects of a collection, or those that a selector names, in pages of one consistent snapshot.
+
+        Raises:
+            ClusterError: The list is not whole; a half one is never returned.
+        """
+        return self.reduce(
+            path,
+            kind,
+            list[T],
+            add=list[T].extend,
+            metadata_only=metadata_only,
+            selectors={"labelSelector": label_selector, "fieldSelector": field_selector},
+        )
+
+    def reduce(
+        self,
+        path: str,
+        kind: type[T],
+        start: Callable[[], A],
+        *,
+        add: Callable[[A, list[T]], None],
+        metadata_only: bool = False,
+        selectors: Mapping[str, str] = _EVERYTHING,
+    ) -> A:
+        """A collection that is too large to keep, page by page reduced to what is needed of it.
+
+        Args:
+            path: Of the collection.
+            kind: What each object is decoded to.
+            start: Makes what the pages are added to; called again where reading starts anew.
+            add: Takes a page.
+            metadata_only: Whether only metadata is asked for.
+            selectors: Which objects, as query parameters.
+
+        Raises:
+            ClusterError: The list is not whole; half of it is never returned.
+        """
+        headers = {"Accept": _METADATA_ONLY if metadata_only else "application/json"}
+        query = {"limit": str(PAGE), **{key: text for key, text in selectors.items() if text}}
+        for _ in range(_RESTARTS):
+            found = start()
+            try:
+                for page in self._pages(path, kind, headers=headers, query=query):
+                    add(found, page)
+            except RequestRefused as refused:
+                if refused.reason != "Expired":
+                    raise
+            else:
+                return found
+        raise ClusterError(
+            f"listing {path} at {self.host}: the pages expired {_RESTARTS} times while being read"
+        )
+
+    def _pages(
+        self, path: str, kind: type[T], *, headers: Mapping[str, str], query: Mapping[str, str]
+    ) -> Iterator[list[T]]:
+        position: dict[str, str] = {}
+        while True:
+            data = self._send("GET", path, {**query, **position}, headers=headers)
+            page = self._decode(data, _Page[kind], path)  # type: ignore[valid-type]
+            yield page.items or []
+            if not page.metadata.continue_:
+                return
+            position = {"continue": page.metadata.continue_}
+
+    def served(self) -> Mapping[str, tuple[str, ...]]:
+        """Versions of each API group that there is, the server's own choice first; asked once.
+
+        The core API is not among them.
+        """
+        if self._served is None:
+            found = self.get("/apis", _Groups)
+            self._served = {
+                group.name: tuple(version.version for version in group.versions) for group in found.groups
+            }
+        return self._served
+
+    def minor(self) -> int | None:
+        """The API server is of Kubernetes 1.minor; None where it does not say. Asked once.
+
+        Raises:
+            ClusterError: It does not answer.
+        """
+        if self._version is None:
+            try:
+                self._version = self.get("/version", _ServerVersion)
+            except RequestRefused as refused:
+                log.warning("of which version the API server is, is not known: %s", refused)
+                self._version = _ServerVersion()
+        text = self._version.minor.removesuffix("+")
+        is_known = self._version.major == "1" and text.isascii() and text.isdecimal()
+        return int(text) if is_known else None
+
+    def resources(self, group_version: str) -> Sequence["ApiResource"]:
+        """What a version of an API group serves, subresources as `plural/scale`; asked once."""
+        if group_version not in self._resources:
+            self._resources[group_version] = self.get(f"/apis/{group_version}", _Resources).resources
+        return self._resources[group_version]
+
+    def get(self, path: str, kind: type[T]) -> T:
+        """One object."""
+        return self._decode(self._send("GET", path, {}), kind, path)
+
+    def may(self, attributes: Mapping[str, str]) -> bool:
+        """Whether we may do something, by a SelfSubjectAccessReview, which everybody may create and nothing keeps.
+
+        https://kubernetes.io/docs/reference/kubernetes-api/authorization-resources/self-subject-access-review-v1/
+        """
+        asked = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        data = self._send("POST", _REVIEWS, {}, body=asked)
+        return self._decode(data, _Review, _REVIEWS).status.allowed
+
+    def get_object(self, path: str) -> dict[str, Any]:
+        """One object with all its fields, to be kept as it is."""
+        return self.get(path, dict[str, Any])
+
+    def require_writable(self) -> None:
+        """Before each write, and before much is read for the sake of one.
+
+        Raises:
+            QuietWanted: The API server has asked for quiet: until the next run, with a connection of its own, nothing
+                more is written.
+            ClusterError: What `before_writing` raises.
+        """
+        if self._quiet:
+            raise QuietWanted(f"the API server asked for quiet: {self._quiet}")
+        self.before_writing()
+
+    def patch(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> None:
+        """Send one merge patch (RFC 7386)."""
+        headers = {"Content-Type": _MERGE_PATCH}
+        self._send("PATCH", path, _write_query(dry_run=dry_run), body=body, headers=headers)
+
+    def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> None:
+        """Create an object in a collection, or an eviction under its pod."""
+        self._send("POST", path, _write_query(dry_run=dry_run), body=body)
+
+    def replace(self, path: str, body: Mapping[str, Any]) -> None:
+        """Write an object of our own, as a whole; its resourceVersion says which one it replaces."""
+        self._send("PUT", path, _write_query(dry_run=False), body=body)
+
+    def delete(self, path: str) -> None:
+        """Delete an object of our own."""
+        self._send("DELETE", path, {})
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        if method != "GET" and path != _REVIEWS:
+            self.require_writable()
+        attempted = f"{_VERBS[method]} {path} at {self.host}"
+        sent = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": FIELD_MANAGER}
+        sent.update(headers or {})
+        began = time.monotonic()
+        with _translated(attempted):
+            response = self._open(method, path, query, headers=sent, body=body, timeout_s=self._timeout_s)
+            data: bytes = response.data
+        dry = " (dry run)" if "dryRun" in query else ""
+        took_ms = (time.monotonic() - began) * 1000
+        log.info(
+            "%s %s at %s%s: %d, %d bytes, %.0f ms",
+            method,
+            path,
+            self.host,
+            dry,
+            response.status,
+            len(data),
+            took_ms,
+        )
+        retry_after = response.headers.get("Retry-After", "")
+        try:
+            raise_for(response.status, data, attempted, source=self._source, retry_after=retry_after)
+        except RequestRefused as refused:
+            if refused.asks_for_quiet:
+                self._quiet = str(refused)
+            raise
+        return data
+
+    def fetch(
+        self, path: str, query: Mapping[str, str], *, headers: Mapping[str, str], timeout_s: float
+    ) -> tuple[int, Iterator[bytes]]:
+        """GET what is behind one of the API server's proxies: HTTP status, and the body as it comes.
+
+        Raises:
+            ClusterError: Nobody answers; also while the body is read.
+        """
+        attempted = f"reading {path} at {self.host}"
+        with _translated(attempted):
+            response = self._open("GET", path, query, headers=dict(headers), timeout_s=timeout_s)
+        return response.status, _chunks(response, attempted)
+
+    def _open(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        headers: dict[str, str],
+        timeout_s: float,
+        body: Mapping[str, Any] | None = None,
+    ) -> urllib3.BaseHTTPResponse:
+        """An answer whose body is still to be read."""
+        url = f"{self.host}{path}?{urllib.parse.urlencode(query)}" if query else self.host + path
+        self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        _require_sendable(headers, self._source)
+        answer = self._client.call_api(method, url, headers, body, _request_timeout=timeout_s)
+        response: urllib3.BaseHTTPResponse = answer.response
+        return response
+
+    def _decode(self, data: bytes, kind: type[T], path: str) -> T:
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.DecodeError as error:
+            raise ClusterError(
+                f"reading {path} at {self.host}: the answer cannot be read: {error}"
+            ) from error
+
+
+@contextlib.contextmanager
+def _translated(attempted: str) -> Iterator[None]:
+    """The libraries' errors in our words."""
+    try:
+        yield
+    except urllib3.exceptions.HTTPError as error:
+        raise ClusterUnreachable(f"{attempted}: {_cause(error)}") from error
+    except client.ApiException as error:
+        reason = " ".join(str(error.reason).split())
+        raise ClusterUnreachable(f"{attempted}: {reason}") from error
+
+
+def _chunks(response: urllib3.BaseHTTPResponse, attempted: str) -> Iterator[bytes]:
+    with _translated(attempted), contextlib.closing(response):
+        yield from response.stream(1 << 16, decode_content=True)
+
+
+def _require_sendable(headers: Mapping[str, str], source: str) -> None:
+    """What the HTTP library would refuse, it would repeat in its error: the token.
+
+    Raises:
+        ConfigurationError: A header cannot be sent.
+    """
+    if not all(value.isascii() and value.isprintable() for value in headers.values()):
+        raise ConfigurationError(
+            f"{source}: its credentials cannot be sent: they hold line breaks or characters beyond ASCII"
+        )
+
+
+_VERBS = {
+    "GET": "reading",
+    "PATCH": "patching",
+    "POST": "creating in",
+    "PUT": "replacing",
+    "DELETE": "deleting",
+}
+
+
+def _write_query(*, dry_run: bool) -> dict[str, str]:
+    """Unknown or doubled fields are refused rather than dropped: a change is made as meant, or not at all."""
+    query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+    return {**query, "dryRun": "All"} if dry_run else query
+
+
+def _configuration(settings: ClusterSettings) -> tuple[client.Configuration, str]:
+    """As kubectl finds it: the file that is named, then $KUBECONFIG and ~/.kube/config, then the pod's account.
+
+    Also says in words where it came from.
+    """
+    configuration = client.Configuration()
+    path = settings.kubeconfig
+    if path is not None and not path.is_file():
+        raise ConfigurationError(f"--kubeconfig {path}: no such file")
+    source = f"--kubeconfig {path}" if path else "the default kubeconfig"
+    try:
+        if path is None and settings.context is None and not _has_default_kubeconfig():
+            source = _IN_CLUSTER
+            incluster_config.load_incluster_config(client_configuration=configuration)
+        else:
+            kube_config.load_kube_config(
+                config_file=None if path is None else str(path),
+                context=settings.context,
+                client_configuration=configuration,
+                persist_config=False,
+            )
+    except _UNUSABLE as error:
+        if source == _IN_CLUSTER and isinstance(error, ConfigException):
+            raise ConfigurationError(_NO_KUBECONFIG) from error
+        words = " ".join(str(error).split()) or type(error).__name__
+        raise ConfigurationError(f"{source}: cannot be used: {words}") from error
+    return configuration, source
+
+
+_UNUSABLE = (
+    ConfigException,
+    yaml.YAMLError,
+    OSError,
+    # What the client raises for a kubeconfig whose parts have the wrong shape.
+    AttributeError,
+    KeyError,
+    TypeError,
+    ValueError,
+)
+
+
+def _has_default_kubeconfig() -> bool:
+    paths = kube_config.KUBE_CONFIG_DEFAULT_LOCATION.split(kube_config.ENV_KUBECONFIG_PATH_SEPARATOR)
+    return any(pathlib.Path(path).expanduser().is_file() for path in paths if path)
+
+
+def _cause(error: urllib3.exceptions.HTTPError) -> str:
+    reason = getattr(error, "reason", None) or error
+    text = str(reason)
+    return text.split(": ", 1)[-1] if "object at 0x" in text else text

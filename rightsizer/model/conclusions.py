@@ -1,0 +1,256 @@
+"""What is concluded: Finding → Decision → Plan → Outcome. Pure."""
+
+import dataclasses
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from rightsizer.model.cluster_objects import ObjectRef
+from rightsizer.model.fleet import Fleet, Workload
+from rightsizer.model.measurements import Measured
+from rightsizer.model.names import Action, Cause, Confidence, FindingName, Mode, Result, TripCause, Verdict
+from rightsizer.model.offers import Asks
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Proposal:
+    """A change that a finding calls for.
+
+    Attributes:
+        replicas: Of a SHRINK or GROW: how many should be left; None where it is not about replicas.
+        gpus_per_pod: Of a SHRINK: how many GPUs each pod needs; None where it is not about that.
+        asks: Of a RESLICE: what each pod asks for instead, by name: a MIG profile, a share, or amounts of a GPU.
+        pods: Which of the pods can go, or are concerned; names.
+        model: Of a RESLICE: of which GPUs, as the metrics name it.
+        frees: GPUs that would be free; negative where some are taken back.
+        words: For people: the change and its margin.
+    """
+
+    action: Action
+    frees: float
+    words: str
+    replicas: int | None = None
+    gpus_per_pod: int | None = None
+    asks: Asks = ()
+    pods: tuple[str, ...] = ()
+    model: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """What the measurements say about a workload, with the evidence in numbers and in words.
+
+    Attributes:
+        verdict: ACT where the evidence would justify it, KEEP or UNKNOWN; policy has not spoken yet.
+        busy_gpus: Devices with activity above the threshold; None where that cannot be said.
+        coverage: The lowest coverage among its devices, 0 to 1.
+        words: The evidence as sentences.
+        idle_s: Seconds since it last worked, as far as was looked; None where that cannot be said.
+        longest_return_s: The longest pause on record from which it came back, in seconds; None without history.
+        proposal: What it calls for; None where nothing, or all GPUs are to be given back by whatever way its kind has.
+        window: The window whose numbers these are.
+        shortfall: Why it was judged by less history than the policy asks for; empty where it was not.
+    """
+
+    name: FindingName
+    verdict: Verdict
+    words: tuple[str, ...]
+    coverage: float
+    busy_gpus: int | None = None
+    activity_mean: float | None = None
+    activity_peak: float | None = None
+    memory_peak_bytes: float | None = None
+    power_mean_w: float | None = None
+    power_peak_w: float | None = None
+    idle_s: float | None = None
+    longest_return_s: float | None = None
+    confidence: Confidence = Confidence.MEDIUM
+    proposal: Proposal | None = None
+    window: datetime.timedelta | None = None
+    shortfall: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Veto:
+    """A reason not to act: which rule or protection, and why, for people."""
+
+    rule: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Block:
+    """What keeps an enforced change from being made now, for people."""
+
+    cause: Cause
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trip:
+    """What opens the breaker, for people."""
+
+    cause: TripCause
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Autoscalers:
+    """A KEDA ScaledObject and a HorizontalPodAutoscaler, either of which would follow the need of replicas.
+
+    Never both: each would undo what the other does.
+
+    Attributes:
+        lowest: Replicas in the quietest minute, with headroom.
+        highest: Replicas at most: those that there are, or what the busiest minute needed, with headroom.
+        scaled_object: The manifest, as plain values; so is `hpa`.
+    """
+
+    lowest: int
+    highest: int
+    scaled_object: Mapping[str, Any]
+    hpa: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Decision:
+    """What may be done about a workload, by which rule.
+
+    Attributes:
+        finding: The one that decides.
+        also: Other findings about the same workload, none of which is acted upon in this run.
+        mode: What the matching rule wants; only ENFORCE leads to a write.
+        action: What would be (ADVISE) or is to be (ENFORCE) done; None where nothing.
+        vetoes: Everything that stands against acting.
+        blocks: What stands against acting now, but may pass: budgets, windows, notices.
+        command: What does it by hand; empty where nothing is to be done or no way is known.
+        frees: GPUs that acting upon the finding frees, also where the rule does not let it be done.
+        autoscalers: What would do better than we, with bounds from what was measured; None where nothing would.
+        lost: What a stop destroys, or nothing restores, for people; empty where nothing is stopped.
+        along: What is stopped along with it, such as the CronJob that would start the next one.
+        announced: Of a NOTIFY: what will be done; and `due` when, if nothing changes.
+        wanted_by: The pods for which GPUs are freed, where that is done only on demand.
+        settle_within: In which time it must be healthy again where it goes on with less.
+    """
+
+    workload: Workload
+    finding: Finding
+    verdict: Verdict
+    rule: str
+    mode: Mode
+    action: Action | None
+    vetoes: tuple[Veto, ...] = ()
+    also: tuple[Finding, ...] = ()
+    blocks: tuple[Block, ...] = ()
+    command: str = ""
+    frees: float = 0.0
+    autoscalers: Autoscalers | None = None
+    announced: Action | None = None
+    due: datetime.datetime | None = None
+    wanted_by: tuple[ObjectRef, ...] = ()
+    lost: str = ""
+    along: tuple[ObjectRef, ...] = ()
+    settle_within: datetime.timedelta = datetime.timedelta()
+
+    @property
+    def is_enforced(self) -> bool:
+        """Whether applying the plan writes to this workload."""
+        wanted = self.verdict is Verdict.ACT and self.mode is Mode.ENFORCE and self.action is not None
+        return wanted and not self.blocks
+
+    @property
+    def pods_each(self) -> int:
+        """How many pods that hold GPUs a replica is made of: several of a group."""
+        size, held = self.workload.size, len(self.workload.holding)
+        return max(held // size, 1) if size and not isinstance(size, bool) else 1
+
+    @property
+    def pods_left(self) -> int:
+        """How many pods that hold GPUs are there once it is carried out: fewer, others in their place, or none."""
+        proposal, held = self.finding.proposal, len(self.workload.holding)
+        if proposal is None or proposal.replicas is None:
+            return held if proposal else 0
+        return min(proposal.replicas * self.pods_each, held)
+
+    @property
+    def pods_going(self) -> int:
+        """How many pods that hold GPUs go by it: all of them also where a changed template makes them anew."""
+        proposal, held = self.finding.proposal, len(self.workload.holding)
+        is_of_number = proposal is not None and proposal.replicas is not None
+        return held - self.pods_left if is_of_number else held
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """Every GPU workload of the cluster exactly once, in the order in which it would be acted upon.
+
+    Attributes:
+        at: The instant for which it holds, by Prometheus's clock.
+        policy_source: Where the policy came from; `policy_hash` is the SHA-256 of its bytes.
+        hypothetical: Why it must not be applied (objects from a file, a past moment); empty where it may be.
+        problems: What could not be read, but does not make the plan wrong, for people.
+        eligible: How many workloads each rule may act upon, whatever is found about them.
+        opening: What opens the breaker if this is applied: why, in words.
+    """
+
+    at: datetime.datetime
+    run: str
+    policy_source: str
+    policy_hash: str
+    decisions: tuple[Decision, ...]
+    fleet: Fleet | None = None
+    measured: Measured | None = None
+    hypothetical: str = ""
+    problems: tuple[str, ...] = ()
+    eligible: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    opening: tuple[Trip, ...] = ()
+
+    @property
+    def enforced(self) -> tuple[Decision, ...]:
+        """The decisions that applying carries out."""
+        return tuple(decision for decision in self.decisions if decision.is_enforced)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Effect:
+    """What a change came to: of its pods, of their GPUs, and of what was left.
+
+    Attributes:
+        gone: Pods that are away, of those that had to go; `left` are those that are not yet.
+        free: GPUs of theirs that nobody has now.
+        taken_by: Pods that have come to the same nodes since, and hold GPUs.
+        nodes_gone: Nodes that are not there any more.
+        health: Of what goes on with less: healthy, waiting, or put-back; empty where nothing goes on.
+        words: For people.
+    """
+
+    gone: int
+    left: int
+    free: float
+    taken_by: tuple[ObjectRef, ...] = ()
+    nodes_gone: tuple[str, ...] = ()
+    health: str = ""
+    words: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one decision, of one undo, or of one repair.
+
+    Attributes:
+        detail: For people: what was changed, or why not.
+        gpus: GPUs that the change frees (or, for undo, asks for again).
+        effect: What it came to, once that was looked at.
+        is_out_of_policy: Whether the API server's own copy of the policy refused it.
+        is_repair: Whether it is about what an earlier change left.
+    """
+
+    ref: ObjectRef
+    action: str
+    result: Result
+    detail: str
+    gpus: float
+    at: datetime.datetime
+    effect: Effect | None = None
+    is_out_of_policy: bool = False
+    is_repair: bool = False

@@ -1,0 +1,1 @@
+"""From findings and policy to a plan: decisions within budgets, capacity and cooldowns."""

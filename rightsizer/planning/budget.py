@@ -1,0 +1,172 @@
+"""Decisions + limits + what was changed lately → decisions within the limits. Pure.
+
+Changes are counted in the order of the plan; what does not fit is blocked, and what follows may still fit. A budget is
+charged with what a change frees, before the change is made.
+"""
+
+import collections
+import dataclasses
+import datetime
+from collections.abc import Iterator, Sequence
+
+from rightsizer.model import Action, Block, Cause, Change, Decision, Fleet, Workload
+from rightsizer.policy.effective import Rulebook
+from rightsizer.policy.limits import Budget, Per, Scope
+from rightsizer.policy.schema import Policy
+
+FREE = frozenset({Action.NOTIFY, Action.GROW})
+"""What costs nothing: nobody loses by a notice, or by getting back what was taken."""
+
+_SPANS = {Per.RUN: None, Per.HOUR: datetime.timedelta(hours=1), Per.DAY: datetime.timedelta(days=1)}
+
+
+@dataclasses.dataclass(slots=True)
+class _Spent:
+    gpus: float = 0.0
+    workloads: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Left:
+    """What a budget still allows; of one that counts by parts of the fleet, where the least is left.
+
+    Attributes:
+        unit: "workloads" or "gpus".
+    """
+
+    scope: Scope
+    per: Per
+    unit: str
+    amount: float
+
+
+class Purse:
+    """What is left of every budget.
+
+    Args:
+        policy: With the budgets.
+        fleet: What is held, and what was changed lately.
+        at: Now; budgets over time count what was changed in the time before it.
+    """
+
+    def __init__(self, policy: Policy, fleet: Fleet, at: datetime.datetime) -> None:
+        self._budgets = policy.budgets
+        self._fleet = fleet
+        self._held: collections.Counter[tuple[Scope, str]] = collections.Counter({(Scope.CLUSTER, ""): 0})
+        self._spent: dict[tuple[int, str], _Spent] = collections.defaultdict(_Spent)
+        for workload in fleet.workloads:
+            for scope in Scope:
+                for key in self._keys(scope, workload):
+                    self._held[scope, key] += workload.gpus
+        for change in fleet.changes:
+            self._remember(change, at)
+        self._before = {place: dataclasses.replace(spent) for place, spent in self._spent.items()}
+
+    def charge(self, decision: Decision) -> tuple[Block, ...]:
+        """Take a change out of every budget, or none, and say which stand against it."""
+        places = [
+            (number, budget, key)
+            for number, budget in enumerate(self._budgets)
+            for key in self._keys(budget.scope, decision.workload)
+        ]
+        blocks = tuple(
+            block for place in places if (block := self._against(*place, frees=decision.frees)) is not None
+        )
+        if not blocks:
+            for number, _, key in places:
+                self._spend(number, key, decision.frees)
+        return blocks
+
+    def left(self) -> Iterator[Left]:
+        """What every budget still allows, of each amount that it limits: in the cluster, or where GPUs are held."""
+        for number, budget in enumerate(self._budgets):
+            places = [
+                (held, self._spent.get((number, key), _Spent()))
+                for (scope, key), held in self._held.items()
+                if scope is budget.scope and (held or scope is Scope.CLUSTER)
+            ]
+            if budget.workloads is not None and places:
+                amount = float(min(budget.workloads - spent.workloads for _, spent in places))
+                yield Left(budget.scope, budget.per, "workloads", max(amount, 0.0))
+            limited = [(gpus, spent) for held, spent in places if (gpus := budget.gpus_of(held)) is not None]
+            if limited:
+                amount = min(gpus - spent.gpus for gpus, spent in limited)
+                yield Left(budget.scope, budget.per, "gpus", max(amount, 0.0))
+
+    def _against(self, number: int, budget: Budget, key: str, *, frees: float) -> Block | None:
+        spent = self._spent[number, key]
+        gpus = budget.gpus_of(self._held[budget.scope, key])
+        where = f" of {key}" if key else ""
+        if budget.workloads is not None and spent.workloads + 1 > budget.workloads:
+            told = _spent_words(self._before.get((number, key), _Spent()), spent)
+            reason = f"budget {budget.title}{where}: {spent.workloads} of {budget.workloads} workloads {told}"
+            return Block(Cause.BUDGET, reason)
+        if gpus is not None and spent.gpus + frees > gpus:
+            told = _spent_words(self._before.get((number, key), _Spent()), spent)
+            taken = f"{spent.gpus:g} of {gpus} GPUs {told}"
+            return Block(Cause.BUDGET, f"budget {budget.title}{where}: {taken}; this takes {frees:g}")
+        return None
+
+    def _remember(self, change: Change, at: datetime.datetime) -> None:
+        for number, budget in enumerate(self._budgets):
+            span = _SPANS[budget.per]
+            # What bears a time in the future was changed by someone whose clock is ahead: it counts.
+            if span is not None and at - change.at < span:
+                for key in _keys_of_change(budget.scope, change):
+                    self._spend(number, key, change.gpus)
+
+    def _spend(self, number: int, key: str, gpus: float) -> None:
+        spent = self._spent[number, key]
+        spent.gpus += gpus
+        spent.workloads += 1
+
+    def _keys(self, scope: Scope, workload: Workload) -> Sequence[str]:
+        match scope:
+            case Scope.CLUSTER:
+                return ("",)
+            case Scope.NAMESPACE:
+                return (workload.ref.namespace,)
+            case Scope.OWNER:
+                return (str(workload.ref),)
+            case Scope.NODE_POOL:
+                return tuple(sorted(set(self._pools(workload))))
+
+    def _pools(self, workload: Workload) -> Iterator[str]:
+        for pod in workload.pods:
+            node = self._fleet.nodes.get(pod.node)
+            if pod.holds:
+                yield node.pool if node and node.pool else "(no pool)"
+
+
+def _spent_words(before: _Spent, now: _Spent) -> str:
+    """What was changed lately is spent; what stands earlier in the plan is not made yet."""
+    if now == before:
+        return "are spent"
+    if not before.workloads:
+        return "would be spent by what comes before"
+    return "are spent, or would be by what comes before"
+
+
+def _keys_of_change(scope: Scope, change: Change) -> Sequence[str]:
+    """What a change that was made counts against."""
+    match scope:
+        case Scope.CLUSTER:
+            return ("",)
+        case Scope.NAMESPACE:
+            return (change.ref.namespace,)
+        case Scope.OWNER:
+            return (str(change.ref),)
+        case Scope.NODE_POOL:
+            return change.pools
+
+
+def within_budgets(decisions: Sequence[Decision], rulebook: Rulebook) -> tuple[Decision, ...]:
+    """Block what the budgets do not allow."""
+    purse = Purse(rulebook.policy, rulebook.fleet, rulebook.at)
+    allowed = []
+    for decision in decisions:
+        blocks = purse.charge(decision) if decision.is_enforced and decision.action not in FREE else ()
+        allowed.append(
+            dataclasses.replace(decision, blocks=(*decision.blocks, *blocks)) if blocks else decision
+        )
+    return tuple(allowed)

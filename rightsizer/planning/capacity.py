@@ -1,0 +1,58 @@
+"""Decisions to re-slice + what nodes have free → as many of them as fit beside each other. Pure.
+
+Each was judged as if it were the only one. In the order of the plan each takes what its pods need; whichever of the
+nodes that is on, those after it have so much less. So they have of what pods may take that others make anew.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+
+from rightsizer.findings.node_room import Coming, Room, coming, largest
+from rightsizer.model import Action, Block, Cause, Decision, Fleet
+from rightsizer.model.offers import Asks
+
+
+def within_room(decisions: Sequence[Decision], fleet: Fleet) -> tuple[Decision, ...]:
+    """Block what nodes have no room for any more once those before it are there."""
+    granted: dict[frozenset[str], Coming] = {}
+    brought: dict[frozenset[str], collections.Counter[str]] = {}
+    found = []
+    for decision in decisions:
+        proposal, acts = decision.finding.proposal, decision.is_enforced and not decision.announced
+        names = frozenset(name for name, _ in proposal.asks) if proposal else frozenset()
+        if acts and proposal and names:
+            first = granted.get(names, Coming())
+            besides = sum((most for key, most in brought.items() if key != names), collections.Counter())
+            room = Room(fleet, decision.workload, proposal.model)
+            if (first.pods or besides) and not room.has(proposal.asks, first, besides):
+                words = f"what nodes have free of {_named(proposal.asks)} goes to what stands before it in the plan"
+                blocks = (*decision.blocks, Block(Cause.NO_ROOM, words))
+                found.append(dataclasses.replace(decision, blocks=blocks))
+                continue
+            granted[names] = coming(decision.workload, proposal.asks).beside(first)
+        if acts:
+            brought.setdefault(names, collections.Counter()).update(_brought(decision))
+        found.append(decision)
+    return tuple(found)
+
+
+def _brought(decision: Decision) -> dict[str, int]:
+    """What the pods that it brings ask for altogether, by resource name: new ones for those there are, or more."""
+    proposal, holding = decision.finding.proposal, decision.workload.holding
+    if proposal is None:
+        return {}
+    each, pods = largest(pod.resources for pod in holding), len(holding)
+    if proposal.asks:
+        each = dict(proposal.asks)
+    elif proposal.gpus_per_pod is not None:
+        each = {name: min(amount, proposal.gpus_per_pod) for name, amount in each.items()}
+    elif decision.action is Action.GROW and proposal.replicas is not None:
+        pods = max(proposal.replicas * decision.pods_each - pods, 0)
+    else:
+        return {}
+    return {name: pods * amount for name, amount in each.items()}
+
+
+def _named(asks: Asks) -> str:
+    return ", ".join(name for name, _ in asks)

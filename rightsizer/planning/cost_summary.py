@@ -1,0 +1,146 @@
+"""GPU-hours and money: held, used, reclaimable, by PriorityClass, namespace, model and verdict. Pure."""
+
+import dataclasses
+import datetime
+from collections.abc import Mapping, Sequence
+
+from rightsizer.model import Decision, Node, Plan, Pod, Usage, Verdict
+from rightsizer.prices import Prices, whole_gpus
+
+_HOUR_S = 3600.0
+NO_CLASS = "(none)"
+UNKNOWN_CLASS = "(unknown)"
+NO_MODEL = "(unknown)"
+
+
+@dataclasses.dataclass(slots=True)
+class Account:
+    """What a part of the fleet holds and uses.
+
+    Attributes:
+        workloads: How many there are.
+        gpus: GPUs held now; shares and MIG instances count as one each, as in the plan's items.
+        whole_gpus: The same in whole GPUs, of which shares and instances are parts.
+        gpu_hours_held: In whole GPUs, over the window, by the pods that are there now.
+        gpu_hours_used: Of those, by mean activity.
+        gpu_hours_unknown: Of those, for which no activity is known.
+        reclaimable: GPUs that the findings of verdict act would free.
+        enforced: Of those, what applying the plan frees.
+        cost_per_hour: Price of what is held, as far as it is known.
+        wasted_per_hour: Of that, what is not used, by mean activity; what is not known to be unused is not waste.
+        reclaimable_per_hour: Price of what could be freed.
+        unpriced: Pods whose price is not known.
+    """
+
+    workloads: int = 0
+    gpus: int = 0
+    whole_gpus: float = 0.0
+    gpu_hours_held: float = 0.0
+    gpu_hours_used: float = 0.0
+    gpu_hours_unknown: float = 0.0
+    reclaimable: float = 0.0
+    enforced: float = 0.0
+    cost_per_hour: float = 0.0
+    wasted_per_hour: float = 0.0
+    reclaimable_per_hour: float = 0.0
+    unpriced: int = 0
+
+    def add(self, other: "Account") -> None:
+        """Add another's numbers to these."""
+        for field in _FIELDS:
+            setattr(self, field, getattr(self, field) + getattr(other, field))
+
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(Account))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Accounts:
+    """The fleet's account, and its parts by what people ask by.
+
+    Attributes:
+        window: What the GPU-hours are about.
+    """
+
+    window: datetime.timedelta
+    total: Account
+    by_class: Mapping[str, Account]
+    by_namespace: Mapping[str, Account]
+    by_model: Mapping[str, Account]
+    by_verdict: Mapping[str, Account]
+
+
+def accounts_of(plan: Plan, prices: Prices) -> Accounts:
+    """Add up a plan, over the longest of the windows that were measured."""
+    measured = plan.measured.usages if plan.measured else {}
+    window = max(measured, default=datetime.timedelta())
+    counter = _Counter(plan, prices, window)
+    total = Account()
+    groups: tuple[dict[str, Account], ...] = ({}, {}, {}, {})
+    for decision in plan.decisions:
+        account = counter.account(decision)
+        total.add(account)
+        names = (
+            decision.workload.priority_class or NO_CLASS,
+            decision.workload.ref.namespace,
+            counter.model(decision),
+            decision.verdict.value,
+        )
+        for group, name in zip(groups, names, strict=True):
+            group.setdefault(name, Account()).add(account)
+    by_class, by_namespace, by_model, by_verdict = (dict(sorted(group.items())) for group in groups)
+    return Accounts(window, total, by_class, by_namespace, by_model, by_verdict)
+
+
+class _Counter:
+    def __init__(self, plan: Plan, prices: Prices, window: datetime.timedelta) -> None:
+        self._at = plan.at
+        self._window = window
+        self._usages = plan.measured.usages.get(window, {}) if plan.measured else {}
+        self._nodes: Mapping[str, Node] = plan.fleet.nodes if plan.fleet else {}
+        self._prices = prices
+
+    def model(self, decision: Decision) -> str:
+        """The model of a workload's GPUs; several in one name."""
+        nodes = (self._nodes.get(pod.node) for pod in decision.workload.pods if pod.holds)
+        return ", ".join(sorted({node.model for node in nodes if node and node.model})) or NO_MODEL
+
+    def account(self, decision: Decision) -> Account:
+        """One workload's."""
+        account = Account(workloads=1)
+        for pod in decision.workload.pods:
+            if pod.holds:
+                self._add_pod(account, pod)
+        is_act = decision.verdict is Verdict.ACT
+        account.reclaimable = decision.frees if is_act else 0.0
+        account.enforced = decision.frees if decision.is_enforced else 0.0
+        if is_act and account.gpus:
+            account.reclaimable_per_hour = account.cost_per_hour * decision.frees / account.gpus
+        return account
+
+    def _add_pod(self, account: Account, pod: Pod) -> None:
+        node = self._nodes.get(pod.node)
+        whole = whole_gpus(pod, node)
+        hours = whole * self._held_s(pod) / _HOUR_S
+        used = _mean_activity(self._usages.get((pod.ref.namespace, pod.ref.name), ()), pod)
+        price = self._prices.of_node(node)
+        account.gpus += pod.devices
+        account.whole_gpus += whole
+        account.gpu_hours_held += hours
+        account.gpu_hours_used += hours * (used or 0.0)
+        account.gpu_hours_unknown += hours if used is None else 0.0
+        account.unpriced += price is None
+        account.cost_per_hour += whole * (price or 0.0)
+        account.wasted_per_hour += 0.0 if used is None else whole * (price or 0.0) * (1.0 - used)
+
+    def _held_s(self, pod: Pod) -> float:
+        """How much of the window the pod has been there for."""
+        began = pod.created or pod.started
+        age_s = (self._at - began).total_seconds() if began else 0.0
+        return max(0.0, min(age_s, self._window.total_seconds()))
+
+
+def _mean_activity(usages: Sequence[Usage], pod: Pod) -> float | None:
+    """Over the pod's devices; None where one of them is not measured."""
+    means = [usage.activity_mean for usage in usages if usage.activity_mean is not None and not usage.invalid]
+    return sum(means) / len(means) if means and len(means) == len(usages) >= min(pod.devices, 1) else None

@@ -1,0 +1,330 @@
+"""Findings + policy → decisions, ordered. Pure: the same inputs give the same plan."""
+
+import dataclasses
+import datetime
+import math
+from collections.abc import Iterator
+
+from rightsizer.changes.records import SNOOZE_ANNOTATION
+from rightsizer.findings import assess, freed
+from rightsizer.findings.autoscaling import autoscalers_for
+from rightsizer.findings.evidence import Case
+from rightsizer.kinds import action_for, is_ours_to_do, pause_for
+from rightsizer.kinds.kubectl_commands import command_for, stop_command, stopping
+from rightsizer.kinds.notices import holds, parse_notice
+from rightsizer.kinds.preconditions import no_place
+from rightsizer.model import (
+    Action,
+    Autoscalers,
+    Block,
+    Cause,
+    Decision,
+    End,
+    Finding,
+    Fleet,
+    Measured,
+    Mode,
+    Proposal,
+    Verdict,
+    Veto,
+    Workload,
+)
+from rightsizer.planning.cooldown import anothers, cooling, memory_of, too_often
+from rightsizer.policy.calendar import is_open
+from rightsizer.policy.effective import Rulebook, Ruling, strictest
+from rightsizer.policy.other_controllers import word_on
+from rightsizer.policy.rule import IDLENESS, Keep
+from rightsizer.text import gpus, read_instant
+
+_ORDER = {Verdict.ACT: 0, Verdict.UNKNOWN: 1, Verdict.KEEP: 2, Verdict.PROTECTED: 3}
+_RESTRAINT = {Verdict.PROTECTED: 0, Verdict.KEEP: 1, Verdict.UNKNOWN: 2, Verdict.ACT: 3}
+"""Which of two findings about the same workload holds."""
+
+
+def decide(measured: Measured, rulebook: Rulebook) -> tuple[Decision, ...]:
+    """One decision for each workload; those that free most for each pod that has to go come first.
+
+    Raises:
+        ValueError: A workload appears twice.
+    """
+    decisions = [decide_one(workload, measured, rulebook) for workload in rulebook.fleet.workloads]
+    if len({decision.workload.ref for decision in decisions}) != len(decisions):
+        message = "a workload appears twice in the inventory"
+        raise ValueError(message)
+    return tuple(sorted(decisions, key=_place))
+
+
+def decide_one(workload: Workload, measured: Measured, rulebook: Rulebook) -> Decision:
+    """What may be done about one workload."""
+    ruling = rulebook.on(workload)
+    found = _findings(workload, measured, rulebook.fleet, ruling)
+    findings = tuple(_keeping(workload, finding, ruling) for finding in found)
+    first = Decision(
+        workload=workload,
+        finding=findings[0],
+        verdict=findings[0].verdict,
+        rule=ruling.rule,
+        mode=ruling.mode,
+        action=None,
+        vetoes=ruling.vetoes,
+        also=findings[1:],
+    )
+    if ruling.mode is Mode.PROTECT:
+        return dataclasses.replace(first, verdict=Verdict.PROTECTED)
+    if autoscalers := _autoscalers(workload, measured, rulebook.fleet, ruling):
+        first = dataclasses.replace(first, autoscalers=autoscalers)
+    hindrances: list[Veto] = []
+    for finding in findings:
+        if finding.verdict is Verdict.ACT:
+            against = (
+                *_hindrances(workload, finding, ruling),
+                *_memories(workload, finding, ruling, rulebook),
+            )
+            if not against:
+                also = tuple(other for other in findings if other is not finding)
+                return _acted_upon(dataclasses.replace(first, finding=finding, also=also), ruling, rulebook)
+            hindrances.extend(against)
+    if hindrances:
+        first = dataclasses.replace(first, vetoes=(*ruling.vetoes, *hindrances))
+    return _only_told(first)
+
+
+def _only_told(decision: Decision) -> Decision:
+    """What a finding would free, and how, where the rule does not let it be done or nothing is known to do it."""
+    workload, finding = decision.workload, decision.finding
+    if finding.verdict is not Verdict.ACT:
+        return decision
+    action = _action(workload, finding)
+    command = command_for(workload, action, finding.proposal) if action else stop_command(workload)
+    return dataclasses.replace(decision, frees=_frees(workload, finding), command=command)
+
+
+def _findings(workload: Workload, measured: Measured, fleet: Fleet, ruling: Ruling) -> tuple[Finding, ...]:
+    """What holds by all criteria that apply: of several the most restrained.
+
+    That is the verdict that lets least happen; of equal ones what frees least, and then what looks back furthest.
+    """
+    by_window = sorted(ruling.judged_by, key=lambda criteria: criteria.idle.window, reverse=True)
+    judged = [assess(workload, measured, criteria, fleet) for criteria in by_window]
+    return min(judged, key=lambda found: _restraint(found[0], workload))
+
+
+def _restraint(finding: Finding, workload: Workload) -> tuple[int, bool, float]:
+    """The lower, the less may happen; by less history than the policy asks for a finding is only advised on."""
+    return _RESTRAINT[finding.verdict], not finding.shortfall, freed(finding, workload)
+
+
+def _autoscalers(workload: Workload, measured: Measured, fleet: Fleet, ruling: Ruling) -> Autoscalers | None:
+    """What would follow the need of replicas better than we; what serves several masters is left alone."""
+    if measured.series is None or len(ruling.judged_by) > 1 or workload.ref.uid not in measured.concurrency:
+        return None
+    return autoscalers_for(Case(workload, measured, ruling.judged_by[0], fleet), measured.series)
+
+
+def _keeping(workload: Workload, finding: Finding, ruling: Ruling) -> Finding:
+    """Where replicas or GPUs of what does nothing are kept, the other replicas are called for instead of all.
+
+    What people ask for never makes more possible than the rules let be done without it.
+    """
+    if finding.name not in IDLENESS or finding.proposal:
+        return finding
+    plain = ruling.by_rules
+    by_rules = _down_to(workload, finding, plain.keep)
+    if plain.keep == ruling.keep or not _could_be_done(workload, by_rules, plain):
+        return by_rules
+    return _down_to(workload, finding, ruling.keep)
+
+
+def _could_be_done(workload: Workload, finding: Finding, ruling: Ruling) -> bool:
+    action = _action(workload, finding)
+    is_ours = action is not None and is_ours_to_do(workload, action, finding.proposal)
+    return is_ours and not any(_hindrances(workload, finding, ruling))
+
+
+def _down_to(workload: Workload, finding: Finding, keep: Keep) -> Finding:
+    size = workload.size
+    if isinstance(size, bool) or not size or not workload.gpus:
+        return finding
+    kept = max(keep.replicas, math.ceil(keep.gpus * size / workload.gpus))
+    if not 0 < kept < size or not is_ours_to_do(workload, Action.SHRINK, _to(kept, 0.0, "")):
+        return finding
+    frees = (size - kept) * workload.gpus / size
+    return dataclasses.replace(finding, proposal=_to(kept, frees, f"{kept} of its {size} replicas are kept"))
+
+
+def _to(replicas: int, frees: float, words: str) -> Proposal:
+    return Proposal(Action.SHRINK, frees, words, replicas=replicas)
+
+
+def _action(workload: Workload, finding: Finding) -> Action | None:
+    """What a finding calls for: what it proposes, or else whatever frees all GPUs of this kind."""
+    return finding.proposal.action if finding.proposal else action_for(workload)
+
+
+def _hindrances(workload: Workload, finding: Finding, ruling: Ruling) -> Iterator[Veto]:
+    """What stands against acting upon a finding that the evidence would justify."""
+    action = _action(workload, finding)
+    name = finding.name.value
+    if workload.is_terminating:
+        yield Veto("deleted", f"{workload.ref} is being deleted already")
+    if ruling.mode_for(finding.name) is Mode.PROTECT:
+        yield Veto(ruling.rule, f"rule {ruling.rule} lets nothing be done about {name}")
+    if action is None:
+        yield Veto("kind", f"no safe way to stop a {workload.ref.kind} ({workload.ref.api_version}) is known")
+    else:
+        needed = [action, *([Action.SUSPEND] if pause_for(workload, finding.proposal) else [])]
+        if not set(needed) <= set(ruling.actions):
+            allowed, called = ", ".join(ruling.actions) or "nothing", " and ".join(needed)
+            yield Veto(ruling.rule, f"{name} calls for {called}; rule {ruling.rule} allows {allowed}")
+    yield from _kept(workload, finding, ruling)
+
+
+def _memories(workload: Workload, finding: Finding, ruling: Ruling, rulebook: Rulebook) -> Iterator[Veto]:
+    """What earlier changes of it say against another one; advice is given all the same."""
+    if ruling.mode is not Mode.ENFORCE:
+        return
+    memory = memory_of(workload, rulebook.fleet, rulebook.at)
+    yield from anothers(memory, rulebook.instance)
+    if _action(workload, finding) is not Action.GROW:
+        yield from too_often(memory)
+
+
+def _kept(workload: Workload, finding: Finding, ruling: Ruling) -> Iterator[Veto]:
+    """What a rule keeps of each workload, whatever is found."""
+    left = workload.gpus - _frees(workload, finding)
+    if left < ruling.keep.gpus:
+        yield Veto(ruling.rule, f"rule {ruling.rule} keeps {gpus(ruling.keep.gpus)}, {left:g} would be left")
+    replicas = finding.proposal.replicas if finding.proposal else 0
+    if replicas is not None and replicas < ruling.keep.replicas:
+        kept = "1 replica" if ruling.keep.replicas == 1 else f"{ruling.keep.replicas} replicas"
+        yield Veto(ruling.rule, f"rule {ruling.rule} keeps {kept}, {replicas} would be left")
+
+
+def _frees(workload: Workload, finding: Finding) -> float:
+    return finding.proposal.frees if finding.proposal else float(workload.gpus)
+
+
+def _acted_upon(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Decision:
+    """A decision to act: by what, in which mode, and what it has to wait for."""
+    workload, finding = decision.workload, decision.finding
+    action = _action(workload, finding)
+    assert action is not None  # noqa: S101 - a hindrance otherwise
+    mode = ruling.mode_for(finding.name)
+    impossible = tuple(_cannot_pause(workload, finding, rulebook.fleet)) if mode is Mode.ENFORCE else ()
+    if no_way := no_place(workload, finding.proposal, rulebook.at):
+        impossible = (*impossible, Veto("kind", f"it cannot be done to this {workload.ref.kind}: {no_way}"))
+    if finding.shortfall or impossible or not is_ours_to_do(workload, action, finding.proposal):
+        mode = strictest((mode, Mode.ADVISE))
+    made = dataclasses.replace(
+        decision,
+        mode=mode,
+        vetoes=(*decision.vetoes, *_less_history(finding), *impossible),
+        action=action,
+        command="" if no_way else command_for(workload, action, finding.proposal),
+        frees=_frees(workload, finding),
+        settle_within=ruling.settle_within,
+    )
+    made = stopping(made, rulebook.fleet)
+    if made.mode is not Mode.ENFORCE:
+        return made
+    blocks = tuple(_waits(made, ruling, rulebook))
+    if blocks or action is Action.GROW or not ruling.notify_before:
+        return dataclasses.replace(made, blocks=blocks)
+    return _after_notice(made, ruling.notify_before, rulebook)
+
+
+def _cannot_pause(workload: Workload, finding: Finding, fleet: Fleet) -> Iterator[Veto]:
+    """Why a workload cannot be stopped, changed and resumed, where that is what it takes."""
+    pause = pause_for(workload, finding.proposal)
+    if pause is None:
+        return
+    kind = workload.ref.kind
+    if fleet.minor is None or fleet.minor < pause.since:
+        known = f"is of 1.{fleet.minor}" if fleet.minor is not None else "does not say of which version it is"
+        yield Veto(
+            "server",
+            f"what the pods of a {kind} ask for can change, while it is suspended, from Kubernetes 1.{pause.since} on; "
+            f"this API server {known}",
+        )
+    if any(change.end is End.REFUSED for change in workload.past):
+        yield Veto("server", f"the API server refused to change what the pods of this {kind} ask for")
+
+
+def _less_history(finding: Finding) -> Iterator[Veto]:
+    """By less history than the policy asks for nothing is done, but what would be is worth knowing."""
+    if finding.shortfall:
+        yield Veto(
+            "history",
+            f"{finding.shortfall}; advised only, until there is as much or the policy asks for less",
+        )
+
+
+def _waits(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Iterator[Block]:
+    """What keeps it from being done now, but may pass. Giving back what was taken waits for nobody's window."""
+    workload = decision.workload
+    for manager in workload.managers:
+        if word_on(manager, rulebook.policy.managedElsewhere, decision.action) == "advise":
+            is_fought = manager.reverts or manager.scales
+            would = "would put it back" if is_fought else "decides about it, too"
+            yield Block(Cause.MANAGED_ELSEWHERE, f"{manager.kind} {manager.name} {would}")
+    if decision.action is Action.GROW:
+        return
+    shut = is_open(rulebook.policy, rulebook.at)
+    if shut:
+        yield shut
+    proposal, going = decision.finding.proposal, decision.pods_going
+    what = "shrinking" if proposal is not None and proposal.replicas is not None else "stopping"
+    for name, allowed in workload.budgets.items():
+        if allowed < going:
+            words = f"PodDisruptionBudget {name} allows {allowed} disruptions, {what} needs {going}"
+            yield Block(Cause.DISRUPTION_BUDGET, words)
+    memory = memory_of(workload, rulebook.fleet, rulebook.at)
+    yield from cooling(workload, memory, ruling.cooldown, _evidence(decision, rulebook.at))
+
+
+def _evidence(decision: Decision, at: datetime.datetime) -> datetime.timedelta:
+    """How far back what was found goes: the window, or the life of the oldest pod where that is shorter."""
+    window = decision.finding.window or datetime.timedelta()
+    began = [pod.created for pod in decision.workload.pods if pod.created is not None]
+    return min([window, *([at - min(began)] if len(began) == len(decision.workload.pods) else [])])
+
+
+def _put_off(
+    workload: Workload, given: datetime.datetime, wait: datetime.timedelta, rulebook: Rulebook
+) -> datetime.datetime:
+    """From when on a notice may be acted upon: what cannot be read puts it off for as long as can be."""
+    due, text = given + wait, workload.annotations.get(SNOOZE_ANNOTATION)
+    if text is None:
+        return due
+    latest = max(due, given + rulebook.policy.maxSnooze)
+    asked = read_instant(text, zone=datetime.UTC) or latest
+    return min(max(due, asked), latest)
+
+
+def _after_notice(decision: Decision, wait: datetime.timedelta, rulebook: Rulebook) -> Decision:
+    """The same once a notice has been given and its time is over; until then the notice, or waiting."""
+    at = rulebook.at
+    assert decision.action is not None  # noqa: S101 - it was chosen
+    notice = parse_notice(decision.workload.annotations)
+    if notice is None or not holds(notice, decision.finding, decision.action, at):
+        return dataclasses.replace(
+            decision, action=Action.NOTIFY, announced=decision.action, due=at + wait, frees=0.0
+        )
+    due = _put_off(decision.workload, notice.at, wait, rulebook)
+    if at < due:
+        words = f"notice was given at {_clock(notice.at)}; it may be acted upon from {_clock(due)}"
+        return dataclasses.replace(decision, blocks=(Block(Cause.NOTICE, words),))
+    return decision
+
+
+def _clock(at: datetime.datetime) -> str:
+    return at.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _place(decision: Decision) -> tuple[int, int, float, float, str, str, str]:
+    """Most GPUs for each pod that has to go, then most GPUs; what is done comes first, then what waits, then advice."""
+    ref = decision.workload.ref
+    standing = 2 if decision.mode is not Mode.ENFORCE else 1 if decision.blocks else 0
+    held = decision.frees if decision.verdict is Verdict.ACT else float(decision.workload.gpus)
+    each = held / max(1, decision.pods_going)
+    return (_ORDER[decision.verdict], standing, -each, -held, ref.namespace, ref.kind, ref.name)

@@ -1,0 +1,191 @@
+"""All that is asked of Prometheus for a plan, in rounds: what everyone uses, then what only some need to be asked.
+
+Later rounds cost days of samples, so they are put only to workloads of which those before would have something done.
+"""
+
+import dataclasses
+import datetime
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from rightsizer.config import format_duration
+from rightsizer.findings import narrow, wanted
+from rightsizer.findings.data_quality import is_settled
+from rightsizer.findings.followup_queries import ConcurrencyRequest, HistoryRequest
+from rightsizer.model import (
+    ActivitySeries,
+    Concurrency,
+    Fleet,
+    History,
+    Measured,
+    NodeSight,
+    PodKey,
+    Usages,
+    Waits,
+    Workload,
+)
+from rightsizer.policy.criteria import Criteria
+from rightsizer.policy.effective import Rulebook
+from rightsizer.usage.active_replicas import Replicas
+
+log = logging.getLogger(__name__)
+
+
+class Signal(Protocol):
+    """A source of usage; every method raises PrometheusError where something could not be read whole."""
+
+    def expect(self, pods: Collection[PodKey], settled: Collection[PodKey]) -> None:
+        """Take note of the pods that hold GPUs, and of those among them that series should name by now."""
+        ...
+
+    def usages(
+        self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey] | None = None
+    ) -> Usages:
+        """Usage of every device by every pod in the window that ends at `at`, or by these pods at least."""
+        ...
+
+    def recent(self, at: datetime.datetime) -> Usages:
+        """The highest of everything in the last minutes."""
+        ...
+
+    def activity(
+        self, window: datetime.timedelta, at: datetime.datetime, *, with_coverage: bool = False
+    ) -> Usages:
+        """Highest activity by pod and device and, where wanted, how much of the window is on record."""
+        ...
+
+    def histories(
+        self,
+        pods: Mapping[PodKey, datetime.datetime],
+        span: datetime.timedelta,
+        at: datetime.datetime,
+        *,
+        threshold: float,
+    ) -> Mapping[PodKey, History]:
+        """When each of these pods was at work."""
+        ...
+
+    def begins(self, span: datetime.timedelta, at: datetime.datetime) -> datetime.datetime | None:
+        """Where the record begins; None where it goes back over the whole span."""
+        ...
+
+    def concurrency(self, workloads: Sequence[Replicas], at: datetime.datetime) -> Mapping[str, Concurrency]:
+        """How many replicas were at work at the same time, by UID."""
+        ...
+
+    def series(self, at: datetime.datetime) -> ActivitySeries | None:
+        """Where autoscalers find activity."""
+        ...
+
+    def waits(
+        self, pods: Collection[PodKey], window: datetime.timedelta, at: datetime.datetime
+    ) -> Mapping[PodKey, Waits]:
+        """What these pods waited for."""
+        ...
+
+    def nodes(self, at: datetime.datetime) -> Mapping[str, NodeSight]:
+        """Devices on each node."""
+        ...
+
+
+def measure(fleet: Fleet, signal: Signal, rulebook: Rulebook, at: datetime.datetime) -> Measured:
+    """All rounds.
+
+    Raises:
+        PrometheusError: Something could not be read whole.
+    """
+    held = [pod for workload in fleet.workloads for pod in workload.pods if pod.holds]
+    pods = {_key(pod.ref.namespace, pod.ref.name) for pod in held}
+    settled = {_key(pod.ref.namespace, pod.ref.name) for pod in held if is_settled(pod, at)}
+    signal.expect(pods, settled)
+    # The longest first: what is found out for it holds for the others.
+    windows = sorted(_windows(fleet, rulebook), reverse=True)
+    usages = {window: _usages(signal, window, at) for window in windows}
+    first = Measured(at, usages, nodes=signal.nodes(at))
+    more = wanted(fleet, first, _criteria_of(rulebook))
+    second = dataclasses.replace(
+        first,
+        waits=signal.waits(pods, _starving(rulebook), at) if more.waits else {},
+        histories=_histories(signal, more.histories, at),
+        concurrency=_concurrency(signal, more.concurrency, at),
+        begins=_begins(signal, more.histories, at),
+        series=signal.series(at) if more.concurrency else None,
+    )
+    last = narrow(fleet, second, lambda: signal.recent(at), _criteria_of(rulebook))
+    closer = {window: _usages(signal, window, at, of=last[window]) for window in sorted(last, reverse=True)}
+    return dataclasses.replace(second, usages={**usages, **closer})
+
+
+def _criteria_of(rulebook: Rulebook) -> Callable[[Workload], Sequence[Criteria]]:
+    return lambda workload: rulebook.on(workload).judged_by
+
+
+def _windows(fleet: Fleet, rulebook: Rulebook) -> set[datetime.timedelta]:
+    """Every window over which everybody is asked about; each costs Prometheus a set of queries."""
+    judged = {id(each): each for workload in fleet.workloads for each in rulebook.on(workload).judged_by}
+    return {window for each in judged.values() for window in each.wide_windows} or set(rulebook.windows())
+
+
+def _usages(
+    signal: Signal, window: datetime.timedelta, at: datetime.datetime, of: Collection[PodKey] | None = None
+) -> Usages:
+    usages = signal.usages(window, at, of=of)
+    devices = sum(map(len, usages.values()))
+    span = format_duration(window.total_seconds())
+    log.info("window %s: usage of %d devices by %d pods", span, devices, len(usages))
+    return usages
+
+
+def _starving(rulebook: Rulebook) -> datetime.timedelta:
+    """Over how long waiting is measured: the longest that any rule asks for."""
+    return max(criteria.starved.window for criteria in rulebook.all_criteria())
+
+
+def _histories(
+    signal: Signal, requests: Iterable[HistoryRequest], at: datetime.datetime
+) -> dict[PodKey, History]:
+    found: dict[PodKey, History] = {}
+    for request in requests:
+        length = format_duration(request.span.total_seconds())
+        log.info("pauses of %d pods in %s", len(request.pods), length)
+        pods = {key: began or at - request.span for key, began in request.pods.items()}
+        found.update(signal.histories(pods, request.span, at, threshold=request.percent / 100))
+    return found
+
+
+def _begins(
+    signal: Signal, requests: Iterable[HistoryRequest], at: datetime.datetime
+) -> datetime.datetime | None:
+    spans = [request.span for request in requests]
+    return signal.begins(max(spans), at) if spans else None
+
+
+def _concurrency(
+    signal: Signal, requests: Iterable[ConcurrencyRequest], at: datetime.datetime
+) -> dict[str, Concurrency]:
+    found: dict[str, Concurrency] = {}
+    for request in requests:
+        log.info("replicas of %d workloads, minute by minute", len(request.workloads))
+        found.update(
+            signal.concurrency([_replicas(workload, request, at) for workload in request.workloads], at)
+        )
+    return found
+
+
+def _replicas(workload: Workload, request: ConcurrencyRequest, at: datetime.datetime) -> Replicas:
+    criteria = request.criteria
+    return Replicas(
+        uid=workload.ref.uid,
+        namespace=workload.ref.namespace,
+        kind=workload.ref.kind,
+        pods={pod.ref.name: pod.started or pod.created or at for pod in workload.pods if pod.holds},
+        created=workload.created,
+        window=criteria.window,
+        days=criteria.days,
+        threshold=criteria.busyPercent / 100,
+    )
+
+
+def _key(namespace: str, name: str) -> PodKey:
+    return namespace, name

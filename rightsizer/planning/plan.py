@@ -1,0 +1,105 @@
+"""A cycle on one screen: observe → measure → decide → breaker → demand → budget. Applying looks again."""
+
+import collections
+import dataclasses
+import datetime
+import logging
+
+from rightsizer.changes.memory import NOTHING as NO_MEMORY
+from rightsizer.changes.memory import Remembered, recalled
+from rightsizer.changes.plausible import believed
+from rightsizer.inventory import workload_builder
+from rightsizer.inventory.workload_builder import Objects
+from rightsizer.kinds.notices import unreadable_notes
+from rightsizer.model import Plan
+from rightsizer.planning.breaker import NOTHING, State, eligible, held, trips
+from rightsizer.planning.budget import within_budgets
+from rightsizer.planning.capacity import within_room
+from rightsizer.planning.decide import decide
+from rightsizer.planning.measure import Signal, measure
+from rightsizer.planning.pending_demand import for_those_who_wait
+from rightsizer.policy.cluster_checks import class_problems, require_classes
+from rightsizer.policy.effective import Rulebook
+from rightsizer.policy.policy_file import LoadedPolicy
+from rightsizer.policy.protections import OWN_NAMESPACE
+from rightsizer.text import count
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cycle:
+    """What a plan is made of besides the objects and the metrics.
+
+    Attributes:
+        at: The instant for which it holds, by Prometheus's clock.
+        own: The namespace in which we run.
+        instance: What tells us from another gpu-rightsizer; the namespace where it is not said.
+        hypothetical: Why the plan must not be applied; empty where it may be.
+        state: Breaker, pauses, and the scope that was accepted.
+        problems: What could not be read of that, or of what is remembered, in words.
+        remembered: What was taken lately, also from what does not tell of it any more.
+    """
+
+    loaded: LoadedPolicy
+    at: datetime.datetime
+    run: str
+    own: str = OWN_NAMESPACE
+    instance: str = ""
+    hypothetical: str = ""
+    state: State = NOTHING
+    problems: tuple[str, ...] = ()
+    remembered: Remembered = NO_MEMORY
+
+
+def make_plan(objects: Objects, signal: Signal, cycle: Cycle) -> Plan:
+    """Judge the world as it was read, and decide about all of it.
+
+    Raises:
+        PolicyError: The policy names what the cluster does not have.
+        PrometheusError: Something could not be read whole; then there is no plan.
+    """
+    fleet = believed(recalled(workload_builder.assemble(objects), cycle.remembered), cycle.at)
+    del objects  # of a large cluster they are as much as all that follows
+    if fleet.classes or not cycle.hypothetical:
+        # A file of objects without PriorityClasses is said to be so, and does not make a good policy a wrong one.
+        require_classes(cycle.loaded, fleet.classes.keys())
+    pods = sum(len(workload.pods) for workload in fleet.workloads)
+    log.info("%s of %s ask for GPUs", count(pods, "pod"), count(len(fleet.workloads), "workload"))
+    rulebook = Rulebook(cycle.loaded.policy, fleet, at=cycle.at, own=cycle.own, instance=cycle.instance)
+    measured = measure(fleet, signal, rulebook, cycle.at)
+    scope = eligible(rulebook)
+    opening = tuple(trips(rulebook.policy.breaker, fleet, now=scope, accepted=cycle.state.scope))
+    free = held(decide(measured, rulebook), cycle.state, opening, cycle.at)
+    decided = for_those_who_wait(free, rulebook)
+    decisions = within_budgets(within_room(decided, fleet), rulebook)
+    plan = Plan(
+        at=cycle.at,
+        run=cycle.run,
+        policy_source=cycle.loaded.source,
+        policy_hash=cycle.loaded.digest,
+        decisions=decisions,
+        fleet=fleet,
+        measured=measured,
+        hypothetical=cycle.hypothetical,
+        problems=(
+            *fleet.problems,
+            *unreadable_notes(fleet.workloads),
+            *cycle.problems,
+            *class_problems(rulebook),
+        ),
+        eligible=scope,
+        opening=opening,
+    )
+    _log_decisions(plan)
+    return plan
+
+
+def _log_decisions(plan: Plan) -> None:
+    for decision in plan.decisions:
+        ref, verdict, finding = decision.workload.ref, decision.verdict.value, decision.finding.name.value
+        log.debug("%s: %s, %s, rule %s", ref, verdict, finding, decision.rule)
+    counts = collections.Counter(decision.verdict for decision in plan.decisions)
+    told = ", ".join(f"{number} {verdict.value}" for verdict, number in sorted(counts.items()))
+    judged = count(len(plan.decisions), "workload")
+    log.info("%s judged: %s; %d to be acted upon", judged, told or "none", len(plan.enforced))

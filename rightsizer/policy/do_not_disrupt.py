@@ -1,0 +1,122 @@
+"""Other tools' marks that something is not to be disturbed, which are obeyed unless the policy says otherwise. Pure.
+
+They were not meant for us, so they take nothing out of the plan: what carries one is advised on, not touched.
+To obey another tool's mark is to add a row.
+"""
+
+import dataclasses
+import datetime
+import enum
+from collections.abc import Callable, Iterator, Mapping
+
+from rightsizer.config import parse_duration
+from rightsizer.model import Pod, Veto, Workload
+from rightsizer.text import read_instant
+
+_NO = frozenset({"false"})
+_YES = frozenset({"true"})
+
+
+class Mark(enum.StrEnum):
+    """The tools whose marks are known."""
+
+    CLUSTER_AUTOSCALER = "cluster-autoscaler"
+    KARPENTER = "karpenter"
+    DESCHEDULER = "descheduler"
+    VOLCANO = "volcano"
+    DOWNSCALER = "downscaler"
+    GPU_PRUNER = "gpu-pruner"
+    KUBEFLOW = "kubeflow"
+
+
+ALL_MARKS = tuple(Mark)
+
+
+def _unless(harmless: frozenset[str]) -> Callable[[str, Pod | None, datetime.datetime], bool]:
+    """Whatever is not one of these values is taken for the mark: a slip in it must not lift it."""
+    return lambda value, _pod, _at: value.strip().lower() not in harmless
+
+
+def _present(_value: str, _pod: Pod | None, _at: datetime.datetime) -> bool:
+    return True
+
+
+def _until(value: str, _pod: Pod | None, at: datetime.datetime) -> bool:
+    end = read_instant(value, zone=datetime.UTC)
+    return end is None or at < end
+
+
+def _true_or_for(value: str, pod: Pod | None, at: datetime.datetime) -> bool:
+    """Karpenter takes true, or how long after its creation a pod is not to be disturbed."""
+    if value.strip().lower() in _NO:
+        return False
+    try:
+        span = parse_duration(value)
+    except ValueError:
+        return True
+    begin = pod.created or pod.started if pod else None
+    return begin is None or at < begin + span
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MarkRow:
+    """One annotation (or label) of another tool.
+
+    Attributes:
+        holds: Whether a value of it, on a pod or (None) on something above it, asks not to be disturbed at an instant.
+        words: What it asks for, for the documentation.
+    """
+
+    mark: Mark
+    key: str
+    words: str
+    holds: Callable[[str, Pod | None, datetime.datetime], bool]
+
+
+ROWS = (
+    MarkRow(
+        Mark.CLUSTER_AUTOSCALER,
+        "cluster-autoscaler.kubernetes.io/safe-to-evict",
+        "anything but `true`",
+        _unless(_YES),
+    ),
+    MarkRow(
+        Mark.KARPENTER,
+        "karpenter.sh/do-not-disrupt",
+        "anything but `false`; a duration counts from the pod's creation",
+        _true_or_for,
+    ),
+    MarkRow(
+        Mark.DESCHEDULER, "descheduler.alpha.kubernetes.io/prefer-no-eviction", "present, any value", _present
+    ),
+    MarkRow(Mark.VOLCANO, "volcano.sh/preemptable", "anything but `true`", _unless(_YES)),
+    MarkRow(Mark.DOWNSCALER, "downscaler/exclude", "anything but `false`", _unless(_NO)),
+    MarkRow(Mark.DOWNSCALER, "downscaler/exclude-until", "an instant that has not passed", _until),
+    MarkRow(Mark.GPU_PRUNER, "gpu-pruner.io/ack-until", "an instant that has not passed", _until),
+    MarkRow(Mark.KUBEFLOW, "notebooks.kubeflow.org/disable-culling", "anything but `false`", _unless(_NO)),
+)
+
+_KEYS = frozenset(row.key for row in ROWS)
+
+
+def marks_on(workload: Workload, honoured: tuple[Mark, ...], at: datetime.datetime) -> Iterator[Veto]:
+    """The marks on a workload, its pods and its namespace that hold at an instant."""
+    rows = [row for row in ROWS if row.mark in honoured]
+    for owner, texts, pod in _where(workload):
+        if _KEYS.isdisjoint(texts):
+            continue
+        for row in rows:
+            value = texts.get(row.key)
+            if value is not None and row.holds(value, pod, at):
+                yield Veto(f"mark:{row.mark.value}", f"{row.key}: {value!r} on {owner}")
+
+
+def _where(workload: Workload) -> Iterator[tuple[str, Mapping[str, str], Pod | None]]:
+    """Each place with its annotations and labels; a few tools' marks are labels."""
+    ref = workload.ref
+    yield f"{ref.kind} {ref.name}", workload.annotations, None
+    yield f"{ref.kind} {ref.name}", workload.labels, None
+    for pod in workload.pods:
+        yield f"pod {pod.ref.name}", pod.annotations, pod
+        yield f"pod {pod.ref.name}", pod.labels, pod
+    yield f"namespace {ref.namespace}", workload.namespace_annotations, None

@@ -1,0 +1,303 @@
+"""Which rule holds for a workload, what stands against acting on it, and how careful to be. Pure.
+
+Rules are asked in order: the file's, and those that PriorityClasses carry before or after them. Where it is not known
+whether a rule matches, it may hold as well as those after it, and the strictest of them does: knowing less never lets
+more happen.
+"""
+
+import dataclasses
+import datetime
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+from rightsizer.model import Action, FindingName, Fleet, Mode, Pod, Veto, Workload
+from rightsizer.policy.classes import class_rules, protecting
+from rightsizer.policy.criteria import Criteria, all_criteria, criteria_for, kind_defaults
+from rightsizer.policy.do_not_disrupt import marks_on
+from rightsizer.policy.matching import Subject, holds, subject_of
+from rightsizer.policy.protections import OWN_NAMESPACE, OptOut, opt_outs, protections
+from rightsizer.policy.schema import ADVISE_ONLY, Keep, Policy, Rule, Thresholds
+
+NO_RULE = "(no rule)"
+"""What the advice on whatever no rule matches is called."""
+
+NO_FLEET = Fleet((), {}, {})
+"""Where nothing is known of nodes and PriorityClasses: models and pools are unknown, classes say nothing."""
+
+_STRICTNESS = {Mode.PROTECT: 0, Mode.ADVISE: 1, Mode.ENFORCE: 2}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ruling:
+    """What the policy says about a workload: the rule, its mode after all reductions, and why it was reduced.
+
+    Attributes:
+        rule: Its name; several names where pods match different rules of one mode.
+        rules: The rules themselves.
+        mode: The most that may be done.
+        actions: What each of those rules allows; their order says nothing.
+        judged_by: What each of those rules judges by; it is idle where all say so.
+        vetoes: Everything that stands against more being done.
+        keep: What stays with the workload, by the rules and by what its people ask for.
+        notify_before: How long before a change a notice is given; None where none is asked for.
+        cooldown: How long the workload is left alone after a change.
+        on_demand: Actions that are taken only for pods of a higher priority that wait.
+        settle_within: In which time it must be healthy again where it goes on with less.
+    """
+
+    rule: str
+    rules: tuple[Rule, ...]
+    mode: Mode
+    actions: tuple[Action, ...]
+    judged_by: tuple[Criteria, ...]
+    vetoes: tuple[Veto, ...]
+    keep: Keep
+    notify_before: datetime.timedelta | None
+    cooldown: datetime.timedelta
+    settle_within: datetime.timedelta
+    on_demand: frozenset[Action] = frozenset()
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """Those that take the least activity for work."""
+        return min((each.idle for each in self.judged_by), key=lambda idle: idle.maxUtilizationPercent)
+
+    def mode_for(self, name: FindingName) -> Mode:
+        """What may be done about one finding; PROTECT where a rule switches it off."""
+        return strictest((self.mode, *(rule.mode_for(name) for rule in self.rules)))
+
+    @property
+    def by_rules(self) -> "Ruling":
+        """The same, of which its people ask nothing to be kept."""
+        return dataclasses.replace(self, keep=_kept(self.rules, ()))
+
+    def is_off(self, name: FindingName) -> bool:
+        """Whether a finding is switched off, so that it is not even told."""
+        return any(rule.findings.get(name) == "off" for rule in self.rules)
+
+
+def strictest(modes: Sequence[Mode]) -> Mode:
+    """The mode that lets least happen."""
+    return min(modes, key=_STRICTNESS.__getitem__)
+
+
+def rule_on(
+    workload: Workload,
+    policy: Policy,
+    fleet: Fleet,
+    *,
+    at: datetime.datetime,
+    own: str = OWN_NAMESPACE,
+) -> Ruling:
+    """The policy's word on one workload; for many, a Rulebook spares work.
+
+    Args:
+        workload: What is asked about.
+        policy: The file.
+        fleet: Its nodes and PriorityClasses are asked.
+        at: The instant by which opt-outs run out.
+        own: The namespace in which we run.
+    """
+    return Rulebook(policy, fleet, at=at, own=own).on(workload)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Article:
+    """A rule in its place.
+
+    Attributes:
+        place: The lower, the earlier it is asked.
+        changes: Fields of the idle thresholds that it gives instead of the defaults'.
+        why: Why it protects, where it does not because it says so.
+    """
+
+    rule: Rule
+    place: int
+    changes: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    why: str = ""
+
+    @property
+    def key(self) -> tuple[int, str, str]:
+        """What tells it from all others, in the order in which they are asked; a class may speak and be shielded."""
+        return self.place, self.rule.name, self.why
+
+    def veto(self) -> Veto:
+        """What is told where it protects."""
+        return Veto(self.rule.name, self.why or f"protected by rule {self.rule.name}")
+
+
+class Rulebook:
+    """A policy beside the cluster that it is about.
+
+    Args:
+        policy: The file.
+        fleet: Its nodes and PriorityClasses are asked.
+        at: The instant by which opt-outs run out.
+        own: The namespace in which we run.
+        instance: What tells us from another gpu-rightsizer; the namespace where it is not said.
+
+    Attributes:
+        class_rules: What PriorityClasses say, by their names; empty where the policy does not ask them.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        fleet: Fleet,
+        *,
+        at: datetime.datetime,
+        own: str = OWN_NAMESPACE,
+        instance: str = "",
+    ) -> None:
+        self.policy = policy
+        self.fleet = fleet
+        self.at = at
+        self.own = own
+        self.instance = instance or own
+        self.class_rules = class_rules(policy, fleet.classes)
+        self._articles = [Article(rule, place) for place, rule in enumerate(policy.rules)]
+        last = len(policy.rules)
+        self._class_place = -1 if policy.classAnnotations == "class-first" else last
+        self._advice = Article(ADVISE_ONLY.rules[0].model_copy(update={"name": NO_RULE}), last + 1)
+        self._label_keys = sorted({key for rule in policy.rules for key in rule.match.labels or ()})
+        self._candidates: dict[tuple[object, ...], tuple[Article, ...]] = {}
+        self._criteria: dict[tuple[object, ...], Criteria] = {}
+        # By identity: of the same workload it is asked several times. Kept, so that no id comes round again.
+        self._rulings: dict[int, tuple[Workload, Ruling]] = {}
+        self._notices: dict[str, datetime.timedelta | None] = {}
+
+    def on(self, workload: Workload) -> Ruling:
+        """The policy's word on a workload.
+
+        The rule is sought for every pod, since pods of one workload may differ; the strictest mode holds for all, and
+        of several rules of that mode what all of them allow. Pods come and go: their order means nothing.
+        """
+        known = self._rulings.get(id(workload))
+        if known is None:
+            known = self._rulings[id(workload)] = (workload, self._on(workload))
+        return known[1]
+
+    def _on(self, workload: Workload) -> Ruling:
+        articles = self._strictest(workload)
+        rules = tuple(article.rule for article in articles)
+        mode = rules[0].mode
+        name = " + ".join(dict.fromkeys(rule.name for rule in rules))
+        shields = tuple(protections(workload, self.policy, self.own))
+        wishes = tuple(opt_outs(workload, self.at)) if self.policy.honourOptOut else ()
+        marks = tuple(marks_on(workload, self.policy.honourMarks, self.at))
+        reduced = (
+            [wish.mode for wish in wishes] + [Mode.ADVISE] * bool(marks) + [Mode.PROTECT] * bool(shields)
+        )
+        by_rule = [article.veto() for article in articles] if mode is Mode.PROTECT else []
+        return Ruling(
+            rule=shields[0].rule if shields else name,
+            rules=rules,
+            mode=strictest([mode, *reduced]),
+            actions=tuple(each for each in rules[0].actions if all(each in rule.actions for rule in rules)),
+            judged_by=tuple(self._criteria_for(article, workload) for article in articles),
+            vetoes=(*shields, *by_rule, *(wish.veto for wish in wishes), *marks),
+            keep=_kept(rules, wishes),
+            notify_before=self._notice(rules, workload),
+            cooldown=max(rule.cooldown for rule in rules),
+            on_demand=frozenset(action for rule in rules for action in rule.onDemand),
+            settle_within=min(rule.settleWithin for rule in rules),
+        )
+
+    def candidates(self, workload: Workload, pod: Pod) -> tuple[Article, ...]:
+        """The first rule that matches a pod, and those before it of which that is not known."""
+        subject = subject_of(workload, pod, self.fleet)
+        key = self._key(subject)
+        if key not in self._candidates:
+            self._candidates[key] = tuple(self._walk(subject))
+        return self._candidates[key]
+
+    def all_criteria(self) -> Iterator[Criteria]:
+        """Everything that some workload could be judged by."""
+        for article in (*self._articles, self._advice, *map(self._of_class, self.class_rules)):
+            yield from all_criteria(article.rule, self.policy, article.changes)
+
+    def windows(self) -> frozenset[datetime.timedelta]:
+        """Every window over which usage is asked for."""
+        return frozenset(window for criteria in self.all_criteria() for window in criteria.windows)
+
+    def class_article(self, pod: Pod) -> Article | None:
+        """What the pod's PriorityClass says; None where it says nothing, or is not asked.
+
+        A class that is gone, or has another value than the pod was admitted with, is not the one whose word counts.
+        """
+        name = pod.priority_class
+        known = self.fleet.classes.get(name)
+        if not name or self.policy.classAnnotations == "off":
+            return None
+        if known is None and self.policy.classAnnotations == "class-first":
+            return self._shield(name, f"PriorityClass {name} is not there, so what it says cannot be known")
+        if known is None:
+            return None
+        if pod.priority != known.value:
+            return self._shield(
+                name, f"PriorityClass {name} has another value than its pods were admitted with"
+            )
+        return self._of_class(name) if name in self.class_rules else None
+
+    def _of_class(self, name: str) -> Article:
+        found = self.class_rules[name]
+        why = ""
+        if found.problems:
+            why = f"PriorityClass {name} cannot be read, so it protects: {'; '.join(found.problems)}"
+        return Article(found.rule, self._class_place, found.changes, why)
+
+    def _shield(self, name: str, why: str) -> Article:
+        return Article(protecting(name), self._class_place, why=why)
+
+    def _walk(self, subject: Subject) -> Iterator[Article]:
+        own = self.class_article(subject.pod)
+        if own and own.place < 0:
+            yield own
+            return
+        for article in self._articles:
+            answer = holds(article.rule.match, subject)
+            if answer is not False:
+                yield article
+            if answer:
+                return
+        yield own or self._advice
+
+    def _key(self, subject: Subject) -> tuple[object, ...]:
+        """Everything that the answer depends on."""
+        workload, pod, node = subject.workload, subject.pod, subject.node
+        labels = [(workload.labels.get(key), pod.labels.get(key)) for key in self._label_keys]
+        place = (node.model, node.pool) if node else None
+        ref, is_read = workload.ref, subject.is_owner_read
+        return (ref.namespace, ref.full_kind, pod.priority_class, pod.priority, place, is_read, *labels)
+
+    def _strictest(self, workload: Workload) -> list[Article]:
+        """Those of the strictest mode among all that may hold for its pods, in the order in which they are asked."""
+        each = (self.candidates(workload, pod) for pod in workload.pods)
+        found = {article.key: article for article in itertools.chain.from_iterable(each)}
+        if not workload.pods:  # of what has none the rules cannot be sought; any may hold
+            found = {article.key: article for article in (*self._articles, self._advice)}
+        mode = strictest([article.rule.mode for article in found.values()])
+        return [found[key] for key in sorted(found) if found[key].rule.mode is mode]
+
+    def _criteria_for(self, article: Article, workload: Workload) -> Criteria:
+        key = (*article.key, workload.ref.full_kind)
+        if key not in self._criteria:
+            self._criteria[key] = criteria_for(article.rule, workload, self.policy, article.changes)
+        return self._criteria[key]
+
+    def _notice(self, rules: tuple[Rule, ...], workload: Workload) -> datetime.timedelta | None:
+        kind = workload.ref.full_kind
+        if kind not in self._notices:
+            row = kind_defaults(workload, self.policy)
+            self._notices[kind] = row.notifyBefore if row else None
+        by_kind = self._notices[kind]
+        spans = [rule.notifyBefore or by_kind for rule in rules]
+        return max((span for span in spans if span is not None), default=None)
+
+
+def _kept(rules: tuple[Rule, ...], wishes: tuple[OptOut, ...]) -> Keep:
+    """The most of what any of them keeps."""
+    if len(rules) == 1 and not wishes:
+        return rules[0].keep
+    replicas = [*(rule.keep.replicas for rule in rules), *(wish.keep_replicas for wish in wishes)]
+    return Keep(replicas=max(replicas), gpus=max(rule.keep.gpus for rule in rules))

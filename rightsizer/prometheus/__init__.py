@@ -1,0 +1,1 @@
+"""The Prometheus HTTP API: connection, credentials, queries, PromQL text, sharding and discovery."""

@@ -1,0 +1,280 @@
+"""The ways to a server that speaks Prometheus's API: HTTP of our own, sent with `requests`, or the API server's proxy.
+
+A way carries one question and brings the whole answer back, within a deadline and a size, whatever the answer says.
+Redirects are not followed: they could lead anywhere.
+"""
+
+import collections
+import contextlib
+import logging
+import ssl
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+import requests
+import urllib3
+
+from rightsizer.config import PrometheusSettings, Secret
+from rightsizer.errors import (
+    ClusterError,
+    ConfigurationError,
+    PrometheusError,
+    PrometheusUnreachable,
+    QueryTooLarge,
+)
+from rightsizer.kube.cluster import Cluster
+from rightsizer.prometheus.credentials import signer
+from rightsizer.prometheus.responses import SHOWN
+
+log = logging.getLogger(__name__)
+
+MAX_BYTES = 256 << 20
+"""An answer beyond this is an attack or a mistake: 100,000 series of 96 points need about 200 MB."""
+
+_PASSPHRASE = ""
+"""Given in place of one, so that OpenSSL never asks a terminal for it."""
+_HEADERS = {"User-Agent": "gpu-rightsizer", "Accept": "application/json"}
+
+
+class Transport(Protocol):
+    """A way to one server.
+
+    Attributes:
+        where: The server, as messages name it.
+        hint: What to look at where it says "not allowed".
+    """
+
+    where: str
+    hint: str
+
+    def ask(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
+        """HTTP status and body of an answer from `/api/v1/{endpoint}`.
+
+        Raises:
+            PrometheusUnreachable: Nobody answered.
+            QueryTooLarge: The answer took too long, or is too long.
+            PrometheusError, ConfigurationError: Another try would not help.
+        """
+        ...
+
+
+class Direct:
+    """HTTP of our own, with every kind of credential.
+
+    Raises:
+        ConfigurationError: The settings have no URL, or a file that they name cannot be used.
+    """
+
+    hint = "the --prometheus flags for credentials: -token-file, -user, -sigv4-region, -client-cert-file, -header"
+
+    def __init__(self, settings: PrometheusSettings) -> None:
+        if settings.url is None:
+            raise ConfigurationError("--prometheus-url: is missing")
+        self.where = settings.url.rstrip("/")
+        self._settings = settings
+        self._sign = signer(settings)
+        self._verify = _verification(settings)
+        _require_certificates(settings)
+        # A session is no thing for two threads at a time.
+        self._idle: collections.deque[requests.Session] = collections.deque()
+
+    def ask(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
+        """Send a question as a form, which may be longer than a URL; one without a form is a plain GET."""
+        attempted = f"querying Prometheus at {self.where}"
+        deadline = time.monotonic() + timeout_s
+        with self._translated(attempted, timeout_s), self._session() as session:
+            response = session.request(
+                "POST" if form else "GET",
+                f"{self.where}/api/v1/{endpoint}",
+                data=form,
+                auth=self._authorize,
+                timeout=timeout_s,
+                cert=self._certificate(),
+                allow_redirects=False,
+                stream=True,
+            )
+            with contextlib.closing(response):
+                return response.status_code, _collect(response.iter_content(1 << 16), attempted, deadline)
+
+    @contextlib.contextmanager
+    def _session(self) -> Iterator[requests.Session]:
+        try:
+            session = self._idle.pop()
+        except IndexError:
+            session = requests.Session()
+            # The environment's proxies and authorities, looked up once and not with each request.
+            found = session.merge_environment_settings(
+                url=self.where, proxies={}, stream=True, verify=self._verify, cert=None
+            )
+            session.proxies, session.verify, session.trust_env = found["proxies"], found["verify"], False
+            session.headers.update(_HEADERS)
+            session.headers.update({name: one.reveal() for name, one in self._settings.headers.items()})
+        try:
+            yield session
+        finally:
+            self._idle.append(session)
+
+    def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """Sign a request; where there is nothing to sign with, ~/.netrc is not asked either."""
+        body = request.body or b""
+        data = body.encode() if isinstance(body, str) else bytes(body)
+        request.headers.update(self._sign(str(request.method), str(request.url), data))
+        return request
+
+    def _certificate(self) -> tuple[str, str] | None:
+        """Read anew with each connection, since certificates rotate."""
+        certificate, key = self._settings.client_cert_file, self._settings.client_key_file
+        return (str(certificate), str(key)) if certificate and key else None
+
+    @contextlib.contextmanager
+    def _translated(self, attempted: str, timeout_s: float) -> Iterator[None]:
+        """The library's errors in our words."""
+        try:
+            yield
+        except requests.exceptions.SSLError as error:
+            words = (
+                f"{attempted}: TLS failed: {_cause(error)}; see --prometheus-ca-file and -client-cert-file"
+            )
+            raise PrometheusError(words) from error
+        except (
+            requests.exceptions.InvalidURL,
+            requests.exceptions.MissingSchema,
+            requests.exceptions.InvalidSchema,
+        ) as error:
+            raise ConfigurationError(f"--prometheus-url {self.where}: {error}") from error
+        except requests.exceptions.ConnectTimeout as error:
+            raise PrometheusUnreachable(
+                f"{attempted}: no connection within {timeout_s:.3g} s; is the URL right, and reachable from here?"
+            ) from error
+        except requests.exceptions.Timeout as error:
+            raise QueryTooLarge(
+                f"{attempted}: no answer within {timeout_s:.3g} s; is it overloaded?"
+            ) from error
+        except requests.exceptions.ChunkedEncodingError as error:
+            raise PrometheusUnreachable(f"{attempted}: the answer broke off: {_cause(error)}") from error
+        except requests.exceptions.RequestException as error:
+            if any(isinstance(part, urllib3.exceptions.ReadTimeoutError) for part in error.args):
+                # While the body was read; before that it is a Timeout.
+                raise QueryTooLarge(f"{attempted}: the answer did not end in time") from error
+            words = f"{attempted}: {_cause(error)}; is the URL right, and reachable from here?"
+            raise PrometheusUnreachable(words) from error
+
+
+class ServiceProxy:
+    """The API server's proxy to a Service, with the kubeconfig's own credentials.
+
+    The API server takes our credentials off before it hands a request on, so none can be sent to Prometheus this way;
+    and questions are GETs, so that permission to read is enough.
+    https://kubernetes.io/docs/tasks/access-application-cluster/access-cluster-services/
+
+    Args:
+        cluster: The API server.
+        path: Of the Service's proxy, and what stands before "/api/v1" there.
+        where: The Service in words.
+        headers: Sent with every request.
+    """
+
+    hint = "your permission to get services/proxy; or give --prometheus-url, with its own credentials"
+
+    def __init__(self, cluster: Cluster, path: str, *, where: str, headers: Mapping[str, Secret]) -> None:
+        self.where = where
+        self._cluster = cluster
+        self._path = path.rstrip("/")
+        self._headers = {**_HEADERS, "Accept-Encoding": "gzip"}
+        self._headers.update({name: secret.reveal() for name, secret in headers.items()})
+
+    def ask(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
+        """Send a question in a URL."""
+        attempted = f"querying {self.where}"
+        deadline = time.monotonic() + timeout_s
+        path = f"{self._path}/api/v1/{endpoint}"
+        try:
+            status, chunks = self._cluster.fetch(path, form, headers=self._headers, timeout_s=timeout_s)
+            return status, _collect(chunks, attempted, deadline)
+        except ClusterError as error:
+            if time.monotonic() > deadline:
+                raise QueryTooLarge(
+                    f"{attempted}: no answer within {timeout_s:.3g} s; is it overloaded?"
+                ) from error
+            raise PrometheusUnreachable(f"{attempted}: {error}") from error
+
+
+def _collect(chunks: Iterable[bytes], attempted: str, deadline: float) -> bytes:
+    """A body, unless it is too long or does not end."""
+    collected, size = [], 0
+    for chunk in chunks:
+        size += len(chunk)
+        if size > MAX_BYTES:
+            raise QueryTooLarge(f"{attempted}: the answer is longer than {MAX_BYTES >> 20} MiB")
+        if time.monotonic() > deadline:
+            raise QueryTooLarge(f"{attempted}: the answer did not end in time")
+        collected.append(chunk)
+    return b"".join(collected)
+
+
+def _verification(settings: PrometheusSettings) -> str | bool:
+    """What `requests` is told about the server's certificate."""
+    if settings.skip_verify:
+        log.warning(
+            "--prometheus-insecure-skip-verify: whoever is between here and Prometheus can invent metrics"
+        )
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # said once, above
+        return False
+    return True if settings.ca_file is None else str(settings.ca_file)
+
+
+def _require_certificates(settings: PrometheusSettings) -> None:
+    """Find out before anything is asked what no request could use.
+
+    Raises:
+        ConfigurationError: All problems.
+    """
+    named = {
+        "--prometheus-ca-file": settings.ca_file,
+        "--prometheus-client-cert-file": settings.client_cert_file,
+        "--prometheus-client-key-file": settings.client_key_file,
+    }
+    given = {flag: path for flag, path in named.items() if path is not None}
+    problems = [f"{flag} {path}: no such file" for flag, path in given.items() if not path.is_file()]
+    if not problems:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        problems += _unusable_authorities(settings, context) + _unusable_identity(settings, context)
+    if problems:
+        raise ConfigurationError("; ".join(problems))
+
+
+def _unusable_authorities(settings: PrometheusSettings, context: ssl.SSLContext) -> list[str]:
+    if settings.ca_file is None:
+        return []
+    try:
+        context.load_verify_locations(settings.ca_file)
+    except (OSError, ValueError) as error:
+        return [f"--prometheus-ca-file {settings.ca_file}: holds no certificates: {_cause(error)}"]
+    return []
+
+
+def _unusable_identity(settings: PrometheusSettings, context: ssl.SSLContext) -> list[str]:
+    certificate, key = settings.client_cert_file, settings.client_key_file
+    if certificate is None or key is None:
+        return []
+    try:
+        context.load_cert_chain(certificate, key, password=_PASSPHRASE)
+    except (OSError, ValueError) as error:
+        words = f"--prometheus-client-cert-file {certificate} and -key-file {key}: cannot be used: {_cause(error)}"
+        return [f"{words}; they must be PEM, belong together, and the key must have no passphrase"]
+    return []
+
+
+def _cause(error: BaseException) -> str:
+    """The innermost reason: requests and urllib3 wrap it several times."""
+    inner: BaseException | None = error
+    while inner is not None:
+        reason = getattr(inner, "reason", None)
+        last, inner = (
+            inner,
+            reason if isinstance(reason, BaseException) else inner.__cause__ or inner.__context__,
+        )
+    if isinstance(last, OSError) and last.strerror:
+        return last.strerror
+    return str(last)[:SHOWN]

@@ -1,0 +1,82 @@
+"""A plan as CSV (RFC 4180) for spreadsheets: one header line, one row for each workload. Pure.
+
+Spreadsheets run what looks like a formula, and names come from a cluster that we do not control.
+https://owasp.org/www-community/attacks/CSV_Injection
+"""
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping
+
+from rightsizer.model import Plan
+from rightsizer.planning.cost_summary import Accounts
+from rightsizer.prices import Prices
+from rightsizer.report.rows import Row, rows_of
+from rightsizer.text import block_words, safe
+
+_DANGEROUS = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+"""What starts a formula, also in full width, or what a spreadsheet skips before one."""
+
+_DIGITS = 4
+
+_Value = str | float | None
+
+# Numbers in base units; an empty cell is unknown, never zero.
+_COLUMNS: Mapping[str, Callable[[Row], _Value]] = {
+    "namespace": lambda row: row.decision.workload.ref.namespace,
+    "kind": lambda row: row.decision.workload.ref.kind,
+    "name": lambda row: row.decision.workload.ref.name,
+    "apiVersion": lambda row: row.decision.workload.ref.api_version,
+    "uid": lambda row: row.decision.workload.ref.uid,
+    "priorityClass": lambda row: row.decision.workload.priority_class,
+    "priority": lambda row: row.decision.workload.priority,
+    "gpus": lambda row: row.decision.workload.gpus,
+    "model": lambda row: row.model,
+    "nodePool": lambda row: row.pool,
+    "nodes": lambda row: " ".join(row.nodes),
+    "gang": lambda row: row.decision.workload.gang,
+    "costPerHour": lambda row: row.cost_per_hour,
+    "activityMean": lambda row: row.finding.activity_mean,
+    "activityPeak": lambda row: row.finding.activity_peak,
+    "memoryPeakBytes": lambda row: row.finding.memory_peak_bytes,
+    "powerMeanWatts": lambda row: row.finding.power_mean_w,
+    "powerPeakWatts": lambda row: row.finding.power_peak_w,
+    "idleSeconds": lambda row: row.finding.idle_s,
+    "longestReturnSeconds": lambda row: row.finding.longest_return_s,
+    "coverage": lambda row: row.finding.coverage,
+    "verdict": lambda row: row.decision.verdict.value,
+    "finding": lambda row: row.finding.name.value,
+    "confidence": lambda row: row.finding.confidence.value,
+    "also": lambda row: " ".join(other.name.value for other in row.decision.also),
+    "mode": lambda row: row.decision.mode.value,
+    "rule": lambda row: row.decision.rule,
+    "action": lambda row: row.action,
+    "frees": lambda row: row.frees,
+    "proposal": lambda row: row.finding.proposal.words if row.finding.proposal else "",
+    "blockedBy": lambda row: "; ".join(map(block_words, row.decision.blocks)),
+    "reasons": lambda row: "; ".join(veto.reason for veto in row.decision.vetoes),
+    "evidence": lambda row: "; ".join(row.finding.words),
+    "command": lambda row: row.decision.command,
+}
+
+
+def plan_csv(plan: Plan, accounts: Accounts, prices: Prices) -> str:  # noqa: ARG001 - every form's signature
+    """Lines end in CR LF, as the RFC has it."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")
+    writer.writerow(_COLUMNS)
+    writer.writerows(map(_cells, rows_of(plan, prices)))
+    return text.getvalue()
+
+
+def _cells(row: Row) -> Iterator[str]:
+    for tell in _COLUMNS.values():
+        value = tell(row)
+        if isinstance(value, str):
+            yield _inert(value)
+        else:
+            yield "" if value is None else f"{round(value, _DIGITS):.15g}"
+
+
+def _inert(text: str) -> str:
+    return f"'{safe(text)}" if text.startswith(_DANGEROUS) else safe(text)

@@ -1,0 +1,362 @@
+"""Plans and outcomes as documents for programs: plain values in a fixed order, written as JSON or YAML. Pure.
+
+The schema is docs/plan.schema.json; a test holds the two together.
+"""
+
+import datetime
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import yaml
+
+from rightsizer.config import FIELD_MANAGER
+from rightsizer.kinds.gitops_ignore import exception_for
+from rightsizer.kinds.patches import Undoable
+from rightsizer.model import (
+    Autoscalers,
+    Decision,
+    Effect,
+    Finding,
+    Outcome,
+    Plan,
+    Proposal,
+    Stranded,
+    Verdict,
+)
+from rightsizer.planning.cost_summary import Account, Accounts
+from rightsizer.prices import Prices
+from rightsizer.report.rows import Row, rows_of
+
+API_VERSION = "gpu-rightsizer.io/v1alpha1"
+
+
+def plan_document(plan: Plan, accounts: Accounts, prices: Prices) -> dict[str, Any]:
+    """A plan, with every GPU workload under `items`."""
+    return {**_frame(plan, accounts, prices), "items": list(map(_item, rows_of(plan, prices)))}
+
+
+def _frame(plan: Plan, accounts: Accounts, prices: Prices) -> dict[str, Any]:
+    """Everything but the items, which come last."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Plan",
+        "metadata": {
+            "run": plan.run,
+            "at": stamp(plan.at),
+            "policy": {"source": plan.policy_source, "sha256": plan.policy_hash},
+            "generator": FIELD_MANAGER,
+        },
+        "hypothetical": plan.hypothetical or None,
+        "problems": list(plan.problems),
+        "totals": {**_totals(plan.decisions), **_accounts(accounts), "prices": _prices(prices)},
+        "stranded": [_stranded(one) for one in plan.fleet.stranded] if plan.fleet else [],
+    }
+
+
+def plan_json(plan: Plan, accounts: Accounts, prices: Prices) -> str:
+    """The plan's document as JSON."""
+    return "".join(plan_pieces(plan, accounts, prices))
+
+
+def plan_pieces(plan: Plan, accounts: Accounts, prices: Prices) -> Iterator[str]:
+    """The same item by item: all of a large fleet's at once are several times their text."""
+    yield render(_frame(plan, accounts, prices), "json").removesuffix("\n}\n") + ',\n  "items": ['
+    before = "\n    "
+    for row in rows_of(plan, prices):
+        yield before + render(_item(row), "json").rstrip("\n").replace("\n", "\n    ")
+        before = ",\n    "
+    yield "\n  ]\n}\n" if plan.decisions else "]\n}\n"
+
+
+def plan_yaml(plan: Plan, accounts: Accounts, prices: Prices) -> str:
+    """The plan's document as YAML."""
+    return render(plan_document(plan, accounts, prices), "yaml")
+
+
+def _totals(decisions: Sequence[Decision]) -> dict[str, Any]:
+    by_verdict = {
+        verdict.value: {
+            "workloads": sum(decision.verdict is verdict for decision in decisions),
+            "gpus": sum(decision.workload.gpus for decision in decisions if decision.verdict is verdict),
+        }
+        for verdict in Verdict
+    }
+    enforced = [decision for decision in decisions if decision.is_enforced]
+    return {
+        "workloads": len(decisions),
+        "gpus": sum(decision.workload.gpus for decision in decisions),
+        "verdicts": by_verdict,
+        "enforced": {
+            "workloads": len(enforced),
+            "gpus": sum(decision.workload.gpus for decision in enforced),
+        },
+    }
+
+
+def _accounts(accounts: Accounts) -> dict[str, Any]:
+    """GPU-hours over the window, money for one hour."""
+    return {
+        "windowSeconds": round(accounts.window.total_seconds()),
+        "account": _account(accounts.total),
+        "byClass": _each(accounts.by_class),
+        "byNamespace": _each(accounts.by_namespace),
+        "byModel": _each(accounts.by_model),
+        "byVerdict": _each(accounts.by_verdict),
+    }
+
+
+def _each(parts: Mapping[str, Account]) -> dict[str, Any]:
+    return {name: _account(account) for name, account in parts.items()}
+
+
+def _account(account: Account) -> dict[str, Any]:
+    return {
+        "workloads": account.workloads,
+        "gpus": account.gpus,
+        "wholeGpus": _rounded(account.whole_gpus),
+        "gpuHoursHeld": _rounded(account.gpu_hours_held),
+        "gpuHoursUsed": _rounded(account.gpu_hours_used),
+        "gpuHoursUnknown": _rounded(account.gpu_hours_unknown),
+        "reclaimable": _rounded(account.reclaimable),
+        "enforced": _rounded(account.enforced),
+        "costPerHour": _rounded(account.cost_per_hour),
+        "wastedPerHour": _rounded(account.wasted_per_hour),
+        "reclaimablePerHour": _rounded(account.reclaimable_per_hour),
+        "unpricedPods": account.unpriced,
+    }
+
+
+def _prices(prices: Prices) -> dict[str, Any]:
+    return {
+        "currency": prices.currency,
+        "source": prices.source,
+        "date": prices.date,
+        "nodesByOpenCost": len(prices.nodes),
+    }
+
+
+def _stranded(one: Stranded) -> dict[str, Any]:
+    return {
+        "node": one.node,
+        "resource": one.resource,
+        "free": one.free,
+        "reasons": list(one.reasons),
+        "waiting": list(map(str, one.waiting)),
+    }
+
+
+def _item(row: Row) -> dict[str, Any]:
+    decision, finding = row.decision, row.decision.finding
+    return {
+        **_identity(row),
+        "verdict": decision.verdict.value,
+        "finding": finding.name.value,
+        "confidence": finding.confidence.value,
+        "rule": decision.rule,
+        "mode": decision.mode.value,
+        "action": row.action or None,
+        "frees": _rounded(row.frees),
+        "proposal": _proposal(finding.proposal),
+        "command": decision.command or None,
+        "lost": decision.lost or None,
+        "along": [str(ref) for ref in decision.along],
+        "blocks": [{"cause": block.cause.value, "reason": block.reason} for block in decision.blocks],
+        "reasons": [veto.reason for veto in decision.vetoes],
+        "evidence": _evidence(finding),
+        "coverage": round(finding.coverage, 4),
+        "idleSeconds": _seconds(finding.idle_s),
+        "longestReturnSeconds": _seconds(finding.longest_return_s),
+        "also": [_also(other) for other in decision.also],
+        "autoscaling": _autoscaling(decision.autoscalers),
+        "notice": _notice(decision),
+        "wantedBy": list(map(str, decision.wanted_by)),
+    }
+
+
+def _notice(decision: Decision) -> dict[str, Any] | None:
+    if decision.announced is None or decision.due is None:
+        return None
+    return {"action": decision.announced.value, "due": stamp(decision.due)}
+
+
+def _autoscaling(autoscalers: Autoscalers | None) -> dict[str, Any] | None:
+    """Ready to be applied; one of the two."""
+    if autoscalers is None:
+        return None
+    return {
+        "lowest": autoscalers.lowest,
+        "highest": autoscalers.highest,
+        "scaledObject": dict(autoscalers.scaled_object),
+        "horizontalPodAutoscaler": dict(autoscalers.hpa),
+    }
+
+
+def _identity(row: Row) -> dict[str, Any]:
+    """Which workload it is, and what it holds where."""
+    workload = row.decision.workload
+    return {
+        "namespace": workload.ref.namespace,
+        "kind": workload.ref.kind,
+        "name": workload.ref.name,
+        "apiVersion": workload.ref.api_version,
+        "uid": workload.ref.uid,
+        "generation": workload.generation,
+        "pods": {pod.ref.name: pod.ref.uid for pod in workload.pods},
+        "gang": workload.gang or None,
+        "managers": [
+            {
+                "kind": one.kind,
+                "name": one.name,
+                "reverts": one.reverts,
+                "exception": exception_for(one, row.decision),
+            }
+            for one in workload.managers
+        ],
+        "priorityClass": workload.priority_class,
+        "priority": workload.priority,
+        "gpus": workload.gpus,
+        "model": row.model or None,
+        "nodePool": row.pool or None,
+        "nodes": list(row.nodes),
+        "costPerHour": _rounded(row.cost_per_hour),
+    }
+
+
+def _proposal(proposal: Proposal | None) -> dict[str, Any] | None:
+    if proposal is None:
+        return None
+    return {
+        "action": proposal.action.value,
+        "replicas": proposal.replicas,
+        "gpusPerPod": proposal.gpus_per_pod,
+        "asks": dict(proposal.asks) or None,
+        "pods": list(proposal.pods),
+        "frees": _rounded(proposal.frees),
+        "words": proposal.words,
+    }
+
+
+def _also(finding: Finding) -> dict[str, Any]:
+    return {
+        "finding": finding.name.value,
+        "confidence": finding.confidence.value,
+        "words": list(finding.words),
+        "proposal": _proposal(finding.proposal),
+    }
+
+
+def _evidence(finding: Finding) -> dict[str, Any]:
+    """Numbers in base units; null is unknown, never zero."""
+    return {
+        "words": list(finding.words),
+        "windowSeconds": _seconds(finding.window.total_seconds()) if finding.window else None,
+        "busyGpus": finding.busy_gpus,
+        "activityMean": _rounded(finding.activity_mean),
+        "activityPeak": _rounded(finding.activity_peak),
+        "memoryPeakBytes": None if finding.memory_peak_bytes is None else round(finding.memory_peak_bytes),
+        "powerMeanWatts": None if finding.power_mean_w is None else round(finding.power_mean_w, 1),
+        "powerPeakWatts": None if finding.power_peak_w is None else round(finding.power_peak_w, 1),
+    }
+
+
+def outcome_document(
+    run: str | None, outcomes: Iterable[Outcome], *, at: datetime.datetime
+) -> dict[str, Any]:
+    """What became of each decision of a run; `run` is null where an undo spans several."""
+    items = [
+        {
+            "namespace": outcome.ref.namespace,
+            "kind": outcome.ref.kind,
+            "name": outcome.ref.name,
+            "uid": outcome.ref.uid,
+            "action": outcome.action,
+            "result": outcome.result.value,
+            "detail": outcome.detail,
+            "gpus": outcome.gpus,
+            "at": stamp(outcome.at),
+            "repair": outcome.is_repair,
+            "effect": _effect(outcome.effect),
+        }
+        for outcome in outcomes
+    ]
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Outcome",
+        "metadata": {"run": run, "at": stamp(at), "generator": FIELD_MANAGER},
+        "items": items,
+    }
+
+
+def _effect(effect: Effect | None) -> dict[str, Any] | None:
+    """What a change came to; null where nobody looked, or nothing was changed."""
+    if effect is None:
+        return None
+    return {
+        "podsGone": effect.gone,
+        "podsLeft": effect.left,
+        "gpusFree": effect.free,
+        "takenBy": list(map(str, effect.taken_by)),
+        "nodesGone": list(effect.nodes_gone),
+        "health": effect.health or None,
+        "words": effect.words,
+    }
+
+
+def undoable_document(items: Iterable[Undoable]) -> dict[str, Any]:
+    """What can be put back; `record` is null where it cannot be read, and `problem` says why."""
+    listed = [
+        {
+            "namespace": item.ref.namespace,
+            "kind": item.ref.kind,
+            "name": item.ref.name,
+            "record": msgspec.to_builtins(item.record) if item.record else None,
+            "problem": item.problem or None,
+        }
+        for item in items
+    ]
+    return {"apiVersion": API_VERSION, "kind": "UndoList", "items": listed}
+
+
+def render(document: Mapping[str, Any], form: str) -> str:
+    """The document's text, in "json" or "yaml"; what a terminal could obey stands escaped in it."""
+    if form == "json":
+        text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+        return _escaped(text, lambda one: json.dumps(one)[1:-1])
+    dumped: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    return _escaped(dumped, lambda one: f"\\U{ord(one):08X}")
+
+
+class _Dumper(yaml.SafeDumper):
+    """What is to stand escaped has to stand in double quotes; PyYAML does not even read back all that it writes."""
+
+
+def _quoted(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    style = None if value.isprintable() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _quoted)
+
+
+def _escaped(text: str, escape: Callable[[str], str]) -> str:
+    if text.replace("\n", "").isprintable():
+        return text
+    return "\n".join(
+        line if line.isprintable() else "".join(one if one.isprintable() else escape(one) for one in line)
+        for line in text.split("\n")
+    )
+
+
+def stamp(at: datetime.datetime) -> str:
+    """A moment as documents write it."""
+    return at.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _seconds(value: float | None) -> int | None:
+    return None if value is None else round(value)

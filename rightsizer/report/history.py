@@ -1,0 +1,131 @@
+"""What was changed earlier, as text for people and as documents for programs. Pure."""
+
+import datetime
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from rightsizer.kinds.past_changes import INTENT, OUTCOME, Recalled, Step, Told
+from rightsizer.report.documents import API_VERSION, stamp
+from rightsizer.report.terminal import wrapped
+from rightsizer.text import count, safe
+
+
+def history_text(items: Sequence[Recalled], told: Sequence[Told]) -> str:
+    """Each change with what became of it, latest first; then the Events that there still are."""
+    if not items and not told:
+        return "Nothing in the cluster tells of a change by gpu-rightsizer.\n"
+    lines = []
+    for item in items:
+        by = f" by {item.by.kind} {item.by.name}" if item.by else ""
+        lines.append(safe(f"{_clock(item.change.at)}  {item.change.action or '?'}  {item.ref}{by}"))
+        lines.extend(wrapped(_words(item)))
+    if told:
+        lines += ["", "Events"]
+    for event in told:
+        lines.append(safe(f"{_clock(event.at)}  {event.reason}  {event.ref}"))
+        lines.extend(wrapped(event.message))
+    return "\n".join(lines) + "\n"
+
+
+def _words(item: Recalled) -> str:
+    change, record = item.change, item.record
+    if change.at is None:
+        return "what its annotations say cannot be read, and counts as a change made right now"
+    given = f"{count(abs(change.gpus))} {'given back' if change.gpus >= 0 else 'taken back'}"
+    parts = [f"{given}, run {change.run or '?'}" + (f" of instance {change.by}" if change.by else "")]
+    if change.end:
+        ended = f" at {_clock(change.ended)}" if change.ended else ""
+        parts.append(f"{change.end.value}{ended}")
+    elif not item.is_told:
+        parts.append("its object does not tell of it: it was replaced or is gone, or the change was not made")
+    elif record:
+        parts.append(f"rule {record.rule}, {record.finding}: {record.reason}")
+        parts.append(record.words)
+    return "; ".join(parts)
+
+
+def history_document(items: Iterable[Recalled], told: Iterable[Told]) -> dict[str, Any]:
+    """The same as plain values; `at` is null where a note cannot be read, `end` while a change stands.
+
+    `isTold` is false where the object does not remember, only our own namespace.
+    """
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "History",
+        "items": [_item(item) for item in items],
+        "events": [
+            {
+                **_named(event.ref.namespace, event.ref.kind, event.ref.name),
+                "at": stamp(event.at),
+                "reason": event.reason,
+                "message": event.message,
+            }
+            for event in told
+        ],
+    }
+
+
+def _item(item: Recalled) -> dict[str, Any]:
+    change = item.change
+    return {
+        **_named(item.ref.namespace, item.ref.kind, item.ref.name),
+        "at": stamp(change.at) if change.at else None,
+        "run": change.run,
+        "action": change.action,
+        "gpus": change.gpus,
+        "by": change.by or None,
+        "end": change.end.value if change.end else None,
+        "ended": stamp(change.ended) if change.ended else None,
+        "isTold": item.is_told,
+        "record": msgspec.to_builtins(item.record) if item.record else None,
+        "through": _named(item.by.namespace, item.by.kind, item.by.name) if item.by else None,
+    }
+
+
+def _named(namespace: str, kind: str, name: str) -> dict[str, str]:
+    return {"namespace": namespace, "kind": kind, "name": name}
+
+
+def journal_text(steps: Sequence[Step], problems: Sequence[str]) -> str:
+    """Each step, oldest first; what was begun and of which nothing more is told is named at the end."""
+    lines = []
+    for step in steps:
+        result = f" {step.result}" if step.result else ""
+        head = f"{_clock(step.at)}  {step.step}{result}  {step.action}"
+        lines.append(safe(f"{head}  {step.namespace}/{step.kind}/{step.name}  run {step.run}"))
+        lines.extend(wrapped(step.reason))
+    for step in unfinished(steps):
+        words = f"{step.action} of {step.namespace}/{step.kind}/{step.name} was begun in run {step.run}"
+        lines.append(
+            safe(f"{words}, and nothing more is told; the object itself says whether it took effect")
+        )
+    lines.extend(safe(problem) for problem in problems)
+    return "\n".join(lines or ["The journal tells of nothing."]) + "\n"
+
+
+def unfinished(steps: Iterable[Step]) -> list[Step]:
+    """Intents of which no outcome is told."""
+    open_: dict[tuple[str, ...], Step] = {}
+    for step in steps:
+        if step.step == INTENT:
+            open_[step.key] = step
+        elif step.step == OUTCOME:
+            open_.pop(step.key, None)
+    return list(open_.values())
+
+
+def journal_document(steps: Sequence[Step], problems: Sequence[str]) -> dict[str, Any]:
+    """The same as plain values."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Journal",
+        "items": [{**msgspec.to_builtins(step), "at": stamp(step.at)} for step in steps],
+        "unfinished": [{**msgspec.to_builtins(step), "at": stamp(step.at)} for step in unfinished(steps)],
+        "problems": list(problems),
+    }
+
+
+def _clock(at: datetime.datetime | None) -> str:
+    return f"{at.astimezone(datetime.UTC):%Y-%m-%d %H:%M:%S}" if at else "when is not known"

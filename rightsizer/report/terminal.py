@@ -1,0 +1,64 @@
+"""Colour where it is seen, and lines of 80 columns: what all texts for a terminal have in common. Pure."""
+
+import re
+import textwrap
+
+from rightsizer.model import Result, Verdict
+from rightsizer.text import safe
+
+WIDTH = 80
+INDENT = " " * 11
+
+_COLOURS = {
+    Verdict.ACT: "\x1b[33m",
+    Verdict.KEEP: "\x1b[32m",
+    Verdict.PROTECTED: "\x1b[34m",
+    Verdict.UNKNOWN: "\x1b[35m",
+}
+_RESULT_COLOURS = {
+    Result.DONE: "\x1b[32m",
+    Result.GONE: "\x1b[32m",
+    Result.REFUSED: "\x1b[31m",
+    Result.UNKNOWN: "\x1b[31m",
+}
+_STATUS_COLOURS = {"ok": "\x1b[32m", "warning": "\x1b[33m", "problem": "\x1b[31m", "unknown": "\x1b[35m"}
+_DIM = "\x1b[2m"
+_BOLD = "\x1b[1m"
+_PLAIN = "\x1b[0m"
+
+
+def wrapped(text: str, indent: str = INDENT) -> list[str]:
+    """Indented lines; a number and its unit stay together (textwrap breaks at ASCII blanks only)."""
+    joined = re.sub(r"(?<=\d) (?=[A-Za-z])", "\u00a0", safe(text))
+    lines = textwrap.wrap(joined, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
+    return [line.replace("\u00a0", " ") for line in lines]
+
+
+class Paint:
+    """Colours, or none."""
+
+    def __init__(self, *, colour: bool) -> None:
+        self._colour = colour
+
+    def verdict(self, verdict: Verdict, text: str) -> str:
+        """In the verdict's colour."""
+        return self._in(_COLOURS[verdict], text)
+
+    def result(self, result: Result, text: str) -> str:
+        """In the result's colour."""
+        return self._in(_RESULT_COLOURS.get(result, ""), text)
+
+    def status(self, status: str, text: str) -> str:
+        """In the colour of a diagnosis's status."""
+        return self._in(_STATUS_COLOURS.get(status, ""), text)
+
+    def bold(self, text: str) -> str:
+        """A heading."""
+        return self._in(_BOLD, text)
+
+    def dim(self, text: str) -> str:
+        """What is read second."""
+        return self._in(_DIM, text)
+
+    def _in(self, code: str, text: str) -> str:
+        return f"{code}{text}{_PLAIN}" if self._colour and code else text

@@ -1,0 +1,243 @@
+"""Bounds of what is read where others can write, our annotations and our ConfigMap: one place for all of them. Pure.
+
+Whoever may annotate an object can write anything there. What is longer, nested deeper, of another time or greater than
+anything that we write cannot be read; what follows from that is the reader's business.
+"""
+
+import datetime
+import re
+from collections.abc import Iterator
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+
+from rightsizer.config import format_duration
+from rightsizer.model import Block, Cause, Decision, ObjectRef, Usage
+
+T = TypeVar("T")
+
+LONGEST_BYTES: Final = 16 << 10
+"""Of a note: what we write stays below 2 KiB."""
+DEEPEST: Final = 16
+"""Of lists and mappings in each other: what we write has five."""
+YEARS: Final = range(2000, 2201)
+"""In these time zones do not overflow, nor does what is added or taken away."""
+LONGEST_WORD: Final = 63
+"""Of a label's value, as run and instance are."""
+MOST_GPUS: Final = 100_000
+"""Of one change: more than the largest clusters have."""
+
+Instant = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
+"""With its zone; whether its year is one of ours is asked by `require_ours`."""
+Word = Annotated[str, msgspec.Meta(max_length=LONGEST_WORD, pattern=r"^[ -~]*\Z")]
+Text = Annotated[str, msgspec.Meta(max_length=4096)]
+Gpus = Annotated[float, msgspec.Meta(ge=-MOST_GPUS, le=MOST_GPUS)]
+Pods = Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS)]
+
+
+def tidy(gpus: float) -> float:
+    """GPUs as they are told: parts of one to hundredths, whole ones without a point."""
+    told = round(gpus, 2)
+    return int(told) if told == int(told) else told
+
+
+Seconds = Annotated[int, msgspec.Meta(ge=0, le=36525 * 86400)]
+
+LONGEST_PATH: Final = 24
+"""Of the keys that lead to a field of an object."""
+Steps = Annotated[
+    tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=512)], ...],
+    msgspec.Meta(min_length=1, max_length=LONGEST_PATH),
+]
+
+_LONGEST_NAME = 253
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def decoded(text: str, kind: type[T], *, longest: int = LONGEST_BYTES) -> T:
+    """A note in JSON.
+
+    Raises:
+        ValueError: It is none, or beyond the bounds; the message says which.
+    """
+    if len(text) > longest or len(text.encode(errors="replace")) > longest:
+        message = f"cannot be read: it is longer than {longest >> 10} KiB"
+        raise ValueError(message)
+    if _depth(text) > DEEPEST:
+        message = f"cannot be read: it is nested more than {DEEPEST} deep"
+        raise ValueError(message)
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        message = f"cannot be read: {error}"
+        raise ValueError(message) from error
+
+
+def _depth(text: str) -> int:
+    """How deep brackets stand in each other; what stands in strings are none."""
+    depth = deepest = 0
+    for found in _BRACKETS.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def require_ours(*instants: datetime.datetime | None) -> None:
+    """Times of which we speak.
+
+    Raises:
+        ValueError: One of them has no zone, or is of another time.
+    """
+    for at in instants:
+        if at is not None and (at.tzinfo is None or at.year not in YEARS):
+            message = f"{at.isoformat()} names no time zone, or no year from {YEARS[0]} to {YEARS[-1]}"
+            raise ValueError(message)
+
+
+def require_name(ref: ObjectRef | None) -> None:
+    """What an object can be called.
+
+    Raises:
+        ValueError: Nothing is called that.
+    """
+    if ref is None:
+        return
+    parts = (ref.api_version, ref.kind, ref.namespace, ref.name, ref.uid)
+    is_name = all(len(part) <= _LONGEST_NAME and part.isascii() and part.isprintable() for part in parts)
+    if not is_name or not (ref.api_version and ref.kind and ref.name):
+        message = "names no object"
+        raise ValueError(message)
+
+
+def read_instant(text: str, *, zone: datetime.tzinfo | None = None) -> datetime.datetime | None:
+    """An instant in RFC 3339's notation, or the end of a day (UTC); None where it is neither.
+
+    Args:
+        text: As it stands in an annotation.
+        zone: What an instant without an offset is read by; without one it cannot be read.
+    """
+    cleaned = text.strip()
+    try:
+        if _DAY.fullmatch(cleaned):
+            day = datetime.date.fromisoformat(cleaned)
+            midnight = datetime.datetime.combine(day, datetime.time(), tzinfo=datetime.UTC)
+            instant = midnight + datetime.timedelta(days=1)
+        else:
+            instant = datetime.datetime.fromisoformat(cleaned)
+            instant = instant if instant.tzinfo or zone is None else instant.replace(tzinfo=zone)
+        require_ours(instant)
+    except (ValueError, OverflowError):
+        return None
+    return instant
+
+
+GIB = 1 << 30
+_TENTHS_BELOW = 10
+_WHOLE_FROM = 100
+_MILLION = 1_000_000
+
+_CAUSES = {
+    Cause.BUDGET: "blocked by budget",
+    Cause.DISRUPTION_BUDGET: "blocked by PodDisruptionBudget",
+    Cause.WINDOW: "waits for maintenance window",
+    Cause.FREEZE: "waits for the end of a freeze",
+    Cause.NOTICE: "waits after its notice",
+    Cause.COOLDOWN: "waits after an earlier change",
+    Cause.MANAGED_ELSEWHERE: "managed elsewhere",
+    Cause.ON_DEMAND: "only on demand",
+    Cause.NO_ROOM: "no room left",
+    Cause.PAUSED: "paused",
+    Cause.BREAKER: "the breaker is open",
+}
+
+
+def count(number: float, thing: str = "GPU") -> str:
+    """A number of things in words; of GPUs there may be parts."""
+    return f"1 {thing}" if number == 1 else f"{tidy(number)} {thing}s"
+
+
+def block_words(block: Block) -> str:
+    """What stands against a change now, each cause told from the others."""
+    return f"{_CAUSES[block.cause]}: {block.reason}"
+
+
+def wanted_words(decision: Decision) -> Iterator[str]:
+    """For whom something is done that is done only on demand."""
+    if decision.wanted_by:
+        first, *others = decision.wanted_by
+        more = f" and {len(others)} more" if others else ""
+        wait = "wait" if others else "waits"
+        yield f"for {first.namespace}/{first.name}{more}, of a higher priority, which {wait} for GPUs"
+
+
+def number(value: float) -> str:
+    """A number with as many digits as say something: 3, 0.5, 12.3, 1,234."""
+    digits = 2 if abs(value) < _TENTHS_BELOW else 1 if abs(value) < _WHOLE_FROM else 0
+    text = f"{value:,.{digits}f}"
+    text = text.rstrip("0").rstrip(".") if digits else text
+    return "0" if text == "-0" else text
+
+
+def short(value: float) -> str:
+    """A large number in at most seven characters: 0.85, 1,234, 16.8M."""
+    return f"{value / _MILLION:.1f}M" if abs(value) >= _MILLION - 1 else number(value)
+
+
+def money(value: float) -> str:
+    """An amount, with cents where they matter."""
+    return f"{value:,.2f}" if abs(value) < _WHOLE_FROM else f"{value:,.0f}"
+
+
+def percent(ratio: float | None, unknown: str = "?") -> str:
+    """A share from 0 to 1 in percent; what is not zero never reads as 0%."""
+    if ratio is None:
+        return unknown
+    value = ratio * 100
+    if 0 < value < 0.1:  # noqa: PLR2004 - a tenth is the last digit shown
+        return "<0.1%"
+    return f"{value:.1f}".removesuffix(".0") + "%"
+
+
+def memory(value: float | None, unknown: str = "?") -> str:
+    """Bytes in GiB."""
+    return unknown if value is None else f"{value / GIB:.1f} GiB"
+
+
+def power(value: float | None, unknown: str = "?") -> str:
+    """Watts."""
+    return unknown if value is None else f"{value:.0f} W"
+
+
+def span(length: datetime.timedelta | float | None, unknown: str = "?") -> str:
+    """A duration; a float is in seconds."""
+    if isinstance(length, datetime.timedelta):
+        length = length.total_seconds()
+    return unknown if length is None else format_duration(length)
+
+
+def safe(text: str) -> str:
+    """Text without control characters, which a terminal would obey (CSI, OSC, carriage return)."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+
+
+def safe_lines(text: str) -> str:
+    """The same, of a text whose lines are our own."""
+    return "\n".join(map(safe, text.split("\n")))
+
+
+def instant(at: datetime.datetime) -> str:
+    """A point in time, to the minute."""
+    return f"{at.astimezone(datetime.UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def device(usage: Usage) -> str:
+    """A device as its metrics name it."""
+    return f"{usage.device.uuid}/{usage.device.instance}" if usage.device.instance else usage.device.uuid
+
+
+def gpus(number: float) -> str:
+    """A number of GPUs, or a part of one."""
+    return f"{number:g} GPU" if number == 1 else f"{number:.3g} GPUs"
