@@ -47,7 +47,7 @@ def read(text: str) -> list[Value]:
     found: list[Value] = []
     comment: list[str] = []
     above: list[str] = []
-    document = yaml.safe_load(text)
+    document = yaml.load(text, Loader=yaml.CSafeLoader)
     for line in text.splitlines():
         stripped = line.strip()
         key = _KEY.match(line)
@@ -92,7 +92,7 @@ def _shown(default: object) -> str:
 
 def platforms_table(text: str) -> str:
     """What each preset says, as Markdown."""
-    presets = yaml.safe_load(text)
+    presets = yaml.load(text, Loader=yaml.CSafeLoader)
     rows = []
     for name, preset in presets.items():
         on = {**presets[""]["exporter"], **preset.get("exporter", {})}

@@ -9,7 +9,9 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
@@ -59,22 +61,28 @@ _USUAL = {Kind.GAUGE.value, MetricSet.DEFAULT.value}
 _PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def rendered() -> dict[Path, str]:
-    """Every generated file, or file with generated parts, as it should be."""
-    files = {path: _fill(path.read_text()) for path in (*sorted(DOCS.rglob("*.md")), CHART / "README.md")}
+def generated() -> dict[Path, Callable[[], str]]:
+    """How to render every generated file, or file with generated parts."""
+    pages = (*sorted(DOCS.rglob("*.md")), CHART / "README.md")
+    return {
+        **{path: partial(_page, path) for path in pages},
+        **{CHART / "files" / Path(name).name: (ROOT / name).read_text for name in COPIED},
+        DOCS / "policy.schema.json": lambda: json.dumps(_policy_schema(), indent=2) + "\n",
+        CHART / "values.schema.json": lambda: chart_values.schema(
+            (CHART / "values.yaml").read_text(), _policy_schema()
+        ),
+        CHART / "files" / "rights.json": chart_locks.rights,
+        CHART / "files" / "admission.json": chart_locks.admission,
+    }
+
+
+def _policy_schema() -> dict[str, Any]:
     shape = Policy.model_json_schema(schema_generator=_Schema)
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **shape}
-    files[DOCS / "policy.schema.json"] = json.dumps(schema, indent=2) + "\n"
-    files[CHART / "values.schema.json"] = chart_values.schema((CHART / "values.yaml").read_text(), schema)
-    files[CHART / "files" / "rights.json"] = chart_locks.rights()
-    files[CHART / "files" / "admission.json"] = chart_locks.admission()
-    for source in map(ROOT.joinpath, COPIED):
-        files[CHART / "files" / source.name] = source.read_text()
-    return files
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **shape}
 
 
-def _fill(text: str) -> str:
-    return _PART.sub(lambda found: f"{found[1]}\n{PARTS[found[2]]()}\n{found[3]}", text)
+def _page(path: Path) -> str:
+    return _PART.sub(lambda found: f"{found[1]}\n{PARTS[found[2]]()}\n{found[3]}", path.read_text())
 
 
 def _exporter_settings() -> str:
@@ -202,7 +210,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
 
 def main() -> int:
     """Write all of it."""
-    for path, text in rendered().items():
+    for path, text in {path: render() for path, render in generated().items()}.items():
         path.write_text(text)
     return 0
 

@@ -19,6 +19,7 @@ from simulator.controlplane.programs import (
     find,
 )
 from simulator.prometheus import Prometheus
+from tests.compiling import compile_for_workers
 
 Golden = Callable[[str, str], None]
 
@@ -32,8 +33,9 @@ hypothesis.settings.register_profile("deep", _PATIENT, max_examples=3000)
 """Of `make check-deep`; --hypothesis-profile chooses it, as CI does its own. What `MANY` marks has other numbers."""
 
 
-def pytest_configure() -> None:
-    """Let children be interrupted even where this was started in the background, which ignores SIGINT."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Let children be interrupted even if pytest runs in the background, which ignores SIGINT; compile once."""
+    compile_for_workers(config)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

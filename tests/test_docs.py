@@ -15,17 +15,17 @@ from benchmarks._workloads import WORKLOADS
 from rightsizer.doctor.check_list import FAMILIES
 from rightsizer.model import Action, Cause, Confidence, FindingName, Mode, Result, Verdict
 from rightsizer.report.forms import FORMS
-from scripts.write_docs import DOCS, rendered
+from scripts.write_docs import DOCS, generated
 from tests.rightsizer.commands import run_command
 
 ROOT = DOCS.parent
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("deploy/**/*.md")])
 
 
-@pytest.mark.parametrize("path", sorted(rendered()), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", sorted(generated()), ids=lambda path: str(path.relative_to(ROOT)))
 def test_generated_parts_are_up_to_date(path: Path) -> None:
     """`make golden` has been run since settings, metrics or policy fields changed."""
-    assert path.read_text() == rendered()[path], "run `make golden`; the diff is the review"
+    assert path.read_text() == generated()[path](), "run `make golden`; the diff is the review"
 
 
 def _prose(path: Path) -> str:

@@ -103,7 +103,7 @@ class ThirdPartyKind:
 @functools.cache
 def third_party_kinds() -> tuple[ThirdPartyKind, ...]:
     """All rows of the table."""
-    rows = yaml.safe_load(_TABLE.read_text())
+    rows = yaml.load(_TABLE.read_text(), Loader=yaml.CSafeLoader)
     lists = ("versions", "scale")
     return tuple(
         ThirdPartyKind(**{**row, **{name: tuple(row.get(name, ())) for name in lists}}) for row in rows

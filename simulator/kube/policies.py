@@ -8,8 +8,6 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import cel
-
 from simulator.kube.errors import ApiError
 from simulator.kube.objects import Object, labels_of, name_of, namespace_of
 from simulator.kube.receiving import Write
@@ -204,6 +202,8 @@ def _holds(expression: str, known: Object) -> bool:
 
 
 def _value(expression: str, known: Object) -> Any:  # noqa: ANN401 - whatever the expression yields
+    import cel  # noqa: PLC0415 - imports a terminal toolkit, a third of what the simulator imports
+
     try:
         return cel.evaluate(expression, known)
     except KeyError as error:

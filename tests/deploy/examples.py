@@ -52,7 +52,8 @@ def indexed() -> list[str]:
 
 def objects(file: str) -> list[Object]:
     """The documents of a file."""
-    return [found for found in yaml.safe_load_all((EXAMPLES / file).read_text()) if found]
+    text = (EXAMPLES / file).read_text()
+    return [found for found in yaml.load_all(text, Loader=yaml.CSafeLoader) if found]
 
 
 def all_objects() -> Iterator[tuple[str, Object]]:

@@ -16,8 +16,10 @@ DEPLOY = ROOT / "deploy/prometheus"
 RUNBOOKS = ROOT / "docs/runbooks"
 CASES: dict[str, dict[str, Any]] = {}
 for _path in sorted((pathlib.Path(__file__).parent / "alerts").glob("*.yaml")):
-    CASES |= yaml.safe_load(_path.read_text())
-GROUPS: list[dict[str, Any]] = yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"]
+    CASES |= yaml.load(_path.read_text(), Loader=yaml.CSafeLoader)
+GROUPS: list[dict[str, Any]] = yaml.load((DEPLOY / "alerts.yaml").read_text(), Loader=yaml.CSafeLoader)[
+    "groups"
+]
 RULES = [rule for group in GROUPS for rule in group["rules"]]
 ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
 

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.helm
 ROOT = CHART.parents[2]
 NEWEST, OLDEST = "1.37", "1.34"
 """Kubernetes's newest minor release that is known here, and the oldest that its vendors still serve."""
-PLATFORMS = tuple(yaml.safe_load((CHART / "files" / "platforms.yaml").read_text()))
+PLATFORMS = tuple(yaml.load((CHART / "files" / "platforms.yaml").read_text(), Loader=yaml.CSafeLoader))
 NO_SCHEMA = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "SecurityContextConstraints"}
 """Kinds of third parties, whose schemas Kubernetes does not have; `make check-monitors` knows those of the monitors."""
 

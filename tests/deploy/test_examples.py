@@ -102,7 +102,7 @@ def _maps(key: str) -> Iterator[tuple[str, Any]]:
     for file, found in all_objects():
         if found["kind"] == "ConfigMap" and found["metadata"]["name"] == key:
             for name, text in found["data"].items():
-                yield f"{file}: {name}", yaml.safe_load(text)
+                yield f"{file}: {name}", yaml.load(text, Loader=yaml.CSafeLoader)
 
 
 def _pods(found: Any) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,9 @@ import pytest
 import yaml
 
 ROOT = pathlib.Path(__file__).parents[2]
-SCRAPE: dict[str, Any] = yaml.safe_load((ROOT / "deploy/prometheus/scrape.yaml").read_text())
+SCRAPE: dict[str, Any] = yaml.load(
+    (ROOT / "deploy/prometheus/scrape.yaml").read_text(), Loader=yaml.CSafeLoader
+)
 JOBS: dict[str, dict[str, Any]] = {job["job_name"]: job for job in SCRAPE["scrape_configs"]}
 
 

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from exporter.accounts import records
 from exporter.pods.cgroups import NoPod, Place, place
 
-CORPUS: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "data/cgroups.yaml").read_text())
+CORPUS: list[dict[str, Any]] = yaml.load(
+    (Path(__file__).parent / "data/cgroups.yaml").read_text(), Loader=yaml.CSafeLoader
+)
 
 hexes = st.text("0123456789abcdef", min_size=64, max_size=64)
 uids = st.uuids().map(str) | st.text("0123456789abcdef", min_size=32, max_size=32)
