@@ -180,7 +180,7 @@ def _show(prometheus: Prometheus, minutes: range, tries: int) -> None:
     slowest = 0.0
     for row in ROWS:
         for panel in row.panels:
-            took = [_timed(prometheus, panel, ask.expr, minutes, tries) for ask in panel.asks]
+            took = [_timed(prometheus, panel, query.expr, minutes, tries) for query in panel.queries]
             if took:
                 slowest = max(slowest, max(took)[0])
                 where = f"{row.title.partition(':')[0]} | {panel.title} | {len(took)}"

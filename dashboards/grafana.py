@@ -8,22 +8,22 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dashboards.panels import Ask, Kind, Panel, Row, Source, Variable
+from dashboards.panels import Kind, Panel, Query, Row, Source, Variable
 
 SCHEMA_VERSION = 42
 _WIDTH = 24
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 ALL = ".*"
-"""What a variable matches while nothing is chosen: also series that have no such label."""
+"""The value of an unset variable; it also matches series without the label."""
 
 
 def dashboard(rows: Sequence[Row], variables: Sequence[Variable]) -> dict[str, Any]:
     """The whole document."""
     return {
         "uid": "gpu-rightsizer",
-        "title": "GPUs: who holds them, who uses them",
-        "description": "What GPUs are held, used, idle and waited for, by class, namespace, workload and node, and "
-        "what the rightsizer does about it. Needs the recording rules of deploy/prometheus/dashboard-rules.yaml.",
+        "title": "GPUs: allocation and use",
+        "description": "GPUs held, used, idle and requested, by class, namespace, workload and node, and the changes "
+        "of gpu-rightsizer. Needs the recording rules of deploy/prometheus/dashboard-rules.yaml.",
         "tags": ["gpu", "gpu-rightsizer"],
         "schemaVersion": SCHEMA_VERSION,
         "version": 1,
@@ -43,7 +43,7 @@ def _datasource() -> dict[str, Any]:
     return {
         "name": "datasource",
         "label": "Data source",
-        "description": "The Prometheus that has the recording rules",
+        "description": "Prometheus with the recording rules",
         "type": "datasource",
         "query": "prometheus",
         "hide": 0,
@@ -73,7 +73,7 @@ def _variable(variable: Variable) -> dict[str, Any]:
 
 
 def _placed(rows: Sequence[Row]) -> Iterable[dict[str, Any]]:
-    """Rows below each other, a row's panels beside each other as far as there is room."""
+    """Rows below each other, with their panels from left to right."""
     numbers = itertools.count(1)
     top = 0
     for row in rows:
@@ -106,7 +106,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "description": panel.words + needs,
         "datasource": _SOURCE,
         "targets": [
-            _target(ask, panel.kind, letter) for ask, letter in zip(panel.asks, _LETTERS, strict=False)
+            _target(query, panel.kind, letter) for query, letter in zip(panel.queries, _LETTERS, strict=False)
         ],
         "fieldConfig": {"defaults": _defaults(panel), "overrides": _overrides(panel)},
         "options": _OPTIONS[panel.kind],
@@ -118,13 +118,13 @@ def _panel(panel: Panel) -> dict[str, Any]:
 _LETTERS = "ABCDEFGH"
 
 
-def _target(ask: Ask, kind: Kind, letter: str) -> dict[str, Any]:
+def _target(query: Query, kind: Kind, letter: str) -> dict[str, Any]:
     is_range = kind is Kind.LINES
     return {
         "refId": letter,
         "datasource": _SOURCE,
-        "expr": ask.expr,
-        "legendFormat": ask.name,
+        "expr": query.expr,
+        "legendFormat": query.name,
         "format": "table" if kind is Kind.TABLE else "time_series",
         "range": is_range,
         "instant": not is_range,
@@ -171,21 +171,21 @@ def _lines(panel: Panel) -> dict[str, Any]:
 
 
 def _overrides(panel: Panel) -> list[dict[str, Any]]:
-    """Units of a table's columns where they are not the panel's."""
+    """Units of table columns that differ from the panel's."""
     if panel.kind is not Kind.TABLE:
         return []
     return [
         {
-            "matcher": {"id": "byName", "options": ask.name},
-            "properties": [{"id": "unit", "value": ask.unit}, *_bar(ask)],
+            "matcher": {"id": "byName", "options": query.name},
+            "properties": [{"id": "unit", "value": query.unit}, *_bar(query)],
         }
-        for ask in panel.asks
-        if ask.unit
+        for query in panel.queries
+        if query.unit
     ]
 
 
-def _bar(ask: Ask) -> list[dict[str, Any]]:
-    if ask.unit != "percentunit":
+def _bar(query: Query) -> list[dict[str, Any]]:
+    if query.unit != "percentunit":
         return []
     cell = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
     return [
@@ -197,14 +197,14 @@ def _bar(ask: Ask) -> list[dict[str, Any]]:
 
 
 def _transformations(panel: Panel) -> list[dict[str, Any]]:
-    """All queries in one table: the labels that are shown, then the values under their names."""
+    """One table of all queries: labels first, then values."""
     values = {
-        f"Value #{letter}" if len(panel.asks) > 1 else "Value": ask.name
-        for ask, letter in zip(panel.asks, _LETTERS, strict=False)
+        f"Value #{letter}" if len(panel.queries) > 1 else "Value": query.name
+        for query, letter in zip(panel.queries, _LETTERS, strict=False)
     }
     wanted = [*panel.columns, *values]
     return [
-        # Before they are merged: rows whose metric's name differs, or their time, would stay apart.
+        # Before the merge: rows with different metric names or times would not merge.
         {"id": "filterFieldsByName", "options": {"include": {"names": wanted}}},
         {"id": "merge", "options": {}},
         {
@@ -215,7 +215,7 @@ def _transformations(panel: Panel) -> list[dict[str, Any]]:
                 "renameByName": {**panel.columns, **values},
             },
         },
-        {"id": "sortBy", "options": {"sort": [{"field": panel.asks[0].name, "desc": True}]}},
+        {"id": "sortBy", "options": {"sort": [{"field": panel.queries[0].name, "desc": True}]}},
     ]
 
 

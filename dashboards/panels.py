@@ -1,4 +1,4 @@
-"""What a panel, a row and a variable are, before they are Grafana's. Pure."""
+"""Panels, rows and variables, before they become Grafana's JSON. Pure."""
 
 import dataclasses
 import enum
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 
 class Kind(enum.StrEnum):
-    """How a panel shows its values, as Grafana calls it."""
+    """Grafana's type of a panel."""
 
     STAT = "stat"
     LINES = "timeseries"
@@ -15,24 +15,22 @@ class Kind(enum.StrEnum):
 
 
 class Source(enum.Enum):
-    """What a panel has its data from, beyond an exporter and our recording rules."""
+    """Data that a panel needs beyond an exporter and the recording rules."""
 
     EXPORTER = ""
-    OURS = "Needs gpu-exporter; dcgm-exporter does not tell."
-    WAITING = "Needs kube-state-metrics, or the rightsizer's `run`, which publishes metrics on port 9401."
-    RIGHTSIZER = (
-        "Needs the rightsizer's `run`, which publishes metrics on port 9401; a CronJob's `apply` does not."
-    )
+    GPU_EXPORTER = "Needs gpu-exporter."
+    PENDING = "Needs kube-state-metrics or `gpu-rightsizer run`."
+    RIGHTSIZER = "Needs `gpu-rightsizer run`."
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Ask:
+class Query:
     """A query.
 
     Attributes:
-        name: Of the line, with `{{label}}` for what is different, or of the column.
-        unit: Of a table's column; a panel's otherwise.
-        source: Where it needs more than the panel does.
+        name: Of the line, with `{{label}}` for its labels, or of the column.
+        unit: Of a table column, if not the panel's.
+        source: If the query needs more than the panel.
     """
 
     expr: str
@@ -43,20 +41,20 @@ class Ask:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Panel:
-    """What is asked, and how it is shown.
+    """Queries, and how their results are shown.
 
     Attributes:
-        words: What it says and how to read it; for text, its Markdown.
-        step: Of lines, the least distance of two points: rules are evaluated every minute; of many series, more.
-        steps: Colours from which values on, the first one from the lowest.
-        columns: Of a table, the labels that are shown, and their headings.
-        values: Numbers that are shown as words.
-        nothing: What is shown instead of no data.
+        words: Its description; for text, its Markdown.
+        step: Minimum interval of two points; rules are evaluated every minute.
+        steps: Colours with their lowest values.
+        columns: Labels shown in a table, with their headings.
+        values: Words shown for numbers.
+        nothing: Text shown without data.
     """
 
     title: str
     kind: Kind
-    asks: Sequence[Ask]
+    queries: Sequence[Query]
     words: str
     width: int
     height: int = 8
@@ -74,7 +72,7 @@ class Panel:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """Panels under a heading, from left to right, in as many lines as they need."""
+    """Panels under a heading, from left to right."""
 
     title: str
     panels: Sequence[Panel]
@@ -82,7 +80,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Variable:
-    """Something to choose by, of the values of a series' label; all of them unless one is chosen."""
+    """A dashboard variable: the values of a label; all by default."""
 
     name: str
     title: str

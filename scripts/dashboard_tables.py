@@ -1,32 +1,31 @@
-"""What docs/dashboard.md says of rows, panels and variables, from where they are defined."""
+"""Tables of docs/dashboard.md, generated from the rows, panels and variables of the dashboard."""
 
-from dashboards.panels import Kind, Panel, Source
+from dashboards.panels import Kind, Panel, Row, Source
 from dashboards.rows import ROWS, VARIABLES
 from scripts.tables import table
-
-_NEEDS = {
-    Source.EXPORTER: "",
-    Source.OURS: "gpu-exporter",
-    Source.WAITING: "kube-state-metrics or `run`",
-    Source.RIGHTSIZER: "`run`",
-}
 
 
 def panels() -> str:
     """Every panel, by row."""
-    parts = []
-    for row in ROWS:
-        rows = ((one.title, one.words, _needs(one)) for one in row.panels if one.kind is not Kind.TEXT)
-        parts.append(f"### {row.title}\n\n{table(('panel', 'says', 'needs'), rows)}")
-    return "\n\n".join(parts)
+    return "\n\n".join(map(_row, ROWS))
+
+
+def _row(row: Row) -> str:
+    shown = [panel for panel in row.panels if panel.kind is not Kind.TEXT]
+    common = {panel.source for panel in shown}
+    needs = f"{common.pop().value}\n\n" if len(common) == 1 else ""
+    rows = ((one.title, one.words if needs else f"{one.words} {_needs(one)}".strip()) for one in shown)
+    return f"### {row.title}\n\n{needs.lstrip()}{table(('panel', 'shows'), rows)}"
 
 
 def _needs(panel: Panel) -> str:
-    """What the panel needs, or some of its queries."""
+    """The needs of the panel, or of some of its queries."""
     if panel.source is not Source.EXPORTER:
-        return _NEEDS[panel.source]
-    some = dict.fromkeys(ask.source for ask in panel.asks if ask.source is not Source.EXPORTER)
-    return ", ".join(f"{ask.name}: {_NEEDS[ask.source]}" for ask in panel.asks if ask.source in some)
+        return panel.source.value
+    names: dict[Source, list[str]] = {}
+    for query in panel.queries:
+        names.setdefault(query.source, []).append(query.name)
+    return " ".join(f"{source.value[:-1]}: {', '.join(of)}." for source, of in names.items() if source.value)
 
 
 def variables() -> str:

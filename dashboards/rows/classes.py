@@ -1,23 +1,23 @@
-"""The classes and namespaces: what each holds and what it makes of it. Pure."""
+"""Row of classes and namespaces: GPUs held and used. Pure."""
 
-from dashboards.panels import Ask, Kind, Panel, Row
-from dashboards.rows.asking import GPUS, IN_NAMESPACE, SHARE, highest, total
+from dashboards.panels import Kind, Panel, Query, Row
+from dashboards.rows.queries import GPUS, IN_NAMESPACE, SHARE, highest, total
 
 CLASSES = Row(
     "Classes and namespaces",
     (
         Panel(
-            "Utilization of what is held, by class",
+            "Utilization of held GPUs, by class",
             Kind.LINES,
             (
-                Ask(
+                Query(
                     f"{total('gpu:namespace:used', IN_NAMESPACE, 'priority_class')} / "
                     f"({total('gpu:namespace:known', IN_NAMESPACE, 'priority_class')} > 0)",
                     "{{priority_class}}",
                 ),
             ),
-            "Work done as a share of the GPUs held, of those of which it is known. On a GPU that pods share"
-            " it is known of each of them with gpu-exporter only.",
+            "GPUs used as a share of GPUs held with known use. The use of each pod on a shared GPU is known "
+            "only with gpu-exporter.",
             12,
             unit=SHARE,
             maximum=1,
@@ -25,8 +25,8 @@ CLASSES = Row(
         Panel(
             "Held and idle, by namespace",
             Kind.LINES,
-            (Ask(highest(10, total("gpu:namespace:idle", IN_NAMESPACE, "namespace")), "{{namespace}}"),),
-            "GPUs whose pods have used less than 1 % for an hour: the ten namespaces with the most.",
+            (Query(highest(10, total("gpu:namespace:idle", IN_NAMESPACE, "namespace")), "{{namespace}}"),),
+            "GPUs used less than 1 % for an hour, in the top 10 namespaces.",
             12,
             unit=GPUS,
         ),
@@ -34,25 +34,25 @@ CLASSES = Row(
             "Namespaces",
             Kind.TABLE,
             (
-                Ask(total("gpu:namespace:held", IN_NAMESPACE, "namespace", "priority_class"), "held"),
-                Ask(total("gpu:namespace:used", IN_NAMESPACE, "namespace", "priority_class"), "used"),
-                Ask(
+                Query(total("gpu:namespace:held", IN_NAMESPACE, "namespace", "priority_class"), "held"),
+                Query(total("gpu:namespace:used", IN_NAMESPACE, "namespace", "priority_class"), "used"),
+                Query(
                     total("gpu:namespace:idle", IN_NAMESPACE, "namespace", "priority_class"),
-                    "idle for an hour",
+                    "idle for 1 h",
                 ),
-                Ask(
+                Query(
                     f"{total('gpu:namespace:used', IN_NAMESPACE, 'namespace', 'priority_class')} / "
                     f"({total('gpu:namespace:known', IN_NAMESPACE, 'namespace', 'priority_class')} > 0)",
                     "utilization",
                     SHARE,
                 ),
-                Ask(
+                Query(
                     total("gpu:namespace:memory_used:bytes", IN_NAMESPACE, "namespace", "priority_class"),
                     "memory used",
                     "bytes",
                 ),
             ),
-            "What the pods of each namespace hold and use, by class. Empty: not known.",
+            "GPUs held and used in each namespace, by class. Empty: unknown.",
             24,
             10,
             GPUS,

@@ -1,7 +1,7 @@
-"""The nodes and GPUs: how they are, and who shares which. Pure."""
+"""Row of nodes and GPUs: health, load, and pods on shared GPUs. Pure."""
 
-from dashboards.panels import Ask, Kind, Panel, Row, Source
-from dashboards.rows.asking import DEVICE, GPUS, IN_NODE, IN_POD, SHARE, highest
+from dashboards.panels import Kind, Panel, Query, Row, Source
+from dashboards.rows.queries import DEVICE, GPUS, IN_NODE, IN_POD, SHARE, highest
 
 _GPU_TABLE = f"topk(200, gpu:device:memory_used:bytes{{{IN_NODE}}})"
 
@@ -32,13 +32,13 @@ NODES = Row(
             "Utilization",
             Kind.LINES,
             (
-                Ask(
+                Query(
                     highest(20, f"gpu:node:utilization:ratio{{{IN_NODE}}}"),
                     "{{node}} {{modelName}}",
                 ),
             ),
-            "Mean over a node's GPUs of one model: the twenty highest at the end; choose nodes to see others. MIG "
-            "instances count by size.",
+            "Mean of a node's GPUs of one model; MIG instances count by size. Top 20 at the end of the range; "
+            "select nodes to see others.",
             8,
             unit=SHARE,
             maximum=1,
@@ -47,7 +47,7 @@ NODES = Row(
             "Memory in use",
             Kind.LINES,
             (
-                Ask(
+                Query(
                     highest(
                         20,
                         f"gpu:node:memory_used:ratio{{{IN_NODE}}}",
@@ -55,7 +55,7 @@ NODES = Row(
                     "{{node}} {{modelName}}",
                 ),
             ),
-            "Share of the GPUs' memory: the twenty highest at the end.",
+            "Share of the GPUs' memory. Top 20.",
             8,
             unit=SHARE,
             maximum=1,
@@ -63,8 +63,8 @@ NODES = Row(
         Panel(
             "Temperature",
             Kind.LINES,
-            (Ask(highest(20, f"gpu:node:temperature:celsius{{{IN_NODE}}}"), "{{node}} {{modelName}}"),),
-            "The hottest GPU of each node: the twenty highest at the end.",
+            (Query(highest(20, f"gpu:node:temperature:celsius{{{IN_NODE}}}"), "{{node}} {{modelName}}"),),
+            "Hottest GPU of each node. Top 20.",
             8,
             unit="celsius",
             steps=(("green", None), ("orange", 80), ("red", 90)),
@@ -72,48 +72,47 @@ NODES = Row(
         Panel(
             "Power",
             Kind.LINES,
-            (Ask(highest(20, f"gpu:node:power:watts{{{IN_NODE}}}"), "{{node}} {{modelName}}"),),
-            "Of a node's GPUs together: the twenty highest at the end.",
+            (Query(highest(20, f"gpu:node:power:watts{{{IN_NODE}}}"), "{{node}} {{modelName}}"),),
+            "Sum of a node's GPUs. Top 20.",
             8,
             unit="watt",
         ),
         Panel(
             "Clocks",
             Kind.LINES,
-            (Ask(highest(20, f"gpu:node:sm_clock:hertz{{{IN_NODE}}}"), "{{node}} {{modelName}}"),),
-            "Mean SM clock of a node's GPUs: the twenty highest at the end.",
+            (Query(highest(20, f"gpu:node:sm_clock:hertz{{{IN_NODE}}}"), "{{node}} {{modelName}}"),),
+            "Mean SM clock of a node's GPUs. Top 20.",
             8,
             unit="hertz",
         ),
         Panel(
-            "Clocks held down",
+            "Clock throttling",
             Kind.LINES,
             (
-                Ask(
+                Query(
                     f"avg by (reason) (gpu:node:throttled:ratio{{{IN_NODE}}})",
                     "for {{reason}}",
-                    source=Source.OURS,
+                    source=Source.GPU_EXPORTER,
                 ),
             ),
-            "Share of the time in which clocks were held down, for power or heat, as the mean over all "
-            "GPUs. dcgm-exporter tells only where its list of counters has DCGM_FI_DEV_POWER_VIOLATION and "
-            "DCGM_FI_DEV_THERMAL_VIOLATION.",
+            "Share of time with clocks reduced by power or heat, mean of all GPUs. Or dcgm-exporter with "
+            "DCGM_FI_DEV_(POWER|THERMAL)_VIOLATION in its list.",
             8,
             unit=SHARE,
             nothing="not served by this exporter",
-            source=Source.OURS,
+            source=Source.GPU_EXPORTER,
         ),
         Panel(
             "Errors in this time range",
             Kind.TABLE,
             (
-                Ask(
+                Query(
                     f"topk(50, sum by (node, modelName, error) ({_ERRORS}))",
                     "errors",
                 ),
             ),
-            "XID errors, rows of memory remapped, uncorrected memory errors and PCIe replays, by node: the "
-            "fifty highest. dcgm-exporter tells only that another XID than before came, not how many.",
+            "XID errors, remapped rows, uncorrectable memory errors and PCIe replays. Top 50. dcgm-exporter shows "
+            "changes of the last XID only.",
             12,
             10,
             "none",
@@ -124,12 +123,11 @@ NODES = Row(
             "Pods on shared GPUs",
             Kind.TABLE,
             (
-                Ask(_of_shared("held"), "share held"),
-                Ask(_of_shared("utilization:ratio"), "own utilization", SHARE, Source.OURS),
-                Ask(_of_shared("memory_used:bytes"), "own memory", "bytes", Source.OURS),
+                Query(_of_shared("held"), "share held"),
+                Query(_of_shared("utilization:ratio"), "own utilization", SHARE, Source.GPU_EXPORTER),
+                Query(_of_shared("memory_used:bytes"), "own memory", "bytes", Source.GPU_EXPORTER),
             ),
-            "GPUs that several pods hold (time-slicing, MPS). What each of them uses itself is known with "
-            "gpu-exporter; dcgm-exporter serves the device's values for each pod, which are not shown here.",
+            "GPUs with several pods (time-slicing, MPS). Copies of the device's values are not shown.",
             12,
             10,
             GPUS,
@@ -148,17 +146,17 @@ NODES = Row(
             "GPUs",
             Kind.TABLE,
             (
-                Ask(_of_device("held"), "held"),
-                Ask(_of_device("pods"), "pods"),
-                Ask(_of_device("utilization:ratio"), "utilization", SHARE),
-                Ask(_GPU_TABLE, "memory used", "bytes"),
-                Ask(_of_device("memory_total:bytes"), "memory", "bytes"),
-                Ask(_of_device("temperature:celsius"), "temperature", "celsius"),
-                Ask(_of_device("power:watts"), "power", "watt"),
-                Ask(_of_device("sm_clock:hertz"), "SM clock", "hertz"),
+                Query(_of_device("held"), "held"),
+                Query(_of_device("pods"), "pods"),
+                Query(_of_device("utilization:ratio"), "utilization", SHARE),
+                Query(_GPU_TABLE, "memory used", "bytes"),
+                Query(_of_device("memory_total:bytes"), "memory", "bytes"),
+                Query(_of_device("temperature:celsius"), "temperature", "celsius"),
+                Query(_of_device("power:watts"), "power", "watt"),
+                Query(_of_device("sm_clock:hertz"), "SM clock", "hertz"),
             ),
-            "Each GPU and MIG instance; two hundred at most, those with the most memory in use: choose "
-            "nodes to see others. More than one pod: it is shared.",
+            "GPUs and MIG instances: the top 200 by memory in use; select nodes to see others. A GPU with several "
+            "pods is shared.",
             24,
             12,
             GPUS,

@@ -1,7 +1,7 @@
-"""What the rightsizer says of itself. Pure."""
+"""Row of the rightsizer's own metrics. Pure."""
 
-from dashboards.panels import Ask, Kind, Panel, Row, Source
-from dashboards.rows.asking import BAD_TO_GOOD, GPUS, SHARE, increase, of_class, of_each, own
+from dashboards.panels import Kind, Panel, Query, Row, Source
+from dashboards.rows.queries import BAD_TO_GOOD, GPUS, SHARE, increase, of_class, of_each, own
 
 _STALE_S = 2 * 3600
 
@@ -16,18 +16,17 @@ RIGHTSIZER = Row(
             "What this row needs",
             Kind.TEXT,
             (),
-            "The panels of this row, money, and GPU-hours freed come from the rightsizer's own metrics: "
-            "`gpu-rightsizer run` (in the chart `rightsizer.mode: deployment`) publishes them on port 9401."
-            " A CronJob ends before it can be scraped: there they stay empty, and `gpu-rightsizer history` "
-            "tells what was done.",
+            "This row, cost and freed GPU-hours need the metrics of `gpu-rightsizer run` on port 9401 (chart: "
+            "`rightsizer.mode: deployment`). A CronJob ends before Prometheus can scrape it: use "
+            "`gpu-rightsizer history`.",
             24,
             3,
         ),
         Panel(
             "Mode",
             Kind.STAT,
-            (Ask(f"max ({own('enforcing')})", "mode"),),
-            "Whether it makes changes, or only says what it would change.",
+            (Query(f"max ({own('enforcing')})", "mode"),),
+            "Whether it makes changes, or only reports what it would change.",
             4,
             4,
             "none",
@@ -38,20 +37,20 @@ RIGHTSIZER = Row(
         Panel(
             "Breaker",
             Kind.STAT,
-            (Ask(f"max ({own('breaker_open', 'cause')})", "breaker"),),
-            "Open: it has stopped making changes, and waits for a person; `gpu-rightsizer breaker` says why.",
+            (Query(f"max ({own('breaker_open', 'cause')})", "breaker"),),
+            "Open: it stopped all changes until an operator resets it. `gpu-rightsizer breaker` shows the cause.",
             4,
             4,
             "none",
             values={"0": ("closed", "green"), "1": ("open", "red")},
-            nothing="not known",
+            nothing="unknown",
             source=Source.RIGHTSIZER,
         ),
         Panel(
-            "Since the last cycle that went through",
+            "Since the last successful cycle",
             Kind.STAT,
-            (Ask(f"time() - min ({of_each('last_success_timestamp_seconds')})", "ago"),),
-            "For how long no cycle has gone through; of several clusters or installations, where that is longest.",
+            (Query(f"time() - min ({of_each('last_success_timestamp_seconds')})", "ago"),),
+            "Time since the last successful cycle; the longest of several clusters or installations.",
             4,
             4,
             "s",
@@ -63,9 +62,9 @@ RIGHTSIZER = Row(
         Panel(
             "Evidence",
             Kind.STAT,
-            (Ask(f"min ({of_each('evidence_coverage_ratio')})", "known"),),
-            "Share of the held GPUs about which enough is known to judge; of several clusters or "
-            "installations, where it is least. What is not known is never acted upon.",
+            (Query(f"min ({of_each('evidence_coverage_ratio')})", "known"),),
+            "Share of held GPUs with enough data for a verdict; the lowest of several clusters or "
+            "installations. GPUs without a verdict are never changed.",
             4,
             4,
             SHARE,
@@ -74,10 +73,10 @@ RIGHTSIZER = Row(
             source=Source.RIGHTSIZER,
         ),
         Panel(
-            "Kept free by its changes",
+            "Kept free by active changes",
             Kind.STAT,
-            (Ask(f"sum ({own('freed_gpus', 'priority_class')})", "GPUs"),),
-            "GPUs that changes which stand keep free.",
+            (Query(f"sum ({own('freed_gpus', 'priority_class')})", "GPUs"),),
+            "GPUs that active changes keep free.",
             4,
             4,
             GPUS,
@@ -87,8 +86,8 @@ RIGHTSIZER = Row(
         Panel(
             "Could be freed",
             Kind.STAT,
-            (Ask(f"sum ({own('reclaimable_gpus', 'priority_class')})", "GPUs"),),
-            "GPUs that acting upon all findings would free.",
+            (Query(f"sum ({own('reclaimable_gpus', 'priority_class')})", "GPUs"),),
+            "GPUs that would be freed if all findings were enforced.",
             4,
             4,
             GPUS,
@@ -99,13 +98,13 @@ RIGHTSIZER = Row(
             "GPUs by verdict",
             Kind.LINES,
             (
-                Ask(
+                Query(
                     f"sum by (verdict) ({own('gpus', 'verdict', 'finding', 'priority_class')})",
                     "{{verdict}}",
                 ),
             ),
-            "act: idle, and a rule allows to act. keep: at work. protected: by the policy. unknown: the "
-            "evidence does not suffice.",
+            "act: a finding, and a rule allows the change. keep: in use. protected: by the policy. unknown: "
+            "not enough data.",
             8,
             unit=GPUS,
             is_stacked=True,
@@ -115,16 +114,16 @@ RIGHTSIZER = Row(
             "Findings now",
             Kind.TABLE,
             (
-                Ask(
+                Query(
                     f"sum by (finding, verdict) ({own('workloads', 'verdict', 'finding', 'priority_class')})",
                     "workloads",
                 ),
-                Ask(
+                Query(
                     f"sum by (finding, verdict) ({own('gpus', 'verdict', 'finding', 'priority_class')})",
                     "GPUs",
                 ),
             ),
-            "What was found of the workloads, and what follows from it.",
+            "Findings and verdicts of workloads.",
             8,
             unit=GPUS,
             columns={"finding": "finding", "verdict": "verdict"},
@@ -132,26 +131,26 @@ RIGHTSIZER = Row(
             source=Source.RIGHTSIZER,
         ),
         Panel(
-            "Money wasted and freed, per hour",
+            "Cost wasted and freed, per hour",
             Kind.LINES,
             (
-                Ask(of_class("gpu:class:wasted_cost:per_hour"), "wasted {{priority_class}}"),
-                Ask(of_class("gpu:class:freed_cost:per_hour"), "freed {{priority_class}}"),
+                Query(of_class("gpu:class:wasted_cost:per_hour"), "wasted {{priority_class}}"),
+                Query(of_class("gpu:class:freed_cost:per_hour"), "freed {{priority_class}}"),
             ),
-            "In the currency of the rightsizer's price table. Wasted: the price of what is held and not "
-            "used. Freed: of what changes keep free, at the mean price of all GPUs that are held.",
+            "In the currency of the price table. Wasted: cost of held but unused GPUs. Freed: GPUs kept free, at the "
+            "mean price of held GPUs.",
             8,
             unit="none",
             source=Source.RIGHTSIZER,
         ),
         Panel(
-            "Actions in this time range",
+            "Changes in this time range",
             Kind.TABLE,
             (
-                Ask(increase("actions", "action", "result", "priority_class"), "changes"),
-                Ask(_FREED, "GPUs freed"),
+                Query(increase("actions", "action", "result", "priority_class"), "changes"),
+                Query(_FREED, "GPUs freed"),
             ),
-            "Changes by how they ended, and the GPUs that they freed.",
+            "Changes by result, and the GPUs that they freed.",
             8,
             unit="none",
             columns={"action": "action", "result": "result", "priority_class": "class"},
@@ -160,12 +159,11 @@ RIGHTSIZER = Row(
             source=Source.RIGHTSIZER,
         ),
         Panel(
-            "What came back, in this time range",
+            "Repairs in this time range",
             Kind.TABLE,
-            (Ask(increase("repairs", "repair", "result"), "repairs"),),
-            "put-back: undone by the rightsizer, because what it changed did not come up healthy. remember:"
-            " somebody else took a change back, and it is not repeated. settle and drop-manifest: notes "
-            "that were tidied up.",
+            (Query(increase("repairs", "repair", "result"), "repairs"),),
+            "put-back: rolled back because the workload was unhealthy. remember: reverted by someone else; "
+            "not repeated soon. settle and drop-manifest: completed records.",
             8,
             unit="none",
             columns={"repair": "repair", "result": "result"},
@@ -173,13 +171,13 @@ RIGHTSIZER = Row(
             source=Source.RIGHTSIZER,
         ),
         Panel(
-            "What holds changes back",
+            "Blocked changes",
             Kind.LINES,
-            (Ask(own("blocked_workloads", "cause"), "{{cause}}"),),
-            "Workloads that would be changed but for this cause.",
+            (Query(own("blocked_workloads", "cause"), "{{cause}}"),),
+            "Workloads that would be changed without this blocker.",
             8,
             unit="none",
-            nothing="nothing is held back",
+            nothing="none blocked",
             source=Source.RIGHTSIZER,
         ),
     ),

@@ -1,7 +1,7 @@
-"""The workloads: who holds what, and uses what. Pure."""
+"""Row of workloads: GPUs held and used by each. Pure."""
 
-from dashboards.panels import Ask, Kind, Panel, Row
-from dashboards.rows.asking import GPUS, IN_WORKLOAD, SHARE, highest
+from dashboards.panels import Kind, Panel, Query, Row
+from dashboards.rows.queries import GPUS, IN_WORKLOAD, SHARE, highest
 
 _LARGEST = f"topk(100, gpu:workload:held{{{IN_WORKLOAD}}})"
 _OF_WORKLOAD = "on (cluster, namespace, workload, priority_class, modelName)"
@@ -14,25 +14,24 @@ def _of_largest(series: str) -> str:
 _SHARE_USED = f"gpu:workload:used{{{IN_WORKLOAD}}} / {_OF_WORKLOAD} (gpu:workload:known > 0)"
 
 WORKLOADS = Row(
-    "Workloads: who holds what, and uses what",
+    "Workloads: GPUs held and used",
     (
         Panel(
             "Workloads",
             Kind.TABLE,
             (
-                Ask(_LARGEST, "held"),
-                Ask(_of_largest("used"), "used"),
-                Ask(_of_largest("idle"), "idle for an hour"),
-                Ask(
+                Query(_LARGEST, "held"),
+                Query(_of_largest("used"), "used"),
+                Query(_of_largest("idle"), "idle for 1 h"),
+                Query(
                     f"{_SHARE_USED} and {_OF_WORKLOAD} {_LARGEST}",
                     "utilization",
                     SHARE,
                 ),
-                Ask(_of_largest("memory_used:bytes"), "memory used", "bytes"),
+                Query(_of_largest("memory_used:bytes"), "memory used", "bytes"),
             ),
-            "The hundred that hold the most. Empty: not known. More than 100 %: more than its part of a "
-            "shared GPU. A workload is the owner of the pods by kube-state-metrics, else what their names "
-            "have in common.",
+            "The top 100 by GPUs held. Empty: unknown. Above 100 %: uses more than its share of a shared GPU. "
+            "Owners come from kube-state-metrics, or from pod names.",
             24,
             12,
             GPUS,
@@ -46,29 +45,29 @@ WORKLOADS = Row(
             decimals=2,
         ),
         Panel(
-            "Held, of the largest",
+            "Top 10 by GPUs held",
             Kind.LINES,
             (
-                Ask(
+                Query(
                     highest(10, f"gpu:workload:held{{{IN_WORKLOAD}}}"),
                     "{{namespace}}/{{workload}} {{modelName}}",
                 ),
             ),
-            "The ten workloads that hold the most GPUs at the end of the time range, by GPU model.",
+            "Workloads with the most GPUs held at the end of the time range, by GPU model.",
             12,
             unit=GPUS,
             step="5m",
         ),
         Panel(
-            "Used, of those who use the most",
+            "Top 10 by GPUs used",
             Kind.LINES,
             (
-                Ask(
+                Query(
                     highest(10, f"gpu:workload:used{{{IN_WORKLOAD}}}"),
                     "{{namespace}}/{{workload}} {{modelName}}",
                 ),
             ),
-            "The ten workloads that do the most work at the end of the time range, in GPUs' worth, by GPU model.",
+            "Workloads with the most GPUs used at the end of the time range, by GPU model.",
             12,
             unit=GPUS,
             step="5m",

@@ -1,10 +1,10 @@
-"""The recording rules of the dashboard: whoever exports, and however it is scraped, one shape to ask. Pure.
+"""Recording rules of the dashboard: the same series for every exporter and scrape configuration. Pure.
 
     gpu:device:*     of each GPU, or MIG instance:  cluster, node, gpu, UUID, GPU_I_ID, GPU_I_PROFILE, modelName
-    gpu:pod:*        of each pod's part of it:      also namespace, pod, workload, priority_class
+    gpu:pod:*        of each pod on a device:       also namespace, pod, workload, priority_class
     gpu:workload:*   sums over pods                 gpu:namespace:*, gpu:node:* likewise
 
-To add a rule, add a row. Rules of one group are evaluated in order, and each sees what those before it recorded.
+To add a rule, add a row. Rules of a group are evaluated in order, and each sees the results of earlier ones.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ GROUPS = (DEVICES, PODS, FLEET, IDLE, FAULTS, MONEY)
 
 
 def document() -> dict[str, Any]:
-    """The rule file's content."""
+    """The content of the rule file."""
     return {
         "groups": [
             {

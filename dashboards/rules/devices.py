@@ -1,4 +1,4 @@
-"""Devices: one shape for what exporters spell and label differently. Pure."""
+"""Devices: the same series for different metric names and labels of exporters. Pure."""
 
 from dashboards.promql import (
     DESCRIPTION,
@@ -17,7 +17,7 @@ from dashboards.rules.records import Group, Rule
 _MEMORY = ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_USED_BYTES")
 _ENGINE = ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO")
 SEEN = any_of((*_MEMORY, *_ENGINE, "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO"))
-"""A device is there where any of these is: MIG instances have not all of them, nor have all configurations."""
+"""A device exists if it has any of these; MIG instances and some configurations lack some."""
 
 _INFO = f"topk by ({', '.join(DEVICE)}) (1, " + (
     by(
@@ -35,7 +35,7 @@ _INFO = f"topk by ({', '.join(DEVICE)}) (1, " + (
 )
 
 _SLICES = {'modelName!~".*A30.*"': (7, (1, 2, 3, 4, 7)), 'modelName=~".*A30.*"': (4, (1, 2, 4))}
-"""Into how many slices a card is cut, and the sizes of its instances: A30, and all others that have MIG."""
+"""Number of slices of a card, and the sizes of its instances: for the A30, and for all other cards with MIG."""
 
 
 def _sizes() -> str:
@@ -62,7 +62,7 @@ def _memory_total() -> str:
 
 
 def _memory_used() -> str:
-    """What is neither free nor reserved: right also where FB_USED is each pod's own part (--shared-gpus attributed)."""
+    """Memory neither free nor reserved: correct even if FB_USED is per pod (--shared-gpus attributed)."""
     rest = "({total} - {free} - {reserved})"
     return either(
         rest.format(

@@ -1,4 +1,4 @@
-"""Errors, as differences between two instants, so that nothing falls between two windows; clocks held down. Pure."""
+"""Errors, as increases between two evaluations, so that windows leave no gap; clock throttling. Pure."""
 
 from dashboards.promql import DEVICE, by, described, either, largest
 from dashboards.rules.fleet import NODE
@@ -8,14 +8,14 @@ _CODE = "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR"
 
 
 def _counted(*metrics: str) -> str:
-    """Only of devices that have any: those are few."""
+    """Only devices with errors, which are few."""
     return either(
         *(f"clamp_min({largest(f'{name} > 0')} - {largest(f'{name} offset 1m')}, 0)" for name in metrics)
     )
 
 
 def _xids() -> str:
-    """XID errors; on dcgm-exporter alone, where another code than before is the last one, at least one."""
+    """XID errors; with dcgm-exporter alone, one for each change of the last code."""
     kinds = (*DEVICE, "xid")
     total, before = (
         by("sum", DEVICE, by("max", kinds, f"DCGM_EXP_XID_ERRORS_TOTAL{shift}"))
@@ -26,7 +26,7 @@ def _xids() -> str:
 
 
 def _of_nodes(expression: str) -> str:
-    """0 where a node's devices have none."""
+    """Sum by node, 0 without errors."""
     return f"{by('sum', NODE, described(expression))} or gpu:node:gpus * 0"
 
 
@@ -45,7 +45,7 @@ _VIOLATIONS = {
 
 
 def _throttled(reason: str) -> str:
-    """Share of five minutes in which clocks were held down for this reason."""
+    """Share of five minutes with clocks reduced for this reason."""
     nanoseconds, seconds = _VIOLATIONS[reason]
     return either(
         largest(f'rate(gpu_throttle_seconds_total{{reason="{reason}"}}[5m])'),

@@ -1,4 +1,4 @@
-"""Sums over pods and devices, and what has been idle. Pure."""
+"""Sums over pods and devices, and idle GPUs. Pure."""
 
 from dashboards.promql import DEVICE, OWNER, POD, by, of_pod
 from dashboards.rules.pods import joined
@@ -65,7 +65,7 @@ FLEET = Group(
 )
 
 _IDLE = "(max_over_time(gpu:pod:utilization:ratio[1h]) < 0.01)"
-"""Less than a percent of five minutes, in every minute of the last hour."""
+"""Below 1 % (as a mean of five minutes) at each evaluation of the last hour."""
 
 IDLE = Group(
     "idle",

@@ -1,4 +1,4 @@
-"""What the rightsizer says of itself; copies of it (leader election) say the same. Pure."""
+"""Cost, from the rightsizer's metrics; its replicas publish the same values. Pure."""
 
 from dashboards.promql import by
 from dashboards.rules.records import Group, Rule
@@ -11,7 +11,7 @@ _PRICE = "{} / ({} > 0)".format(
         for held in ("held_cost_per_hour", "held_whole_gpus")
     )
 )
-"""Of a GPU for an hour: the mean over all that are held."""
+"""Mean price of a held GPU per hour."""
 _FREED_COST = f"{by('max', _CLASS, 'gpu_rightsizer_freed_gpus')} * on (cluster) group_left () ({_PRICE})"
 
 MONEY = Group(

@@ -1,4 +1,4 @@
-"""Pods' parts of devices: who holds what, whose pod it is, and what it uses itself. Pure."""
+"""Pods on devices: GPUs held, owner, and the pod's own use. Pure."""
 
 from dashboards.promql import (
     DESCRIPTION,
@@ -27,11 +27,11 @@ _OWNER_NAMES = {
     'owner_kind="Job"': TIMED,
     'owner_kind!~"ReplicaSet|Job|Node|<none>|"': "(.+)",
 }
-"""What the name of a pod's owner becomes the workload's by."""
+"""Pattern of the workload's name in the name of the pod's owner, by kind of owner."""
 
 
 def _owners() -> str:
-    """The workload of each pod that kube-state-metrics knows an owner of."""
+    """The workload of each pod with an owner in kube-state-metrics."""
     named = (
         replaced(replaced(owned, "workload", "owner_name"), "workload", "owner_name", pattern)
         for owned, pattern in (
@@ -43,18 +43,18 @@ def _owners() -> str:
 
 
 def _of_gpu_pods(metric: str, label: str) -> str:
-    """A label that kube-state-metrics tells, of those of a cluster's pods that hold GPUs."""
+    """A label of kube-state-metrics for pods that hold GPUs."""
     told = by("group", (*POD, "exported_namespace", "exported_pod", label), metric)
     return f"({by('group', (*POD, label), of_pod(told))} and on ({', '.join(POD)}) gpu:pod:device)"
 
 
 def _first_of_each_pod(label: str, expression: str) -> str:
-    """One value of `label` for each pod; a pod may be described twice while it is replaced."""
+    """One value of `label` for each pod; a pod may exist twice while it is replaced."""
     return f"topk by ({', '.join(POD)}) (1, {by('group', (*POD, label), expression)})"
 
 
 def joined(base: str, label: str, other: str) -> str:
-    """`base` with a label of `other`; without it where that has none."""
+    """`base` with a label of `other`, if it has one."""
     on = ", ".join(POD)
     return f"({base} * on ({on}) group_left ({label}) {other}) or on ({on}) {base}"
 
@@ -84,9 +84,9 @@ _HELD = f"gpu:device:gpus * on ({', '.join(DEVICE)}) group_left () " + either(
 
 
 def _use(own: str, device: str) -> str:
-    """A pod's own use: as accounted to it, else the device's where no other pod holds it, else unknown.
+    """A pod's own use: the attributed value, else the device's if no other pod holds it, else unknown.
 
-    That dcgm-exporter gives each pod of a shared GPU a copy of the device's value says nothing of any of them.
+    dcgm-exporter copies the device's value to each pod of a shared GPU; these copies are not used.
     """
     on = ", ".join(DEVICE)
     alone = f"(gpu:pod:device * on ({on}) group_left () ({device} and on ({on}) (gpu:device:pods == 1)))"

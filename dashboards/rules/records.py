@@ -1,4 +1,4 @@
-"""What a recording rule and a group of them are. Pure."""
+"""Recording rules and their groups. Pure."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """What is recorded, and of what."""
+    """A recorded series and its expression."""
 
     record: str
     expr: str
@@ -15,7 +15,7 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Group:
-    """Rules that are evaluated one after the other."""
+    """Rules that are evaluated in order."""
 
     name: str
     interval: str

@@ -35,7 +35,7 @@ from tests.deploy.recorded import (
 
 ROOT = pathlib.Path(__file__).parents[2]
 BOARD: dict[str, Any] = json.loads(DASHBOARD.read_text())
-PANELS = [(panel, ask) for row in ROWS for panel in row.panels for ask in panel.asks]
+PANELS = [(panel, query) for row in ROWS for panel in row.panels for query in panel.queries]
 
 on_the_demo = [
     pytest.mark.prometheus,
@@ -74,15 +74,15 @@ def test_every_metric_is_one_that_somebody_serves() -> None:
     recorded = {rule.record for group in GROUPS for rule in group.rules}
     for expression in [rule.expr for group in GROUPS for rule in group.rules]:
         assert _metrics(expression) <= served | recorded, expression
-    for _, ask in PANELS:
-        assert _metrics(ask.expr) <= {row.full_name for row in METRICS} | recorded, ask.expr
+    for _, query in PANELS:
+        assert _metrics(query.expr) <= {row.full_name for row in METRICS} | recorded, query.expr
     for variable in VARIABLES:
         assert _metrics(variable.series) <= recorded
 
 
 def test_nothing_is_recorded_in_vain() -> None:
-    """Each rule is asked by a panel or another rule, or is of the pods, which alerts ask."""
-    asked = {name for _, ask in PANELS for name in _metrics(ask.expr)}
+    """Each rule is asked by a panel or another rule, or is of the pods, which alerts query."""
+    asked = {name for _, query in PANELS for name in _metrics(query.expr)}
     asked |= {name for group in GROUPS for rule in group.rules for name in _metrics(rule.expr)}
     recorded = {rule.record for group in GROUPS for rule in group.rules}
     assert {name for name in recorded - asked if not name.startswith("gpu:pod:")} == set()
@@ -128,12 +128,12 @@ def test_a_figure_says_by_which_variables_it_is_chosen() -> None:
     """Those that stand beside each other are chosen by different ones: a title that names some obeys just these."""
     titled = {"(by node)": ("$node", "$class"), "(by class, namespace)": ("$class", "$node")}
     found = set()
-    for panel, ask in PANELS:
+    for panel, query in PANELS:
         for words, (obeyed, ignored) in titled.items():
             if words in panel.title:
                 found.add(panel.title)
-                assert obeyed in ask.expr, panel.title
-                assert ignored not in ask.expr, panel.title
+                assert obeyed in query.expr, panel.title
+                assert ignored not in query.expr, panel.title
     assert len(found) == 6
 
 
@@ -142,8 +142,8 @@ def test_every_variable_is_used_and_every_query_is_of_the_chosen_cluster() -> No
     text = json.dumps(BOARD["panels"])
     for variable in BOARD["templating"]["list"]:
         assert f"${variable['name']}" in text or f"${{{variable['name']}}}" in text, variable["name"]
-    for panel, ask in PANELS:
-        assert 'cluster=~"$cluster"' in ask.expr, panel.title
+    for panel, query in PANELS:
+        assert 'cluster=~"$cluster"' in query.expr, panel.title
 
 
 def _filled(expression: str, **chosen: str) -> str:
@@ -177,9 +177,9 @@ class Board:
     def empty(self, **chosen: str) -> dict[tuple[str, str], Source]:
         """Panels and their queries without an answer, and what these need."""
         return {
-            (panel.title, ask.name): ask.source if ask.source is not Source.EXPORTER else panel.source
-            for panel, ask in PANELS
-            if not self.answer(panel.kind, _filled(ask.expr, **chosen))
+            (panel.title, query.name): query.source if query.source is not Source.EXPORTER else panel.source
+            for panel, query in PANELS
+            if not self.answer(panel.kind, _filled(query.expr, **chosen))
         }
 
 
@@ -322,7 +322,7 @@ def dcgm_board(past: Past, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def test_an_installation_that_is_dead_is_not_hidden_by_another(tmp_path: pathlib.Path) -> None:
     """In another cluster, or in another namespace of one; a replica that waits hides nothing either."""
     name = "gpu_rightsizer_last_success_timestamp_seconds"
-    (expr,) = (_filled(ask.expr) for _, ask in PANELS if name in ask.expr)
+    (expr,) = (_filled(query.expr) for _, query in PANELS if name in query.expr)
     ago = {'cluster="a"': 1000, 'cluster="b",namespace="g",pod="1"': 400, 'cluster="b",namespace="h"': 1100}
     with Prometheus(tmp_path) as prometheus:
         seconds = range(1_800_000_000, 1_800_001_200, 60)
@@ -345,8 +345,8 @@ class TestOnTheDemo:
     def test_with_dcgm_exporter_alone_all_but_what_panels_say_they_need(self, dcgm_board: Board) -> None:
         """Neither our exporter nor kube-state-metrics nor the rightsizer."""
         assert set(dcgm_board.empty().values()) <= {
-            Source.OURS,
-            Source.WAITING,
+            Source.GPU_EXPORTER,
+            Source.PENDING,
             Source.RIGHTSIZER,
         }
 
@@ -401,9 +401,9 @@ class TestOnTheDemo:
         """Every panel that shows the label shows only that value."""
         labels = {variable.name: variable.label for variable in VARIABLES}
         ((name, value),) = chosen.items()
-        for panel, ask in PANELS:
-            for one in board.answer(panel.kind, _filled(ask.expr, **chosen)):
-                if labels[name] in one["metric"] and f"${name}" in ask.expr:
+        for panel, query in PANELS:
+            for one in board.answer(panel.kind, _filled(query.expr, **chosen)):
+                if labels[name] in one["metric"] and f"${name}" in query.expr:
                     assert re.fullmatch(value, one["metric"][labels[name]]), panel.title
 
     def test_variables_offer_what_there_is(self, board: Board) -> None:
