@@ -9,17 +9,17 @@ import sys
 import time
 from pathlib import Path
 
-from exporter import catalog
-from exporter.accountant import Accountant, Host
-from exporter.catalog import Choice
+from exporter.attribution.attributor import Accountant, Host
+from exporter.attribution.podnames import PodNames
+from exporter.attribution.procfs import Processes
 from exporter.model import ALL_DEVICES, MetricSet
 from exporter.nvml.meter import Clocks
 from exporter.nvml.session import Session
-from exporter.pods.attribution import Attribution, Pods
-from exporter.pods.names import PodNames
 from exporter.pods.podresources import Kubelet
-from exporter.pods.processes import Processes
-from exporter.sweep import Gpus
+from exporter.pods.tracker import Attribution, Pods
+from exporter.sampling import catalogue
+from exporter.sampling.catalogue import Choice
+from exporter.sampling.sweep import Gpus
 
 _LONGEST_S = 3600.0
 
@@ -27,7 +27,7 @@ _LONGEST_S = 3600.0
 def main(socket: str, proc: str, logs: str) -> None:
     """Look as often as told."""
     session = Session(Clocks(time.monotonic_ns, time.time_ns))
-    known = (collector.within(MetricSet.DEFAULT) for collector in catalog.collectors().values())
+    known = (collector.within(MetricSet.DEFAULT) for collector in catalogue.collectors().values())
     choice = Choice(tuple(collector for collector in known if collector.rows))
     gpus = Gpus(session, choice, ALL_DEVICES, clock=time.monotonic)
     host = Host(
@@ -37,7 +37,7 @@ def main(socket: str, proc: str, logs: str) -> None:
         time.time_ns,
         os.sysconf("SC_CLK_TCK"),
     )
-    accountant = Accountant(gpus, host, session.books)
+    accountant = Accountant(gpus.observe, host, session.books)
     pods = Pods(Kubelet(Path(socket), required=True, clock=time.monotonic))
     gpus.open().result()
     attribution = Attribution(up=None)

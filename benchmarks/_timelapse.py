@@ -191,19 +191,19 @@ def values(series: Sequence[Sample], name: str, *labels: str) -> dict[tuple[str,
 
 def _export(socket: str, proc: str, logs: str, how: str) -> None:
     """The program under test."""
-    from exporter import catalog  # noqa: PLC0415 - in the program alone
-    from exporter.accountant import Host  # noqa: PLC0415
-    from exporter.catalog import Choice  # noqa: PLC0415
-    from exporter.exposition import Build, Scrape, families  # noqa: PLC0415
+    from exporter.attribution.attributor import Host  # noqa: PLC0415
+    from exporter.attribution.podnames import PodNames  # noqa: PLC0415
+    from exporter.attribution.procfs import Processes  # noqa: PLC0415
     from exporter.model import Naming, SharedGpus  # noqa: PLC0415
     from exporter.nvml.meter import Clocks  # noqa: PLC0415
     from exporter.nvml.session import Session  # noqa: PLC0415
-    from exporter.pods.attribution import Pods  # noqa: PLC0415
-    from exporter.pods.names import PodNames  # noqa: PLC0415
     from exporter.pods.podresources import Kubelet  # noqa: PLC0415
-    from exporter.pods.processes import Processes  # noqa: PLC0415
-    from exporter.sampler import Plan, Sampler  # noqa: PLC0415
-    from exporter.textformat import Format, encode  # noqa: PLC0415
+    from exporter.pods.tracker import Pods  # noqa: PLC0415
+    from exporter.render.exposition import Build, Scrape, families  # noqa: PLC0415
+    from exporter.render.textformat import Format, encode  # noqa: PLC0415
+    from exporter.sampling import catalogue  # noqa: PLC0415 - in the program alone
+    from exporter.sampling.catalogue import Choice  # noqa: PLC0415
+    from exporter.sampling.sampler import Plan, Sampler  # noqa: PLC0415
 
     now_ns, shift_ns = BOOT_S * 10**9, 0
     options = Options(**json.loads(how))
@@ -214,7 +214,7 @@ def _export(socket: str, proc: str, logs: str, how: str) -> None:
     def unix_ns() -> int:
         return now_ns + shift_ns
 
-    known = catalog.collectors()
+    known = catalogue.collectors()
     choice = Choice(tuple(known[name] for name in options.collectors), labels=())
     host = Host(Processes(Path(proc)), PodNames(Path(logs)), boot_ns, unix_ns, os.sysconf("SC_CLK_TCK"))
     plan = Plan(choice, interval_s=1.0, give_up_s=1e9, proc_root=Path(proc), host=host)

@@ -1,13 +1,13 @@
 """The entry of `gpu-exporter` and of `python -m exporter`: says what to install where only the rightsizer was."""
 
+import signal
 import sys
-
-from exporter import signals
 
 
 def main() -> int:
     """Run the exporter; its exit code."""
-    signals.hold()  # first of all: loading the libraries takes a moment, in which one may be told to stop
+    # Before the imports, which take a moment: a signal that arrives meanwhile waits for `process.Signals`.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
     try:
         from exporter import cli  # noqa: PLC0415 - its libraries may be missing
     except ModuleNotFoundError as error:

@@ -17,33 +17,34 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from exporter import __version__, catalog, heap, logs
-from exporter.accountant import Host
-from exporter.catalog import Choice
+from exporter import __version__, process
+from exporter.attribution.attributor import Host
+from exporter.attribution.podnames import PodNames
+from exporter.attribution.procfs import Processes
 from exporter.dcgm.flags import FLAGS
 from exporter.errors import ExporterError, NoLibraryError, StartError, UsageError
-from exporter.exposition import Build, Scrape
-from exporter.jobs import JobDirectory
-from exporter.metricsfile import MetricsFile
-from exporter.metricslist import listed
+from exporter.http import systemd
+from exporter.http.handlers import Site
+from exporter.http.server import Server, listen
+from exporter.http.webfile import WebFile
 from exporter.nvml.meter import Clocks
 from exporter.nvml.session import Session
 from exporter.pods.apiaccess import from_kubeconfig, in_cluster
 from exporter.pods.apihttp import PodApi
 from exporter.pods.apiserver import PodWatch
-from exporter.pods.attribution import Pods
-from exporter.pods.names import PodNames
 from exporter.pods.podfacts import Wanted
 from exporter.pods.podresources import Kubelet
-from exporter.pods.processes import Processes
-from exporter.sampler import Plan, Sampler
-from exporter.serving import systemd
-from exporter.serving.server import Server, listen
-from exporter.serving.site import Site
-from exporter.serving.webfile import WebFile
-from exporter.settings import DCGM_EXPORTERS_LISTS, Given, Settings, flag, resolve, table
-from exporter.signals import STOPPING, Signals
-from exporter.textformat import Format
+from exporter.pods.tracker import Pods
+from exporter.process import STOPPING, Signals
+from exporter.render.exposition import Build, Scrape
+from exporter.render.textformat import Format
+from exporter.sampling import catalogue
+from exporter.sampling.catalogue import Choice
+from exporter.sampling.jobs import JobDirectory
+from exporter.sampling.metricsfile import MetricsFile
+from exporter.sampling.metricslist import listed
+from exporter.sampling.sampler import Plan, Sampler
+from exporter.settings import DCGM_EXPORTERS_LISTS, Given, LogFormat, Settings, flag, resolve, table
 
 _LOG = logging.getLogger(__name__)
 _JOIN_S = 1.0  # at shutdown; a thread in a hung driver call is left behind
@@ -119,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     for name, setting in settings.items():
-        help_ = setting.help.format(collectors=", ".join(catalog.collectors()))
+        help_ = setting.help.format(collectors=", ".join(catalogue.collectors()))
         if setting.metavar is None:
             parser.add_argument(flag(name), nargs="?", const="true", metavar="BOOL", default=None, help=help_)
         else:
@@ -147,7 +148,7 @@ def _settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
     said = vars(_parser().parse_args(_two_dashes(argv)))
     flags = {name: text for name, text in said.items() if isinstance(text, str)}
     dcgm = {name: twin for name, twin in said.items() if isinstance(twin, tuple)}
-    return resolve(Given(flags, dcgm), environment, collectors=tuple(catalog.collectors()))
+    return resolve(Given(flags, dcgm), environment, collectors=tuple(catalogue.collectors()))
 
 
 def _is_open(sampler: Sampler, settings: Settings, signals: Signals) -> bool:
@@ -196,7 +197,7 @@ def _watch(settings: Settings, environment: Mapping[str, str]) -> PodWatch | Non
 
 
 def _choice(settings: Settings) -> Choice:
-    known = catalog.collectors()
+    known = catalogue.collectors()
     chosen = (known[name].within(settings.metrics) for name in settings.collectors)
     return Choice(tuple(collector for collector in chosen if collector.rows))
 
@@ -214,7 +215,7 @@ def _metrics_file(settings: Settings) -> MetricsFile | None:
         raise UsageError([f"{flags}: the metrics file {path} says what is served; leave out one of them"])
     understand = functools.partial(
         listed,
-        collectors=tuple(catalog.collectors().values()),
+        collectors=tuple(catalogue.collectors().values()),
         naming=settings.naming if "naming" in settings.given else None,
     )
     return MetricsFile(path, understand, unix_time=time.time)
@@ -223,7 +224,7 @@ def _metrics_file(settings: Settings) -> MetricsFile | None:
 def _run(settings: Settings, environment: Mapping[str, str]) -> None:
     """Start everything, serve until told to stop, end everything."""
     signals = Signals(once=settings.once)
-    heap.share()
+    process.use_one_heap()
     for name, host in (("proc_root", "/proc"), ("pod_logs", "/var/log")):
         folder = getattr(settings, name)
         if name in settings.given and not Path(folder).is_dir():
@@ -305,7 +306,7 @@ def _attend(
     while sampler.gave_up is None:
         if not is_ready and sampler.latest() is not None:
             systemd.notify(environment, "READY=1")
-            heap.trim()
+            process.trim_heap()
             is_ready = True
         number = signals.wait(_LOOK_S if is_ready else _POLL_S)
         if number == signal.SIGHUP:
@@ -318,7 +319,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the exporter and return its exit code; whatever goes wrong is one message on standard error."""
     try:
         settings = _settings(sys.argv[1:] if argv is None else argv, os.environ)
-        logs.configure(settings.log_format, settings.log_level)
+        process.log_to_stderr(settings.log_level.name, as_json=settings.log_format is LogFormat.JSON)
         for warning in settings.warnings:
             _LOG.warning("%s", warning)
         _run(settings, os.environ)

@@ -16,10 +16,11 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from exporter import catalog, settings
+from exporter import settings
 from exporter.dcgm.flags import FLAGS, Ignored, Refused, Same
-from exporter.labels import LABELS
 from exporter.model import Kind, Metric, MetricSet
+from exporter.sampling import catalogue
+from exporter.sampling.catalogue import LABELS
 from rightsizer.cli import options
 from rightsizer.policy.schema import Policy
 from rightsizer.report import metrics as rightsizer_metrics
@@ -90,7 +91,7 @@ def _exporter_settings() -> str:
         (
             f"`{settings.flag(name)}`",
             f"`{setting.default}`" if setting.default else "",
-            setting.help.format(collectors=", ".join(catalog.collectors())),
+            setting.help.format(collectors=", ".join(catalogue.collectors())),
         )
         for name, setting in settings.table().items()
     )
@@ -124,7 +125,7 @@ def _text_labels() -> str:
 
 def _metrics() -> str:
     """Metrics that differ only in a rising number share a row."""
-    runs = itertools.groupby(enumerate(catalog.metrics()), key=_run)
+    runs = itertools.groupby(enumerate(catalogue.metrics()), key=_run)
     alike = ([metric for _, metric in run] for _, run in runs)
     rows = (_metric(metrics[0], metrics[-1]) for metrics in alike)
     return table(("metric", "from 4.9", "type, set", "meaning", "read from"), rows)

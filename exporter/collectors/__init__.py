@@ -7,7 +7,7 @@ it owns timing, success and failures, so that the collectors own none of them.
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from exporter.accounts.books import Entry, Use
+from exporter.attribution.records import Entry, Use
 from exporter.errors import ReadingError, Reason
 from exporter.model import Metric, MetricSet, Reading, Split
 from exporter.nvml.devices import OpenDevice

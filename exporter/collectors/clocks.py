@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from exporter.collectors import Point, Row
 from exporter.model import Kind, Metric, MetricSet, Spelling
-from exporter.nvml.clockevents import WINDOW_S
 from exporter.nvml.devices import OpenDevice
+from exporter.nvml.driverstate import WINDOW_S
 
 _HZ_PER_MHZ = 1_000_000
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from exporter.collectors import Row
 from exporter.model import Kind, Metric, MetricSet, Spelling
 from exporter.nvml.devices import OpenDevice
-from exporter.nvml.fields import Field
+from exporter.nvml.fieldvalues import Field
 
 _AMPERE = "Ampere and later; not while MIG instances are in use"
 _BEFORE_AMPERE = "before Ampere"

@@ -3,7 +3,7 @@
 from exporter.collectors import Row, if_there
 from exporter.model import Kind, Metric, MetricSet, Spelling
 from exporter.nvml.devices import OpenDevice
-from exporter.nvml.fields import LINKS, Field
+from exporter.nvml.fieldvalues import LINKS, Field
 
 _TRAFFIC = f"nvmlDeviceGetFieldValues({Field.NVLINK_TX_KIB.value}, {Field.NVLINK_RX_KIB.value})"
 

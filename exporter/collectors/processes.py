@@ -6,8 +6,7 @@ the whole. What is behind them is gathered between the cycles (accountant.py, ac
 
 from collections.abc import Callable, Iterable, Sequence
 
-from exporter.accounts.books import Entry, Use
-from exporter.accounts.records import Part
+from exporter.attribution.records import Entry, Part, Use
 from exporter.collectors import Point, Row
 from exporter.errors import Reason
 from exporter.model import Kind, Metric, MetricSet, Spelling

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from exporter.collectors import Row, if_there, split_by
 from exporter.model import Kind, Metric, MetricSet, Spelling, Split
 from exporter.nvml.devices import OpenDevice
-from exporter.nvml.fields import Field
+from exporter.nvml.fieldvalues import Field
 from exporter.nvml.gpm import GpmMetric
 
 _MIB = 1024 * 1024

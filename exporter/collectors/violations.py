@@ -6,7 +6,7 @@ from exporter.collectors import Point, Row
 from exporter.errors import ReadingError
 from exporter.model import Kind, Metric, MetricSet, Spelling
 from exporter.nvml.devices import OpenDevice
-from exporter.nvml.fields import Field
+from exporter.nvml.fieldvalues import Field
 
 _NS_PER_S = 1_000_000_000
 

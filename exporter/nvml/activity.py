@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from exporter.accounts.records import Listed, ProcessSample
+from exporter.attribution.records import Listed, ProcessSample
 
 _MOST_PERCENT = 100
 # nvmlProcessUtilizationSample_t: pid, timeStamp, smUtil and three more. A look at a shared GPU brings thousands of

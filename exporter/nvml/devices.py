@@ -12,14 +12,13 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import pynvml
 
-from exporter.accounts.books import Entry
-from exporter.accounts.records import Observation
+from exporter.attribution.records import Entry, Observation
 from exporter.errors import ReadingError, Reason
 from exporter.model import Device, Instance
 from exporter.nvml.codes import asking, text
-from exporter.nvml.fields import LINKS, Field, is_wide, link_requests, number
+from exporter.nvml.driverstate import Host
+from exporter.nvml.fieldvalues import LINKS, Field, is_wide, link_requests, number
 from exporter.nvml.gpm import GpmMetric, Rates
-from exporter.nvml.host import Host
 from exporter.nvml.meter import Subject
 from exporter.nvml.topology import Peer
 from exporter.nvml.xids import Xids

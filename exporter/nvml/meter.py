@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pynvml
 
-from exporter.accounts.records import Observation, Part, ProcessSample, Slice, Source
+from exporter.attribution.records import Observation, Part, ProcessSample, Slice, Source
 from exporter.errors import ReadingError, Reason
 from exporter.nvml import activity
 from exporter.nvml.activity import UtilizationSample

@@ -5,11 +5,11 @@ Must not know what is read from the GPUs.
 
 import pynvml
 
-from exporter.accounts.books import Books
+from exporter.attribution.records import Books
 from exporter.errors import NoLibraryError, ReadingError, StartError
 from exporter.nvml.codes import asking, text
 from exporter.nvml.devices import OpenDevice, open_gpu
-from exporter.nvml.host import Host
+from exporter.nvml.driverstate import Host
 from exporter.nvml.meter import Clocks, Meter
 from exporter.nvml.xids import XidWatch
 

@@ -1,5 +1,5 @@
-"""Who is on which device: attribution > podresources > grpc > wire (the kubelet), apiserver > apihttp > apiaccess.
+"""Which pod holds which device: tracker > podresources > grpc > protobuf (kubelet), apiserver > apihttp > apiaccess.
 
-Only attribution knows both sources. processes > cgroups say to which pod a process belongs.
-cgroups, claimants, deviceids, join and podfacts are pure. A failure here costs labels, never series.
+Only tracker knows both sources. allocations, claimants, deviceids, podfacts and protobuf are pure. A failure here costs
+labels, never series.
 """

@@ -11,7 +11,7 @@ from pathlib import Path
 from exporter.errors import PodResourcesError, StartError, UnimplementedError
 from exporter.model import Allocation, Offer
 from exporter.pods.grpc import Channel, ConnectionLostError
-from exporter.pods.wire import allocations, offers
+from exporter.pods.protobuf import allocations, offers
 
 _LOG = logging.getLogger(__name__)
 _LIST = "/v1.PodResourcesLister/List"

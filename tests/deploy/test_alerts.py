@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from exporter import catalog
+from exporter.sampling import catalogue
 from rightsizer.report.metrics import METRICS
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -179,7 +179,7 @@ def _known() -> set[str]:
         for rule in group["rules"]
         if "record" in rule
     }
-    devices = {name for one in catalog.metrics() for name in (one.dcgm.name, one.dcgm_49.name)}
+    devices = {name for one in catalogue.metrics() for name in (one.dcgm.name, one.dcgm_49.name)}
     own = set(re.findall(r"`(gpu_(?:exporter_\w+|up|down))", (ROOT / "docs/exporter.md").read_text()))
     return recorded | devices | own | {row.full_name for row in METRICS} | NOT_OURS
 
@@ -193,7 +193,7 @@ def test_every_metric_that_is_asked_for_exists(rule: dict[str, Any]) -> None:
 def test_both_generations_of_names_are_asked_for() -> None:
     """Where a rule asks for a metric of DCGM that was renamed, it asks for its other name, too."""
     renamed = {
-        one.dcgm.name: one.dcgm_49.name for one in catalog.metrics() if one.dcgm.name != one.dcgm_49.name
+        one.dcgm.name: one.dcgm_49.name for one in catalogue.metrics() if one.dcgm.name != one.dcgm_49.name
     }
     renamed |= {new: old for old, new in renamed.items()}
     for rule in RULES:

@@ -18,7 +18,7 @@ from dashboards.__main__ import DASHBOARD, rendered
 from dashboards.panels import Kind, Source
 from dashboards.rows import ROWS, VARIABLES
 from dashboards.rules import GROUPS
-from exporter import catalog
+from exporter.sampling import catalogue
 from rightsizer.report.metrics import METRICS
 from simulator.cluster import Cluster
 from simulator.history import parse
@@ -69,7 +69,7 @@ def test_the_file_is_what_the_tables_say() -> None:
 
 def test_every_metric_is_one_that_somebody_serves() -> None:
     """The exporters by the catalogue, the rightsizer by its table, kube-state-metrics, or a rule before."""
-    served = {name for each in catalog.metrics() for name in (each.dcgm.name, each.dcgm_49.name)}
+    served = {name for each in catalogue.metrics() for name in (each.dcgm.name, each.dcgm_49.name)}
     served |= {row.full_name for row in METRICS} | KUBE_STATE_METRICS | EXPORTER
     recorded = {rule.record for group in GROUPS for rule in group.rules}
     for expression in [rule.expr for group in GROUPS for rule in group.rules]:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from exporter import catalog
+from exporter.sampling import catalogue
 from rightsizer.errors import EvidenceIncomplete, UsageError
 from rightsizer.usage import counter_meaning
 from rightsizer.usage.dcgm_names import DCGM, DCGM_49
@@ -524,7 +524,7 @@ def test_series_that_stopped_hours_ago_are_stale_not_absent(metrics: Metrics) ->
 
 def test_our_tables_name_what_the_exporter_serves() -> None:
     """Under both generations of names, with units that the factors turn into ours."""
-    rows = {metric.dcgm.name: metric for metric in catalog.metrics()}
+    rows = {metric.dcgm.name: metric for metric in catalogue.metrics()}
     units = {"%": 0.01, "ratio": 1.0, "MiB": 1 << 20, "bytes": 1.0, "W": 1.0}
     assert len(DCGM.quantities) == len(DCGM_49.quantities)
     for older, newer in zip(DCGM.quantities, DCGM_49.quantities, strict=True):

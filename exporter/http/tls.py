@@ -1,0 +1,124 @@
+"""TLS as a web configuration wants it, by Python's ssl. Must not know HTTP, nor where the PEMs come from."""
+
+import contextlib
+import dataclasses
+import ipaddress
+import os
+import ssl
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from exporter.errors import WebConfigError
+from exporter.http.webconfig import ClientAuth, Tls, TlsVersion
+
+_VERSIONS = {TlsVersion.TLS12: ssl.TLSVersion.TLSv1_2, TlsVersion.TLS13: ssl.TLSVersion.TLSv1_3}
+_VERIFY = {
+    ClientAuth.NONE: ssl.CERT_NONE,
+    ClientAuth.IF_GIVEN: ssl.CERT_OPTIONAL,
+    ClientAuth.REQUIRED: ssl.CERT_REQUIRED,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pems:
+    """The PEMs of a configuration, read; `client_ca` is empty where there is none."""
+
+    cert: bytes
+    key: bytes = dataclasses.field(repr=False)
+    client_ca: bytes
+
+
+def context(tls: Tls, pems: Pems, where: str) -> ssl.SSLContext:
+    """What handshakes are made with.
+
+    Raises:
+        WebConfigError: A certificate or key cannot be used; `where` stands before the message.
+    """
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.minimum_version = _VERSIONS[tls.min_version]
+    made.maximum_version = _VERSIONS[tls.max_version]
+    made.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    if tls.prefer_server_cipher_suites:
+        made.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+    else:
+        made.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+    made.set_alpn_protocols(["http/1.1"])
+    if tls.ciphers:
+        made.set_ciphers(":".join(tls.ciphers))
+    if tls.curve:
+        made.set_ecdh_curve(tls.curve)
+    _load_identity(made, pems, where)
+    made.verify_mode = _VERIFY[tls.client_auth]
+    if tls.client_ca is not None:
+        made.verify_flags |= (
+            ssl.VERIFY_X509_PARTIAL_CHAIN
+        )  # as in Go, where an intermediate CA can be trusted
+        _trust(made, pems.client_ca, f"{where}: client_ca_file")
+    return made
+
+
+def is_allowed(certificate: Mapping[str, Any] | None, allowed: frozenset[str]) -> bool:
+    """Whether a client with this certificate, as ssl's getpeercert() has it, may come in by its alternative names."""
+    if not allowed or not certificate:
+        return True  # whether one is required, the handshake has seen to
+    names = {_canonical(kind, str(name)) for kind, name in certificate.get("subjectAltName", ())}
+    return bool(names & allowed)
+
+
+def _canonical(kind: str, name: str) -> str:
+    if kind != "IP Address":
+        return name
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(name.strip()))  # OpenSSL writes all eight groups of an IPv6 address
+    return name
+
+
+class _EncryptedError(Exception):
+    pass
+
+
+def _no_passphrase() -> str:
+    """Stand in for OpenSSL's own prompt, which would wait at a terminal."""
+    raise _EncryptedError
+
+
+def _load_identity(made: ssl.SSLContext, pems: Pems, where: str) -> None:
+    _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pems.cert, f"{where}: cert_file")
+    try:
+        with _as_file(pems.cert) as cert, _as_file(pems.key) as key:
+            made.load_cert_chain(cert, key, _no_passphrase)
+    except _EncryptedError:
+        raise WebConfigError(
+            [f"{where}: key_file: is encrypted; write the key without a passphrase"]
+        ) from None
+    except ssl.SSLError as error:
+        raise WebConfigError([f"{where}: {_what(error)}"]) from None
+
+
+def _what(error: ssl.SSLError) -> str:
+    match error.reason:
+        case "KEY_VALUES_MISMATCH" | "KEY_TYPE_MISMATCH":
+            return "cert_file and key_file do not belong together"
+        case "EE_KEY_TOO_SMALL" | "CA_MD_TOO_WEAK" | "CA_KEY_TOO_SMALL":
+            return "cert_file: OpenSSL refuses it as too weak; make one with an RSA key of 2048 bits or more, or ECDSA"
+        case _:
+            return "key_file: no private key in PEM that OpenSSL can read"
+
+
+def _trust(made: ssl.SSLContext, pem: bytes, where: str) -> None:
+    try:
+        made.load_verify_locations(cadata=pem.decode("ascii", "replace"))
+    except (ssl.SSLError, ValueError):
+        raise WebConfigError([f"{where}: no certificate in PEM that OpenSSL can read"]) from None
+
+
+@contextlib.contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    """A name for `content`, for ssl reads certificates and keys from files only; nothing reaches a disk."""
+    descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

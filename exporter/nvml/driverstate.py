@@ -1,0 +1,115 @@
+"""What an open device shares with the others of its session, and what outlives the cycle that it was opened in."""
+
+import collections
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+
+from exporter.attribution.records import Books
+from exporter.errors import ReadingError, Reason
+from exporter.nvml.gpm import Gpm
+from exporter.nvml.meter import Meter
+from exporter.nvml.topology import Topology
+from exporter.nvml.xids import XidLog
+
+_US_PER_S = 1_000_000
+
+
+class Increases:
+    """The last reading of every counter whose rate has been asked for."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[float, int]] = {}
+
+    def rate(self, key: str, what: str, value: float, at_us: int) -> float:
+        """The increase per second since the reading before.
+
+        Args:
+            key: Which counter of which device.
+            what: What is being done, for messages.
+            value: The counter now.
+            at_us: When the driver read it, in microseconds.
+
+        Raises:
+            ReadingError: There is no reading before (PENDING), or the counter has been reset or has wrapped around.
+        """
+        before = self._last.get(key)
+        if before is not None and before[1] == at_us:
+            raise ReadingError(what, Reason.PENDING, "the driver has not read it anew")
+        self._last[key] = (value, at_us)
+        if before is None:
+            raise ReadingError(what, Reason.PENDING, "rates come with the second reading")
+        if value < before[0] or at_us < before[1]:
+            raise ReadingError(what, Reason.UNAVAILABLE, "the counter has started anew")
+        return (value - before[0]) * _US_PER_S / (at_us - before[1])
+
+    def clear(self) -> None:
+        """Forget all readings."""
+        self._last.clear()
+
+
+WINDOW_S = 300.0
+"""How long a reading counts: dcgm-exporter's default."""
+_MAX_READINGS = 10_000  # of one device within the window: more than the shortest interval brings
+
+
+class ClockEvents:
+    """The masks that each device has given within the window, of those that have been asked for."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[str, collections.deque[tuple[float, int]]] = {}
+
+    def record(self, key: str, mask: int) -> Mapping[int, int]:
+        """Count a reading; returns how many readings of this device within the window had each bit set.
+
+        Args:
+            key: Which device.
+            mask: What it says now: a bit mask of nvmlClocksEventReason*.
+        """
+        now_s = self._clock()
+        seen = self._seen.setdefault(key, collections.deque(maxlen=_MAX_READINGS))
+        seen.append((now_s, mask))
+        while seen[0][0] < now_s - WINDOW_S:
+            seen.popleft()
+        masks = collections.Counter(mask for _, mask in seen)
+        counts: collections.Counter[int] = collections.Counter()
+        for each, times in masks.items():
+            counts.update({1 << bit: times for bit in range(each.bit_length()) if each >> bit & 1})
+        return counts
+
+
+@dataclasses.dataclass(slots=True)
+class Host:
+    """A node's driver, as the devices see it.
+
+    Attributes:
+        meter: Looks at what the devices do.
+        books: Who used how much of them, as of the last cycle.
+        gpm: Samples of performance counters.
+        increases: Readings of counters whose rate is wanted.
+        clock_events: Why clocks were held down, within the last minutes.
+        topology: How the GPUs are connected.
+        xids: XID errors so far.
+        driver_version: Such as "570.133.20".
+        cuda_version: Such as "12.8"; empty where the driver does not say.
+        serial_numbers: Whether the GPUs may tell theirs.
+    """
+
+    meter: Meter
+    books: Books = dataclasses.field(default_factory=Books)
+    gpm: Gpm = dataclasses.field(default_factory=Gpm)
+    increases: Increases = dataclasses.field(default_factory=Increases)
+    clock_events: ClockEvents = dataclasses.field(default_factory=ClockEvents)
+    topology: Topology = dataclasses.field(default_factory=Topology)
+    xids: XidLog = dataclasses.field(default_factory=XidLog)
+    driver_version: str = ""
+    cuda_version: str = ""
+    serial_numbers: bool = False
+
+    def forget(self) -> None:
+        """Give back what the driver library holds, before it is closed."""
+        self.gpm.clear()
+        self.meter.clear()
+        self.increases.clear()
+        self.topology.forget()

@@ -1,0 +1,1 @@
+"""A snapshot as bytes for Prometheus: exposition makes metric families, textformat writes them. Pure."""

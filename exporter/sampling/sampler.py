@@ -1,0 +1,284 @@
+"""The sampling cycle: all GPUs, all pods, one immutable Snapshot, swapped in as a whole; scrapes read the last one.
+
+Must not know formats or HTTP.
+"""
+
+import collections
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+from exporter.attribution.attributor import Accountant, Host
+from exporter.collectors import Failure
+from exporter.errors import Reason, StartError
+from exporter.model import ALL_DEVICES, Device, DeviceChoice, Failures, Health, Snapshot
+from exporter.nvml.session import Session
+from exporter.pods.tracker import Attribution, Pods
+from exporter.sampling.catalogue import Choice
+from exporter.sampling.jobs import JobDirectory, jobs_of
+from exporter.sampling.metricsfile import MetricsFile
+from exporter.sampling.sweep import Gpus, Sweep
+
+_LOG = logging.getLogger(__name__)
+_MIN_DEADLINE_S, _MAX_DEADLINE_S = 2.0, 5.0  # a healthy GPU answers all questions in milliseconds
+_TICK_S = 1.0  # how often it is looked at what the devices do; a buffer of samples holds some 15 seconds
+_TICKS_PER_LOOK = 200  # at most a two-hundredth of the time is spent on it,
+_LONGEST_TICK_S = 5.0  # but the buffers must not run over
+_STALE_INTERVALS = 3
+_SHORTEST_STALE_S = 3.0  # longer than the first cycle with a hung GPU, whose neighbours must not blink
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """What is sampled, and how often.
+
+    Attributes:
+        choice: What is read, unless a metrics file says it.
+        interval_s: Seconds from the start of one cycle to the start of the next.
+        give_up_s: How long the driver may be unusable before the exporter ends.
+        proc_root: The host's /proc.
+        metrics_file: What is read, and may change.
+        devices: Of what it is read.
+        jobs: Who says which batch jobs there are.
+        host: What else there is on the node, where processes live.
+    """
+
+    choice: Choice
+    interval_s: float
+    give_up_s: float
+    proc_root: Path
+    host: Host
+    metrics_file: MetricsFile | None = None
+    devices: DeviceChoice = ALL_DEVICES
+    jobs: JobDirectory | None = None
+
+    @property
+    def deadline_s(self) -> float:
+        """How long a GPU may take to answer before its cycle goes on without it."""
+        return min(max(self.interval_s, _MIN_DEADLINE_S), _MAX_DEADLINE_S)
+
+    @property
+    def stale_after_s(self) -> float:
+        """The age at which a snapshot is no longer served: old values look like a steady load."""
+        return max(_STALE_INTERVALS * self.interval_s, _SHORTEST_STALE_S)
+
+
+class Sampler:
+    """Runs cycles and holds the last snapshot.
+
+    Attributes:
+        is_settled: Nothing waits for a second cycle, as rates do.
+        gave_up: Why sampling has ended, where it did so by itself.
+    """
+
+    def __init__(self, session: Session, pods: Pods, plan: Plan, *, clock: Callable[[], float]) -> None:
+        self._session = session
+        self._pods = pods
+        self._plan = plan
+        self._clock = clock
+        self._gpus = Gpus(session, plan.choice, plan.devices, clock=clock)
+        self._accountant = Accountant(self._gpus.observe, plan.host, session.books)
+        self._attribution = Attribution(up=None)
+        self._failures: collections.Counter[tuple[str, str]] = collections.Counter()
+        self._said: frozenset[str] = frozenset()
+        self._latest: Snapshot | None = None
+        self._usable_at = clock()
+        self._read_at: float | None = None
+        self._tick_s = _TICK_S
+        self.is_settled = False
+        self.gave_up: StartError | None = None
+
+    def open(self) -> Future[int]:
+        """Begin to open the driver; cycles may begin before that has come to an end, and read nothing until then."""
+        return self._gpus.open()
+
+    def latest(self) -> Snapshot | None:
+        """The last snapshot, however old; None before the first."""
+        return self._latest
+
+    def run(self, stop: threading.Event, wake: threading.Event) -> None:
+        """Cycle at the plan's interval until `stop` is set. What cannot happen costs one cycle, not the exporter.
+
+        Ends by itself, with `gave_up`, when the driver has been unusable for too long: libraries and devices that were
+        there when the process started may have been replaced, and only a new process gets the new ones.
+
+        Args:
+            stop: Ends it; set `wake` after it.
+            wake: Makes it read its files anew and cycle at once.
+        """
+        due = self._clock()
+        while not stop.is_set():
+            try:
+                is_told = wake.is_set()
+                wake.clear()  # before what it asks for: what is asked meanwhile is for the next cycle
+                self._refresh(forced=is_told)
+                self.cycle()
+            except Exception:  # noqa: BLE001 - the one broad catch of the loop: counted, logged, goes on
+                self._failures["sampler", Reason.DEFECT.value] += 1
+                _LOG.exception("sampling: a defect of the exporter, please report it; trying again")
+            unusable_s = self._clock() - self._usable_at
+            if unusable_s > self._plan.give_up_s:
+                self.gave_up = StartError(
+                    f"the NVIDIA driver has not been usable for {unusable_s:.0f} s: ending, to be started anew"
+                )
+                return
+            due = max(due + self._plan.interval_s, self._clock())
+            if self._wait(due, wake):
+                due = self._clock()
+
+    def _wait(self, due: float, wake: threading.Event) -> bool:
+        """Until the next cycle is due, looking at what the devices do meanwhile; True as soon as `wake` is set."""
+        while (left_s := due - self._clock()) > 0:
+            if wake.wait(min(left_s, self._tick_s)):
+                return True
+            if self._clock() < due:
+                self._look()
+        return wake.is_set()
+
+    def _look(self) -> None:
+        """Look at what the devices do, if somebody wants to know; the longer that takes, the later again."""
+        if not self._gpus.is_observed:
+            return
+        began = self._clock()
+        if self._accountant.relies_on_holders:
+            self._attribution = self._pods.ask()
+        self._accountant.look(self._attribution, until=self._clock() + self._plan.deadline_s)
+        self._tick_s = min(max(_TICK_S, _TICKS_PER_LOOK * (self._clock() - began)), _LONGEST_TICK_S)
+
+    def _refresh(self, *, forced: bool) -> None:
+        """Take over what has changed in the metrics file."""
+        file = self._plan.metrics_file
+        if file is not None:
+            file.refresh(forced=forced)
+            self._gpus.choice = file.choice
+
+    def cycle(self) -> Snapshot:
+        """Read everything once and make the result the latest snapshot."""
+        self._look()
+        if self._gpus.is_observed:
+            self._accountant.publish()
+        until = self._clock() + self._plan.deadline_s
+        self._gpus.begin(until=until)
+        pods = self._attribution = self._pods.ask()
+        jobs = self._plan.jobs.read() if self._plan.jobs is not None else {}
+        sweep = self._gpus.finish(until=until)
+        if self._latest is None:
+            self._look()  # what is counted begins here: until now no GPU was known
+        if not sweep.is_unusable:
+            self._usable_at = self._clock()
+        samples = tuple(
+            dataclasses.replace(
+                sample,
+                owners=pods.owners(sample.device),
+                allocated=pods.allocated(sample.device),
+                jobs=jobs_of(sample.device, jobs),
+            )
+            for sample in sweep.samples
+        )
+        # where not all are wanted, there is nothing to compare
+        wants_all = self._plan.devices == ALL_DEVICES
+        in_kernel = gpus_in_kernel(self._plan.proc_root) if wants_all else None
+        self._report(sweep, self._hidden(in_kernel, sweep))
+        now = self._clock()
+        if samples:
+            self._read_at = now
+        self._latest = Snapshot(
+            taken_at=now,
+            read_at=self._read_at,
+            nvml_version=self._session.nvml_version,
+            metrics=tuple(row.metric for collector in self._gpus.choice.collectors for row in collector.rows),
+            samples=samples,
+            health=self._health(sweep, pods, in_kernel),
+        )
+        return self._latest
+
+    def close(self) -> None:
+        """End the use of the driver and of what knows the pods."""
+        self._pods.close()
+        self._gpus.close()
+
+    def _health(self, sweep: Sweep, pods: Attribution, in_kernel: frozenset[str] | None) -> Health:
+        return Health(
+            gpus=sweep.gpus,
+            collectors=sweep.collectors,
+            failures=tuple(
+                Failures(collector, reason, count)
+                for (collector, reason), count in sorted(self._failures.items())
+            ),
+            nvml_up=sweep.nvml_up,
+            podresources_up=pods.up,
+            gpus_in_kernel=None if in_kernel is None else len(in_kernel),
+            reload=None if self._plan.metrics_file is None else self._plan.metrics_file.reload,
+            pod_watch_up=pods.watch_up,
+            unattributed=pods.unattributed(
+                [
+                    *(sample.device for sample in sweep.samples),
+                    *(gpu.device for gpu in sweep.gpus if gpu.device is not None),
+                ]
+            ),
+            no_telling=telling.value if (telling := self._accountant.telling) else None,
+        )
+
+    def _hidden(self, in_kernel: frozenset[str] | None, sweep: Sweep) -> list[str]:
+        """Messages about GPUs that one would expect and NVML does not show."""
+        shown: Sequence[Device] = [gpu.device for gpu in sweep.gpus if gpu.device is not None]
+        if sweep.nvml_up and not sweep.gpus and not self._plan.devices.named:
+            return ["NVML shows no GPU; in a container, see whether it was given any"]
+        if in_kernel is None or len(shown) < len(sweep.gpus):
+            return []
+        missing = in_kernel - {same_bus(device.pci_bus_id) for device in shown}
+        return [
+            f"GPU {bus_id} is known to the kernel's driver but not shown by NVML"
+            for bus_id in sorted(missing)
+        ]
+
+    def _report(self, sweep: Sweep, hidden: Sequence[str]) -> None:
+        """Count each failure; log it in the first of the cycles in a row that have it."""
+        failures = [failure for failure in sweep.failures if failure.reason is not Reason.PENDING]
+        self.is_settled = len(failures) == len(sweep.failures)
+        for failure in failures:
+            if failure.reason.is_failure:
+                self._failures[failure.collector, failure.reason.value] += 1
+        said = {failure.message: failure for failure in failures}
+        for message, failure in said.items():
+            if message not in self._said:
+                _log(failure)
+        for message in hidden:
+            if message not in self._said:
+                _LOG.warning("%s", message)
+        self._said = frozenset(said) | frozenset(hidden)
+
+
+def _log(failure: Failure) -> None:
+    if failure.defect is not None:
+        _LOG.error("%s", failure.message, exc_info=failure.defect)
+    elif failure.reason is Reason.STUCK:
+        _LOG.warning("%s", failure.message)  # says itself what becomes of the series
+    elif failure.reason is Reason.NOT_SUPPORTED:
+        _LOG.info("%s; series omitted", failure.message)
+    else:
+        _LOG.warning("%s; series omitted", failure.message)
+
+
+def gpus_in_kernel(proc_root: Path) -> frozenset[str] | None:
+    """PCI bus ids, such as "0000:07:00.0", of the GPUs that the kernel's driver has bound.
+
+    Args:
+        proc_root: The host's /proc.
+
+    Returns:
+        None where the directory cannot be read: no driver there, or the host's /proc is not visible.
+    """
+    try:
+        return frozenset(entry.name.lower() for entry in (proc_root / "driver/nvidia/gpus").iterdir())
+    except OSError:
+        return None
+
+
+def same_bus(nvml_bus_id: str) -> str:
+    """NVML's form of a bus id, which has a domain of eight digits, in the kernel's form, which has four."""
+    domain, _, rest = nvml_bus_id.partition(":")
+    return f"{domain[-4:]}:{rest}".lower()

@@ -1,0 +1,384 @@
+"""One reading of all GPUs at once, each by its own thread and against one deadline.
+
+A GPU whose driver call hangs drops out of the sweep, and of all later ones until the call returns; the others are
+read as ever. Must not know pods, time of day or how results are published.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, wait
+
+from exporter.attribution.records import Seen
+from exporter.collectors import Collected, Failure, run
+from exporter.errors import ReadingError, Reason, StartError
+from exporter.model import CollectorHealth, Device, DeviceChoice, DeviceSample, GpuState, Label, Text
+from exporter.nvml.devices import OpenDevice
+from exporter.nvml.session import Session
+from exporter.nvml.workers import Worker
+from exporter.sampling.catalogue import Choice
+
+DISCOVERY = "discovery"
+OBSERVING = "processes"
+_CLOSE_S = 1.0  # nvmlShutdown is a courtesy: the kernel cleans up after a process anyway
+_UNUSABLE = {Reason.DRIVER, Reason.NO_PERMISSION, Reason.UNKNOWN}
+"""What a new process may not meet: old libraries of a replaced driver, devices taken away by a daemon-reload."""
+_DOWN = {Reason.GPU_LOST, Reason.RESET_REQUIRED, Reason.STUCK, Reason.DRIVER}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _GpuReport:
+    """What a worker brings back from one GPU: what it is, and what was read of it and then of its MIG instances."""
+
+    gpu: Device
+    samples: tuple[DeviceSample, ...]
+    collected: tuple[Collected, ...]
+
+
+@dataclasses.dataclass(slots=True)
+class _Job:
+    """A worker's task.
+
+    Attributes:
+        index: Of which GPU.
+        collector: What it is busy with, written by the worker.
+        overdue: It missed its deadline; what it brings later mixes old readings with new ones and is thrown away.
+        future: Its result.
+    """
+
+    index: int
+    collector: str = DISCOVERY
+    overdue: bool = False
+    future: Future[_GpuReport] = dataclasses.field(default_factory=Future)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sweep:
+    """What became of one sweep.
+
+    Attributes:
+        is_unusable: Nothing can be read, for reasons that a new start may mend.
+    """
+
+    samples: tuple[DeviceSample, ...]
+    gpus: tuple[GpuState, ...]
+    collectors: tuple[CollectorHealth, ...]
+    failures: tuple[Failure, ...]
+    nvml_up: bool
+    is_unusable: bool
+
+
+class Gpus:
+    """All GPUs of the node, as the driver numbers them."""
+
+    def __init__(
+        self, session: Session, choice: Choice, devices: DeviceChoice, *, clock: Callable[[], float]
+    ) -> None:
+        """Take what to read, of which devices; `choice` may be exchanged between sweeps."""
+        self.choice = choice
+        self._devices = devices
+        self._session = session
+        self._texts: dict[tuple[str, Label], str] = {}
+        self._clock = clock
+        self._driver = Worker("driver", clock)
+        self._workers: dict[int, Worker] = {}
+        self._jobs: dict[int, _Job] = {}
+        self._known: dict[int, Device] = {}
+        self._looks: dict[int, Future[dict[str, Seen]]] = {}
+        self._count = 0
+        self._reopen = False
+        self._opening: Future[int] | None = None
+        self._trouble: Failure | None = None
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether anybody wants to know what the devices do between the sweeps."""
+        return any(collector.name == OBSERVING for collector in self.choice.collectors)
+
+    def open(self) -> Future[int]:
+        """Begin to open the driver. Until that has come to an end, sweeps tell that the driver does not answer."""
+        self._opening = self._driver.submit(self._opened)
+        return self._opening
+
+    def begin(self, *, until: float) -> None:
+        """Start the sweep: count the GPUs and set a thread on each, but for those that still hang.
+
+        Args:
+            until: Monotonic time in seconds up to which the driver may take to count.
+        """
+        self._trouble = self._recount(until)
+        if self._is_opening() or (self._trouble is not None and self._trouble.reason is Reason.DRIVER):
+            self._jobs = {index: job for index, job in self._jobs.items() if self._is_stuck(index)}
+            return
+        for index in range(self._count):
+            if self._devices.needs(index) and not self._is_stuck(index):
+                self._jobs[index] = self._start(index)
+        for index in [index for index in self._jobs if index >= self._count and not self._is_stuck(index)]:
+            self._jobs.pop(index)
+            self._known.pop(index, None)
+
+    def observe(self, *, until: float) -> dict[str, Seen]:
+        """Look at what the devices of all GPUs did since this was last asked, by key, waiting for none beyond `until`.
+
+        A GPU whose driver call hangs is left out, as it is in sweeps, and so are those that cannot be opened: why, the
+        next sweep says.
+        """
+        if self._is_opening() or self._driver.busy_since is not None:
+            return {}
+        found = self._late_looks()
+        stuck = set(self._looks)
+        for index in sorted(self._known):
+            if index not in self._looks and not self._is_stuck(index):
+                self._looks[index] = self._worker(index).submit(functools.partial(self._look, index))
+        for index, look in list(self._looks.items()):
+            # What hung before is not waited for again.
+            if wait([look], timeout=0 if index in stuck else max(0.0, until - self._clock())).done:
+                found |= _seen(self._looks.pop(index))
+            elif index not in stuck:
+                self._jobs[index] = _Job(index, OBSERVING, overdue=True)
+        return found
+
+    def _late_looks(self) -> dict[str, Seen]:
+        """What came too late the last time: it was taken from the driver's buffers, and is nowhere else.
+
+        Whose the processes were cannot be found out any more.
+        """
+        found: dict[str, Seen] = {}
+        for index in [index for index, look in self._looks.items() if look.done()]:
+            for key, seen in _seen(self._looks.pop(index)).items():
+                samples = None if seen.observation.samples is None else ()
+                old = dataclasses.replace(seen.observation, samples=samples, processes=None)
+                found[key] = Seen(seen.device, old)
+        return found
+
+    def _look(self, index: int) -> dict[str, Seen]:
+        """Look at one GPU and its instances; runs in the GPU's own thread."""
+        gpu = self._session.gpu(index)
+        return {device.key: Seen(device.record, device.observe()) for device in self._chosen(gpu, index)}
+
+    def _chosen(self, gpu: OpenDevice, index: int) -> list[OpenDevice]:
+        """Those of a GPU and its instances that are exported."""
+        own = [gpu] if self._devices.has_gpu(index) else []
+        return own + self._instances(gpu, [])
+
+    def finish(self, *, until: float) -> Sweep:
+        """Collect what the threads brought, waiting for none of them beyond `until`."""
+        samples: list[DeviceSample] = []
+        states: list[GpuState] = []
+        collected: list[Collected] = []
+        failures = [self._trouble] if self._trouble is not None else self._missing()
+        for index, job in sorted(self._jobs.items()):
+            report, failure = self._outcome(job, until)
+            found = [] if failure is None else [failure]
+            if report is not None:
+                samples += report.samples
+                collected += report.collected
+                self._known[index] = report.gpu
+                found += [one for part in report.collected for one in part.failures]
+            states.append(self._state(index, found))
+            failures += found
+        states += [
+            GpuState(index, self._known[index], up=False, reason=Reason.DRIVER.value)
+            for index in sorted(set(self._known) - set(self._jobs))
+        ]
+        self._reopen = any(failure.reason is Reason.DRIVER for failure in failures)
+        return Sweep(
+            samples=tuple(samples),
+            gpus=tuple(states),
+            collectors=self._healths(collected, failures),
+            failures=tuple(failures),
+            nvml_up=self._trouble is None,
+            is_unusable=not samples and self._is_unusable(failures),
+        )
+
+    def close(self) -> None:
+        """End the use of the driver within a second, unless a call hangs: then leave that to the kernel."""
+        if self._driver.busy_since is None and not any(map(self._is_stuck, self._workers)):
+            wait([self._driver.submit(self._close)], timeout=_CLOSE_S)
+        self._driver.stop()
+        for worker in self._workers.values():
+            worker.stop()
+
+    def _close(self) -> int:
+        self._session.close()
+        return 0
+
+    def _is_stuck(self, index: int) -> bool:
+        worker = self._workers.get(index)
+        return worker is not None and worker.busy_since is not None
+
+    def _is_opening(self) -> bool:
+        return self._opening is not None and not self._opening.done()
+
+    def _is_unusable(self, failures: Sequence[Failure]) -> bool:
+        """Whether a new process could do better: where the driver as a whole fails or hangs, whatever the GPUs do, but
+        not where it is a GPU that hangs.
+        """  # noqa: D205 - one thought
+        if self._trouble is not None:
+            return self._trouble.reason in {*_UNUSABLE, Reason.STUCK}
+        return bool(failures) and {failure.reason for failure in failures} <= _UNUSABLE
+
+    def _recount(self, until: float) -> Failure | None:
+        """Ask how many GPUs there are; keep the last count where the driver does not say."""
+        if self._driver.busy_since is not None:
+            return self._overdue()
+        failed = self._opening is not None and self._opening.exception() is not None
+        try:
+            if (self._reopen or failed) and not any(map(self._is_stuck, self._workers)):
+                counting = self._opening = self._driver.submit(self._reopened)
+            else:
+                counting = self._driver.submit(self._session.count)
+            self._count = counting.result(timeout=until - self._clock())
+        except TimeoutError:
+            return self._overdue()
+        except ReadingError as error:
+            return Failure(DISCOVERY, error.reason, str(error))
+        except StartError as error:
+            return Failure(DISCOVERY, Reason.DRIVER, str(error))
+        return None
+
+    def _overdue(self) -> Failure:
+        message = "counting the GPUs: the driver does not answer; using the last count"
+        if self._is_opening():
+            message = "opening the NVIDIA driver: it does not answer; see dmesg for NVRM and Xid lines"
+        return Failure(DISCOVERY, Reason.STUCK, message)
+
+    def _opened(self) -> int:
+        self._session.open()
+        return 0
+
+    def _reopened(self) -> int:
+        self._session.reopen()
+        self._texts.clear()
+        return self._session.count()
+
+    def _start(self, index: int) -> _Job:
+        job, choice = _Job(index), self.choice
+        job.future = self._worker(index).submit(lambda: self._read(job, choice))
+        return job
+
+    def _worker(self, index: int) -> Worker:
+        return self._workers.setdefault(index, Worker(f"gpu-{index}", self._clock))
+
+    def _read(self, job: _Job, choice: Choice) -> _GpuReport:
+        """Read one GPU and its instances; runs in the GPU's own thread."""
+        started = self._clock()
+        gpu = self._session.gpu(job.index)
+        failures: list[Failure] = []
+        devices = [gpu] if self._devices.has_gpu(job.index) else []
+        try:
+            devices += self._instances(gpu, failures)
+        except ReadingError as error:
+            failures.append(Failure(DISCOVERY, error.reason, str(error)))
+        texts = self._words(gpu, choice, failures)
+        collected = [Collected(DISCOVERY, (), tuple(failures), self._clock() - started)]
+        samples = []
+        for device in devices:
+            own = []
+            for collector in choice.collectors:
+                job.collector = collector.name
+                own.append(run(collector, device, self._clock))
+            readings = tuple(one for part in own for one in part.readings)
+            samples.append(DeviceSample(device.record, readings, texts=texts))
+            collected += own
+        return _GpuReport(gpu.record, tuple(samples), tuple(collected))
+
+    def _instances(self, gpu: OpenDevice, failures: list[Failure]) -> list[OpenDevice]:
+        """The MIG instances that are exported."""
+        index = gpu.record.index
+        if not self._devices.has_instances_of(index):
+            return []
+        shown = {
+            (position, device.record.instance.gpu_instance_id): device
+            for position, device in enumerate(gpu.instances())
+            if device.record.instance is not None
+        }
+        failures += [
+            Failure(DISCOVERY, Reason.GONE, f"{name}, which --devices names, is not on GPU {index}")
+            for name in self._devices.missing_of(index, frozenset(shown))
+        ]
+        return [device for key, device in shown.items() if self._devices.has_instance(index, *key)]
+
+    def _missing(self) -> list[Failure]:
+        """The GPUs that somebody named and that are not there."""
+        return [
+            Failure(
+                DISCOVERY, Reason.GONE, f"GPU {index}, which --devices names, is not among {self._count} GPUs"
+            )
+            for index in sorted(self._devices.named)
+            if index >= self._count
+        ]
+
+    def _words(self, gpu: OpenDevice, choice: Choice, failures: list[Failure]) -> tuple[Text, ...]:
+        """The labels' values: asked for once, because they stay until the driver goes, and again after a failure."""
+        found = []
+        for row in choice.labels:
+            key = gpu.record.uuid, row.label
+            try:
+                if key not in self._texts:
+                    self._texts[key] = row.read(self._session, gpu)
+                found.append(Text(row.label, self._texts[key]))
+            except ReadingError as error:
+                failures.append(Failure(DISCOVERY, error.reason, str(error)))
+        return tuple(found)
+
+    def _outcome(self, job: _Job, until: float) -> tuple[_GpuReport | None, Failure | None]:
+        name = f"GPU {job.index}"
+        job.overdue = job.overdue or not wait([job.future], timeout=max(0.0, until - self._clock())).done
+        if job.overdue:
+            message = (
+                f"reading {job.collector} of {name}: the driver call does not return; the GPU's series are omitted "
+                "until it does"
+            )
+            return None, Failure(job.collector, Reason.STUCK, message)
+        try:
+            return job.future.result(), None
+        except ReadingError as error:
+            return None, Failure(DISCOVERY, error.reason, str(error))
+        except Exception as error:  # noqa: BLE001 - a defect of ours costs this GPU only, and is logged with its trace
+            message = f"reading {name}: {error!r}: a defect of the exporter, please report it"
+            return None, Failure(DISCOVERY, Reason.DEFECT, message, defect=error)
+
+    def _state(self, index: int, failures: Iterable[Failure]) -> GpuState:
+        reasons = {failure.reason for failure in failures}
+        stuck_since = self._workers[index].busy_since if Reason.STUCK in reasons else None
+        up = (
+            not reasons & _DOWN
+            and self._jobs[index].future.done()
+            and not self._jobs[index].future.exception()
+        )
+        reason = "" if up else _worst(reasons).value
+        return GpuState(index, self._known.get(index), up=up, stuck_since=stuck_since, reason=reason)
+
+    @property
+    def _has_none(self) -> bool:
+        """Whether there is no GPU, so that there is nothing to read."""
+        return not self._jobs and self._trouble is None
+
+    def _healths(
+        self, collected: Sequence[Collected], failures: Sequence[Failure]
+    ) -> tuple[CollectorHealth, ...]:
+        failed = {one.collector for one in failures if one.reason.is_failure}
+        read = {part.collector for part in collected}
+        return tuple(
+            CollectorHealth(
+                name=name,
+                duration_s=sum(part.duration_s for part in collected if part.collector == name),
+                success=name not in failed and (name in read or self._has_none),
+            )
+            for name in (DISCOVERY, *(collector.name for collector in self.choice.collectors))
+        )
+
+
+def _seen(look: Future[dict[str, Seen]]) -> dict[str, Seen]:
+    """What a look brought; nothing where the GPU could not be opened."""
+    try:
+        return look.result()
+    except ReadingError:
+        return {}
+
+
+def _worst(reasons: set[Reason]) -> Reason:
+    """The one that explains why a GPU cannot be read; what costs single readings only explains nothing."""
+    found = reasons & _DOWN or {reason for reason in reasons if reason.is_failure} or {Reason.UNKNOWN}
+    return min(found, key=lambda reason: reason.value)

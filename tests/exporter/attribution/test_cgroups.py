@@ -1,0 +1,140 @@
+"""From the text of /proc/<pid>/cgroup to the pod: a corpus of layouts, and whatever else may stand there."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.attribution import records
+from exporter.attribution.cgroups import NoPod, Place, place
+
+CORPUS: list[dict[str, Any]] = yaml.load(
+    (Path(__file__).parent / "data/cgroups.yaml").read_text(), Loader=yaml.CSafeLoader
+)
+
+hexes = st.text("0123456789abcdef", min_size=64, max_size=64)
+uids = st.uuids().map(str) | st.text("0123456789abcdef", min_size=32, max_size=32)
+classes = st.sampled_from(["", "burstable", "besteffort"])
+prefixes = st.sampled_from(["", "/docker/0a", "/system.slice/containerd.service", "/tenants", "/a/b-c"])
+roots = st.sampled_from(["", "kubelet", "a-b", "my_root"])
+runtimes = st.sampled_from(["cri-containerd", "crio", "docker"])
+inside = st.sampled_from(["", "/init.scope", "/container", "/docker/" + "5" * 64, "/kubepods/pod" + "7" * 32])
+controllers = st.lists(
+    st.sampled_from(["memory", "cpu,cpuacct", "name=systemd", "pids"]), unique=True, min_size=1
+)
+names = st.text(
+    st.characters(exclude_characters="/\n", exclude_categories=["Cs"]), max_size=20
+) | st.sampled_from(
+    [
+        "..",
+        "system.slice",
+        "burstable",
+        "pod" + "7" * 32,
+        "5" * 64,
+        f"crio-{'5' * 64}.scope",
+        "kube",
+        "pods",
+        "\\x2d",
+    ]
+)
+
+
+def _place(case: dict[str, Any]) -> Place:
+    why = NoPod(case["why_not"]) if "why_not" in case else None
+    return Place(case.get("pod", ""), case.get("container", ""), why)
+
+
+def _systemd(root: str, quality: str, uid: str) -> str:
+    """The path of a pod's slice, each slice in the one that its name asks for."""
+    parts = [*root.split("-"), "kubepods", quality, "pod" + uid.replace("-", "_")]
+    parts = [part for part in parts if part]
+    return "".join(f"/{'-'.join(parts[:count])}.slice" for count in range(1, len(parts) + 1))
+
+
+@pytest.mark.parametrize("case", CORPUS, ids=[case["id"] for case in CORPUS])
+def test_the_corpus(case: dict[str, Any]) -> None:
+    """Each layout gives its pod and container, or the reason why it has none."""
+    assert place(case["text"]) == _place(case)
+
+
+def test_the_corpus_is_large_and_clear() -> None:
+    """No case stands twice, and each says either a pod or a reason."""
+    assert len({case["id"] for case in CORPUS}) == len({case["text"] for case in CORPUS}) == len(CORPUS) > 60
+    assert all(("pod" in case) != ("why_not" in case) for case in CORPUS)
+    assert all(set(case) <= {"id", "text", "pod", "container", "why_not"} for case in CORPUS)
+
+
+@pytest.mark.parametrize("case", CORPUS, ids=[case["id"] for case in CORPUS])
+def test_a_line_break_at_the_end_changes_nothing(case: dict[str, Any]) -> None:
+    """The kernel ends each line; whether the last one is ended does not matter."""
+    assert place(case["text"].rstrip("\n") + "\n") == place(case["text"].rstrip("\n")) == _place(case)
+
+
+@given(prefixes, roots, classes, uids, st.tuples(runtimes, hexes, inside))
+def test_a_pod_of_systemds_driver_is_found(
+    prefix: str, root: str, quality: str, uid: str, container: tuple[str, str, str]
+) -> None:
+    """Under any root, in any class and whatever the container makes below itself, a pod's UID comes back."""
+    runtime, id_, below = container
+    path = f"{prefix}{_systemd(root, quality, uid)}/{runtime}-{id_}.scope{below}"
+    assert place(f"0::{path}\n") == Place(uid, id_)
+
+
+@given(prefixes, classes, uids, st.tuples(st.sampled_from(["", "crio-"]), hexes, inside), controllers)
+def test_a_pod_of_cgroupfss_driver_is_found(
+    prefix: str, quality: str, uid: str, container: tuple[str, str, str], named: list[str]
+) -> None:
+    """The same with cgroup v1's hierarchies, some of which may know nothing of pods."""
+    runtime, id_, below = container
+    path = f"{prefix}/kubepods{quality and '/' + quality}/pod{uid}/{runtime}{id_}{below}"
+    lines = [f"{number}:{name}:{path}" for number, name in enumerate(named, 2)]
+    assert place("\n".join(["12:rdma:/", *lines, "0::/system.slice/containerd.service", ""])) == Place(
+        uid, id_
+    )
+
+
+@given(st.text())
+def test_no_text_fails(text: str) -> None:
+    """Whatever is read gives a place, with a pod or with a reason, never both."""
+    found = place(text)
+    assert bool(found.pod_uid) != bool(found.why_not)
+
+
+@given(st.lists(names, max_size=8))
+def test_no_path_fails(parts: list[str]) -> None:
+    """The same of texts that look like the kernel's."""
+    found = place(f"0::/{'/'.join(parts)}\n")
+    assert bool(found.pod_uid) != bool(found.why_not)
+
+
+@given(st.lists(names.filter(lambda name: name != ".." and "kubepods" not in name), max_size=8))
+def test_without_kubepods_there_is_no_pod(parts: list[str]) -> None:
+    """A path that does not name the kubelet's cgroup, and from which nothing is cut off, is never a pod's."""
+    assert place(f"0::/{'/'.join(parts)}\n").why_not is not None
+
+
+@given(st.integers(1, 6), classes, uids, hexes, st.sampled_from(["x", "..", "kube", "pod", ""]))
+def test_a_cut_off_path_needs_pod_and_container(
+    ups: int, quality: str, uid: str, id_: str, between: str
+) -> None:
+    """Where a namespace hides "kubepods", only the exact rest of a path of cgroupfs's driver is taken for a pod's."""
+    head = "/.." * ups + (quality and "/" + quality)
+    assert place(f"0::{head}/pod{uid}/{id_}").pod_uid == (uid if ups > 1 else "")
+    assert place(f"0::{head}/pod{uid}").pod_uid == ""
+    assert place(f"0::{head}/x/pod{uid}/{id_}").pod_uid == ""
+    assert place(f"0::{head}/pod{uid}/x{between}/{id_}").pod_uid == ""
+
+
+def test_every_reason_is_explained() -> None:
+    """The page on attribution has a row for each reason, and none for another."""
+    page = (Path(__file__).parents[3] / "docs/attribution.md").read_text()
+    rows = page.partition("## What is not attributed")[2].partition("\n## ")[0].splitlines()
+    documented = [row.split("`")[1] for row in rows if row.startswith("| `")]
+    of_accounts = {
+        records.UNNAMED, records.MPS_SERVER, records.UNSAMPLED, records.SHARED, records.CUT, records.GAP,
+        records.NO_PROCESS, records.OFF,
+    }  # fmt: skip
+    assert sorted(documented) == sorted({why.value for why in NoPod} | of_accounts)

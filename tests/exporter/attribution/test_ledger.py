@@ -1,0 +1,413 @@
+"""The arithmetic of who used how much: nothing is lost, nothing invented, nothing runs backwards."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from exporter.attribution.ledger import Ledger, Whose
+from exporter.attribution.processowners import GONE, REUSED, Tenant, Tenants
+from exporter.attribution.records import (
+    PERCENT_US_PER_S,
+    Entry,
+    Holder,
+    Listed,
+    Observation,
+    ProcessSample,
+    Slice,
+    Source,
+    Use,
+    Who,
+)
+from exporter.attribution.shares import share
+
+US = 1_000_000
+MIB = 2**20
+GPU = "GPU-0"
+A, B, C = (Holder("ml", name, "main") for name in "abc")
+SIDECAR = Holder("ml", "a", "sidecar")
+PIDS: Mapping[int, Who] = {1: A, 2: B, 3: C, 4: "host", 5: "unnamed_pod", 6: SIDECAR}
+
+
+def knowing(holders: Sequence[Holder] = (), **changes: Any) -> Whose:
+    """What is known where every process can be recognised."""
+    known = Whose(
+        tuple(holders),
+        between=lambda pid, _from, _to: PIDS.get(pid, GONE),
+        now=lambda pid: PIDS.get(pid, GONE),
+    )
+    return dataclasses.replace(known, **changes)
+
+
+def look(at_s: float, percent: int = 0, **changes: Any) -> Observation:
+    """A look at a device that has been this busy for the second before; its processes' samples may be told by pid."""
+    at_us = int(at_s * US)
+    by_pid: Mapping[int, int] | None = changes.pop("by_pid", {})
+    return dataclasses.replace(
+        Observation(
+            GPU,
+            at_us,
+            Source.SAMPLES,
+            slices=(Slice(at_us - US, at_us, percent * US),),
+            samples=None
+            if by_pid is None
+            else tuple(ProcessSample(at_us, *sample) for sample in by_pid.items()),
+            processes=(),
+        ),
+        **changes,
+    )
+
+
+def on(*pids: int, memory: int | None = MIB) -> tuple[Listed, ...]:
+    """Processes on a device."""
+    return tuple(Listed(pid, memory) for pid in pids)
+
+
+def entry(ledger: Ledger) -> Entry:
+    """What it says of the device."""
+    return ledger.entries()[GPU]
+
+
+def _sums(found: Entry, get: Callable[[Use], float | None], unit: int) -> tuple[int, int]:
+    """The device's own and its parts, in whole units."""
+    parts = (get(use) for use in (*found.holders.values(), *found.rest.values()))
+    return round((get(found.whole) or 0) * unit), sum(
+        round(part * unit) for part in parts if part is not None
+    )
+
+
+_PERIODS = st.sampled_from((166_667, 200_000, 1_000_000))
+
+
+@st.composite
+def _looks(draw: st.DrawFn, *, sampled: bool) -> list[Observation]:
+    """Looks at a device, with lost stretches, overfull shares, failures, and energy that is unknown or begins anew."""
+    at_us, energy = 10**15, draw(st.integers(0, 10**6))
+    found = []
+    for _ in range(draw(st.integers(1, 8))):
+        slices, samples, gaps, gap_us = [], [], 0, 0
+        for _ in range(draw(st.integers(0, 6))):
+            before, at_us = at_us, at_us + draw(_PERIODS)
+            fate = draw(st.integers(0, 9))
+            if fate == 0:
+                gaps, gap_us = gaps + 1, gap_us + at_us - before
+                continue
+            slices.append(Slice(before, at_us, draw(st.integers(0, 100)) * (at_us - before)))
+            off_us = 7 if fate == 1 else 0
+            samples += [
+                ProcessSample(at_us - off_us, pid, draw(st.integers(0, 100)))
+                for pid in draw(st.sets(st.integers(1, 7), max_size=5))
+            ]
+        if is_failure := draw(st.integers(0, 9)) == 0:
+            slices, samples, gaps, gap_us = [], [], 0, 0
+        energy = 0 if draw(st.integers(0, 9)) == 0 else energy + draw(st.integers(0, 10**6))
+        processes = st.sets(st.integers(1, 7)).map(lambda pids: on(*sorted(pids)))
+        found.append(
+            Observation(
+                GPU,
+                at_us + 5,
+                None if is_failure else Source.SAMPLES,
+                slices=tuple(slices),
+                gaps=gaps,
+                gap_us=gap_us,
+                samples=tuple(samples) if sampled and not is_failure else None,
+                processes=draw(st.none() | processes),
+                memory_used_bytes=draw(st.none() | st.integers(0, 20 * MIB)),
+                energy_mj=draw(st.sampled_from((None, energy, energy))),
+            )
+        )
+    return found
+
+
+def _counters(found: Entry) -> dict[tuple[str, Who], float]:
+    """All that may never decrease."""
+    uses: list[tuple[Who, Use]] = [("", found.whole), *found.holders.items(), *found.rest.items()]
+    single = {"idle": found.idle_energy_j, "gaps": found.gaps, "gap_s": found.gap_s}
+    by_user = {
+        (name, who): value
+        for who, use in uses
+        for name in ("busy_s", "energy_j", "memory_byte_s", "last_active_s")
+        if (value := getattr(use, name)) is not None
+    }
+    return by_user | {(name, ""): value for name, value in single.items() if value is not None}
+
+
+def _check(looks: Sequence[Observation], whose: Whose) -> None:
+    """That the parts are the whole after each look, and no counter runs backwards."""
+    ledger, before = Ledger(), dict[tuple[str, Who], float]()
+    for seen in looks:
+        ledger.record(seen, whose)
+        found = entry(ledger)
+        if seen.source is None:
+            assert found.whole.busy_s is None
+            continue
+        busy, parts = _sums(found, lambda use: use.busy_s, PERCENT_US_PER_S)
+        assert parts == busy
+        energy, parts = _sums(found, lambda use: use.energy_j, US)
+        assert parts + round((found.idle_energy_j or 0) * US) == energy
+        assert 0 <= (found.idle_energy_j or 0) <= (found.whole.energy_j or 0)
+        now = _counters(found)
+        assert all(now.get(key, value) >= value for key, value in before.items())
+        before = before | now
+
+
+@settings(deadline=None)
+@given(_looks(sampled=True))
+def test_parts_are_the_whole(looks: list[Observation]) -> None:
+    """Of a shared device whose processes are sampled, busy time and energy add up to the unit, whatever comes."""
+    _check(looks, knowing((A, B, C)))
+
+
+@settings(deadline=None)
+@given(_looks(sampled=False), st.sampled_from(((A,), (A, B), ())))
+def test_parts_are_the_whole_without_samples(looks: list[Observation], holders: tuple[Holder, ...]) -> None:
+    """Of a device that one holds, or several, or nobody, and whose processes have no samples, it is so, too."""
+    ledger, before = Ledger(), 0.0
+    _check(looks, knowing(holders, is_complete=False))
+    for seen in looks:
+        ledger.record(seen, knowing(holders))
+        found = entry(ledger)
+        if len(holders) != 1:
+            assert {use.busy_s for use in found.holders.values()} <= {None}
+            assert {use.energy_j for use in found.holders.values()} <= {None}
+        assert (found.whole.busy_s or before) >= before
+        before = found.whole.busy_s or before
+
+
+_UNSOURCED = Observation(GPU, 10**15, None)
+_BEGUN_ANEW = (
+    dataclasses.replace(_UNSOURCED, energy_mj=0),
+    dataclasses.replace(_UNSOURCED, energy_mj=1),
+    _UNSOURCED,
+    Observation(GPU, 10**15 + US, Source.SAMPLES, (Slice(10**15, 10**15 + US, 0),), samples=(), energy_mj=0),
+)
+"""The counter grows while there is no source of busy time, and begins anew before there is one."""
+
+
+@settings(deadline=None)
+@example(list(_BEGUN_ANEW))
+@given(_looks(sampled=True))
+def test_used_up_to_the_energy(looks: list[Observation]) -> None:
+    """A device's energy is what its counter grew by between looks that tell it, but for those over which it fell."""
+    ledger, grown, before = Ledger(), 0, None
+    for seen in looks:
+        ledger.record(seen, knowing((A,)))
+        if seen.energy_mj is not None:
+            grown += max(0, seen.energy_mj - (seen.energy_mj if before is None else before))
+            before = seen.energy_mj
+    found = entry(ledger)
+    assert (found.whole.energy_j or 0) * 1000 <= grown + 1e-6
+    if looks[-1].slices and looks[-1].energy_mj is not None and looks[-1].source is not None:
+        assert (found.whole.energy_j or 0) * 1000 == pytest.approx(grown)
+
+
+@settings(deadline=None)
+@given(_looks(sampled=True))
+def test_shares_are_within_the_samples(looks: list[Observation]) -> None:
+    """In a period by itself a process gets its sample, within half a percent for each sample there and the device's."""
+    for seen in looks:
+        for piece in seen.slices:
+            samples = [one for one in seen.samples or () if one.at_us == piece.to_us]
+            found = share((piece,), samples)
+            span_us = piece.to_us - piece.from_us
+            assert sum(part.busy for part in found.parts) + found.rest == piece.busy
+            assert found.rest >= 0
+            asked = {one.pid: one.percent * span_us for one in samples}
+            missing = piece.busy - sum(asked.values())
+            slack = span_us * (len(samples) + 1) / 2
+            for part in found.parts:
+                assert (part.from_us, part.to_us) == piece[:2]
+                if 0 <= missing < slack:
+                    assert asked[part.pid] - 1 <= part.busy <= asked[part.pid] + slack
+                if missing > slack:
+                    assert part.busy == asked[part.pid]
+                if missing < 0:
+                    assert part.busy <= asked[part.pid]
+
+
+@pytest.mark.parametrize(
+    ("busy", "asked", "off_us", "parts", "rest"),
+    [
+        pytest.param(50, [30, 20], 0, [30, 20], 0, id="as-they-are"),
+        pytest.param(99, [33, 33, 32], 0, [33.34, 33.34, 32.33], 0, id="missing-by-rounding"),
+        pytest.param(50, [30, 10], 0, [30, 10], 10, id="missing"),
+        pytest.param(50, [60, 40], 0, [30, 20], 0, id="too-much"),
+        pytest.param(50, [0, 0], 0, [], 50, id="nobody"),
+        pytest.param(50, [3, 1], 7, [37.5, 12.5], 0, id="at-other-instants"),
+    ],
+)
+def test_how_a_period_is_shared(
+    busy: int, asked: list[int], off_us: int, parts: list[float], rest: float
+) -> None:
+    """In proportion where only rounding is missing or there is too much, or where only proportions are known."""
+    samples = [ProcessSample(US - off_us, pid, percent) for pid, percent in enumerate(asked)]
+    found = share((Slice(0, US, busy * US),), samples)
+    assert [part.busy / US for part in found.parts] == pytest.approx(parts, abs=0.01)
+    assert found.rest / US == pytest.approx(rest, abs=0.01)
+    assert found.is_exact is not bool(off_us)
+
+
+def test_a_pod_that_has_gone() -> None:
+    """Who neither holds the device nor has a process on it is shown once more, with his last work, and gone."""
+    ledger = Ledger()
+    ledger.record(look(1, 80, by_pid={1: 30, 2: 50}, processes=on(1, 2)), knowing((A,)))
+    assert entry(ledger).holders.keys() == {A, B}
+    ledger.record(look(2, 40, by_pid={1: 30, 2: 10}, processes=on(1)), knowing())
+    assert entry(ledger).holders[B].busy_s == pytest.approx(0.6)
+    ledger.record(look(3, 30, by_pid={1: 30}, processes=on(1)), knowing())
+    assert entry(ledger).holders.keys() == {A}
+    ledger.record(look(3.5), knowing())
+    ledger.entries()
+    ledger.record(look(3.7), knowing())
+    assert entry(ledger).holders == {}
+    ledger.record(look(4, 50, by_pid={2: 50}, processes=on(2)), knowing())
+    assert entry(ledger).holders[B].busy_s == 0.5
+
+
+def test_a_process_that_is_started_again() -> None:
+    """While its pod holds the device the counters stay, also those of a container that the kubelet does not name."""
+    ledger = Ledger()
+    ledger.record(look(1, 90, by_pid={1: 30, 6: 60}, processes=on(1, 6)), knowing((A,)))
+    ledger.record(look(2), knowing((A,)))
+    found = entry(ledger).holders
+    assert {who: (use.busy_s, use.processes, use.memory_bytes) for who, use in found.items()} == {
+        A: (0.3, 0, 0),
+        SIDECAR: (0.6, 0, 0),
+    }
+    ledger.record(look(3, 10, by_pid={6: 10}, processes=on(6)), knowing((A,)))
+    assert entry(ledger).holders[SIDECAR].busy_s == 0.7
+
+
+@pytest.mark.parametrize("by_pid", [{1: 40}, None], ids=["sampled", "held-alone"])
+def test_a_kubelet_that_is_away(by_pid: dict[int, int] | None) -> None:
+    """While nobody says who holds the device, counters stay as they are, or are not shown, and go on afterwards."""
+    ledger = Ledger()
+    ledger.record(look(1, 40, by_pid=by_pid, processes=on(1)), knowing((A,)))
+    before = entry(ledger).holders[A]
+    assert before.busy_s == 0.4
+    ledger.record(look(2, by_pid=None if by_pid is None else {}), knowing(is_complete=False))
+    assert entry(ledger).holders[A].busy_s == (None if by_pid is None else 0.4)
+    ledger.record(look(3, 40, by_pid=by_pid, processes=on(1)), knowing((A,)))
+    ledger.record(look(4, 40, by_pid=by_pid, processes=on(1)), knowing((A,)))
+    # Who alone holds it now is not known to have done so before.
+    assert entry(ledger).holders[A].busy_s == pytest.approx(0.8 if by_pid is None else 1.2)
+
+
+def test_a_list_that_fails() -> None:
+    """A look at which the driver does not list processes ends nobody's account: it only says nothing of memory."""
+    ledger = Ledger()
+    ledger.record(look(1, 40, by_pid={2: 40}, processes=on(2)), knowing())
+    ledger.record(look(2, 40, by_pid={2: 40}, processes=None), knowing())
+    assert entry(ledger).holders[B] == Use(
+        busy_s=0.8, recent_percent=40.0, memory_bytes=None, memory_byte_s=None, last_active_s=2.0
+    )
+    ledger.record(look(3, 40, by_pid={2: 40}, processes=on(2)), knowing())
+    assert entry(ledger).holders[B].memory_byte_s == 0  # of the time in between it is not known
+
+
+def test_memory_of_what_cannot_be_told_apart() -> None:
+    """On a shared device without samples each pod has memory and its integral, and no busy time: absent, not zero."""
+    ledger = Ledger()
+    for at_s in (1, 2, 3):
+        ledger.record(look(at_s, 50, by_pid=None, processes=on(1, 2)), knowing((A, B)))
+    found = entry(ledger)
+    for who in (A, B):
+        assert found.holders[who] == Use(memory_bytes=MIB, memory_byte_s=2 * MIB, processes=1)
+    assert found.rest["shared"].busy_s == found.whole.busy_s == 1.5
+
+
+def test_a_second_holder_comes() -> None:
+    """Where work cannot be told apart, there is no counter of busy time; it goes on after that. Memory's is there."""
+    ledger = Ledger()
+    ledger.record(look(1, 50, by_pid=None, processes=on(1)), knowing((A,)))
+    ledger.record(look(2, 50, by_pid=None, processes=on(1)), knowing((A,)))
+    assert entry(ledger).holders[A].busy_s == 1.0
+    ledger.record(look(3, 50, by_pid=None, processes=on(1)), knowing((A, B)))
+    assert entry(ledger).holders[A] == Use(memory_bytes=MIB, memory_byte_s=2 * MIB, processes=1)
+    ledger.record(look(4, 50, by_pid=None, processes=on(1)), knowing((A,)))
+    assert entry(ledger).holders[A].busy_s == 1.0  # B may have worked until now
+    ledger.record(look(5, 50, by_pid=None, processes=on(1)), knowing((A,)))
+    assert entry(ledger).holders[A].busy_s == 1.5
+
+
+def test_a_look_without_a_sample_changes_no_share() -> None:
+    """The recent share stays until there is something newer: a gauge that came and went would look like idleness."""
+    ledger = Ledger()
+    ledger.record(look(1, 40, by_pid={1: 40}, processes=on(1)), knowing((A,)))
+    assert entry(ledger).holders[A].recent_percent == 40
+    ledger.record(look(1.1, by_pid={}, slices=(), processes=on(1)), knowing((A,)))
+    assert entry(ledger).holders[A].recent_percent == 40
+    ledger.record(look(2, 20, by_pid={1: 20}, processes=on(1)), knowing((A,)))
+    assert entry(ledger).holders[A].recent_percent == 20
+
+
+def test_devices_that_were_not_looked_at() -> None:
+    """Of a device that hangs nothing is said, and what was known goes on with the next look; a cut one is forgotten."""
+    ledger = Ledger()
+    ledger.record(look(1, 40, by_pid={1: 40}, processes=on(1)), knowing((A,)))
+    assert ledger.entries().keys() == {GPU}
+    assert ledger.entries() == {}
+    ledger.record(look(2, 40, by_pid={1: 40}, processes=on(1)), knowing((A,)))
+    assert entry(ledger).holders[A].busy_s == 0.8
+    ledger.retain({GPU}, {f"{GPU}/MIG-1"})
+    ledger.record(look(3, 40, by_pid={1: 40}, processes=on(1)), knowing((A,)))
+    assert entry(ledger).holders[A].busy_s == 0.4
+
+
+@pytest.mark.parametrize("holders", [(), (A,), (A, B)], ids=["free", "held-alone", "shared"])
+def test_what_ended_unseen(holders: tuple[Holder, ...]) -> None:
+    """Whose it was is not guessed, also where one pod holds the device alone: the host's processes run there, too."""
+    ledger = Ledger()
+    for at_s in (1, 2):
+        ledger.record(look(at_s, 60, by_pid={1: 20, 9: 40}, processes=on(1)), knowing(holders))
+    found = entry(ledger)
+    assert found.holders[A].busy_s == pytest.approx(0.4)
+    assert found.rest[GONE].busy_s == pytest.approx(0.8)
+
+
+TICK = 10_000
+FIRST = Tenant(A, 100, 50 * US, 50 * US + TICK)
+SECOND = Tenant(B, 200, 60 * US, 60 * US + TICK)
+UNREAD = Tenant("no_permission")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "from_s", "to_s", "who"),
+    [
+        pytest.param(None, None, 59, 59.5, GONE, id="never-seen"),
+        pytest.param(None, FIRST, 59, 59.5, A, id="new"),
+        pytest.param(None, FIRST, 49, 49.9, REUSED, id="before-its-start"),
+        pytest.param(FIRST, FIRST, 59, 59.5, A, id="there-all-the-time"),
+        pytest.param(FIRST, None, 59, 59.5, A, id="ended-since"),
+        pytest.param(FIRST, Tenant(GONE), 59, 59.5, A, id="gone-when-looked-at"),
+        pytest.param(FIRST, SECOND, 59, 60, A, id="the-one-before"),
+        pytest.param(FIRST, SECOND, 60.1, 60.3, B, id="the-one-after"),
+        pytest.param(FIRST, SECOND, 59.9, 60.1, REUSED, id="in-between"),
+        pytest.param(FIRST, SECOND, 60, 60.1, REUSED, id="in-the-same-tick"),
+        pytest.param(UNREAD, UNREAD, 59, 59.5, "no_permission", id="may-not-be-read"),
+        pytest.param(UNREAD, None, 59, 59.5, GONE, id="could-not-be-read-and-ended"),
+        pytest.param(FIRST, UNREAD, 59, 59.5, "no_permission", id="cannot-be-read-any-more"),
+    ],
+)
+def test_whose_a_pid_was(
+    before: Tenant | None, now: Tenant | None, from_s: float, to_s: float, who: Who
+) -> None:
+    """A PID's work is its process's of that time, also if that has ended; in doubt nobody's."""
+    tenants = Tenants()
+    tenants.update({} if before is None else {7: before}, lambda _: False)
+    tenants.update({} if now is None else {7: now}, lambda _: False)
+    assert tenants.between(7, int(from_s * US), int(to_s * US)) == who
+
+
+def test_a_pid_that_came_round() -> None:
+    """Who ended, and whose PID may have been another's since, is not known to have done the last work of it."""
+    tenants = Tenants()
+    tenants.update({7: FIRST}, lambda _: False)
+    tenants.update({}, lambda pid: pid == 7)
+    assert tenants.between(7, 59 * US, 60 * US) == REUSED
+    tenants.update({7: FIRST}, lambda _: False)
+    tenants.forget()
+    assert tenants.between(7, 59 * US, 60 * US) == GONE

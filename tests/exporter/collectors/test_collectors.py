@@ -1,0 +1,49 @@
+"""How any collector is run."""
+
+import itertools
+
+from exporter.collectors import Collector, Row, run
+from exporter.errors import ReadingError, Reason
+from exporter.model import Device, Instance, Kind, Metric, Spelling
+from exporter.nvml.devices import OpenDevice
+from exporter.nvml.driverstate import Host
+from exporter.nvml.meter import Clocks, Meter
+
+HOST = Host(Meter(Clocks(lambda: 0, lambda: 0)))
+GPU = Device(0, 0, "GPU-1", "00000000:1B:00.0", "m")
+
+
+def _metric(name: str) -> Metric:
+    return Metric(Spelling(name, "W"), Spelling(f"{name}_NEW", "W"), Kind.GAUGE, "Help", "nvmlDeviceGetIt")
+
+
+def _broken(_device: OpenDevice) -> float:
+    raise ZeroDivisionError("oops")
+
+
+def _refused(_device: OpenDevice) -> float:
+    raise ReadingError("reading it", Reason.NO_PERMISSION, "denied")
+
+
+def test_whatever_a_reading_raises_costs_that_reading() -> None:
+    """An answer of the driver and a mistake of ours are told apart, and both leave the other readings alone."""
+    rows = (
+        Row(_metric("A"), read=_broken),
+        Row(_metric("B"), read=_refused),
+        Row(_metric("C"), read=lambda _: 7, per_instance=True),
+    )
+    clock = itertools.count(10.0, 0.5)
+    collected = run(Collector("test", rows), OpenDevice(None, GPU, HOST), lambda: next(clock))
+    assert [(reading.metric.dcgm.name, reading.value) for reading in collected.readings] == [("C", 7)]
+    assert [failure.reason for failure in collected.failures] == [Reason.DEFECT, Reason.NO_PERMISSION]
+    assert "ZeroDivisionError" in collected.failures[0].message
+    assert collected.duration_s == 0.5
+
+
+def test_instances_have_only_what_is_theirs() -> None:
+    """Rows that NVML has no answer to for a MIG instance are not even asked, and are no failures."""
+    rows = (Row(_metric("A"), read=_broken), Row(_metric("C"), read=lambda _: 7, per_instance=True))
+    instance = Device(0, 0, "GPU-1", "00000000:1B:00.0", "m", Instance("1g.5gb", 7, ()))
+    collected = run(Collector("test", rows), OpenDevice(None, instance, HOST), lambda: 0.0)
+    assert [reading.metric.dcgm.name for reading in collected.readings] == ["C"]
+    assert collected.failures == ()

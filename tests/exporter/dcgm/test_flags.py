@@ -1,0 +1,257 @@
+"""What somebody typed for dcgm-exporter: taken as it was meant, ignored with a word, or refused with another."""
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from exporter.cli import main
+from exporter.dcgm.flags import FLAGS, Same
+from exporter.settings import flag, table
+from simulator.spec import GpuSpec, NodeSpec
+from tests.exporter.conftest import MakeNode
+from tests.exporter.rig import PATIENCE_S, Exporter, Node, h100, pod
+
+pytestmark = pytest.mark.driver
+
+UTIL = "DCGM_FI_DEV_GPU_UTIL"
+USED = "DCGM_FI_DEV_FB_USED"
+GUIDE = Path(__file__).parents[3] / "docs/from-dcgm-exporter.md"
+
+
+@pytest.fixture
+def node(make_node: MakeNode) -> Node:
+    """One GPU, held by a pod."""
+    node = make_node(h100(1))
+    node.pods.append(pod("trainer", node.spec.gpu_uuid(0)))
+    node.kubelet.start()
+    return node
+
+
+def test_the_charts_arguments_and_variables_start_and_serve(node: Node, tmp_path: Path) -> None:
+    """As in dcgm-exporter's own DaemonSet and chart, with an address that is free."""
+    path = tmp_path / "dcgm-metrics.csv"
+    path.write_text(
+        "DCGM_FI_DEV_GPU_UTIL, gauge, GPU utilization (in %).\nDCGM_FI_DRIVER_VERSION, label, Driver\n"
+    )
+    done = node.once(
+        "--once",
+        "-f",
+        str(path),
+        DCGM_EXPORTER_LISTEN=":9400",
+        DCGM_EXPORTER_KUBERNETES="true",
+        DCGM_EXPORTER_INTERVAL="30000",
+        DCGM_POD_RESOURCES_KUBELET_SOCKET=str(node.kubelet.socket),
+        DCGM_EXPORTER_CONFIGMAP_DATA="none",
+        DCGM_REMOTE_HOSTENGINE_INFO="",
+        NODE_NAME="node-7",
+    )
+    assert (done.code, done.err) == (0, "")
+    (line,) = [line for line in done.out.splitlines() if line.startswith(UTIL)]
+    for label in ('hostname="node-7"', 'DCGM_FI_DRIVER_VERSION="570.133.20"', 'pod="trainer"'):
+        assert label in line
+
+
+def test_short_flags_mean_what_they_do_there(make_node: MakeNode, tmp_path: Path) -> None:
+    """-a, -c in milliseconds, -k, -n, -d, -f, -rbmn, and long flags with one dash, as Go's programs take them."""
+    node = make_node(h100(2))
+    path = tmp_path / "c.csv"
+    path.write_text("DCGM_FI_DEV_GPU_UTIL, gauge, x\n")
+    with node.exporting(
+        "-a", "127.0.0.1:0", "-c=250", "-k=true", "-n", "-d", "g:1", "-f", str(path), "-rbmn", "-debug=false",
+        pods=False,
+    ) as exporter:  # fmt: skip
+        labels = ("gpu", "modelName", "hostname")
+        assert exporter.series(UTIL, *labels).keys() == {("1", "NVIDIA-H100-80GB-HBM3", "")}
+        assert exporter.series("gpu_up", "gpu", "hostname") == {("1", ""): 1}
+
+
+def test_kubernetes_switched_off_means_no_pods(node: Node) -> None:
+    """By flag or variable, though there is a kubelet; switched on it says nothing new."""
+    socket = f"--pod-resources-kubelet-socket={node.kubelet.socket}"
+    assert 'pod="trainer"' in node.once("--once", socket, "--kubernetes").out
+    assert "pod=" not in node.once("--once", socket, "--kubernetes=false").out
+    named = {"DCGM_POD_RESOURCES_KUBELET_SOCKET": str(node.kubelet.socket)}
+    assert "pod=" not in node.once("--once", DCGM_EXPORTER_KUBERNETES="false", **named).out
+    assert 'pod="trainer"' in node.once("--once", DCGM_EXPORTER_KUBERNETES="true", **named).out
+
+
+def test_other_resource_names_can_be_added(node: Node) -> None:
+    """Pods that hold a GPU under a name that is not nvidia.com's."""
+    node.pods[:] = [pod("renamed", node.spec.gpu_uuid(0), resource="gpu.example.com/h100")]
+    socket = f"--pod-resources-socket={node.kubelet.socket}"
+    assert "pod=" not in node.once("--once", socket).out
+    for flag_ in ("--nvidia-resource-names", "--resource-names"):
+        assert 'pod="renamed"' in node.once("--once", socket, flag_, "a.example/x, gpu.example.com/h100").out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ("f", {"0:", "0:first", "0:second", "1:", "2:", "2:third"}),
+        ("g", {"0:", "1:", "2:"}),
+        ("g:0,2", {"0:", "2:"}),
+        ("g:1-2", {"1:", "2:"}),
+        ("i", {"0:first", "0:second", "2:third"}),
+        ("i:1,16", {"0:second", "2:third"}),
+        ("i:0-1", {"0:first", "0:second"}),
+        ("g+i", {"0:", "0:first", "0:second", "1:", "2:", "2:third"}),
+        ("g:1+i:16", {"1:", "2:third"}),
+        ("i:0.SECOND", {"0:second"}),
+    ],
+)
+def test_devices_are_chosen_as_dcgm_numbers_them(
+    make_node: MakeNode, devices: str, expected: set[str]
+) -> None:
+    """GPUs by index; MIG instances by DCGM's number, eight to a GPU, or by GPU and GPU_I_ID."""
+    gpus = (("3g.20gb", "2g.10gb"), (), ("3g.20gb",))
+    node = make_node(NodeSpec("mig", tuple(GpuSpec("A100-SXM4-40GB", profiles) for profiles in gpus)))
+    with node.exporting(pods=False) as exporter:
+        found = sorted(key for key in exporter.series(USED, "gpu", "GPU_I_ID") if key[1])
+    names = dict(zip(found, ("first", "second", "third"), strict=True))
+    second = found[1][1]
+    with node.exporting("--devices", devices.replace("SECOND", second), pods=False) as exporter:
+        served = exporter.series(USED, "gpu", "GPU_I_ID").keys()
+        assert {f"{gpu}:{names.get((gpu, number), '')}" for gpu, number in served} == expected
+        assert exporter.messages("which --devices names") == []
+
+
+def test_a_gpu_that_is_named_and_not_there_is_reported(make_node: MakeNode) -> None:
+    """Once in the log, and as a failure of discovery; the others are served."""
+    node = make_node(h100(2))
+    with node.exporting("-d", "g:1,5", pods=False) as exporter:
+        assert list(exporter.series(UTIL, "gpu")) == [("1",)]
+        assert exporter.messages("GPU 5") == [
+            "GPU 5, which --devices names, is not among 2 GPUs; series omitted"
+        ]
+        assert exporter.series("gpu_exporter_collector_success", "collector")["discovery",] == 0
+
+
+def test_an_instance_that_is_named_and_not_there_is_reported(make_node: MakeNode) -> None:
+    """By DCGM's number or by GPU and GPU_I_ID, each by the name that was given."""
+    node = make_node(NodeSpec("mig", (GpuSpec("A100-SXM4-40GB", ("3g.20gb",)),)))
+    with node.exporting("-d", "i:0,3,0.13", pods=False) as exporter:
+        assert len(exporter.series(USED, "GPU_I_ID")) == 1
+        for name in ("i:3", "i:0.13"):
+            message = f"{name}, which --devices names, is not on GPU 0; series omitted"
+            assert exporter.messages(f"{name},") == [message]
+
+
+DEVICES = (
+    "not devices; write f for all, g for GPUs, i for MIG instances, g:0,2-3 or i:0,8 for some of them, "
+    "or i:0.3 for instance 3 (GPU_I_ID) of GPU 0"
+)
+
+NO_API = "the Kubernetes API is not asked; mount the ConfigMap and name its file with --metrics-file"
+NO_OLD_NAMES = "the names of dcgm-exporter 1.x are not served; leave it out, and ask for DCGM_FI_DEV_..."
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["-d", "x"], f'-d "x": {DEVICES}'),
+        (["--devices", "g:"], f'--devices "g:": {DEVICES}'),
+        (["--devices", "f:0"], f'--devices "f:0": {DEVICES}'),
+        (["--devices", ""], f'--devices "": {DEVICES}'),
+        (["-d", "g:3-1"], '-d "g:3-1": 3-1 is a range that ends before it begins'),
+        (
+            ["-c", "1s"],
+            '-c "1s": not a whole number of milliseconds, which is how dcgm-exporter writes its interval',
+        ),
+        (["-k=perhaps"], '-k "perhaps": neither true nor false'),
+        (
+            ["-o"],
+            f"-o: dcgm-exporter's; {NO_OLD_NAMES}",
+        ),
+        (
+            ["-m", "gpu:metrics"],
+            f"-m: dcgm-exporter's; {NO_API}",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_would_mislead_is_refused(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 2, in words that name the flag as it was typed."""
+    assert main(flags) == 2
+    assert capsys.readouterr() == ("", f"gpu-exporter: {message}\n")
+
+
+def test_refusals_come_together_with_other_problems(node: Node) -> None:
+    """From flags and variables alike."""
+    done = node.once("-m", "a:b", "--interval=x", DCGM_EXPORTER_USE_OLD_NAMESPACE="TRUE")
+    assert done.code == 2
+    heads = [line.split(":")[1].split()[0] for line in done.err.splitlines()]
+    assert heads == ["--interval", "DCGM_EXPORTER_USE_OLD_NAMESPACE", "-m"]
+
+
+QUIET = {"-r": "", "--kubernetes-gpu-id-type": "uid", "-p": "f", "-s": "f", "--dcgm-log-level": "NONE"}
+
+
+def test_what_changes_nothing_is_said_once_and_why(node: Node) -> None:
+    """Each ignored flag starts with one warning; with a value that asks for nothing, or false, with none."""
+    ignored = [each for each in FLAGS if type(each.fate).__name__ == "Ignored"]
+    loud = [argument for each in ignored for argument in _typed(each.names[0], "7", is_switch=each.is_switch)]
+    done = node.once("--once", "--pod-resources-socket=", *loud)
+    assert done.code == 0, done.err
+    warnings = [line.split(" warning ")[1] for line in done.err.splitlines()]
+    assert [line.split(":")[0] for line in warnings] == [each.names[0] for each in ignored]
+    assert all(len(line.split("; ", 1)[1]) > 20 for line in warnings)
+    quiet = [f"{each.names[0]}=false" for each in ignored if each.is_switch]
+    quiet += [argument for pair in QUIET.items() for argument in pair]
+    assert node.once("--once", "--pod-resources-socket=", *quiet).err == ""
+
+
+def _typed(name: str, value: str, *, is_switch: bool) -> list[str]:
+    return [name] if is_switch else [name, value]
+
+
+def test_an_ignored_variable_is_said_as_well(node: Node) -> None:
+    """The GPU operator sets the host engine's address."""
+    done = node.once("--once", "--pod-resources-socket=", DCGM_REMOTE_HOSTENGINE_INFO="nvidia-dcgm:5555")
+    assert done.code == 0
+    assert "DCGM_REMOTE_HOSTENGINE_INFO: dcgm-exporter's; no host engine is asked" in done.err
+
+
+def test_an_empty_variable_of_dcgm_exporter_is_none(node: Node) -> None:
+    """As it is there."""
+    done = node.once("--once", "--pod-resources-socket=", DCGM_EXPORTER_LISTEN="", DCGM_EXPORTER_INTERVAL="")
+    assert (done.code, done.err) == (0, "")
+
+
+def test_every_flag_of_dcgm_exporter_is_dealt_with_once() -> None:
+    """No name or variable twice, none that is ours with another meaning, and what is the same has a setting."""
+    names = [name for each in FLAGS for name in each.names]
+    variables = [each.variable for each in FLAGS]
+    assert len(set(names)) == len(names)
+    assert len(set(variables)) == len(variables)
+    settings = {flag(name): setting for name, setting in table().items()}
+    known = {variable for setting in settings.values() for variable in setting.also}
+    assert {each.variable for each in FLAGS if isinstance(each.fate, Same)} == known - {"NODE_NAME"}
+    for each in FLAGS:
+        for name in set(each.names) & settings.keys():
+            assert name == "--collectors" or each.variable in settings[name].also
+
+
+def test_the_guide_has_them_all() -> None:
+    """docs/from-dcgm-exporter.md names each flag and each variable."""
+    text = GUIDE.read_text()
+    missing = [name for each in FLAGS for name in (*each.names, each.variable) if f"`{name}`" not in text]
+    assert missing == []
+
+
+def test_signals_are_not_lost_while_it_starts(node: Node) -> None:
+    """Told to stop, or to read again and then to stop, as soon as it serves."""
+    for numbers in ([signal.SIGTERM], [signal.SIGHUP, signal.SIGTERM]):
+        with node.exporting(ready=False) as exporter:
+            assert re.match(r"http://", exporter.url)
+            for number in numbers:
+                exporter.process.send_signal(number)
+            assert _ends(exporter)
+
+
+def _ends(exporter: Exporter) -> bool:
+    return exporter.process.wait(PATIENCE_S) == 0

@@ -1,0 +1,39 @@
+"""Heads of requests by values."""
+
+import contextlib
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.errors import RequestError
+from exporter.http.request import parse
+
+
+@given(st.binary(max_size=300), st.sampled_from([b"", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nA: b\r\n"]))
+def test_no_bytes_make_it_stumble(noise: bytes, before: bytes) -> None:
+    """Whatever a client sends is a request or is refused."""
+    with contextlib.suppress(RequestError):
+        assert parse(before + noise + b"\r\n\r\n").path.isprintable()
+
+
+def test_headers_are_found_however_they_are_written() -> None:
+    """Names of headers have no case; a header that was sent twice counts twice."""
+    request = parse(b"GET /a?b HTTP/1.1\r\nACCEPT:text/plain\r\naccept:  */* \r\nX: \xff\r\n\r\n")
+    assert (request.method, request.path, request.has_body) == ("GET", "/a", False)
+    assert request.header("Accept") == "text/plain, */*"
+    assert request.header("Nothing") == ""
+
+
+@pytest.mark.parametrize(
+    ("timeout", "patience_s"),
+    [
+        ("10", 9.5), ("1", 0.9), ("0.1", 0.09), ("", math.inf), ("0", math.inf), ("-5", math.inf), ("nan", math.inf),
+        ("inf", math.inf), ("1e9", math.inf), ("ten", math.inf),
+    ],
+)  # fmt: skip
+def test_prometheus_says_how_long_it_waits(timeout: str, patience_s: float) -> None:
+    """Half a second, or a tenth of a short timeout, is left for the answer's way; nonsense is no timeout."""
+    head = f"GET / HTTP/1.1\r\nX-Prometheus-Scrape-Timeout-Seconds: {timeout}\r\n\r\n"
+    assert parse(head.encode()).patience_s == pytest.approx(patience_s)

@@ -1,0 +1,105 @@
+"""Device ids and the join of allocations with devices, case by case."""
+
+import pytest
+
+from exporter.model import Allocation, Device, Instance, PodRef
+from exporter.pods.allocations import index, owners_of
+from exporter.pods.deviceids import DeviceKey, key_of
+
+GPU = "GPU-8f7c9b1e-1111-2222-3333-444455556666"
+OTHER = "GPU-00000000-1111-2222-3333-444455556666"
+MIG = "MIG-9a9a9a9a-1111-2222-3333-444455556666"
+MIG_2 = "MIG-9b9b9b9b-1111-2222-3333-444455556666"
+
+WHOLE = Device(0, 3, GPU, "00000000:1B:00.0", "NVIDIA H100 80GB HBM3")
+SLICE = Device(0, 3, GPU, "00000000:1B:00.0", "NVIDIA H100 80GB HBM3", Instance("3g.40gb", 2, (MIG, MIG_2)))
+
+
+@pytest.mark.parametrize(
+    ("device_id", "key"),
+    [
+        pytest.param(GPU, DeviceKey(uuid=GPU), id="whole"),
+        pytest.param(f"{GPU}::0", DeviceKey(uuid=GPU), id="replica"),
+        pytest.param(f"{GPU}::17", DeviceKey(uuid=GPU), id="replica-17"),
+        pytest.param(f"{GPU}-4", DeviceKey(uuid=GPU), id="hami"),
+        pytest.param(MIG, DeviceKey(uuid=MIG), id="mig"),
+        pytest.param(f"{MIG}::1", DeviceKey(uuid=MIG), id="mig-replica"),
+        pytest.param(f"MIG-{GPU}/7/0", DeviceKey(uuid=GPU, gpu_instance_id=7), id="mig-before-470"),
+        pytest.param(
+            f"MIG-{GPU}/7/0::2", DeviceKey(uuid=GPU, gpu_instance_id=7), id="mig-before-470-replica"
+        ),
+        pytest.param("nvidia0", DeviceKey(minor=0), id="gke"),
+        pytest.param("nvidia11", DeviceKey(minor=11), id="gke-11"),
+        pytest.param("nvidia0/vgpu3", DeviceKey(minor=0), id="gke-shared"),
+        pytest.param("nvidia2/gi5", DeviceKey(minor=2, gpu_instance_id=5), id="gke-mig"),
+        pytest.param("nvidia2/gi5/vgpu0", DeviceKey(minor=2, gpu_instance_id=5), id="gke-mig-shared"),
+        pytest.param("", None, id="empty"),
+        pytest.param("nvidia", None, id="no-number"),
+        pytest.param("nvidia0/gi", None, id="no-instance"),
+        pytest.param("nvidiactl", None, id="control-device"),
+        pytest.param("GPU-short", None, id="short"),
+        pytest.param(f"{GPU}::", None, id="no-replica"),
+        pytest.param(f"{GPU}::x", None, id="replica-x"),
+        pytest.param(f" {GPU}", None, id="space"),
+        pytest.param(f"{GPU}\n", None, id="newline"),
+        pytest.param("eth1", None, id="network-card"),
+    ],
+)
+def test_device_ids(device_id: str, key: DeviceKey | None) -> None:
+    """Each form that is known to be in use is understood, and nothing else is taken for a device."""
+    assert key_of(device_id) == key
+
+
+def _allocation(
+    pod: str, device_id: str, *, resource: str = "nvidia.com/gpu", container: str = "c"
+) -> Allocation:
+    return Allocation(PodRef("ml", pod, container), resource, device_id)
+
+
+@pytest.mark.parametrize(
+    ("device", "allocations", "pods"),
+    [
+        pytest.param(WHOLE, [], [], id="free"),
+        pytest.param(WHOLE, [_allocation("a", GPU)], ["a"], id="whole"),
+        pytest.param(WHOLE, [_allocation("a", OTHER)], [], id="someone-elses"),
+        pytest.param(
+            WHOLE, [_allocation("b", f"{GPU}::1"), _allocation("a", f"{GPU}::0")], ["a", "b"], id="shared"
+        ),
+        pytest.param(
+            WHOLE, [_allocation("a", f"{GPU}::1"), _allocation("a", f"{GPU}::0")], ["a"], id="two-replicas"
+        ),
+        pytest.param(WHOLE, [_allocation("a", "nvidia3")], ["a"], id="by-minor-and-not-by-index"),
+        pytest.param(WHOLE, [_allocation("a", "nvidia0")], [], id="index-is-no-minor"),
+        pytest.param(
+            WHOLE, [_allocation("a", GPU), _allocation("a", "nvidia3")], ["a"], id="two-forms-of-one"
+        ),
+        pytest.param(WHOLE, [_allocation("a", MIG)], [], id="an-instance-is-not-its-gpu"),
+        pytest.param(SLICE, [_allocation("a", GPU)], [], id="a-gpu-is-not-its-instance"),
+        pytest.param(SLICE, [_allocation("a", MIG)], ["a"], id="instance"),
+        pytest.param(
+            SLICE, [_allocation("b", MIG_2), _allocation("a", MIG)], ["a", "b"], id="two-compute-instances"
+        ),
+        pytest.param(SLICE, [_allocation("a", "nvidia3/gi2")], ["a"], id="instance-by-minor"),
+        pytest.param(SLICE, [_allocation("a", f"MIG-{GPU}/2/0")], ["a"], id="instance-by-old-form"),
+        pytest.param(SLICE, [_allocation("a", "nvidia3/gi4")], [], id="another-instance"),
+        pytest.param(WHOLE, [_allocation("a", GPU, resource="example.com/gpu")], [], id="another-vendor"),
+        pytest.param(
+            WHOLE, [_allocation("a", GPU, resource="nvidia.com/gpu.shared")], ["a"], id="renamed-resource"
+        ),
+    ],
+)
+def test_who_holds_a_device(device: Device, allocations: list[Allocation], pods: list[str]) -> None:
+    """The holders of a device, each once, in order of name."""
+    assert [owner.pod for owner in owners_of(device, index(allocations))] == pods
+
+
+def test_the_first_container_stands_for_its_pod() -> None:
+    """Where two containers of a pod share a device, the series carries the one that the kubelet lists first."""
+    both = [_allocation("a", f"{GPU}::0", container="z"), _allocation("a", f"{GPU}::1", container="b")]
+    assert owners_of(WHOLE, index(both)) == (PodRef("ml", "a", "z"),)
+
+
+def test_a_device_without_minor_is_not_everybodys() -> None:
+    """Where the driver does not give a minor number, GKE's ids match nothing."""
+    unknown = Device(0, None, GPU, "00000000:1B:00.0", "m")
+    assert owners_of(unknown, index([_allocation("a", "nvidia0")])) == ()

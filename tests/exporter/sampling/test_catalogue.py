@@ -1,0 +1,125 @@
+"""The catalogue of metrics: complete for this depth, consistent, and right about both generations of DCGM's names."""
+
+from exporter.model import Kind, MetricSet, Naming
+from exporter.sampling import catalogue
+
+# facts of DCGM 4.7 and dcgm-exporter's default-counters.csv: name, 4.9 name, and one NVML value in both units
+EXPECTED = {
+    "DCGM_FI_DEV_GPU_UTIL": ("DCGM_FI_DEV_GPU_UTIL_RATIO", 37, 37, 0.37),
+    "DCGM_FI_DEV_MEM_COPY_UTIL": ("DCGM_FI_DEV_MEMORY_UTIL_RATIO", 37, 37, 0.37),
+    "DCGM_FI_DEV_FB_USED": ("DCGM_FI_DEV_FB_USED_BYTES", 2**20 + 1, 1, 2**20 + 1),
+    "DCGM_FI_DEV_FB_FREE": ("DCGM_FI_DEV_FB_FREE_BYTES", 2**21 - 1, 1, 2**21 - 1),
+    "DCGM_FI_DEV_FB_RESERVED": ("DCGM_FI_DEV_FB_RESERVED_BYTES", 2**20, 1, 2**20),
+    "DCGM_FI_DEV_FB_TOTAL": ("DCGM_FI_DEV_FB_CAPACITY_BYTES", 80 * 2**30, 81920, 80 * 2**30),
+    "DCGM_FI_DEV_GPU_TEMP": ("DCGM_FI_DEV_GPU_TEMP_CELSIUS", 61, 61, 61),
+    "DCGM_FI_DEV_MEMORY_TEMP": ("DCGM_FI_DEV_MEMORY_TEMP_CELSIUS", 70, 70, 70),
+    "DCGM_FI_DEV_POWER_USAGE": ("DCGM_FI_DEV_BOARD_POWER_WATTS", 61234, 61.234, 61.234),
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": ("DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", 98765, 98765, 98.765),
+    "DCGM_FI_DEV_SM_CLOCK": ("DCGM_FI_DEV_SM_CLOCK_HERTZ", 1980, 1980, 1_980_000_000),
+    "DCGM_FI_DEV_MEM_CLOCK": ("DCGM_FI_DEV_MEMORY_CLOCK_HERTZ", 2619, 2619, 2_619_000_000),
+    "DCGM_FI_DEV_ENC_UTIL": ("DCGM_FI_DEV_ENC_UTIL_RATIO", 37, 37, 0.37),
+    "DCGM_FI_DEV_DEC_UTIL": ("DCGM_FI_DEV_DEC_UTIL_RATIO", 37, 37, 0.37),
+    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": ("DCGM_FI_DEV_PCIE_REPLAY_TOTAL", 3, 3, 3),
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": ("DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL", 3, 3, 3),
+    "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": ("DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL", 3, 3, 3),
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE": ("DCGM_FI_DEV_ROW_REMAP_FAILED", 1, 1, 1),
+    "DCGM_FI_DEV_RETIRED_SBE": ("DCGM_FI_DEV_PAGE_RETIRED_SBE_TOTAL", 3, 3, 3),
+    "DCGM_FI_DEV_RETIRED_DBE": ("DCGM_FI_DEV_PAGE_RETIRED_DBE_TOTAL", 3, 3, 3),
+    "DCGM_FI_DEV_RETIRED_PENDING": ("DCGM_FI_DEV_PAGE_RETIRED_PENDING", 1, 1, 1),
+    "DCGM_FI_DEV_FB_USED_PERCENT": ("DCGM_FI_DEV_FB_USED_RATIO", 0.5, 0.5, 0.5),
+    "DCGM_FI_DEV_POWER_VIOLATION": ("DCGM_FI_DEV_GPU_POWER_THROTTLE_SECONDS_TOTAL", 10**9, 10**9, 1),
+    "DCGM_FI_DEV_THERMAL_VIOLATION": ("DCGM_FI_DEV_GPU_THERMAL_THROTTLE_SECONDS_TOTAL", 10**9, 10**9, 1),
+    "DCGM_FI_DEV_SYNC_BOOST_VIOLATION": (
+        "DCGM_FI_DEV_GPU_SYNC_BOOST_THROTTLE_SECONDS_TOTAL",
+        10**9,
+        10**9,
+        1,
+    ),
+    "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION": ("DCGM_FI_DEV_GPU_LIMIT_THROTTLE_SECONDS_TOTAL", 10**9, 10**9, 1),
+    "DCGM_FI_DEV_LOW_UTIL_VIOLATION": ("DCGM_FI_DEV_GPU_LOW_UTIL_THROTTLE_SECONDS_TOTAL", 10**9, 10**9, 1),
+    "DCGM_FI_DEV_RELIABILITY_VIOLATION": (
+        "DCGM_FI_DEV_GPU_RELIABILITY_THROTTLE_SECONDS_TOTAL",
+        10**9,
+        10**9,
+        1,
+    ),
+    "DCGM_FI_DEV_XID_ERRORS": ("DCGM_FI_DEV_XID_ERROR", 79, 79, 79),
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": (
+        "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND",
+        2000,
+        2,
+        2_048_000,
+    ),
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": ("DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", 37.5, 0.375, 0.375),
+    "DCGM_FI_PROF_SM_ACTIVE": ("DCGM_FI_PROF_SM_UTIL_RATIO", 37.5, 0.375, 0.375),
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": ("DCGM_FI_PROF_TENSOR_UTIL_RATIO", 37.5, 0.375, 0.375),
+    "DCGM_FI_PROF_DRAM_ACTIVE": ("DCGM_FI_PROF_DRAM_UTIL_RATIO", 37.5, 0.375, 0.375),
+    "DCGM_FI_DEV_POWER_USAGE_INSTANT": ("DCGM_FI_DEV_BOARD_POWER_RAW_WATTS", 61234, 61.234, 61.234),
+    "DCGM_FI_DEV_ECC_CURRENT": ("DCGM_FI_DEV_ECC_MODE", 1, 1, 1),
+    "DCGM_FI_DEV_TOTAL_APP_CLOCKS_VIOLATION": (
+        "DCGM_FI_DEV_GPU_APP_THROTTLE_SECONDS_TOTAL",
+        10**9,
+        10**9,
+        1,
+    ),
+    "DCGM_FI_DEV_TOTAL_BASE_CLOCKS_VIOLATION": (
+        "DCGM_FI_DEV_GPU_BASE_THROTTLE_SECONDS_TOTAL",
+        10**9,
+        10**9,
+        1,
+    ),
+    **{
+        f"DCGM_FI_DEV_NVLINK_BANDWIDTH_L{n}": (f"DCGM_FI_DEV_NVLINK_THROUGHPUT_L{n}", 2000, 2, 2)
+        for n in range(18)
+    },
+    **{
+        f"DCGM_FI_PROF_{kind}{n}_ACTIVE": (f"DCGM_FI_PROF_{kind}_UTIL_{n}_RATIO", 37.5, 0.375, 0.375)
+        for kind, count in (("NVDEC", 8), ("NVJPG", 8), ("NVOFA", 2))
+        for n in range(count)
+    },
+    "DCGM_FI_PROF_PCIE_TX_BYTES": ("DCGM_FI_PROF_PCIE_TX_BYTES", 1.5, 1.5, 1.5),
+    "DCGM_FI_PROF_PCIE_RX_BYTES": ("DCGM_FI_PROF_PCIE_RX_BYTES", 1.5, 1.5, 1.5),
+}
+
+
+def test_both_generations_of_names_and_units() -> None:
+    """Each renamed metric has DCGM's old and new name, and a value of NVML comes out in the unit of each."""
+    found = {metric.dcgm.name: metric for metric in catalogue.metrics()}
+    for name, (newer, raw, old_value, new_value) in EXPECTED.items():
+        metric = found[name]
+        assert (metric.dcgm_49.name, metric.dcgm.value(raw), metric.dcgm_49.value(raw)) == (
+            newer,
+            old_value,
+            new_value,
+        )
+
+
+def test_what_was_not_renamed_has_one_spelling() -> None:
+    """Of dcgm-exporter's default list all but one were; what DCGM has no name for keeps ours."""
+    others = [metric for metric in catalogue.metrics() if metric.dcgm.name not in EXPECTED]
+    assert all(metric.dcgm_49 == metric.dcgm for metric in others)
+    default = {
+        metric.dcgm.name
+        for metric in others
+        if metric.within is not MetricSet.FULL and not metric.is_own and "_EXP_" not in metric.dcgm.name
+    }
+    assert default == {"DCGM_FI_DEV_VGPU_LICENSE_STATUS"}
+
+
+def test_no_name_is_given_twice() -> None:
+    """Names are unique, also where both generations are served."""
+    names = [spelling.name for metric in catalogue.metrics() for spelling in metric.spellings(Naming.BOTH)]
+    assert len(names) == len(set(names))
+
+
+def test_every_metric_says_what_it_is() -> None:
+    """Meaning and NVML source are there for the docs; what counts up is a counter, what can fall is a gauge."""
+    for metric in catalogue.metrics():
+        assert metric.help
+        assert not metric.help.endswith(".")
+        assert metric.source.startswith(("nvmlDeviceGet", "nvmlGpm", "nvmlEventSetWait"))
+    counters = {metric.dcgm.name for metric in catalogue.metrics() if metric.kind is Kind.COUNTER}
+    counting = ("_total", "TOTAL", "COUNTER", "VIOLATION", "ROWS", "ENERGY_CONSUMPTION", "RETIRED", "_NS")
+    assert all(any(word in name for word in counting) for name in counters)
+    assert "DCGM_FI_DEV_FB_TOTAL" not in counters
+    assert "DCGM_FI_DEV_ROW_REMAP_FAILURE" not in counters
