@@ -71,9 +71,10 @@ test-aws: setup build/aws ## the tests that need the extra aws, with its own ver
 	@PYTHONPATH=build/aws $(BIN)/python -m pytest -q -n 0 tests/rightsizer/test_sigv4.py
 
 .PHONY: check
-check: setup ## format, lint and types
+check: setup ## format, lint, import contracts and types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
+	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/mypy $(wildcard $(SOURCES))
 
 .PHONY: check-prose
