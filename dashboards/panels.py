@@ -14,7 +14,7 @@ class Kind(enum.StrEnum):
     TEXT = "text"
 
 
-class Source(enum.Enum):
+class Source(enum.StrEnum):
     """Data that a panel needs beyond an exporter and the recording rules."""
 
     EXPORTER = ""

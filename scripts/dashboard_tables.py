@@ -13,9 +13,9 @@ def panels() -> str:
 def _row(row: Row) -> str:
     shown = [panel for panel in row.panels if panel.kind is not Kind.TEXT]
     common = {panel.source for panel in shown}
-    needs = f"{common.pop().value}\n\n" if len(common) == 1 else ""
+    needs = f"{shown[0].source.value}\n\n" if len(common) == 1 else ""
     rows = ((one.title, one.words if needs else f"{one.words} {_needs(one)}".strip()) for one in shown)
-    return f"### {row.title}\n\n{needs.lstrip()}{table(('panel', 'shows'), rows)}"
+    return f"### {row.title}\n\n{needs.lstrip() + table(('panel', 'shows'), rows)}"
 
 
 def _needs(panel: Panel) -> str:

@@ -95,7 +95,7 @@ NODES = Row(
                     source=Source.GPU_EXPORTER,
                 ),
             ),
-            "Share of time with clocks reduced by power or heat, mean of all GPUs. Or dcgm-exporter with "
+            "Share of time with clocks reduced by power or heat, mean of the GPUs. Or dcgm-exporter with "
             "DCGM_FI_DEV_(POWER|THERMAL)_VIOLATION in its list.",
             8,
             unit=SHARE,
