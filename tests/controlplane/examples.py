@@ -164,7 +164,7 @@ class Cluster:
             data=yaml.safe_dump(found),
             params={"fieldManager": "kubectl", "fieldValidation": "Strict", "force": "true"},
             headers={"Content-Type": "application/apply-patch+yaml"},
-            timeout=20,
+            timeout=100,
         )
         assert reply.status_code in {200, 201}, f"{path}: {reply.text}"
         answer: Object = reply.json()

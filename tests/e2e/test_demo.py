@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.prometheus,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(900),
     pytest.mark.xdist_group("demo"),
     pytest.mark.driver,
 ]
@@ -63,7 +63,7 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[pathl
     def run_once(*arguments: str) -> tuple[pathlib.Path, str]:
         directory = tmp_path_factory.mktemp("demo") / "run"
         run = _start(directory, *arguments)
-        output, _ = run.communicate(timeout=200)
+        output, _ = run.communicate(timeout=800)
         assert run.returncode == 0, output
         assert _left_running(directory) == []
         return directory, output
@@ -171,8 +171,8 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path: pathlib.Path, moment: str, fl
     else:
         pytest.fail(f"never said {moment!r}:\n{seen}")
     os.killpg(run.pid, signal.SIGINT)
-    rest, _ = run.communicate(timeout=30)
-    deadline = time.monotonic() + 10
+    rest, _ = run.communicate(timeout=200)
+    deadline = time.monotonic() + 60
     while (left := _left_running(directory)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert left == []
@@ -189,15 +189,15 @@ def test_a_second_demo_leaves_the_first_alone(tmp_path: pathlib.Path) -> None:
         next(line for line in first.stdout if "creating 5 nodes" in line)
         theirs = {path.name: path.stat().st_ino for path in directory.iterdir()}
         second = _start(directory)
-        output, _ = second.communicate(timeout=30)
+        output, _ = second.communicate(timeout=200)
         assert second.returncode == 1
         assert f"demo: another demo is running in {os.path.relpath(directory, ROOT)}" in output
         assert theirs.items() <= {path.name: path.stat().st_ino for path in directory.iterdir()}.items()
     finally:
         os.killpg(first.pid, signal.SIGINT)
-        first.communicate(timeout=30)
+        first.communicate(timeout=200)
     third = _start(directory)
     assert third.stdout is not None
     assert any("a cluster of" in line for line in third.stdout)
     os.killpg(third.pid, signal.SIGINT)
-    third.communicate(timeout=30)
+    third.communicate(timeout=200)

@@ -77,7 +77,7 @@ class Files:
             ca_file=self.ca,
             client_cert_file=self.certificate,
             client_key_file=self.key,
-            timeout_s=5.0,
+            timeout_s=30.0,
         )
 
 
@@ -92,7 +92,7 @@ def test_basic_authentication(fake: Fake, tmp_path: pathlib.Path, caplog: pytest
     caplog.set_level(logging.DEBUG)
     path = tmp_path / "password"
     path.write_text("s3cret:1\n")
-    settings = PrometheusSettings(fake.url, user="grünfeld", password_file=path, timeout_s=5.0)
+    settings = PrometheusSettings(fake.url, user="grünfeld", password_file=path, timeout_s=30.0)
     prometheus = Prometheus(settings)
     fake.answers[:] = [Answer(times=1), Answer(401, "nope")]
     prometheus.query("x", AT)
@@ -107,7 +107,7 @@ def test_basic_authentication(fake: Fake, tmp_path: pathlib.Path, caplog: pytest
 
 def test_a_password_that_cannot_be_read(fake: Fake, tmp_path: pathlib.Path) -> None:
     """The flag and the file are named, and nothing is sent."""
-    settings = PrometheusSettings(fake.url, user="u", password_file=tmp_path / "gone", timeout_s=5.0)
+    settings = PrometheusSettings(fake.url, user="u", password_file=tmp_path / "gone", timeout_s=30.0)
     with pytest.raises(ConfigurationError, match=r"--prometheus-password-file .*gone: No such file"):
         Prometheus(settings).query("x", AT)
     assert fake.asked == []
@@ -124,7 +124,7 @@ def test_a_client_certificate_that_is_not_taken(mutual: Fake, files: Files, whos
     """It is an error that names the flag; nothing is asked."""
     settings = files.settings(mutual.url)
     if whose == "none":
-        settings = PrometheusSettings(mutual.url, ca_file=files.ca, timeout_s=3.0)
+        settings = PrometheusSettings(mutual.url, ca_file=files.ca, timeout_s=30.0)
     else:
         files.identity(OTHER_CA.issue_cert("gpu-rightsizer"))
     with pytest.raises(PrometheusError, match=r"TLS failed: .*-client-cert-file"):
@@ -174,8 +174,8 @@ def test_any_certificate_if_that_is_wanted(caplog: pytest.LogCaptureFixture) -> 
     with serving(context) as server:
         server.answers.append(Answer())
         with pytest.raises(PrometheusError, match="TLS failed"):
-            Prometheus(PrometheusSettings(server.url, timeout_s=5.0)).query("x", AT)
-        prometheus = Prometheus(PrometheusSettings(server.url, skip_verify=True, timeout_s=5.0))
+            Prometheus(PrometheusSettings(server.url, timeout_s=30.0)).query("x", AT)
+        prometheus = Prometheus(PrometheusSettings(server.url, skip_verify=True, timeout_s=30.0))
         assert len(prometheus.query("x", AT)) == 1
     assert "whoever is between here and Prometheus can invent metrics" in caplog.text
 

@@ -21,7 +21,7 @@ from tests.rightsizer.world import World, created
 
 pytestmark = pytest.mark.prometheus
 
-_PATIENCE_S = 60
+_PATIENCE_S = 100
 _OWN = "gpu-rightsizer"
 
 WRITES: Mapping[str, tuple[str, str, int]] = {

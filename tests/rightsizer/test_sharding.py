@@ -65,7 +65,7 @@ def test_parts_are_asked_as_many_at_once_as_allowed() -> None:
     both = threading.Barrier(2)
 
     def ask(matchers: Sequence[str]) -> list[str]:
-        both.wait(20)
+        both.wait(60)
         return list(matchers)
 
     client = Client(PrometheusSettings(url="http://127.0.0.1:9", parallel=2))

@@ -42,7 +42,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None
 
 
 def _settings(url: str) -> PrometheusSettings:
-    return PrometheusSettings(f"{url}/workspaces/ws-1", sigv4_region="eu-central-1", timeout_s=5.0)
+    return PrometheusSettings(f"{url}/workspaces/ws-1", sigv4_region="eu-central-1", timeout_s=30.0)
 
 
 def _require_signed(fake: Fake, asked: dict[str, str], key: str, secret: str) -> None:
@@ -159,4 +159,4 @@ def test_the_library_is_missing(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> 
     words = r"the library botocore is missing; run in a checkout: pip install '\.\[rightsizer,aws\]'"
     with pytest.raises(ConfigurationError, match=words):
         Prometheus(_settings(fake.url))
-    Prometheus(PrometheusSettings(fake.url, timeout_s=5.0)).query("x", AT)
+    Prometheus(PrometheusSettings(fake.url, timeout_s=30.0)).query("x", AT)

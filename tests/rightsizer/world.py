@@ -121,13 +121,13 @@ class World:
 
     # --- when
 
-    def after(self, suffix: str, happen: Callable[[], None]) -> None:
-        """Let something happen once, as soon as the API server has answered a request in the team's namespace."""
+    def after(self, suffix: str, happen: Callable[[], None], *, method: str = "") -> None:
+        """Let something happen once, before the API server answers a request in the team's namespace."""
         add, waiting = self.api.requests.add, [happen]
 
         def noted(entry: LoggedRequest) -> None:
             add(entry)
-            if waiting and entry.path.endswith(f"{self.team}/{suffix}"):
+            if waiting and method in {"", entry.method} and entry.path.endswith(f"{self.team}/{suffix}"):
                 waiting.pop()()
 
         self.api.requests.add = noted  # type: ignore[method-assign]

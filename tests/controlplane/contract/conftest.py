@@ -33,7 +33,7 @@ def _with_nodes(server: Server) -> Server:
     with server.session() as session:
         for name in _NODES:
             body: Object = node(name, labels=POOL)
-            session.post(f"{server.url}/api/v1/nodes", json=body, timeout=10).raise_for_status()
+            session.post(f"{server.url}/api/v1/nodes", json=body, timeout=60).raise_for_status()
     return server
 
 

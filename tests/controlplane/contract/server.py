@@ -17,7 +17,7 @@ Found = TypeVar("Found")
 
 POOL = {"pool": "contract"}
 """Selects the nodes that these tests' pods run on."""
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 class Options(TypedDict, total=False):

@@ -71,7 +71,7 @@ def test_a_token_that_nobody_knows(api: Api) -> None:
     with api.server.session() as session:
         session.cert = None
         session.headers["Authorization"] = "Bearer of-bad-news"
-        reply = session.get(f"{api.server.url}/api/v1/pods", timeout=10)
+        reply = session.get(f"{api.server.url}/api/v1/pods", timeout=60)
     assert (reply.status_code, reply.json()["reason"]) == (401, "Unauthorized")
     assert reply.json()["message"] == "Unauthorized"
 
@@ -81,8 +81,8 @@ def test_who_says_nothing_is_nobody(api: Api) -> None:
     with api.server.session() as session:
         session.cert = None
         session.headers.pop("Authorization", None)
-        reply = session.get(f"{api.server.url}/api/v1/pods", timeout=10)
-        assert session.get(f"{api.server.url}/version", timeout=10).status_code == 200
+        reply = session.get(f"{api.server.url}/api/v1/pods", timeout=60)
+        assert session.get(f"{api.server.url}/version", timeout=60).status_code == 200
     assert (reply.status_code, reply.json()["reason"]) == (403, "Forbidden")
     assert 'User "system:anonymous" cannot list resource "pods"' in reply.json()["message"]
 
