@@ -22,8 +22,8 @@ from rightsizer import cli
 from rightsizer.cli import plan_session
 from rightsizer.inventory import workload_builder
 from rightsizer.kube.cluster import Cluster
-from rightsizer.prometheus.transport import Direct
-from rightsizer.usage.usage_source import MetricsSignal
+from rightsizer.prometheus.transport import HttpTransport
+from rightsizer.usage.usage_source import PrometheusUsage
 
 
 @dataclasses.dataclass(slots=True)
@@ -128,7 +128,7 @@ def main() -> int:
     """Run the command that is given."""
     figures, server, *arguments = sys.argv[1:]
     meter = Meter(int(server))
-    signal = MetricsSignal
+    signal = PrometheusUsage
     for owner, attribute, name in (
         (workload_builder, "read", "read"),
         (workload_builder, "assemble", "assemble"),
@@ -146,7 +146,7 @@ def main() -> int:
         (rightsizer.cli.plan_command, "_print", "render"),
     ):
         meter.stage(owner, attribute, name)
-    meter.asked(Direct, "ask", "queries", lambda answer: len(answer[1]))
+    meter.asked(HttpTransport, "ask", "queries", lambda answer: len(answer[1]))
     meter.asked(Cluster, "_send", "calls", len)
     code = cli.main(arguments)
     meter.switch(meter.rest)

@@ -39,7 +39,7 @@ from rightsizer.prices import Prices
 from rightsizer.prometheus.discovery import connect
 from rightsizer.prometheus.node_costs import node_prices
 from rightsizer.prometheus.query_api import Prometheus
-from rightsizer.usage.usage_source import MetricsSignal
+from rightsizer.usage.usage_source import PrometheusUsage
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class Session:
         self.prometheus = Prometheus(settings) if settings.url else connect(settings, self.cluster)
         if settings.url is None:
             complain(f"no --prometheus-url; found {self.prometheus.where}")
-        self.signal = MetricsSignal(self.prometheus, terms)
+        self.signal = PrometheusUsage(self.prometheus, terms)
         self.run = f"{self._machine():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
     @functools.cached_property

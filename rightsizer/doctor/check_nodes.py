@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from rightsizer.doctor.diagnosis import Check, Diagnosis, Family, Message, Status, known, some
 from rightsizer.doctor.facts import Facts
 from rightsizer.inventory.resources import WHOLE as WHOLE_RESOURCES
-from rightsizer.model import Fleet, Node, NodeSight, Pod
+from rightsizer.model import Fleet, Node, NodeCoverage, Pod
 
 WHOLE = 0.9
 """Share of the last ten minutes that must be on record; as the policy's default asks for."""
@@ -76,12 +76,12 @@ def offered(node: Node) -> int | None:
     return sum(counts) if counts else None
 
 
-def _pairs(facts: Facts) -> Iterator[tuple[Node, NodeSight]]:
+def _pairs(facts: Facts) -> Iterator[tuple[Node, NodeCoverage]]:
     """Nodes of which something is seen."""
-    sights = known(facts.sights)
+    node_coverage = known(facts.node_coverage)
     for name, node in sorted(known(facts.fleet).nodes.items()):
-        if name in sights:
-            yield node, sights[name]
+        if name in node_coverage:
+            yield node, node_coverage[name]
 
 
 def _gpu_nodes(fleet: Fleet) -> list[str]:
@@ -93,18 +93,18 @@ def _gpu_nodes(fleet: Fleet) -> list[str]:
 
 def _is_foreign(facts: Facts) -> bool:
     """Whether no node is called by the series as by the API server."""
-    sights, nodes = known(facts.sights), known(facts.fleet).nodes
-    return bool(sights) and bool(nodes) and not sights.keys() & nodes.keys()
+    node_coverage, nodes = known(facts.node_coverage), known(facts.fleet).nodes
+    return bool(node_coverage) and bool(nodes) and not node_coverage.keys() & nodes.keys()
 
 
 def _nodes(facts: Facts) -> Iterator[Diagnosis]:
     fleet = known(facts.fleet)
-    nodes, sights = _gpu_nodes(fleet), known(facts.sights)
-    unseen = [name for name in nodes if name not in sights]
+    nodes, node_coverage = _gpu_nodes(fleet), known(facts.node_coverage)
+    unseen = [name for name in nodes if name not in node_coverage]
     if not nodes:
         yield NO_NODES()
     elif _is_foreign(facts):
-        yield NAMELESS(theirs=some(sorted(sights), 2), ours=some(nodes, 2))
+        yield NAMELESS(theirs=some(sorted(node_coverage), 2), ours=some(nodes, 2))
     elif unseen:
         yield UNSEEN(count=len(unseen), nodes=len(nodes), names=some(unseen), first=unseen[0])
     else:
@@ -113,21 +113,21 @@ def _nodes(facts: Facts) -> Iterator[Diagnosis]:
 
 def _devices(facts: Facts) -> Iterator[Diagnosis]:
     fewer = {}
-    for node, sight in _pairs(facts):
+    for node, coverage in _pairs(facts):
         expected = offered(node)
-        if expected is not None and sight.devices < expected:
-            fewer[node.name] = f"{sight.devices} of {expected}"
+        if expected is not None and coverage.devices < expected:
+            fewer[node.name] = f"{coverage.devices} of {expected}"
     yield from _each(fewer, FEWER, COMPLETE)
 
 
 def _owners(facts: Facts) -> Iterator[Diagnosis]:
     fleet, fewer = known(facts.fleet), {}
-    for node, sight in _pairs(facts):
+    for node, coverage in _pairs(facts):
         pods = [pod for pod in fleet.pods_on.get(node.name, ()) if _is_settled(pod, facts.at)]
         held = sum(pod.devices for pod in pods)
         # Several pods may have one shared GPU: only that none is told of means something there.
-        if pods and sight.owned < (1 if node.sharing or any(pod.is_shared for pod in pods) else held):
-            fewer[node.name] = f"{sight.owned} of {held}"
+        if pods and coverage.owned < (1 if node.sharing or any(pod.is_shared for pod in pods) else held):
+            fewer[node.name] = f"{coverage.owned} of {held}"
     yield from _each(fewer, UNOWNED, OWNED)
 
 
@@ -136,7 +136,9 @@ def _is_settled(pod: Pod, at: datetime.datetime) -> bool:
 
 
 def _gaps(facts: Facts) -> Iterator[Diagnosis]:
-    found = {node.name: f"{sight.coverage:.0%}" for node, sight in _pairs(facts) if sight.coverage < WHOLE}
+    found = {
+        node.name: f"{coverage.coverage:.0%}" for node, coverage in _pairs(facts) if coverage.coverage < WHOLE
+    }
     yield from _each(found, GAPS, STEADY)
 
 
@@ -150,7 +152,7 @@ def _each(found: Mapping[str, str], message: Message, otherwise: Message) -> Ite
 
 def _strangers(facts: Facts) -> Iterator[Diagnosis]:
     nodes = known(facts.fleet).nodes
-    names = sorted(name for name in known(facts.sights) if name not in nodes)
+    names = sorted(name for name in known(facts.node_coverage) if name not in nodes)
     if names and not _is_foreign(facts):
         yield STRANGERS(names=some(names))
     else:

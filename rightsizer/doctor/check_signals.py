@@ -8,7 +8,7 @@ from rightsizer.doctor.facts import Facts, Failure
 from rightsizer.model import Usage
 from rightsizer.text import count
 from rightsizer.usage.device_usage import DISAGREEMENT
-from rightsizer.usage.quantities import Kind
+from rightsizer.usage.quantities import MetricKind
 
 FOUND = Message(Status.OK, "{name}: {metrics}")
 NONE_FOUND = Message(
@@ -97,15 +97,15 @@ INVALID = Message(
 )
 
 _NAMES = {
-    Kind.ACTIVITY: ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO"),
-    Kind.TRAFFIC: ("DCGM_FI_DEV_MEM_COPY_UTIL", "DCGM_FI_DEV_MEMORY_UTIL_RATIO"),
-    Kind.MEMORY: ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_USED_BYTES"),
-    Kind.POWER: ("DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_BOARD_POWER_WATTS"),
+    MetricKind.ACTIVITY: ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO"),
+    MetricKind.TRAFFIC: ("DCGM_FI_DEV_MEM_COPY_UTIL", "DCGM_FI_DEV_MEMORY_UTIL_RATIO"),
+    MetricKind.MEMORY: ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_USED_BYTES"),
+    MetricKind.POWER: ("DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_BOARD_POWER_WATTS"),
 }
-_MISSING: Mapping[Kind, Message] = {
-    Kind.TRAFFIC: NO_TRAFFIC,
-    Kind.POWER: NO_POWER,
-    Kind.MEMORY: NO_MEMORY,
+_MISSING: Mapping[MetricKind, Message] = {
+    MetricKind.TRAFFIC: NO_TRAFFIC,
+    MetricKind.POWER: NO_POWER,
+    MetricKind.MEMORY: NO_MEMORY,
 }
 
 
@@ -136,18 +136,18 @@ def _labels(facts: Facts) -> Iterator[Diagnosis]:
 
 def _quantities(facts: Facts) -> Iterator[Diagnosis]:
     source = known(facts.source)
-    missing = [kind for kind in Kind if not source.of(kind)]
-    is_new = any(quantity.metric == _NAMES[Kind.MEMORY][1] for quantity in source.quantities)
-    names = {kind: _NAMES[kind][is_new] for kind in Kind}
-    if Kind.ACTIVITY in missing:
-        yield NO_ACTIVITY(metrics=f"no {names[Kind.ACTIVITY]}", metric=names[Kind.ACTIVITY])
-    if {Kind.TRAFFIC, Kind.POWER} <= set(missing):
-        yield NO_SECOND(metric=names[Kind.POWER], other=names[Kind.TRAFFIC])
-        missing = [kind for kind in missing if kind not in {Kind.TRAFFIC, Kind.POWER}]
+    missing = [kind for kind in MetricKind if not source.of(kind)]
+    is_new = any(quantity.metric == _NAMES[MetricKind.MEMORY][1] for quantity in source.quantities)
+    names = {kind: _NAMES[kind][is_new] for kind in MetricKind}
+    if MetricKind.ACTIVITY in missing:
+        yield NO_ACTIVITY(metrics=f"no {names[MetricKind.ACTIVITY]}", metric=names[MetricKind.ACTIVITY])
+    if {MetricKind.TRAFFIC, MetricKind.POWER} <= set(missing):
+        yield NO_SECOND(metric=names[MetricKind.POWER], other=names[MetricKind.TRAFFIC])
+        missing = [kind for kind in missing if kind not in {MetricKind.TRAFFIC, MetricKind.POWER}]
     for kind in missing:
         if kind in _MISSING:
             yield _MISSING[kind](metric=names[kind])
-    if not [kind for kind in Kind if not source.of(kind)]:
+    if not [kind for kind in MetricKind if not source.of(kind)]:
         yield ALL_MEASURED()
 
 

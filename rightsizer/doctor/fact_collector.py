@@ -25,12 +25,12 @@ from rightsizer.prometheus.query_api import Prometheus, Sample
 from rightsizer.usage import recording_rules
 from rightsizer.usage.device_usage import usages
 from rightsizer.usage.node_coverage import nodes
-from rightsizer.usage.quantities import Source, Statistic
-from rightsizer.usage.querier import Asker
+from rightsizer.usage.quantities import MetricSource, Statistic
+from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.record_start import begins
-from rightsizer.usage.recording_rules import Raw
+from rightsizer.usage.recording_rules import RawQueries
 from rightsizer.usage.series_labels import JOB, first
-from rightsizer.usage.sources import BACK, Terms, choose, present
+from rightsizer.usage.sources import LOOKBACKS, SourceSettings, choose, present
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -65,7 +65,7 @@ class Inquiry:
     is_named: bool
     policy: Callable[[], LoadedPolicy]
     evicts: Callable[[Policy], bool]
-    terms: Terms
+    terms: SourceSettings
     own: str
     clock: Callable[[], datetime.datetime]
 
@@ -92,7 +92,7 @@ def ask(inquiry: Inquiry) -> Facts:
         naming=nobody,
         recorded=nobody,
         usages=nobody,
-        sights=nobody,
+        node_coverage=nobody,
     )
     if isinstance(cluster, Failure) and not inquiry.is_named:
         lost = Failure("none is named, and without a cluster none can be found", NO_SERVER, is_unnamed=True)
@@ -155,7 +155,9 @@ def _server(prometheus: Prometheus, clock: Callable[[], datetime.datetime]) -> S
     )
 
 
-def _with_metrics(facts: Facts, prometheus: Prometheus, terms: Terms, at: datetime.datetime) -> Facts:
+def _with_metrics(
+    facts: Facts, prometheus: Prometheus, terms: SourceSettings, at: datetime.datetime
+) -> Facts:
     held = frozenset() if isinstance(facts.fleet, Failure) else _held(facts.fleet)
     windows, history = spans(facts)
     longest = windows[-1]
@@ -168,14 +170,14 @@ def _with_metrics(facts: Facts, prometheus: Prometheus, terms: Terms, at: dateti
         naming=then(asker, lambda found: _naming(found, at)),
         recorded=then(asker, lambda found: _recorded(found, longest, at)),
         usages=then(asker, lambda found: _usages(found, held, at)),
-        sights=then(asker, lambda found: nodes(found, at)),
+        node_coverage=then(asker, lambda found: nodes(found, at)),
     )
 
 
-def _interval_s(asker: Asker, at: datetime.datetime) -> float:
+def _interval_s(asker: SourceQuerier, at: datetime.datetime) -> float:
     """Of the densest series, by the shortest span that holds enough of it."""
     for span in SPANS:
-        counts = (Raw().count(quantity, asker.given, span) for quantity in asker.markers())
+        counts = (RawQueries().count(quantity, asker.given, span) for quantity in asker.markers())
         answers = (asker.prometheus.query(f"max({counted})", at) for counted in counts)
         samples = max((one.value for answer in answers for one in answer), default=0.0)
         if samples >= ENOUGH:
@@ -192,21 +194,21 @@ def _held(fleet: Fleet) -> frozenset[PodKey]:
     )
 
 
-def _source(asker: Asker, at: datetime.datetime) -> Source:
+def _source(asker: SourceQuerier, at: datetime.datetime) -> MetricSource:
     """With the metrics that there are; as of when there were some, where an exporter has stopped."""
-    for back in BACK:
+    for back in LOOKBACKS:
         found = present(asker.prometheus, asker.source, asker.given, at - back)
         if kept := tuple(one for one in asker.source.quantities if one.metric in found):
             return dataclasses.replace(asker.source, quantities=kept)
     return asker.source
 
 
-def _usages(asker: Asker, held: frozenset[PodKey], at: datetime.datetime) -> Usages:
+def _usages(asker: SourceQuerier, held: frozenset[PodKey], at: datetime.datetime) -> Usages:
     found = usages(asker, LATELY, at)
     return {key: found[key] for key in found if not held or key in held}
 
 
-def _naming(asker: Asker, at: datetime.datetime) -> Naming:
+def _naming(asker: SourceQuerier, at: datetime.datetime) -> Naming:
     """Of series that name a pod: by which label, whose, and how often each device is there."""
     labels = asker.source.labels
     selected = asker.selected(asker.markers(), asker.owned)
@@ -228,7 +230,7 @@ def _naming(asker: Asker, at: datetime.datetime) -> Naming:
     return Naming(dict(forms), tuple(sorted(foreign)), len(devices), tuple(sorted(jobs)), len(copied))
 
 
-def _is_copied(asker: Asker, found: list[Sample]) -> bool:
+def _is_copied(asker: SourceQuerier, found: list[Sample]) -> bool:
     """Whether one pod's use of one device is there more than once; a shared device has a series for each pod."""
     by_pod: collections.Counter[PodKey | None] = collections.Counter()
     for sample in found:
@@ -236,7 +238,7 @@ def _is_copied(asker: Asker, found: list[Sample]) -> bool:
     return max(by_pod.values()) > 1
 
 
-def _recorded(asker: Asker, window: datetime.timedelta, at: datetime.datetime) -> Recorded:
+def _recorded(asker: SourceQuerier, window: datetime.timedelta, at: datetime.datetime) -> Recorded:
     """Values below zero are rare, and so is their rule's series: it is not expected."""
     metrics = {quantity.metric for quantity in _source(asker, at).quantities}
     asked = promql.by("count", ["__name__", "metric"], promql.selector("", [_RECORDS, *asker.given]))
@@ -251,6 +253,6 @@ def _recorded(asker: Asker, window: datetime.timedelta, at: datetime.datetime) -
             (sample.labels.get("__name__", ""), sample.labels.get("metric", ""))
             for sample in asker.prometheus.query(asked, instant)
         }
-        for instant in (at, at - window + 2 * recording_rules.TILE)
+        for instant in (at, at - window + 2 * recording_rules.RULE_INTERVAL)
     )
     return Recorded(frozenset(expected), frozenset(present), frozenset(early))

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rightsizer.doctor.rights import Right
-from rightsizer.model import Fleet, NodeSight, PodKey, Usages
+from rightsizer.model import Fleet, NodeCoverage, PodKey, Usages
 from rightsizer.policy.policy_file import LoadedPolicy
-from rightsizer.usage.quantities import Source
+from rightsizer.usage.quantities import MetricSource
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,10 +106,10 @@ class Facts:
     fleet: Fleet | Failure
     allowed: Mapping[Right, bool] | Failure
     server: Server | Failure
-    source: Source | Failure
+    source: MetricSource | Failure
     interval_s: float | Failure
     begins: datetime.datetime | Failure | None
     naming: Naming | Failure
     recorded: Recorded | Failure
     usages: Usages | Failure
-    sights: Mapping[str, NodeSight] | Failure
+    node_coverage: Mapping[str, NodeCoverage] | Failure

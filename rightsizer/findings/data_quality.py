@@ -200,15 +200,15 @@ def _blind_nodes(evidence: Evidence) -> Iterator[str]:
     """Where a device's owner is not known, it could be any pod of that node."""
     case = evidence.case
     for node in sorted({pod.node for pod, _ in evidence.held}):
-        sight = case.measured.nodes.get(node)
+        coverage = case.measured.nodes.get(node)
         held = sum(
             pod.devices
             for pod in case.fleet.pods_on.get(node, ())
             if is_settled(pod, case.at) and not pod.is_shared
         )
-        if sight is not None and sight.owned < held:
+        if coverage is not None and coverage.owned < held:
             yield (
-                f"on node {node} pods hold {held} GPUs, but series name a pod on {sight.owned} only: "
+                f"on node {node} pods hold {held} GPUs, but series name a pod on {coverage.owned} only: "
                 "whose the others are is not known"
             )
 

@@ -143,7 +143,7 @@ class Waits:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class NodeSight:
+class NodeCoverage:
     """What the metrics show of one node's devices in the window's last minutes.
 
     Attributes:
@@ -192,7 +192,7 @@ class Measured:
     histories: Mapping[PodKey, History] = dataclasses.field(default_factory=dict)
     concurrency: Mapping[str, Concurrency] = dataclasses.field(default_factory=dict)
     waits: Mapping[PodKey, Waits] = dataclasses.field(default_factory=dict)
-    nodes: Mapping[str, NodeSight] = dataclasses.field(default_factory=dict)
+    nodes: Mapping[str, NodeCoverage] = dataclasses.field(default_factory=dict)
     begins: datetime.datetime | None = None
     series: ActivitySeries | None = None
     profiles: Mapping[PodKey, Sequence[float | None]] = dataclasses.field(default_factory=dict)

@@ -19,7 +19,7 @@ from rightsizer.model import (
     Fleet,
     History,
     Measured,
-    NodeSight,
+    NodeCoverage,
     PodKey,
     Usages,
     Waits,
@@ -27,7 +27,7 @@ from rightsizer.model import (
 )
 from rightsizer.policy.criteria import Criteria
 from rightsizer.policy.effective import Rulebook
-from rightsizer.usage.active_replicas import Replicas
+from rightsizer.usage.active_replicas import ReplicaQuery
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,9 @@ class Signal(Protocol):
         """Where the record begins; None where it goes back over the whole span."""
         ...
 
-    def concurrency(self, workloads: Sequence[Replicas], at: datetime.datetime) -> Mapping[str, Concurrency]:
+    def concurrency(
+        self, workloads: Sequence[ReplicaQuery], at: datetime.datetime
+    ) -> Mapping[str, Concurrency]:
         """How many replicas were at work at the same time, by UID."""
         ...
 
@@ -84,7 +86,7 @@ class Signal(Protocol):
         """What these pods waited for."""
         ...
 
-    def nodes(self, at: datetime.datetime) -> Mapping[str, NodeSight]:
+    def nodes(self, at: datetime.datetime) -> Mapping[str, NodeCoverage]:
         """Devices on each node."""
         ...
 
@@ -173,9 +175,9 @@ def _concurrency(
     return found
 
 
-def _replicas(workload: Workload, request: ConcurrencyRequest, at: datetime.datetime) -> Replicas:
+def _replicas(workload: Workload, request: ConcurrencyRequest, at: datetime.datetime) -> ReplicaQuery:
     criteria = request.criteria
-    return Replicas(
+    return ReplicaQuery(
         uid=workload.ref.uid,
         namespace=workload.ref.namespace,
         kind=workload.ref.kind,

@@ -14,7 +14,7 @@ from rightsizer.config import PrometheusSettings, Secret
 from rightsizer.errors import ConfigurationError, PrometheusError
 from rightsizer.kube.cluster import Cluster
 from rightsizer.prometheus.query_api import Prometheus
-from rightsizer.prometheus.transport import ServiceProxy
+from rightsizer.prometheus.transport import ServiceProxyTransport
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _NAME, _COMPONENT = "app.kubernetes.io/name", "app.kubernetes.io/component"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Flavour:
+class ServerFlavour:
     """A kind of server, and how its Service is recognised.
 
     Attributes:
@@ -48,8 +48,8 @@ class Flavour:
 
 
 # Labels as the charts and operators of 2026 set them; KRR's list (robusta-dev/krr) and kube-prometheus' manifests.
-FLAVOURS = (
-    Flavour(
+SERVER_FLAVOURS = (
+    ServerFlavour(
         "Thanos",
         (
             {_NAME: "thanos", _COMPONENT: "query"},
@@ -58,17 +58,17 @@ FLAVOURS = (
             {"app": "thanos-querier"},
         ),
     ),
-    Flavour(
+    ServerFlavour(
         "Mimir",
         ({_NAME: "mimir", _COMPONENT: "query-frontend"},),
         path="/prometheus",
         headers={"X-Scope-OrgID": "anonymous"},
     ),
-    Flavour(
+    ServerFlavour(
         "VictoriaMetrics cluster", ({_NAME: "vmselect"}, {"app": "vmselect"}), path="/select/0/prometheus"
     ),
-    Flavour("VictoriaMetrics", ({_NAME: "vmsingle"}, {_NAME: "victoria-metrics-single"})),
-    Flavour(
+    ServerFlavour("VictoriaMetrics", ({_NAME: "vmsingle"}, {_NAME: "victoria-metrics-single"})),
+    ServerFlavour(
         "Prometheus",
         (
             {_NAME: "prometheus", _COMPONENT: "server"},
@@ -124,7 +124,7 @@ class _Service(msgspec.Struct):
 class _Candidate:
     """A port of a Service that looks like a server of a flavour."""
 
-    flavour: Flavour
+    flavour: ServerFlavour
     namespace: str
     name: str
     port: int
@@ -201,7 +201,7 @@ def _reach(candidate: _Candidate, settings: PrometheusSettings, cluster: Cluster
     scheme = "https:" if candidate.scheme == "https" else ""
     service = f"/api/v1/namespaces/{candidate.namespace}/services/{scheme}{candidate.name}:{candidate.port}"
     where = f"{candidate}, through {cluster.host}"
-    way = ServiceProxy(
+    way = ServiceProxyTransport(
         cluster, f"{service}/proxy{candidate.flavour.path}", where=where, headers=settings.headers
     )
     return Prometheus(settings, way)
@@ -221,14 +221,14 @@ def _candidates(cluster: Cluster) -> list[_Candidate]:
         found.setdefault(
             (at.namespace, pods), _Candidate(flavour, at.namespace, at.name, port.port, port.scheme)
         )
-    order = [flavour.name for flavour in FLAVOURS]
+    order = [flavour.name for flavour in SERVER_FLAVOURS]
     return sorted(found.values(), key=lambda one: (order.index(one.flavour.name), one.namespace, one.name))
 
 
 def _services(cluster: Cluster) -> list[_Service]:
     """Those that have one of the labels, by name."""
     wanted: dict[str, set[str]] = {_NAME: set(), "app": set()}
-    for flavour in FLAVOURS:
+    for flavour in SERVER_FLAVOURS:
         for labels in flavour.labels:
             key = _NAME if _NAME in labels else "app"
             wanted[key].add(labels[key])
@@ -240,8 +240,8 @@ def _services(cluster: Cluster) -> list[_Service]:
     return [found[key] for key in sorted(found)]
 
 
-def _flavour(labels: Mapping[str, str]) -> Flavour | None:
-    for flavour in FLAVOURS:
+def _flavour(labels: Mapping[str, str]) -> ServerFlavour | None:
+    for flavour in SERVER_FLAVOURS:
         if any(one.items() <= labels.items() for one in flavour.labels):
             return flavour
     return None
@@ -266,7 +266,7 @@ def _which(what: str, found: Iterable[_Probed]) -> str:
 def _nothing() -> str:
     looked = "; ".join(
         f"{flavour.name} ({', or '.join(','.join(f'{k}={v}' for k, v in one.items()) for one in flavour.labels)})"
-        for flavour in FLAVOURS
+        for flavour in SERVER_FLAVOURS
     )
     return (
         "which Prometheus? give --prometheus-url http://HOST:9090, or set GPU_RIGHTSIZER_PROMETHEUS_URL: "

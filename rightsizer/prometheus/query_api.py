@@ -20,8 +20,8 @@ import msgspec
 
 from rightsizer.config import PrometheusSettings
 from rightsizer.errors import PrometheusUnreachable, QueryRefused
-from rightsizer.prometheus.responses import Data, Passing, Reader
-from rightsizer.prometheus.transport import Direct, Transport
+from rightsizer.prometheus.responses import ResponseData, ResponseReader, TransientRefusal
+from rightsizer.prometheus.transport import HttpTransport, Transport
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ _DIGEST_BYTES = 16
 _MOST = 1_000_000
 
 
-class Interpreted(Generic[T]):
+class ParseCache(Generic[T]):
     """Texts of JSON, and what they stand for.
 
     Args:
@@ -112,7 +112,7 @@ RETRY_PAUSE_S = 0.5
 SERVER_SHARE = 0.95
 """The part of the deadline after which the server is asked to stop, so that we hear from itself why."""
 
-WHOLE: Mapping[str, str] = {
+COMPLETE_ANSWER: Mapping[str, str] = {
     # Thanos, docs/components/query.md: neither without a store that is away, nor from averages that hide peaks.
     "dedup": "true",
     "max_source_resolution": "0s",
@@ -137,7 +137,7 @@ class Sample:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Track:
+class RangeSeries:
     """One series of a range query's answer: value by Unix time in seconds, only where there is one."""
 
     labels: Mapping[str, str]
@@ -145,7 +145,7 @@ class Track:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Span:
+class QueryRange:
     """The instants of a range query, both ends included."""
 
     start: datetime.datetime
@@ -198,10 +198,10 @@ class Prometheus:
         self.parallel = settings.parallel
         self._mine = threading.local()
         self._slots = threading.BoundedSemaphore(settings.parallel)
-        self._transport = transport or Direct(settings)
+        self._transport = transport or HttpTransport(settings)
         # What was found in the cluster is called by its flavour; a URL says nothing of the kind.
         self._attempted = f"querying {self.where if ' at ' in self.where else f'Prometheus at {self.where}'}"
-        self._reader = Reader(self._attempted, self._transport.hint)
+        self._reader = ResponseReader(self._attempted, self._transport.hint)
 
     @property
     def where(self) -> str:
@@ -213,7 +213,9 @@ class Prometheus:
         answer = self._ask("query", {"query": "time()"})
         try:
             if answer.result_type == "vector":  # VictoriaMetrics knows no scalars
-                answer = Data("scalar", msgspec.json.decode(answer.result, type=tuple[_Clock])[0].value)
+                answer = ResponseData(
+                    "scalar", msgspec.json.decode(answer.result, type=tuple[_Clock])[0].value
+                )
             instant = msgspec.json.decode(answer.result, type=tuple[float, str])[0]
             return datetime.datetime.fromtimestamp(int(instant), tz=datetime.UTC)
         except _UNREADABLE as error:
@@ -266,7 +268,7 @@ class Prometheus:
         self._mine.stopped = stopped
         return question()
 
-    def query_as(self, promql: str, at: datetime.datetime, labels: Interpreted[L]) -> list[tuple[L, float]]:
+    def query_as(self, promql: str, at: datetime.datetime, labels: ParseCache[L]) -> list[tuple[L, float]]:
         """An instant query: for each series what its labels stand for, and its value.
 
         Raises:
@@ -283,24 +285,24 @@ class Prometheus:
 
     def query_range(
         self, promql: str, *, start: datetime.datetime, end: datetime.datetime, step_s: float
-    ) -> list[Track]:
+    ) -> list[RangeSeries]:
         """A range query: both ends included.
 
         Raises:
             PrometheusError: There is no whole answer.
         """
-        answer = self._ask("query_range", {"query": promql, **Span(start, end, step_s).form})
+        answer = self._ask("query_range", {"query": promql, **QueryRange(start, end, step_s).form})
         series = self._decode(answer)
         try:
             return [
-                Track(item.metric, {instant: float(value) for instant, value in item.values})
+                RangeSeries(item.metric, {instant: float(value) for instant, value in item.values})
                 for item in series
             ]
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
 
     def query_range_as(
-        self, promql: str, span: Span, *, labels: Interpreted[L], values: Interpreted[V]
+        self, promql: str, span: QueryRange, *, labels: ParseCache[L], values: ParseCache[V]
     ) -> list[tuple[L, V]]:
         """A range query: for each series what its labels stand for, and what its points do.
 
@@ -314,13 +316,13 @@ class Prometheus:
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
 
-    def _ask_instant(self, promql: str, at: datetime.datetime) -> Data:
+    def _ask_instant(self, promql: str, at: datetime.datetime) -> ResponseData:
         answer = self._ask("query", {"query": promql, "time": f"{at.timestamp():.3f}"})
         if answer.result_type != "vector":
             raise QueryRefused(f"{self._attempted}: a {answer.result_type} came for a vector: {promql}")
         return answer
 
-    def _decode(self, answer: Data) -> list[_Series]:
+    def _decode(self, answer: ResponseData) -> list[_Series]:
         try:
             return msgspec.json.decode(answer.result, type=list[_Series])
         except _UNREADABLE as error:
@@ -329,7 +331,7 @@ class Prometheus:
     def _unreadable(self, error: Exception) -> QueryRefused:
         return QueryRefused(f"{self._attempted}: its answer cannot be read: {error}")
 
-    def _ask(self, endpoint: str, form: Mapping[str, str]) -> Data:
+    def _ask(self, endpoint: str, form: Mapping[str, str]) -> ResponseData:
         """One question, asked again where the refusal is of a passing kind, within the deadline."""
         # Of a thread that asks for others, as soon as nobody waits for its answer any more.
         stopped: threading.Event = getattr(self._mine, "stopped", None) or threading.Event()
@@ -339,16 +341,16 @@ class Prometheus:
                 pause_s = RETRY_PAUSE_S * attempt
                 try:
                     return self._ask_once(endpoint, form, max(deadline - time.monotonic(), 0.001))
-                except (PrometheusUnreachable, Passing):
+                except (PrometheusUnreachable, TransientRefusal):
                     if attempt == ATTEMPTS or time.monotonic() + pause_s > deadline or stopped.wait(pause_s):
                         raise
         raise AssertionError  # the loop returns or raises
 
-    def _ask_once(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> Data:
+    def _ask_once(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> ResponseData:
         log.debug("%s: %s", endpoint, form["query"])
         began = time.monotonic()
         server_timeout = f"{max(round(timeout_s * SERVER_SHARE * 1000), 1)}ms"
-        form = {**form, **WHOLE, "timeout": server_timeout}
+        form = {**form, **COMPLETE_ANSWER, "timeout": server_timeout}
         status, body = self._transport.ask(endpoint, form, timeout_s)
         took_ms = (time.monotonic() - began) * 1000
         log.info("%s at %s: %d, %d bytes, %.0f ms", endpoint, self.where, status, len(body), took_ms)

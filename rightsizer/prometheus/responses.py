@@ -19,7 +19,7 @@ from rightsizer.errors import (
     QueryTooLarge,
 )
 
-SHOWN = 300
+MAX_SHOWN = 300
 """How much of a server's words goes into a message, in characters."""
 
 _NOT_ALLOWED = frozenset({401, 403})
@@ -56,7 +56,7 @@ _INFO = "PromQL info: "
 T = TypeVar("T")
 
 
-class Data(msgspec.Struct, rename="camel"):
+class ResponseData(msgspec.Struct, rename="camel"):
     """The part of a whole answer that holds the result, which is still to be decoded."""
 
     result_type: str
@@ -73,12 +73,12 @@ class _Answer(msgspec.Struct, rename="camel"):
     is_partial: bool = False
 
 
-class Passing(QueryRefused):
+class TransientRefusal(QueryRefused):
     """A refusal that another try may not meet."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reader:
+class ResponseReader:
     """Reads the answers of one server.
 
     Attributes:
@@ -89,13 +89,13 @@ class Reader:
     attempted: str
     hint: str
 
-    def read(self, status: int, body: bytes) -> Data:
+    def read(self, status: int, body: bytes) -> ResponseData:
         """The data of a whole answer to a query.
 
         Raises:
             PrometheusError: It is an error, or not whole.
         """
-        return self._decode(status, body, Data)
+        return self._decode(status, body, ResponseData)
 
     def page(self, status: int, body: bytes) -> dict[str, Any]:
         """The data of a whole answer about the server itself.
@@ -123,7 +123,7 @@ class Reader:
             raise self._refusal(status, answer, body)
         warnings = [words for words in answer.warnings if not words.startswith(_INFO)]
         if warnings or answer.is_partial:
-            words = "; ".join(warnings)[:SHOWN] or "isPartial"
+            words = "; ".join(warnings)[:MAX_SHOWN] or "isPartial"
             raise EvidenceIncomplete(
                 f"{self.attempted}: the answer may be incomplete, so it is not used: {words}"
             )
@@ -133,13 +133,15 @@ class Reader:
         """An error as Prometheus tells it, or the Status of an API server that stands in between."""
         words = f"{self.attempted}: HTTP {status}: "
         words += (
-            f"{answer.error_type}: {answer.error[:SHOWN]}" if answer.error else answer.message or shown(body)
+            f"{answer.error_type}: {answer.error[:MAX_SHOWN]}"
+            if answer.error
+            else answer.message or shown(body)
         )
         if _is_too_large(status, answer.error or shown(body)):
             return QueryTooLarge(words)
         if status in _PASSING:
             return PrometheusUnreachable(words)
-        return (Passing if _may_pass(answer) else QueryRefused)(words)
+        return (TransientRefusal if _may_pass(answer) else QueryRefused)(words)
 
     def _foreign(self, status: int, body: bytes) -> PrometheusError:
         """An answer that is none of Prometheus's: a proxy's in between, or of something else altogether."""
@@ -166,5 +168,5 @@ def _may_pass(answer: _Answer) -> bool:
 
 def shown(body: bytes) -> str:
     """The beginning of a body, on one line."""
-    text = body[:SHOWN].decode(errors="replace")
+    text = body[:MAX_SHOWN].decode(errors="replace")
     return " ".join(text.split()) or "(nothing)"

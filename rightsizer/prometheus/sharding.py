@@ -24,7 +24,7 @@ MAX_POINTS = 600_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Part:
+class SeriesGroup:
     """The series that carry one value of a label.
 
     Attributes:
@@ -41,7 +41,7 @@ class Part:
 class Shard:
     """Series that are asked about at once; all of them where there are no parts."""
 
-    parts: tuple[Part, ...] = ()
+    parts: tuple[SeriesGroup, ...] = ()
 
     @property
     def matchers(self) -> tuple[str, ...]:
@@ -57,10 +57,10 @@ class Shard:
         return sum(part.series for part in self.parts)
 
 
-def pack(parts: Iterable[Part], most: float) -> list[Shard]:
+def pack(parts: Iterable[SeriesGroup], most: float) -> list[Shard]:
     """The parts in order, as many to a shard as hold `most` series; a larger part is a shard of its own."""
     shards: list[Shard] = []
-    group: list[Part] = []
+    group: list[SeriesGroup] = []
     size = length = 0
     for part in sorted(parts, key=lambda one: (one.label, one.matchers, one.value)):
         joins = bool(group) and (part.label, part.matchers) == (group[0].label, group[0].matchers)
@@ -76,7 +76,7 @@ def pack(parts: Iterable[Part], most: float) -> list[Shard]:
     return shards
 
 
-class Territory:
+class ShardPlan:
     """The fleet's series as they can be divided.
 
     Args:
@@ -105,7 +105,7 @@ class Territory:
         self._nodes = nodes
         self._instants = instants
         self._total: int | None = None
-        self._parts: list[Part] | None = None
+        self._parts: list[SeriesGroup] | None = None
 
     def shards(self, most: float) -> list[Shard]:
         """The fleet in pieces of at most so many series; in one piece where it is no more."""
@@ -162,12 +162,12 @@ class Territory:
             shards += pack(self._by_node(part), most) or [Shard((part,))]
         return shards
 
-    def _by_node(self, part: Part) -> list[Part]:
+    def _by_node(self, part: SeriesGroup) -> list[SeriesGroup]:
         if part.label not in self._namespaces:
             return []
         return self._counted(self._nodes, Shard((part,)).matchers)
 
-    def _counted(self, labels: Sequence[str], matchers: tuple[str, ...]) -> list[Part]:
+    def _counted(self, labels: Sequence[str], matchers: tuple[str, ...]) -> list[SeriesGroup]:
         """The series by the first of these labels that they carry; those that carry none by that."""
         if not labels:
             return []
@@ -177,7 +177,7 @@ class Territory:
                 key = _form(sample.labels, labels)
                 found[key] = max(found.get(key, 0), round(sample.value))
         return [
-            Part(label, value, series, (*matchers, *absent))
+            SeriesGroup(label, value, series, (*matchers, *absent))
             for (label, value, absent), series in found.items()
         ]
 

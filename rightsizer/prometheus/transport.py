@@ -25,7 +25,7 @@ from rightsizer.errors import (
 )
 from rightsizer.kube.cluster import Cluster
 from rightsizer.prometheus.credentials import signer
-from rightsizer.prometheus.responses import SHOWN
+from rightsizer.prometheus.responses import MAX_SHOWN
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Transport(Protocol):
         ...
 
 
-class Direct:
+class HttpTransport:
     """HTTP of our own, with every kind of credential.
 
     Raises:
@@ -161,7 +161,7 @@ class Direct:
             raise PrometheusUnreachable(words) from error
 
 
-class ServiceProxy:
+class ServiceProxyTransport:
     """The API server's proxy to a Service, with the kubeconfig's own credentials.
 
     The API server takes our credentials off before it hands a request on, so none can be sent to Prometheus this way;
@@ -277,4 +277,4 @@ def _cause(error: BaseException) -> str:
         )
     if isinstance(last, OSError) and last.strerror:
         return last.strerror
-    return str(last)[:SHOWN]
+    return str(last)[:MAX_SHOWN]

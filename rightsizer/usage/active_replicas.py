@@ -16,12 +16,20 @@ import msgspec
 
 from rightsizer.model import Concurrency
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import Interpreted, Span
-from rightsizer.usage.pod_name_patterns import OTHERS, STEM, SUFFIXES, Stem, Where
-from rightsizer.usage.pod_presence import DAY, MINUTE, Rounds, Stretch, Whole, present, whole_in
+from rightsizer.prometheus.query_api import ParseCache, QueryRange
+from rightsizer.usage.pod_name_patterns import OTHERS, STEM, SUFFIXES, NamePrefix, PodSelection
+from rightsizer.usage.pod_presence import (
+    DAY,
+    MINUTE,
+    DailyPeriods,
+    Period,
+    PeriodPresence,
+    presence_by_period,
+    present,
+)
 from rightsizer.usage.quantities import Statistic
-from rightsizer.usage.querier import Asker, require_one_of
-from rightsizer.usage.recording_rules import Raw
+from rightsizer.usage.querier import SourceQuerier, require_one_cluster_name
+from rightsizer.usage.recording_rules import RawQueries
 from rightsizer.usage.series_labels import CLUSTER
 
 _TIMES = 3
@@ -41,13 +49,13 @@ class Minutes:
 
 
 def minutes_of(
-    asker: Asker,
-    stems: Mapping[str, Collection[Stem]],
-    rounds: Sequence[Rounds],
+    asker: SourceQuerier,
+    stems: Mapping[str, Collection[NamePrefix]],
+    rounds: Sequence[DailyPeriods],
     *,
     threshold: float,
     reach: datetime.timedelta,
-) -> list[dict[Stem, Minutes]]:
+) -> list[dict[NamePrefix, Minutes]]:
     """Replicas at work, replicas with samples, and replicas whose samples are missing, by stem, of each stretch.
 
     Args:
@@ -62,9 +70,9 @@ def minutes_of(
     """
     counter = _Counter(asker, threshold, reach, rounds[0].at)
     wheres = present(asker, stems, rounds, reach)
-    found: list[dict[Stem, Minutes]] = []
+    found: list[dict[NamePrefix, Minutes]] = []
     for each in rounds:
-        wholes = whole_in(asker, wheres, each, reach)
+        wholes = presence_by_period(asker, wheres, each, reach)
         found += [
             counter.count(wheres, stretch, whole)
             for stretch, whole in zip(each.stretches, wholes, strict=True)
@@ -74,14 +82,16 @@ def minutes_of(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Counter:
-    asker: Asker
+    asker: SourceQuerier
     threshold: float
     reach: datetime.timedelta
     at: datetime.datetime
 
-    def count(self, wheres: Sequence[Where], stretch: Stretch, whole: Whole) -> dict[Stem, Minutes]:
+    def count(
+        self, wheres: Sequence[PodSelection], stretch: Period, whole: PeriodPresence
+    ) -> dict[NamePrefix, Minutes]:
         """One stretch."""
-        counted: dict[Stem, Minutes] = {}
+        counted: dict[NamePrefix, Minutes] = {}
         those = [where.only(whole.there) for where in wheres]
         doubts = whole.there - whole.replicas.keys()
         doubtful = [part for where in wheres for part in where.only(doubts).parts(_TIMES)]
@@ -102,10 +112,13 @@ class _Counter:
         return counted
 
     def _asked(
-        self, question: Callable[[Where, Sequence[str]], str], wheres: Iterable[Where], span: Span
-    ) -> Iterator[tuple[Stem, Column]]:
+        self,
+        question: Callable[[PodSelection, Sequence[str]], str],
+        wheres: Iterable[PodSelection],
+        span: QueryRange,
+    ) -> Iterator[tuple[NamePrefix, Column]]:
         """What a question gives for each stem."""
-        columns = Interpreted(functools.partial(_column, span.start.timestamp()))
+        columns = ParseCache(functools.partial(_column, span.start.timestamp()))
         asked = [where for where in wheres if where.members]
         answers = self.asker.prometheus.in_turn(
             [functools.partial(self._ask, question, where, span, columns) for where in asked]
@@ -117,13 +130,13 @@ class _Counter:
 
     def _ask(
         self,
-        question: Callable[[Where, Sequence[str]], str],
-        where: Where,
-        span: Span,
-        columns: Interpreted[Column],
-    ) -> list[tuple[Stem, Column]]:
+        question: Callable[[PodSelection, Sequence[str]], str],
+        where: PodSelection,
+        span: QueryRange,
+        columns: ParseCache[Column],
+    ) -> list[tuple[NamePrefix, Column]]:
         stems = self._stems(where.space_label)
-        found: list[tuple[Stem, Column]] = []
+        found: list[tuple[NamePrefix, Column]] = []
         for answer in self.asker.territory(MINUTE, self.at).ask(
             where.shards(),
             lambda matchers: self.asker.prometheus.query_range_as(
@@ -133,28 +146,28 @@ class _Counter:
                 values=columns,
             ),
         ):
-            require_one_of({cluster for (cluster, _), _ in answer})
+            require_one_cluster_name({cluster for (cluster, _), _ in answer})
             found += [(stem, column) for (_, stem), column in answer]
         return found
 
-    def _stems(self, space_label: str) -> Interpreted[tuple[str, Stem]]:
+    def _stems(self, space_label: str) -> ParseCache[tuple[str, NamePrefix]]:
         """The clusters and stems that series name; the same in all stretches."""
         return self.asker.memo.of(
-            self.at, ("stems", space_label), lambda: Interpreted(functools.partial(_stem, space_label))
+            self.at, ("stems", space_label), lambda: ParseCache(functools.partial(_stem, space_label))
         )
 
-    def _busy(self, where: Where, matchers: Sequence[str]) -> str:
+    def _busy(self, where: PodSelection, matchers: Sequence[str]) -> str:
         # Of each device: most say nothing, and of what is left `grouped` makes pods.
         return " or ".join(
-            f"({Raw().statistic(quantity, Statistic.PEAK, matchers, self.reach)}"
+            f"({RawQueries().statistic(quantity, Statistic.PEAK, matchers, self.reach)}"
             f" > {self.threshold / quantity.scale!r})"
             for quantity in where.quantities
         )
 
-    def _seen(self, where: Where, matchers: Sequence[str]) -> str:
+    def _seen(self, where: PodSelection, matchers: Sequence[str]) -> str:
         return " or ".join(self._present(where, matchers, self.reach))
 
-    def _gaps(self, where: Where, matchers: Sequence[str], around: datetime.timedelta) -> str:
+    def _gaps(self, where: PodSelection, matchers: Sequence[str], around: datetime.timedelta) -> str:
         """Looked at from so much later: devices that had samples before and have some after, but none then."""
         # Matched, not gathered, by device: it is the costliest question of all, and three times as fast so.
         use = f"on ({', '.join(self.asker.source.labels.use)})"
@@ -170,7 +183,7 @@ class _Counter:
 
     def _present(
         self,
-        where: Where,
+        where: PodSelection,
         matchers: Sequence[str],
         length: datetime.timedelta,
         offset: datetime.timedelta = datetime.timedelta(),
@@ -181,7 +194,7 @@ class _Counter:
             yield f"present_over_time({selected}[{promql.span(length)}]{back})"
 
 
-def _stem(space_label: str, text: msgspec.Raw) -> tuple[str, Stem]:
+def _stem(space_label: str, text: msgspec.Raw) -> tuple[str, NamePrefix]:
     """The cluster and the stem that a series' labels name."""
     labels = msgspec.json.decode(text, type=dict[str, str])
     return labels.get(CLUSTER, ""), (labels.get(space_label, ""), labels.get(STEM, ""))
@@ -209,7 +222,7 @@ now must have samples anyhow, more would only keep more of the last minutes from
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Replicas:
+class ReplicaQuery:
     """A workload whose replicas take each other's place.
 
     Attributes:
@@ -243,7 +256,9 @@ class Replicas:
         return found
 
 
-def concurrency(asker: Asker, requests: Sequence[Replicas], at: datetime.datetime) -> dict[str, Concurrency]:
+def concurrency(
+    asker: SourceQuerier, requests: Sequence[ReplicaQuery], at: datetime.datetime
+) -> dict[str, Concurrency]:
     """How many replicas of each of these workloads were at work at the same time, by UID.
 
     Workloads whose pods' names fit no pattern are left out.
@@ -259,9 +274,9 @@ def concurrency(asker: Asker, requests: Sequence[Replicas], at: datetime.datetim
     # Where samples are taken once a minute, a little more than a minute surely holds one.
     reach = max(MINUTE, datetime.timedelta(seconds=round(JITTER * asker.interval_s(at))))
     for (window, days, threshold), group in sorted(alike.items()):
-        lately = Stretch(at, max(1, int(window / MINUTE)), NEAR)
-        before = [Stretch(at - day * DAY + HOUR, 60, HOUR) for day in range(1, days + 1)]
-        rounds = [Rounds(tuple(each), at) for each in ([lately], before) if each]
+        lately = Period(at, max(1, int(window / MINUTE)), NEAR)
+        before = [Period(at - day * DAY + HOUR, 60, HOUR) for day in range(1, days + 1)]
+        rounds = [DailyPeriods(tuple(each), at) for each in ([lately], before) if each]
         trailing, *earlier = minutes_of(asker, _stems(group), rounds, threshold=threshold, reach=reach)
         for request in group:
             found[request.uid] = Concurrency(
@@ -271,8 +286,8 @@ def concurrency(asker: Asker, requests: Sequence[Replicas], at: datetime.datetim
     return found
 
 
-def _stems(requests: Sequence[Replicas]) -> dict[str, set[Stem]]:
-    found: dict[str, set[Stem]] = {}
+def _stems(requests: Sequence[ReplicaQuery]) -> dict[str, set[NamePrefix]]:
+    found: dict[str, set[NamePrefix]] = {}
     for request in requests:
         for stem, suffix in request.stems():
             found.setdefault(suffix, set()).add((request.namespace, stem))
@@ -280,8 +295,8 @@ def _stems(requests: Sequence[Replicas]) -> dict[str, set[Stem]]:
 
 
 def _trailing(
-    request: Replicas,
-    counted: Mapping[Stem, Minutes],
+    request: ReplicaQuery,
+    counted: Mapping[NamePrefix, Minutes],
     at: datetime.datetime,
     count: int,
     reach: datetime.timedelta,
@@ -297,7 +312,7 @@ def _trailing(
     return tuple(found)
 
 
-def _starts(request: Replicas) -> list[datetime.datetime]:
+def _starts(request: ReplicaQuery) -> list[datetime.datetime]:
     """When each present replica began: its latest pod, where it is several."""
     starts: dict[tuple[str, str], datetime.datetime] = {}
     for name, start in request.pods.items():
@@ -309,7 +324,7 @@ def _starts(request: Replicas) -> list[datetime.datetime]:
 
 
 def _earlier(
-    request: Replicas, days: Sequence[Mapping[Stem, Minutes]], at: datetime.datetime
+    request: ReplicaQuery, days: Sequence[Mapping[NamePrefix, Minutes]], at: datetime.datetime
 ) -> tuple[int | None, ...]:
     """Of each earlier day the most at work in a minute of that hour; unknown where somebody's samples are missing."""
     found: list[int | None] = []
@@ -323,7 +338,7 @@ def _earlier(
     return tuple(found)
 
 
-def _own(request: Replicas) -> list[Stem]:
+def _own(request: ReplicaQuery) -> list[NamePrefix]:
     return [(request.namespace, stem) for stem, _ in request.stems()]
 
 

@@ -12,23 +12,23 @@ import msgspec
 
 from rightsizer.model import History, PodKey, Slot, strongest
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import Interpreted
+from rightsizer.prometheus.query_api import ParseCache
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage import counter_meaning
 from rightsizer.usage.counter_meaning import DeviceKey
 from rightsizer.usage.exporter_counters import CONTAINER, REASON
 from rightsizer.usage.pods_by_name import of_pods
-from rightsizer.usage.quantities import Kind, Quantity, Statistic
-from rightsizer.usage.querier import Asker, Places, require_one_of
-from rightsizer.usage.recording_rules import COUNT, Reading, Recorded, recorded
-from rightsizer.usage.sample_coverage import HALF, Grid, Ints
-from rightsizer.usage.series_labels import Key, first
+from rightsizer.usage.quantities import Metric, MetricKind, Statistic
+from rightsizer.usage.querier import QueryShards, SourceQuerier, require_one_cluster_name
+from rightsizer.usage.recording_rules import COUNT, QueryForm, RecordedQueries, recorded
+from rightsizer.usage.sample_coverage import HALF, Ints, SlotGrid
+from rightsizer.usage.series_labels import UseKey, first
 
 MAX_SLOTS = 400
 _LENGTHS_S = (300, 600, 900, 1200, 1800, 3600, 7200, 10_800, 14_400, 21_600, 43_200, 86_400)
 """Slots of whole tiles of the recording rules, of lengths that people say."""
 
-States = dict[Key, bytearray]
+States = dict[UseKey, bytearray]
 
 T = TypeVar("T")
 
@@ -39,20 +39,20 @@ _IDLE, _UNKNOWN = bytes([Slot.IDLE]), bytes([Slot.UNKNOWN])
 class _Asked:
     """One round of questions about pods, cut into as many queries as it takes."""
 
-    asker: Asker
-    grid: Grid
-    reading: Reading
+    asker: SourceQuerier
+    grid: SlotGrid
+    reading: QueryForm
     pods: Sequence[PodKey]
     most: float
 
     def rows(
-        self, build: Callable[[Sequence[str]], str], read: Callable[[msgspec.Raw], T], places: Places
-    ) -> Iterator[tuple[Key, T]]:
+        self, build: Callable[[Sequence[str]], str], read: Callable[[msgspec.Raw], T], places: QueryShards
+    ) -> Iterator[tuple[UseKey, T]]:
         """A range query of one point for each slot, over all forms in which series name pods; what points stand for.
 
         What is read is shared among those whose points are the same.
         """
-        wanted, values = frozenset(self.pods), Interpreted(read)
+        wanted, values = frozenset(self.pods), ParseCache(read)
         for territory, shards in places:
             for answer in territory.ask(
                 shards,
@@ -60,19 +60,19 @@ class _Asked:
                     build(matchers), self.grid.span, labels=self.asker.described, values=values
                 ),
             ):
-                require_one_of({described.cluster for described, _ in answer})
+                require_one_cluster_name({described.cluster for described, _ in answer})
                 for described, value in answer:
                     if described.key is not None and described.key[:2] in wanted:
                         yield described.key, value
 
-    def places(self, quantity: Quantity | None = None) -> Places:
+    def places(self, quantity: Metric | None = None) -> QueryShards:
         """The pods, in each form in which a metric's series may name them."""
         forms = None if quantity is None else self._forms(quantity)
         return list(of_pods(self.asker, self.pods, self.grid.end, self.most, forms=forms))
 
-    def _forms(self, quantity: Quantity) -> Collection[str] | None:
+    def _forms(self, quantity: Metric) -> Collection[str] | None:
         """The labels that name pods in anything that is on record of a metric; None where that is not recorded."""
-        if not isinstance(self.reading, Recorded):
+        if not isinstance(self.reading, RecordedQueries):
             return None
         answered = self.asker.answered(self.grid.slot, self.grid.end)
         is_known = answered is not None and (quantity, Statistic.PEAK) in answered.quantities
@@ -83,7 +83,7 @@ class _Asked:
             if label in known or self._has(quantity, (*absent, f"{label}!=''"))
         }
 
-    def _has(self, quantity: Quantity, matchers: Sequence[str]) -> bool:
+    def _has(self, quantity: Metric, matchers: Sequence[str]) -> bool:
         kept = recorded(quantity, COUNT, (*self.asker.owned, *matchers))
         ever = promql.over("last_over_time", kept, self.grid.slots * self.grid.slot)
         return bool(self.asker.prometheus.query(f"count({ever})", self.grid.end))
@@ -95,7 +95,7 @@ class _Asked:
 
 
 def histories(
-    asker: Asker,
+    asker: SourceQuerier,
     pods: Mapping[PodKey, datetime.datetime],
     span: datetime.timedelta,
     at: datetime.datetime,
@@ -120,7 +120,7 @@ def histories(
         (length for length in _LENGTHS_S if span.total_seconds() / length <= MAX_SLOTS), _LENGTHS_S[-1]
     )
     slots = max(1, min(MAX_SLOTS, int(span.total_seconds() // slot_s)))
-    grid = Grid(at, datetime.timedelta(seconds=slot_s), slots)
+    grid = SlotGrid(at, datetime.timedelta(seconds=slot_s), slots)
     reading = asker.reading(span, at)
     per_series = asker.samples_per_series(reading, span, at)
     most = min(asker.most(per_series), MAX_POINTS / slots)
@@ -132,9 +132,9 @@ def histories(
 
 def _states(asked: _Asked, threshold: float) -> States:
     """Each device's slots, by its gauges."""
-    states: dict[Key, bytes] = {}
-    counts: dict[Key, Ints] = {}
-    for quantity in asked.asker.source.of(Kind.ACTIVITY):
+    states: dict[UseKey, bytes] = {}
+    counts: dict[UseKey, Ints] = {}
+    for quantity in asked.asker.source.of(MetricKind.ACTIVITY):
         judge, places = functools.partial(_judged, asked, quantity, threshold), asked.places(quantity)
         for key, row in asked.rows(_statistic(asked, quantity), judge, places):
             states[key] = strongest((states[key], row)) if key in states else row
@@ -144,7 +144,7 @@ def _states(asked: _Asked, threshold: float) -> States:
     return _left_out(states, counts)
 
 
-def _statistic(asked: _Asked, quantity: Quantity) -> Callable[[Sequence[str]], str]:
+def _statistic(asked: _Asked, quantity: Metric) -> Callable[[Sequence[str]], str]:
     def build(matchers: Sequence[str]) -> str:
         everything = (*asked.asker.owned, *matchers)
         peak = asked.reading.statistic(quantity, Statistic.PEAK, everything, asked.grid.slot)
@@ -153,7 +153,7 @@ def _statistic(asked: _Asked, quantity: Quantity) -> Callable[[Sequence[str]], s
     return build
 
 
-def _count(asked: _Asked, quantity: Quantity) -> Callable[[Sequence[str]], str]:
+def _count(asked: _Asked, quantity: Metric) -> Callable[[Sequence[str]], str]:
     def build(matchers: Sequence[str]) -> str:
         counted = asked.reading.count(quantity, (*asked.asker.owned, *matchers), asked.grid.slot)
         return promql.by("max", asked.asker.source.labels.described, counted)
@@ -161,7 +161,7 @@ def _count(asked: _Asked, quantity: Quantity) -> Callable[[Sequence[str]], str]:
     return build
 
 
-def _judged(asked: _Asked, quantity: Quantity, threshold: float, text: msgspec.Raw) -> bytes:
+def _judged(asked: _Asked, quantity: Metric, threshold: float, text: msgspec.Raw) -> bytes:
     """What the points of one series say of each slot."""
     scale, highest = asked.reading.scale(quantity), quantity.highest
     row = bytearray([Slot.IDLE]) * asked.grid.slots
@@ -173,7 +173,7 @@ def _judged(asked: _Asked, quantity: Quantity, threshold: float, text: msgspec.R
     return bytes(row)
 
 
-def _left_out(states: Mapping[Key, bytes], counts: Mapping[Key, Ints]) -> States:
+def _left_out(states: Mapping[UseKey, bytes], counts: Mapping[UseKey, Ints]) -> States:
     """Nothing is known of a slot with less than half of the samples that the densest series has, then or ever."""
     densest: list[int] = []
     for row in {row.tobytes(): row for row in counts.values()}.values():
@@ -273,7 +273,7 @@ def _grouped(pods: Mapping[PodKey, datetime.datetime], states: States) -> dict[P
     return grouped
 
 
-def _merged(grid: Grid, start: datetime.datetime, devices: Sequence[bytearray]) -> History:
+def _merged(grid: SlotGrid, start: datetime.datetime, devices: Sequence[bytearray]) -> History:
     """One pod's slots since it began: busy where any device was, else unknown where one is."""
     length = max(0, min(grid.slots, int((grid.end - start) / grid.slot)))
     merged = strongest(devices) if devices else _UNKNOWN * grid.slots

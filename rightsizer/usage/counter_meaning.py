@@ -6,7 +6,7 @@ the pod's work while nothing on the device went unattributed that could be (docs
 
 import dataclasses
 
-from rightsizer.usage.series_labels import Key
+from rightsizer.usage.series_labels import UseKey
 
 POD_BUSY = "gpu_pod_busy_seconds_total"
 DEVICE_BUSY = "gpu_busy_seconds_total"
@@ -29,7 +29,7 @@ DeviceKey = tuple[str, str]
 
 
 @dataclasses.dataclass(slots=True)
-class Counted:
+class CounterIncrease:
     """What the counters of a device, or of a pod on it, rose by over the window.
 
     Attributes:
@@ -53,13 +53,13 @@ class Counters:
         memory_bytes: Highest memory of each pod's own processes.
     """
 
-    pods: dict[Key, Counted] = dataclasses.field(default_factory=dict)
-    devices: dict[DeviceKey, Counted] = dataclasses.field(default_factory=dict)
+    pods: dict[UseKey, CounterIncrease] = dataclasses.field(default_factory=dict)
+    devices: dict[DeviceKey, CounterIncrease] = dataclasses.field(default_factory=dict)
     doubt_s: dict[DeviceKey, float] = dataclasses.field(default_factory=dict)
     gap_s: dict[DeviceKey, float] = dataclasses.field(default_factory=dict)
-    memory_bytes: dict[Key, float] = dataclasses.field(default_factory=dict)
+    memory_bytes: dict[UseKey, float] = dataclasses.field(default_factory=dict)
 
-    def own_s(self, key: Key) -> float | None:
+    def own_s(self, key: UseKey) -> float | None:
         """Seconds that a pod worked on a device, at most; None where that is not known of it alone."""
         device, pod = self.devices.get(key[2:]), self.pods.get(key)
         if device is None or pod is None or not device.is_whole:
@@ -69,7 +69,7 @@ class Counters:
             return None
         return pod.busy_s + doubt_s
 
-    def anybodys_s(self, key: Key) -> float | None:
+    def anybodys_s(self, key: UseKey) -> float | None:
         """Seconds that a device worked for whomever, at most; None where that is not known."""
         device = self.devices.get(key[2:])
         gap_s = self.gap_s.get(key[2:], 0.0)

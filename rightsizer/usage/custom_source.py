@@ -12,7 +12,7 @@ import pydantic
 
 from rightsizer import yamlfile
 from rightsizer.errors import Problem, SignalsError
-from rightsizer.usage.quantities import Kind, Quantity, Source
+from rightsizer.usage.quantities import Metric, MetricKind, MetricSource
 from rightsizer.usage.series_labels import LabelNames
 from rightsizer.yamlfile import FileKind
 
@@ -41,7 +41,7 @@ Names = Annotated[
 ]
 
 
-class Labels(_Part):
+class LabelsTable(_Part):
     """Which labels name what; for each one name, or several in the order in which they are looked for."""
 
     namespace: Names = pydantic.Field(description="The pod's namespace.")
@@ -59,7 +59,7 @@ class Labels(_Part):
         return LabelNames(**{field: tuple(getattr(self, field) or ()) for field in type(self).model_fields})
 
 
-class Row(_Part):
+class MetricRow(_Part):
     """One metric.
 
     Raises:
@@ -94,12 +94,12 @@ class Row(_Part):
             raise ValueError(message)
         return text.strip()
 
-    def as_quantity(self) -> Quantity:
+    def as_quantity(self) -> Metric:
         """As the questions take it."""
         found = _SELECTOR.fullmatch(self.selector)
         matchers = (found["matchers"] or "").strip().removesuffix(",") if found else ""
-        return Quantity(
-            Kind(self.quantity),
+        return Metric(
+            MetricKind(self.quantity),
             found["metric"] if found else self.selector,
             self.scale,
             matchers=(matchers,) if matchers else (),
@@ -112,8 +112,8 @@ class Signals(_Part):
 
     apiVersion: Literal["gpu-rightsizer.io/v1alpha1"]  # noqa: N815 - spelled as Kubernetes spells it
     kind: Literal["Signals"]
-    labels: Labels
-    quantities: list[Row] = pydantic.Field(min_length=1, description="The metrics.")
+    labels: LabelsTable
+    quantities: list[MetricRow] = pydantic.Field(min_length=1, description="The metrics.")
 
 
 KIND = FileKind(
@@ -121,7 +121,7 @@ KIND = FileKind(
 )
 
 
-def load(path: pathlib.Path) -> Source:
+def load(path: pathlib.Path) -> MetricSource:
     """Read a table.
 
     Raises:
@@ -131,14 +131,14 @@ def load(path: pathlib.Path) -> Source:
     return parse(yamlfile.read_bytes(path, KIND), source=str(path))
 
 
-def parse(raw: bytes, *, source: str) -> Source:
+def parse(raw: bytes, *, source: str) -> MetricSource:
     """Turn the bytes of a table into a source.
 
     Raises:
         SignalsError: With every problem found.
     """
     signals, lines = yamlfile.parse(raw, KIND, source=source)
-    if not any(Kind(row.quantity) is Kind.ACTIVITY for row in signals.quantities):
+    if not any(MetricKind(row.quantity) is MetricKind.ACTIVITY for row in signals.quantities):
         line = lines["quantities",]
         words = "none is activity, without which nothing can be judged"
         raise SignalsError(source, [Problem(line, "quantities", words)])
@@ -147,4 +147,4 @@ def parse(raw: bytes, *, source: str) -> Source:
         dataclasses.replace(row.as_quantity(), alike=str(number))
         for number, row in enumerate(signals.quantities)
     )
-    return Source(source, quantities, signals.labels.names(), has_rules=False)
+    return MetricSource(source, quantities, signals.labels.names(), has_rules=False)

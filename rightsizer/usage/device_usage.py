@@ -11,15 +11,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.model import Device, PodKey, Usage, Usages
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.sharding import Territory
+from rightsizer.prometheus.sharding import ShardPlan
 from rightsizer.usage import exporter_counters
 from rightsizer.usage.counter_meaning import SLACK_S, Counters
 from rightsizer.usage.pods_by_name import of_pods
-from rightsizer.usage.quantities import STATISTICS, Kind, Quantity, Statistic
-from rightsizer.usage.querier import Answered, Asker, Places
-from rightsizer.usage.recording_rules import TILE, Raw, Reading, Recorded
-from rightsizer.usage.sample_coverage import NOTHING, Cover, can_be_narrow, cover
-from rightsizer.usage.series_labels import Described, Key
+from rightsizer.usage.quantities import STATISTICS, Metric, MetricKind, Statistic
+from rightsizer.usage.querier import AnsweredMetrics, QueryShards, SourceQuerier
+from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm, RawQueries, RecordedQueries
+from rightsizer.usage.sample_coverage import NOTHING, Coverage, can_be_narrow, cover
+from rightsizer.usage.series_labels import SeriesLabels, UseKey
 
 DISAGREE = 0.1
 """Two sources whose means over an hour are further apart do not speak of the same device or the same pod."""
@@ -27,17 +27,17 @@ COMPARED = datetime.timedelta(hours=1)
 DISAGREEMENT = "sources disagree"
 
 _FIELDS = {
-    (Kind.ACTIVITY, Statistic.MEAN): "activity_mean",
-    (Kind.ACTIVITY, Statistic.PEAK): "activity_peak",
-    (Kind.TRAFFIC, Statistic.PEAK): "traffic_peak",
-    (Kind.MEMORY, Statistic.PEAK): "memory_peak_bytes",
-    (Kind.POWER, Statistic.MEAN): "power_mean_w",
-    (Kind.POWER, Statistic.PEAK): "power_peak_w",
+    (MetricKind.ACTIVITY, Statistic.MEAN): "activity_mean",
+    (MetricKind.ACTIVITY, Statistic.PEAK): "activity_peak",
+    (MetricKind.TRAFFIC, Statistic.PEAK): "traffic_peak",
+    (MetricKind.MEMORY, Statistic.PEAK): "memory_peak_bytes",
+    (MetricKind.POWER, Statistic.MEAN): "power_mean_w",
+    (MetricKind.POWER, Statistic.PEAK): "power_peak_w",
 }
 
 
 @dataclasses.dataclass(slots=True)
-class Gathered:
+class UsageAccumulator:
     """What has been collected for one key, before it becomes a Usage."""
 
     device: Device
@@ -57,15 +57,19 @@ class Gathered:
             self.invalid = tuple(sorted((*self.invalid, name)))
 
 
-Everything = dict[Key, Gathered]
-Answers = list[tuple[Described, float]]
+UsageByDevice = dict[UseKey, UsageAccumulator]
+Answers = list[tuple[SeriesLabels, float]]
 """What series are about, and their values, as they came."""
-Kept = tuple[list[Described], "array.array[float]"]
+Kept = tuple[list[SeriesLabels], "array.array[float]"]
 """Answers of which there are many: what they are about, and the values."""
 
 
 def usages(
-    asker: Asker, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey] | None = None
+    asker: SourceQuerier,
+    window: datetime.timedelta,
+    at: datetime.datetime,
+    *,
+    of: Collection[PodKey] | None = None,
 ) -> Usages:
     """Usage in the window that ends at `at`; empty where there is none.
 
@@ -78,7 +82,7 @@ def usages(
     Raises:
         PrometheusError: Something could not be read whole.
     """
-    everything: Everything = {}
+    everything: UsageByDevice = {}
     reading = asker.reading(window, at)
     territory = asker.territory(window, at)
     most = asker.most(asker.samples_per_series(reading, window, at))
@@ -93,13 +97,13 @@ def usages(
         for statistic in STATISTICS[quantity.kind]
         if before is None or (quantity, statistic) in before.quantities
     ]
-    answered = Answered()
+    answered = AnsweredMetrics()
     for question, answers in _asked(asker, questions):
         question.file(everything, answers)
         answered.note(question.quantity, question.statistic, (one for one, _ in answers if one.key))
     if of is None:
         asker.note(window, at, answered)
-    if isinstance(reading, Recorded):
+    if isinstance(reading, RecordedQueries):
         # What was recorded ends up to five minutes ago.
         for question, (described, values) in _lately(asker, territory, at):
             question.file(everything, _about(of, zip(described, values, strict=True)))
@@ -110,36 +114,36 @@ def usages(
     return _by_pod(everything, covers)
 
 
-def recent(asker: Asker, at: datetime.datetime) -> Usages:
+def recent(asker: SourceQuerier, at: datetime.datetime) -> Usages:
     """The highest of everything in the last minutes."""
-    everything: Everything = {}
-    for question, (described, values) in _lately(asker, asker.territory(2 * TILE, at), at):
+    everything: UsageByDevice = {}
+    for question, (described, values) in _lately(asker, asker.territory(2 * RULE_INTERVAL, at), at):
         question.file(everything, zip(described, values, strict=True))
     return _by_pod(everything, {})
 
 
 def activity(
-    asker: Asker, window: datetime.timedelta, at: datetime.datetime, *, with_coverage: bool = False
+    asker: SourceQuerier, window: datetime.timedelta, at: datetime.datetime, *, with_coverage: bool = False
 ) -> Usages:
     """Only the highest activity, what counters say of it and, where wanted, of how much of the window that is known."""
-    everything: Everything = {}
+    everything: UsageByDevice = {}
     territory = asker.territory(window, at)
-    for question, answers in _peaks(asker, territory, window, at, kinds=(Kind.ACTIVITY,)):
+    for question, answers in _peaks(asker, territory, window, at, kinds=(MetricKind.ACTIVITY,)):
         question.file(everything, answers)
     _count(everything, exporter_counters.ask(asker, window, at), window)
     if not with_coverage:
         return _by_pod(everything, {})
-    most = asker.most(asker.samples_per_series(Raw(), window, at))
+    most = asker.most(asker.samples_per_series(RawQueries(), window, at))
     places = [(territory, territory.shards(most))]
-    return _by_pod(everything, cover(asker, Raw(), places, window=window, at=at))
+    return _by_pod(everything, cover(asker, RawQueries(), places, window=window, at=at))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Question:
-    asker: Asker
-    places: Places
-    reading: Reading
-    quantity: Quantity
+    asker: SourceQuerier
+    places: QueryShards
+    reading: QueryForm
+    quantity: Metric
     statistic: Statistic
     window: datetime.timedelta
     at: datetime.datetime
@@ -161,7 +165,7 @@ class _Question:
         """Whether nobody keeps what is asked, and only what cannot be is of interest: a mean of no numbers."""
         return self.statistic is Statistic.MEAN and (self.quantity.kind, self.statistic) not in _FIELDS
 
-    def file(self, everything: Everything, answers: Iterable[tuple[Described, float]]) -> None:
+    def file(self, everything: UsageByDevice, answers: Iterable[tuple[SeriesLabels, float]]) -> None:
         """Put the answers under their keys."""
         field = _FIELDS.get((self.quantity.kind, self.statistic), "")
         metric, highest, scale = (
@@ -184,28 +188,28 @@ class _Question:
                     setattr(here, field, value)
 
 
-def _asked(asker: Asker, questions: Sequence[_Question]) -> Iterator[tuple[_Question, Answers]]:
+def _asked(asker: SourceQuerier, questions: Sequence[_Question]) -> Iterator[tuple[_Question, Answers]]:
     """The questions with their answers, of which the next are under way while one is taken."""
     answers = asker.prometheus.in_turn([question.ask for question in questions])
     return zip(questions, answers, strict=True)
 
 
 def _about(
-    pods: Collection[PodKey] | None, answers: Iterable[tuple[Described, float]]
-) -> Iterable[tuple[Described, float]]:
+    pods: Collection[PodKey] | None, answers: Iterable[tuple[SeriesLabels, float]]
+) -> Iterable[tuple[SeriesLabels, float]]:
     """The answers about certain pods; all of them where none are named."""
     if pods is None:
         return answers
     return (each for each in answers if each[0].key is not None and each[0].key[:2] in pods)
 
 
-def _place(everything: Everything, described: Described) -> Gathered:
+def _place(everything: UsageByDevice, described: SeriesLabels) -> UsageAccumulator:
     """Where a sample with a key belongs. Of two descriptions of one device one is taken, always the same."""
     key, device = described.key, described.device
     assert key is not None  # noqa: S101 - or it would not have been taken
     here = everything.get(key)
     if here is None:
-        here = everything[key] = Gathered(device)
+        here = everything[key] = UsageAccumulator(device)
     elif device is not here.device and device != here.device:
         here.device = dataclasses.replace(
             device,
@@ -216,33 +220,38 @@ def _place(everything: Everything, described: Described) -> Gathered:
 
 
 def _peaks(
-    asker: Asker,
-    territory: Territory,
+    asker: SourceQuerier,
+    territory: ShardPlan,
     window: datetime.timedelta,
     at: datetime.datetime,
     *,
-    kinds: tuple[Kind, ...] = tuple(Kind),
+    kinds: tuple[MetricKind, ...] = tuple(MetricKind),
 ) -> Iterator[tuple[_Question, Answers]]:
-    most = asker.most(asker.samples_per_series(Raw(), window, at))
+    most = asker.most(asker.samples_per_series(RawQueries(), window, at))
     places = [(territory, territory.shards(most))]
     questions = [
-        _Question(asker, places, Raw(), quantity, Statistic.PEAK, window, at)
+        _Question(asker, places, RawQueries(), quantity, Statistic.PEAK, window, at)
         for kind in kinds
         for quantity in asker.source.of(kind)
     ]
     return _asked(asker, questions)
 
 
-def _lately(asker: Asker, territory: Territory, at: datetime.datetime) -> list[tuple[_Question, Kept]]:
+def _lately(
+    asker: SourceQuerier, territory: ShardPlan, at: datetime.datetime
+) -> list[tuple[_Question, Kept]]:
     """Peaks of the last minutes, which are asked for once for all windows."""
 
     def make() -> list[tuple[_Question, Kept]]:
-        return [(question, _kept(answers)) for question, answers in _peaks(asker, territory, 2 * TILE, at)]
+        return [
+            (question, _kept(answers))
+            for question, answers in _peaks(asker, territory, 2 * RULE_INTERVAL, at)
+        ]
 
     return asker.memo.of(at, "lately", make)
 
 
-def _kept(answers: Iterable[tuple[Described, float]]) -> Kept:
+def _kept(answers: Iterable[tuple[SeriesLabels, float]]) -> Kept:
     kept: Kept = ([], array.array("d"))
     for described, value in answers:
         kept[0].append(described)
@@ -251,31 +260,32 @@ def _kept(answers: Iterable[tuple[Described, float]]) -> Kept:
 
 
 def _compared(
-    asker: Asker, territory: Territory, span: datetime.timedelta, at: datetime.datetime
-) -> list[Described]:
+    asker: SourceQuerier, territory: ShardPlan, span: datetime.timedelta, at: datetime.datetime
+) -> list[SeriesLabels]:
     """The devices that are in doubt since two sources disagree; asked once for all windows."""
     return asker.memo.of(at, ("compared", span), lambda: list(_compare(asker, territory, span, at)))
 
 
 def _compare(
-    asker: Asker, territory: Territory, span: datetime.timedelta, at: datetime.datetime
-) -> Iterator[Described]:
+    asker: SourceQuerier, territory: ShardPlan, span: datetime.timedelta, at: datetime.datetime
+) -> Iterator[SeriesLabels]:
     """The devices of which two sources that measure the same say different things.
 
     Only in the last hour: of an exporter that has been replaced since, the two speak of different times.
     """
-    places = [(territory, territory.shards(asker.most(asker.samples_per_series(Raw(), span, at))))]
+    places = [(territory, territory.shards(asker.most(asker.samples_per_series(RawQueries(), span, at))))]
     answered = asker.answered(span, at)
-    alike: dict[str, list[Quantity]] = {}
-    for quantity in answered.of(Kind.ACTIVITY) if answered else asker.source.of(Kind.ACTIVITY):
+    alike: dict[str, list[Metric]] = {}
+    for quantity in answered.of(MetricKind.ACTIVITY) if answered else asker.source.of(MetricKind.ACTIVITY):
         alike.setdefault(quantity.alike, []).append(quantity)
     for quantities in alike.values():
         if len(quantities) == 1 and not _has_copies(asker, places, quantities[0], span, at):
             continue
 
-        def build(matchers: Iterable[str], quantities: list[Quantity] = quantities) -> str:
+        def build(matchers: Iterable[str], quantities: list[Metric] = quantities) -> str:
+            every = (*asker.owned, *matchers)
             means = " or ".join(
-                f"{Raw().statistic(quantity, Statistic.MEAN, (*asker.owned, *matchers), span)} * {quantity.scale!r}"
+                f"{RawQueries().statistic(quantity, Statistic.MEAN, every, span)} * {quantity.scale!r}"
                 for quantity in quantities
             )
             use = asker.source.labels.use
@@ -287,7 +297,11 @@ def _compare(
 
 
 def _has_copies(
-    asker: Asker, places: Places, quantity: Quantity, span: datetime.timedelta, at: datetime.datetime
+    asker: SourceQuerier,
+    places: QueryShards,
+    quantity: Metric,
+    span: datetime.timedelta,
+    at: datetime.datetime,
 ) -> bool:
     """Whether a metric comes from several sources for anybody: only then can it disagree with itself."""
 
@@ -303,7 +317,7 @@ def _has_copies(
     )
 
 
-def _count(everything: Everything, counted: Counters, window: datetime.timedelta) -> None:
+def _count(everything: UsageByDevice, counted: Counters, window: datetime.timedelta) -> None:
     """Add what counters say: of a shared device each pod's own, as far as it is known, else the device's."""
     if not counted.devices:
         return
@@ -329,7 +343,7 @@ def _count(everything: Everything, counted: Counters, window: datetime.timedelta
             here.activity_peak = max(mean, here.activity_peak) if is_shared else here.activity_peak
 
 
-def _by_pod(everything: Everything, covers: Mapping[Key, Cover]) -> Usages:
+def _by_pod(everything: UsageByDevice, covers: Mapping[UseKey, Coverage]) -> Usages:
     found: dict[tuple[str, str], list[Usage]] = {}
     for key in sorted(everything):
         covered = covers.get(key)
@@ -337,7 +351,7 @@ def _by_pod(everything: Everything, covers: Mapping[Key, Cover]) -> Usages:
     return found
 
 
-def _usage(here: Gathered, covered: Cover) -> Usage:
+def _usage(here: UsageAccumulator, covered: Coverage) -> Usage:
     # By place: a hundred thousand of these are made, and by name each would take three times as long.
     return Usage(
         here.device,

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Sample
-from rightsizer.prometheus.sharding import Shard, Territory
+from rightsizer.prometheus.sharding import Shard, ShardPlan
 from rightsizer.usage import counter_meaning
-from rightsizer.usage.counter_meaning import Counted, Counters, DeviceKey
-from rightsizer.usage.querier import Asker
-from rightsizer.usage.recording_rules import Raw
+from rightsizer.usage.counter_meaning import CounterIncrease, Counters, DeviceKey
+from rightsizer.usage.querier import SourceQuerier
+from rightsizer.usage.recording_rules import RawQueries
 from rightsizer.usage.series_labels import JOB, first
 
 REASON = "reason"
@@ -24,8 +24,8 @@ PART = 0.9
 class _Query:
     """One round of questions, about pods or about devices."""
 
-    asker: Asker
-    territory: Territory
+    asker: SourceQuerier
+    territory: ShardPlan
     shards: list[Shard]
     window: datetime.timedelta
     at: datetime.datetime
@@ -65,18 +65,18 @@ class _Query:
         return (*(labels.use if self.matchers == self.asker.owned else devices), *more)
 
 
-def ask(asker: Asker, window: datetime.timedelta, at: datetime.datetime) -> Counters:
+def ask(asker: SourceQuerier, window: datetime.timedelta, at: datetime.datetime) -> Counters:
     """Everything that the counters say over the window; nothing where the source has none."""
     counters = Counters()
     if asker.source.has_counters:
-        most = asker.most(asker.samples_per_series(Raw(), window, at))
+        most = asker.most(asker.samples_per_series(RawQueries(), window, at))
         _pods(counters, _query(asker, window, at, most, of_devices=False))
         _devices(counters, _query(asker, window, at, most, of_devices=True))
     return counters
 
 
 def _query(
-    asker: Asker,
+    asker: SourceQuerier,
     window: datetime.timedelta,
     at: datetime.datetime,
     most: float,
@@ -93,7 +93,7 @@ def _pods(counters: Counters, query: _Query) -> None:
     for sample in query.increase(counter_meaning.POD_BUSY):
         key = key_of(sample.labels)
         if key is not None:
-            counters.pods.setdefault(key, Counted()).busy_s += sample.value
+            counters.pods.setdefault(key, CounterIncrease()).busy_s += sample.value
     for sample in query.over("count_over_time", counter_meaning.POD_BUSY):
         key = key_of(sample.labels)
         if key is not None and key in counters.pods:
@@ -107,7 +107,7 @@ def _pods(counters: Counters, query: _Query) -> None:
 
 def _devices(counters: Counters, query: _Query) -> None:
     for sample in query.increase(counter_meaning.DEVICE_BUSY):
-        counters.devices.setdefault(_device(query, sample), Counted()).busy_s += sample.value
+        counters.devices.setdefault(_device(query, sample), CounterIncrease()).busy_s += sample.value
     _complete(counters, query)
     for metric in (counter_meaning.UNATTRIBUTED, counter_meaning.GAPS):
         for sample in query.increase(metric):

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from rightsizer.model import NodeSight, PodKey
+from rightsizer.model import NodeCoverage, PodKey
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import Interpreted
+from rightsizer.prometheus.query_api import ParseCache
 from rightsizer.usage.counter_meaning import DeviceKey
-from rightsizer.usage.quantities import Kind, Quantity
-from rightsizer.usage.querier import Asker, require_one_of
-from rightsizer.usage.recording_rules import Raw
+from rightsizer.usage.quantities import Metric, MetricKind
+from rightsizer.usage.querier import SourceQuerier, require_one_cluster_name
+from rightsizer.usage.recording_rules import RawQueries
 from rightsizer.usage.series_labels import CLUSTER, JOB, LabelNames, first
 
 RECENT = datetime.timedelta(minutes=10)
@@ -44,7 +44,7 @@ class _Device:
     coverage: float = 0.0
 
 
-def nodes(asker: Asker, at: datetime.datetime) -> dict[str, NodeSight]:
+def nodes(asker: SourceQuerier, at: datetime.datetime) -> dict[str, NodeCoverage]:
     """By each of the names that the series have for a node (Hostname and node may differ; one of them is the node's).
 
     A GPU that is cut into MIG instances is not counted beside them. A pod owns a device only if it is known to hold
@@ -54,20 +54,20 @@ def nodes(asker: Asker, at: datetime.datetime) -> dict[str, NodeSight]:
     by = ("cluster", *labels.device, *labels.instance, *labels.node, *labels.owner[1:], JOB)
     territory = asker.territory(RECENT, at, of_devices=True)
     # To count what each node has costs more than a long answer.
-    most = asker.most(asker.samples_per_series(Raw(), RECENT, at), at_once=math.inf)
+    most = asker.most(asker.samples_per_series(RawQueries(), RECENT, at), at_once=math.inf)
     shards = territory.shards(most)
     samples: list[tuple[_Series, float]] = []
-    memory = asker.source.of(Kind.MEMORY)
-    series = Interpreted(functools.partial(_read, labels))
+    memory = asker.source.of(MetricKind.MEMORY)
+    series = ParseCache(functools.partial(_read, labels))
     for quantity in asker.markers():
         if quantity in memory or (asker.is_there(quantity, at) and _tells_more(asker, quantity, memory, at)):
 
-            def ask(matchers: Sequence[str], quantity: Quantity = quantity) -> list[tuple[_Series, float]]:
-                counted = Raw().count(quantity, (*asker.given, *matchers), RECENT)
+            def ask(matchers: Sequence[str], quantity: Metric = quantity) -> list[tuple[_Series, float]]:
+                counted = RawQueries().count(quantity, (*asker.given, *matchers), RECENT)
                 return asker.prometheus.query_as(promql.by("max", by, counted), at, series)
 
             for answer in territory.ask(shards, ask):
-                require_one_of({one.cluster for one, _ in answer})
+                require_one_cluster_name({one.cluster for one, _ in answer})
                 samples += answer
     return _summed(_devices(asker, samples))
 
@@ -86,7 +86,9 @@ def _read(labels: LabelNames, text: msgspec.Raw) -> _Series:
     )
 
 
-def _tells_more(asker: Asker, quantity: Quantity, others: Sequence[Quantity], at: datetime.datetime) -> bool:
+def _tells_more(
+    asker: SourceQuerier, quantity: Metric, others: Sequence[Metric], at: datetime.datetime
+) -> bool:
     """Whether anything has this metric that has none of the others."""
     labels = asker.source.labels
     use = f"on ({', '.join((*labels.use, *labels.node))})"
@@ -95,7 +97,7 @@ def _tells_more(asker: Asker, quantity: Quantity, others: Sequence[Quantity], at
     return bool(asker.prometheus.query(f"count({mine}{without})", at))
 
 
-def _devices(asker: Asker, samples: Sequence[tuple[_Series, float]]) -> dict[DeviceKey, _Device]:
+def _devices(asker: SourceQuerier, samples: Sequence[tuple[_Series, float]]) -> dict[DeviceKey, _Device]:
     densest: dict[str, float] = {}
     for one, count in samples:
         densest[one.job] = max(densest.get(one.job, 0.0), count)
@@ -111,15 +113,15 @@ def _devices(asker: Asker, samples: Sequence[tuple[_Series, float]]) -> dict[Dev
     return devices
 
 
-def _summed(devices: Mapping[DeviceKey, _Device]) -> dict[str, NodeSight]:
+def _summed(devices: Mapping[DeviceKey, _Device]) -> dict[str, NodeCoverage]:
     cut = {uuid for uuid, instance in devices if instance}
-    sights: dict[str, NodeSight] = {}
+    sights: dict[str, NodeCoverage] = {}
     for (uuid, instance), device in sorted(devices.items()):
         if uuid in cut and not instance:
             continue
         for name in device.nodes:
-            before = sights.get(name, NodeSight(0, 0, 1.0))
-            sights[name] = NodeSight(
+            before = sights.get(name, NodeCoverage(0, 0, 1.0))
+            sights[name] = NodeCoverage(
                 before.devices + 1,
                 before.owned + device.is_owned,
                 min(before.coverage, device.coverage),

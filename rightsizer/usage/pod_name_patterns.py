@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.sharding import Part, Shard
-from rightsizer.usage.quantities import Quantity
+from rightsizer.prometheus.sharding import SeriesGroup, Shard
+from rightsizer.usage.quantities import Metric
 from rightsizer.usage.series_labels import CLUSTER
 
 # k8s.io/apimachinery/pkg/util/rand: the characters of generated names.
@@ -25,17 +25,17 @@ SUFFIXES = {"StatefulSet": (ORDINAL,), "LeaderWorkerSet": (GROUPED,), "ReplicaSe
 """By kind; those of any other come from Deployments or StatefulSets below it."""
 OTHERS = (HASHED, ORDINAL, RANDOM)
 
-Stem = tuple[str, str]
+NamePrefix = tuple[str, str]
 """Namespace and stem."""
 
 _ALL_TEXT = promql.MAX_TEXT * 3 // 2
 """All names in one question, in characters: in each matcher there are as many fewer as it has more of them."""
 
-Members = dict[Stem, dict[str, str]]
+Members = dict[NamePrefix, dict[str, str]]
 """Of each stem the pods' names, and of which replica each is."""
 
 
-def members_of(pods: Iterable[PodKey], stems: Mapping[str, Collection[Stem]]) -> dict[str, Members]:
+def members_of(pods: Iterable[PodKey], stems: Mapping[str, Collection[NamePrefix]]) -> dict[str, Members]:
     """By suffix and stem the pods that are called so.
 
     Args:
@@ -76,7 +76,7 @@ STEM, _REPLICA = "stem", "replica"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Where:
+class PodSelection:
     """Pods of certain stems, in one form of naming pods, and the metrics that tell of any."""
 
     label: str
@@ -84,25 +84,25 @@ class Where:
     absent: tuple[str, ...]
     members: Members
     suffix: str
-    quantities: tuple[Quantity, ...]
+    quantities: tuple[Metric, ...]
 
     def shards(self) -> list[Shard]:
         """Their namespaces, in one piece."""
         spaces = sorted({space for space, _ in self.members})
-        return [Shard(tuple(Part(self.space_label, space, 1, self.absent) for space in spaces))]
+        return [Shard(tuple(SeriesGroup(self.space_label, space, 1, self.absent) for space in spaces))]
 
-    def about(self, pod: PodKey) -> "Where":
+    def about(self, pod: PodKey) -> "PodSelection":
         """One pod alone."""
         stem = next(stem for stem, names in self.members.items() if stem[0] == pod[0] and pod[1] in names)
         return dataclasses.replace(self, members={stem: {pod[1]: self.members[stem][pod[1]]}})
 
-    def only(self, stems: Collection[Stem]) -> "Where":
+    def only(self, stems: Collection[NamePrefix]) -> "PodSelection":
         """Those of some of the stems."""
         return dataclasses.replace(
             self, members={stem: pods for stem, pods in self.members.items() if stem in stems}
         )
 
-    def parts(self, times: int) -> "Iterator[Where]":
+    def parts(self, times: int) -> "Iterator[PodSelection]":
         """The same in parts that are few enough to be named so often for each metric."""
         for batch in batches(self.members, times * len(self.quantities)):
             yield dataclasses.replace(self, members=batch)

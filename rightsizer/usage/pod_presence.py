@@ -14,12 +14,12 @@ import msgspec
 
 from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import Interpreted, Span
-from rightsizer.prometheus.sharding import Part, Shard
-from rightsizer.usage.pod_name_patterns import Stem, Where, batches, members_of
-from rightsizer.usage.quantities import Kind, Quantity
-from rightsizer.usage.querier import Asker, require_one_of
-from rightsizer.usage.recording_rules import COUNT, TILE, Raw, Recorded, recorded
+from rightsizer.prometheus.query_api import ParseCache, QueryRange
+from rightsizer.prometheus.sharding import SeriesGroup, Shard
+from rightsizer.usage.pod_name_patterns import NamePrefix, PodSelection, batches, members_of
+from rightsizer.usage.quantities import Metric, MetricKind
+from rightsizer.usage.querier import SourceQuerier, require_one_cluster_name
+from rightsizer.usage.recording_rules import COUNT, RULE_INTERVAL, RawQueries, RecordedQueries, recorded
 from rightsizer.usage.series_labels import CLUSTER
 
 MINUTE = datetime.timedelta(minutes=1)
@@ -29,7 +29,7 @@ EDGE = datetime.timedelta(milliseconds=1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Stretch:
+class Period:
     """Minutes that are asked about: as many as `count`, the last of which ends at `end`.
 
     Attributes:
@@ -41,25 +41,25 @@ class Stretch:
     around: datetime.timedelta
 
     @property
-    def instants(self) -> Span:
+    def instants(self) -> QueryRange:
         """The ends of the minutes."""
-        return Span(self.end - (self.count - 1) * MINUTE, self.end, MINUTE.total_seconds())
+        return QueryRange(self.end - (self.count - 1) * MINUTE, self.end, MINUTE.total_seconds())
 
-    def later(self, at: datetime.datetime) -> Span | None:
+    def later(self, at: datetime.datetime) -> QueryRange | None:
         """So much later than each of them as is looked around, but not after `at`; None where that leaves none."""
         start, end = self.instants.start + self.around, min(self.end + self.around, at)
-        return Span(start, end, MINUTE.total_seconds()) if start <= end else None
+        return QueryRange(start, end, MINUTE.total_seconds()) if start <= end else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rounds:
+class DailyPeriods:
     """Stretches of one length, a day apart, the latest first: some questions are put about all of them at once.
 
     Attributes:
         at: Nothing after this is looked at.
     """
 
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[Period, ...]
     at: datetime.datetime
 
     def length(self, reach: datetime.timedelta) -> datetime.timedelta:
@@ -69,9 +69,9 @@ class Rounds:
         return -(-length // reach) * reach
 
     @property
-    def ends(self) -> Span:
+    def ends(self) -> QueryRange:
         """The instants at which what is around them ends."""
-        return Span(self._end(self.stretches[-1]), self._end(self.stretches[0]), DAY.total_seconds())
+        return QueryRange(self._end(self.stretches[-1]), self._end(self.stretches[0]), DAY.total_seconds())
 
     def place(self, instant: float) -> int:
         """Which of the stretches one of those instants is about."""
@@ -81,12 +81,12 @@ class Rounds:
         """Where what is around one of them ends."""
         return self._end(self.stretches[place])
 
-    def _end(self, stretch: Stretch) -> datetime.datetime:
+    def _end(self, stretch: Period) -> datetime.datetime:
         return min(stretch.end + stretch.around, self.at)
 
 
 @dataclasses.dataclass(slots=True)
-class Whole:
+class PeriodPresence:
     """What is known of a stretch.
 
     Attributes:
@@ -94,13 +94,16 @@ class Whole:
         replicas: Those of which plainly nothing is missing, with the number of replicas throughout.
     """
 
-    there: set[Stem] = dataclasses.field(default_factory=set)
-    replicas: dict[Stem, int] = dataclasses.field(default_factory=dict)
+    there: set[NamePrefix] = dataclasses.field(default_factory=set)
+    replicas: dict[NamePrefix, int] = dataclasses.field(default_factory=dict)
 
 
 def present(
-    asker: Asker, stems: Mapping[str, Collection[Stem]], rounds: Sequence[Rounds], reach: datetime.timedelta
-) -> list[Where]:
+    asker: SourceQuerier,
+    stems: Mapping[str, Collection[NamePrefix]],
+    rounds: Sequence[DailyPeriods],
+    reach: datetime.timedelta,
+) -> list[PodSelection]:
     """The pods of these stems of which there is anything in or around the stretches.
 
     Raises:
@@ -109,10 +112,10 @@ def present(
     spaces = sorted({space for each in stems.values() for space, _ in each})
     wheres = []
     for label, space_label, absent in asker.source.labels.forms():
-        form = Where(label, space_label, tuple(absent), {}, "", ())
+        form = PodSelection(label, space_label, tuple(absent), {}, "", ())
         named = {
             quantity: {pod for each in rounds for pod in _named(asker, quantity, form, spaces, each, reach)}
-            for quantity in asker.source.of(Kind.ACTIVITY)
+            for quantity in asker.source.of(MetricKind.ACTIVITY)
         }
         pods = sorted(set().union(*named.values()))
         quantities = tuple(quantity for quantity, those in named.items() if those)
@@ -125,38 +128,38 @@ def present(
 
 
 def _named(
-    asker: Asker,
-    quantity: Quantity,
-    form: Where,
+    asker: SourceQuerier,
+    quantity: Metric,
+    form: PodSelection,
     spaces: Sequence[str],
-    rounds: Rounds,
+    rounds: DailyPeriods,
     reach: datetime.timedelta,
 ) -> Iterator[PodKey]:
     """Whom a metric tells of, in these namespaces."""
     length = rounds.length(reach)
     # What was recorded ends up to five minutes ago.
-    is_past = rounds.ends.end + TILE <= rounds.at
-    reading = asker.reading(rounds.at - rounds.ends.start + length, rounds.at) if is_past else Raw()
+    is_past = rounds.ends.end + RULE_INTERVAL <= rounds.at
+    reading = asker.reading(rounds.at - rounds.ends.start + length, rounds.at) if is_past else RawQueries()
 
-    whose, nothing = _whose(asker, form, rounds.at), Interpreted(_nothing)
+    whose, nothing = _whose(asker, form, rounds.at), ParseCache(_nothing)
 
     def ask(matchers: Sequence[str]) -> list[tuple[Whose, None]]:
         every = (*asker.owned, *matchers)
         selected = promql.selector(quantity.metric, [*quantity.matchers, *every])
-        if isinstance(reading, Recorded):
+        if isinstance(reading, RecordedQueries):
             selected = recorded(quantity, COUNT, every)
-        there = promql.over("present_over_time", selected, length + TILE)
+        there = promql.over("present_over_time", selected, length + RULE_INTERVAL)
         return asker.prometheus.query_range_as(
             promql.by("max", form.pod, there), rounds.ends, labels=whose, values=nothing
         )
 
     territory = asker.territory(MINUTE, rounds.at)
     shards = [
-        Shard(tuple(Part(form.space_label, space, 1, form.absent) for space in batch))
+        Shard(tuple(SeriesGroup(form.space_label, space, 1, form.absent) for space in batch))
         for batch in promql.batches(spaces, promql.MAX_TEXT // 2)
     ]
     for answer in territory.ask(shards, ask):
-        require_one_of({cluster for (cluster, _), _ in answer})
+        require_one_cluster_name({cluster for (cluster, _), _ in answer})
         yield from (pod for (_, pod), _ in answer)
 
 
@@ -164,12 +167,12 @@ Whose = tuple[str, PodKey]
 """A cluster, and a pod in it."""
 
 
-def _whose(asker: Asker, form: Where, at: datetime.datetime) -> Interpreted[Whose]:
+def _whose(asker: SourceQuerier, form: PodSelection, at: datetime.datetime) -> ParseCache[Whose]:
     """Whom series name in one form; the same for all questions."""
     return asker.memo.of(
         at,
         ("whose", form.space_label, form.label),
-        lambda: Interpreted(functools.partial(_pod, form.space_label, form.label)),
+        lambda: ParseCache(functools.partial(_pod, form.space_label, form.label)),
     )
 
 
@@ -182,15 +185,17 @@ def _nothing(_: msgspec.Raw) -> None:
     """Of points of which only their being there matters."""
 
 
-def whole_in(asker: Asker, wheres: Sequence[Where], rounds: Rounds, reach: datetime.timedelta) -> list[Whole]:
+def presence_by_period(
+    asker: SourceQuerier, wheres: Sequence[PodSelection], rounds: DailyPeriods, reach: datetime.timedelta
+) -> list[PeriodPresence]:
     """What there is, and what is plainly whole, of each of the stretches.
 
     Raises:
         PrometheusError: Something could not be read whole.
     """
     counting = _Counting(asker, rounds, reach)
-    found = [Whole() for _ in rounds.stretches]
-    doubtful: list[set[Stem]] = [set() for _ in rounds.stretches]
+    found = [PeriodPresence() for _ in rounds.stretches]
+    doubtful: list[set[NamePrefix]] = [set() for _ in rounds.stretches]
     counts = [
         (where, quantity, counting.ask(where, quantity)) for where in wheres for quantity in where.quantities
     ]
@@ -224,11 +229,11 @@ Counts = dict[int, dict[PodKey, float]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Counting:
-    asker: Asker
-    rounds: Rounds
+    asker: SourceQuerier
+    rounds: DailyPeriods
     reach: datetime.timedelta
 
-    def ask(self, where: Where, quantity: Quantity) -> Counts:
+    def ask(self, where: PodSelection, quantity: Metric) -> Counts:
         """How many samples there are of each pod in each stretch and around it."""
         found = Counts()
         wanted = {(space, name) for (space, _), names in where.members.items() for name in names}
@@ -237,9 +242,9 @@ class _Counting:
                 found.setdefault(place, {})[pod] = value
         return found
 
-    def least(self, counts: Sequence[tuple[Where, Quantity, Counts]]) -> dict[tuple[Quantity, int], float]:
+    def least(self, counts: Sequence[tuple[PodSelection, Metric, Counts]]) -> dict[tuple[Metric, int], float]:
         """With how many samples of a metric plainly no minute lacks any, by the stretch; where that is known."""
-        most: dict[tuple[Quantity, int], tuple[float, PodKey, Where]] = {}
+        most: dict[tuple[Metric, int], tuple[float, PodKey, PodSelection]] = {}
         for where, quantity, by_place in counts:
             for place, pods in by_place.items():
                 count, pod = max((count, pod) for pod, count in pods.items())
@@ -254,11 +259,13 @@ class _Counting:
                 found[quantity, place] = count - (full[0] - 1 - lost) + 1
         return {key: least for key, least in found.items() if least <= most[key][0]}
 
-    def _full(self, where: Where, quantity: Quantity, pod: PodKey, place: int) -> tuple[float, int] | None:
+    def _full(
+        self, where: PodSelection, quantity: Metric, pod: PodKey, place: int
+    ) -> tuple[float, int] | None:
         """The most samples that a pod has in a reach, and of how many reaches; None where one of them has none."""
         length, end = self.rounds.length(self.reach), self.rounds.end(place)
         parts = length // self.reach
-        span = Span(end - (parts - 1) * self.reach, end, self.reach.total_seconds())
+        span = QueryRange(end - (parts - 1) * self.reach, end, self.reach.total_seconds())
         alone = where.about(pod)
         counts = [
             value for _, points in self._tracks(alone, quantity, span, self.reach) for _, value in points
@@ -266,9 +273,9 @@ class _Counting:
         return (max(counts), parts) if len(counts) == parts else None
 
     def _tracks(
-        self, where: Where, quantity: Quantity, span: Span, length: datetime.timedelta
+        self, where: PodSelection, quantity: Metric, span: QueryRange, length: datetime.timedelta
     ) -> Iterator[tuple[PodKey, Points]]:
-        whose, values = _whose(self.asker, where, self.rounds.at), Interpreted(self._points)
+        whose, values = _whose(self.asker, where, self.rounds.at), ParseCache(self._points)
 
         def ask(matchers: Sequence[str]) -> list[tuple[Whose, Points]]:
             every = (*self.asker.given, *quantity.matchers, where.matcher, *matchers)
@@ -279,7 +286,7 @@ class _Counting:
 
         territory = self.asker.territory(MINUTE, self.rounds.at)
         for answer in territory.ask(where.shards(), ask):
-            require_one_of({cluster for (cluster, _), _ in answer})
+            require_one_cluster_name({cluster for (cluster, _), _ in answer})
             yield from ((pod, points) for (_, pod), points in answer)
 
     def _points(self, text: msgspec.Raw) -> Points:

@@ -5,21 +5,21 @@ from collections.abc import Collection, Iterator, Sequence
 
 from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.sharding import Part, Shard, Territory
-from rightsizer.usage.querier import Asker
+from rightsizer.prometheus.sharding import SeriesGroup, Shard, ShardPlan
+from rightsizer.usage.querier import SourceQuerier
 
 DEVICES_PER_POD = 8
 """Assumed where queries are sized; what is more is split when it is refused."""
 
 
 def of_pods(
-    asker: Asker,
+    asker: SourceQuerier,
     pods: Sequence[PodKey],
     at: datetime.datetime,
     most: float,
     *,
     forms: Collection[str] | None = None,
-) -> Iterator[tuple[Territory, list[Shard]]]:
+) -> Iterator[tuple[ShardPlan, list[Shard]]]:
     """Shards of series that name these pods (and others of the same name elsewhere), in each form of naming one.
 
     Args:
@@ -47,6 +47,6 @@ def of_pods(
             within = sorted({space for name in names for space in spaces[name]})
             is_short = len(next(promql.batches(within, promql.MAX_TEXT // 2), [])) == len(within)
             fixed = (promql.one_of(namespace_label, within),) if is_short else ()
-            parts = tuple(Part(label, name, DEVICES_PER_POD, (*absent, *fixed)) for name in names)
+            parts = tuple(SeriesGroup(label, name, DEVICES_PER_POD, (*absent, *fixed)) for name in names)
             shards.append(Shard(parts))
         yield territory, shards

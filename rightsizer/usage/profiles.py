@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Sequence
 
 from rightsizer.model import PodKey, Usages
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import Track
-from rightsizer.prometheus.sharding import Territory
+from rightsizer.prometheus.query_api import RangeSeries
+from rightsizer.prometheus.sharding import ShardPlan
 from rightsizer.usage import counter_meaning
 from rightsizer.usage.exporter_counters import CONTAINER
-from rightsizer.usage.quantities import Kind, Quantity, Statistic
-from rightsizer.usage.querier import Asker, require_one_cluster
+from rightsizer.usage.quantities import Metric, MetricKind, Statistic
+from rightsizer.usage.querier import SourceQuerier, require_one_cluster
 
 STEPS = 48
 
@@ -22,7 +22,7 @@ Profiles = dict[PodKey, list[float | None]]
 
 
 def profiles(
-    asker: Asker,
+    asker: SourceQuerier,
     window: datetime.timedelta,
     at: datetime.datetime,
     *,
@@ -52,19 +52,19 @@ def profiles(
 class _Drawing:
     """The questions over one window, and where their answers belong."""
 
-    def __init__(self, asker: Asker, window: datetime.timedelta, at: datetime.datetime) -> None:
+    def __init__(self, asker: SourceQuerier, window: datetime.timedelta, at: datetime.datetime) -> None:
         self._asker, self._at, self._step = asker, at, window / STEPS
         self._reading = asker.reading(window, at)
-        self._territory: Territory = asker.territory(window, at)
+        self._territory: ShardPlan = asker.territory(window, at)
         each = asker.samples_per_series(self._reading, self._step, at)
         self._shards = self._territory.shards(asker.most(max(each, STEPS)))
 
     def of_devices(self) -> Profiles:
         """By the gauges of the devices that each pod is on."""
         asker, found = self._asker, Profiles()
-        for quantity in asker.source.of(Kind.ACTIVITY):
+        for quantity in asker.source.of(MetricKind.ACTIVITY):
 
-            def build(matchers: Sequence[str], quantity: Quantity = quantity) -> str:
+            def build(matchers: Sequence[str], quantity: Metric = quantity) -> str:
                 every = (*asker.owned, *matchers)
                 return self._reading.statistic(quantity, Statistic.MEAN, every, self._step)
 
@@ -99,7 +99,7 @@ class _Drawing:
             for track in answer:
                 self._place(found, track, scale)
 
-    def _place(self, found: Profiles, track: Track, scale: float) -> None:
+    def _place(self, found: Profiles, track: RangeSeries, scale: float) -> None:
         pod = self._asker.source.labels.pod_of(track.labels)
         if pod is None:
             return

@@ -9,7 +9,7 @@ import enum
 from rightsizer.usage.series_labels import LabelNames
 
 
-class Kind(enum.StrEnum):
+class MetricKind(enum.StrEnum):
     """What a metric says of a device."""
 
     ACTIVITY = "activity"
@@ -28,18 +28,23 @@ class Statistic(enum.StrEnum):
 
 STATISTICS = {
     # A negative value hides behind higher ones; NaN makes a mean NaN, and what is too high makes a peak too high.
-    Kind.ACTIVITY: (Statistic.MEAN, Statistic.PEAK, Statistic.NEGATIVE),
-    Kind.TRAFFIC: (Statistic.MEAN, Statistic.PEAK, Statistic.NEGATIVE),
-    Kind.POWER: (Statistic.MEAN, Statistic.PEAK, Statistic.NEGATIVE),
-    Kind.MEMORY: (Statistic.PEAK,),
+    MetricKind.ACTIVITY: (Statistic.MEAN, Statistic.PEAK, Statistic.NEGATIVE),
+    MetricKind.TRAFFIC: (Statistic.MEAN, Statistic.PEAK, Statistic.NEGATIVE),
+    MetricKind.POWER: (Statistic.MEAN, Statistic.PEAK, Statistic.NEGATIVE),
+    MetricKind.MEMORY: (Statistic.PEAK,),
 }
 
-LIMITS = {Kind.ACTIVITY: 1.0, Kind.TRAFFIC: 1.0, Kind.POWER: 20_000.0, Kind.MEMORY: float(1 << 44)}
+LIMITS = {
+    MetricKind.ACTIVITY: 1.0,
+    MetricKind.TRAFFIC: 1.0,
+    MetricKind.POWER: 20_000.0,
+    MetricKind.MEMORY: float(1 << 44),
+}
 """Highest values that can be: shares, watts, bytes. DCGM's blanks (from 2147483632 on) lie above each of them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Quantity:
+class Metric:
     """One metric that gives one quantity.
 
     Attributes:
@@ -49,7 +54,7 @@ class Quantity:
         limit: Highest value that can be, in our unit; that of the kind where none is given.
     """
 
-    kind: Kind
+    kind: MetricKind
     metric: str
     scale: float
     alike: str = ""
@@ -63,7 +68,7 @@ class Quantity:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Source:
+class MetricSource:
     """A table of metrics.
 
     Attributes:
@@ -74,11 +79,11 @@ class Source:
     """
 
     name: str
-    quantities: tuple[Quantity, ...]
+    quantities: tuple[Metric, ...]
     labels: LabelNames = dataclasses.field(default_factory=LabelNames)
     has_counters: bool = False
     has_rules: bool = True
 
-    def of(self, kind: Kind) -> tuple[Quantity, ...]:
+    def of(self, kind: MetricKind) -> tuple[Metric, ...]:
         """The metrics of one kind."""
         return tuple(quantity for quantity in self.quantities if quantity.kind is kind)

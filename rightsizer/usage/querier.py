@@ -13,11 +13,18 @@ from rightsizer.config import MAX_SAMPLES
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import Interpreted, Prometheus, Sample
-from rightsizer.prometheus.sharding import Shard, Territory
-from rightsizer.usage.quantities import Kind, Quantity, Source, Statistic
-from rightsizer.usage.recording_rules import COUNT, TILE, Raw, Reading, Recorded, recorded
-from rightsizer.usage.series_labels import CLUSTER, Described
+from rightsizer.prometheus.query_api import ParseCache, Prometheus, Sample
+from rightsizer.prometheus.sharding import Shard, ShardPlan
+from rightsizer.usage.quantities import Metric, MetricKind, MetricSource, Statistic
+from rightsizer.usage.recording_rules import (
+    COUNT,
+    RULE_INTERVAL,
+    QueryForm,
+    RawQueries,
+    RecordedQueries,
+    recorded,
+)
+from rightsizer.usage.series_labels import CLUSTER, SeriesLabels
 
 DENSITY_SPAN = datetime.timedelta(minutes=10)
 USUAL_INTERVAL_S = 15.0
@@ -27,7 +34,7 @@ LEAST_RECORDED = datetime.timedelta(hours=1)
 MOST_SERIES = 20_000
 """In one answer: some 6 MB of JSON, and several times that while it is read."""
 
-Places = Sequence[tuple[Territory, list[Shard]]]
+QueryShards = Sequence[tuple[ShardPlan, list[Shard]]]
 """What a question is about, in pieces that can be asked about at once."""
 
 T = TypeVar("T")
@@ -37,31 +44,31 @@ NEARLY_ALL = 0.98
 
 
 @dataclasses.dataclass(slots=True)
-class Answered:
+class AnsweredMetrics:
     """Of what there were any answers: of all else there are none over a shorter window.
 
     Attributes:
         forms: Labels by which series name pods.
     """
 
-    quantities: set[tuple[Quantity, Statistic]] = dataclasses.field(default_factory=set)
+    quantities: set[tuple[Metric, Statistic]] = dataclasses.field(default_factory=set)
     forms: set[str] = dataclasses.field(default_factory=set)
 
-    def note(self, quantity: Quantity, statistic: Statistic, series: Iterable[Described]) -> None:
+    def note(self, quantity: Metric, statistic: Statistic, series: Iterable[SeriesLabels]) -> None:
         """Take note of an answer."""
         forms = {described.form for described in series}
         self.forms |= forms
         if forms:
             self.quantities.add((quantity, statistic))
 
-    def of(self, kind: Kind) -> tuple[Quantity, ...]:
+    def of(self, kind: MetricKind) -> tuple[Metric, ...]:
         """The metrics of one kind."""
         return tuple(
             sorted({one for one, _ in self.quantities if one.kind is kind}, key=lambda one: one.metric)
         )
 
 
-class Memo:
+class QueryMemo:
     """Answers that are wanted again while nothing but the window changes; those of one instant."""
 
     def __init__(self) -> None:
@@ -79,7 +86,7 @@ class Memo:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Asker:
+class SourceQuerier:
     """A source in one Prometheus.
 
     Attributes:
@@ -90,79 +97,79 @@ class Asker:
     """
 
     prometheus: Prometheus
-    source: Source
+    source: MetricSource
     given: tuple[str, ...] = ()
     max_samples: int = MAX_SAMPLES
     known: frozenset[PodKey] = frozenset()
-    memo: Memo = dataclasses.field(default_factory=Memo, repr=False, compare=False)
-    described: Interpreted[Described] = dataclasses.field(init=False, repr=False, compare=False)
+    memo: QueryMemo = dataclasses.field(default_factory=QueryMemo, repr=False, compare=False)
+    described: ParseCache[SeriesLabels] = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Read each series' labels once."""
-        object.__setattr__(self, "described", Interpreted(self.source.labels.describe))
+        object.__setattr__(self, "described", ParseCache(self.source.labels.describe))
 
     @property
     def owned(self) -> tuple[str, ...]:
         """Matchers of the series that name a pod and are ours."""
         return (self.source.labels.has_pod, *self.given)
 
-    def markers(self) -> tuple[Quantity, ...]:
+    def markers(self) -> tuple[Metric, ...]:
         """Metrics of which every device has one: of MIG instances memory may be all there is."""
-        return (*self.source.of(Kind.MEMORY), *self.source.of(Kind.ACTIVITY))
+        return (*self.source.of(MetricKind.MEMORY), *self.source.of(MetricKind.ACTIVITY))
 
-    def answered(self, window: datetime.timedelta, at: datetime.datetime) -> "Answered | None":
+    def answered(self, window: datetime.timedelta, at: datetime.datetime) -> "AnsweredMetrics | None":
         """What answers there were over this window or a longer one; None where nobody asked."""
         known = self._answered(at)
         return next((known[span] for span in sorted(known) if span >= window), None)
 
-    def note(self, window: datetime.timedelta, at: datetime.datetime, answered: "Answered") -> None:
+    def note(self, window: datetime.timedelta, at: datetime.datetime, answered: "AnsweredMetrics") -> None:
         """Keep in mind what answers there were about everybody."""
         self._answered(at)[window] = answered
 
-    def _answered(self, at: datetime.datetime) -> "dict[datetime.timedelta, Answered]":
+    def _answered(self, at: datetime.datetime) -> "dict[datetime.timedelta, AnsweredMetrics]":
         return self.memo.of(at, "answered", dict)
 
-    def selected(self, quantities: Iterable[Quantity], matchers: Sequence[str]) -> str:
+    def selected(self, quantities: Iterable[Metric], matchers: Sequence[str]) -> str:
         """The series of several metrics, of those with the same labels one only."""
         return " or ".join(
             promql.selector(quantity.metric, [*quantity.matchers, *matchers]) for quantity in quantities
         )
 
-    def reading(self, window: datetime.timedelta, at: datetime.datetime) -> Reading:
+    def reading(self, window: datetime.timedelta, at: datetime.datetime) -> QueryForm:
         """Of the recorded values where they reach back over the window for (nearly) all series."""
         if not self.source.has_rules or window < LEAST_RECORDED:
-            return Raw()
-        known: dict[datetime.timedelta, Reading] = self.memo.of(at, "readings", dict)
+            return RawQueries()
+        known: dict[datetime.timedelta, QueryForm] = self.memo.of(at, "readings", dict)
         # What is on record of a longer window is of a shorter one, too.
         reading = next((known[span] for span in sorted(known) if _covers(known[span], span, window)), None)
         if reading is None:
             reading = known[window] = self._reading(window, at)
         return reading
 
-    def _reading(self, window: datetime.timedelta, at: datetime.datetime) -> Reading:
-        activity = self.source.of(Kind.ACTIVITY)
+    def _reading(self, window: datetime.timedelta, at: datetime.datetime) -> QueryForm:
+        activity = self.source.of(MetricKind.ACTIVITY)
         kept = [
-            promql.over("last_over_time", recorded(quantity, COUNT, self.owned), 2 * TILE)
+            promql.over("last_over_time", recorded(quantity, COUNT, self.owned), 2 * RULE_INTERVAL)
             for quantity in activity
         ]
         raw = [promql.selector(one.metric, [*one.matchers, *self.owned]) for one in activity]
-        half = (window - 2 * TILE) / 2
+        half = (window - 2 * RULE_INTERVAL) / 2
         instants = (at - 2 * half, at - half, at)
         held = self._counts(kept, instants, at)
         # Series rather than what they are about, which is never more: cheaper, and mostly enough.
         if _are_nearly_all(held, self._counts(raw, instants, at)):
-            return Recorded()
+            return RecordedQueries()
         use = self.source.labels.use
         both = [[promql.by("max", use, " or ".join(each))] for each in (kept, raw)]
         is_enough = min(held) > 0 and _are_nearly_all(*(self._counts(each, instants, at) for each in both))
-        return Recorded() if is_enough else Raw()
+        return RecordedQueries() if is_enough else RawQueries()
 
     def samples_per_series(
-        self, reading: Reading, window: datetime.timedelta, at: datetime.datetime
+        self, reading: QueryForm, window: datetime.timedelta, at: datetime.datetime
     ) -> float:
         """How many samples the densest series has in the window, by the last minutes of it."""
-        if isinstance(reading, Recorded):
-            return window / TILE + 1
+        if isinstance(reading, RecordedQueries):
+            return window / RULE_INTERVAL + 1
         return window.total_seconds() / self.interval_s(at) + 1
 
     def interval_s(self, at: datetime.datetime) -> float:
@@ -171,24 +178,26 @@ class Asker:
 
     def _interval_s(self, at: datetime.datetime) -> float:
         densest = 0.0
-        for kind in (Kind.ACTIVITY, Kind.MEMORY):
-            counts = (Raw().count(quantity, self.given, DENSITY_SPAN) for quantity in self.source.of(kind))
+        for kind in (MetricKind.ACTIVITY, MetricKind.MEMORY):
+            counts = (
+                RawQueries().count(quantity, self.given, DENSITY_SPAN) for quantity in self.source.of(kind)
+            )
             densest = densest or max((self._number(f"max({count})", at) for count in counts), default=0.0)
         return DENSITY_SPAN.total_seconds() / (densest - 1) if densest > 1 else USUAL_INTERVAL_S
 
     def territory(
         self, window: datetime.timedelta, at: datetime.datetime, *, of_devices: bool = False
-    ) -> Territory:
+    ) -> ShardPlan:
         """The fleet's series, by namespaces; those of devices, which name no pod, by nodes."""
         key = ("territories", of_devices)
-        known: dict[datetime.timedelta, Territory] = self.memo.of(at, key, dict)
+        known: dict[datetime.timedelta, ShardPlan] = self.memo.of(at, key, dict)
         # Of a longer window there may be parts besides, of what is gone; nothing is left out.
         found = next((known[span] for span in sorted(known) if span >= window), None)
         if found is None:
             found = known[window] = self._territory(window, at, of_devices=of_devices)
         return found
 
-    def _territory(self, window: datetime.timedelta, at: datetime.datetime, *, of_devices: bool) -> Territory:
+    def _territory(self, window: datetime.timedelta, at: datetime.datetime, *, of_devices: bool) -> ShardPlan:
         labels = self.source.labels
         base = self.given if of_devices else self.owned
 
@@ -199,7 +208,7 @@ class Asker:
         spread = (
             (at, at - window / 2, at - window + lookback) if window > 2 * lookback else (at, at - window / 2)
         )
-        return Territory(
+        return ShardPlan(
             self.prometheus,
             size=lambda: next((size for instant in spread if (size := self._size(base, instant, at))), 0),
             count=count,
@@ -208,7 +217,7 @@ class Asker:
             instants=spread,
         )
 
-    def is_there(self, quantity: Quantity, at: datetime.datetime) -> bool:
+    def is_there(self, quantity: Metric, at: datetime.datetime) -> bool:
         """Whether anything has a metric now."""
         return bool(self._series(quantity, self.given, at, at))
 
@@ -218,7 +227,7 @@ class Asker:
 
     def samples(
         self,
-        territory: Territory,
+        territory: ShardPlan,
         shards: list[Shard],
         build: Callable[[Sequence[str]], str],
         at: datetime.datetime,
@@ -233,8 +242,8 @@ class Asker:
             yield from answer
 
     def keyed(
-        self, places: Places, build: Callable[[Sequence[str]], str], at: datetime.datetime
-    ) -> Iterator[tuple[Described, float]]:
+        self, places: QueryShards, build: Callable[[Sequence[str]], str], at: datetime.datetime
+    ) -> Iterator[tuple[SeriesLabels, float]]:
         """The same for a question whose answers are about devices and who uses them.
 
         Raises:
@@ -244,7 +253,7 @@ class Asker:
             for answer in territory.ask(
                 shards, lambda matchers: self.prometheus.query_as(build(matchers), at, self.described)
             ):
-                require_one_of({described.cluster for described, _ in answer})
+                require_one_cluster_name({described.cluster for described, _ in answer})
                 yield from answer
 
     def _counts(
@@ -261,22 +270,24 @@ class Asker:
 
     def _size(self, matchers: Sequence[str], instant: datetime.datetime, at: datetime.datetime) -> int:
         """How many series there are of the kind of metric of which there is most."""
-        kinds = (self.source.of(kind) for kind in (Kind.MEMORY, Kind.ACTIVITY))
+        kinds = (self.source.of(kind) for kind in (MetricKind.MEMORY, MetricKind.ACTIVITY))
         return max(sum(self._series(one, matchers, instant, at) for one in kind) for kind in kinds)
 
     def _series(
-        self, quantity: Quantity, matchers: Sequence[str], instant: datetime.datetime, at: datetime.datetime
+        self, quantity: Metric, matchers: Sequence[str], instant: datetime.datetime, at: datetime.datetime
     ) -> int:
         return self._count(promql.selector(quantity.metric, [*quantity.matchers, *matchers]), instant, at)
 
     def _count(self, expression: str, instant: datetime.datetime, at: datetime.datetime) -> int:
-        return self.memo.of(at, (expression, instant), lambda: how_many(self.prometheus, expression, instant))
+        return self.memo.of(
+            at, (expression, instant), lambda: series_count(self.prometheus, expression, instant)
+        )
 
     def _number(self, expression: str, at: datetime.datetime) -> float:
         return max((sample.value for sample in self.prometheus.query(expression, at)), default=0.0)
 
 
-def how_many(prometheus: Prometheus, expression: str, instant: datetime.datetime) -> int:
+def series_count(prometheus: Prometheus, expression: str, instant: datetime.datetime) -> int:
     """How many series an expression gives."""
     return max((round(one.value) for one in prometheus.query(f"count({expression})", instant)), default=0)
 
@@ -286,8 +297,8 @@ def _are_nearly_all(held: Sequence[float], raw: Sequence[float]) -> bool:
     return all(kept and kept >= NEARLY_ALL * there for kept, there in zip(held, raw, strict=True))
 
 
-def _covers(reading: Reading, span: datetime.timedelta, window: datetime.timedelta) -> bool:
-    return span == window or (span > window and isinstance(reading, Recorded))
+def _covers(reading: QueryForm, span: datetime.timedelta, window: datetime.timedelta) -> bool:
+    return span == window or (span > window and isinstance(reading, RecordedQueries))
 
 
 def require_one_cluster(series: Iterable[Mapping[str, str]]) -> None:
@@ -296,10 +307,10 @@ def require_one_cluster(series: Iterable[Mapping[str, str]]) -> None:
     Raises:
         EvidenceIncomplete: The series are of several clusters.
     """
-    require_one_of({labels.get(CLUSTER, "") for labels in series})
+    require_one_cluster_name({labels.get(CLUSTER, "") for labels in series})
 
 
-def require_one_of(clusters: AbstractSet[str]) -> None:
+def require_one_cluster_name(clusters: AbstractSet[str]) -> None:
     """The same, by their names.
 
     Raises:

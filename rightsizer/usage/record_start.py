@@ -2,13 +2,13 @@
 
 import datetime
 
-from rightsizer.usage.querier import Asker
+from rightsizer.usage.querier import SourceQuerier
 
 STEPS = 40
 HALVINGS = 5
 
 
-def begins(asker: Asker, span: datetime.timedelta, at: datetime.datetime) -> datetime.datetime | None:
+def begins(asker: SourceQuerier, span: datetime.timedelta, at: datetime.datetime) -> datetime.datetime | None:
     """The first instant, to about a thousandth of the span, of which there is any GPU series at all.
 
     None where the record goes back over the whole span. A hole in it, however long, is no beginning.

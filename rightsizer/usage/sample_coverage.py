@@ -11,14 +11,22 @@ import msgspec
 
 from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import Interpreted, Sample, Span, Track
+from rightsizer.prometheus.query_api import ParseCache, QueryRange, RangeSeries, Sample
 from rightsizer.prometheus.sharding import MAX_POINTS
-from rightsizer.usage.full_coverage import NONE, STEADY, Fullest, Tally, fullest_of, pods_of, tallies_of
+from rightsizer.usage.full_coverage import (
+    NONE,
+    STEADY,
+    JobCoverage,
+    SlotCapacity,
+    coverage_by_job,
+    pods_of,
+    slot_capacity,
+)
 from rightsizer.usage.pods_by_name import of_pods
-from rightsizer.usage.quantities import Kind, Quantity
-from rightsizer.usage.querier import Asker, Places, require_one_of
-from rightsizer.usage.recording_rules import TILE, Reading, Recorded
-from rightsizer.usage.series_labels import JOB, Described, Key
+from rightsizer.usage.quantities import Metric, MetricKind
+from rightsizer.usage.querier import QueryShards, SourceQuerier, require_one_cluster_name
+from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm, RecordedQueries
+from rightsizer.usage.series_labels import JOB, SeriesLabels, UseKey
 
 SAMPLES_PER_SLOT = 20
 """So many samples make a slot's count steady: one more or less is 5 %."""
@@ -31,16 +39,16 @@ MIN_SLOTS = 2
 
 HALF = 0.5
 
-FEW = 0.05
+MAX_SUSPECT_SHARE = 0.05
 """Where gaps may be in more of the series than this, all are asked slot by slot."""
 
 Ints: TypeAlias = "array.array[int]"
 Floats: TypeAlias = "array.array[float]"
-Counts = dict[Key, Ints]
+Counts = dict[UseKey, Ints]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Cover:
+class Coverage:
     """What is on record of one pod's use of one device.
 
     Attributes:
@@ -58,12 +66,12 @@ class Cover:
     is_fresh: bool
 
 
-NOTHING = Cover((), None, 0.0, 0, is_fresh=False)
+NOTHING = Coverage((), None, 0.0, 0, is_fresh=False)
 
 
-def covered(shares: Sequence[float], samples_expected: int | None) -> Cover:
+def covered(shares: Sequence[float], samples_expected: int | None) -> Coverage:
     """What follows from the shares."""
-    return Cover(
+    return Coverage(
         shares,
         samples_expected,
         coverage=sum(shares) / len(shares),
@@ -73,7 +81,7 @@ def covered(shares: Sequence[float], samples_expected: int | None) -> Cover:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Grid:
+class SlotGrid:
     """A window cut into slots, the last of which ends with it."""
 
     end: datetime.datetime
@@ -81,11 +89,11 @@ class Grid:
     slots: int
 
     @property
-    def span(self) -> Span:
+    def span(self) -> QueryRange:
         """One instant for each slot, at its end."""
-        return Span(self.end - (self.slots - 1) * self.slot, self.end, self.slot.total_seconds())
+        return QueryRange(self.end - (self.slots - 1) * self.slot, self.end, self.slot.total_seconds())
 
-    def column(self, track: Track) -> Ints:
+    def column(self, track: RangeSeries) -> Ints:
         """The track's counts, oldest slot first, 0 where Prometheus gave none."""
         return self.counts(track.points)
 
@@ -107,14 +115,14 @@ class Grid:
 
 
 def cover(
-    asker: Asker,
-    reading: Reading,
-    places: Places,
+    asker: SourceQuerier,
+    reading: QueryForm,
+    places: QueryShards,
     *,
     window: datetime.timedelta,
     at: datetime.datetime,
     of: Collection[PodKey] | None = None,
-) -> dict[Key, Cover]:
+) -> dict[UseKey, Coverage]:
     """What is on record of everybody's activity, or of that of these pods, where `can_be_narrow`.
 
     Jobs are counted apart, since each has an interval of its own; what several of them recorded is put together.
@@ -122,35 +130,43 @@ def cover(
     coverage = _Coverage(asker, reading, places, window, at)
     if of is not None:
         return coverage.of_these(of)
-    return coverage.of_some() if isinstance(reading, Recorded) else coverage.of_all(coverage.densest(places))
+    return (
+        coverage.of_some()
+        if isinstance(reading, RecordedQueries)
+        else coverage.of_all(coverage.densest(places))
+    )
 
 
-def can_be_narrow(asker: Asker, reading: Reading, at: datetime.datetime) -> bool:
+def can_be_narrow(asker: SourceQuerier, reading: QueryForm, at: datetime.datetime) -> bool:
     """Whether some pods can be asked about alone: somebody of each job is known by whom to measure them."""
-    return isinstance(reading, Recorded) and bool(_whole_pods(asker, at)) and not asker.source.has_counters
+    return (
+        isinstance(reading, RecordedQueries)
+        and bool(_whole_pods(asker, at))
+        and not asker.source.has_counters
+    )
 
 
-def _whole_pods(asker: Asker, at: datetime.datetime) -> set[PodKey]:
+def _whole_pods(asker: SourceQuerier, at: datetime.datetime) -> set[PodKey]:
     """A pod of each job of which plainly nothing is missing, over the longest window that was asked for; or none."""
     return asker.memo.of(at, "whole pods", set)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Coverage:
-    asker: Asker
-    reading: Reading
-    places: Places
+    asker: SourceQuerier
+    reading: QueryForm
+    places: QueryShards
     window: datetime.timedelta
     at: datetime.datetime
 
-    def of_all(self, densest: Mapping[str, float]) -> dict[Key, Cover]:
+    def of_all(self, densest: Mapping[str, float]) -> dict[UseKey, Coverage]:
         """Slot by slot, for everybody."""
         if not densest:
             return {}
         most = min(self._most(), MAX_POINTS / _slots(densest))
         return self._slotted(densest, [(territory, territory.shards(most)) for territory, _ in self.places])
 
-    def of_these(self, pods: Collection[PodKey]) -> dict[Key, Cover]:
+    def of_these(self, pods: Collection[PodKey]) -> dict[UseKey, Coverage]:
         """Slot by slot, for these pods and one of each job that is whole, against which they are held."""
         asked = sorted({*pods, *_whole_pods(self.asker, self.at)})
         most = min(self._most(), MAX_POINTS / MAX_SLOTS)
@@ -158,25 +174,27 @@ class _Coverage:
         densest = self.densest(places)
         return self._slotted(densest, places) if densest else {}
 
-    def of_some(self) -> dict[Key, Cover]:
+    def of_some(self) -> dict[UseKey, Coverage]:
         """Slot by slot only for those of whom it is not plain that there are no gaps.
 
         Which is plain where something was recorded of every five minutes of the window, and never much less than of
         the fullest five minutes of the densest of the job. Of those the coverage is at least what is said here.
         """
-        tallies = tallies_of(self.asker, self.places, window=self.window, at=self.at)
+        tallies = coverage_by_job(self.asker, self.places, window=self.window, at=self.at)
         densest = {job: tally.total for job, tally in tallies.items()}
         plain = {key for tally in tallies.values() for key in tally.plain}
         doubtful = {key for tally in tallies.values() for key in tally.doubtful} - plain
         whole = [tally.densest() for tally in tallies.values()]
         if all(whole):
             _whole_pods(self.asker, self.at).update(pods_of(filter(None, whole)))
-        if not plain or len(doubtful) > FEW * sum(len(tally.totals) for tally in tallies.values()):
+        if not plain or len(doubtful) > MAX_SUSPECT_SHARE * sum(
+            len(tally.totals) for tally in tallies.values()
+        ):
             return self.of_all(densest)
         # One that is whole of each job goes with them: by it the slots are made as they would be for all.
         asked = pods_of((*doubtful, *filter(None, whole)))
         most = min(self._most(), MAX_POINTS / _slots(densest))
-        fullest = fullest_of(tallies, self.window)
+        fullest = slot_capacity(tallies, self.window)
         covers = self._slotted(
             densest, list(of_pods(self.asker, sorted(asked), self.at, most, forms=self._forms)), fullest
         )
@@ -187,11 +205,11 @@ class _Coverage:
         return covers
 
     def _slotted(
-        self, densest: Mapping[str, float], places: Places, fullest: Fullest = NONE
-    ) -> dict[Key, Cover]:
+        self, densest: Mapping[str, float], places: QueryShards, fullest: SlotCapacity = NONE
+    ) -> dict[UseKey, Coverage]:
         """Slot by slot; `fullest` says what a slot could hold, where not everybody of a job is asked."""
-        covers: dict[Key, Cover] = {}
-        grids: dict[Grid, list[str]] = {self._grid(_slots(densest)): []}
+        covers: dict[UseKey, Coverage] = {}
+        grids: dict[SlotGrid, list[str]] = {self._grid(_slots(densest)): []}
         while grids:
             grid, jobs = grids.popitem()
             only = (promql.one_of(JOB, jobs),) if jobs else ()
@@ -207,7 +225,7 @@ class _Coverage:
                     _put(covers, key, cover_)
         return covers
 
-    def _coarser(self, counts: Counts, grid: Grid) -> Grid:
+    def _coarser(self, counts: Counts, grid: SlotGrid) -> SlotGrid:
         """The grid for a job that is scraped so seldom that its slots' counts are not steady; the same for others."""
         fullest = max(max(row) for row in counts.values())
         if fullest >= STEADY * SAMPLES_PER_SLOT:
@@ -222,20 +240,20 @@ class _Coverage:
         return answered.forms if answered else None
 
     @property
-    def _quantities(self) -> tuple[Quantity, ...]:
+    def _quantities(self) -> tuple[Metric, ...]:
         """Metrics of activity, but those of which there is nothing."""
         answered = self.asker.answered(self.window, self.at)
-        return answered.of(Kind.ACTIVITY) if answered else self.asker.source.of(Kind.ACTIVITY)
+        return answered.of(MetricKind.ACTIVITY) if answered else self.asker.source.of(MetricKind.ACTIVITY)
 
     def _most(self) -> float:
         return self.asker.most(self.asker.samples_per_series(self.reading, self.window, self.at))
 
-    def densest(self, places: Places) -> dict[str, float]:
+    def densest(self, places: QueryShards) -> dict[str, float]:
         """Samples of each job's densest series."""
         densest: dict[str, float] = {}
         for quantity in self._quantities:
 
-            def ask(matchers: Sequence[str], quantity: Quantity = quantity) -> list[Sample]:
+            def ask(matchers: Sequence[str], quantity: Metric = quantity) -> list[Sample]:
                 counted = self.reading.count(quantity, (*self.asker.owned, *matchers), self.window)
                 return self.asker.prometheus.query(promql.by("max", [JOB], counted), self.at)
 
@@ -246,22 +264,22 @@ class _Coverage:
                         densest[job] = max(densest.get(job, 0.0), sample.value)
         return densest
 
-    def _grid(self, slots: int) -> Grid:
-        if isinstance(self.reading, Recorded):
+    def _grid(self, slots: int) -> SlotGrid:
+        if isinstance(self.reading, RecordedQueries):
             # A slot of whole tiles: the last ones' samples then belong to one slot each.
-            tiles = math.ceil(self.window / TILE / slots)
-            return Grid(self.at, tiles * TILE, max(1, int(self.window / TILE) // tiles))
+            tiles = math.ceil(self.window / RULE_INTERVAL / slots)
+            return SlotGrid(self.at, tiles * RULE_INTERVAL, max(1, int(self.window / RULE_INTERVAL) // tiles))
         # In whole seconds: the last step of the range must fall on its end, or the newest slot would seem empty.
         slot_s = max(1, round(self.window.total_seconds() / slots))
-        return Grid(self.at, datetime.timedelta(seconds=slot_s), slots)
+        return SlotGrid(self.at, datetime.timedelta(seconds=slot_s), slots)
 
-    def _counts(self, places: Places, grid: Grid, only: tuple[str, ...]) -> dict[str, Counts]:
+    def _counts(self, places: QueryShards, grid: SlotGrid, only: tuple[str, ...]) -> dict[str, Counts]:
         """Of each job the samples in each slot; where several metrics tell of activity, the most of any."""
         counts: dict[str, Counts] = {}
-        labels, columns = self.asker.source.labels.described, Interpreted(grid.read)
+        labels, columns = self.asker.source.labels.described, ParseCache(grid.read)
         for quantity in self._quantities:
 
-            def ask(matchers: Sequence[str], quantity: Quantity = quantity) -> list[tuple[Described, Ints]]:
+            def ask(matchers: Sequence[str], quantity: Metric = quantity) -> list[tuple[SeriesLabels, Ints]]:
                 counted = self.reading.count(quantity, (*self.asker.owned, *only, *matchers), grid.slot)
                 return self.asker.prometheus.query_range_as(
                     promql.by("max", labels, counted),
@@ -272,7 +290,7 @@ class _Coverage:
 
             for territory, shards in places:
                 for answer in territory.ask(shards, ask):
-                    require_one_of({described.cluster for described, _ in answer})
+                    require_one_cluster_name({described.cluster for described, _ in answer})
                     for described, column in answer:
                         if described.key is not None:
                             _most(counts.setdefault(described.job, {}), described.key, column)
@@ -283,19 +301,21 @@ def _slots(densest: Mapping[str, float]) -> int:
     return max(MIN_SLOTS, min(MAX_SLOTS, int(max(densest.values())) // SAMPLES_PER_SLOT))
 
 
-def _most(counts: Counts, key: Key, column: Ints) -> None:
+def _most(counts: Counts, key: UseKey, column: Ints) -> None:
     before = counts.get(key)
     counts[key] = column if before is None else array.array("I", map(max, before, column))
 
 
-def _covers(counts: Mapping[Key, Ints], samples_expected: int, floor: float) -> Iterator[tuple[Key, Cover]]:
+def _covers(
+    counts: Mapping[UseKey, Ints], samples_expected: int, floor: float
+) -> Iterator[tuple[UseKey, Coverage]]:
     """How much of each slot each key was recorded, 0 to 1.
 
     A slot is whole where it holds as many samples as the job's densest series has in it, and at least half of the
     densest slot of the whole window: a change of the scrape interval is no gap, an outage of everything is one. Where
     others of the job are not among these, it must hold as many as `floor`.
     """
-    known: dict[bytes, Cover] = {}  # most are alike
+    known: dict[bytes, Coverage] = {}  # most are alike
     rows = {key: row.tobytes() for key, row in counts.items()}
     alike = dict(zip(rows.values(), counts.values(), strict=True))
     densest = _columns(alike.values())
@@ -308,9 +328,9 @@ def _covers(counts: Mapping[Key, Ints], samples_expected: int, floor: float) -> 
         yield key, known[text]
 
 
-def _whole(tally: Tally, more: int) -> Iterator[tuple[Key, Cover]]:
+def _whole(tally: JobCoverage, more: int) -> Iterator[tuple[UseKey, Coverage]]:
     """At least so much of these is on record, however full others' slots are."""
-    known: dict[float, Cover] = {}  # most are alike
+    known: dict[float, Coverage] = {}  # most are alike
     samples_expected = round(tally.total)
     for key in tally.plain:
         total = tally.totals[key]
@@ -326,7 +346,7 @@ def _columns(rows: Iterable[Sequence[int]]) -> list[int]:
     return densest
 
 
-def _put(covers: dict[Key, Cover], key: Key, cover_: Cover) -> None:
+def _put(covers: dict[UseKey, Coverage], key: UseKey, cover_: Coverage) -> None:
     """Beside what another job recorded: slot by slot where the slots are the same, else the better one."""
     before = covers.get(key)
     if before is None:

@@ -19,12 +19,12 @@ CLUSTER = "cluster"
 JOB = "job"
 """The label that Prometheus gives to what it scrapes by one configuration, and so at one interval."""
 
-Key = tuple[str, str, str, str]
+UseKey = tuple[str, str, str, str]
 """One pod's use of one device: namespace, pod, UUID, instance."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Described:
+class SeriesLabels:
     """What a series is about, by its labels.
 
     Attributes:
@@ -33,7 +33,7 @@ class Described:
         job: That scraped it.
     """
 
-    key: Key | None
+    key: UseKey | None
     device: Device
     cluster: str
     job: str
@@ -93,7 +93,7 @@ class LabelNames:
         pod, namespace = first(labels, self.pod), first(labels, self.namespace)
         return (namespace, pod) if pod and namespace else None
 
-    def key_of(self, labels: Mapping[str, str]) -> Key | None:
+    def key_of(self, labels: Mapping[str, str]) -> UseKey | None:
         """Whose use of which device a series is about; None where it does not say."""
         pod, namespace = first(labels, self.pod), first(labels, self.namespace)
         uuid = first(labels, self.device)
@@ -111,7 +111,7 @@ class LabelNames:
             first(labels, self.profile),
         )
 
-    def describe(self, text: msgspec.Raw) -> Described:
+    def describe(self, text: msgspec.Raw) -> SeriesLabels:
         """What a series' labels say, as JSON.
 
         Raises:
@@ -120,7 +120,7 @@ class LabelNames:
         labels = msgspec.json.decode(text, type=dict[str, str])
         cluster, job = labels.get(CLUSTER, ""), labels.get(JOB, "")
         form = next((name for name in self.pod if labels.get(name)), "")
-        return Described(
+        return SeriesLabels(
             self.key_of(labels), self.device_of(labels), sys.intern(cluster), sys.intern(job), form
         )
 

@@ -4,25 +4,25 @@ import datetime
 from collections.abc import Collection, Mapping, Sequence
 
 from rightsizer.errors import EvidenceIncomplete
-from rightsizer.model import ActivitySeries, Concurrency, History, NodeSight, PodKey, Usages, Waits
+from rightsizer.model import ActivitySeries, Concurrency, History, NodeCoverage, PodKey, Usages, Waits
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Prometheus
-from rightsizer.usage.active_replicas import Replicas, concurrency
+from rightsizer.usage.active_replicas import ReplicaQuery, concurrency
 from rightsizer.usage.activity_history import histories
 from rightsizer.usage.device_usage import activity, recent, usages
 from rightsizer.usage.node_coverage import nodes
 from rightsizer.usage.profiles import profiles
-from rightsizer.usage.quantities import Kind
-from rightsizer.usage.querier import Asker
+from rightsizer.usage.quantities import MetricKind
+from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.record_start import begins
-from rightsizer.usage.sources import Terms, choose
+from rightsizer.usage.sources import SourceSettings, choose
 from rightsizer.usage.waits import waits
 
 SHOWN = 3
 PERCENT = 0.01
 
 
-class MetricsSignal:
+class PrometheusUsage:
     """Use of GPUs, from a Prometheus.
 
     Which source it has is asked once, as of the first question. Every method raises PrometheusError where something
@@ -33,12 +33,12 @@ class MetricsSignal:
         terms: What is given about the signals.
     """
 
-    def __init__(self, prometheus: Prometheus, terms: Terms) -> None:
+    def __init__(self, prometheus: Prometheus, terms: SourceSettings) -> None:
         self._prometheus = prometheus
         self._terms = terms
         self._known: frozenset[PodKey] = frozenset()
         self._settled: frozenset[PodKey] | None = None
-        self._asker: Asker | None = None
+        self._asker: SourceQuerier | None = None
 
     def expect(self, pods: Collection[PodKey], settled: Collection[PodKey]) -> None:
         """Take note of the pods against which those that series name are checked from now on.
@@ -90,7 +90,9 @@ class MetricsSignal:
         """When each of these pods was at work, since the instant given with it; above `threshold` (0 to 1) is work."""
         return histories(self._ask(at), pods, span, at, threshold=threshold)
 
-    def concurrency(self, workloads: Sequence[Replicas], at: datetime.datetime) -> Mapping[str, Concurrency]:
+    def concurrency(
+        self, workloads: Sequence[ReplicaQuery], at: datetime.datetime
+    ) -> Mapping[str, Concurrency]:
         """How many replicas of each of these workloads were at work at the same time, by UID."""
         return concurrency(self._ask(at), workloads, at)
 
@@ -100,7 +102,7 @@ class MetricsSignal:
         """What these pods waited for, where that is on record."""
         return waits(self._ask(at), pods, window, at)
 
-    def nodes(self, at: datetime.datetime) -> Mapping[str, NodeSight]:
+    def nodes(self, at: datetime.datetime) -> Mapping[str, NodeCoverage]:
         """Devices on each node, and how many of them name a pod."""
         return nodes(self._ask(at), at)
 
@@ -111,7 +113,7 @@ class MetricsSignal:
     def series(self, at: datetime.datetime) -> ActivitySeries | None:
         """Where autoscalers find activity; None where it is not in per cent, or where no series names a pod."""
         asker = self._ask(at)
-        percents = [each for each in asker.source.of(Kind.ACTIVITY) if each.scale == PERCENT]
+        percents = [each for each in asker.source.of(MetricKind.ACTIVITY) if each.scale == PERCENT]
         for quantity in percents:
             for pod, namespace, _ in asker.source.labels.forms():
                 selected = promql.selector(quantity.metric, [f"{pod}!=''", *asker.given])
@@ -130,7 +132,7 @@ class MetricsSignal:
         """Mean activity of each pod in equal steps of the window, for drawing; of a shared GPU the pod's own only."""
         return profiles(self._ask(at), window, at, usages=usages, shared=shared)
 
-    def _ask(self, at: datetime.datetime) -> Asker:
+    def _ask(self, at: datetime.datetime) -> SourceQuerier:
         if self._asker is None:
             self._asker = choose(self._prometheus, self._terms, at=at, pods=self._known)
         return self._asker

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from rightsizer.model import PodKey, Waits
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Sample
-from rightsizer.prometheus.sharding import Part, Shard
-from rightsizer.usage.querier import USUAL_INTERVAL_S, Asker, require_one_cluster
+from rightsizer.prometheus.sharding import SeriesGroup, Shard
+from rightsizer.usage.querier import USUAL_INTERVAL_S, SourceQuerier, require_one_cluster
 
 PERIODS = "container_cpu_cfs_periods_total"
 THROTTLED = "container_cpu_cfs_throttled_periods_total"
@@ -25,7 +25,7 @@ _KEYS = ("cluster", "namespace", "pod")
 
 
 def waits(
-    asker: Asker, pods: Collection[PodKey], window: datetime.timedelta, at: datetime.datetime
+    asker: SourceQuerier, pods: Collection[PodKey], window: datetime.timedelta, at: datetime.datetime
 ) -> dict[PodKey, Waits]:
     """What these pods waited for in the window; those of which nothing is known are left out.
 
@@ -51,7 +51,7 @@ def waits(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Question:
-    asker: Asker
+    asker: SourceQuerier
     pods: Sequence[PodKey]
     window: datetime.timedelta
     at: datetime.datetime
@@ -85,7 +85,7 @@ class _Question:
         for batch in promql.batches(sorted({name for _, name in self.pods}), promql.MAX_TEXT // 2):
             for begin in range(0, len(batch), room):
                 names = batch[begin : begin + room]
-                shards = [Shard(tuple(Part("pod", name, SERIES_PER_POD) for name in names))]
+                shards = [Shard(tuple(SeriesGroup("pod", name, SERIES_PER_POD) for name in names))]
                 for answer in territory.ask(
                     shards, lambda matchers: self.asker.prometheus.query(build(matchers), self.at)
                 ):

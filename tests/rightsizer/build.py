@@ -17,7 +17,7 @@ from rightsizer.model import (
     Measured,
     Mode,
     Node,
-    NodeSight,
+    NodeCoverage,
     ObjectRef,
     Pod,
     Slot,
@@ -203,12 +203,12 @@ def findings(
     *,
     by: Criteria | None = None,
     nodes: tuple[Node, ...] = (),
-    sights: Mapping[str, NodeSight] | None = None,
+    node_coverage: Mapping[str, NodeCoverage] | None = None,
     around: tuple[Workload, ...] = (),
     **changes: Any,
 ) -> tuple[Finding, ...]:
-    """What is found about a workload beside others; `sights` and `changes` are to what was measured."""
-    seen = measured(item, found, nodes=sights or {}, **changes)
+    """What is found about a workload beside others; `node_coverage` and `changes` are to what was measured."""
+    seen = measured(item, found, nodes=node_coverage or {}, **changes)
     return assess(item, seen, by or criteria(), fleet(item, *around, nodes=nodes))
 
 

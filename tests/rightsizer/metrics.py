@@ -15,8 +15,8 @@ import pytest
 from rightsizer.config import PrometheusSettings
 from rightsizer.model import Usage, Usages
 from rightsizer.prometheus.query_api import Prometheus as Client
-from rightsizer.usage.sources import Terms, named
-from rightsizer.usage.usage_source import MetricsSignal
+from rightsizer.usage.sources import SourceSettings, named
+from rightsizer.usage.usage_source import PrometheusUsage
 from simulator.prometheus import Prometheus, Series
 
 UTIL, ENGINE = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
@@ -85,10 +85,10 @@ class Metrics:
             column = [value((end - second) / 60) if callable(value) else value for second in seconds]
             yield Series({"__name__": metric, **merged}, seconds, column)
 
-    def signal(self, signals: str = "auto", *, url: str = "", **more: Any) -> MetricsSignal:
+    def signal(self, signals: str = "auto", *, url: str = "", **more: Any) -> PrometheusUsage:
         """What judges by them."""
         client = Client(PrometheusSettings(url=url or self.prometheus.url))
-        return MetricsSignal(client, Terms(self.labels, named(signals), **more))
+        return PrometheusUsage(client, SourceSettings(self.labels, named(signals), **more))
 
     def usages(self, window: datetime.timedelta = DAY, **more: Any) -> Usages:
         """What was used in the window."""

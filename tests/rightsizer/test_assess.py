@@ -5,7 +5,7 @@ import datetime
 import pytest
 
 from rightsizer.findings import assess
-from rightsizer.model import Confidence, FindingName, NodeSight, Usage, Usages, Verdict, Workload
+from rightsizer.model import Confidence, FindingName, NodeCoverage, Usage, Usages, Verdict, Workload
 from tests.rightsizer.build import (
     AT,
     DAY,
@@ -278,15 +278,15 @@ def test_holes_are_counted_in_words() -> None:
 def test_a_device_without_an_owner_could_be_any_pods(owned: int, verdict: Verdict) -> None:
     """Where series name fewer owners on a node than pods hold GPUs there, none of its pods is judged idle."""
     item = workload(HEALTHY, SECOND)
-    sight = {"n1": NodeSight(devices=8, owned=owned, coverage=1.0)}
-    assert findings(item, all_idle(item), sights=sight)[0].verdict is verdict
+    coverage = {"n1": NodeCoverage(devices=8, owned=owned, coverage=1.0)}
+    assert findings(item, all_idle(item), node_coverage=coverage)[0].verdict is verdict
 
 
 def test_pods_that_just_started_are_not_missed_on_their_node() -> None:
     """The series of a node take a moment to name a new pod."""
     item = workload(HEALTHY)
     other = workload(pod("x-0", started=AT - datetime.timedelta(minutes=9)))
-    seen = measured(item, all_idle(item), nodes={"n1": NodeSight(devices=8, owned=1, coverage=1.0)})
+    seen = measured(item, all_idle(item), nodes={"n1": NodeCoverage(devices=8, owned=1, coverage=1.0)})
     assert assess(item, seen, criteria(), fleet(item, other))[0].verdict is Verdict.ACT
     grown = workload(pod("x-0", started=AT - datetime.timedelta(minutes=10)))
     assert assess(item, seen, criteria(), fleet(item, grown))[0].name is FindingName.PARTIAL_DATA

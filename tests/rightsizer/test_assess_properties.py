@@ -18,7 +18,7 @@ from rightsizer.model import (
     History,
     Measured,
     Node,
-    NodeSight,
+    NodeCoverage,
     PodKey,
     Slot,
     Usage,
@@ -103,7 +103,7 @@ def _measure(world: World) -> Measured:
         usages,
         histories={("research", name): _history(world, name) for name in world.devices},
         concurrency={"uid-w": _concurrency(world)},
-        nodes={"n1": NodeSight(8, world.item.gpus, 1.0)},
+        nodes={"n1": NodeCoverage(8, world.item.gpus, 1.0)},
     )
 
 
@@ -306,7 +306,7 @@ WORSE: dict[str, Callable[[Measured, st.DataObject], Measured]] = {
     "unknown-slots": _with_unknown_slots,
     "unknown-minutes": _with_unknown_minutes,
     "no-counts": _without_counts,
-    "blind-node": lambda measured, _: dataclasses.replace(measured, nodes={"n1": NodeSight(8, 0, 1.0)}),
+    "blind-node": lambda measured, _: dataclasses.replace(measured, nodes={"n1": NodeCoverage(8, 0, 1.0)}),
     "waits": lambda measured, _: dataclasses.replace(
         measured, waits={("research", "w-0"): Waits(io_pressure=0.9)}
     ),

@@ -14,7 +14,7 @@ import yaml
 from rightsizer.config import ClusterSettings, PrometheusSettings, Secret
 from rightsizer.errors import ConfigurationError, PrometheusError, QueryTooLarge, RequestRefused
 from rightsizer.kube.cluster import Cluster
-from rightsizer.prometheus.discovery import FLAVOURS, Flavour, connect
+from rightsizer.prometheus.discovery import SERVER_FLAVOURS, ServerFlavour, connect
 from rightsizer.prometheus.query_api import Prometheus
 from simulator.kube import ApiServer, Fault, Rule
 from tests.rightsizer.commands import run_command
@@ -91,13 +91,15 @@ def empty() -> Iterator[Fake]:
 
 ALL_LABELS = [
     pytest.param(flavour, dict(labels), id=f"{flavour.name}-{'-'.join(labels.values())}".replace(" ", "-"))
-    for flavour in FLAVOURS
+    for flavour in SERVER_FLAVOURS
     for labels in flavour.labels
 ]
 
 
 @pytest.mark.parametrize(("flavour", "labels"), ALL_LABELS)
-def test_every_flavour_is_found(place: Place, gpus: Fake, flavour: Flavour, labels: dict[str, str]) -> None:
+def test_every_flavour_is_found(
+    place: Place, gpus: Fake, flavour: ServerFlavour, labels: dict[str, str]
+) -> None:
     """By any of its usual sets of labels, and asked at the path and with the headers that it needs, by GETs only."""
     place.service("metrics", {**labels, "release": "x"}, gpus)
     found = place.connect()

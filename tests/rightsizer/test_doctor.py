@@ -16,15 +16,15 @@ from rightsizer.doctor.diagnosis import FAILED, FOLLOWS, Check, Diagnosis, Messa
 from rightsizer.doctor.doctor_output import document, text
 from rightsizer.doctor.facts import Facts, Failure, Naming, Recorded, Server
 from rightsizer.doctor.rights import RIGHTS, Command, needed, roles
-from rightsizer.model import Device, Fleet, Mode, Node, NodeSight, PriorityClass, Usages, Workload
+from rightsizer.model import Device, Fleet, Mode, Node, NodeCoverage, PriorityClass, Usages, Workload
 from rightsizer.policy.limits import Budget, Freeze, MaintenanceWindow, Per, Scope
 from rightsizer.policy.match import Match
 from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy
 from rightsizer.policy.schema import Defaults, Policy, Thresholds
 from rightsizer.usage.dcgm_names import DCGM, DCGM_49
 from rightsizer.usage.device_usage import DISAGREEMENT
-from rightsizer.usage.quantities import Kind, Source
-from rightsizer.usage.sources import OWN
+from rightsizer.usage.quantities import MetricKind, MetricSource
+from rightsizer.usage.sources import GPU_EXPORTER_SOURCE
 from tests.conftest import Golden
 from tests.rightsizer.build import AT, DAY, idle_usage, pod, policy, rule, usages, workload
 
@@ -94,7 +94,7 @@ def facts(**changes: Any) -> Facts:
         "naming": Naming({"exported_pod": 2}, (), 2),
         "recorded": Recorded(RECORDED, RECORDED, RECORDED),
         "usages": used(),
-        "sights": {"n1": NodeSight(2, 2, 1.0)},
+        "node_coverage": {"n1": NodeCoverage(2, 2, 1.0)},
     }
     return Facts(**{**values, **changes})
 
@@ -104,7 +104,7 @@ def used(*more: Mapping[str, Any]) -> Usages:
     return usages((ONE, (idle_usage(0), *(idle_usage(1, **one) for one in more or ({},)))))
 
 
-def without(source: Source, *kinds: Kind) -> Source:
+def without(source: MetricSource, *kinds: MetricKind) -> MetricSource:
     """A source that lacks some quantities."""
     kept = tuple(one for one in source.quantities if one.kind not in kinds)
     return dataclasses.replace(source, quantities=kept)
@@ -295,20 +295,25 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
     ),
     "quantities": ({}, "quantities", Status.OK, "are measured"),
     "no-activity": (
-        {"source": without(DCGM_49, Kind.ACTIVITY)},
+        {"source": without(DCGM_49, MetricKind.ACTIVITY)},
         "quantities",
         Status.PROBLEM,
         "GPU_UTIL_RATIO",
     ),
     "no-second": (
-        {"source": without(DCGM, Kind.TRAFFIC, Kind.POWER)},
+        {"source": without(DCGM, MetricKind.TRAFFIC, MetricKind.POWER)},
         "quantities",
         Status.PROBLEM,
         "second signal",
     ),
-    "no-traffic": ({"source": without(DCGM, Kind.TRAFFIC)}, "quantities", Status.WARNING, "traffic"),
-    "no-power": ({"source": without(DCGM, Kind.POWER)}, "quantities", Status.WARNING, "power"),
-    "no-memory": ({"source": without(DCGM, Kind.MEMORY)}, "quantities", Status.WARNING, "memory in use"),
+    "no-traffic": ({"source": without(DCGM, MetricKind.TRAFFIC)}, "quantities", Status.WARNING, "traffic"),
+    "no-power": ({"source": without(DCGM, MetricKind.POWER)}, "quantities", Status.WARNING, "power"),
+    "no-memory": (
+        {"source": without(DCGM, MetricKind.MEMORY)},
+        "quantities",
+        Status.WARNING,
+        "memory in use",
+    ),
     "mig-measured": ({"usages": used({"device": CUT})}, "mig", Status.OK, "every MIG instance"),
     "mig-dark": (
         {"usages": used({"device": CUT, "activity_mean": None})},
@@ -336,38 +341,38 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         "no series of 1 of the 2 nodes with GPUs: n2",
     ),
     "nameless": (
-        {"sights": {"10.0.0.7": NodeSight(2, 2, 1.0)}},
+        {"node_coverage": {"10.0.0.7": NodeCoverage(2, 2, 1.0)}},
         "nodes",
         Status.WARNING,
         "10.0.0.7; it has n1",
     ),
     "no-nodes": (
-        {"fleet": fleet(workloads=(), nodes={}), "sights": {}},
+        {"fleet": fleet(workloads=(), nodes={}), "node_coverage": {}},
         "nodes",
         Status.OK,
         "no node with GPUs",
     ),
     "devices": ({}, "devices", Status.OK, "as many"),
     "mig-devices": (
-        {"fleet": fleet(nodes={"n1": MIG}), "sights": {"n1": NodeSight(8, 2, 1.0)}},
+        {"fleet": fleet(nodes={"n1": MIG}), "node_coverage": {"n1": NodeCoverage(8, 2, 1.0)}},
         "devices",
         Status.OK,
         "as many",
     ),
-    "fewer": ({"sights": {"n1": NodeSight(1, 1, 1.0)}}, "devices", Status.WARNING, "n1 (1 of 2)"),
+    "fewer": ({"node_coverage": {"n1": NodeCoverage(1, 1, 1.0)}}, "devices", Status.WARNING, "n1 (1 of 2)"),
     "owned": ({}, "owners", Status.OK, "every device"),
-    "unowned": ({"sights": {"n1": NodeSight(2, 1, 1.0)}}, "owners", Status.PROBLEM, "n1 (1 of 2)"),
+    "unowned": ({"node_coverage": {"n1": NodeCoverage(2, 1, 1.0)}}, "owners", Status.PROBLEM, "n1 (1 of 2)"),
     "shared": (
-        {"fleet": fleet(nodes={"n1": SHARED}), "sights": {"n1": NodeSight(1, 1, 1.0)}},
+        {"fleet": fleet(nodes={"n1": SHARED}), "node_coverage": {"n1": NodeCoverage(1, 1, 1.0)}},
         "owners",
         Status.OK,
         "every",
     ),
-    "steady": ({"sights": {"n1": NodeSight(2, 2, 0.95)}}, "gaps", Status.OK, "whole"),
-    "gaps": ({"sights": {"n1": NodeSight(2, 2, 0.4)}}, "gaps", Status.WARNING, "n1 (40%)"),
+    "steady": ({"node_coverage": {"n1": NodeCoverage(2, 2, 0.95)}}, "gaps", Status.OK, "whole"),
+    "gaps": ({"node_coverage": {"n1": NodeCoverage(2, 2, 0.4)}}, "gaps", Status.WARNING, "n1 (40%)"),
     "no-strangers": ({}, "strangers", Status.OK, "no series"),
     "strangers": (
-        {"sights": {"n1": NodeSight(2, 2, 1.0), "x": NodeSight(1, 0, 1.0)}},
+        {"node_coverage": {"n1": NodeCoverage(2, 2, 1.0), "x": NodeCoverage(1, 0, 1.0)}},
         "strangers",
         Status.WARNING,
         "x",
@@ -500,7 +505,7 @@ _FIELDS = (
 )
 
 
-@hypothesis.given(st.sets(st.sampled_from((*_FIELDS, "sights", "host"))))
+@hypothesis.given(st.sets(st.sampled_from((*_FIELDS, "node_coverage", "host"))))
 @hypothesis.settings(max_examples=60)
 def test_whatever_is_away_every_check_stands_alone(away: set[str]) -> None:
     """Facts that are missing make checks unknown, or are a problem told once; what is left is judged as ever."""
@@ -514,7 +519,7 @@ def test_whatever_is_away_every_check_stands_alone(away: set[str]) -> None:
 
 def test_a_failure_of_its_own_is_told_in_full() -> None:
     """A query that was too large is no other check's business."""
-    (one,) = said(facts(sights=Failure("querying: too many samples")), "nodes")
+    (one,) = said(facts(node_coverage=Failure("querying: too many samples")), "nodes")
     assert (one.status, one.words) == (Status.UNKNOWN, "not known: querying: too many samples")
     assert "--prometheus-timeout" in one.remedy
 
@@ -568,21 +573,21 @@ def test_without_pauses_no_history_is_missed() -> None:
 
 def test_counters_make_up_for_rare_scrapes() -> None:
     """Our exporter's miss nothing in between."""
-    (one,) = said(facts(interval_s=120.0, source=OWN), "scrape-interval")
+    (one,) = said(facts(interval_s=120.0, source=GPU_EXPORTER_SOURCE), "scrape-interval")
     assert one.status is Status.OK
 
 
 def test_a_pod_that_has_just_begun_need_not_be_told_of_yet() -> None:
     """Nor one that is not ready."""
     for young in (pod("w-0", devices=2, started=AT - DAY / 1440), pod("w-0", devices=2, is_ready=False)):
-        given = facts(fleet=fleet(workload(young)), sights={"n1": NodeSight(2, 0, 1.0)})
+        given = facts(fleet=fleet(workload(young)), node_coverage={"n1": NodeCoverage(2, 0, 1.0)})
         assert [one.status for one in said(given, "owners")] == [Status.OK]
 
 
 def test_shares_of_unknown_gpus_are_not_counted() -> None:
     """Where no label says how many GPUs are shared nothing is said of them."""
     node = dataclasses.replace(SHARED, gpus=None)
-    given = facts(fleet=fleet(nodes={"n1": node}), sights={"n1": NodeSight(1, 1, 1.0)})
+    given = facts(fleet=fleet(nodes={"n1": node}), node_coverage={"n1": NodeCoverage(1, 1, 1.0)})
     assert [one.status for one in said(given, "devices")] == [Status.OK]
 
 
@@ -600,8 +605,8 @@ def _world_of_ills() -> Facts:
         recorded=Failure(
             "querying Prometheus at http://prometheus:9090: HTTP 422: execution: too many samples"
         ),
-        source=without(DCGM, Kind.POWER),
-        sights={"n1": NodeSight(2, 1, 0.4)},
+        source=without(DCGM, MetricKind.POWER),
+        node_coverage={"n1": NodeCoverage(2, 1, 0.4)},
         policy=enforcing(budgets=TIGHT),
         usages=used({"invalid": ("DCGM_FI_DEV_GPU_UTIL",)}),
     )
@@ -617,7 +622,16 @@ def _world_of_ills() -> Facts:
             facts(
                 **dict.fromkeys(("fleet", "host", "allowed"), NO_CLUSTER),
                 **dict.fromkeys(
-                    ("server", "source", "interval_s", "begins", "naming", "recorded", "usages", "sights"),
+                    (
+                        "server",
+                        "source",
+                        "interval_s",
+                        "begins",
+                        "naming",
+                        "recorded",
+                        "usages",
+                        "node_coverage",
+                    ),
                     AWAY,
                 ),
             ),

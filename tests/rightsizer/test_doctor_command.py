@@ -20,7 +20,7 @@ from rightsizer.errors import ConfigurationError
 from rightsizer.kube.cluster import Cluster
 from rightsizer.policy.policy_file import BUILT_IN
 from rightsizer.prometheus.query_api import Prometheus as Client
-from rightsizer.usage.sources import Terms
+from rightsizer.usage.sources import SourceSettings
 from simulator.kube import LoggedRequest, Rule
 from simulator.kube.api import ApiServer
 from simulator.kube.proxying import parse_proxy_path
@@ -337,7 +337,7 @@ def asked(metrics: Metrics, labels: dict[str, str] | None = None) -> Facts:
         is_named=True,
         policy=lambda: BUILT_IN,
         evicts=lambda _: False,
-        terms=Terms(metrics.labels if labels is None else labels),
+        terms=SourceSettings(metrics.labels if labels is None else labels),
         own="gpu-rightsizer",
         clock=lambda: datetime.datetime.now(datetime.UTC),
     )
@@ -400,8 +400,8 @@ def test_series_of_other_labels_only(metrics: Metrics) -> None:
     facts = asked(metrics, {"test": "nobody's"})
     assert isinstance(facts.source, Failure)
     assert "none with test=" in facts.source.words
-    assert isinstance(facts.sights, Failure)
-    assert facts.sights.told == "no metrics of GPUs were found"
+    assert isinstance(facts.node_coverage, Failure)
+    assert facts.node_coverage.told == "no metrics of GPUs were found"
 
 
 # --- the first five minutes

@@ -7,7 +7,7 @@ import pytest
 from rightsizer.model import Slot
 from rightsizer.prometheus import promql
 from rightsizer.usage import counter_meaning
-from rightsizer.usage.active_replicas import Replicas
+from rightsizer.usage.active_replicas import ReplicaQuery
 from simulator.prometheus import Prometheus
 from tests.rightsizer.metrics import (
     DAY,
@@ -142,7 +142,7 @@ NEW = "5f6b7c8d9f"
 def _concurrency(
     metrics: Metrics, kind: str, *pods: str, days: int = 0, age: datetime.timedelta = 9 * DAY
 ) -> object:
-    request = Replicas(
+    request = ReplicaQuery(
         "uid",
         metrics.space,
         kind,
@@ -196,7 +196,7 @@ def test_a_pod_that_came_later_is_not_missing_before(metrics: Metrics) -> None:
     _write(metrics, f"web-{HASH}-bcdf2", 0.0)
     _write(metrics, f"web-{NEW}-bcdf4", 0.0, since=5 * MINUTE)
     _write(metrics, f"web-{HASH}-zzzz9", 90.0, until=6 * MINUTE + EDGE)
-    request = Replicas(
+    request = ReplicaQuery(
         "uid",
         metrics.space,
         "Deployment",
@@ -240,7 +240,7 @@ def test_minutes_without_samples_are_sought_only_where_some_may_be(metrics: Metr
         _write(metrics, pod, 0.0, since=2 * HOUR)
     names = {"db": ("db-0", "db-1"), "web": ("web-0", "web-1")}
     requests = [
-        Replicas(name, metrics.space, "StatefulSet", dict.fromkeys(pods, metrics.at - DAY), days=0)
+        ReplicaQuery(name, metrics.space, "StatefulSet", dict.fromkeys(pods, metrics.at - DAY), days=0)
         for name, pods in names.items()
     ]
     asked = {}
@@ -276,7 +276,7 @@ def test_workloads_of_one_name_are_counted_each_for_itself(
     long = "x" * 40
     spaces, names = (metrics.space, f"{metrics.space}-b"), (f"a{long}", f"web{long}")
     requests = [
-        Replicas(
+        ReplicaQuery(
             f"{space} {name}",
             space,
             "StatefulSet",

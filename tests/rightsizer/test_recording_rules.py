@@ -210,7 +210,7 @@ def test_what_is_plainly_whole_need_not_be_asked_slot_by_slot(
         _record(metrics, _BEFORE)
         found = {}
         for few in (1.0, -1.0):
-            monkeypatch.setattr(sample_coverage, "FEW", few)
+            monkeypatch.setattr(sample_coverage, "MAX_SUSPECT_SHARE", few)
             with Relay(own.url) as relay:
                 found[few] = metrics.signal(url=relay.url).usages(_WINDOW, metrics.at)
                 named = [query for query in relay.asked if "count5m" in query and 'pod=~"' in query]

@@ -12,7 +12,7 @@ from rightsizer.errors import QueryTooLarge
 from rightsizer.model import Usages
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Prometheus as Client
-from rightsizer.prometheus.sharding import Part, Shard, Territory, pack
+from rightsizer.prometheus.sharding import SeriesGroup, Shard, ShardPlan, pack
 from simulator.prometheus import Prometheus
 from tests.rightsizer.metrics import HOUR, Metrics, idle
 from tests.rightsizer.relay import Relay
@@ -69,7 +69,7 @@ def test_parts_are_asked_as_many_at_once_as_allowed() -> None:
         return list(matchers)
 
     client = Client(PrometheusSettings(url="http://127.0.0.1:9", parallel=2))
-    territory = Territory(
+    territory = ShardPlan(
         client,
         size=lambda: 0,
         count=lambda _labels, _matchers: "",
@@ -77,7 +77,7 @@ def test_parts_are_asked_as_many_at_once_as_allowed() -> None:
         nodes=(),
         instants=(),
     )
-    shards = [Shard((Part("namespace", name, 1),)) for name in "abcd"]
+    shards = [Shard((SeriesGroup("namespace", name, 1),)) for name in "abcd"]
     assert list(territory.ask(shards, ask)) == [list(shard.matchers) for shard in shards]
 
 
@@ -117,8 +117,10 @@ def test_what_cannot_be_split_is_an_error(tmp_path: pathlib.Path) -> None:
 
 def test_parts_are_packed_in_order() -> None:
     """As many as fit, of one label and form at a time; a part that alone is too large stands alone."""
-    parts = [Part("namespace", name, series) for name, series in zip("dabce", (9, 2, 2, 2, 50), strict=True)]
-    parts.append(Part("exported_namespace", "a", 1))
+    parts = [
+        SeriesGroup("namespace", name, series) for name, series in zip("dabce", (9, 2, 2, 2, 50), strict=True)
+    ]
+    parts.append(SeriesGroup("exported_namespace", "a", 1))
     shards = pack(parts, 6)
     assert [[part.value for part in shard.parts] for shard in shards] == [
         ["a"],

@@ -15,7 +15,7 @@ from rightsizer.model import (
     Concurrency,
     Device,
     History,
-    NodeSight,
+    NodeCoverage,
     PodKey,
     Slot,
     Usage,
@@ -23,7 +23,7 @@ from rightsizer.model import (
     Waits,
 )
 from rightsizer.planning.measure import Signal
-from rightsizer.usage.active_replicas import Replicas
+from rightsizer.usage.active_replicas import ReplicaQuery
 from simulator.kube import ApiServer
 from tests.rightsizer.given import H100
 from tests.rightsizer.wire.amounts import WHOLE, Holding, Share, held
@@ -211,7 +211,9 @@ class Truth(Signal):
         """The record is older than anything."""
         return None
 
-    def concurrency(self, workloads: Sequence[Replicas], at: datetime.datetime) -> Mapping[str, Concurrency]:
+    def concurrency(
+        self, workloads: Sequence[ReplicaQuery], at: datetime.datetime
+    ) -> Mapping[str, Concurrency]:
         """Minute by minute."""
         self._answer()
         by_pod = {key: workload for key, workload, _, _ in self._pods()}
@@ -241,7 +243,7 @@ class Truth(Signal):
         """Nobody waits."""
         return {}
 
-    def nodes(self, at: datetime.datetime) -> Mapping[str, NodeSight]:  # noqa: ARG002 - the protocol's
+    def nodes(self, at: datetime.datetime) -> Mapping[str, NodeCoverage]:  # noqa: ARG002 - the protocol's
         """Everything is seen."""
         return {}
 
