@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from benchmarks._bigfleet import PRIORITIES, Fleet, Pod, Workload, fleet_of, node_name, template_hash, uid_of
-from rightsizer.kube.cluster import PAGE
+from rightsizer.kube.cluster import PAGE_SIZE
 
 _GROUPS = {
     "apps": "v1",
@@ -316,8 +316,8 @@ def _class(name: str) -> dict[str, Any]:
 def _pages(count: int, make: Callable[[int], dict[str, Any]]) -> list[bytes]:
     """A collection's pages of the size that we ask for; what continues one is the number of the next."""
     found: list[bytes] = []
-    for begin in range(0, max(count, 1), PAGE):
-        end = min(count, begin + PAGE)
+    for begin in range(0, max(count, 1), PAGE_SIZE):
+        end = min(count, begin + PAGE_SIZE)
         metadata = {"resourceVersion": "1", **({"continue": str(len(found) + 1)} if end < count else {})}
         items = [make(place) for place in range(begin, end)]
         found.append(msgspec.json.encode({"metadata": metadata, "items": items}))

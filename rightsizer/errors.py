@@ -15,7 +15,7 @@ RightsizerError                 exit 1
 └── ClusterError                the API server could not be asked
     ├── ClusterUnreachable      nobody answers there; whether a write took effect is unknown
     ├── LeaseLost               another process may write; nothing was sent
-    ├── QuietWanted             it asked for quiet, so that nothing more is written; nothing was sent
+    ├── Throttled               the API server answered 429 earlier in this run; nothing was sent
     └── RequestRefused          it answers with a Status: code, reason and message are kept
 
 A message says what was attempted, on what, why it failed and what would be right. A library's errors are translated
@@ -111,7 +111,7 @@ class EvidenceIncomplete(PrometheusError):  # noqa: N818
 
 
 class ClusterError(RightsizerError):
-    """The Kubernetes API server could not be asked."""
+    """A request to the Kubernetes API server failed."""
 
 
 class ClusterUnreachable(ClusterError):  # noqa: N818
@@ -119,11 +119,11 @@ class ClusterUnreachable(ClusterError):  # noqa: N818
 
 
 class LeaseLost(ClusterError):  # noqa: N818
-    """Another process may write; we may not, or not any more. Nothing was sent."""
+    """This process does not hold the Lease (any more). Nothing was sent."""
 
 
-class QuietWanted(ClusterError):  # noqa: N818
-    """The API server asked for quiet (429) earlier in this run. Nothing was sent."""
+class Throttled(ClusterError):  # noqa: N818
+    """The API server answered 429 earlier in this run. Nothing was sent."""
 
 
 class RequestRefused(ClusterError):  # noqa: N818
@@ -143,8 +143,8 @@ class RequestRefused(ClusterError):  # noqa: N818
         return is_no and "ValidatingAdmissionPolicy 'gpu-rightsizer" in self.detail
 
     @property
-    def asks_for_quiet(self) -> bool:
-        """Whether there are too many requests, and not too few pods of a PodDisruptionBudget."""
+    def is_throttled(self) -> bool:
+        """Whether the API server throttles requests (429), and not a PodDisruptionBudget an eviction."""
         return self.code == http.HTTPStatus.TOO_MANY_REQUESTS and "DisruptionBudget" not in self.causes
 
     def __init__(

@@ -19,7 +19,7 @@ from rightsizer.changes.object_history import (
 )
 from rightsizer.config import LONGEST, PREFIX, parse_duration
 from rightsizer.kube.api_objects import ObjectMeta
-from rightsizer.kube.owner_kinds import LEVERS, Controlled, owner_kind
+from rightsizer.kube.owner_kinds import CONTROL_OBJECTS, ObjectSummary, owner_kind
 from rightsizer.model import Change, ObjectRef, PastChange, Pod
 from rightsizer.text import Gpus, Instant, Seconds, Steps, Word, decoded, require_name, require_ours
 
@@ -101,7 +101,7 @@ def _record(annotations: Mapping[str, str]) -> _Record | None:
 
 
 def changes_of(
-    controllers: Iterable[Controlled], evictions: Iterable[ObjectMeta], pods: Iterable[Pod]
+    controllers: Iterable[ObjectSummary], evictions: Iterable[ObjectMeta], pods: Iterable[Pod]
 ) -> tuple[list[Change], list[str]]:
     """The changes, oldest first, and the records that cannot be read, in words.
 
@@ -125,7 +125,7 @@ def changes_of(
         past = remembered(annotations)
         found.extend(
             Change(
-                of or item.about or item.ref,
+                of or item.controls or item.ref,
                 change.at,
                 max(change.gpus, 0),
                 change.run,
@@ -151,7 +151,7 @@ def speaks_for(carrier: ObjectRef, of: ObjectRef | None) -> bool:
     group = carrier.api_version.rpartition("/")[0]
     row = owner_kind(group, carrier.kind)
     return of.namespace == carrier.namespace and (
-        (group, carrier.kind) in LEVERS or (row is not None and row.starts_others)
+        (group, carrier.kind) in CONTROL_OBJECTS or (row is not None and row.starts_others)
     )
 
 
@@ -183,7 +183,7 @@ def remembered(
     return noticed(past, began)
 
 
-def _starter(item: Controlled) -> ObjectRef | None:
+def _starter(item: ObjectSummary) -> ObjectRef | None:
     """What made it when the time had come, such as a CronJob."""
     above = item.metadata.controller
     row = owner_kind(above.group, above.kind) if above is not None else None
@@ -198,7 +198,7 @@ def is_copy(ref: ObjectRef, metadata: ObjectMeta) -> bool:
     We change the topmost known controller, what a CronJob or the like has made, or what stops another in its place,
     which is often owned by that.
     """
-    if (ref.api_version.rpartition("/")[0], ref.kind) in LEVERS:
+    if (ref.api_version.rpartition("/")[0], ref.kind) in CONTROL_OBJECTS:
         return False
     above = metadata.controller
     row = owner_kind(above.group, above.kind) if above is not None else None

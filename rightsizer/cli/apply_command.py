@@ -30,7 +30,7 @@ from rightsizer.execute.executor import skipped
 from rightsizer.execute.reconcile import Guard, find_repairs, mend
 from rightsizer.execute.run_context import Means, Patience
 from rightsizer.execute.run_context import Session as ApplySession
-from rightsizer.kube.lease import Keeper
+from rightsizer.kube.lease import LeaderElector
 from rightsizer.model import Action, Decision, Fleet, Mending, Outcome, Plan, Result
 from rightsizer.report.approvals import Approval, read_approvals
 from rightsizer.report.table import plan_text
@@ -54,8 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
         gate = Gate(session.store, session.policy.policy.breaker, session.run, session.clock)
         require_state(session)
         lease = lease_of(arguments, secrets.token_hex(4))
-        stack.enter_context(Keeper(lease, is_patient=False, tell=complain))
-        session.cluster.before_writing = lease.require
+        stack.enter_context(LeaderElector(lease, is_optional=False, report=complain))
+        session.cluster.before_writing = lease.require_held
         with counted(gate):
             _repair(means, arguments, telling, Guard(session.policy.policy, gate))
             with telling.whole():

@@ -34,7 +34,7 @@ from rightsizer.errors import ClusterError, ConfigurationError, RightsizerError,
 from rightsizer.execute.control_state import Gate
 from rightsizer.execute.reconcile import Guard, find_repairs, mend
 from rightsizer.execute.run_context import Means, Patience
-from rightsizer.kube.lease import Keeper, Lease
+from rightsizer.kube.lease import LeaderElector, Lease
 from rightsizer.model import ObjectRef, Outcome, Plan
 from rightsizer.planning.breaker import NOTHING
 from rightsizer.planning.budget import Purse
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         port = stack.enter_context(served)
         _say(f"metrics on port {port}; {'changes are made' if lease else 'only planning: --yes lets it act'}")
         if lease is not None:
-            stack.enter_context(Keeper(lease, is_patient=True, held=cycles.make_up))
+            stack.enter_context(LeaderElector(lease, is_optional=True, on_held=cycles.make_up))
         trigger = trigger_of(schedule, zone, jitter=jitter)
         keep_running(cycles.one, trigger, until=cycles.until_told_to_end, begun=cycles.may_begin)
     _say("ended")
@@ -196,7 +196,7 @@ class _Cycles:
             self._cycle(acts=acts)
             self.wrong = ""
             if acts and self._lease is not None:
-                self._lease.ran()
+                self._lease.record_cycle()
         except RightsizerError as error:
             self.wrong = str(error)
         except Exception as error:
@@ -221,7 +221,7 @@ class _Cycles:
                 self._publish(session, session.observe())
             elif acts:
                 self._metrics.set("leader", 1)
-                session.cluster.before_writing = self._lease.require
+                session.cluster.before_writing = self._lease.require_held
                 self._act(session, means_of(self._arguments, session, stack))
             else:
                 self._metrics.set("leader", 0)

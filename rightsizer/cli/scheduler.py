@@ -44,7 +44,9 @@ class Turns:
     def is_due(self) -> bool:
         """Whether a tick is to be made up for, and can be: the Lease is ours, and nobody made up for it meanwhile."""
         missed = self._missed
-        return missed is not None and self._lease.is_held and self._lease.ran_at < missed - self._jitter_s
+        return (
+            missed is not None and self._lease.is_held and self._lease.cycle_seen_at < missed - self._jitter_s
+        )
 
     def take(self) -> bool:
         """Whether what was missed is ours to make up for now; it is not due any more then."""

@@ -22,7 +22,7 @@ from rightsizer.execute.run_context import Patience
 from rightsizer.execute.undo import find, put_back, skipped
 from rightsizer.kinds.patches import Undoable
 from rightsizer.kube.cluster import Cluster
-from rightsizer.kube.lease import Keeper
+from rightsizer.kube.lease import LeaderElector
 from rightsizer.model import ObjectRef, Result
 from rightsizer.report.documents import render, undoable_document
 from rightsizer.report.outcomes import undoable_text
@@ -80,12 +80,12 @@ def _take_lease(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> N
     """
     lease = lease_of(arguments, secrets.token_hex(4))
     try:
-        is_ours = lease.attempt()
+        is_ours = lease.try_acquire()
     except ClusterError as error:
         log.info("without the Lease: %s", error)
         return
     if is_ours:
-        stack.enter_context(Keeper(lease, is_patient=True))
+        stack.enter_context(LeaderElector(lease, is_optional=True))
     else:
         complain(
             f"{lease.holder} holds the Lease and may be at work; going on all the same "

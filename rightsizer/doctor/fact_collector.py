@@ -137,7 +137,7 @@ def _allowed(cluster: Cluster, own: str) -> dict[Right, bool]:
         served: Collection[str] = cluster.served()
     except RightsizerError:  # who may not ask which groups there are is asked about Kubernetes's own
         served = ()
-    return {right: all(map(cluster.may, right.attributes(own))) for right in rights_for(served)}
+    return {right: all(map(cluster.is_allowed, right.attributes(own))) for right in rights_for(served)}
 
 
 def _server(prometheus: Prometheus, clock: Callable[[], datetime.datetime]) -> Server:

@@ -81,7 +81,7 @@ class Right:
 
 STATE_MAPS = (control_state.NAME, *memory.NAMES)
 """Every ConfigMap that we write: RBAC lets us touch no other."""
-_LEASES = (lease.NAME,)
+_LEASES = (lease.LEASE_NAME,)
 _SECRETS = "budgets do not count earlier evictions, and evicted pods cannot be put back"
 
 

@@ -19,9 +19,9 @@ from rightsizer.errors import (
     ConfigurationError,
     LeaseLost,
     PrometheusError,
-    QuietWanted,
     RequestRefused,
     RightsizerError,
+    Throttled,
 )
 from rightsizer.execute.deletion_cost import steered
 from rightsizer.execute.evict import evict
@@ -104,7 +104,7 @@ def _act(decision: Decision, session: Session) -> Outcome:
         return _refused(decision, session, refused)
     except AnswerLost as lost:
         outcome = _read_back(decision, row, session, lost)
-    except (PrometheusError, ConfigurationError, ClusterUnreachable, LeaseLost, QuietWanted) as error:
+    except (PrometheusError, ConfigurationError, ClusterUnreachable, LeaseLost, Throttled) as error:
         reason = f"not attempted: {error}"
         raise StopHere(skipped(decision, session, reason), reason) from error
     except ClusterError as error:
@@ -185,7 +185,7 @@ def _refused(decision: Decision, session: Session, refused: RequestRefused) -> O
             return session.outcome(
                 decision, Result.CHANGED, f"changed by someone meanwhile: {refused.detail}"
             )
-        case http.HTTPStatus.TOO_MANY_REQUESTS if not refused.asks_for_quiet:
+        case http.HTTPStatus.TOO_MANY_REQUESTS if not refused.is_throttled:
             return session.outcome(decision, Result.BLOCKED, refused.detail)
         case http.HTTPStatus.INTERNAL_SERVER_ERROR if "PodDisruptionBudget" in refused.detail:
             return session.outcome(decision, Result.BLOCKED, refused.detail)

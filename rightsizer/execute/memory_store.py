@@ -39,8 +39,8 @@ class MemoryStore:
     """
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
-        what = "what was changed lately"
-        self._parts = [ConfigMap(cluster, namespace, name, what) for name in NAMES]
+        contents = "the history of changes"
+        self._parts = [ConfigMap(cluster, namespace, name, contents) for name in NAMES]
         self.place = f"ConfigMaps {namespace}/{NAME}-*"
 
     def read(self) -> Remembered:

@@ -20,7 +20,7 @@ from rightsizer.kinds import LEVERS
 from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.past_changes import Recalled, Told
 from rightsizer.kinds.patches import UndoRecord, read_record
-from rightsizer.kube.api_objects import Controller, Metadata, ObjectMeta
+from rightsizer.kube.api_objects import Metadata, ObjectMeta, SpecObject
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import ObjectRef, PastChange
 
@@ -89,7 +89,7 @@ def _at(change: PastChange) -> float:
 
 def _of_kind(cluster: Cluster, row: Kind) -> Iterator[Recalled]:
     is_lever = row in LEVERS  # of these the spec says what they stop
-    for ref, item in listed(cluster, row, Controller, metadata_only=not is_lever):
+    for ref, item in listed(cluster, row, SpecObject, metadata_only=not is_lever):
         if is_copy(ref, item.metadata):
             continue
         past = remembered(item.metadata.annotations or {})

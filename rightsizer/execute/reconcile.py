@@ -38,7 +38,7 @@ from rightsizer.kinds.core import POD
 from rightsizer.kinds.edits import Edit, is_taken_back, same, shown, value_at
 from rightsizer.kinds.health import Health
 from rightsizer.kinds.patches import read_record, reverted_patch
-from rightsizer.kube.api_objects import Controller, Metadata, ObjectMeta
+from rightsizer.kube.api_objects import Metadata, ObjectMeta, SpecObject
 from rightsizer.model import Action, End, Fleet, Mending, Mode, ObjectRef, Outcome, Result, Veto, Workload
 from rightsizer.policy.effective import Rulebook
 from rightsizer.policy.protections import opt_outs, protections
@@ -199,7 +199,7 @@ def _mended(repair: Repair, found: Found, means: Means) -> Outcome:
 def _carrying(means: Means) -> Iterator[Found]:
     """The objects that carry a record of ours which can be used; of others `undo` tells what is wrong."""
     for row in bearers(means.cluster):
-        for ref, item in listed(means.cluster, row, Controller) if row is not POD else ():
+        for ref, item in listed(means.cluster, row, SpecObject) if row is not POD else ():
             annotations = item.metadata.annotations or {}
             if UNDO_ANNOTATION not in annotations or is_copy(ref, item.metadata):
                 continue

@@ -21,7 +21,7 @@ from rightsizer.inventory.pods import PodTable, Seen, ref_of
 from rightsizer.inventory.resources import ResourceTable, parse_gpu_resource
 from rightsizer.inventory.scale_targets import queue_about
 from rightsizer.kube.api_objects import (
-    Budget,
+    DisruptionBudget,
     Metadata,
     ObjectMeta,
     PodObject,
@@ -29,8 +29,8 @@ from rightsizer.kube.api_objects import (
     QuotaObject,
 )
 from rightsizer.kube.cluster import Cluster
-from rightsizer.kube.optional_lists import Asker
-from rightsizer.kube.owner_kinds import KUEUE, Controlled
+from rightsizer.kube.optional_lists import OptionalLister
+from rightsizer.kube.owner_kinds import KUEUE, ObjectSummary
 from rightsizer.model import PriorityClass, Quota
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,9 @@ def read(
         quotas=() if namespace else tuple(reader.quotas()),
         evictions=() if namespace else reader.evictions(state_namespace),
         # Last, so that as little time as can be passes between reading them and what they decide about.
-        budgets=tuple(cluster.list_all(f"/apis/policy/v1{reader.scope}/poddisruptionbudgets", Budget)),
+        budgets=tuple(
+            cluster.list_all(f"/apis/policy/v1{reader.scope}/poddisruptionbudgets", DisruptionBudget)
+        ),
         problems=(*reader.problems, *pods.problems),
         minor=cluster.minor() if any(map(_is_of_job, pods.seen)) else None,
     )
@@ -117,7 +119,7 @@ def resource_table(texts: Sequence[str]) -> ResourceTable:
         raise ConfigurationError(f"--gpu-resource: {error}") from error
 
 
-class _Reader(Asker):
+class _Reader(OptionalLister):
     """One reading."""
 
     def __init__(self, cluster: Cluster, scope: str) -> None:
@@ -163,18 +165,18 @@ class _Reader(Asker):
                 if scaler is not None:
                     yield scaler
 
-    def queued(self) -> list[Controlled]:
+    def queued(self) -> list[ObjectSummary]:
         """Kueue's Workloads, which stand for the jobs that it admits as a whole."""
-        nothing: list[Controlled] = []
+        nothing: list[ObjectSummary] = []
 
-        def ask(path: str) -> list[Controlled]:
+        def ask(path: str) -> list[ObjectSummary]:
             version = f"{KUEUE.group}/{path.split('/')[3]}"
             items = self.cluster.list_all(path, Metadata, metadata_only=True)
             return [
-                Controlled(
+                ObjectSummary(
                     ref_of(version, KUEUE.kind, item.metadata),
                     item.metadata,
-                    about=queue_about(item.metadata),
+                    controls=queue_about(item.metadata),
                 )
                 for item in items
             ]

@@ -9,20 +9,19 @@ import msgspec
 from rightsizer.changes.object_history import HISTORY_ANNOTATION
 from rightsizer.changes.records import UNDO_ANNOTATION
 from rightsizer.inventory.claims import Claim
-from rightsizer.inventory.managers import Scaler
+from rightsizer.inventory.managers import Scaler, field_writers
 from rightsizer.inventory.nodes import NodeObject, has_gpus, node_of
 from rightsizer.inventory.pods import LAST_APPLIED, Seen, interned, ref_of, room_of
 from rightsizer.inventory.resources import ResourceTable
 from rightsizer.inventory.stranded_gpus import Room, Waiting
 from rightsizer.kube.api_objects import (
-    Budget,
+    DisruptionBudget,
     ObjectMeta,
-    Owner,
+    OwnerObject,
     PriorityClassObject,
     QuotaObject,
 )
-from rightsizer.kube.field_managers import writers
-from rightsizer.kube.owner_kinds import Controlled, OwnerKind, key_of, owner_kind
+from rightsizer.kube.owner_kinds import ObjectSummary, OwnerKind, object_key, owner_kind
 from rightsizer.kube.quantity import parse_quantity
 from rightsizer.model import Node, PriorityClass, Quota
 
@@ -44,15 +43,15 @@ class Objects:
 
     pods: tuple[Seen, ...] = ()
     waiting: tuple[Waiting, ...] = ()
-    controllers: Mapping[str, Controlled] = dataclasses.field(default_factory=dict)
+    controllers: Mapping[str, ObjectSummary] = dataclasses.field(default_factory=dict)
     nodes: Mapping[str, Node] = dataclasses.field(default_factory=dict)
     rooms: Mapping[str, Room] = dataclasses.field(default_factory=dict)
     namespaces: Mapping[str, ObjectMeta] = dataclasses.field(default_factory=dict)
-    budgets: tuple[Budget, ...] = ()
+    budgets: tuple[DisruptionBudget, ...] = ()
     priority_classes: Mapping[str, PriorityClass] = dataclasses.field(default_factory=dict)
     claims: Mapping[tuple[str, str], Claim] = dataclasses.field(default_factory=dict)
     scalers: tuple[Scaler, ...] = ()
-    queued: tuple[Controlled, ...] = ()
+    queued: tuple[ObjectSummary, ...] = ()
     quotas: tuple[Quota, ...] = ()
     evictions: tuple[ObjectMeta, ...] = ()
     problems: tuple[str, ...] = ()
@@ -104,13 +103,13 @@ class ControllerTable:
         self._row = row
         self._api_version = f"{row.group}/{version}" if row.group else version
         self._keeps = keeps
-        self.found: dict[str, Controlled] = {}
+        self.found: dict[str, ObjectSummary] = {}
 
-    def add(self, items: Sequence[Owner]) -> None:
+    def add(self, items: Sequence[OwnerObject]) -> None:
         """Take a page of objects."""
         for item in items:
-            one = Controlled(ref_of(self._api_version, self._row.kind, item.metadata), item.metadata)
-            key = key_of(one)
+            one = ObjectSummary(ref_of(self._api_version, self._row.kind, item.metadata), item.metadata)
+            key = object_key(one)
             if REMEMBERING & (item.metadata.annotations or {}).keys() or self._keeps(key):
                 annotations = dict(item.metadata.annotations or {})
                 annotations.pop(LAST_APPLIED, None)
@@ -121,7 +120,7 @@ class ControllerTable:
                     one,
                     size=size_of(item, self._row.size),
                     spec=bytes(item.spec) if is_top else b"",
-                    written_by=writers(fields, self._row.size) if is_top else (),
+                    written_by=field_writers(fields, self._row.size) if is_top else (),
                 )
 
 
@@ -132,7 +131,7 @@ def _may_be_top(metadata: ObjectMeta) -> bool:
     return above is None or (row is not None and row.starts_others)
 
 
-def size_of(item: Owner, path: tuple[str, ...]) -> int | bool | None:
+def size_of(item: OwnerObject, path: tuple[str, ...]) -> int | bool | None:
     """The number or switch at a path of an object; None where there is none."""
     if not path:
         return None

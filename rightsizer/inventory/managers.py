@@ -5,15 +5,15 @@ already, it is taken not to be.
 """
 
 import dataclasses
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from rightsizer.config import FIELD_MANAGER
 from rightsizer.inventory.scale_targets import PAUSED, PAUSED_REPLICAS, Target, queue_about
-from rightsizer.kube.api_objects import Controller, ObjectMeta
-from rightsizer.kube.field_managers import GITOPS
-from rightsizer.kube.owner_kinds import KEDA, KUEUE, Controlled, Lineage, owner_kind
+from rightsizer.kube.api_objects import ManagedFieldsEntry, ObjectMeta, SpecObject
+from rightsizer.kube.owner_kinds import KEDA, KUEUE, ObjectSummary, OwnerChain, owner_kind
 from rightsizer.model import Manager, ObjectRef
 
 _ARGO_ID = "argocd.argoproj.io/tracking-id"
@@ -22,6 +22,43 @@ _KUSTOMIZE = "kustomize.toolkit.fluxcd.io/"
 _HELM_TOOLKIT = "helm.toolkit.fluxcd.io/"
 _HELM_RELEASE = "meta.helm.sh/release-name"
 _QUEUE = "kueue.x-k8s.io/queue-name"
+_GITOPS: Mapping[str, str] = {
+    "argocd-controller": "Argo CD",
+    "argocd-application-controller": "Argo CD",
+    "kustomize-controller": "Flux",
+    "helm-controller": "Flux",
+    "helm": "Helm",
+}
+"""Names of GitOps tools as field managers."""
+_MANUAL = ("kubectl", "Terraform", "pulumi")
+"""Prefixes of field managers that apply when a person runs them, and do not revert drift."""
+
+
+def field_writers(entries: Sequence[ManagedFieldsEntry], size: tuple[str, ...]) -> tuple[str, ...]:
+    """Field managers that would revert a change at the path `size`: GitOps tools, and whoever applies that field.
+
+    https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
+    """
+    found = set()
+    for entry in entries:
+        name, spec = entry.manager, bytes(entry.fields_v1.spec) if entry.fields_v1 else b""
+        if not spec or entry.subresource or name == FIELD_MANAGER:
+            continue
+        applies = entry.operation == "Apply" and not name.startswith(_MANUAL)
+        if name in _GITOPS or (applies and _holds(spec, size)):
+            found.add(name)
+    return tuple(sorted(found))
+
+
+def _holds(spec: bytes, size: tuple[str, ...]) -> bool:
+    if not size:
+        return False
+    here: Any = msgspec.json.decode(spec)
+    for step in size[1:]:
+        if not isinstance(here, dict) or f"f:{step}" not in here:
+            return False
+        here = here[f"f:{step}"]
+    return True
 
 
 class _Target(msgspec.Struct, rename="camel"):
@@ -58,7 +95,7 @@ class Scaler:
     target: Target
     manager: Manager
     made_by: str = ""
-    lever: Controlled | None = None
+    lever: ObjectSummary | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,11 +137,11 @@ def scaler_of(kind: str, item: ScalerObject) -> Scaler | None:
         key,
         makers[kind](item),
         made_by=made_by.uid if made_by else "",
-        lever=Controlled(ref, item.metadata, about=about) if is_lever else None,
+        lever=ObjectSummary(ref, item.metadata, controls=about) if is_lever else None,
     )
 
 
-def stopped_through(ref: ObjectRef, item: Controller) -> ObjectRef | None:
+def stopped_through(ref: ObjectRef, item: SpecObject) -> ObjectRef | None:
     """The workload that is stopped by changing an object in its place; None where that is none, or does not name it."""
     if ref.kind == KUEUE.kind:
         return queue_about(item.metadata)
@@ -113,7 +150,7 @@ def stopped_through(ref: ObjectRef, item: Controller) -> ObjectRef | None:
     except msgspec.DecodeError:
         return None
     scaler = scaler_of(ref.kind, ScalerObject(item.metadata, spec))
-    return scaler.lever.about if scaler is not None and scaler.lever is not None else None
+    return scaler.lever.controls if scaler is not None and scaler.lever is not None else None
 
 
 def _horizontal(item: ScalerObject) -> Manager:
@@ -143,12 +180,12 @@ def _vertical(item: ScalerObject) -> Manager:
     return Manager("VerticalPodAutoscaler", item.metadata.name)
 
 
-def managers_of(line: Lineage, scalers: Mapping[Target, Iterable[Scaler]]) -> list[Manager]:
+def managers_of(line: OwnerChain, scalers: Mapping[Target, Iterable[Scaler]]) -> list[Manager]:
     """Everything else that decides about the top of a lineage."""
     found = [*_gitops(line.top), *_queues(line.top)]
     found += _writers(line.top, {one.kind for one in found})
-    within = {item.ref.uid for item in line.passed if item.ref.uid}
-    for item in line.passed:
+    within = {item.ref.uid for item in line.owners if item.ref.uid}
+    for item in line.owners:
         ref = item.ref
         for scaler in scalers.get(
             (ref.api_version.rpartition("/")[0], ref.kind, ref.namespace, ref.name), ()
@@ -167,7 +204,7 @@ def managers_of(line: Lineage, scalers: Mapping[Target, Iterable[Scaler]]) -> li
     return list(dict.fromkeys(found))
 
 
-def _gitops(item: Controlled) -> Iterator[Manager]:
+def _gitops(item: ObjectSummary) -> Iterator[Manager]:
     labels, annotations = item.metadata.labels or {}, item.metadata.annotations or {}
     application = annotations.get(_ARGO_ID, "").partition(":")[0] or labels.get(_ARGO_INSTANCE, "")
     application = application or annotations.get(_ARGO_INSTANCE, "")
@@ -186,10 +223,10 @@ def _gitops(item: Controlled) -> Iterator[Manager]:
         yield Manager("Helm", name)
 
 
-def _writers(item: Controlled, known: Container[str]) -> Iterator[Manager]:
+def _writers(item: ObjectSummary, known: Container[str]) -> Iterator[Manager]:
     """Those whom only managedFields tell of: GitOps without its marks, and who applies what we would change."""
     for name in item.written_by:
-        kind = GITOPS.get(name, "Field manager")
+        kind = _GITOPS.get(name, "Field manager")
         if kind in known:
             continue
         if kind == "Field manager":
@@ -201,7 +238,7 @@ def _writers(item: Controlled, known: Container[str]) -> Iterator[Manager]:
             yield Manager(kind, reverts=kind != "Helm", exception=snippet)
 
 
-def _queues(item: Controlled) -> Iterator[Manager]:
+def _queues(item: ObjectSummary) -> Iterator[Manager]:
     queue = (item.metadata.labels or {}).get(_QUEUE)
     if not queue:
         return

@@ -29,15 +29,15 @@ from rightsizer.inventory.nodes import NodeObject
 from rightsizer.inventory.pods import PodTable, Seen, ref_of
 from rightsizer.inventory.resources import ResourceTable
 from rightsizer.kube.api_objects import (
-    Budget,
+    DisruptionBudget,
     Metadata,
-    Owner,
+    OwnerObject,
     OwnerReference,
     PodObject,
     PriorityClassObject,
     QuotaObject,
 )
-from rightsizer.kube.owner_kinds import KUEUE, OWNERS, Controlled, OwnerKind, missing_owners, owner_key
+from rightsizer.kube.owner_kinds import KUEUE, OWNERS, ObjectSummary, OwnerKind, missing_owners, owner_key
 
 _BETWEEN = re.compile(rb"\}[ \t\r]*\n\s*\{")
 """Between two JSON documents and nowhere else: inside of one a comma would stand there; no string holds a newline."""
@@ -209,7 +209,7 @@ class _File:
             nodes=nodes.nodes,
             rooms=nodes.with_requests(pods.requested),
             namespaces=by_name(item.metadata for item in self._all("", "Namespace", Metadata)),
-            budgets=tuple(self._all("policy", "PodDisruptionBudget", Budget)),
+            budgets=tuple(self._all("policy", "PodDisruptionBudget", DisruptionBudget)),
             priority_classes={one.name: one for one in map(class_of, self._classes())},
             claims=dict(self._claims(resources)),
             scalers=tuple(
@@ -219,7 +219,7 @@ class _File:
                 if (scaler := scaler_of(row.kind, item)) is not None
             ),
             queued=tuple(
-                Controlled(ref_of(KUEUE.api_version, KUEUE.kind, item.metadata), item.metadata)
+                ObjectSummary(ref_of(KUEUE.api_version, KUEUE.kind, item.metadata), item.metadata)
                 for item in self._all(KUEUE.group, KUEUE.kind, Metadata)
             ),
             quotas=tuple(
@@ -237,9 +237,9 @@ class _File:
         for item in self._all("resource.k8s.io", "ResourceClaim", ClaimObject):
             yield (item.metadata.namespace, item.metadata.name), claim_of(item, resources)
 
-    def _controllers(self, seen: Sequence[Seen]) -> dict[str, Controlled]:
+    def _controllers(self, seen: Sequence[Seen]) -> dict[str, ObjectSummary]:
         """All that may own pods; of pods themselves, which are many, those that something names as its owner."""
-        found: dict[str, Controlled] = {}
+        found: dict[str, ObjectSummary] = {}
         for row in OWNERS:
             if row.kind != "Pod":
                 found.update(self._owners(row, lambda _: True))
@@ -255,15 +255,15 @@ class _File:
             named = {owner_key(owner, ns) for owner, ns in _references((), read) if owner.kind == "Pod"}
         return found
 
-    def _owners(self, row: OwnerKind, keeps: Callable[[str], bool]) -> dict[str, Controlled]:
-        found: dict[str, Controlled] = {}
+    def _owners(self, row: OwnerKind, keeps: Callable[[str], bool]) -> dict[str, ObjectSummary]:
+        found: dict[str, ObjectSummary] = {}
         for item in self._items.get((row.group, row.kind), ()):
             table = ControllerTable(row, item.version, keeps)
-            table.add([self._decoded(item, Owner)])
+            table.add([self._decoded(item, OwnerObject)])
             found.update(table.found)
         return found
 
-    def _say_what_is_missing(self, seen: Sequence[Seen], controllers: Mapping[str, Controlled]) -> None:
+    def _say_what_is_missing(self, seen: Sequence[Seen], controllers: Mapping[str, ObjectSummary]) -> None:
         for (group, kind), words in _WITHOUT.items():
             if (group, kind) not in self._items:
                 self._problems.append(f"{self._path} holds no {kind}: {words}")
@@ -330,7 +330,7 @@ class _File:
 
 
 def _references(
-    seen: Sequence[Seen], controllers: Mapping[str, Controlled]
+    seen: Sequence[Seen], controllers: Mapping[str, ObjectSummary]
 ) -> Iterator[tuple[OwnerReference, str]]:
     """The owners that these name, each with its namespace."""
     for one in seen:

@@ -9,16 +9,16 @@ from rightsizer.errors import RequestRefused
 from rightsizer.inventory.cluster_state import ControllerTable
 from rightsizer.inventory.pods import Seen
 from rightsizer.inventory.scale_subresources import kind_of_scalable, scalable, scalables
-from rightsizer.kube.api_objects import ObjectMeta, Owner, OwnerReference
-from rightsizer.kube.optional_lists import Asker
+from rightsizer.kube.api_objects import ObjectMeta, OwnerObject, OwnerReference
+from rightsizer.kube.optional_lists import OptionalLister
 from rightsizer.kube.owner_kinds import (
     OWNERS,
-    Controlled,
+    ObjectSummary,
     OwnerKind,
     missing_owners,
     owner_key,
     owner_kind,
-    unread,
+    unread_owner,
 )
 from rightsizer.model import Scalable
 
@@ -34,8 +34,8 @@ _Wanted = Mapping[str, tuple[OwnerReference, str]]
 
 
 def read_owners(
-    asker: Asker, seen: Sequence[Seen], kinds: Collection[tuple[str, str]]
-) -> dict[str, Controlled]:
+    asker: OptionalLister, seen: Sequence[Seen], kinds: Collection[tuple[str, str]]
+) -> dict[str, ObjectSummary]:
     """The owners of these pods, and whatever of these kinds carries a record of ours.
 
     Raises:
@@ -45,14 +45,14 @@ def read_owners(
 
 
 class _OwnerReader:
-    def __init__(self, asker: Asker, seen: Sequence[Seen]) -> None:
+    def __init__(self, asker: OptionalLister, seen: Sequence[Seen]) -> None:
         self._asker = asker
         self._seen = seen
-        self._found: dict[str, Controlled] = {}
+        self._found: dict[str, ObjectSummary] = {}
         self._listed: set[OwnerKind] = set()
         self._asked: set[str] = set()
 
-    def read(self, kinds: Collection[tuple[str, str]]) -> dict[str, Controlled]:
+    def read(self, kinds: Collection[tuple[str, str]]) -> dict[str, ObjectSummary]:
         level = [(one.owner, one.pod.ref.namespace) for one in self._seen if one.owner is not None]
         for _ in range(_MOST_LEVELS):
             if not level:
@@ -67,12 +67,12 @@ class _OwnerReader:
             self._add(self._changed(row))
         return self._found
 
-    def _add(self, changed: Mapping[str, Controlled]) -> None:
+    def _add(self, changed: Mapping[str, ObjectSummary]) -> None:
         """Of these only metadata was asked for: what was read for the sake of its pods is known better."""
         for key, one in changed.items():
             self._found.setdefault(key, one)
 
-    def _changed(self, row: OwnerKind) -> dict[str, Controlled]:
+    def _changed(self, row: OwnerKind) -> dict[str, ObjectSummary]:
         """What carries a record of ours, of a kind that not every cluster has; only metadata is asked for."""
         for path in self._asker.paths(row.group, row.versions, row.plural):
             try:
@@ -114,16 +114,16 @@ class _OwnerReader:
         above: list[tuple[OwnerReference, str]] = []
         for row, (known, wanted) in kinds.items():
             self._asked.update(wanted)
-            absent = {key: unread(owner, namespace) for key, (owner, namespace) in wanted.items()}
+            absent = {key: unread_owner(owner, namespace) for key, (owner, namespace) in wanted.items()}
             for key, one in {**absent, **self._read_kind(row, wanted)}.items():
                 self._found[key] = dataclasses.replace(one, scalable=known)
                 if one.metadata.controller is not None:
                     above.append((one.metadata.controller, one.ref.namespace))
         return above
 
-    def _read_kind(self, row: OwnerKind, wanted: _Wanted) -> dict[str, Controlled]:
+    def _read_kind(self, row: OwnerKind, wanted: _Wanted) -> dict[str, ObjectSummary]:
         """Objects of one kind: pods that were read already, a few one by one, or the whole collection."""
-        found: dict[str, Controlled] = {}
+        found: dict[str, ObjectSummary] = {}
         if row.kind == "Pod":
             found = {one.pod.ref.uid: _as_owner(one) for one in self._seen if one.pod.ref.uid in wanted}
         left = {key: wanted[key] for key in wanted if key not in found}
@@ -136,16 +136,16 @@ class _OwnerReader:
 
     def _get(
         self, row: OwnerKind, owner: OwnerReference, *, key: str, namespace: str
-    ) -> dict[str, Controlled]:
+    ) -> dict[str, ObjectSummary]:
         """One object, if it is still the one that is meant: another may have its name by now."""
 
-        def ask(path: str) -> dict[str, Controlled]:
-            item = self._asker.one(f"{path}/{owner.name}", Owner)
+        def ask(path: str) -> dict[str, ObjectSummary]:
+            item = self._asker.one(f"{path}/{owner.name}", OwnerObject)
             table = ControllerTable(row, _version_in(path, row), key.__eq__)
             table.add([item] if item else [])
             return table.found
 
-        nothing: dict[str, Controlled] = {}
+        nothing: dict[str, ObjectSummary] = {}
         for path in self._asker.paths(row.group, row.versions, row.plural, scope=f"/namespaces/{namespace}"):
             if row.group in _BUILT_IN:
                 return ask(path)
@@ -153,18 +153,18 @@ class _OwnerReader:
                 return found
         return {}
 
-    def _list(self, row: OwnerKind, keys: frozenset[str]) -> dict[str, Controlled]:
-        def ask(path: str) -> dict[str, Controlled]:
+    def _list(self, row: OwnerKind, keys: frozenset[str]) -> dict[str, ObjectSummary]:
+        def ask(path: str) -> dict[str, ObjectSummary]:
             return self._list_at(path, row, keys)
 
         paths = self._asker.paths(row.group, row.versions, row.plural)
         return ask(paths[0]) if paths and row.group in _BUILT_IN else self._asker.first_served(paths, ask, {})
 
-    def _list_at(self, path: str, row: OwnerKind, keys: frozenset[str]) -> dict[str, Controlled]:
+    def _list_at(self, path: str, row: OwnerKind, keys: frozenset[str]) -> dict[str, ObjectSummary]:
         version = _version_in(path, row)
         table = self._asker.cluster.reduce(
             path,
-            Owner,
+            OwnerObject,
             lambda: ControllerTable(row, version, keys.__contains__),
             add=ControllerTable.add,
             metadata_only=not (row.size and keys),
@@ -172,14 +172,14 @@ class _OwnerReader:
         return table.found
 
 
-def _as_owner(one: Seen) -> Controlled:
+def _as_owner(one: Seen) -> ObjectSummary:
     """A GPU pod that owns others."""
     ref = one.pod.ref
     owners = [one.owner] if one.owner else None
     metadata = one.metadata or ObjectMeta(
         name=ref.name, namespace=ref.namespace, uid=ref.uid, owner_references=owners
     )
-    return Controlled(ref, metadata)
+    return ObjectSummary(ref, metadata)
 
 
 def _version_in(path: str, row: OwnerKind) -> str:

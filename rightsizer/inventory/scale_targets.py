@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from rightsizer.changes.records import RECORDS
 from rightsizer.config import PREFIX
 from rightsizer.kube.api_objects import ObjectMeta
-from rightsizer.kube.owner_kinds import KEDA, KUEUE, Controlled, Lineage, owner_kind
+from rightsizer.kube.owner_kinds import KEDA, KUEUE, ObjectSummary, OwnerChain, owner_kind
 from rightsizer.model import Manager, ObjectRef
 
 PAUSED = "autoscaling.keda.sh/paused"
@@ -26,15 +26,17 @@ Target = tuple[str, str, str, str]
 class Levers:
     """Kueue's Workloads by the job that each stands for, and ScaledObjects by what they scale."""
 
-    def __init__(self, queued: Iterable[Controlled], scaling: Iterable[tuple[Target, Controlled]]) -> None:
-        self._queued: dict[str, list[Controlled]] = collections.defaultdict(list)
+    def __init__(
+        self, queued: Iterable[ObjectSummary], scaling: Iterable[tuple[Target, ObjectSummary]]
+    ) -> None:
+        self._queued: dict[str, list[ObjectSummary]] = collections.defaultdict(list)
         for one in queued:
             self._queued[_job_of(one.metadata)].append(one)
-        self._scaling: dict[Target, list[Controlled]] = collections.defaultdict(list)
+        self._scaling: dict[Target, list[ObjectSummary]] = collections.defaultdict(list)
         for target, one in scaling:
             self._scaling[target].append(one)
 
-    def of(self, line: Lineage) -> Controlled | None:
+    def of(self, line: OwnerChain) -> ObjectSummary | None:
         """What stops the top of a lineage in its place; None where that is itself, or where there are several."""
         ref = line.top.ref
         group = ref.api_version.rpartition("/")[0]
@@ -60,14 +62,14 @@ def _job_of(metadata: ObjectMeta) -> str:
     return owner.uid if owner is not None and owner.uid else (metadata.labels or {}).get(_JOB_UID, "")
 
 
-def through(manager: Manager, lever: Controlled | None) -> Manager:
+def through(manager: Manager, lever: ObjectSummary | None) -> Manager:
     """A manager as it behaves towards who changes the lever: what it is told itself it does not put back."""
     if lever is None or _MANAGERS[lever.ref.kind] != manager.kind:
         return manager
     return dataclasses.replace(manager, reverts=False)
 
 
-def with_notes(annotations: Mapping[str, str], lever: Controlled | None) -> dict[str, str]:
+def with_notes(annotations: Mapping[str, str], lever: ObjectSummary | None) -> dict[str, str]:
     """A workload's annotations, with ours on its lever: what was noted there is about the workload."""
     ours = {} if lever is None else (lever.metadata.annotations or {})
     wishes = {key: text for key, text in ours.items() if key.startswith(PREFIX)}

@@ -18,8 +18,8 @@ from rightsizer.inventory.managers import Scaler, managers_of
 from rightsizer.inventory.pods import Seen
 from rightsizer.inventory.scale_targets import Levers, Target, through, with_notes
 from rightsizer.inventory.stranded_gpus import stranded, wanting
-from rightsizer.kube.api_objects import Budget, ObjectMeta
-from rightsizer.kube.owner_kinds import Controlled, Lineage, key_of, lineage, owner_kind
+from rightsizer.kube.api_objects import DisruptionBudget, ObjectMeta
+from rightsizer.kube.owner_kinds import ObjectSummary, OwnerChain, object_key, owner_chain, owner_kind
 from rightsizer.model import Fleet, ObjectRef, PastChange, Pod, Workload
 
 __all__ = ["Objects", "assemble", "read", "read_classes", "read_priority_classes"]
@@ -29,10 +29,10 @@ def assemble(objects: Objects) -> Fleet:
     """The fleet: every GPU pod in exactly one workload, everything in a stable order."""
     members = _members(objects)
     makers = _Makers(objects)
-    groups = joined((key_of(member.line.top), member.seen.gangs) for member in members)
+    groups = joined((object_key(member.line.top), member.seen.gangs) for member in members)
     by_top: dict[str, list[_Member]] = collections.defaultdict(list)
     for member in members:
-        by_top[key_of(member.line.top)].append(member)
+        by_top[object_key(member.line.top)].append(member)
     workloads = [makers.workload([one for top in tops for one in by_top[top]]) for tops in groups]
     pods = [member.pod for member in members]
     scaling = [scaler.lever for scaler in objects.scalers if scaler.lever is not None]
@@ -59,11 +59,11 @@ class _Member:
 
     seen: Seen
     pod: Pod
-    line: Lineage
+    line: OwnerChain
 
 
 def _members(objects: Objects) -> list[_Member]:
-    lines: dict[str, Lineage] = {}
+    lines: dict[str, OwnerChain] = {}
     found = []
     for seen in objects.pods:
         pod = _completed(seen, objects)
@@ -72,17 +72,17 @@ def _members(objects: Objects) -> list[_Member]:
     return found
 
 
-def _line(seen: Seen, lines: dict[str, Lineage], controllers: Mapping[str, Controlled]) -> Lineage:
+def _line(seen: Seen, lines: dict[str, OwnerChain], controllers: Mapping[str, ObjectSummary]) -> OwnerChain:
     """The way up from a pod, walked once for all pods of one owner."""
     ref, owner = seen.pod.ref, seen.owner
     if owner is None:
-        top = Controlled(
+        top = ObjectSummary(
             ref, seen.metadata or ObjectMeta(name=ref.name, namespace=ref.namespace, uid=ref.uid)
         )
-        return Lineage(top, (top,))
+        return OwnerChain(top, (top,))
     key = f"{ref.namespace}/{owner.group}/{owner.kind}/{owner.name}/{owner.uid}"
     if key not in lines:
-        lines[key] = lineage(owner, ref.namespace, controllers)
+        lines[key] = owner_chain(owner, ref.namespace, controllers)
     return lines[key]
 
 
@@ -130,14 +130,14 @@ class _Makers:
             objects.queued, [(one.target, one.lever) for one in objects.scalers if one.lever is not None]
         )
         self._budgets = _BudgetIndex(objects.budgets)
-        self._made: dict[str, list[Controlled]] = {}
+        self._made: dict[str, list[ObjectSummary]] = {}
         for one in objects.controllers.values():
             if (starter := _starter(one)) and REMEMBERING & (one.metadata.annotations or {}).keys():
                 self._made.setdefault(starter, []).append(one)
 
     def workload(self, members: Sequence[_Member]) -> Workload:
         """One workload of the pods given, all of one top or of one gang."""
-        tops = {key_of(member.line.top): member.line for member in members}
+        tops = {object_key(member.line.top): member.line for member in members}
         lines = sorted(tops.values(), key=lambda line: line.top.ref)
         gangs = sorted({gang for member in members for gang in member.seen.gangs})
         is_gang = bool(gangs) and (len(lines) > 1 or lines[0].top.ref.kind == "Pod")
@@ -164,7 +164,7 @@ class _Makers:
         )
 
     def _past(
-        self, lines: Sequence[Lineage], annotations: Mapping[str, str], pods: Sequence[Pod]
+        self, lines: Sequence[OwnerChain], annotations: Mapping[str, str], pods: Sequence[Pod]
     ) -> tuple[PastChange, ...]:
         """What we did to the tops, or to the lever of the one, and to what else their CronJobs have made."""
         began = [pod.created for pod in pods if not pod.is_terminating]
@@ -179,14 +179,14 @@ class _Makers:
         return tuple(sorted(past, key=lambda change: change.at.timestamp() if change.at else math.inf))
 
 
-def _starter(one: Controlled) -> str:
+def _starter(one: ObjectSummary) -> str:
     """The CronJob or the like that made an object, which makes the next when this one was stopped; empty otherwise."""
     above = one.metadata.controller
     row = owner_kind(above.group, above.kind) if above is not None else None
     return above.uid if above is not None and row is not None and row.starts_others else ""
 
 
-def _of_top(line: Lineage) -> Workload:
+def _of_top(line: OwnerChain) -> Workload:
     top, metadata = line.top, line.top.metadata
     maker = line.starter
     return Workload(
@@ -209,7 +209,7 @@ def _of_top(line: Lineage) -> Workload:
     )
 
 
-def _of_gang(gang: ObjectRef, lines: Sequence[Lineage]) -> Workload:
+def _of_gang(gang: ObjectRef, lines: Sequence[OwnerChain]) -> Workload:
     """What no one object stands for: advised on, since stopping one member would leave the others waiting."""
     of_members = [_of_top(line) for line in lines]
     created = [one.created for one in of_members if one.created is not None]
@@ -232,9 +232,9 @@ def _of_gang(gang: ObjectRef, lines: Sequence[Lineage]) -> Workload:
 class _BudgetIndex:
     """PodDisruptionBudgets by namespace and by one label that they want, so that few are compared with each pod."""
 
-    def __init__(self, budgets: Iterable[Budget]) -> None:
-        self._by_label: dict[tuple[str, str, str], list[Budget]] = {}
-        self._others: dict[str, list[Budget]] = {}
+    def __init__(self, budgets: Iterable[DisruptionBudget]) -> None:
+        self._by_label: dict[tuple[str, str, str], list[DisruptionBudget]] = {}
+        self._others: dict[str, list[DisruptionBudget]] = {}
         for budget in budgets:
             selector, namespace = budget.spec.selector, budget.metadata.namespace
             if selector is None:
@@ -255,7 +255,7 @@ class _BudgetIndex:
         }
         return dict(sorted(found.items()))
 
-    def _candidates(self, pod: Pod) -> Iterator[Budget]:
+    def _candidates(self, pod: Pod) -> Iterator[DisruptionBudget]:
         namespace = pod.ref.namespace
         yield from self._others.get(namespace, ())
         if self._by_label:

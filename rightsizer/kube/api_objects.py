@@ -1,6 +1,6 @@
-"""The few fields that we read of each API object. What stands in them besides is never decoded.
+"""Structs for the fields that gpu-rightsizer reads of each API object; other fields are never decoded. Pure.
 
-Spelling and meaning: https://kubernetes.io/docs/reference/kubernetes-api/
+https://kubernetes.io/docs/reference/kubernetes-api/
 """
 
 import datetime
@@ -8,10 +8,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from rightsizer.kube.field_managers import ManagedFieldsEntry
-
-NOTHING = msgspec.Raw(b"null")
-"""In place of a part that is not there."""
+ABSENT = msgspec.Raw(b"null")
+"""Stands for a part that the object does not have."""
 
 
 class OwnerReference(msgspec.Struct, rename="camel"):
@@ -25,7 +23,7 @@ class OwnerReference(msgspec.Struct, rename="camel"):
 
     @property
     def group(self) -> str:
-        """The API group; empty for the core's."""
+        """The API group; empty for the core group."""
         return self.api_version.rpartition("/")[0]
 
 
@@ -45,28 +43,28 @@ class ObjectMeta(msgspec.Struct, rename="camel"):
 
     @property
     def controller(self) -> OwnerReference | None:
-        """The one owner that manages this object."""
+        """The owner reference with `controller: true`."""
         return next((owner for owner in self.owner_references or [] if owner.controller), None)
 
 
 class Metadata(msgspec.Struct):
-    """Any object, as far as its metadata goes."""
+    """The metadata of any object."""
 
     metadata: ObjectMeta
 
 
-class Named(msgspec.Struct):
-    """Whatever is referred to by its name alone, such as corev1.ResourceClaim in a container."""
+class NameReference(msgspec.Struct):
+    """A reference by name alone, such as corev1.ResourceClaim in a container."""
 
     name: str = ""
 
 
 class ResourceRequirements(msgspec.Struct):
-    """corev1.ResourceRequirements; quantities as they are written."""
+    """corev1.ResourceRequirements, with quantities as text."""
 
     limits: dict[str, str | int] | None = None
     requests: dict[str, str | int] | None = None
-    claims: list[Named] | None = None
+    claims: list[NameReference] | None = None
 
 
 class Container(msgspec.Struct, rename="camel"):
@@ -78,7 +76,7 @@ class Container(msgspec.Struct, rename="camel"):
 
 
 class PodClaim(msgspec.Struct, rename="camel"):
-    """corev1.PodResourceClaim, and corev1.PodResourceClaimStatus: a claim by the name that the pod has for it."""
+    """corev1.PodResourceClaim and corev1.PodResourceClaimStatus."""
 
     name: str
     resource_claim_name: str | None = None
@@ -91,7 +89,7 @@ class SchedulingGroup(msgspec.Struct, rename="camel"):
 
 
 class PodSpec(msgspec.Struct, rename="camel"):
-    """corev1.PodSpec; what keeps a pod from a node stays as it is until a pod waits."""
+    """corev1.PodSpec; tolerations and affinity are only decoded for unschedulable pods."""
 
     containers: list[Container]
     init_containers: list[Container] | None = None
@@ -100,11 +98,11 @@ class PodSpec(msgspec.Struct, rename="camel"):
     resource_claims: list[PodClaim] | None = None
     node_name: str = ""
     node_selector: dict[str, str] | None = None
-    tolerations: msgspec.Raw = NOTHING
-    affinity: msgspec.Raw = NOTHING
-    scheduling_gates: list[Named] | None = None
+    tolerations: msgspec.Raw = ABSENT
+    affinity: msgspec.Raw = ABSENT
+    scheduling_gates: list[NameReference] | None = None
     scheduling_group: SchedulingGroup | None = None
-    workload_ref: Named | None = None
+    workload_ref: NameReference | None = None
     priority_class_name: str = ""
     priority: int | None = None
 
@@ -115,8 +113,8 @@ class RunningState(msgspec.Struct, rename="camel"):
     started_at: datetime.datetime | None = None
 
 
-class EndedState(msgspec.Struct, rename="camel"):
-    """corev1.ContainerStateWaiting and corev1.ContainerStateTerminated, as far as reason and end go."""
+class StoppedState(msgspec.Struct, rename="camel"):
+    """corev1.ContainerStateWaiting and corev1.ContainerStateTerminated."""
 
     reason: str = ""
     finished_at: datetime.datetime | None = None
@@ -126,8 +124,8 @@ class ContainerState(msgspec.Struct):
     """corev1.ContainerState."""
 
     running: RunningState | None = None
-    waiting: EndedState | None = None
-    terminated: EndedState | None = None
+    waiting: StoppedState | None = None
+    terminated: StoppedState | None = None
 
 
 class ContainerStatus(msgspec.Struct, rename="camel"):
@@ -176,13 +174,13 @@ class LabelSelectorRequirement(msgspec.Struct):
 
 
 class LabelSelector(msgspec.Struct, rename="camel"):
-    """metav1.LabelSelector; in a PodDisruptionBudget an empty one selects everything."""
+    """metav1.LabelSelector; an empty one selects everything."""
 
     match_labels: dict[str, str] | None = None
     match_expressions: list[LabelSelectorRequirement] | None = None
 
     def selects(self, labels: Mapping[str, str]) -> bool:
-        """Whether it selects an object with these labels."""
+        """Whether an object with these labels matches."""
         return all(labels.get(key) == value for key, value in (self.match_labels or {}).items()) and all(
             _holds(requirement, labels) for requirement in self.match_expressions or []
         )
@@ -200,48 +198,63 @@ def _holds(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> 
         case "DoesNotExist":
             return value is None
         case _:
-            # An operator of the future: a budget that we cannot read is taken to cover the pod.
+            # An unknown operator: assume that the budget covers the pod.
             return True
 
 
-class BudgetSpec(msgspec.Struct):
+class DisruptionBudgetSpec(msgspec.Struct):
     """policyv1.PodDisruptionBudgetSpec."""
 
     selector: LabelSelector | None = None
 
 
-class BudgetStatus(msgspec.Struct, rename="camel"):
+class DisruptionBudgetStatus(msgspec.Struct, rename="camel"):
     """policyv1.PodDisruptionBudgetStatus."""
 
     disruptions_allowed: int = 0
 
 
-class Budget(msgspec.Struct):
+class DisruptionBudget(msgspec.Struct):
     """policyv1.PodDisruptionBudget."""
 
     metadata: ObjectMeta
-    spec: BudgetSpec = msgspec.field(default_factory=BudgetSpec)
-    status: BudgetStatus = msgspec.field(default_factory=BudgetStatus)
+    spec: DisruptionBudgetSpec = msgspec.field(default_factory=DisruptionBudgetSpec)
+    status: DisruptionBudgetStatus = msgspec.field(default_factory=DisruptionBudgetStatus)
 
 
-class Controller(msgspec.Struct):
-    """Any object that may own pods; its spec stays as it is until it is known to matter."""
+class SpecObject(msgspec.Struct):
+    """Any object with its undecoded spec."""
 
     metadata: ObjectMeta
-    spec: msgspec.Raw = NOTHING
+    spec: msgspec.Raw = ABSENT
+
+
+class FieldsV1(msgspec.Struct):
+    """metav1.FieldsV1, limited to the spec; its keys are field names after `f:`."""
+
+    spec: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="f:spec")
+
+
+class ManagedFieldsEntry(msgspec.Struct, rename="camel"):
+    """metav1.ManagedFieldsEntry."""
+
+    manager: str = ""
+    operation: str = ""
+    subresource: str = ""
+    fields_v1: FieldsV1 | None = None
 
 
 class OwnerMeta(ObjectMeta):
-    """metav1.ObjectMeta of what owns pods: also who wrote which field."""
+    """metav1.ObjectMeta with managedFields."""
 
     managed_fields: list[ManagedFieldsEntry] | None = None
 
 
-class Owner(msgspec.Struct):
-    """What owns pods, with who wrote it."""
+class OwnerObject(msgspec.Struct):
+    """An object that may own pods, with managedFields and its undecoded spec."""
 
     metadata: OwnerMeta
-    spec: msgspec.Raw = NOTHING
+    spec: msgspec.Raw = ABSENT
 
 
 class PriorityClassObject(msgspec.Struct):

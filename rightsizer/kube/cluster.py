@@ -1,7 +1,7 @@
-"""The one door to the Kubernetes API server; the `kubernetes` client configures, authenticates and sends.
+"""The client for the Kubernetes API server, on top of the `kubernetes` package. The only module that talks to it.
 
-Answers are decoded straight into small structs: the client's own models take thirty times longer to build, and 15 KB
-a pod to keep. Nothing here retries a write: whether it took effect is for the caller to find out.
+Responses are decoded straight into small structs: the package's own models take thirty times longer to build, and
+15 KB a pod to keep. No write is retried: the caller finds out whether it took effect.
 https://kubernetes.io/docs/reference/using-api/api-concepts/
 """
 
@@ -24,14 +24,14 @@ from rightsizer.errors import (
     ClusterError,
     ClusterUnreachable,
     ConfigurationError,
-    QuietWanted,
     RequestRefused,
+    Throttled,
 )
-from rightsizer.kube.statuses import raise_for
+from rightsizer.kube.status_errors import raise_for_status
 
 log = logging.getLogger(__name__)
 
-PAGE = 500
+PAGE_SIZE = 500
 _MERGE_PATCH = "application/merge-patch+json"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"
 _RESTARTS = 3
@@ -39,8 +39,8 @@ _EVERYTHING: Mapping[str, str] = {}
 _IN_CLUSTER = "the in-cluster service account (no --kubeconfig, $KUBECONFIG or ~/.kube/config)"
 
 _NO_KUBECONFIG = (
-    "which cluster? there is no kubeconfig in $KUBECONFIG or ~/.kube/config, and this is no pod of a cluster with a "
-    "service account; give --kubeconfig FILE, or make one as your cloud does it, such as: "
+    "which cluster? found no kubeconfig in $KUBECONFIG or ~/.kube/config, and no service account of a pod; "
+    "use --kubeconfig FILE, or create a kubeconfig with your cloud's command, such as: "
     "gcloud container clusters get-credentials, aws eks update-kubeconfig, az aks get-credentials"
 )
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -74,7 +74,7 @@ class _Groups(msgspec.Struct):
 
 
 class ApiResource(msgspec.Struct):
-    """metav1.APIResource, as far as the names go."""
+    """metav1.APIResource."""
 
     name: str
     kind: str
@@ -87,7 +87,7 @@ class _Resources(msgspec.Struct):
 
 
 class _ServerVersion(msgspec.Struct):
-    """version.Info; of clouds the minor version ends with a plus sign."""
+    """version.Info; managed clusters append a plus sign to the minor version."""
 
     major: str = ""
     minor: str = ""
@@ -98,7 +98,7 @@ class _Verdict(msgspec.Struct):
 
 
 class _Review(msgspec.Struct):
-    """authorizationv1.SelfSubjectAccessReview, as it comes back."""
+    """authorizationv1.SelfSubjectAccessReview."""
 
     status: _Verdict
 
@@ -107,10 +107,9 @@ class Cluster:
     """A connection to one API server.
 
     Attributes:
-        host: Its URL.
-        before_writing: Called before each request that is no reading, with or without dry run; what it raises keeps it
-            from being sent.
-        is_inside: Whether we run in a pod of the cluster, as its service account.
+        before_writing: Called before each request that may change something, dry run or not; an error that it raises
+            keeps the request from being sent.
+        is_inside: Whether this process runs in a pod of the cluster, as its service account.
 
     Raises:
         ConfigurationError: There is no usable kubeconfig, context or in-cluster account.
@@ -130,10 +129,10 @@ class Cluster:
         self.gpu_resources = settings.gpu_resources
         self.is_inside = self._source == _IN_CLUSTER
         self.before_writing: Callable[[], None] = lambda: None
-        self._quiet = ""
+        self._throttled = ""
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._client.close()
 
     def list_all(
@@ -145,10 +144,10 @@ class Cluster:
         label_selector: str = "",
         field_selector: str = "",
     ) -> list[T]:
-        """All objects of a collection, or those that a selector names, in pages of one consistent snapshot.
+        """All objects of a collection, read in pages of one consistent snapshot.
 
         Raises:
-            ClusterError: The list is not whole; a half one is never returned.
+            ClusterError: The list is incomplete.
         """
         return self.reduce(
             path,
@@ -169,21 +168,21 @@ class Cluster:
         metadata_only: bool = False,
         selectors: Mapping[str, str] = _EVERYTHING,
     ) -> A:
-        """A collection that is too large to keep, page by page reduced to what is needed of it.
+        """Reduce a collection that is too large to keep, page by page.
 
         Args:
             path: Of the collection.
-            kind: What each object is decoded to.
-            start: Makes what the pages are added to; called again where reading starts anew.
-            add: Takes a page.
-            metadata_only: Whether only metadata is asked for.
-            selectors: Which objects, as query parameters.
+            kind: The struct for each object.
+            start: Makes the accumulator; called again when a snapshot expires and reading restarts.
+            add: Adds a page to the accumulator.
+            metadata_only: Whether to request metadata only.
+            selectors: Query parameters that select objects.
 
         Raises:
-            ClusterError: The list is not whole; half of it is never returned.
+            ClusterError: The list is incomplete.
         """
         headers = {"Accept": _METADATA_ONLY if metadata_only else "application/json"}
-        query = {"limit": str(PAGE), **{key: text for key, text in selectors.items() if text}}
+        query = {"limit": str(PAGE_SIZE), **{key: text for key, text in selectors.items() if text}}
         for _ in range(_RESTARTS):
             found = start()
             try:
@@ -211,10 +210,7 @@ class Cluster:
             position = {"continue": page.metadata.continue_}
 
     def served(self) -> Mapping[str, tuple[str, ...]]:
-        """Versions of each API group that there is, the server's own choice first; asked once.
-
-        The core API is not among them.
-        """
+        """Versions of each API group except core, the server's preferred version first; cached."""
         if self._served is None:
             found = self.get("/apis", _Groups)
             self._served = {
@@ -223,23 +219,19 @@ class Cluster:
         return self._served
 
     def minor(self) -> int | None:
-        """The API server is of Kubernetes 1.minor; None where it does not say. Asked once.
-
-        Raises:
-            ClusterError: It does not answer.
-        """
+        """The minor version of Kubernetes 1.x; None if the server does not report it; cached."""
         if self._version is None:
             try:
                 self._version = self.get("/version", _ServerVersion)
             except RequestRefused as refused:
-                log.warning("of which version the API server is, is not known: %s", refused)
+                log.warning("the version of the API server is unknown: %s", refused)
                 self._version = _ServerVersion()
         text = self._version.minor.removesuffix("+")
         is_known = self._version.major == "1" and text.isascii() and text.isdecimal()
         return int(text) if is_known else None
 
-    def resources(self, group_version: str) -> Sequence["ApiResource"]:
-        """What a version of an API group serves, subresources as `plural/scale`; asked once."""
+    def resources(self, group_version: str) -> Sequence[ApiResource]:
+        """Resources of an API group version, subresources as `plural/scale`; cached."""
         if group_version not in self._resources:
             self._resources[group_version] = self.get(f"/apis/{group_version}", _Resources).resources
         return self._resources[group_version]
@@ -248,33 +240,32 @@ class Cluster:
         """One object."""
         return self._decode(self._send("GET", path, {}), kind, path)
 
-    def may(self, attributes: Mapping[str, str]) -> bool:
-        """Whether we may do something, by a SelfSubjectAccessReview, which everybody may create and nothing keeps.
+    def is_allowed(self, attributes: Mapping[str, str]) -> bool:
+        """Whether this account may do something, by a SelfSubjectAccessReview.
 
         https://kubernetes.io/docs/reference/kubernetes-api/authorization-resources/self-subject-access-review-v1/
         """
-        asked = {
+        review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": attributes},
         }
-        data = self._send("POST", _REVIEWS, {}, body=asked)
+        data = self._send("POST", _REVIEWS, {}, body=review)
         return self._decode(data, _Review, _REVIEWS).status.allowed
 
     def get_object(self, path: str) -> dict[str, Any]:
-        """One object with all its fields, to be kept as it is."""
+        """One object with all its fields."""
         return self.get(path, dict[str, Any])
 
     def require_writable(self) -> None:
-        """Before each write, and before much is read for the sake of one.
+        """Check that writes are possible, before each write and before lengthy preparations for one.
 
         Raises:
-            QuietWanted: The API server has asked for quiet: until the next run, with a connection of its own, nothing
-                more is written.
-            ClusterError: What `before_writing` raises.
+            Throttled: The API server throttled an earlier request; this connection writes nothing more.
+            ClusterError: `before_writing` raised it.
         """
-        if self._quiet:
-            raise QuietWanted(f"the API server asked for quiet: {self._quiet}")
+        if self._throttled:
+            raise Throttled(f"the API server throttled an earlier request: {self._throttled}")
         self.before_writing()
 
     def patch(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> None:
@@ -283,15 +274,15 @@ class Cluster:
         self._send("PATCH", path, _write_query(dry_run=dry_run), body=body, headers=headers)
 
     def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> None:
-        """Create an object in a collection, or an eviction under its pod."""
+        """Create an object in a collection, or an eviction of a pod."""
         self._send("POST", path, _write_query(dry_run=dry_run), body=body)
 
     def replace(self, path: str, body: Mapping[str, Any]) -> None:
-        """Write an object of our own, as a whole; its resourceVersion says which one it replaces."""
+        """Replace an object of gpu-rightsizer's own; its resourceVersion is the precondition."""
         self._send("PUT", path, _write_query(dry_run=False), body=body)
 
     def delete(self, path: str) -> None:
-        """Delete an object of our own."""
+        """Delete an object of gpu-rightsizer's own."""
         self._send("DELETE", path, {})
 
     def _send(
@@ -314,32 +305,24 @@ class Cluster:
             data: bytes = response.data
         dry = " (dry run)" if "dryRun" in query else ""
         took_ms = (time.monotonic() - began) * 1000
-        log.info(
-            "%s %s at %s%s: %d, %d bytes, %.0f ms",
-            method,
-            path,
-            self.host,
-            dry,
-            response.status,
-            len(data),
-            took_ms,
-        )
+        message = "%s %s at %s%s: %d, %d bytes, %.0f ms"
+        log.info(message, method, path, self.host, dry, response.status, len(data), took_ms)
         retry_after = response.headers.get("Retry-After", "")
         try:
-            raise_for(response.status, data, attempted, source=self._source, retry_after=retry_after)
+            raise_for_status(response.status, data, attempted, source=self._source, retry_after=retry_after)
         except RequestRefused as refused:
-            if refused.asks_for_quiet:
-                self._quiet = str(refused)
+            if refused.is_throttled:
+                self._throttled = str(refused)
             raise
         return data
 
     def fetch(
         self, path: str, query: Mapping[str, str], *, headers: Mapping[str, str], timeout_s: float
     ) -> tuple[int, Iterator[bytes]]:
-        """GET what is behind one of the API server's proxies: HTTP status, and the body as it comes.
+        """GET through one of the API server's proxies: the HTTP status, and the body as a stream.
 
         Raises:
-            ClusterError: Nobody answers; also while the body is read.
+            ClusterError: The server does not respond, or the body ends early.
         """
         attempted = f"reading {path} at {self.host}"
         with _translated(attempted):
@@ -356,7 +339,7 @@ class Cluster:
         timeout_s: float,
         body: Mapping[str, Any] | None = None,
     ) -> urllib3.BaseHTTPResponse:
-        """An answer whose body is still to be read."""
+        """A response with an unread body."""
         url = f"{self.host}{path}?{urllib.parse.urlencode(query)}" if query else self.host + path
         self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         _require_sendable(headers, self._source)
@@ -368,14 +351,12 @@ class Cluster:
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.DecodeError as error:
-            raise ClusterError(
-                f"reading {path} at {self.host}: the answer cannot be read: {error}"
-            ) from error
+            raise ClusterError(f"reading {path} at {self.host}: invalid response: {error}") from error
 
 
 @contextlib.contextmanager
 def _translated(attempted: str) -> Iterator[None]:
-    """The libraries' errors in our words."""
+    """Translate the libraries' errors."""
     try:
         yield
     except urllib3.exceptions.HTTPError as error:
@@ -391,14 +372,14 @@ def _chunks(response: urllib3.BaseHTTPResponse, attempted: str) -> Iterator[byte
 
 
 def _require_sendable(headers: Mapping[str, str], source: str) -> None:
-    """What the HTTP library would refuse, it would repeat in its error: the token.
+    """Refuse invalid headers here: the HTTP library's own error would print the token.
 
     Raises:
         ConfigurationError: A header cannot be sent.
     """
     if not all(value.isascii() and value.isprintable() for value in headers.values()):
         raise ConfigurationError(
-            f"{source}: its credentials cannot be sent: they hold line breaks or characters beyond ASCII"
+            f"{source}: its credentials cannot be sent: they contain line breaks or non-ASCII characters"
         )
 
 
@@ -412,16 +393,13 @@ _VERBS = {
 
 
 def _write_query(*, dry_run: bool) -> dict[str, str]:
-    """Unknown or doubled fields are refused rather than dropped: a change is made as meant, or not at all."""
+    """With strict validation the API server refuses unknown or duplicate fields instead of dropping them."""
     query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
     return {**query, "dryRun": "All"} if dry_run else query
 
 
 def _configuration(settings: ClusterSettings) -> tuple[client.Configuration, str]:
-    """As kubectl finds it: the file that is named, then $KUBECONFIG and ~/.kube/config, then the pod's account.
-
-    Also says in words where it came from.
-    """
+    """The configuration and its source, found as kubectl finds it, or the account of the pod."""
     configuration = client.Configuration()
     path = settings.kubeconfig
     if path is not None and not path.is_file():
@@ -450,7 +428,7 @@ _UNUSABLE = (
     ConfigException,
     yaml.YAMLError,
     OSError,
-    # What the client raises for a kubeconfig whose parts have the wrong shape.
+    # raised by the client for a malformed kubeconfig
     AttributeError,
     KeyError,
     TypeError,

@@ -1,7 +1,6 @@
-"""ConfigMaps of our own namespace: texts by key, written only as they were read.
+"""ConfigMaps in the state namespace that keep texts by key.
 
-A resourceVersion precondition stands in every patch, so two who write at the same time do not lose each other's. What
-the texts mean is the caller's business.
+Each write carries the resourceVersion that was read, so concurrent writers never lose each other's changes.
 """
 
 import contextlib
@@ -17,53 +16,53 @@ _ATTEMPTS = 5
 
 Texts = Mapping[str, str]
 Changes = Mapping[str, str | None]
-"""Texts by key; None for one that is not needed any more."""
+"""New texts by key; None deletes a key."""
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
+class _Version(msgspec.Struct, rename="camel"):
     resource_version: str
 
 
-class _ConfigMap(msgspec.Struct):
-    metadata: _Metadata
+class _ConfigMapObject(msgspec.Struct):
+    metadata: _Version
     data: dict[str, str] | None = None
 
 
 class ConfigMap:
-    """One of them.
+    """A ConfigMap.
 
     Args:
-        cluster: Where.
-        namespace: Our own.
+        cluster: The API server.
+        namespace: The state namespace.
         name: Of the ConfigMap.
-        what: It keeps, for people.
+        contents: What it keeps, for messages.
     """
 
-    def __init__(self, cluster: Cluster, namespace: str, name: str, what: str) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, name: str, contents: str) -> None:
         self._cluster = cluster
         self._namespace = namespace
-        self._maps = f"/api/v1/namespaces/{namespace}/configmaps"
+        self._collection = f"/api/v1/namespaces/{namespace}/configmaps"
         self._name = name
-        self._what = what
+        self._contents = contents
         self.place = f"ConfigMap {namespace}/{name}"
 
     def read(self) -> Texts:
-        """What is kept; nothing where there is no ConfigMap.
+        """The texts; none if the ConfigMap does not exist.
 
         Raises:
-            ClusterError: It could not be read.
+            ClusterError: The request failed.
         """
         return self._read()[0]
 
     def change(self, how: Callable[[Texts], Changes]) -> None:
-        """Read, change and write. Nothing is written where nothing changes.
+        """Read, change and write; again if another writer was faster. Writes nothing if nothing changes.
 
         Raises:
-            ConfigurationError: It may not be written, or its namespace does not exist.
-            ClusterError: It could not be read or written.
+            ConfigurationError: Writing is forbidden, or the namespace does not exist.
+            ClusterError: A request failed.
         """
         for _ in range(_ATTEMPTS - 1):
-            with contextlib.suppress(_OvertakenError):
+            with contextlib.suppress(_ConflictError):
                 self._change(how)
                 return
         self._change(how)
@@ -72,12 +71,12 @@ class ConfigMap:
         before, version = self._read()
         changes = {key: text for key, text in how(before).items() if before.get(key) != text}
         if changes:
-            with self._refusals():
+            with self._translated():
                 self._write(changes, version)
 
     def _read(self) -> tuple[Texts, str]:
         try:
-            found = self._cluster.get(f"{self._maps}/{self._name}", _ConfigMap)
+            found = self._cluster.get(f"{self._collection}/{self._name}", _ConfigMapObject)
         except RequestRefused as refused:
             if refused.code == http.HTTPStatus.NOT_FOUND:
                 return {}, ""
@@ -87,34 +86,33 @@ class ConfigMap:
     def _write(self, changes: Changes, version: str) -> None:
         if version:
             body = {"metadata": {"resourceVersion": version}, "data": changes}
-            self._cluster.patch(f"{self._maps}/{self._name}", body)
+            self._cluster.patch(f"{self._collection}/{self._name}", body)
             return
         metadata = {"name": self._name}
         made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": changes}
-        self._cluster.create(self._maps, made)
+        self._cluster.create(self._collection, made)
 
     @contextlib.contextmanager
-    def _refusals(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         try:
             yield
         except RequestRefused as refused:
             match refused.code:
                 case http.HTTPStatus.CONFLICT:
-                    raise _OvertakenError(str(refused)) from refused
+                    raise _ConflictError(str(refused)) from refused
                 case http.HTTPStatus.NOT_FOUND:
                     raise ConfigurationError(
-                        f"--state-namespace {self._namespace}: breaker, pauses, what was changed and evicted pods' "
-                        f"manifests are kept there, but: {refused.detail}; create it with: "
-                        f"kubectl create namespace {self._namespace}"
+                        f"--state-namespace {self._namespace}: cannot store breaker, pauses, history and manifests of "
+                        f"evicted pods: {refused.detail}; create it with: kubectl create namespace {self._namespace}"
                     ) from refused
                 case http.HTTPStatus.FORBIDDEN:
                     raise ConfigurationError(
-                        f"{self.place}: keeps {self._what}, but may not be written: {refused.detail}; "
-                        "gpu-rightsizer doctor --roles prints what is needed"
+                        f"{self.place}: cannot store {self._contents}: {refused.detail}; "
+                        "gpu-rightsizer doctor --roles prints the permissions that it needs"
                     ) from refused
                 case _:
                     raise
 
 
-class _OvertakenError(ClusterError):
-    """Somebody else wrote it between our reading and writing."""
+class _ConflictError(ClusterError):
+    """Another writer changed it between our read and write."""

@@ -1,7 +1,7 @@
-"""One writer at a time: a Lease of coordination.k8s.io in our own namespace, held by renewing it.
+"""Leader election by a Lease of coordination.k8s.io in the state namespace: one instance writes at a time.
 
-Whether it is held is asked of a monotonic clock before each write: the wall clock may jump, and the process may have
-stood still. Another's Lease has run out when it was not renewed for its duration by our own clock.
+Each write checks a monotonic clock, because the wall clock may jump and the process may have been suspended. Another
+holder's Lease has expired when this process saw no renewal for the Lease's duration.
 https://kubernetes.io/docs/concepts/architecture/leases/
 """
 
@@ -22,20 +22,20 @@ from rightsizer.kube.cluster import Cluster
 
 log = logging.getLogger(__name__)
 
-NAME = "gpu-rightsizer"
-DURATION_S = 15
-"""For so long nobody else takes it; client-go's defaults, also the next two."""
-DEADLINE_S = 10.0
-"""What was not renewed for so long counts as lost, well before anybody else can have it."""
-RETRY_S = 2.0
-_A_MOMENT_S = 0.1
-_LONGEST_S = 60
-"""No holder's word counts for longer: a Lease that says more would lock everybody out for good."""
-RAN = PREFIX + "last-cycle"
-"""On the Lease: which cycle of its holder's was the last good one. What it says means nothing; that it changes does."""
+LEASE_NAME = "gpu-rightsizer"
+LEASE_DURATION_S = 15
+"""How long nobody else may take the Lease; this and the next two are client-go's defaults."""
+RENEW_DEADLINE_S = 10.0
+"""Without a renewal for this long the Lease counts as lost, well before anybody else may take it."""
+RETRY_PERIOD_S = 2.0
+_MARGIN_S = 0.1
+_MAX_DURATION_S = 60
+"""Limits the duration in another holder's Lease, which could otherwise lock everybody out for good."""
+LAST_CYCLE_ANNOTATION = PREFIX + "last-cycle"
+"""Annotation of the Lease that identifies the holder's last successful cycle; only a change of it matters."""
 
 
-class _Spec(msgspec.Struct, rename="camel"):
+class _LeaseSpec(msgspec.Struct, rename="camel"):
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
     renew_time: str | None = None
@@ -43,20 +43,20 @@ class _Spec(msgspec.Struct, rename="camel"):
     lease_transitions: int | None = None
 
 
-class _Lease(msgspec.Struct):
+class _LeaseObject(msgspec.Struct):
     metadata: ObjectMeta
-    spec: _Spec = msgspec.field(default_factory=_Spec)
+    spec: _LeaseSpec = msgspec.field(default_factory=_LeaseSpec)
 
 
 class Lease:
-    """A Lease, and whether it is ours.
+    """The Lease, as one process sees it.
 
     Args:
-        cluster: A connection of its own, so that no slow request holds up a renewal.
-        namespace: Ours.
-        identity: Who we are; of no other process.
+        cluster: A separate connection, so that no slow request delays a renewal.
+        namespace: The state namespace.
+        identity: Unique name of this process.
         monotonic: Seconds of a clock that never goes back.
-        clock: The time now, aware, for people who read the object.
+        clock: The current time, aware, for the timestamps in the Lease.
     """
 
     def __init__(
@@ -75,67 +75,67 @@ class Lease:
         self._monotonic = monotonic
         self._clock = clock
         self._held_until = float("-inf")
-        self._seen: tuple[object, float] = (None, 0.0)
-        self._duration_s = DURATION_S
-        self._ran: str | None = None
-        self._ran_at = float("-inf")
+        self._last_renewal: tuple[object, float] = (None, 0.0)
+        self._duration_s = LEASE_DURATION_S
+        self._last_cycle: str | None = None
+        self._cycle_seen_at = float("-inf")
         self._cycles = 0
         self.holder = ""
 
     @property
     def is_held(self) -> bool:
-        """Whether it is ours now."""
+        """Whether this process holds it now."""
         return self._monotonic() < self._held_until
 
     @property
-    def since(self) -> float:
-        """When another's was last seen to be taken or renewed, by our own monotonic clock."""
-        return self._seen[1]
+    def renewed_at(self) -> float:
+        """When this process last saw the other holder acquire or renew it; monotonic seconds."""
+        return self._last_renewal[1]
 
     @property
-    def left_s(self) -> float:
-        """So long it is another's yet, in seconds, unless it is renewed."""
-        return max(self._seen[1] + self._duration_s - self._monotonic(), 0.0)
+    def expires_in_s(self) -> float:
+        """Seconds until the other holder's Lease expires without a renewal."""
+        return max(self._last_renewal[1] + self._duration_s - self._monotonic(), 0.0)
 
     @property
-    def ran_at(self) -> float:
-        """When another's cycle was last seen to have ended well, by our own monotonic clock; -inf where none was."""
-        return self._ran_at
+    def cycle_seen_at(self) -> float:
+        """When this process last saw that another holder completed a cycle; monotonic seconds, -inf if never."""
+        return self._cycle_seen_at
 
-    def ran(self) -> None:
-        """Let whoever waits for the Lease know that a cycle has ended well, from the next renewal on."""
+    def record_cycle(self) -> None:
+        """Tell waiting processes, with the next renewal, that a cycle completed."""
         self._cycles += 1
-        self._ran = f"{self._identity} {self._cycles}"
+        self._last_cycle = f"{self._identity} {self._cycles}"
 
-    def require(self) -> None:
-        """Before each write.
+    def require_held(self) -> None:
+        """Check before each write that this process holds the Lease.
 
         Raises:
-            LeaseLost: It is not ours, or not any more.
+            LeaseLost: It does not.
         """
         if not self.is_held:
             by = f"; {self.holder} holds it" if self.holder not in {"", self._identity} else ""
-            raise LeaseLost(f"the Lease {NAME} is not ours{by}")
+            raise LeaseLost(f"this instance does not hold the Lease {LEASE_NAME}{by}")
 
-    def attempt(self) -> bool:
-        """Take or renew it, if it can be had; whether it is ours then.
+    def try_acquire(self) -> bool:
+        """Acquire or renew it if possible; returns whether this process holds it afterwards.
 
         Raises:
-            ClusterError: The API server refuses, or does not answer.
+            ClusterError: A request failed.
         """
         began = self._monotonic()
         try:
-            found = self._cluster.get(f"{self._collection}/{NAME}", _Lease)
+            found = self._cluster.get(f"{self._collection}/{LEASE_NAME}", _LeaseObject)
         except RequestRefused as refused:
             if refused.code != http.HTTPStatus.NOT_FOUND:
                 raise
             found = None
         self.holder = (found.spec.holder_identity or "") if found else ""
-        self._look_at_cycles(found, began)
+        self._note_cycle(found, began)
         if (
             self.holder not in {"", self._identity}
             and found is not None
-            and not self._has_run_out(found, began)
+            and not self._has_expired(found, began)
         ):
             return False
         try:
@@ -143,161 +143,161 @@ class Lease:
         except RequestRefused as refused:
             if refused.code != http.HTTPStatus.CONFLICT:
                 raise
-            return False  # another one was faster
+            return False  # another process was faster
         self.holder = self._identity
-        self._held_until = began + DEADLINE_S
+        self._held_until = began + RENEW_DEADLINE_S
         return True
 
     def release(self) -> None:
-        """Give it back, so that the next one need not wait.
+        """Release it, so that the next holder need not wait for it to expire.
 
         Raises:
-            ClusterError: The API server refuses, or does not answer.
+            ClusterError: A request failed.
         """
         if not self.is_held:
             return
         self._held_until = float("-inf")
-        found = self._cluster.get(f"{self._collection}/{NAME}", _Lease)
+        found = self._cluster.get(f"{self._collection}/{LEASE_NAME}", _LeaseObject)
         if found.spec.holder_identity == self._identity:
             spec = {**msgspec.to_builtins(found.spec), "holderIdentity": "", "leaseDurationSeconds": 1}
-            self._cluster.replace(f"{self._collection}/{NAME}", self._object(found.metadata, spec))
+            self._cluster.replace(f"{self._collection}/{LEASE_NAME}", self._object(found.metadata, spec))
 
-    def missing(self, refused: RequestRefused) -> str:
-        """What to do where it is refused."""
+    def refusal_message(self, refused: RequestRefused) -> str:
+        """The error for a refused request, with the remedy."""
         if refused.code == http.HTTPStatus.NOT_FOUND:
-            way = f"create it with: kubectl create namespace {self._namespace}"
+            remedy = f"create it with: kubectl create namespace {self._namespace}"
         else:
-            way = "gpu-rightsizer doctor --roles prints what apply needs"
+            remedy = "gpu-rightsizer doctor --roles prints the permissions that apply needs"
         return (
-            f"--state-namespace {self._namespace}: the Lease {NAME}, under which one at a time writes, is kept there, "
-            f"but: {refused.detail}; {way}"
+            f"--state-namespace {self._namespace}: cannot access the Lease {LEASE_NAME}, which allows one writer at "
+            f"a time: {refused.detail}; {remedy}"
         )
 
-    def _look_at_cycles(self, found: _Lease | None, now: float) -> None:
-        """Note that another's cycle has ended; of one that ended before we came nobody knows when."""
-        said = (found.metadata.annotations or {}).get(RAN, "") if found else ""
-        if said.startswith(f"{self._identity} ") or self.holder == self._identity:
+    def _note_cycle(self, found: _LeaseObject | None, now: float) -> None:
+        """Note a completed cycle of another holder; the time of one from before the first look is unknown."""
+        last = (found.metadata.annotations or {}).get(LAST_CYCLE_ANNOTATION, "") if found else ""
+        if last.startswith(f"{self._identity} ") or self.holder == self._identity:
             return
-        if said and self._ran is not None and said != self._ran:
-            self._ran_at = now
-        if said or self._ran is None:
-            self._ran = said
+        if last and self._last_cycle is not None and last != self._last_cycle:
+            self._cycle_seen_at = now
+        if last or self._last_cycle is None:
+            self._last_cycle = last
 
-    def _has_run_out(self, found: _Lease, now: float) -> bool:
+    def _has_expired(self, found: _LeaseObject, now: float) -> bool:
         mark = (found.spec.holder_identity, found.spec.renew_time, found.metadata.resource_version)
-        if self._seen[0] != mark:
-            self._seen = (mark, now)
-        self._duration_s = min(found.spec.lease_duration_seconds or DURATION_S, _LONGEST_S)
-        return now - self._seen[1] > self._duration_s
+        if self._last_renewal[0] != mark:
+            self._last_renewal = (mark, now)
+        self._duration_s = min(found.spec.lease_duration_seconds or LEASE_DURATION_S, _MAX_DURATION_S)
+        return now - self._last_renewal[1] > self._duration_s
 
-    def _write(self, found: _Lease | None) -> None:
+    def _write(self, found: _LeaseObject | None) -> None:
         stamp = self._clock().astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         is_ours = found is not None and found.spec.holder_identity == self._identity
         before = (found.spec.lease_transitions or 0) if found else 0
         spec = {
             "holderIdentity": self._identity,
-            "leaseDurationSeconds": DURATION_S,
+            "leaseDurationSeconds": LEASE_DURATION_S,
             "acquireTime": found.spec.acquire_time if found and is_ours else stamp,
             "renewTime": stamp,
             "leaseTransitions": before if is_ours or found is None else before + 1,
         }
         if found is None:
-            self._cluster.create(self._collection, self._object(ObjectMeta(name=NAME), spec))
+            self._cluster.create(self._collection, self._object(ObjectMeta(name=LEASE_NAME), spec))
         else:
-            self._cluster.replace(f"{self._collection}/{NAME}", self._object(found.metadata, spec))
+            self._cluster.replace(f"{self._collection}/{LEASE_NAME}", self._object(found.metadata, spec))
 
     def _object(self, metadata: ObjectMeta, spec: dict[str, Any]) -> dict[str, Any]:
-        of_object: dict[str, Any] = {"name": NAME}
-        if self._ran:
-            of_object["annotations"] = {RAN: self._ran}
+        of_object: dict[str, Any] = {"name": LEASE_NAME}
+        if self._last_cycle:
+            of_object["annotations"] = {LAST_CYCLE_ANNOTATION: self._last_cycle}
         if metadata.resource_version:
             of_object["resourceVersion"] = metadata.resource_version
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": of_object, "spec": spec}
 
 
-class Keeper:
-    """While entered, a thread that takes the Lease and renews it; it is released at the end.
+class LeaderElector:
+    """While entered, a thread acquires and renews the Lease; leaving releases it.
 
     Args:
-        lease: What is kept.
-        is_patient: Whether to go on without it until it can be had; otherwise its holder is watched, and it is taken
-            over unless that one renews it.
-        tell: Is told for whom is waited.
-        sleep: Waits so many seconds.
-        held: Called, in that thread, each time it was found to be ours.
+        lease: The Lease.
+        is_optional: Whether to continue without the Lease until it can be acquired. Otherwise entering watches the
+            holder, and takes over if the Lease expires.
+        report: Receives messages about waiting for another holder.
+        sleep: Waits for a number of seconds.
+        on_held: Called in the thread after each round that left the Lease with this process.
 
     Raises:
-        ConfigurationError: Upon entering: another one is at work, or it is refused.
-        ClusterUnreachable: Upon entering: nobody answers.
+        ConfigurationError: On entering: another instance is active, or a request was refused.
+        ClusterUnreachable: On entering: the API server does not respond.
     """
 
     def __init__(
         self,
         lease: Lease,
         *,
-        is_patient: bool,
-        tell: Callable[[str], None] = log.warning,
+        is_optional: bool,
+        report: Callable[[str], None] = log.warning,
         sleep: Callable[[float], None] = time.sleep,
-        held: Callable[[], None] = lambda: None,
+        on_held: Callable[[], None] = lambda: None,
     ) -> None:
         self._lease = lease
-        self._held = held
-        self._is_patient = is_patient
-        self._tell = tell
+        self._on_held = on_held
+        self._is_optional = is_optional
+        self._report = report
         self._sleep = sleep
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
 
     def __enter__(self) -> Self:
-        """Ask for it, and begin to keep it."""
+        """Try to acquire the Lease, and start the thread."""
         try:
-            is_ours = self._lease.attempt()
-            if not is_ours and not self._is_patient:
-                self._outlast()
+            if not self._lease.try_acquire() and not self._is_optional:
+                self._wait_for_expiry()
         except RequestRefused as refused:
-            raise ConfigurationError(self._lease.missing(refused)) from refused
+            raise ConfigurationError(self._lease.refusal_message(refused)) from refused
         self._thread.start()
         return self
 
-    def _outlast(self) -> None:
-        """Watch whoever holds it: one that was killed does not renew it.
+    def _wait_for_expiry(self) -> None:
+        """Wait until the Lease expires: a killed holder does not renew it.
 
         Raises:
-            ConfigurationError: It is renewed, or somebody else was faster.
+            ConfigurationError: The holder renewed it, or another process acquired it.
         """
-        since, holder = self._lease.since, self._lease.holder
-        self._tell(
-            f"{holder} holds the Lease {NAME}; waiting up to {self._lease.left_s:.0f} s to see whether it is at work"
+        renewed_at, holder = self._lease.renewed_at, self._lease.holder
+        self._report(
+            f"{holder} holds the Lease {LEASE_NAME}; waiting up to {self._lease.expires_in_s:.0f} s for it to expire"
         )
-        while not self._lease.attempt():
-            if self._lease.since != since:
+        while not self._lease.try_acquire():
+            if self._lease.renewed_at != renewed_at:
                 raise ConfigurationError(
-                    f"{self._lease.holder} is at work (Lease {NAME}); two at once would fight: wait until it has ended"
+                    f"{self._lease.holder} is active and holds the Lease {LEASE_NAME}; only one instance may write: "
+                    "try again when it has finished"
                 )
-            self._sleep(min(self._lease.left_s + _A_MOMENT_S, RETRY_S))
-        self._tell(f"{holder} did not renew the Lease {NAME}, and has ended: it is ours now")
+            self._sleep(min(self._lease.expires_in_s + _MARGIN_S, RETRY_PERIOD_S))
+        self._report(f"{holder} did not renew the Lease {LEASE_NAME}; this instance holds it now")
 
     def __exit__(self, *exception: object) -> None:
-        """End the thread, then give it back."""
+        """End the thread, then release the Lease."""
         self._end.set()
         self._thread.join()
         try:
             self._lease.release()
         except ClusterError as error:
-            log.warning("the Lease runs out by itself; it could not be released: %s", error)
+            log.warning("could not release the Lease, which expires by itself: %s", error)
 
-    def _keep(self) -> None:
+    def _renew(self) -> None:
         was_held = self._lease.is_held
-        while not self._end.wait(RETRY_S):
+        while not self._end.wait(RETRY_PERIOD_S):
             try:
-                self._lease.attempt()
+                self._lease.try_acquire()
             except ClusterError as error:
-                log.warning("the Lease could not be renewed: %s", error)
+                log.warning("could not renew the Lease: %s", error)
             is_held = self._lease.is_held
             if is_held != was_held:
                 log.warning(
-                    "the Lease is %s", "ours" if is_held else f"not ours any more ({self._lease.holder})"
+                    "the Lease is %s", "acquired" if is_held else f"lost; {self._lease.holder} holds it"
                 )
             was_held = is_held
             if is_held:
-                self._held()
+                self._on_held()

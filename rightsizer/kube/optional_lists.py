@@ -1,4 +1,4 @@
-"""Asking for what not every cluster serves, or serves us: what is missing is noted, and the rest goes on."""
+"""Lists resources that a cluster may not serve, or may not allow this account to read: notes what is missing."""
 
 import http
 from collections.abc import Callable, Sequence
@@ -12,13 +12,12 @@ _ABSENT = frozenset({http.HTTPStatus.FORBIDDEN, http.HTTPStatus.NOT_FOUND})
 T = TypeVar("T")
 
 
-class Asker:
-    """The questions of one reading.
+class OptionalLister:
+    """Requests for optional resources.
 
     Attributes:
-        cluster: Who is asked.
-        scope: The part of paths that names the namespace; empty for all.
-        problems: What was not served, or not for us, in words.
+        scope: The part of paths that names the namespace; empty for all namespaces.
+        problems: Messages about resources that were not served or are forbidden.
     """
 
     def __init__(self, cluster: Cluster, scope: str) -> None:
@@ -29,19 +28,19 @@ class Asker:
     def paths(
         self, group: str, versions: Sequence[str], plural: str, *, scope: str | None = None
     ) -> tuple[str, ...]:
-        """Where a collection may be served, by those of the versions that its group has, in their order."""
+        """Paths of a collection for those of the versions that the cluster serves, in the order given."""
         scope = self.scope if scope is None else scope
         if not group:
             return (f"/api/v1{scope}/{plural}",)
         served = self.optional("/apis", self.cluster.served, None)
-        # Who may not ask which there are can only try the best.
+        # Without permission to list the versions, only the best one can be tried.
         chosen = versions[:1] if served is None else [one for one in versions if one in served.get(group, ())]
         return tuple(f"/apis/{group}/{version}{scope}/{plural}" for version in chosen)
 
     def all(
         self, paths: Sequence[str], kind: type[T], *, metadata_only: bool = False, label_selector: str = ""
     ) -> list[T]:
-        """A collection that may not be there, or not for us."""
+        """All objects of an optional collection."""
         nothing: list[T] = []
 
         def ask(path: str) -> list[T]:
@@ -52,7 +51,7 @@ class Asker:
         return self.first_served(paths, ask, nothing)
 
     def one(self, path: str, kind: type[T]) -> T | None:
-        """One object; None where it is gone."""
+        """One object; None if it does not exist."""
         try:
             return self.cluster.get(path, kind)
         except RequestRefused as refused:
@@ -60,28 +59,28 @@ class Asker:
                 raise
             return None
 
-    def first_served(self, paths: Sequence[str], ask: Callable[[str], T], otherwise: T) -> T:
-        """The answer at the first path that there is: a group may serve a version without serving each kind in it."""
+    def first_served(self, paths: Sequence[str], ask: Callable[[str], T], default: T) -> T:
+        """The response at the first path that exists: a group may not serve each kind in each of its versions."""
         for path in paths[:-1]:
             try:
                 return ask(path)
             except RequestRefused as refused:
                 if refused.code != http.HTTPStatus.NOT_FOUND:
                     break
-        return self.optional(paths[-1], lambda: ask(paths[-1]), otherwise) if paths else otherwise
+        return self.optional(paths[-1], lambda: ask(paths[-1]), default) if paths else default
 
-    def optional(self, path: str, ask: Callable[[], T], otherwise: T) -> T:
-        """What may be missing; then that is noted."""
+    def optional(self, path: str, ask: Callable[[], T], default: T) -> T:
+        """The response; the default and a note if the resource is not served or forbidden."""
         try:
             return ask()
         except RequestRefused as refused:
             if refused.code not in _ABSENT:
                 raise
             self.note(path, refused)
-            return otherwise
+            return default
 
     def note(self, path: str, refused: RequestRefused) -> None:
-        """That something is missing."""
+        """Note a missing resource."""
         problem = f"{path} is left out: {refused.code} {refused.reason}: {refused.detail}"
         if problem not in self.problems:
             self.problems.append(problem)

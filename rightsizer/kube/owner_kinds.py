@@ -1,7 +1,7 @@
-"""The kinds that own pods, and the way from a pod to the topmost known of them. Pure.
+"""The kinds that own pods, and the owner chain from a pod up to the topmost known owner. Pure.
 
-To know a further kind is to add a row. A controller of a kind that is not here ends the way and is named as what it
-is, also where it stands above a known one: whatever is changed below it, it would put back.
+To add a kind is to add a row. A controller of an unknown kind ends the chain and becomes the workload itself, even
+above a known kind: it would revert any change made below it.
 """
 
 import dataclasses
@@ -16,9 +16,9 @@ class OwnerKind:
     """One kind of one API group.
 
     Attributes:
-        versions: Those that hold the same fields, best first.
-        size: Path of the field of its spec that stops it, replicas or a switch; empty where there is none.
-        starts_others: It only makes the next one when the time has come; what is judged is what it made.
+        versions: API versions with the same fields, best first.
+        size: Path of the field that stops it (replicas or a switch); empty if there is none.
+        starts_others: Whether it only creates another object on schedule, which becomes the workload.
     """
 
     group: str
@@ -30,23 +30,25 @@ class OwnerKind:
 
     @property
     def api_version(self) -> str:
-        """Of the best version."""
+        """The best API version."""
         return f"{self.group}/{self.versions[0]}" if self.group else self.versions[0]
 
 
 _REPLICAS = ("spec", "replicas")
 _SUSPEND = ("spec", "suspend")
 _RUN_POLICY = ("spec", "runPolicy", "suspend")
+_MIN_SCALE = ("spec", "template", "metadata", "annotations", "autoscaling.knative.dev/min-scale")
+_LLM = ("v1alpha2", "v1alpha1")
+_SPARK = "sparkoperator.k8s.io"
 
 KUEUE = OwnerKind("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "Workload", "workloads")
 KEDA = OwnerKind("keda.sh", ("v1alpha1",), "ScaledObject", "scaledobjects")
-LEVERS = frozenset({(KUEUE.group, KUEUE.kind), (KEDA.group, KEDA.kind)})
-"""What is changed in place of a workload to stop it."""
+CONTROL_OBJECTS = frozenset({(KUEUE.group, KUEUE.kind), (KEDA.group, KEDA.kind)})
+"""Kinds whose objects stop a workload in its place."""
 
 OWNERS = (
-    OwnerKind(
-        "", ("v1",), "Pod", "pods"
-    ),  # of a SparkApplication's executors, of a LeaderWorkerSet's workers
+    # A pod owns a SparkApplication's executors and a LeaderWorkerSet's workers.
+    OwnerKind("", ("v1",), "Pod", "pods"),
     OwnerKind("", ("v1",), "ReplicationController", "replicationcontrollers", _REPLICAS),
     OwnerKind("apps", ("v1",), "ReplicaSet", "replicasets", _REPLICAS),
     OwnerKind("apps", ("v1",), "Deployment", "deployments", _REPLICAS),
@@ -66,20 +68,8 @@ OWNERS = (
     OwnerKind("kubeflow.org", ("v1", "v1beta1"), "Notebook", "notebooks"),
     OwnerKind("kubeflow.org", ("v1beta1",), "Workspace", "workspaces", ("spec", "paused")),
     OwnerKind("serving.kserve.io", ("v1beta1",), "InferenceService", "inferenceservices"),
-    OwnerKind(
-        "serving.kserve.io",
-        ("v1alpha2", "v1alpha1"),
-        "LLMInferenceService",
-        "llminferenceservices",
-        _REPLICAS,
-    ),
-    OwnerKind(
-        "serving.knative.dev",
-        ("v1",),
-        "Service",
-        "services",
-        ("spec", "template", "metadata", "annotations", "autoscaling.knative.dev/min-scale"),
-    ),
+    OwnerKind("serving.kserve.io", _LLM, "LLMInferenceService", "llminferenceservices", _REPLICAS),
+    OwnerKind("serving.knative.dev", ("v1",), "Service", "services", _MIN_SCALE),
     OwnerKind("serving.knative.dev", ("v1",), "Configuration", "configurations"),
     OwnerKind("serving.knative.dev", ("v1",), "Revision", "revisions"),
     OwnerKind("apps.nvidia.com", ("v1alpha1",), "NIMService", "nimservices", _REPLICAS),
@@ -91,11 +81,9 @@ OWNERS = (
     OwnerKind("argoproj.io", ("v1alpha1",), "CronWorkflow", "cronworkflows", _SUSPEND, starts_others=True),
     OwnerKind("batch.volcano.sh", ("v1alpha1",), "Job", "jobs"),
     OwnerKind("workload.codeflare.dev", ("v1beta2",), "AppWrapper", "appwrappers", _SUSPEND),
+    OwnerKind(_SPARK, ("v1beta2",), "SparkApplication", "sparkapplications", _SUSPEND),
     OwnerKind(
-        "sparkoperator.k8s.io", ("v1beta2",), "SparkApplication", "sparkapplications", ("spec", "suspend")
-    ),
-    OwnerKind(
-        "sparkoperator.k8s.io",
+        _SPARK,
         ("v1beta2",),
         "ScheduledSparkApplication",
         "scheduledsparkapplications",
@@ -109,21 +97,21 @@ _BY_KIND = {(row.group, row.kind): row for row in OWNERS}
 
 
 def owner_kind(group: str, kind: str) -> OwnerKind | None:
-    """The row of a kind; None where it is not known."""
+    """The row of a kind; None if it is unknown."""
     return _BY_KIND.get((group, kind))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Controlled:
-    """An object that may own pods, as far as it was read.
+class ObjectSummary:
+    """An object that may own pods or control a workload, reduced to what is needed.
 
     Attributes:
-        size: What stopping it would change.
-        is_read: Whether the object itself was; otherwise only what its dependents say of it is known.
-        scalable: What discovery says of its kind, where that is none of those here.
-        spec: Of what may be acted upon, as JSON; empty where it was not read.
-        about: What is stopped by changing this in its place; None of what is no lever, or does not name it.
-        written_by: Field managers who would write again what stopping it changes.
+        size: The value that stopping it would change.
+        is_read: Whether the object was read; otherwise only its dependent's owner reference is known.
+        scalable: The scale subresource of a kind without a row here.
+        spec: As JSON; empty if not read.
+        controls: The workload that this control object stops; None if it is none, or does not name it.
+        written_by: Field managers that would revert a change of `size`.
     """
 
     ref: ObjectRef
@@ -132,59 +120,61 @@ class Controlled:
     is_read: bool = True
     scalable: Scalable | None = None
     spec: bytes = b""
-    about: ObjectRef | None = None
+    controls: ObjectRef | None = None
     written_by: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Lineage:
-    """The way up from the pods of one owner.
+class OwnerChain:
+    """The owners of a pod.
 
     Attributes:
-        top: What is judged and acted upon; a bare pod itself.
-        passed: The objects on the way, the top last.
-        starter: What makes the top when the time has come, such as a CronJob.
+        top: The workload; a bare pod itself.
+        owners: All owners, the top last.
+        starter: What creates the top on schedule, such as a CronJob.
     """
 
-    top: Controlled
-    passed: tuple[Controlled, ...]
+    top: ObjectSummary
+    owners: tuple[ObjectSummary, ...]
     starter: OwnerReference | None = None
 
 
-def lineage(owner: OwnerReference, namespace: str, controllers: Mapping[str, Controlled]) -> Lineage:
-    """Follow owner references up from a pod's; a circle ends at an object that counts as unread, so untouchable."""
+def owner_chain(
+    owner: OwnerReference, namespace: str, controllers: Mapping[str, ObjectSummary]
+) -> OwnerChain:
+    """Follow a pod's owner references; a cycle ends at an owner that counts as unread, which is never changed."""
     above: OwnerReference | None = owner
-    passed: list[Controlled] = []
+    owners: list[ObjectSummary] = []
     seen: set[str] = set()
     while above is not None:
         row = owner_kind(above.group, above.kind)
-        if row is not None and row.starts_others and passed:
-            return Lineage(passed[-1], tuple(passed), starter=above)
+        if row is not None and row.starts_others and owners:
+            return OwnerChain(owners[-1], tuple(owners), starter=above)
         here = controllers.get(owner_key(above, namespace))
-        if here is None or key_of(here) in seen:
-            here = unread(above, namespace)
-            passed.append(here)
+        if here is None or object_key(here) in seen:
+            here = unread_owner(above, namespace)
+            owners.append(here)
             break
-        seen.add(key_of(here))
-        passed.append(here)
+        seen.add(object_key(here))
+        owners.append(here)
         above = here.metadata.controller
-    return Lineage(passed[-1], tuple(passed))
+    return OwnerChain(owners[-1], tuple(owners))
 
 
-def unread(owner: OwnerReference, namespace: str) -> Controlled:
-    """An owner of which nothing is known but what its dependent says."""
+def unread_owner(owner: OwnerReference, namespace: str) -> ObjectSummary:
+    """An owner of which only the owner reference is known."""
     ref = ObjectRef(owner.api_version, owner.kind, namespace, owner.name, owner.uid)
     metadata = ObjectMeta(name=owner.name, namespace=namespace, uid=owner.uid)
-    return Controlled(ref, metadata, is_read=False)
+    return ObjectSummary(ref, metadata, is_read=False)
 
 
 def owner_key(owner: OwnerReference, namespace: str) -> str:
-    """By what an owner is found: its UID, or its name where there is none, as in files written by hand."""
+    """The key of an owner: its UID, or its name if it has none, as in hand-written files."""
     return owner.uid or _named(owner.group, owner.kind, namespace, owner.name)
 
 
-def key_of(item: Controlled) -> str:
-    """The same of an object."""
+def object_key(item: ObjectSummary) -> str:
+    """The same key for an object."""
     ref = item.ref
     return ref.uid or _named(ref.api_version.rpartition("/")[0], ref.kind, ref.namespace, ref.name)
 
@@ -194,9 +184,9 @@ def _named(group: str, kind: str, namespace: str, name: str) -> str:
 
 
 def missing_owners(
-    owners: Iterator[tuple[OwnerReference, str]], controllers: Mapping[str, Controlled]
+    owners: Iterator[tuple[OwnerReference, str]], controllers: Mapping[str, ObjectSummary]
 ) -> dict[OwnerKind, dict[str, tuple[OwnerReference, str]]]:
-    """Owners of known kinds that are yet to be read, with their namespaces, by kind and key."""
+    """Unread owners of known kinds with their namespaces, by kind and key."""
     missing: dict[OwnerKind, dict[str, tuple[OwnerReference, str]]] = {}
     for owner, namespace in owners:
         row = owner_kind(owner.group, owner.kind)

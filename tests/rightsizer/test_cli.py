@@ -356,7 +356,7 @@ def test_an_api_server_that_sends_elsewhere(world: World) -> None:
     run = world.run("plan")
     assert (run.code, run.out) == (1, "")
     assert "302" in run.err
-    assert "sends elsewhere, as no API server does: is something else at the kubeconfig's server?" in run.err
+    assert "redirected, which an API server never does; is the kubeconfig's server URL right?" in run.err
 
 
 @pytest.mark.prometheus

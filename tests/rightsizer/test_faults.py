@@ -366,7 +366,7 @@ def test_a_process_that_stood_still_writes_no_more(
     at = _At(world, phase, freeze)
     run = _apply(world)
     assert (at.happened, run.code, _replicas(world)) == (True, 1, 2), run.err
-    assert "the Lease gpu-rightsizer is not ours" in run.err + run.out
+    assert "this instance does not hold the Lease gpu-rightsizer" in run.err + run.out
     assert (UNDO in _annotations(world), "Traceback" in run.err) == (False, False)
 
 

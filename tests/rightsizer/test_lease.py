@@ -9,7 +9,7 @@ import pytest
 from rightsizer.config import ClusterSettings
 from rightsizer.errors import ConfigurationError, LeaseLost, RequestRefused
 from rightsizer.kube.cluster import Cluster
-from rightsizer.kube.lease import DEADLINE_S, DURATION_S, NAME, Keeper, Lease
+from rightsizer.kube.lease import LEASE_DURATION_S, LEASE_NAME, RENEW_DEADLINE_S, LeaderElector, Lease
 from simulator.kube import Fault
 from tests.rightsizer.world import World
 
@@ -41,7 +41,7 @@ def lease_of(world: World, identity: str, clock: Clock, *, year: int = 2026, nam
 
 
 def _holder(world: World) -> str:
-    lease = world.api.get("Lease", OWN, NAME)
+    lease = world.api.get("Lease", OWN, LEASE_NAME)
     assert lease is not None
     return str(lease["spec"]["holderIdentity"])
 
@@ -50,16 +50,16 @@ def test_the_first_one_has_it_and_the_others_wait(world: World) -> None:
     """Until it has not been renewed for its duration; wall clocks have no say."""
     clock = Clock()
     first, second = lease_of(world, "a", clock, year=2040), lease_of(world, "b", clock, year=1999)
-    assert (first.attempt(), second.attempt()) == (True, False)
+    assert (first.try_acquire(), second.try_acquire()) == (True, False)
     assert (first.is_held, second.is_held, second.holder) == (True, False, "a")
-    clock.now += DURATION_S - 1
-    assert (first.attempt(), second.attempt()) == (True, False)
-    clock.now += DURATION_S
-    assert not second.attempt()
+    clock.now += LEASE_DURATION_S - 1
+    assert (first.try_acquire(), second.try_acquire()) == (True, False)
+    clock.now += LEASE_DURATION_S
+    assert not second.try_acquire()
     clock.now += 1.1
-    assert second.attempt()
+    assert second.try_acquire()
     assert _holder(world) == "b"
-    lease = world.api.get("Lease", OWN, NAME)
+    lease = world.api.get("Lease", OWN, LEASE_NAME)
     assert lease is not None
     assert lease["spec"]["leaseTransitions"] == 1
 
@@ -69,26 +69,26 @@ def test_who_stood_still_does_not_write(world: World) -> None:
     clock = Clock()
     lease = lease_of(world, "a", clock)
     with pytest.raises(LeaseLost):
-        lease.require()
-    lease.attempt()
-    lease.require()
-    clock.now += DEADLINE_S + 0.1
-    with pytest.raises(LeaseLost, match="is not ours"):
-        lease.require()
-    assert DEADLINE_S < DURATION_S
-    lease.attempt()
-    lease.require()
+        lease.require_held()
+    lease.try_acquire()
+    lease.require_held()
+    clock.now += RENEW_DEADLINE_S + 0.1
+    with pytest.raises(LeaseLost, match="does not hold the Lease"):
+        lease.require_held()
+    assert RENEW_DEADLINE_S < LEASE_DURATION_S
+    lease.try_acquire()
+    lease.require_held()
 
 
 def test_two_at_once_have_it_never(world: World) -> None:
     """Both saw that it had run out; the slower one is refused by the resourceVersion."""
     clock = Clock()
-    lease_of(world, "gone", clock).attempt()
+    lease_of(world, "gone", clock).try_acquire()
     a, b = lease_of(world, "a", clock), lease_of(world, "b", clock)
-    assert (a.attempt(), b.attempt()) == (False, False)
-    clock.now += DURATION_S + 0.1
-    world.api.inject(Fault(f"leases/{NAME}", "PUT", 1, status=409))
-    assert (a.attempt(), b.attempt()) == (False, True)
+    assert (a.try_acquire(), b.try_acquire()) == (False, False)
+    clock.now += LEASE_DURATION_S + 0.1
+    world.api.inject(Fault(f"leases/{LEASE_NAME}", "PUT", 1, status=409))
+    assert (a.try_acquire(), b.try_acquire()) == (False, True)
     assert (a.is_held, b.is_held) == (False, True)
 
 
@@ -96,45 +96,45 @@ def test_released_it_can_be_had_at_once(world: World) -> None:
     """The next one need not wait."""
     clock = Clock()
     first, second = lease_of(world, "a", clock), lease_of(world, "b", clock)
-    first.attempt()
-    assert not second.attempt()
+    first.try_acquire()
+    assert not second.try_acquire()
     first.release()
-    assert (first.is_held, second.attempt()) == (False, True)
+    assert (first.is_held, second.try_acquire()) == (False, True)
     first.release()  # it is another's by now
     assert _holder(world) == "b"
 
 
-def _keeper(lease: Lease, sleep: Callable[[float], None], told: list[str]) -> Keeper:
-    return Keeper(lease, is_patient=False, tell=told.append, sleep=sleep)
+def _keeper(lease: Lease, sleep: Callable[[float], None], told: list[str]) -> LeaderElector:
+    return LeaderElector(lease, is_optional=False, report=told.append, sleep=sleep)
 
 
 def test_whoever_renews_is_at_work(world: World) -> None:
     """Nothing is taken from anybody; it is told for whom was waited, and who is at work."""
     clock, told = Clock(), list[str]()
     other = lease_of(world, "the-deployment", clock)
-    other.attempt()
+    other.try_acquire()
 
     def sleep(seconds: float) -> None:
         clock.now += seconds
-        other.attempt()
+        other.try_acquire()
 
     with (
-        pytest.raises(ConfigurationError, match="the-deployment is at work"),
+        pytest.raises(ConfigurationError, match="the-deployment is active"),
         _keeper(lease_of(world, "me", clock), sleep, told),
     ):
         pytest.fail("entered")
     assert told == [
-        f"the-deployment holds the Lease {NAME}; waiting up to {DURATION_S} s to see whether it is at work"
+        f"the-deployment holds the Lease {LEASE_NAME}; waiting up to {LEASE_DURATION_S} s for it to expire"
     ]
     assert _holder(world) == "the-deployment"
 
 
-@pytest.mark.parametrize(("says_s", "lasts_s"), [(DURATION_S, DURATION_S), (3, 3), (10**9, 60)])
+@pytest.mark.parametrize(("says_s", "lasts_s"), [(LEASE_DURATION_S, LEASE_DURATION_S), (3, 3), (10**9, 60)])
 def test_who_does_not_renew_is_outlasted(world: World, says_s: int, lasts_s: int) -> None:
     """For the whole duration that the Lease has, by the waiting one's own clock, and within a minute in any case."""
     clock, told = Clock(), list[str]()
-    lease_of(world, "killed", clock, year=2040).attempt()
-    world.api.patch("Lease", OWN, NAME, {"spec": {"leaseDurationSeconds": says_s}})
+    lease_of(world, "killed", clock, year=2040).try_acquire()
+    world.api.patch("Lease", OWN, LEASE_NAME, {"spec": {"leaseDurationSeconds": says_s}})
     began = clock.now
 
     def sleep(seconds: float) -> None:
@@ -144,10 +144,10 @@ def test_who_does_not_renew_is_outlasted(world: World, says_s: int, lasts_s: int
     with _keeper(lease_of(world, "me", clock), sleep, told):
         assert _holder(world) == "me"
     assert lasts_s < clock.now - began < lasts_s + 1
-    assert told[-1] == f"killed did not renew the Lease {NAME}, and has ended: it is ours now"
+    assert told[-1] == f"killed did not renew the Lease {LEASE_NAME}; this instance holds it now"
 
 
 def test_a_namespace_that_is_not_there_is_told(world: World) -> None:
     """As the API server says it."""
     with pytest.raises(RequestRefused, match="not found"):
-        lease_of(world, "a", Clock(), namespace="nowhere").attempt()
+        lease_of(world, "a", Clock(), namespace="nowhere").try_acquire()

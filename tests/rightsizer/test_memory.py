@@ -212,7 +212,10 @@ def test_where_it_cannot_be_written_nothing_is_taken(world: World) -> None:
     world.api.patch("ConfigMap", OWN, name, {"data": {"full": None}})
     world.api.inject(Fault(f"configmaps/{name}", "PATCH", None, status=403))
     outcome = _apply(world).items["idle"]
-    assert (outcome["result"], "may not be written" in outcome["detail"]) == ("skipped", True)
+    assert (outcome["result"], "cannot store the history of changes" in outcome["detail"]) == (
+        "skipped",
+        True,
+    )
     assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == 2
     world.api.clear_faults()
     world.api.inject(Fault(f"configmaps/{name}", "PATCH", 2, status=409))

@@ -13,7 +13,7 @@ from rightsizer.kinds import KINDS, LEVERS
 from rightsizer.kinds.notices import unreadable_notes
 from rightsizer.kinds.patches import original_replicas, read_record
 from rightsizer.kube.api_objects import ObjectMeta
-from rightsizer.kube.owner_kinds import Controlled
+from rightsizer.kube.owner_kinds import ObjectSummary
 from rightsizer.model import Finding, Fleet
 from rightsizer.planning.breaker import against, parse_state, state_texts
 from rightsizer.text import decoded, read_instant
@@ -85,7 +85,7 @@ def _whatever(key: str, text: str) -> list[str]:
     original_replicas(annotations)
     item = workload()
     metadata = ObjectMeta(name=item.ref.name, namespace=item.ref.namespace, annotations=annotations)
-    changes, problems = changes_of([Controlled(item.ref, metadata)], (), ())
+    changes, problems = changes_of([ObjectSummary(item.ref, metadata)], (), ())
     spoiled = dataclasses.replace(
         item,
         annotations=annotations,

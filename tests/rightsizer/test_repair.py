@@ -368,6 +368,6 @@ def test_a_server_that_asks_for_quiet_gets_it_from_repairs_and_undo_too(world: W
     items = json.loads(run.out)["items"]
     assert (run.code, [one["result"] for one in items]) == (1, ["refused", "skipped", "skipped"]), run.out
     assert "Retry-After: 30 s" in items[0]["detail"]
-    assert all("the API server asked for quiet" in one["detail"] for one in items[1:])
+    assert all("the API server throttled an earlier request" in one["detail"] for one in items[1:])
     world.api.clear_faults()
     assert _apply(world).code == 0

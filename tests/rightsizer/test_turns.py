@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from rightsizer.cli.scheduler import Turns
-from rightsizer.kube.lease import DURATION_S, RETRY_S, Keeper
+from rightsizer.kube.lease import LEASE_DURATION_S, RETRY_PERIOD_S, LeaderElector
 from tests.rightsizer.test_lease import Clock, lease_of
 from tests.rightsizer.world import World
 
@@ -24,16 +24,16 @@ class Replica:
     def __init__(self, world: World, name: str, clock: Clock) -> None:
         self.lease = lease_of(world, name, clock)
         self.turns = Turns(self.lease, clock, JITTER_S)
-        self.lease.attempt()
+        self.lease.try_acquire()
 
 
-def _pass(clock: Clock, *alive: Replica, seconds: float = DURATION_S + 2 * RETRY_S) -> None:
+def _pass(clock: Clock, *alive: Replica, seconds: float = LEASE_DURATION_S + 2 * RETRY_PERIOD_S) -> None:
     """Let time pass, in which those who live ask for the Lease."""
     end = clock.now + seconds
     while clock.now < end:
-        clock.now += RETRY_S
+        clock.now += RETRY_PERIOD_S
         for one in alive:
-            one.lease.attempt()
+            one.lease.try_acquire()
 
 
 def test_who_has_the_lease_acts_and_has_missed_nothing(world: World, clock: Clock) -> None:
@@ -62,7 +62,7 @@ def test_what_another_has_done_by_then_is_not_done_again(world: World, clock: Cl
     """Its cycle ended well after the tick, and then it died: that tick is nobody's any more; the next one is."""
     first, second = Replica(world, "a", clock), Replica(world, "b", clock)
     assert not second.turns.tick()
-    first.lease.ran()
+    first.lease.record_cycle()
     _pass(clock, first, second)
     _pass(clock, second)
     assert second.lease.is_held
@@ -76,11 +76,11 @@ def test_what_another_has_done_by_then_is_not_done_again(world: World, clock: Cl
 def test_a_cycle_that_another_ended_before_the_tick_is_not_this_one(world: World, clock: Clock) -> None:
     """But for the jitter, by which one's ticks come later than another's."""
     first, second = Replica(world, "a", clock), Replica(world, "b", clock)
-    first.lease.ran()
+    first.lease.record_cycle()
     _pass(clock, first, second)
     _pass(clock, first, second, seconds=2 * JITTER_S)
     assert not second.turns.tick()
-    first.lease.ran()
+    first.lease.record_cycle()
     _pass(clock, first, second, seconds=10)
     assert not second.turns.tick()  # that one's own tick of the same moment came a little earlier
     _pass(clock, second)
@@ -95,7 +95,7 @@ def test_a_cycle_that_another_ended_before_the_tick_is_not_this_one(world: World
 def test_what_ended_before_one_came_says_nothing(world: World, clock: Clock) -> None:
     """When that was nobody knows; nor does a holder that tells of no cycles, such as one run by hand, hide one."""
     first = Replica(world, "a", clock)
-    first.lease.ran()
+    first.lease.record_cycle()
     _pass(clock, first)
     second = Replica(world, "b", clock)
     assert not second.turns.tick()
@@ -118,6 +118,6 @@ def test_the_keeper_tells_each_time_that_the_lease_is_ours(world: World, clock: 
         if len(told) > 1:
             twice.set()
 
-    with Keeper(lease, is_patient=True, held=held):
+    with LeaderElector(lease, is_optional=True, on_held=held):
         assert twice.wait(30)
     assert all(told)

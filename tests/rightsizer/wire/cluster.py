@@ -95,8 +95,8 @@ class Replica:
         try:
             with self.session() as session:
                 session.run = f"run-{self._world.cycles}-{self.name}"
-                if self.lease.attempt():
-                    session.cluster.before_writing = self.lease.require
+                if self.lease.try_acquire():
+                    session.cluster.before_writing = self.lease.require_held
                     self._act(session)
                 else:
                     session.observe()
@@ -273,7 +273,7 @@ class World:
         for _ in range(2):
             self.clock.go(datetime.timedelta(seconds=20))
             with contextlib.suppress(ClusterError):
-                other.lease.attempt()
+                other.lease.try_acquire()
         other.cycle()
 
 

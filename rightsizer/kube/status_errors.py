@@ -1,4 +1,4 @@
-"""What the API server says instead of what was asked for: its Status objects, as errors for people. Pure.
+"""Turns error responses of the API server (Status objects) into RequestRefused. Pure.
 
 https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/
 """
@@ -11,13 +11,13 @@ import msgspec
 from rightsizer.errors import RequestRefused
 
 MAX_DETAIL = 500
-"""How much of an API server's words goes into a message."""
+"""Maximum number of characters of the API server's message that an error repeats."""
 
 _REPEATED = re.compile(r'Invalid value: ("?)(?:\{|map\[|core\.).*[\]}]\1: ')
-"""Where a field, or a whole object that a patch made, is repeated as JSON or as Go prints it."""
+"""Where the API server repeats a field or a whole patched object, as JSON or as Go prints it."""
 _FAILED = re.compile(r"expression '.*' resulted in error: ")
 _FALSE = re.compile(r"failed expression: .*")
-"""Where an admission policy's expression is repeated, which may take kilobytes and hides what it came to."""
+"""Where the message repeats an admission policy's expression: kilobytes that hide its result."""
 
 
 class _Cause(msgspec.Struct):
@@ -37,21 +37,21 @@ class _Status(msgspec.Struct):
     details: _Details | None = None
 
 
-def raise_for(code: int, data: bytes, attempted: str, *, source: str, retry_after: str = "") -> None:
-    """Errors as the API server tells them; a Status with a code of its own stands above HTTP's.
+def raise_for_status(code: int, data: bytes, attempted: str, *, source: str, retry_after: str = "") -> None:
+    """Raise if a response is an error; a Status object's own code takes precedence over the HTTP status.
 
     Args:
-        code: HTTP's.
+        code: HTTP status.
         data: The body.
-        attempted: What was asked.
-        source: Whose credentials were sent.
+        attempted: The request, for the message.
+        source: Where the credentials come from, for the message.
         retry_after: The header of that name.
 
     Raises:
-        RequestRefused: The answer is an error.
+        RequestRefused: The response is an error.
     """
     if code < http.HTTPStatus.MULTIPLE_CHOICES and b'"Failure"' not in data:
-        return  # lists are long, and read once anyhow
+        return  # saves decoding long lists twice
     try:
         status = msgspec.json.decode(data, type=_Status)
     except msgspec.DecodeError:
@@ -62,7 +62,7 @@ def raise_for(code: int, data: bytes, attempted: str, *, source: str, retry_afte
     causes = tuple(cause.reason for cause in (status.details or _Details()).causes or [])
     detail = _without_values(status.message or data.decode(errors="replace"))
     if http.HTTPStatus.MULTIPLE_CHOICES <= code < http.HTTPStatus.BAD_REQUEST:
-        detail = "sends elsewhere, as no API server does: is something else at the kubeconfig's server?"
+        detail = "redirected, which an API server never does; is the kubeconfig's server URL right?"
     if code == http.HTTPStatus.UNAUTHORIZED:
         detail += f"; the credentials of {source} are not accepted"
     if code == http.HTTPStatus.TOO_MANY_REQUESTS and re.fullmatch("[0-9]{1,6}", retry_after):
@@ -73,7 +73,7 @@ def raise_for(code: int, data: bytes, attempted: str, *, source: str, retry_afte
 
 
 def _without_values(message: str) -> str:
-    """A message on one line without the objects that the API server repeats in it: their fields may be credentials."""
+    """A message on one line, without the objects that it repeats: their fields may be credentials."""
     text = _REPEATED.sub("Invalid value (left out here): ", " ".join(message.split()))
     text = _FAILED.sub("an expression resulted in error: ", _FALSE.sub("its expression is false", text))
     return text if len(text) <= MAX_DETAIL else f"{text[:MAX_DETAIL]} ..."
