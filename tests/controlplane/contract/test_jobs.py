@@ -208,11 +208,12 @@ def test_suspension_comes_before_a_change_of_the_template(api: Api) -> None:
 
 def test_a_suspended_jobs_deadline_stands_still(api: Api) -> None:
     """It counts from startTime, and so from the last resumption; what was run before is forgotten."""
-    path = _create(api, activeDeadlineSeconds=2)
+    path = _create(api, activeDeadlineSeconds=100)
     api.running(1)
     first = _status(api, active=1)["startTime"]
     api.patch(path, {"spec": {"suspend": True}})
     api.running(0)
+    api.patch(path, {"spec": {"activeDeadlineSeconds": 2}})
     api.eventually(lambda: _age_s(api, first) > 2)
     assert "Failed" not in conditions(api.get(path))
     api.patch(path, {"spec": {"suspend": False}})

@@ -131,8 +131,8 @@ def test_items_of_a_list_do_not_repeat_their_kind(api: Api, maps: str) -> None:
 
 
 def _events(api: Api, path: str, **params: str | int) -> Generator[Object, None, None]:
-    query = {"watch": "true", "timeoutSeconds": 5, **params}
-    reply = api.session.get(api.server.url + path, params=query, stream=True, timeout=15)
+    query = {"watch": "true", "timeoutSeconds": 60, **params}
+    reply = api.session.get(api.server.url + path, params=query, stream=True, timeout=100)
     assert reply.status_code == 200, reply.text
     with reply:
         for line in reply.iter_lines():
