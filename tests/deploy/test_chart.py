@@ -320,36 +320,39 @@ WRONG: Mapping[str, tuple[Object, str]] = {
         {"priorityClasses": {"levels": {"low": {"policy": {"idlewindow": "3h"}}}}},
         r"at '/priorityClasses/levels/low/policy': additional properties 'idlewindow'",
     ),
-    "act-on-whose-word": ({"rightsizer": {"act": True}}, "rightsizer.prometheus.url has to name"),
+    "act-on-whose-word": ({"rightsizer": {"act": True}}, "rightsizer.prometheus.url is required"),
     "act-on-what": (
         {"rightsizer": {"act": True, "prometheus": {"url": "http://p"}}},
-        "neither rightsizer.policy nor priorityClasses.gpus says what may be changed",
+        "rightsizer.policy and priorityClasses.gpus are both empty; write rules",
     ),
     "classes-nobody-asks": (
         {
             "rightsizer": {**ACTING, "policy": ADVISING},
             "priorityClasses": {"gpus": [{"name": "h100"}]},
         },
-        "rule all matches everything, so that nobody asks the PriorityClasses of priorityClasses.gpus; write class",
+        "rule all of rightsizer.policy matches everything and comes first, so the PriorityClasses .* write class",
     ),
-    "output": ({"rightsizer": {**ACTING, "output": "csv"}}, "rightsizer.output is csv, which plan knows"),
-    "jitter": ({"rightsizer": {"jitter": "1m"}}, "rightsizer.jitter is of mode deployment"),
-    "budget": ({"podDisruptionBudget": {"enabled": True}}, "is of rightsizer.mode deployment"),
+    "output": ({"rightsizer": {**ACTING, "output": "csv"}}, "rightsizer.output is csv, which plan supports"),
+    "jitter": ({"rightsizer": {"jitter": "1m"}}, "rightsizer.jitter needs rightsizer.mode deployment"),
+    "budget": (
+        {"podDisruptionBudget": {"enabled": True}},
+        "podDisruptionBudget.enabled needs rightsizer.mode deployment",
+    ),
     "credentials": (
         {"rightsizer": {"prometheus": {"tokenFile": "/t", "user": "me"}}},
-        "tokenFile and user; a query has one kind",
+        "has both tokenFile and user; leave one",
     ),
     "twice": (
         {"monitoring": {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}}},
-        "each GPU would be counted twice",
+        "each GPU would count twice",
     ),
     "alerts-alone": (
         {"monitoring": {"rules": {"alerts": {"enabled": True}}}},
-        "without monitoring.rules.dashboard, whose series GpuAllocatedIdle asks; enable both",
+        "alerts needs monitoring.rules.dashboard, because GpuAllocatedIdle queries its series; enable both",
     ),
     "twice-by-annotations": (
         {"monitoring": {"podMonitor": {"enabled": True}, "scrapeAnnotations": {"enabled": True}}},
-        "monitoring.podMonitor and monitoring.scrapeAnnotations are both enabled, so each GPU would be counted",
+        "monitoring.podMonitor and monitoring.scrapeAnnotations are both enabled, so each GPU would count",
     ),
     "deadline": (
         {"monitoring": {"serviceMonitor": {"enabled": True, "interval": "1m30s", "scrapeTimeout": "91s"}}},
@@ -357,7 +360,7 @@ WRONG: Mapping[str, tuple[Object, str]] = {
     ),
     "nobodys-account": (
         {"serviceAccount": {"create": False}},
-        "serviceAccount.create is false, so serviceAccount.name has to name the service account",
+        "serviceAccount.create is false, so serviceAccount.name is required",
     ),
     "label-of-all": (
         {"commonLabels": {"app.kubernetes.io/name": "x"}},
@@ -385,46 +388,46 @@ WRONG: Mapping[str, tuple[Object, str]] = {
     ),
     "no-service": (
         {"monitoring": {"serviceMonitor": {"enabled": True}}, "exporter": {"service": {"enabled": False}}},
-        "finds the exporter by its Service",
+        "monitoring.serviceMonitor needs the exporter's Service",
     ),
     "quota": (
         {"resourceQuotas": [{"namespace": "a", "gpu": "h100", "low": {"pods": 1}}]},
-        "speaks of gpu h100 in namespace a, which priorityClasses.gpus does not name",
+        "has gpu h100 in namespace a, which is not in priorityClasses.gpus",
     ),
     "model-twice": (
         {"priorityClasses": {"gpus": [{"name": "a"}, {"name": "a", "about": "b"}]}},
         "names a twice",
     ),
-    "empty-pool": ({"nodePools": [{"name": "a"}]}, "pool a has neither nodeSelector nor matchExpressions"),
-    "pool-of-what": ({"nodePools": [{"name": "a", "rdma": True, "gpu": "b"}]}, "gpu b of pool a, which"),
-    "driver-root": ({"exporter": {"gpuAccess": "host"}}, "exporter.driverRoot has to name the directory"),
+    "empty-pool": ({"nodePools": [{"name": "a"}]}, "pool a needs nodeSelector, matchExpressions or rdma"),
+    "pool-of-what": ({"nodePools": [{"name": "a", "rdma": True, "gpu": "b"}]}, "gpu b in pool a, which"),
+    "driver-root": ({"exporter": {"gpuAccess": "host"}}, "exporter.driverRoot is required: the directory"),
     "relative-root": (
         {"exporter": {"driverRoot": "usr/lib"}},
         r"at '/exporter/driverRoot': 'usr/lib' does not match",
     ),
     "too-often": (
         {"exporter": {"interval": "0s"}},
-        "exporter.interval is 0s; it is between 100ms and 1h",
+        "exporter.interval is 0s; it must be between 100ms and 1h",
     ),
     "too-seldom": (
         {"exporter": {"interval": "61m"}},
-        "exporter.interval is 61m; it is between 100ms",
+        "exporter.interval is 61m; it must be between 100ms",
     ),
     "given-up-late": (
         {"exporter": {"giveUpAfter": "2h"}},
-        "exporter.giveUpAfter is 2h; it is between 100ms and 1h",
+        "exporter.giveUpAfter is 2h; it must be between 100ms and 1h",
     ),
     "no-time": (
         {"rightsizer": {"prometheus": {"timeout": "0s"}}},
-        "prometheus.timeout is 0s; it has to be longer",
+        "prometheus.timeout is 0s; it must be longer",
     ),
     "no-time-to-verify": (
         {"rightsizer": {"verifyFor": "0m"}},
-        "rightsizer.verifyFor is 0m; it has to be longer",
+        "rightsizer.verifyFor is 0m; it must be longer",
     ),
     "token-in-arguments": (
         {"rightsizer": {"prometheus": {"headers": ["Authorization: Bearer s3cret"]}}},
-        "headers has Authorization with its value, which everybody could read in the pod's arguments; put it into",
+        "headers has the value of Authorization, and everybody could read it in the pod's arguments; put it into",
     ),
     "minute": (
         {"rightsizer": {"schedule": "99 * * * *"}},
@@ -464,11 +467,11 @@ WRONG: Mapping[str, tuple[Object, str]] = {
     ),
     "annotation-of-all-classes": (
         {"priorityClasses": {"annotations": {"gpu-rightsizer.io/mode": "enforce"}}},
-        "gpu-rightsizer.io/mode for all classes, which would overrule what each level says",
+        "gpu-rightsizer.io/mode, which would override all levels",
     ),
     "kept-by-annotation": (
         {"priorityClasses": {"annotations": {"helm.sh/resource-policy": "keep"}}},
-        "that is priorityClasses.keep",
+        "use priorityClasses.keep",
     ),
     "annotation-of-pods": (
         {"rightsizer": {"podAnnotations": {"checksum/files": "x"}}},
@@ -481,7 +484,7 @@ WRONG: Mapping[str, tuple[Object, str]] = {
                 {"namespace": "a", "gpu": "h100", level: {"pods": 1}} for level in ("low", "high")
             ],
         },
-        "resourceQuotas speaks of gpu h100 in namespace a twice, and only one of them would hold",
+        "resourceQuotas has gpu h100 in namespace a twice; write one",
     ),
     "quota-of-limits": (
         {"resourceQuotas": [{"namespace": "a", "gpu": "h100", "low": {"limits.nvidia.com/gpu": 1}}]},
@@ -600,9 +603,9 @@ def test_the_label_of_rdma_alone_adds_no_nodes() -> None:
 
 def test_what_has_to_be_there_first_is_told() -> None:
     """An image that nobody publishes, and a namespace whose Pod Security lets the exporter be."""
-    assert "nothing is published under gpu-rightsizer:" in notes({})
-    assert "nothing is published" not in notes({"image": {"registry": "registry.example.com"}})
-    assert "nothing is published" not in notes({"image": {"repository": "example.com/a/gpu-rightsizer"}})
+    assert "no image is published as gpu-rightsizer:" in notes({})
+    assert "no image is published" not in notes({"image": {"registry": "registry.example.com"}})
+    assert "no image is published" not in notes({"image": {"repository": "example.com/a/gpu-rightsizer"}})
     assert "namespace default pod-security.kubernetes.io/enforce=privileged" in notes({})
     assert "pod-security" not in notes({"exporter": {"enabled": False}})
 

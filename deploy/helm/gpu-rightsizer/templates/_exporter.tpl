@@ -1,4 +1,4 @@
-{{/* The exporter's pod: flags as GPU_EXPORTER_* variables, what it needs of the node, and nothing besides. */}}
+{{/* The exporter's pod: settings as GPU_EXPORTER_* variables, and only the mounts that it needs. */}}
 
 {{- define "gpu-rightsizer.exporterEnv" -}}
 {{- $values := .Values.exporter -}}
@@ -31,7 +31,7 @@
 {{- end }}
 {{- end }}
 
-{{/* How the container gets the driver's library and devices: variables. */}}
+{{/* Variables that give the container the driver's library and devices. */}}
 {{- define "gpu-rightsizer.gpuEnv" -}}
 {{- if eq .gpuAccess "host" -}}
 - name: LD_LIBRARY_PATH
@@ -83,11 +83,11 @@
 
 {{- define "gpu-rightsizer.exporterVolumes" -}}
 {{- $on := include "gpu-rightsizer.exporterOn" . | fromJson -}}
-# The directory: the kubelet makes the socket in it anew when it restarts.
+# The directory: the kubelet recreates the socket when it restarts.
 - name: pod-resources
   hostPath: {path: {{ .Values.exporter.podResourcesDir }}, type: Directory}
 {{- if .Values.exporter.attribution.enabled }}
-# For the names of the kubelet's folders and links alone, which say what the pod of a UID is called, and its containers.
+# Only for the names of the kubelet's directories and links, which map pod UIDs to names of pods and containers.
 - name: pod-logs
   hostPath: {path: /var/log/pods, type: Directory}
 - name: container-logs
@@ -106,14 +106,14 @@
   hostPath: {path: /dev/null, type: CharDevice}
 {{- else if eq $on.gpuAccess "host" }}
 - name: driver
-  hostPath: {path: {{ required "exporter.gpuAccess is host, so exporter.driverRoot has to name the directory on the nodes with the driver's libraries in lib64" $on.driverRoot }}, type: Directory}
+  hostPath: {path: {{ required "exporter.gpuAccess is host, so exporter.driverRoot is required: the directory on the nodes with the driver's libraries in lib64" $on.driverRoot }}, type: Directory}
 {{- end }}
 {{- with .Values.exporter.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
 {{- end }}
 
-{{/* Passwords and client certificates keep probes out: with a web configuration it is only asked whether it listens. */}}
+{{/* With a web configuration probes only test the port, because they have no password or client certificate. */}}
 {{- define "gpu-rightsizer.exporterProbe" -}}
 {{- $ := index . 0 -}}
 {{- if $.Values.exporter.webConfig.existingSecret -}}
@@ -127,7 +127,7 @@ httpGet: {path: {{ index . 1 }}, port: metrics}
 {{- $on := include "gpu-rightsizer.exporterOn" . | fromJson -}}
 readOnlyRootFilesystem: true
 {{- if eq $on.gpuAccess "host" }}
-# Nothing else gives a container the nodes' /dev/nvidia* without the NVIDIA container runtime.
+# Without the NVIDIA container runtime, only this gives a container /dev/nvidia*.
 privileged: true
 {{- else }}
 privileged: false
@@ -139,7 +139,7 @@ seLinuxOptions: {type: {{ . }}}
 {{- end }}
 {{- end }}
 
-{{/* Where it runs: the platform's nodes or the user's own choice, and those of the pools. As JSON, or empty. */}}
+{{/* Node affinity: the platform's nodes or the user's choice, and the pools. As JSON, or empty. */}}
 {{- define "gpu-rightsizer.exporterAffinity" -}}
 {{- $on := include "gpu-rightsizer.exporterOn" . | fromJson -}}
 {{- $affinity := $on.affinity | default dict -}}
@@ -156,7 +156,7 @@ seLinuxOptions: {type: {{ . }}}
 {{- end -}}
 {{- if $terms -}}
 {{- range .Values.nodePools -}}
-{{- /* The label of RDMA says nothing of GPUs. */ -}}
+{{- /* Nodes with the RDMA label need not have GPUs. */ -}}
 {{- if not (or .nodeSelector .matchExpressions) }}{{ continue }}{{ end -}}
 {{- $terms = append $terms (include "gpu-rightsizer.poolTerm" (list $ .) | fromJson) -}}
 {{- end -}}

@@ -1,4 +1,4 @@
-{{/* What a ServiceMonitor's endpoint and a PodMonitor's have in common: (list $ MONITOR IS-EXPORTER). */}}
+{{/* The endpoint of a ServiceMonitor or PodMonitor: (list $ MONITOR IS-EXPORTER). */}}
 {{- define "gpu-rightsizer.endpoint" -}}
 {{- $ := index . 0 -}}
 {{- $monitor := index . 1 -}}
@@ -43,7 +43,7 @@ spec:
   {{ ternary "endpoints" "podMetricsEndpoints" (eq $kind "ServiceMonitor") }}: {{- include "gpu-rightsizer.endpoint" (list $ $monitor (eq $component "exporter")) | nindent 2 }}
 {{- end }}
 
-{{/* An expression of the rules, asking for this release's own objects where the file has any that may be ours: (list $ EXPR). */}}
+{{/* An expression of the rules, restricted to this release's objects: (list $ EXPR). */}}
 {{- define "gpu-rightsizer.ofThisRelease" -}}
 {{- $name := include "gpu-rightsizer.fullname" (index . 0) -}}
 {{- $expr := index . 1 -}}
@@ -53,8 +53,8 @@ spec:
 {{- $expr | replace "job=~\"(.*[/-])?gpu-rightsizer\"" (printf "job=~\"(.*/)?%s\"" $name) -}}
 {{- end }}
 
-{{/* How often a group of rules is evaluated; empty for Prometheus' own interval: (list $ GROUP). What counts from one
-evaluation to the next keeps its minute, and what has windows as long as its interval keeps that. */}}
+{{/* Evaluation interval of a group; empty for Prometheus's own: (list $ GROUP). Groups that count between two
+evaluations, or have windows of their interval, keep it. */}}
 {{- define "gpu-rightsizer.groupInterval" -}}
 {{- $rules := (index . 0).Values.monitoring.rules -}}
 {{- $group := index . 1 -}}
@@ -67,8 +67,8 @@ evaluation to the next keeps its minute, and what has windows as long as its int
 {{- end -}}
 {{- end }}
 
-{{/* A PrometheusRule of a file: (list $ NAME FILE). The page that an alert names becomes a link where a base is given; the
-budget is that of values, and a Job has failed when it has had its time. */}}
+{{/* A PrometheusRule from a file: (list $ NAME FILE). Values set runbook links, the waste budget, and the deadline of
+Jobs. */}}
 {{- define "gpu-rightsizer.prometheusRule" -}}
 {{- $ := index . 0 -}}
 {{- $base := $.Values.monitoring.rules.runbookBaseUrl | trimSuffix "/" -}}
@@ -100,7 +100,7 @@ spec:
   groups: {{- toYaml $groups | nindent 2 }}
 {{- end }}
 
-{{/* The alerts that ask for metrics of the rightsizer's own, which a CronJob does not serve. */}}
+{{/* The alerts that need the rightsizer's metrics, which a CronJob does not serve. */}}
 {{- define "gpu-rightsizer.silentAlerts" -}}
 {{- $found := list -}}
 {{- range (.Files.Get "files/alerts.yaml" | fromYaml).groups -}}

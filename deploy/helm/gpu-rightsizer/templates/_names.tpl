@@ -1,4 +1,4 @@
-{{/* What objects are called, and their labels. */}}
+{{/* Names of objects, and their labels. */}}
 
 {{- define "gpu-rightsizer.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
@@ -21,7 +21,7 @@
 {{- .Values.serviceAccount.name | default (include "gpu-rightsizer.fullname" .) -}}
 {{- end }}
 
-{{/* Labels by which objects of a component are found: (list $ COMPONENT). */}}
+{{/* Selector labels of a component: (list $ COMPONENT). */}}
 {{- define "gpu-rightsizer.selector" -}}
 {{- $ := index . 0 -}}
 app.kubernetes.io/name: {{ include "gpu-rightsizer.name" $ }}
@@ -41,7 +41,7 @@ helm.sh/chart: {{ printf "%s-%s" $.Chart.Name $.Chart.Version | replace "+" "_" 
 {{- end }}
 {{- end }}
 
-{{/* The keys of labels by which objects are found, or which Helm's own are: a person's would stand there twice. */}}
+{{/* Label keys that the chart or Helm sets; a user's label with such a key would be a duplicate. */}}
 {{- define "gpu-rightsizer.ownLabels" -}}
 app.kubernetes.io/name app.kubernetes.io/instance app.kubernetes.io/component app.kubernetes.io/version app.kubernetes.io/managed-by helm.sh/chart
 {{- end }}
@@ -63,7 +63,7 @@ app.kubernetes.io/name app.kubernetes.io/instance app.kubernetes.io/component ap
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default .Chart.AppVersion }}{{ end -}}
 {{- end }}
 
-{{/* The preset of the platform, as JSON; what it leaves out is as the default has it. */}}
+{{/* The preset of the platform as JSON, with defaults for missing values. */}}
 {{- define "gpu-rightsizer.platform" -}}
 {{- $all := .Files.Get "files/platforms.yaml" | fromYaml -}}
 {{- $own := get $all .Values.platform -}}
@@ -80,8 +80,8 @@ app.kubernetes.io/name app.kubernetes.io/instance app.kubernetes.io/component ap
 {{- $found | toJson -}}
 {{- end }}
 
-{{/* The exporter's values that a preset may give, each the user's own where there is one; as JSON. Who says on which nodes
-it runs, by labels or by affinity, says it alone. */}}
+{{/* The exporter's values that a preset may set, with the user's values on top, as JSON. A nodeSelector or affinity of the
+user replaces both of the preset. */}}
 {{- define "gpu-rightsizer.exporterOn" -}}
 {{- $given := dict -}}
 {{- $constraints := .Values.exporter.securityContextConstraints.create -}}
@@ -97,12 +97,12 @@ it runs, by labels or by affinity, says it alone. */}}
 {{- $found | toJson -}}
 {{- end }}
 
-{{/* Whether the exporter asks the API server; empty where it does not. */}}
+{{/* Whether the exporter queries the API server; empty if not. */}}
 {{- define "gpu-rightsizer.asksApi" -}}
 {{- if or .Values.exporter.podUid .Values.exporter.podLabels }}yes{{ end -}}
 {{- end }}
 
-{{/* Labels by which a pool's nodes are told, as a node selector term: (list $ POOL). */}}
+{{/* Labels of a pool's nodes, as a node selector term: (list $ POOL). */}}
 {{- define "gpu-rightsizer.poolTerm" -}}
 {{- $pool := index . 1 -}}
 {{- $found := list -}}

@@ -1,5 +1,5 @@
-{{/* The exporter's affinity, and not on nodes from which the GPU Operator takes the driver's users for a while: its driver
-manager and its MIG manager write these values into labels by which its own DaemonSets are selected. As JSON, or empty. */}}
+{{/* The exporter's affinity, without nodes that the GPU Operator pauses: its driver manager and MIG manager write these
+values into labels that its own DaemonSets select. As JSON, or empty. */}}
 {{- define "gpu-rightsizer.exporterPlaces" -}}
 {{- $affinity := include "gpu-rightsizer.exporterAffinity" . | default "{}" | fromJson -}}
 {{- if .Values.exporter.pauseForGpuOperator -}}

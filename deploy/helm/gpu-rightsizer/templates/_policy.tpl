@@ -1,14 +1,14 @@
 {{/*
-What the policy in values lets be done, as rightsizer.locks has it: which kinds may be changed, whether pods may be evicted,
-and where. Facts about kinds and rights stand in files/rights.json and admission.json, which are written from the program.
+Permissions that follow from the policy in values, as in rightsizer.locks: kinds, evictions and namespaces. The permissions
+of each kind are in files/rights.json and files/admission.json, which are generated from the program.
 */}}
 
-{{/* The policy file: the user's, or where there is none but classes of this chart, one that leaves all to them; as YAML. */}}
+{{/* The policy file as YAML: the user's, or, without one, a policy that follows the PriorityClasses of this chart. */}}
 {{- define "gpu-rightsizer.policy" -}}
 {{- if .Values.rightsizer.policy -}}
 {{ toYaml .Values.rightsizer.policy }}
 {{- else if .Values.priorityClasses.gpus -}}
-# As deploy/examples/policy-by-class.yaml: what a PriorityClass says of itself is asked first, all else is advised on.
+# As deploy/examples/policy-by-class.yaml: annotations of PriorityClasses come first; everything else is advised only.
 apiVersion: gpu-rightsizer.io/v1alpha1
 kind: Policy
 classAnnotations: class-first
@@ -19,7 +19,7 @@ rules:
 {{- end -}}
 {{- end }}
 
-{{/* Those of the chart's PriorityClasses that protect their pods whatever else the policy says, as JSON. */}}
+{{/* The chart's PriorityClasses that protect their pods under every rule, as JSON. */}}
 {{- define "gpu-rightsizer.protectedClasses" -}}
 {{- $policy := include "gpu-rightsizer.policy" . | fromYaml -}}
 {{- $word := toString (get $policy "classAnnotations") -}}
@@ -37,18 +37,18 @@ rules:
 {{- $found | toJson -}}
 {{- end }}
 
-{{/* A GPU model's class of one level: the levels' values, its own where it has any; as JSON: (list $ GPU LEVEL). */}}
+{{/* The class of a GPU model and level, with overrides of the model, as JSON: (list $ GPU LEVEL). */}}
 {{- define "gpu-rightsizer.class" -}}
 {{- $own := get ((index . 1).levels | default dict) (index . 2) | default dict -}}
 {{- mergeOverwrite (deepCopy (get (index . 0).Values.priorityClasses.levels (index . 2))) $own | toJson -}}
 {{- end }}
 
-{{/* A glob as a regular expression for the whole of a text. */}}
+{{/* A glob as an anchored regular expression. */}}
 {{- define "gpu-rightsizer.regex" -}}
 ^{{ regexReplaceAll "[.+]" . "[${0}]" | replace "*" ".*" | replace "?" "." }}$
 {{- end }}
 
-{{/* Whether one of some names is matched by one of some patterns: (list NAMES PATTERNS); empty where none is. */}}
+{{/* Whether any pattern matches any name: (list NAMES PATTERNS); empty if none does. */}}
 {{- define "gpu-rightsizer.matches" -}}
 {{- $names := index . 0 -}}
 {{- $found := "" -}}
@@ -59,7 +59,7 @@ rules:
 {{- $found -}}
 {{- end }}
 
-{{/* What is enabled, as JSON: acts, kinds (names), evicts, wouldEvict (if it acted), everywhere, namespaces. */}}
+{{/* Enabled changes as JSON: acts, kinds (names), evicts, wouldEvict (if act were true), everywhere, namespaces. */}}
 {{- define "gpu-rightsizer.enabled" -}}
 {{- $locks := .Files.Get "files/rights.json" | fromJson -}}
 {{- $policy := include "gpu-rightsizer.policy" . | fromYaml -}}
@@ -117,7 +117,7 @@ rules:
 {{- dict "acts" (or $byClass (not (empty $rules))) "kinds" $kinds "evicts" $evicts "wouldEvict" $wouldEvict "everywhere" $everywhere "namespaces" (uniq $namespaces | sortAlpha) | toJson -}}
 {{- end }}
 
-{{/* Rules of a role with some rights, grouped as the program groups them: a list of rights. */}}
+{{/* Rules of a role, grouped as in the program: a list of rights. */}}
 {{- define "gpu-rightsizer.rules" -}}
 {{- $verbs := dict -}}
 {{- $order := list -}}
@@ -145,7 +145,7 @@ rules:
 {{- end }}
 {{- end }}
 
-{{/* A role and its binding: (list $ NAME RIGHTS NAMESPACE), for the cluster where there is no namespace. */}}
+{{/* A role and its binding: (list $ NAME RIGHTS NAMESPACE); without a namespace for the cluster. */}}
 {{- define "gpu-rightsizer.role" -}}
 {{- $ := index . 0 -}}
 {{- $name := index . 1 -}}
@@ -175,7 +175,7 @@ subjects:
 - {kind: ServiceAccount, name: {{ include "gpu-rightsizer.account" $ }}, namespace: {{ $.Release.Namespace }}}
 {{- end }}
 
-{{/* The validations of an admission policy, those about patterns once for each that the policy has: (list $ VALIDATIONS
+{{/* The validations of an admission policy; those with patterns once for each pattern: (list $ VALIDATIONS
 SYSTEM-NAMESPACES). */}}
 {{- define "gpu-rightsizer.validations" -}}
 {{- $ := index . 0 -}}

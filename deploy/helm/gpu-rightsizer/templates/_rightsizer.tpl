@@ -1,4 +1,4 @@
-{{/* The rightsizer's pod, of CronJob and Deployment alike: flags as GPU_RIGHTSIZER_* variables, files mounted read-only. */}}
+{{/* The rightsizer's pod, for CronJob and Deployment: settings as GPU_RIGHTSIZER_* variables, files mounted read-only. */}}
 
 {{- define "gpu-rightsizer.rightsizerEnv" -}}
 {{- $values := .Values.rightsizer -}}
@@ -40,7 +40,7 @@
 {{- end }}
 {{- end }}
 
-{{/* The command's words, as a JSON list. */}}
+{{/* The command, as a JSON list. */}}
 {{- define "gpu-rightsizer.rightsizerArgs" -}}
 {{- $values := .Values.rightsizer -}}
 {{- $args := list "plan" -}}
@@ -53,7 +53,7 @@
 {{- concat $args $values.extraArgs | toRawJson -}}
 {{- end }}
 
-{{/* Files that are mounted from values. */}}
+{{/* Files from values. */}}
 {{- define "gpu-rightsizer.files" -}}
 {{- $values := .Values.rightsizer -}}
 {{- with include "gpu-rightsizer.policy" . }}
@@ -70,7 +70,7 @@ signals.yaml: |
 {{- end }}
 {{- end }}
 
-{{/* Pod Security "restricted"; a user only where the platform gives none. */}}
+{{/* Pod Security "restricted"; a user only if the platform assigns none. */}}
 {{- define "gpu-rightsizer.rightsizerPod" -}}
 {{- $values := .Values.rightsizer -}}
 {{- $preset := (include "gpu-rightsizer.platform" . | fromJson).rightsizer.runAsUser -}}
@@ -81,7 +81,7 @@ metadata:
     {{- include "gpu-rightsizer.labels" (list . "rightsizer") | nindent 4 }}
     {{- with $values.extraPodLabels }}{{ toYaml . | nindent 4 }}{{ end }}
   annotations:
-    # So that a changed policy is a changed pod.
+    # A changed policy changes the pod.
     checksum/files: {{ $files | sha256sum }}
     {{- if and .Values.monitoring.scrapeAnnotations.enabled (eq $values.mode "deployment") }}
     prometheus.io/scrape: "true"
