@@ -1,4 +1,4 @@
-"""What all tests share: golden files and the flag that rewrites them, and a real Prometheus."""
+"""Fixtures of all tests: golden files, the flag that rewrites them, and a real Prometheus."""
 
 import difflib
 import shutil
@@ -24,13 +24,13 @@ from tests.compiling import compile_for_workers
 Golden = Callable[[str, str], None]
 
 
-# How quick a machine is, is not for tests to say.
+# A slow machine is no failure.
 _PATIENT = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.register_profile("default", _PATIENT)
 hypothesis.settings.load_profile("default")
 hypothesis.settings.register_profile("ci", _PATIENT)
 hypothesis.settings.register_profile("deep", _PATIENT, max_examples=3000)
-"""Of `make check-deep`; --hypothesis-profile chooses it, as CI does its own. What `MANY` marks has other numbers."""
+"""For `make check-deep`; --hypothesis-profile chooses a profile. Tests marked `MANY` set their own numbers."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,11 +52,11 @@ PROGRAMS = {
     "alertmanager": ("prometheus-alertmanager", "amtool"),
     "driver": ("cc",),
 }
-"""What the tests of a marker start; the distribution's packages are in scripts/install-tools."""
+"""The programs that tests with a marker start; scripts/install-tools installs them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what compares with a golden file, for `make golden`; skip, with a reason, what a program is missing for."""
+    """Mark tests that use golden files, for `make golden`; skip tests that lack a program, with the reason."""
     reasons = _reasons()
     for item in items:
         if "golden" in getattr(item, "fixturenames", ()):
@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _reasons() -> dict[str, str]:
-    """Why the tests of a marker cannot run here, for those that cannot."""
+    """The reason to skip, by marker, for each marker that lacks a program."""
     reasons = {}
     for marker, names in PROGRAMS.items():
         if missing := [program for program in names if shutil.which(program) is None]:
@@ -108,6 +108,6 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 @pytest.fixture
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes nothing and holds no other test's series; for tests with the marker `prometheus`."""
+    """An empty Prometheus without scrape targets; for tests with the marker `prometheus`."""
     with Prometheus(tmp_path_factory.mktemp("prometheus")) as running:
         yield running

@@ -1,4 +1,4 @@
-"""Runs the rightsizer's commands in this process, as a person would type them."""
+"""Runs commands of gpu-rightsizer in the process of the test."""
 
 import dataclasses
 import io
@@ -11,7 +11,7 @@ from rightsizer.cli import main
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-    """What one command came to."""
+    """The result of one command."""
 
     code: int
     out: str
@@ -19,7 +19,7 @@ class Run:
 
     @property
     def items(self) -> dict[str, dict[str, Any]]:
-        """The items of the document that it printed, by name."""
+        """The items of the printed document, by name."""
         assert self.out, self.err
         return {item["name"]: item for item in json.loads(self.out)["items"]}
 

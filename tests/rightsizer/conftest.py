@@ -1,4 +1,4 @@
-"""What the rightsizer's tests share: a world whose API server is the test's own."""
+"""A simulated cluster for each test."""
 
 import pathlib
 from collections.abc import Iterator
@@ -11,6 +11,6 @@ from tests.rightsizer.world import World
 
 @pytest.fixture
 def world(tmp_path: pathlib.Path, prometheus: Prometheus) -> Iterator[World]:
-    """An API server with three PriorityClasses and a node, and a Prometheus that has its pods' series."""
+    """An API server with three PriorityClasses and one node, and a Prometheus with the series of its pods."""
     with World(tmp_path, prometheus) as running:
         yield running

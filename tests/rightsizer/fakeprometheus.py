@@ -1,4 +1,4 @@
-"""An HTTP server that stands in for whatever may answer where a Prometheus should."""
+"""An HTTP server in place of Prometheus, for answers that a real one does not give on demand."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ SCALAR = '{"status":"success","data":{"resultType":"scalar","result":[0,"1"]}}'
 
 @dataclasses.dataclass(slots=True)
 class Answer:
-    """What the next requests get."""
+    """The answer to the next requests."""
 
     status: int = 200
     body: str = GOOD
@@ -29,13 +29,13 @@ class Answer:
 
 
 class Fake(http.server.ThreadingHTTPServer):
-    """Answers as told, and remembers what it was asked.
+    """Gives prepared answers, and records the requests.
 
     Attributes:
-        answers: What it says, one after the other.
-        respond: Says instead what a form gets, where it is set.
-        asked: The headers of each request, with its method, path, and form as it was sent.
-        scheme: "https" where it has a certificate.
+        answers: The answers in order.
+        respond: If set, makes the answer from the form of the request.
+        asked: The headers of each request, with its method, path and unparsed form.
+        scheme: "https" if it has a certificate.
     """
 
     daemon_threads = True
@@ -49,15 +49,15 @@ class Fake(http.server.ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """Its base URL."""
         return f"{self.scheme}://127.0.0.1:{self.server_address[1]}"
 
     def forms(self) -> list[dict[str, str]]:
-        """The forms that it was sent."""
+        """The parsed forms of all requests."""
         return [dict(urllib.parse.parse_qsl(one["form"])) for one in self.asked]
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that does not trust us hangs up."""
+        """Ignore clients that reject the certificate."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Stands before a Prometheus: what it answers can come from another time of day, or not at all."""
+"""A proxy before Prometheus that can shift its clock, change its answers or drop connections."""
 
 import http.client
 import http.server
@@ -11,15 +11,15 @@ from typing import Self
 
 
 class Relay(http.server.ThreadingHTTPServer):
-    """Hands queries on to a Prometheus.
+    """Forwards queries to Prometheus.
 
     Attributes:
-        clocks: How far from the true time `time()` is, in seconds: for the first question, the second, and so on; the
+        clocks: Offset of `time()` from the true time, in seconds: of the first query, the second, and so on; the
             last one stays.
-        asked: The queries so far.
+        asked: The queries that were received.
         hook: Called with each query before it is answered.
-        is_gone: Whether it closes connections without an answer from now on.
-        spoil: What becomes of each answer, a status and a body, before it is handed on.
+        is_gone: Whether it closes connections without an answer.
+        spoil: Changes each answer, a status and a body, before it is forwarded.
     """
 
     daemon_threads = True
@@ -45,7 +45,7 @@ class Relay(http.server.ThreadingHTTPServer):
         self.server_close()
 
     def now(self) -> float:
-        """What `time()` is this time."""
+        """The next value of `time()`."""
         offset = self.clocks.pop(0) if len(self.clocks) > 1 else self.clocks[0]
         return time.time() + offset
 
@@ -54,7 +54,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     server: Relay
 
     def do_POST(self) -> None:
-        """Answer `time()`, and hand everything else on."""
+        """Answer `time()`, and forward every other query."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
         query = urllib.parse.parse_qs(body.decode())["query"][0]
         self.server.asked.append(query)

@@ -1,7 +1,7 @@
-"""A small true world for the rightsizer: a simulated API server with controllers, and series in a real Prometheus.
+"""A small cluster for the rightsizer: a simulated API server with controllers, and series in a real Prometheus.
 
-Workloads are created under a clock that stands in the past, so that their pods are as old as a test needs; each pod's
-devices get a day of series of a named profile.
+Workloads are created while the clock stands in the past, so that their pods are as old as the test needs. Each device
+of a pod gets one day of series from a named profile.
 """
 
 import datetime
@@ -25,9 +25,9 @@ class World:
     """One API server, and the series of its pods in a Prometheus.
 
     Attributes:
-        team: A namespace that no other world has.
-        relay: Where commands ask instead of the Prometheus itself.
-        labels: What all series that are recorded from now on carry, too.
+        team: The namespace of this world alone.
+        relay: If set, commands query it instead of Prometheus.
+        labels: Extra labels of all series that are recorded from now on.
     """
 
     def __init__(self, directory: pathlib.Path, prometheus: Prometheus, *, exported: bool = True) -> None:
@@ -86,7 +86,7 @@ class World:
         )
 
     def add(self, kind: str, namespace: str, name: str, given: Mapping[str, Any]) -> None:
-        """A workload of a certain age whose pods' devices look as their profiles say."""
+        """Create a workload of a given age, and series of its devices from the named profiles."""
         self.clock.stand(time.time() - given.get("age_h", 24.8) * 3600)
         self.namespace(namespace, given.get("namespaceAnnotations"))
         made = manifest(kind, namespace, name, given)
@@ -105,14 +105,14 @@ class World:
                 self.prometheus.write(waiting(meta["namespace"], meta["name"], given["throttled"]))
 
     def _put(self, namespace: str, name: str, status: Mapping[str, Any] | None) -> None:
-        """Let a workload's pods have come to this."""
+        """Set the status of the pods of a workload."""
         for pod in self.pods_of(namespace, name) if status else ():
             self.api.patch(
                 "Pod", namespace, pod["metadata"]["name"], {"status": status}, subresource="status"
             )
 
     def record(self, pod: Mapping[str, Any], looks: str | Sequence[str], gpus: int) -> None:
-        """Write the day of a pod's devices into Prometheus."""
+        """Write one day of series of the devices of a pod to Prometheus."""
         names = [looks] * gpus if isinstance(looks, str) else looks
         meta = pod["metadata"]
         self.prometheus.write(
@@ -122,7 +122,7 @@ class World:
     # --- when
 
     def after(self, suffix: str, happen: Callable[[], None], *, method: str = "") -> None:
-        """Let something happen once, before the API server answers a request in the team's namespace."""
+        """Call `happen` once, before the API server answers a request in the namespace of the team."""
         add, waiting = self.api.requests.add, [happen]
 
         def noted(entry: LoggedRequest) -> None:
@@ -133,14 +133,14 @@ class World:
         self.api.requests.add = noted  # type: ignore[method-assign]
 
     def write_kubeconfig(self, token: str | None = None) -> pathlib.Path:
-        """The kubeconfig that commands use from now on."""
+        """Write the kubeconfig that commands use from now on."""
         path = self.directory / "kubeconfig"
         document = self.api.kubeconfig(token) if token else self.api.kubeconfig()
         path.write_text(yaml.safe_dump(document))
         return path
 
     def run(self, *arguments: str, policy: str | None = None) -> Run:
-        """Run a command in this process with the world's Prometheus and kubeconfig."""
+        """Run a command in this process with the Prometheus and kubeconfig of the world."""
         flags = ["--kubeconfig", str(self.directory / "kubeconfig")]
         if arguments[0] in {"plan", "apply", "doctor"}:
             flags += ["--prometheus-url", (self.relay or self.prometheus).url]
@@ -153,25 +153,25 @@ class World:
     # --- then
 
     def pods_of(self, namespace: str, name: str) -> list[dict[str, Any]]:
-        """The pods of one workload that still exist, once the controllers have come to rest."""
+        """The existing pods of one workload, after the controllers have settled."""
         self.api.settle()
         pods = self.api.list("Pod", namespace)
         return [pod for pod in pods if pod["metadata"].get("labels", {}).get("app") == name]
 
 
 def gpus_of(pod: Mapping[str, Any]) -> int:
-    """The GPUs that a pod's containers ask for."""
+    """The number of GPUs in the limits of a pod."""
     limits = (one.get("resources", {}).get("limits", {}) for one in pod["spec"]["containers"])
     return sum(int(amounts.get("nvidia.com/gpu", 0)) for amounts in limits)
 
 
 def created(api: ApiServer, kind: str, namespace: str, name: str) -> dict[str, Any]:
-    """An object that must be there."""
+    """An object that must exist."""
     obj = api.get(kind, namespace, name)
     assert obj is not None
     return obj
 
 
 def stamp(at: datetime.datetime) -> str:
-    """An instant as Kubernetes writes it."""
+    """A timestamp in the format of Kubernetes."""
     return at.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
