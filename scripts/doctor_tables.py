@@ -1,76 +1,65 @@
-"""What docs/doctor.md says of checks, messages, and the rights of each command, from where they are defined."""
+"""What docs/doctor.md says of checks, and of the rights of each command, from where they are defined."""
 
-import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
 from rightsizer.doctor.check_list import FAMILIES
-from rightsizer.doctor.diagnosis import FAILED, FOLLOWS, Message
-from rightsizer.doctor.rights import RIGHTS
+from rightsizer.doctor.diagnosis import Status
+from rightsizer.doctor.rights import BUILT_IN, RIGHTS, Command, Right
 from scripts.tables import table
 
-_HOLE = re.compile(r"\{([a-z_]+)[^{}]*\}")
+_FEW = 5
 
 
 def checks() -> str:
-    """Every message that each check can give, and what to do."""
-    return "\n\n".join(_families())
+    """Each check, and how bad it can be."""
+    return "\n".join(_families())
 
 
 def _families() -> Iterator[str]:
     for family in FAMILIES:
         rows = (
-            (
-                f"`{check.name}`",
-                message.status.value,
-                _text(message.says),
-                _remedy(message),
-            )
+            (f"`{check.name}`", check.about, ", ".join(_worst({one.status for one in check.messages})))
             for check in family.checks
-            for message in check.messages
         )
-        abouts = "\n".join(f"- `{check.name}`: {check.about}" for check in family.checks)
-        yield f"### {family.name}\n\n{abouts}\n\n" + table(("check", "status", "says", "what to do"), rows)
-    rows = (
-        ("any", message.status.value, _text(message.says), _remedy(message)) for message in (FOLLOWS, FAILED)
-    )
-    yield "### What could not be asked\n\n" + table(("check", "status", "says", "what to do"), rows)
+        yield f"### {family.name}\n\n" + table(("check", "about", "can be"), rows)
 
 
-def _remedy(message: Message) -> str:
-    words = _text(message.remedy)
-    if not message.command:
-        return words
-    return f"{words.removesuffix(':')}: `{_text(message.command)}`"
-
-
-def _text(words: str) -> str:
-    """What is filled in, in capitals; a bar would end the cell."""
-    filled = _HOLE.sub(lambda hole: "(" + hole[1] + ")" if hole[1] == "why" else hole[1].upper(), words)
-    return filled.replace("|", "\\|")
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    """Names; of numbered ones the first and the last."""
-    by_stem: dict[str, list[str]] = {}
-    for name in names:
-        by_stem.setdefault(name.rstrip("0123456789"), []).append(name)
-    return ", ".join(
-        f"`{few[0]}` to `{few[-1].rpartition('-')[2]}`" if few[1:] else f"`{few[0]}`"
-        for few in by_stem.values()
-    )
+def _worst(found: set[Status]) -> Iterator[str]:
+    return (f"`{status}`" for status in (Status.WARNING, Status.ERROR) if status in found)
 
 
 def rights() -> str:
-    """Each verb on each resource, by command."""
-    rows: dict[tuple[str, str, str, str], set[str]] = {}
+    """Verbs by resource and command; resources that need the same share a row."""
+    by_resource: dict[tuple[str, bool], list[Right]] = defaultdict(list)
     for right in RIGHTS:
-        where = "own namespace" if right.is_own else "all"
-        where += f", {_listed(right.names)} alone" if right.names else ""
-        rows.setdefault((right.named, where, ", ".join(right.commands), right.cost), set()).add(right.verb)
+        by_resource[right.named, right.is_own].append(right)
+    rows: dict[tuple[str, ...], list[Right]] = defaultdict(list)
+    for found in by_resource.values():
+        rows[*(_verbs(found, command) for command in Command), _losses(found)].append(found[0])
     return table(
-        ("resource", "verbs", "where", "for", "without it"),
-        (
-            (f"`{named}`", ", ".join(sorted(verbs)), where, commands, cost or "it fails")
-            for (named, where, commands, cost), verbs in rows.items()
-        ),
+        ("resource", *(f"`{command}`" for command in Command), "without it"),
+        ((_resources(found), *cells) for cells, found in rows.items()),
     )
+
+
+def _verbs(rights: Iterable[Right], command: Command) -> str:
+    found = {f"{one.verb}\\*" if one.names else one.verb for one in rights if command in one.commands}
+    return ", ".join(sorted(found))
+
+
+def _losses(rights: Iterable[Right]) -> str:
+    """What is lost, by verb where verbs differ; nothing where commands fail."""
+    verbs: dict[str, set[str]] = defaultdict(set)
+    for right in rights:
+        verbs[right.cost].add(right.verb)
+    costs = {cost: sorted(found) for cost, found in verbs.items() if cost}
+    if len(verbs) == 1:
+        return "".join(costs)
+    return "; ".join(f"{', '.join(found)}: {cost}" for cost, found in costs.items())
+
+
+def _resources(found: list[Right]) -> str:
+    if len(found) >= _FEW and not any(right.group in BUILT_IN for right in found):
+        return f"{len(found)} third-party kinds, such as `{found[0].named}`"
+    return ", ".join(f"`{right.named}`{' (own)' if right.is_own else ''}" for right in found)

@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(text(found, colour=wants_colour(arguments, sys.stdout)))
     else:
         sys.stdout.write(render(document(found), arguments.output))
-    return 1 if any(one.status is Status.PROBLEM for _, _, one in found) else 0
+    return 1 if any(one.status is Status.ERROR for _, _, one in found) else 0
 
 
 def _inquiry(arguments: argparse.Namespace) -> Inquiry:

@@ -110,11 +110,11 @@ it looks for one, as plan does.
 _DOCTOR_EPILOG = """\
 statuses:
   ok         as it should be
-  warning    works, but something is lost; it says what
-  problem    no useful plan before this is mended
-  unknown    could not be asked
+  warning    works with a limitation
+  error      must be fixed before a plan is useful
+  unknown    could not be checked
 
-Exit code 1 where there is a problem. All messages: docs/doctor.md
+Exit code 1 if there is an error. All checks: docs/doctor.md
 
 examples:
   gpu-rightsizer doctor

@@ -8,22 +8,22 @@ from rightsizer.text import count
 
 READ = Message(Status.OK, "{host}: {workloads} with {gpus}, {nodes} with GPUs")
 UNREADABLE = Message(
-    Status.PROBLEM,
+    Status.ERROR,
     "{why}",
-    "another file or context: --kubeconfig FILE, --context NAME; Forbidden: see permissions; try kubectl",
+    "use another --kubeconfig FILE or --context NAME; if Forbidden, see permissions; to compare:",
     "kubectl get pods -A",
 )
 NO_WORKLOADS = Message(
     Status.WARNING,
     "{host}: no workload holds or waits for GPUs",
-    "another cluster: --context NAME; resources that are no known GPUs (docs/inventory.md): --gpu-resource NAMES",
+    "use another --context NAME, or name other GPU resources: --gpu-resource NAMES (docs/inventory.md)",
 )
 
-WHOLE = Message(Status.OK, "nothing was left out")
+WHOLE = Message(Status.OK, "all objects were read")
 LEFT_OUT = Message(
     Status.WARNING,
     "{why}",
-    "where it says Forbidden, see permissions; else mend the object that it names: its workloads are judged without it",
+    "if Forbidden, see permissions; otherwise fix the named object: its workloads are judged without it",
 )
 
 
@@ -54,10 +54,10 @@ FAMILY = Family(
     (
         Check(
             "cluster",
-            "Whether the API server's objects can be read.",
+            "Objects can be read from the API server.",
             _cluster,
             (READ, UNREADABLE, NO_WORKLOADS),
         ),
-        Check("objects", "Objects that could not be read or understood.", _problems, (WHOLE, LEFT_OUT)),
+        Check("objects", "Objects that could not be read or parsed.", _problems, (WHOLE, LEFT_OUT)),
     ),
 )

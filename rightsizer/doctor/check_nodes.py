@@ -16,50 +16,49 @@ SETTLED = datetime.timedelta(minutes=5)
 
 _MIG = "nvidia.com/mig-"
 
-SEEN = Message(Status.OK, "series of every node with GPUs ({nodes})")
+SEEN = Message(Status.OK, "every node with GPUs has series ({nodes})")
 UNSEEN = Message(
-    Status.PROBLEM,
-    "no series of {count} of the {nodes} nodes with GPUs: {names}",
-    "an exporter must run there, and be scraped: see what runs on the first",
+    Status.ERROR,
+    "{count} of {nodes} nodes with GPUs without series: {names}",
+    "an exporter must run there and be scraped; pods on the first:",
     "kubectl get pods -A --field-selector spec.nodeName={first}",
 )
 NAMELESS = Message(
     Status.WARNING,
-    "series call nodes otherwise than the API server ({theirs}; it has {ours}): no word on each node",
-    "give the exporter NODE_NAME by the downward API, or attach the node's name when scraping (attachMetadata: node)",
+    "series and API server name nodes differently ({theirs}; {ours}), so nodes cannot be checked",
+    "set the exporter's NODE_NAME by the downward API, or attach the node's name when scraping (attachMetadata: node)",
 )
 NO_NODES = Message(Status.OK, "the cluster has no node with GPUs")
 
-COMPLETE = Message(Status.OK, "as many devices as the nodes offer")
+COMPLETE = Message(Status.OK, "all devices that nodes offer have series")
 FEWER = Message(
     Status.WARNING,
     "fewer devices than the node offers: {names}",
-    "a GPU may have fallen off the bus (on {first}: nvidia-smi -L; dmesg | grep -i xid), or the exporter is restricted "
-    "to some (--devices, NVIDIA_VISIBLE_DEVICES)",
+    "a GPU may have failed (on {first}: nvidia-smi -L; dmesg | grep -i xid), or the exporter is "
+    "restricted (--devices, NVIDIA_VISIBLE_DEVICES)",
 )
 
-OWNED = Message(Status.OK, "every device that a pod holds is told by its series")
+OWNED = Message(Status.OK, "series name a pod for every held device")
 UNOWNED = Message(
-    Status.PROBLEM,
-    "pods hold more devices than series name a pod for: {names}",
-    "the exporter there does not learn from the kubelet who has which: mount /var/lib/kubelet/pod-resources, and "
-    "see its log",
+    Status.ERROR,
+    "series name no pod for some held devices: {names}",
+    "the exporter there cannot read the kubelet's allocations: mount /var/lib/kubelet/pod-resources, and "
+    "check its log; pods there:",
     "kubectl get pods -A --field-selector spec.nodeName={first}",
 )
 
-STEADY = Message(Status.OK, "the last ten minutes are whole on every node")
+STEADY = Message(Status.OK, "no gaps in the last ten minutes")
 GAPS = Message(
     Status.WARNING,
     "gaps in the last ten minutes: {names}",
-    "see Prometheus's page /targets for scrapes that fail or take too long there",
+    "check Prometheus's /targets for failing or slow scrapes",
 )
 
-NO_STRANGERS = Message(Status.OK, "no series of nodes that the cluster does not have")
+NO_STRANGERS = Message(Status.OK, "all series are from nodes of this cluster")
 STRANGERS = Message(
     Status.WARNING,
-    "series of nodes that the cluster does not have: {names}",
-    "does this Prometheus hold several clusters, name yours: --prometheus-label cluster=NAME; nodes that were removed "
-    "pass by themselves",
+    "series of nodes outside this cluster: {names}",
+    "if Prometheus holds several clusters: --prometheus-label cluster=NAME; removed nodes disappear by themselves",
 )
 
 
@@ -162,12 +161,10 @@ def _strangers(facts: Facts) -> Iterator[Diagnosis]:
 FAMILY = Family(
     "coverage",
     (
-        Check("nodes", "Nodes with GPUs and no series.", _nodes, (SEEN, UNSEEN, NAMELESS, NO_NODES)),
-        Check("devices", "Devices that nodes offer, and that have series.", _devices, (COMPLETE, FEWER)),
-        Check("owners", "Devices that pods hold, and whose series say so.", _owners, (OWNED, UNOWNED)),
-        Check("gaps", "Samples that are missing now.", _gaps, (STEADY, GAPS)),
-        Check(
-            "strangers", "Series of nodes that are not this cluster's.", _strangers, (NO_STRANGERS, STRANGERS)
-        ),
+        Check("nodes", "Nodes with GPUs but without series.", _nodes, (SEEN, UNSEEN, NAMELESS, NO_NODES)),
+        Check("devices", "Devices that nodes offer but series lack.", _devices, (COMPLETE, FEWER)),
+        Check("owners", "Held devices whose series name no pod.", _owners, (OWNED, UNOWNED)),
+        Check("gaps", "Missing samples of the last ten minutes.", _gaps, (STEADY, GAPS)),
+        Check("strangers", "Series of nodes outside the cluster.", _strangers, (NO_STRANGERS, STRANGERS)),
     ),
 )

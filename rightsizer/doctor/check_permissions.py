@@ -8,34 +8,36 @@ from rightsizer.doctor.facts import Facts, Failure
 from rightsizer.doctor.rights import RIGHTS, Command, Right, needed
 
 _BIND = (
-    "grant role gpu-rightsizer-{command} and bind it (kubectl create clusterrolebinding gpu-rightsizer-{command} "
-    "--clusterrole gpu-rightsizer-{command} --user NAME)"
+    "grant ClusterRole gpu-rightsizer-{command} and bind it: kubectl create clusterrolebinding "
+    "gpu-rightsizer-{command} "
+    "--clusterrole gpu-rightsizer-{command} --user NAME"
 )
-_ROLE = "; in namespace {own} the Role of that name, by a rolebinding"
+_ROLE = "; also bind the Role of that name in namespace {own}"
 _GRANT = "gpu-rightsizer doctor --roles | kubectl apply -f -"
 
-ALLOWED = Message(Status.OK, "all {count} rights that it takes")
-MAY_NOT_READ = Message(Status.PROBLEM, "plan may not {missing}, and fails", _BIND, _GRANT)
+ALLOWED = Message(Status.OK, "all {count} required rights are granted")
+MAY_NOT_READ = Message(Status.ERROR, "plan fails: not allowed to {missing}", _BIND, _GRANT)
 MAY_NOT_LOOK = Message(
     Status.WARNING,
-    "plan may not {missing}, and finds no Prometheus by itself",
-    "give --prometheus-url; or " + _BIND,
+    "plan cannot find Prometheus by itself: not allowed to {missing}",
+    "set --prometheus-url, or " + _BIND,
     _GRANT,
 )
 MAY_NOT_CHANGE = Message(
-    Status.WARNING, "apply may not {missing}, and fails; plan is not concerned", _BIND + _ROLE, _GRANT
+    Status.WARNING, "apply fails: not allowed to {missing}; plan is not affected", _BIND + _ROLE, _GRANT
 )
 MAY_NOT_RESTORE = Message(
-    Status.WARNING, "undo may not {missing}, and fails; plan is not concerned", _BIND + _ROLE, _GRANT
+    Status.WARNING, "undo fails: not allowed to {missing}; plan is not affected", _BIND + _ROLE, _GRANT
 )
 NOT_TOLD = Message(
     Status.UNKNOWN,
-    "not known: {why}",
-    "where it is Forbidden: whoever is authenticated may ask what it may do (create selfsubjectaccessreviews, by the "
-    "ClusterRole system:basic-user), unless that was taken away",
+    "unknown: {why}",
+    "if Forbidden: grant the account create on selfsubjectaccessreviews, as the ClusterRole system:basic-user does",
     "kubectl auth can-i create selfsubjectaccessreviews.authorization.k8s.io",
 )
-DOES_WITHOUT = Message(Status.WARNING, "{command} may not {missing}, and does without: {cost}", _BIND, _GRANT)
+DOES_WITHOUT = Message(
+    Status.WARNING, "{command} is limited, because it is not allowed to {missing}: {cost}", _BIND, _GRANT
+)
 """Beside what a command cannot do without; told apart by what is lost."""
 
 

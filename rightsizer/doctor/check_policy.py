@@ -17,52 +17,50 @@ from rightsizer.text import count
 READ = Message(Status.OK, "{source}: {rules}")
 NONE_GIVEN = Message(
     Status.OK,
-    "none: everything is judged and advised on, nothing is changed",
-    "one to start from, for this cluster's PriorityClasses:",
+    "none: everything is advised on, and nothing is changed",
+    "to start, write a policy for this cluster's PriorityClasses:",
     "gpu-rightsizer policy init > policy.yaml",
 )
 UNREADABLE = Message(
-    Status.PROBLEM, "{why}", "mend it, and try again", "gpu-rightsizer policy check --offline FILE"
+    Status.ERROR, "{why}", "fix it, and check again:", "gpu-rightsizer policy check --offline FILE"
 )
 
-CLASSES = Message(Status.OK, "every PriorityClass that it names exists")
-NO_CLASS = Message(
-    Status.PROBLEM, "{why}", "mend the name; see which there are", "kubectl get priorityclasses"
-)
+CLASSES = Message(Status.OK, "all PriorityClasses that it names exist")
+NO_CLASS = Message(Status.ERROR, "{why}", "fix the name; existing classes:", "kubectl get priorityclasses")
 CLASS_PROBLEM = Message(
     Status.WARNING,
     "{why}",
-    "see what classes say, and docs/policy.md for what they can",
+    "fix the annotations of the class (docs/policy.md):",
     "kubectl get priorityclasses -o yaml",
 )
 
 MATCHES = Message(Status.OK, "workloads by rule: {rows}")
 MATCHES_NOTHING = Message(
     Status.WARNING,
-    "no workload is matched by: {names}",
-    "see which rule holds for one of those that you meant, and why",
+    "rules without workloads: {names}",
+    "see which rule applies to a workload, and why:",
     "gpu-rightsizer policy explain --policy FILE NAMESPACE/KIND/NAME",
 )
 
-SPACIOUS = Message(Status.OK, "every budget lets something happen")
-NOT_USED = Message(Status.OK, "no rule enforces, so that no budget is used")
+SPACIOUS = Message(Status.OK, "every budget allows changes")
+NOT_USED = Message(Status.OK, "no rule enforces, so no budget is used")
 SHUT = Message(
     Status.WARNING,
-    "budget {title} is {amount}: apply changes nothing that it counts",
-    "write another amount, or none; or mode: advise into the rules, which says the same openly",
+    "budget {title} is {amount}: apply changes nothing that it covers",
+    "raise or remove it, or use mode: advise in the rules",
 )
 TIGHT = Message(
     Status.WARNING,
-    "budget {title} allows {gpus}, and the smallest workload under enforce holds {least}: apply stops none",
-    "write gpus: {least} or more, or a larger share",
+    "budget {title} allows {gpus}, but the smallest enforced workload holds {least}: apply stops none",
+    "set gpus: {least} or more, or a larger share",
 )
 
-OPEN = Message(Status.OK, "changes may be made now")
+OPEN = Message(Status.OK, "changes are allowed now")
 CLOSED = Message(Status.OK, "no changes now: {why}")
 FAR_OFF = Message(
     Status.WARNING,
     "no changes in the next {days} days: {why}",
-    "is that meant? see maintenanceWindows and freezes of the policy",
+    "check maintenanceWindows and freezes of the policy",
 )
 
 FAR = datetime.timedelta(days=31)
@@ -146,18 +144,18 @@ FAMILY = Family(
     (
         Check(
             "file",
-            "Whether it can be used: fields, values, rules that are never reached.",
+            "The file is valid, and every rule is reachable.",
             _file,
             (READ, NONE_GIVEN, UNREADABLE),
         ),
         Check(
             "classes",
-            "PriorityClasses: those that it names, and what they say themselves.",
+            "PriorityClasses that it names, and their annotations.",
             _classes,
             (CLASSES, NO_CLASS, CLASS_PROBLEM),
         ),
-        Check("rules", "Whom each rule is about now.", _rules, (MATCHES, MATCHES_NOTHING)),
-        Check("budgets", "Budgets that let nothing happen.", _budgets, (SPACIOUS, NOT_USED, SHUT, TIGHT)),
+        Check("rules", "Workloads that each rule matches.", _rules, (MATCHES, MATCHES_NOTHING)),
+        Check("budgets", "Budgets that prevent every change.", _budgets, (SPACIOUS, NOT_USED, SHUT, TIGHT)),
         Check("calendar", "Maintenance windows and freezes.", _calendar, (OPEN, CLOSED, FAR_OFF)),
     ),
 )

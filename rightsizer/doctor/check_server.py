@@ -25,93 +25,94 @@ DEFAULT_RETENTION = datetime.timedelta(days=15)
 
 ANSWERS = Message(Status.OK, "{where} answers in {took_ms:.0f} ms ({product})")
 SILENT = Message(
-    Status.PROBLEM,
+    Status.ERROR,
     "no answer: {why}",
-    "see whether it answers from here; where it is in the cluster: kubectl port-forward, and --prometheus-url "
-    "http://localhost:9090; the flags of each flavour: docs/prometheus.md",
+    "check that it is reachable from here; in a cluster: kubectl port-forward, then --prometheus-url "
+    "http://localhost:9090; other servers: docs/prometheus.md",
     "curl -sS 'http://HOST:9090/api/v1/query?query=1'",
 )
 UNNAMED = Message(
-    Status.PROBLEM,
-    "none: {why}",
-    "name one by --prometheus-url http://HOST:9090 or GPU_RIGHTSIZER_PROMETHEUS_URL; see which there are:",
+    Status.ERROR,
+    "no Prometheus found: {why}",
+    "set --prometheus-url http://HOST:9090 or GPU_RIGHTSIZER_PROMETHEUS_URL; candidates:",
     "kubectl get services -A | grep -iE 'prom|thanos|mimir|victoria|vm'",
 )
 
-SAME_TIME = Message(Status.OK, "its clock and ours are {skew_s:.0f} s apart")
+SAME_TIME = Message(Status.OK, "its clock and the local clock differ by {skew_s:.0f} s")
 SKEWED = Message(
     Status.WARNING,
-    "its clock is {skew_s:.0f} s {direction} ours",
-    "set both by NTP; the ages of pods are the API server's times, judged by Prometheus's clock",
+    "its clock is {skew_s:.0f} s {direction} the local clock",
+    "synchronise both with NTP; pod ages mix the clocks of the API server and Prometheus",
     "timedatectl set-ntp true",
 )
 FAR_OFF = Message(
-    Status.PROBLEM,
-    "its clock is {skew} {direction} ours",
-    "set both by NTP; until then pods look older or younger than they are",
+    Status.ERROR,
+    "its clock is {skew} {direction} the local clock",
+    "synchronise both with NTP; until then pod ages are wrong",
     "timedatectl set-ntp true",
 )
 
 FITS = Message(
-    Status.OK, "it loads {limit:,} samples for one query, of which half of {ours:,} is asked for at most"
+    Status.OK, "Prometheus allows {limit:,} samples per query; gpu-rightsizer uses at most half of {ours:,}"
 )
 TOO_SMALL = Message(
-    Status.PROBLEM,
-    "it loads {limit:,} samples for one query, and we take it for {ours:,}",
-    "give --prometheus-max-samples {limit}, or start it with --query.max-samples={ours}",
+    Status.ERROR,
+    "Prometheus allows only {limit:,} samples per query; gpu-rightsizer assumes {ours:,}",
+    "set --prometheus-max-samples {limit}, or start Prometheus with --query.max-samples={ours}",
 )
 NO_LIMIT = Message(
     Status.UNKNOWN,
-    "it does not tell how many samples it loads for one query; taken for {ours:,}",
-    "where queries are refused as too large, give --prometheus-max-samples {tenth}",
+    "the limit of samples per query is unknown; gpu-rightsizer assumes {ours:,}",
+    "if queries are refused as too large, set --prometheus-max-samples {tenth}",
 )
 
-REACHES = Message(Status.OK, "GPU series go back {span}, as far as the policy looks")
+REACHES = Message(Status.OK, "GPU series cover {span}, as far as the policy looks back")
 TOO_SHORT = Message(
-    Status.PROBLEM,
-    "GPU series begin {begins}: the policy's window of {window} is not covered until {until}, and all is unknown",
-    "wait until then, or write a shorter window into the policy: defaults.idle.window",
+    Status.ERROR,
+    "GPU series begin {begins}; until {until} they do not cover the policy's window of {window}, so "
+    "every verdict is unknown",
+    "wait, or set a shorter defaults.idle.window in the policy",
 )
 SHORT = Message(
     Status.WARNING,
-    "GPU series begin {begins}; the policy looks for pauses in {history}: idle is only advised on until {until}",
-    "wait until then, or write idle.history: {so_far} (or less) into the policy",
+    "GPU series begin {begins}; the policy looks back {history} for pauses, so idle is only advised on until {until}",
+    "wait, or set idle.history: {so_far} (or less) in the policy",
 )
 FORGETS = Message(
     Status.WARNING,
-    "it keeps {kept}, and the policy looks back {wanted}: idle is only ever advised on",
-    "start it with --storage.tsdb.retention.time={days}d, or write idle.history: {kept} into the policy",
+    "Prometheus keeps {kept}, but the policy looks back {wanted}: idle is only advised on",
+    "start Prometheus with --storage.tsdb.retention.time={days}d, or set idle.history: {kept} in the policy",
 )
 
 DENSE = Message(Status.OK, "a sample every {interval}")
 SPARSE = Message(
     Status.WARNING,
-    "a sample every {interval} only: what works for less than that may go unseen",
-    "set scrape_interval of the exporter's job (a ServiceMonitor's spec.endpoints[].interval) to 15s, or run "
-    "gpu-exporter, whose counters miss nothing between two scrapes",
+    "only one sample every {interval}: shorter work may be missed",
+    "set scrape_interval of the exporter's job (spec.endpoints[].interval of a ServiceMonitor) to 15s, "
+    "or run gpu-exporter, whose counters miss nothing",
 )
 TOO_SPARSE = Message(
-    Status.PROBLEM,
-    "a sample every {interval}: the policy's window of {window} holds {samples}, and {least} are needed",
-    "set scrape_interval of the exporter's job to {wanted} or less, or a window of at least {longer} in the policy",
+    Status.ERROR,
+    "a sample every {interval}: the policy's window of {window} holds {samples}, but needs {least}",
+    "set scrape_interval of the exporter's job to {wanted} or less, or the policy's window to at least {longer}",
 )
 
-RECORDED = Message(Status.OK, "all {count} are on record over {window}, and are asked instead of samples")
+RECORDED = Message(Status.OK, "all {count} rules cover {window} and are used")
 RECORDED_LATELY = Message(
-    Status.OK, "all {count} are on record, but not over {window} yet; until then samples are asked"
+    Status.OK, "all {count} rules exist, but do not cover {window} yet; until then samples are used"
 )
-NOT_NEEDED = Message(Status.OK, "none, and none needed: the samples of {devices} fit into one query")
+NOT_NEEDED = Message(Status.OK, "none, and none needed: samples of {devices} fit into one query")
 WANTED = Message(
     Status.WARNING,
-    "none: the samples of {devices} over {window} are more than one query loads, and are asked for in parts",
+    "none: samples of {devices} over {window} exceed the limit of one query, so it is split",
     "load deploy/prometheus/recording-rules.yaml (rule_files, or groups of a PrometheusRule)",
 )
 INCOMPLETE = Message(
     Status.WARNING,
-    "{missing} of {count} are not on record ({names}): samples are asked instead of all of them",
-    "load the whole of deploy/prometheus/recording-rules.yaml anew, and look at /rules of Prometheus for errors",
+    "{missing} of {count} rules are missing ({names}), so samples are used",
+    "load all of deploy/prometheus/recording-rules.yaml again, and check Prometheus's /rules for errors",
 )
-OTHER_TABLE = Message(Status.OK, "not for this table of metrics: samples are asked")
+OTHER_TABLE = Message(Status.OK, "not available for this signals table; samples are used")
 
 
 def spans(facts: Facts) -> tuple[list[datetime.timedelta], datetime.timedelta]:
@@ -134,12 +135,12 @@ def _history(criteria: Criteria) -> set[datetime.timedelta]:
 def product(build: Mapping[str, Any] | Failure) -> str:
     """What a server says that it is; VictoriaMetrics gives no more than the version of Prometheus that it is like."""
     if isinstance(build, Failure):
-        return "a server that does not say what it is"
+        return "unknown server"
     version = str(build.get("version", ""))
     if "application" in build:
         return f"{build['application']} {version}"
     if set(build) <= {"version"}:
-        return "a server as VictoriaMetrics is" if build else "a server that does not say what it is"
+        return "VictoriaMetrics or similar" if build else "unknown server"
     return f"Thanos {version}" if version.startswith("0.") else f"Prometheus {version}"
 
 
@@ -271,29 +272,34 @@ def _whole(length: datetime.timedelta) -> datetime.timedelta:
 FAMILY = Family(
     "prometheus",
     (
-        Check("reachable", "Whether it answers, and what it is.", _reachable, (ANSWERS, SILENT, UNNAMED)),
+        Check(
+            "reachable",
+            "Prometheus answers; its product and version.",
+            _reachable,
+            (ANSWERS, SILENT, UNNAMED),
+        ),
         Check(
             "clock",
-            "Its clock, by which everything is judged, beside ours.",
+            "Its clock, compared with the local clock.",
             _clock,
             (SAME_TIME, SKEWED, FAR_OFF),
         ),
         Check(
             "sample-limit",
-            "What it loads for one query (`--query.max-samples`).",
+            "Samples that it allows per query (`--query.max-samples`).",
             _limit,
             (FITS, TOO_SMALL, NO_LIMIT),
         ),
         Check(
             "record",
-            "How far GPU series go back, and how long they are kept.",
+            "How far GPU series go back, and their retention.",
             _record,
             (REACHES, TOO_SHORT, SHORT, FORGETS),
         ),
         Check("scrape-interval", "How often GPUs are scraped.", _interval, (DENSE, SPARSE, TOO_SPARSE)),
         Check(
             "recording-rules",
-            "Our recording rules, which large fleets need.",
+            "The recording rules that large fleets need.",
             _rules,
             (RECORDED, RECORDED_LATELY, NOT_NEEDED, WANTED, INCOMPLETE, OTHER_TABLE),
         ),

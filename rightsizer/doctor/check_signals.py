@@ -12,87 +12,89 @@ from rightsizer.usage.quantities import MetricKind
 
 FOUND = Message(Status.OK, "{name}: {metrics}")
 NONE_FOUND = Message(
-    Status.PROBLEM,
+    Status.ERROR,
     "{why}",
-    "see whether an exporter runs, and by Prometheus's page /targets whether it is scraped; metrics of another "
-    "exporter: --signals FILE, a table",
+    "check that an exporter runs and is scraped (Prometheus's /targets); for another exporter's metrics: "
+    "--signals FILE",
     "kubectl get pods -A | grep -E 'dcgm|gpu-exporter'",
 )
 
-BY_LABEL = Message(Status.OK, "{series} series name our pods, by {forms}")
+BY_LABEL = Message(Status.OK, "{series} series name pods of this cluster, by {forms}")
 BY_ANY_LABEL = Message(
     Status.UNKNOWN,
-    "{series} series name pods, by {forms}; whether they are ours is not known: pods could not be read",
+    "{series} series name pods, by {forms}; whether they are in this cluster is unknown, because pods "
+    "could not be read",
 )
 NO_POD = Message(
-    Status.PROBLEM,
+    Status.ERROR,
     "no series names a pod that holds a GPU",
-    "mount the kubelet's folder /var/lib/kubelet/pod-resources into the exporter; for dcgm-exporter also --kubernetes",
+    "mount /var/lib/kubelet/pod-resources into the exporter; dcgm-exporter also needs --kubernetes",
 )
 FOREIGN = Message(
-    Status.PROBLEM,
+    Status.ERROR,
     "series name {pods}, none of which holds a GPU here ({names})",
-    "are they the exporter's own, mount /var/lib/kubelet/pod-resources into it (dcgm-exporter: --kubernetes); does "
-    "this Prometheus hold several clusters: --prometheus-label cluster=NAME; else it is another's: --prometheus-url",
+    "if they are exporters: mount /var/lib/kubelet/pod-resources (dcgm-exporter: --kubernetes); if "
+    "Prometheus holds several clusters: --prometheus-label cluster=NAME; if it is another cluster's: "
+    "--prometheus-url",
 )
-NO_HOLDERS = Message(Status.OK, "no pod holds a GPU now, so there is none to be named")
+NO_HOLDERS = Message(Status.OK, "no pod holds a GPU now")
 
 ALL_MEASURED = Message(Status.OK, "activity, memory traffic, memory in use and power are measured")
 NO_ACTIVITY = Message(
-    Status.PROBLEM,
+    Status.ERROR,
     "activity is not measured ({metrics}): every verdict is unknown",
-    "add {metric} to the exporter's list of metrics (dcgm-exporter: -f FILE)",
+    "add {metric} to the exporter's metrics (dcgm-exporter: -f FILE)",
 )
 NO_SECOND = Message(
-    Status.PROBLEM,
-    "neither memory traffic nor power is measured: without a second signal no verdict is reached",
-    "add {metric} or {other} to the exporter's list of metrics (dcgm-exporter: -f FILE)",
+    Status.ERROR,
+    "neither memory traffic nor power is measured: without a second signal every verdict is unknown",
+    "add {metric} or {other} to the exporter's metrics (dcgm-exporter: -f FILE)",
 )
 NO_TRAFFIC = Message(
     Status.WARNING,
     "memory traffic is not measured: models without a row in idlePowerWatts get no verdict",
-    "add {metric} to the exporter's list of metrics (dcgm-exporter: -f FILE)",
+    "add {metric} to the exporter's metrics (dcgm-exporter: -f FILE)",
 )
 NO_POWER = Message(
     Status.WARNING,
-    "power is not measured: idle is judged by memory traffic alone, and stuck is not found",
-    "add {metric} to the exporter's list of metrics (dcgm-exporter: -f FILE)",
+    "power is not measured: only memory traffic confirms idle, and stuck is not detected",
+    "add {metric} to the exporter's metrics (dcgm-exporter: -f FILE)",
 )
 NO_MEMORY = Message(
     Status.WARNING,
-    "memory in use is not measured: idle and parked are not told apart, sliceable is not found",
-    "add {metric} to the exporter's list of metrics (dcgm-exporter: -f FILE)",
+    "memory in use is not measured: oversized-gpu is not detected, and idle does not show held memory",
+    "add {metric} to the exporter's metrics (dcgm-exporter: -f FILE)",
 )
 MIG_IN_THE_DARK = Message(
     Status.WARNING,
-    "no activity of its own, and so no verdict: {devices}",
-    "on Hopper and later run gpu-exporter, or add DCGM_FI_PROF_GR_ENGINE_ACTIVE to dcgm-exporter's list; before Hopper "
-    "only the latter measures instances",
+    "{devices} cannot be judged: no utilization metric",
+    "on Hopper and later run gpu-exporter, or add DCGM_FI_PROF_GR_ENGINE_ACTIVE to dcgm-exporter; before "
+    "Hopper only the latter measures instances",
 )
 
-MIG_MEASURED = Message(Status.OK, "every MIG instance that pods hold has its own activity, or there is none")
+MIG_MEASURED = Message(Status.OK, "all MIG instances that pods hold are measured, or there are none")
 
 ONCE = Message(Status.OK, "each device of a pod has one series")
-TWINS = Message(Status.OK, "{devices} with copies, as pairs of Prometheus make them; each counts once")
+TWINS = Message(Status.OK, "copies of {devices}, as from a pair of Prometheus servers; each counts once")
 TWICE = Message(
     Status.WARNING,
     "{devices} scraped by several jobs ({jobs}); each counts once, by its highest values",
-    "keep one exporter on a node, and one job or ServiceMonitor that scrapes it",
+    "run one exporter per node, scraped by one job or ServiceMonitor",
     "kubectl get servicemonitors,podmonitors -A | grep -iE 'dcgm|gpu'",
 )
 
-AGREE = Message(Status.OK, "no two sources contradict each other")
+AGREE = Message(Status.OK, "no two sources disagree")
 DISAGREE = Message(
     Status.WARNING,
-    "{devices} of which two metrics of activity contradict each other ({names}): unknown",
-    "restart the exporter on their nodes, or judge by one source only: --signals dcgm",
+    "two activity metrics disagree on {devices} ({names}), so the verdict is unknown",
+    "restart the exporter on their nodes, or use one source: --signals dcgm",
 )
 
-VALID = Message(Status.OK, "every value of the last hour can be")
+VALID = Message(Status.OK, "all values of the last hour are plausible")
 INVALID = Message(
     Status.WARNING,
-    "{devices} with values that cannot be, NaN, negative or above 100% ({metrics}): unknown",
-    "restart the exporter on their nodes; that of the first:",
+    "{devices} with impossible values (NaN, negative or above 100%) of {metrics}: the verdict is unknown",
+    "restart the exporter on their nodes; node of the first pod:",
     "kubectl -n {namespace} get pod {pod} -o wide",
 )
 
@@ -208,30 +210,30 @@ FAMILY = Family(
     (
         Check(
             "source",
-            "Which metrics there are: dcgm, dcgm-4.9, gpu-exporter, or a table.",
+            "Available metrics: dcgm, dcgm-4.9, gpu-exporter or a table.",
             _source,
             (FOUND, NONE_FOUND),
         ),
         Check(
             "labels",
-            "By which labels series name pods, and whether these are ours.",
+            "Labels that name pods, and whether these pods are in the cluster.",
             _labels,
             (BY_LABEL, BY_ANY_LABEL, NO_POD, FOREIGN, NO_HOLDERS),
         ),
         Check(
             "quantities",
-            "What is measured, and what its lack costs.",
+            "Measured quantities, and the effect of missing ones.",
             _quantities,
             (ALL_MEASURED, NO_ACTIVITY, NO_SECOND, NO_TRAFFIC, NO_POWER, NO_MEMORY),
         ),
-        Check("mig", "Whether MIG instances are measured each.", _mig, (MIG_MEASURED, MIG_IN_THE_DARK)),
-        Check("copies", "Whether devices are on record more than once.", _copies, (ONCE, TWINS, TWICE)),
+        Check("mig", "MIG instances without utilization metrics.", _mig, (MIG_MEASURED, MIG_IN_THE_DARK)),
+        Check("copies", "Devices with several series.", _copies, (ONCE, TWINS, TWICE)),
         Check(
             "agreement",
-            "Whether two metrics of the same contradict each other.",
+            "Sources that contradict each other.",
             _agreement,
             (AGREE, DISAGREE),
         ),
-        Check("values", "Values that cannot be.", _values, (VALID, INVALID)),
+        Check("values", "Impossible values.", _values, (VALID, INVALID)),
     ),
 )

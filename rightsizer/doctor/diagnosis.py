@@ -15,7 +15,7 @@ class Status(enum.StrEnum):
 
     OK = "ok"
     WARNING = "warning"
-    PROBLEM = "problem"
+    ERROR = "error"
     UNKNOWN = "unknown"
 
 
@@ -76,12 +76,12 @@ class Family:
     checks: tuple[Check, ...]
 
 
-FOLLOWS = Message(Status.UNKNOWN, "not known: {why}; mend that first")
+FOLLOWS = Message(Status.UNKNOWN, "unknown: {why}; fix that first")
 FAILED = Message(
     Status.UNKNOWN,
-    "not known: {why}",
-    "where it was too large or took too long: --prometheus-timeout 300s, --prometheus-max-samples, recording rules; "
-    "where it is Forbidden: see permissions",
+    "unknown: {why}",
+    "if too large or too slow: --prometheus-timeout 300s, a smaller --prometheus-max-samples, or "
+    "recording rules; if Forbidden: see permissions",
 )
 """What any check says where something that it needs could not be read: told by another check, or by none."""
 

@@ -37,7 +37,7 @@ def _lines(names: Sequence[str], one: Diagnosis, paint: Paint) -> Iterator[str]:
     head = f"{paint.status(one.status, f'{one.status:<{_COLUMN}}')}"
     indent = " " * (_COLUMN + _NAME)
     name, *others = names
-    words = one.words if not others else f"{one.words} (likewise {', '.join(others)})"
+    words = one.words if not others else f"{one.words} (also {', '.join(others)})"
     first, *rest = _wrapped(words, indent)
     yield f"{head}{name:<{_NAME}}{first.lstrip()}"
     yield from rest
@@ -57,12 +57,12 @@ def _wrapped(words: str, indent: str) -> list[str]:
 
 def _summary(found: Sequence[Found]) -> str:
     numbers = {status: sum(one.status is status for _, _, one in found) for status in Status}
-    if not numbers[Status.PROBLEM]:
+    if not numbers[Status.ERROR]:
         rest = f"; {count(numbers[Status.WARNING], 'warning')}" if numbers[Status.WARNING] else ""
-        dark = f"; {numbers[Status.UNKNOWN]} not known" if numbers[Status.UNKNOWN] else ""
-        return f"No problem{rest}{dark}."
-    told = [count(numbers[Status.PROBLEM], "problem"), count(numbers[Status.WARNING], "warning")]
-    return f"{', '.join(told)}, {numbers[Status.UNKNOWN]} not known, {numbers[Status.OK]} good."
+        dark = f"; {numbers[Status.UNKNOWN]} unknown" if numbers[Status.UNKNOWN] else ""
+        return f"No errors{rest}{dark}."
+    told = [count(numbers[Status.ERROR], "error"), count(numbers[Status.WARNING], "warning")]
+    return f"{', '.join(told)}, {numbers[Status.UNKNOWN]} unknown, {numbers[Status.OK]} ok."
 
 
 def document(found: Sequence[Found]) -> dict[str, Any]:

@@ -36,9 +36,9 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 NO_SERVER = "no Prometheus answers"
-NO_SOURCE = "no metrics of GPUs were found"
+NO_SOURCE = "no GPU metrics were found"
 NO_FLEET = "the cluster's objects could not be read"
-NO_POLICY = "the policy cannot be used"
+NO_POLICY = "the policy is invalid"
 
 SPANS = tuple(datetime.timedelta(minutes=minutes) for minutes in (10, 60, 6 * 60, 24 * 60))
 ENOUGH = 6
@@ -95,7 +95,7 @@ def ask(inquiry: Inquiry) -> Facts:
         node_coverage=nobody,
     )
     if isinstance(cluster, Failure) and not inquiry.is_named:
-        lost = Failure("none is named, and without a cluster none can be found", NO_SERVER, is_unnamed=True)
+        lost = Failure("no URL is set, and without a cluster none can be found", NO_SERVER, is_unnamed=True)
         return dataclasses.replace(facts, server=lost)
     prometheus = attempt(inquiry.prometheus)
     if isinstance(prometheus, Failure):

@@ -82,7 +82,7 @@ class Right:
 STATE_MAPS = (control_state.NAME, *memory.NAMES)
 """Every ConfigMap that we write: RBAC lets us touch no other."""
 _LEASES = (lease.LEASE_NAME,)
-_SECRETS = "budgets do not count earlier evictions, and evicted pods cannot be put back"
+_SECRETS = "budgets ignore earlier evictions, and evicted pods cannot be restored"
 
 
 def _table() -> Iterator[Right]:
@@ -90,24 +90,22 @@ def _table() -> Iterator[Right]:
         yield Right("list", "", resource, _READ)
     yield Right("list", "scheduling.k8s.io", "priorityclasses", _READ)
     yield Right("list", "policy", "poddisruptionbudgets", _READ)
-    yield Right("list", "", "resourcequotas", _READ, cost="quotas are not told")
+    yield Right("list", "", "resourcequotas", _READ, cost="quotas are unknown")
     for owner in OWNERS:
-        cost = (
-            "" if owner.group in BUILT_IN else f"labels, annotations and size of a {owner.kind} are not known"
-        )
+        cost = "" if owner.group in BUILT_IN else "labels, annotations and size of such workloads are unknown"
         yield Right("get", owner.group, owner.plural, _READ, cost=cost)
         if owner.kind != "Pod":
             yield Right("list", owner.group, owner.plural, _READ, cost=cost)
     for scaler in SCALERS:
-        cost = f"who is scaled by a {scaler.kind} is not known"
+        cost = "workloads with this autoscaler are not recognised"
         yield Right("list", scaler.group, scaler.plural, _READ, cost=cost)
-    cost = f"who is queued by a {KUEUE.kind} is only advised on"
+    cost = "workloads that Kueue queues are only advised on"
     yield Right("list", KUEUE.group, KUEUE.plural, _READ, cost=cost)
-    cost = "what has a scale subresource, but is of a kind that is not known, is only advised on"
+    cost = "workloads of unknown kinds with a scale subresource are only advised on"
     yield Right(
         "get", "apiextensions.k8s.io", "customresourcedefinitions", (*_READ, *UNDO, *HISTORY), cost=cost
     )
-    cost = "GPUs that pods hold by claims are not counted"
+    cost = "GPUs held through ResourceClaims are not counted"
     yield Right("list", claims.GROUP, "resourceclaims", _READ, cost=cost)
     yield Right("list", "", "services", (Command.DISCOVERY,))
     yield Right("get", "", "services/proxy", (Command.DISCOVERY,))
@@ -120,27 +118,31 @@ def _writes() -> Iterator[Right]:
     for row in KINDS:
         if row is not POD:
             is_needed = row.group in BUILT_IN and not row.of.starts_others
-            yield from _changes(row, "" if is_needed else f"a {row.kind} stays as it is")
+            yield from _changes(row, "" if is_needed else "workloads of this kind are not changed")
     for row in LEVERS:
-        yield from _changes(row, f"who is stopped by a {row.kind} stays as it is")
+        yield from _changes(row, "workloads stopped through this object are not changed")
         yield Right(
-            "get", row.group, row.of.plural, APPLY, cost=f"who is stopped by a {row.kind} stays as it is"
+            "get",
+            row.group,
+            row.of.plural,
+            APPLY,
+            cost="workloads stopped through this object are not changed",
         )
     yield Right("create", "", "pods/eviction", APPLY)
     yield Right(
-        "patch", "", "pods", APPLY, cost="bare pods get no notice, and stay where one has to come first"
+        "patch", "", "pods", APPLY, cost="bare pods get no notice, and are not evicted if one is required"
     )
-    yield Right("create", "", "events", _WRITE, cost="changes are not told as Events")
+    yield Right("create", "", "events", _WRITE, cost="changes create no Events")
     yield Right("get", "", "pods", UNDO)
     yield Right("create", "", "pods", UNDO)
     yield Right("create", "", "secrets", APPLY, is_own=True)
     yield Right("list", "", "secrets", (*_READ, *UNDO, *HISTORY), is_own=True, cost=_SECRETS)
     yield Right("list", "", "pods", HISTORY)
     yield Right("list", "", "events", HISTORY, cost="Events are left out")
-    cost = "whether it is paused, and what was changed lately, is not known"
+    cost = "pauses and recent changes are unknown"
     yield Right("get", "", "configmaps", PLAN, is_own=True, cost=cost, names=STATE_MAPS)
     yield Right("create", "", "configmaps", (*APPLY, *PAUSE), is_own=True)
-    cost = "changes are left out that objects do not tell of any more"
+    cost = "changes that objects no longer record are left out"
     yield Right("get", "", "configmaps", HISTORY, is_own=True, cost=cost, names=memory.NAMES)
     for verb in ("get", "patch"):
         yield Right(verb, "", "configmaps", APPLY, is_own=True, names=STATE_MAPS)
@@ -148,7 +150,7 @@ def _writes() -> Iterator[Right]:
     yield Right("get", "", "namespaces", PAUSE)
     for verb, names in (("get", _LEASES), ("create", ()), ("update", _LEASES)):
         yield Right(verb, "coordination.k8s.io", "leases", _WRITE, is_own=True, names=names)
-    yield Right("get", "", "secrets", UNDO, is_own=True, cost="evicted pods cannot be put back")
+    yield Right("get", "", "secrets", UNDO, is_own=True, cost="evicted pods cannot be restored")
     yield Right("delete", "", "secrets", _WRITE, is_own=True)
 
 

@@ -21,7 +21,7 @@ _RESULT_COLOURS = {
     Result.REFUSED: "\x1b[31m",
     Result.UNKNOWN: "\x1b[31m",
 }
-_STATUS_COLOURS = {"ok": "\x1b[32m", "warning": "\x1b[33m", "problem": "\x1b[31m", "unknown": "\x1b[35m"}
+_STATUS_COLOURS = {"ok": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[31m", "unknown": "\x1b[35m"}
 _DIM = "\x1b[2m"
 _BOLD = "\x1b[1m"
 _PLAIN = "\x1b[0m"

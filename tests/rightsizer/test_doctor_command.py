@@ -56,7 +56,7 @@ def good(world: World) -> World:
 
 def diagnosed(run: Run) -> dict[str, dict[str, Any]]:
     """What it says, by check; the worst where it says several things."""
-    order = ["ok", "unknown", "warning", "problem"]
+    order = ["ok", "unknown", "warning", "error"]
     checks = sorted(json.loads(run.out)["checks"], key=lambda one: order.index(one["status"]))
     return {one["check"]: one for one in checks}
 
@@ -102,7 +102,7 @@ def test_a_table_for_people(good: World) -> None:
     assert run.code == 0
     for family in ("INVENTORY", "PERMISSIONS", "PROMETHEUS", "SIGNALS", "COVERAGE", "POLICY"):
         assert f"\n{family}\n" in f"\n{run.out}"
-    assert run.out.splitlines()[-1] == "No problem; 1 warning."
+    assert run.out.splitlines()[-1] == "No errors; 1 warning."
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_nodes_beside_their_series(good: World) -> None:
     good.add("Deployment", good.team, "more", {"gpus": 1, "nodeSelector": {}})
     run, found = doctor(good)
     assert run.code == 1
-    assert found["nodes"]["words"] == "no series of 1 of the 3 nodes with GPUs: n2"
+    assert found["nodes"]["words"] == "1 of 3 nodes with GPUs without series: n2"
     assert found["nodes"]["command"].endswith("spec.nodeName=n2")
     assert "n3 (1 of 4)" in found["devices"]["words"]
 
@@ -135,7 +135,7 @@ def test_pods_that_series_do_not_name(good: World) -> None:
     good.add("Deployment", good.team, "dark", {"gpus": 4, "usage": "absent"})
     _, found = doctor(good)
     assert found["owners"]["status"] == "ok"  # of n2 nothing is seen at all
-    assert found["nodes"]["status"] == "problem"
+    assert found["nodes"]["status"] == "error"
 
 
 # --- where half of the world is away
@@ -146,7 +146,7 @@ def test_without_an_api_server_the_metrics_are_judged(good: World) -> None:
     good.api.stop()
     run, found = doctor(good)
     assert run.code == 1
-    assert found["cluster"]["status"] == "problem"
+    assert found["cluster"]["status"] == "error"
     told = {
         name: found[name]["status"] for name in ("reachable", "clock", "source", "scrape-interval", "file")
     }
@@ -171,7 +171,7 @@ def test_without_a_kubeconfig(good: World, tmp_path: pathlib.Path) -> None:
     )
     assert run.code == 1
     found = diagnosed(run)
-    assert (found["cluster"]["status"], found["source"]["status"]) == ("problem", "ok")
+    assert (found["cluster"]["status"], found["source"]["status"]) == ("error", "ok")
     assert "no such file" in found["cluster"]["words"]
 
 
@@ -191,8 +191,8 @@ def test_with_403_everywhere(good: World) -> None:
     good.write_kubeconfig(grant(good.api, (), "x"))
     run, found = doctor(good)
     assert run.code == 1
-    assert found["cluster"]["status"] == "problem"
-    assert "may not list pods" in found["plan"]["words"]
+    assert found["cluster"]["status"] == "error"
+    assert "not allowed to list pods" in found["plan"]["words"]
     assert found["source"]["status"] == "ok"
     nobody = run_command("doctor", "-o", "json", "--kubeconfig", str(good.directory / "kubeconfig"))
     assert 'cannot list resource "services"' in diagnosed(nobody)["reachable"]["words"]
@@ -401,7 +401,7 @@ def test_series_of_other_labels_only(metrics: Metrics) -> None:
     assert isinstance(facts.source, Failure)
     assert "none with test=" in facts.source.words
     assert isinstance(facts.node_coverage, Failure)
-    assert facts.node_coverage.told == "no metrics of GPUs were found"
+    assert facts.node_coverage.told == "no GPU metrics were found"
 
 
 # --- the first five minutes
