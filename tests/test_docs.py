@@ -23,24 +23,24 @@ PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("deploy/**/*
 
 
 @pytest.mark.parametrize("path", sorted(generated()), ids=lambda path: str(path.relative_to(ROOT)))
-def test_generated_parts_are_up_to_date(path: Path) -> None:
-    """`make golden` has been run since settings, metrics or policy fields changed."""
+def test_generated_file_in_the_repository_is_up_to_date(path: Path) -> None:
+    """A change of settings, metrics or policy fields needs `make golden`."""
     assert path.read_text() == generated()[path](), "run `make golden`; the diff is the review"
 
 
 def _prose(path: Path) -> str:
-    """A page without its frames and what stands in them."""
+    """A page without its code blocks."""
     return re.sub(r"^ *```.*?^ *```$", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
 def _links(path: Path) -> Iterator[tuple[Path, str]]:
-    """Files, and the anchors in them, to which a page links."""
+    """The linked files of a page, each with its anchor."""
     for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)", _prose(path)):
         yield (path.parent / target).resolve() if target else path, anchor
 
 
 def _anchors(path: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """The anchors that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", _prose(path), re.MULTILINE)
     slugs = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
     return {
@@ -49,15 +49,15 @@ def _anchors(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(path: Path) -> None:
+def test_link_of_a_page_has_a_target(path: Path) -> None:
     """Every relative link names a file of the repository and, where it has an anchor, a heading in it."""
     links = list(_links(path))
     assert [str(file) for file, _ in links if not file.exists()] == []
     assert [(file.name, anchor) for file, anchor in links if anchor and anchor not in _anchors(file)] == []
 
 
-def test_every_page_is_in_the_index() -> None:
-    """docs/README.md links to each page and schema, or to its folder or that folder's own index."""
+def test_index_of_docs_links_to_every_page() -> None:
+    """docs/README.md links to each page and schema, or to its folder, or to the index of that folder."""
     linked = {file for file, _ in _links(DOCS / "README.md")}
     pages = {*DOCS.rglob("*.md"), *DOCS.glob("*.json")} - {DOCS / "README.md"}
     assert [
@@ -68,7 +68,7 @@ def test_every_page_is_in_the_index() -> None:
 
 
 def _typed() -> Iterator[tuple[str, str]]:
-    """Every command line of gpu-rightsizer that a page tells to type: the page's name and the line."""
+    """Every command line of gpu-rightsizer in the pages: the name of the page and the line."""
     for path in PAGES:
         text = re.sub(r"<!-- (generated|printed).*?<!-- end -->", "", path.read_text(), flags=re.DOTALL)
         for code in re.findall(
@@ -80,8 +80,8 @@ def _typed() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("page", "line"), sorted(set(_typed())))
-def test_what_is_to_be_typed_can_be_typed(page: str, line: str) -> None:
-    """Commands exist and have the flags with which pages show them."""
+def test_command_line_of_a_page_has_known_flags(page: str, line: str) -> None:
+    """The command exists and has the flags that the page shows."""
     del page
     first, *rest = line.split()
     command = (first, rest[0]) if first in {"policy", "breaker"} and rest and rest[0].isalpha() else (first,)
@@ -92,8 +92,8 @@ def test_what_is_to_be_typed_can_be_typed(page: str, line: str) -> None:
 
 
 @pytest.mark.parametrize("values", sorted(ROOT.glob("deploy/helm/*/values.yaml")), ids=str)
-def test_values_of_the_chart_exist(values: Path) -> None:
-    """Values that a page sets are values that the chart has."""
+def test_chart_value_in_a_page_exists(values: Path) -> None:
+    """A page sets only values of the chart."""
     told = "".join((DOCS / name).read_text() for name in ("install.md", "security.md", "operations.md"))
     known: dict[str, object] = yaml.safe_load(values.read_text())
     names = set(
@@ -109,7 +109,7 @@ def test_values_of_the_chart_exist(values: Path) -> None:
 
 
 def _has(values: object, path: list[str]) -> bool:
-    """Whether a value is there; within a mapping that is empty anything may be written."""
+    """Whether a value exists; an empty mapping takes any value."""
     for name in path:
         if values == {}:
             return True
@@ -134,8 +134,8 @@ _TYPED = [
 
 
 @pytest.mark.parametrize(("page", "typed"), _TYPED)
-def test_what_is_typed_does_what_it_is_typed_for(page: Path, typed: str) -> None:
-    """The log of a Job is read once it is complete, and no policy is merged into the one before it."""
+def test_commands_of_a_page_wait_for_a_job_and_replace_the_policy(page: Path, typed: str) -> None:
+    """Pages read the log of a Job after it is complete, and never merge a policy into the previous one."""
     del page
     assert len(re.findall(r"\blogs\b.* job/", typed)) == len(
         re.findall(r"\bwait\b.*--for=condition=complete.*(?:&&|\n).*\blogs\b.* job/", typed)
@@ -143,8 +143,8 @@ def test_what_is_typed_does_what_it_is_typed_for(page: Path, typed: str) -> None
     assert not [line for line in typed.splitlines() if "--reuse-values" in line and "policy" in line]
 
 
-def test_the_errors_of_gauges_and_counter_are_told_of_each_workload() -> None:
-    """docs/attribution.md has the benchmark's table, with each of its workloads."""
+def test_attribution_page_has_a_row_for_each_benchmark_workload() -> None:
+    """docs/attribution.md has the table of the benchmark."""
     text = (DOCS / "attribution.md").read_text()
     part = re.search(r"<!-- measured: attribution-error -->\n(.*?)<!-- end -->", text, re.DOTALL)
     assert part is not None, "run `python -m benchmarks.attribution_error --write`"
@@ -152,8 +152,8 @@ def test_the_errors_of_gauges_and_counter_are_told_of_each_workload() -> None:
     assert missing == []
 
 
-def test_the_judgement_is_told_of_each_archetype() -> None:
-    """docs/judgement.md has the benchmark's tables, with each archetype and judge."""
+def test_judgement_page_has_a_row_for_each_archetype_and_judge() -> None:
+    """docs/judgement.md has the tables of the benchmark."""
     text = (DOCS / "judgement.md").read_text()
     part = re.search(r"<!-- measured: judgement -->\n(.*?)<!-- end -->", text, re.DOTALL)
     assert part is not None, "run `python -m benchmarks.judgement --write`"
@@ -162,34 +162,34 @@ def test_the_judgement_is_told_of_each_archetype() -> None:
 
 
 @pytest.mark.parametrize("name", [*FindingName, *Verdict, *Action, *Mode, *Cause, *Confidence, *FORMS])
-def test_every_word_of_a_plan_is_explained(name: str) -> None:
-    """What stands in plans, and every form of one, is told in the rightsizer's or the policy's page."""
+def test_word_of_a_plan_is_explained_in_docs(name: str) -> None:
+    """Findings, verdicts, actions and formats are in docs/rightsizer.md or docs/policy.md."""
     text = (DOCS / "rightsizer.md").read_text() + (DOCS / "policy.md").read_text()
     assert re.search(rf"[`| ]{name}[`| ]", text)
 
 
 @pytest.mark.parametrize("check", sorted({check.name for family in FAMILIES for check in family.checks}))
-def test_every_check_of_the_doctor_has_a_symptom(check: str) -> None:
-    """docs/troubleshooting.md leads from what somebody sees to each check."""
+def test_doctor_check_has_a_symptom_in_troubleshooting(check: str) -> None:
+    """docs/troubleshooting.md links a symptom to each check."""
     assert re.search(rf"\[[^\]]*\b{check}\b[^\]]*\]\(doctor.md#", (DOCS / "troubleshooting.md").read_text())
 
 
-def test_every_outcome_is_explained_in_the_help() -> None:
-    """apply --help lists each result that an outcome can have."""  # noqa: D403 - a command's name
+def test_apply_help_explains_every_result() -> None:
+    """apply --help lists each result of an outcome."""  # noqa: D403 - a command's name
     from rightsizer.cli.flags import _APPLY_EPILOG  # noqa: PLC0415 - the text itself
 
     assert all(re.search(rf"^  {result} ", _APPLY_EPILOG, re.MULTILINE) for result in Result)
 
 
-def test_every_make_target_of_the_readme_exists() -> None:
-    """What README tells to type can be typed."""
+def test_make_target_in_the_readme_exists() -> None:
+    """README names only existing targets."""
     targets = set(re.findall(r"\bmake ([a-z][a-z-]*)", (ROOT / "README.md").read_text()))
     makefile = (ROOT / "Makefile").read_text()
     assert targets
     assert [target for target in targets if not re.search(rf"^{target}:", makefile, re.MULTILINE)] == []
 
 
-def test_make_alone_explains_itself() -> None:
+def test_make_without_a_target_lists_all_targets() -> None:
     """`make` lists every target with a sentence."""
     out = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for target in ("setup", "demo", "test", "check", "golden", "bench"):

@@ -1,4 +1,4 @@
-"""Each program says what to install where only the other one's libraries are."""
+"""Each program has its own extra, and names it if a library is missing."""
 
 import subprocess
 import sys
@@ -26,7 +26,9 @@ sys.exit(main())
         ("rightsizer", "rightsizer.cli", "kubernetes", ["undo"]),
     ],
 )
-def test_a_missing_extra_is_named(program: str, module: str, library: str, flags: list[str]) -> None:
+def test_program_without_a_library_names_the_extra(
+    program: str, module: str, library: str, flags: list[str]
+) -> None:
     """One line with the command that installs it, exit code 1, no traceback."""
     code = _WITHOUT.format(library=library, module=module, flags=flags)
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
@@ -36,8 +38,8 @@ def test_a_missing_extra_is_named(program: str, module: str, library: str, flags
     ]
 
 
-def test_extras_stand_apart() -> None:
-    """Nothing is installed for both programs, only what one of them imports for each, and AWS's library for neither."""
+def test_extras_of_the_programs_are_separate() -> None:
+    """No library is common; each lock has the libraries of one program; only the extra aws has botocore."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["dependencies"] == []
     assert {"aws", "exporter", "rightsizer"} == set(project["optional-dependencies"])
