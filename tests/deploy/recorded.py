@@ -1,8 +1,7 @@
-"""Hours of the demo's cluster in a real Prometheus, and what the recording rules make of them.
+"""Past hours of the demo's cluster in a real Prometheus, with the results of the recording rules.
 
-What exporters would have served comes from the real exporter's exposition and the simulator's timeline; what
-kube-state-metrics would have, from the API server's pods. The rules are evaluated by Prometheus, minute by minute in
-the past: nothing is waited for.
+Exporter series come from the real exporter's exposition and the simulator's timeline, kube-state-metrics series from
+the API server's pods. Prometheus evaluates the rules for each past minute, so no test waits for time to pass.
 """
 
 import functools
@@ -25,9 +24,11 @@ from simulator.nodes.agent import NodeAgent
 from simulator.prometheus import Prometheus, Series
 
 STEP_S = 30
+TRUTH_STEP_S = 5
+"""Counters add up the simulator's utilization at this interval, shorter than that of scrapes."""
 Labels = dict[str, str]
 Labelled = Callable[[Labels], Labels | None]
-"""How a series is labelled in the end; None where it is not there."""
+"""The final labels of a series; None if it does not exist."""
 
 DCGM_EXPORTER = frozenset(
     f"DCGM_FI_{name}"
@@ -58,11 +59,11 @@ DCGM_EXPORTER = frozenset(
         "PROF_PCIE_RX_BYTES",
     ]
 )
-"""What dcgm-exporter 4.5.3 serves by its default-counters.csv."""
+"""Metrics of dcgm-exporter 4.5.3 with its default-counters.csv."""
 
 
 def as_dcgm_exporter(labels: Labels) -> Labels | None:
-    """A series as dcgm-exporter up to 4.5.3 labels it; it serves no others than its own."""
+    """The labels of dcgm-exporter up to 4.5.3; None for metrics that it does not serve."""
     if labels["__name__"] not in {*DCGM_EXPORTER, "up"}:
         return None
     kept = {name: value for name, value in labels.items() if name not in {"hostname", "node", "mig_uuid"}}
@@ -72,7 +73,7 @@ def as_dcgm_exporter(labels: Labels) -> Labels | None:
 def exporters_past(
     cluster: Cluster, seconds: range, *, honor_labels: bool, labelled: Labelled = dict
 ) -> Iterator[Series]:
-    """What the exporters of a cluster would have served at each of `seconds`."""
+    """The series of a cluster's exporters at each of `seconds`."""
     for name, target in zip(cluster.exporters, cluster.targets, strict=True):
         attach = functools.partial(target.attach, honor_labels=honor_labels)
         exposition = cluster.exporters[name].get("/metrics")[1]
@@ -90,16 +91,18 @@ _BUSY, _POD_BUSY = "gpu_busy_seconds_total", "gpu_pod_busy_seconds_total"
 
 
 def _without_counters(exposition: str) -> str:
-    """The history keeps them where they are now, which would be idleness."""
+    """The history repeats their current value, which would mean idle."""
     return "\n".join(line for line in exposition.splitlines() if not line.startswith((_BUSY, _POD_BUSY)))
 
 
 def _counters(
     exposition: str, agent: NodeAgent, attach: Callable[[Labels], Labels], seconds: range
 ) -> Iterator[Series]:
-    """How long each GPU would have worked, and for whom, by the simulator's truth."""
+    """Busy seconds of each GPU and pod, by the simulator's truth."""
     gpus = {agent.node.gpu_uuid(index): index for index in range(len(agent.node.gpus))}
-    divisions = functools.cache(lambda gpu: [agent.machine.division(gpu, second) for second in seconds])
+    each = seconds.step // TRUTH_STEP_S
+    instants = range(seconds[0] - seconds.step + TRUTH_STEP_S, seconds[-1] + 1, TRUTH_STEP_S)
+    divisions = functools.cache(lambda gpu: [agent.machine.division(gpu, second) for second in instants])
     for sample in parse(exposition):
         if sample.name not in {_BUSY, _POD_BUSY} or sample.labels.get("GPU_I_ID"):
             continue
@@ -114,15 +117,15 @@ def _counters(
             )
             for division in divisions(gpus[sample.labels["UUID"]])
         )
-        values = list(itertools.accumulate(part / 100 * seconds.step for part in parts))
-        yield Series(attach({"__name__": sample.name, **sample.labels}), seconds, values)
+        busy_s = list(itertools.accumulate(part / 100 * TRUTH_STEP_S for part in parts))
+        yield Series(attach({"__name__": sample.name, **sample.labels}), seconds, busy_s[each - 1 :: each])
 
 
 _PHASES = ("Pending", "Running", "Succeeded", "Failed")
 
 
 def kube_state_metrics(pods: Iterable[Mapping[str, Any]], seconds: range) -> Iterator[Series]:
-    """What kube-state-metrics serves of pods, as far as the rules ask for it."""
+    """The pod series of kube-state-metrics that the rules query."""
     for pod in pods:
         meta, spec = pod["metadata"], pod["spec"]
         names = {"namespace": meta["namespace"], "pod": meta["name"]}
@@ -148,7 +151,7 @@ def kube_state_metrics(pods: Iterable[Mapping[str, Any]], seconds: range) -> Ite
 
 
 def record(prometheus: Prometheus, seconds: range) -> set[str]:
-    """Evaluate the rules at each of `seconds` and keep what comes of them; which are never empty."""
+    """Evaluate the rules at each of `seconds` and store the results; the names of rules with any result."""
     found = set()
     for group in yaml.safe_load(RULES.read_text())["groups"]:
         for rule in group["rules"]:
@@ -162,7 +165,7 @@ def record(prometheus: Prometheus, seconds: range) -> set[str]:
 def _recorded(
     rule: Mapping[str, Any], tracks: Iterable[Mapping[str, Any]], seconds: range
 ) -> Iterator[Series]:
-    """Series may have gaps: each run of values is written by itself."""
+    """Writes each run of values by itself, because series may have gaps."""
     for track in tracks:
         labels = {**track["metric"], **rule.get("labels", {}), "__name__": rule["record"]}
         values = {int(instant): float(value) for instant, value in track["values"]}
@@ -182,6 +185,6 @@ def ask_range(prometheus: Prometheus, expression: str, seconds: range) -> list[d
 
 
 def last_hours(hours: float) -> range:
-    """Whole minutes until now, at which a scrape and a rule's evaluation coincide."""
+    """Scrape times up to the last whole minute; each minute is also an evaluation of the rules."""
     now_s = int(time.time()) // 60 * 60
     return range(now_s - int(hours * 3600), now_s + 1, STEP_S)

@@ -5,6 +5,7 @@ import json
 import pathlib
 import re
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -25,6 +26,8 @@ from simulator.history import parse
 from simulator.presets import READY_MADE
 from simulator.prometheus import Prometheus, Series
 from tests.deploy.recorded import (
+    STEP_S,
+    TRUTH_STEP_S,
     as_dcgm_exporter,
     ask_range,
     exporters_past,
@@ -40,7 +43,7 @@ PANELS = [(panel, query) for row in ROWS for panel in row.panels for query in pa
 on_the_demo = [
     pytest.mark.prometheus,
     pytest.mark.driver,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
     pytest.mark.xdist_group("dashboard"),
 ]
 
@@ -232,7 +235,7 @@ def past(cluster: Cluster) -> Past:
 
 def _await_accounts(cluster: Cluster) -> None:
     """Until the exporter has found whose the processes on the shared GPUs are, which takes it a look or two."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while True:
         pods: dict[str, set[str]] = {"DCGM_FI_DEV_FB_USED": set(), "gpu_pod_busy_seconds_total": set()}
         for sample in parse(cluster.exporters["l40s-a"].get("/metrics")[1]):
@@ -281,7 +284,7 @@ def _scrape_of_run(cluster: Cluster, prometheus: Prometheus, folder: pathlib.Pat
         ) as process,
     ):
         try:
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 500
             while True:
                 try:
                     text = requests.get(f"http://{address}/metrics", timeout=10).text
@@ -361,13 +364,15 @@ class TestOnTheDemo:
         assert board.value("sum(gpu:namespace:waiting)") == 16
 
     def test_the_worth_of_work_is_the_truth(self, board: Board, cluster: Cluster) -> None:
-        """By the simulator: each pod's own part of shared GPUs, too."""
-        window = range(board.minutes[-1] - 300, board.minutes[-1], 5)
-        agent = cluster.agents["l40s-a"]
+        """Over the same seconds as the rules' rates; Prometheus 3 leaves a window's first sample out."""
+        end_s, agent = board.minutes[-1], cluster.agents["l40s-a"]
         for gpu in range(4):
-            truth = [agent.machine.division(gpu, second).percent for second in window]
+            means = []
+            for window_s in (300, 300 - STEP_S):
+                window = range(end_s - window_s + TRUTH_STEP_S, end_s + 1, TRUTH_STEP_S)
+                means.append(statistics.fmean(agent.machine.division(gpu, at).percent for at in window) / 100)
             found = board.value(f'gpu:device:utilization:ratio{{UUID="{agent.node.gpu_uuid(gpu)}"}}')
-            assert found == pytest.approx(sum(truth) / len(truth) / 100, abs=0.1)
+            assert min(means) - 0.001 <= found <= max(means) + 0.001
         parts = board.value('sum(gpu:pod:used{modelName=~".*L40S.*"})')
         assert parts == pytest.approx(board.value('sum(gpu:node:used{modelName=~".*L40S.*"})'), abs=0.01)
 
