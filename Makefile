@@ -125,6 +125,12 @@ golden: setup ## rewrite golden files and generated docs; the diff is the review
 	@$(BIN)/python -m pytest -q -n 0 --golden-update -m golden tests
 	@git --no-pager diff --stat -- tests docs dashboards deploy
 
+.PHONY: pictures
+pictures: setup ## rewrite the pictures of README from real output; needs chromium
+	@command -v chromium >/dev/null || { echo "make pictures: no chromium on the path; run: sudo apt-get install -y chromium" >&2; exit 1; }
+	@scripts/install-tools
+	@$(BIN)/python -m scripts.pictures
+
 .PHONY: kustomize
 kustomize: controlplane ## rewrite deploy/kustomize from what helm renders of the chart; the diff is the review
 	@$(BIN)/python -m scripts.kustomize

@@ -111,7 +111,7 @@ def found_retired(source: str) -> Iterator[tuple[int, str, str]]:
 def measured(path: Path) -> Page:
     """Measure one page."""
     source = path.read_text()
-    name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+    name = _name(path)
     lengths: list[int] = []
     problems: list[tuple[int, str]] = []
     for text in texts(source):
@@ -126,6 +126,10 @@ def measured(path: Path) -> Page:
     problems += [(line, f'"{phrase}": {instead}') for line, phrase, instead in found_retired(source)]
     told = [f"{name}:{line}: {problem}" for line, problem in sorted(problems)]
     return Page(path, lengths, len(source.split()), told)
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
 def shortcomings(pages: Sequence[Page]) -> Iterator[str]:
@@ -168,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = list(shortcomings(pages))
     if given.long:
         out += [line for path in paths for line in _longer(path, given.long)]
-    out += [_summary(str(page.path), [page]) for page in pages if out]
+    out += [_summary(_name(page.path), [page]) for page in pages if out]
     sys.stdout.write("\n".join([*out, _summary("all", pages)]) + "\n")
     return int(any(shortcomings(pages)))
 
@@ -177,7 +181,7 @@ def _longer(path: Path, limit: int) -> Iterator[str]:
     for text in texts(path.read_text()):
         for sentence in sentences(text.words):
             if limit < count(sentence) <= LONGEST:
-                yield f"{path.relative_to(ROOT)}:{text.line}: {count(sentence)} words: {sentence}"
+                yield f"{_name(path)}:{text.line}: {count(sentence)} words: {sentence}"
 
 
 if __name__ == "__main__":
