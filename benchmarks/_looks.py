@@ -9,17 +9,17 @@ import sys
 import time
 from pathlib import Path
 
-from exporter.attribution.attributor import Accountant, Host
-from exporter.attribution.podnames import PodNames
-from exporter.attribution.procfs import Processes
+from exporter.attribution.attributor import Attributor, HostContext
+from exporter.attribution.podnames import PodLogFolders
+from exporter.attribution.procfs import ProcessScanner
 from exporter.model import ALL_DEVICES, MetricSet
 from exporter.nvml.meter import Clocks
 from exporter.nvml.session import Session
 from exporter.pods.podresources import Kubelet
-from exporter.pods.tracker import Attribution, Pods
+from exporter.pods.tracker import PodAssignments, PodTracker
 from exporter.sampling import catalogue
-from exporter.sampling.catalogue import Choice
-from exporter.sampling.sweep import Gpus
+from exporter.sampling.catalogue import EnabledCollectors
+from exporter.sampling.sweep import GpuReader
 
 _LONGEST_S = 3600.0
 
@@ -28,27 +28,27 @@ def main(socket: str, proc: str, logs: str) -> None:
     """Look as often as told."""
     session = Session(Clocks(time.monotonic_ns, time.time_ns))
     known = (collector.within(MetricSet.DEFAULT) for collector in catalogue.collectors().values())
-    choice = Choice(tuple(collector for collector in known if collector.rows))
-    gpus = Gpus(session, choice, ALL_DEVICES, clock=time.monotonic)
-    host = Host(
-        Processes(Path(proc)),
-        PodNames(Path(logs)),
+    choice = EnabledCollectors(tuple(collector for collector in known if collector.rows))
+    gpus = GpuReader(session, choice, ALL_DEVICES, clock=time.monotonic)
+    host = HostContext(
+        ProcessScanner(Path(proc)),
+        PodLogFolders(Path(logs)),
         lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
         time.time_ns,
         os.sysconf("SC_CLK_TCK"),
     )
-    accountant = Accountant(gpus.observe, host, session.books)
-    pods = Pods(Kubelet(Path(socket), required=True, clock=time.monotonic))
+    attributor = Attributor(gpus.observe, host, session.usage)
+    pods = PodTracker(Kubelet(Path(socket), required=True, clock=time.monotonic))
     gpus.open().result()
-    attribution = Attribution(up=None)
+    attribution = PodAssignments(up=None)
     until = time.monotonic() + _LONGEST_S
     for line in sys.stdin:
         began = time.process_time()
-        accountant.look(attribution, until=until)
+        attributor.poll(attribution, until=until)
         if line == "cycle\n":
-            accountant.publish()
+            attributor.publish()
             gpus.begin(until=until)
-            attribution = pods.ask()
+            attribution = pods.poll()
             gpus.finish(until=until)
         sys.stdout.write(f"{time.process_time() - began}\n")
         sys.stdout.flush()

@@ -191,19 +191,19 @@ def values(series: Sequence[Sample], name: str, *labels: str) -> dict[tuple[str,
 
 def _export(socket: str, proc: str, logs: str, how: str) -> None:
     """The program under test."""
-    from exporter.attribution.attributor import Host  # noqa: PLC0415
-    from exporter.attribution.podnames import PodNames  # noqa: PLC0415
-    from exporter.attribution.procfs import Processes  # noqa: PLC0415
+    from exporter.attribution.attributor import HostContext  # noqa: PLC0415
+    from exporter.attribution.podnames import PodLogFolders  # noqa: PLC0415
+    from exporter.attribution.procfs import ProcessScanner  # noqa: PLC0415
     from exporter.model import Naming, SharedGpus  # noqa: PLC0415
     from exporter.nvml.meter import Clocks  # noqa: PLC0415
     from exporter.nvml.session import Session  # noqa: PLC0415
     from exporter.pods.podresources import Kubelet  # noqa: PLC0415
-    from exporter.pods.tracker import Pods  # noqa: PLC0415
-    from exporter.render.exposition import Build, Scrape, families  # noqa: PLC0415
+    from exporter.pods.tracker import PodTracker  # noqa: PLC0415
+    from exporter.render.exposition import BuildInfo, Scrape, families  # noqa: PLC0415
     from exporter.render.textformat import Format, encode  # noqa: PLC0415
     from exporter.sampling import catalogue  # noqa: PLC0415 - in the program alone
-    from exporter.sampling.catalogue import Choice  # noqa: PLC0415
-    from exporter.sampling.sampler import Plan, Sampler  # noqa: PLC0415
+    from exporter.sampling.catalogue import EnabledCollectors  # noqa: PLC0415
+    from exporter.sampling.sampler import Sampler, SamplingConfig  # noqa: PLC0415
 
     now_ns, shift_ns = BOOT_S * 10**9, 0
     options = Options(**json.loads(how))
@@ -215,10 +215,12 @@ def _export(socket: str, proc: str, logs: str, how: str) -> None:
         return now_ns + shift_ns
 
     known = catalogue.collectors()
-    choice = Choice(tuple(known[name] for name in options.collectors), labels=())
-    host = Host(Processes(Path(proc)), PodNames(Path(logs)), boot_ns, unix_ns, os.sysconf("SC_CLK_TCK"))
-    plan = Plan(choice, interval_s=1.0, give_up_s=1e9, proc_root=Path(proc), host=host)
-    pods = Pods(Kubelet(Path(socket), required=True, clock=lambda: boot_ns() / 1e9))
+    choice = EnabledCollectors(tuple(known[name] for name in options.collectors), labels=())
+    host = HostContext(
+        ProcessScanner(Path(proc)), PodLogFolders(Path(logs)), boot_ns, unix_ns, os.sysconf("SC_CLK_TCK")
+    )
+    plan = SamplingConfig(choice, interval_s=1.0, give_up_s=1e9, proc_root=Path(proc), host=host)
+    pods = PodTracker(Kubelet(Path(socket), required=True, clock=lambda: boot_ns() / 1e9))
     session = Session(Clocks(boot_ns, unix_ns))
     sampler = Sampler(session, pods, plan, clock=lambda: boot_ns() / 1e9)
     sampler.open().result()
@@ -231,7 +233,7 @@ def _export(socket: str, proc: str, logs: str, how: str) -> None:
             scrape = Scrape(
                 boot_ns() / 1e9,
                 "node",
-                Build("0", "3"),
+                BuildInfo("0", "3"),
                 stale_after_s=10,
                 naming=Naming(options.naming),
                 shared_gpus=SharedGpus(options.shared_gpus),

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from exporter import __version__, process
-from exporter.attribution.attributor import Host
-from exporter.attribution.podnames import PodNames
-from exporter.attribution.procfs import Processes
+from exporter.attribution.attributor import HostContext
+from exporter.attribution.podnames import PodLogFolders
+from exporter.attribution.procfs import ProcessScanner
 from exporter.dcgm.flags import FLAGS
 from exporter.errors import ExporterError, NoLibraryError, StartError, UsageError
 from exporter.http import systemd
@@ -32,19 +32,27 @@ from exporter.nvml.session import Session
 from exporter.pods.apiaccess import from_kubeconfig, in_cluster
 from exporter.pods.apihttp import PodApi
 from exporter.pods.apiserver import PodWatch
-from exporter.pods.podfacts import Wanted
+from exporter.pods.podfacts import WantedPodFacts
 from exporter.pods.podresources import Kubelet
-from exporter.pods.tracker import Pods
+from exporter.pods.tracker import PodTracker
 from exporter.process import STOPPING, Signals
-from exporter.render.exposition import Build, Scrape
+from exporter.render.exposition import BuildInfo, Scrape
 from exporter.render.textformat import Format
 from exporter.sampling import catalogue
-from exporter.sampling.catalogue import Choice
+from exporter.sampling.catalogue import EnabledCollectors
 from exporter.sampling.jobs import JobDirectory
 from exporter.sampling.metricsfile import MetricsFile
-from exporter.sampling.metricslist import listed
-from exporter.sampling.sampler import Plan, Sampler
-from exporter.settings import DCGM_EXPORTERS_LISTS, Given, LogFormat, Settings, flag, resolve, table
+from exporter.sampling.metricslist import select_metrics
+from exporter.sampling.sampler import Sampler, SamplingConfig
+from exporter.settings import (
+    DCGM_EXPORTERS_LISTS,
+    GivenFlags,
+    LogFormat,
+    Settings,
+    all_settings,
+    flag,
+    resolve,
+)
 
 _LOG = logging.getLogger(__name__)
 _JOIN_S = 1.0  # at shutdown; a thread in a hung driver call is left behind
@@ -103,14 +111,14 @@ class _Parser(argparse.ArgumentParser):
         if not unrecognized:
             raise UsageError([f"{message.removeprefix('argument ')}; see gpu-exporter --help"])
         unknown = rest.split(" ", maxsplit=1)[0].split("=", maxsplit=1)[0]
-        near = difflib.get_close_matches(unknown, [*map(flag, table()), "--version", "--help"], n=1)
+        near = difflib.get_close_matches(unknown, [*map(flag, all_settings()), "--version", "--help"], n=1)
         if near:
             raise UsageError([f"{unknown}: no such flag; did you mean {near[0]}?"])
         raise UsageError([f"{unknown}: no such flag; see gpu-exporter --help"])
 
 
 def _parser() -> argparse.ArgumentParser:
-    settings = table()
+    settings = all_settings()
     dcgm = ", ".join(name for setting in settings.values() for name in setting.also)
     parser = _Parser(
         prog="gpu-exporter",
@@ -140,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
 def _two_dashes(argv: Sequence[str]) -> list[str]:
     """`argv` with two dashes before long flags: dcgm-exporter, being written in Go, takes one as well."""
     long = {name[1:] for twin in FLAGS for name in twin.names if name.startswith("--")}
-    long |= {flag(name)[1:] for name in table()}
+    long |= {flag(name)[1:] for name in all_settings()}
     return [f"-{text}" if text.partition("=")[0] in long else text for text in argv]
 
 
@@ -148,7 +156,7 @@ def _settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
     said = vars(_parser().parse_args(_two_dashes(argv)))
     flags = {name: text for name, text in said.items() if isinstance(text, str)}
     dcgm = {name: twin for name, twin in said.items() if isinstance(twin, tuple)}
-    return resolve(Given(flags, dcgm), environment, collectors=tuple(catalogue.collectors()))
+    return resolve(GivenFlags(flags, dcgm), environment, collectors=tuple(catalogue.collectors()))
 
 
 def _is_open(sampler: Sampler, settings: Settings, signals: Signals) -> bool:
@@ -184,7 +192,7 @@ def _kubelet(settings: Settings) -> Kubelet | None:
 
 def _watch(settings: Settings, environment: Mapping[str, str]) -> PodWatch | None:
     """What knows labels and UIDs of pods; None where nobody wants them: then the API server is never asked."""
-    wanted = Wanted(uid=settings.pod_uid, labels=settings.pod_labels)
+    wanted = WantedPodFacts(uid=settings.pod_uid, labels=settings.pod_labels)
     if not wanted:
         return None
     if not settings.pod_resources_socket:
@@ -196,10 +204,10 @@ def _watch(settings: Settings, environment: Mapping[str, str]) -> PodWatch | Non
     return PodWatch(PodApi(access, settings.node_name), wanted, clock=time.monotonic, chance=random.random)
 
 
-def _choice(settings: Settings) -> Choice:
+def _choice(settings: Settings) -> EnabledCollectors:
     known = catalogue.collectors()
     chosen = (known[name].within(settings.metrics) for name in settings.collectors)
-    return Choice(tuple(collector for collector in chosen if collector.rows))
+    return EnabledCollectors(tuple(collector for collector in chosen if collector.rows))
 
 
 def _metrics_file(settings: Settings) -> MetricsFile | None:
@@ -214,7 +222,7 @@ def _metrics_file(settings: Settings) -> MetricsFile | None:
         flags = " and ".join(sorted(map(flag, clash)))
         raise UsageError([f"{flags}: the metrics file {path} says what is served; leave out one of them"])
     understand = functools.partial(
-        listed,
+        select_metrics,
         collectors=tuple(catalogue.collectors().values()),
         naming=settings.naming if "naming" in settings.given else None,
     )
@@ -233,7 +241,7 @@ def _run(settings: Settings, environment: Mapping[str, str]) -> None:
     web = WebFile(Path(settings.web_config_file)) if settings.web_config_file else None
     kubelet = _kubelet(settings)
     watch = _watch(settings, environment)
-    plan = Plan(
+    plan = SamplingConfig(
         choice=_choice(settings) if file is None else file.choice,
         interval_s=settings.interval,
         give_up_s=settings.give_up_after,
@@ -241,15 +249,15 @@ def _run(settings: Settings, environment: Mapping[str, str]) -> None:
         metrics_file=file,
         devices=settings.devices,
         jobs=JobDirectory(Path(settings.hpc_job_mapping_dir)) if settings.hpc_job_mapping_dir else None,
-        host=Host(
-            processes=Processes(Path(settings.proc_root)),
-            names=PodNames(Path(settings.pod_logs)),
+        host=HostContext(
+            processes=ProcessScanner(Path(settings.proc_root)),
+            names=PodLogFolders(Path(settings.pod_logs)),
             boot_ns=lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
             unix_ns=time.time_ns,
             ticks_per_s=os.sysconf("SC_CLK_TCK"),
         ),
     )
-    pods = Pods(kubelet, watch, resource_names=settings.resource_names)
+    pods = PodTracker(kubelet, watch, resource_names=settings.resource_names)
     session = Session(Clocks(time.monotonic_ns, time.time_ns), serial_numbers=settings.serial_numbers)
     sampler = Sampler(session, pods, plan, clock=time.monotonic)
     if not _is_open(sampler, settings, signals):
@@ -259,7 +267,7 @@ def _run(settings: Settings, environment: Mapping[str, str]) -> None:
     scrape = Scrape(
         now=0.0,
         hostname=settings.node_name or socket.gethostname(),
-        build=Build(__version__, platform.python_version()),
+        build=BuildInfo(__version__, platform.python_version()),
         stale_after_s=plan.stale_after_s,
         naming=settings.naming,
         hostname_labels=settings.hostname_label.labels,

@@ -47,7 +47,7 @@ class MetricSet(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Spelling:
+class MetricName:
     """How one generation of DCGM writes a metric: its name, and its unit as a ratio to what NVML returns.
 
     Attributes:
@@ -88,8 +88,8 @@ class Metric:
         needs: Which cards and drivers have it, where not all do.
     """
 
-    dcgm: Spelling
-    dcgm_49: Spelling
+    dcgm: MetricName
+    dcgm_49: MetricName
     kind: Kind
     help: str
     source: str
@@ -104,7 +104,7 @@ class Metric:
         """
         return self.dcgm.name.startswith("gpu_")
 
-    def spellings(self, naming: Naming) -> "tuple[Spelling, ...]":
+    def spellings(self, naming: Naming) -> "tuple[MetricName, ...]":
         """Under which names it is served; what was not renamed stands once."""
         match naming:
             case Naming.DCGM:
@@ -124,7 +124,7 @@ class Label:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Text:
+class LabelValue:
     """A label's value on some device."""
 
     label: Label
@@ -333,7 +333,7 @@ class DeviceSample:
     device: Device
     readings: tuple[Reading, ...]
     owners: tuple[PodRef, ...] = ()
-    texts: tuple[Text, ...] = ()
+    texts: tuple[LabelValue, ...] = ()
     jobs: tuple[str, ...] = ()
     allocated: bool | None = None
 
@@ -373,7 +373,7 @@ class CollectorHealth:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Failures:
+class FailureCount:
     """Failed readings since the exporter started."""
 
     collector: str
@@ -382,7 +382,7 @@ class Failures:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reload:
+class ReloadStatus:
     """How the metrics file fared when it was last read.
 
     Attributes:
@@ -413,11 +413,11 @@ class Health:
 
     gpus: tuple[GpuState, ...]
     collectors: tuple[CollectorHealth, ...]
-    failures: tuple[Failures, ...]
+    failures: tuple[FailureCount, ...]
     nvml_up: bool
     podresources_up: bool | None
     gpus_in_kernel: int | None
-    reload: Reload | None = None
+    reload: ReloadStatus | None = None
     pod_watch_up: bool | None = None
     unattributed: tuple[tuple[str, int], ...] = ()
     no_telling: str | None = None

@@ -1,4 +1,4 @@
-"""Every setting in one table: its name, type, default and help give the flag, the environment variable and the docs.
+"""Every setting in one table: its name, type, default and help make the flag, the environment variable and the docs.
 
 Must not read argv or the environment itself: both are handed in.
 """
@@ -385,7 +385,7 @@ class Settings:
     kubeconfig: str = dataclasses.field(
         metadata=_about(
             "",
-            "How the API server is reached where labels or UIDs are wanted: a kubeconfig as JSON; by default the "
+            "How the API server is reached where labels or UIDs are wanted: a kubeconfig with a token; by default the "
             "service account of the exporter's pod.",
             str,
             "PATH",
@@ -479,7 +479,7 @@ class Settings:
     warnings: tuple[str, ...] = ()
 
 
-def table() -> dict[str, Setting]:
+def all_settings() -> dict[str, Setting]:
     """All settings by their name in `Settings`, in the order of the help."""
     return {
         field.name: field.metadata["setting"]
@@ -499,7 +499,7 @@ def variable(name: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Given:
+class GivenFlags:
     """What the command line says.
 
     Attributes:
@@ -511,7 +511,7 @@ class Given:
     dcgm: Mapping[str, tuple[str, str]]
 
 
-def resolve(given: Given, environment: Mapping[str, str], *, collectors: Sequence[str]) -> Settings:
+def resolve(given: GivenFlags, environment: Mapping[str, str], *, collectors: Sequence[str]) -> Settings:
     """The configuration that flags and environment make together; a flag wins over a variable, ours over DCGM's.
 
     Args:
@@ -526,7 +526,7 @@ def resolve(given: Given, environment: Mapping[str, str], *, collectors: Sequenc
     values: dict[str, Any] = {}
     named: set[str] = set()
     problems: list[str] = []
-    for name, setting in table().items():
+    for name, setting in all_settings().items():
         for origin, text, parse in _sources(name, setting, given, environment):
             try:
                 value = parse(text)
@@ -551,7 +551,7 @@ def resolve(given: Given, environment: Mapping[str, str], *, collectors: Sequenc
 
 def _unknown(environment: Mapping[str, str]) -> list[str]:
     """What is wrong with the variables that look like ours and are not."""
-    known = [variable(name) for name in table()]
+    known = [variable(name) for name in all_settings()]
     problems = []
     for name in _of_nobody(environment, _ENV_PREFIX, known):
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)  # the prefix makes all of them alike
@@ -574,13 +574,13 @@ def _of_nobody(environment: Mapping[str, str], prefix: str, known: Sequence[str]
     )
 
 
-def _with_list(given: Given) -> Given:
+def _with_list(given: GivenFlags) -> GivenFlags:
     """With a path in --collectors where it belongs: dcgm-exporter's flag of that name takes a file, ours names."""
     text = given.flags.get("collectors", "")
     if "/" not in text and not text.endswith((".csv", ".yaml", ".yml")):
         return given
     flags = {name: value for name, value in given.flags.items() if name != "collectors"}
-    return Given(flags, {"DCGM_EXPORTER_COLLECTORS": ("--collectors", text), **given.dcgm})
+    return GivenFlags(flags, {"DCGM_EXPORTER_COLLECTORS": ("--collectors", text), **given.dcgm})
 
 
 def _in(environment: Mapping[str, str], name: str) -> tuple[str, str] | None:
@@ -589,7 +589,7 @@ def _in(environment: Mapping[str, str], name: str) -> tuple[str, str] | None:
 
 
 def _sources(
-    name: str, setting: Setting, given: Given, environment: Mapping[str, str]
+    name: str, setting: Setting, given: GivenFlags, environment: Mapping[str, str]
 ) -> Iterator[tuple[str, str, Callable[[str], Any]]]:
     """Where a setting's value may come from, the strongest first: origin, text, and how to read it."""
     if name in given.flags:
@@ -605,7 +605,7 @@ def _sources(
     yield "default", setting.default, setting.parse
 
 
-def _counts(variable_name: str, given: Given, environment: Mapping[str, str]) -> bool:
+def _counts(variable_name: str, given: GivenFlags, environment: Mapping[str, str]) -> bool:
     """Whether a variable of dcgm-exporter means anything, as long as the one that switches it on is not off."""
     needed = _ONLY_WITH.get(variable_name)
     if needed is None:

@@ -17,7 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from exporter import settings
-from exporter.dcgm.flags import FLAGS, Ignored, Refused, Same
+from exporter.dcgm.flags import FLAGS, Ignored, Refused, Supported
 from exporter.model import Kind, Metric, MetricSet
 from exporter.sampling import catalogue
 from exporter.sampling.catalogue import LABELS
@@ -93,14 +93,14 @@ def _exporter_settings() -> str:
             f"`{setting.default}`" if setting.default else "",
             setting.help.format(collectors=", ".join(catalogue.collectors())),
         )
-        for name, setting in settings.table().items()
+        for name, setting in settings.all_settings().items()
     )
     return table(("flag", "default", "meaning"), rows)
 
 
-def _fate(fate: Same | Ignored | Refused) -> tuple[str, str]:
+def _fate(fate: Supported | Ignored | Refused) -> tuple[str, str]:
     match fate:
-        case Same(ours):
+        case Supported(ours):
             return f"`{ours}`" if ours.startswith("--") else ours, ""
         case Ignored(why):
             return "a warning", why

@@ -1,6 +1,6 @@
-"""From the text of /proc/<pid>/cgroup to the pod and the container that a process belongs to. Pure.
+"""Finds the pod and container of a process in the text of /proc/<pid>/cgroup. Pure.
 
-A path names a pod only where it is built as the kubelet and the runtimes build it; what looks otherwise is no pod.
+A path names a pod only if it has the form that the kubelet and the container runtimes use.
 """
 
 import dataclasses
@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 
-class NoPod(enum.Enum):
-    """Why a process has no pod: a closed set, because the value is the `reason` label of what is not attributed.
+class NoPodReason(enum.Enum):
+    """Why a process has no pod: a closed set, because the value is the label `reason` of unattributed usage.
 
-    HOST: a process of the host. CONTAINER: of a container that Kubernetes does not know, such as podman's. HIDDEN: our
-    own cgroup namespace hides the part of the path that would say. UNKNOWN_LAYOUT: below the kubelet's cgroups, but not
-    in a form that is known. UNREADABLE: not what the kernel writes. The others only a reader of /proc can find: GONE,
-    ended in the meantime; REUSED, its PID is another process's by now; NO_PERMISSION; OFF, /proc is not the host's.
+    HOST: a process of the host. CONTAINER: in a container outside Kubernetes, such as podman's. HIDDEN: the exporter's
+    cgroup namespace hides that part of the path. UNKNOWN_LAYOUT: below the kubelet's cgroups in an unknown form.
+    UNREADABLE: not in the kernel's form. procfs finds the others. GONE: ended meanwhile. REUSED: its PID is now another
+    process's. NO_PERMISSION. OFF: /proc is not the host's.
     """
 
     HOST = "host"
@@ -29,24 +29,24 @@ class NoPod(enum.Enum):
     OFF = "off"
 
 
-# The lines of cgroup v1 may differ; where none names a pod, the one that least allows to call it the host's counts.
-_ORDER = (NoPod.UNKNOWN_LAYOUT, NoPod.HIDDEN, NoPod.CONTAINER, NoPod.HOST)
+# The lines of cgroup v1 may differ. If none names a pod, the least certain reason wins.
+_ORDER = (NoPodReason.UNKNOWN_LAYOUT, NoPodReason.HIDDEN, NoPodReason.CONTAINER, NoPodReason.HOST)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
-    """Where a process belongs.
+class Placement:
+    """The pod and container of a process.
 
     Attributes:
-        pod_uid: As the kubelet knows it: a UUID, or the 32 digits of a static pod's configuration, whose mirror pod has
-            them in its annotation kubernetes.io/config.hash; empty where there is no pod.
-        container_id: The runtime's, of 64 digits; empty where the process is in no container, or in none that is known.
-        why_not: Set exactly where there is no pod.
+        pod_uid: The kubelet's: a UUID, or for a static pod the 32 digits of its annotation kubernetes.io/config.hash.
+            Empty if there is no pod.
+        container_id: The runtime's 64 digits; empty if unknown.
+        no_pod_reason: Set if and only if there is no pod.
     """
 
     pod_uid: str = ""
     container_id: str = ""
-    why_not: NoPod | None = None
+    no_pod_reason: NoPodReason | None = None
 
 
 _SUFFIX_OF_REMOVED = " (deleted)"  # cgroup v2, of a process whose cgroup is removed already
@@ -55,7 +55,7 @@ _UID = r"(?P<uid>[0-9a-f]{8}(?P<dash>[-_])(?:[0-9a-f]{4}(?P=dash)){3}[0-9a-f]{12
 _ID = r"(?P<id>[0-9a-f]{64})"
 _CLASSES = ("burstable", "besteffort")  # guaranteed pods have no level of their own
 # systemd's driver: a slice's name holds those of the slices above it, hence the prefix under --cgroup-root. A runtime
-# that is not told that the driver is systemd's takes "slice:runtime:id" for the name of one folder.
+# that is not configured for the systemd driver uses "slice:runtime:id" as the name of one folder.
 _KUBEPODS = r"(?:.+-)?kubepods(?:-burstable|-besteffort)?"
 _SLICE = re.compile(rf"{_KUBEPODS}\.slice")
 _POD_SLICE = re.compile(rf"{_KUBEPODS}-pod{_UID}\.slice(?::[a-z-]+:{_ID})?")
@@ -63,32 +63,33 @@ _NEARLY_POD_SLICE = re.compile(rf"{_KUBEPODS}-pod.*\.slice.*")
 # cgroupfs's driver
 _FOLDER = "kubepods"
 _POD_FOLDER = re.compile(rf"pod{_UID}")
-# conmon and other helpers of a runtime have names of their own (crio-conmon-…) and are not the container
+# conmon and other helpers of a runtime (crio-conmon-…) are not the container
 _CONTAINER = re.compile(rf"(?:(?:cri-containerd|crio|docker)-)?{_ID}(?:\.scope)?")
 _FOREIGN_CONTAINER = re.compile(rf"(?:(?:cri-containerd|crio|docker|libpod|nerdctl)-)?{_ID}(?:\.scope)?")
 _ROOT_UNITS = frozenset({"init.scope", "system.slice", "user.slice", "machine.slice"})
-# Our cgroup namespace begins at our container's cgroup, or with crun one below it: two levels up may still be our pod.
+# The exporter's cgroup namespace starts at its container's cgroup, or with crun one below: two levels up may still be
+# its own pod.
 _OUT_OF_OWN_POD = 3
 
 
-def place(text: str) -> Place:
-    """Where the process is whose /proc/<pid>/cgroup reads `text`: one line in cgroup v2, several in v1 and hybrid."""
-    places = [_placed(path) for path in dict.fromkeys(_paths(text))]
+def placement(text: str) -> Placement:
+    """The placement in the text of /proc/<pid>/cgroup, which has one line in cgroup v2, several in v1 and hybrid."""
+    places = [_path_placement(path) for path in dict.fromkeys(_paths(text))]
     if not places:
-        return Place(why_not=NoPod.UNREADABLE)
-    in_pods = [found for found in places if found.why_not is None]
+        return Placement(no_pod_reason=NoPodReason.UNREADABLE)
+    in_pods = [found for found in places if found.no_pod_reason is None]
     if in_pods:
-        return _agreed(in_pods)
-    return min(places, key=lambda found: _ORDER.index(found.why_not or NoPod.HOST))
+        return _common(in_pods)
+    return min(places, key=lambda found: _ORDER.index(found.no_pod_reason or NoPodReason.HOST))
 
 
-def _agreed(places: Sequence[Place]) -> Place:
-    """What the hierarchies of cgroup v1 say together; they never disagree on the pod unless someone plays with them."""
+def _common(places: Sequence[Placement]) -> Placement:
+    """The common result of cgroup v1's hierarchies, which disagree on the pod only after manipulation."""
     uids = {found.pod_uid for found in places}
     ids = {found.container_id for found in places} - {""}
     if len(uids) > 1:
-        return Place(why_not=NoPod.UNKNOWN_LAYOUT)
-    return Place(uids.pop(), ids.pop() if len(ids) == 1 else "")
+        return Placement(no_pod_reason=NoPodReason.UNKNOWN_LAYOUT)
+    return Placement(uids.pop(), ids.pop() if len(ids) == 1 else "")
 
 
 def _paths(text: str) -> Iterator[str]:
@@ -100,7 +101,7 @@ def _paths(text: str) -> Iterator[str]:
             yield path.removesuffix(_SUFFIX_OF_REMOVED)
 
 
-def _placed(path: str) -> Place:
+def _path_placement(path: str) -> Placement:
     names = [_ESCAPE.sub(_unescaped, name) for name in path.split("/") if name]
     ups = next((depth for depth, name in enumerate(names) if name != ".."), len(names))
     names = names[ups:]
@@ -110,39 +111,41 @@ def _placed(path: str) -> Place:
     container_id = _first_container(names)
     above = ups >= _OUT_OF_OWN_POD or (ups > 1 and names[:1] and names[0] in _ROOT_UNITS)
     if ups and not above:
-        return Place(container_id=container_id, why_not=NoPod.HIDDEN)
-    return Place(container_id=container_id, why_not=NoPod.CONTAINER if container_id else NoPod.HOST)
+        return Placement(container_id=container_id, no_pod_reason=NoPodReason.HIDDEN)
+    return Placement(
+        container_id=container_id, no_pod_reason=NoPodReason.CONTAINER if container_id else NoPodReason.HOST
+    )
 
 
-def _in_kubepods(names: Sequence[str]) -> Place | None:
-    """By the outermost of the kubelet's cgroups: pods may hold nodes of other clusters. None where there are none."""
+def _in_kubepods(names: Sequence[str]) -> Placement | None:
+    """By the outermost of the kubelet's cgroups, because pods may run other clusters' nodes. None if there is none."""
     inside = False
     for depth, name in enumerate(names):
         if name == _FOLDER:
-            return _in_pod_folder(names[depth + 1 :]) or Place(why_not=NoPod.UNKNOWN_LAYOUT)
+            return _in_pod_folder(names[depth + 1 :]) or Placement(no_pod_reason=NoPodReason.UNKNOWN_LAYOUT)
         if match := _POD_SLICE.fullmatch(name):
-            return Place(_uid(match), match["id"] or _container(names[depth + 1 :]))
+            return Placement(_uid(match), match["id"] or _container(names[depth + 1 :]))
         if _SLICE.fullmatch(name):
             inside = True
         elif inside or _NEARLY_POD_SLICE.fullmatch(name):
-            return Place(why_not=NoPod.UNKNOWN_LAYOUT)
-    return Place(why_not=NoPod.UNKNOWN_LAYOUT) if inside else None
+            return Placement(no_pod_reason=NoPodReason.UNKNOWN_LAYOUT)
+    return Placement(no_pod_reason=NoPodReason.UNKNOWN_LAYOUT) if inside else None
 
 
-def _in_hidden_kubepods(names: Sequence[str]) -> Place | None:
-    """With cgroupfs's driver, a namespace hides "kubepods" itself: then both pod and container must stand there."""
+def _in_hidden_kubepods(names: Sequence[str]) -> Placement | None:
+    """With the cgroupfs driver, a namespace hides "kubepods" itself: then both pod and container are required."""
     found = _in_pod_folder(names)
     return found if found and found.container_id else None
 
 
-def _in_pod_folder(names: Sequence[str]) -> Place | None:
+def _in_pod_folder(names: Sequence[str]) -> Placement | None:
     below = names[1:] if names and names[0] in _CLASSES else names
     match = _POD_FOLDER.fullmatch(below[0]) if below else None
-    return Place(_uid(match), _container(below[1:])) if match else None
+    return Placement(_uid(match), _container(below[1:])) if match else None
 
 
 def _container(names: Sequence[str]) -> str:
-    """The container right below the pod; what a container makes inside of itself does not count."""
+    """The container directly below the pod; cgroups that a container creates inside itself do not count."""
     match = _CONTAINER.fullmatch(names[0]) if names else None
     return match["id"] if match else ""
 
@@ -152,7 +155,7 @@ def _first_container(names: Iterable[str]) -> str:
 
 
 def _uid(match: re.Match[str]) -> str:
-    """As the API writes it: systemd's driver replaces the dashes, which separate slices there."""
+    """In the API's form: the systemd driver replaces dashes, which separate slices."""
     return match["uid"].replace("_", "-")
 
 

@@ -1,9 +1,8 @@
-"""What the pod of a UID is called, by the folders in which the kubelet keeps the pods' logs: without the API server.
+"""Maps pod UIDs to names by the folders of the pods' logs, without the API server.
 
 The kubelet names a pod's folder `pods/<namespace>_<name>_<uid>`, of a static pod with the hash of its configuration,
 and links `containers/<pod>_<namespace>_<container>-<container id>.log` into it. (kubernetes: pkg/kubelet/kuberuntime,
-helpers.go and legacy.go.) Names of pods and namespaces hold no underscore. Read without trust: what looks otherwise
-is passed over.
+helpers.go and legacy.go.) Names of pods and namespaces hold no underscore. Names in another form are skipped.
 """
 
 import dataclasses
@@ -18,17 +17,17 @@ _CONTAINER = re.compile(r"[a-z0-9.-]+_[a-z0-9-]+_(?P<container>[a-z0-9-]{1,63})-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodName:
-    """A pod, as Kubernetes names it."""
+    """Namespace and name of a pod."""
 
     namespace: str
     name: str
 
 
-class PodNames:
-    """The pods of the node, as far as they have been asked for."""
+class PodLogFolders:
+    """The log folders of the node's pods."""
 
     def __init__(self, logs: Path) -> None:
-        """Remember where the host's /var/log is; nothing is read yet."""
+        """Take the host's /var/log; nothing is read yet."""
         self._pods_folder = logs / "pods"
         self._containers_folder = logs / "containers"
         self._pods: dict[str, PodName] = {}
@@ -36,16 +35,16 @@ class PodNames:
 
     @property
     def folder(self) -> Path:
-        """Where pods are looked for."""
+        """The folder with one subfolder per pod."""
         return self._pods_folder
 
     @property
-    def is_there(self) -> bool:
-        """Whether pods can be told at all."""
+    def exist(self) -> bool:
+        """Whether the folder exists."""
         return self._pods_folder.is_dir()
 
     def refresh(self, uids: Iterable[str], containers: Iterable[str], pods: Iterable[PodName]) -> None:
-        """Look again, if something is asked for that is not known; what is not there any more is forgotten then."""
+        """Read the folders again if one of the arguments is unknown, and forget what has vanished."""
         if not (self._pods.keys() >= set(uids) and set(self._pods.values()) >= set(pods)):
             self._pods = {
                 match["uid"]: PodName(match["namespace"], match["pod"])
@@ -60,20 +59,20 @@ class PodNames:
             }
 
     def pod(self, uid: str) -> PodName | None:
-        """The pod of a UID, or of a static pod's hash; None where there is none."""
+        """The pod with this UID, or with this hash of a static pod."""
         return self._pods.get(uid)
 
     def knows(self, name: PodName) -> bool:
-        """Whether there is a pod of that name."""
+        """Whether there is a pod with that name."""
         return name in self._pods.values()
 
     def container(self, container_id: str) -> str:
-        """The container's name; empty where it is not known."""
+        """The container's name; empty if unknown."""
         return self._containers.get(container_id, "")
 
 
 def _names(folder: Path) -> list[str]:
     try:
-        return os.listdir(folder)  # noqa: PTH208 - names are wanted, not a path for each of thousands
+        return os.listdir(folder)  # noqa: PTH208 - names only: a path for each of thousands is slow
     except OSError:
         return []

@@ -1,77 +1,76 @@
-"""Whose a process was at some instant, also when its PID has meanwhile ended or become another process's. Pure.
+"""Who owned a process at an instant, even if its PID has ended or was reused since. Pure.
 
-Remembers the look before, because what a process did until its end is read only after it.
+Remembers the previous sample, because the driver reports what a process did until its end only afterwards.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from exporter.attribution.records import Who
+from exporter.attribution.records import UsageOwner
 
 GONE = "gone"
 REUSED = "reused"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Tenant:
-    """A process, and whose it is.
+class ProcessOwner:
+    """A process and its owner.
 
     Attributes:
-        who: Whose.
-        start: Tells it from others of its PID; None where it could not be looked at.
-        start_us: It started no earlier than this, in microseconds of Unix time,
-        start_by_us: and no later than this.
+        start: Distinguishes the process from others with its PID; None if it could not be read.
+        start_us: Earliest start in Unix microseconds.
+        start_by_us: Latest start in Unix microseconds.
     """
 
-    who: Who
+    owner: UsageOwner
     start: int | None = None
     start_us: int = 0
     start_by_us: int = 0
 
 
-class Tenants:
-    """The processes of the last two looks."""
+class ProcessOwners:
+    """The processes of the last two samples."""
 
     def __init__(self) -> None:
-        self._now: Mapping[int, Tenant] = {}
-        self._before: Mapping[int, Tenant] = {}
-        self._is_given_out: Callable[[int], bool] = _any
+        self._now: Mapping[int, ProcessOwner] = {}
+        self._before: Mapping[int, ProcessOwner] = {}
+        self._may_be_reused: Callable[[int], bool] = _always
 
-    def update(self, found: Mapping[int, Tenant], is_given_out: Callable[[int], bool]) -> None:
-        """Take over what a look found.
+    def update(self, found: Mapping[int, ProcessOwner], may_be_reused: Callable[[int], bool]) -> None:
+        """Record a sample.
 
         Args:
-            found: By PID.
-            is_given_out: Whether a PID may have been given to another process since the look before.
+            found: Processes by PID.
+            may_be_reused: Whether the kernel may have reused a PID since the previous sample.
         """
         self._before, self._now = self._now, found
-        self._is_given_out = is_given_out
+        self._may_be_reused = may_be_reused
 
-    def forget(self) -> None:
-        """What was known is too old to be of use."""
+    def clear(self) -> None:
+        """Forget both samples: they are too old."""
         self._before, self._now = {}, {}
 
-    def now(self, pid: int) -> Who:
-        """Whose `pid` is at this look."""
-        tenant = self._now.get(pid)
-        return GONE if tenant is None else tenant.who
+    def owner_now(self, pid: int) -> UsageOwner:
+        """The owner of `pid` in this sample."""
+        found = self._now.get(pid)
+        return GONE if found is None else found.owner
 
-    def between(self, pid: int, from_us: int, to_us: int) -> Who:
-        """Whose `pid` was between two instants since the look before; a reason where it cannot be told for certain."""
+    def owner_between(self, pid: int, from_us: int, to_us: int) -> UsageOwner:
+        """The owner of `pid` between two instants since the previous sample; a reason if it is not certain."""
         now, before = self._now.get(pid), self._before.get(pid)
         if before is not None and before.start is None:
             before = None
         if now is None or now.start is None:
-            who = GONE if now is None else now.who
-            if who not in {GONE, REUSED} or before is None:
-                return who
-            return REUSED if who == GONE and self._is_given_out(pid) else before.who
+            owner = GONE if now is None else now.owner
+            if owner not in {GONE, REUSED} or before is None:
+                return owner
+            return REUSED if owner == GONE and self._may_be_reused(pid) else before.owner
         if before is None or before.start == now.start:
-            return now.who if to_us > now.start_us else REUSED
+            return now.owner if to_us > now.start_us else REUSED
         if to_us <= now.start_us:
-            return before.who
-        return now.who if from_us >= now.start_by_us else REUSED
+            return before.owner
+        return now.owner if from_us >= now.start_by_us else REUSED
 
 
-def _any(_pid: int) -> bool:
+def _always(_pid: int) -> bool:
     return True

@@ -1,6 +1,6 @@
-"""Which pod each process belongs to, read from the host's /proc and guarded against all that may change in between.
+"""Finds the pod of each process in the host's /proc, and detects processes that changed while it was read.
 
-Must not know devices or what the answer is used for. A failure is an outcome here, never an exception or a guess.
+Must not know devices. A failure is a result here, never an exception or a guess.
 """
 
 import dataclasses
@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from exporter.attribution.cgroups import NoPod, Place, place
+from exporter.attribution.cgroups import NoPodReason, Placement, placement
 
 _LOG = logging.getLogger(__name__)
 _NS_PER_S = 10**9
 _INIT = 1
-_KTHREADD = 2  # the first kernel thread; there are kernel threads in the machine's own PID namespace only
+_KTHREADD = 2  # the first kernel thread; only the machine's own PID namespace has kernel threads
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 _DEAD = frozenset({b"Z", b"X", b"x"})
 _MOST_OF_STAT = 4096  # bytes; some 52 numbers and a name of 64
@@ -30,44 +30,44 @@ _STATE, _FLAGS, _START_TIME = 0, 6, 19
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Process:
-    """What is known of a process; its PID and start time together name it for as long as the machine runs.
+    """A process. PID and start time together identify it until the machine reboots.
 
     Attributes:
         pid: In the host's PID namespace.
-        start_ticks: Clock ticks from the machine's boot to its start; None where it could not be read.
-        place: Where it belongs.
+        start_ticks: Clock ticks from boot to its start; None if unreadable.
+        placement: Its pod and container.
         name: The kernel's, of up to 15 characters; a process can change its own.
     """
 
     pid: int
     start_ticks: int | None
-    place: Place
+    placement: Placement
     name: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Attribution:
-    """What is known after a sweep.
+class ProcessScan:
+    """The result of one scan.
 
     Attributes:
-        processes: Every process that was asked for, by its PID.
-        off: Why processes cannot be attributed at all; None where they can.
-        given_out: The PIDs that were the newest at the sweep before and at this one; None where that is not known, or
-            where so many were given out in between that the kernel may have come round.
+        processes: Every requested process by PID.
+        off: Why no process can be attributed; None if attribution works.
+        newest_pids: The newest PID at the previous scan and at this one; None if unknown, or if so many PIDs were
+            assigned that the kernel may have wrapped around.
     """
 
     processes: Mapping[int, Process]
     off: str | None = None
-    given_out: tuple[int, int] | None = None
+    newest_pids: tuple[int, int] | None = None
 
-    def is_given_out(self, pid: int) -> bool:
-        """Whether `pid` may have been given to a process since the sweep before.
+    def may_be_reused(self, pid: int) -> bool:
+        """Whether the kernel may have assigned `pid` since the previous scan.
 
-        The kernel gives PIDs out in ascending order and begins again at the end (kernel/pid.c, idr_alloc_cyclic).
+        It assigns PIDs in ascending order and wraps around at the end (kernel/pid.c, idr_alloc_cyclic).
         """
-        if self.given_out is None:
+        if self.newest_pids is None:
             return True
-        before, now = self.given_out
+        before, now = self.newest_pids
         return before < pid <= now if before <= now else pid > before or pid <= now
 
 
@@ -80,12 +80,12 @@ class _Stat:
 
 
 def ticks_at(boot_ns: int, *, ticks_per_s: int) -> int:
-    """The clock tick in which the boot clock showed `boot_ns`, as the kernel computes start times: rounded down."""
+    """The clock tick of boot time `boot_ns`, rounded down as the kernel does for start times."""
     return boot_ns * ticks_per_s // _NS_PER_S
 
 
 def read_once(path: str, most: int) -> bytes:
-    """A file's first bytes in one call, which for a process's files in /proc is all of it at one instant."""
+    """A file's first bytes in one call, which is atomic for a process's files in /proc."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(file, most)
@@ -93,20 +93,20 @@ def read_once(path: str, most: int) -> bytes:
         os.close(file)
 
 
-class _GivenOut(NamedTuple):
-    """The newest PID, and how many processes and threads have been started since the machine was."""
+class _PidCounter(NamedTuple):
+    """The newest PID, and the number of processes and threads started since boot."""
 
     newest: int
     forks: int
 
 
-def _range(before: _GivenOut | None, now: _GivenOut | None) -> tuple[int, int] | None:
+def _range(before: _PidCounter | None, now: _PidCounter | None) -> tuple[int, int] | None:
     if before is None or now is None or not 0 <= now.forks - before.forks < _FEWEST_PIDS:
         return None
     return before.newest, now.newest
 
 
-class Processes:
+class ProcessScanner:
     """The processes of the host."""
 
     def __init__(
@@ -116,91 +116,96 @@ class Processes:
         ticks_per_s: int | None = None,
         read: Callable[[str, int], bytes] = read_once,
     ) -> None:
-        """Remember where to look; nothing is read yet.
+        """Nothing is read yet.
 
         Args:
             proc_root: The host's /proc.
-            ticks_per_s: In which unit the kernel writes start times; by default as it says itself.
+            ticks_per_s: Unit of the kernel's start times; by default as the kernel reports it.
             read: Reads up to a number of bytes of a file, by its path.
         """
         self._root = str(proc_root)
         self._read = read
         self._ticks_per_s = ticks_per_s or os.sysconf("SC_CLK_TCK")
-        # Who is in which container: no process leaves the one that it was started in. Holds the last sweep's only.
+        # The last scan's processes in pods: a process never leaves the container in which it was started.
         self._known: dict[int, Process] = {}
-        self._newest: _GivenOut | None = None
-        self._said: str | None = None
-        self._was_asked = False
+        self._newest: _PidCounter | None = None
+        self._logged: str | None = None
+        self._has_reported = False
 
-    def find(self, pids: Iterable[int], *, listed_at_ns: int) -> Attribution:
-        """The place of each process, to be asked once per sweep and for all devices together.
+    def scan(self, pids: Iterable[int], *, listed_at_ns: int) -> ProcessScan:
+        """The placement of each process; call once per sample for all devices together.
 
         Args:
-            pids: As NVML lists them.
-            listed_at_ns: When NVML was asked, by the boot clock (CLOCK_BOOTTIME): what began later is another process.
+            pids: NVML's list.
+            listed_at_ns: Time of that list by the boot clock (CLOCK_BOOTTIME): a later start means another process.
         """
-        off = self._why_off()
+        off = self._off_reason()
         self._report(off)
-        before, self._newest = self._newest, None if off is not None else self._given_out()
+        before, self._newest = self._newest, None if off is not None else self._pid_counter()
         if off is not None:
             self._known = {}
-            unplaced = Place(why_not=NoPod.OFF)
-            return Attribution({pid: Process(pid, None, unplaced) for pid in pids}, off)
+            unplaced = Placement(no_pod_reason=NoPodReason.OFF)
+            return ProcessScan({pid: Process(pid, None, unplaced) for pid in pids}, off)
         listed_in = ticks_at(listed_at_ns, ticks_per_s=self._ticks_per_s)
-        processes = {pid: self._look(pid, listed_in) for pid in set(pids)}
+        processes = {pid: self._process(pid, listed_in) for pid in set(pids)}
         self._known = {
-            pid: found for pid, found in processes.items() if found.place.container_id and _is_in_pod(found)
+            pid: found
+            for pid, found in processes.items()
+            if found.placement.container_id and _is_in_pod(found)
         }
-        return Attribution(processes, given_out=_range(before, self._newest))
+        return ProcessScan(processes, newest_pids=_range(before, self._newest))
 
-    def _look(self, pid: int, listed_in: int) -> Process:
-        """Where `pid` is, if it is the same process before and after looking, and was there when NVML listed it."""
+    def _process(self, pid: int, listed_in: int) -> Process:
+        """The placement of `pid`, if it was the same process before, during and after reading."""
         try:
             before = self._stat(pid)
-            # Also in the same tick, which leaves no doubt: nothing is on a GPU 10 ms after its start.
+            # The same tick counts as later: no process is on a GPU 10 ms after its start.
             if before.start_ticks >= listed_in:
-                return Process(pid, None, Place(why_not=NoPod.REUSED))
+                return Process(pid, None, Placement(no_pod_reason=NoPodReason.REUSED))
             known = self._known.get(pid)
             if known is not None and known.start_ticks == before.start_ticks:
                 return known
-            found = place(self._read(f"{self._root}/{pid}/cgroup", _MOST_OF_CGROUP).decode(errors="replace"))
+            found = placement(
+                self._read(f"{self._root}/{pid}/cgroup", _MOST_OF_CGROUP).decode(errors="replace")
+            )
             after = self._stat(pid)
         except OSError as error:
-            return Process(pid, None, Place(why_not=_why(error)))
+            return Process(pid, None, Placement(no_pod_reason=_reason(error)))
         except ValueError:
-            return Process(pid, None, Place(why_not=NoPod.UNREADABLE))
+            return Process(pid, None, Placement(no_pod_reason=NoPodReason.UNREADABLE))
         if after.start_ticks != before.start_ticks:
-            return Process(pid, None, Place(why_not=NoPod.REUSED))
-        if after.is_dead and found.why_not is NoPod.HOST:  # cgroup v1 shows what has ended at the root
-            found = Place(why_not=NoPod.GONE)
+            return Process(pid, None, Placement(no_pod_reason=NoPodReason.REUSED))
+        if (
+            after.is_dead and found.no_pod_reason is NoPodReason.HOST
+        ):  # cgroup v1 shows ended processes at the root
+            found = Placement(no_pod_reason=NoPodReason.GONE)
         return Process(pid, before.start_ticks, found, before.name)
 
-    def _given_out(self) -> "_GivenOut | None":
-        """How far the kernel has come: for the reader's own PID namespace, which must be the host's."""
+    def _pid_counter(self) -> _PidCounter | None:
+        """Read in the exporter's own PID namespace, which must be the host's."""
         try:
             newest = int(self._read(f"{self._root}/loadavg", _MOST_OF_STAT).split()[-1])
             counted = _FORKS.search(self._read(f"{self._root}/stat", _MOST_OF_COUNTERS))
         except (OSError, ValueError, IndexError):
             return None
-        return None if counted is None or self._is_elsewhere() else _GivenOut(newest, int(counted[1]))
+        return None if counted is None or self._has_own_namespace() else _PidCounter(newest, int(counted[1]))
 
-    def _why_off(self) -> str | None:
-        """Why this is not the host's /proc, or tells too little; None where all is well."""
+    def _off_reason(self) -> str | None:
+        """Why this is not the host's /proc, or shows too little; None if it is usable."""
         try:
             if self._stat(_KTHREADD).is_kernel_thread:
                 return None
         except FileNotFoundError:
             if not self._has(_INIT):
                 return (
-                    f"{self._root} shows no process 1: it is no /proc, or was mounted with hidepid (then run the "
-                    "exporter as a member of the group of its gid= option)"
+                    f"{self._root} shows no process 1: it is not a /proc, or it is mounted with hidepid (then run the "
+                    "exporter as a member of the group in its gid= option)"
                 )
         except (OSError, ValueError) as error:
             words = error.strerror if isinstance(error, OSError) else str(error)
             return f"reading {self._root}/{_KTHREADD}/stat: {words}; see {self._root}/mounts for hidepid"
         return (
-            f"{self._root} is a container's own, not the host's, and its PIDs are not those that NVML speaks of: "
-            "set hostPID"
+            f"{self._root} is a container's own, not the host's, and its PIDs differ from NVML's: set hostPID"
         )
 
     def _has(self, pid: int) -> bool:
@@ -213,29 +218,29 @@ class Processes:
         return True
 
     def _report(self, off: str | None) -> None:
-        """Say it when it begins and when it ends."""
-        if off is not None and off != self._said:
+        """Log it when attribution stops and when it works again."""
+        if off is not None and off != self._logged:
             _LOG.warning("attributing processes to pods is off: %s", off)
-        elif off is None and self._said is not None:
-            _LOG.info("attributing processes to pods: %s is the host's now", self._root)
-        if off is None and not self._was_asked and self._is_elsewhere():
+        elif off is None and self._logged is not None:
+            _LOG.info("attributing processes to pods is on: %s is the host's now", self._root)
+        if off is None and not self._has_reported and self._has_own_namespace():
             _LOG.warning(
-                "%s is the host's /proc, but the exporter has a PID namespace of its own, and newer drivers list the "
-                "processes of their caller's namespace only: set hostPID",
+                "%s is the host's /proc, but the exporter has its own PID namespace, and newer drivers list only the "
+                "processes in the caller's namespace: set hostPID",
                 self._root,
             )
-        self._said = off
-        self._was_asked = True
+        self._logged = off
+        self._has_reported = True
 
-    def _is_elsewhere(self) -> bool:
-        """Whether this process has another PID under this /proc: then its own namespace is not that of the host."""
+    def _has_own_namespace(self) -> bool:
+        """Whether the exporter has another PID under this /proc, so that its PID namespace is not the host's."""
         try:
             return (Path(self._root) / "self").readlink().name != str(os.getpid())
         except OSError:
             return False
 
     def _stat(self, pid: int) -> _Stat:
-        """What matters of /proc/<pid>/stat. The name is in brackets, and may itself hold brackets and blanks."""
+        """Parse /proc/<pid>/stat. The name is in brackets, and may itself hold brackets and blanks."""
         head, _, tail = self._read(f"{self._root}/{pid}/stat", _MOST_OF_STAT).rpartition(b")")
         fields = tail.split()
         if len(fields) <= _START_TIME:
@@ -249,15 +254,15 @@ class Processes:
 
 
 def _is_in_pod(process: Process) -> bool:
-    return process.place.why_not is None
+    return process.placement.no_pod_reason is None
 
 
-def _why(error: OSError) -> NoPod:
-    """What an error of the kernel means for a process: reading on about one that has ended is ESRCH."""
+def _reason(error: OSError) -> NoPodReason:
+    """The meaning of a kernel error: reading a process that has ended is ESRCH."""
     match error:
         case FileNotFoundError() | ProcessLookupError():
-            return NoPod.GONE
+            return NoPodReason.GONE
         case PermissionError():
-            return NoPod.NO_PERMISSION
+            return NoPodReason.NO_PERMISSION
         case _:
-            return NoPod.UNREADABLE
+            return NoPodReason.UNREADABLE

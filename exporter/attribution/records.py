@@ -1,4 +1,4 @@
-"""What is observed of a device between two looks at it, and who a process turned out to be. Records only."""
+"""What is observed of a device in one sample, and what is known of its usage. Records only."""
 
 import dataclasses
 import enum
@@ -12,10 +12,10 @@ PERCENT_US_PER_S = 100_000_000
 """Busy time is counted in percent of microseconds, whole: so that nothing is lost to rounding, however it is shared."""
 
 
-class Source(enum.Enum):
+class BusySource(enum.Enum):
     """Where a device's busy time comes from.
 
-    SAMPLES: the driver's buffer of samples. GPM: the card's own counters. TICKS: its utilization at each look.
+    SAMPLES: the driver's buffer of samples. GPM: the card's own counters. TICKS: its utilization at each sample.
     """
 
     SAMPLES = "samples"
@@ -39,15 +39,15 @@ class ProcessSample(NamedTuple):
     percent: int
 
 
-class Listed(NamedTuple):
-    """A process on a device. `memory_bytes` is None where the driver does not say."""
+class DeviceProcess(NamedTuple):
+    """A process on a device. `memory_bytes` is None if the driver does not report it."""
 
     pid: int
     memory_bytes: int | None
 
 
-class Part(enum.Enum):
-    """What can be known of a device, or fail, by itself. SHARES: what of its busy time is whose."""
+class UsagePart(enum.Enum):
+    """Parts of an observation, each of which can fail alone. SHARES: busy time by process."""
 
     BUSY = "busy"
     SHARES = "shares"
@@ -57,84 +57,83 @@ class Part(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Observation:
-    """What a look at a device brought, since the look before.
+    """What one sample of a device returned: everything since the previous sample.
 
     Attributes:
-        key: Which device it is.
-        at_us: When, in microseconds by a clock that is never set.
-        source: Where its busy time comes from; None where the driver does not say how busy it is.
-        slices: Its busy time, ascending; not those that were lost.
-        gaps: How many stretches were lost: samples overwritten before they were read, or nonsensical.
-        gap_us: How long they were together, in microseconds.
-        samples: The processes' part in the slices; None where the driver does not say it by process.
-        processes: Who has a context on it; None where the driver does not say.
-        memory_used_bytes: In use; None where the driver does not say.
-        energy_mj: Used since the driver was loaded, in millijoules; None where the driver does not say.
-        errors: Why something is not known.
+        at_us: Monotonic time in microseconds.
+        source: Source of the busy time; None if the driver does not report it.
+        slices: Busy time in ascending order, without gaps.
+        gaps: Number of lost periods: samples overwritten before they were read, or invalid.
+        gap_us: Total length of the gaps in microseconds.
+        samples: Busy time by process; None if the driver does not report it by process.
+        processes: Processes with a context on the device; None if the driver does not list them.
+        memory_used_bytes: None if the driver does not report it.
+        energy_mj: Energy since the driver was loaded in millijoules; None if the driver does not report it.
+        errors: Reasons for missing parts.
     """
 
     key: str
     at_us: int
-    source: Source | None = None
+    source: BusySource | None = None
     slices: tuple[Slice, ...] = ()
     gaps: int = 0
     gap_us: int = 0
     samples: tuple[ProcessSample, ...] | None = None
-    processes: tuple[Listed, ...] | None = None
+    processes: tuple[DeviceProcess, ...] | None = None
     memory_used_bytes: int | None = None
     energy_mj: int | None = None
-    errors: Mapping[Part, ReadingError] = dataclasses.field(default_factory=dict)
+    errors: Mapping[UsagePart, ReadingError] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Seen:
-    """A device, and what it did since it was last observed."""
+class DeviceObservation:
+    """A device and its observation."""
 
     device: Device
     observation: Observation
 
 
 class Holder(NamedTuple):
-    """A container of a pod; `container` is empty where it is not known which one it is."""
+    """A container of a pod; `container` is empty if unknown."""
 
     namespace: str
     pod: str
     container: str
 
 
-Who = Holder | str
-"""Whose something is: a container's, or nobody's, for a reason."""
+UsageOwner = Holder | str
+"""The container that used something, or the reason why no container is known."""
 
 UNSAMPLED = "unsampled"
-"""The device was busy, and the driver does not say with whose work."""
+"""The device was busy, and the driver reported no process."""
 SHARED = "shared"
-"""Several might have been at work, and the driver does not tell them apart."""
+"""Several containers share the device, and the driver does not report usage by process."""
 GAP = "gap"
-"""Nobody knows how busy the device was."""
-CUT = "mig"
-"""The device's MIG instances were at work, which have accounts of their own."""
-OFF = "off"
-"""Processes cannot be told apart on this node."""
-UNNAMED = "unnamed_pod"
-"""A pod's, of which only the UID is known."""
+"""It is unknown how busy the device was."""
+MIG_INSTANCES = "mig"
+"""The device's MIG instances were busy; their usage is counted separately."""
+ATTRIBUTION_OFF = "off"
+"""Process attribution does not work on this node."""
+UNKNOWN_POD = "unnamed_pod"
+"""A pod of which only the UID is known."""
 MPS_SERVER = "mps_server"
-"""What MPS needs for itself."""
+"""The MPS server's own usage."""
 NO_PROCESS = "no_process"
-"""Memory in use that is no process's: the driver's own, or of processes that it does not list."""
+"""Memory that no listed process uses: the driver's own, or that of unlisted processes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Use:
-    """How much somebody used of a device, since he or the exporter came, whichever was later.
+class Usage:
+    """Usage of a device by one owner since the owner or the exporter started, whichever was later; None is unknown.
 
     Attributes:
-        busy_s: For how long the device worked for him, in seconds; None where that cannot be known.
-        recent_percent: The same as a share of the last cycle, in percent.
-        energy_j: Of the device's energy, the part of the time in which it worked for him, in joules.
-        memory_bytes: Held now; None where the driver does not say.
-        memory_byte_s: Its integral over time, in byte seconds.
-        processes: How many; None where they are not known.
-        last_active_s: When the device last worked for him, in Unix seconds; None where it has not.
+        busy_s: Time in which the device worked for the owner, in seconds.
+        recent_percent: Busy time as a share of the last cycle.
+        energy_j: The device's energy in that busy time, in joules.
+        memory_bytes: Memory used now.
+        memory_byte_s: Integral of the memory over time, in byte seconds.
+        processes: Number of processes.
+        last_active_s: Unix time in seconds at which the device last worked for the owner.
     """
 
     busy_s: float | None = None
@@ -147,34 +146,34 @@ class Use:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
-    """A device.
+class DeviceUsage:
+    """Usage of one device.
 
     Attributes:
-        source: Where its busy time comes from; None where it is not known.
-        is_exact: Whether samples of processes say each period's shares; None where there are none.
-        whole: The device's own use; `energy_j` is all of it.
-        idle_energy_j: The part of the time in which it did not work.
-        gaps: How many stretches of time were lost.
-        gap_s: How long they were together, in seconds.
-        holders: Use by container.
-        rest: Use by nobody who is known, by reason.
-        errors: Why something is not known.
+        source: Source of the busy time; None if unknown.
+        is_exact: Whether process samples give the shares of each period; None if there are no process samples.
+        total: Usage of the whole device.
+        idle_energy_j: Energy while the device was idle, in joules.
+        gaps: Number of lost periods.
+        gap_s: Total length of the gaps in seconds.
+        containers: Usage by container.
+        unattributed: Usage of no known container, by reason.
+        errors: Reasons for missing parts.
     """
 
-    source: Source | None
+    source: BusySource | None
     is_exact: bool | None
-    whole: Use
+    total: Usage
     idle_energy_j: float | None
     gaps: int
     gap_s: float
-    holders: Mapping[Holder, Use]
-    rest: Mapping[str, Use]
-    errors: Mapping[Part, ReadingError]
+    containers: Mapping[Holder, Usage]
+    unattributed: Mapping[str, Usage]
+    errors: Mapping[UsagePart, ReadingError]
 
 
 @dataclasses.dataclass(slots=True)
-class Books:
-    """All devices, by key; exchanged as a whole, so that readers see one instant."""
+class UsageTable:
+    """Usage by device key; replaced as a whole, so that readers see one instant."""
 
-    entries: Mapping[str, Entry] = dataclasses.field(default_factory=dict)
+    devices: Mapping[str, DeviceUsage] = dataclasses.field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""A device's busy time, shared among the processes that the driver's samples name. Pure.
+"""Splits a device's busy time among the processes in the driver's samples. Pure.
 
-Whole numbers throughout: what the parts do not add up to stays over, and is never lost.
+Whole numbers only: the remainder is returned too, so that nothing is lost to rounding.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from exporter.attribution.records import ProcessSample, Slice
 
 
 class Portion(NamedTuple):
-    """A process's part, in percent of microseconds, between two instants of Unix time in microseconds."""
+    """Busy time of one process in percent of microseconds, between two Unix times in microseconds."""
 
     pid: int
     from_us: int
@@ -18,10 +18,10 @@ class Portion(NamedTuple):
     busy: int
 
 
-class Shared(NamedTuple):
-    """What each process gets, and what nobody does.
+class SharedBusyTime(NamedTuple):
+    """Busy time by process, and the remainder.
 
-    `is_exact`: the samples of device and processes were taken at the same instants, so that each is known for itself.
+    `is_exact`: device and processes were sampled at the same instants, so that each period is known.
     """
 
     parts: tuple[Portion, ...]
@@ -29,14 +29,13 @@ class Shared(NamedTuple):
     is_exact: bool
 
 
-def share(slices: Sequence[Slice], samples: Iterable[ProcessSample]) -> Shared:
-    """Lay the processes' samples over the device's.
+def share(slices: Sequence[Slice], samples: Iterable[ProcessSample]) -> SharedBusyTime:
+    """Split the device's slices by the processes' samples.
 
-    Where both were taken at the same instants, each period is shared by itself: a process gets what its sample says.
-    The driver rounds to whole percents, so what is missing or too much within that rounding is shared in proportion;
-    what is missing beyond it belongs to nobody that is known. Where the instants differ, or where each process has but
-    one sample for a look that was busy in many periods, the samples say the proportions only, for the busy time of that
-    look as a whole.
+    If both were sampled at the same instants, each period is split by itself, and a process gets what its sample says.
+    The driver rounds to whole percents: a difference within that rounding is split in proportion, a larger one remains.
+    If the instants differ, or each process has one sample for many busy periods, the samples are only proportions of
+    the whole busy time.
     """
     by_end: dict[int, list[ProcessSample]] = {}
     for sample in samples:
@@ -47,7 +46,7 @@ def share(slices: Sequence[Slice], samples: Iterable[ProcessSample]) -> Shared:
 
 
 def _is_by_period(slices: Sequence[Slice], by_end: dict[int, list[ProcessSample]]) -> bool:
-    """Whether the driver samples processes in each period, and not once for all of them."""
+    """Whether the driver samples the processes in each period."""
     if not by_end.keys() <= {piece.to_us for piece in slices}:
         return False
     pids = [sample.pid for found in by_end.values() for sample in found]
@@ -55,7 +54,7 @@ def _is_by_period(slices: Sequence[Slice], by_end: dict[int, list[ProcessSample]
     return len(pids) > len(set(pids)) or 2 * sampled >= sum(piece.busy for piece in slices)
 
 
-def _by_period(slices: Sequence[Slice], by_end: dict[int, list[ProcessSample]]) -> Shared:
+def _by_period(slices: Sequence[Slice], by_end: dict[int, list[ProcessSample]]) -> SharedBusyTime:
     parts: list[Portion] = []
     rest = 0
     for piece in slices:
@@ -70,10 +69,10 @@ def _by_period(slices: Sequence[Slice], by_end: dict[int, list[ProcessSample]]) 
             if part
         ]
         rest += piece.busy - sum(split)
-    return Shared(tuple(parts), rest, is_exact=True)
+    return SharedBusyTime(tuple(parts), rest, is_exact=True)
 
 
-def _in_proportion(slices: Sequence[Slice], samples: Sequence[ProcessSample]) -> Shared:
+def _in_proportion(slices: Sequence[Slice], samples: Sequence[ProcessSample]) -> SharedBusyTime:
     busy = sum(piece.busy for piece in slices)
     from_us = min((piece.from_us for piece in slices), default=0)
     split = _split(busy, [sample.percent for sample in samples], slack=busy)
@@ -82,11 +81,11 @@ def _in_proportion(slices: Sequence[Slice], samples: Sequence[ProcessSample]) ->
         for sample, part in zip(samples, split, strict=True)
         if part
     )
-    return Shared(parts, busy - sum(split), is_exact=False)
+    return SharedBusyTime(parts, busy - sum(split), is_exact=False)
 
 
 def _split(total: int, weights: Sequence[int], slack: int) -> list[int]:
-    """`total` by `weights`: as they are, or in proportion where they are more than it, or less by `slack` at most."""
+    """`total` by `weights`: the weights themselves, or in proportion if their sum is above `total` - `slack`."""
     weighed = sum(weights)
     if not weighed:
         return [0] * len(weights)

@@ -7,7 +7,7 @@ it owns timing, success and failures, so that the collectors own none of them.
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from exporter.attribution.records import Entry, Use
+from exporter.attribution.records import DeviceUsage, Usage
 from exporter.errors import ReadingError, Reason
 from exporter.model import Metric, MetricSet, Reading, Split
 from exporter.nvml.devices import OpenDevice
@@ -40,7 +40,7 @@ class Row:
 
 
 def split_by(
-    part: Callable[[Use], float | None], whole: Callable[[Entry], float | None] | None = None
+    part: Callable[[Usage], float | None], whole: Callable[[DeviceUsage], float | None] | None = None
 ) -> Callable[[OpenDevice, float], Split | None]:
     """How a reading is split by pod; its parts never exceed it, also where they were read a moment before it.
 
@@ -55,7 +55,7 @@ def split_by(
         except ReadingError:
             return None  # nobody wants to know who uses it
         total = value if whole is None else whole(entry)
-        parts = {holder: part(use) for holder, use in entry.holders.items()}
+        parts = {holder: part(use) for holder, use in entry.containers.items()}
         if total is None:
             return None
         by_pod: dict[tuple[str, str], float] = {}
@@ -114,7 +114,7 @@ class Failure:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Collected:
+class CollectorResult:
     """What one collector got from one device, and how long that took in seconds."""
 
     collector: str
@@ -123,7 +123,7 @@ class Collected:
     duration_s: float
 
 
-def run(collector: Collector, device: OpenDevice, clock: Callable[[], float]) -> Collected:
+def run(collector: Collector, device: OpenDevice, clock: Callable[[], float]) -> CollectorResult:
     """Read all rows of `collector` that `device` can have. Never raises: a failing reading costs that reading."""
     started = clock()
     readings: list[Reading] = []
@@ -139,7 +139,7 @@ def run(collector: Collector, device: OpenDevice, clock: Callable[[], float]) ->
             what = f"reading {row.metric.dcgm.name} of {device.name}"
             message = f"{what}: {error!r}: a defect of the exporter, please report it"
             failures.append(Failure(collector.name, Reason.DEFECT, message, defect=error))
-    return Collected(collector.name, tuple(readings), tuple(failures), clock() - started)
+    return CollectorResult(collector.name, tuple(readings), tuple(failures), clock() - started)
 
 
 def _readings(row: Row, device: OpenDevice) -> Iterator[Reading]:

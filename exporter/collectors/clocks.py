@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 
 from exporter.collectors import Point, Row
-from exporter.model import Kind, Metric, MetricSet, Spelling
+from exporter.model import Kind, Metric, MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice
 from exporter.nvml.driverstate import WINDOW_S
 
 _HZ_PER_MHZ = 1_000_000
 
-_MAX_SM = Spelling("DCGM_FI_DEV_MAX_SM_CLOCK", "MHz")
-_MAX_MEM = Spelling("DCGM_FI_DEV_MAX_MEM_CLOCK", "MHz")
-_VIDEO = Spelling("DCGM_FI_DEV_VIDEO_CLOCK", "MHz")
-_MAX_VIDEO = Spelling("DCGM_FI_DEV_MAX_VIDEO_CLOCK", "MHz")
-_PSTATE = Spelling("DCGM_FI_DEV_PSTATE", "")
-_REASONS = Spelling("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "")
+_MAX_SM = MetricName("DCGM_FI_DEV_MAX_SM_CLOCK", "MHz")
+_MAX_MEM = MetricName("DCGM_FI_DEV_MAX_MEM_CLOCK", "MHz")
+_VIDEO = MetricName("DCGM_FI_DEV_VIDEO_CLOCK", "MHz")
+_MAX_VIDEO = MetricName("DCGM_FI_DEV_MAX_VIDEO_CLOCK", "MHz")
+_PSTATE = MetricName("DCGM_FI_DEV_PSTATE", "")
+_REASONS = MetricName("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "")
 
-_EVENTS = Spelling("DCGM_EXP_CLOCK_EVENTS_COUNT", "")
+_EVENTS = MetricName("DCGM_EXP_CLOCK_EVENTS_COUNT", "")
 _EVENT_NAMES = {
     0x001: "gpu_idle",
     0x002: "clocks_setting",
@@ -44,8 +44,8 @@ def _events(device: OpenDevice) -> Sequence[Point]:
 ROWS = (
     Row(
         Metric(
-            dcgm=Spelling("DCGM_FI_DEV_SM_CLOCK", "MHz"),
-            dcgm_49=Spelling("DCGM_FI_DEV_SM_CLOCK_HERTZ", "Hz", times=_HZ_PER_MHZ),
+            dcgm=MetricName("DCGM_FI_DEV_SM_CLOCK", "MHz"),
+            dcgm_49=MetricName("DCGM_FI_DEV_SM_CLOCK_HERTZ", "Hz", times=_HZ_PER_MHZ),
             kind=Kind.GAUGE,
             help="SM clock frequency",
             source="nvmlDeviceGetClockInfo(NVML_CLOCK_SM)",
@@ -54,8 +54,8 @@ ROWS = (
     ),
     Row(
         Metric(
-            dcgm=Spelling("DCGM_FI_DEV_MEM_CLOCK", "MHz"),
-            dcgm_49=Spelling("DCGM_FI_DEV_MEMORY_CLOCK_HERTZ", "Hz", times=_HZ_PER_MHZ),
+            dcgm=MetricName("DCGM_FI_DEV_MEM_CLOCK", "MHz"),
+            dcgm_49=MetricName("DCGM_FI_DEV_MEMORY_CLOCK_HERTZ", "Hz", times=_HZ_PER_MHZ),
             kind=Kind.GAUGE,
             help="Memory clock frequency",
             source="nvmlDeviceGetClockInfo(NVML_CLOCK_MEM)",

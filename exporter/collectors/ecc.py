@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from exporter.collectors import Row
-from exporter.model import Kind, Metric, MetricSet, Spelling
+from exporter.model import Kind, Metric, MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice
 from exporter.nvml.fieldvalues import Field
 
@@ -13,7 +13,7 @@ _BEFORE_AMPERE = "before Ampere"
 
 def _counter(name: str, unit: str, field: Field, help_: str) -> Row:
     """A counter that is not in dcgm-exporter's default list, and was not renamed."""
-    spelling = Spelling(f"DCGM_FI_DEV_{name}", unit)
+    spelling = MetricName(f"DCGM_FI_DEV_{name}", unit)
     source = f"nvmlDeviceGetFieldValues({field.value})"
     return Row(
         Metric(spelling, spelling, Kind.COUNTER, help_, source, within=MetricSet.FULL), read=_reader(field)
@@ -23,8 +23,8 @@ def _counter(name: str, unit: str, field: Field, help_: str) -> Row:
 def _retired(name: str, name_49: str, unit: str, field: Field, help_: str) -> Row:
     """What older cards do instead of remapping rows."""
     metric = Metric(
-        Spelling(f"DCGM_FI_DEV_RETIRED_{name}", unit),
-        Spelling(f"DCGM_FI_DEV_PAGE_RETIRED_{name_49}", unit),
+        MetricName(f"DCGM_FI_DEV_RETIRED_{name}", unit),
+        MetricName(f"DCGM_FI_DEV_PAGE_RETIRED_{name_49}", unit),
         Kind.COUNTER,
         help_,
         f"nvmlDeviceGetFieldValues({field.value})",
@@ -38,13 +38,13 @@ def _reader(field: Field) -> Callable[[OpenDevice], float]:
     return lambda device: device.field(field)
 
 
-_PENDING = Spelling("DCGM_FI_DEV_ROW_REMAP_PENDING", "")
+_PENDING = MetricName("DCGM_FI_DEV_ROW_REMAP_PENDING", "")
 
 ROWS = (
     Row(
         Metric(
-            dcgm=Spelling("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "rows"),
-            dcgm_49=Spelling("DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL", "rows"),
+            dcgm=MetricName("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "rows"),
+            dcgm_49=MetricName("DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL", "rows"),
             kind=Kind.COUNTER,
             help="Rows of memory remapped for uncorrectable errors",
             source=f"nvmlDeviceGetFieldValues({Field.REMAPPED_UNCORRECTABLE.value})",
@@ -54,8 +54,8 @@ ROWS = (
     ),
     Row(
         Metric(
-            dcgm=Spelling("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "rows"),
-            dcgm_49=Spelling("DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL", "rows"),
+            dcgm=MetricName("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "rows"),
+            dcgm_49=MetricName("DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL", "rows"),
             kind=Kind.COUNTER,
             help="Rows of memory remapped for correctable errors",
             source=f"nvmlDeviceGetFieldValues({Field.REMAPPED_CORRECTABLE.value})",
@@ -65,8 +65,8 @@ ROWS = (
     ),
     Row(
         Metric(
-            dcgm=Spelling("DCGM_FI_DEV_ROW_REMAP_FAILURE", ""),
-            dcgm_49=Spelling("DCGM_FI_DEV_ROW_REMAP_FAILED", ""),
+            dcgm=MetricName("DCGM_FI_DEV_ROW_REMAP_FAILURE", ""),
+            dcgm_49=MetricName("DCGM_FI_DEV_ROW_REMAP_FAILED", ""),
             kind=Kind.GAUGE,
             help="Whether remapping rows of memory has failed (0 or 1)",
             source=f"nvmlDeviceGetFieldValues({Field.REMAP_FAILURE.value})",
@@ -88,8 +88,8 @@ ROWS = (
     ),
     Row(
         Metric(
-            Spelling("DCGM_FI_DEV_ECC_CURRENT", ""),
-            Spelling("DCGM_FI_DEV_ECC_MODE", ""),
+            MetricName("DCGM_FI_DEV_ECC_CURRENT", ""),
+            MetricName("DCGM_FI_DEV_ECC_MODE", ""),
             Kind.GAUGE,
             "Whether memory errors are corrected (0 or 1)",
             "nvmlDeviceGetEccMode",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from exporter.collectors import Point, Row
 from exporter.errors import ReadingError, Reason
-from exporter.model import Kind, Metric, MetricSet, Spelling
+from exporter.model import Kind, Metric, MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice
 
 
@@ -69,7 +69,7 @@ def _p2p(device: OpenDevice) -> Sequence[Point]:
 
 
 def _fact(name: str, help_: str, source: str, within: MetricSet = MetricSet.DEFAULT) -> Metric:
-    spelling = Spelling(name, "")
+    spelling = MetricName(name, "")
     return Metric(spelling, spelling, Kind.GAUGE, help_, source, within=within)
 
 
@@ -93,8 +93,8 @@ ROWS = (
     ),
     Row(
         Metric(
-            Spelling("DCGM_FI_DEV_VGPU_LICENSE_STATUS", ""),
-            Spelling("DCGM_FI_DEV_VGPU_LICENSE_STATUS", ""),
+            MetricName("DCGM_FI_DEV_VGPU_LICENSE_STATUS", ""),
+            MetricName("DCGM_FI_DEV_VGPU_LICENSE_STATUS", ""),
             Kind.GAUGE,
             "Whether the GPU is a vGPU that has its licence",
             "nvmlDeviceGetGridLicensableFeatures_v4",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from exporter.collectors import Row, split_by
 from exporter.errors import ReadingError, Reason
-from exporter.model import Kind, Metric, MetricSet, Spelling
+from exporter.model import Kind, Metric, MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice
 
 _MIB = 1024 * 1024
@@ -49,7 +49,7 @@ def _bar1_free(device: OpenDevice) -> float:
 
 
 def _bar1(name: str, words: str, read: Callable[[OpenDevice], float]) -> Row:
-    spelling = Spelling(f"DCGM_FI_DEV_BAR1_{name}", "MiB", per=_MIB, whole=True)
+    spelling = MetricName(f"DCGM_FI_DEV_BAR1_{name}", "MiB", per=_MIB, whole=True)
     source = f"nvmlDeviceGetBAR1MemoryInfo().bar1{name.capitalize()}"
     return Row(
         Metric(spelling, spelling, Kind.GAUGE, f"BAR1 memory {words}", source, within=MetricSet.FULL), read
@@ -59,8 +59,8 @@ def _bar1(name: str, words: str, read: Callable[[OpenDevice], float]) -> Row:
 ROWS = (
     Row(
         Metric(
-            dcgm=Spelling("DCGM_FI_DEV_FB_FREE", "MiB", per=_MIB, whole=True),
-            dcgm_49=Spelling("DCGM_FI_DEV_FB_FREE_BYTES", "bytes"),
+            dcgm=MetricName("DCGM_FI_DEV_FB_FREE", "MiB", per=_MIB, whole=True),
+            dcgm_49=MetricName("DCGM_FI_DEV_FB_FREE_BYTES", "bytes"),
             kind=Kind.GAUGE,
             help="Framebuffer memory free",
             source="nvmlDeviceGetMemoryInfo_v2().free",
@@ -71,8 +71,8 @@ ROWS = (
     ),
     Row(
         Metric(
-            dcgm=Spelling("DCGM_FI_DEV_FB_USED", "MiB", per=_MIB, whole=True),
-            dcgm_49=Spelling("DCGM_FI_DEV_FB_USED_BYTES", "bytes"),
+            dcgm=MetricName("DCGM_FI_DEV_FB_USED", "MiB", per=_MIB, whole=True),
+            dcgm_49=MetricName("DCGM_FI_DEV_FB_USED_BYTES", "bytes"),
             kind=Kind.GAUGE,
             help="Framebuffer memory used",
             source="nvmlDeviceGetMemoryInfo_v2().used",
@@ -84,8 +84,8 @@ ROWS = (
     ),
     Row(
         Metric(
-            dcgm=Spelling("DCGM_FI_DEV_FB_RESERVED", "MiB", per=_MIB, whole=True),
-            dcgm_49=Spelling("DCGM_FI_DEV_FB_RESERVED_BYTES", "bytes"),
+            dcgm=MetricName("DCGM_FI_DEV_FB_RESERVED", "MiB", per=_MIB, whole=True),
+            dcgm_49=MetricName("DCGM_FI_DEV_FB_RESERVED_BYTES", "bytes"),
             kind=Kind.GAUGE,
             help="Framebuffer memory reserved for the driver",
             source="nvmlDeviceGetMemoryInfo_v2().reserved",
@@ -95,8 +95,8 @@ ROWS = (
     ),
     Row(
         Metric(
-            dcgm=Spelling("DCGM_FI_DEV_FB_TOTAL", "MiB", per=_MIB, whole=True),
-            dcgm_49=Spelling("DCGM_FI_DEV_FB_CAPACITY_BYTES", "bytes"),
+            dcgm=MetricName("DCGM_FI_DEV_FB_TOTAL", "MiB", per=_MIB, whole=True),
+            dcgm_49=MetricName("DCGM_FI_DEV_FB_CAPACITY_BYTES", "bytes"),
             kind=Kind.GAUGE,
             help="Framebuffer memory in total",
             source="nvmlDeviceGetMemoryInfo_v2().total",
@@ -106,8 +106,8 @@ ROWS = (
     ),
     Row(
         Metric(
-            dcgm=Spelling("DCGM_FI_DEV_FB_USED_PERCENT", "ratio"),
-            dcgm_49=Spelling("DCGM_FI_DEV_FB_USED_RATIO", "ratio"),
+            dcgm=MetricName("DCGM_FI_DEV_FB_USED_PERCENT", "ratio"),
+            dcgm_49=MetricName("DCGM_FI_DEV_FB_USED_RATIO", "ratio"),
             kind=Kind.GAUGE,
             help="Framebuffer memory used, as a share of what is not reserved",
             source="nvmlDeviceGetMemoryInfo_v2(): used / (total - reserved)",

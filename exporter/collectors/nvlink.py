@@ -1,7 +1,7 @@
 """The links between GPUs: errors over all links of a GPU, traffic over all of them and of each."""
 
 from exporter.collectors import Row, if_there
-from exporter.model import Kind, Metric, MetricSet, Spelling
+from exporter.model import Kind, Metric, MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice
 from exporter.nvml.fieldvalues import LINKS, Field
 
@@ -12,7 +12,7 @@ def _row(name: str, field: Field, what: str) -> Row:
     def read(device: OpenDevice) -> float:
         return device.field(field)
 
-    spelling = Spelling(f"DCGM_FI_DEV_NVLINK_{name}_ERROR_COUNT_TOTAL", "errors")
+    spelling = MetricName(f"DCGM_FI_DEV_NVLINK_{name}_ERROR_COUNT_TOTAL", "errors")
     metric = Metric(
         spelling,
         spelling,
@@ -35,8 +35,8 @@ def _link(link: int) -> Row:
         return device.link_kib_per_s(link)
 
     metric = Metric(
-        dcgm=Spelling(f"DCGM_FI_DEV_NVLINK_BANDWIDTH_L{link}", "MB/s", per=1000),
-        dcgm_49=Spelling(f"DCGM_FI_DEV_NVLINK_THROUGHPUT_L{link}", "MB/s", per=1000),
+        dcgm=MetricName(f"DCGM_FI_DEV_NVLINK_BANDWIDTH_L{link}", "MB/s", per=1000),
+        dcgm_49=MetricName(f"DCGM_FI_DEV_NVLINK_THROUGHPUT_L{link}", "MB/s", per=1000),
         kind=Kind.GAUGE,
         help=f"Data sent and received over NVLink {link}",
         source=f"{_TRAFFIC} of the link",
@@ -49,8 +49,8 @@ def _link(link: int) -> Row:
 ROWS = (
     Row(
         Metric(
-            dcgm=Spelling("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "MB/s", per=1000),
-            dcgm_49=Spelling("DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND", "bytes/s", times=1024),
+            dcgm=MetricName("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "MB/s", per=1000),
+            dcgm_49=MetricName("DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND", "bytes/s", times=1024),
             kind=Kind.GAUGE,
             help="NVLink data sent and received",
             source=_TRAFFIC,

@@ -1,20 +1,20 @@
 """The link to the host."""
 
 from exporter.collectors import Row
-from exporter.model import Kind, Metric, MetricSet, Spelling
+from exporter.model import Kind, Metric, MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice
 
 
 def _link(name: str, help_: str, source: str) -> Metric:
-    spelling = Spelling(f"DCGM_FI_DEV_{name}", "")
+    spelling = MetricName(f"DCGM_FI_DEV_{name}", "")
     return Metric(spelling, spelling, Kind.GAUGE, help_, source, within=MetricSet.FULL)
 
 
 ROWS = (
     Row(
         Metric(
-            dcgm=Spelling("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "retries"),
-            dcgm_49=Spelling("DCGM_FI_DEV_PCIE_REPLAY_TOTAL", "retries"),
+            dcgm=MetricName("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "retries"),
+            dcgm_49=MetricName("DCGM_FI_DEV_PCIE_REPLAY_TOTAL", "retries"),
             kind=Kind.COUNTER,
             help="PCIe packets that had to be sent again",
             source="nvmlDeviceGetPcieReplayCounter",

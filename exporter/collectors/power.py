@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from exporter.collectors import Row
-from exporter.model import Kind, Metric, MetricSet, Spelling
+from exporter.model import Kind, Metric, MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice
 from exporter.nvml.fieldvalues import Field
 
@@ -23,15 +23,15 @@ def _instant_mw(device: OpenDevice) -> float:
 
 
 def _limit(name: str, help_: str, source: str, read: Callable[[OpenDevice], float]) -> Row:
-    spelling = Spelling(f"DCGM_FI_DEV_{name}", "W", per=1000)
+    spelling = MetricName(f"DCGM_FI_DEV_{name}", "W", per=1000)
     return Row(Metric(spelling, spelling, Kind.GAUGE, help_, source, within=MetricSet.FULL), read)
 
 
 ROWS = (
     Row(
         Metric(
-            dcgm=Spelling("DCGM_FI_DEV_POWER_USAGE", "W", per=1000),
-            dcgm_49=Spelling("DCGM_FI_DEV_BOARD_POWER_WATTS", "W", per=1000),
+            dcgm=MetricName("DCGM_FI_DEV_POWER_USAGE", "W", per=1000),
+            dcgm_49=MetricName("DCGM_FI_DEV_BOARD_POWER_WATTS", "W", per=1000),
             kind=Kind.GAUGE,
             help="Power draw",
             source="nvmlDeviceGetPowerUsage",
@@ -41,8 +41,8 @@ ROWS = (
     ),
     Row(
         Metric(
-            dcgm=Spelling("DCGM_FI_DEV_POWER_USAGE_INSTANT", "W", per=1000),
-            dcgm_49=Spelling("DCGM_FI_DEV_BOARD_POWER_RAW_WATTS", "W", per=1000),
+            dcgm=MetricName("DCGM_FI_DEV_POWER_USAGE_INSTANT", "W", per=1000),
+            dcgm_49=MetricName("DCGM_FI_DEV_BOARD_POWER_RAW_WATTS", "W", per=1000),
             kind=Kind.GAUGE,
             help="Power draw at the instant of the reading",
             source=f"nvmlDeviceGetFieldValues({Field.POWER_INSTANT_MW.value})",
@@ -52,8 +52,8 @@ ROWS = (
     ),
     Row(
         Metric(
-            dcgm=Spelling("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "mJ"),
-            dcgm_49=Spelling("DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", "J", per=1000),
+            dcgm=MetricName("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "mJ"),
+            dcgm_49=MetricName("DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", "J", per=1000),
             kind=Kind.COUNTER,
             help="Total energy consumption since the driver was loaded",
             source="nvmlDeviceGetTotalEnergyConsumption",
@@ -63,8 +63,8 @@ ROWS = (
     ),
     Row(
         Metric(
-            dcgm=Spelling("gpu_energy_joules_total", "J", per=1000),
-            dcgm_49=Spelling("gpu_energy_joules_total", "J", per=1000),
+            dcgm=MetricName("gpu_energy_joules_total", "J", per=1000),
+            dcgm_49=MetricName("gpu_energy_joules_total", "J", per=1000),
             kind=Kind.COUNTER,
             help="Energy that the GPU has used since the driver was loaded",
             source="nvmlDeviceGetTotalEnergyConsumption",

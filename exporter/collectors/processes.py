@@ -6,10 +6,10 @@ the whole. What is behind them is gathered between the cycles (accountant.py, ac
 
 from collections.abc import Callable, Iterable, Sequence
 
-from exporter.attribution.records import Entry, Part, Use
+from exporter.attribution.records import DeviceUsage, Usage, UsagePart
 from exporter.collectors import Point, Row
 from exporter.errors import Reason
-from exporter.model import Kind, Metric, MetricSet, Spelling
+from exporter.model import Kind, Metric, MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice
 
 _BUSY = "nvmlDeviceGetSamples(1), else nvmlGpmMetricsGet(1), else nvmlDeviceGetUtilizationRates().gpu"
@@ -30,12 +30,14 @@ def _row(
     *,
     kind: Kind = Kind.COUNTER,
 ) -> Row:
-    spelling = Spelling(name, unit)
+    spelling = MetricName(name, unit)
     metric = Metric(spelling, spelling, kind, help=help_, source=source, within=MetricSet.DEFAULT)
     return Row(metric, read, per_instance=True)
 
 
-def _of_device(*parts: Part, get: Callable[[Entry], _Value]) -> Callable[[OpenDevice], Sequence[Point]]:
+def _of_device(
+    *parts: UsagePart, get: Callable[[DeviceUsage], _Value]
+) -> Callable[[OpenDevice], Sequence[Point]]:
     def read(device: OpenDevice) -> Sequence[Point]:
         entry = device.account()
         _require(entry, *parts)
@@ -45,7 +47,7 @@ def _of_device(*parts: Part, get: Callable[[Entry], _Value]) -> Callable[[OpenDe
     return read
 
 
-def _of_pods(*parts: Part, get: Callable[[Use], _Value]) -> Callable[[OpenDevice], Sequence[Point]]:
+def _of_pods(*parts: UsagePart, get: Callable[[Usage], _Value]) -> Callable[[OpenDevice], Sequence[Point]]:
     def read(device: OpenDevice) -> Sequence[Point]:
         entry = device.account()
         _require(entry, *parts)
@@ -54,29 +56,29 @@ def _of_pods(*parts: Part, get: Callable[[Use], _Value]) -> Callable[[OpenDevice
     return read
 
 
-def _of_rest(*parts: Part, get: Callable[[Use], _Value]) -> Callable[[OpenDevice], Sequence[Point]]:
+def _of_rest(*parts: UsagePart, get: Callable[[Usage], _Value]) -> Callable[[OpenDevice], Sequence[Point]]:
     def read(device: OpenDevice) -> Sequence[Point]:
         entry = device.account()
         _require(entry, *parts)
         return [
             Point(value, {"reason": reason})
-            for reason, use in sorted(entry.rest.items())
+            for reason, use in sorted(entry.unattributed.items())
             if (value := get(use)) is not None
         ]
 
     return read
 
 
-def _pods_points(entry: Entry, get: Callable[[Use], _Value]) -> Iterable[Point]:
-    for holder in sorted(entry.holders, key=lambda one: (one.namespace, one.pod, one.container)):
-        value = get(entry.holders[holder])
+def _pods_points(entry: DeviceUsage, get: Callable[[Usage], _Value]) -> Iterable[Point]:
+    for holder in sorted(entry.containers, key=lambda one: (one.namespace, one.pod, one.container)):
+        value = get(entry.containers[holder])
         if value is not None:
             yield Point(
                 value, {"namespace": holder.namespace, "pod": holder.pod, "container": holder.container}
             )
 
 
-def _require(entry: Entry, *parts: Part) -> None:
+def _require(entry: DeviceUsage, *parts: UsagePart) -> None:
     """That nothing went wrong with these; what a device cannot say is not wrong, but absent."""
     for part in parts:
         error = entry.errors.get(part)
@@ -98,7 +100,7 @@ ROWS = (
         "s",
         "Time in which the device worked",
         _BUSY,
-        _of_device(Part.BUSY, get=lambda entry: entry.whole.busy_s),
+        _of_device(UsagePart.BUSY, get=lambda entry: entry.total.busy_s),
     ),
     _row(
         "gpu_busy_source_info",
@@ -114,28 +116,28 @@ ROWS = (
         "",
         "Stretches of time of which it is not known whether the device worked: samples were lost",
         _BUSY,
-        _of_device(Part.BUSY, get=lambda entry: entry.gaps if entry.source else None),
+        _of_device(UsagePart.BUSY, get=lambda entry: entry.gaps if entry.source else None),
     ),
     _row(
         "gpu_busy_gap_seconds_total",
         "s",
         "How long these stretches were together",
         _BUSY,
-        _of_device(Part.BUSY, get=lambda entry: entry.gap_s if entry.source else None),
+        _of_device(UsagePart.BUSY, get=lambda entry: entry.gap_s if entry.source else None),
     ),
     _row(
         "gpu_pod_busy_seconds_total",
         "s",
         "Time in which the device worked for a container",
         _BUSY_OF_PROCESSES,
-        _of_pods(Part.BUSY, Part.SHARES, get=lambda use: use.busy_s),
+        _of_pods(UsagePart.BUSY, UsagePart.SHARES, get=lambda use: use.busy_s),
     ),
     _row(
         "gpu_pod_last_active_timestamp_seconds",
         "s",
         "When the device last worked for a container, in Unix time; absent where it has not since the exporter started",
         _BUSY_OF_PROCESSES,
-        _of_pods(Part.BUSY, Part.SHARES, get=lambda use: use.last_active_s),
+        _of_pods(UsagePart.BUSY, UsagePart.SHARES, get=lambda use: use.last_active_s),
         kind=Kind.GAUGE,
     ),
     _row(
@@ -143,21 +145,21 @@ ROWS = (
         "J",
         "Energy that the device used in the part of the time in which it worked for a container",
         _ENERGY,
-        _of_pods(Part.BUSY, Part.SHARES, Part.ENERGY, get=lambda use: use.energy_j),
+        _of_pods(UsagePart.BUSY, UsagePart.SHARES, UsagePart.ENERGY, get=lambda use: use.energy_j),
     ),
     _row(
         "gpu_idle_energy_joules_total",
         "J",
         "Energy that the device used in the part of the time in which it did not work",
         _ENERGY,
-        _of_device(Part.BUSY, Part.ENERGY, get=lambda entry: entry.idle_energy_j),
+        _of_device(UsagePart.BUSY, UsagePart.ENERGY, get=lambda entry: entry.idle_energy_j),
     ),
     _row(
         "gpu_pod_memory_used_bytes",
         "bytes",
         "Memory of the device that a container's processes hold",
         _PROCESSES,
-        _of_pods(Part.PROCESSES, get=lambda use: use.memory_bytes),
+        _of_pods(UsagePart.PROCESSES, get=lambda use: use.memory_bytes),
         kind=Kind.GAUGE,
     ),
     _row(
@@ -165,14 +167,14 @@ ROWS = (
         "byte seconds",
         "The same, summed over time",
         _PROCESSES,
-        _of_pods(Part.PROCESSES, get=lambda use: use.memory_byte_s),
+        _of_pods(UsagePart.PROCESSES, get=lambda use: use.memory_byte_s),
     ),
     _row(
         "gpu_pod_processes",
         "",
         "A container's processes on the device",
         _PROCESSES,
-        _of_pods(Part.PROCESSES, get=lambda use: use.processes),
+        _of_pods(UsagePart.PROCESSES, get=lambda use: use.processes),
         kind=Kind.GAUGE,
     ),
     _row(
@@ -180,21 +182,21 @@ ROWS = (
         "s",
         "Time in which the device worked for nobody who is known, by reason",
         _BUSY_OF_PROCESSES,
-        _of_rest(Part.BUSY, get=lambda use: use.busy_s),
+        _of_rest(UsagePart.BUSY, get=lambda use: use.busy_s),
     ),
     _row(
         "gpu_unattributed_energy_joules_total",
         "J",
         "Energy that the device used in the part of the time in which it worked for nobody who is known, by reason",
         _ENERGY,
-        _of_rest(Part.BUSY, Part.ENERGY, get=lambda use: use.energy_j),
+        _of_rest(UsagePart.BUSY, UsagePart.ENERGY, get=lambda use: use.energy_j),
     ),
     _row(
         "gpu_unattributed_memory_used_bytes",
         "bytes",
         "Memory of the device in use that is no pod's, by reason",
         _PROCESSES,
-        _of_rest(Part.PROCESSES, get=lambda use: use.memory_bytes),
+        _of_rest(UsagePart.PROCESSES, get=lambda use: use.memory_bytes),
         kind=Kind.GAUGE,
     ),
     _row(
@@ -202,7 +204,7 @@ ROWS = (
         "",
         "Processes on the device that are no pod's, by reason",
         _PROCESSES,
-        _of_rest(Part.PROCESSES, get=lambda use: use.processes),
+        _of_rest(UsagePart.PROCESSES, get=lambda use: use.processes),
         kind=Kind.GAUGE,
     ),
 )

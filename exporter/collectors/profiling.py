@@ -6,7 +6,7 @@ Unlike utilization.py's share of time in which anything ran, these say how much 
 from collections.abc import Callable
 
 from exporter.collectors import Row, if_there, split_by
-from exporter.model import Kind, Metric, MetricSet, Spelling, Split
+from exporter.model import Kind, Metric, MetricName, MetricSet, Split
 from exporter.nvml.devices import OpenDevice
 from exporter.nvml.fieldvalues import Field
 from exporter.nvml.gpm import GpmMetric
@@ -30,8 +30,8 @@ def _share(
 ) -> Row:
     """A share of time or of capacity: percent at NVML, a ratio in both of DCGM's generations."""
     described = Metric(
-        dcgm=Spelling(f"DCGM_FI_PROF_{name}", "ratio", per=100),
-        dcgm_49=Spelling(f"DCGM_FI_PROF_{newer or name}", "ratio", per=100),
+        dcgm=MetricName(f"DCGM_FI_PROF_{name}", "ratio", per=100),
+        dcgm_49=MetricName(f"DCGM_FI_PROF_{newer or name}", "ratio", per=100),
         kind=Kind.GAUGE,
         help=help_,
         source=f"nvmlGpmMetricsGet({metric.value})",
@@ -43,8 +43,8 @@ def _share(
 
 def _engine(kind: str, number: int, metric: GpmMetric, what: str) -> Row:
     described = Metric(
-        dcgm=Spelling(f"DCGM_FI_PROF_{kind}{number}_ACTIVE", "ratio", per=100),
-        dcgm_49=Spelling(f"DCGM_FI_PROF_{kind}_UTIL_{number}_RATIO", "ratio", per=100),
+        dcgm=MetricName(f"DCGM_FI_PROF_{kind}{number}_ACTIVE", "ratio", per=100),
+        dcgm_49=MetricName(f"DCGM_FI_PROF_{kind}_UTIL_{number}_RATIO", "ratio", per=100),
         kind=Kind.GAUGE,
         help=f"Share of time in which {what} {number} was active",
         source=f"nvmlGpmMetricsGet({metric.value})",
@@ -55,7 +55,7 @@ def _engine(kind: str, number: int, metric: GpmMetric, what: str) -> Row:
 
 
 def _nvlink(name: str, metric: GpmMetric, help_: str) -> Row:
-    spelling = Spelling(f"DCGM_FI_PROF_{name}", "bytes/s", times=_MIB)
+    spelling = MetricName(f"DCGM_FI_PROF_{name}", "bytes/s", times=_MIB)
     source = f"nvmlGpmMetricsGet({metric.value})"
     described = Metric(spelling, spelling, Kind.GAUGE, help_, source, within=MetricSet.FULL, needs=_NEEDS)
     return Row(described, _reader(metric), per_instance=True)
@@ -63,7 +63,7 @@ def _nvlink(name: str, metric: GpmMetric, help_: str) -> Row:
 
 def _pcie(name: str, metric: GpmMetric, field: Field, help_: str) -> Row:
     """By GPM, before Hopper by a counter: never by nvmlDeviceGetPcieThroughput, which takes 20 ms of every call."""
-    spelling = Spelling(f"DCGM_FI_PROF_{name}", "bytes/s")
+    spelling = MetricName(f"DCGM_FI_PROF_{name}", "bytes/s")
     source = f"nvmlGpmMetricsGet({metric.value}), before Hopper nvmlDeviceGetFieldValues({field.value})"
     return Row(
         Metric(spelling, spelling, Kind.GAUGE, help_, source),
@@ -79,7 +79,7 @@ ROWS = (
         "Share of time in which the graphics or compute engine was active",
         newer="GR_ENGINE_UTIL_RATIO",
         full=False,
-        split=split_by(lambda use: use.recent_percent, lambda entry: entry.whole.recent_percent),
+        split=split_by(lambda use: use.recent_percent, lambda entry: entry.total.recent_percent),
     ),
     _share(
         "SM_ACTIVE",

@@ -1,17 +1,17 @@
 """Temperatures of the GPU die and of its memory."""
 
 from exporter.collectors import Row
-from exporter.model import Kind, Metric, MetricSet, Spelling
-from exporter.nvml.devices import OpenDevice, Threshold
+from exporter.model import Kind, Metric, MetricName, MetricSet
+from exporter.nvml.devices import OpenDevice, TemperatureThreshold
 
-_FAN = Spelling("DCGM_FI_DEV_FAN_SPEED", "%")
+_FAN = MetricName("DCGM_FI_DEV_FAN_SPEED", "%")
 
 
-def _threshold(name: str, threshold: Threshold, help_: str) -> Row:
+def _threshold(name: str, threshold: TemperatureThreshold, help_: str) -> Row:
     def read(device: OpenDevice) -> float:
         return device.threshold_c(threshold)
 
-    spelling = Spelling(f"DCGM_FI_DEV_{name}", "C")
+    spelling = MetricName(f"DCGM_FI_DEV_{name}", "C")
     source = f"nvmlDeviceGetTemperatureThreshold({threshold.value})"
     return Row(Metric(spelling, spelling, Kind.GAUGE, help_, source, within=MetricSet.FULL), read)
 
@@ -19,8 +19,8 @@ def _threshold(name: str, threshold: Threshold, help_: str) -> Row:
 ROWS = (
     Row(
         Metric(
-            dcgm=Spelling("DCGM_FI_DEV_GPU_TEMP", "C"),
-            dcgm_49=Spelling("DCGM_FI_DEV_GPU_TEMP_CELSIUS", "C"),
+            dcgm=MetricName("DCGM_FI_DEV_GPU_TEMP", "C"),
+            dcgm_49=MetricName("DCGM_FI_DEV_GPU_TEMP_CELSIUS", "C"),
             kind=Kind.GAUGE,
             help="GPU temperature",
             source="nvmlDeviceGetTemperatureV(NVML_TEMPERATURE_GPU)",
@@ -30,18 +30,24 @@ ROWS = (
     ),
     Row(
         Metric(
-            dcgm=Spelling("DCGM_FI_DEV_MEMORY_TEMP", "C"),
-            dcgm_49=Spelling("DCGM_FI_DEV_MEMORY_TEMP_CELSIUS", "C"),
+            dcgm=MetricName("DCGM_FI_DEV_MEMORY_TEMP", "C"),
+            dcgm_49=MetricName("DCGM_FI_DEV_MEMORY_TEMP_CELSIUS", "C"),
             kind=Kind.GAUGE,
             help="Memory temperature",
             source="nvmlDeviceGetFieldValues(NVML_FI_DEV_MEMORY_TEMP)",
         ),
         read=OpenDevice.memory_temperature_c,
     ),
-    _threshold("SHUTDOWN_TEMP", Threshold.SHUTDOWN, "GPU temperature at which the card shuts down"),
-    _threshold("SLOWDOWN_TEMP", Threshold.SLOWDOWN, "GPU temperature at which the card slows down"),
-    _threshold("GPU_MAX_OP_TEMP", Threshold.GPU_MAXIMUM, "Highest GPU temperature to work at"),
-    _threshold("MEM_MAX_OP_TEMP", Threshold.MEMORY_MAXIMUM, "Highest memory temperature to work at"),
+    _threshold(
+        "SHUTDOWN_TEMP", TemperatureThreshold.SHUTDOWN, "GPU temperature at which the card shuts down"
+    ),
+    _threshold(
+        "SLOWDOWN_TEMP", TemperatureThreshold.SLOWDOWN, "GPU temperature at which the card slows down"
+    ),
+    _threshold("GPU_MAX_OP_TEMP", TemperatureThreshold.GPU_MAXIMUM, "Highest GPU temperature to work at"),
+    _threshold(
+        "MEM_MAX_OP_TEMP", TemperatureThreshold.MEMORY_MAXIMUM, "Highest memory temperature to work at"
+    ),
     Row(
         Metric(
             _FAN,

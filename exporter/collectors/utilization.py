@@ -1,7 +1,7 @@
 """How busy the GPU is, as DCGM has it: the share of the driver's last sampling period in which anything ran."""
 
 from exporter.collectors import Row, split_by
-from exporter.model import Kind, Metric, MetricSet, Spelling
+from exporter.model import Kind, Metric, MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice
 
 
@@ -16,20 +16,20 @@ def _memory(device: OpenDevice) -> float:
 ROWS = (
     Row(
         Metric(
-            dcgm=Spelling("DCGM_FI_DEV_GPU_UTIL", "%"),
-            dcgm_49=Spelling("DCGM_FI_DEV_GPU_UTIL_RATIO", "ratio", per=100),
+            dcgm=MetricName("DCGM_FI_DEV_GPU_UTIL", "%"),
+            dcgm_49=MetricName("DCGM_FI_DEV_GPU_UTIL_RATIO", "ratio", per=100),
             kind=Kind.GAUGE,
             help="GPU utilization",
             source="nvmlDeviceGetUtilizationRates().gpu",
             within=MetricSet.MINIMAL,
         ),
         read=_gpu,
-        split=split_by(lambda use: use.recent_percent, lambda entry: entry.whole.recent_percent),
+        split=split_by(lambda use: use.recent_percent, lambda entry: entry.total.recent_percent),
     ),
     Row(
         Metric(
-            dcgm=Spelling("DCGM_FI_DEV_MEM_COPY_UTIL", "%"),
-            dcgm_49=Spelling("DCGM_FI_DEV_MEMORY_UTIL_RATIO", "ratio", per=100),
+            dcgm=MetricName("DCGM_FI_DEV_MEM_COPY_UTIL", "%"),
+            dcgm_49=MetricName("DCGM_FI_DEV_MEMORY_UTIL_RATIO", "ratio", per=100),
             kind=Kind.GAUGE,
             help="Memory utilization",
             source="nvmlDeviceGetUtilizationRates().memory",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from exporter.collectors import Point, Row
 from exporter.errors import ReadingError
-from exporter.model import Kind, Metric, MetricSet, Spelling
+from exporter.model import Kind, Metric, MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice
 from exporter.nvml.fieldvalues import Field
 
@@ -40,8 +40,8 @@ def _row(old: str, new: str, field: Field, reason: str) -> Row:
         return device.field(field)
 
     metric = Metric(
-        dcgm=Spelling(f"DCGM_FI_DEV_{old}_VIOLATION", "ns"),
-        dcgm_49=Spelling(f"DCGM_FI_DEV_GPU_{new}_THROTTLE_SECONDS_TOTAL", "s", per=_NS_PER_S),
+        dcgm=MetricName(f"DCGM_FI_DEV_{old}_VIOLATION", "ns"),
+        dcgm_49=MetricName(f"DCGM_FI_DEV_GPU_{new}_THROTTLE_SECONDS_TOTAL", "s", per=_NS_PER_S),
         kind=Kind.COUNTER,
         help=f"Time in which the clocks were held down {reason}",
         source=f"nvmlDeviceGetFieldValues({field.value})",
@@ -56,7 +56,7 @@ def _event(name: str, field: Field, reason: str) -> Row:
     def read(device: OpenDevice) -> float:
         return device.field(field)
 
-    spelling = Spelling(f"DCGM_FI_DEV_CLOCKS_EVENT_REASON_{name}_NS", "ns")
+    spelling = MetricName(f"DCGM_FI_DEV_CLOCKS_EVENT_REASON_{name}_NS", "ns")
     metric = Metric(
         spelling,
         spelling,
@@ -68,7 +68,7 @@ def _event(name: str, field: Field, reason: str) -> Row:
     return Row(metric, read)
 
 
-_SECONDS = Spelling("gpu_throttle_seconds_total", "s", per=_NS_PER_S)
+_SECONDS = MetricName("gpu_throttle_seconds_total", "s", per=_NS_PER_S)
 ROWS = (
     Row(
         Metric(

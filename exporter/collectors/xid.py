@@ -6,7 +6,7 @@ What they mean: https://docs.nvidia.com/deploy/xid-errors/
 from collections.abc import Callable, Mapping, Sequence
 
 from exporter.collectors import Point, Row
-from exporter.model import Kind, Metric, Spelling
+from exporter.model import Kind, Metric, MetricName
 from exporter.nvml.devices import OpenDevice
 from exporter.nvml.xids import WINDOW_S, XidCount
 
@@ -78,15 +78,15 @@ def _each(
 
 
 def _unchanged(name: str, kind: Kind, help_: str, read: Callable[[OpenDevice], Sequence[Point]]) -> Row:
-    spelling = Spelling(name, "s" if name.endswith("seconds") else "")
+    spelling = MetricName(name, "s" if name.endswith("seconds") else "")
     return Row(Metric(spelling, spelling, kind, help_, _SOURCE), read, per_instance=True)
 
 
 ROWS = (
     Row(
         Metric(
-            dcgm=Spelling("DCGM_FI_DEV_XID_ERRORS", ""),
-            dcgm_49=Spelling("DCGM_FI_DEV_XID_ERROR", ""),
+            dcgm=MetricName("DCGM_FI_DEV_XID_ERRORS", ""),
+            dcgm_49=MetricName("DCGM_FI_DEV_XID_ERROR", ""),
             kind=Kind.GAUGE,
             help="Code of the last XID error since the exporter started, 0 before the first",
             source=_SOURCE,

@@ -11,7 +11,7 @@ _OFF = frozenset({"", "0", "f", "false"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Same:
+class Supported:
     """It means what one of our settings means.
 
     Attributes:
@@ -60,15 +60,15 @@ class DcgmFlag:
 
     names: tuple[str, ...]
     variable: str
-    fate: Same | Ignored | Refused
+    fate: Supported | Ignored | Refused
     is_switch: bool = False
 
 
-def _value(names: str, variable: str, fate: Same | Ignored | Refused) -> DcgmFlag:
+def _value(names: str, variable: str, fate: Supported | Ignored | Refused) -> DcgmFlag:
     return DcgmFlag(tuple(names.split()), variable, fate)
 
 
-def _switch(names: str, variable: str, fate: Same | Ignored | Refused) -> DcgmFlag:
+def _switch(names: str, variable: str, fate: Supported | Ignored | Refused) -> DcgmFlag:
     return DcgmFlag(tuple(names.split()), variable, fate, is_switch=True)
 
 
@@ -80,28 +80,30 @@ _CONTAINERS = "labels of containers are not read; --pod-labels adds those of pod
 _WINDOW = "the window is five minutes; rate() of gpu_throttle_seconds_total takes any"
 
 FLAGS = (
-    _value("-f --collectors", "DCGM_EXPORTER_COLLECTORS", Same("--metrics-file FILE")),
-    _value("-a --address", "DCGM_EXPORTER_LISTEN", Same("--listen ADDRESS")),
-    _value("-c --collect-interval", "DCGM_EXPORTER_INTERVAL", Same("--interval DURATION")),
+    _value("-f --collectors", "DCGM_EXPORTER_COLLECTORS", Supported("--metrics-file FILE")),
+    _value("-a --address", "DCGM_EXPORTER_LISTEN", Supported("--listen ADDRESS")),
+    _value("-c --collect-interval", "DCGM_EXPORTER_INTERVAL", Supported("--interval DURATION")),
     _switch(
-        "-k --kubernetes", "DCGM_EXPORTER_KUBERNETES", Same("false: --pod-resources-socket=; true: as ever")
+        "-k --kubernetes",
+        "DCGM_EXPORTER_KUBERNETES",
+        Supported("false: --pod-resources-socket=; true: as ever"),
     ),
-    _value("-d --devices", "DCGM_EXPORTER_DEVICES_STR", Same("--devices DEVICES")),
-    _switch("-n --no-hostname", "DCGM_EXPORTER_NO_HOSTNAME", Same("--hostname-label none")),
+    _value("-d --devices", "DCGM_EXPORTER_DEVICES_STR", Supported("--devices DEVICES")),
+    _switch("-n --no-hostname", "DCGM_EXPORTER_NO_HOSTNAME", Supported("--hostname-label none")),
     _switch(
         "--replace-blanks-in-model-name -rbmn",
         "DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME",
-        Same("--replace-blanks-in-model-name"),
+        Supported("--replace-blanks-in-model-name"),
     ),
-    _switch("--debug", "DCGM_EXPORTER_DEBUG", Same("--log-level debug")),
-    _value("--log-format", "DCGM_EXPORTER_LOG_FORMAT", Same("--log-format FORMAT")),
+    _switch("--debug", "DCGM_EXPORTER_DEBUG", Supported("--log-level debug")),
+    _value("--log-format", "DCGM_EXPORTER_LOG_FORMAT", Supported("--log-format FORMAT")),
     _value(
         "--pod-resources-kubelet-socket",
         "DCGM_POD_RESOURCES_KUBELET_SOCKET",
-        Same("--pod-resources-socket PATH"),
+        Supported("--pod-resources-socket PATH"),
     ),
-    _value("--hpc-job-mapping-dir", "DCGM_HPC_JOB_MAPPING_DIR", Same("--hpc-job-mapping-dir DIR")),
-    _value("--nvidia-resource-names", "NVIDIA_RESOURCE_NAMES", Same("--resource-names NAMES")),
+    _value("--hpc-job-mapping-dir", "DCGM_HPC_JOB_MAPPING_DIR", Supported("--hpc-job-mapping-dir DIR")),
+    _value("--nvidia-resource-names", "NVIDIA_RESOURCE_NAMES", Supported("--resource-names NAMES")),
     _switch(
         "-o --use-old-namespace",
         "DCGM_EXPORTER_USE_OLD_NAMESPACE",
@@ -115,7 +117,7 @@ FLAGS = (
             frozenset({"", "none"}),
         ),
     ),
-    _value("--web-config-file", "DCGM_EXPORTER_WEB_CONFIG_FILE", Same("--web-config-file PATH")),
+    _value("--web-config-file", "DCGM_EXPORTER_WEB_CONFIG_FILE", Supported("--web-config-file PATH")),
     _switch(
         "--web-systemd-socket",
         "DCGM_EXPORTER_SYSTEMD_SOCKET",
@@ -142,17 +144,17 @@ FLAGS = (
     _switch(
         "--kubernetes-enable-pod-labels",
         "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS",
-        Same("--pod-labels '*'"),
+        Supported("--pod-labels '*'"),
     ),
     _value(
         "--kubernetes-pod-label-allowlist-regex",
         "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX",
-        Same("--pod-labels KEYS"),
+        Supported("--pod-labels KEYS"),
     ),
     _switch(
         "--kubernetes-enable-pod-uid",
         "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID",
-        Same("--pod-uid"),
+        Supported("--pod-uid"),
     ),
     _value(
         "--kubernetes-gpu-id-type",
@@ -275,7 +277,7 @@ def remarks(given: Callable[[DcgmFlag], tuple[str, str] | None]) -> tuple[list[s
     warnings: list[str] = []
     for flag in FLAGS:
         found = given(flag)
-        if found is None or isinstance(flag.fate, Same) or found[1].strip().lower() in flag.fate.quiet:
+        if found is None or isinstance(flag.fate, Supported) or found[1].strip().lower() in flag.fate.quiet:
             continue
         says = refusals if isinstance(flag.fate, Refused) else warnings
         says.append(f"{found[0]}: dcgm-exporter's; {flag.fate.why}")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from exporter.attribution.records import Listed, ProcessSample
+from exporter.attribution.records import DeviceProcess, ProcessSample
 
 _MOST_PERCENT = 100
 # nvmlProcessUtilizationSample_t: pid, timeStamp, smUtil and three more. A look at a shared GPU brings thousands of
@@ -103,7 +103,7 @@ _LISTS: tuple[tuple[Callable[[Any], list[Any]], Callable[[Any], list[Any]]], ...
 """Each as it is called, and what it was called before driver 510."""
 
 
-def processes(handle: Any) -> list[Listed]:  # noqa: ANN401
+def processes(handle: Any) -> list[DeviceProcess]:  # noqa: ANN401
     """Whoever has a context on the device, for compute, for graphics or as a client of MPS; each once.
 
     Raises:
@@ -121,7 +121,7 @@ def processes(handle: Any) -> list[Listed]:  # noqa: ANN401
             memory = None if process.usedGpuMemory is None else int(process.usedGpuMemory)
             before = found.get(process.pid, 0)
             found[process.pid] = None if memory is None or before is None else max(memory, before)
-    return [Listed(pid, memory) for pid, memory in found.items()]
+    return [DeviceProcess(pid, memory) for pid, memory in found.items()]
 
 
 def _listed(newer: Callable[[Any], list[Any]], older: Callable[[Any], list[Any]], handle: Any) -> list[Any]:  # noqa: ANN401

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import pynvml
 
-from exporter.attribution.records import Entry, Observation
+from exporter.attribution.records import DeviceUsage, Observation
 from exporter.errors import ReadingError, Reason
 from exporter.model import Device, Instance
 from exporter.nvml.codes import asking, text
-from exporter.nvml.driverstate import Host
+from exporter.nvml.driverstate import DriverState
 from exporter.nvml.fieldvalues import LINKS, Field, is_wide, link_requests, number
 from exporter.nvml.gpm import GpmMetric, Rates
-from exporter.nvml.meter import Subject
+from exporter.nvml.meter import MeterTarget
 from exporter.nvml.topology import Peer
 from exporter.nvml.xids import Xids
 
@@ -49,7 +49,7 @@ class Memory(NamedTuple):
     reserved: int | None
 
 
-class Bounds(NamedTuple):
+class PowerLimitRange(NamedTuple):
     """Lowest and highest."""
 
     low: int
@@ -64,7 +64,7 @@ class Bar1(NamedTuple):
     used: int
 
 
-class Threshold(enum.IntEnum):
+class TemperatureThreshold(enum.IntEnum):
     """Temperatures at which the card protects itself, or beyond which it is not meant to work."""
 
     SHUTDOWN = pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN
@@ -135,7 +135,7 @@ class OpenDevice:
         self,
         handle: Any,  # noqa: ANN401 - pynvml's handles have no type
         record: Device,
-        host: Host,
+        host: DriverState,
         *,
         parent: Any = None,  # noqa: ANN401
     ) -> None:
@@ -257,12 +257,12 @@ class OpenDevice:
         return _known(pynvml.nvmlDeviceGetEnforcedPowerLimit(self._handle))
 
     @reading("bounds of the power limit")
-    def power_limit_bounds_mw(self) -> Bounds:
+    def power_limit_bounds_mw(self) -> PowerLimitRange:
         """Between which the power limit can be set, in milliwatts."""
         low, high = pynvml.nvmlDeviceGetPowerManagementLimitConstraints(self._handle)
-        return Bounds(_known(low), _known(high))
+        return PowerLimitRange(_known(low), _known(high))
 
-    def threshold_c(self, threshold: Threshold) -> int:
+    def threshold_c(self, threshold: TemperatureThreshold) -> int:
         """A temperature at which something happens, in degrees Celsius.
 
         Raises:
@@ -373,7 +373,7 @@ class OpenDevice:
         """
         instance = self.record.instance
         return self._host.meter.observe(
-            Subject(
+            MeterTarget(
                 self.key,
                 self.name,
                 self._handle,
@@ -383,13 +383,13 @@ class OpenDevice:
             )
         )
 
-    def account(self) -> Entry:
+    def account(self) -> DeviceUsage:
         """Who used how much of it, as of the last look.
 
         Raises:
             ReadingError: Nobody has looked yet.
         """
-        entry = self._host.books.entries.get(self.key)
+        entry = self._host.usage.devices.get(self.key)
         if entry is None:
             raise ReadingError(f"reading who uses {self.name}", Reason.PENDING, "not looked at yet")
         return entry
@@ -627,7 +627,7 @@ def _number(what: str, field: Any) -> float:  # noqa: ANN401 - a C structure
     return asking(what, lambda: number(field))
 
 
-def open_gpu(index: int, host: Host) -> OpenDevice:
+def open_gpu(index: int, host: DriverState) -> OpenDevice:
     """The GPU that is NVML's number `index` now.
 
     Raises:

@@ -5,7 +5,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 
-from exporter.attribution.records import Books
+from exporter.attribution.records import UsageTable
 from exporter.errors import ReadingError, Reason
 from exporter.nvml.gpm import Gpm
 from exporter.nvml.meter import Meter
@@ -15,7 +15,7 @@ from exporter.nvml.xids import XidLog
 _US_PER_S = 1_000_000
 
 
-class Increases:
+class CounterRates:
     """The last reading of every counter whose rate has been asked for."""
 
     def __init__(self) -> None:
@@ -80,12 +80,12 @@ class ClockEvents:
 
 
 @dataclasses.dataclass(slots=True)
-class Host:
+class DriverState:
     """A node's driver, as the devices see it.
 
     Attributes:
         meter: Looks at what the devices do.
-        books: Who used how much of them, as of the last cycle.
+        usage: Who used how much of them, as of the last cycle.
         gpm: Samples of performance counters.
         increases: Readings of counters whose rate is wanted.
         clock_events: Why clocks were held down, within the last minutes.
@@ -97,9 +97,9 @@ class Host:
     """
 
     meter: Meter
-    books: Books = dataclasses.field(default_factory=Books)
+    usage: UsageTable = dataclasses.field(default_factory=UsageTable)
     gpm: Gpm = dataclasses.field(default_factory=Gpm)
-    increases: Increases = dataclasses.field(default_factory=Increases)
+    increases: CounterRates = dataclasses.field(default_factory=CounterRates)
     clock_events: ClockEvents = dataclasses.field(default_factory=ClockEvents)
     topology: Topology = dataclasses.field(default_factory=Topology)
     xids: XidLog = dataclasses.field(default_factory=XidLog)

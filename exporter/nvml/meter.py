@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pynvml
 
-from exporter.attribution.records import Observation, Part, ProcessSample, Slice, Source
+from exporter.attribution.records import BusySource, Observation, ProcessSample, Slice, UsagePart
 from exporter.errors import ReadingError, Reason
 from exporter.nvml import activity
 from exporter.nvml.activity import UtilizationSample
@@ -38,7 +38,7 @@ class Clocks:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Subject:
+class MeterTarget:
     """A device to look at.
 
     Attributes:
@@ -62,12 +62,12 @@ class Subject:
 class _Busy:
     """Of one look."""
 
-    source: Source | None = None
+    source: BusySource | None = None
     slices: tuple[Slice, ...] = ()
     gaps: int = 0
     gap_us: int = 0
     samples: tuple[ProcessSample, ...] | None = None
-    errors: Mapping[Part, ReadingError] = dataclasses.field(default_factory=dict)
+    errors: Mapping[UsagePart, ReadingError] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(slots=True)
@@ -94,9 +94,9 @@ class _State:
         """Forget what was read of the buffers."""
         self.last_us, self.last_process_us, self.pending = None, 0, ()
 
-    def leave_others(self, source: Source | None) -> None:
+    def leave_others(self, source: BusySource | None) -> None:
         """What one source tells of from now on, no other shall tell of again when it is back."""
-        if source is Source.SAMPLES:
+        if source is BusySource.SAMPLES:
             self.looked_us = None
         else:
             self.begin_anew()
@@ -110,7 +110,7 @@ class Meter:
         self._states: dict[str, _State] = {}
         self._gpm = Gpm((GpmMetric.GRAPHICS_UTIL,))
 
-    def observe(self, subject: Subject) -> Observation:
+    def observe(self, subject: MeterTarget) -> Observation:
         """Look at a device. Never raises: what fails is not known, and says why."""
         state = self._states.setdefault(subject.key, _State())
         at_us = self._clocks.unix_ns() // _NS_PER_US
@@ -119,11 +119,11 @@ class Meter:
         known = _Known(subject.name, errors)
         listed = None
         if not subject.is_cut:  # its instances have the processes
-            listed = known.get(Part.PROCESSES, "processes", lambda: activity.processes(subject.handle))
-        memory = known.get(Part.PROCESSES, "memory", lambda: activity.memory_used_bytes(subject.handle))
+            listed = known.get(UsagePart.PROCESSES, "processes", lambda: activity.processes(subject.handle))
+        memory = known.get(UsagePart.PROCESSES, "memory", lambda: activity.memory_used_bytes(subject.handle))
         energy = None
         if subject.instance is None:
-            energy = known.get(Part.ENERGY, "energy", lambda: activity.energy_mj(subject.handle))
+            energy = known.get(UsagePart.ENERGY, "energy", lambda: activity.energy_mj(subject.handle))
         return Observation(
             key=subject.key,
             at_us=self._clocks.monotonic_ns() // _NS_PER_US,
@@ -148,7 +148,7 @@ class Meter:
         """Forget all devices."""
         self.retain("", ())
 
-    def _busy(self, subject: Subject, state: _State, at_us: int) -> _Busy:
+    def _busy(self, subject: MeterTarget, state: _State, at_us: int) -> _Busy:
         """By the best source that the device has: whatever it lacks, the next one is asked."""
         now_us = self._clocks.monotonic_ns() // _NS_PER_US
         sources: list[Callable[[], _Busy]] = [lambda: self._by_gpm(subject, state, at_us, now_us)]
@@ -161,13 +161,13 @@ class Meter:
                 found = ask()
             except ReadingError as error:
                 if error.reason is not Reason.NOT_SUPPORTED:
-                    return _Busy(errors={Part.BUSY: error})
+                    return _Busy(errors={UsagePart.BUSY: error})
                 continue
             state.leave_others(found.source)
             return found
         return _Busy()
 
-    def _by_gpm(self, subject: Subject, state: _State, at_us: int, now_us: int) -> _Busy:
+    def _by_gpm(self, subject: MeterTarget, state: _State, at_us: int, now_us: int) -> _Busy:
         """The card's own counters: nothing is lost between two looks, however far they are apart."""
 
         def take(sample: Any) -> None:  # noqa: ANN401
@@ -182,23 +182,23 @@ class Meter:
         except ReadingError as error:
             value = error
         if not isinstance(value, ReadingError):
-            return _since(Source.GPM, state, at_us, now_us, min(value, 100.0))
+            return _since(BusySource.GPM, state, at_us, now_us, min(value, 100.0))
         if value.reason is Reason.NOT_SUPPORTED:
             raise value
         if value.reason is Reason.PENDING:
             state.looked_us = now_us
-            return _Busy(Source.GPM)
-        return _lost(Source.GPM, state, now_us, value)
+            return _Busy(BusySource.GPM)
+        return _lost(BusySource.GPM, state, now_us, value)
 
 
 class _Known:
     """Collects what is known of a device, and why the rest is not."""
 
-    def __init__(self, name: str, errors: dict[Part, ReadingError]) -> None:
+    def __init__(self, name: str, errors: dict[UsagePart, ReadingError]) -> None:
         self._name = name
         self._errors = errors
 
-    def get(self, part: Part, what: str, ask: Callable[[], T]) -> T | None:
+    def get(self, part: UsagePart, what: str, ask: Callable[[], T]) -> T | None:
         """What `ask` returns; None where the driver has an error instead."""
         try:
             return asking(f"reading {what} of {self._name}", ask)
@@ -207,7 +207,7 @@ class _Known:
             return None
 
 
-def _since(source: Source, state: _State, at_us: int, now_us: int, percent: float) -> _Busy:
+def _since(source: BusySource, state: _State, at_us: int, now_us: int, percent: float) -> _Busy:
     """One slice, from the look before until now; nothing at the first look."""
     before, state.looked_us = state.looked_us, now_us
     if before is None or now_us <= before:
@@ -216,26 +216,26 @@ def _since(source: Source, state: _State, at_us: int, now_us: int, percent: floa
     return _Busy(source, (Slice(at_us - span_us, at_us, round(percent * span_us)),))
 
 
-def _lost(source: Source, state: _State, now_us: int, error: ReadingError | None = None) -> _Busy:
+def _lost(source: BusySource, state: _State, now_us: int, error: ReadingError | None = None) -> _Busy:
     """Nothing is known of the time since the look before."""
     before, state.looked_us = state.looked_us, now_us
-    errors = {} if error is None else {Part.BUSY: error}
+    errors = {} if error is None else {UsagePart.BUSY: error}
     if before is None:
         return _Busy(source, errors=errors)
     return _Busy(source, gaps=1, gap_us=now_us - before, errors=errors)
 
 
-def _by_ticks(subject: Subject, state: _State, at_us: int, now_us: int) -> _Busy:
+def _by_ticks(subject: MeterTarget, state: _State, at_us: int, now_us: int) -> _Busy:
     """The driver's own mean over its last sampling period, taken for all the time since the look before."""
     what = f"reading utilization of {subject.name}"
     percent = asking(what, lambda: int(pynvml.nvmlDeviceGetUtilizationRates(subject.handle).gpu))
     is_late = state.looked_us is not None and now_us - state.looked_us > _LONGEST_TICK_US
     if percent > 100 or is_late:  # noqa: PLR2004 - percent
-        return _lost(Source.TICKS, state, now_us)
-    return _since(Source.TICKS, state, at_us, now_us, percent)
+        return _lost(BusySource.TICKS, state, now_us)
+    return _since(BusySource.TICKS, state, at_us, now_us, percent)
 
 
-def _by_samples(subject: Subject, state: _State, at_us: int, now_us: int) -> _Busy:
+def _by_samples(subject: MeterTarget, state: _State, at_us: int, now_us: int) -> _Busy:
     """The driver's buffer; and of the processes' buffer, what lies in the same periods."""
     what = f"reading utilization samples of {subject.name}"
     samples = asking(what, lambda: activity.utilization_samples(subject.handle, state.last_us or 0))
@@ -243,7 +243,7 @@ def _by_samples(subject: Subject, state: _State, at_us: int, now_us: int) -> _Bu
     if not found and state.last_us is not None and now_us - state.heard_us > _SILENT_US:
         lost_us, state.heard_us = now_us - state.heard_us, now_us
         state.begin_anew()
-        return _Busy(Source.SAMPLES, gaps=1, gap_us=lost_us, samples=())
+        return _Busy(BusySource.SAMPLES, gaps=1, gap_us=lost_us, samples=())
     if not found and state.last_us is None:
         return _without_sample(what, state, now_us)
     longest_us = now_us - state.heard_us + 2 * state.period_us
@@ -255,7 +255,7 @@ def _by_samples(subject: Subject, state: _State, at_us: int, now_us: int) -> _Bu
         part = _processes_part(subject, state, from_us, at_us)
     except ReadingError as error:
         if error.reason is not Reason.NOT_SUPPORTED:
-            return dataclasses.replace(busy, samples=(), errors={Part.SHARES: error})
+            return dataclasses.replace(busy, samples=(), errors={UsagePart.SHARES: error})
         return busy
     return dataclasses.replace(busy, samples=part)
 
@@ -284,7 +284,7 @@ def _sliced(state: _State, found: Sequence[UtilizationSample], longest_us: int) 
     if state.last_us is None:
         # What lies in the buffer at the first look happened before anybody counted.
         state.last_us = found[-1].at_us if found else None
-        return _Busy(Source.SAMPLES)
+        return _Busy(BusySource.SAMPLES)
     slices, gaps, gap_us, last_us = [], 0, 0, state.last_us
     for sample in found:
         from_us = last_us
@@ -297,11 +297,11 @@ def _sliced(state: _State, found: Sequence[UtilizationSample], longest_us: int) 
             slices.append(Slice(from_us, sample.at_us, sample.percent * (sample.at_us - from_us)))
         last_us = sample.at_us
     state.last_us = last_us
-    return _Busy(Source.SAMPLES, tuple(slices), gaps, gap_us)
+    return _Busy(BusySource.SAMPLES, tuple(slices), gaps, gap_us)
 
 
 def _processes_part(
-    subject: Subject, state: _State, from_us: int | None, at_us: int
+    subject: MeterTarget, state: _State, from_us: int | None, at_us: int
 ) -> tuple[ProcessSample, ...]:
     """The processes' samples from `from_us` up to the device's newest one; later ones wait for its next."""
     what = f"reading utilization of the processes on {subject.name}"

@@ -5,11 +5,11 @@ Must not know what is read from the GPUs.
 
 import pynvml
 
-from exporter.attribution.records import Books
+from exporter.attribution.records import UsageTable
 from exporter.errors import NoLibraryError, ReadingError, StartError
 from exporter.nvml.codes import asking, text
 from exporter.nvml.devices import OpenDevice, open_gpu
-from exporter.nvml.driverstate import Host
+from exporter.nvml.driverstate import DriverState
 from exporter.nvml.meter import Clocks, Meter
 from exporter.nvml.xids import XidWatch
 
@@ -48,7 +48,7 @@ class Session:
         """
         self.driver_version = ""
         self.nvml_version = ""
-        self._host = Host(Meter(clocks), serial_numbers=serial_numbers)
+        self._host = DriverState(Meter(clocks), serial_numbers=serial_numbers)
         self._watch = XidWatch(self._host.xids)
 
     def open(self) -> None:
@@ -83,9 +83,9 @@ class Session:
         return count
 
     @property
-    def books(self) -> Books:
+    def usage(self) -> UsageTable:
         """Who used how much of the devices: what they tell as their own."""
-        return self._host.books
+        return self._host.usage
 
     def gpu(self, index: int) -> OpenDevice:
         """GPU number `index`, for this cycle.

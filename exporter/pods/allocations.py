@@ -1,36 +1,36 @@
-"""Which pods hold which device: the kubelet's allocations laid over the devices that NVML shows. Pure."""
+"""Matches the kubelet's allocations with NVML's devices. Pure."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from exporter.model import Allocation, Device, Offer, PodRef
-from exporter.pods.claimants import Settled
+from exporter.pods.claimants import SettledAllocations
 from exporter.pods.deviceids import DeviceKey, key_of, key_of_claimed, keys_for
 
 NVIDIA_RESOURCES = "nvidia.com/*"
 _DRA_DRIVER = "gpu.nvidia.com"
-_DRA_UNSEEN = "gpu-vfio-"  # passed through to a virtual machine: not NVML's any more
+_DRA_PASSTHROUGH = "gpu-vfio-"  # a virtual machine has it, so NVML no longer shows it
 
 Owners = Mapping[DeviceKey, Mapping[tuple[str, str], PodRef]]
 
 
 def is_named(resource: str, names: Iterable[str]) -> bool:
-    """Whether `resource` is one of `names`, of which those that end in "*" stand for all that begin so."""
+    """Whether `resource` matches one of `names`, which may end in "*"."""
     return any(resource.startswith(name[:-1]) if name.endswith("*") else resource == name for name in names)
 
 
 def is_gpu(allocation: Allocation, names: Iterable[str]) -> bool:
-    """Whether it is about a GPU: of a resource with one of `names`, or claimed from NVIDIA's driver for GPUs."""
+    """Whether it is a GPU: of a resource in `names`, or claimed from NVIDIA's DRA driver."""
     if allocation.owner.claim is not None:
         return allocation.resource == _DRA_DRIVER
     return is_named(allocation.resource, names)
 
 
 def index(allocations: Iterable[Allocation], names: Sequence[str] = (NVIDIA_RESOURCES,)) -> Owners:
-    """The holders of each device key.
+    """The pods that hold each device key.
 
-    A pod counts once per device, however many replicas of it and in however many containers it holds: a sum over its
-    series would otherwise count the device several times. The container is then the first that the kubelet lists.
+    A pod counts once per device, however many replicas and containers it has: otherwise a sum over its series would
+    count the device several times. The container is the first in the kubelet's list.
     """
     owners: dict[DeviceKey, dict[tuple[str, str], PodRef]] = {}
     for allocation in allocations:
@@ -42,7 +42,7 @@ def index(allocations: Iterable[Allocation], names: Sequence[str] = (NVIDIA_RESO
 
 
 def owners_of(device: Device, owners: Owners) -> tuple[PodRef, ...]:
-    """The pods that hold `device`, sorted by namespace and name; several where it is shared."""
+    """The pods that hold `device`, sorted by namespace and name; several if it is shared."""
     found: dict[tuple[str, str], PodRef] = {}
     for key in keys_for(device):
         for pod, owner in owners.get(key, {}).items():
@@ -51,56 +51,48 @@ def owners_of(device: Device, owners: Owners) -> tuple[PodRef, ...]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Holdings:
-    """Who holds what, and what could be held, by device key.
+class AllocationMap:
+    """Allocated and allocatable devices by device key.
 
     Attributes:
-        owners: The holders.
-        disputed: Keys of device ids of which it cannot be told who holds them.
-        offered: Keys of what the kubelet offers; empty where it does not say.
-        claimed: Devices of claims that a device must be found for: whose cannot is not attributed.
-        strange: Device ids of GPUs that pods hold, in a form that nobody is known to use.
+        owners: Pods that hold each device.
+        disputed: Keys whose holder is unknown.
+        offered: Allocatable keys; empty if the kubelet does not list them.
+        claimed: Claimed devices, each of which must match a known device.
+        unrecognized: Allocated device ids in an unknown form.
     """
 
     owners: Owners = dataclasses.field(default_factory=dict)
     disputed: frozenset[DeviceKey] = frozenset()
     offered: frozenset[DeviceKey] = frozenset()
     claimed: Mapping[str, DeviceKey | None] = dataclasses.field(default_factory=dict)
-    strange: frozenset[str] = frozenset()
+    unrecognized: frozenset[str] = frozenset()
 
     def allocated(self, device: Device) -> bool | None:
-        """Whether a pod holds `device`; None where that is not known."""
+        """Whether a pod holds `device`; None if unknown."""
         keys = set(keys_for(device))
         if not keys.isdisjoint(self.owners):
             return True
-        if not keys.isdisjoint(self.disputed) or keys.isdisjoint(self.offered) or self.strange:
-            return None  # an id that is not understood may be this very device's
+        if not keys.isdisjoint(self.disputed) or keys.isdisjoint(self.offered) or self.unrecognized:
+            return None  # an unrecognized id may be this device's
         return False
 
     def unattributed(self, devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
-        """How many devices that pods hold are attributed to none of them, by reason.
-
-        Args:
-            devices: All that are known.
-        """
+        """Number of allocated devices that match none of `devices`, by reason."""
         known = {key for device in devices for key in keys_for(device)}
         missing = [name for name, key in self.claimed.items() if key not in known]
         return (
             ("ambiguous", len(self.disputed)),
             ("unknown_claim", len(missing)),
-            ("unknown_id", len(self.strange)),
+            ("unknown_id", len(self.unrecognized)),
         )
 
 
-def holdings(settled: Settled, offers: Iterable[Offer], names: Sequence[str]) -> Holdings:
-    """What the kubelet said, by device key.
-
-    Args:
-        settled: Who holds what.
-        offers: What the kubelet offers.
-        names: Of resources that are GPUs.
-    """
-    return Holdings(
+def map_allocations(
+    settled: SettledAllocations, offers: Iterable[Offer], names: Sequence[str]
+) -> AllocationMap:
+    """The kubelet's answer by device key; `names` are the resources that are GPUs."""
+    return AllocationMap(
         owners=index(settled.allocations, names),
         disputed=frozenset(key for _, device_id in settled.disputed if (key := key_of(device_id))),
         offered=frozenset(
@@ -111,9 +103,9 @@ def holdings(settled: Settled, offers: Iterable[Offer], names: Sequence[str]) ->
             for allocation in settled.allocations
             if allocation.owner.claim is not None
             and is_gpu(allocation, names)
-            and not allocation.device_id.startswith(_DRA_UNSEEN)
+            and not allocation.device_id.startswith(_DRA_PASSTHROUGH)
         },
-        strange=frozenset(
+        unrecognized=frozenset(
             allocation.device_id
             for allocation in settled.allocations
             if allocation.owner.claim is None
@@ -124,5 +116,5 @@ def holdings(settled: Settled, offers: Iterable[Offer], names: Sequence[str]) ->
 
 
 def _key(allocation: Allocation) -> DeviceKey | None:
-    of = key_of if allocation.owner.claim is None else key_of_claimed
-    return of(allocation.device_id)
+    parse = key_of if allocation.owner.claim is None else key_of_claimed
+    return parse(allocation.device_id)

@@ -1,10 +1,9 @@
-"""How the API server is reached: the service account of a pod, or a kubeconfig. Must not know what is asked for."""
+"""Access to the API server by a pod's service account or a kubeconfig. Must not know what is requested."""
 
 import base64
 import binascii
 import dataclasses
 import http.client
-import json
 import ssl
 import urllib.parse
 from collections.abc import Callable, Mapping
@@ -18,14 +17,12 @@ _HTTPS_PORT, _HTTP_PORT = 443, 80
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Access:
-    """An API server, and who we are to it.
+class ApiServerAccess:
+    """Address and credentials of an API server.
 
     Attributes:
-        host: Its name or address.
-        port: Its port.
-        token: Gives the bearer token, read anew each time because it is replaced every hour; None without one.
-        tls: Makes what checks its certificate; None where it is asked without TLS.
+        token: Reads the bearer token, which is replaced every hour; None without one.
+        tls: Makes the context that verifies its certificate; None without TLS.
     """
 
     host: str
@@ -44,7 +41,7 @@ class Access:
         return http.client.HTTPSConnection(self.host, self.port, timeout=timeout_s, context=self.tls())
 
     def headers(self) -> dict[str, str]:
-        """What says who we are.
+        """The headers that authenticate a request.
 
         Raises:
             OSError: The token cannot be read.
@@ -52,25 +49,25 @@ class Access:
         return {} if self.token is None else {"Authorization": f"Bearer {self.token()}"}
 
 
-def in_cluster(environment: Mapping[str, str], account: Path = _ACCOUNT) -> Access:
-    """As the service account of the pod that this runs in.
+def in_cluster(environment: Mapping[str, str], account: Path = _ACCOUNT) -> ApiServerAccess:
+    """Access as the service account of the exporter's pod.
 
     Raises:
-        StartError: This runs in no pod, or in one without its account's token.
+        StartError: The exporter runs outside a pod, or the pod has no token.
     """
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not port.isdecimal():
         raise StartError(
-            "labels and UIDs of pods come from the API server, and this does not run in a pod "
-            "(KUBERNETES_SERVICE_HOST is not set): name a kubeconfig by --kubeconfig, or leave them out"
+            "pod labels and UIDs come from the API server, but the exporter does not run in a pod "
+            "(KUBERNETES_SERVICE_HOST is not set): set --kubeconfig, or drop --pod-labels and --pod-uid"
         )
     token, ca = account / "token", account / "ca.crt"
     if not token.is_file():
         raise StartError(
-            f"labels and UIDs of pods come from the API server, and there is no token at {token}: set "
-            "automountServiceAccountToken: true in the exporter's pod, or leave them out"
+            f"pod labels and UIDs come from the API server, but there is no token at {token}: set "
+            "automountServiceAccountToken: true in the exporter's pod, or drop --pod-labels and --pod-uid"
         )
-    return Access(
+    return ApiServerAccess(
         host.strip("[]"),
         int(port),
         token=lambda: token.read_text().strip(),
@@ -78,25 +75,42 @@ def in_cluster(environment: Mapping[str, str], account: Path = _ACCOUNT) -> Acce
     )
 
 
-def from_kubeconfig(path: Path) -> Access:
-    """As the current context of a kubeconfig that is written as JSON and holds a token.
+def from_kubeconfig(path: Path) -> ApiServerAccess:
+    """Access by the current context of a kubeconfig, whose user must have a token.
 
     Raises:
-        StartError: It cannot be read, or needs what is not supported.
+        StartError: It cannot be read, or needs something unsupported.
     """
     try:
-        config = json.loads(path.read_text())
+        config = _load(path)
         context = _named(config, "context", config["current-context"])
         cluster = _named(config, "cluster", context["cluster"])
         user = _named(config, "user", context["user"])
         return _access(cluster, user, path.parent)
     except OSError as error:
         raise StartError(f"--kubeconfig {path}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, StopIteration, binascii.Error) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration, binascii.Error) as error:
         raise StartError(
-            f"--kubeconfig {path}: {type(error).__name__}: {error}; it must be JSON with a server and a token, as "
-            "written by: kubectl config view --raw --minify --flatten -o json"
+            f"--kubeconfig {path}: {type(error).__name__}: {error}; it must hold a server and a token, as written by: "
+            "kubectl config view --raw --minify --flatten"
         ) from error
+
+
+def _load(path: Path) -> Mapping[str, Any]:
+    try:
+        import yaml  # noqa: PLC0415 - 2 MiB that most nodes do not need
+    except ModuleNotFoundError:
+        raise StartError(
+            f"--kubeconfig {path}: reading it needs the library pyyaml; run in a checkout: pip install '.[exporter]'"
+        ) from None
+    try:
+        config: Mapping[str, Any] = yaml.safe_load(path.read_bytes())
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        # YAML's own message may quote a token.
+        raise StartError(f"--kubeconfig {path}{line}: not valid YAML") from None
+    return config
 
 
 def _named(config: Mapping[str, Any], kind: str, name: str) -> Mapping[str, Any]:
@@ -104,15 +118,15 @@ def _named(config: Mapping[str, Any], kind: str, name: str) -> Mapping[str, Any]
     return found
 
 
-def _access(cluster: Mapping[str, Any], user: Mapping[str, Any], folder: Path) -> Access:
+def _access(cluster: Mapping[str, Any], user: Mapping[str, Any], folder: Path) -> ApiServerAccess:
     url = urllib.parse.urlsplit(cluster["server"])
     if url.scheme not in {"http", "https"} or not url.hostname or url.path.strip("/"):
-        raise ValueError(f"{cluster['server']!r} is not the address of a server")
+        raise ValueError(f"{cluster['server']!r} is not an http or https URL of a server")
     if "token" not in user and "tokenFile" not in user:
         raise ValueError("the user has neither token nor tokenFile")
     secure = url.scheme == "https"
     token_file = folder / user.get("tokenFile", "")
-    return Access(
+    return ApiServerAccess(
         url.hostname,
         url.port or (_HTTPS_PORT if secure else _HTTP_PORT),
         token=lambda: str(user.get("token") or token_file.read_text().strip()),

@@ -1,6 +1,6 @@
-"""This node's pods over HTTP: an answer as JSON, or a stream of events, with bounds on size and on silence.
+"""Queries the API server for this node's pods: a JSON document or a stream of events, bounded in size and time.
 
-Must not know what pods look like. http.client and not requests: the exporter has it loaded anyway.
+Must not know the fields of a pod. Uses http.client because the exporter has it loaded anyway.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from exporter.errors import ApiServerError, StartError, VersionExpiredError
-from exporter.pods.apiaccess import Access
+from exporter.pods.apiaccess import ApiServerAccess
 
 _NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _TIMEOUT_S = 10.0
@@ -25,17 +25,17 @@ _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP
 
 
 class PodApi:
-    """Asks for the pods of one node, and for no others. One request at a time; `interrupt` from any thread."""
+    """Queries the pods of one node only. One request at a time; any thread may call `interrupt`."""
 
-    def __init__(self, access: Access, node: str) -> None:
-        """Nothing is asked yet.
+    def __init__(self, access: ApiServerAccess, node: str) -> None:
+        """Make no request yet.
 
         Raises:
-            StartError: `node` is no node's name; without one, the pods of the whole cluster would be asked for.
+            StartError: `node` is not a node name; without one, the query would return the pods of the whole cluster.
         """
         if not _NODE_NAME.fullmatch(node):
             raise StartError(
-                f'labels and UIDs of pods need the node\'s name, and "{node}" is none: set --node-name or NODE_NAME '
+                f'pod labels and UIDs need the node name, and "{node}" is not one: set --node-name or NODE_NAME '
                 "(in a pod: fieldRef spec.nodeName)"
             )
         self._access = access
@@ -48,8 +48,8 @@ class PodApi:
         """A list, or a page of it.
 
         Raises:
-            VersionExpiredError: The server has forgotten the version that was asked for.
-            ApiServerError: Whatever else went wrong.
+            VersionExpiredError: The requested version has expired.
+            ApiServerError: Any other failure.
         """
         with self._asking(query, _TIMEOUT_S) as response:
             body = response.read(_MAX_LIST_BYTES + 1)
@@ -58,15 +58,15 @@ class PodApi:
         return _json(body)
 
     def watch(self, query: Mapping[str, str], *, timeout_s: float) -> Iterator[Mapping[str, Any]]:
-        """Events as they come, after an empty one when the watch stands, until the server ends it.
+        """An empty event once the watch is established, then events until the server ends it.
 
         Args:
-            query: Which watch.
-            timeout_s: After how much silence it is given up, in seconds.
+            query: Parameters of the watch.
+            timeout_s: Maximum silence in seconds.
 
         Raises:
-            VersionExpiredError: The server has forgotten the version that was asked for.
-            ApiServerError: Whatever else went wrong.
+            VersionExpiredError: The requested version has expired.
+            ApiServerError: Any other failure.
         """
         with self._asking({"watch": "1", **query}, timeout_s) as response:
             yield {}
@@ -81,7 +81,7 @@ class PodApi:
                 yield event
 
     def interrupt(self) -> None:
-        """End what is being asked, and all that would be."""
+        """Abort the request in progress and all later ones."""
         with self._lock:
             self._interrupted = True
             if self._socket is not None:
@@ -90,7 +90,7 @@ class PodApi:
 
     @contextlib.contextmanager
     def _asking(self, query: Mapping[str, str], timeout_s: float) -> Iterator[http.client.HTTPResponse]:
-        """The answer to a GET, with status 200."""
+        """The response to a GET, with status 200."""
         selected = {"fieldSelector": f"spec.nodeName={self._node}", **query}
         path = "/api/v1/pods?" + urllib.parse.urlencode(selected)
         try:
@@ -106,12 +106,12 @@ class PodApi:
                         yield response
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ApiServerError(
-                f"asking {self._access.host}:{self._access.port} for pods: {str(error) or type(error).__name__}"
+                f"querying {self._access.host}:{self._access.port} for pods: {str(error) or type(error).__name__}"
             ) from error
 
     @contextlib.contextmanager
     def _interruptible(self, sock: socket.socket) -> Iterator[socket.socket]:
-        """Let `interrupt` end what waits on this socket, and the kernel notice a peer that is gone."""
+        """Let `interrupt` shut this socket down, and the kernel detect a dead peer."""
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -130,9 +130,9 @@ def _json(text: bytes) -> Mapping[str, Any]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ApiServerError(f"the API server's answer is no JSON: {type(error).__name__}") from error
+        raise ApiServerError(f"the API server's answer is not JSON: {type(error).__name__}") from error
     if not isinstance(document, Mapping):
-        raise ApiServerError("the API server's answer is no object")
+        raise ApiServerError("the API server's answer is not an object")
     return document
 
 
@@ -150,7 +150,7 @@ def _refusal(response: http.client.HTTPResponse) -> ApiServerError:
 def _error(code: object, status: Mapping[str, Any]) -> ApiServerError:
     words = str(status.get("message") or status.get("reason") or "")[:200]
     if code == http.HTTPStatus.GONE:
-        return VersionExpiredError(f"the API server has forgotten what was asked for: {words}")
+        return VersionExpiredError(f"the requested version has expired: {words}")
     hint = (
         "; the exporter's account needs list and watch of pods" if code == http.HTTPStatus.FORBIDDEN else ""
     )

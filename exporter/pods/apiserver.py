@@ -1,7 +1,7 @@
-"""The pods of this node as the API server knows them: one list, then a watch, in a thread of its own.
+"""Watches this node's pods on the API server: one list, then a watch, in its own thread.
 
-Only started where labels or UIDs are wanted. Must not know devices. A failure here costs labels, never series: it is
-logged once, retried with growing pauses, and what was known is kept for a while.
+Runs only if labels or UIDs are requested. Must not know devices. A failure costs labels, never series: it is logged
+once and retried with backoff, and known pods are kept for a while.
 """
 
 import dataclasses
@@ -13,29 +13,29 @@ from typing import Any
 from exporter.errors import ApiServerError, VersionExpiredError
 from exporter.model import PodDetails
 from exporter.pods.apihttp import PodApi
-from exporter.pods.podfacts import Pod, PodFact, Wanted, fact_of
+from exporter.pods.podfacts import Pod, PodFact, WantedPodFacts, pod_fact
 
 _LOG = logging.getLogger(__name__)
-_WATCH_S = 300  # the server ends it then, and another begins where it ended
+_WATCH_S = 300  # then the server ends it, and the next one continues from there
 _LONGEST_SILENCE_S = _WATCH_S * 1.5 + 15
 _PAGE = "100"  # pods; a node has up to 110 by default
-_MAX_PODS = 2000  # several times what a large node can hold: more means that they are not this node's
+_MAX_PODS = 2000  # several times the pods of a large node: more cannot be this node's
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-_STEADY_S = 10.0  # a watch that stood for so long was no failure, however it ended
-_KEEP_S = 300.0  # as long as a control plane may take to be upgraded
+_STEADY_S = 10.0  # a watch of this length was no failure, however it ended
+_KEEP_S = 300.0  # the upgrade of a control plane may take this long
 _JOIN_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of this node's pods now, by namespace and name.
+class KnownPods:
+    """This node's pods, by namespace and name.
 
     Attributes:
-        up: All of them are known, and changes are followed.
+        up: All pods are known and watched.
         has_ended: Whether a pod's containers have ended for good.
-        details: What is wanted of each.
-        names: Of each, by its UID, or the hash of a static one.
-        containers: Their names, by the runtime's ids.
+        details: The requested details.
+        names: Pods by UID, or by the hash of a static pod.
+        containers: Container names by the runtime's ids.
     """
 
     up: bool
@@ -46,18 +46,18 @@ class Known:
 
 
 class PodWatch:
-    """Follows the pods of one node from `start` to `close`."""
+    """Watches the pods of one node from `start` to `close`."""
 
     def __init__(
-        self, api: PodApi, wanted: Wanted, *, clock: Callable[[], float], chance: Callable[[], float]
+        self, api: PodApi, wanted: WantedPodFacts, *, clock: Callable[[], float], chance: Callable[[], float]
     ) -> None:
-        """Nothing is asked yet.
+        """Make no request yet.
 
         Args:
-            api: Asks the API server.
-            wanted: What is to be known of pods.
-            clock: Monotonic, in seconds.
-            chance: A number from 0 up to 1, so that the exporters of all nodes do not ask at once.
+            api: Queries the API server.
+            wanted: The requested details.
+            clock: Monotonic seconds.
+            chance: A random number from 0 up to 1, so that not all nodes query at once.
         """
         self._api = api
         self._wanted = wanted
@@ -66,27 +66,27 @@ class PodWatch:
         self._lock = threading.Lock()
         self._facts: dict[Pod, PodFact] = {}
         self._version: str | None = None  # None: everything must be listed
-        # "0" is from the server's memory, which a thousand exporters may ask for at once; after it was too old, ""
+        # "0" is served from the API server's cache; "" after that was too old
         self._list_from = "0"
         self._up = False
         self._changed_at = clock()
         self._failed_in_a_row = 0
-        self._said = False
+        self._logged = False
         self._stop = threading.Event()
         self._first = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pod-watch", daemon=True)
 
     def start(self, *, wait_s: float) -> None:
-        """Begin, and wait for the first answer, but not for longer than `wait_s` seconds."""
+        """Start, and wait up to `wait_s` seconds for the first answer."""
         self._thread.start()
         self._first.wait(wait_s)
 
-    def known(self) -> Known:
-        """What is known now; never waits for the API server."""
+    def known(self) -> KnownPods:
+        """The pods known now; never waits for the API server."""
         with self._lock:
             if not self._up and self._clock() - self._changed_at > _KEEP_S:
                 self._facts = {}
-            return Known(
+            return KnownPods(
                 up=self._up,
                 has_ended={pod: fact.has_ended for pod, fact in self._facts.items()},
                 details={pod: fact.details for pod, fact in self._facts.items()},
@@ -99,7 +99,7 @@ class PodWatch:
             )
 
     def close(self) -> None:
-        """End it."""
+        """End the watch."""
         self._stop.set()
         self._api.interrupt()
         self._thread.join(_JOIN_S)
@@ -112,20 +112,20 @@ class PodWatch:
                 self._follow()
             except ApiServerError as error:
                 self._pause(error)
-            except Exception as error:  # noqa: BLE001 - the one broad catch of this loop: it costs labels, not the thread
-                _LOG.exception("following this node's pods: a defect of the exporter, please report it")
+            except Exception as error:  # noqa: BLE001 - the one broad catch of this loop: costs labels, not the thread
+                _LOG.exception("watching this node's pods: a bug in gpu-exporter, please report it")
                 self._version = None
                 self._pause(ApiServerError(f"{type(error).__name__}: {error}"))
 
     def _list(self) -> None:
-        """Replace all that is known by what there is."""
+        """Replace all known pods by a fresh list."""
         found: dict[Pod, PodFact] = {}
         query = {"limit": _PAGE, "resourceVersion": self._list_from}
         more = True
         while more:
             document = self._api.get(query)
             for pod in _items(document):
-                key, fact = fact_of(pod, self._wanted)
+                key, fact = pod_fact(pod, self._wanted)
                 found[key] = fact
             _check(len(found))
             metadata = _metadata(document)
@@ -133,12 +133,12 @@ class PodWatch:
             query = {"limit": _PAGE, "continue": str(metadata.get("continue"))}
         with self._lock:
             self._facts = found
-            self._changed(up=True)
+            self._set_up(up=True)
         self._version = str(metadata.get("resourceVersion") or "")
         self._first.set()
 
     def _follow(self) -> None:
-        """Apply changes as they come, until the server ends the watch."""
+        """Apply changes until the server ends the watch."""
         began = self._clock()
         query = {
             "allowWatchBookmarks": "true",
@@ -150,22 +150,22 @@ class PodWatch:
                 if event:
                     self._apply(event)
                     continue
-                if self._said:
-                    _LOG.info("this node's pods are followed")
-                self._said = False
+                if self._logged:
+                    _LOG.info("this node's pods are watched again")
+                self._logged = False
                 with self._lock:
-                    self._changed(up=True)
+                    self._set_up(up=True)
             if self._clock() - began < _SHORTEST_PAUSE_S:
-                raise ApiServerError("the API server ended a watch at once")
+                raise ApiServerError("the API server ended a watch immediately")
         finally:
             if self._clock() - began > _STEADY_S:
                 self._failed_in_a_row = 0
 
     def _apply(self, event: Mapping[str, Any]) -> None:
-        """Take a change over."""
+        """Apply one change."""
         kind, document = event.get("type"), event.get("object")
         if kind in {"ADDED", "MODIFIED", "DELETED"}:
-            key, fact = fact_of(document, self._wanted)
+            key, fact = pod_fact(document, self._wanted)
             with self._lock:
                 before = self._facts.get(key)
                 if kind != "DELETED":
@@ -177,30 +177,28 @@ class PodWatch:
         self._failed_in_a_row = 0
 
     def _pause(self, error: ApiServerError) -> None:
-        """Say what went wrong, once, and wait."""
+        """Log the failure once, and wait."""
         if self._stop.is_set():
             return
         has_expired = isinstance(error, VersionExpiredError)
         if has_expired:
             self._version, self._list_from = None, ""
-        if not (
-            has_expired and self._failed_in_a_row == 0
-        ):  # that a version expires now and then is no failure
+        if not (has_expired and self._failed_in_a_row == 0):  # an expired version is normal now and then
             with self._lock:
-                self._changed(up=False)
-            if not self._said:
+                self._set_up(up=False)
+            if not self._logged:
                 _LOG.warning(
-                    "following this node's pods: %s; trying again, series go on, after a while without what it adds",
+                    "watching this node's pods: %s; retrying; GPU series continue, after a while without pod labels",
                     error,
                 )
-            self._said = True
+            self._logged = True
             self._first.set()
         pause_s = min(_LONGEST_PAUSE_S, _SHORTEST_PAUSE_S * 2 ** min(self._failed_in_a_row, 10))
         self._failed_in_a_row += 1
         wanted_s = min(error.retry_after_s, _LONGEST_PAUSE_S)
         self._stop.wait(max(pause_s * (1 + self._chance()) / 2, wanted_s))
 
-    def _changed(self, *, up: bool) -> None:
+    def _set_up(self, *, up: bool) -> None:
         if self._up is not up:
             self._up, self._changed_at = up, self._clock()
 

@@ -1,10 +1,10 @@
-"""Which of several pods that the kubelet names for one device id still has it. Pure: its memory is handed to it.
+"""Decides which of several pods with the same device id still holds it. Pure: the caller keeps its state.
 
-A kubelet gives a device id to one pod at a time, a replica's (`<uuid>::3`) as well as a whole device's: two pods with
-the same id at once mean that one of them has ended (older kubelets list such pods until they are deleted, Kubernetes
-issue 132020). A listing has no order that means anything, no phases and no times; and `Get` knows no more than `List`.
-What is left is that the id is given away again only after its holder has ended: the newest claimant has it. Who came
-first is known from earlier answers. Claimants that appeared within one interval cannot be told apart: nobody is named.
+A kubelet allocates a device id to one pod at a time, also the id of a replica (`<uuid>::3`). If two pods have the same
+id, one of them has ended: older kubelets list such pods until they are deleted (Kubernetes issue 132020). The answer
+has no order, phases or times, and `Get` returns no more than `List`. But an id is allocated again only after its holder
+has ended, so the newest claimant holds it. Earlier answers show which is newest. Claimants that appeared in the same
+interval are indistinguishable: then no pod is named.
 """
 
 import dataclasses
@@ -20,11 +20,11 @@ Id = tuple[str, str]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Claimants:
-    """Of one device id.
+    """The pods that claim one device id.
 
     Attributes:
-        since: In which answer each pod appeared with it, of those that had it in every answer since.
-        ended: Those that have lost it, by what later answers or the API server said.
+        since: Number of the answer in which each pod appeared, if it was in every answer since.
+        ended: Pods that have lost the id, according to later answers or the API server.
     """
 
     since: Mapping[Pod, int]
@@ -32,17 +32,17 @@ class _Claimants:
 
     @property
     def newest(self) -> frozenset[Pod]:
-        """Those of which no newer claimant is known."""
+        """The newest of those that have not ended."""
         live = {pod: number for pod, number in self.since.items() if pod not in self.ended}
         return frozenset(pod for pod, number in live.items() if number == max(live.values()))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class History:
-    """What earlier answers are remembered for; no larger than the last one.
+class ClaimantHistory:
+    """The state that earlier answers left; no larger than the last answer.
 
     Attributes:
-        answers: How many there were.
+        answers: Number of answers.
         claimants: By device id.
     """
 
@@ -51,12 +51,11 @@ class History:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Settled:
-    """An answer of the kubelet without what has ended.
+class SettledAllocations:
+    """The kubelet's answer without ended pods.
 
     Attributes:
-        allocations: Who holds what.
-        disputed: Device ids of which it cannot be told who holds them.
+        disputed: Device ids whose holder is unknown.
     """
 
     allocations: tuple[Allocation, ...] = ()
@@ -64,14 +63,14 @@ class Settled:
 
 
 def settle(
-    allocations: Iterable[Allocation], history: History, has_ended: Mapping[Pod, bool]
-) -> tuple[Settled, History]:
-    """Take from a fresh answer what pods hold that have ended.
+    allocations: Iterable[Allocation], history: ClaimantHistory, has_ended: Mapping[Pod, bool]
+) -> tuple[SettledAllocations, ClaimantHistory]:
+    """Remove ended pods from an answer.
 
     Args:
-        allocations: The answer. Claimed devices are taken as they are: claims may be shared.
-        history: What the call before has returned.
-        has_ended: By the API server; empty where it is not asked.
+        allocations: The answer. Resource claims are kept as they are, because pods may share them.
+        history: The result of the previous call.
+        has_ended: From the API server; empty if it is not queried.
     """
     allocations = tuple(allocations)
     listed: dict[Id, set[Pod]] = {}
@@ -92,7 +91,7 @@ def settle(
             else _id(allocation) not in disputed and _pod(allocation) in claimants[_id(allocation)].newest
         )
     )
-    return Settled(kept, disputed), History(number, claimants)
+    return SettledAllocations(kept, disputed), ClaimantHistory(number, claimants)
 
 
 def _claimants(
@@ -100,7 +99,7 @@ def _claimants(
 ) -> _Claimants:
     before = before or _Claimants({}, frozenset())
     since = {pod: before.since.get(pod, number) for pod in pods}
-    # a pod of the same name that the API server calls alive is another one
+    # a running pod with the same name is another pod
     ended = frozenset(pod for pod in pods if has_ended.get(pod, pod in before.ended))
     found = _Claimants(since, ended)
     newest = found.newest

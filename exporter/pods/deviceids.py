@@ -1,7 +1,6 @@
-"""Every form in which a device plugin names a device to the kubelet, as a key that a device can be looked up by.
+"""Parses the device ids of all known device plugins into keys that identify a device. Pure.
 
-Pure. The forms are those of NVIDIA's plugin (whole, MIG, replicas), its predecessors, HAMi, GKE's plugin and NVIDIA's
-driver for dynamic resource allocation.
+Known are NVIDIA's plugin (whole, MIG, replicas), its predecessors, HAMi, GKE's plugin and NVIDIA's DRA driver.
 """
 
 import dataclasses
@@ -19,7 +18,7 @@ _OLD_MIG = re.compile(
 _GKE = re.compile(rf"nvidia({_N})(?:/gi({_N}))?(?:/vgpu[0-9]+)?")
 
 # NVIDIA/k8s-dra-driver-gpu, deviceinfo.go and mig.go: numbers are minor numbers in every release since the first,
-# v25.3.0. (Its first four candidates counted by index, which looks the same: that is not guessed at.)
+# v25.3.0. (Its first four candidates used indexes, which look the same and are not supported.)
 _CLAIMED = re.compile(rf"gpu-({_N})")
 _CLAIMED_MIG = re.compile(
     rf"gpu-({_N})-mig-(?=[0-9.-]*[a-z])[a-z0-9.-]+-({_N})-({_N})"
@@ -31,10 +30,7 @@ _CLAIMED_MIG_25 = re.compile(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceKey:
-    """What identifies a device: a UUID or a minor number, and on MIG the GPU instance beside it.
-
-    The GPU instance is named by its id, or by its profile's id and where it lies.
-    """
+    """Identifies a device by UUID or minor number, and a MIG instance also by its id, or by profile id and start."""
 
     uuid: str | None = None
     minor: int | None = None
@@ -44,7 +40,7 @@ class DeviceKey:
 
 
 def key_of(device_id: str) -> DeviceKey | None:
-    """The key that `device_id` stands for, without its replica number; None for a form that nobody is known to use."""
+    """The key of `device_id` without its replica number; None for an unknown form."""
     if match := _BY_UUID.fullmatch(device_id):
         return DeviceKey(uuid=match[1])
     if match := _OLD_MIG.fullmatch(device_id):
@@ -55,7 +51,7 @@ def key_of(device_id: str) -> DeviceKey | None:
 
 
 def key_of_claimed(name: str) -> DeviceKey | None:
-    """The key that the DRA driver's name of a device stands for; None for what NVML cannot see, or nobody knows."""
+    """The key of the DRA driver's device name; None for an unknown form, or a device that NVML cannot show."""
     if match := _CLAIMED.fullmatch(name):
         return DeviceKey(minor=int(match[1]))
     if match := _CLAIMED_MIG_25.fullmatch(name) or _CLAIMED_MIG.fullmatch(name):
@@ -64,7 +60,7 @@ def key_of_claimed(name: str) -> DeviceKey | None:
 
 
 def keys_for(device: Device) -> tuple[DeviceKey, ...]:
-    """Every key under which the kubelet may know `device`."""
+    """Every key that the kubelet may use for `device`."""
     instance = device.instance
     number = instance.gpu_instance_id if instance else None
     keys = [DeviceKey(uuid=device.uuid, gpu_instance_id=number)]

@@ -1,6 +1,6 @@
-"""A pod as the API server sends it → the little of it that is kept: UID, whether it has ended, the wanted labels. Pure.
+"""Extracts from a pod of the API server what the exporter keeps: UID, whether it ended, requested labels. Pure.
 
-Whatever arrives is read without trust: strings only, of bounded number and length, fit to be written as UTF-8.
+Input is untrusted: only strings of bounded number and length that UTF-8 can hold are kept.
 """
 
 import dataclasses
@@ -18,24 +18,23 @@ _ENDED = {"Succeeded", "Failed"}
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")
 _CONFIG_HASH = "kubernetes.io/config.hash"
 _MAX_CONTAINERS = 64  # of one pod
-_MAX_LABELS = 64  # of one pod; a series with more is of use to nobody
+_MAX_LABELS = 64  # of one pod; more would make series useless
 _MAX_CHARACTERS = 317  # a label's key may be 253 + 1 + 63 characters long, a value 63
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is to be known of pods.
+class WantedPodFacts:
+    """The requested details of pods.
 
     Attributes:
-        uid: Their UID.
-        labels: Those whose keys one of these is found in.
+        labels: Patterns of label keys.
     """
 
     uid: bool = False
     labels: tuple[re.Pattern[str], ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether anything is."""
+        """Whether any detail is requested."""
         return self.uid or bool(self.labels)
 
 
@@ -44,11 +43,11 @@ class PodFact:
     """What is kept of a pod.
 
     Attributes:
-        uid: Tells a pod from its successor of the same name.
+        uid: Distinguishes a pod from its successor with the same name.
         has_ended: Its containers have ended for good.
-        details: What is served of it.
-        config_hash: What the kubelet calls a static pod by; empty for others.
-        containers: Their names, by the runtime's ids.
+        details: The details to publish.
+        config_hash: The kubelet's id of a static pod; empty for others.
+        containers: Container names by the runtime's ids.
     """
 
     uid: str
@@ -58,16 +57,16 @@ class PodFact:
     containers: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def fact_of(pod: object, wanted: Wanted) -> tuple[Pod, PodFact]:
+def pod_fact(pod: object, wanted: WantedPodFacts) -> tuple[Pod, PodFact]:
     """Namespace and name, and what is kept.
 
     Raises:
-        ApiServerError: It is no pod.
+        ApiServerError: It is not a pod.
     """
     metadata = _part(pod, "metadata")
     namespace, name, uid = (_text(metadata.get(key)) for key in ("namespace", "name", "uid"))
     if not namespace or not name or not uid:
-        raise ApiServerError("what the API server sent as a pod has no namespace, name or uid")
+        raise ApiServerError("a pod from the API server has no namespace, name or uid")
     labels = metadata.get("labels")
     details = PodDetails(
         uid=uid if wanted.uid else "",
@@ -85,10 +84,10 @@ def fact_of(pod: object, wanted: Wanted) -> tuple[Pod, PodFact]:
 
 
 def label_names(keys: Iterable[str]) -> dict[str, str]:
-    """The name of each label of a pod, by its key.
+    """Metric label names of pod labels, by key.
 
-    Keys that differ only in what a name cannot hold (`a.b` and `a/b`) are told apart by a number in order of the keys,
-    as in kube-state-metrics.
+    Keys that differ only in invalid characters (`a.b` and `a/b`) get a number in order of the keys, as in
+    kube-state-metrics.
     """
     by_name: dict[str, list[str]] = {}
     for key in sorted(keys):
@@ -130,7 +129,7 @@ def _part(document: object, name: str) -> Mapping[str, Any]:
 
 
 def _text(value: object) -> str:
-    """A string that UTF-8 can hold: JSON can name half of a surrogate pair."""
+    """A string that UTF-8 can hold: JSON can encode half of a surrogate pair."""
     if not isinstance(value, str):
         return ""
     return value[:_MAX_CHARACTERS].encode(errors="replace").decode()

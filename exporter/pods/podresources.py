@@ -1,6 +1,6 @@
-"""The kubelet's PodResources API, asked once per sampling cycle, through restarts, silence and absence of the kubelet.
+"""Polls the kubelet's PodResources API once per cycle, and survives its restart, silence and absence.
 
-Must not know devices or what the answer is used for. A failure is an outcome here, never an exception.
+Must not know devices. A failure is a result here, never an exception.
 """
 
 import dataclasses
@@ -16,21 +16,21 @@ from exporter.pods.protobuf import allocations, offers
 _LOG = logging.getLogger(__name__)
 _LIST = "/v1.PodResourcesLister/List"
 _ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
-_DEADLINE_S = 2.0  # for both calls together: a kubelet that is well answers in milliseconds
-_MAX_OFFERS_BACKOFF_S = 60.0  # what is offered hardly changes, and waiting for it delays what does
-_MAX_BACKOFF_S = 5.0  # below the usual interval: a restarted kubelet is found in the next cycle
+_DEADLINE_S = 2.0  # for both calls together: a healthy kubelet answers in milliseconds
+_MAX_OFFERS_BACKOFF_S = 60.0  # allocatable devices hardly change, and the call delays the rest
+_MAX_BACKOFF_S = 5.0  # below the default interval: the next cycle finds a restarted kubelet
 
 _Identity = tuple[int, int, int]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
-    """What is known after a cycle.
+class KubeletAnswer:
+    """The kubelet's answer in one cycle.
 
     Attributes:
-        up: The kubelet answered; None where there has never been one, which is a node without Kubernetes.
-        allocations: Who holds what; the last cycle's once after a failure, then nothing.
-        offers: What pods can be given, taken or not; None where the kubelet does not say.
+        up: The kubelet answered; None if there has never been one, as on a node without Kubernetes.
+        allocations: Allocated devices. In the first cycle after a failure the last answer, then empty.
+        offers: Allocatable devices; None if the kubelet does not list them.
     """
 
     up: bool | None
@@ -42,16 +42,15 @@ class Kubelet:
     """The kubelet of this node."""
 
     def __init__(self, path: Path, *, required: bool, clock: Callable[[], float]) -> None:
-        """Look whether there is one.
+        """Check whether its socket exists.
 
         Args:
             path: Its socket.
-            required: Whether the operator named the socket: then its directory must be there. The socket itself goes
-                and comes with the kubelet.
-            clock: Monotonic, in seconds.
+            required: The user set the path: then its directory must exist. The socket comes and goes with the kubelet.
+            clock: Monotonic seconds.
 
         Raises:
-            StartError: It is required, and nothing is mounted where it should be.
+            StartError: It is required, and its directory is not mounted.
         """
         self._path = path
         self._clock = clock
@@ -59,34 +58,34 @@ class Kubelet:
         self._channel: Channel | None = None
         self._connected_to: _Identity | None = None
         self._refused_by: _Identity | None = None
-        self._last = Answer(up=None)
-        self._offers_nothing: _Identity | None = None
+        self._last = KubeletAnswer(up=None)
+        self._no_offers_from: _Identity | None = None
         self._offers_failed_in_a_row = 0
         self._offers_retry_at = 0.0
         self._failed_in_a_row = 0
         self._retry_at = 0.0
-        self._said = False
+        self._logged = False
         if required and not path.parent.is_dir():
             raise StartError(
                 f"no kubelet socket at {path}: mount the directory {path.parent} of the host into the container, "
-                "or correct --pod-resources-socket (an empty value switches pod labels off)"
+                "or correct --pod-resources-socket (an empty value turns pod labels off)"
             )
 
-    def ask(self) -> Answer:
-        """Who holds what now, as far as can be known within two seconds."""
+    def poll(self) -> KubeletAnswer:
+        """The current allocations, within two seconds."""
         socket = self._socket_identity()
         self._seen = self._seen or socket is not None
         if not self._seen:
-            if not self._said:
+            if not self._logged:
                 _LOG.info(
-                    "no kubelet socket at %s: exporting without pod labels until there is one", self._path
+                    "no kubelet socket at %s: exporting without pod labels until it appears", self._path
                 )
-            self._said = True
-            return Answer(up=None)
+            self._logged = True
+            return KubeletAnswer(up=None)
         if socket is not None and socket == self._refused_by:
-            return Answer(up=False)
+            return KubeletAnswer(up=False)
         if self._clock() < self._retry_at:
-            return self._kept()
+            return self._last_answer()
         until = self._clock() + _DEADLINE_S
         try:
             listed = allocations(self._list(socket))
@@ -94,11 +93,11 @@ class Kubelet:
             self._refused_by = socket
             return self._failed(error, "pod labels are off until the kubelet is replaced")
         except PodResourcesError as error:
-            return self._failed(error, "trying again; GPU series go on, soon without pod labels")
+            return self._failed(error, "retrying; GPU series continue, soon without pod labels")
         if self._failed_in_a_row:
             _LOG.info("the kubelet answers again at %s", self._path)
         self._failed_in_a_row = 0
-        self._last = Answer(up=True, allocations=listed, offers=self._offers(socket, until))
+        self._last = KubeletAnswer(up=True, allocations=listed, offers=self._offers(socket, until))
         return self._last
 
     def close(self) -> None:
@@ -112,34 +111,34 @@ class Kubelet:
             status = self._path.stat()
         except OSError:
             return None
-        # a file system may give the new socket the number of the old one at once; its time differs
+        # the new socket may get the old one's inode at once; its time differs
         return status.st_dev, status.st_ino, status.st_ctime_ns
 
     def _list(self, socket: _Identity | None) -> bytes:
-        """One List call, over the standing connection unless the socket was replaced or that connection broke."""
+        """One List call, over the open connection unless that broke or the socket was replaced."""
         if self._channel is not None and socket == self._connected_to:
             try:
                 return self._channel.call(_LIST, timeout_s=_DEADLINE_S)
             except ConnectionLostError:
-                _LOG.debug("the kubelet closed the connection: making another")
+                _LOG.debug("the kubelet closed the connection: reconnecting")
         self.close()
         self._channel = Channel(str(self._path), clock=self._clock, timeout_s=_DEADLINE_S)
         self._connected_to = socket
         return self._channel.call(_LIST, timeout_s=_DEADLINE_S)
 
     def _offers(self, socket: _Identity | None, until: float) -> tuple[Offer, ...] | None:
-        """What can be given to pods. A failure costs only this, and is no failure of the kubelet."""
+        """Allocatable devices. A failure costs only these and does not count as a failure of the kubelet."""
         now = self._clock()
-        has_none = socket is not None and socket == self._offers_nothing
+        has_none = socket is not None and socket == self._no_offers_from
         if self._channel is None or has_none or now < self._offers_retry_at or now >= until:
             return None
         try:
             found = offers(self._channel.call(_ALLOCATABLE, timeout_s=until - now))
         except PodResourcesError as error:
             if isinstance(error, UnimplementedError):
-                self._offers_nothing = socket
+                self._no_offers_from = socket
             else:
-                self.close()  # what is still under way would go on taking the connection's window
+                self.close()  # the rest of the answer would fill the connection's window
             self._offers_failed(error)
             return None
         self._offers_failed_in_a_row = 0
@@ -148,20 +147,25 @@ class Kubelet:
     def _offers_failed(self, error: PodResourcesError) -> None:
         if not self._offers_failed_in_a_row:
             _LOG.warning(
-                "asking the kubelet for its devices: %s; gpu_allocated knows only those that are held", error
+                "asking the kubelet for allocatable devices: %s; gpu_allocated shows only allocated ones",
+                error,
             )
         self._offers_retry_at = self._clock() + min(_MAX_OFFERS_BACKOFF_S, 2**self._offers_failed_in_a_row)
         self._offers_failed_in_a_row = min(self._offers_failed_in_a_row + 1, 8)
 
-    def _failed(self, error: PodResourcesError, consequence: str) -> Answer:
+    def _failed(self, error: PodResourcesError, consequence: str) -> KubeletAnswer:
         self.close()
         if not self._failed_in_a_row:
             _LOG.warning("asking the kubelet at %s for its pods: %s; %s", self._path, error, consequence)
         backoff_s = min(_MAX_BACKOFF_S, 0.25 * 2 ** min(self._failed_in_a_row, 8))
         self._retry_at = self._clock() + backoff_s
-        return self._kept()
+        return self._last_answer()
 
-    def _kept(self) -> Answer:
-        """The last answer in the first cycle that got none: a kubelet that restarts is back in the next one."""
+    def _last_answer(self) -> KubeletAnswer:
+        """The last answer in the first failed cycle: a restarting kubelet is back in the next one."""
         self._failed_in_a_row += 1
-        return dataclasses.replace(self._last, up=False) if self._failed_in_a_row == 1 else Answer(up=False)
+        return (
+            dataclasses.replace(self._last, up=False)
+            if self._failed_in_a_row == 1
+            else KubeletAnswer(up=False)
+        )

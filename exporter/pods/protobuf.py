@@ -1,7 +1,7 @@
-"""A reader for the protobuf wire format, and the part of the kubelet's PodResources messages that we need.
+"""Decodes the kubelet's PodResources messages from the protobuf wire format. Pure.
 
-Pure: bytes in, records out. Written out by hand because the protobuf runtime costs ten megabytes for four messages.
-Field numbers: kubelet's pkg/apis/podresources/v1/api.proto. What is unknown is skipped, as protobuf demands.
+Own code, because the protobuf runtime costs 10 MB of memory for four messages. Field numbers: kubelet's
+pkg/apis/podresources/v1/api.proto. Unknown fields are skipped, as protobuf demands.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
         if byte < 0x80:  # noqa: PLR2004 - the continuation bit
             return value, at
         shift += 7
-    raise WireError("the kubelet's answer is cut off or no protobuf: a number does not end")
+    raise WireError("the kubelet's answer is truncated or not protobuf: a number does not end")
 
 
 def submessages(data: memoryview) -> Iterator[tuple[int, memoryview]]:
@@ -58,16 +58,16 @@ def submessages(data: memoryview) -> Iterator[tuple[int, memoryview]]:
         elif wire_type in _FIXED_SIZE:
             size = _FIXED_SIZE[wire_type]
         else:
-            raise WireError(f"the kubelet's answer is no protobuf: wire type {wire_type} of field {number}")
+            raise WireError(f"the kubelet's answer is not protobuf: wire type {wire_type} of field {number}")
         if size > len(data) - at:
-            raise WireError(f"the kubelet's answer is cut off within field {number}")
+            raise WireError(f"the kubelet's answer is truncated in field {number}")
         if wire_type == _LENGTH:
             yield number, data[at : at + size]
         at += size
 
 
 def _text(data: memoryview) -> str:
-    """A string, as it can stand in a label and on a terminal: what cannot be printed is replaced, the endless cut."""
+    """A string for labels and terminals: unprintable characters are replaced, and long strings cut."""
     text = bytes(data).decode(errors="replace")
     if text.isprintable() and len(text) <= _MAX_TEXT:
         return text
@@ -75,7 +75,7 @@ def _text(data: memoryview) -> str:
 
 
 def _last_text(fields: list[tuple[int, memoryview]], number: int) -> str:
-    """A string field's value: by protobuf's rule the last one given, empty where there is none."""
+    """A string field's value: the last one, as protobuf demands; empty if absent."""
     return next((_text(content) for found, content in reversed(fields) if found == number), "")
 
 

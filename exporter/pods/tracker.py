@@ -1,4 +1,4 @@
-"""Who holds which device in this cycle: what the kubelet says, without what has ended, with what the API server adds.
+"""Which pod holds which device now: the kubelet's answer without ended pods, and details from the API server.
 
 Must not know NVML or how labels are written.
 """
@@ -7,50 +7,50 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from exporter.model import Device, PodDetails, PodRef
-from exporter.pods.allocations import NVIDIA_RESOURCES, Holdings, holdings, is_gpu, owners_of
+from exporter.pods.allocations import NVIDIA_RESOURCES, AllocationMap, is_gpu, map_allocations, owners_of
 from exporter.pods.apiserver import PodWatch
-from exporter.pods.claimants import History, Settled, settle
-from exporter.pods.podresources import Answer, Kubelet
+from exporter.pods.claimants import ClaimantHistory, SettledAllocations, settle
+from exporter.pods.podresources import Kubelet, KubeletAnswer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Attribution:
-    """What is known in one cycle.
+class PodAssignments:
+    """The pods and their devices in one cycle.
 
     Attributes:
-        up: The kubelet answered; None where there is none.
-        watch_up: The API server's pods are known and followed; None where they are not wanted.
-        names: Namespace and name of the pods that the API server knows, by UID; nothing where it is not asked.
-        containers: The same of containers, by the runtime's ids.
+        up: The kubelet answered; None without a kubelet.
+        watch_up: The API server's pods are known and watched; None if they are not requested.
+        names: Namespace and name of the API server's pods, by UID.
+        containers: Names of their containers, by the runtime's ids.
     """
 
     up: bool | None
     watch_up: bool | None = None
-    holdings: Holdings = dataclasses.field(default_factory=Holdings)
+    allocations: AllocationMap = dataclasses.field(default_factory=AllocationMap)
     names: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
     containers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     details: Mapping[tuple[str, str], PodDetails] = dataclasses.field(default_factory=dict)
 
     def owners(self, device: Device) -> tuple[PodRef, ...]:
-        """The pods that hold `device`, sorted by namespace and name, with what is known of them."""
+        """The pods that hold `device`, sorted by namespace and name, with their details."""
         return tuple(
             dataclasses.replace(owner, details=details)
             if (details := self.details.get((owner.namespace, owner.pod)))
             else owner
-            for owner in owners_of(device, self.holdings.owners)
+            for owner in owners_of(device, self.allocations.owners)
         )
 
     def allocated(self, device: Device) -> bool | None:
-        """Whether a pod holds `device`; None where that is not known."""
-        return self.holdings.allocated(device)
+        """Whether a pod holds `device`; None if unknown."""
+        return self.allocations.allocated(device)
 
     def unattributed(self, devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
-        """How many devices that pods hold are attributed to none of them, by reason; nothing without a kubelet."""
-        return () if self.up is None else self.holdings.unattributed(devices)
+        """Number of devices that pods hold but that match no known device, by reason; empty without a kubelet."""
+        return () if self.up is None else self.allocations.unattributed(devices)
 
 
-class Pods:
-    """The kubelet, and where it is wanted the API server; both may be None. Asked by one thread."""
+class PodTracker:
+    """Asks the kubelet and, if there is a watch, the API server. For one thread."""
 
     def __init__(
         self, kubelet: Kubelet | None, watch: PodWatch | None = None, *, resource_names: Sequence[str] = ()
@@ -58,28 +58,28 @@ class Pods:
         self._kubelet = kubelet
         self._watch = watch
         self._names = (NVIDIA_RESOURCES, *resource_names)
-        self._history = History()
-        self._settled = Settled()
+        self._history = ClaimantHistory()
+        self._settled = SettledAllocations()
 
-    def ask(self) -> Attribution:
-        """Who holds what now, within two seconds."""
-        answer = self._kubelet.ask() if self._kubelet is not None else Answer(up=None)
+    def poll(self) -> PodAssignments:
+        """The current assignments, within two seconds."""
+        answer = self._kubelet.poll() if self._kubelet is not None else KubeletAnswer(up=None)
         known = self._watch.known() if self._watch is not None else None
         if answer.up:
             about = [allocation for allocation in answer.allocations if is_gpu(allocation, self._names)]
             self._settled, self._history = settle(about, self._history, known.has_ended if known else {})
-        settled = self._settled if answer.allocations else Settled()
-        return Attribution(
+        settled = self._settled if answer.allocations else SettledAllocations()
+        return PodAssignments(
             up=answer.up,
             watch_up=known.up if known else None,
-            holdings=holdings(settled, answer.offers or (), self._names),
+            allocations=map_allocations(settled, answer.offers or (), self._names),
             details=known.details if known else {},
             names=known.names if known else {},
             containers=known.containers if known else {},
         )
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         if self._kubelet is not None:
             self._kubelet.close()
         if self._watch is not None:

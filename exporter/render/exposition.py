@@ -15,19 +15,19 @@ from exporter.model import (
     Health,
     Kind,
     Metric,
+    MetricName,
     Naming,
     PodRef,
     Reading,
-    Reload,
+    ReloadStatus,
     SharedGpus,
     Snapshot,
-    Spelling,
 )
 from exporter.render.textformat import LabelSet
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Build:
+class BuildInfo:
     """What runs here."""
 
     version: str
@@ -51,7 +51,7 @@ class Scrape:
 
     now: float
     hostname: str
-    build: Build
+    build: BuildInfo
     stale_after_s: float
     naming: Naming = Naming.DCGM
     hostname_labels: tuple[str, ...] = ("hostname",)
@@ -131,7 +131,7 @@ class _Labels:
         self._hostnames = _hostnames(scrape)
         self._of_generation: dict[bool, list[LabelSet]] = {}
 
-    def of(self, reading: Reading, spelling: Spelling) -> Iterable[tuple[LabelSet, float]]:
+    def of(self, reading: Reading, spelling: MetricName) -> Iterable[tuple[LabelSet, float]]:
         """The series of a reading, in the spelling's unit; DCGM's families with DCGM's labels in DCGM's order.
 
         Those stand once for each pod and each job on the device, or once without their labels.
@@ -148,7 +148,7 @@ class _Labels:
         return [(labels, value) for labels in found]
 
     def _of_sharers(
-        self, reading: Reading, spelling: Spelling, *, is_old: bool
+        self, reading: Reading, spelling: MetricName, *, is_old: bool
     ) -> Iterable[tuple[LabelSet, float]]:
         """Each holder's part and the rest, which add up to the whole, also if rounded; or the whole, once."""
         split = reading.split
@@ -204,13 +204,13 @@ def _own_labels(device: Device, hostnames: tuple[tuple[str, str], ...]) -> Label
     return LabelSet({name: value for name, value in identity.items() if name not in _DCGM_ONLY})
 
 
-def _add(family: Family, spelling: Spelling, reading: Reading, labels: _Labels) -> None:
+def _add(family: Family, spelling: MetricName, reading: Reading, labels: _Labels) -> None:
     for labelled, value in labels.of(reading, spelling):
         complete = labelled.joined(reading.labels) if reading.labels else labelled
         family.add_sample(spelling.name, complete, value)
 
 
-def _family(metric: Metric, spelling: Spelling) -> Family:
+def _family(metric: Metric, spelling: MetricName) -> Family:
     unit = f" (in {spelling.unit})" if spelling.unit else ""
     # A family is called like its samples, but for the suffix of counters; DCGM's have none.
     name = spelling.name.removesuffix("_total") if metric.kind is Kind.COUNTER else spelling.name
@@ -347,7 +347,7 @@ def _telling(why_not: str) -> Iterable[Family]:
     yield off
 
 
-def _reload(reload: Reload) -> Iterable[Family]:
+def _reload(reload: ReloadStatus) -> Iterable[Family]:
     prefix = "gpu_exporter_config_last_reload_success"
     yield _one(f"{prefix}ful", "Whether the metrics file as it is now is in force.", float(reload.successful))
     yield _one(
@@ -368,7 +368,7 @@ def _gpu_counts(health: Health) -> Family:
     return counts
 
 
-def _build_info(build: Build, nvml_version: str) -> Family:
+def _build_info(build: BuildInfo, nvml_version: str) -> Family:
     family = Family("gpu_exporter_build_info", "What runs here; always 1.", "gauge")
     labels = {"version": build.version, "python_version": build.python_version, "nvml_version": nvml_version}
     family.add_sample(family.name, labels, 1)

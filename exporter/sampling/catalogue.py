@@ -74,7 +74,7 @@ LABELS = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Choice:
+class EnabledCollectors:
     """What of all that there is shall be read.
 
     Attributes:

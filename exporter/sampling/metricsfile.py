@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from exporter.errors import UsageError
-from exporter.model import Reload
-from exporter.sampling.catalogue import Choice
-from exporter.sampling.metricslist import Listed
+from exporter.model import ReloadStatus
+from exporter.sampling.catalogue import EnabledCollectors
+from exporter.sampling.metricslist import MetricSelection
 
 _LOG = logging.getLogger(__name__)
 _MAX_BYTES = 1024 * 1024  # a list of all that DCGM knows has a tenth of it
@@ -27,7 +27,7 @@ class MetricsFile:
     """
 
     def __init__(
-        self, path: Path, understand: Callable[[str, str], Listed], *, unix_time: Callable[[], float]
+        self, path: Path, understand: Callable[[str, str], MetricSelection], *, unix_time: Callable[[], float]
     ) -> None:
         """Read it.
 
@@ -44,7 +44,7 @@ class MetricsFile:
         self._unix_time = unix_time
         self._identity = self._look()
         self.choice = self._read()
-        self.reload = Reload(successful=True, succeeded_at=unix_time())
+        self.reload = ReloadStatus(successful=True, succeeded_at=unix_time())
 
     def refresh(self, *, forced: bool) -> None:
         """Read it again where it has changed, or in any case; keep the old choice where it cannot be used."""
@@ -55,11 +55,11 @@ class MetricsFile:
         try:
             self.choice = self._read()
         except UsageError as error:
-            self.reload = Reload(successful=False, succeeded_at=self.reload.succeeded_at)
+            self.reload = ReloadStatus(successful=False, succeeded_at=self.reload.succeeded_at)
             for problem in str(error).splitlines():
                 _LOG.error("%s; the metrics that were served go on", problem)
             return
-        self.reload = Reload(successful=True, succeeded_at=self._unix_time())
+        self.reload = ReloadStatus(successful=True, succeeded_at=self._unix_time())
         _LOG.info("%s: read again and in force", self._path)
 
     def _look(self) -> _Identity | None:
@@ -70,7 +70,7 @@ class MetricsFile:
             return None
         return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
-    def _read(self) -> Choice:
+    def _read(self) -> EnabledCollectors:
         found = self._understand(self._text(), str(self._path))
         if found.skipped:
             _LOG.warning("%s", found.skipped)

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from exporter.collectors import Collector, Row
 from exporter.dcgm.fields import fields, nearest
 from exporter.errors import UsageError
-from exporter.model import Kind, Label, Metric, Naming, Spelling
-from exporter.sampling.catalogue import LABELS, Choice, LabelRow
+from exporter.model import Kind, Label, Metric, MetricName, Naming
+from exporter.sampling.catalogue import LABELS, EnabledCollectors, LabelRow
 
 _LABEL = "label"
 _TYPES = (*(kind.value for kind in Kind), _LABEL)
@@ -21,7 +21,7 @@ _NO_LABEL = "numbers, which cannot be labels here"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
+class MetricLine:
     """A line of the list.
 
     Attributes:
@@ -45,7 +45,7 @@ class Entry:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Listed:
+class MetricSelection:
     """What a list comes to.
 
     Attributes:
@@ -53,11 +53,13 @@ class Listed:
         skipped: A message that names all that is well but cannot be served here; empty where there is nothing.
     """
 
-    choice: Choice
+    choice: EnabledCollectors
     skipped: str
 
 
-def listed(text: str, name: str, collectors: Sequence[Collector], naming: Naming | None) -> Listed:
+def select_metrics(
+    text: str, name: str, collectors: Sequence[Collector], naming: Naming | None
+) -> MetricSelection:
     """The list in `text`.
 
     Args:
@@ -80,7 +82,9 @@ def listed(text: str, name: str, collectors: Sequence[Collector], naming: Naming
     if found.problems:
         raise UsageError(found.problems)
     labels = tuple(sorted(found.labels, key=lambda row: row.label.dcgm))
-    return Listed(Choice(_only(collectors, found.metrics), labels), _skipped(name, found.skipped))
+    return MetricSelection(
+        EnabledCollectors(_only(collectors, found.metrics), labels), _skipped(name, found.skipped)
+    )
 
 
 class _List:
@@ -95,14 +99,14 @@ class _List:
 
     def __init__(self, known: Mapping[str, Row | LabelRow], naming: Naming | None) -> None:
         self.problems: list[str] = []
-        self.skipped: dict[str, list[Entry]] = {}
+        self.skipped: dict[str, list[MetricLine]] = {}
         self.metrics: dict[str, Metric] = {}
         self.labels: list[LabelRow] = []
         self._known = known
         self._naming = naming
-        self._first: dict[str, Entry] = {}
+        self._first: dict[str, MetricLine] = {}
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: MetricLine) -> None:
         """Go through one line."""
         if entry.type not in _TYPES:
             types = ", ".join(_TYPES)
@@ -124,16 +128,16 @@ class _List:
         else:
             self.problems.append(_unknown(entry, self._known))
 
-    def _skip(self, reason: str, entry: Entry) -> None:
+    def _skip(self, reason: str, entry: MetricLine) -> None:
         self.skipped.setdefault(reason, []).append(entry)
 
-    def _metric(self, metric: Metric, entry: Entry) -> None:
+    def _metric(self, metric: Metric, entry: MetricLine) -> None:
         if entry.type == _LABEL:
             self._skip(_NO_LABEL, entry)
         else:
             self.metrics[metric.dcgm.name] = _as_listed(metric, entry, self._naming)
 
-    def _label(self, row: LabelRow, entry: Entry) -> None:
+    def _label(self, row: LabelRow, entry: MetricLine) -> None:
         if entry.type != _LABEL:
             self.problems.append(
                 f"{entry.where}: {entry.field} is a text, no {entry.type}: its type is label"
@@ -142,7 +146,7 @@ class _List:
             self.labels.append(row if self._naming else _as_written(row, entry.field))
 
 
-def _entries(text: str, name: str, problems: list[str]) -> list[Entry]:
+def _entries(text: str, name: str, problems: list[str]) -> list[MetricLine]:
     entries = []
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
         content = line.strip()
@@ -155,7 +159,7 @@ def _entries(text: str, name: str, problems: list[str]) -> list[Entry]:
                 f'{where}: "{content}": not a field, its type and a help text, with commas between them'
             )
         else:
-            entries.append(Entry(name, number, columns[0], columns[1], _unquoted(columns[2])))
+            entries.append(MetricLine(name, number, columns[0], columns[1], _unquoted(columns[2])))
     return entries
 
 
@@ -180,7 +184,7 @@ def _identity(found: Row | LabelRow) -> str:
     return found.metric.dcgm.name if isinstance(found, Row) else found.label.dcgm
 
 
-def _as_listed(metric: Metric, entry: Entry, naming: Naming | None) -> Metric:
+def _as_listed(metric: Metric, entry: MetricLine, naming: Naming | None) -> Metric:
     """`metric` with the list's type, and its help text under the name by which the list calls it."""
     by_name = {spelling.name: spelling for spelling in (metric.dcgm, metric.dcgm_49)}
     # names that only DCGM 4.6 has are mere aliases: values are those of the older name
@@ -196,7 +200,7 @@ def _as_listed(metric: Metric, entry: Entry, naming: Naming | None) -> Metric:
     )
 
 
-def _helped(spelling: Spelling, written: Spelling) -> Spelling:
+def _helped(spelling: MetricName, written: MetricName) -> MetricName:
     """The list's help text where the list names this spelling: that of another would tell of other units."""
     return written if spelling.name == written.name else spelling
 
@@ -218,17 +222,17 @@ def _only(collectors: Sequence[Collector], metrics: Mapping[str, Metric]) -> tup
     return tuple(chosen)
 
 
-def _twice(entry: Entry, first: Entry) -> str:
+def _twice(entry: MetricLine, first: MetricLine) -> str:
     line = f"line {first.number}"
     if entry.field == first.field:
-        return f"{entry.where}: {entry.field} is listed a second time, after {line}"
+        return f"{entry.where}: {entry.field} is select_metrics a second time, after {line}"
     return (
         f"{entry.where}: {entry.field} is the metric {first.field} of {line} under another name; "
         "list it once, --naming both serves both"
     )
 
 
-def _skipped(name: str, skipped: Mapping[str, Sequence[Entry]]) -> str:
+def _skipped(name: str, skipped: Mapping[str, Sequence[MetricLine]]) -> str:
     """All in one line: a list of many fields shall not drown what else is said at the start."""
     parts = (
         f"{reason}: {', '.join(f'{entry.field} (line {entry.number})' for entry in entries)}"
@@ -237,7 +241,7 @@ def _skipped(name: str, skipped: Mapping[str, Sequence[Entry]]) -> str:
     return f"{name}: skipped, {'; '.join(parts)}" if skipped else ""
 
 
-def _unknown(entry: Entry, known: Mapping[str, object]) -> str:
+def _unknown(entry: MetricLine, known: Mapping[str, object]) -> str:
     near = nearest(entry.field, [*known, *fields()])
     hint = f"; did you mean {near}?" if near else ""
     return f"{entry.where}: {entry.field}: no such field{hint}"

@@ -11,16 +11,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
-from exporter.attribution.attributor import Accountant, Host
+from exporter.attribution.attributor import Attributor, HostContext
 from exporter.collectors import Failure
 from exporter.errors import Reason, StartError
-from exporter.model import ALL_DEVICES, Device, DeviceChoice, Failures, Health, Snapshot
+from exporter.model import ALL_DEVICES, Device, DeviceChoice, FailureCount, Health, Snapshot
 from exporter.nvml.session import Session
-from exporter.pods.tracker import Attribution, Pods
-from exporter.sampling.catalogue import Choice
+from exporter.pods.tracker import PodAssignments, PodTracker
+from exporter.sampling.catalogue import EnabledCollectors
 from exporter.sampling.jobs import JobDirectory, jobs_of
 from exporter.sampling.metricsfile import MetricsFile
-from exporter.sampling.sweep import Gpus, Sweep
+from exporter.sampling.sweep import GpuReader, Sweep
 
 _LOG = logging.getLogger(__name__)
 _MIN_DEADLINE_S, _MAX_DEADLINE_S = 2.0, 5.0  # a healthy GPU answers all questions in milliseconds
@@ -32,7 +32,7 @@ _SHORTEST_STALE_S = 3.0  # longer than the first cycle with a hung GPU, whose ne
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class SamplingConfig:
     """What is sampled, and how often.
 
     Attributes:
@@ -46,11 +46,11 @@ class Plan:
         host: What else there is on the node, where processes live.
     """
 
-    choice: Choice
+    choice: EnabledCollectors
     interval_s: float
     give_up_s: float
     proc_root: Path
-    host: Host
+    host: HostContext
     metrics_file: MetricsFile | None = None
     devices: DeviceChoice = ALL_DEVICES
     jobs: JobDirectory | None = None
@@ -74,14 +74,16 @@ class Sampler:
         gave_up: Why sampling has ended, where it did so by itself.
     """
 
-    def __init__(self, session: Session, pods: Pods, plan: Plan, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, session: Session, pods: PodTracker, plan: SamplingConfig, *, clock: Callable[[], float]
+    ) -> None:
         self._session = session
         self._pods = pods
         self._plan = plan
         self._clock = clock
-        self._gpus = Gpus(session, plan.choice, plan.devices, clock=clock)
-        self._accountant = Accountant(self._gpus.observe, plan.host, session.books)
-        self._attribution = Attribution(up=None)
+        self._gpus = GpuReader(session, plan.choice, plan.devices, clock=clock)
+        self._attributor = Attributor(self._gpus.observe, plan.host, session.usage)
+        self._attribution = PodAssignments(up=None)
         self._failures: collections.Counter[tuple[str, str]] = collections.Counter()
         self._said: frozenset[str] = frozenset()
         self._latest: Snapshot | None = None
@@ -143,9 +145,9 @@ class Sampler:
         if not self._gpus.is_observed:
             return
         began = self._clock()
-        if self._accountant.relies_on_holders:
-            self._attribution = self._pods.ask()
-        self._accountant.look(self._attribution, until=self._clock() + self._plan.deadline_s)
+        if self._attributor.needs_assignments:
+            self._attribution = self._pods.poll()
+        self._attributor.poll(self._attribution, until=self._clock() + self._plan.deadline_s)
         self._tick_s = min(max(_TICK_S, _TICKS_PER_LOOK * (self._clock() - began)), _LONGEST_TICK_S)
 
     def _refresh(self, *, forced: bool) -> None:
@@ -159,10 +161,10 @@ class Sampler:
         """Read everything once and make the result the latest snapshot."""
         self._look()
         if self._gpus.is_observed:
-            self._accountant.publish()
+            self._attributor.publish()
         until = self._clock() + self._plan.deadline_s
         self._gpus.begin(until=until)
-        pods = self._attribution = self._pods.ask()
+        pods = self._attribution = self._pods.poll()
         jobs = self._plan.jobs.read() if self._plan.jobs is not None else {}
         sweep = self._gpus.finish(until=until)
         if self._latest is None:
@@ -200,12 +202,12 @@ class Sampler:
         self._pods.close()
         self._gpus.close()
 
-    def _health(self, sweep: Sweep, pods: Attribution, in_kernel: frozenset[str] | None) -> Health:
+    def _health(self, sweep: Sweep, pods: PodAssignments, in_kernel: frozenset[str] | None) -> Health:
         return Health(
             gpus=sweep.gpus,
             collectors=sweep.collectors,
             failures=tuple(
-                Failures(collector, reason, count)
+                FailureCount(collector, reason, count)
                 for (collector, reason), count in sorted(self._failures.items())
             ),
             nvml_up=sweep.nvml_up,
@@ -219,7 +221,7 @@ class Sampler:
                     *(gpu.device for gpu in sweep.gpus if gpu.device is not None),
                 ]
             ),
-            no_telling=telling.value if (telling := self._accountant.telling) else None,
+            no_telling=status.value if (status := self._attributor.status) else None,
         )
 
     def _hidden(self, in_kernel: frozenset[str] | None, sweep: Sweep) -> list[str]:

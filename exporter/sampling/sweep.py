@@ -9,14 +9,14 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 
-from exporter.attribution.records import Seen
-from exporter.collectors import Collected, Failure, run
+from exporter.attribution.records import DeviceObservation
+from exporter.collectors import CollectorResult, Failure, run
 from exporter.errors import ReadingError, Reason, StartError
-from exporter.model import CollectorHealth, Device, DeviceChoice, DeviceSample, GpuState, Label, Text
+from exporter.model import CollectorHealth, Device, DeviceChoice, DeviceSample, GpuState, Label, LabelValue
 from exporter.nvml.devices import OpenDevice
 from exporter.nvml.session import Session
 from exporter.nvml.workers import Worker
-from exporter.sampling.catalogue import Choice
+from exporter.sampling.catalogue import EnabledCollectors
 
 DISCOVERY = "discovery"
 OBSERVING = "processes"
@@ -32,7 +32,7 @@ class _GpuReport:
 
     gpu: Device
     samples: tuple[DeviceSample, ...]
-    collected: tuple[Collected, ...]
+    collected: tuple[CollectorResult, ...]
 
 
 @dataclasses.dataclass(slots=True)
@@ -68,11 +68,16 @@ class Sweep:
     is_unusable: bool
 
 
-class Gpus:
+class GpuReader:
     """All GPUs of the node, as the driver numbers them."""
 
     def __init__(
-        self, session: Session, choice: Choice, devices: DeviceChoice, *, clock: Callable[[], float]
+        self,
+        session: Session,
+        choice: EnabledCollectors,
+        devices: DeviceChoice,
+        *,
+        clock: Callable[[], float],
     ) -> None:
         """Take what to read, of which devices; `choice` may be exchanged between sweeps."""
         self.choice = choice
@@ -84,7 +89,7 @@ class Gpus:
         self._workers: dict[int, Worker] = {}
         self._jobs: dict[int, _Job] = {}
         self._known: dict[int, Device] = {}
-        self._looks: dict[int, Future[dict[str, Seen]]] = {}
+        self._looks: dict[int, Future[dict[str, DeviceObservation]]] = {}
         self._count = 0
         self._reopen = False
         self._opening: Future[int] | None = None
@@ -117,7 +122,7 @@ class Gpus:
             self._jobs.pop(index)
             self._known.pop(index, None)
 
-    def observe(self, *, until: float) -> dict[str, Seen]:
+    def observe(self, *, until: float) -> dict[str, DeviceObservation]:
         """Look at what the devices of all GPUs did since this was last asked, by key, waiting for none beyond `until`.
 
         A GPU whose driver call hangs is left out, as it is in sweeps, and so are those that cannot be opened: why, the
@@ -138,23 +143,26 @@ class Gpus:
                 self._jobs[index] = _Job(index, OBSERVING, overdue=True)
         return found
 
-    def _late_looks(self) -> dict[str, Seen]:
+    def _late_looks(self) -> dict[str, DeviceObservation]:
         """What came too late the last time: it was taken from the driver's buffers, and is nowhere else.
 
         Whose the processes were cannot be found out any more.
         """
-        found: dict[str, Seen] = {}
+        found: dict[str, DeviceObservation] = {}
         for index in [index for index, look in self._looks.items() if look.done()]:
             for key, seen in _seen(self._looks.pop(index)).items():
                 samples = None if seen.observation.samples is None else ()
                 old = dataclasses.replace(seen.observation, samples=samples, processes=None)
-                found[key] = Seen(seen.device, old)
+                found[key] = DeviceObservation(seen.device, old)
         return found
 
-    def _look(self, index: int) -> dict[str, Seen]:
+    def _look(self, index: int) -> dict[str, DeviceObservation]:
         """Look at one GPU and its instances; runs in the GPU's own thread."""
         gpu = self._session.gpu(index)
-        return {device.key: Seen(device.record, device.observe()) for device in self._chosen(gpu, index)}
+        return {
+            device.key: DeviceObservation(device.record, device.observe())
+            for device in self._chosen(gpu, index)
+        }
 
     def _chosen(self, gpu: OpenDevice, index: int) -> list[OpenDevice]:
         """Those of a GPU and its instances that are exported."""
@@ -165,7 +173,7 @@ class Gpus:
         """Collect what the threads brought, waiting for none of them beyond `until`."""
         samples: list[DeviceSample] = []
         states: list[GpuState] = []
-        collected: list[Collected] = []
+        collected: list[CollectorResult] = []
         failures = [self._trouble] if self._trouble is not None else self._missing()
         for index, job in sorted(self._jobs.items()):
             report, failure = self._outcome(job, until)
@@ -260,7 +268,7 @@ class Gpus:
     def _worker(self, index: int) -> Worker:
         return self._workers.setdefault(index, Worker(f"gpu-{index}", self._clock))
 
-    def _read(self, job: _Job, choice: Choice) -> _GpuReport:
+    def _read(self, job: _Job, choice: EnabledCollectors) -> _GpuReport:
         """Read one GPU and its instances; runs in the GPU's own thread."""
         started = self._clock()
         gpu = self._session.gpu(job.index)
@@ -271,7 +279,7 @@ class Gpus:
         except ReadingError as error:
             failures.append(Failure(DISCOVERY, error.reason, str(error)))
         texts = self._words(gpu, choice, failures)
-        collected = [Collected(DISCOVERY, (), tuple(failures), self._clock() - started)]
+        collected = [CollectorResult(DISCOVERY, (), tuple(failures), self._clock() - started)]
         samples = []
         for device in devices:
             own = []
@@ -309,7 +317,9 @@ class Gpus:
             if index >= self._count
         ]
 
-    def _words(self, gpu: OpenDevice, choice: Choice, failures: list[Failure]) -> tuple[Text, ...]:
+    def _words(
+        self, gpu: OpenDevice, choice: EnabledCollectors, failures: list[Failure]
+    ) -> tuple[LabelValue, ...]:
         """The labels' values: asked for once, because they stay until the driver goes, and again after a failure."""
         found = []
         for row in choice.labels:
@@ -317,7 +327,7 @@ class Gpus:
             try:
                 if key not in self._texts:
                     self._texts[key] = row.read(self._session, gpu)
-                found.append(Text(row.label, self._texts[key]))
+                found.append(LabelValue(row.label, self._texts[key]))
             except ReadingError as error:
                 failures.append(Failure(DISCOVERY, error.reason, str(error)))
         return tuple(found)
@@ -356,7 +366,7 @@ class Gpus:
         return not self._jobs and self._trouble is None
 
     def _healths(
-        self, collected: Sequence[Collected], failures: Sequence[Failure]
+        self, collected: Sequence[CollectorResult], failures: Sequence[Failure]
     ) -> tuple[CollectorHealth, ...]:
         failed = {one.collector for one in failures if one.reason.is_failure}
         read = {part.collector for part in collected}
@@ -370,7 +380,7 @@ class Gpus:
         )
 
 
-def _seen(look: Future[dict[str, Seen]]) -> dict[str, Seen]:
+def _seen(look: Future[dict[str, DeviceObservation]]) -> dict[str, DeviceObservation]:
     """What a look brought; nothing where the GPU could not be opened."""
     try:
         return look.result()

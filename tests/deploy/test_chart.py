@@ -128,7 +128,7 @@ def test_every_flag_of_the_exporter_has_a_value_and_is_understood() -> None:
     container = exporter(EVERYTHING, **EVERYTHING["exporter"])["containers"][0]
     variables = {entry["name"]: entry.get("value", "node-1") for entry in container["env"]}
     ours = {name for name in variables if name.startswith("GPU_EXPORTER_")}
-    known = {settings.variable(name): name for name in settings.table()}
+    known = {settings.variable(name): name for name in settings.all_settings()}
     assert ours <= set(known)
     left_out = {settings.flag(known[name]) for name in set(known) - ours}
     assert left_out == {

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.attribution import records
-from exporter.attribution.cgroups import NoPod, Place, place
+from exporter.attribution.cgroups import NoPodReason, Placement, placement
 
 CORPUS: list[dict[str, Any]] = yaml.load(
     (Path(__file__).parent / "data/cgroups.yaml").read_text(), Loader=yaml.CSafeLoader
@@ -42,9 +42,9 @@ names = st.text(
 )
 
 
-def _place(case: dict[str, Any]) -> Place:
-    why = NoPod(case["why_not"]) if "why_not" in case else None
-    return Place(case.get("pod", ""), case.get("container", ""), why)
+def _place(case: dict[str, Any]) -> Placement:
+    why = NoPodReason(case["no_pod_reason"]) if "no_pod_reason" in case else None
+    return Placement(case.get("pod", ""), case.get("container", ""), why)
 
 
 def _systemd(root: str, quality: str, uid: str) -> str:
@@ -57,20 +57,20 @@ def _systemd(root: str, quality: str, uid: str) -> str:
 @pytest.mark.parametrize("case", CORPUS, ids=[case["id"] for case in CORPUS])
 def test_the_corpus(case: dict[str, Any]) -> None:
     """Each layout gives its pod and container, or the reason why it has none."""
-    assert place(case["text"]) == _place(case)
+    assert placement(case["text"]) == _place(case)
 
 
 def test_the_corpus_is_large_and_clear() -> None:
     """No case stands twice, and each says either a pod or a reason."""
     assert len({case["id"] for case in CORPUS}) == len({case["text"] for case in CORPUS}) == len(CORPUS) > 60
-    assert all(("pod" in case) != ("why_not" in case) for case in CORPUS)
-    assert all(set(case) <= {"id", "text", "pod", "container", "why_not"} for case in CORPUS)
+    assert all(("pod" in case) != ("no_pod_reason" in case) for case in CORPUS)
+    assert all(set(case) <= {"id", "text", "pod", "container", "no_pod_reason"} for case in CORPUS)
 
 
 @pytest.mark.parametrize("case", CORPUS, ids=[case["id"] for case in CORPUS])
 def test_a_line_break_at_the_end_changes_nothing(case: dict[str, Any]) -> None:
     """The kernel ends each line; whether the last one is ended does not matter."""
-    assert place(case["text"].rstrip("\n") + "\n") == place(case["text"].rstrip("\n")) == _place(case)
+    assert placement(case["text"].rstrip("\n") + "\n") == placement(case["text"].rstrip("\n")) == _place(case)
 
 
 @given(prefixes, roots, classes, uids, st.tuples(runtimes, hexes, inside))
@@ -80,7 +80,7 @@ def test_a_pod_of_systemds_driver_is_found(
     """Under any root, in any class and whatever the container makes below itself, a pod's UID comes back."""
     runtime, id_, below = container
     path = f"{prefix}{_systemd(root, quality, uid)}/{runtime}-{id_}.scope{below}"
-    assert place(f"0::{path}\n") == Place(uid, id_)
+    assert placement(f"0::{path}\n") == Placement(uid, id_)
 
 
 @given(prefixes, classes, uids, st.tuples(st.sampled_from(["", "crio-"]), hexes, inside), controllers)
@@ -91,29 +91,29 @@ def test_a_pod_of_cgroupfss_driver_is_found(
     runtime, id_, below = container
     path = f"{prefix}/kubepods{quality and '/' + quality}/pod{uid}/{runtime}{id_}{below}"
     lines = [f"{number}:{name}:{path}" for number, name in enumerate(named, 2)]
-    assert place("\n".join(["12:rdma:/", *lines, "0::/system.slice/containerd.service", ""])) == Place(
-        uid, id_
-    )
+    assert placement(
+        "\n".join(["12:rdma:/", *lines, "0::/system.slice/containerd.service", ""])
+    ) == Placement(uid, id_)
 
 
 @given(st.text())
 def test_no_text_fails(text: str) -> None:
-    """Whatever is read gives a place, with a pod or with a reason, never both."""
-    found = place(text)
-    assert bool(found.pod_uid) != bool(found.why_not)
+    """Whatever is read gives a placement, with a pod or with a reason, never both."""
+    found = placement(text)
+    assert bool(found.pod_uid) != bool(found.no_pod_reason)
 
 
 @given(st.lists(names, max_size=8))
 def test_no_path_fails(parts: list[str]) -> None:
     """The same of texts that look like the kernel's."""
-    found = place(f"0::/{'/'.join(parts)}\n")
-    assert bool(found.pod_uid) != bool(found.why_not)
+    found = placement(f"0::/{'/'.join(parts)}\n")
+    assert bool(found.pod_uid) != bool(found.no_pod_reason)
 
 
 @given(st.lists(names.filter(lambda name: name != ".." and "kubepods" not in name), max_size=8))
 def test_without_kubepods_there_is_no_pod(parts: list[str]) -> None:
     """A path that does not name the kubelet's cgroup, and from which nothing is cut off, is never a pod's."""
-    assert place(f"0::/{'/'.join(parts)}\n").why_not is not None
+    assert placement(f"0::/{'/'.join(parts)}\n").no_pod_reason is not None
 
 
 @given(st.integers(1, 6), classes, uids, hexes, st.sampled_from(["x", "..", "kube", "pod", ""]))
@@ -122,10 +122,10 @@ def test_a_cut_off_path_needs_pod_and_container(
 ) -> None:
     """Where a namespace hides "kubepods", only the exact rest of a path of cgroupfs's driver is taken for a pod's."""
     head = "/.." * ups + (quality and "/" + quality)
-    assert place(f"0::{head}/pod{uid}/{id_}").pod_uid == (uid if ups > 1 else "")
-    assert place(f"0::{head}/pod{uid}").pod_uid == ""
-    assert place(f"0::{head}/x/pod{uid}/{id_}").pod_uid == ""
-    assert place(f"0::{head}/pod{uid}/x{between}/{id_}").pod_uid == ""
+    assert placement(f"0::{head}/pod{uid}/{id_}").pod_uid == (uid if ups > 1 else "")
+    assert placement(f"0::{head}/pod{uid}").pod_uid == ""
+    assert placement(f"0::{head}/x/pod{uid}/{id_}").pod_uid == ""
+    assert placement(f"0::{head}/pod{uid}/x{between}/{id_}").pod_uid == ""
 
 
 def test_every_reason_is_explained() -> None:
@@ -134,7 +134,7 @@ def test_every_reason_is_explained() -> None:
     rows = page.partition("## What is not attributed")[2].partition("\n## ")[0].splitlines()
     documented = [row.split("`")[1] for row in rows if row.startswith("| `")]
     of_accounts = {
-        records.UNNAMED, records.MPS_SERVER, records.UNSAMPLED, records.SHARED, records.CUT, records.GAP,
-        records.NO_PROCESS, records.OFF,
+        records.UNKNOWN_POD, records.MPS_SERVER, records.UNSAMPLED, records.SHARED, records.MIG_INSTANCES, records.GAP,
+        records.NO_PROCESS, records.ATTRIBUTION_OFF,
     }  # fmt: skip
-    assert sorted(documented) == sorted({why.value for why in NoPod} | of_accounts)
+    assert sorted(documented) == sorted({why.value for why in NoPodReason} | of_accounts)

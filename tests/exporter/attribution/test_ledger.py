@@ -8,19 +8,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from exporter.attribution.ledger import Ledger, Whose
-from exporter.attribution.processowners import GONE, REUSED, Tenant, Tenants
+from exporter.attribution.ledger import Attribution, Ledger
+from exporter.attribution.processowners import GONE, REUSED, ProcessOwner, ProcessOwners
 from exporter.attribution.records import (
     PERCENT_US_PER_S,
-    Entry,
+    BusySource,
+    DeviceProcess,
+    DeviceUsage,
     Holder,
-    Listed,
     Observation,
     ProcessSample,
     Slice,
-    Source,
-    Use,
-    Who,
+    Usage,
+    UsageOwner,
 )
 from exporter.attribution.shares import share
 
@@ -29,15 +29,15 @@ MIB = 2**20
 GPU = "GPU-0"
 A, B, C = (Holder("ml", name, "main") for name in "abc")
 SIDECAR = Holder("ml", "a", "sidecar")
-PIDS: Mapping[int, Who] = {1: A, 2: B, 3: C, 4: "host", 5: "unnamed_pod", 6: SIDECAR}
+PIDS: Mapping[int, UsageOwner] = {1: A, 2: B, 3: C, 4: "host", 5: "unnamed_pod", 6: SIDECAR}
 
 
-def knowing(holders: Sequence[Holder] = (), **changes: Any) -> Whose:
+def knowing(holders: Sequence[Holder] = (), **changes: Any) -> Attribution:
     """What is known where every process can be recognised."""
-    known = Whose(
+    known = Attribution(
         tuple(holders),
-        between=lambda pid, _from, _to: PIDS.get(pid, GONE),
-        now=lambda pid: PIDS.get(pid, GONE),
+        owner_between=lambda pid, _from, _to: PIDS.get(pid, GONE),
+        owner_now=lambda pid: PIDS.get(pid, GONE),
     )
     return dataclasses.replace(known, **changes)
 
@@ -50,7 +50,7 @@ def look(at_s: float, percent: int = 0, **changes: Any) -> Observation:
         Observation(
             GPU,
             at_us,
-            Source.SAMPLES,
+            BusySource.SAMPLES,
             slices=(Slice(at_us - US, at_us, percent * US),),
             samples=None
             if by_pid is None
@@ -61,20 +61,20 @@ def look(at_s: float, percent: int = 0, **changes: Any) -> Observation:
     )
 
 
-def on(*pids: int, memory: int | None = MIB) -> tuple[Listed, ...]:
+def on(*pids: int, memory: int | None = MIB) -> tuple[DeviceProcess, ...]:
     """Processes on a device."""
-    return tuple(Listed(pid, memory) for pid in pids)
+    return tuple(DeviceProcess(pid, memory) for pid in pids)
 
 
-def entry(ledger: Ledger) -> Entry:
+def entry(ledger: Ledger) -> DeviceUsage:
     """What it says of the device."""
-    return ledger.entries()[GPU]
+    return ledger.snapshot()[GPU]
 
 
-def _sums(found: Entry, get: Callable[[Use], float | None], unit: int) -> tuple[int, int]:
+def _sums(found: DeviceUsage, get: Callable[[Usage], float | None], unit: int) -> tuple[int, int]:
     """The device's own and its parts, in whole units."""
-    parts = (get(use) for use in (*found.holders.values(), *found.rest.values()))
-    return round((get(found.whole) or 0) * unit), sum(
+    parts = (get(use) for use in (*found.containers.values(), *found.unattributed.values()))
+    return round((get(found.total) or 0) * unit), sum(
         round(part * unit) for part in parts if part is not None
     )
 
@@ -109,7 +109,7 @@ def _looks(draw: st.DrawFn, *, sampled: bool) -> list[Observation]:
             Observation(
                 GPU,
                 at_us + 5,
-                None if is_failure else Source.SAMPLES,
+                None if is_failure else BusySource.SAMPLES,
                 slices=tuple(slices),
                 gaps=gaps,
                 gap_us=gap_us,
@@ -122,9 +122,13 @@ def _looks(draw: st.DrawFn, *, sampled: bool) -> list[Observation]:
     return found
 
 
-def _counters(found: Entry) -> dict[tuple[str, Who], float]:
+def _counters(found: DeviceUsage) -> dict[tuple[str, UsageOwner], float]:
     """All that may never decrease."""
-    uses: list[tuple[Who, Use]] = [("", found.whole), *found.holders.items(), *found.rest.items()]
+    uses: list[tuple[UsageOwner, Usage]] = [
+        ("", found.total),
+        *found.containers.items(),
+        *found.unattributed.items(),
+    ]
     single = {"idle": found.idle_energy_j, "gaps": found.gaps, "gap_s": found.gap_s}
     by_user = {
         (name, who): value
@@ -135,20 +139,20 @@ def _counters(found: Entry) -> dict[tuple[str, Who], float]:
     return by_user | {(name, ""): value for name, value in single.items() if value is not None}
 
 
-def _check(looks: Sequence[Observation], whose: Whose) -> None:
+def _check(looks: Sequence[Observation], whose: Attribution) -> None:
     """That the parts are the whole after each look, and no counter runs backwards."""
-    ledger, before = Ledger(), dict[tuple[str, Who], float]()
+    ledger, before = Ledger(), dict[tuple[str, UsageOwner], float]()
     for seen in looks:
         ledger.record(seen, whose)
         found = entry(ledger)
         if seen.source is None:
-            assert found.whole.busy_s is None
+            assert found.total.busy_s is None
             continue
         busy, parts = _sums(found, lambda use: use.busy_s, PERCENT_US_PER_S)
         assert parts == busy
         energy, parts = _sums(found, lambda use: use.energy_j, US)
         assert parts + round((found.idle_energy_j or 0) * US) == energy
-        assert 0 <= (found.idle_energy_j or 0) <= (found.whole.energy_j or 0)
+        assert 0 <= (found.idle_energy_j or 0) <= (found.total.energy_j or 0)
         now = _counters(found)
         assert all(now.get(key, value) >= value for key, value in before.items())
         before = before | now
@@ -171,10 +175,10 @@ def test_parts_are_the_whole_without_samples(looks: list[Observation], holders: 
         ledger.record(seen, knowing(holders))
         found = entry(ledger)
         if len(holders) != 1:
-            assert {use.busy_s for use in found.holders.values()} <= {None}
-            assert {use.energy_j for use in found.holders.values()} <= {None}
-        assert (found.whole.busy_s or before) >= before
-        before = found.whole.busy_s or before
+            assert {use.busy_s for use in found.containers.values()} <= {None}
+            assert {use.energy_j for use in found.containers.values()} <= {None}
+        assert (found.total.busy_s or before) >= before
+        before = found.total.busy_s or before
 
 
 _UNSOURCED = Observation(GPU, 10**15, None)
@@ -182,7 +186,9 @@ _BEGUN_ANEW = (
     dataclasses.replace(_UNSOURCED, energy_mj=0),
     dataclasses.replace(_UNSOURCED, energy_mj=1),
     _UNSOURCED,
-    Observation(GPU, 10**15 + US, Source.SAMPLES, (Slice(10**15, 10**15 + US, 0),), samples=(), energy_mj=0),
+    Observation(
+        GPU, 10**15 + US, BusySource.SAMPLES, (Slice(10**15, 10**15 + US, 0),), samples=(), energy_mj=0
+    ),
 )
 """The counter grows while there is no source of busy time, and begins anew before there is one."""
 
@@ -199,9 +205,9 @@ def test_used_up_to_the_energy(looks: list[Observation]) -> None:
             grown += max(0, seen.energy_mj - (seen.energy_mj if before is None else before))
             before = seen.energy_mj
     found = entry(ledger)
-    assert (found.whole.energy_j or 0) * 1000 <= grown + 1e-6
+    assert (found.total.energy_j or 0) * 1000 <= grown + 1e-6
     if looks[-1].slices and looks[-1].energy_mj is not None and looks[-1].source is not None:
-        assert (found.whole.energy_j or 0) * 1000 == pytest.approx(grown)
+        assert (found.total.energy_j or 0) * 1000 == pytest.approx(grown)
 
 
 @settings(deadline=None)
@@ -254,17 +260,17 @@ def test_a_pod_that_has_gone() -> None:
     """Who neither holds the device nor has a process on it is shown once more, with his last work, and gone."""
     ledger = Ledger()
     ledger.record(look(1, 80, by_pid={1: 30, 2: 50}, processes=on(1, 2)), knowing((A,)))
-    assert entry(ledger).holders.keys() == {A, B}
+    assert entry(ledger).containers.keys() == {A, B}
     ledger.record(look(2, 40, by_pid={1: 30, 2: 10}, processes=on(1)), knowing())
-    assert entry(ledger).holders[B].busy_s == pytest.approx(0.6)
+    assert entry(ledger).containers[B].busy_s == pytest.approx(0.6)
     ledger.record(look(3, 30, by_pid={1: 30}, processes=on(1)), knowing())
-    assert entry(ledger).holders.keys() == {A}
+    assert entry(ledger).containers.keys() == {A}
     ledger.record(look(3.5), knowing())
-    ledger.entries()
+    ledger.snapshot()
     ledger.record(look(3.7), knowing())
-    assert entry(ledger).holders == {}
+    assert entry(ledger).containers == {}
     ledger.record(look(4, 50, by_pid={2: 50}, processes=on(2)), knowing())
-    assert entry(ledger).holders[B].busy_s == 0.5
+    assert entry(ledger).containers[B].busy_s == 0.5
 
 
 def test_a_process_that_is_started_again() -> None:
@@ -272,13 +278,13 @@ def test_a_process_that_is_started_again() -> None:
     ledger = Ledger()
     ledger.record(look(1, 90, by_pid={1: 30, 6: 60}, processes=on(1, 6)), knowing((A,)))
     ledger.record(look(2), knowing((A,)))
-    found = entry(ledger).holders
+    found = entry(ledger).containers
     assert {who: (use.busy_s, use.processes, use.memory_bytes) for who, use in found.items()} == {
         A: (0.3, 0, 0),
         SIDECAR: (0.6, 0, 0),
     }
     ledger.record(look(3, 10, by_pid={6: 10}, processes=on(6)), knowing((A,)))
-    assert entry(ledger).holders[SIDECAR].busy_s == 0.7
+    assert entry(ledger).containers[SIDECAR].busy_s == 0.7
 
 
 @pytest.mark.parametrize("by_pid", [{1: 40}, None], ids=["sampled", "held-alone"])
@@ -286,14 +292,14 @@ def test_a_kubelet_that_is_away(by_pid: dict[int, int] | None) -> None:
     """While nobody says who holds the device, counters stay as they are, or are not shown, and go on afterwards."""
     ledger = Ledger()
     ledger.record(look(1, 40, by_pid=by_pid, processes=on(1)), knowing((A,)))
-    before = entry(ledger).holders[A]
+    before = entry(ledger).containers[A]
     assert before.busy_s == 0.4
     ledger.record(look(2, by_pid=None if by_pid is None else {}), knowing(is_complete=False))
-    assert entry(ledger).holders[A].busy_s == (None if by_pid is None else 0.4)
+    assert entry(ledger).containers[A].busy_s == (None if by_pid is None else 0.4)
     ledger.record(look(3, 40, by_pid=by_pid, processes=on(1)), knowing((A,)))
     ledger.record(look(4, 40, by_pid=by_pid, processes=on(1)), knowing((A,)))
-    # Who alone holds it now is not known to have done so before.
-    assert entry(ledger).holders[A].busy_s == pytest.approx(0.8 if by_pid is None else 1.2)
+    # UsageOwner alone holds it now is not known to have done so before.
+    assert entry(ledger).containers[A].busy_s == pytest.approx(0.8 if by_pid is None else 1.2)
 
 
 def test_a_list_that_fails() -> None:
@@ -301,11 +307,11 @@ def test_a_list_that_fails() -> None:
     ledger = Ledger()
     ledger.record(look(1, 40, by_pid={2: 40}, processes=on(2)), knowing())
     ledger.record(look(2, 40, by_pid={2: 40}, processes=None), knowing())
-    assert entry(ledger).holders[B] == Use(
+    assert entry(ledger).containers[B] == Usage(
         busy_s=0.8, recent_percent=40.0, memory_bytes=None, memory_byte_s=None, last_active_s=2.0
     )
     ledger.record(look(3, 40, by_pid={2: 40}, processes=on(2)), knowing())
-    assert entry(ledger).holders[B].memory_byte_s == 0  # of the time in between it is not known
+    assert entry(ledger).containers[B].memory_byte_s == 0  # of the time in between it is not known
 
 
 def test_memory_of_what_cannot_be_told_apart() -> None:
@@ -315,8 +321,8 @@ def test_memory_of_what_cannot_be_told_apart() -> None:
         ledger.record(look(at_s, 50, by_pid=None, processes=on(1, 2)), knowing((A, B)))
     found = entry(ledger)
     for who in (A, B):
-        assert found.holders[who] == Use(memory_bytes=MIB, memory_byte_s=2 * MIB, processes=1)
-    assert found.rest["shared"].busy_s == found.whole.busy_s == 1.5
+        assert found.containers[who] == Usage(memory_bytes=MIB, memory_byte_s=2 * MIB, processes=1)
+    assert found.unattributed["shared"].busy_s == found.total.busy_s == 1.5
 
 
 def test_a_second_holder_comes() -> None:
@@ -324,37 +330,37 @@ def test_a_second_holder_comes() -> None:
     ledger = Ledger()
     ledger.record(look(1, 50, by_pid=None, processes=on(1)), knowing((A,)))
     ledger.record(look(2, 50, by_pid=None, processes=on(1)), knowing((A,)))
-    assert entry(ledger).holders[A].busy_s == 1.0
+    assert entry(ledger).containers[A].busy_s == 1.0
     ledger.record(look(3, 50, by_pid=None, processes=on(1)), knowing((A, B)))
-    assert entry(ledger).holders[A] == Use(memory_bytes=MIB, memory_byte_s=2 * MIB, processes=1)
+    assert entry(ledger).containers[A] == Usage(memory_bytes=MIB, memory_byte_s=2 * MIB, processes=1)
     ledger.record(look(4, 50, by_pid=None, processes=on(1)), knowing((A,)))
-    assert entry(ledger).holders[A].busy_s == 1.0  # B may have worked until now
+    assert entry(ledger).containers[A].busy_s == 1.0  # B may have worked until now
     ledger.record(look(5, 50, by_pid=None, processes=on(1)), knowing((A,)))
-    assert entry(ledger).holders[A].busy_s == 1.5
+    assert entry(ledger).containers[A].busy_s == 1.5
 
 
 def test_a_look_without_a_sample_changes_no_share() -> None:
     """The recent share stays until there is something newer: a gauge that came and went would look like idleness."""
     ledger = Ledger()
     ledger.record(look(1, 40, by_pid={1: 40}, processes=on(1)), knowing((A,)))
-    assert entry(ledger).holders[A].recent_percent == 40
+    assert entry(ledger).containers[A].recent_percent == 40
     ledger.record(look(1.1, by_pid={}, slices=(), processes=on(1)), knowing((A,)))
-    assert entry(ledger).holders[A].recent_percent == 40
+    assert entry(ledger).containers[A].recent_percent == 40
     ledger.record(look(2, 20, by_pid={1: 20}, processes=on(1)), knowing((A,)))
-    assert entry(ledger).holders[A].recent_percent == 20
+    assert entry(ledger).containers[A].recent_percent == 20
 
 
 def test_devices_that_were_not_looked_at() -> None:
     """Of a device that hangs nothing is said, and what was known goes on with the next look; a cut one is forgotten."""
     ledger = Ledger()
     ledger.record(look(1, 40, by_pid={1: 40}, processes=on(1)), knowing((A,)))
-    assert ledger.entries().keys() == {GPU}
-    assert ledger.entries() == {}
+    assert ledger.snapshot().keys() == {GPU}
+    assert ledger.snapshot() == {}
     ledger.record(look(2, 40, by_pid={1: 40}, processes=on(1)), knowing((A,)))
-    assert entry(ledger).holders[A].busy_s == 0.8
+    assert entry(ledger).containers[A].busy_s == 0.8
     ledger.retain({GPU}, {f"{GPU}/MIG-1"})
     ledger.record(look(3, 40, by_pid={1: 40}, processes=on(1)), knowing((A,)))
-    assert entry(ledger).holders[A].busy_s == 0.4
+    assert entry(ledger).containers[A].busy_s == 0.4
 
 
 @pytest.mark.parametrize("holders", [(), (A,), (A, B)], ids=["free", "held-alone", "shared"])
@@ -364,14 +370,14 @@ def test_what_ended_unseen(holders: tuple[Holder, ...]) -> None:
     for at_s in (1, 2):
         ledger.record(look(at_s, 60, by_pid={1: 20, 9: 40}, processes=on(1)), knowing(holders))
     found = entry(ledger)
-    assert found.holders[A].busy_s == pytest.approx(0.4)
-    assert found.rest[GONE].busy_s == pytest.approx(0.8)
+    assert found.containers[A].busy_s == pytest.approx(0.4)
+    assert found.unattributed[GONE].busy_s == pytest.approx(0.8)
 
 
 TICK = 10_000
-FIRST = Tenant(A, 100, 50 * US, 50 * US + TICK)
-SECOND = Tenant(B, 200, 60 * US, 60 * US + TICK)
-UNREAD = Tenant("no_permission")
+FIRST = ProcessOwner(A, 100, 50 * US, 50 * US + TICK)
+SECOND = ProcessOwner(B, 200, 60 * US, 60 * US + TICK)
+UNREAD = ProcessOwner("no_permission")
 
 
 @pytest.mark.parametrize(
@@ -382,7 +388,7 @@ UNREAD = Tenant("no_permission")
         pytest.param(None, FIRST, 49, 49.9, REUSED, id="before-its-start"),
         pytest.param(FIRST, FIRST, 59, 59.5, A, id="there-all-the-time"),
         pytest.param(FIRST, None, 59, 59.5, A, id="ended-since"),
-        pytest.param(FIRST, Tenant(GONE), 59, 59.5, A, id="gone-when-looked-at"),
+        pytest.param(FIRST, ProcessOwner(GONE), 59, 59.5, A, id="gone-when-looked-at"),
         pytest.param(FIRST, SECOND, 59, 60, A, id="the-one-before"),
         pytest.param(FIRST, SECOND, 60.1, 60.3, B, id="the-one-after"),
         pytest.param(FIRST, SECOND, 59.9, 60.1, REUSED, id="in-between"),
@@ -393,21 +399,21 @@ UNREAD = Tenant("no_permission")
     ],
 )
 def test_whose_a_pid_was(
-    before: Tenant | None, now: Tenant | None, from_s: float, to_s: float, who: Who
+    before: ProcessOwner | None, now: ProcessOwner | None, from_s: float, to_s: float, who: UsageOwner
 ) -> None:
     """A PID's work is its process's of that time, also if that has ended; in doubt nobody's."""
-    tenants = Tenants()
-    tenants.update({} if before is None else {7: before}, lambda _: False)
-    tenants.update({} if now is None else {7: now}, lambda _: False)
-    assert tenants.between(7, int(from_s * US), int(to_s * US)) == who
+    owners = ProcessOwners()
+    owners.update({} if before is None else {7: before}, lambda _: False)
+    owners.update({} if now is None else {7: now}, lambda _: False)
+    assert owners.owner_between(7, int(from_s * US), int(to_s * US)) == who
 
 
 def test_a_pid_that_came_round() -> None:
     """Who ended, and whose PID may have been another's since, is not known to have done the last work of it."""
-    tenants = Tenants()
-    tenants.update({7: FIRST}, lambda _: False)
-    tenants.update({}, lambda pid: pid == 7)
-    assert tenants.between(7, 59 * US, 60 * US) == REUSED
-    tenants.update({7: FIRST}, lambda _: False)
-    tenants.forget()
-    assert tenants.between(7, 59 * US, 60 * US) == GONE
+    owners = ProcessOwners()
+    owners.update({7: FIRST}, lambda _: False)
+    owners.update({}, lambda pid: pid == 7)
+    assert owners.owner_between(7, 59 * US, 60 * US) == REUSED
+    owners.update({7: FIRST}, lambda _: False)
+    owners.clear()
+    assert owners.owner_between(7, 59 * US, 60 * US) == GONE

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.attribution.cgroups import NoPod, Place
-from exporter.attribution.procfs import Process, Processes, read_once, ticks_at
+from exporter.attribution.cgroups import NoPodReason, Placement
+from exporter.attribution.procfs import Process, ProcessScanner, read_once, ticks_at
 
 UID = "0f0e0d0c-1111-2222-3333-444455556666"
 ID = "5" * 64
 POD = f"0::/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/cri-containerd-{ID}.scope\n"
 OTHER_UID = "aaaaaaaa-1111-2222-3333-444455556666"
 OTHER_POD = f"0::/kubepods/burstable/pod{OTHER_UID}/{ID}\n"
-IN_POD = Place(UID, ID)
+IN_POD = Placement(UID, ID)
 KERNEL_THREAD = 0x208040
 LATER = 10**18  # nanoseconds on the boot clock: after everything
 SERVICE = "0::/system.slice/sshd.service\n"
@@ -81,21 +81,21 @@ def proc(tmp_path: Path) -> Proc:
     return Proc(tmp_path / "proc")
 
 
-def _one(processes: Processes, pid: int, *, listed_at_ns: int = LATER) -> Process:
-    found = processes.find([pid], listed_at_ns=listed_at_ns)
+def _one(processes: ProcessScanner, pid: int, *, listed_at_ns: int = LATER) -> Process:
+    found = processes.scan([pid], listed_at_ns=listed_at_ns)
     assert found.off is None
     assert set(found.processes) == {pid}
     return found.processes[pid]
 
 
-def _why(processes: Processes, pid: int) -> NoPod | None:
-    return _one(processes, pid).place.why_not
+def _why(processes: ProcessScanner, pid: int) -> NoPodReason | None:
+    return _one(processes, pid).placement.no_pod_reason
 
 
 def test_a_process_of_a_pod(proc: Proc) -> None:
     """A process is found with its start, pod and container."""
     proc.start(77, POD)
-    assert _one(Processes(proc.root), 77) == Process(77, 5000, IN_POD, "python")
+    assert _one(ProcessScanner(proc.root), 77) == Process(77, 5000, IN_POD, "python")
 
 
 def test_each_process_once(proc: Proc) -> None:
@@ -103,9 +103,9 @@ def test_each_process_once(proc: Proc) -> None:
     proc.start(77, POD)
     proc.start(78, OTHER_POD)
     proc.start(79, SERVICE)
-    found = Processes(proc.root).find([77, 78, 77, 79, 80, 0, -1], listed_at_ns=LATER)
-    assert {pid: one.place.pod_uid or one.place.why_not for pid, one in found.processes.items()} == {
-        77: UID, 78: OTHER_UID, 79: NoPod.HOST, 80: NoPod.GONE, 0: NoPod.GONE, -1: NoPod.GONE,
+    found = ProcessScanner(proc.root).scan([77, 78, 77, 79, 80, 0, -1], listed_at_ns=LATER)
+    assert {pid: one.placement.pod_uid or one.placement.no_pod_reason for pid, one in found.processes.items()} == {
+        77: UID, 78: OTHER_UID, 79: NoPodReason.HOST, 80: NoPodReason.GONE, 0: NoPodReason.GONE, -1: NoPodReason.GONE,
     }  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def test_each_process_once(proc: Proc) -> None:
 def test_any_name(proc: Proc, name: str) -> None:
     """Brackets, blanks and line breaks in a process's name do not move its start time."""
     proc.start(77, POD, name=name, start=123456789)
-    assert _one(Processes(proc.root), 77) == Process(77, 123456789, IN_POD, name)
+    assert _one(ProcessScanner(proc.root), 77) == Process(77, 123456789, IN_POD, name)
 
 
 @pytest.mark.parametrize(
@@ -123,25 +123,25 @@ def test_a_stat_that_is_none(proc: Proc, text: str) -> None:
     """What the kernel never writes is unreadable, and no exception."""
     proc.start(77, POD)
     (proc.root / "77/stat").write_text(text)
-    assert _why(Processes(proc.root), 77) is NoPod.UNREADABLE
+    assert _why(ProcessScanner(proc.root), 77) is NoPodReason.UNREADABLE
 
 
 def test_a_cgroup_that_is_no_text(proc: Proc) -> None:
     """Bytes that are no UTF-8 are no pod."""
     proc.start(77, POD)
     (proc.root / "77/cgroup").write_bytes(b"0::/\xff\xfe/kubepods\xff/pod\n")
-    assert _why(Processes(proc.root), 77) is NoPod.HOST
+    assert _why(ProcessScanner(proc.root), 77) is NoPodReason.HOST
 
 
 def test_a_pid_reused_while_its_cgroup_is_read(proc: Proc) -> None:
     """Another start time after reading than before: neither process's cgroup is believed."""
     proc.start(77, POD)
     read = Reader(proc)
-    processes = Processes(proc.root, read=read)
+    processes = ProcessScanner(proc.root, read=read)
     read.before = lambda name: proc.start(77, OTHER_POD, start=6000) if name == "77/cgroup" else None
-    assert _one(processes, 77) == Process(77, None, Place(why_not=NoPod.REUSED))
+    assert _one(processes, 77) == Process(77, None, Placement(no_pod_reason=NoPodReason.REUSED))
     read.before = lambda _: None
-    assert _one(processes, 77).place.pod_uid == OTHER_UID
+    assert _one(processes, 77).placement.pod_uid == OTHER_UID
 
 
 @pytest.mark.parametrize("reads", [0, 1, 2])
@@ -158,16 +158,16 @@ def test_a_process_that_ends_meanwhile(proc: Proc, reads: int) -> None:
             left[0] -= 1
 
     read.before = end
-    assert _why(Processes(proc.root, read=read), 77) is NoPod.GONE
+    assert _why(ProcessScanner(proc.root, read=read), 77) is NoPodReason.GONE
 
 
 def test_a_process_that_began_after_the_listing(proc: Proc) -> None:
     """What NVML listed at 50 s cannot be what has the PID since then, nor since the same tick."""
     proc.start(77, POD, start=5000)
-    processes = Processes(proc.root, ticks_per_s=100)
+    processes = ProcessScanner(proc.root, ticks_per_s=100)
     listed = (49 * 10**9, 50_009_999_999, 50_010_000_000)
-    assert [_one(processes, 77, listed_at_ns=ns).place.why_not for ns in listed] == [
-        NoPod.REUSED, NoPod.REUSED, None,
+    assert [_one(processes, 77, listed_at_ns=ns).placement.no_pod_reason for ns in listed] == [
+        NoPodReason.REUSED, NoPodReason.REUSED, None,
     ]  # fmt: skip
 
 
@@ -175,7 +175,7 @@ def test_what_is_known_is_not_read_again(proc: Proc) -> None:
     """A second sweep reads one file per process, and has the same answer."""
     proc.start(77, POD)
     read = Reader(proc)
-    processes = Processes(proc.root, read=read)
+    processes = ProcessScanner(proc.root, read=read)
     first = _one(processes, 77)
     read.reads.clear()
     assert _one(processes, 77) is first
@@ -203,77 +203,79 @@ def test_which_pids_were_given_out(
     proc: Proc, newest: tuple[int | None, int | None], forks: int, pid: int, given_out: bool
 ) -> None:
     """PIDs are given out in turn; where it is not known how far, or where the turn has come round, it may be any."""
-    processes = Processes(proc.root)
+    processes = ProcessScanner(proc.root)
     for number, count in zip(newest, (1000, 1000 + forks), strict=True):
         (proc.root / "loadavg").unlink(missing_ok=True)
         if number is not None:
             (proc.root / "loadavg").write_text(f"0.20 0.18 0.12 1/80 {number}\n")
             (proc.root / "stat").write_text(f"cpu 1 2\nprocesses {count}\n")
-        found = processes.find([], listed_at_ns=LATER)
-    assert found.is_given_out(pid) is given_out
+        found = processes.scan([], listed_at_ns=LATER)
+    assert found.may_be_reused(pid) is given_out
 
 
 def test_what_is_known_ends_with_the_process(proc: Proc) -> None:
     """A PID with another start time is another process; nothing remembered is used for it."""
     proc.start(77, POD)
-    processes = Processes(proc.root)
-    assert _one(processes, 77).place.pod_uid == UID
+    processes = ProcessScanner(proc.root)
+    assert _one(processes, 77).placement.pod_uid == UID
     proc.start(77, OTHER_POD, start=5001)
-    assert _one(processes, 77) == Process(77, 5001, Place(OTHER_UID, ID), "python")
+    assert _one(processes, 77) == Process(77, 5001, Placement(OTHER_UID, ID), "python")
     proc.end(77)
-    assert _why(processes, 77) is NoPod.GONE
+    assert _why(processes, 77) is NoPodReason.GONE
 
 
 def test_only_the_last_sweep_is_remembered(proc: Proc) -> None:
     """The memory holds what the last sweep asked for, however many processes have come and gone."""
-    processes = Processes(proc.root)
+    processes = ProcessScanner(proc.root)
     for pid in range(100, 400):
         proc.start(pid, POD)
         _one(processes, pid)
     assert len(processes._known) == 1  # noqa: SLF001 - that it is bounded does not show from outside
-    processes.find([], listed_at_ns=LATER)
+    processes.scan([], listed_at_ns=LATER)
     assert not processes._known  # noqa: SLF001
 
 
 def test_a_process_on_its_way_into_its_container(proc: Proc) -> None:
     """What is in no container yet is looked at again: runtimes move a process before it becomes the program."""
     proc.start(77, "0::/system.slice/containerd.service\n")
-    processes = Processes(proc.root)
-    assert _why(processes, 77) is NoPod.HOST
+    processes = ProcessScanner(proc.root)
+    assert _why(processes, 77) is NoPodReason.HOST
     (proc.root / "77/cgroup").write_text(POD.replace("/cri-containerd", "/crio-conmon"))
-    assert _one(processes, 77).place == Place(UID)
+    assert _one(processes, 77).placement == Placement(UID)
     (proc.root / "77/cgroup").write_text(POD)
-    assert _one(processes, 77).place == IN_POD
+    assert _one(processes, 77).placement == IN_POD
 
 
-@pytest.mark.parametrize(("cgroup", "why"), [("1:cpu:/\n", NoPod.GONE), (POD, None)], ids=["v1", "v2"])
-def test_a_process_that_has_ended_and_is_still_there(proc: Proc, cgroup: str, why: NoPod | None) -> None:
+@pytest.mark.parametrize(("cgroup", "why"), [("1:cpu:/\n", NoPodReason.GONE), (POD, None)], ids=["v1", "v2"])
+def test_a_process_that_has_ended_and_is_still_there(
+    proc: Proc, cgroup: str, why: NoPodReason | None
+) -> None:
     """With cgroup v1 it stands at the root, where it never was; with v2 still in its pod."""
     proc.start(77, cgroup, state="Z")
-    assert _why(Processes(proc.root), 77) is why
+    assert _why(ProcessScanner(proc.root), 77) is why
 
 
 def test_a_containers_own_proc(proc: Proc, caplog: pytest.LogCaptureFixture) -> None:
     """Where process 2 is missing or no kernel thread, nothing is attributed, the reason is given, and said once."""
     proc.start(77, POD)
     proc.end(2)
-    processes = Processes(proc.root)
+    processes = ProcessScanner(proc.root)
     for _ in range(2):
-        found = processes.find([77], listed_at_ns=LATER)
-        assert found.processes == {77: Process(77, None, Place(why_not=NoPod.OFF))}
+        found = processes.scan([77], listed_at_ns=LATER)
+        assert found.processes == {77: Process(77, None, Placement(no_pod_reason=NoPodReason.OFF))}
         assert found.off is not None
         assert found.off.endswith("set hostPID")
         proc.start(2, "0::/\n", name="kthreadd")
     proc.start(2, "0::/\n", name="kthreadd", flags=KERNEL_THREAD)
     with caplog.at_level(logging.INFO):
-        assert _one(processes, 77).place == IN_POD
+        assert _one(processes, 77).placement == IN_POD
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
 def test_no_proc_at_all(tmp_path: Path) -> None:
     """An empty folder, or none, is not the host's /proc; hidepid, which leaves it as empty, is named."""
     for root in (tmp_path, tmp_path / "missing"):
-        off = Processes(root).find([77], listed_at_ns=LATER).off
+        off = ProcessScanner(root).scan([77], listed_at_ns=LATER).off
         assert off is not None
         assert "no process 1" in off
         assert "hidepid" in off
@@ -293,13 +295,13 @@ def _deny(part: str) -> Callable[[str, int], bytes]:
 def test_a_process_that_may_not_be_read(proc: Proc) -> None:
     """A refusal costs that process its pod."""
     proc.start(77, POD)
-    assert _why(Processes(proc.root, read=_deny("/77/")), 77) is NoPod.NO_PERMISSION
-    assert _why(Processes(proc.root, read=_deny("/77/cgroup")), 77) is NoPod.NO_PERMISSION
+    assert _why(ProcessScanner(proc.root, read=_deny("/77/")), 77) is NoPodReason.NO_PERMISSION
+    assert _why(ProcessScanner(proc.root, read=_deny("/77/cgroup")), 77) is NoPodReason.NO_PERMISSION
 
 
 def test_a_proc_that_may_not_be_read(proc: Proc) -> None:
     """Where the host's own processes are refused, it is off, and hidepid is where to look."""
-    off = Processes(proc.root, read=_deny("/2/")).find([77], listed_at_ns=LATER).off
+    off = ProcessScanner(proc.root, read=_deny("/2/")).scan([77], listed_at_ns=LATER).off
     assert off is not None
     assert "Operation not permitted" in off
     assert "hidepid" in off
@@ -309,15 +311,15 @@ def test_a_namespace_of_our_own_is_said(proc: Proc, caplog: pytest.LogCaptureFix
     """With the host's /proc but not its PID namespace it works, and says once what newer drivers leave out."""
     proc.start(77, POD)
     (proc.root / "self").symlink_to("424242")
-    processes = Processes(proc.root)
-    assert [_one(processes, 77).place for _ in range(2)] == [IN_POD, IN_POD]
+    processes = ProcessScanner(proc.root)
+    assert [_one(processes, 77).placement for _ in range(2)] == [IN_POD, IN_POD]
     assert ["hostPID" in record.message for record in caplog.records] == [True]
 
 
 def test_nothing_is_said_where_all_is_well(proc: Proc, caplog: pytest.LogCaptureFixture) -> None:
     """In the host's namespace there is nothing to say."""
     (proc.root / "self").symlink_to(str(os.getpid()))
-    Processes(proc.root).find([1], listed_at_ns=LATER)
+    ProcessScanner(proc.root).scan([1], listed_at_ns=LATER)
     assert caplog.records == []
 
 
@@ -339,11 +341,11 @@ def test_many_processes_cost_little(proc: Proc) -> None:
         reads.append(path)
         return read_once(path, most)
 
-    processes = Processes(proc.root, read=read)
+    processes = ProcessScanner(proc.root, read=read)
     for most in (3 * len(pids) + 4, len(pids) + 4):
         reads.clear()
-        found = processes.find(pids, listed_at_ns=LATER)
-        assert {one.place.pod_uid for one in found.processes.values()} == {UID}
+        found = processes.scan(pids, listed_at_ns=LATER)
+        assert {one.placement.pod_uid for one in found.processes.values()} == {UID}
         assert len(reads) <= most
 
 
@@ -353,7 +355,7 @@ def test_no_file_stays_open(proc: Proc) -> None:
     (proc.root / "78/stat").mkdir(parents=True)
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(20):
-        Processes(proc.root).find([77, 78, 79], listed_at_ns=LATER)
+        ProcessScanner(proc.root).scan([77, 78, 79], listed_at_ns=LATER)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
@@ -368,13 +370,13 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def _own() -> Processes:
+def _own() -> ProcessScanner:
     """This machine's /proc, taken for the host's also where the tests run in a container."""
 
     def read(path: str, most: int) -> bytes:
         return _stat(2, 0, flags=KERNEL_THREAD).encode() if path == "/proc/2/stat" else read_once(path, most)
 
-    return Processes(Path("/proc"), read=read)
+    return ProcessScanner(Path("/proc"), read=read)
 
 
 def _later() -> int:
@@ -395,7 +397,7 @@ def test_the_kernels_clock_is_ours(child: subprocess.Popen[bytes]) -> None:
 def test_a_real_process_that_began_after_the_listing(child: subprocess.Popen[bytes]) -> None:
     """What began after the moment of the listing is not what was listed."""
     before = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - 600 * 10**9
-    assert _one(_own(), child.pid, listed_at_ns=before).place.why_not is NoPod.REUSED
+    assert _one(_own(), child.pid, listed_at_ns=before).placement.no_pod_reason is NoPodReason.REUSED
 
 
 def test_a_real_process_ends(child: subprocess.Popen[bytes]) -> None:
@@ -407,23 +409,23 @@ def test_a_real_process_ends(child: subprocess.Popen[bytes]) -> None:
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     dead = _one(processes, child.pid, listed_at_ns=_later())
     assert dead.start_ticks == alive.start_ticks
-    assert dead.place.why_not in {NoPod.GONE, alive.place.why_not}
+    assert dead.placement.no_pod_reason in {NoPodReason.GONE, alive.placement.no_pod_reason}
     child.wait()
     assert _one(processes, child.pid, listed_at_ns=_later()) == Process(
-        child.pid, None, Place(why_not=NoPod.GONE)
+        child.pid, None, Placement(no_pod_reason=NoPodReason.GONE)
     )
 
 
 def test_real_processes_that_come_and_go() -> None:
     """While processes begin and end all the time, none of them is ever taken for a pod's, and nothing fails."""
     processes = _own()
-    own = _one(processes, os.getpid(), listed_at_ns=_later()).place
+    own = _one(processes, os.getpid(), listed_at_ns=_later()).placement
     reasons = set()
     for _ in range(40):
         with subprocess.Popen(["/bin/true"]) as short:
             for _ in range(20):
-                reasons.add(_one(processes, short.pid, listed_at_ns=_later()).place.why_not)
-    assert reasons <= {own.why_not, NoPod.GONE, NoPod.REUSED}
+                reasons.add(_one(processes, short.pid, listed_at_ns=_later()).placement.no_pod_reason)
+    assert reasons <= {own.no_pod_reason, NoPodReason.GONE, NoPodReason.REUSED}
 
 
 def test_descriptors_may_run_out(child: subprocess.Popen[bytes]) -> None:
@@ -433,7 +435,7 @@ def test_descriptors_may_run_out(child: subprocess.Popen[bytes]) -> None:
     os.close(lowest)
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
     try:
-        found = _own().find([child.pid], listed_at_ns=_later())
+        found = _own().scan([child.pid], listed_at_ns=_later())
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert found.processes[child.pid].place.why_not is NoPod.UNREADABLE
+    assert found.processes[child.pid].placement.no_pod_reason is NoPodReason.UNREADABLE

@@ -4,17 +4,19 @@ import itertools
 
 from exporter.collectors import Collector, Row, run
 from exporter.errors import ReadingError, Reason
-from exporter.model import Device, Instance, Kind, Metric, Spelling
+from exporter.model import Device, Instance, Kind, Metric, MetricName
 from exporter.nvml.devices import OpenDevice
-from exporter.nvml.driverstate import Host
+from exporter.nvml.driverstate import DriverState
 from exporter.nvml.meter import Clocks, Meter
 
-HOST = Host(Meter(Clocks(lambda: 0, lambda: 0)))
+HOST = DriverState(Meter(Clocks(lambda: 0, lambda: 0)))
 GPU = Device(0, 0, "GPU-1", "00000000:1B:00.0", "m")
 
 
 def _metric(name: str) -> Metric:
-    return Metric(Spelling(name, "W"), Spelling(f"{name}_NEW", "W"), Kind.GAUGE, "Help", "nvmlDeviceGetIt")
+    return Metric(
+        MetricName(name, "W"), MetricName(f"{name}_NEW", "W"), Kind.GAUGE, "Help", "nvmlDeviceGetIt"
+    )
 
 
 def _broken(_device: OpenDevice) -> float:

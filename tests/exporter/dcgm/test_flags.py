@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from exporter.cli import main
-from exporter.dcgm.flags import FLAGS, Same
-from exporter.settings import flag, table
+from exporter.dcgm.flags import FLAGS, Supported
+from exporter.settings import all_settings, flag
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
 from tests.exporter.rig import PATIENCE_S, Exporter, Node, h100, pod
@@ -228,9 +228,9 @@ def test_every_flag_of_dcgm_exporter_is_dealt_with_once() -> None:
     variables = [each.variable for each in FLAGS]
     assert len(set(names)) == len(names)
     assert len(set(variables)) == len(variables)
-    settings = {flag(name): setting for name, setting in table().items()}
+    settings = {flag(name): setting for name, setting in all_settings().items()}
     known = {variable for setting in settings.values() for variable in setting.also}
-    assert {each.variable for each in FLAGS if isinstance(each.fate, Same)} == known - {"NODE_NAME"}
+    assert {each.variable for each in FLAGS if isinstance(each.fate, Supported)} == known - {"NODE_NAME"}
     for each in FLAGS:
         for name in set(each.names) & settings.keys():
             assert name == "--collectors" or each.variable in settings[name].also

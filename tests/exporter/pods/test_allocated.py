@@ -96,7 +96,7 @@ def test_a_kubelet_that_does_not_say_what_it_offers(failure: Failure, node: Node
         assert exporter.series(UP) == {(): 1}
         listed = node.kubelet.calls["List"]
         eventually(lambda: node.kubelet.calls["List"] > listed + 5)
-        assert len(exporter.messages("for its devices")) == 1
+        assert len(exporter.messages("allocatable devices")) == 1
         if failure is Failure.UNIMPLEMENTED:
             assert node.kubelet.calls["GetAllocatableResources"] == 1
             node.kubelet.misbehave()
@@ -115,7 +115,7 @@ def test_a_slow_offer_costs_no_labels(node: Node) -> None:
             assert _pods(exporter) == [("0", "train"), ("1", "")]
             assert exporter.series(UP) == {(): 1}
         assert _allocated(exporter) == {"0": 1}
-        assert len(exporter.messages("for its devices")) == 1
+        assert len(exporter.messages("allocatable devices")) == 1
         # asked less and less often: what is held is not to wait for it
         assert node.kubelet.calls["List"] > 6
 

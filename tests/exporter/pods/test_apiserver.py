@@ -19,12 +19,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 import trustme
+import yaml
 
 from exporter.errors import StartError
-from exporter.pods.apiaccess import Access, from_kubeconfig, in_cluster
+from exporter.pods.apiaccess import ApiServerAccess, from_kubeconfig, in_cluster
 from exporter.pods.apihttp import PodApi
 from exporter.pods.apiserver import PodWatch
-from exporter.pods.podfacts import Wanted
+from exporter.pods.podfacts import WantedPodFacts
 from simulator.gpus import Process
 from simulator.kube import ApiServer, Fault, Rule
 from simulator.nodes.devices import Container
@@ -36,7 +37,7 @@ UP = "gpu_exporter_pod_watch_up"
 TOKEN = "exporter-token"
 ACCOUNT = "system:serviceaccount:gpu:exporter"
 PODS = "/api/v1/pods"
-WANTED = Wanted(uid=True, labels=(re.compile(""),))
+WANTED = WantedPodFacts(uid=True, labels=(re.compile(""),))
 
 
 @pytest.fixture
@@ -220,7 +221,7 @@ def test_an_expired_version_is_listed_anew(node: Node, api: ApiServer, kubeconfi
     with node.kubelet, node.exporting("--pod-labels=team", kubeconfig) as exporter:
         eventually(lambda: _series(exporter, "pod_label_team")[0][2] == "a")
         eventually(lambda: exporter.series(UP) == {(): 1})
-        assert exporter.messages("following this node's pods") == []
+        assert exporter.messages("watching this node's pods") == []
         # the list after an expiry is not from memory, which may have expired as well
         assert [query["resourceVersion"] for query in _asked(api, limit="100")] == ["0", ""]
 
@@ -250,7 +251,7 @@ def test_a_refusal_costs_only_labels_and_is_said_once(node: Node, api: ApiServer
         assert exporter.series(UP) == {(): 0}
         assert exporter.get("/readyz")[0] == 200
         eventually(lambda: len(_asked(api)) >= 3)
-        (message,) = exporter.messages("following this node's pods")
+        (message,) = exporter.messages("watching this node's pods")
         assert "403" in message
         assert "needs list and watch of pods" in message
         api.clear_faults()
@@ -397,7 +398,10 @@ def _rude(*speeches: bytes) -> Iterator[_RudeServer]:
 @contextlib.contextmanager
 def _rude_watch(*speeches: bytes) -> Iterator[tuple[PodWatch, list[dict[str, str]]]]:
     """A watch of such a server, and the queries that it gets."""
-    with _rude(*speeches) as server, _watching(Access("127.0.0.1", server.server_address[1])) as watch:
+    with (
+        _rude(*speeches) as server,
+        _watching(ApiServerAccess("127.0.0.1", server.server_address[1])) as watch,
+    ):
         yield watch, server.asked
 
 
@@ -414,7 +418,7 @@ def _ok(body: bytes) -> bytes:
 
 
 @contextlib.contextmanager
-def _watching(access: Access, **options: Any) -> Iterator[PodWatch]:
+def _watching(access: ApiServerAccess, **options: Any) -> Iterator[PodWatch]:
     options = {"clock": time.monotonic, "chance": random.random, **options}
     watch = PodWatch(PodApi(access, "node-1"), WANTED, **options)
     watch.start(wait_s=5.0)
@@ -442,7 +446,7 @@ def _watching(access: Access, **options: Any) -> Iterator[PodWatch]:
 )
 def test_whatever_answers_the_watch_is_down(speech: bytes) -> None:
     """An answer that is none is a failure that is retried, not an end of the thread."""
-    with _rude(speech) as server, _watching(Access("127.0.0.1", server.server_address[1])) as watch:
+    with _rude(speech) as server, _watching(ApiServerAccess("127.0.0.1", server.server_address[1])) as watch:
         eventually(lambda: len(server.asked) >= 2)
         assert watch.known().up is False
         assert watch.known().details == {}
@@ -470,7 +474,7 @@ def test_the_pods_of_a_whole_cluster_are_refused() -> None:
 def test_a_watch_that_ends_at_once_is_no_busy_loop() -> None:
     """A server that lists well and ends each watch at once is asked more and more rarely."""
     listed, ended = _ok(b'{"metadata":{"resourceVersion":"5"},"items":[]}'), _ok(b"")
-    with _rude(listed, ended) as server, _watching(Access("127.0.0.1", server.server_address[1])):
+    with _rude(listed, ended) as server, _watching(ApiServerAccess("127.0.0.1", server.server_address[1])):
         until = time.monotonic() + 2
         eventually(lambda: time.monotonic() > until)
         assert 2 <= len(server.asked) <= 6
@@ -518,7 +522,7 @@ def test_what_is_known_is_forgotten_after_a_long_outage(api: ApiServer) -> None:
     _create(api, "train", team="a")
     now = 1000.0
     host, _, port = api.url.removeprefix("http://").partition(":")
-    access = Access(host, int(port), token=lambda: TOKEN)
+    access = ApiServerAccess(host, int(port), token=lambda: TOKEN)
     with _watching(access, clock=lambda: now) as watch:
         assert watch.known().up is True
         api.stop()
@@ -651,6 +655,28 @@ def test_kubeconfigs_that_lead_nowhere(change: dict[str, Any], api: ApiServer, t
     path.write_text(json.dumps({**api.kubeconfig(TOKEN), **change}))
     with pytest.raises(StartError, match="kubectl config view"):
         from_kubeconfig(path)
-    path.write_text("apiVersion: v1")
-    with pytest.raises(StartError, match="must be JSON"):
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("apiVersion: v1", "kubectl config view", id="no-context"),
+        pytest.param("- a list", "kubectl config view", id="no-mapping"),
+        pytest.param("users: [{token: secret", "line 1: not valid YAML$", id="not-yaml"),
+    ],
+)
+def test_kubeconfig_without_a_config_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    """A file that is not a kubeconfig is refused, and its content is not repeated."""
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(StartError, match=message) as raised:
         from_kubeconfig(path)
+    assert "secret" not in str(raised.value)
+
+
+def test_kubeconfig_in_yaml_is_read(api: ApiServer, tmp_path: Path) -> None:
+    """YAML with comments, anchors and block style is read, as kubectl writes and takes it."""
+    path = tmp_path / "config"
+    path.write_text("# the current context\n" + yaml.safe_dump(api.kubeconfig(TOKEN)))
+    with _watching(from_kubeconfig(path)) as watch:
+        assert watch.known().up

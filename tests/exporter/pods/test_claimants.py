@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.model import Allocation, Claim, PodRef
-from exporter.pods.claimants import History, settle
+from exporter.pods.claimants import ClaimantHistory, settle
 
 GPU = "GPU-8f7c9b1e-1111-2222-3333-444455556666"
 CLAIM = Claim("c", "ml", "gpu.nvidia.com", "node", "gpu-0")
@@ -21,7 +21,7 @@ def _claims(pod: str) -> Allocation:
 
 def _after(answers: list[str], ended: dict[str, bool] | None = None) -> tuple[list[str], int]:
     """Who has the device, and how many are disputed, after answers that name its claimants by one letter each."""
-    history = History()
+    history = ClaimantHistory()
     has_ended = {("ml", pod): value for pod, value in (ended or {}).items()}
     for answer in answers:
         settled, history = settle([_has(pod) for pod in answer], history, has_ended)
@@ -74,13 +74,13 @@ def test_phases_decide_where_they_are_known(
 def test_replicas_are_shared_by_design() -> None:
     """Different replicas of a GPU are different ids: no pod loses its own to another's."""
     shared = [_has("a", f"{GPU}::0"), _has("b", f"{GPU}::1")]
-    settled, _ = settle(shared, History(), {})
+    settled, _ = settle(shared, ClaimantHistory(), {})
     assert (settled.allocations, settled.disputed) == (tuple(shared), frozenset())
 
 
 def test_a_replica_has_one_holder() -> None:
     """The same replica in two pods at once means what a whole GPU in two pods means."""
-    _, history = settle([_has("a", f"{GPU}::0")], History(), {})
+    _, history = settle([_has("a", f"{GPU}::0")], ClaimantHistory(), {})
     settled, _ = settle([_has("a", f"{GPU}::0"), _has("b", f"{GPU}::0")], history, {})
     assert [one.owner.pod for one in settled.allocations] == ["b"]
 
@@ -88,8 +88,8 @@ def test_a_replica_has_one_holder() -> None:
 def test_claims_are_shared_by_design() -> None:
     """Pods that share a claim all hold its device, but for those that have ended by the API server."""
     both = [_claims("a"), _claims("b")]
-    assert settle(both, History(), {})[0].allocations == tuple(both)
-    assert settle(both, History(), {("ml", "a"): True})[0].allocations == (_claims("b"),)
+    assert settle(both, ClaimantHistory(), {})[0].allocations == tuple(both)
+    assert settle(both, ClaimantHistory(), {("ml", "a"): True})[0].allocations == (_claims("b"),)
 
 
 pods = st.sampled_from("abcd")
@@ -101,7 +101,7 @@ def test_never_two_holders_and_never_an_invented_one(
     listed: list[list[tuple[str, str]]], ended: dict[str, bool]
 ) -> None:
     """An id has at most one pod, listed with it and not ended; asking twice is asking once; memory does not grow."""
-    history = History()
+    history = ClaimantHistory()
     has_ended = {("ml", pod): value for pod, value in ended.items()}
     for answer in listed:
         allocations = [_has(pod, device) for pod, device in answer]

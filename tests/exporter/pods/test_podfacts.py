@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.errors import ApiServerError
-from exporter.pods.podfacts import Wanted, fact_of, label_names
+from exporter.pods.podfacts import WantedPodFacts, label_names, pod_fact
 
-ALL = Wanted(uid=True, labels=(re.compile(""),))
+ALL = WantedPodFacts(uid=True, labels=(re.compile(""),))
 keys = st.text(st.characters(codec="ascii", exclude_characters="\n"), max_size=12) | st.sampled_from(
     ["a.b", "a_b", "a/b", "a-b", "a_b_conflict1", "a.b_conflict1", "é", "e"]
 )
@@ -69,7 +69,7 @@ def test_whatever_a_pod_is_it_is_read_or_refused(pod: object, labels: object, st
     """Anything that JSON can hold raises the declared error or gives labels that UTF-8 can hold."""
     for document in (pod, {**_pod(labels=labels), "status": status}, _pod(uid=labels, name=status)):
         try:
-            (namespace, name), fact = fact_of(document, ALL)
+            (namespace, name), fact = pod_fact(document, ALL)
         except ApiServerError:
             continue
         for text in (namespace, name, fact.uid, *(value for _, value in fact.details.labels)):
@@ -79,8 +79,8 @@ def test_whatever_a_pod_is_it_is_read_or_refused(pod: object, labels: object, st
 def test_only_what_is_wanted_is_kept() -> None:
     """A label that was not asked for, and a UID that nobody wants, is not remembered as something to serve."""
     pod = _pod(labels={"team": "a", "secret": "b", "teams": "c"})
-    wanted = Wanted(labels=(re.compile(r"^team$"),))
-    _, fact = fact_of(pod, wanted)
+    wanted = WantedPodFacts(labels=(re.compile(r"^team$"),))
+    _, fact = pod_fact(pod, wanted)
     assert (fact.details.uid, fact.details.labels) == ("", (("pod_label_team", "a"),))
     assert "secret" not in repr(fact)
 
@@ -88,7 +88,7 @@ def test_only_what_is_wanted_is_kept() -> None:
 def test_number_and_length_are_bounded() -> None:
     """A pod with thousands of labels, or one of a megabyte, costs what an ordinary one costs."""
     labels = {f"k{n:05}": "v" * 10**4 for n in range(5000)} | {"k" * 10**6: "v"}
-    _, fact = fact_of(_pod(labels=labels), ALL)
+    _, fact = pod_fact(_pod(labels=labels), ALL)
     assert len(fact.details.labels) == 64
     assert max(len(value) for _, value in fact.details.labels) < 400
 
@@ -99,4 +99,4 @@ def test_number_and_length_are_bounded() -> None:
 )  # fmt: skip
 def test_phases(phase: object, has_ended: bool) -> None:
     """Succeeded and Failed are for good; everything else may still run."""
-    assert fact_of({**_pod(), "status": {"phase": phase}}, ALL)[1].has_ended is has_ended
+    assert pod_fact({**_pod(), "status": {"phase": phase}}, ALL)[1].has_ended is has_ended

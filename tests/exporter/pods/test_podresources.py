@@ -205,9 +205,9 @@ def test_without_a_kubelet_there_are_no_pods(node: Node) -> None:
 def test_a_kubelet_that_comes_later_is_used(node: Node) -> None:
     """On a booting node the exporter may be there before the kubelet."""
     kubelet = Kubelet(node.kubelet.socket, required=False, clock=time.monotonic)
-    assert kubelet.ask().up is None
+    assert kubelet.poll().up is None
     with node.kubelet:
-        answer = kubelet.ask()
+        answer = kubelet.poll()
         kubelet.close()
     assert answer.up is True
     assert [allocation.owner.pod for allocation in answer.allocations] == ["train"]
@@ -218,11 +218,11 @@ def test_the_last_answer_is_kept_for_one_cycle(node: Node) -> None:
     now = 1000.0
     kubelet = Kubelet(node.kubelet.socket, required=False, clock=lambda: now)
     with node.kubelet:
-        assert kubelet.ask().up is True
+        assert kubelet.poll().up is True
     held = []
     for _ in range(3):
         now += 10
-        answer = kubelet.ask()
+        answer = kubelet.poll()
         assert answer.up is False
         held.append(len(answer.allocations))
     assert held == [1, 0, 0]

@@ -12,7 +12,7 @@ from exporter.model import (
     CollectorHealth,
     Device,
     DeviceSample,
-    Failures,
+    FailureCount,
     GpuState,
     Health,
     Instance,
@@ -20,11 +20,11 @@ from exporter.model import (
     Reading,
     Snapshot,
 )
-from exporter.render.exposition import Build, Scrape, families
+from exporter.render.exposition import BuildInfo, Scrape, families
 from exporter.render.textformat import Format, encode, negotiate
 from exporter.sampling import catalogue
 
-SCRAPE = Scrape(now=100.0, hostname="node", build=Build("1", "3.11"), stale_after_s=30.0)
+SCRAPE = Scrape(now=100.0, hostname="node", build=BuildInfo("1", "3.11"), stale_after_s=30.0)
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 refs = st.builds(PodRef, words, words, words)
@@ -53,7 +53,7 @@ def _snapshot(samples: tuple[DeviceSample, ...], text: str = "x", *, taken_at: f
             for index, device in {s.device.index: s.device for s in samples}.items()
         ),
         collectors=(CollectorHealth(text, 0.1, success=True),),
-        failures=(Failures(text, text, 3),),
+        failures=(FailureCount(text, text, 3),),
         nvml_up=True,
         podresources_up=True,
         gpus_in_kernel=2,
