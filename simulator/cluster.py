@@ -42,7 +42,7 @@ EXPORTER_NAMESPACE = "gpu-monitoring"
 _BOOT_LEAD_S = DAY_S
 """Drivers were loaded this long before the oldest workload came."""
 _CONFLICT = 409
-_PLACING_S = 60.0
+_PLACING_S = 120.0
 _FOREIGN_SETTINGS = ("GPU_EXPORTER_", "DCGM_EXPORTER_", "DCGM_POD_RESOURCES_", "NODE_NAME")
 
 

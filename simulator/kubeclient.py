@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 WATCH_S = 300
 """How long a watch is asked to last before it is renewed."""
 

@@ -176,7 +176,7 @@ class Server:
         self.port = free_port()
         self._child = Child(self.name, self._command(self.port), log=self.log, env=self._env)
 
-    def wait_ready(self, *, timeout_s: float = 30.0) -> None:
+    def wait_ready(self, *, timeout_s: float = 100.0) -> None:
         """Wait until it serves; elsewhere, where somebody else took the port in the meantime.
 
         Raises:
@@ -194,7 +194,7 @@ class Server:
                     raise
         return None
 
-    def start(self, *, timeout_s: float = 30.0) -> None:
+    def start(self, *, timeout_s: float = 100.0) -> None:
         """Launch it and wait until it serves; raises ProcessError."""
         self.launch()
         self.wait_ready(timeout_s=timeout_s)

@@ -160,7 +160,7 @@ class Prometheus:
         """Its process id, while it runs."""
         return self._server.pid
 
-    def start(self, *, timeout_s: float = 30.0) -> None:
+    def start(self, *, timeout_s: float = 100.0) -> None:
         """Start it and wait until it answers.
 
         Raises:
@@ -218,7 +218,7 @@ class Prometheus:
                 self._post(connection, body)
         return total
 
-    def wait_for(self, expression: str, *, timeout_s: float = 30.0) -> list[dict[str, Any]]:
+    def wait_for(self, expression: str, *, timeout_s: float = 100.0) -> list[dict[str, Any]]:
         """The result of `expression` as soon as there is one.
 
         Raises:

@@ -104,7 +104,7 @@ class ApiServer:
         """Behave from now on as Kubernetes 1.minor."""
         self._registry.minor = minor
 
-    def settle(self, timeout_s: float = 10.0) -> None:
+    def settle(self, timeout_s: float = 100.0) -> None:
         """Wait until the controllers have nothing left to do, terminations included.
 
         Raises:

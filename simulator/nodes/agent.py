@@ -105,7 +105,7 @@ class NodeAgent:
         self._threads: list[threading.Thread] = []
         self.kubelet = Kubelet(socket, capacity=_grouped(self._devices.values()), pods=self._listing)
 
-    def start(self, *, timeout_s: float = 10.0) -> None:
+    def start(self, *, timeout_s: float = 100.0) -> None:
         """Start the kubelet, follow the pods and move the readings; returns once the first listing is served.
 
         Raises:

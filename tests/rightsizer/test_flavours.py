@@ -370,7 +370,7 @@ def test_the_real_victoriametrics(tmp_path: pathlib.Path) -> None:
         return ["victoria-metrics", f"-httpListenAddr=127.0.0.1:{port}", *given]
 
     server = Server("victoria-metrics", command, ready_path="/health", log=tmp_path / "log")
-    server.start(timeout_s=30.0)
+    server.start(timeout_s=100.0)
     try:
         asking = _asking(server.url, timeout_s=30.0)
         assert [sample.value for sample in asking.query("vector(7)", asking.now())] == [7.0]

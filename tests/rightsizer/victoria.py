@@ -26,7 +26,7 @@ class VictoriaMetrics:
 
     def __enter__(self) -> Self:
         self._directory.mkdir(exist_ok=True)
-        self._server.start(timeout_s=30.0)
+        self._server.start(timeout_s=100.0)
         return self
 
     def __exit__(self, *_: object) -> None:
