@@ -54,11 +54,11 @@ _RAW = {
 _LABEL_VALUES = {
     "priority_class": ("training", "serving", "interactive", "batch-low"),
     "verdict": ("act", "keep", "protected", "unknown"),
-    "finding": ("idle", "parked", "busy"),
+    "finding": ("idle", "stuck", "busy"),
     "cause": ("budget", "errors"),
     "action": ("scale-to-zero", "suspend", "evict"),
     "result": ("done", "refused"),
-    "repair": ("remember", "put-back"),
+    "repair": ("record-revert", "rollback"),
 }
 
 

@@ -326,7 +326,7 @@ _MODES = ("protect", "advise", "enforce")
 _WORDS: Mapping[str, Mapping[str, Any]] = {
     "mode": {"enum": list(_MODES)},
     "actions": _listed(action.value for action in ACTIONS),
-    "on-demand": _listed(action.value for action in ACTIONS),
+    "only-for-pending-pods": _listed(action.value for action in ACTIONS),
     **{
         one.name: {"pattern": f"^{_DURATION}$"} for one in ANNOTATIONS if re.fullmatch(_DURATION, one.example)
     },

@@ -18,22 +18,21 @@ from rightsizer.policy.schema import (
     Budget,
     Defaults,
     Freeze,
-    Keep,
+    InputBound,
     KindDefaults,
     MaintenanceWindow,
     Match,
     NewlyEligible,
+    NotStarting,
+    OversizedGpu,
     Policy,
     PriorityRange,
     Rule,
-    Sliceable,
-    Starved,
-    Stranded,
     Stuck,
     Thresholds,
     TooManyGpus,
     TooManyReplicas,
-    Underused,
+    Underutilized,
 )
 from rightsizer.policy.values import duration_text
 from scripts.tables import table
@@ -50,15 +49,14 @@ _MODELS: Mapping[str, type[pydantic.BaseModel]] = {
     "rules[].": Rule,
     "rules[].match.": Match,
     "rules[].match.priority.": PriorityRange,
-    "rules[].keep.": Keep,
     "…idle.": Thresholds,
-    "…underused.": Underused,
+    "…underutilized.": Underutilized,
     "…tooManyGpus.": TooManyGpus,
     "…tooManyReplicas.": TooManyReplicas,
-    "…sliceable.": Sliceable,
+    "…oversizedGpu.": OversizedGpu,
     "…stuck.": Stuck,
-    "…starved.": Starved,
-    "…stranded.": Stranded,
+    "…inputBound.": InputBound,
+    "…notStarting.": NotStarting,
 }
 """Thresholds stand below `defaults` and below each rule."""
 
@@ -115,12 +113,12 @@ def kinds() -> str:
             "everything else" if row is rows[-1][0] else ", ".join(f"`{kind}`" for kind in row.kinds),
             f"`{duration_text(idle.window)}`",
             f"`{idle.minCoverage:g}`",
-            f"`{idle.returnFactor:g}`",
+            f"`{idle.idleFactor:g}`",
             f"`{duration_text(row.notifyBefore)}`" if row.notifyBefore else "",
         )
         for row, idle in rows
     )
-    return table(("kinds", "window", "minCoverage", "returnFactor", "notifyBefore"), cells)
+    return table(("kinds", "window", "minCoverage", "idleFactor", "notifyBefore"), cells)
 
 
 def budgets() -> str:

@@ -162,8 +162,8 @@ RIGHTSIZER = Row(
             "Repairs in this time range",
             Kind.TABLE,
             (Query(increase("repairs", "repair", "result"), "repairs"),),
-            "put-back: rolled back because the workload was unhealthy. remember: reverted by someone else; "
-            "not repeated soon. settle and drop-manifest: completed records.",
+            "rollback: rolled back because the workload was unhealthy. record-revert: reverted by someone else; "
+            "not repeated soon. confirm and delete-manifest: completed records.",
             8,
             unit="none",
             columns={"repair": "repair", "result": "result"},

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         with counted(gate):
             _repair(means, arguments, telling, Guard(session.policy.policy, gate))
             with telling.whole():
-                plan = planned(session, gate, accept_scope=arguments.accept_scope)
+                plan = planned(session, gate, accept_growth=arguments.accept_growth)
             decisions, lapsed = _approved(plan, approvals)
             approved = None if approvals is None else decisions
             colour = wants_colour(arguments, telling.people)
@@ -92,7 +92,7 @@ def _question(decisions: Sequence[Decision]) -> str:
 def _repair(means: Means, arguments: argparse.Namespace, telling: Telling, guard: Guard) -> None:
     """Look after what earlier runs left; a person is asked before anything of a workload is changed."""
     repairs = find_repairs(means)
-    put_back = [repair for repair in repairs if repair.mending is Mending.PUT_BACK]
+    put_back = [repair for repair in repairs if repair.mending is Mending.ROLLBACK]
     if put_back:
         names = ", ".join(f"{repair.ref} ({repair.words})" for repair in put_back)
         if not confirmed(arguments, f"Put back what is not well after an earlier change: {names}?"):

@@ -37,8 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     store = Store(cluster, arguments.state_namespace)
     commands: Mapping[str, Callable[[], State]] = {
         "show": store.read,
-        "clear": lambda: _clear(arguments, store),
-        "accept-scope": lambda: _accept(arguments, cluster, store),
+        "reset": lambda: _reset(arguments, store),
+        "accept-growth": lambda: _accept(arguments, cluster, store),
         "pause": lambda: _pause(arguments, cluster, store),
         "resume": lambda: _resume(arguments, store),
     }
@@ -59,7 +59,7 @@ def _reason(arguments: argparse.Namespace) -> str:
     return reason
 
 
-def _clear(arguments: argparse.Namespace, store: Store) -> State:
+def _reset(arguments: argparse.Namespace, store: Store) -> State:
     reason = _reason(arguments)
     return store.change(
         lambda state: State(closed(state.latch, utc_now(), reason), state.pauses, state.scope)
@@ -68,7 +68,7 @@ def _clear(arguments: argparse.Namespace, store: Store) -> State:
 
 def _accept(arguments: argparse.Namespace, cluster: Cluster, store: Store) -> State:
     if not arguments.policy:
-        raise UsageError("breaker accept-scope needs --policy: whose rules are to be accepted?")
+        raise UsageError("breaker accept-growth needs --policy: whose rules are to be accepted?")
     loaded = load(pathlib.Path(arguments.policy))
     own = arguments.state_namespace
     fleet = workload_builder.assemble(workload_builder.read(cluster, BEARERS, state_namespace=own))

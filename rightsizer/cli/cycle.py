@@ -99,10 +99,10 @@ def counted(gate: Gate) -> Iterator[None]:
         raise
 
 
-def planned(session: Session, gate: Gate, *, accept_scope: bool) -> Plan:
+def planned(session: Session, gate: Gate, *, accept_growth: bool) -> Plan:
     """The plan, by the scope as it is accepted now; what opens the breaker opens it, since this is no mere plan."""
     plan = session.observe()
-    if accept_scope:
+    if accept_growth:
         session.store.change(lambda state: accepted(state, _scope(plan)))
         plan = session.observe()
     for trip in plan.opening:

@@ -242,7 +242,7 @@ def _add_apply(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     parser.add_argument("--save", metavar="FILE", help="also write the outcome there as JSON")
     _add_verify_for(parser)
     parser.add_argument(
-        "--accept-scope",
+        "--accept-growth",
         action="store_true",
         help="accept that the policy is about so many workloads as it is now",
     )

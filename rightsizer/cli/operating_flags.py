@@ -58,12 +58,12 @@ _BREAKER_EPILOG = """\
 commands:
   show          what is open or paused, and which scope was accepted (default)
   clear         close it; --reason says why that is right
-  accept-scope  accept that the policy is about so many workloads as it is now
+  accept-growth  accept that the policy is about so many workloads as it is now
 
 examples:
   gpu-rightsizer breaker
-  gpu-rightsizer breaker clear --reason "the API server was being upgraded"
-  gpu-rightsizer breaker accept-scope --policy policy.yaml
+  gpu-rightsizer breaker reset --reason "the API server was being upgraded"
+  gpu-rightsizer breaker accept-growth --policy policy.yaml
 """
 
 
@@ -122,9 +122,9 @@ def _add_breaker(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         "breaker_command",
         metavar="COMMAND",
         nargs="?",
-        choices=("show", "clear", "accept-scope"),
+        choices=("show", "reset", "accept-growth"),
         default="show",
-        help="show, clear or accept-scope (default: show)",
+        help="show, reset or accept-growth (default: show)",
     )
     parser.add_argument("--reason", metavar="TEXT", default="", help="of clear: why that is right")
     add_options(parser, "policy", POLICY_FILE)

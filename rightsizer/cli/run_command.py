@@ -252,7 +252,7 @@ class _Cycles:
         guard = Guard(session.policy.policy, gate)
         with counted(gate), contextlib.closing(_Messages(session, outcomes)):
             self._follow(mend(find_repairs(means), means, guard), outcomes)
-            plan = planned(session, gate, accept_scope=False)
+            plan = planned(session, gate, accept_growth=False)
             self._publish(session, plan)
             accept_first(session, plan)
             acting = acting_on(session, plan, means, gate)

@@ -129,7 +129,7 @@ def spans(facts: Facts) -> tuple[list[datetime.timedelta], datetime.timedelta]:
 
 
 def _history(criteria: Criteria) -> set[datetime.timedelta]:
-    return {criteria.idle.history} if criteria.idle.returnFactor else set()
+    return {criteria.idle.history} if criteria.idle.idleFactor else set()
 
 
 def product(build: Mapping[str, Any] | Failure) -> str:

@@ -49,7 +49,7 @@ def go_on(found: Found, means: Means) -> Outcome | None:
         return _given_up(found, "somebody resumed it meanwhile", End.REVERTED, means)
     if not may_change(row, found.obj, is_late=_is_late(found, means)):
         waited = format_duration((means.clock() - record.time).total_seconds())
-        return _given_up(found, f"its pods are not gone after {waited}", End.PUT_BACK, means)
+        return _given_up(found, f"its pods are not gone after {waited}", End.ROLLED_BACK, means)
     path = path_of(found.ref, row)
     patch = finishing_patch(found.obj, record, row, means.clock())
     try:
@@ -66,7 +66,7 @@ def go_on(found: Found, means: Means) -> Outcome | None:
         is_back = record.end is not None
         event = finished_event(found.ref, words, run=record.run, at=means.clock(), is_back=is_back)
         means.cluster.create(*event)
-    return found.outcome(means, Mending.FINISH.value, Result.DONE, words)
+    return found.outcome(means, Mending.COMPLETE.value, Result.DONE, words)
 
 
 def _is_late(found: Found, means: Means) -> bool:
@@ -81,4 +81,4 @@ def _given_up(found: Found, why: str, end: End, means: Means) -> Outcome:
     with as_a_warning(f"no Event on {found.ref}"):
         event = given_up_event(found.ref, words, run=found.record.run, at=means.clock())
         means.cluster.create(*event)
-    return found.outcome(means, "put-back", Result.DONE, words)
+    return found.outcome(means, "rollback", Result.DONE, words)

@@ -187,7 +187,7 @@ def _record(
         run=session.run,
         at=session.clock(),
         by=session.instance,
-        settle=decision.settle_within,
+        settle=decision.healthy_within,
     )
     pods = pods_after(decision, there.row)
     record = msgspec.structs.replace(record, of=None if there.ref == of else of, pods=pods)

@@ -63,11 +63,11 @@ class Guard:
         Raises:
             ClusterError: It could not be found out.
         """
-        is_open = self.gate.trip() if mending is Mending.PUT_BACK else ""
+        is_open = self.gate.trip() if mending is Mending.ROLLBACK else ""
         if is_open:
             return f"the breaker is open, and nothing is put back before a person has closed it: {is_open}"
         vetoes = self._vetoes(found, means)
-        if mending is Mending.FINISH:  # who opted out meanwhile did not ask to be left half-way
+        if mending is Mending.COMPLETE:  # who opted out meanwhile did not ask to be left half-way
             vetoes = [veto for veto in vetoes if veto.rule != "opt-out"]
         return "; ".join(veto.reason for veto in vetoes)
 
@@ -78,7 +78,7 @@ class Guard:
         # No pods, by which rules are sought: what holds for the object and its namespace.
         path = f"/api/v1/namespaces/{found.ref.namespace}"
         bare = _without_pods(found, means.cluster.get(path, Metadata).metadata.annotations or {})
-        wishes = opt_outs(bare, means.clock()) if self.policy.honourOptOut else ()
+        wishes = opt_outs(bare, means.clock()) if self.policy.respectOptOut else ()
         shields = protections(bare, self.policy, means.state_namespace)
         return [*shields, *(wish.veto for wish in wishes if wish.mode is Mode.PROTECT)]
 
@@ -182,15 +182,15 @@ def _guarded(repair: Repair, means: Means, guard: Guard) -> Outcome:
 
 def _mended(repair: Repair, found: Found, means: Means) -> Outcome:
     match repair.mending:
-        case Mending.REMEMBER:
+        case Mending.RECORD_REVERT:
             return _remember(found, repair.words, means)
-        case Mending.PUT_BACK:
+        case Mending.ROLLBACK:
             return put_back(found, repair.words, means)
-        case Mending.FINISH:
+        case Mending.COMPLETE:
             return _finish(found, repair.words, means)
-        case Mending.SETTLE:
+        case Mending.CONFIRM:
             return settle(found, repair.words, means)
-        case Mending.DROP:
+        case Mending.DELETE_MANIFEST:
             return _drop(repair, means)
         case _:
             assert_never(repair.mending)
@@ -220,9 +220,9 @@ def _of_object(found: Found, means: Means) -> Repair | None:
     taken_back = [edit for edit in found.record.edits if is_taken_back(found.obj, edit)]
     if taken_back:
         words = ", ".join(_now(found, edit) for edit in taken_back)
-        return Repair(found.ref, Mending.REMEMBER, words, found)
+        return Repair(found.ref, Mending.RECORD_REVERT, words, found)
     if words := _not_carried_out(found, means):
-        return Repair(found.ref, Mending.REMEMBER, words, found)
+        return Repair(found.ref, Mending.RECORD_REVERT, words, found)
     return _of_settling(found, means)
 
 
@@ -230,7 +230,7 @@ def _of_unfinished(found: Found, means: Means) -> Repair | None:
     whole = found_again(found.ref, found.row, means)
     if whole is None or not whole.record.is_unfinished or not is_due(whole, means):
         return None
-    return Repair(found.ref, Mending.FINISH, "it is stopped to be changed, and can go on", whole)
+    return Repair(found.ref, Mending.COMPLETE, "it is stopped to be changed, and can go on", whole)
 
 
 def _of_settling(found: Found, means: Means) -> Repair | None:
@@ -241,7 +241,7 @@ def _of_settling(found: Found, means: Means) -> Repair | None:
     if age >= _known_for(found):
         unseen = format_duration(age.total_seconds())
         words = f"nobody looked for {unseen}: how it bore its change is not known any more"
-        return Repair(found.ref, Mending.SETTLE, words, found)
+        return Repair(found.ref, Mending.CONFIRM, words, found)
     try:
         health, words = examined(found, means)
     except RequestRefused as refused:
@@ -250,7 +250,7 @@ def _of_settling(found: Found, means: Means) -> Repair | None:
     is_over = age >= datetime.timedelta(seconds=found.record.settle)
     if health is Health.WAITING or (health is Health.HEALTHY and not is_over):
         return None  # it may run out of memory yet
-    mending = Mending.PUT_BACK if health is Health.FAILED else Mending.SETTLE
+    mending = Mending.ROLLBACK if health is Health.FAILED else Mending.CONFIRM
     return Repair(found.ref, mending, words, found)
 
 
@@ -265,7 +265,7 @@ def _finish(found: Found, words: str, means: Means) -> Outcome:
         outcome = go_on(found, means)
     except ClusterError as error:
         return found.outcome(
-            means, Mending.FINISH.value, Result.UNKNOWN, f"{words}; left to the next run: {error}"
+            means, Mending.COMPLETE.value, Result.UNKNOWN, f"{words}; left to the next run: {error}"
         )
     assert outcome is not None  # noqa: S101 - it was due when it was found
     return outcome
@@ -294,12 +294,12 @@ def _remember(found: Found, words: str, means: Means) -> Outcome:
         patch = reverted_patch(found.obj, found.record, at=at, came_back=_pause(found, means, at))
         means.cluster.patch(path_of(found.ref, found.row), patch)
     except RequestRefused as refused:
-        return found.refused(means, "remember", refused, f"{words}; not noted: {refused}")
+        return found.refused(means, "record-revert", refused, f"{words}; not noted: {refused}")
     except ClusterError as error:
-        return found.outcome(means, "remember", Result.UNKNOWN, f"{words}; not noted: {error}")
+        return found.outcome(means, "record-revert", Result.UNKNOWN, f"{words}; not noted: {error}")
     with as_a_warning(f"no Event on {found.ref}"):
         means.cluster.create(*reverted_event(found.about, words, run=found.record.run, at=at))
-    return found.outcome(means, "remember", Result.DONE, f"someone took it back: {words}")
+    return found.outcome(means, "record-revert", Result.DONE, f"someone took it back: {words}")
 
 
 def _pause(found: Found, means: Means, at: datetime.datetime) -> datetime.timedelta | None:
@@ -340,7 +340,7 @@ def _of_manifests(means: Means) -> Iterator[Repair]:
             if words:
                 yield Repair(
                     ObjectRef("v1", "Pod", namespace, name),
-                    Mending.DROP,
+                    Mending.DELETE_MANIFEST,
                     words,
                     place=f"{path}/{secret_meta.name}",
                 )

@@ -100,7 +100,7 @@ class _Followed:
         if outcome is None:
             return
         self.is_paused = False
-        if outcome.action != Mending.FINISH and not self.is_told:
+        if outcome.action != Mending.COMPLETE and not self.is_told:
             yield from self._tell(Effect(0, 0, 0, health=Health.FAILED, words="it goes on as it was"))
         yield outcome
 
@@ -117,7 +117,7 @@ def _looked(decision: Decision, fleet: Fleet, means: Means) -> tuple[Effect, lis
     """What a change has come to by now, and what had to be put back."""
     try:
         effect = _of_pods(decision, fleet, means)
-        if decision.action not in {Action.SHRINK, Action.RESLICE}:
+        if decision.action not in {Action.SCALE_DOWN, Action.RESIZE, Action.RESLICE}:
             return effect, []
         health, words, also = _of_rest(decision, means)
     except ClusterError as error:
@@ -146,7 +146,7 @@ def _of_pods(decision: Decision, fleet: Fleet, means: Means) -> Effect:
 
 def _is_own(pod: Pod, decision: Decision) -> bool:
     """Whether it is one of the pods with less that stand in for those that went."""
-    if decision.action not in {Action.SHRINK, Action.RESLICE}:
+    if decision.action not in {Action.SCALE_DOWN, Action.RESIZE, Action.RESLICE}:
         return False
     first = decision.workload.pods[0]
     return pod.ref.namespace == first.ref.namespace and pod.labels.items() >= {

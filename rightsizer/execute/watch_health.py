@@ -108,29 +108,29 @@ def settle(found: Found, words: str, means: Means) -> Outcome:
     except RequestRefused as refused:
         detail = f"left to the next run: {refused}"
         if refused.code == http.HTTPStatus.CONFLICT:
-            return found.outcome(means, "settle", Result.CHANGED, detail)
-        return found.refused(means, "settle", refused, detail)
+            return found.outcome(means, "confirm", Result.CHANGED, detail)
+        return found.refused(means, "confirm", refused, detail)
     except ClusterError as error:
-        return found.outcome(means, "settle", Result.UNKNOWN, f"left to the next run: {error}")
+        return found.outcome(means, "confirm", Result.UNKNOWN, f"left to the next run: {error}")
     with as_a_warning(f"no Event on {found.ref}"):
         means.cluster.create(*settled_event(found.ref, words, run=found.record.run, at=means.clock()))
-    return found.outcome(means, "settle", Result.DONE, words)
+    return found.outcome(means, "confirm", Result.DONE, words)
 
 
 def put_back(found: Found, words: str, means: Means) -> Outcome:
     """Give it back what it had, since it is not well without."""
     item = Undoable(found.ref, found.row, found.record)
     try:
-        what = restore(item, means.cluster, at=means.clock(), end=End.PUT_BACK)
+        what = restore(item, means.cluster, at=means.clock(), end=End.ROLLED_BACK)
     except StillGoing as going:
         what = str(going)
     except ChangedSince as changed:
-        return found.outcome(means, "put-back", Result.CHANGED, f"{words}; left alone: {changed}")
+        return found.outcome(means, "rollback", Result.CHANGED, f"{words}; left alone: {changed}")
     except RequestRefused as refused:
-        return found.refused(means, "put-back", refused, f"{words}; {refused}")
+        return found.refused(means, "rollback", refused, f"{words}; {refused}")
     except ClusterError as error:
-        return found.outcome(means, "put-back", Result.UNKNOWN, f"{words}; {error}")
+        return found.outcome(means, "rollback", Result.UNKNOWN, f"{words}; {error}")
     with as_a_warning(f"no Event on {found.ref}"):
         told = put_back_event(found.ref, f"{words}; {what}", run=found.record.run, at=means.clock())
         means.cluster.create(*told)
-    return found.outcome(means, "put-back", Result.DONE, f"{words}; {what}")
+    return found.outcome(means, "rollback", Result.DONE, f"{words}; {what}")

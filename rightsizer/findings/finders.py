@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 from rightsizer.findings.evidence import Case
 from rightsizer.findings.idle import find_idle
-from rightsizer.findings.input_bound import find_starved
-from rightsizer.findings.not_starting import find_stranded
-from rightsizer.findings.oversized_gpu import find_sliceable
+from rightsizer.findings.input_bound import find_input_bound
+from rightsizer.findings.not_starting import find_not_starting
+from rightsizer.findings.oversized_gpu import find_oversized_gpu
 from rightsizer.findings.replicas import find_too_few_replicas, find_too_many_replicas
 from rightsizer.findings.stuck import find_stuck
 from rightsizer.findings.too_many_gpus import find_too_many_gpus
-from rightsizer.findings.underutilized import find_busy, find_underused
+from rightsizer.findings.underutilized import find_busy, find_underutilized
 from rightsizer.model import Finding, FindingName, Fleet, Measured, Verdict, Workload
 from rightsizer.policy.criteria import Criteria
 
@@ -24,14 +24,14 @@ FINDERS: tuple[Callable[[Case], Finding | None], ...] = (
     # first of these: what gives all back, what gives some back (the gentlest first: replicas go without a restart),
     # what takes some back, what somebody should look into, and what is in order.
     find_stuck,
-    find_stranded,
+    find_not_starting,
     find_idle,
     find_too_many_replicas,
     find_too_many_gpus,
-    find_sliceable,
+    find_oversized_gpu,
     find_too_few_replicas,
-    find_starved,
-    find_underused,
+    find_input_bound,
+    find_underutilized,
     find_busy,
 )
 

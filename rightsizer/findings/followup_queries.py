@@ -12,7 +12,7 @@ from rightsizer.findings.evidence import Case, Seen, key_of
 from rightsizer.findings.idle import find_idle
 from rightsizer.findings.idle_history import began
 from rightsizer.findings.kind_traits import has_replicas
-from rightsizer.findings.oversized_gpu import find_sliceable
+from rightsizer.findings.oversized_gpu import find_oversized_gpu
 from rightsizer.findings.replicas import is_in_question, window_of
 from rightsizer.findings.stuck import could_be_stuck
 from rightsizer.findings.too_many_gpus import find_too_many_gpus
@@ -135,16 +135,16 @@ class _Patience:
         self._known: dict[int, tuple[Criteria, Criteria]] = {}
 
     def without(self, criteria: Criteria) -> Criteria:
-        """The criteria without returnFactor."""
+        """The criteria without idleFactor."""
         if id(criteria) not in self._known:
-            idle = criteria.idle.model_copy(update={"returnFactor": 0.0})
+            idle = criteria.idle.model_copy(update={"idleFactor": 0.0})
             self._known[id(criteria)] = (criteria, dataclasses.replace(criteria, idle=idle))
         return self._known[id(criteria)][1]
 
 
 def _would_act(case: Case) -> bool:
     """Whether a finding calls for something but for what the history may say."""
-    found = (find(case) for find in (find_idle, find_too_many_gpus, find_sliceable))
+    found = (find(case) for find in (find_idle, find_too_many_gpus, find_oversized_gpu))
     return any(finding is not None and finding.verdict is Verdict.ACT for finding in found)
 
 
@@ -162,7 +162,7 @@ def _is_always_busy(seen: Seen) -> bool:
 
 
 def _uses_little(case: Case) -> bool:
-    part = case.criteria.starved
+    part = case.criteria.input_bound
     evidence = case.over(part, case.criteria.idle.maxUtilizationPercent)
     means = [seen.usage.activity_mean for seen in evidence.seen]
     return any(mean is not None and mean * 100 <= part.maxMeanPercent for mean in means)

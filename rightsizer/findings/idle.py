@@ -1,4 +1,4 @@
-"""Idle, parked or finished: nothing ran on any of a workload's GPUs, for as long as its own rhythm asks. Pure.
+"""Idle or finished: nothing ran on any of a workload's GPUs, for as long as its own rhythm asks. Pure.
 
 A workload is judged as a whole: one busy device of one replica keeps it.
 """
@@ -28,7 +28,7 @@ def find_idle(case: Case) -> Finding | None:
         return evidence.finding(doubt[0], Verdict.UNKNOWN, doubt[1])
     rhythm = case.rhythm
     verdict = _verdict(case, rhythm)
-    name = _name(evidence, rhythm) if verdict is Verdict.ACT else FindingName.TOO_SOON
+    name = _name(evidence, rhythm) if verdict is Verdict.ACT else FindingName.IDLE_TOO_BRIEFLY
     words = (_nothing_ran(evidence), _pauses(case, rhythm, verdict), levels(evidence))
     finding = judged(evidence.finding(name, verdict, filter(None, words)), evidence, rhythm)
     return dataclasses.replace(
@@ -55,8 +55,7 @@ def _verdict(case: Case, rhythm: Rhythm | None) -> Verdict:
 def _name(evidence: Evidence, rhythm: Rhythm | None) -> FindingName:
     if rhythm is not None and rhythm.worked and is_batch(evidence.case.workload):
         return FindingName.FINISHED
-    memory = max((seen.usage.memory_peak_bytes or 0.0 for seen in evidence.seen), default=0.0)
-    return FindingName.PARKED if memory > CONTEXT_BYTES else FindingName.IDLE
+    return FindingName.IDLE
 
 
 def _nothing_ran(evidence: Evidence) -> str:

@@ -104,13 +104,13 @@ def began(pod: Pod) -> datetime.datetime | None:
 
 def needed_s(longest_return_s: float, idle: Thresholds) -> float:
     """For how many seconds it must have been idle before that counts, and never longer than is looked back."""
-    pause = min(idle.returnFactor * longest_return_s, idle.history.total_seconds())
+    pause = min(idle.idleFactor * longest_return_s, idle.history.total_seconds())
     return max(idle.window.total_seconds(), pause)
 
 
 def matters(idle: Thresholds) -> bool:
     """Whether pauses of the past can make one wait longer than the window."""
-    return idle.returnFactor > 0 and idle.history > idle.window
+    return idle.idleFactor > 0 and idle.history > idle.window
 
 
 def is_covered(rhythm: Rhythm | None, idle: Thresholds, window: datetime.timedelta) -> bool:
@@ -122,7 +122,7 @@ def is_covered(rhythm: Rhythm | None, idle: Thresholds, window: datetime.timedel
         return True
     if rhythm is None:
         return False
-    pause_s = min(idle.returnFactor * rhythm.longest_return_s, idle.history.total_seconds())
+    pause_s = min(idle.idleFactor * rhythm.longest_return_s, idle.history.total_seconds())
     return pause_s <= window.total_seconds()
 
 

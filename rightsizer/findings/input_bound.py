@@ -1,16 +1,16 @@
-"""Starved: it works, but waits for CPU, disk or network more than for its GPUs. Named, never punished. Pure."""
+"""Input-bound: it works, but waits for CPU, disk or network more than for its GPUs. Named, never punished. Pure."""
 
 from rightsizer.findings.evidence import Case, key_of, levels
 from rightsizer.model import Finding, FindingName, Verdict, Waits
 from rightsizer.text import percent, span
 
 
-def find_starved(case: Case) -> Finding | None:
+def find_input_bound(case: Case) -> Finding | None:
     """What it waits for, where it uses its GPUs little meanwhile."""
     waits = what_it_waits_for(case)
     if not waits:
         return None
-    part = case.criteria.starved
+    part = case.criteria.input_bound
     evidence = case.over(part, case.criteria.idle.maxUtilizationPercent)
     means = [seen.usage.activity_mean for seen in evidence.seen]
     if not means or not evidence.is_in_use:
@@ -18,7 +18,7 @@ def find_starved(case: Case) -> Finding | None:
     if any(mean is None or mean * 100 > part.maxMeanPercent for mean in means):
         return None
     words = (f"it waits for {waits} (means of the last {span(evidence.window)})", levels(evidence))
-    return evidence.finding(FindingName.STARVED, Verdict.KEEP, words)
+    return evidence.finding(FindingName.INPUT_BOUND, Verdict.KEEP, words)
 
 
 def what_it_waits_for(case: Case) -> str:
@@ -27,7 +27,7 @@ def what_it_waits_for(case: Case) -> str:
     for pod in case.held if case.measured.waits else ():
         waits = case.measured.waits.get(key_of(pod))
         for what, share in _shares(waits) if waits else ():
-            if share is not None and share * 100 >= case.criteria.starved.minWaitPercent:
+            if share is not None and share * 100 >= case.criteria.input_bound.minWaitPercent:
                 found[what] = max(share, found.get(what, 0.0))
     return " and ".join(f"{what} {percent(share)} of the time" for what, share in found.items())
 

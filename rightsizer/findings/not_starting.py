@@ -1,4 +1,4 @@
-"""Stranded: pods that hold GPUs and do not run: pending, failing, or ended beside a sidecar. Pure."""
+"""Not starting: pods that hold GPUs and do not run: pending, failing, or ended beside a sidecar. Pure."""
 
 import datetime
 
@@ -10,26 +10,26 @@ MANY_RESTARTS = 5
 """Kubelets wait 10 s, 20 s, 40 s ... before starting anew: the fifth is more than five minutes after the first."""
 
 
-def find_stranded(case: Case) -> Finding | None:
+def find_not_starting(case: Case) -> Finding | None:
     """Its pods that have held GPUs for long without running."""
     words = tuple(
         f"pod {pod.ref.name} has held {gpus(pod.devices)} for {span(case.at - _since(pod, case.at))} "
         f"and does not run: {_reason(pod)}"
         for pod in case.held
-        if _is_stranded(pod, case)
+        if _is_stuck_before_start(pod, case)
     )
     if not words:
         return None
     return case.over_idle().finding(
-        FindingName.STRANDED, Verdict.KEEP, (*words, "look at its events and logs")
+        FindingName.NOT_STARTING, Verdict.KEEP, (*words, "look at its events and logs")
     )
 
 
-def _is_stranded(pod: Pod, case: Case) -> bool:
+def _is_stuck_before_start(pod: Pod, case: Case) -> bool:
     if pod.is_terminating or pod.started is not None:
         return False
     is_failing = pod.waiting != "" and (pod.restarts == 0 or pod.restarts >= MANY_RESTARTS)
-    is_held_long = case.at - _since(pod, case.at) >= case.criteria.stranded.after
+    is_held_long = case.at - _since(pod, case.at) >= case.criteria.not_starting.after
     return is_held_long and (is_failing or pod.phase == "Pending")
 
 

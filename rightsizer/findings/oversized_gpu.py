@@ -1,4 +1,4 @@
-"""Sliceable: what a pod needs at most fits a MIG profile, a share or amounts of a GPU that some node offers. Pure.
+"""Oversized GPU: what a pod needs at most fits a MIG profile, a share or amounts of a GPU that some node offers. Pure.
 
 Memory and activity have to fit with their margins, and so does memory traffic: it is the second signal, without which
 nothing is proposed.
@@ -18,9 +18,9 @@ LEAST_GAIN = 0.1
 NOWHERE = "no node that its pods may come to has it free now, with CPU and memory for them"
 
 
-def find_sliceable(case: Case) -> Finding | None:
+def find_oversized_gpu(case: Case) -> Finding | None:
     """The smallest part that would do for each pod; advice only where no node offers it, or that is not proven."""
-    part = case.criteria.sliceable
+    part = case.criteria.oversized_gpu
     evidence = case.over(part, case.criteria.idle.maxUtilizationPercent)
     usages = [seen.usage for seen in evidence.seen]
     if not evidence.is_in_use or len({usage.device.model for usage in usages}) != 1:
@@ -51,7 +51,7 @@ def _finding(evidence: Evidence, usages: list[Usage], fitting: list[Part], held:
     rhythm = case.rhythm if offered else None
     hindrances = tuple(gaps_in_proof(evidence, rhythm)) if offered else (NOWHERE,)
     if hindrances or offered is None:
-        return evidence.finding(FindingName.SLICEABLE, Verdict.KEEP, (words, *hindrances))
+        return evidence.finding(FindingName.OVERSIZED_GPU, Verdict.KEEP, (words, *hindrances))
     frees = len(evidence.held) * (held.share - offered.share)
     proposal = Proposal(
         Action.RESLICE,
@@ -61,13 +61,13 @@ def _finding(evidence: Evidence, usages: list[Usage], fitting: list[Part], held:
         model=model,
         pods=tuple(pod.ref.name for pod, _ in evidence.held),
     )
-    finding = evidence.finding(FindingName.SLICEABLE, Verdict.ACT, (words, proposal.words))
+    finding = evidence.finding(FindingName.OVERSIZED_GPU, Verdict.ACT, (words, proposal.words))
     return dataclasses.replace(judged(finding, evidence, rhythm), proposal=proposal)
 
 
 def _need(case: Case, usages: list[Usage], held: Held) -> Need | None:
     """The highest need of any pod; None where one was not measured. Of an instance, shares are those of its own."""
-    part = case.criteria.sliceable
+    part = case.criteria.oversized_gpu
     memory = [usage.memory_peak_bytes for usage in usages]
     activity = [usage.activity_peak for usage in usages]
     traffic = [usage.traffic_peak for usage in usages]
@@ -82,7 +82,7 @@ def _need(case: Case, usages: list[Usage], held: Held) -> Need | None:
 
 
 def _words(case: Case, usages: list[Usage], part: Part, held: Held) -> str:
-    margins = case.criteria.sliceable
+    margins = case.criteria.oversized_gpu
     memory = max((usage.memory_peak_bytes or 0.0) for usage in usages) / GIB
     of = f" of its {held.name}" if held.name else ""
     asked = f" of the {held.memory_bytes / GIB:.1f} asked for" if held.memory_bytes else ""

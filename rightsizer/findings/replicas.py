@@ -121,7 +121,7 @@ def find_too_few_replicas(case: Case) -> Finding | None:
     takes = (target - size) * _gpus_each(case, size)
     words = f"at most {known.peak} of {size} replicas were at work in the same minute{_when(part, known)}"
     proposal = Proposal(
-        Action.GROW,
+        Action.SCALE_UP,
         -takes,
         f"{target} of its original {original} replicas, for demand and headroom: {gpus(takes)} taken back",
         replicas=target,
@@ -189,7 +189,7 @@ def _shrink(evidence: Evidence, replicas: int, needed: int, busy: int) -> Propos
     frees = (replicas - needed) * _gpus_each(evidence.case, replicas)
     suffice = "1 replica suffices" if needed == 1 else f"{needed} replicas suffice"
     words = f"{suffice}, {needed - busy} of them headroom: {gpus(frees)} less"
-    return Proposal(Action.SHRINK, frees, words, replicas=needed, pods=pods)
+    return Proposal(Action.SCALE_DOWN, frees, words, replicas=needed, pods=pods)
 
 
 def _leaving(workload: Workload, quiet: Sequence[str], most: int) -> tuple[tuple[str, ...], bool]:

@@ -61,5 +61,5 @@ def _proposal(evidence: Evidence, *, held: int, used: int, needed: int) -> Propo
     words = f"{needed} of {held} GPUs suffice for each pod{why}"
     frees = float((held - needed) * len(pods))
     return Proposal(
-        Action.SHRINK, frees, f"{words}: {gpus(frees)} less", gpus_per_pod=needed, pods=tuple(pods)
+        Action.RESIZE, frees, f"{words}: {gpus(frees)} less", gpus_per_pod=needed, pods=tuple(pods)
     )

@@ -1,4 +1,4 @@
-"""Underused and busy: what is said of a workload that works. Pure."""
+"""Underutilized and busy: what is said of a workload that works. Pure."""
 
 from rightsizer.findings.data_quality import INCOMPLETE, first_doubt
 from rightsizer.findings.evidence import Case, Evidence, levels
@@ -6,9 +6,9 @@ from rightsizer.model import Finding, FindingName, Verdict
 from rightsizer.text import span
 
 
-def find_underused(case: Case) -> Finding | None:
+def find_underutilized(case: Case) -> Finding | None:
     """A workload each of whose devices works, far below what it could."""
-    part = case.criteria.underused
+    part = case.criteria.underutilized
     evidence = case.over(part, case.criteria.idle.maxUtilizationPercent)
     means = [seen.usage.activity_mean for seen in evidence.seen]
     if not means or not evidence.is_in_use:
@@ -21,7 +21,7 @@ def find_underused(case: Case) -> Finding | None:
         f"none of its GPUs was above {part.maxMeanPercent:g}% on average in the last {span(evidence.window)}"
     )
     return evidence.finding(
-        FindingName.UNDERUSED, Verdict.KEEP, (words, *sharing(evidence), levels(evidence))
+        FindingName.UNDERUTILIZED, Verdict.KEEP, (words, *sharing(evidence), levels(evidence))
     )
 
 

@@ -42,18 +42,20 @@ def _openings() -> Iterator[Opening]:
         if row is not POD:
             yield Opening(row, tuple(action for action in Action if _can(row, action)), names(row))
         if row.steering is Steering.DELETION_COST:
-            yield Opening(POD, (Action.SHRINK,), names(row))
+            yield Opening(POD, (Action.SCALE_DOWN,), names(row))
     yield Opening(POD, (Action.EVICT,), names(POD), asking=True)
     for row in LEVERS:  # of what it stops the rules speak
         yield Opening(row, (row.action,) if row.action else ())
 
 
 def _can(row: Kind, action: Action) -> bool:
-    if action is Action.GROW:
+    if action is Action.SCALE_UP:
         return row.replicas is not None
-    if action is Action.SHRINK:
-        return row.replicas is not None or row.groups is not None or bool(row.containers)
-    return row.action is action or (action is Action.RESLICE and bool(row.containers))
+    if action is Action.SCALE_DOWN:
+        return row.replicas is not None or row.groups is not None
+    if action in {Action.RESIZE, Action.RESLICE}:
+        return bool(row.containers)
+    return row.action is action
 
 
 OPENINGS = tuple(_openings())

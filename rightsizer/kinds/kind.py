@@ -263,7 +263,7 @@ def proposal_edits(
     Args:
         kind: The object's.
         obj: With all its fields.
-        proposal: To shrink, to grow or to re-slice.
+        proposal: A scale-up, scale-down, resize or reslice.
         resources: The GPU resources that its pods ask for, by name.
         pods: Those that it has.
 

@@ -65,7 +65,7 @@ def command_for(workload: Workload, action: Action, proposal: Proposal | None) -
     if proposal is None:
         return stop_command(workload)
     row, ref = row_of(workload), workload.ref
-    if proposal.replicas is None or action not in {Action.SHRINK, Action.GROW}:
+    if proposal.replicas is None or action not in {Action.SCALE_DOWN, Action.SCALE_UP}:
         return ""
     if row is None or row.replicas is None:
         return _scale(ref, proposal.replicas) if row is None and workload.scalable else ""

@@ -21,7 +21,7 @@ from rightsizer.model import Action, Decision, Finding, FindingName, Workload
 from rightsizer.text import Instant, Text, Word, decoded, read_instant, require_ours
 
 _MAX_REASON = 600
-_AT_REST = frozenset({FindingName.IDLE, FindingName.PARKED, FindingName.FINISHED})
+_AT_REST = frozenset({FindingName.IDLE, FindingName.FINISHED})
 
 
 class Notice(msgspec.Struct, frozen=True, rename="camel"):

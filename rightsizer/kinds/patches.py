@@ -123,7 +123,7 @@ class UndoRecord(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def leaves_some(self) -> bool:
         """Whether it goes on with less than it had."""
-        return self.action in {Action.SHRINK, Action.RESLICE}
+        return self.action in {Action.SCALE_DOWN, Action.RESIZE, Action.RESLICE}
 
 
 def told(edit: Edit) -> str:
@@ -382,7 +382,7 @@ def manifest_put_back(
 def _put_back(record: UndoRecord, annotations: Mapping[str, str], at: datetime.datetime) -> dict[str, str]:
     """That it was put back; what only took some of it away does not tell how long it can do without all."""
     notes = {RESUMED_ANNOTATION: _stamp(at)}
-    if record.action in {Action.SHRINK, Action.GROW, Action.RESLICE}:
+    if record.action in {Action.SCALE_DOWN, Action.SCALE_UP, Action.RESIZE, Action.RESLICE}:
         return notes
     before = came_back_after(annotations, ())
     pause = pause_of(record.idle, record.time, at)

@@ -17,8 +17,8 @@ class Proposal:
     """A change that a finding calls for.
 
     Attributes:
-        replicas: Of a SHRINK or GROW: how many should be left; None where it is not about replicas.
-        gpus_per_pod: Of a SHRINK: how many GPUs each pod needs; None where it is not about that.
+        replicas: Of a SCALE_DOWN or SCALE_UP: how many should be left; None where it is not about replicas.
+        gpus_per_pod: Of a RESIZE: how many GPUs each pod needs; None where it is not about that.
         asks: Of a RESLICE: what each pod asks for instead, by name: a MIG profile, a share, or amounts of a GPU.
         pods: Which of the pods can go, or are concerned; names.
         model: Of a RESLICE: of which GPUs, as the metrics name it.
@@ -130,7 +130,7 @@ class Decision:
         along: What is stopped along with it, such as the CronJob that would start the next one.
         announced: Of a NOTIFY: what will be done; and `due` when, if nothing changes.
         wanted_by: The pods for which GPUs are freed, where that is done only on demand.
-        settle_within: In which time it must be healthy again where it goes on with less.
+        healthy_within: In which time it must be healthy again where it goes on with less.
     """
 
     workload: Workload
@@ -150,7 +150,7 @@ class Decision:
     wanted_by: tuple[ObjectRef, ...] = ()
     lost: str = ""
     along: tuple[ObjectRef, ...] = ()
-    settle_within: datetime.timedelta = datetime.timedelta()
+    healthy_within: datetime.timedelta = datetime.timedelta()
 
     @property
     def is_enforced(self) -> bool:
@@ -220,7 +220,7 @@ class Effect:
         free: GPUs of theirs that nobody has now.
         taken_by: Pods that have come to the same nodes since, and hold GPUs.
         nodes_gone: Nodes that are not there any more.
-        health: Of what goes on with less: healthy, waiting, or put-back; empty where nothing goes on.
+        health: Of what goes on with less: healthy, waiting, or rolled-back; empty where nothing goes on.
         words: For people.
     """
 

@@ -50,7 +50,7 @@ class PastChange:
     @property
     def takes(self) -> bool:
         """Whether it took something away."""
-        return self.action != Action.GROW
+        return self.action != Action.SCALE_UP
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

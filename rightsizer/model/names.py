@@ -28,9 +28,10 @@ class Action(enum.StrEnum):
     """
 
     NOTIFY = "notify"
-    GROW = "grow"
-    SHRINK = "shrink"
-    RESLICE = "re-slice"
+    SCALE_UP = "scale-up"
+    SCALE_DOWN = "scale-down"
+    RESIZE = "resize"
+    RESLICE = "reslice"
     SCALE_TO_ZERO = "scale-to-zero"
     SUSPEND = "suspend"
     EVICT = "evict"
@@ -41,16 +42,15 @@ class FindingName(enum.StrEnum):
 
     # Something to give back, or to look into.
     IDLE = "idle"
-    PARKED = "parked"
     FINISHED = "finished"
-    UNDERUSED = "underused"
+    UNDERUTILIZED = "underutilized"
     TOO_MANY_GPUS = "too-many-gpus"
-    SLICEABLE = "sliceable"
+    OVERSIZED_GPU = "oversized-gpu"
     TOO_MANY_REPLICAS = "too-many-replicas"
     TOO_FEW_REPLICAS = "too-few-replicas"
     STUCK = "stuck"
-    STARVED = "starved"
-    STRANDED = "stranded"
+    INPUT_BOUND = "input-bound"
+    NOT_STARTING = "not-starting"
     # In order.
     BUSY = "busy"
     # The evidence does not suffice.
@@ -63,7 +63,7 @@ class FindingName(enum.StrEnum):
     CONFLICTING_SIGNALS = "conflicting-signals"
     UNMEASURABLE = "unmeasurable"
     TOO_YOUNG = "too-young"
-    TOO_SOON = "too-soon"
+    IDLE_TOO_BRIEFLY = "idle-too-briefly"
     NOT_RUNNING = "not-running"
 
 
@@ -84,8 +84,8 @@ class Cause(enum.StrEnum):
     FREEZE = "freeze"
     NOTICE = "notice"
     COOLDOWN = "cooldown"
-    MANAGED_ELSEWHERE = "managed-elsewhere"
-    ON_DEMAND = "on-demand"
+    OTHER_CONTROLLER = "other-controller"
+    ONLY_FOR_PENDING_PODS = "only-for-pending-pods"
     NO_ROOM = "no-room"
     PAUSED = "paused"
     BREAKER = "breaker"
@@ -97,7 +97,7 @@ class TripCause(enum.StrEnum):
     ERRORS = "errors"
     OUT_OF_POLICY = "out-of-policy"
     NODES = "nodes"
-    SCOPE = "scope"
+    GROWTH = "growth"
     UNREADABLE = "unreadable"
 
 
@@ -106,7 +106,7 @@ class End(enum.StrEnum):
 
     UNDONE = "undone"
     REVERTED = "reverted"
-    PUT_BACK = "put-back"
+    ROLLED_BACK = "rolled-back"
     GROWN_BACK = "grown-back"
     REFUSED = "refused"
     """The API server refused the second half of it, so it goes on as it was."""
@@ -115,11 +115,11 @@ class End(enum.StrEnum):
 class Mending(enum.StrEnum):
     """What a repair does about what was found of an earlier change."""
 
-    REMEMBER = "remember"
-    PUT_BACK = "put-back"
-    FINISH = "finish"
-    SETTLE = "settle"
-    DROP = "drop-manifest"
+    RECORD_REVERT = "record-revert"
+    ROLLBACK = "rollback"
+    COMPLETE = "complete"
+    CONFIRM = "confirm"
+    DELETE_MANIFEST = "delete-manifest"
 
 
 class Result(enum.StrEnum):

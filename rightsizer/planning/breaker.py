@@ -148,7 +148,7 @@ def against(state: State, namespace: str, at: datetime.datetime) -> Block | None
         return Block(Cause.PAUSED, "; ".join(pause.words for pause in pauses))
     if (trip := state.latch.trip) is not None:
         since = f" since {_clock(trip.at)}" if trip.cause is not TripCause.UNREADABLE else ""
-        words = f"open{since}: {trip.reason}; a person closes it by gpu-rightsizer breaker clear"
+        words = f"open{since}: {trip.reason}; a person closes it by gpu-rightsizer breaker reset"
         return Block(Cause.BREAKER, words)
     return None
 
@@ -205,7 +205,7 @@ def trips(
             f"{fresh} workloads more than the {before} accepted on {_clock(accepted.at)} may be acted upon"
         )
         yield Trip(
-            TripCause.SCOPE, f"{words} ({rules}); mend the policy, or gpu-rightsizer breaker accept-scope"
+            TripCause.GROWTH, f"{words} ({rules}); mend the policy, or gpu-rightsizer breaker accept-growth"
         )
 
 
@@ -241,7 +241,7 @@ def closed(latch: Latch, at: datetime.datetime, reason: str) -> Latch:
 def accepted(state: State, scope: Scope) -> State:
     """The state once a person accepted a scope; a breaker that is open for that reason closes."""
     latch = state.latch
-    if latch.trip and latch.trip.cause is TripCause.SCOPE:
+    if latch.trip and latch.trip.cause is TripCause.GROWTH:
         latch = closed(latch, scope.at, "the scope was accepted")
     return State(latch, state.pauses, scope)
 

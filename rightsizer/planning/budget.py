@@ -14,7 +14,7 @@ from rightsizer.policy.effective import Rulebook
 from rightsizer.policy.limits import Budget, Per, Scope
 from rightsizer.policy.schema import Policy
 
-FREE = frozenset({Action.NOTIFY, Action.GROW})
+FREE = frozenset({Action.NOTIFY, Action.SCALE_UP})
 """What costs nothing: nobody loses by a notice, or by getting back what was taken."""
 
 _SPANS = {Per.RUN: None, Per.HOUR: datetime.timedelta(hours=1), Per.DAY: datetime.timedelta(days=1)}

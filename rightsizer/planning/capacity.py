@@ -47,7 +47,7 @@ def _brought(decision: Decision) -> dict[str, int]:
         each = dict(proposal.asks)
     elif proposal.gpus_per_pod is not None:
         each = {name: min(amount, proposal.gpus_per_pod) for name, amount in each.items()}
-    elif decision.action is Action.GROW and proposal.replicas is not None:
+    elif decision.action is Action.SCALE_UP and proposal.replicas is not None:
         pods = max(proposal.replicas * decision.pods_each - pods, 0)
     else:
         return {}

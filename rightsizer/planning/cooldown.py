@@ -29,7 +29,7 @@ ANOTHERS = datetime.timedelta(hours=1)
 _TAKEN_BACK = {
     End.UNDONE: "put back",
     End.REVERTED: "put back by someone",
-    End.PUT_BACK: "put back since it was not healthy",
+    End.ROLLED_BACK: "put back since it was not healthy",
     End.REFUSED: "put back since the API server refused the rest of it",
 }
 

@@ -33,7 +33,7 @@ from rightsizer.planning.cooldown import anothers, cooling, memory_of, too_often
 from rightsizer.policy.calendar import is_open
 from rightsizer.policy.effective import Rulebook, Ruling, strictest
 from rightsizer.policy.other_controllers import word_on
-from rightsizer.policy.rule import IDLENESS, Keep
+from rightsizer.policy.rule import IDLENESS
 from rightsizer.text import gpus, read_instant
 
 _ORDER = {Verdict.ACT: 0, Verdict.UNKNOWN: 1, Verdict.KEEP: 2, Verdict.PROTECTED: 3}
@@ -129,10 +129,10 @@ def _keeping(workload: Workload, finding: Finding, ruling: Ruling) -> Finding:
     if finding.name not in IDLENESS or finding.proposal:
         return finding
     plain = ruling.by_rules
-    by_rules = _down_to(workload, finding, plain.keep)
-    if plain.keep == ruling.keep or not _could_be_done(workload, by_rules, plain):
+    by_rules = _down_to(workload, finding, plain)
+    if plain.min_replicas == ruling.min_replicas or not _could_be_done(workload, by_rules, plain):
         return by_rules
-    return _down_to(workload, finding, ruling.keep)
+    return _down_to(workload, finding, ruling)
 
 
 def _could_be_done(workload: Workload, finding: Finding, ruling: Ruling) -> bool:
@@ -141,19 +141,19 @@ def _could_be_done(workload: Workload, finding: Finding, ruling: Ruling) -> bool
     return is_ours and not any(_hindrances(workload, finding, ruling))
 
 
-def _down_to(workload: Workload, finding: Finding, keep: Keep) -> Finding:
+def _down_to(workload: Workload, finding: Finding, ruling: Ruling) -> Finding:
     size = workload.size
     if isinstance(size, bool) or not size or not workload.gpus:
         return finding
-    kept = max(keep.replicas, math.ceil(keep.gpus * size / workload.gpus))
-    if not 0 < kept < size or not is_ours_to_do(workload, Action.SHRINK, _to(kept, 0.0, "")):
+    kept = max(ruling.min_replicas, math.ceil(ruling.min_gpus * size / workload.gpus))
+    if not 0 < kept < size or not is_ours_to_do(workload, Action.SCALE_DOWN, _to(kept, 0.0, "")):
         return finding
     frees = (size - kept) * workload.gpus / size
     return dataclasses.replace(finding, proposal=_to(kept, frees, f"{kept} of its {size} replicas are kept"))
 
 
 def _to(replicas: int, frees: float, words: str) -> Proposal:
-    return Proposal(Action.SHRINK, frees, words, replicas=replicas)
+    return Proposal(Action.SCALE_DOWN, frees, words, replicas=replicas)
 
 
 def _action(workload: Workload, finding: Finding) -> Action | None:
@@ -185,18 +185,18 @@ def _memories(workload: Workload, finding: Finding, ruling: Ruling, rulebook: Ru
         return
     memory = memory_of(workload, rulebook.fleet, rulebook.at)
     yield from anothers(memory, rulebook.instance)
-    if _action(workload, finding) is not Action.GROW:
+    if _action(workload, finding) is not Action.SCALE_UP:
         yield from too_often(memory)
 
 
 def _kept(workload: Workload, finding: Finding, ruling: Ruling) -> Iterator[Veto]:
     """What a rule keeps of each workload, whatever is found."""
     left = workload.gpus - _frees(workload, finding)
-    if left < ruling.keep.gpus:
-        yield Veto(ruling.rule, f"rule {ruling.rule} keeps {gpus(ruling.keep.gpus)}, {left:g} would be left")
+    if left < ruling.min_gpus:
+        yield Veto(ruling.rule, f"rule {ruling.rule} keeps {gpus(ruling.min_gpus)}, {left:g} would be left")
     replicas = finding.proposal.replicas if finding.proposal else 0
-    if replicas is not None and replicas < ruling.keep.replicas:
-        kept = "1 replica" if ruling.keep.replicas == 1 else f"{ruling.keep.replicas} replicas"
+    if replicas is not None and replicas < ruling.min_replicas:
+        kept = "1 replica" if ruling.min_replicas == 1 else f"{ruling.min_replicas} replicas"
         yield Veto(ruling.rule, f"rule {ruling.rule} keeps {kept}, {replicas} would be left")
 
 
@@ -222,13 +222,13 @@ def _acted_upon(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Decis
         action=action,
         command="" if no_way else command_for(workload, action, finding.proposal),
         frees=_frees(workload, finding),
-        settle_within=ruling.settle_within,
+        healthy_within=ruling.healthy_within,
     )
     made = stopping(made, rulebook.fleet)
     if made.mode is not Mode.ENFORCE:
         return made
     blocks = tuple(_waits(made, ruling, rulebook))
-    if blocks or action is Action.GROW or not ruling.notify_before:
+    if blocks or action is Action.SCALE_UP or not ruling.notify_before:
         return dataclasses.replace(made, blocks=blocks)
     return _after_notice(made, ruling.notify_before, rulebook)
 
@@ -263,11 +263,11 @@ def _waits(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Iterator[B
     """What keeps it from being done now, but may pass. Giving back what was taken waits for nobody's window."""
     workload = decision.workload
     for manager in workload.managers:
-        if word_on(manager, rulebook.policy.managedElsewhere, decision.action) == "advise":
+        if word_on(manager, rulebook.policy.otherControllers, decision.action) == "advise":
             is_fought = manager.reverts or manager.scales
-            would = "would put it back" if is_fought else "decides about it, too"
-            yield Block(Cause.MANAGED_ELSEWHERE, f"{manager.kind} {manager.name} {would}")
-    if decision.action is Action.GROW:
+            would = "would revert the change" if is_fought else "also manages this workload"
+            yield Block(Cause.OTHER_CONTROLLER, f"{manager.kind} {manager.name} {would}")
+    if decision.action is Action.SCALE_UP:
         return
     shut = is_open(rulebook.policy, rulebook.at)
     if shut:

@@ -141,7 +141,7 @@ def _usages(
 
 def _starving(rulebook: Rulebook) -> datetime.timedelta:
     """Over how long waiting is measured: the longest that any rule asks for."""
-    return max(criteria.starved.window for criteria in rulebook.all_criteria())
+    return max(criteria.input_bound.window for criteria in rulebook.all_criteria())
 
 
 def _histories(

@@ -34,7 +34,7 @@ def _is_on_demand(decision: Decision, rulebook: Rulebook) -> bool:
     actions = {decision.announced or decision.action}
     if pause_for(decision.workload, decision.finding.proposal) is not None:
         actions.add(Action.SUSPEND)
-    return not actions.isdisjoint(rulebook.on(decision.workload).on_demand)
+    return not actions.isdisjoint(rulebook.on(decision.workload).only_for_pending_pods)
 
 
 def _standing(decision: Decision) -> tuple[int, float, ObjectRef]:
@@ -51,7 +51,7 @@ def _with(decision: Decision, wanted_by: tuple[ObjectRef, ...]) -> Decision:
         f"rule {decision.rule} takes {action.value if action else 'nothing'} only for pods of a higher priority that "
         "wait for what it frees; none does, others free enough, or they lack more than GPUs"
     )
-    return dataclasses.replace(decision, blocks=(*decision.blocks, Block(Cause.ON_DEMAND, words)))
+    return dataclasses.replace(decision, blocks=(*decision.blocks, Block(Cause.ONLY_FOR_PENDING_PODS, words)))
 
 
 def _matched(candidates: Sequence[Decision], fleet: Fleet) -> dict[ObjectRef, tuple[ObjectRef, ...]]:

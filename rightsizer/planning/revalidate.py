@@ -65,7 +65,7 @@ def objections(decision: Decision, fresh: Workload, use: Use, rulebook: Rulebook
         yield Veto("busy", str(error))
     for pod in fresh.pods:
         key = (pod.ref.namespace, pod.ref.name)
-        if decision.action is not Action.GROW:
+        if decision.action is not Action.SCALE_UP:
             yield from _unseen(pod, use)
         # Both, since the answer that came last may know of work that began after the first was given.
         seen = [(usage, use.at - use.since) for usage in use.activity.get(key, ())]
@@ -119,7 +119,12 @@ def going(decision: Decision, fresh: Workload, use: Use, rulebook: Rulebook) -> 
         AtWorkError: Some of those that would have to go are at work.
     """
     proposal, row = decision.finding.proposal, row_of(fresh)
-    if decision.action is not Action.SHRINK or proposal is None or proposal.replicas is None or row is None:
+    if (
+        decision.action is not Action.SCALE_DOWN
+        or proposal is None
+        or proposal.replicas is None
+        or row is None
+    ):
         return ()
     part = min(
         (each.too_many_replicas for each in rulebook.on(fresh).judged_by), key=lambda one: one.busyPercent

@@ -61,7 +61,7 @@ def _pairs(text: str) -> dict[str, str]:
     for part in text.split(","):
         name, equals, wish = (piece.strip() for piece in part.partition("="))
         if not equals or name in pairs:
-            message = "write each finding once, such as idle=enforce,underused=off"
+            message = "write each finding once, such as idle=enforce,underutilized=off"
             raise ValueError(message)
         pairs[name] = wish
     return pairs
@@ -100,18 +100,18 @@ ANNOTATIONS: Final = (
     Annotation("mode", ("mode",), "enforce", _mode),
     Annotation("findings", ("findings",), "idle=enforce,stuck=off", _pairs),
     Annotation("actions", ("actions",), "scale-to-zero,suspend", _list),
-    Annotation("on-demand", ("onDemand",), "suspend", _list),
+    Annotation("only-for-pending-pods", ("onlyForPendingPods",), "suspend", _list),
     Annotation("idle-window", ("idle", "window"), "12h", _text),
     Annotation("grace", ("idle", "grace"), "1h", _text),
     Annotation("min-coverage", ("idle", "minCoverage"), "0.95", _number),
     Annotation("max-utilization", ("idle", "maxUtilizationPercent"), "1", _number),
     Annotation("max-memory-traffic", ("idle", "maxMemoryTrafficPercent"), "1", _number),
     Annotation("history", ("idle", "history"), "14d", _text),
-    Annotation("return-factor", ("idle", "returnFactor"), "2", _number),
+    Annotation("idle-factor", ("idle", "idleFactor"), "2", _number),
     Annotation("notify-before", ("notifyBefore",), "4h", _text),
     Annotation("cooldown", ("cooldown",), "24h", _text),
-    Annotation("keep-replicas", ("keep", "replicas"), "1", _whole),
-    Annotation("keep-gpus", ("keep", "gpus"), "0", _whole),
+    Annotation("min-replicas", ("minReplicas",), "1", _whole),
+    Annotation("min-gpus", ("minGPUs",), "0", _whole),
 )
 
 _WHOEVER = Match(everything=True)
@@ -128,7 +128,6 @@ def read_class(item: PriorityClass) -> ClassRule | None:
     document: dict[str, Any] = {
         "name": "class",
         "match": _WHOEVER,
-        "keep": {},
         "idle": {},
     }
     problems = list(_fill(document, ours))

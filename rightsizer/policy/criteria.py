@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping
 
 from rightsizer.model import Workload
 from rightsizer.policy.schema import (
+    InputBound,
     KindDefaults,
+    NotStarting,
+    OversizedGpu,
     Policy,
     Rule,
-    Sliceable,
-    Starved,
-    Stranded,
     Stuck,
     Thresholds,
     TooManyGpus,
     TooManyReplicas,
-    Underused,
+    Underutilized,
 )
 
 
@@ -26,18 +26,18 @@ class Criteria:
     """The thresholds of every finding, as they hold for one workload."""
 
     idle: Thresholds
-    underused: Underused
+    underutilized: Underutilized
     too_many_gpus: TooManyGpus
     too_many_replicas: TooManyReplicas
-    sliceable: Sliceable
+    oversized_gpu: OversizedGpu
     stuck: Stuck
-    starved: Starved
-    stranded: Stranded
+    input_bound: InputBound
+    not_starting: NotStarting
 
     @property
     def wide_windows(self) -> frozenset[datetime.timedelta]:
         """Those over which everybody's usage is asked for; over others only that of few (assess/narrow.py)."""
-        parts = (self.idle, self.underused, self.too_many_gpus, self.sliceable, self.starved)
+        parts = (self.idle, self.underutilized, self.too_many_gpus, self.oversized_gpu, self.input_bound)
         return frozenset(part.window for part in parts)
 
     @property
@@ -75,11 +75,11 @@ def _criteria(rule: Rule, policy: Policy, idle: Thresholds) -> Criteria:
     defaults = policy.defaults
     return Criteria(
         idle=idle,
-        underused=rule.underused or defaults.underused,
+        underutilized=rule.underutilized or defaults.underutilized,
         too_many_gpus=rule.tooManyGpus or defaults.tooManyGpus,
         too_many_replicas=rule.tooManyReplicas or defaults.tooManyReplicas,
-        sliceable=rule.sliceable or defaults.sliceable,
+        oversized_gpu=rule.oversizedGpu or defaults.oversizedGpu,
         stuck=rule.stuck or defaults.stuck,
-        starved=rule.starved or defaults.starved,
-        stranded=rule.stranded or defaults.stranded,
+        input_bound=rule.inputBound or defaults.inputBound,
+        not_starting=rule.notStarting or defaults.notStarting,
     )

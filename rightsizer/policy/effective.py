@@ -15,8 +15,8 @@ from rightsizer.policy.classes import class_rules, protecting
 from rightsizer.policy.criteria import Criteria, all_criteria, criteria_for, kind_defaults
 from rightsizer.policy.do_not_disrupt import marks_on
 from rightsizer.policy.matching import Subject, holds, subject_of
-from rightsizer.policy.protections import OWN_NAMESPACE, OptOut, opt_outs, protections
-from rightsizer.policy.schema import ADVISE_ONLY, Keep, Policy, Rule, Thresholds
+from rightsizer.policy.protections import OWN_NAMESPACE, opt_outs, protections
+from rightsizer.policy.schema import ADVISE_ONLY, Policy, Rule, Thresholds
 
 NO_RULE = "(no rule)"
 """What the advice on whatever no rule matches is called."""
@@ -38,11 +38,11 @@ class Ruling:
         actions: What each of those rules allows; their order says nothing.
         judged_by: What each of those rules judges by; it is idle where all say so.
         vetoes: Everything that stands against more being done.
-        keep: What stays with the workload, by the rules and by what its people ask for.
+        min_replicas: Replicas that the workload keeps, by its rules and its annotations; so does min_gpus.
         notify_before: How long before a change a notice is given; None where none is asked for.
         cooldown: How long the workload is left alone after a change.
-        on_demand: Actions that are taken only for pods of a higher priority that wait.
-        settle_within: In which time it must be healthy again where it goes on with less.
+        only_for_pending_pods: Actions that are taken only for pending pods of a higher priority.
+        healthy_within: How soon it must be healthy after a change that leaves it fewer GPUs.
     """
 
     rule: str
@@ -51,11 +51,12 @@ class Ruling:
     actions: tuple[Action, ...]
     judged_by: tuple[Criteria, ...]
     vetoes: tuple[Veto, ...]
-    keep: Keep
+    min_replicas: int
+    min_gpus: int
     notify_before: datetime.timedelta | None
     cooldown: datetime.timedelta
-    settle_within: datetime.timedelta
-    on_demand: frozenset[Action] = frozenset()
+    healthy_within: datetime.timedelta
+    only_for_pending_pods: frozenset[Action] = frozenset()
 
     @property
     def thresholds(self) -> Thresholds:
@@ -69,7 +70,7 @@ class Ruling:
     @property
     def by_rules(self) -> "Ruling":
         """The same, of which its people ask nothing to be kept."""
-        return dataclasses.replace(self, keep=_kept(self.rules, ()))
+        return dataclasses.replace(self, min_replicas=max(rule.minReplicas for rule in self.rules))
 
     def is_off(self, name: FindingName) -> bool:
         """Whether a finding is switched off, so that it is not even told."""
@@ -183,8 +184,8 @@ class Rulebook:
         mode = rules[0].mode
         name = " + ".join(dict.fromkeys(rule.name for rule in rules))
         shields = tuple(protections(workload, self.policy, self.own))
-        wishes = tuple(opt_outs(workload, self.at)) if self.policy.honourOptOut else ()
-        marks = tuple(marks_on(workload, self.policy.honourMarks, self.at))
+        wishes = tuple(opt_outs(workload, self.at)) if self.policy.respectOptOut else ()
+        marks = tuple(marks_on(workload, self.policy.respectDoNotDisrupt, self.at))
         reduced = (
             [wish.mode for wish in wishes] + [Mode.ADVISE] * bool(marks) + [Mode.PROTECT] * bool(shields)
         )
@@ -196,11 +197,14 @@ class Rulebook:
             actions=tuple(each for each in rules[0].actions if all(each in rule.actions for rule in rules)),
             judged_by=tuple(self._criteria_for(article, workload) for article in articles),
             vetoes=(*shields, *by_rule, *(wish.veto for wish in wishes), *marks),
-            keep=_kept(rules, wishes),
+            min_replicas=max(
+                (*(rule.minReplicas for rule in rules), *(wish.min_replicas for wish in wishes))
+            ),
+            min_gpus=max(rule.minGPUs for rule in rules),
             notify_before=self._notice(rules, workload),
             cooldown=max(rule.cooldown for rule in rules),
-            on_demand=frozenset(action for rule in rules for action in rule.onDemand),
-            settle_within=min(rule.settleWithin for rule in rules),
+            only_for_pending_pods=frozenset(action for rule in rules for action in rule.onlyForPendingPods),
+            healthy_within=min(rule.healthyWithin for rule in rules),
         )
 
     def candidates(self, workload: Workload, pod: Pod) -> tuple[Article, ...]:
@@ -293,11 +297,3 @@ class Rulebook:
         by_kind = self._notices[kind]
         spans = [rule.notifyBefore or by_kind for rule in rules]
         return max((span for span in spans if span is not None), default=None)
-
-
-def _kept(rules: tuple[Rule, ...], wishes: tuple[OptOut, ...]) -> Keep:
-    """The most of what any of them keeps."""
-    if len(rules) == 1 and not wishes:
-        return rules[0].keep
-    replicas = [*(rule.keep.replicas for rule in rules), *(wish.keep_replicas for wish in wishes)]
-    return Keep(replicas=max(replicas), gpus=max(rule.keep.gpus for rule in rules))

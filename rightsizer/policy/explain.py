@@ -119,10 +119,10 @@ def _against(workload: Workload, book: Rulebook) -> Iterator[str]:
     policy = book.policy
     shields = [veto.reason for veto in protections(workload, policy, book.own)]
     wishes = [wish.veto.reason for wish in opt_outs(workload, book.at)]
-    marks = [veto.reason for veto in marks_on(workload, policy.honourMarks, book.at)]
+    marks = [veto.reason for veto in marks_on(workload, policy.respectDoNotDisrupt, book.at)]
     yield from _list("protections", shields)
     yield from _list(
-        "opt-outs" if policy.honourOptOut else "opt-outs (do not count: honourOptOut is false)", wishes
+        "opt-outs" if policy.respectOptOut else "opt-outs (do not count: respectOptOut is false)", wishes
     )
     yield from _list("other tools' marks (advise at most)", marks)
 
@@ -142,8 +142,8 @@ def _doing(ruling: Ruling) -> Iterator[str]:
     if ruling.mode is Mode.PROTECT:
         return
     yield f"  actions: {', '.join(ruling.actions) or 'none'}"
-    keep = ruling.keep
-    yield f"  stays in any case: {_count(keep.replicas, 'replica')}, {_count(keep.gpus, 'GPU')}"
+    kept = [_count(n, noun) for n, noun in ((ruling.min_replicas, "replica"), (ruling.min_gpus, "GPU")) if n]
+    yield f"  minimum kept: {', '.join(kept) or 'none'}"
     notice = _span(ruling.notify_before) if ruling.notify_before else "none"
     yield f"  notice before a change: {notice}; left alone after one: {_span(ruling.cooldown)}"
 
@@ -165,14 +165,20 @@ def _judging(ruling: Ruling) -> Iterator[str]:
 
 
 def _thresholds(criteria: Criteria) -> Iterator[str]:
-    idle, few, slice_, stuck = criteria.idle, criteria.too_many_replicas, criteria.sliceable, criteria.stuck
+    idle, few, slice_, stuck = (
+        criteria.idle,
+        criteria.too_many_replicas,
+        criteria.oversized_gpu,
+        criteria.stuck,
+    )
     yield (
         f"idle: no sample above {idle.maxUtilizationPercent:g}% in {_span(idle.window)}, "
         f"{idle.minCoverage:.0%} of it covered; nothing younger than {_span(idle.window + idle.grace)}"
     )
-    if idle.returnFactor:
-        yield f"      and for {idle.returnFactor:g} times the longest pause of the last {_span(idle.history)}"
-    yield f"underused: mean below {criteria.underused.maxMeanPercent:g}% in {_span(criteria.underused.window)}"
+    if idle.idleFactor:
+        yield f"      and for {idle.idleFactor:g} times the longest pause of the last {_span(idle.history)}"
+    under = criteria.underutilized
+    yield f"underutilized: mean below {under.maxMeanPercent:g}% in {_span(under.window)}"
     yield (
         f"too-many-gpus: some never above {criteria.too_many_gpus.maxUtilizationPercent:g}% "
         f"in {_span(criteria.too_many_gpus.window)}"
@@ -182,15 +188,15 @@ def _thresholds(criteria: Criteria) -> Iterator[str]:
         f"days) needs, with {few.headroomPercent:g}% headroom and at least {few.minHeadroom}"
     )
     yield (
-        f"sliceable: {slice_.memoryMarginPercent:g}% above its peak memory and {slice_.activityMarginPercent:g}% above "
-        f"its peak activity in {_span(slice_.window)} fit"
+        f"oversized-gpu: {slice_.memoryMarginPercent:g}% above its peak memory and "
+        f"{slice_.activityMarginPercent:g}% above its peak activity in {_span(slice_.window)} fit"
     )
     yield f"stuck: mean above {stuck.minMeanPercent:g}% at an idle board's power in {_span(stuck.window)}"
     yield (
-        f"starved: mean below {criteria.starved.maxMeanPercent:g}%, waiting for "
-        f"{criteria.starved.minWaitPercent:g}% of {_span(criteria.starved.window)}"
+        f"input-bound: mean below {criteria.input_bound.maxMeanPercent:g}%, waiting for "
+        f"{criteria.input_bound.minWaitPercent:g}% of {_span(criteria.input_bound.window)}"
     )
-    yield f"stranded: holds GPUs without running for {_span(criteria.stranded.after)}"
+    yield f"not-starting: holds GPUs without running for {_span(criteria.not_starting.after)}"
 
 
 def _limits(workload: Workload, book: Rulebook) -> Iterator[str]:

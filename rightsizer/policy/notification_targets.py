@@ -13,8 +13,8 @@ import pydantic
 
 from rightsizer.policy.values import Namespaces, Part
 
-OCCASIONS: Final = ("notice", "change", "put-back", "failure")
-Occasion = Literal["notice", "change", "put-back", "failure"]
+OCCASIONS: Final = ("notice", "change", "rollback", "failure")
+Occasion = Literal["notice", "change", "rollback", "failure"]
 
 _METADATA_HOSTS = frozenset({"metadata.google.internal", "metadata", "instance-data"})
 
@@ -91,7 +91,7 @@ class Target(Part):
         strict=False,
         min_length=1,
         json_schema_extra={"uniqueItems": True},
-        description="notice: something will be changed; change: it was; put-back: it was taken back; failure: it went "
+        description="notice: something will be changed; change: it was; rollback: it was taken back; failure: it went "
         "wrong, or the breaker opened.",
     )
 

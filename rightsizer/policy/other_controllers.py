@@ -30,5 +30,5 @@ def word_on(manager: Manager, words: Mapping[str, Word], action: Action | None =
     another number of replicas.
     """
     name = manager.kind.lower().replace(" ", "-")
-    is_fought = manager.reverts or (manager.scales and action in {Action.SHRINK, Action.GROW})
+    is_fought = manager.reverts or (manager.scales and action in {Action.SCALE_DOWN, Action.SCALE_UP})
     return words.get(name) or ("advise" if is_fought else "act")

@@ -38,13 +38,13 @@ UNTOUCHABLE_KINDS = frozenset({"DaemonSet", "Node"})
 MODE_ANNOTATION = PREFIX + "mode"
 EXCLUDE_ANNOTATION = PREFIX + "exclude"
 EXCLUDE_UNTIL_ANNOTATION = PREFIX + "exclude-until"
-KEEP_ANNOTATION = PREFIX + "keep-replicas"
+MIN_REPLICAS_ANNOTATION = PREFIX + "min-replicas"
 
 OPT_OUTS: Final[Mapping[str, str]] = {
     MODE_ANNOTATION: "`off`: left alone; `advise`: shown only; `enforce` changes nothing",
     EXCLUDE_ANNOTATION: "`true`: left alone; `false` changes nothing",
     EXCLUDE_UNTIL_ANNOTATION: "left alone until `2026-12-01T18:00:00Z`, or to the end of the day (UTC) `2026-12-01`",
-    KEEP_ANNOTATION: "a whole number: so many replicas stay",
+    MIN_REPLICAS_ANNOTATION: "a whole number: so many replicas stay",
 }
 """Users' annotations, and what they ask for."""
 
@@ -64,8 +64,8 @@ def protections(workload: Workload, policy: Policy, own: str) -> Iterator[Veto]:
     if workload.ref.kind in UNTOUCHABLE_KINDS:
         yield Veto("built-in:kind", f"a {workload.ref.kind} is never touched")
     for manager in workload.managers:
-        if word_on(manager, policy.managedElsewhere) == "skip":
-            yield Veto("managedElsewhere", f"the policy leaves what {manager.kind} manages alone")
+        if word_on(manager, policy.otherControllers) == "skip":
+            yield Veto("otherControllers", f"the policy leaves what {manager.kind} manages alone")
     for pod in workload.pods:
         yield from _of_pod(pod)
 
@@ -92,12 +92,12 @@ class OptOut:
 
     Attributes:
         mode: The most that is done; ENFORCE where the wish is about something else.
-        keep_replicas: How many replicas are to stay.
+        min_replicas: How many replicas are to stay.
     """
 
     veto: Veto
     mode: Mode
-    keep_replicas: int = 0
+    min_replicas: int = 0
 
 
 def opt_outs(workload: Workload, at: datetime.datetime) -> Iterator[OptOut]:
@@ -174,7 +174,7 @@ _READERS = {
     MODE_ANNOTATION: _mode,
     EXCLUDE_ANNOTATION: _exclude,
     EXCLUDE_UNTIL_ANNOTATION: _exclude_until,
-    KEEP_ANNOTATION: _keep,
+    MIN_REPLICAS_ANNOTATION: _keep,
 }
 _KNOWN = f"is not known; known are {', '.join(OPT_OUTS)}"
 _OF_CLASSES = frozenset(annotation.key for annotation in ANNOTATIONS)

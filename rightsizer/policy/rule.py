@@ -12,14 +12,14 @@ from rightsizer.model import Action, FindingName, Mode
 from rightsizer.policy.match import Match
 from rightsizer.policy.thresholds import (
     MAX_WINDOW,
-    Sliceable,
-    Starved,
-    Stranded,
+    InputBound,
+    NotStarting,
+    OversizedGpu,
     Stuck,
     Thresholds,
     TooManyGpus,
     TooManyReplicas,
-    Underused,
+    Underutilized,
 )
 from rightsizer.policy.values import Duration, Part
 
@@ -29,37 +29,44 @@ COOLDOWN = datetime.timedelta(hours=24)
 SETTLE_WITHIN = datetime.timedelta(minutes=15)
 """Pulling an image and loading a model takes minutes, rarely a quarter of an hour."""
 
-SAFE_ACTIONS = (Action.GROW, Action.SHRINK, Action.RESLICE, Action.SCALE_TO_ZERO, Action.SUSPEND)
+SAFE_ACTIONS = (
+    Action.SCALE_UP,
+    Action.SCALE_DOWN,
+    Action.RESIZE,
+    Action.RESLICE,
+    Action.SCALE_TO_ZERO,
+    Action.SUSPEND,
+)
 """All but evict, which destroys a bare pod."""
 
 ACTIONS = (*SAFE_ACTIONS, Action.EVICT)
 """What a rule may name; whether a notice comes first is what notifyBefore says."""
 
-IDLENESS = (FindingName.IDLE, FindingName.PARKED, FindingName.FINISHED)
+IDLENESS = (FindingName.IDLE, FindingName.FINISHED)
 """What a rule's mode speaks of where it says nothing about findings."""
 
 SWITCHABLE = (
     *IDLENESS,
-    FindingName.UNDERUSED,
+    FindingName.UNDERUTILIZED,
     FindingName.TOO_MANY_GPUS,
-    FindingName.SLICEABLE,
+    FindingName.OVERSIZED_GPU,
     FindingName.TOO_MANY_REPLICAS,
     FindingName.TOO_FEW_REPLICAS,
     FindingName.STUCK,
-    FindingName.STARVED,
-    FindingName.STRANDED,
+    FindingName.INPUT_BOUND,
+    FindingName.NOT_STARTING,
 )
 """Findings about which a rule may have a word: those that call for something."""
 
 CALLS_FOR = {
-    FindingName.TOO_MANY_GPUS: (Action.SHRINK,),
-    FindingName.TOO_MANY_REPLICAS: (Action.SHRINK, Action.GROW),
-    FindingName.TOO_FEW_REPLICAS: (Action.GROW,),
-    FindingName.SLICEABLE: (Action.RESLICE,),
+    FindingName.TOO_MANY_GPUS: (Action.RESIZE,),
+    FindingName.TOO_MANY_REPLICAS: (Action.SCALE_DOWN, Action.SCALE_UP),
+    FindingName.TOO_FEW_REPLICAS: (Action.SCALE_UP,),
+    FindingName.OVERSIZED_GPU: (Action.RESLICE,),
 }
 """Actions without which enforcing a finding would do nothing, or only half."""
 
-ADVICE_ONLY = (FindingName.UNDERUSED, FindingName.STARVED, FindingName.STRANDED)
+ADVICE_ONLY = (FindingName.UNDERUTILIZED, FindingName.INPUT_BOUND, FindingName.NOT_STARTING)
 """Named, never acted upon: what helps is not ours to do."""
 
 FindingMode = Literal["advise", "enforce", "off"]
@@ -109,25 +116,6 @@ _Nameable = Annotated[
 ]
 
 
-class Keep(Part):
-    """What stays with a workload, whatever is found."""
-
-    replicas: int = pydantic.Field(
-        0,
-        ge=0,
-        le=1_000_000,
-        description="Replicas that stay, a number from 0. With 1 or more nothing is scaled to zero, suspended or "
-        "evicted, only shrunk; shrinking leaves one in any case.",
-    )
-    gpus: int = pydantic.Field(
-        0,
-        ge=0,
-        le=1_000_000,
-        description="GPUs, shares or MIG instances that stay with the workload, a number from 0: of what does "
-        "nothing so many replicas stay as hold these.",
-    )
-
-
 _INSTEAD = "Instead of the defaults', as a whole."
 
 
@@ -155,7 +143,7 @@ class Rule(Part):
             "propertyNames": {"enum": [name.value for name in SWITCHABLE]},
             "properties": {name.value: {"enum": ["advise", "off", False]} for name in ADVICE_ONLY},
         },
-        description="By finding: advise, enforce or off. Where nothing is said, idle, parked and finished follow mode, "
+        description="By finding: advise, enforce or off. By default, idle and finished follow mode, "
         "too-few-replicas follows too-many-replicas, and the others are advised on.",
     )
     actions: tuple[_Nameable, ...] = pydantic.Field(
@@ -166,14 +154,27 @@ class Rule(Part):
         "action; of several findings whose actions are named, the one that frees most decides. evict destroys a bare "
         "pod, so it must be named.",
     )
-    onDemand: tuple[_Nameable, ...] = pydantic.Field(
+    onlyForPendingPods: tuple[_Nameable, ...] = pydantic.Field(
         (),
         strict=False,
         json_schema_extra={"uniqueItems": True},
         description="Those of the actions that are taken only while pods of a higher priority wait for GPUs that would "
         "be freed; then of so many workloads as they need, those of the lowest priority and the least use first.",
     )
-    keep: Keep = pydantic.Field(default_factory=Keep, description="What stays with a workload.")
+    minReplicas: int = pydantic.Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="Minimum number of replicas that a workload keeps. With 1 or more it is only scaled down, never "
+        "scaled to zero, suspended or evicted. A scale-down always leaves at least one.",
+    )
+    minGPUs: int = pydantic.Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="Minimum number of GPUs, shares or MIG instances that a workload keeps. An idle workload is scaled "
+        "down to the replicas that hold them.",
+    )
     notifyBefore: Duration | None = pydantic.Field(
         None,
         description="Duration from a notice to the change, during which it can be refused; defaults.kinds may ask for "
@@ -184,20 +185,21 @@ class Rule(Part):
         description="Duration for which a workload is left alone after a change; doubled for each time that someone "
         "takes one back, up to a week.",
     )
-    settleWithin: Duration = pydantic.Field(
+    healthyWithin: Duration = pydantic.Field(
         SETTLE_WITHIN,
-        description="Duration within which what was shrunk or re-sliced must be healthy again; else it is put back.",
+        description="Duration within which a workload must be healthy after a scale-down, resize or reslice; else "
+        "it is rolled back.",
     )
     idle: Thresholds | None = pydantic.Field(
         None, description="Instead of the defaults' thresholds, as a whole, for all kinds."
     )
-    underused: Underused | None = pydantic.Field(None, description=_INSTEAD)
+    underutilized: Underutilized | None = pydantic.Field(None, description=_INSTEAD)
     tooManyGpus: TooManyGpus | None = pydantic.Field(None, description=_INSTEAD)
     tooManyReplicas: TooManyReplicas | None = pydantic.Field(None, description=_INSTEAD)
-    sliceable: Sliceable | None = pydantic.Field(None, description=_INSTEAD)
+    oversizedGpu: OversizedGpu | None = pydantic.Field(None, description=_INSTEAD)
     stuck: Stuck | None = pydantic.Field(None, description=_INSTEAD)
-    starved: Starved | None = pydantic.Field(None, description=_INSTEAD)
-    stranded: Stranded | None = pydantic.Field(None, description=_INSTEAD)
+    inputBound: InputBound | None = pydantic.Field(None, description=_INSTEAD)
+    notStarting: NotStarting | None = pydantic.Field(None, description=_INSTEAD)
 
     @pydantic.field_validator("name", mode="after")
     @classmethod
@@ -207,7 +209,7 @@ class Rule(Part):
             raise ValueError(message)
         return name
 
-    @pydantic.field_validator("actions", "onDemand", mode="after")
+    @pydantic.field_validator("actions", "onlyForPendingPods", mode="after")
     @classmethod
     def _each_once(cls, actions: tuple[Action, ...]) -> tuple[Action, ...]:
         for action in actions:
@@ -216,7 +218,7 @@ class Rule(Part):
                 raise ValueError(message)
         return actions
 
-    @pydantic.field_validator("notifyBefore", "cooldown", "settleWithin", mode="after")
+    @pydantic.field_validator("notifyBefore", "cooldown", "healthyWithin", mode="after")
     @classmethod
     def _within_a_year(cls, value: datetime.timedelta | None) -> datetime.timedelta | None:
         if value is not None and value > MAX_WINDOW:
@@ -235,13 +237,11 @@ class Rule(Part):
     def _without_actions(self) -> str | None:
         if self.mode is not Mode.PROTECT and not self.actions:
             return f"mode {self.mode.value} needs an action; name one, or write mode: protect"
-        for action in self.onDemand:
+        for action in self.onlyForPendingPods:
             if action not in self.actions:
-                return (
-                    f"onDemand names {action.value}, which actions lacks; add it there, or take it out here"
-                )
-            if action is Action.GROW:
-                return "onDemand names grow, which frees nothing; take it out"
+                return f"onlyForPendingPods names {action.value}, which actions lacks; add it there or remove it here"
+            if action is Action.SCALE_UP:
+                return "onlyForPendingPods names scale-up, which frees nothing; take it out"
         return None
 
     def _above_its_mode(self) -> str | None:
@@ -264,10 +264,10 @@ class Rule(Part):
             missing = [action.value for action in needed if action not in self.actions]
             if self.findings.get(name) == "enforce" and missing:
                 return f"findings.{name.value} is enforce, but actions lacks {' and '.join(missing)}; add it"
-        if self.keep.replicas and Action.SHRINK not in self.actions:
-            return f"keep.replicas {self.keep.replicas} lets nothing be stopped, and actions lacks shrink; add it"
-        shrinks = self.findings.get(FindingName.TOO_MANY_REPLICAS) == "enforce"
-        if shrinks and self.findings.get(FindingName.TOO_FEW_REPLICAS, "enforce") != "enforce":
+        if self.minReplicas and Action.SCALE_DOWN not in self.actions:
+            return f"minReplicas {self.minReplicas} forbids every stop, and actions lacks scale-down; add it"
+        scales_down = self.findings.get(FindingName.TOO_MANY_REPLICAS) == "enforce"
+        if scales_down and self.findings.get(FindingName.TOO_FEW_REPLICAS, "enforce") != "enforce":
             return "what too-many-replicas takes, too-few-replicas gives back; enforce both or neither"
         return None
 

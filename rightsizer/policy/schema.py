@@ -24,18 +24,18 @@ from rightsizer.policy.limits import (
 from rightsizer.policy.match import Match, PriorityRange
 from rightsizer.policy.notification_targets import Target
 from rightsizer.policy.other_controllers import MANAGERS, Word
-from rightsizer.policy.rule import ACTIONS, FindingMode, Keep, Rule, yaml_off
+from rightsizer.policy.rule import ACTIONS, FindingMode, Rule, yaml_off
 from rightsizer.policy.thresholds import (
     IDLE_POWER_W,
+    InputBound,
     Judging,
-    Sliceable,
-    Starved,
-    Stranded,
+    NotStarting,
+    OversizedGpu,
     Stuck,
     Thresholds,
     TooManyGpus,
     TooManyReplicas,
-    Underused,
+    Underutilized,
 )
 from rightsizer.policy.values import Duration, Kinds, Name, Part
 
@@ -48,23 +48,22 @@ __all__ = [
     "Defaults",
     "FindingMode",
     "Freeze",
+    "InputBound",
     "Judging",
-    "Keep",
     "KindDefaults",
     "MaintenanceWindow",
     "Match",
     "NewlyEligible",
+    "NotStarting",
+    "OversizedGpu",
     "Policy",
     "PriorityRange",
     "Rule",
-    "Sliceable",
-    "Starved",
-    "Stranded",
     "Stuck",
     "Thresholds",
     "TooManyGpus",
     "TooManyReplicas",
-    "Underused",
+    "Underutilized",
 ]
 
 API_VERSION: Final = "gpu-rightsizer.io/v1alpha1"
@@ -94,7 +93,7 @@ DEFAULT_KINDS = (
     # of notebooks.
     KindDefaults(
         kinds=("Notebook", "Workspace", "StatefulSet", "Pod"),
-        idle=Thresholds(window=24 * _HOUR, returnFactor=2.0),
+        idle=Thresholds(window=24 * _HOUR, idleFactor=2.0),
         notifyBefore=24 * _HOUR,
     ),
     # Hours since the last checkpoint are lost: the evidence must be nearly whole, and the pause beyond all others.
@@ -108,7 +107,7 @@ DEFAULT_KINDS = (
             "RayCluster",
             "PodGroup",
         ),
-        idle=Thresholds(window=24 * _HOUR, minCoverage=0.95, returnFactor=3.0),
+        idle=Thresholds(window=24 * _HOUR, minCoverage=0.95, idleFactor=3.0),
     ),
 )
 """Everything else (a Deployment may be a person's workbench) waits as defaults.idle says. All
@@ -120,7 +119,7 @@ class Defaults(Part):
 
     idle: Thresholds = pydantic.Field(
         default_factory=Thresholds,
-        description="When a workload counts as idle, parked or finished. Without kinds beside it, of all kinds; the "
+        description="When a workload counts as idle or finished. Without kinds beside it, of all kinds; the "
         "notices of the built-in kinds stay, unless kinds: [] is written.",
     )
     kinds: tuple[KindDefaults, ...] = pydantic.Field(
@@ -128,13 +127,13 @@ class Defaults(Part):
         strict=False,
         description="Other idle thresholds by kind; the first that matches holds. Replaces the built-in rows.",
     )
-    underused: Underused = pydantic.Field(default_factory=Underused)
+    underutilized: Underutilized = pydantic.Field(default_factory=Underutilized)
     tooManyGpus: TooManyGpus = pydantic.Field(default_factory=TooManyGpus)
     tooManyReplicas: TooManyReplicas = pydantic.Field(default_factory=TooManyReplicas)
-    sliceable: Sliceable = pydantic.Field(default_factory=Sliceable)
+    oversizedGpu: OversizedGpu = pydantic.Field(default_factory=OversizedGpu)
     stuck: Stuck = pydantic.Field(default_factory=Stuck)
-    starved: Starved = pydantic.Field(default_factory=Starved)
-    stranded: Stranded = pydantic.Field(default_factory=Stranded)
+    inputBound: InputBound = pydantic.Field(default_factory=InputBound)
+    notStarting: NotStarting = pydantic.Field(default_factory=NotStarting)
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -179,16 +178,16 @@ class Policy(Part):
         description="Whether annotations of PriorityClasses make rules, and who is asked first: file-first, "
         "class-first or 'off'.",
     )
-    honourOptOut: bool = pydantic.Field(
+    respectOptOut: bool = pydantic.Field(
         True,  # noqa: FBT003 - pydantic's default
         description="Whether users may take their workloads out by annotation.",
     )
-    honourMarks: tuple[Annotated[Mark, pydantic.Field(strict=False)], ...] = pydantic.Field(
+    respectDoNotDisrupt: tuple[Annotated[Mark, pydantic.Field(strict=False)], ...] = pydantic.Field(
         ALL_MARKS,
         strict=False,
         description="Whose marks not to disturb something are obeyed; what carries one is only advised on.",
     )
-    managedElsewhere: dict[_ManagerName, Word] = pydantic.Field(
+    otherControllers: dict[_ManagerName, Word] = pydantic.Field(
         default_factory=dict,
         json_schema_extra={"propertyNames": {"enum": list(MANAGERS)}},
         description="By who else decides about a workload (argo-cd, field-manager, flux, helm, "

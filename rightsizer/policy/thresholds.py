@@ -105,7 +105,7 @@ class Judging(Part):
 
 
 class Thresholds(Judging):
-    """When a workload counts as idle, parked or finished."""
+    """When a workload counts as idle or finished."""
 
     maxUtilizationPercent: IdlePercent = pydantic.Field(
         1.0,
@@ -133,7 +133,7 @@ class Thresholds(Judging):
         datetime.timedelta(days=14),
         description="Duration: how far back is looked for the pauses from which it came back.",
     )
-    returnFactor: float = pydantic.Field(
+    idleFactor: float = pydantic.Field(
         2.0,
         ge=0.0,
         le=100.0,
@@ -143,8 +143,8 @@ class Thresholds(Judging):
 
     @pydantic.model_validator(mode="after")
     def _history_reaches_back(self) -> Self:
-        if "history" in self.model_fields_set and self.returnFactor and self.history < self.window:
-            message = "history must be at least as long as window; write returnFactor: 0 to look at no pauses"
+        if "history" in self.model_fields_set and self.idleFactor and self.history < self.window:
+            message = "history must be at least as long as window; write idleFactor: 0 to look at no pauses"
             raise ValueError(message)
         return self
 
@@ -156,7 +156,7 @@ class Thresholds(Judging):
         return None
 
 
-class Underused(Judging):
+class Underutilized(Judging):
     """When a workload that works counts as using far less than it holds."""
 
     maxMeanPercent: Percent = pydantic.Field(
@@ -197,7 +197,7 @@ class TooManyReplicas(Judging):
     )
 
 
-class Sliceable(Judging):
+class OversizedGpu(Judging):
     """When a MIG profile, a share or an amount of a GPU would do."""
 
     memoryMarginPercent: Margin = pydantic.Field(
@@ -223,7 +223,7 @@ class Stuck(Judging):
     )
 
 
-class Starved(Judging):
+class InputBound(Judging):
     """When a workload waits for something else than its GPUs."""
 
     maxMeanPercent: Percent = pydantic.Field(50.0, description="Highest mean utilization; percent, 0 to 100.")
@@ -236,7 +236,7 @@ class Starved(Judging):
     )
 
 
-class Stranded(Part):
+class NotStarting(Part):
     """When GPUs that are held do nobody any good: by pods that do not run."""
 
     after: Duration = pydantic.Field(

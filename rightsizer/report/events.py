@@ -29,12 +29,17 @@ def event_of(decision: Decision, row: Kind, *, run: str, at: datetime.datetime) 
     freed = decision.frees
     gave = f"{count(freed)} given back" if freed >= 0 else f"{count(-freed)} taken back"
     message = f"{gave} {why}"
-    if decision.action is not Action.GROW:
+    if decision.action is not Action.SCALE_UP:
         message += f". Undo: gpu-rightsizer undo {ref}"
     return _event(ref, _reason(decision, row), message, run=run, at=at)
 
 
-_REASONS = {Action.SHRINK: "Shrunk", Action.GROW: "Grown", Action.RESLICE: "Resliced"}
+_REASONS = {
+    Action.SCALE_DOWN: "ScaledDown",
+    Action.SCALE_UP: "ScaledUp",
+    Action.RESIZE: "Resized",
+    Action.RESLICE: "Resliced",
+}
 
 
 def _reason(decision: Decision, row: Kind) -> str:

@@ -13,19 +13,19 @@ from rightsizer.text import count, safe
 
 _MOST = 20
 """So many items stand in one text; chats cut longer ones."""
-_WORDS = {"notice": "will be changed", "change": "changed", "put-back": "put back", "failure": "went wrong"}
+_WORDS = {"notice": "will be changed", "change": "changed", "rollback": "put back", "failure": "went wrong"}
 _FAILED = frozenset({Result.REFUSED, Result.UNKNOWN})
 
 
 def occasion_of(outcome: Outcome) -> str:
-    """What an outcome is an occasion for: notice, change, put-back or failure; empty where nobody need be told."""
+    """What an outcome is an occasion for: notice, change, rollback or failure; empty where nobody need be told."""
     if outcome.result in _FAILED:
         return "failure"
     if outcome.result is not Result.DONE:
         return ""
     if outcome.action == Action.NOTIFY:
         return "notice"
-    return "put-back" if outcome.action in {"undo", "put-back"} else "change"
+    return "rollback" if outcome.action in {"undo", "rollback"} else "change"
 
 
 def webhook_message(run: str, outcomes: Sequence[Outcome]) -> Mapping[str, Any]:

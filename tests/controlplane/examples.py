@@ -345,7 +345,7 @@ def _idle(pod: Object) -> Iterator[Series]:
                 yield from _instance(namespace, name, resource.removeprefix("nvidia.com/mig-"), number)
         return
     count = 2 if name.startswith("rag-") else int(asked.get("nvidia.com/gpu", 1))
-    yield from day_of(namespace, name, ["parked"] * count)
+    yield from day_of(namespace, name, ["idle"] * count)
 
 
 def _instance(namespace: str, pod: str, profile: str, number: int) -> Iterator[Series]:

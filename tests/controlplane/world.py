@@ -104,12 +104,12 @@ class RealWorld:
         given["nodeSelector"] = {**self.labels, **given.get("nodeSelector", {})}
         self.api.create(self.collection(kind), manifest(kind, self.team, name, given))
 
-    def add(self, kind: str, name: str, usage: str | Sequence[str] = "parked", **given: Any) -> list[Object]:
+    def add(self, kind: str, name: str, usage: str | Sequence[str] = "idle", **given: Any) -> list[Object]:
         """A workload whose pods started more than a day ago and whose devices look like `usage`; its pods."""
         self.create(kind, name, **given)
         return self.seen(name, usage, **given)
 
-    def seen(self, name: str, usage: str | Sequence[str] = "parked", **given: Any) -> list[Object]:
+    def seen(self, name: str, usage: str | Sequence[str] = "idle", **given: Any) -> list[Object]:
         """A workload's pods, once they run: since more than a day, and their devices look like `usage`."""
         pods = self.running(name, given.get("replicas", 1))
         for pod in pods:

@@ -24,7 +24,7 @@ POLICY: Object = {
             "name": "research",
             "match": {"namespaces": ["research"], "kinds": ["Deployment", "Pod"]},
             "mode": "enforce",
-            "actions": ["shrink", "scale-to-zero", "evict"],
+            "actions": ["scale-down", "resize", "scale-to-zero", "evict"],
         },
     ],
 }

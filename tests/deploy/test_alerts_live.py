@@ -37,7 +37,7 @@ kube_node_status_allocatable{node="n4",resource="nvidia_com_gpu"} 0
 kube_node_status_condition{node="n4",condition="Ready",status="true"} 1
 kube_cronjob_status_last_schedule_time{namespace="g",cronjob="gpu-rightsizer"} 1000
 kube_cronjob_status_last_successful_time{namespace="g",cronjob="gpu-rightsizer"} 1060
-kube_pod_info{namespace="ml",pod="parked",priority_class="low"} 1
+kube_pod_info{namespace="ml",pod="idle",priority_class="low"} 1
 """,
 }
 SICK = {
@@ -193,7 +193,7 @@ def test_alerts_about_gpus_and_exporters(tmp_path: pathlib.Path, node: Node, oth
     """All faults at once, on eight GPUs and beside them: exactly their alerts fire, with values, and all end."""
     for gpu in range(7):
         node.board.set_gpu(gpu, reading())
-    node.pods.append(pod("parked", node.spec.gpu_uuid(7)))
+    node.pods.append(pod("idle", node.spec.gpu_uuid(7)))
     for each in (node, other):
         each.kubelet.start()
     with (

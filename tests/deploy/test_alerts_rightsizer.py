@@ -72,7 +72,7 @@ def test_alerts_about_the_rightsizer(world: World, tmp_path: pathlib.Path) -> No
             alerting.until_each(WORLDLY)
             _open_breaker(world)
             alerting.until(lambda names: "GpuRightsizerBreakerOpen errors" in names)
-            assert world.run("breaker", "clear", "--reason", "looked").code == 0
+            assert world.run("breaker", "reset", "--reason", "looked").code == 0
             _mend(world)
             alerting.until(lambda names: not names)
             policy.write_text("rules: [{")

@@ -506,7 +506,7 @@ def test_wrong_values_are_refused_by_name(name: str) -> None:
 
 def test_classes_carry_the_policy() -> None:
     """Three for each GPU model, whose annotations the program reads as rules; a model may say otherwise."""
-    gpus = [{"name": "h100"}, {"name": "a100", "levels": {"low": {"value": 7, "policy": {"keep-gpus": 1}}}}]
+    gpus = [{"name": "h100"}, {"name": "a100", "levels": {"low": {"value": 7, "policy": {"min-gpus": 1}}}}]
     objects = render({"priorityClasses": {"gpus": gpus}}, only=["classes"])
     read = {}
     for one in objects:
@@ -514,7 +514,7 @@ def test_classes_carry_the_policy() -> None:
         rule = read_class(item)
         assert rule is not None
         assert rule.problems == ()
-        read[item.name] = (item.value, rule.rule.mode.value, rule.rule.keep.gpus)
+        read[item.name] = (item.value, rule.rule.mode.value, rule.rule.minGPUs)
     assert read == {
         "high-priority-h100": (100_000, "protect", 0),
         "medium-priority-h100": (10_000, "enforce", 0),
@@ -768,7 +768,7 @@ def test_the_policy_arrives_as_it_was_written() -> None:
     objects = render({"rightsizer": {"policy": policy}})
     text = find_one(objects, "ConfigMap", "gpu-rightsizer-policy")["data"]["policy.yaml"]
     assert yaml.safe_load(text) == policy
-    other = render({"rightsizer": {"policy": {**policy, "honourOptOut": False}}})
+    other = render({"rightsizer": {"policy": {**policy, "respectOptOut": False}}})
     sums = [
         find_one(found, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["annotations"]
         for found in (objects, other)

@@ -20,12 +20,12 @@ maintenanceWindows:
 freezes:
   - {from: 2026-12-20, to: 2027-01-06, zone: UTC}
 protectedNamespaces: [prod-*]
-managedElsewhere: {argo-cd: act, helm: advise, flux: skip}
+otherControllers: {argo-cd: act, helm: advise, flux: skip}
 maxSnooze: 3d
 notifications:
   - {type: slack, urlFile: /etc/gpu-rightsizer/slack, namespaces: [vision-*], occasions: [notice, failure]}
   - {type: webhook, url: "https://hooks.example.com/gpu", tokenFile: /etc/gpu-rightsizer/token}
-honourMarks: [karpenter, volcano]
+respectDoNotDisrupt: [karpenter, volcano]
 classAnnotations: class-first
 rules:
   - name: production
@@ -35,9 +35,10 @@ rules:
     match: {priority: {min: 0, max: 9999}, models: ["*H100*"], nodePools: [gpu-a]}
     mode: enforce
     findings: {stuck: off, too-many-replicas: enforce}
-    actions: [grow, shrink, suspend, evict]
-    onDemand: [evict]
-    keep: {replicas: 1, gpus: 0}
+    actions: [scale-up, scale-down, resize, suspend, evict]
+    onlyForPendingPods: [evict]
+    minReplicas: 1
+    minGPUs: 0
     notifyBefore: 30m
     cooldown: 2d
     idle: {window: 2d}
@@ -186,29 +187,36 @@ BAD = {
     "finding-with-a-wrong-mode": _findings("{idle: protect}"),
     "finding-on": _findings("{idle: on}"),
     "findings-as-a-list": _findings("[idle]"),
-    "starved-enforced": _findings("{starved: enforce}"),
-    "underused-enforced": _findings("{underused: enforce}"),
-    "stranded-enforced": _findings("{stranded: enforce}"),
+    "input-bound-enforced": _findings("{input-bound: enforce}"),
+    "underutilized-enforced": _findings("{underutilized: enforce}"),
+    "not-starting-enforced": _findings("{not-starting: enforce}"),
     "finding-above-its-mode": _with("mode: enforce", "mode: advise"),
     "findings-of-a-protect-rule": _with("mode: protect", "mode: protect\n    findings: {idle: advise}"),
-    "sliced-without-the-action": _findings("{sliceable: enforce}"),
+    "sliced-without-the-action": _findings("{oversized-gpu: enforce}"),
     "shrunk-and-never-grown": _findings("{too-many-replicas: enforce, too-few-replicas: off}"),
-    "shrunk-without-the-action": _with("[grow, shrink, suspend, evict]", "[suspend, evict]"),
-    "action-twice": _with("[grow, shrink, suspend, evict]", "[grow, shrink, suspend, shrink]"),
-    "action-unknown": _with("[grow, shrink, suspend, evict]", "[grow, shrink, delete]"),
-    "action-with-an-underscore": _with("[grow, shrink, suspend, evict]", "[grow, shrink, scale_to_zero]"),
-    "actions-as-text": _with("[grow, shrink, suspend, evict]", "suspend"),
-    "kept-and-nothing-to-shrink-with": _rule(
-        "match: {kinds: [Job]}, mode: enforce, keep: {replicas: 1}, actions: [suspend]"
+    "shrunk-without-the-action": _with("[scale-up, scale-down, resize, suspend, evict]", "[suspend, evict]"),
+    "action-twice": _with(
+        "[scale-up, scale-down, resize, suspend, evict]",
+        "[scale-up, scale-down, resize, suspend, scale-down]",
+    ),
+    "action-unknown": _with(
+        "[scale-up, scale-down, resize, suspend, evict]", "[scale-up, scale-down, resize, delete]"
+    ),
+    "action-with-an-underscore": _with(
+        "[scale-up, scale-down, resize, suspend, evict]", "[scale-up, scale-down, resize, scale_to_zero]"
+    ),
+    "actions-as-text": _with("[scale-up, scale-down, resize, suspend, evict]", "suspend"),
+    "min-replicas-without-scale-down": _rule(
+        "match: {kinds: [Job]}, mode: enforce, minReplicas: 1, actions: [suspend]"
     ),
     # Only on demand, and who else decides.
     "on-demand-not-among-the-actions": _rule(
-        "match: {kinds: [Job]}, mode: enforce, actions: [suspend], onDemand: [evict]"
+        "match: {kinds: [Job]}, mode: enforce, actions: [suspend], onlyForPendingPods: [evict]"
     ),
-    "on-demand-grow": _rule("match: {kinds: [Job]}, mode: enforce, onDemand: [grow]"),
-    "on-demand-twice": _rule("match: {kinds: [Job]}, mode: enforce, onDemand: [suspend, suspend]"),
-    "on-demand-unknown": _rule("match: {kinds: [Job]}, mode: enforce, onDemand: [stop]"),
-    "on-demand-as-a-switch": _rule("match: {kinds: [Job]}, mode: enforce, onDemand: true"),
+    "on-demand-grow": _rule("match: {kinds: [Job]}, mode: enforce, onlyForPendingPods: [scale-up]"),
+    "on-demand-twice": _rule("match: {kinds: [Job]}, mode: enforce, onlyForPendingPods: [suspend, suspend]"),
+    "on-demand-unknown": _rule("match: {kinds: [Job]}, mode: enforce, onlyForPendingPods: [stop]"),
+    "on-demand-as-a-switch": _rule("match: {kinds: [Job]}, mode: enforce, onlyForPendingPods: true"),
     "manager-unknown": _managers("{argocd: act}"),
     "manager-another-word": _managers("{flux: enforce}"),
     "managers-as-a-list": _managers("[flux]"),
@@ -224,12 +232,12 @@ BAD = {
     "told-of-all-namespaces": _with("namespaces: [vision-*], occ", 'namespaces: ["*"], occ'),
     "snooze-without-unit": _with("maxSnooze: 3d", "maxSnooze: 3"),
     # What stays, notices, cooldowns.
-    "keep-negative": _with("{replicas: 1, gpus: 0}", "{replicas: -1}"),
-    "keep-a-fraction": _with("{replicas: 1, gpus: 0}", "{replicas: 1.5}"),
-    "keep-a-share": _with("{replicas: 1, gpus: 0}", "{gpus: 10%}"),
-    "keep-a-number": _with("{replicas: 1, gpus: 0}", "1"),
-    "keep-unknown": _with("{replicas: 1, gpus: 0}", "{replica: 1}"),
-    "keep-a-boolean": _with("{replicas: 1, gpus: 0}", "{replicas: yes}"),
+    "min-replicas-negative": _with("minReplicas: 1", "minReplicas: -1"),
+    "min-replicas-a-fraction": _with("minReplicas: 1", "minReplicas: 1.5"),
+    "min-gpus-a-share": _with("minGPUs: 0", "minGPUs: 10%"),
+    "min-gpus-as-text": _with("minGPUs: 0", "minGPUs: one"),
+    "min-replicas-misspelt": _with("minReplicas: 1", "minReplica: 1"),
+    "min-replicas-a-boolean": _with("minReplicas: 1", "minReplicas: yes"),
     "notice-without-a-unit": _with("notifyBefore: 30m", "notifyBefore: 30"),
     "notice-of-nothing": _with("notifyBefore: 30m", "notifyBefore: 0s"),
     "notice-of-years": _with("notifyBefore: 30m", "notifyBefore: 60w"),
@@ -254,7 +262,7 @@ BAD = {
     ),
     "power-of-a-town": _idle("idlePowerWatts: {H100: 100000}"),
     "history-shorter-than-window": _idle("window: 7d, history: 1d"),
-    "return-factor-negative": _idle("returnFactor: -1"),
+    "return-factor-negative": _idle("idleFactor: -1"),
     "window-of-minutes": _idle("window: 10"),
     "window-iso": _idle("window: PT12H"),
     "grace-of-years": _idle("grace: 53w"),
@@ -323,7 +331,7 @@ BAD = {
     "marks-as-boolean": _with("[karpenter, volcano]", "true"),
     "annotations-unknown": _with("class-first", "classes-first"),
     "annotations-on": _with("class-first", "on"),
-    "opt-out-as-text": _with("kind: Policy", 'kind: Policy\nhonourOptOut: "true"'),
+    "opt-out-as-text": _with("kind: Policy", 'kind: Policy\nrespectOptOut: "true"'),
     "version-beta": _with("v1alpha1", "v1beta1"),
     "version-without-group": _with("gpu-rightsizer.io/v1alpha1", "v1alpha1"),
     "kind-in-capitals": _with("kind: Policy", "kind: POLICY"),

@@ -32,17 +32,17 @@ from rightsizer.planning.pending_demand import for_those_who_wait
 from rightsizer.policy.criteria import Criteria
 from rightsizer.policy.effective import Rulebook
 from rightsizer.policy.schema import (
+    InputBound,
     Match,
+    NotStarting,
+    OversizedGpu,
     Policy,
     Rule,
-    Sliceable,
-    Starved,
-    Stranded,
     Stuck,
     Thresholds,
     TooManyGpus,
     TooManyReplicas,
-    Underused,
+    Underutilized,
 )
 
 AT = datetime.datetime(2026, 11, 21, 12, 0, tzinfo=datetime.UTC)
@@ -144,13 +144,13 @@ def criteria(**changes: Any) -> Criteria:
     """The defaults' criteria, but for what is given."""
     values: dict[str, Any] = {
         "idle": Thresholds(),
-        "underused": Underused(),
+        "underutilized": Underutilized(),
         "too_many_gpus": TooManyGpus(),
         "too_many_replicas": TooManyReplicas(),
-        "sliceable": Sliceable(),
+        "oversized_gpu": OversizedGpu(),
         "stuck": Stuck(),
-        "starved": Starved(),
-        "stranded": Stranded(),
+        "input_bound": InputBound(),
+        "not_starting": NotStarting(),
     }
     return Criteria(**{**values, **changes})
 
@@ -170,7 +170,7 @@ ALWAYS = {("research", f"w-{number}"): history("#") for number in range(8)}
 
 SHRUNK = {
     "gpu-rightsizer.io/undo": (
-        '{"run":"r1","time":"2026-11-20T00:00:00Z","action":"shrink","rule":"all","finding":"too-many-replicas",'
+        '{"run":"r1","time":"2026-11-20T00:00:00Z","action":"scale-down","rule":"all","finding":"too-many-replicas",'
         '"reason":"","edits":[{"path":["spec","replicas"],"before":6,"after":2}]}'
     )
 }

@@ -83,20 +83,19 @@ class Profile:
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-PARKED = _flat(0, 0, 40_000, 118)
+IDLE = _flat(0, 0, 40_000, 118)
 PROFILES: Mapping[str, Profile | None] = {
     "absent": None,
-    "idle": Profile(_flat(0, 0, 500, 70)),
-    "parked": Profile(PARKED),
+    "idle": Profile(IDLE),
     "busy": Profile(_flat(93, 40, 60_000, 640)),
     "burst": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", 60)),
     "spinning": Profile(_flat(100, 0, 40_000, 118)),
     "hot": Profile(_flat(0, 0, 40_000, 400)),
     "loading": Profile(_flat(0, 30, 40_000, 118)),
-    "newest-half": Profile(PARKED, parts=((0.5, 1.0, 1),)),
-    "stopped-an-hour-ago": Profile(PARKED, parts=((0.0, 1 - 1 / 24, 1),)),
-    "four-hours-missing": Profile(PARKED, parts=((0.0, 0.4, 1), (0.4 + 4 / 24, 1.0, 1))),
-    "thinned-out": Profile(PARKED, parts=((0.0, 0.5, 4), (0.5, 1.0, 1))),
+    "newest-half": Profile(IDLE, parts=((0.5, 1.0, 1),)),
+    "stopped-an-hour-ago": Profile(IDLE, parts=((0.0, 1 - 1 / 24, 1),)),
+    "four-hours-missing": Profile(IDLE, parts=((0.0, 0.4, 1), (0.4 + 4 / 24, 1.0, 1))),
+    "thinned-out": Profile(IDLE, parts=((0.0, 0.5, 4), (0.5, 1.0, 1))),
     "just-woken": Profile(_worked((5, 0))),
     "worked-two-hours-ago": Profile(_worked((150, 90))),
     "worked-long-ago": Profile(_worked((1440, 1200))),
@@ -104,7 +103,7 @@ PROFILES: Mapping[str, Profile | None] = {
     "light": Profile(_flat(10, 5, 70_000, 250)),
     "half": Profile(_flat(30, 10, 70_000, 300)),
     "small": Profile(_flat(10, 5, 6_000, 200)),
-    "silent-for-two-hours": Profile(PARKED, parts=((0.0, 1 - 2.2 / 25, 1), (1 - 0.1 / 25, 1.0, 1))),
+    "silent-for-two-hours": Profile(IDLE, parts=((0.0, 1 - 2.2 / 25, 1), (1 - 0.1 / 25, 1.0, 1))),
     "garbage": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", 808_334_905)),
     "nan": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", math.nan)),
     "negative": Profile(_spiked("DCGM_FI_DEV_GPU_UTIL", -1)),

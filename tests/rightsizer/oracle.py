@@ -15,10 +15,10 @@ from rightsizer.model import Fleet, Pod, Workload
 OURS = "gpu-rightsizer.io/"
 NO_RULE = "(no rule)"
 STRICT = ["protect", "advise", "enforce"]
-ACTIONS = ("grow", "shrink", "re-slice", "scale-to-zero", "suspend")
+ACTIONS = ("scale-up", "scale-down", "resize", "reslice", "scale-to-zero", "suspend")
 FINDINGS = (
-    *("idle", "parked", "finished", "underused", "too-many-gpus", "sliceable", "too-many-replicas"),
-    *("too-few-replicas", "stuck", "starved", "stranded"),
+    *("idle", "idle", "finished", "underutilized", "too-many-gpus", "oversized-gpu", "too-many-replicas"),
+    *("too-few-replicas", "stuck", "input-bound", "not-starting"),
 )
 NAMESPACES = {"kube-system", "kube-public", "kube-node-lease", "gpu-operator", "nvidia-gpu-operator"}
 IDLE: Mapping[str, Any] = {
@@ -28,16 +28,16 @@ IDLE: Mapping[str, Any] = {
     "maxUtilizationPercent": 1.0,
     "maxMemoryTrafficPercent": 1.0,
     "history": "14d",
-    "returnFactor": 2.0,
+    "idleFactor": 2.0,
 }
 SERVING = ["InferenceService", "LLMInferenceService", "NIMService", "Revision", "Service"]
 JOBS = ["*Job", "Workflow", "CronWorkflow", "AppWrapper", "SparkApplication", "RayCluster", "PodGroup"]
 KINDS: Sequence[Mapping[str, Any]] = (
     {"kinds": SERVING, "idle": {"window": "4h"}},
     {"kinds": ["Notebook", "Workspace", "StatefulSet", "Pod"], "idle": {}, "notifyBefore": "24h"},
-    {"kinds": JOBS, "idle": {"minCoverage": 0.95, "returnFactor": 3.0}},
+    {"kinds": JOBS, "idle": {"minCoverage": 0.95, "idleFactor": 3.0}},
 )
-_NAMES = "idle-window grace min-coverage max-utilization max-memory-traffic history return-factor"
+_NAMES = "idle-window grace min-coverage max-utilization max-memory-traffic history idle-factor"
 OF_CLASSES = dict(zip(_NAMES.split(), IDLE, strict=True))
 MARKS = (
     ("cluster-autoscaler", "cluster-autoscaler.kubernetes.io/safe-to-evict", "not true"),
@@ -186,7 +186,7 @@ class Oracle:
     def _read(self, said: Mapping[str, str]) -> Mapping[str, Any]:
         """A rule from a class's annotations; ValueError and the like where one cannot be read."""
         assert said["mode"] in STRICT
-        found: dict[str, Any] = {"mode": said["mode"], "idle of class": {}, "keep": {}}
+        found: dict[str, Any] = {"mode": said["mode"], "idle of class": {}}
         for key, text in said.items():
             match key:
                 case "findings":
@@ -200,8 +200,8 @@ class Oracle:
                 case "notify-before" | "cooldown":
                     assert seconds(text)
                     found["notifyBefore" if key == "notify-before" else key] = text
-                case "keep-replicas" | "keep-gpus":
-                    found["keep"][key.removeprefix("keep-")] = int(text)
+                case "min-replicas" | "min-gpus":
+                    found["minReplicas" if key == "min-replicas" else "minGPUs"] = int(text)
                 case _:
                     is_number = isinstance(IDLE[OF_CLASSES[key]], float)
                     assert is_number or seconds(text)
@@ -213,16 +213,15 @@ class Oracle:
         for rule in rules:
             said = rule.get("findings", {})
             follows = "too-many-replicas" if name == "too-few-replicas" else name
-            default = rule["mode"] if name in {"idle", "parked", "finished"} else "advise"
+            default = rule["mode"] if name in {"idle", "finished"} else "advise"
             wish = said.get(name, said.get(follows, default))
             wishes += [rule["mode"], "protect" if wish in {"off", False} else wish]
         return min(wishes, key=STRICT.index)
 
     def _keep(self, workload: Workload, rules: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-        kept = [rule.get("keep", {}) for rule in rules]
-        wished = [int(text) for key, text in self._wishes(workload) if key == "keep-replicas"]
-        gpus = max(each.get("gpus", 0) for each in kept)
-        return max([each.get("replicas", 0) for each in kept] + wished), gpus
+        wished = [int(text) for key, text in self._wishes(workload) if key == "min-replicas"]
+        gpus = max(rule.get("minGPUs", 0) for rule in rules)
+        return max([rule.get("minReplicas", 0) for rule in rules] + wished), gpus
 
     def _kind(self, workload: Workload) -> Mapping[str, Any]:
         defaults = self.policy.get("defaults", {})
@@ -257,7 +256,7 @@ class Oracle:
         )
 
     def _wishes(self, workload: Workload) -> Iterator[tuple[str, str]]:
-        if not self.policy.get("honourOptOut", True):
+        if not self.policy.get("respectOptOut", True):
             return
         own = [workload.annotations, workload.namespace_annotations]
         for notes in [*own, *(pod.annotations for pod in workload.pods)]:
@@ -275,7 +274,7 @@ class Oracle:
                     yield "protect"
                 case "exclude-until", _ if self._is_to_come(text):
                     yield "protect"
-                case "keep-replicas", _ if not re.fullmatch(r"[0-9]+", text):
+                case "min-replicas", _ if not re.fullmatch(r"[0-9]+", text):
                     yield "protect"
         if any(self._marked(workload)):
             yield "advise"
@@ -290,7 +289,7 @@ class Oracle:
         notes = [(each, workload.created) for each in above]
         notes += [(each, pod.created) for pod in workload.pods for each in (pod.labels, pod.annotations)]
         for name, key, meaning in MARKS:
-            if name in self.policy.get("honourMarks", [row[0] for row in MARKS]):
+            if name in self.policy.get("respectDoNotDisrupt", [row[0] for row in MARKS]):
                 yield from (self._obeyed(meaning, each[key], made) for each, made in notes if key in each)
 
     def _obeyed(self, meaning: str, text: str, created: datetime.datetime | None) -> bool:

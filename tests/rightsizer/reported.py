@@ -117,7 +117,10 @@ def _shrinking() -> Decision:
         managers=(Manager("HorizontalPodAutoscaler", "chat", reverts=True, exception="set maxReplicas"),),
     )
     proposal = Proposal(
-        Action.SHRINK, 3.0, "3 of 6 replicas suffice: at most 2 were busy at the same time, plus headroom", 3
+        Action.SCALE_DOWN,
+        3.0,
+        "3 of 6 replicas suffice: at most 2 were busy at the same time, plus headroom",
+        3,
     )
     finding = found(
         FindingName.TOO_MANY_REPLICAS,
@@ -129,7 +132,7 @@ def _shrinking() -> Decision:
         proposal=proposal,
     )
     other = found(
-        FindingName.SLICEABLE,
+        FindingName.OVERSIZED_GPU,
         Verdict.ACT,
         "fits a slice",
         proposal=Proposal(
@@ -149,7 +152,7 @@ def _shrinking() -> Decision:
         item,
         finding,
         mode=Mode.ENFORCE,
-        action=Action.SHRINK,
+        action=Action.SCALE_DOWN,
         blocks=blocks,
         also=(other,),
         command=command,
@@ -188,7 +191,7 @@ def _unmeasured() -> Decision:
 
 def _protected() -> Decision:
     item = group("assistant", "serving", node="a100-b", priority_class="high-priority", priority=100_000)
-    finding = found(FindingName.PARKED, Verdict.ACT, "its GPU was not above 1% at any time in the last 7d")
+    finding = found(FindingName.IDLE, Verdict.ACT, "its GPU was not above 1% at any time in the last 7d")
     veto = Veto("production", "protected by rule production")
     return decision(
         item, finding, verdict=Verdict.PROTECTED, mode=Mode.PROTECT, vetoes=(veto,), rule="production"
@@ -261,13 +264,13 @@ def named_plan(word: str) -> Plan:
         gang=word,
         managers=(Manager(word, word, exception=word),),
     )
-    proposal = Proposal(Action.SHRINK, 1.0, word, 1, asks=((word, 1),), pods=(word,))
+    proposal = Proposal(Action.SCALE_DOWN, 1.0, word, 1, asks=((word, 1),), pods=(word,))
     finding = found(FindingName.TOO_MANY_REPLICAS, Verdict.ACT, word, word, proposal=proposal)
     made = decision(
         item,
         finding,
         rule=word,
-        action=Action.SHRINK,
+        action=Action.SCALE_DOWN,
         vetoes=(Veto(word, word),),
         blocks=(Block(Cause.NOTICE, word),),
         also=(finding,),

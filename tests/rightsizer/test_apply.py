@@ -58,7 +58,7 @@ def test_one_patch_carries_change_record_and_precondition(world: World) -> None:
     assert body["spec"] == {"replicas": 0}
     record = json.loads(body["metadata"]["annotations"][UNDO])
     assert record["edits"] == [{"path": ["spec", "replicas"], "before": 3, "after": 0}]
-    assert (record["rule"], record["finding"], record["action"]) == ("scavengers", "parked", "scale-to-zero")
+    assert (record["rule"], record["finding"], record["action"]) == ("scavengers", "idle", "scale-to-zero")
     assert record["run"] == json.loads(run.out)["metadata"]["run"]
     assert "fieldManager=gpu-rightsizer" in str(real.query)
 

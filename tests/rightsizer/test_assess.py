@@ -37,16 +37,16 @@ def _one(usage: Usage) -> tuple[Workload, Usages]:
 
 CASES = {
     "nothing-ran": (*_one(idle_usage(memory_peak_bytes=500e6)), FindingName.IDLE, Verdict.ACT),
-    "memory-held-is-not-activity": (*_one(idle_usage()), FindingName.PARKED, Verdict.ACT),
-    "at-the-threshold-is-idle": (*_one(idle_usage(activity_peak=0.01)), FindingName.PARKED, Verdict.ACT),
+    "memory-held-is-not-activity": (*_one(idle_usage()), FindingName.IDLE, Verdict.ACT),
+    "at-the-threshold-is-idle": (*_one(idle_usage(activity_peak=0.01)), FindingName.IDLE, Verdict.ACT),
     "above-the-threshold-is-busy": (
         *_one(idle_usage(activity_peak=0.02, power_peak_w=300.0)),
-        FindingName.UNDERUSED,
+        FindingName.UNDERUTILIZED,
         Verdict.KEEP,
     ),
     "one-burst-in-the-window": (
         *_one(idle_usage(activity_peak=0.4, activity_mean=0.0001, power_peak_w=350.0)),
-        FindingName.UNDERUSED,
+        FindingName.UNDERUTILIZED,
         Verdict.KEEP,
     ),
     "two-of-eight-gpus": (
@@ -83,7 +83,7 @@ CASES = {
     "a-share-of-an-idle-device": (
         workload(pod("shared", is_shared=True)),
         usages((SHARED, (idle_usage(),))),
-        FindingName.PARKED,
+        FindingName.IDLE,
         Verdict.ACT,
     ),
     "another-pod-of-its-name": (
@@ -100,8 +100,8 @@ CASES = {
     ),
     "a-hole-in-the-window": (*_one(idle_usage(holes=1)), FindingName.PARTIAL_DATA, Verdict.UNKNOWN),
     "busy-beside-a-hole": (*_one(busy_usage(holes=1)), FindingName.BUSY, Verdict.KEEP),
-    "ran-between-the-samples": (*_one(idle_usage(busy_s=30.0)), FindingName.UNDERUSED, Verdict.KEEP),
-    "counters-that-hardly-moved": (*_one(idle_usage(busy_s=20.0)), FindingName.PARKED, Verdict.ACT),
+    "ran-between-the-samples": (*_one(idle_usage(busy_s=30.0)), FindingName.UNDERUTILIZED, Verdict.KEEP),
+    "counters-that-hardly-moved": (*_one(idle_usage(busy_s=20.0)), FindingName.IDLE, Verdict.ACT),
     "its-own-idleness-beside-a-busy-neighbour": (
         workload(SHARER),
         usages((SHARER, (idle_usage(is_own=True, power_peak_w=400.0, traffic_peak=0.4),))),
@@ -111,7 +111,7 @@ CASES = {
     "its-own-idleness-on-an-idle-board": (
         workload(SHARER),
         usages((SHARER, (idle_usage(is_own=True),))),
-        FindingName.PARKED,
+        FindingName.IDLE,
         Verdict.ACT,
     ),
     "put-back-a-day-ago": (
@@ -123,7 +123,7 @@ CASES = {
     "put-back-two-days-ago": (
         workload(HEALTHY, annotations={RESUMED: (AT - 2 * DAY).isoformat()}),
         all_idle(workload(HEALTHY)),
-        FindingName.PARKED,
+        FindingName.IDLE,
         Verdict.ACT,
     ),
     "put-back-who-knows-when": (
@@ -145,7 +145,7 @@ CASES = {
         FindingName.WINDOW_TOO_SHORT,
         Verdict.UNKNOWN,
     ),
-    "just-enough-samples": (*_one(idle_usage(samples_expected=18)), FindingName.PARKED, Verdict.ACT),
+    "just-enough-samples": (*_one(idle_usage(samples_expected=18)), FindingName.IDLE, Verdict.ACT),
     "busy-by-few-samples": (*_one(busy_usage(samples_expected=3)), FindingName.BUSY, Verdict.KEEP),
     "samples-stopped": (*_one(idle_usage(is_fresh=False)), FindingName.STALE_DATA, Verdict.UNKNOWN),
     "impossible-values": (
@@ -187,7 +187,7 @@ CASES = {
     "old-enough-to-the-second": (
         workload(pod(started=AT - DAY - datetime.timedelta(minutes=30))),
         all_idle(workload()),
-        FindingName.PARKED,
+        FindingName.IDLE,
         Verdict.ACT,
     ),
     "in-its-grace": (
@@ -314,8 +314,8 @@ def test_confidence_says_what_agrees(usage: Usage, slots: str, confidence: Confi
     ("kind", "slots", "name"),
     [
         ("Job", "#" + "." * 200, FindingName.FINISHED),
-        ("Job", ".", FindingName.PARKED),
-        ("Deployment", "#" + "." * 200, FindingName.PARKED),
+        ("Job", ".", FindingName.IDLE),
+        ("Deployment", "#" + "." * 200, FindingName.IDLE),
         ("Pod", "#" + "." * 200, FindingName.FINISHED),
     ],
     ids=["worked-once", "never-worked", "serves", "bare-pod"],

@@ -52,7 +52,7 @@ def _sliceable(*pods: Pod, nodes: tuple[Node, ...], usage: Usage | None = None) 
     item = workload(*pods)
     seen = usages(*((one, (usage or _light(),)) for one in item.pods))
     found = findings(item, seen, nodes=nodes, histories=ALWAYS)
-    return next((one for one in found if one.name is FindingName.SLICEABLE), None)
+    return next((one for one in found if one.name is FindingName.OVERSIZED_GPU), None)
 
 
 def _proposal(*pods: Pod, nodes: tuple[Node, ...], usage: Usage | None = None) -> Proposal | None:

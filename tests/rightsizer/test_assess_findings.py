@@ -1,4 +1,4 @@
-"""What is stuck, starved, underused or stranded."""
+"""What is stuck, input-bound, underutilized or stranded."""
 
 import datetime
 from typing import Any
@@ -111,7 +111,7 @@ def test_full_utilization_is_no_proof_of_work(
     assert (finding.name, finding.verdict) == (name, verdict)
 
 
-# Starved, underused, stranded.
+# Input-bound, underutilized, not starting.
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_what_waits_is_named(waits: Waits, words: str | None) -> None:
     found = findings(
         item, usages((item.pods[0], (usage,))), waits={("research", "w-0"): waits}, histories=ALWAYS
     )
-    assert [finding.name for finding in found] == [FindingName.STARVED if words else FindingName.BUSY]
+    assert [finding.name for finding in found] == [FindingName.INPUT_BOUND if words else FindingName.BUSY]
     assert found[0].verdict is Verdict.KEEP
     if words:
         assert words in found[0].words[0]
@@ -142,14 +142,14 @@ def test_waiting_takes_confidence_not_the_verdict() -> None:
     item = workload(pod())
     waits = {("research", "w-0"): Waits(io_pressure=0.9)}
     finding = findings(item, all_idle(item), waits=waits)[0]
-    assert [each.name for each in findings(item, all_idle(item), waits=waits)] == [FindingName.PARKED]
+    assert [each.name for each in findings(item, all_idle(item), waits=waits)] == [FindingName.IDLE]
     assert (finding.verdict, finding.confidence.value) == (Verdict.ACT, "low")
     assert "it waits for disk or network 90% of the time" in finding.words[-1]
 
 
 @pytest.mark.parametrize(
     ("mean", "coverage", "name"),
-    [(0.1, 1.0, FindingName.UNDERUSED), (0.3, 1.0, FindingName.BUSY), (0.1, 0.5, FindingName.BUSY)],
+    [(0.1, 1.0, FindingName.UNDERUTILIZED), (0.3, 1.0, FindingName.BUSY), (0.1, 0.5, FindingName.BUSY)],
     ids=["far-below", "enough", "half-of-the-window"],
 )
 def test_what_works_far_below_what_it_holds(mean: float, coverage: float, name: FindingName) -> None:
@@ -201,7 +201,7 @@ def test_gpus_held_by_pods_that_do_not_run(changes: dict[str, Any], words: str |
     item = workload(pod(**changes))
     found = findings(item, {})
     assert found[-1].name is FindingName.NOT_RUNNING
-    assert found[0].name is (FindingName.STRANDED if words else FindingName.NOT_RUNNING)
+    assert found[0].name is (FindingName.NOT_STARTING if words else FindingName.NOT_RUNNING)
     assert all(finding.verdict is not Verdict.ACT for finding in found)
     if words:
         assert words in found[0].words[0]
@@ -212,7 +212,7 @@ def test_a_stranded_pod_beside_one_that_works() -> None:
     down: Pod = pod("w-1", phase="Pending", started=None, created=AT - HOURS, is_ready=False)
     item = workload(pod(), down)
     found = findings(item, usages((item.pods[0], (busy_usage(),))), histories=ALWAYS)
-    assert (found[0].name, found[0].verdict) == (FindingName.STRANDED, Verdict.KEEP)
+    assert (found[0].name, found[0].verdict) == (FindingName.NOT_STARTING, Verdict.KEEP)
 
 
 def test_thresholds_are_each_findings_own() -> None:

@@ -76,7 +76,7 @@ def test_replicas_are_counted_by_the_minute(
     proposal = finding.proposal if finding else None
     assert (proposal.replicas if proposal else None) == left
     if proposal is not None and left is not None:
-        assert (proposal.action, proposal.frees) == (Action.SHRINK, 6 - left)
+        assert (proposal.action, proposal.frees) == (Action.SCALE_DOWN, 6 - left)
 
 
 def test_replicas_that_can_go_are_named() -> None:
@@ -87,7 +87,7 @@ def test_replicas_that_can_go_are_named() -> None:
         "and of the coming hour on 7 days before"
     )
     assert finding.proposal == Proposal(
-        Action.SHRINK,
+        Action.SCALE_DOWN,
         3.0,
         "3 replicas suffice, 1 of them headroom: 3 GPUs less",
         replicas=3,
@@ -218,7 +218,7 @@ def test_idle_replicas_go_altogether() -> None:
     """What frees most decides: nothing ran on any of them for long."""
     item, found = _replicas(6, created=AT - 30 * DAY)
     names = [finding.name for finding in findings(item, found, concurrency={"uid-w": concurrency()})]
-    assert names == [FindingName.PARKED, FindingName.TOO_MANY_REPLICAS]
+    assert names == [FindingName.IDLE, FindingName.TOO_MANY_REPLICAS]
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_what_was_taken_is_grown_back(busy: tuple[int | None, ...], target: int 
     proposal = finding.proposal if finding else None
     assert (proposal.replicas if proposal else None) == target
     if finding is not None and proposal is not None:
-        assert (finding.verdict, proposal.action, proposal.frees) == (Verdict.ACT, Action.GROW, -1.0)
+        assert (finding.verdict, proposal.action, proposal.frees) == (Verdict.ACT, Action.SCALE_UP, -1.0)
 
 
 def test_nothing_grows_beyond_what_it_was() -> None:
@@ -293,7 +293,7 @@ def test_a_disruption_budget_is_asked_for_those_that_go(allowed: int, reason: st
     )
     rules = policy(rule("all", findings={FindingName.TOO_MANY_REPLICAS: Mode.ENFORCE}))
     decision = judged(item, found, rules, **_counted(2))
-    assert decision.action is Action.SHRINK
+    assert decision.action is Action.SCALE_DOWN
     assert [block.reason for block in decision.blocks] == (
         [f"PodDisruptionBudget {reason}"] if reason else []
     )

@@ -72,7 +72,7 @@ def test_idle_for_longer_than_it_ever_came_back_from(
     known = {KEY: history(slots)}
     finding = findings(item, found, by=by, histories=known, usages={window: found})[0]
     assert finding.verdict is verdict
-    assert finding.name is (FindingName.PARKED if verdict is Verdict.ACT else FindingName.TOO_SOON)
+    assert finding.name is (FindingName.IDLE if verdict is Verdict.ACT else FindingName.IDLE_TOO_BRIEFLY)
     assert words in " | ".join(finding.words)
 
 
@@ -89,7 +89,7 @@ def test_nothing_is_said_to_last_longer_than_the_record() -> None:
     ("idle", "verdict"),
     [
         (Thresholds(), Verdict.UNKNOWN),
-        (Thresholds(returnFactor=0), Verdict.ACT),
+        (Thresholds(idleFactor=0), Verdict.ACT),
         (Thresholds(history=DAY), Verdict.ACT),
     ],
     ids=["pauses-matter", "pauses-do-not-matter", "looks-back-no-further-than-the-window"],

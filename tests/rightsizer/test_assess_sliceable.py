@@ -91,7 +91,11 @@ def test_what_no_node_offers_is_advice() -> None:
     """The finding says what would fit, and that it is not there."""
     item = workload(pod())
     finding = findings(item, usages((item.pods[0], (_light(),))), histories=ALWAYS)[0]
-    assert (finding.name, finding.verdict, finding.proposal) == (FindingName.SLICEABLE, Verdict.KEEP, None)
+    assert (finding.name, finding.verdict, finding.proposal) == (
+        FindingName.OVERSIZED_GPU,
+        Verdict.KEEP,
+        None,
+    )
     assert (
         finding.words[-1] == "no node that its pods may come to has it free now, with CPU and memory for them"
     )
@@ -175,4 +179,4 @@ def test_what_cannot_be_sliced_alike(pods: tuple[Pod, ...], used: tuple[Usage, .
     """A share is no whole GPU, and one slice is not two models'."""
     found = usages(*((one, (usage,)) for one, usage in zip(pods, used, strict=True)))
     names = {finding.name for finding in findings(workload(*pods), found, nodes=(MIXED,), histories=ALWAYS)}
-    assert FindingName.SLICEABLE not in names
+    assert FindingName.OVERSIZED_GPU not in names

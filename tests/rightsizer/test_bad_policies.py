@@ -24,7 +24,7 @@ BEYOND_A_SCHEMA = {
     *("all-priorities-written-out", "all-priorities-but-the-lowest", "all-priorities-in-use"),
     *("all-namespaces-by-their-letters", "all-kinds-by-their-letters", "all-classes-by-their-letters"),
     *("all-pools-by-their-ends", "budget-twice", "history-shorter-than-window", "freeze-backwards"),
-    *("finding-above-its-mode", "findings-of-a-protect-rule", "kept-and-nothing-to-shrink-with"),
+    *("finding-above-its-mode", "findings-of-a-protect-rule", "min-replicas-without-scale-down"),
     *(
         "shrunk-and-never-grown",
         "shrunk-without-the-action",

@@ -114,7 +114,7 @@ def _history(world: World, *flags: str) -> list[tuple[str, str, str | None]]:
 
 def _parked(world: World, way: Way) -> None:
     for pod in world.pods_of(world.team, way.name):
-        world.record(pod, "parked", 1)
+        world.record(pod, "idle", 1)
 
 
 def test_it_is_told_and_undone_by_the_name_of_what_was_stopped(world: World, way: Way) -> None:
@@ -142,7 +142,7 @@ def test_what_somebody_takes_back_is_told_and_not_repeated(world: World, way: Wa
     _parked(world, way)
     run = _apply(world)
     repairs = [(one["name"], one["action"]) for one in json.loads(run.out)["items"] if one["repair"]]
-    assert repairs == [(way.bearer[1], "remember")]
+    assert repairs == [(way.bearer[1], "record-revert")]
     assert [one["end"] for one in json.loads(way.notes(world)[HISTORY])] == ["reverted"]
     assert UNDO not in way.notes(world)
     told = [one for one in world.api.list("Event", world.team) if one["reason"] == "Reverted"]

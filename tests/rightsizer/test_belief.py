@@ -47,7 +47,7 @@ def test_a_forged_history_holds_up_its_own_workload_alone(world: World, entry: d
     now = datetime.datetime.now(datetime.UTC).isoformat()
     for name in ("innocent", "evil"):
         world.add("Deployment", world.team, name, {"replicas": 1})
-    text = json.dumps([{"at": now, "run": "r", "action": "shrink", "by": "gpu-rightsizer", **entry}])
+    text = json.dumps([{"at": now, "run": "r", "action": "scale-down", "by": "gpu-rightsizer", **entry}])
     metadata = {"annotations": {"gpu-rightsizer.io/history": text}}
     world.api.patch("Deployment", world.team, "evil", {"metadata": metadata})
     plan = world.run("plan", "-o", "json", policy=DEFAULT_POLICY)

@@ -100,7 +100,7 @@ def test_too_many_nodes_away(ready: int, away: int, opens: bool) -> None:
 def test_more_eligible_than_was_accepted(before: dict[str, int], now: dict[str, int], opens: bool) -> None:
     """By rule: what leaves one rule does not make up for what comes under another."""
     found = list(trips(SETTINGS, _fleet(1, 0), now=now, accepted=Scope(AT, before)))
-    assert [trip.cause for trip in found] == ([TripCause.SCOPE] if opens else [])
+    assert [trip.cause for trip in found] == ([TripCause.GROWTH] if opens else [])
 
 
 def test_before_anything_was_accepted_nothing_is_more_than_that() -> None:
@@ -111,7 +111,7 @@ def test_before_anything_was_accepted_nothing_is_more_than_that() -> None:
 def test_accepting_the_scope_closes_what_opened_by_it_and_nothing_else() -> None:
     """A breaker that is open for errors stays open."""
     scope = Scope(AT, {"a": 40})
-    by_scope = State(Latch(Opening(AT, TripCause.SCOPE, "more")), scope=Scope(AT, {}))
+    by_scope = State(Latch(Opening(AT, TripCause.GROWTH, "more")), scope=Scope(AT, {}))
     assert accepted(by_scope, scope).latch.trip is None
     by_errors = State(Latch(ERROR))
     assert accepted(by_errors, scope) == State(Latch(ERROR), scope=scope)

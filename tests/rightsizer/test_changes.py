@@ -105,7 +105,7 @@ def _changes(draw: st.DrawFn) -> tuple[Kind, Object, list[Edit]]:
 def test_undo_restores_what_was(case: tuple[Kind, Object, list[Edit]], words: str) -> None:
     """Applying the patch of a change and then the undo patch gives the object back, field for field."""
     row, obj, edits = case
-    record = record_of(_decision(Action.SHRINK, words), edits, run="r1", at=AT)
+    record = record_of(_decision(Action.SCALE_DOWN, words), edits, run="r1", at=AT)
     before = copy.deepcopy(obj)
     changed = merged(obj, change_patch(obj, edits, record, came_back=None))
     assert all(value_at(changed, edit.path) == edit.after for edit in edits)
@@ -131,13 +131,13 @@ def test_of_two_changes_what_was_before_the_first_comes_back(
 ) -> None:
     """The second record takes both back; where the second is the way back, nothing is left to undo."""
     row, obj, edits = case
-    first = record_of(_decision(Action.SHRINK), edits, run="r1", at=AT)
+    first = record_of(_decision(Action.SCALE_DOWN), edits, run="r1", at=AT)
     changed = merged(obj, change_patch(obj, edits, first, came_back=None))
     again = [
         edit_of(changed, edit.path, data.draw(st.sampled_from([edit.before, edit.after]))) for edit in edits
     ]
     again = [edit for edit in again if edit.after is not None]
-    second = after_earlier(record_of(_decision(Action.GROW), again, run="r2", at=AT), first, changed)
+    second = after_earlier(record_of(_decision(Action.SCALE_UP), again, run="r2", at=AT), first, changed)
     twice = merged(changed, change_patch(changed, again, second, came_back=None))
     carried = read_record(twice["metadata"]["annotations"], row)
     assert (carried is None) == (not second.edits)
@@ -148,7 +148,7 @@ def test_of_two_changes_what_was_before_the_first_comes_back(
 def test_what_somebody_changed_since_is_what_was_before() -> None:
     """An earlier record that is not in effect any more says nothing about what a later change found."""
     obj: Object = {"spec": {"replicas": 3}}
-    earlier = record_of(_decision(Action.SHRINK), [Edit(("spec", "replicas"), 8, 2)], run="r1", at=AT)
+    earlier = record_of(_decision(Action.SCALE_DOWN), [Edit(("spec", "replicas"), 8, 2)], run="r1", at=AT)
     later = record_of(_decision(Action.SCALE_TO_ZERO), [Edit(("spec", "replicas"), 3, 0)], run="r2", at=AT)
     assert after_earlier(later, earlier, obj).edits == (Edit(("spec", "replicas"), 3, 0),)
 
@@ -167,7 +167,7 @@ def test_a_stop_sets_what_its_row_says(row: Kind) -> None:
 
 
 def _forged(edits: Sequence[Edit]) -> str:
-    return record_of(_decision(Action.SHRINK), edits, run="r1", at=AT).text()
+    return record_of(_decision(Action.SCALE_DOWN), edits, run="r1", at=AT).text()
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def _proposed(obj: Object, proposal: Proposal, resources: Sequence[str] = (GPU,)
 def test_fewer_gpus_in_requests_and_limits_alike() -> None:
     """Of the one container that has them; everything else in the list stays as it was."""
     obj = _deployment(_container("side", {"cpu": "1"}), _container("main", {GPU: 8, "cpu": "4"}, {GPU: 8}))
-    changed = _proposed(obj, Proposal(Action.SHRINK, 4.0, "", gpus_per_pod=4))
+    changed = _proposed(obj, Proposal(Action.RESIZE, 4.0, "", gpus_per_pod=4))
     side, main = value_at(changed, TEMPLATE)
     assert side == obj["spec"]["template"]["spec"]["containers"][0]
     assert main["resources"] == {"limits": {GPU: "4", "cpu": "4"}, "requests": {GPU: "4"}}
@@ -247,7 +247,7 @@ def test_where_it_is_not_clear_which_container_is_meant_nothing_is_changed(
 ) -> None:
     """It is refused in words."""
     with pytest.raises(ValueError, match=words):
-        _proposed(obj, Proposal(Action.SHRINK, 1.0, "", gpus_per_pod=1), resources)
+        _proposed(obj, Proposal(Action.RESIZE, 1.0, "", gpus_per_pod=1), resources)
 
 
 _SET = {"podManagementPolicy": "Parallel"}
@@ -279,7 +279,7 @@ def test_a_template_is_changed_where_that_reaches_all_pods_and_can_be_put_back(
     obj["spec"].update(more)
     row = next(row for row in KINDS if row.kind == kind)
     for proposal in (
-        Proposal(Action.SHRINK, 1.0, "", gpus_per_pod=1),
+        Proposal(Action.RESIZE, 1.0, "", gpus_per_pod=1),
         Proposal(Action.RESLICE, 0.9, "", asks=(("nvidia.com/mig-1g.10gb", 1),)),
     ):
         with contextlib.nullcontext() if words is None else pytest.raises(ValueError, match=words):
@@ -296,7 +296,7 @@ def test_pods_that_work_together_get_no_parts(size: int | None) -> None:
     part = Proposal(Action.RESLICE, 0.9, "", asks=(("nvidia.com/mig-1g.10gb", 1),))
     with pytest.raises(ValueError, match="work together") if size == 2 else contextlib.nullcontext():
         assert proposal_edits(row, obj, part, resources=(GPU,))
-    assert proposal_edits(row, obj, Proposal(Action.SHRINK, 1.0, "", gpus_per_pod=1), resources=(GPU,))
+    assert proposal_edits(row, obj, Proposal(Action.RESIZE, 1.0, "", gpus_per_pod=1), resources=(GPU,))
 
 
 def test_an_init_container_with_gpus_keeps_a_template_as_it_is() -> None:
@@ -304,7 +304,7 @@ def test_an_init_container_with_gpus_keeps_a_template_as_it_is() -> None:
     obj = _deployment(_container("main", {GPU: "2"}))
     obj["spec"]["template"]["spec"]["initContainers"] = [_container("warm", {GPU: "1"})]
     with pytest.raises(ValueError, match=r"its init container warm asks for nvidia\.com/gpu, too"):
-        _proposed(obj, Proposal(Action.SHRINK, 1.0, "", gpus_per_pod=1))
+        _proposed(obj, Proposal(Action.RESIZE, 1.0, "", gpus_per_pod=1))
 
 
 def test_what_stays_the_same_is_no_edit() -> None:
@@ -335,7 +335,7 @@ def test_items_that_nothing_tells_apart_are_left_out() -> None:
 def test_records_are_small_and_plain_json() -> None:
     """As kubectl shows them."""
     record = record_of(
-        _decision(Action.SHRINK, "x" * 5_000), [Edit(("spec", "replicas"), 4, 2)], run="r1", at=AT
+        _decision(Action.SCALE_DOWN, "x" * 5_000), [Edit(("spec", "replicas"), 4, 2)], run="r1", at=AT
     )
     document = json.loads(record.text())
     assert document["edits"] == [{"path": ["spec", "replicas"], "before": 4, "after": 2}]
@@ -356,7 +356,7 @@ def test_a_record_stays_below_two_kibibytes(words: str) -> None:
     wanted = {"replicas": 4, "minReplicas": 4}
     edits = [edit_of(obj, (*place, key), value) for key, value in wanted.items()]
     edits.append(edit_of(obj, (*place, "scaleStrategy", "workersToDelete"), names))
-    decision = _decision(Action.SHRINK, words)
+    decision = _decision(Action.SCALE_DOWN, words)
     record = record_of(decision, edits, run="r" * 63, at=AT, by="i" * 63)
     of = ObjectRef("kueue.x-k8s.io/v1beta2", "Workload", "n" * 63, "w" * 200, "u" * 36)
     assert len(msgspec.structs.replace(record, of=of).text().encode()) <= MOST_BYTES

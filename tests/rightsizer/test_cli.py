@@ -300,7 +300,7 @@ def test_verbose_tells_what_is_done(world: World) -> None:
     twice = world.run("plan", "-vv", *flags, policy=DEFAULT_POLICY)
     assert "DEBUG rightsizer.prometheus.query_api: query: max by (cluster, " in twice.err
     assert (
-        f"DEBUG rightsizer.planning.plan: {world.team}/Deployment/idle: act, parked, rule scavengers"
+        f"DEBUG rightsizer.planning.plan: {world.team}/Deployment/idle: act, idle, rule scavengers"
         in twice.err
     )
     assert "s3cret" not in once.err + twice.err

@@ -21,7 +21,7 @@ from rightsizer.model import (
     Verdict,
     Workload,
 )
-from rightsizer.policy.schema import Keep, Thresholds
+from rightsizer.policy.schema import Thresholds
 from tests.rightsizer.build import (
     AT,
     DAY,
@@ -50,7 +50,7 @@ def _noticed(given: datetime.timedelta, action: str = "scale-to-zero", **changes
         "at": at,
         "due": at,
         "action": action,
-        "finding": "parked",
+        "finding": "idle",
         "reason": "",
         "run": "r0",
         **changes,
@@ -99,14 +99,14 @@ def test_a_notice_holds_for_what_it_announced(item: Workload, action: Action, ca
 def test_work_since_the_notice_ends_it() -> None:
     """It worked 25 hours ago: a notice of 26 hours ago is void, one of 24 holds."""
     worked = history("." * 200 + "#" + "." * 25)
-    rules = policy(rule("r", notifyBefore=4 * HOUR, idle=Thresholds(returnFactor=0.0)))
+    rules = policy(rule("r", notifyBefore=4 * HOUR, idle=Thresholds(idleFactor=0.0)))
     for given, action in ((26 * HOUR, Action.NOTIFY), (24 * HOUR, Action.SCALE_TO_ZERO)):
         item = _noticed(given)
         decision = judged(item, all_idle(item), rules, histories={("research", "w-0"): worked})
         assert decision.action is action
 
 
-@pytest.mark.parametrize(("finding", "action"), [("parked", Action.NOTIFY), ("stuck", Action.SUSPEND)])
+@pytest.mark.parametrize(("finding", "action"), [("idle", Action.NOTIFY), ("stuck", Action.SUSPEND)])
 def test_a_notice_about_idleness_is_none_about_a_hung_job(finding: str, action: Action) -> None:
     """What spins does not say since when nothing was done, so the notice must have said that it spins."""
     noticed = _noticed(5 * HOUR, "suspend", finding=finding)
@@ -128,7 +128,7 @@ def test_no_notice_where_nothing_could_follow() -> None:
     """What is frozen, managed or guarded would make people wait for nothing."""
     item = workload(managers=(Manager("Flux", "app", reverts=True),))
     decision = judged(item, all_idle(item), GENTLE)
-    assert (decision.action, _causes(decision)) == (Action.SCALE_TO_ZERO, [Cause.MANAGED_ELSEWHERE])
+    assert (decision.action, _causes(decision)) == (Action.SCALE_TO_ZERO, [Cause.OTHER_CONTROLLER])
 
 
 # --- what stands against it
@@ -138,7 +138,7 @@ BLOCKED = {
     "guarded": ({"budgets": {"pdb": 0}}, [Cause.DISRUPTION_BUDGET]),
     "by-two-guards": ({"budgets": {"a": 0, "b": 0}}, [Cause.DISRUPTION_BUDGET] * 2),
     "guarded-enough": ({"budgets": {"pdb": 1}}, []),
-    "managed": ({"managers": (Manager("Flux", "x", reverts=True),)}, [Cause.MANAGED_ELSEWHERE]),
+    "managed": ({"managers": (Manager("Flux", "x", reverts=True),)}, [Cause.OTHER_CONTROLLER]),
     "managed-and-let-be": ({"managers": (Manager("Helm", "x"),)}, []),
     "put-back-lately": ({"annotations": {PREFIX + "resumed-at": "2026-11-20T13:00:00Z"}}, [Cause.COOLDOWN]),
     "put-back-long-ago": ({"annotations": {PREFIX + "resumed-at": "2026-11-20T11:00:00Z"}}, []),
@@ -193,11 +193,11 @@ def test_freezes_and_windows_stand_in_the_plan() -> None:
 
 
 KEPT = {
-    "a-replica": (Keep(replicas=1), {}, "rule r keeps 1 replica, 0 would be left"),
-    "a-gpu": (Keep(gpus=1), {}, "rule r keeps 1 GPU, 0 would be left"),
+    "a-replica": ({"minReplicas": 1}, {}, "rule r keeps 1 replica, 0 would be left"),
+    "a-gpu": ({"minGPUs": 1}, {}, "rule r keeps 1 GPU, 0 would be left"),
     "a-replica-by-annotation": (
-        Keep(),
-        {"annotations": {PREFIX + "keep-replicas": "1"}},
+        {},
+        {"annotations": {PREFIX + "min-replicas": "1"}},
         "keeps 1 replica, 0 would be left",
     ),
 }
@@ -205,10 +205,12 @@ KEPT = {
 
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "Job", "Pod"])
 @pytest.mark.parametrize(("keep", "changes", "words"), KEPT.values(), ids=KEPT.keys())
-def test_what_is_kept_is_not_stopped(kind: str, keep: Keep, changes: dict[str, Any], words: str) -> None:
+def test_what_is_kept_is_not_stopped(
+    kind: str, keep: dict[str, Any], changes: dict[str, Any], words: str
+) -> None:
     """With 1 or more kept nothing is scaled to zero, suspended or evicted, and it is said why."""
     item = workload(kind=kind, **changes)
-    rules = policy(rule("r", keep=keep, actions=(Action.SHRINK, *STOPS)))
+    rules = policy(rule("r", **keep, actions=(Action.SCALE_DOWN, *STOPS)))
     decision = judged(item, all_idle(item), rules)
     assert (decision.verdict, decision.action, decision.is_enforced) == (Verdict.ACT, None, False)
     assert words in " | ".join(veto.reason for veto in decision.vetoes)
@@ -220,23 +222,23 @@ STOPS = (Action.SCALE_TO_ZERO, Action.SUSPEND, Action.EVICT)
 @pytest.mark.parametrize(
     ("keep", "left"),
     [
-        (Keep(replicas=1), 1),
-        (Keep(gpus=1), 1),
-        (Keep(gpus=2), 1),
-        (Keep(gpus=3), 2),
-        (Keep(gpus=3, replicas=1), 2),
-        (Keep(gpus=1, replicas=3), 3),
-        (Keep(gpus=7), None),
-        (Keep(gpus=9), None),
+        ({"minReplicas": 1}, 1),
+        ({"minGPUs": 1}, 1),
+        ({"minGPUs": 2}, 1),
+        ({"minGPUs": 3}, 2),
+        ({"minGPUs": 3, "minReplicas": 1}, 2),
+        ({"minGPUs": 1, "minReplicas": 3}, 3),
+        ({"minGPUs": 7}, None),
+        ({"minGPUs": 9}, None),
     ],
 )
-def test_what_does_nothing_goes_down_to_what_is_kept(keep: Keep, left: int | None) -> None:
+def test_what_does_nothing_goes_down_to_what_is_kept(keep: dict[str, Any], left: int | None) -> None:
     """Of four replicas with two GPUs each as many stay as hold what is kept."""
     item = workload(*(pod(f"w-{number}", devices=2) for number in range(4)))
     used = usages(*((one, (idle_usage(0), idle_usage(1))) for one in item.pods))
-    decision = judged(item, used, policy(rule("r", keep=keep, actions=(Action.SHRINK, *STOPS))))
+    decision = judged(item, used, policy(rule("r", **keep, actions=(Action.SCALE_DOWN, *STOPS))))
     proposal = decision.finding.proposal
-    assert decision.action is (None if left is None else Action.SHRINK)
+    assert decision.action is (None if left is None else Action.SCALE_DOWN)
     assert (proposal and proposal.replicas) == left
 
 
@@ -245,8 +247,8 @@ def test_shrinking_stops_at_what_is_kept() -> None:
     item = workload(*(pod(f"w-{number}") for number in range(4)))
     used = usages(*((one, (busy_usage() if one.ref.name == "w-0" else idle_usage(),)) for one in item.pods))
     found = {"concurrency": {"uid-w": concurrency(1, 1)}}
-    for keep, action in ((2, Action.SHRINK), (3, None)):
-        decision = judged(item, used, policy(rule("r", keep=Keep(replicas=keep))), **found)
+    for keep, action in ((2, Action.SCALE_DOWN), (3, None)):
+        decision = judged(item, used, policy(rule("r", minReplicas=keep)), **found)
         assert (decision.finding.name, decision.action) == (FindingName.TOO_MANY_REPLICAS, action)
 
 
@@ -254,7 +256,7 @@ def test_shrinking_stops_at_what_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "actions", list(itertools.permutations((Action.SHRINK, Action.RESLICE, Action.SCALE_TO_ZERO)))
+    "actions", list(itertools.permutations((Action.SCALE_DOWN, Action.RESLICE, Action.SCALE_TO_ZERO)))
 )
 def test_the_order_of_actions_says_nothing(actions: tuple[Action, ...]) -> None:
     """What does nothing is stopped, whatever else could be done to it, and work is made smaller."""
@@ -263,20 +265,20 @@ def test_the_order_of_actions_says_nothing(actions: tuple[Action, ...]) -> None:
     assert judged(item, all_idle(item), rules).action is Action.SCALE_TO_ZERO
     used = usages(*((one, (busy_usage() if one.ref.name == "w-0" else idle_usage(),)) for one in item.pods))
     decision = judged(item, used, rules, concurrency={"uid-w": concurrency(1, 1)})
-    assert (decision.finding.name, decision.action) == (FindingName.TOO_MANY_REPLICAS, Action.SHRINK)
+    assert (decision.finding.name, decision.action) == (FindingName.TOO_MANY_REPLICAS, Action.SCALE_DOWN)
 
 
 def test_a_finding_that_is_off_lets_nothing_be_done() -> None:
     """It is told, and with it who switched it off."""
-    rules = policy(rule("r", findings={FindingName.PARKED: "off"}))
+    rules = policy(rule("r", findings={FindingName.IDLE: "off"}))
     decision = judged(workload(), all_idle(workload()), rules)
     assert (decision.action, decision.is_enforced) == (None, False)
-    assert "rule r lets nothing be done about parked" in decision.vetoes[0].reason
+    assert "rule r lets nothing be done about idle" in decision.vetoes[0].reason
 
 
 def test_a_finding_can_be_advised_on_only() -> None:
     """Whatever the rule's mode."""
-    rules = policy(rule("r", findings={FindingName.PARKED: "advise"}))
+    rules = policy(rule("r", findings={FindingName.IDLE: "advise"}))
     decision = judged(workload(), all_idle(workload()), rules)
     assert (decision.mode, decision.action) == (Mode.ADVISE, Action.SCALE_TO_ZERO)
 
@@ -291,7 +293,7 @@ def test_replicas_that_are_too_many_are_taken() -> None:
         )
     )
     decision = judged(item, used, rules, concurrency={"uid-w": concurrency(1, 1)})
-    assert (decision.mode, decision.action, decision.frees) == (Mode.ENFORCE, Action.SHRINK, 2.0)
+    assert (decision.mode, decision.action, decision.frees) == (Mode.ENFORCE, Action.SCALE_DOWN, 2.0)
     assert decision.command == "kubectl -n research scale deployment.apps w --replicas 2"
 
 
@@ -319,7 +321,7 @@ def test_a_protected_workload_still_shows_what_was_found() -> None:
     decision = judged(workload(), all_idle(workload()), policy(rule("r", Mode.PROTECT)))
     assert (decision.verdict, decision.finding.name, decision.action) == (
         Verdict.PROTECTED,
-        FindingName.PARKED,
+        FindingName.IDLE,
         None,
     )
 

@@ -136,15 +136,18 @@ def _rule(chance: Chance, number: int) -> dict[str, Any]:
     rule: dict[str, Any] = {"name": f"r{number}", "match": _match(chance), "mode": mode}
     if mode == "enforce":
         wishes = ["advise", "off", "enforce"]
-        names = chance.sample(["idle", "parked", "stuck", "too-many-gpus", "sliceable"], chance.randrange(3))
+        names = chance.sample(
+            ["idle", "idle", "stuck", "too-many-gpus", "oversized-gpu"], chance.randrange(3)
+        )
         rule["findings"] = {name: chance.choice(wishes) for name in names}
-        rule["actions"] = ["shrink", "re-slice", "scale-to-zero", "suspend", "evict"]
-        rule["keep"] = {"replicas": chance.choice([0] * 6 + [1]), "gpus": chance.choice([0] * 6 + [2])}
+        rule["actions"] = ["scale-down", "resize", "reslice", "scale-to-zero", "suspend", "evict"]
+        rule["minReplicas"] = chance.choice([0] * 6 + [1])
+        rule["minGPUs"] = chance.choice([0] * 6 + [2])
         rule["cooldown"] = chance.choice(["1h", "24h"])
         if chance.random() < 0.3:
             rule["notifyBefore"] = chance.choice(["1h", "1d"])
     if chance.random() < 0.3:
-        rule["idle"] = {"window": "6h", "history": "7d", "returnFactor": chance.choice([0.0, 1.0, 3.0])}
+        rule["idle"] = {"window": "6h", "history": "7d", "idleFactor": chance.choice([0.0, 1.0, 3.0])}
     return rule
 
 
@@ -186,14 +189,14 @@ def _notes(chance: Chance) -> dict[str, str]:
     action = chance.choice(["scale-to-zero", "suspend"])
     notice = (
         f'{{"at":"{at.isoformat()}","due":"{at.isoformat()}","action":"{action}",'
-        '"finding":"parked","reason":"","run":"r"}'
+        '"finding":"idle","reason":"","run":"r"}'
     )
     notes = [
         {},
         {},
         {PREFIX + "notice": notice},
         {PREFIX + "notice": notice},
-        {PREFIX + "keep-replicas": "1"},
+        {PREFIX + "min-replicas": "1"},
     ]
     return chance.choice([*notes, {PREFIX + "mode": "advise"}, {PREFIX + "resumed-at": at.isoformat()}])
 
@@ -285,7 +288,7 @@ def _reach(decision: Decision) -> int:
     """0: nothing called for, 1: advice, or given back, 2: enforced, but a notice or waiting, 3: stopped or shrunk."""
     if decision.verdict is not Verdict.ACT:
         return 0
-    if decision.mode is not Mode.ENFORCE or decision.action in {None, Action.GROW}:
+    if decision.mode is not Mode.ENFORCE or decision.action in {None, Action.SCALE_UP}:
         return 1
     return 3 if decision.is_enforced and decision.action is not Action.NOTIFY else 2
 
@@ -459,7 +462,7 @@ WORSE: Mapping[str, Callable[[World, Chance], World]] = {
     "opted-out": _annotated(**{PREFIX + "mode": "off"}),
     "opted-out-unreadably": _annotated(**{PREFIX + "exclude-until": "some day"}),
     "advice-only": _annotated(**{PREFIX + "mode": "advise"}),
-    "replicas-kept": _annotated(**{PREFIX + "keep-replicas": "2"}),
+    "replicas-kept": _annotated(**{PREFIX + "min-replicas": "2"}),
     "marked": _marked,
     "static": lambda world, _: world.with_items(
         lambda item: dataclasses.replace(

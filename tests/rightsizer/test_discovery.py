@@ -310,7 +310,7 @@ def test_plan_without_any_flag_about_metrics(world: World) -> None:
     assert run.err.startswith(
         "gpu-rightsizer: no --prometheus-url; found Prometheus at service monitoring/prometheus:80, through "
     )
-    assert run.items["idle"]["finding"] == "parked"
+    assert run.items["idle"]["finding"] == "idle"
     assert world.api.requests.mutating(include_dry_run=True) == []
     refused = run_command("apply", "--yes", *kubeconfig)
     assert (refused.code, "apply acts on what it says, so name it" in refused.err) == (2, True)

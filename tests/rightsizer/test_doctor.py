@@ -584,7 +584,7 @@ def test_default_retention_is_too_short_for_a_month() -> None:
 
 def test_without_pauses_no_history_is_missed() -> None:
     """ReturnFactor 0 asks for none."""
-    given = facts(begins=AT - 3 * DAY, policy=thresholds(returnFactor=0.0))
+    given = facts(begins=AT - 3 * DAY, policy=thresholds(idleFactor=0.0))
     assert [one.status for one in said(given, "record")] == [Status.OK]
 
 

@@ -9,8 +9,8 @@ from rightsizer.model import Action
 @pytest.mark.parametrize(
     ("kind", "actions"),
     [
-        ("Deployment", {Action.GROW, Action.SHRINK, Action.RESLICE, Action.SCALE_TO_ZERO}),
-        ("RayCluster", {Action.SHRINK, Action.SUSPEND}),
+        ("Deployment", {Action.SCALE_UP, Action.SCALE_DOWN, Action.RESLICE, Action.SCALE_TO_ZERO}),
+        ("RayCluster", {Action.SCALE_DOWN, Action.SUSPEND}),
         ("Notebook", {Action.SUSPEND}),
         ("JobSet", {Action.SUSPEND}),
     ],

@@ -11,8 +11,8 @@ from tests.rightsizer.build import judged, pod, policy, workload
 ARGO = Manager("Argo CD", "shop", reverts=True, exception="    jsonPointers: [/spec/replicas]\n  syncPolicy:")
 OWNED = Manager("Argo CD", "shop", reverts=True, exception="    managedFieldsManagers: [gpu-rightsizer]")
 FLUX = Manager("Flux", "apps", reverts=True, exception='    - paths: ["/spec/replicas"]\n      target: {}')
-FEWER = Proposal(Action.SHRINK, 1.0, "", replicas=1)
-SMALLER = Proposal(Action.SHRINK, 1.0, "", gpus_per_pod=1)
+FEWER = Proposal(Action.RESIZE, 1.0, "", replicas=1)
+SMALLER = Proposal(Action.RESIZE, 1.0, "", gpus_per_pod=1)
 SLICE = Proposal(Action.RESLICE, 1.0, "", asks=(("nvidia.com/mig-1g.10gb", 1),))
 TEMPLATE = "spec.template.spec.containers"
 

@@ -270,7 +270,7 @@ def _act_as_another(world: World) -> None:
     entry = {
         "at": stamp(datetime.datetime.now(datetime.UTC)),
         "run": "r9",
-        "action": "shrink",
+        "action": "scale-down",
         "gpus": 1,
         "by": "another",
     }

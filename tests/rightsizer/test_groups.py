@@ -26,7 +26,7 @@ def _edits(going: tuple[str, ...], pods: list[Pod], **group: Any) -> dict[str, A
     """What is changed of the group, by field."""
     spec = {"groupName": "gpu", "replicas": 4, "minReplicas": 4, **group}
     obj = {"metadata": {}, "spec": {"workerGroupSpecs": [spec]}}
-    proposal = Proposal(Action.SHRINK, 2.0, "", replicas=6, pods=going)
+    proposal = Proposal(Action.SCALE_DOWN, 2.0, "", replicas=6, pods=going)
     edits = proposal_edits(RAY, obj, proposal, resources=["nvidia.com/gpu"], pods=pods)
     assert all(edit.before == value_at(obj, edit.path) for edit in edits)
     return {edit.path[-1]: edit.after for edit in edits}

@@ -29,7 +29,7 @@ def _record(minutes: float, **changes: Any) -> dict[str, Any]:
     values: dict[str, Any] = {
         "run": "r1",
         "time": at.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "action": "shrink",
+        "action": "scale-down",
         "rule": "x",
         "finding": "idle",
         "reason": "x",
@@ -70,7 +70,7 @@ def test_what_is_protected_is_not_mended(world: World, policy: str) -> None:
     before = created(world.api, "Deployment", world.team, "victim")
     run = _apply(world, policy)
     item = run.items["victim"]
-    assert (item["action"], item["result"]) == ("put-back", "blocked"), run.out
+    assert (item["action"], item["result"]) == ("rollback", "blocked"), run.out
     assert "left as it is" in item["detail"]
     after = created(world.api, "Deployment", world.team, "victim")
     assert after["metadata"]["annotations"] == before["metadata"]["annotations"]
@@ -107,7 +107,7 @@ def test_with_the_breaker_open_nothing_is_put_back(world: World) -> None:
     assert item["result"] == "blocked"
     assert "the breaker is open" in item["detail"]
     assert _replicas(world, "victim") == 1
-    assert world.run("breaker", "clear", "--reason", "looked").code == 0
+    assert world.run("breaker", "reset", "--reason", "looked").code == 0
     assert world.run("pause", "--reason", "incident").code == 0
     assert _apply(world).items["victim"]["result"] == "done"
     assert _replicas(world, "victim") == 40
@@ -118,7 +118,7 @@ def test_what_nobody_looked_at_in_time_is_not_put_back(world: World) -> None:
     """That it is not well now says nothing about a change of twenty days ago; that is told, and it is settled."""
     _carries(world, "victim", _record(20 * 24 * 60))
     item = _apply(world).items["victim"]
-    assert (item["action"], item["result"]) == ("settle", "done")
+    assert (item["action"], item["result"]) == ("confirm", "done")
     assert "not known any more" in item["detail"]
     assert _replicas(world, "victim") == 1
 

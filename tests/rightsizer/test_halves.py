@@ -43,7 +43,7 @@ def _job(gpus: int = 4, *, suspend: bool = True, **status: Any) -> Object:
 
 def _record(*edits: Edit, then: tuple[Edit, ...] = (), end: End | None = None) -> UndoRecord:
     return UndoRecord(
-        "r1", AT, Action.SHRINK, "all", "too-many-gpus", "why", edits, then=then, end=end, settle=60
+        "r1", AT, Action.RESIZE, "all", "too-many-gpus", "why", edits, then=then, end=end, settle=60
     )
 
 
@@ -98,7 +98,7 @@ def test_a_second_shrink_remembers_the_first_size() -> None:
     assert left.edits == (Edit(GPU, "8", "2"),)
 
 
-@pytest.mark.parametrize("end", [End.UNDONE, End.PUT_BACK])
+@pytest.mark.parametrize("end", [End.UNDONE, End.ROLLED_BACK])
 def test_the_way_back_ends_without_a_record(end: End) -> None:
     """First it is stopped, with a record that says as what it ends; then it has what it had, and remembers the end."""
     running = _job(2, suspend=False)
@@ -126,7 +126,7 @@ def test_records_of_halves_are_small() -> None:
     """Also with long names, and where they tell of the way back."""
     path = (*GPU[:4], f"name={'c' * 63}", *GPU[5:])
     edits = [Edit((*path[:6], part, path[-1]), "8", "1") for part in ("limits", "requests")]
-    for record in (_record(STOPPED, then=tuple(edits)), _record(*edits, STOPPED, end=End.PUT_BACK)):
+    for record in (_record(STOPPED, then=tuple(edits)), _record(*edits, STOPPED, end=End.ROLLED_BACK)):
         assert len(msgspec.structs.replace(record, reason="x" * 600).text().encode()) < 2048
 
 

@@ -16,7 +16,7 @@ from tests.rightsizer.build import AT, judged, pod, policy, workload
 RESLICED = Edit(("spec", "predictor", "model", "resources", "limits", "nvidia.com/mig-1g.10gb"), None, "1")
 SHRUNK = Edit(("spec", "replicas"), 3, 2)
 LESS = Proposal(Action.RESLICE, 4.0, "", asks=(("nvidia.com/mig-1g.10gb", 1),))
-FEWER = Proposal(Action.SHRINK, 2.0, "", replicas=2)
+FEWER = Proposal(Action.SCALE_DOWN, 2.0, "", replicas=2)
 KINDS = {
     "InferenceService": "serving.kserve.io/v1beta1",
     "LeaderWorkerSet": "leaderworkerset.x-k8s.io/v1",
@@ -101,7 +101,7 @@ RESOURCES = ("spec", "template", "spec", "containers", "name=main", "resources",
 def _health(path: tuple[str, ...], **changes: Any) -> tuple[Health, str]:
     edits = (Edit(path, 2, 1),)
     record = UndoRecord(
-        run="r", time=SINCE, action="shrink", rule="x", finding="y", reason="", edits=edits, settle=900
+        run="r", time=SINCE, action="scale-down", rule="x", finding="y", reason="", edits=edits, settle=900
     )
     return health_of(record, [pod(**{"created": SINCE + MINUTE, **changes})], 1, AT)
 

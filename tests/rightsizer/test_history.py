@@ -97,10 +97,10 @@ NOT_OURS = {
     "no-json": "{",
     "no-list": '{"at": "2026-11-20T00:00:00Z"}',
     "no-entry": "[7]",
-    "no-zone": '[{"at": "2026-11-20T00:00:00", "run": "r", "action": "shrink"}]',
-    "no-year": '[{"at": "0001-01-01T00:00:00+14:00", "run": "r", "action": "shrink"}]',
-    "no-end": '[{"at": "2026-11-20T00:00:00Z", "run": "r", "action": "shrink", "end": "allowed"}]',
-    "no-name": '[{"at": "2026-11-20T00:00:00Z", "run": "\\u001b[2J", "action": "shrink"}]',
+    "no-zone": '[{"at": "2026-11-20T00:00:00", "run": "r", "action": "scale-down"}]',
+    "no-year": '[{"at": "0001-01-01T00:00:00+14:00", "run": "r", "action": "scale-down"}]',
+    "no-end": '[{"at": "2026-11-20T00:00:00Z", "run": "r", "action": "scale-down", "end": "allowed"}]',
+    "no-name": '[{"at": "2026-11-20T00:00:00Z", "run": "\\u001b[2J", "action": "scale-down"}]',
     "deep": "[" * 3000,
     "long": json.dumps(["x" * 20_000]),
 }
@@ -111,7 +111,7 @@ def test_what_we_cannot_have_written_is_not_taken_for_nothing(text: str) -> None
     """An entry that cannot be read stands as one; so does an undo record, of whatever time it claims to be."""
     assert _read(text) == (UNREADABLE,)
     assert UNREADABLE in remembered({"gpu-rightsizer.io/undo": text})
-    record = '{"run": "r", "time": "0001-01-01T00:00:00+14:00", "action": "shrink"}'
+    record = '{"run": "r", "time": "0001-01-01T00:00:00+14:00", "action": "scale-down"}'
     assert remembered({"gpu-rightsizer.io/undo": record}) == (UNREADABLE,)
 
 
@@ -146,7 +146,7 @@ def test_what_cannot_be_read_counts_as_a_change_right_now() -> None:
 
 
 @pytest.mark.parametrize(("times", "held"), [(1, 24), (2, 48), (3, 96), (4, 168), (9, 168)], ids=str)
-@pytest.mark.parametrize("end", [End.UNDONE, End.REVERTED, End.PUT_BACK])
+@pytest.mark.parametrize("end", [End.UNDONE, End.REVERTED, End.ROLLED_BACK])
 def test_hold_off_doubles_with_each_time_it_was_taken_back(times: int, held: int, end: End) -> None:
     """From the rule's cooldown to a week."""
     memory = Memory(tuple(_past(number * DAY, end) for number in range(1, times + 1)), AT)
@@ -184,7 +184,7 @@ def test_three_changes_in_a_month_and_no_more(before: int, enforced: bool) -> No
     """Then its people are to be talked to; growing back is not counted."""
     past = [_past((8 + 8 * number) * DAY, None, run=f"r{number}") for number in range(before)]
     past = [change for change in past if AT - (change.at or AT) < 30 * DAY]
-    grown = [_past(9 * DAY, None, action="grow", run=f"g{number}") for number in range(3)]
+    grown = [_past(9 * DAY, None, action="scale-up", run=f"g{number}") for number in range(3)]
     decision = _idle(*past, *grown, cooldown=HOUR)
     assert decision.is_enforced is enforced, decision
     assert decision.verdict is Verdict.ACT
@@ -194,14 +194,14 @@ def test_three_changes_in_a_month_and_no_more(before: int, enforced: bool) -> No
 @pytest.mark.parametrize(("hours", "enforced"), [(3, False), (5, True)])
 def test_what_came_before_a_change_is_no_evidence_for_the_next(hours: int, enforced: bool) -> None:
     """Where the cooldown is shorter than the window, the window has to fill anew; giving back is no such change."""
-    idle = {"window": 4 * HOUR, "returnFactor": 0}
-    decision = _idle(_past(hours * HOUR, None, action="shrink"), cooldown=HOUR, idle=idle)
+    idle = {"window": 4 * HOUR, "idleFactor": 0}
+    decision = _idle(_past(hours * HOUR, None, action="scale-down"), cooldown=HOUR, idle=idle)
     assert decision.is_enforced is enforced, decision
     assert (
         enforced
         or "it was changed 3h ago, and is judged by what it did in the last 4h" in decision.blocks[0].reason
     )
-    assert _idle(_past(hours * HOUR, None, action="grow"), cooldown=HOUR, idle=idle).is_enforced
+    assert _idle(_past(hours * HOUR, None, action="scale-up"), cooldown=HOUR, idle=idle).is_enforced
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_what_came_before_a_change_is_no_evidence_for_the_next(hours: int, enfor
 )
 def test_two_rightsizers_notice_each_other(by: str, minutes: int, enforced: bool) -> None:
     """Another instance's change of the last hour keeps us away, also from growing; our own does not."""
-    past = _past(datetime.timedelta(minutes=minutes), None, by=by, action="grow")
+    past = _past(datetime.timedelta(minutes=minutes), None, by=by, action="scale-up")
     assert _idle(past, cooldown=datetime.timedelta(minutes=1)).is_enforced is enforced
 
 
@@ -222,7 +222,7 @@ def test_advice_is_given_whatever_was_done_before() -> None:
 
 def test_pods_that_began_after_a_stop_tell_that_someone_put_it_back() -> None:
     """Of a shrunk workload they tell nothing."""
-    stop, shrink = _past(5 * HOUR, None), _past(5 * HOUR, None, action="shrink")
+    stop, shrink = _past(5 * HOUR, None), _past(5 * HOUR, None, action="scale-down")
     seen = noticed((stop, shrink), [AT - 2 * HOUR, AT - HOUR, AT - 9 * HOUR, None])
     assert [(change.end, change.ended) for change in seen] == [(End.REVERTED, AT - 2 * HOUR), (None, None)]
 

@@ -82,7 +82,7 @@ SLICES = f"""
 apiVersion: gpu-rightsizer.io/v1alpha1
 kind: Policy
 rules:
-  - {{name: all, match: {{everything: true}}, mode: enforce, findings: {{sliceable: enforce}}}}
+  - {{name: all, match: {{everything: true}}, mode: enforce, findings: {{oversized-gpu: enforce}}}}
 {BUDGETS}"""
 
 

@@ -94,7 +94,7 @@ def test_what_was_noted_on_the_other_object_is_about_the_workload(world: World, 
     assert _apply(world, name)["result"] == "done"
     assert world.run("undo", "--all", "--yes").code == 0
     for pod in world.pods_of(world.team, name):
-        world.record(pod, "parked", 1)
+        world.record(pod, "idle", 1)
     assert name not in world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY).items
 
 
@@ -128,14 +128,14 @@ def test_of_two_that_could_stop_it_neither_is_taken(world: World) -> None:
         "ownerReferences": other["metadata"]["ownerReferences"],
     }
     world.api.create({**{key: other[key] for key in ("apiVersion", "kind", "spec")}, "metadata": metadata})
-    assert [block["cause"] for block in _plan(world, "train")["blocks"]] == ["managed-elsewhere"]
+    assert [block["cause"] for block in _plan(world, "train")["blocks"]] == ["other-controller"]
 
 
 def test_who_may_not_see_the_other_object_leaves_the_workload_alone(world: World) -> None:
     """Not to know through what it is stopped is no reason to stop it directly."""
     queued(world)
     world.api.deny(Rule("*", resources=("workloads",)))
-    assert [block["cause"] for block in _plan(world, "train")["blocks"]] == ["managed-elsewhere"]
+    assert [block["cause"] for block in _plan(world, "train")["blocks"]] == ["other-controller"]
 
 
 def test_what_came_to_be_scaled_by_keda_since_the_plan_is_left_alone(world: World) -> None:

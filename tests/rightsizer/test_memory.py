@@ -39,7 +39,7 @@ HELD = (
     """
 apiVersion: gpu-rightsizer.io/v1alpha1
 kind: Policy
-defaults: {idle: {window: 6h, grace: 5m, history: 1d, returnFactor: 0}}
+defaults: {idle: {window: 6h, grace: 5m, history: 1d, idleFactor: 0}}
 rules:
   - {name: all, match: {everything: true}, mode: enforce, cooldown: 60h}
 """
@@ -102,7 +102,7 @@ def _back(world: World, hours: float, how: Any = _replaced) -> None:
     world.api.settle()
     world.clock.run()
     for one in world.pods_of(world.team, "idle"):
-        world.record(one, "parked", 1)
+        world.record(one, "idle", 1)
 
 
 @pytest.mark.prometheus
@@ -272,7 +272,7 @@ def test_what_is_stopped_through_another_object_is_remembered_by_its_own_name(wo
     world.api.settle()
     world.clock.run()
     for one in world.pods_of(world.team, "web"):
-        world.record(one, "parked", 1)
+        world.record(one, "idle", 1)
     item = world.run("plan", "-o", "json", policy=HELD).items["web"]
     assert "put back by someone" in str(item["blocks"]), item
 

@@ -24,13 +24,19 @@ from tests.rightsizer.world import World
 OURS = "gpu-rightsizer.io/"
 KEYS: tuple[str, ...] = (
     *("undo", "history", "notice", "resumed-at", "came-back-after", "snooze-until", "order", "steered"),
-    *("exclude-until", "keep-replicas", "mode", "exclude"),
+    *("exclude-until", "min-replicas", "mode", "exclude"),
 )
 OFTEN = 30_000
 
 
 def _record(**changes: Any) -> str:
-    values = {"run": "r1", "time": "2026-11-20T10:00:00Z", "action": "shrink", "rule": "x", "finding": "idle"}
+    values = {
+        "run": "r1",
+        "time": "2026-11-20T10:00:00Z",
+        "action": "scale-down",
+        "rule": "x",
+        "finding": "idle",
+    }
     edits = [{"path": ["spec", "replicas"], "before": 4, "after": 1}]
     return json.dumps({**values, "reason": "x", "edits": edits, **changes})
 
@@ -40,7 +46,7 @@ def _edit(*path: str) -> list[dict[str, Any]]:
 
 
 def _entry(**changes: Any) -> str:
-    return json.dumps([{"at": "2026-11-20T10:00:00Z", "run": "r", "action": "shrink", **changes}])
+    return json.dumps([{"at": "2026-11-20T10:00:00Z", "run": "r", "action": "scale-down", **changes}])
 
 
 DEEP = '{"x": ' + "[" * OFTEN + "]" * OFTEN + "}"

@@ -84,7 +84,7 @@ def test_a_webhook_gets_a_document(receiver: Receiver) -> None:
     assert {item["name"]: item["occasion"] for item in body["items"]} == {
         "told": "notice",
         "stopped": "change",
-        "back": "put-back",
+        "back": "rollback",
         "failed": "failure",
     }
 

@@ -48,9 +48,9 @@ rules: [{name: all, match: {everything: true}, mode: enforce}]
 @pytest.mark.parametrize(
     ("window", "step_s", "verdict", "finding"),
     [
-        ("5m", 16, "act", "parked"),  # 18 or 19 samples, by where the window falls
+        ("5m", 16, "act", "idle"),  # 18 or 19 samples, by where the window falls
         ("10m", 60, "unknown", "window-too-short"),
-        ("21m", 60, "act", "parked"),
+        ("21m", 60, "act", "idle"),
     ],
 )
 def test_a_window_of_few_samples(
@@ -102,7 +102,7 @@ def test_two_clusters_in_one_prometheus_are_told_apart(world: World) -> None:
     with Prometheus(world.directory / "own") as own:
         world.prometheus = own
         world.labels = {"cluster": "theirs"}
-        world.add("Pod", world.team, "shell", {"usage": "parked"})
+        world.add("Pod", world.team, "shell", {"usage": "idle"})
         world.labels = {"cluster": "ours"}
         (pod,) = world.pods_of(world.team, "shell")
         world.record(pod, "busy", 1)
@@ -124,7 +124,7 @@ def test_two_clusters_in_one_prometheus_are_told_apart(world: World) -> None:
 def test_a_container_that_restarted_makes_its_pod_young(world: World) -> None:
     """The window must not reach back beyond the process that runs now."""
     world.add("Deployment", world.team, "idle", {})
-    assert _finding(world, "idle") == ("act", "parked")
+    assert _finding(world, "idle") == ("act", "idle")
     (pod,) = world.pods_of(world.team, "idle")
     status = created(world.api, "Pod", world.team, pod["metadata"]["name"])["status"]
     started = stamp(datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=2))
@@ -158,7 +158,7 @@ def test_a_budget_of_another_namespace_does_not_count(world: World) -> None:
     world.api.create(
         {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta, "spec": spec}
     )
-    assert _finding(world, "idle") == ("act", "parked")
+    assert _finding(world, "idle") == ("act", "idle")
 
 
 @pytest.mark.prometheus

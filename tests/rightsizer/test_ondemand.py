@@ -28,7 +28,7 @@ from tests.rightsizer.build import AT, judged, pod, policy, rule, workload
 
 GPU = "nvidia.com/gpu"
 NODES = ("a", "b", "c")
-RULES = policy(rule("r", onDemand=[Action.SCALE_TO_ZERO]), rule("rest"))
+RULES = policy(rule("r", onlyForPendingPods=[Action.SCALE_TO_ZERO]), rule("rest"))
 
 
 def _decision(item: Workload, mean: float | None = 0.0) -> Decision:
@@ -70,7 +70,7 @@ def _after(
         tuple(one.workload for one in decisions), {}, {}, waiting=waiting, stranded=free, spare=spare or {}
     )
     found = for_those_who_wait(decisions, Rulebook(RULES, fleet, at=AT))
-    assert all({block.cause for block in one.blocks} <= {Cause.ON_DEMAND} for one in found)
+    assert all({block.cause for block in one.blocks} <= {Cause.ONLY_FOR_PENDING_PODS} for one in found)
     assert [one.workload for one in found] == [one.workload for one in decisions]
     return {
         one.workload.ref.name: None if one.blocks else tuple(ref.name for ref in one.wanted_by)
@@ -128,10 +128,10 @@ def test_what_a_shrink_frees_is_counted_as_that() -> None:
     """A quarter of four pods is one GPU, not four."""
     item = _holder("x", "a", "a", "a", "a")
     decision = _decision(item)
-    shrunk = Proposal(Action.SHRINK, 1.0, "", replicas=3)
+    shrunk = Proposal(Action.SCALE_DOWN, 1.0, "", replicas=3)
     finding = dataclasses.replace(decision.finding, proposal=shrunk)
-    rules = policy(rule("r", onDemand=[Action.SHRINK]))
-    decision = dataclasses.replace(decision, action=Action.SHRINK, finding=finding, frees=1.0)
+    rules = policy(rule("r", onlyForPendingPods=[Action.SCALE_DOWN]))
+    decision = dataclasses.replace(decision, action=Action.SCALE_DOWN, finding=finding, frees=1.0)
     for gpus, is_blocked in ((1, False), (2, True)):
         fleet = Fleet((item,), {}, {}, waiting=(_waiting("w", gpus),))
         (found,) = for_those_who_wait([decision], Rulebook(rules, fleet, at=AT))
@@ -168,15 +168,15 @@ def test_nobody_goes_where_gpus_are_free_and_cpu_is_not() -> None:
 def test_pods_that_stay_keep_their_cpu() -> None:
     """Fewer GPUs for each pod are no fewer cores."""
     item = _with_cpu(_holder("x", "a", gpus=2), 8)
-    shrunk = Proposal(Action.SHRINK, 1.0, "", gpus_per_pod=1)
+    shrunk = Proposal(Action.RESIZE, 1.0, "", gpus_per_pod=1)
     decision = _decision(item)
     decision = dataclasses.replace(
         decision,
-        action=Action.SHRINK,
+        action=Action.SCALE_DOWN,
         finding=dataclasses.replace(decision.finding, proposal=shrunk),
         frees=1.0,
     )
-    rules = policy(rule("r", onDemand=[Action.SHRINK]))
+    rules = policy(rule("r", onlyForPendingPods=[Action.SCALE_DOWN]))
     for cores, is_blocked in ((0, False), (4, True)):
         waits = dataclasses.replace(_waiting("w", 1), needs={"cpu": 1000 * cores})
         fleet = Fleet((item,), {}, {}, waiting=(waits,))

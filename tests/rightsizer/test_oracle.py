@@ -56,7 +56,7 @@ IDLES: Mapping[str, Sequence[Any]] = {
     "minCoverage": [0.5, 1.0],
     "maxUtilizationPercent": [0.0, 5.0],
     "history": LONG,
-    "returnFactor": [0.0, 3.0],
+    "idleFactor": [0.0, 3.0],
 }
 PATTERNS = {
     "priorityClasses": ["high", "l*", "?o*", "", "system-*"],
@@ -93,7 +93,8 @@ def _rule(chance: Chance, number: int) -> dict[str, Any]:
         mode=mode,
         findings=_fields(chance, dict.fromkeys(FINDINGS, wishes), judges),
         actions=_one_in(chance, 2, lambda one: _some(one, [*ACTIONS, "evict"], 1, 6)),
-        keep=_one_in(chance, 3, lambda one: {"replicas": one.choice([0, 1]), "gpus": one.randrange(4)}),
+        minReplicas=_one_in(chance, 3, lambda one: one.choice([0, 1])),
+        minGPUs=_one_in(chance, 3, lambda one: one.randrange(4)),
         notifyBefore=_one_in(chance, 3, lambda one: one.choice(DURATIONS)),
         cooldown=_one_in(chance, 3, lambda one: one.choice(DURATIONS)),
         idle=_one_in(chance, 3, lambda one: _fields(one, IDLES, 6)),
@@ -121,8 +122,10 @@ def _policy(chance: Chance) -> dict[str, Any]:
         kind="Policy",
         defaults=_one_in(chance, 3, _defaults),
         classAnnotations=chance.choice([None, "file-first", "class-first", "class-first", "off"]),
-        honourOptOut=chance.choice([None, None, True, False]),
-        honourMarks=_one_in(chance, 3, lambda one: _some(one, sorted({name for name, _, _ in MARKS}), 0, 6)),
+        respectOptOut=chance.choice([None, None, True, False]),
+        respectDoNotDisrupt=_one_in(
+            chance, 3, lambda one: _some(one, sorted({name for name, _, _ in MARKS}), 0, 6)
+        ),
         protectedNamespaces=_one_in(chance, 6, lambda one: one.choice([["team-*"], ["elsewhere"]])),
         rules=[_rule(chance, number) for number in range(chance.randint(1, 4))],
     )
@@ -132,19 +135,19 @@ def _policy(chance: Chance) -> dict[str, Any]:
 
 
 CLASS_NOTES: Mapping[str, Sequence[str]] = {
-    "findings": ["idle=advise", "stuck=off,parked=off", "idle=advise,underused=off"],
-    "actions": ["shrink,scale-to-zero", "suspend,shrink,evict", "shrink"],
+    "findings": ["idle=advise", "stuck=off,idle=off", "idle=advise,underutilized=off"],
+    "actions": ["scale-down,resize,scale-to-zero", "suspend,scale-down,resize,evict", "scale-down,resize"],
     "idle-window": [*DURATIONS, "a day"],
     "grace": DURATIONS,
     "min-coverage": ["0.5", "0.5", "most"],
     "max-utilization": ["0", "5"],
     "max-memory-traffic": ["2"],
     "history": LONG,
-    "return-factor": ["0", "4"],
+    "idle-factor": ["0", "4"],
     "notify-before": DURATIONS,
     "cooldown": DURATIONS,
-    "keep-replicas": ["0", "1", "one"],
-    "keep-gpus": ["0", "2"],
+    "min-replicas": ["0", "1", "one"],
+    "min-gpus": ["0", "2"],
 }
 
 
@@ -175,7 +178,7 @@ WISHES = {
     OURS + "mode": ["off", "advise", "enforce", "never"],
     OURS + "exclude": ["true", "false", "yes please"],
     OURS + "exclude-until": INSTANTS,
-    OURS + "keep-replicas": ["0", "1", "3", "-1", "many"],
+    OURS + "min-replicas": ["0", "1", "3", "-1", "many"],
 }
 TOOLS = {key: ["true", "false", "30m", *INSTANTS] for _, key, _ in MARKS}
 SYSTEM = {"app.kubernetes.io/name": ["gpu-rightsizer"]}
@@ -223,7 +226,7 @@ def _said(ruling: Ruling) -> Said:
         rules=frozenset(rule.name for rule in ruling.rules) if is_by_rule else None,
         modes={name: ruling.mode_for(FindingName(name)).value for name in FINDINGS},
         actions=tuple(action.value for action in ruling.actions),
-        keep=(ruling.keep.replicas, ruling.keep.gpus),
+        keep=(ruling.min_replicas, ruling.min_gpus),
         notify_s=ruling.notify_before.total_seconds() if ruling.notify_before else 0.0,
         cooldown_s=ruling.cooldown.total_seconds(),
         idle=frozenset(

@@ -28,7 +28,7 @@ rules:
 {BUDGETS}"""
 
 FOUR_WORKERS = {
-    "usage": ["parked", "busy", "parked", "parked"],
+    "usage": ["idle", "busy", "idle", "idle"],
     "spec": functools.partial(ray_cluster, workers=4),
 }
 
@@ -106,7 +106,7 @@ def test_what_was_ordered_and_runs_all_the_same_is_remembered_so(world: World) -
         VOLCANO, world.team, "train", {"status": {"state": {"phase": "Running"}}}, subresource="status"
     )
     outcome = _apply(world, "train")
-    assert (outcome["action"], outcome["result"]) == ("remember", "done"), outcome
+    assert (outcome["action"], outcome["result"]) == ("record-revert", "done"), outcome
     assert "it is Running" in outcome["detail"]
     assert UNDO not in created(world.api, VOLCANO, world.team, "train")["metadata"]["annotations"]
 
@@ -212,7 +212,7 @@ def test_members_that_are_needed_all_are_known_when_planning(spec: dict[str, Any
     """Without an elastic policy a training job bears no fewer of them."""
     ref = ObjectRef("kubeflow.org/v1", "PyTorchJob", "team", "train")
     train = dataclasses.replace(workload(), ref=ref, spec=json.dumps(spec).encode())
-    told = no_place(train, Proposal(Action.SHRINK, 2.0, "", replicas=2), AT)
+    told = no_place(train, Proposal(Action.SCALE_DOWN, 2.0, "", replicas=2), AT)
     assert words in told
     assert bool(words) == bool(told)
 
@@ -226,7 +226,7 @@ def test_a_spec_that_cannot_be_read_keeps_nothing_from_being_planned(spec: bytes
 def test_two_containers_with_gpus_are_advised_on(world: World) -> None:
     """Which of them is to have fewer is for its people to say."""
     policy = FEWER.replace("too-many-replicas", "too-many-gpus")
-    given = {"gpus": 4, "usage": [["busy", "parked", "parked", "parked"]], "spec": _halved}
+    given = {"gpus": 4, "usage": [["busy", "idle", "idle", "idle"]], "spec": _halved}
     world.add("Rollout.argoproj.io", world.team, "two", given)
     _assert_advised(world, "two", "2 of its containers declare nvidia.com/gpu", policy)
 
@@ -293,7 +293,7 @@ def test_two_kinds_of_one_name_are_told_apart(world: World) -> None:
     world.add("Job", world.team, "train", {"usage": "absent"})
     for pod in world.pods_of(world.team, "train"):
         if pod["metadata"]["uid"] not in known:
-            world.record(pod, "parked", 1)
+            world.record(pod, "idle", 1)
     assert world.run("apply", "--yes", policy=DEFAULT_POLICY).code == 0
     asked = world.run("undo", f"{world.team}/Job/train", "--yes")
     assert asked.code == 2

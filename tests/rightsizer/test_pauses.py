@@ -101,8 +101,8 @@ def test_a_pause_counts_from_the_next_write_on(world: World) -> None:
         (["pause", "--reason", "x", "--for", "0"], "would be over at once"),
         (["pause", "--reason", "x", "-n", "no-such-namespace"], "not found"),
         (["resume"], "is not paused as such"),
-        (["breaker", "clear"], "say why"),
-        (["breaker", "accept-scope"], "needs --policy"),
+        (["breaker", "reset"], "say why"),
+        (["breaker", "accept-growth"], "needs --policy"),
         (["undo", "--until", "2h"], "give --since, too"),
         (["undo", "--since", "yesterday"], "write a time with its zone"),
         (["undo", "--since", "2026-11-20T18:00:00"], "says no zone"),
@@ -129,7 +129,7 @@ def test_errors_in_a_row_over_several_runs_open_the_breaker(world: World) -> Non
     world.api.clear_faults()
     assert (_causes(world, "a"), _apply(world).items) == (["breaker"], {})
     assert "errors" in _state(world)["breaker"]["trip"]["cause"]
-    cleared = world.run("breaker", "clear", "--reason", "the API server was being upgraded")
+    cleared = world.run("breaker", "reset", "--reason", "the API server was being upgraded")
     assert "last cleared" in cleared.out
     assert {item["result"] for item in _apply(world).items.values()} == {"done"}
 
@@ -205,7 +205,7 @@ def test_while_the_breaker_is_open_apply_fails(world: World) -> None:
     assert (run.code, run.items) == (1, {})
     assert "gpu-rightsizer: the breaker is open: 3 errors in a row" in run.err
     assert "gpu-rightsizer breaker" in run.err
-    world.run("breaker", "clear", "--reason", "looked")
+    world.run("breaker", "reset", "--reason", "looked")
     run = _apply(world)
     assert (run.code, run.err.count("breaker")) == (0, 0)
 
@@ -240,20 +240,20 @@ def test_what_becomes_eligible_by_the_dozen_is_asked_about(world: World) -> None
     assert (_apply(world).items, _causes(world, "many-0")) == ({}, ["breaker"])
     assert _state(world)["breaker"]["trip"]["cause"] == "scope"
     policy = world.directory / "policy.yaml"
-    accepted = world.run("breaker", "accept-scope", "--policy", str(policy))
+    accepted = world.run("breaker", "accept-growth", "--policy", str(policy))
     assert "scavengers: 12 workloads" in accepted.out, accepted.err
     assert _causes(world, "many-0") == []
 
 
 def test_apply_accepts_the_scope_it_shows(world: World) -> None:
-    """--accept-scope closes what the scope had opened, and the run goes on."""
+    """--accept-growth closes what the scope had opened, and the run goes on."""
     _idle(world, "idle")
     _apply(world)
     world.add("Deployment", world.team, "many-0", {})
     for number in range(1, 12):
         world.add("Deployment", world.team, f"many-{number}", {"usage": "absent"})
     _apply(world)
-    assert _apply(world, "--accept-scope").items["many-0"]["result"] == "done"
+    assert _apply(world, "--accept-growth").items["many-0"]["result"] == "done"
     assert _state(world)["breaker"]["isOpen"] is False
 
 
@@ -268,7 +268,7 @@ def test_state_that_cannot_be_read_stops_everything(world: World) -> None:
     assert _apply(world).items == {}
     assert world.run("resume").code == 0
     assert _causes(world, "idle") == ["breaker"]
-    assert world.run("breaker", "clear", "--reason", "mended").code == 0
+    assert world.run("breaker", "reset", "--reason", "mended").code == 0
     assert _causes(world, "idle") == []
 
 

@@ -30,7 +30,7 @@ rules:
 """
     + BUDGETS
 )
-HALF_USED = {"gpus": 2, "usage": [["busy", "parked"]]}
+HALF_USED = {"gpus": 2, "usage": [["busy", "idle"]]}
 
 
 def _add(world: World, **given: Any) -> None:
@@ -90,30 +90,30 @@ def test_it_goes_on_with_what_suffices(world: World) -> None:
     assert {"uid", "resourceVersion"} <= second["metadata"].keys()
     record = _record(world)
     assert record is not None
-    assert (record["action"], record["then"]) == ("shrink", [])
+    assert (record["action"], record["then"]) == ("resize", [])
     assert [edit["path"][-1] for edit in record["edits"]] == ["nvidia.com/gpu"]
     assert (_ends(world), len(json.dumps(promised)) < 2048) == ([None], True)
-    assert ("finish", "done") in _repairs(run)
+    assert ("complete", "done") in _repairs(run)
 
 
 def test_what_is_lost_is_said_before(world: World) -> None:
     """In the plan, beside what would be done."""
     _add(world)
     item = world.run("plan", "-o", "json", policy=POLICY).items["train"]
-    assert (item["action"], item["mode"]) == ("shrink", "enforce")
+    assert (item["action"], item["mode"]) == ("resize", "enforce")
     assert "since the last checkpoint" in item["lost"]
 
 
-@pytest.mark.parametrize(("actions", "mode"), [("[shrink]", None), ("[suspend]", None)])
+@pytest.mark.parametrize(("actions", "mode"), [("[resize]", None), ("[suspend]", None)])
 def test_a_rule_must_allow_both(world: World, actions: str, mode: str | None) -> None:
     """Whoever allows Deployments to shrink has not said that work may be lost."""
     _add(world)
     policy = POLICY.replace("cooldown: 1s", f"cooldown: 1s, actions: {actions}")
-    if "shrink" not in actions:
+    if "resize" not in actions:
         policy = policy.replace(", findings: {too-many-gpus: enforce}", "")
     item = world.run("plan", "-o", "json", policy=policy).items["train"]
     assert item["action"] is mode
-    assert "too-many-gpus calls for shrink and suspend" in str(item["reasons"])
+    assert "too-many-gpus calls for resize and suspend" in str(item["reasons"])
 
 
 def _be_of_135(world: World) -> None:
@@ -142,7 +142,7 @@ def test_where_the_server_does_not_allow_it_it_is_advised(world: World, how: Any
     how(world)
     _add(world)
     item = world.run("plan", "-o", "json", policy=POLICY).items["train"]
-    assert (item["action"], item["mode"]) == ("shrink", "advise")
+    assert (item["action"], item["mode"]) == ("resize", "advise")
     assert words in str(item["reasons"])
     _apply(world)
     assert (_state(world), _writes(world)) == ((False, [2]), [])
@@ -151,9 +151,9 @@ def test_where_the_server_does_not_allow_it_it_is_advised(world: World, how: Any
 def test_on_demand_means_it_too(world: World) -> None:
     """A rule that suspends only while others wait does not suspend for this either."""
     _add(world)
-    policy = POLICY.replace("cooldown: 1s", "cooldown: 1s, onDemand: [suspend]")
+    policy = POLICY.replace("cooldown: 1s", "cooldown: 1s, onlyForPendingPods: [suspend]")
     item = world.run("plan", "-o", "json", policy=policy).items["train"]
-    assert [block["cause"] for block in item["blocks"]] == ["on-demand"]
+    assert [block["cause"] for block in item["blocks"]] == ["only-for-pending-pods"]
 
 
 def test_undo_goes_the_same_way_back(world: World) -> None:
@@ -232,7 +232,7 @@ def test_a_run_that_is_killed_in_between_is_finished_by_the_next_one(world: Worl
         assert (_repairs(early), len(_writes(world))) == ([], 1)
         assert "train" not in early.items
     run = _apply(world)
-    assert (_repairs(run), _state(world)) == ([("finish", "done")], (False, [1]))
+    assert (_repairs(run), _state(world)) == ([("complete", "done")], (False, [1]))
     assert (len(_writes(world)), _ends(world)) == (2, [None])
     assert _repairs(_apply(world)) == []
 
@@ -253,7 +253,7 @@ def test_half_an_undo_is_finished_by_the_next_run(world: World) -> None:
     _apply(world)
     with _killed(world, "undo", "--all"):
         pass
-    assert _repairs(_apply(world)) == [("finish", "done")]
+    assert _repairs(_apply(world)) == [("complete", "done")]
     assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["undone"])
 
 
@@ -264,13 +264,13 @@ def test_what_the_server_refuses_is_not_tried_again(world: World) -> None:
     with _killed(world, "apply"):
         world.api.be_like(35)
     run = _apply(world)
-    assert _repairs(run) == [("put-back", "done")]
+    assert _repairs(run) == [("rollback", "done")]
     assert "field is immutable" in run.items["train"]["detail"]
     assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["refused"])
     assert "PutBack" in _events(world)
     world.api.be_like(36)
     (pod,) = world.pods_of(world.team, "train")
-    world.record(pod, ["busy", "parked"], 2)
+    world.record(pod, ["busy", "idle"], 2)
     assert _repairs(_apply(world)) == []
     assert _state(world) == (False, [2])
 
@@ -286,7 +286,7 @@ def test_a_second_half_that_is_out_of_policy_opens_the_breaker(world: World) -> 
         status = {"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": words}
         world.api.inject(Fault("jobs/train$", "PATCH", 1, status=403, body=status))
     run = _apply(world)
-    assert _repairs(run) == [("put-back", "done")]
+    assert _repairs(run) == [("rollback", "done")]
     assert (_state(world), _ends(world)) == ((False, [2]), ["refused"])
     breaker = json.loads(world.run("breaker", "-o", "json").out)["breaker"]
     assert (breaker["trip"]["cause"], run.code) == ("out-of-policy", 1)
@@ -298,7 +298,7 @@ def test_half_a_change_that_somebody_takes_back_stays_so(world: World) -> None:
     _add(world)
     with _killed(world, "apply"):
         world.api.patch("Job", world.team, "train", {"spec": {"suspend": False}})
-    assert _repairs(_apply(world)) == [("put-back", "done")]
+    assert _repairs(_apply(world)) == [("rollback", "done")]
     assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["reverted"])
 
 
@@ -309,7 +309,7 @@ def test_half_an_undo_that_somebody_takes_back_can_be_undone_still(world: World)
     _apply(world)
     with _killed(world, "undo", "--all"):
         world.api.patch("Job", world.team, "train", {"spec": {"suspend": False}})
-    assert _repairs(_apply(world)) == [("put-back", "done")]
+    assert _repairs(_apply(world)) == [("rollback", "done")]
     assert (_state(world), _ends(world)) == ((False, [1]), [None])
     assert world.run("undo", "--all", "--yes").code == 0
     assert (_state(world), _record(world)) == ((False, [2]), None)
@@ -324,9 +324,9 @@ def test_a_pod_that_fails_with_less_gets_back_what_it_had(world: World) -> None:
         "Pod", world.team, pod["metadata"]["name"], {"status": {"phase": "Failed"}}, subresource="status"
     )
     world.api.settle()
-    assert _repairs(_apply(world)) == [("put-back", "done")]
-    assert _repairs(_apply(world)) == [("finish", "done")]
-    assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["put-back"])
+    assert _repairs(_apply(world)) == [("rollback", "done")]
+    assert _repairs(_apply(world)) == [("complete", "done")]
+    assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["rolled-back"])
 
 
 @pytest.mark.slow
@@ -339,7 +339,7 @@ def test_work_that_came_to_its_end_is_well(world: World) -> None:
     world.api.patch("Pod", world.team, name, {"status": {"phase": "Succeeded"}}, subresource="status")
     world.api.settle()
     run = _apply(world)
-    assert _repairs(run) == [("settle", "done")]
+    assert _repairs(run) == [("confirm", "done")]
     assert "it has ended since: Complete" in run.items["train"]["detail"]
     undone = world.run("undo", "--all", "--yes", "-o", "json").items["train"]
     assert (undone["result"], "come to its end" in undone["detail"]) == ("changed", True)

@@ -13,7 +13,7 @@ from rightsizer.model import Fleet, Mode, Node, PriorityClass
 from rightsizer.policy.effective import Rulebook
 from rightsizer.policy.explain import explain
 from rightsizer.policy.policy_file import parse
-from rightsizer.policy.schema import Keep, Match
+from rightsizer.policy.schema import Match
 from rightsizer.policy.starter import starting_policy
 from simulator.kube import ApiServer
 from tests.conftest import Golden
@@ -214,7 +214,7 @@ def test_what_explain_tells(golden: Golden) -> None:
             "research",
             match=Match(namespaces=("res*",), priorityClasses=("medium-*", "")),
             findings={"too-many-replicas": "enforce", "stuck": "off"},
-            keep=Keep(replicas=1),
+            minReplicas=1,
         ),
     )
     document = rules.model_dump(mode="json", by_alias=True, exclude_unset=True)

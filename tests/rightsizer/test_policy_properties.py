@@ -114,8 +114,8 @@ def _lets_no_more(now: Ruling, before: Ruling) -> None:
     if now.mode is not Mode.ENFORCE:
         return
     assert set(now.actions) <= set(before.actions)
-    assert (now.keep.replicas, now.keep.gpus) >= (before.keep.replicas, before.keep.gpus)
-    assert now.keep.gpus >= before.keep.gpus
+    assert (now.min_replicas, now.min_gpus) >= (before.min_replicas, before.min_gpus)
+    assert now.min_gpus >= before.min_gpus
     assert now.cooldown >= before.cooldown
     none = datetime.timedelta(0)
     assert (now.notify_before or none) >= (before.notify_before or none)

@@ -80,7 +80,7 @@ def _policies(draw: st.DrawFn) -> Policy:
         rule(f"r{number}", draw(st.sampled_from(Mode)), match=draw(_MATCHES), actions=ACTIONS)
         for number in range(draw(st.integers(1, 4)))
     ]
-    return policy(*rules, honourOptOut=draw(st.booleans()))
+    return policy(*rules, respectOptOut=draw(st.booleans()))
 
 
 @hypothesis.given(_worlds(), _policies())

@@ -35,12 +35,12 @@ rules:
     match: {kinds: [Deployment, Pod, Job]}
     mode: enforce
     findings: {too-many-replicas: enforce}
-    actions: [grow, shrink, scale-to-zero, suspend, evict]
+    actions: [scale-up, scale-down, resize, scale-to-zero, suspend, evict]
 """
     + BUDGETS
 )
 GIVEN: dict[str, tuple[str, dict[str, Any]]] = {
-    "web": ("Deployment", {"replicas": 4, "usage": ["parked", "busy", "parked", "parked"]}),
+    "web": ("Deployment", {"replicas": 4, "usage": ["idle", "busy", "idle", "idle"]}),
     "idle": ("Deployment", {"replicas": 2}),
     "asked": ("StatefulSet", {}),
     "batch": ("Job", {}),

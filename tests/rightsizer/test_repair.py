@@ -23,7 +23,7 @@ SHRINK = (
 apiVersion: gpu-rightsizer.io/v1alpha1
 kind: Policy
 rules:
-  - {name: all, match: {everything: true}, mode: enforce, settleWithin: 10m, findings: {too-many-gpus: enforce}}
+  - {name: all, match: {everything: true}, mode: enforce, healthyWithin: 10m, findings: {too-many-gpus: enforce}}
 """
     + BUDGETS
 )
@@ -109,9 +109,9 @@ def test_what_somebody_takes_back_is_told_and_not_repeated(
     world.api.settle()
     world.clock.run()
     for pod in world.pods_of(world.team, "idle"):
-        world.record(pod, "parked", 1)
+        world.record(pod, "idle", 1)
     run = _apply(world)
-    assert _repairs(run) == [("idle", "remember")]
+    assert _repairs(run) == [("idle", "record-revert")]
     assert "not 0 as run" in run.items["idle"]["detail"]
     (entry,) = _history(world, "idle")
     assert entry["end"] == "reverted"
@@ -134,11 +134,11 @@ def test_a_plan_alone_sees_that_pods_came_back(world: World) -> None:
     world.api.settle()
     world.clock.run()
     for pod in world.pods_of(world.team, "idle"):
-        world.record(pod, "parked", 1)
+        world.record(pod, "idle", 1)
     policy = """
 apiVersion: gpu-rightsizer.io/v1alpha1
 kind: Policy
-defaults: {idle: {window: 6h, grace: 5m, history: 1d, returnFactor: 0}}
+defaults: {idle: {window: 6h, grace: 5m, history: 1d, idleFactor: 0}}
 rules:
   - {name: all, match: {everything: true}, mode: enforce, cooldown: 60h}
 """
@@ -156,7 +156,7 @@ def test_who_goes_on_in_our_direction_reverts_nothing(world: World) -> None:
 
 def _shrunk(world: World, *flags: str) -> Run:
     """A Deployment of two pods with two GPUs each, of which one suffices."""
-    usage = [["busy", "parked"], ["busy", "parked"]]
+    usage = [["busy", "idle"], ["busy", "idle"]]
     world.add("Deployment", world.team, "half-used", {"replicas": 2, "gpus": 2, "usage": usage})
     run = _apply(world, *flags, policy=SHRINK)
     assert run.items["half-used"]["result"] == "done", run.out + run.err
@@ -195,11 +195,11 @@ def test_what_does_not_bear_having_less_gets_it_back(world: World, reason: str, 
     assert run.items["half-used"]["effect"]["health"] == "healthy", run.out
     _ends(world, reason, waiting)
     again = _apply(world, policy=SHRINK)
-    assert _repairs(again) == [("half-used", "put-back")]
+    assert _repairs(again) == [("half-used", "rollback")]
     assert again.items["half-used"]["result"] == "done", again.out
     assert _gpus(world) == "2"
     (entry,) = _history(world, "half-used")
-    assert entry["end"] == "put-back"
+    assert entry["end"] == "rolled-back"
     (event,) = (one for one in world.api.list("Event", world.team) if one["reason"] == "PutBack")
     assert event["type"] == "Warning"
 
@@ -213,7 +213,7 @@ def test_what_cannot_start_with_less_gets_it_back_when_its_time_is_over(world: W
     world.api.patch("Pod", world.team, pod, not_ready, subresource="status")
     assert _repairs(_apply(world, policy=SHRINK)) == []
     _aged(world, "half-used", 0.2)
-    assert _repairs(_apply(world, policy=SHRINK)) == [("half-used", "put-back")]
+    assert _repairs(_apply(world, policy=SHRINK)) == [("half-used", "rollback")]
     assert _gpus(world) == "2"
 
 
@@ -223,7 +223,7 @@ def test_what_is_well_when_its_time_is_over_is_looked_at_no_more(world: World) -
     assert _repairs(_apply(world, policy=SHRINK)) == []
     _aged(world, "half-used", 0.2)
     # The pods that have less now began after the change, as far as the notes go.
-    assert _repairs(_apply(world, policy=SHRINK)) == [("half-used", "settle")]
+    assert _repairs(_apply(world, policy=SHRINK)) == [("half-used", "confirm")]
     assert "Settled" in _events(world, "half-used")
     _ends(world, "OOMKilled")
     assert _repairs(_apply(world, policy=SHRINK)) == []
@@ -244,7 +244,7 @@ def test_a_manifest_of_a_pod_that_was_never_evicted_goes(world: World, hours: fl
     assert len(world.api.list("Secret", "gpu-rightsizer")) == 1
     protect = DEFAULT_POLICY.replace("mode: enforce", "mode: advise")
     run = _apply(world, policy=protect)
-    assert _repairs(run) == ([("shell", "drop-manifest")] if hours > 1 else [])
+    assert _repairs(run) == ([("shell", "delete-manifest")] if hours > 1 else [])
     assert len(world.api.list("Secret", "gpu-rightsizer")) == (0 if hours > 1 else 1)
     assert len(world.pods_of(world.team, "shell")) == 1
 
@@ -257,7 +257,7 @@ def test_a_manifest_that_undo_did_not_get_to_drop_goes(world: World) -> None:
     world.api.inject(Fault("/secrets/", "DELETE", 1, drop=True))
     world.run("undo", "--all", "--yes")
     assert len(world.api.list("Secret", "gpu-rightsizer")) == 1
-    assert _repairs(_apply(world)) == [("shell", "drop-manifest")]
+    assert _repairs(_apply(world)) == [("shell", "delete-manifest")]
     assert world.api.list("Secret", "gpu-rightsizer") == []
     assert len(world.pods_of(world.team, "shell")) == 1
 
@@ -305,7 +305,7 @@ def test_growth_that_gives_everything_back_is_read_back_by_what_is_remembered(wo
         "version": 1,
         "run": "r",
         "time": at.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "action": "shrink",
+        "action": "scale-down",
         "rule": "all",
         "finding": "too-many-replicas",
         "reason": "",
@@ -318,9 +318,12 @@ def test_growth_that_gives_everything_back_is_read_back_by_what_is_remembered(wo
     world.api.inject(Fault("deployments/grows", "PATCH", 1, delay_s=0.01))
     world.api.inject(Fault("deployments/grows", "PATCH", 1, drop=True, after_effect=True))
     run = _apply(world, policy=policy)
-    assert (run.items["grows"]["action"], run.items["grows"]["result"]) == ("grow", "done"), run.out
+    assert (run.items["grows"]["action"], run.items["grows"]["result"]) == ("scale-up", "done"), run.out
     assert UNDO not in _annotations(world, "grows")
-    assert [(one["action"], one.get("end")) for one in _history(world, "grows")][-1] == ("grow", "grown-back")
+    assert [(one["action"], one.get("end")) for one in _history(world, "grows")][-1] == (
+        "scale-up",
+        "grown-back",
+    )
 
 
 def test_another_instance_at_work_is_noticed(world: World) -> None:
@@ -335,7 +338,7 @@ def test_another_instance_at_work_is_noticed(world: World) -> None:
     for kept in world.api.list("ConfigMap", "gpu-rightsizer"):
         world.api.delete("ConfigMap", "gpu-rightsizer", kept["metadata"]["name"])
     world.api.settle()
-    notes = json.dumps([{"at": _minutes_ago(30), "run": "r", "action": "shrink", "by": "one"}])
+    notes = json.dumps([{"at": _minutes_ago(30), "run": "r", "action": "scale-down", "by": "one"}])
     world.add("Deployment", world.team, "idle", {"annotations": {HISTORY: notes}})
     plan = world.run("plan", "-o", "json", "--instance", "two", policy=AT_ONCE).items["idle"]
     assert (plan["verdict"], plan["action"]) == ("act", None), plan

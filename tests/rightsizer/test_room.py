@@ -170,7 +170,7 @@ def test_what_one_takes_is_not_there_for_the_next(node: Node, fit: int) -> None:
     seen = usages(*((item.pods[0], (busy_usage(memory_peak_bytes=4 << 30, **light),)) for item in items))
     home = Node("n1", H100, 8, 80 << 30, {GPU: 8})
     around = Fleet(tuple(items), {node.name: node, "n1": home}, {})
-    rules = policy(rule("all", findings={FindingName.SLICEABLE: Mode.ENFORCE}))
+    rules = policy(rule("all", findings={FindingName.OVERSIZED_GPU: Mode.ENFORCE}))
     book = rulebook(rules, around=around)
     histories = {key: next(iter(ALWAYS.values())) for key in seen}
     made = within_room(decide(measured_for(book, seen, histories=histories), book), around)
@@ -211,12 +211,12 @@ def test_pods_that_are_made_anew_may_come_where_others_are_sent(gpus: int, cause
     hami = dataclasses.replace(HAMI, gpus=gpus, pooled=gpus, allocatable={GPU: 10 * gpus})
     home = Node("n1", H100, 8, 80 << 30, {GPU: 8})
     around = Fleet((small, large), {"h1": hami, "n1": home}, {}, spare={"h1": {"pods": 9}})
-    names = (FindingName.SLICEABLE, FindingName.TOO_MANY_GPUS)
+    names = (FindingName.OVERSIZED_GPU, FindingName.TOO_MANY_GPUS)
     book = rulebook(policy(rule("all", findings=dict.fromkeys(names, Mode.ENFORCE))), around=around)
     histories = {key: next(iter(ALWAYS.values())) for key in seen}
     made = within_room(decide(measured_for(book, seen, histories=histories), book), around)
     assert [(one.workload.ref.name, one.action) for one in made] == [
-        ("large", Action.SHRINK),
+        ("large", Action.SCALE_DOWN),
         ("small", Action.RESLICE),
     ]
     assert [block.cause for block in made[1].blocks] == causes

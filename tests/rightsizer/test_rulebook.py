@@ -10,7 +10,7 @@ from rightsizer.config import PREFIX
 from rightsizer.model import Action, FindingName, Fleet, Mode, Node, PriorityClass, Workload
 from rightsizer.policy.classes import ANNOTATIONS
 from rightsizer.policy.effective import NO_FLEET, Rulebook, Ruling, rule_on
-from rightsizer.policy.schema import Defaults, Keep, Match, Policy, PriorityRange, Thresholds
+from rightsizer.policy.schema import Defaults, Match, Policy, PriorityRange, Thresholds
 from tests.rightsizer.build import AT, DAY, pod, policy, rule, workload
 
 HOUR = datetime.timedelta(hours=1)
@@ -73,12 +73,12 @@ def test_what_is_not_known_is_treated_by_the_strictest(item: Workload, condition
 
 def test_of_two_rules_that_may_match_only_what_both_allow_is_done() -> None:
     """The actions of both, the thresholds of both, what each keeps."""
-    old = rule("old", match=Match(models=("*T4*",)), actions=(Action.SUSPEND,), keep=Keep(gpus=2))
+    old = rule("old", match=Match(models=("*T4*",)), actions=(Action.SUSPEND,), minGPUs=2)
     rules = policy(old, rule("all", actions=(Action.SCALE_TO_ZERO, Action.SUSPEND), cooldown=3 * DAY))
     known, unknown = _on(workload(), rules), _on(workload(pod(node="bare")), rules)
     assert (known.rule, known.actions) == ("all", (Action.SCALE_TO_ZERO, Action.SUSPEND))
     assert (unknown.rule, unknown.actions) == ("old + all", (Action.SUSPEND,))
-    assert (unknown.keep.gpus, unknown.cooldown) == (2, 3 * DAY)
+    assert (unknown.min_gpus, unknown.cooldown) == (2, 3 * DAY)
 
 
 def test_labels_of_an_owner_that_was_not_read_are_not_known() -> None:
@@ -98,13 +98,19 @@ def test_a_workload_without_pods_is_treated_by_the_strictest_rule() -> None:
 
 def test_a_rule_enforces_idleness_and_advises_on_the_rest() -> None:
     """Unless it says otherwise by finding; what is off is neither done nor told."""
-    ruling = _on(workload(), policy(rule("r", findings={"stuck": "enforce", "sliceable": "off"})))
+    ruling = _on(workload(), policy(rule("r", findings={"stuck": "enforce", "oversized-gpu": "off"})))
     assert ruling.mode is Mode.ENFORCE
     modes = {name: ruling.mode_for(name) for name in FindingName}
     enforced = {name for name, mode in modes.items() if mode is Mode.ENFORCE}
-    assert enforced == {FindingName.IDLE, FindingName.PARKED, FindingName.FINISHED, FindingName.STUCK}
-    assert (modes[FindingName.SLICEABLE], ruling.is_off(FindingName.SLICEABLE)) == (Mode.PROTECT, True)
-    assert (modes[FindingName.UNDERUSED], ruling.is_off(FindingName.UNDERUSED)) == (Mode.ADVISE, False)
+    assert enforced == {FindingName.IDLE, FindingName.IDLE, FindingName.FINISHED, FindingName.STUCK}
+    assert (modes[FindingName.OVERSIZED_GPU], ruling.is_off(FindingName.OVERSIZED_GPU)) == (
+        Mode.PROTECT,
+        True,
+    )
+    assert (modes[FindingName.UNDERUTILIZED], ruling.is_off(FindingName.UNDERUTILIZED)) == (
+        Mode.ADVISE,
+        False,
+    )
 
 
 def test_what_shrinks_replicas_grows_them_again() -> None:
@@ -124,7 +130,7 @@ def test_no_finding_is_treated_above_the_mode(mode: Mode) -> None:
 
 def test_actions_are_an_order() -> None:
     """As they stand in the rule, not as they are defined."""
-    actions = (Action.EVICT, Action.SUSPEND, Action.SHRINK)
+    actions = (Action.EVICT, Action.SUSPEND, Action.SCALE_DOWN)
     assert _on(workload(), policy(rule("r", actions=actions))).actions == actions
 
 
@@ -170,22 +176,26 @@ ENFORCING = {"mode": "enforce", "idle_window": "6h", "grace": "1h", "min_coverag
 def test_a_priority_class_says_how_its_pods_are_treated() -> None:
     """All of a rule can stand on it; what it does not say of idle is the kind's default."""
     fleet = _fleet(
-        **ENFORCING, findings="stuck=off", actions="suspend, evict", notify_before="2h", keep_replicas="1",
-        keep_gpus="4",
+        **ENFORCING, findings="stuck=off", actions="suspend, evict", notify_before="2h", min_replicas="1",
+        min_gpus="4",
     )  # fmt: skip
     elsewhere = policy(rule("others", match=Match(namespaces=("elsewhere",))))
     unreadable = _on(workload(kind="Job"), elsewhere, fleet)
-    assert "keep.replicas 1 lets nothing be stopped" in unreadable.vetoes[0].reason
+    assert "minReplicas 1 forbids every stop" in unreadable.vetoes[0].reason
     fleet = _fleet(
-        **ENFORCING, findings="stuck=off", actions="suspend, shrink", notify_before="2h", keep_replicas="1",
-        keep_gpus="4",
+        **ENFORCING, findings="stuck=off", actions="suspend, scale-down", notify_before="2h", min_replicas="1",
+        min_gpus="4",
     )  # fmt: skip
     ruling = _on(workload(kind="Job"), elsewhere, fleet)
     assert (ruling.rule, ruling.mode) == ("priorityclass:low-priority", Mode.ENFORCE)
-    assert (ruling.actions, ruling.keep) == ((Action.SUSPEND, Action.SHRINK), Keep(replicas=1, gpus=4))
+    assert (ruling.actions, ruling.min_replicas, ruling.min_gpus) == (
+        (Action.SUSPEND, Action.SCALE_DOWN),
+        1,
+        4,
+    )
     assert (ruling.notify_before, ruling.cooldown) == (2 * HOUR, 3 * DAY)
     idle = ruling.judged_by[0].idle
-    assert (idle.window, idle.grace, idle.minCoverage, idle.returnFactor) == (6 * HOUR, HOUR, 0.95, 3.0)
+    assert (idle.window, idle.grace, idle.minCoverage, idle.idleFactor) == (6 * HOUR, HOUR, 0.95, 3.0)
     assert ruling.is_off(FindingName.STUCK)
     assert 6 * HOUR in Rulebook(elsewhere, fleet, at=AT).windows()
 
@@ -240,7 +250,7 @@ UNREADABLE = {
         {"mode": "enforce", "actions": "suspend,kill"},
         "gpu-rightsizer.io/actions: Input should",
     ),
-    "negative": ({"mode": "enforce", "keep_replicas": "-1"}, "write a whole number such as 1"),
+    "negative": ({"mode": "enforce", "min_replicas": "-1"}, "write a whole number such as 1"),
     "finding-without-mode": ({"mode": "enforce", "findings": "idle"}, "write each finding once"),
     "finding-twice": ({"mode": "enforce", "findings": "idle=off,idle=advise"}, "write each finding once"),
     "unknown-finding": ({"mode": "enforce", "findings": "idel=off"}, "did you mean idle?"),
@@ -326,9 +336,9 @@ OPT_OUTS = {
     "until-no-day": ({"exclude-until": "2026-11-31"}, Mode.PROTECT, "cannot be read"),
     "until-the-end-of-time": ({"exclude-until": "9999-12-31"}, Mode.PROTECT, "cannot be read"),
     "until-next-week": ({"exclude-until": "next week"}, Mode.PROTECT, "cannot be read"),
-    "keep-two": ({"keep-replicas": "2"}, Mode.ENFORCE, "so many replicas stay"),
-    "keep-none": ({"keep-replicas": "0"}, Mode.ENFORCE, None),
-    "keep-unreadable": ({"keep-replicas": "two"}, Mode.PROTECT, "cannot be read (a whole number)"),
+    "keep-two": ({"min-replicas": "2"}, Mode.ENFORCE, "so many replicas stay"),
+    "keep-none": ({"min-replicas": "0"}, Mode.ENFORCE, None),
+    "keep-unreadable": ({"min-replicas": "two"}, Mode.PROTECT, "cannot be read (a whole number)"),
     "name-that-is-unknown": (
         {"opt-out": "true"},
         Mode.PROTECT,
@@ -369,7 +379,7 @@ def test_opt_outs(wish: dict[str, str], mode: Mode, words: str | None) -> None:
     assert ruling.mode is mode
     assert [words in veto.reason for veto in ruling.vetoes if words] == [True] * bool(words)
     assert (len(ruling.vetoes) == 0) is (words is None)
-    assert _on(item, policy(honourOptOut=False)).mode is Mode.ENFORCE
+    assert _on(item, policy(respectOptOut=False)).mode is Mode.ENFORCE
 
 
 @pytest.mark.parametrize("key", ["gpu-rightsizer.io/opt-out", "GPU-rightsizer.io/exclude"])
@@ -392,10 +402,10 @@ def test_other_prefixes_are_no_business_of_ours() -> None:
 def test_the_most_of_what_is_to_be_kept_stays() -> None:
     """Of the rule's number and the users'."""
     item = workload(
-        pod(annotations={PREFIX + "keep-replicas": "3"}), annotations={PREFIX + "keep-replicas": "2"}
+        pod(annotations={PREFIX + "min-replicas": "3"}), annotations={PREFIX + "min-replicas": "2"}
     )
-    assert _on(item, policy(rule("r", keep=Keep(replicas=1)))).keep.replicas == 3
-    assert _on(item, policy(rule("r", keep=Keep(replicas=5)))).keep.replicas == 5
+    assert _on(item, policy(rule("r", minReplicas=1))).min_replicas == 3
+    assert _on(item, policy(rule("r", minReplicas=5))).min_replicas == 5
 
 
 MARKS = {
@@ -432,7 +442,7 @@ def test_other_tools_marks_are_obeyed(key: str, value: str, holds: bool, where: 
     ruling = _on(items[where], policy())
     assert ruling.mode is (Mode.ADVISE if holds else Mode.ENFORCE)
     assert [veto.rule.startswith("mark:") for veto in ruling.vetoes] == [True] * holds
-    assert _on(items[where], policy(honourMarks=())).mode is Mode.ENFORCE
+    assert _on(items[where], policy(respectDoNotDisrupt=())).mode is Mode.ENFORCE
 
 
 def test_a_mark_may_be_a_label() -> None:

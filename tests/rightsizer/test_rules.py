@@ -84,7 +84,7 @@ def test_of_two_rules_findings_the_one_that_frees_less_holds(order: int) -> None
     rules = policy(*[lax, strict][::order])
     decision = judged(item, found, rules, concurrency={item.ref.uid: concurrency(1)})
     assert decision.finding.name is FindingName.TOO_MANY_REPLICAS
-    assert FindingName.PARKED not in {other.name for other in decision.also}
+    assert FindingName.IDLE not in {other.name for other in decision.also}
     assert not decision.is_enforced
 
 
@@ -170,9 +170,9 @@ def test_users_cannot_raise_an_advise_rule() -> None:
 
 
 def test_the_admin_decides_whether_opt_outs_count() -> None:
-    """With honourOptOut: false a user's annotation changes nothing."""
+    """With respectOptOut: false a user's annotation changes nothing."""
     item = workload(annotations={MODE: "off"})
-    assert rule_on(item, policy(honourOptOut=False), NO_FLEET, at=AT).mode is Mode.ENFORCE
+    assert rule_on(item, policy(respectOptOut=False), NO_FLEET, at=AT).mode is Mode.ENFORCE
 
 
 def test_protected_namespaces_add_to_the_built_in_ones() -> None:

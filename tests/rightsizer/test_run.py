@@ -117,7 +117,7 @@ def test_it_plans_at_once_and_changes_nothing_unless_told_to(world: World) -> No
             "gpu_rightsizer_blocked_workloads",
         }
         assert {row.full_name for row in METRICS} - quiet <= names
-        assert found["gpu_rightsizer_gpus{finding=parked,priority_class=low-priority,verdict=act}"] == 2
+        assert found["gpu_rightsizer_gpus{finding=idle,priority_class=low-priority,verdict=act}"] == 2
         assert found["gpu_rightsizer_enforced_gpus{priority_class=low-priority}"] == 2
         assert found["gpu_rightsizer_enforcing"] == found["gpu_rightsizer_leader"] == 0
         assert requests.get(f"{run.url}/readyz", timeout=60).text == "ok\n"
@@ -236,7 +236,7 @@ def test_what_came_back_is_counted_as_such(world: World) -> None:
         assert run.metrics()[REPAIRED] == 0
         world.api.patch("Deployment", world.team, "idle", {"spec": {"replicas": 2}})
         wait_for(lambda: run.metrics()[REPAIRED] == 1, run)
-        assert not [name for name in run.metrics() if "actions_total" in name and "remember" in name]
+        assert not [name for name in run.metrics() if "actions_total" in name and "record-revert" in name]
 
 
 def test_an_open_breaker_is_published(world: World) -> None:
@@ -249,7 +249,7 @@ def test_an_open_breaker_is_published(world: World) -> None:
         )
         wait_for(lambda: run.metrics()[OPEN] == 1, run)
         assert run.metrics()["gpu_rightsizer_breaker_open{cause=nodes}"] == 0
-        world.run("breaker", "clear", "--reason", "looked")
+        world.run("breaker", "reset", "--reason", "looked")
         wait_for(lambda: run.metrics()[OPEN] == 0, run)
         world.api.inject(Fault("configmaps/gpu-rightsizer-state", "GET", None, status=403))
         wait_for(lambda: OPEN not in run.metrics(), run)

@@ -158,7 +158,7 @@ class _Step:
         assert self.world.run("undo", "--all", "--yes", "-o", "json").code == 0
         for name, workload in self.given.items():
             for pod in self.world.pods_of(workload.get("namespace", self.namespace), name):
-                self.world.record(pod, "parked", workload.get("gpus", 1))
+                self.world.record(pod, "idle", workload.get("gpus", 1))
         self.world.clock.run()
         self._age(hours)
 

@@ -26,7 +26,7 @@ rules:
 )
 COST = "controller.kubernetes.io/pod-deletion-cost"
 STEERED = "gpu-rightsizer.io/steered"
-ONE_OF_FOUR = {"replicas": 4, "usage": ["parked", "busy", "parked", "parked"]}
+ONE_OF_FOUR = {"replicas": 4, "usage": ["idle", "busy", "idle", "idle"]}
 
 
 def _apply(world: World, policy: str = POLICY, *flags: str) -> Run:
@@ -67,7 +67,7 @@ def test_costs_that_its_people_gave_hold(world: World, dear: tuple[int, ...], re
 
 def test_of_an_inference_service_the_quiet_ones_go(world: World) -> None:
     """The Deployment that KServe makes of it is told by costs, as any other."""
-    given = {"replicas": 4, "usage": ["parked", "parked", "parked", "busy"], "spec": _served}
+    given = {"replicas": 4, "usage": ["idle", "idle", "idle", "busy"], "spec": _served}
     world.add("LLMInferenceService.serving.kserve.io", world.team, "llm", given)
     at_work = _names(world, "llm")[3]
     assert _apply(world).items["llm"]["result"] == "done"
@@ -81,7 +81,7 @@ def test_of_an_inference_service_of_several_parts_it_is_advised(world: World, pa
     world.api.patch("LLMInferenceService", world.team, "llm", {"spec": {part: {"x": 1}}})
     run = world.run("plan", "-o", "json", policy=POLICY)
     item = run.items["llm"]
-    assert (item["action"], item["mode"]) == ("shrink", "advise"), item
+    assert (item["action"], item["mode"]) == ("scale-down", "advise"), item
     assert any(f"its spec.{part} is set" in reason for reason in item["reasons"])
 
 
@@ -91,7 +91,7 @@ def _served(template: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("usage", "result"),
-    [(["busy", "parked", "parked", "parked"], "done"), (["parked", "parked", "parked", "busy"], "changed")],
+    [(["busy", "idle", "idle", "idle"], "done"), (["idle", "idle", "idle", "busy"], "changed")],
     ids=["the-first-works", "the-last-works"],
 )
 def test_of_a_statefulset_the_last_ones_go_or_none(world: World, usage: list[str], result: str) -> None:
@@ -169,13 +169,13 @@ def test_marks_of_pods_stay_where_nothing_may_be_written(
     assert (_marks(world), wrote) == ({COST, STEERED}, [])
 
 
-ON_DEMAND = (
+ONLY_FOR_PENDING_PODS = (
     """
 apiVersion: gpu-rightsizer.io/v1alpha1
 kind: Policy
 defaults: {kinds: []}
 rules:
-  - {name: all, match: {everything: true}, mode: enforce, onDemand: [suspend]}
+  - {name: all, match: {everything: true}, mode: enforce, onlyForPendingPods: [suspend]}
 """
     + BUDGETS
 )
@@ -198,7 +198,7 @@ def test_where_nobody_waits_any_more_nothing_goes(world: World, change: Callable
     world.add("Job", world.team, "lends", given)
     world.add("Pod", world.team, "waits", {**given, "usage": "absent", "priorityClass": "high-priority"})
     world.after("poddisruptionbudgets", lambda: change(world))
-    item = _apply(world, ON_DEMAND).items["lends"]
+    item = _apply(world, ONLY_FOR_PENDING_PODS).items["lends"]
     assert (item["result"], item["detail"]) == (
         "changed",
         "none of those for whom it was to go waits any more",

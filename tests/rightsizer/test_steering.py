@@ -19,7 +19,7 @@ def _going(item: Workload, replicas: int, *at_work: str, named: tuple[str, ...] 
     used = usages(
         *((one, (idle_usage(activity_mean=0.04 - int(one.ref.name[-1]) / 100),)) for one in item.pods)
     )
-    proposal = Proposal(Action.SHRINK, 1.0, "", replicas=replicas, pods=named)
+    proposal = Proposal(Action.SCALE_DOWN, 1.0, "", replicas=replicas, pods=named)
     found = pods_to_go(item, proposal, row, at_work=frozenset(at_work), activity=used)
     return [one.ref.name for one in found]
 

@@ -20,7 +20,7 @@ CAME_BACK = "gpu-rightsizer.io/came-back-after"
 
 def _evict(world: World, gpus: int) -> str:
     """Evict a bare pod with so many GPUs, one more than those before it of that name; the run that did it."""
-    world.add("Pod", world.team, "shell", {"gpus": gpus, "usage": [["parked"]]})
+    world.add("Pod", world.team, "shell", {"gpus": gpus, "usage": [["idle"]]})
     run = world.run("apply", "--yes", "-o", "json", policy=AT_ONCE)
     assert run.items["shell"]["result"] == "done", run.err
     assert world.pods_of(world.team, "shell") == []

@@ -150,7 +150,7 @@ RESLICED = workload(pod(resources={"nvidia.com/gpu": 1}))
 )
 def test_what_was_planned_must_still_do(memory_gib: int, node: Node, reasons: list[str]) -> None:
     """Amounts are those of the plan: more than these, or something else, wants another plan."""
-    rules = policy(rule("all", findings={FindingName.SLICEABLE: Mode.ENFORCE}))
+    rules = policy(rule("all", findings={FindingName.OVERSIZED_GPU: Mode.ENFORCE}))
 
     def used(gib: int) -> Any:
         light: dict[str, Any] = {"activity_peak": 0.1, "activity_mean": 0.05, "traffic_peak": 0.05}
@@ -183,7 +183,7 @@ def test_a_gpu_that_came_to_be_used_stays(second: Any, reasons: list[str]) -> No
     rules = policy(rule("all", findings={FindingName.TOO_MANY_GPUS: Mode.ENFORCE}))
     planned, lately = _two(idle_usage(1)), _two(second)
     decision = judged(HALVED, planned, rules, histories=ALWAYS)
-    assert decision.action is Action.SHRINK
+    assert decision.action is Action.SCALE_DOWN
     use = Use(
         AT, measured(HALVED, planned, histories=ALWAYS), AT - datetime.timedelta(minutes=10), lately, planned
     )

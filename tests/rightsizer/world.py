@@ -94,7 +94,7 @@ class World:
         self.api.create(made)
         self.api.settle()
         self.clock.run()
-        profiles = given.get("usage", "parked")
+        profiles = given.get("usage", "idle")
         self._put(namespace, name, given.get("podStatus"))
         pods = sorted(self.pods_of(namespace, name), key=lambda pod: str(pod["metadata"]["name"]))
         for number, pod in enumerate(pods):

@@ -29,7 +29,7 @@ rules:
     match: {kinds: [Deployment, Job, Pod]}
     mode: enforce
     notifyBefore: 4h
-    actions: [grow, shrink, re-slice, scale-to-zero, suspend, evict]
+    actions: [scale-up, scale-down, resize, reslice, scale-to-zero, suspend, evict]
 """
 OWN = "gpu-rightsizer"
 USER = f"system:serviceaccount:{OWN}:gpu-rightsizer"

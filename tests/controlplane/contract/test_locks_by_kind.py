@@ -32,7 +32,7 @@ rules:
   - name: all
     match: {everything: true}
     mode: enforce
-    actions: [grow, shrink, re-slice, scale-to-zero, suspend, evict]
+    actions: [scale-up, scale-down, resize, reslice, scale-to-zero, suspend, evict]
 """
 ROWS = {f"{row.kind}.{row.group}".rstrip("."): row for row in (*KINDS, *LEVERS) if row is not POD}
 AT = datetime.datetime(2026, 11, 1, tzinfo=datetime.UTC)

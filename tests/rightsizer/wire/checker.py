@@ -249,7 +249,7 @@ class Checker:
         self, left: float, pods: list[Object], rules: list[Mapping[str, Any]], what: str
     ) -> Iterator[str]:
         for rule in rules:
-            kept = rule.get("keep", {}).get("replicas", 0)
+            kept = rule.get("minReplicas", 0)
             if (0 if what == "evict" else left) < kept:
                 yield f"rule {rule['name']} keeps {kept} of {len(pods)} replicas"
 
@@ -310,7 +310,7 @@ def _part(entry: Entry) -> str:
 _PARTS = {
     "too-many-replicas": "tooManyReplicas",
     "too-many-gpus": "tooManyGpus",
-    "sliceable": "sliceable",
+    "oversized-gpu": "oversized-gpu",
 }
 
 

@@ -117,7 +117,7 @@ class Replica:
         require_state(session)
         with counted(gate):
             outcomes = list(mend(find_repairs(means), means, Guard(session.policy.policy, gate)))
-            plan = planned(session, gate, accept_scope=False)
+            plan = planned(session, gate, accept_growth=False)
             accept_first(session, plan)
             acting = acting_on(session, plan, means, gate)
             outcomes += steps(acting, plan.enforced, plan.fleet, self._patience())

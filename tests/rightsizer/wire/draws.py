@@ -37,20 +37,20 @@ _OF_PODS = 0.85
 def draw_policy(dice: random.Random) -> dict[str, Any]:
     """Rules, budgets and times, as they would stand in a file."""
     idle: dict[str, Any] = {"window": dice.choice(["1h", "2h", "4h"]), "grace": dice.choice(["10m", "30m"])}
-    idle |= {"returnFactor": dice.choice([0, 0, 1]), "history": "1d"}
+    idle |= {"idleFactor": dice.choice([0, 0, 1]), "history": "1d"}
     enforce: dict[str, Any] = {
         "mode": "enforce",
-        "actions": ["shrink", "grow", "re-slice", "scale-to-zero", "suspend", "evict"],
+        "actions": ["scale-down", "resize", "scale-up", "reslice", "scale-to-zero", "suspend", "evict"],
         "idle": idle,
         "findings": {
             "too-many-replicas": "enforce",
-            **{name: "enforce" for name in ("too-many-gpus", "sliceable") if dice.random() < _OF_PODS},
+            **{name: "enforce" for name in ("too-many-gpus", "oversized-gpu") if dice.random() < _OF_PODS},
         },
         "tooManyReplicas": {"window": "1h", "grace": "10m", "days": 0},
         "tooManyGpus": {"window": "1h", "grace": "10m"},
-        "sliceable": {"window": "1h", "grace": "10m"},
+        "oversized-gpu": {"window": "1h", "grace": "10m"},
         "cooldown": dice.choice(["2h", "6h", "24h"]),
-        "settleWithin": dice.choice(["15m", "4h"]),
+        "healthyWithin": dice.choice(["15m", "4h"]),
     }
     if dice.random() < 0.3:
         enforce["notifyBefore"] = dice.choice(["1h", "4h"])
@@ -61,7 +61,7 @@ def draw_policy(dice: random.Random) -> dict[str, Any]:
         {"name": "lowest", "match": {"priorityClasses": ["low-priority"]}, **enforce, "cooldown": "6h"},
     ]
     if dice.random() < 0.3:
-        rules[-1]["keep"] = {"replicas": 1}
+        rules[-1]["minReplicas"] = 1
     policy: dict[str, Any] = {
         "apiVersion": "gpu-rightsizer.io/v1alpha1",
         "kind": "Policy",

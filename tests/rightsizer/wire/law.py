@@ -11,7 +11,7 @@ from typing import Any
 from tests.rightsizer.wire.recorder import OWN, Object, Scene
 
 OURS = "gpu-rightsizer.io/"
-WISHES = {OURS + "mode", OURS + "exclude", OURS + "exclude-until", OURS + "keep-replicas"}
+WISHES = {OURS + "mode", OURS + "exclude", OURS + "exclude-until", OURS + "min-replicas"}
 NOTES = {
     OURS + name
     for name in (
@@ -105,7 +105,7 @@ def _wishes(owner: Object | None, at: datetime.datetime) -> Iterator[str]:
             OURS + "mode": text == "enforce",
             OURS + "exclude": text == "false",
             OURS + "exclude-until": bool(re.match(r"\d{4}-", text)) and instant(text) <= at,
-            OURS + "keep-replicas": text == "0",
+            OURS + "min-replicas": text == "0",
         }
         if not harmless.get(key):
             yield f"it is opted out by {key}={text}"
