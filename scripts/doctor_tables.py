@@ -9,6 +9,7 @@ from rightsizer.doctor.rights import BUILT_IN, RIGHTS, Command, Right
 from scripts.tables import table
 
 _FEW = 5
+_COMMANDS = tuple(command for command in Command if command is not Command.DISCOVERY)
 
 
 def checks() -> str:
@@ -33,12 +34,14 @@ def rights() -> str:
     """Verbs by resource and command; resources that need the same share a row."""
     by_resource: dict[tuple[str, bool], list[Right]] = defaultdict(list)
     for right in RIGHTS:
+        if right.commands == (Command.DISCOVERY,):  # docs/prometheus.md has its rights
+            continue
         by_resource[right.named, right.is_own].append(right)
     rows: dict[tuple[str, ...], list[Right]] = defaultdict(list)
     for found in by_resource.values():
-        rows[*(_verbs(found, command) for command in Command), _losses(found)].append(found[0])
+        rows[*(_verbs(found, command) for command in _COMMANDS), _losses(found)].append(found[0])
     return table(
-        ("resource", *(f"`{command}`" for command in Command), "without it"),
+        ("resource", *(f"`{command}`" for command in _COMMANDS), "without it"),
         ((_resources(found), *cells) for cells, found in rows.items()),
     )
 

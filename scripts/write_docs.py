@@ -172,14 +172,13 @@ def _rightsizer_options() -> str:
     rows = (
         (
             f"`{option.flag}`",
-            f"`{option.variable}`",
             f"`{option.default}`" if option.default else "",
             option.help,
         )
         for group in groups
         for option in group
     )
-    return table(("flag", "variable", "default", "meaning"), rows)
+    return table(("flag", "default", "meaning"), rows)
 
 
 PARTS: Mapping[str, Callable[[], str]] = {
