@@ -68,7 +68,7 @@ build/aws: requirements/aws.lock | $(STAMP)
 
 .PHONY: test-aws
 test-aws: setup build/aws ## the tests that need the extra aws, with its own versions of all libraries
-	@PYTHONPATH=build/aws $(BIN)/python -m pytest -q -n 0 tests/rightsizer/test_sigv4.py
+	@PYTHONPATH=build/aws $(BIN)/python -m pytest -q -n 0 tests/rightsizer/prometheus/test_credentials.py
 
 .PHONY: check
 check: setup ## format, lint, import contracts and types

@@ -1,7 +1,7 @@
-"""Finds a Prometheus in the cluster by the labels that the usual charts and operators give its Service.
+"""Finds Prometheus in the cluster by the labels that the usual charts and operators set on its Service.
 
-Asks for one that holds GPU series and guesses nothing: where several do, or none, a person is told to name one. What is
-found is sent no credentials, since whoever may create a Service may label it.
+The server must hold GPU series. If several do, or none, the user must name one. Servers that are found receive no
+credentials, since anyone who may create a Service may set its labels.
 """
 
 import dataclasses
@@ -21,33 +21,33 @@ log = logging.getLogger(__name__)
 GPU_SERIES = (
     'count({__name__=~"DCGM_FI_DEV_(GPU_UTIL|FB_USED|POWER_USAGE).*|DCGM_FI_PROF_GR_ENGINE_ACTIVE.*"})'
 )
-"""DCGM's names before and from dcgm-exporter 4.9, which our exporter serves, too."""
+"""DCGM's names before and from dcgm-exporter 4.9; gpu-exporter serves them, too."""
 
 PROBE_TIMEOUT_S = 10.0
-"""For one count; a server that needs longer is none to choose unasked."""
+"""For one count; a slower server is not chosen."""
 
 _NAME, _COMPONENT = "app.kubernetes.io/name", "app.kubernetes.io/component"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServerFlavour:
-    """A kind of server, and how its Service is recognised.
+    """A kind of server, and the labels of its Service.
 
     Attributes:
-        labels: Sets of labels, of which one has to be there whole.
-        path: What stands before "/api/v1".
-        headers: What it needs to answer at all.
-        sees_all: Whether it is built to answer for several Prometheus servers, and so preferred to each of them.
+        labels: Sets of labels; one of them must match.
+        path: Prefix of "/api/v1".
+        headers: Headers without which it refuses queries.
+        is_global: Whether it aggregates several Prometheus servers; it is then preferred to them.
     """
 
     name: str
     labels: tuple[Mapping[str, str], ...]
     path: str = ""
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    sees_all: bool = True
+    is_global: bool = True
 
 
-# Labels as the charts and operators of 2026 set them; KRR's list (robusta-dev/krr) and kube-prometheus' manifests.
+# Labels that charts and operators set in 2026, from KRR's list (robusta-dev/krr) and kube-prometheus' manifests.
 SERVER_FLAVOURS = (
     ServerFlavour(
         "Thanos",
@@ -81,16 +81,16 @@ SERVER_FLAVOURS = (
             {"app": "rancher-monitoring-prometheus"},
             {"app": "stack-prometheus"},
         ),
-        sees_all=False,
+        is_global=False,
     ),
 )
 
 _PORTS = ("http-web", "web", "http", "http-metrics", "https", "https-web")
-"""Names of the port that answers queries, the likeliest first."""
+"""Names of the query port, most likely first."""
 _OTHER_PORTS = ("grpc", "reloader", "metrics-internal")
 
 
-class _Metadata(msgspec.Struct):
+class _ServiceMetadata(msgspec.Struct):
     name: str
     namespace: str
     labels: dict[str, str] = {}
@@ -99,30 +99,29 @@ class _Metadata(msgspec.Struct):
 class _Port(msgspec.Struct, rename="camel"):
     port: int
     name: str = ""
-    protocol: str = "TCP"
     app_protocol: str | None = None
 
     @property
     def scheme(self) -> str:
-        """Kubernetes says it by appProtocol; before that, the port's name did."""
+        """By appProtocol, else by the port's name or number."""
         is_https = (self.app_protocol or self.name).startswith("https") or self.port == 443  # noqa: PLR2004
         return "https" if is_https else "http"
 
 
-class _Spec(msgspec.Struct):
+class _ServiceSpec(msgspec.Struct):
     type: str = ""
     ports: list[_Port] = []
     selector: dict[str, str] | None = None
 
 
 class _Service(msgspec.Struct):
-    metadata: _Metadata
-    spec: _Spec = msgspec.field(default_factory=_Spec)
+    metadata: _ServiceMetadata
+    spec: _ServiceSpec = msgspec.field(default_factory=_ServiceSpec)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A port of a Service that looks like a server of a flavour."""
+class _ServerCandidate:
+    """A port of a Service whose labels are those of a flavour."""
 
     flavour: ServerFlavour
     namespace: str
@@ -131,112 +130,106 @@ class _Candidate:
     scheme: str
 
     def __str__(self) -> str:
-        """As messages name it."""
+        """The server, as messages name it."""
         return f"{self.flavour.name} at service {self.namespace}/{self.name}:{self.port}"
 
     @property
     def url(self) -> str:
-        """As pods of the cluster reach it."""
+        """The URL inside the cluster."""
         return f"{self.scheme}://{self.name}.{self.namespace}.svc:{self.port}{self.flavour.path}"
 
 
 def connect(settings: PrometheusSettings, cluster: Cluster, holds: str = GPU_SERIES) -> Prometheus:
-    """The Prometheus that the settings name or, where they name none, the one of the cluster that holds GPU series.
+    """The Prometheus of the settings' URL, or else the one in the cluster that holds GPU series.
 
-    In the cluster it is asked directly, from outside through the API server's proxy.
+    Inside the cluster, queries go directly to the Service; from outside, through the API server's proxy.
 
     Args:
-        settings: How to reach it; `url` is what may be missing.
-        cluster: Where to look: it takes permission to list services, and from outside to get services/proxy.
-        holds: PromQL that has a result where there are GPU series.
+        settings: Its `url` may be missing.
+        cluster: Needs permission to list services, and from outside to get services/proxy.
+        holds: PromQL that has a result if there are GPU series.
 
     Raises:
-        ConfigurationError: There is none, or more than one to choose from.
+        ConfigurationError: There is none, or there are several to choose from.
         ClusterError: The services could not be listed.
     """
     if settings.url is not None:
         return Prometheus(settings)
     candidates = _candidates(cluster)
-    log.info("looked for Prometheus: %s", "; ".join(map(str, candidates)) or "no service is labelled so")
-    found = [_probe(one, settings, cluster, holds) for one in candidates]
-    for sees_all in (True, False):
-        holding = [one for one in found if one.holds_gpus and one.candidate.flavour.sees_all is sees_all]
+    log.info("Prometheus candidates: %s", "; ".join(map(str, candidates)) or "no service has such labels")
+    probes = [_probe(one, settings, cluster, holds) for one in candidates]
+    for is_global in (True, False):
+        holding = [one for one in probes if one.series and one.candidate.flavour.is_global is is_global]
         if len(holding) > 1:
-            raise ConfigurationError(_which("several services hold GPU series", holding))
+            raise ConfigurationError(_choice("several services hold GPU series", holding))
         if holding:
             return _reach(holding[0].candidate, settings, cluster)
-    if found:
-        raise ConfigurationError(_which("no service that looks like it holds GPU series", found))
-    raise ConfigurationError(_nothing())
+    if probes:
+        raise ConfigurationError(_choice("no service that looks like Prometheus holds GPU series", probes))
+    raise ConfigurationError(_no_service())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Probed:
-    """What a candidate answered."""
-
-    candidate: _Candidate
-    holds_gpus: bool
-    words: str
+class _Probe:
+    candidate: _ServerCandidate
+    series: int
+    result: str
 
 
-def _probe(candidate: _Candidate, settings: PrometheusSettings, cluster: Cluster, holds: str) -> _Probed:
+def _probe(candidate: _ServerCandidate, settings: PrometheusSettings, cluster: Cluster, holds: str) -> _Probe:
+    """How many GPU series a candidate holds, or its error."""
     brief = dataclasses.replace(settings, timeout_s=min(settings.timeout_s, PROBE_TIMEOUT_S))
     try:
         server = _reach(candidate, brief, cluster)
-        samples = server.query(holds, server.now())
+        series = int(sum(sample.value for sample in server.query(holds, server.now())))
     except PrometheusError as error:
-        return _Probed(candidate, holds_gpus=False, words=str(error))
-    series = int(sum(sample.value for sample in samples))
-    return _Probed(candidate, holds_gpus=series > 0, words=f"{series} GPU series")
+        return _Probe(candidate, 0, str(error))
+    return _Probe(candidate, series, f"{series} GPU series")
 
 
-def _reach(candidate: _Candidate, settings: PrometheusSettings, cluster: Cluster) -> Prometheus:
+def _reach(candidate: _ServerCandidate, settings: PrometheusSettings, cluster: Cluster) -> Prometheus:
     given = set(map(str.lower, settings.headers))
-    usual = {
-        name: Secret(text) for name, text in candidate.flavour.headers.items() if name.lower() not in given
-    }
-    settings = dataclasses.replace(settings, url=candidate.url, headers={**usual, **settings.headers})
+    flavour, namespace, port = candidate.flavour, candidate.namespace, candidate.port
+    defaults = {name: Secret(text) for name, text in flavour.headers.items() if name.lower() not in given}
+    settings = dataclasses.replace(settings, url=candidate.url, headers={**defaults, **settings.headers})
     if cluster.is_inside:
         return Prometheus(settings)
     scheme = "https:" if candidate.scheme == "https" else ""
-    service = f"/api/v1/namespaces/{candidate.namespace}/services/{scheme}{candidate.name}:{candidate.port}"
+    path = f"/api/v1/namespaces/{namespace}/services/{scheme}{candidate.name}:{port}/proxy{flavour.path}"
     where = f"{candidate}, through {cluster.host}"
-    way = ServiceProxyTransport(
-        cluster, f"{service}/proxy{candidate.flavour.path}", where=where, headers=settings.headers
-    )
-    return Prometheus(settings, way)
+    return Prometheus(settings, ServiceProxyTransport(cluster, path, where=where, headers=settings.headers))
 
 
-def _candidates(cluster: Cluster) -> list[_Candidate]:
-    """Of Services with the same pods behind them, one."""
-    found: dict[tuple[str, str], _Candidate] = {}
+def _candidates(cluster: Cluster) -> list[_ServerCandidate]:
+    """One for each set of pods, though several Services may select them."""
+    found: dict[tuple[str, str], _ServerCandidate] = {}
     for service in _services(cluster):
         flavour = _flavour(service.metadata.labels)
         port = _port(service.spec.ports)
-        # An ExternalName leads out of the cluster, wherever its author likes.
+        # An ExternalName leads out of the cluster, to wherever its author likes.
         if flavour is None or port is None or service.spec.type == "ExternalName":
             continue
-        at = service.metadata
-        pods = str(sorted((service.spec.selector or {"name": at.name}).items()))
-        found.setdefault(
-            (at.namespace, pods), _Candidate(flavour, at.namespace, at.name, port.port, port.scheme)
-        )
+        namespace, name = service.metadata.namespace, service.metadata.name
+        pods = str(sorted((service.spec.selector or {"name": name}).items()))
+        candidate = _ServerCandidate(flavour, namespace, name, port.port, port.scheme)
+        found.setdefault((namespace, pods), candidate)
     order = [flavour.name for flavour in SERVER_FLAVOURS]
     return sorted(found.values(), key=lambda one: (order.index(one.flavour.name), one.namespace, one.name))
 
 
 def _services(cluster: Cluster) -> list[_Service]:
-    """Those that have one of the labels, by name."""
-    wanted: dict[str, set[str]] = {_NAME: set(), "app": set()}
-    for flavour in SERVER_FLAVOURS:
-        for labels in flavour.labels:
-            key = _NAME if _NAME in labels else "app"
-            wanted[key].add(labels[key])
-    found: dict[tuple[str, str], _Service] = {}
-    for key, values in wanted.items():
-        selector = f"{key} in ({','.join(sorted(values))})"
-        for service in cluster.list_all("/api/v1/services", _Service, label_selector=selector):
-            found[service.metadata.namespace, service.metadata.name] = service
+    """The Services that have one of the labels, by name."""
+    values: dict[str, set[str]] = {_NAME: set(), "app": set()}
+    for labels in (labels for flavour in SERVER_FLAVOURS for labels in flavour.labels):
+        key = _NAME if _NAME in labels else "app"
+        values[key].add(labels[key])
+    found = {
+        (service.metadata.namespace, service.metadata.name): service
+        for key, names in values.items()
+        for service in cluster.list_all(
+            "/api/v1/services", _Service, label_selector=f"{key} in ({','.join(sorted(names))})"
+        )
+    }
     return [found[key] for key in sorted(found)]
 
 
@@ -248,7 +241,7 @@ def _flavour(labels: Mapping[str, str]) -> ServerFlavour | None:
 
 
 def _port(ports: Sequence[_Port]) -> _Port | None:
-    """The one that answers queries: by its name, or the first that is not known to be something else."""
+    """The query port: by its name, or the first that has no name of another port."""
     by_name = {port.name: port for port in ports}
     for name in _PORTS:
         if name in by_name:
@@ -256,19 +249,19 @@ def _port(ports: Sequence[_Port]) -> _Port | None:
     return next((port for port in ports if not port.name.startswith(_OTHER_PORTS)), None)
 
 
-def _which(what: str, found: Iterable[_Probed]) -> str:
+def _choice(reason: str, probes: Iterable[_Probe]) -> str:
     lines = "".join(
-        f"\n  {one.candidate}: {one.words}\n    --prometheus-url {one.candidate.url}" for one in found
+        f"\n  {one.candidate}: {one.result}\n    --prometheus-url {one.candidate.url}" for one in probes
     )
-    return f"which Prometheus? {what}; name one by --prometheus-url, as it is reached from here:{lines}"
+    return f"which Prometheus? {reason}; choose one with --prometheus-url, as reachable from here:{lines}"
 
 
-def _nothing() -> str:
-    looked = "; ".join(
+def _no_service() -> str:
+    labels = "; ".join(
         f"{flavour.name} ({', or '.join(','.join(f'{k}={v}' for k, v in one.items()) for one in flavour.labels)})"
         for flavour in SERVER_FLAVOURS
     )
     return (
         "which Prometheus? give --prometheus-url http://HOST:9090, or set GPU_RIGHTSIZER_PROMETHEUS_URL: "
-        f"no service of the cluster is labelled as one; looked for: {looked}"
+        f"no service in the cluster has the labels of one; looked for: {labels}"
     )

@@ -1,4 +1,4 @@
-"""The text of PromQL: selectors, matchers and spans, quoted so that no name can be read as anything else. Pure."""
+"""PromQL text: selectors, matchers and durations, quoted so that no label value changes the query. Pure."""
 
 import datetime
 import json
@@ -6,31 +6,31 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 MAX_TEXT = 8_000
-"""Longest list of names in one matcher, in characters: VictoriaMetrics refuses queries of over 16 KiB."""
+"""Characters of label values in one matcher: VictoriaMetrics refuses queries of over 16 KiB."""
 
 MOST_NAMES = 250
-"""In one matcher: up to 256 Prometheus looks up, of more it tries each name that it knows."""
+"""Label values in one matcher: Prometheus looks up to 256 values up; for more it tests every value that it knows."""
 
 
 def quoted(text: str) -> str:
-    """A string literal; Go's escapes, which PromQL uses, include JSON's where non-ASCII is left as it is."""
+    """A string literal. PromQL uses Go's escapes, which include JSON's if non-ASCII text stays as it is."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def equals(label: str, value: str) -> str:
-    """A matcher for one value; the empty one matches where there is no such label."""
+    """A matcher for one value; the empty value matches series without the label."""
     return f"{label}={quoted(value)}"
 
 
 def one_of(label: str, values: Sequence[str]) -> str:
-    """A matcher for any of these values, whatever characters they hold."""
+    """A matcher for any of these values."""
     if len(values) == 1:
         return equals(label, values[0])
     return f"{label}=~{quoted('|'.join(map(escaped, values)))}"
 
 
 def escaped(text: str) -> str:
-    """For regular expressions; hyphens, of which names are full, mean nothing in them but between brackets."""
+    """Text for a regular expression; a hyphen needs no escape outside brackets, and names are full of them."""
     if text.replace("-", "").isalnum():
         return text  # as nearly all names are
     return re.escape(text).replace("\\-", "-")
@@ -41,8 +41,8 @@ def selector(metric: str, matchers: Iterable[str]) -> str:
     return f"{metric}{{{', '.join(matchers)}}}"
 
 
-def span(length: datetime.timedelta) -> str:
-    """A duration, in the largest unit that gives a whole number."""
+def duration(length: datetime.timedelta) -> str:
+    """A duration in the largest unit that gives a whole number."""
     milliseconds = round(length.total_seconds() * 1000)
     for size, unit in ((60_000, "m"), (1000, "s")):
         if milliseconds % size == 0:
@@ -52,7 +52,7 @@ def span(length: datetime.timedelta) -> str:
 
 def over(function: str, selected: str, length: datetime.timedelta) -> str:
     """A function over a range."""
-    return f"{function}({selected}[{span(length)}])"
+    return f"{function}({selected}[{duration(length)}])"
 
 
 def by(aggregation: str, labels: Iterable[str], expression: str) -> str:
@@ -60,8 +60,8 @@ def by(aggregation: str, labels: Iterable[str], expression: str) -> str:
     return f"{aggregation} by ({', '.join(labels)}) ({expression})"
 
 
-def not_numbers(expression: str) -> str:
-    """Only the series whose value is no number: of all values NaN alone stays what it is."""
+def only_nan(expression: str) -> str:
+    """The series whose value is NaN: clamping leaves NaN alone as it is."""
     return f"clamp_min(clamp_max({expression}, 0), 0) != 0"
 
 

@@ -1,10 +1,11 @@
-"""The one door to Prometheus: the questions of its HTTP API v1. Knows nothing of GPUs, nor how a question travels.
+"""Client of the Prometheus HTTP API v1: instant and range queries, in parallel. Knows nothing of GPUs.
 
-Every answer is whole or an error: warnings, partial answers, redirects and oversized bodies are refused.
+Every response is complete or an error: warnings, partial responses, redirects and oversized bodies are refused.
 https://prometheus.io/docs/prometheus/latest/querying/api/
 """
 
 import collections
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -23,14 +24,38 @@ from rightsizer.errors import PrometheusUnreachable, QueryRefused
 from rightsizer.prometheus.responses import ResponseData, ResponseReader, TransientRefusal
 from rightsizer.prometheus.transport import HttpTransport, Transport
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+V = TypeVar("V")
+
+ATTEMPTS = 3
+RETRY_PAUSE_S = 0.5
+SERVER_TIMEOUT_SHARE = 0.95
+"""The server's timeout as a share of the client's deadline, so that the server says why it stopped."""
+
+COMPLETE_RESPONSE: Mapping[str, str] = {
+    # Thanos, docs/components/query.md: no partial response, and no downsampled averages, which hide peaks.
+    "dedup": "true",
+    "max_source_resolution": "0s",
+    "partial_response": "false",
+    # VictoriaMetrics, cluster and single: no partial response, no cache, and no offset of half a minute.
+    "deny_partial_response": "1",
+    "latency_offset": "1ms",
+    "nocache": "1",
+}
+"""Sent to every server: each one ignores the parameters of the others."""
+
+_DIGEST_BYTES = 16
+"""Among a million texts, two have the same digest with a probability of 10^-26."""
+_MAX_CACHED = 1_000_000
 
 
-def gather(tasks: Sequence[Callable[[threading.Event], T]], width: int) -> Iterator[T]:
-    """The results in the tasks' order, as they come; at most `width` tasks run, or have results that nobody took yet.
+def run_parallel(tasks: Sequence[Callable[[threading.Event], T]], width: int) -> Iterator[T]:
+    """The results in the order of the tasks; at most `width` tasks run, or have results that are not consumed yet.
 
-    The first error is raised as soon as it is known: what has not begun never does, and what is under way learns by its
-    event that nobody waits any more. An interrupt does not wait for it either.
+    The first error is raised at once. Tasks that have not begun never do; running tasks see it in their event. An
+    interrupt does not wait for them either.
 
     Raises:
         Exception: What a task raised.
@@ -38,17 +63,17 @@ def gather(tasks: Sequence[Callable[[threading.Event], T]], width: int) -> Itera
     waiting = collections.deque(enumerate(tasks))
     outcomes: queue.SimpleQueue[tuple[int, T] | BaseException] = queue.SimpleQueue()
     stopped = threading.Event()
-    room = threading.Semaphore(width)
+    slots = threading.Semaphore(width)
 
     def work() -> None:
-        while room.acquire() and not stopped.is_set():
+        while slots.acquire() and not stopped.is_set():
             try:
                 number, task = waiting.popleft()
             except IndexError:
                 return
             try:
                 outcomes.put((number, task(stopped)))
-            except BaseException as error:  # noqa: BLE001 - handed on, to whoever waits for it
+            except BaseException as error:  # noqa: BLE001 - raised again by the consumer
                 stopped.set()
                 outcomes.put(error)
 
@@ -63,74 +88,43 @@ def gather(tasks: Sequence[Callable[[threading.Event], T]], width: int) -> Itera
                     raise outcome
                 results[outcome[0]] = outcome[1]
             yield results.pop(number)
-            room.release()
+            slots.release()
     finally:
         stopped.set()
-        room.release(width)  # whoever waits for room is to see that it is over
-
-
-_DIGEST_BYTES = 16
-"""Among a million texts two of one digest are as likely as one in 10^26."""
-_MOST = 1_000_000
+        slots.release(width)  # so that waiting threads end
 
 
 class ParseCache(Generic[T]):
-    """Texts of JSON, and what they stand for.
+    """Parses JSON texts of which many are the same, each once.
 
     Args:
-        read: Says what a text stands for. What it gives is shared, and must not be changed.
+        parse: Parses one text. Results are shared and must not be changed.
     """
 
-    def __init__(self, read: Callable[[msgspec.Raw], T]) -> None:
-        self._read = read
-        self._known: dict[bytes, T] = {}
+    def __init__(self, parse: Callable[[msgspec.Raw], T]) -> None:
+        self._parse = parse
+        self._parsed: dict[bytes, T] = {}
 
-    def of(self, text: msgspec.Raw) -> T:
-        """What a text stands for.
+    def get(self, text: msgspec.Raw) -> T:
+        """The parsed text.
 
         Raises:
-            msgspec.DecodeError, ValueError: It cannot be read.
+            msgspec.DecodeError, ValueError: It cannot be parsed.
         """
         digest = hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest()
         try:
-            return self._known[digest]
+            return self._parsed[digest]
         except KeyError:
             pass
-        if len(self._known) >= _MOST:
-            self._known.clear()
-        found = self._known[digest] = self._read(text)
-        return found
-
-
-log = logging.getLogger(__name__)
-
-L = TypeVar("L")
-V = TypeVar("V")
-
-ATTEMPTS = 3
-RETRY_PAUSE_S = 0.5
-SERVER_SHARE = 0.95
-"""The part of the deadline after which the server is asked to stop, so that we hear from itself why."""
-
-COMPLETE_ANSWER: Mapping[str, str] = {
-    # Thanos, docs/components/query.md: neither without a store that is away, nor from averages that hide peaks.
-    "dedup": "true",
-    "max_source_resolution": "0s",
-    "partial_response": "false",
-    # VictoriaMetrics, cluster and single: the same, no answers from its cache, and none as of half a minute ago.
-    "deny_partial_response": "1",
-    "latency_offset": "1ms",
-    "nocache": "1",
-}
-"""Sent to every server: each knows its own and takes no notice of the others."""
-
-# What JSON of another shape, a value that is no number, and a time that no calendar has come to.
-_UNREADABLE = (msgspec.DecodeError, ValueError, OverflowError, OSError)
+        if len(self._parsed) >= _MAX_CACHED:
+            self._parsed.clear()
+        parsed = self._parsed[digest] = self._parse(text)
+        return parsed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sample:
-    """One series of an instant query's answer."""
+    """One series of an instant query's result."""
 
     labels: Mapping[str, str]
     value: float
@@ -138,7 +132,7 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RangeSeries:
-    """One series of a range query's answer: value by Unix time in seconds, only where there is one."""
+    """One series of a range query's result: value by Unix time in seconds, only at steps that have one."""
 
     labels: Mapping[str, str]
     points: Mapping[float, float]
@@ -146,20 +140,15 @@ class RangeSeries:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QueryRange:
-    """The instants of a range query, both ends included."""
+    """The steps of a range query, from start to end inclusive."""
 
     start: datetime.datetime
     end: datetime.datetime
     step_s: float
 
     @property
-    def count(self) -> int:
-        """How many there are."""
-        return int((self.end - self.start).total_seconds() / self.step_s) + 1
-
-    @property
-    def form(self) -> dict[str, str]:
-        """As the API has it."""
+    def parameters(self) -> dict[str, str]:
+        """As the API takes them."""
         start, end = (f"{instant.timestamp():.3f}" for instant in (self.start, self.end))
         return {"start": start, "end": end, "step": f"{self.step_s:.3f}"}
 
@@ -170,24 +159,20 @@ class _Series(msgspec.Struct):
     values: list[tuple[float, str]] = []
 
 
-class _Text(msgspec.Struct):
-    """A series whose parts are not read yet."""
-
+class _UnparsedSeries(msgspec.Struct):
     metric: msgspec.Raw
     value: tuple[float, str] | None = None
     values: msgspec.Raw = msgspec.Raw(b"[]")
 
 
-class _Clock(msgspec.Struct):
+class _ClockSample(msgspec.Struct):
     value: msgspec.Raw
 
 
 class Prometheus:
-    """A Prometheus server, or anything that speaks its query API.
+    """A Prometheus server, or anything that implements its query API.
 
-    Args:
-        settings: How to reach it, and how patient to be.
-        transport: Another way to it than its URL.
+    Every query raises PrometheusError if there is no complete response.
 
     Raises:
         ConfigurationError: A file that the settings name cannot be used.
@@ -196,10 +181,10 @@ class Prometheus:
     def __init__(self, settings: PrometheusSettings, transport: Transport | None = None) -> None:
         self._timeout_s = settings.timeout_s
         self.parallel = settings.parallel
-        self._mine = threading.local()
+        self._local = threading.local()
         self._slots = threading.BoundedSemaphore(settings.parallel)
         self._transport = transport or HttpTransport(settings)
-        # What was found in the cluster is called by its flavour; a URL says nothing of the kind.
+        # A server found in the cluster is named after its kind; a URL does not tell the kind.
         self._attempted = f"querying {self.where if ' at ' in self.where else f'Prometheus at {self.where}'}"
         self._reader = ResponseReader(self._attempted, self._transport.hint)
 
@@ -209,148 +194,103 @@ class Prometheus:
         return self._transport.where
 
     def now(self) -> datetime.datetime:
-        """Prometheus's own clock, the one that its samples' times are written by, to the second."""
-        answer = self._ask("query", {"query": "time()"})
-        try:
-            if answer.result_type == "vector":  # VictoriaMetrics knows no scalars
-                answer = ResponseData(
-                    "scalar", msgspec.json.decode(answer.result, type=tuple[_Clock])[0].value
-                )
-            instant = msgspec.json.decode(answer.result, type=tuple[float, str])[0]
+        """The time of the server's own clock, to the second."""
+        data = self._request("query", {"query": "time()"})
+        with self._parsing():
+            result = data.result
+            if data.result_type == "vector":  # VictoriaMetrics has no scalars
+                result = msgspec.json.decode(result, type=tuple[_ClockSample])[0].value
+            instant = msgspec.json.decode(result, type=tuple[float, str])[0]
             return datetime.datetime.fromtimestamp(int(instant), tz=datetime.UTC)
-        except _UNREADABLE as error:
-            raise self._unreadable(error) from error
 
     def status(self, page: str) -> Mapping[str, Any]:
-        """What the server says of itself: `buildinfo` or `flags`; not every server that answers queries has these.
-
-        Raises:
-            PrometheusError: It does not say.
-        """
+        """A status page of the server, `buildinfo` or `flags`; not every server has them."""
         with self._slots:
             return self._reader.page(*self._transport.ask(f"status/{page}", {}, self._timeout_s))
 
     def query(self, promql: str, at: datetime.datetime) -> list[Sample]:
-        """An instant query.
-
-        Raises:
-            PrometheusError: There is no whole answer.
-        """
-        series = self._decode(self._ask_instant(promql, at))
-        try:
+        """An instant query."""
+        data = self._instant(promql, at)
+        with self._parsing():
+            series = msgspec.json.decode(data.result, type=list[_Series])
             return [Sample(item.metric, float(item.value[1])) for item in series if item.value is not None]
-        except _UNREADABLE as error:
-            raise self._unreadable(error) from error
 
-    def at_once(self, questions: Sequence[Callable[[], L]]) -> list[L]:
-        """Several questions to this client, a few at a time: the answers in their order.
-
-        Each has the deadline of its own. The first error ends it all: what has not been asked by then never is.
-
-        Raises:
-            PrometheusError: There is no whole answer to one of them.
-        """
-        return list(self.in_turn(questions))
-
-    def in_turn(self, questions: Sequence[Callable[[], L]]) -> Iterator[L]:
-        """The same, each answer as soon as those before it are there: few are kept at a time.
-
-        Raises:
-            PrometheusError: There is no whole answer to one of them.
-        """
-        if len(questions) == 1:
-            yield questions[0]()
-            return
-        tasks = [functools.partial(self._answer, question) for question in questions]
-        yield from gather(tasks, self.parallel)
-
-    def _answer(self, question: Callable[[], L], stopped: threading.Event) -> L:
-        self._mine.stopped = stopped
-        return question()
-
-    def query_as(self, promql: str, at: datetime.datetime, labels: ParseCache[L]) -> list[tuple[L, float]]:
-        """An instant query: for each series what its labels stand for, and its value.
-
-        Raises:
-            PrometheusError: There is no whole answer.
-        """
-        answer = self._ask_instant(promql, at)
-        try:
-            series = msgspec.json.decode(answer.result, type=list[_Text])
+    def query_as(self, promql: str, at: datetime.datetime, labels: ParseCache[T]) -> list[tuple[T, float]]:
+        """An instant query: the parsed labels and the value of each series."""
+        data = self._instant(promql, at)
+        with self._parsing():
+            series = msgspec.json.decode(data.result, type=list[_UnparsedSeries])
             return [
-                (labels.of(item.metric), float(item.value[1])) for item in series if item.value is not None
+                (labels.get(item.metric), float(item.value[1])) for item in series if item.value is not None
             ]
-        except _UNREADABLE as error:
-            raise self._unreadable(error) from error
 
-    def query_range(
-        self, promql: str, *, start: datetime.datetime, end: datetime.datetime, step_s: float
-    ) -> list[RangeSeries]:
-        """A range query: both ends included.
-
-        Raises:
-            PrometheusError: There is no whole answer.
-        """
-        answer = self._ask("query_range", {"query": promql, **QueryRange(start, end, step_s).form})
-        series = self._decode(answer)
-        try:
+    def query_range(self, promql: str, steps: QueryRange) -> list[RangeSeries]:
+        """A range query."""
+        data = self._request("query_range", {"query": promql, **steps.parameters})
+        with self._parsing():
+            series = msgspec.json.decode(data.result, type=list[_Series])
             return [
                 RangeSeries(item.metric, {instant: float(value) for instant, value in item.values})
                 for item in series
             ]
-        except _UNREADABLE as error:
-            raise self._unreadable(error) from error
 
     def query_range_as(
-        self, promql: str, span: QueryRange, *, labels: ParseCache[L], values: ParseCache[V]
-    ) -> list[tuple[L, V]]:
-        """A range query: for each series what its labels stand for, and what its points do.
+        self, promql: str, steps: QueryRange, *, labels: ParseCache[T], values: ParseCache[V]
+    ) -> list[tuple[T, V]]:
+        """A range query: the parsed labels and the parsed points of each series."""
+        data = self._request("query_range", {"query": promql, **steps.parameters})
+        with self._parsing():
+            series = msgspec.json.decode(data.result, type=list[_UnparsedSeries])
+            return [(labels.get(item.metric), values.get(item.values)) for item in series]
 
-        Raises:
-            PrometheusError: There is no whole answer.
+    def run_in_order(self, queries: Sequence[Callable[[], T]]) -> Iterator[T]:
+        """Run several queries, `parallel` at a time; yield the results in their order, each as soon as it is there.
+
+        Each query has its own deadline. The first error ends all: queries that were not sent by then never are.
         """
-        answer = self._ask("query_range", {"query": promql, **span.form})
+        if len(queries) == 1:
+            yield queries[0]()
+            return
+        yield from run_parallel([functools.partial(self._run, query) for query in queries], self.parallel)
+
+    def _run(self, query: Callable[[], T], stopped: threading.Event) -> T:
+        self._local.stopped = stopped
+        return query()
+
+    def _instant(self, promql: str, at: datetime.datetime) -> ResponseData:
+        data = self._request("query", {"query": promql, "time": f"{at.timestamp():.3f}"})
+        if data.result_type != "vector":
+            raise QueryRefused(f"{self._attempted}: expected a vector, got a {data.result_type}: {promql}")
+        return data
+
+    @contextlib.contextmanager
+    def _parsing(self) -> Iterator[None]:
+        """Translate errors about JSON of another shape, values that are not numbers, and times outside the calendar."""
         try:
-            series = msgspec.json.decode(answer.result, type=list[_Text])
-            return [(labels.of(item.metric), values.of(item.values)) for item in series]
-        except _UNREADABLE as error:
-            raise self._unreadable(error) from error
+            yield
+        except (msgspec.DecodeError, ValueError, OverflowError, OSError) as error:
+            raise QueryRefused(f"{self._attempted}: its response cannot be parsed: {error}") from error
 
-    def _ask_instant(self, promql: str, at: datetime.datetime) -> ResponseData:
-        answer = self._ask("query", {"query": promql, "time": f"{at.timestamp():.3f}"})
-        if answer.result_type != "vector":
-            raise QueryRefused(f"{self._attempted}: a {answer.result_type} came for a vector: {promql}")
-        return answer
-
-    def _decode(self, answer: ResponseData) -> list[_Series]:
-        try:
-            return msgspec.json.decode(answer.result, type=list[_Series])
-        except _UNREADABLE as error:
-            raise self._unreadable(error) from error
-
-    def _unreadable(self, error: Exception) -> QueryRefused:
-        return QueryRefused(f"{self._attempted}: its answer cannot be read: {error}")
-
-    def _ask(self, endpoint: str, form: Mapping[str, str]) -> ResponseData:
-        """One question, asked again where the refusal is of a passing kind, within the deadline."""
-        # Of a thread that asks for others, as soon as nobody waits for its answer any more.
-        stopped: threading.Event = getattr(self._mine, "stopped", None) or threading.Event()
+    def _request(self, endpoint: str, form: Mapping[str, str]) -> ResponseData:
+        """One request, repeated after transient errors within the deadline."""
+        # Set in a thread of run_in_order: nobody waits for the result any more.
+        stopped: threading.Event = getattr(self._local, "stopped", None) or threading.Event()
         with self._slots:
             deadline = time.monotonic() + self._timeout_s
             for attempt in range(1, ATTEMPTS + 1):
                 pause_s = RETRY_PAUSE_S * attempt
                 try:
-                    return self._ask_once(endpoint, form, max(deadline - time.monotonic(), 0.001))
+                    return self._send(endpoint, form, max(deadline - time.monotonic(), 0.001))
                 except (PrometheusUnreachable, TransientRefusal):
                     if attempt == ATTEMPTS or time.monotonic() + pause_s > deadline or stopped.wait(pause_s):
                         raise
         raise AssertionError  # the loop returns or raises
 
-    def _ask_once(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> ResponseData:
+    def _send(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> ResponseData:
         log.debug("%s: %s", endpoint, form["query"])
         began = time.monotonic()
-        server_timeout = f"{max(round(timeout_s * SERVER_SHARE * 1000), 1)}ms"
-        form = {**form, **COMPLETE_ANSWER, "timeout": server_timeout}
+        server_timeout = f"{max(round(timeout_s * SERVER_TIMEOUT_SHARE * 1000), 1)}ms"
+        form = {**form, **COMPLETE_RESPONSE, "timeout": server_timeout}
         status, body = self._transport.ask(endpoint, form, timeout_s)
         took_ms = (time.monotonic() - began) * 1000
         log.info("%s at %s: %d, %d bytes, %.0f ms", endpoint, self.where, status, len(body), took_ms)

@@ -1,7 +1,7 @@
-"""A question about the whole fleet, cut so that no part of it is more than Prometheus answers at once.
+"""Splits a query over the whole fleet into shards, so that each stays within the limits of Prometheus.
 
-Parts are groups of namespaces, or of the nodes of one large namespace; a part that is refused all the same is cut in
-two and asked again, never widened. Knows nothing of what is asked.
+Shards are groups of namespaces, or of the nodes of one large namespace. A shard that is refused as too large is halved
+and queried again, never widened. Knows nothing of the queries themselves.
 """
 
 import dataclasses
@@ -17,19 +17,15 @@ from rightsizer.prometheus.query_api import Prometheus
 
 log = logging.getLogger(__name__)
 
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 MAX_POINTS = 600_000
-"""Values in the answer to one range query: some 15 MB of JSON, and ten times that while it is read."""
+"""Values in the response to one range query: some 15 MB of JSON, and ten times that in memory while it is parsed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SeriesGroup:
-    """The series that carry one value of a label.
-
-    Attributes:
-        matchers: What they carry besides.
-    """
+    """The series with one value of a label, and with the `matchers`."""
 
     label: str
     value: str
@@ -39,53 +35,50 @@ class SeriesGroup:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shard:
-    """Series that are asked about at once; all of them where there are no parts."""
+    """Series of one query; without groups, all series."""
 
-    parts: tuple[SeriesGroup, ...] = ()
+    groups: tuple[SeriesGroup, ...] = ()
 
     @property
     def matchers(self) -> tuple[str, ...]:
-        """What selects them."""
-        if not self.parts:
+        """Matchers that select these series."""
+        if not self.groups:
             return ()
-        head = self.parts[0]
-        return (*head.matchers, promql.one_of(head.label, [part.value for part in self.parts]))
+        head = self.groups[0]
+        return (*head.matchers, promql.one_of(head.label, [group.value for group in self.groups]))
 
     @property
     def series(self) -> int:
-        """How many there were when they were counted."""
-        return sum(part.series for part in self.parts)
+        """The number of series when they were counted."""
+        return sum(group.series for group in self.groups)
 
 
-def pack(parts: Iterable[SeriesGroup], most: float) -> list[Shard]:
-    """The parts in order, as many to a shard as hold `most` series; a larger part is a shard of its own."""
+def pack(groups: Iterable[SeriesGroup], max_series: float) -> list[Shard]:
+    """Shards of at most `max_series`, in order; a larger group is a shard of its own."""
     shards: list[Shard] = []
-    group: list[SeriesGroup] = []
+    packed: list[SeriesGroup] = []
     size = length = 0
-    for part in sorted(parts, key=lambda one: (one.label, one.matchers, one.value)):
-        joins = bool(group) and (part.label, part.matchers) == (group[0].label, group[0].matchers)
-        is_short = length + len(part.value) < promql.MAX_TEXT and len(group) < promql.MOST_NAMES
-        if group and not (joins and size + part.series <= most and is_short):
-            shards.append(Shard(tuple(group)))
-            group, size, length = [], 0, 0
-        group.append(part)
-        size += part.series
-        length += 2 * len(part.value)
-    if group:
-        shards.append(Shard(tuple(group)))
-    return shards
+    for group in sorted(groups, key=lambda one: (one.label, one.matchers, one.value)):
+        is_alike = bool(packed) and (group.label, group.matchers) == (packed[0].label, packed[0].matchers)
+        is_short = length + len(group.value) < promql.MAX_TEXT and len(packed) < promql.MOST_NAMES
+        if packed and not (is_alike and size + group.series <= max_series and is_short):
+            shards.append(Shard(tuple(packed)))
+            packed, size, length = [], 0, 0
+        packed.append(group)
+        size += group.series
+        length += 2 * len(group.value)
+    return [*shards, Shard(tuple(packed))] if packed else shards
 
 
 class ShardPlan:
-    """The fleet's series as they can be divided.
+    """How the fleet's series are split.
 
     Args:
-        metric: One that every device has, with what selects it.
-        namespaces: Labels that may name a namespace, the first that is there meant, by pods' label of the same form.
+        size: The approximate number of series.
+        count: PromQL that counts series by labels, of those that meet matchers.
+        namespaces: Labels that may name a namespace; the first that a series has counts.
         nodes: Labels that may name a node, likewise.
-        instants: When to look for series; one that was alive at none of them belongs to no shard.
-        size: About how many there are.
-        count: How many there are by certain labels, of those that meet matchers, in PromQL.
+        instants: When to count; a series without a sample at any of them is in no shard.
     """
 
     def __init__(
@@ -99,82 +92,71 @@ class ShardPlan:
         instants: Sequence[datetime.datetime],
     ) -> None:
         self._prometheus = prometheus
-        self._size = size
+        self._size = functools.cache(size)
         self._count = count
         self._namespaces = namespaces
         self._nodes = nodes
         self._instants = instants
-        self._total: int | None = None
-        self._parts: list[SeriesGroup] | None = None
+        self._groups: list[SeriesGroup] | None = None
 
-    def shards(self, most: float) -> list[Shard]:
-        """The fleet in pieces of at most so many series; in one piece where it is no more."""
-        if self._total is None:
-            self._total = self._size()
-        if self._total <= most:
-            return [Shard()]
-        return self._pieces(most)
+    def shards(self, max_series: float) -> list[Shard]:
+        """Shards of at most `max_series`; one if the fleet has no more."""
+        return [Shard()] if self._size() <= max_series else self._split(max_series)
 
-    def ask(
-        self, shards: list[Shard], question: Callable[[Sequence[str]], list[Answer]]
-    ) -> Iterator[list[Answer]]:
-        """The answers for each shard, a few at a time. What is refused is asked in smaller pieces.
+    def ask(self, shards: list[Shard], query: Callable[[Sequence[str]], list[T]]) -> Iterator[list[T]]:
+        """The result of each shard, several in parallel; `query` takes a shard's matchers.
 
-        `shards` then holds these instead.
+        A shard that is too large is replaced in `shards` by smaller ones.
 
         Raises:
-            PrometheusError: Something could not be read whole.
+            PrometheusError: A shard has no complete response.
         """
         place = 0
         while place < len(shards):
             some = shards[place : place + self._prometheus.parallel]
-            tasks = [functools.partial(_tried, question, shard) for shard in some]
-            for answer in self._prometheus.at_once(tasks):
-                if isinstance(answer, QueryTooLarge):
-                    smaller = self.cut(shards[place])
+            tasks = [functools.partial(_result_or_too_large, query, shard) for shard in some]
+            for result in list(self._prometheus.run_in_order(tasks)):
+                if isinstance(result, QueryTooLarge):
+                    smaller = self._halve(shards[place])
                     if not smaller:
-                        raise answer
-                    log.info("asking %d parts instead of one: %s", len(smaller), answer)
+                        raise result
+                    log.info("query too large; split into %d shards: %s", len(smaller), result)
                     shards[place : place + 1] = smaller
-                    break  # those beside it are as large, and asked again if not
-                yield answer
+                    break  # the shards after it are as large
+                yield result
                 place += 1
 
-    def cut(self, shard: Shard) -> list[Shard]:
-        """The same series in two pieces or more; none where that cannot be done."""
-        if not shard.parts:
-            self._total = self._total or self._size()
-            smaller = self._pieces(self._total / 2)
-        elif len(shard.parts) > 1:
-            half = len(shard.parts) // 2
-            smaller = [Shard(shard.parts[:half]), Shard(shard.parts[half:])]
+    def _halve(self, shard: Shard) -> list[Shard]:
+        """The same series in two shards or more; none if they cannot be split."""
+        if not shard.groups:
+            smaller = self._split(self._size() / 2)
+        elif len(shard.groups) > 1:
+            half = len(shard.groups) // 2
+            smaller = [Shard(shard.groups[:half]), Shard(shard.groups[half:])]
         else:
-            smaller = pack(self._by_node(shard.parts[0]), max(shard.series / 2, 1))
+            smaller = pack(self._by_node(shard.groups[0]), max(shard.series / 2, 1))
         return smaller if len(smaller) > 1 else []
 
-    def _pieces(self, most: float) -> list[Shard]:
-        if self._parts is None:
-            self._parts = self._counted(self._namespaces, ())
-        small = [part for part in self._parts if part.series <= most]
-        large = [part for part in self._parts if part.series > most]
-        shards = pack(small, most)
-        for part in large:
-            shards += pack(self._by_node(part), most) or [Shard((part,))]
+    def _split(self, max_series: float) -> list[Shard]:
+        if self._groups is None:
+            self._groups = self._counted(self._namespaces, ())
+        shards = pack((group for group in self._groups if group.series <= max_series), max_series)
+        for group in self._groups:
+            if group.series > max_series:
+                shards += pack(self._by_node(group), max_series) or [Shard((group,))]
         return shards
 
-    def _by_node(self, part: SeriesGroup) -> list[SeriesGroup]:
-        if part.label not in self._namespaces:
+    def _by_node(self, group: SeriesGroup) -> list[SeriesGroup]:
+        if group.label not in self._namespaces:
             return []
-        return self._counted(self._nodes, Shard((part,)).matchers)
+        return self._counted(self._nodes, Shard((group,)).matchers)
 
     def _counted(self, labels: Sequence[str], matchers: tuple[str, ...]) -> list[SeriesGroup]:
-        """The series by the first of these labels that they carry; those that carry none by that."""
-        if not labels:
-            return []
+        """The series by the first of these labels that they have."""
         found: dict[tuple[str, str, tuple[str, ...]], int] = {}
-        for at in self._instants:
+        for at in self._instants if labels else ():
             for sample in self._prometheus.query(self._count(labels, matchers), at):
-                key = _form(sample.labels, labels)
+                key = _first_label(sample.labels, labels)
                 found[key] = max(found.get(key, 0), round(sample.value))
         return [
             SeriesGroup(label, value, series, (*matchers, *absent))
@@ -182,15 +164,15 @@ class ShardPlan:
         ]
 
 
-def _tried(question: Callable[[Sequence[str]], list[Answer]], shard: Shard) -> list[Answer] | QueryTooLarge:
+def _result_or_too_large(query: Callable[[Sequence[str]], list[T]], shard: Shard) -> list[T] | QueryTooLarge:
     try:
-        return question(shard.matchers)
+        return query(shard.matchers)
     except QueryTooLarge as error:
         return error
 
 
-def _form(labels: Mapping[str, str], names: Sequence[str]) -> tuple[str, str, tuple[str, ...]]:
-    for place, name in enumerate(names):
-        if labels.get(name):
-            return name, labels[name], tuple(promql.equals(before, "") for before in names[:place])
-    return names[-1], "", tuple(promql.equals(before, "") for before in names[:-1])
+def _first_label(labels: Mapping[str, str], names: Sequence[str]) -> tuple[str, str, tuple[str, ...]]:
+    """The first label that is set, its value, and matchers that exclude the labels before it; else the last label."""
+    place = next((place for place, name in enumerate(names) if labels.get(name)), len(names) - 1)
+    absent = tuple(promql.equals(before, "") for before in names[:place])
+    return names[place], labels.get(names[place], ""), absent

@@ -1,7 +1,7 @@
-"""The ways to a server that speaks Prometheus's API: HTTP of our own, sent with `requests`, or the API server's proxy.
+"""Transports to the Prometheus API: HTTP by `requests`, or the API server's proxy to a Service.
 
-A way carries one question and brings the whole answer back, within a deadline and a size, whatever the answer says.
-Redirects are not followed: they could lead anywhere.
+A transport sends one request and returns the whole response within a deadline and a size limit. It does not follow
+redirects, which could lead anywhere.
 """
 
 import collections
@@ -30,37 +30,37 @@ from rightsizer.prometheus.responses import MAX_SHOWN
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 256 << 20
-"""An answer beyond this is an attack or a mistake: 100,000 series of 96 points need about 200 MB."""
+"""A larger response is an attack or a mistake: 100,000 series of 96 points need about 200 MB."""
 
 _PASSPHRASE = ""
-"""Given in place of one, so that OpenSSL never asks a terminal for it."""
+"""Keeps OpenSSL from asking for one on a terminal."""
 _HEADERS = {"User-Agent": "gpu-rightsizer", "Accept": "application/json"}
 
 
 class Transport(Protocol):
-    """A way to one server.
+    """The connection to one server.
 
     Attributes:
         where: The server, as messages name it.
-        hint: What to look at where it says "not allowed".
+        hint: What to check when access is denied.
     """
 
     where: str
     hint: str
 
     def ask(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
-        """HTTP status and body of an answer from `/api/v1/{endpoint}`.
+        """HTTP status and body of the response from `/api/v1/{endpoint}`.
 
         Raises:
-            PrometheusUnreachable: Nobody answered.
-            QueryTooLarge: The answer took too long, or is too long.
-            PrometheusError, ConfigurationError: Another try would not help.
+            PrometheusUnreachable: There is no response.
+            QueryTooLarge: The response takes too long, or is too large.
+            PrometheusError, ConfigurationError: A retry would not help.
         """
         ...
 
 
 class HttpTransport:
-    """HTTP of our own, with every kind of credential.
+    """HTTP by `requests`, with every kind of credential.
 
     Raises:
         ConfigurationError: The settings have no URL, or a file that they name cannot be used.
@@ -70,17 +70,20 @@ class HttpTransport:
 
     def __init__(self, settings: PrometheusSettings) -> None:
         if settings.url is None:
-            raise ConfigurationError("--prometheus-url: is missing")
+            raise ConfigurationError("--prometheus-url is missing")
         self.where = settings.url.rstrip("/")
         self._settings = settings
         self._sign = signer(settings)
         self._verify = _verification(settings)
+        certificate, key = settings.client_cert_file, settings.client_key_file
+        # `requests` reads the files again for each connection, since certificates rotate.
+        self._certificate = (str(certificate), str(key)) if certificate and key else None
         _require_certificates(settings)
-        # A session is no thing for two threads at a time.
+        # A session must not be used by two threads at a time.
         self._idle: collections.deque[requests.Session] = collections.deque()
 
     def ask(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
-        """Send a question as a form, which may be longer than a URL; one without a form is a plain GET."""
+        """POST the form, which may be longer than a URL; without a form, GET."""
         attempted = f"querying Prometheus at {self.where}"
         deadline = time.monotonic() + timeout_s
         with self._translated(attempted, timeout_s), self._session() as session:
@@ -90,7 +93,7 @@ class HttpTransport:
                 data=form,
                 auth=self._authorize,
                 timeout=timeout_s,
-                cert=self._certificate(),
+                cert=self._certificate,
                 allow_redirects=False,
                 stream=True,
             )
@@ -103,7 +106,7 @@ class HttpTransport:
             session = self._idle.pop()
         except IndexError:
             session = requests.Session()
-            # The environment's proxies and authorities, looked up once and not with each request.
+            # The environment's proxies and CAs, looked up once instead of for each request.
             found = session.merge_environment_settings(
                 url=self.where, proxies={}, stream=True, verify=self._verify, cert=None
             )
@@ -116,20 +119,15 @@ class HttpTransport:
             self._idle.append(session)
 
     def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """Sign a request; where there is nothing to sign with, ~/.netrc is not asked either."""
+        """Add the credentials to a request; setting this also keeps `requests` from reading ~/.netrc."""
         body = request.body or b""
         data = body.encode() if isinstance(body, str) else bytes(body)
         request.headers.update(self._sign(str(request.method), str(request.url), data))
         return request
 
-    def _certificate(self) -> tuple[str, str] | None:
-        """Read anew with each connection, since certificates rotate."""
-        certificate, key = self._settings.client_cert_file, self._settings.client_key_file
-        return (str(certificate), str(key)) if certificate and key else None
-
     @contextlib.contextmanager
     def _translated(self, attempted: str, timeout_s: float) -> Iterator[None]:
-        """The library's errors in our words."""
+        """Translate the errors of `requests`."""
         try:
             yield
         except requests.exceptions.SSLError as error:
@@ -149,29 +147,29 @@ class HttpTransport:
             ) from error
         except requests.exceptions.Timeout as error:
             raise QueryTooLarge(
-                f"{attempted}: no answer within {timeout_s:.3g} s; is it overloaded?"
+                f"{attempted}: no response within {timeout_s:.3g} s; is it overloaded?"
             ) from error
         except requests.exceptions.ChunkedEncodingError as error:
-            raise PrometheusUnreachable(f"{attempted}: the answer broke off: {_cause(error)}") from error
+            raise PrometheusUnreachable(f"{attempted}: the response was cut off: {_cause(error)}") from error
         except requests.exceptions.RequestException as error:
             if any(isinstance(part, urllib3.exceptions.ReadTimeoutError) for part in error.args):
-                # While the body was read; before that it is a Timeout.
-                raise QueryTooLarge(f"{attempted}: the answer did not end in time") from error
+                # While the body is read; before that, `requests` raises Timeout.
+                raise QueryTooLarge(f"{attempted}: the response did not end in time") from error
             words = f"{attempted}: {_cause(error)}; is the URL right, and reachable from here?"
             raise PrometheusUnreachable(words) from error
 
 
 class ServiceProxyTransport:
-    """The API server's proxy to a Service, with the kubeconfig's own credentials.
+    """The API server's proxy to a Service, with the credentials of the kubeconfig.
 
-    The API server takes our credentials off before it hands a request on, so none can be sent to Prometheus this way;
-    and questions are GETs, so that permission to read is enough.
+    The API server removes these before it forwards a request, so Prometheus receives no credentials. Queries are GETs:
+    permission to read is enough.
     https://kubernetes.io/docs/tasks/access-application-cluster/access-cluster-services/
 
     Args:
         cluster: The API server.
-        path: Of the Service's proxy, and what stands before "/api/v1" there.
-        where: The Service in words.
+        path: The proxy's path for the Service, and the prefix of "/api/v1" there.
+        where: The Service, as messages name it.
         headers: Sent with every request.
     """
 
@@ -185,7 +183,7 @@ class ServiceProxyTransport:
         self._headers.update({name: secret.reveal() for name, secret in headers.items()})
 
     def ask(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
-        """Send a question in a URL."""
+        """GET with the form in the URL."""
         attempted = f"querying {self.where}"
         deadline = time.monotonic() + timeout_s
         path = f"{self._path}/api/v1/{endpoint}"
@@ -195,40 +193,40 @@ class ServiceProxyTransport:
         except ClusterError as error:
             if time.monotonic() > deadline:
                 raise QueryTooLarge(
-                    f"{attempted}: no answer within {timeout_s:.3g} s; is it overloaded?"
+                    f"{attempted}: no response within {timeout_s:.3g} s; is it overloaded?"
                 ) from error
             raise PrometheusUnreachable(f"{attempted}: {error}") from error
 
 
 def _collect(chunks: Iterable[bytes], attempted: str, deadline: float) -> bytes:
-    """A body, unless it is too long or does not end."""
+    """The body, if it ends in time and is not too large."""
     collected, size = [], 0
     for chunk in chunks:
         size += len(chunk)
         if size > MAX_BYTES:
-            raise QueryTooLarge(f"{attempted}: the answer is longer than {MAX_BYTES >> 20} MiB")
+            raise QueryTooLarge(f"{attempted}: the response is larger than {MAX_BYTES >> 20} MiB")
         if time.monotonic() > deadline:
-            raise QueryTooLarge(f"{attempted}: the answer did not end in time")
+            raise QueryTooLarge(f"{attempted}: the response did not end in time")
         collected.append(chunk)
     return b"".join(collected)
 
 
 def _verification(settings: PrometheusSettings) -> str | bool:
-    """What `requests` is told about the server's certificate."""
+    """The `verify` argument of `requests`."""
     if settings.skip_verify:
         log.warning(
-            "--prometheus-insecure-skip-verify: whoever is between here and Prometheus can invent metrics"
+            "--prometheus-insecure-skip-verify: anyone between gpu-rightsizer and Prometheus can forge metrics"
         )
-        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # said once, above
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # logged once, above
         return False
     return True if settings.ca_file is None else str(settings.ca_file)
 
 
 def _require_certificates(settings: PrometheusSettings) -> None:
-    """Find out before anything is asked what no request could use.
+    """Check all certificate files before the first request.
 
     Raises:
-        ConfigurationError: All problems.
+        ConfigurationError: With all problems.
     """
     named = {
         "--prometheus-ca-file": settings.ca_file,
@@ -239,12 +237,12 @@ def _require_certificates(settings: PrometheusSettings) -> None:
     problems = [f"{flag} {path}: no such file" for flag, path in given.items() if not path.is_file()]
     if not problems:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        problems += _unusable_authorities(settings, context) + _unusable_identity(settings, context)
+        problems += _ca_problems(settings, context) + _client_cert_problems(settings, context)
     if problems:
         raise ConfigurationError("; ".join(problems))
 
 
-def _unusable_authorities(settings: PrometheusSettings, context: ssl.SSLContext) -> list[str]:
+def _ca_problems(settings: PrometheusSettings, context: ssl.SSLContext) -> list[str]:
     if settings.ca_file is None:
         return []
     try:
@@ -254,7 +252,7 @@ def _unusable_authorities(settings: PrometheusSettings, context: ssl.SSLContext)
     return []
 
 
-def _unusable_identity(settings: PrometheusSettings, context: ssl.SSLContext) -> list[str]:
+def _client_cert_problems(settings: PrometheusSettings, context: ssl.SSLContext) -> list[str]:
     certificate, key = settings.client_cert_file, settings.client_key_file
     if certificate is None or key is None:
         return []
@@ -267,14 +265,9 @@ def _unusable_identity(settings: PrometheusSettings, context: ssl.SSLContext) ->
 
 
 def _cause(error: BaseException) -> str:
-    """The innermost reason: requests and urllib3 wrap it several times."""
-    inner: BaseException | None = error
-    while inner is not None:
-        reason = getattr(inner, "reason", None)
-        last, inner = (
-            inner,
-            reason if isinstance(reason, BaseException) else inner.__cause__ or inner.__context__,
-        )
-    if isinstance(last, OSError) and last.strerror:
-        return last.strerror
-    return str(last)[:MAX_SHOWN]
+    """The innermost reason: `requests` and urllib3 wrap it several times."""
+    reason = getattr(error, "reason", None)
+    inner = reason if isinstance(reason, BaseException) else error.__cause__ or error.__context__
+    if inner is not None:
+        return _cause(inner)
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)[:MAX_SHOWN]

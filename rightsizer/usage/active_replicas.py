@@ -120,7 +120,7 @@ class _Counter:
         """What a question gives for each stem."""
         columns = ParseCache(functools.partial(_column, span.start.timestamp()))
         asked = [where for where in wheres if where.members]
-        answers = self.asker.prometheus.in_turn(
+        answers = self.asker.prometheus.run_in_order(
             [functools.partial(self._ask, question, where, span, columns) for where in asked]
         )
         for where, answer in zip(asked, answers, strict=True):
@@ -188,10 +188,10 @@ class _Counter:
         length: datetime.timedelta,
         offset: datetime.timedelta = datetime.timedelta(),
     ) -> Iterator[str]:
-        back = f" offset {promql.span(offset)}" if offset else ""
+        back = f" offset {promql.duration(offset)}" if offset else ""
         for quantity in where.quantities:
             selected = promql.selector(quantity.metric, [*quantity.matchers, *matchers])
-            yield f"present_over_time({selected}[{promql.span(length)}]{back})"
+            yield f"present_over_time({selected}[{promql.duration(length)}]{back})"
 
 
 def _stem(space_label: str, text: msgspec.Raw) -> tuple[str, NamePrefix]:

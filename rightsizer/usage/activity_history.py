@@ -255,9 +255,7 @@ def _doubts(asked: _Asked, uuids: Sequence[str]) -> dict[DeviceKey, dict[int, fl
             inner = promql.by("max", (*device, REASON), risen)
             for track in asker.prometheus.query_range(
                 promql.by("sum", device, inner),
-                start=asked.grid.end - (asked.grid.slots - 1) * asked.grid.slot,
-                end=asked.grid.end,
-                step_s=asked.grid.slot.total_seconds(),
+                asked.grid.span,
             ):
                 key = (first(track.labels, labels.device), first(track.labels, labels.instance))
                 row = doubts.setdefault(key, {})

@@ -156,7 +156,7 @@ class _Question:
             every = (*asker.owned, *matchers)
             asked = self.reading.statistic(self.quantity, self.statistic, every, self.window)
             answer = promql.by("max", labels.described, asked)
-            return promql.not_numbers(answer) if self._is_check else answer
+            return promql.only_nan(answer) if self._is_check else answer
 
         return list(asker.keyed(self.places, build, self.at))
 
@@ -190,7 +190,7 @@ class _Question:
 
 def _asked(asker: SourceQuerier, questions: Sequence[_Question]) -> Iterator[tuple[_Question, Answers]]:
     """The questions with their answers, of which the next are under way while one is taken."""
-    answers = asker.prometheus.in_turn([question.ask for question in questions])
+    answers = asker.prometheus.run_in_order([question.ask for question in questions])
     return zip(questions, answers, strict=True)
 
 

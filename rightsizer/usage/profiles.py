@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from rightsizer.model import PodKey, Usages
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import RangeSeries
+from rightsizer.prometheus.query_api import QueryRange, RangeSeries
 from rightsizer.prometheus.sharding import ShardPlan
 from rightsizer.usage import counter_meaning
 from rightsizer.usage.exporter_counters import CONTAINER
@@ -90,9 +90,7 @@ class _Drawing:
             self._shards,
             lambda matchers: asker.prometheus.query_range(
                 promql.by("avg", asker.source.labels.owner, build(matchers)),
-                start=self._at - (STEPS - 1) * self._step,
-                end=self._at,
-                step_s=self._step.total_seconds(),
+                QueryRange(self._at - (STEPS - 1) * self._step, self._at, self._step.total_seconds()),
             ),
         ):
             require_one_cluster(track.labels for track in answer)

@@ -2,6 +2,7 @@
 
 import datetime
 
+from rightsizer.prometheus.query_api import QueryRange
 from rightsizer.usage.querier import SourceQuerier
 
 STEPS = 40
@@ -22,7 +23,7 @@ def begins(asker: SourceQuerier, span: datetime.timedelta, at: datetime.datetime
         if asker.prometheus.query(f"count({asker.selected([quantity], asker.given)})", start):
             return None
     held = f"count({asker.selected(asker.markers(), asker.given)})"
-    tracks = asker.prometheus.query_range(held, start=start, end=at, step_s=step.total_seconds())
+    tracks = asker.prometheus.query_range(held, QueryRange(start, at, step.total_seconds()))
     instants = [instant for track in tracks for instant in track.points]
     first = datetime.datetime.fromtimestamp(min(instants), tz=datetime.UTC) if instants else at
     if first - start < step / 2:

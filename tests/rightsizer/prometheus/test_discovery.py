@@ -1,4 +1,4 @@
-"""A Prometheus is found by its Service's labels, asked whether it holds GPU series, and never guessed."""
+"""Prometheus is found by the labels of its Service and must hold GPU series; several are never guessed between."""
 
 import datetime
 import json
@@ -97,10 +97,10 @@ ALL_LABELS = [
 
 
 @pytest.mark.parametrize(("flavour", "labels"), ALL_LABELS)
-def test_every_flavour_is_found(
+def test_connect_each_flavour_is_found_by_its_labels(
     place: Place, gpus: Fake, flavour: ServerFlavour, labels: dict[str, str]
 ) -> None:
-    """By any of its usual sets of labels, and asked at the path and with the headers that it needs, by GETs only."""
+    """Queries use the path and headers of the flavour, and GET only."""
     place.service("metrics", {**labels, "release": "x"}, gpus)
     found = place.connect()
     assert [sample.value for sample in found.query("x", AT)] == [8.0]
@@ -112,30 +112,30 @@ def test_every_flavour_is_found(
     assert {request.method for request in place.api.requests.all()} == {"GET"}
 
 
-def test_our_credentials_stay_with_the_api_server(place: Place, gpus: Fake) -> None:
-    """The kubeconfig's token opens the proxy; what is behind never sees it. A tenant's header it does."""
+def test_connect_kubeconfig_token_is_not_sent_to_prometheus(place: Place, gpus: Fake) -> None:
+    """The token opens the API server's proxy; Prometheus sees only the tenant header."""
     place.service("metrics", PROMETHEUS, gpus)
     place.connect(headers={"x-scope-orgid": Secret("team")}).query("x", AT)
     assert all("Authorization" not in one for one in gpus.asked)
     assert gpus.asked[-1]["x-scope-orgid"] == "team"
 
 
-def test_a_tenant_of_ones_own_stands_above_the_usual(place: Place, gpus: Fake) -> None:
-    """Mimir is asked for it, and for it alone."""
+def test_connect_tenant_header_replaces_the_default(place: Place, gpus: Fake) -> None:
+    """Mimir receives only the user's tenant."""
     place.service("mimir", {NAME: "mimir", COMPONENT: "query-frontend"}, gpus)
     place.connect(headers={"x-scope-orgid": Secret("team")})
     tenants = [v for k, v in gpus.asked[-1].items() if k.lower() == "x-scope-orgid"]
     assert tenants == ["team"]
 
 
-def test_what_sees_all_comes_before_a_part_of_it(place: Place, gpus: Fake) -> None:
-    """Thanos is preferred to the Prometheus beside it, though both hold GPU series."""
+def test_connect_global_server_is_preferred(place: Place, gpus: Fake) -> None:
+    """Thanos is preferred to a Prometheus that holds GPU series, too."""
     place.service("a-prometheus", PROMETHEUS, gpus)
     place.service("thanos", THANOS, gpus)
     assert "thanos" in place.connect().where
 
 
-def test_one_without_gpu_series_is_passed_over(place: Place, gpus: Fake, empty: Fake) -> None:
+def test_connect_server_without_gpu_series_is_skipped(place: Place, gpus: Fake, empty: Fake) -> None:
     """Whatever its flavour."""
     place.service("thanos", THANOS, empty)
     place.service("a-prometheus", PROMETHEUS, empty)
@@ -143,14 +143,14 @@ def test_one_without_gpu_series_is_passed_over(place: Place, gpus: Fake, empty: 
     assert "monitoring/b-prometheus:9090" in place.connect().where
 
 
-def test_several_with_gpu_series_are_for_a_person_to_choose_from(place: Place, gpus: Fake) -> None:
-    """Each is named with its URL."""
+def test_connect_several_with_gpu_series_raises_with_urls(place: Place, gpus: Fake) -> None:
+    """The error lists each server with its URL."""
     place.service("a-prometheus", PROMETHEUS, gpus)
     place.service("b-prometheus", PROMETHEUS, gpus)
     with pytest.raises(ConfigurationError) as caught:
         place.connect()
     assert str(caught.value).splitlines() == [
-        "which Prometheus? several services hold GPU series; name one by --prometheus-url, as it is reached from here:",
+        "which Prometheus? several services hold GPU series; choose one with --prometheus-url, as reachable from here:",
         "  Prometheus at service monitoring/a-prometheus:9090: 8 GPU series",
         "    --prometheus-url http://a-prometheus.monitoring.svc:9090",
         "  Prometheus at service monitoring/b-prometheus:9090: 8 GPU series",
@@ -158,25 +158,27 @@ def test_several_with_gpu_series_are_for_a_person_to_choose_from(place: Place, g
     ]
 
 
-def test_two_services_of_the_same_pods_are_one(place: Place, gpus: Fake) -> None:
-    """An operator's headless Service beside a chart's."""
+def test_connect_two_services_of_the_same_pods_count_once(place: Place, gpus: Fake) -> None:
+    """Such as an operator's headless Service beside a chart's."""
     for name in ("a", "b"):
         place.service(name, PROMETHEUS, gpus, selector={"app": "prometheus"})
     assert "monitoring/a:9090" in place.connect().where
 
 
-def test_none_with_gpu_series(place: Place, empty: Fake) -> None:
-    """What was found is told, and what each answered."""
+def test_connect_none_with_gpu_series_raises_with_results(place: Place, empty: Fake) -> None:
+    """The error lists each server with its result."""
     place.service("a-prometheus", PROMETHEUS, empty)
     place.service("b-prometheus", PROMETHEUS)
-    with pytest.raises(ConfigurationError, match="no service that looks like it holds GPU series") as caught:
+    with pytest.raises(
+        ConfigurationError, match="no service that looks like Prometheus holds GPU series"
+    ) as caught:
         place.connect()
     assert "a-prometheus:9090: 0 GPU series" in str(caught.value)
     assert 'no endpoints available for service "b-prometheus:9090"' in str(caught.value)
 
 
-def test_one_that_asks_for_credentials(place: Place) -> None:
-    """It is told that it does, and where they go."""
+def test_connect_server_that_needs_credentials_raises(place: Place) -> None:
+    """The error names the permission and the flags."""
     with serving() as server:
         server.answers.append(Answer(401, "no org id"))
         place.service("metrics", PROMETHEUS, server)
@@ -185,8 +187,8 @@ def test_one_that_asks_for_credentials(place: Place) -> None:
     assert len(server.asked) == 1
 
 
-def test_no_service_at_all(place: Place, gpus: Fake) -> None:
-    """Flag, variable and the labels that were looked for are told."""
+def test_connect_no_service_raises_with_the_labels(place: Place, gpus: Fake) -> None:
+    """The error names the flag, the variable and the labels."""
     place.service("other", {"app": "grafana"}, gpus)
     place.service("half", {NAME: "thanos", COMPONENT: "store"}, gpus)
     with pytest.raises(
@@ -197,10 +199,10 @@ def test_no_service_at_all(place: Place, gpus: Fake) -> None:
     assert gpus.asked == []
 
 
-def test_a_service_that_leads_out_of_the_cluster_is_not_asked(place: Place) -> None:
-    """Whoever may create a Service could send us anywhere."""
+def test_connect_external_name_service_is_ignored(place: Place) -> None:
+    """Anyone who may create a Service could redirect the queries."""
     place.service("metrics", PROMETHEUS, type="ExternalName", externalName="evil.example")
-    with pytest.raises(ConfigurationError, match="no service of the cluster is labelled as one"):
+    with pytest.raises(ConfigurationError, match="no service in the cluster has the labels of one"):
         place.connect()
 
 
@@ -214,7 +216,7 @@ def test_a_service_that_leads_out_of_the_cluster_is_not_asked(place: Place) -> N
         ([("web", 443)], "https:metrics:443/"),
     ],
 )
-def test_the_port_that_answers_queries(
+def test_connect_query_port_is_chosen_by_name(
     place: Place, gpus: Fake, ports: list[tuple[str, int]], expected: str
 ) -> None:
     """By its usual names; https by name or number."""
@@ -226,8 +228,8 @@ def test_the_port_that_answers_queries(
     assert all(f"/services/{expected}proxy/api/v1/query" in path for path in paths)
 
 
-def test_what_it_takes_to_look(place: Place, gpus: Fake) -> None:
-    """Permission to list services and to get services/proxy, and nothing else."""
+def test_connect_needs_list_services_and_get_services_proxy(place: Place, gpus: Fake) -> None:
+    """No other permission is needed."""
     place.service("metrics", PROMETHEUS, gpus)
     place.account(("list", "services"))
     with pytest.raises(
@@ -238,15 +240,15 @@ def test_what_it_takes_to_look(place: Place, gpus: Fake) -> None:
     assert place.connect().query("x", AT)
 
 
-def test_an_account_that_may_not_list_services(place: Place) -> None:
-    """The API server's words are told."""
+def test_connect_without_permission_to_list_services_raises(place: Place) -> None:
+    """The error has the API server's words."""
     place.account()
     with pytest.raises(RequestRefused, match='cannot list resource "services"'):
         place.connect()
 
 
-def test_an_api_server_that_goes_away(place: Place, gpus: Fake) -> None:
-    """The metrics are unreachable, and nothing is made up of it."""
+def test_query_proxy_connection_lost_raises(place: Place, gpus: Fake) -> None:
+    """The error names the service."""
     place.service("metrics", PROMETHEUS, gpus)
     found = place.connect()
     place.api.inject(Fault(path="proxy", times=None, drop=True))
@@ -254,19 +256,19 @@ def test_an_api_server_that_goes_away(place: Place, gpus: Fake) -> None:
         found.query("x", AT)
 
 
-def test_a_question_that_takes_too_long_behind_the_proxy(place: Place, gpus: Fake) -> None:
-    """Its deadline holds there, too."""
+def test_query_proxy_timeout_raises_query_too_large(place: Place, gpus: Fake) -> None:
+    """The deadline holds behind the proxy, too."""
     place.service("metrics", PROMETHEUS, gpus)
     found = place.connect(timeout_s=3.0)
     place.api.inject(Fault(path="proxy", times=None, delay_s=10.0))
-    with pytest.raises(QueryTooLarge, match="no answer within"):
+    with pytest.raises(QueryTooLarge, match="no response within"):
         found.query("x", AT)
 
 
-def test_a_pod_of_the_cluster_asks_directly(
+def test_connect_inside_the_cluster_uses_the_service_directly(
     place: Place, gpus: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the Service's name in DNS, with POSTs, and without the API server's proxy."""
+    """By the Service's DNS name, with POST, and without the API server's proxy."""
     real = socket.getaddrinfo
 
     def resolve(host: str, *rest: Any, **more: Any) -> Any:
@@ -285,16 +287,16 @@ def test_a_pod_of_the_cluster_asks_directly(
     assert not [request for request in place.api.requests.all() if "proxy" in request.path]
 
 
-def test_a_url_is_taken_at_its_word(place: Place, gpus: Fake, empty: Fake) -> None:
-    """Nothing is looked for where one is given."""
+def test_connect_url_given_is_used_without_search(place: Place, gpus: Fake, empty: Fake) -> None:
+    """No service is listed."""
     place.service("metrics", PROMETHEUS, gpus)
     place.connect(url=empty.url).query("x", AT)
     assert (len(empty.asked), gpus.asked, place.api.requests.all()) == (1, [], [])
 
 
 @pytest.mark.prometheus
-def test_plan_without_any_flag_about_metrics(world: World) -> None:
-    """It says which Prometheus it found, and makes its plan; apply wants it named."""
+def test_plan_without_prometheus_url_finds_one_and_apply_refuses(world: World) -> None:
+    """Plan says which Prometheus it found; apply needs a URL."""
     world.add("Deployment", world.team, "idle", {})
     world.namespace("monitoring")
     metadata = {

@@ -1,4 +1,4 @@
-"""Requests to Amazon Managed Prometheus are signed as AWS documents it, with credentials from where AWS takes them."""
+"""Requests to Amazon Managed Service for Prometheus are signed as AWS documents, with its usual credentials."""
 
 import datetime
 import pathlib
@@ -75,16 +75,18 @@ def _require_signed(fake: Fake, asked: dict[str, str], key: str, secret: str) ->
     ],
     ids=["get-vanilla", "post-vanilla", "post-x-www-form-urlencoded"],
 )
-def test_the_reference_is_right(method: str, more: dict[str, str], body: bytes, expected: str) -> None:
-    """It finds the signatures of AWS's own test suite, so that it may judge ours."""
+def test_reference_signature_matches_the_aws_test_suite(
+    method: str, more: dict[str, str], body: bytes, expected: str
+) -> None:
+    """So it can be trusted to check gpu-rightsizer's signatures."""
     headers = {"host": "example.amazonaws.com", "x-amz-date": "20150830T123600Z", **more}
     scope = "20150830/us-east-1/service/aws4_request"
     found = signature(SECRET, scope, method, "https://example.amazonaws.com/", headers=headers, body=body)
     assert found == expected
 
 
-def test_credentials_of_the_environment(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each request is signed for the service aps, with path, date and body; the session's token goes with it."""
+def test_sigv4_environment_credentials_sign_each_request(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scope is aps; path, date, body and session token are signed."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_SESSION_TOKEN", "t0ken")
@@ -97,10 +99,10 @@ def test_credentials_of_the_environment(fake: Fake, monkeypatch: pytest.MonkeyPa
     assert len({asked["Authorization"] for asked in fake.asked}) == 2
 
 
-def test_credentials_of_a_profile(
+def test_sigv4_profile_credentials_sign_the_request(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    """As AWS_PROFILE names it."""
+    """AWS_PROFILE names the profile."""
     text = "[metrics]\naws_access_key_id = AKIDPROFILE\naws_secret_access_key = of-the-profile\n"
     (tmp_path / "credentials").write_text(text)
     monkeypatch.setenv("AWS_PROFILE", "metrics")
@@ -108,10 +110,10 @@ def test_credentials_of_a_profile(
     _require_signed(fake, fake.asked[0], "AKIDPROFILE", "of-the-profile")
 
 
-def test_credentials_of_a_web_identity(
+def test_sigv4_web_identity_credentials_sign_the_request(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    """A pod's service account token is exchanged for a role's credentials (IRSA)."""
+    """The pod's service account token is exchanged for credentials of a role (IRSA)."""
     (tmp_path / "token").write_text("web-token")
     monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/metrics")
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
@@ -124,8 +126,10 @@ def test_credentials_of_a_web_identity(
     _require_signed(fake, fake.asked[0], "ASIAROLE", "of-the-role")
 
 
-def test_a_role_that_is_refused(fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
-    """AWS's reason is told; the token is not, and Prometheus is not asked."""
+def test_sigv4_refused_role_raises_without_token(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    """The error has AWS's reason but not the token, and Prometheus receives no request."""
     (tmp_path / "token").write_text("s3cret-jwt")
     monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/metrics")
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
@@ -133,28 +137,28 @@ def test_a_role_that_is_refused(fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp
     with serving() as sts:
         sts.answers.append(Answer(403, error, headers={"Content-Type": "text/xml"}))
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts.url)
-        with pytest.raises(PrometheusError, match=r"credentials cannot be had: .*AccessDenied") as caught:
+        with pytest.raises(PrometheusError, match=r"getting credentials failed: .*AccessDenied") as caught:
             Prometheus(_settings(fake.url)).query("x", AT)
     assert "s3cret-jwt" not in str(caught.value)
     assert fake.asked == []
 
 
-def test_no_credentials_anywhere(fake: Fake) -> None:
-    """It is said before anything is asked, and where they were looked for."""
+def test_sigv4_without_credentials_raises(fake: Fake) -> None:
+    """The error says where they were looked for, before any request."""
     with pytest.raises(ConfigurationError, match="no AWS credentials in environment, profile, web identity"):
         Prometheus(_settings(fake.url))
 
 
-def test_a_profile_that_is_not_there(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its name."""
+def test_sigv4_unknown_profile_raises(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the profile."""
     monkeypatch.setenv("AWS_PROFILE", "nowhere")
     with pytest.raises(ConfigurationError, match=r"AWS credentials: .*nowhere"):
         Prometheus(_settings(fake.url))
 
 
-def test_the_library_is_missing(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What to install is said; nobody else needs it."""
-    monkeypatch.delitem(sys.modules, "rightsizer.prometheus.sigv4", raising=False)
+def test_sigv4_without_botocore_raises(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says what to install; other credentials do not need it."""
+    monkeypatch.delitem(sys.modules, "botocore.session", raising=False)
     monkeypatch.setitem(sys.modules, "botocore", None)
     words = r"the library botocore is missing; run in a checkout: pip install '\.\[rightsizer,aws\]'"
     with pytest.raises(ConfigurationError, match=words):

@@ -1,4 +1,4 @@
-"""A question that is too large is asked in parts, and the parts' answers are the whole's."""
+"""A query that is too large is sent in shards, whose results together are the whole."""
 
 import pathlib
 import re
@@ -37,8 +37,8 @@ def _fleet(metrics: Metrics) -> None:
 @pytest.mark.slow
 @pytest.mark.prometheus
 @pytest.mark.parametrize("most", [4_000, 1_000, 1])
-def test_parts_together_are_the_whole(prometheus: Prometheus, most: int) -> None:
-    """However little is allowed at once, everybody's usage is the same; no query selects more than that."""
+def test_usages_in_shards_equal_usages_at_once(prometheus: Prometheus, most: int) -> None:
+    """However few samples are allowed, the usage is the same, and no query selects more."""
     metrics = Metrics(prometheus)
     _fleet(metrics)
     whole = metrics.usages(4 * HOUR)
@@ -60,8 +60,8 @@ def _selected(query: str) -> str:
     return found[1]
 
 
-def test_parts_are_asked_as_many_at_once_as_allowed() -> None:
-    """Two, where two are: each waits for the other. The answers come in the parts' order."""
+def test_shard_plan_ask_runs_parallel_shards_in_order() -> None:
+    """Two shards wait for each other; the results come in the order of the shards."""
     both = threading.Barrier(2)
 
     def ask(matchers: Sequence[str]) -> list[str]:
@@ -90,8 +90,8 @@ def narrow(tmp_path: pathlib.Path) -> Iterator[Prometheus]:
 
 @pytest.mark.covers("P2")
 @pytest.mark.prometheus
-def test_what_is_refused_is_split_and_asked_again(prometheus: Prometheus, narrow: Prometheus) -> None:
-    """Until it is small enough; what comes of it is what one answer would have said."""
+def test_usages_refused_query_is_split_and_repeated(prometheus: Prometheus, narrow: Prometheus) -> None:
+    """The usage is what one response would have given."""
     usages: list[Usages] = []
     asked: list[list[str]] = []
     for one in (prometheus, narrow):
@@ -106,8 +106,8 @@ def test_what_is_refused_is_split_and_asked_again(prometheus: Prometheus, narrow
 
 @pytest.mark.covers("P2")
 @pytest.mark.prometheus
-def test_what_cannot_be_split_is_an_error(tmp_path: pathlib.Path) -> None:
-    """Never a plan without what could not be asked."""
+def test_usages_query_that_cannot_be_split_raises(tmp_path: pathlib.Path) -> None:
+    """There is no plan without the series of that query."""
     with Prometheus(tmp_path / "own", flags={"query.max-samples": "100"}) as own:
         metrics = Metrics(own)
         metrics.write(idle(), pod="a", Hostname="n1", since=4 * HOUR)
@@ -115,14 +115,14 @@ def test_what_cannot_be_split_is_an_error(tmp_path: pathlib.Path) -> None:
             metrics.usages(4 * HOUR)
 
 
-def test_parts_are_packed_in_order() -> None:
-    """As many as fit, of one label and form at a time; a part that alone is too large stands alone."""
+def test_pack_groups_fill_shards_in_order() -> None:
+    """Groups of one label share a shard; a group that is too large has its own."""
     parts = [
         SeriesGroup("namespace", name, series) for name, series in zip("dabce", (9, 2, 2, 2, 50), strict=True)
     ]
     parts.append(SeriesGroup("exported_namespace", "a", 1))
     shards = pack(parts, 6)
-    assert [[part.value for part in shard.parts] for shard in shards] == [
+    assert [[group.value for group in shard.groups] for shard in shards] == [
         ["a"],
         ["a", "b", "c"],
         ["d"],
@@ -132,7 +132,7 @@ def test_parts_are_packed_in_order() -> None:
     assert (Shard().matchers, shards[1].series) == ((), 6)
 
 
-def test_names_fill_a_matcher_no_further_than_servers_take() -> None:
+def test_batches_stay_below_the_query_length_limit() -> None:
     """VictoriaMetrics refuses queries of over 16 KiB."""
     names = [f"pod-{number:060d}" for number in range(500)]
     batches = list(promql.batches(names))

@@ -1,4 +1,4 @@
-"""What servers of each flavour are asked for and how they refuse: which questions a smaller one would get past."""
+"""Responses of each kind of server: parameters that make them complete, and refusals that a smaller query avoids."""
 
 import dataclasses
 import datetime
@@ -21,7 +21,7 @@ from rightsizer.errors import (
     QueryRefused,
     QueryTooLarge,
 )
-from rightsizer.prometheus.query_api import Prometheus, Sample
+from rightsizer.prometheus.query_api import Prometheus, QueryRange, Sample
 from simulator.processes import Server
 from simulator.prometheus import Prometheus as RealPrometheus
 from tests.rightsizer.fakeprometheus import GOOD, Answer, Fake, serving
@@ -31,7 +31,7 @@ AT = datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC)
 
 @pytest.fixture
 def fake() -> Iterator[Fake]:
-    """A server that answers as told."""
+    """A server whose responses the test sets."""
     with serving() as server:
         yield server
 
@@ -128,8 +128,8 @@ OTHERWISE: dict[str, tuple[Answer, type[PrometheusError]]] = {
 
 
 @pytest.mark.parametrize("answer", TOO_LARGE.values(), ids=TOO_LARGE.keys())
-def test_what_a_smaller_question_would_get_past(fake: Fake, answer: Answer) -> None:
-    """It is told apart, by whatever name the server calls it, and not asked again as it is."""
+def test_query_refused_as_too_large_raises_query_too_large(fake: Fake, answer: Answer) -> None:
+    """Each server's wording is recognised, and the query is not retried as it is."""
     fake.answers.append(dataclasses.replace(answer))
     with pytest.raises(QueryTooLarge):
         _asking(fake.url).query("x", AT)
@@ -137,38 +137,38 @@ def test_what_a_smaller_question_would_get_past(fake: Fake, answer: Answer) -> N
 
 
 @pytest.mark.parametrize(("answer", "kind"), OTHERWISE.values(), ids=OTHERWISE.keys())
-def test_what_no_smaller_question_would_get_past(
+def test_query_refused_for_another_reason_raises_another_error(
     fake: Fake, answer: Answer, kind: type[PrometheusError]
 ) -> None:
-    """It is another error."""
+    """A smaller query would not help."""
     fake.answers.append(dataclasses.replace(answer))
     with pytest.raises(PrometheusError) as caught:
         _asking(fake.url, timeout_s=30.0).query("x", AT)
     assert type(caught.value) is kind
 
 
-def test_words_of_a_limit_in_an_answer_are_none(fake: Fake) -> None:
-    """Only an error refuses."""
+def test_query_limit_words_in_a_label_are_no_refusal(fake: Fake) -> None:
+    """Only an error is a refusal."""
     fake.answers.append(Answer(body=GOOD.replace('"b"', '"timeout exceeded"')))
     assert _asking(fake.url).query("x", AT)[0].labels == {"a": "timeout exceeded"}
 
 
 @pytest.mark.covers("P20")
-def test_a_body_without_end_is_too_large(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond our own limit it is dropped, and parts may be asked for."""
+def test_query_oversized_body_raises_query_too_large(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body beyond the client's limit is dropped; smaller queries may succeed."""
     monkeypatch.setattr("rightsizer.prometheus.transport.MAX_BYTES", 1000)
     fake.answers.append(Answer(body=" " * 5000))
-    with pytest.raises(QueryTooLarge, match="longer than"):
+    with pytest.raises(QueryTooLarge, match="larger than"):
         _asking(fake.url).query("x", AT)
 
 
 @pytest.mark.covers("P3", "P18")
-def test_every_server_is_asked_for_a_whole_answer(fake: Fake) -> None:
-    """By the parameters of each flavour, in instant and in range queries, and to stop before we do."""
+def test_query_sends_every_server_complete_response_parameters(fake: Fake) -> None:
+    """Instant and range queries carry each server's parameters, and a timeout below the deadline."""
     fake.answers.append(Answer())
     prometheus = _asking(fake.url, timeout_s=100.0)
     prometheus.query("x", AT)
-    prometheus.query_range("x", start=AT, end=AT, step_s=60)
+    prometheus.query_range("x", QueryRange(AT, AT, 60))
     for form in fake.forms():
         assert form["partial_response"] == "false"
         assert form["deny_partial_response"] == "1"
@@ -191,8 +191,8 @@ def test_every_server_is_asked_for_a_whole_answer(fake: Fake) -> None:
         ('"isPartial": true', False),
     ],
 )
-def test_a_remark_is_no_warning(fake: Fake, more: str, *, is_whole: bool) -> None:
-    """Prometheus 3 has a field for what it remarks on a query; others put it among the warnings."""
+def test_query_info_annotation_is_no_warning(fake: Fake, more: str, *, is_whole: bool) -> None:
+    """Prometheus 3 has a field for annotations; other servers put them among the warnings."""
     fake.answers.append(Answer(body=f"{GOOD[:-1]}, {more}}}"))
     if is_whole:
         assert len(_asking(fake.url).query("x", AT)) == 1
@@ -201,7 +201,7 @@ def test_a_remark_is_no_warning(fake: Fake, more: str, *, is_whole: bool) -> Non
             _asking(fake.url).query("x", AT)
 
 
-# --- several questions
+# --- several queries
 
 
 def _value(form: dict[str, str]) -> Answer:
@@ -209,11 +209,11 @@ def _value(form: dict[str, str]) -> Answer:
 
 
 def _all(client: Prometheus, questions: Sequence[tuple[str, datetime.datetime]]) -> list[list[Sample]]:
-    return client.at_once([functools.partial(client.query, *question) for question in questions])
+    return list(client.run_in_order([functools.partial(client.query, *question) for question in questions]))
 
 
-def test_several_answers_in_order(fake: Fake) -> None:
-    """Each stands where its question stood, whichever came first; no question is asked twice."""
+def test_run_in_order_results_follow_the_queries(fake: Fake) -> None:
+    """Results come in the order of the queries, and each query is sent once."""
     fake.respond = _value
     found = _all(_asking(fake.url), [(str(number), AT) for number in range(20)])
     assert [[sample.value for sample in samples] for samples in found] == [[number] for number in range(20)]
@@ -223,8 +223,8 @@ def test_several_answers_in_order(fake: Fake) -> None:
 
 @pytest.mark.covers("P2")
 @pytest.mark.parametrize("parallel", [1, 2, 4])
-def test_no_more_at_once_than_allowed(fake: Fake, parallel: int) -> None:
-    """As many as allowed are under way at once, and never more."""
+def test_run_in_order_sends_at_most_parallel_queries(fake: Fake, parallel: int) -> None:
+    """Exactly `parallel` queries run at the same time."""
     barrier = threading.Barrier(parallel)
     lock = threading.Lock()
     under_way: list[int] = [0, 0]
@@ -243,8 +243,8 @@ def test_no_more_at_once_than_allowed(fake: Fake, parallel: int) -> None:
     assert under_way == [0, parallel]
 
 
-def test_the_first_error_ends_it(fake: Fake) -> None:
-    """It is raised at once, though another question is still under way; what was not asked never is."""
+def test_run_in_order_first_error_is_raised_at_once(fake: Fake) -> None:
+    """Another query is still running; queries that were not sent never are."""
     held = threading.Event()
 
     def respond(form: dict[str, str]) -> Answer:
@@ -262,8 +262,8 @@ def test_the_first_error_ends_it(fake: Fake) -> None:
     assert max(form["query"] for form in fake.forms()) == "1"
 
 
-def test_a_question_that_nobody_waits_for_is_not_repeated(fake: Fake) -> None:
-    """Another one's error ends its retries."""
+def test_run_in_order_abandoned_query_is_not_retried(fake: Fake) -> None:
+    """The error of another query ends its retries."""
     begun = threading.Event()
 
     def respond(form: dict[str, str]) -> Answer:
@@ -281,14 +281,14 @@ def test_a_question_that_nobody_waits_for_is_not_repeated(fake: Fake) -> None:
 
 
 def _wait_for_those_left() -> None:
-    """Until no question of an earlier call is under way."""
+    """Wait until no query of an earlier call is running."""
     for thread in threading.enumerate():
         if thread.name == "prometheus-query":
             thread.join(20)
 
 
-def test_no_more_at_once_whoever_asks(fake: Fake) -> None:
-    """Callers in several threads share what is allowed."""
+def test_query_threads_share_the_parallel_limit(fake: Fake) -> None:
+    """Callers in several threads share the limit."""
     lock = threading.Lock()
     under_way: list[int] = [0, 0]
 
@@ -316,20 +316,20 @@ def test_no_more_at_once_whoever_asks(fake: Fake) -> None:
 
 
 @pytest.mark.prometheus
-def test_the_real_prometheus_takes_it(prometheus: RealPrometheus) -> None:
-    """What other flavours need does not disturb it."""
+def test_real_prometheus_ignores_parameters_of_other_servers(prometheus: RealPrometheus) -> None:
+    """Parameters of Thanos and VictoriaMetrics do not disturb it."""
     asking = _asking(prometheus.url, timeout_s=30.0)
     assert [sample.value for sample in asking.query("vector(7)", asking.now())] == [7.0]
     assert abs(asking.now().timestamp() - time.time()) < 60
-    track = asking.query_range("vector(7)", start=AT, end=AT + datetime.timedelta(minutes=2), step_s=60)
+    track = asking.query_range("vector(7)", QueryRange(AT, AT + datetime.timedelta(minutes=2), 60))
     assert list(track[0].points.values()) == [7.0, 7.0, 7.0]
 
 
 @pytest.mark.prometheus
-def test_the_real_prometheus_refuses_what_is_too_large(
+def test_real_prometheus_too_many_samples_raises_query_too_large(
     prometheus: RealPrometheus, tmp_path: pathlib.Path
 ) -> None:
-    """Too many samples, as it itself tells it; a wrong query is another thing."""
+    """A query that is wrong raises another error."""
     with RealPrometheus(tmp_path / "small", flags={"query.max-samples": "1000"}) as small:
         asking = _asking(small.url, timeout_s=30.0)
         assert len(asking.query("max_over_time(vector(1)[300s:1s])", AT)) == 1
@@ -342,8 +342,8 @@ def test_the_real_prometheus_refuses_what_is_too_large(
 
 @pytest.mark.covers("P2")
 @pytest.mark.prometheus
-def test_the_real_prometheus_tells_that_it_took_too_long(prometheus: RealPrometheus, fake: Fake) -> None:
-    """Its own timeout is told apart from our not hearing from it; the fake hands on, and shortens it."""
+def test_real_prometheus_timeout_raises_query_too_large(prometheus: RealPrometheus, fake: Fake) -> None:
+    """The server's own timeout; the fake forwards the query with a shorter one."""
 
     def respond(form: dict[str, str]) -> Answer:
         body = {**form, "timeout": "200ms"}
@@ -356,8 +356,8 @@ def test_the_real_prometheus_tells_that_it_took_too_long(prometheus: RealPrometh
 
 
 @pytest.mark.skipif(shutil.which("victoria-metrics") is None, reason="no victoria-metrics on the path")
-def test_the_real_victoriametrics(tmp_path: pathlib.Path) -> None:
-    """It takes what is asked of it, and its refusals are known."""
+def test_real_victoriametrics_accepts_queries_and_its_refusals_are_known(tmp_path: pathlib.Path) -> None:
+    """It ignores parameters of other servers, and its refusals are recognised."""
     flags = {
         "storageDataPath": tmp_path / "data",
         "retentionPeriod": "1y",

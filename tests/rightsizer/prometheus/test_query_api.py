@@ -1,4 +1,4 @@
-"""The Prometheus edge: an answer is whole, or it is an error that says what to do."""
+"""The query API: a response is complete, or an error that says what to do."""
 
 import contextlib
 import dataclasses
@@ -50,7 +50,7 @@ REFUSED = {
     ),
     "warnings": (
         Answer(body=GOOD[:-1] + ', "warnings": ["store gone"]}'),
-        "may be incomplete, so it is not used: store gone",
+        "may be incomplete; not used: store gone",
     ),
     "partial": (Answer(body=GOOD[:-1] + ', "isPartial": true}'), "may be incomplete"),
     "not-allowed": (
@@ -60,23 +60,23 @@ REFUSED = {
     "forbidden": (Answer(403, "nope"), "HTTP 403: not allowed"),
     "no-prometheus": (
         Answer(200, "<html>Grafana</html>"),
-        "no Prometheus answers there: <html>Grafana</html>",
+        "this is not a Prometheus API: <html>Grafana</html>",
     ),
-    "not-found": (Answer(404, "404 page not found"), "HTTP 404, but no Prometheus answers there"),
+    "not-found": (Answer(404, "404 page not found"), "HTTP 404, but this is not a Prometheus API"),
     "broken": (Answer(500, "boom"), ": HTTP 500: boom"),
     "cut-off": (
         Answer(200, GOOD, {"Content-Length": "5000"}),
-        ": the answer broke off",
+        ": the response was cut off",
     ),
     "redirect": (Answer(302, "", {"Location": "http://169.254.169.254/"}), "HTTP 302"),
-    "empty": (Answer(200, ""), "no Prometheus answers there"),
+    "empty": (Answer(200, ""), "this is not a Prometheus API"),
     "a-scalar": (
         Answer(body='{"status":"success","data":{"resultType":"scalar","result":[0,"1"]}}'),
-        "a scalar came for a vector",
+        "expected a vector, got a scalar",
     ),
     "wrong-shape": (
         Answer(body='{"status":"success","data":{"resultType":"vector","result":[{"value":"x"}]}}'),
-        "cannot be read",
+        "cannot be parsed",
     ),
     "overloaded": (Answer(503, "shed"), "HTTP 503: shed"),
     "rate-limited": (Answer(429, "slow down"), "HTTP 429: slow down"),
@@ -85,8 +85,8 @@ REFUSED = {
 
 @pytest.mark.covers("P20")
 @pytest.mark.parametrize(("answer", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_whatever_is_not_a_whole_answer_is_an_error(fake: Fake, answer: Answer, words: str) -> None:
-    """Nothing but a complete success becomes data."""
+def test_query_incomplete_or_foreign_response_raises(fake: Fake, answer: Answer, words: str) -> None:
+    """The error says why, and names the server."""
     fake.answers.append(dataclasses.replace(answer))
     with pytest.raises(PrometheusError) as caught:
         _ask(fake.url)
@@ -94,8 +94,8 @@ def test_whatever_is_not_a_whole_answer_is_an_error(fake: Fake, answer: Answer, 
     assert fake.url in str(caught.value)
 
 
-def test_a_whole_answer(fake: Fake) -> None:
-    """Labels and value arrive; the server was told the deadline and the instant."""
+def test_query_complete_response_returns_samples(fake: Fake) -> None:
+    """Labels and values arrive; the request carries the deadline and the instant."""
     fake.answers.append(Answer())
     assert _ask(fake.url + "/prometheus/") == [({"a": "b"}, 1.5)]
     assert "time=1795219200.000" in fake.asked[0]["form"]
@@ -103,14 +103,14 @@ def test_a_whole_answer(fake: Fake) -> None:
 
 
 @pytest.mark.covers("P1")
-def test_a_passing_refusal_is_asked_again(fake: Fake) -> None:
-    """Two 503s are survived."""
+def test_query_transient_error_is_retried(fake: Fake) -> None:
+    """Two responses of 503 in a row do not fail the query."""
     fake.answers += [Answer(503, "shed", times=2), Answer()]
     assert _ask(fake.url, timeout_s=30.0) == [({"a": "b"}, 1.5)]
     assert len(fake.asked) == 3
 
 
-def test_a_storage_that_stumbles_is_asked_again(fake: Fake) -> None:
+def test_query_storage_error_is_retried(fake: Fake) -> None:
     """While Prometheus cuts a block, a query may miss a chunk; the next one finds it."""
     error = (
         '{"status":"error","errorType":"execution","error":"cannot populate chunk 1 from block 0: not found"}'
@@ -121,16 +121,16 @@ def test_a_storage_that_stumbles_is_asked_again(fake: Fake) -> None:
 
 @pytest.mark.covers("P1")
 @pytest.mark.parametrize("status", [400, 401, 403, 422])
-def test_a_lasting_refusal_is_not_asked_again(fake: Fake, status: int) -> None:
-    """What another try cannot mend is tried once."""
+def test_query_permanent_error_is_not_retried(fake: Fake, status: int) -> None:
+    """A query that a retry cannot help is sent once."""
     fake.answers.append(Answer(status, "{}"))
     with pytest.raises(PrometheusError):
         _ask(fake.url)
     assert len(fake.asked) == 1
 
 
-def test_headers_and_token_are_sent_and_never_shown(fake: Fake, tmp_path: pathlib.Path) -> None:
-    """The token is read for each request, since projected tokens rotate; neither shows in an error."""
+def test_query_headers_and_token_are_sent_and_never_shown(fake: Fake, tmp_path: pathlib.Path) -> None:
+    """The token is read for each request, since projected tokens rotate; no error shows a secret."""
     token = tmp_path / "token"
     token.write_text("first-token\n")
     settings = PrometheusSettings(fake.url, token_file=token, headers={"X-Scope-OrgID": Secret("team-a")})
@@ -156,8 +156,10 @@ def test_headers_and_token_are_sent_and_never_shown(fake: Fake, tmp_path: pathli
         ("s3cr\u00e9t".encode(), "is not ASCII text"),
     ],
 )
-def test_a_token_that_cannot_be_sent(fake: Fake, tmp_path: pathlib.Path, content: bytes, words: str) -> None:
-    """The file is named, nothing of what it holds is repeated, and nothing is sent."""
+def test_query_token_invalid_in_header_raises(
+    fake: Fake, tmp_path: pathlib.Path, content: bytes, words: str
+) -> None:
+    """The error names the file but not its content, and nothing is sent."""
     token = tmp_path / "token"
     token.write_bytes(content)
     with pytest.raises(ConfigurationError) as caught:
@@ -171,32 +173,32 @@ def test_a_token_that_cannot_be_sent(fake: Fake, tmp_path: pathlib.Path, content
 @pytest.mark.parametrize(
     "result", ["[]", '{"a":1}', '[1e300,"1"]', '["x","1"]', "null", '[-1e300,"1"]', "[1]"]
 )
-def test_a_clock_that_cannot_be(fake: Fake, result: str) -> None:
-    """An answer to time() of another shape, or a time beyond every calendar, is an error in words."""
+def test_now_unparsable_time_raises(fake: Fake, result: str) -> None:
+    """A response to time() of another shape, or a time outside the calendar, is a PrometheusError."""
     fake.answers.append(
         Answer(body=f'{{"status":"success","data":{{"resultType":"scalar","result":{result}}}}}')
     )
-    with pytest.raises(PrometheusError, match="its answer cannot be read"):
+    with pytest.raises(PrometheusError, match="its response cannot be parsed"):
         Prometheus(PrometheusSettings(fake.url, timeout_s=30.0)).now()
 
 
 @pytest.mark.covers("P15")
-def test_a_value_that_is_no_number(fake: Fake) -> None:
-    """It is an error, not a guess."""
+def test_query_value_not_a_number_raises(fake: Fake) -> None:
+    """A value that cannot be parsed is an error."""
     fake.answers.append(Answer(body=GOOD.replace("1.5", "many")))
-    with pytest.raises(PrometheusError, match="its answer cannot be read"):
+    with pytest.raises(PrometheusError, match="its response cannot be parsed"):
         _ask(fake.url)
 
 
-def test_a_token_file_that_is_missing(fake: Fake, tmp_path: pathlib.Path) -> None:
-    """The flag and the path are named."""
+def test_query_token_file_missing_raises(fake: Fake, tmp_path: pathlib.Path) -> None:
+    """The error names the flag and the path."""
     with pytest.raises(ConfigurationError, match=r"--prometheus-token-file .*gone: No such file"):
         _ask(fake.url, token_file=tmp_path / "gone")
 
 
 @pytest.mark.covers("P1")
-def test_nobody_listens() -> None:
-    """The reason is the operating system's, without a stack of wrappers."""
+def test_query_connection_refused_raises() -> None:
+    """The error has the operating system's reason, without the layers that wrap it."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -208,28 +210,28 @@ def test_nobody_listens() -> None:
 
 
 @pytest.mark.covers("P1")
-def test_a_name_that_does_not_resolve() -> None:
-    """It is said that the name is the problem."""
+def test_query_unknown_host_raises() -> None:
+    """The error says that the name does not resolve."""
     with pytest.raises(PrometheusError, match=r"not known|resolution"):
         _ask("http://prometheus.invalid:9090")
 
 
 @pytest.mark.covers("P2")
-def test_an_answer_that_never_comes() -> None:
-    """The deadline ends it, whatever drips in."""
+def test_query_without_response_raises_at_deadline() -> None:
+    """The deadline ends the query."""
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
-        pytest.raises(PrometheusError, match=r"no answer within 0\.3 s; is it overloaded"),
+        pytest.raises(PrometheusError, match=r"no response within 0\.3 s; is it overloaded"),
     ):
         _ask(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.3)
 
 
 @pytest.mark.covers("P20")
-def test_an_answer_without_end(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_oversized_body_raises(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A body beyond the limit is dropped, not collected."""
     monkeypatch.setattr("rightsizer.prometheus.transport.MAX_BYTES", 1000)
     fake.answers.append(Answer(body=" " * 5000))
-    with pytest.raises(PrometheusError, match="longer than"):
+    with pytest.raises(PrometheusError, match="larger than"):
         _ask(fake.url)
 
 
@@ -249,24 +251,24 @@ def tls(tmp_path: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
 
 
 @pytest.mark.covers("P1")
-def test_a_certificate_of_ones_own(tls: tuple[str, pathlib.Path]) -> None:
-    """It is refused without --prometheus-ca-file, which the message names, and accepted with it."""
+def test_query_private_ca_is_trusted_if_given(tls: tuple[str, pathlib.Path]) -> None:
+    """Without --prometheus-ca-file the certificate is refused."""
     url, certificate = tls
     with pytest.raises(PrometheusError, match=r"TLS failed: .*see --prometheus-ca-file"):
         _ask(url)
     assert _ask(url, ca_file=certificate) == [({"a": "b"}, 1.5)]
 
 
-def test_a_ca_file_that_is_missing(tmp_path: pathlib.Path) -> None:
-    """The flag and the path are named before anything is asked."""
+def test_client_ca_file_missing_raises(tmp_path: pathlib.Path) -> None:
+    """The error names the flag and the path, before any request."""
     with pytest.raises(ConfigurationError, match=r"--prometheus-ca-file .*gone"):
         _ask("https://127.0.0.1:1", ca_file=tmp_path / "gone")
 
 
 @pytest.mark.covers("P20")
 @pytest.mark.parametrize("pause_s", [0.05, 10.0], ids=["drips", "falls-silent"])
-def test_a_body_that_never_ends(pause_s: float) -> None:
-    """A server that announces a body and sends a byte now and then does not hold us beyond the deadline."""
+def test_query_endless_body_raises_at_deadline(pause_s: float) -> None:
+    """A server that announces a body and sends a byte now and then cannot hold a query beyond its deadline."""
     ended = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.05)
@@ -285,14 +287,14 @@ def test_a_body_that_never_ends(pause_s: float) -> None:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        with pytest.raises(PrometheusError, match=r"the answer did not end in time"):
+        with pytest.raises(PrometheusError, match=r"the response did not end in time"):
             _ask(f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=2.0)
         ended.set()
         thread.join()
 
 
-def test_a_header_from_a_file_is_sent(fake: Fake, tmp_path: pathlib.Path) -> None:
-    """Also a whole Authorization, as basic authentication needs it."""
+def test_query_header_from_file_is_sent(fake: Fake, tmp_path: pathlib.Path) -> None:
+    """Also a whole Authorization header, as basic authentication needs it."""
     secret = tmp_path / "basic"
     secret.write_text("Basic dTpw\n")
     fake.answers.append(Answer(body=SCALAR))
