@@ -20,7 +20,6 @@ import rightsizer.planning.measure
 import rightsizer.planning.plan
 from rightsizer import cli
 from rightsizer.cli import plan_session
-from rightsizer.inventory import workload_builder
 from rightsizer.kube.cluster import Cluster
 from rightsizer.prometheus.transport import HttpTransport
 from rightsizer.usage.usage_source import PrometheusUsage
@@ -130,8 +129,8 @@ def main() -> int:
     meter = Meter(int(server))
     signal = PrometheusUsage
     for owner, attribute, name in (
-        (workload_builder, "read", "read"),
-        (workload_builder, "assemble", "assemble"),
+        (plan_session, "read_cluster", "read"),
+        (rightsizer.planning.plan, "build_fleet", "build the fleet"),
         (signal, "usages", "usages"),
         (signal, "nodes", "nodes"),
         (rightsizer.planning.measure, "wanted", "wanted"),

@@ -10,7 +10,8 @@ from rightsizer.cli.flag_values import span_of
 from rightsizer.cli.plan_session import utc_now
 from rightsizer.errors import ConfigurationError, RequestRefused, UsageError
 from rightsizer.execute.control_state import Store
-from rightsizer.inventory import workload_builder
+from rightsizer.inventory.cluster_reader import read_cluster
+from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.kinds import BEARERS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.planning.breaker import (
@@ -71,7 +72,7 @@ def _accept(arguments: argparse.Namespace, cluster: Cluster, store: Store) -> St
         raise UsageError("breaker accept-growth needs --policy: whose rules are to be accepted?")
     loaded = load(pathlib.Path(arguments.policy))
     own = arguments.state_namespace
-    fleet = workload_builder.assemble(workload_builder.read(cluster, BEARERS, state_namespace=own))
+    fleet = build_fleet(read_cluster(cluster, BEARERS, state_namespace=own))
     scope = Scope(utc_now(), eligible(Rulebook(loaded.policy, fleet, at=utc_now(), own=own)))
     return store.change(lambda state: accepted(state, scope))
 

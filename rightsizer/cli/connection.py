@@ -11,7 +11,7 @@ from typing import TypeVar
 from rightsizer.cli.options import path_of
 from rightsizer.config import ClusterSettings, PrometheusSettings, Secret, parse_duration, read_secret
 from rightsizer.errors import RightsizerError, UsageError
-from rightsizer.inventory.resources import parse_gpu_resource
+from rightsizer.inventory.gpu_requests import parse_gpu_resource
 from rightsizer.usage.sources import SourceSettings, named
 
 MOST_PARALLEL = 4

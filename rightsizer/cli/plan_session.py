@@ -24,9 +24,9 @@ from rightsizer.errors import EvidenceIncomplete, PrometheusError, RequestRefuse
 from rightsizer.execute.control_state import Store
 from rightsizer.execute.memory_store import MemoryStore
 from rightsizer.guardrails.permitted import Enabled
-from rightsizer.inventory import workload_builder
+from rightsizer.inventory.cluster_reader import read_cluster
+from rightsizer.inventory.cluster_state import ClusterState
 from rightsizer.inventory.objects_file import read_file
-from rightsizer.inventory.workload_builder import Objects
 from rightsizer.kinds import BEARERS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Plan
@@ -185,12 +185,10 @@ class Session:
         self._ahead = now - self._machine()
         return now
 
-    def _objects(self) -> Objects:
+    def _objects(self) -> ClusterState:
         if self._look.objects is None:
             # Who evicts nothing keeps no manifests, and need not be allowed to list Secrets.
-            return workload_builder.read(
-                self.cluster, BEARERS, state_namespace=self._own if self.evicts else ""
-            )
+            return read_cluster(self.cluster, BEARERS, state_namespace=self._own if self.evicts else "")
         return read_file(self._look.objects, self._settings.gpu_resources)
 
     def state(self) -> tuple[State, tuple[str, ...]]:

@@ -14,8 +14,8 @@ from rightsizer.errors import UsageError
 from rightsizer.guardrails.admission import admission_policies
 from rightsizer.guardrails.gaps import admission_gaps, grant_gaps
 from rightsizer.guardrails.rbac import grants
-from rightsizer.inventory.cluster_reader import read, read_classes
-from rightsizer.inventory.workload_builder import assemble
+from rightsizer.inventory.cluster_reader import read_cluster, read_priority_classes
+from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.kinds import BEARERS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Fleet
@@ -49,7 +49,7 @@ def _check(arguments: argparse.Namespace) -> str:
     if arguments.offline:
         return safe(f"{path}: good: {rules}, not asked of a cluster") + "\n"
     cluster = Cluster(cluster_settings(arguments))
-    require_classes(loaded, {item.name for item in read_classes(cluster)})
+    require_classes(loaded, {item.name for item in read_priority_classes(cluster)})
     book = _book(arguments, loaded, _fleet(cluster))
     head = safe(f"{path}: good: {rules}, its PriorityClasses exist at {cluster.host}")
     return (
@@ -90,7 +90,7 @@ _SHOWN = 5
 
 def _init(arguments: argparse.Namespace) -> str:
     """A policy to start from."""
-    return starting_policy(read_classes(Cluster(cluster_settings(arguments))))
+    return starting_policy(read_priority_classes(Cluster(cluster_settings(arguments))))
 
 
 def _book(arguments: argparse.Namespace, loaded: LoadedPolicy, fleet: Fleet) -> Rulebook:
@@ -98,7 +98,7 @@ def _book(arguments: argparse.Namespace, loaded: LoadedPolicy, fleet: Fleet) -> 
 
 
 def _fleet(cluster: Cluster, namespace: str | None = None) -> Fleet:
-    return assemble(read(cluster, BEARERS, namespace=namespace))
+    return build_fleet(read_cluster(cluster, BEARERS, namespace=namespace))
 
 
 def _rbac(arguments: argparse.Namespace) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from rightsizer.doctor.diagnosis import Check, Diagnosis, Family, Message, Status, known, some
 from rightsizer.doctor.facts import Facts
-from rightsizer.inventory.resources import WHOLE as WHOLE_RESOURCES
+from rightsizer.inventory.gpu_requests import WHOLE_GPU_RESOURCES
 from rightsizer.model import Fleet, Node, NodeCoverage, Pod
 
 WHOLE = 0.9
@@ -70,7 +70,9 @@ def offered(node: Node) -> int | None:
     if node.sharing:
         return node.gpus
     counts = [
-        count for name, count in node.allocatable.items() if name in WHOLE_RESOURCES or name.startswith(_MIG)
+        count
+        for name, count in node.allocatable.items()
+        if name in WHOLE_GPU_RESOURCES or name.startswith(_MIG)
     ]
     return sum(counts) if counts else None
 

@@ -14,7 +14,8 @@ from rightsizer.doctor.check_server import meant, spans
 from rightsizer.doctor.facts import Facts, Failure, Naming, Recorded, Server
 from rightsizer.doctor.rights import Right, rights_for
 from rightsizer.errors import EvidenceIncomplete, RightsizerError
-from rightsizer.inventory import workload_builder
+from rightsizer.inventory.cluster_reader import read_cluster
+from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.kinds import BEARERS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Fleet, PodKey, Usages
@@ -73,7 +74,7 @@ class Inquiry:
 def ask(inquiry: Inquiry) -> Facts:
     """Everything, as far as it can be known."""
     cluster = attempt(inquiry.cluster)
-    fleet = then(cluster, lambda found: workload_builder.assemble(workload_builder.read(found, BEARERS)))
+    fleet = then(cluster, lambda found: build_fleet(read_cluster(found, BEARERS)))
     policy = told(attempt(inquiry.policy), NO_POLICY)
     nobody = Failure("", told=NO_SERVER)
     facts = Facts(

@@ -10,8 +10,8 @@ from typing import Any
 
 from rightsizer.changes import memory
 from rightsizer.execute import control_state
-from rightsizer.inventory import claims
-from rightsizer.inventory.managers import SCALERS
+from rightsizer.inventory.gpu_requests import DRA_GROUP
+from rightsizer.inventory.managers import AUTOSCALERS
 from rightsizer.kinds import KINDS, LEVERS
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.kind import Kind
@@ -96,7 +96,7 @@ def _table() -> Iterator[Right]:
         yield Right("get", owner.group, owner.plural, _READ, cost=cost)
         if owner.kind != "Pod":
             yield Right("list", owner.group, owner.plural, _READ, cost=cost)
-    for scaler in SCALERS:
+    for scaler in AUTOSCALERS:
         cost = "workloads with this autoscaler are not recognised"
         yield Right("list", scaler.group, scaler.plural, _READ, cost=cost)
     cost = "workloads that Kueue queues are only advised on"
@@ -106,7 +106,7 @@ def _table() -> Iterator[Right]:
         "get", "apiextensions.k8s.io", "customresourcedefinitions", (*_READ, *UNDO, *HISTORY), cost=cost
     )
     cost = "GPUs held through ResourceClaims are not counted"
-    yield Right("list", claims.GROUP, "resourceclaims", _READ, cost=cost)
+    yield Right("list", DRA_GROUP, "resourceclaims", _READ, cost=cost)
     yield Right("list", "", "services", (Command.DISCOVERY,))
     yield Right("get", "", "services/proxy", (Command.DISCOVERY,))
     yield from _writes()

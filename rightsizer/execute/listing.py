@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
 from rightsizer.errors import RequestRefused
-from rightsizer.inventory.scale_subresources import scalables
+from rightsizer.inventory.owner_reader import scalable_kinds
 from rightsizer.kinds import KINDS, LEVERS, collection_of, scalable_row
 from rightsizer.kinds.kind import Kind
 from rightsizer.kube.api_objects import ObjectMeta
@@ -35,7 +35,7 @@ def bearers(cluster: Cluster) -> Iterator[Kind]:
     """
     yield from KINDS
     yield from LEVERS
-    for where in scalables(cluster):
+    for where in scalable_kinds(cluster):
         found = Scalable(where.plural, where.size)
         yield scalable_row(where.group, where.versions[0], where.kind, found)
 

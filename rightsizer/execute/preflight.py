@@ -10,8 +10,9 @@ import http
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rightsizer.errors import EvidenceIncomplete, RequestRefused
-from rightsizer.inventory import workload_builder
-from rightsizer.inventory.stranded_gpus import is_waiting
+from rightsizer.inventory.cluster_reader import read_cluster
+from rightsizer.inventory.stranded_gpus import is_unschedulable
+from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.kinds import BEARERS
 from rightsizer.kube.api_objects import PodObject
 from rightsizer.kube.cluster import Cluster
@@ -100,7 +101,7 @@ def waits(pods: Sequence[ObjectRef], cluster: Cluster) -> bool:
             if refused.code != http.HTTPStatus.NOT_FOUND:
                 raise
             continue
-        if item.metadata.uid == ref.uid and is_waiting(item):
+        if item.metadata.uid == ref.uid and is_unschedulable(item):
             return True
     return False
 
@@ -119,8 +120,8 @@ def look_at(
     Raises:
         ClusterError: Something could not be read whole.
     """
-    objects = workload_builder.read(cluster, BEARERS, namespace=ref.namespace, all_nodes=beside is not None)
-    fleet = workload_builder.assemble(objects)
+    objects = read_cluster(cluster, BEARERS, namespace=ref.namespace, all_nodes=beside is not None)
+    fleet = build_fleet(objects)
     if beside is not None:
         others = {
             node: tuple(pod for pod in pods if pod.ref.namespace != ref.namespace)

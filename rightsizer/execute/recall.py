@@ -15,7 +15,7 @@ from rightsizer.config import FIELD_MANAGER
 from rightsizer.errors import RequestRefused
 from rightsizer.execute.listing import bearers, listed
 from rightsizer.execute.memory_store import MemoryStore
-from rightsizer.inventory.managers import stopped_through
+from rightsizer.inventory.managers import controlled_workload
 from rightsizer.kinds import LEVERS
 from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.past_changes import Recalled, Told
@@ -94,7 +94,7 @@ def _of_kind(cluster: Cluster, row: Kind) -> Iterator[Recalled]:
             continue
         past = remembered(item.metadata.annotations or {})
         record = _record(item.metadata, row) if past else None
-        about = stopped_through(ref, item) if past and is_lever else None
+        about = controlled_workload(ref, item) if past and is_lever else None
         for change in past:
             is_of = record is not None and change is not UNREADABLE and change.run == record.run
             yield Recalled(about or ref, change, record if is_of else None, by=ref if about else None)

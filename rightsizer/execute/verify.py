@@ -180,7 +180,9 @@ def _newcomers(node: str, fleet: Fleet, means: Means) -> list[Pod]:
     selector = f"spec.nodeName={node}"
     table.add(means.cluster.list_all("/api/v1/pods", PodObject, field_selector=selector))
     known = {pod.ref.uid for pod in fleet.pods_on.get(node, ())}
-    return [seen.pod for seen in table.seen if seen.pod.ref.uid not in known and not seen.pod.is_terminating]
+    return [
+        seen.pod for seen in table.gpu_pods if seen.pod.ref.uid not in known and not seen.pod.is_terminating
+    ]
 
 
 def _words(effect: Effect) -> str:

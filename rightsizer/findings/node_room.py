@@ -14,7 +14,12 @@ from types import MappingProxyType
 import msgspec
 
 from rightsizer.findings.mig_profiles import card_of
-from rightsizer.inventory.stranded_gpus import NOTHING_KNOWN, Waiting, may_take, wanted_by
+from rightsizer.inventory.stranded_gpus import (
+    UNKNOWN_CAPACITY,
+    UnschedulablePod,
+    could_host,
+    template_placement,
+)
 from rightsizer.kinds.preconditions import pod_spec_of
 from rightsizer.model import Fleet, Node, Workload
 from rightsizer.model.offers import (
@@ -89,10 +94,10 @@ class Room:
         self._model = model
 
     @functools.cached_property
-    def _wanted(self) -> Waiting | None:
+    def _wanted(self) -> UnschedulablePod | None:
         """Where its pods may come; None where that cannot be read."""
         with contextlib.suppress(msgspec.ValidationError):
-            return wanted_by(self._workload.ref, pod_spec_of(self._workload))
+            return template_placement(self._workload.ref, pod_spec_of(self._workload))
         return None
 
     def has(
@@ -171,7 +176,7 @@ class Room:
         return False
 
     def _takes(self, node: Node) -> bool:
-        return self._wanted is not None and may_take(node, NOTHING_KNOWN, self._wanted)
+        return self._wanted is not None and could_host(node, UNKNOWN_CAPACITY, self._wanted)
 
     def _places(self, node: Node, everybody: Coming, *, most: int) -> int:
         """How many of them a node has CPU, memory and places for, up to `most`; for none where it does not tell."""

@@ -16,7 +16,7 @@ from rightsizer.config import PREFIX
 from rightsizer.guardrails import cel
 from rightsizer.guardrails.cel import Variables
 from rightsizer.guardrails.permitted import Enabled
-from rightsizer.inventory.resources import CLASS_PREFIX, GPU_RESOURCES, WHOLE
+from rightsizer.inventory.gpu_requests import CLASS_PREFIX, GPU_RESOURCES, WHOLE_GPU_RESOURCES
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.edits import Path, shown
 from rightsizer.kinds.fields import Value
@@ -148,7 +148,7 @@ def _regex(pattern: str) -> str:
 _SLICES = "|".join(
     _regex(one.pattern)
     for one in GPU_RESOURCES
-    if one.pattern not in WHOLE and not one.pattern.startswith(CLASS_PREFIX)
+    if one.pattern not in WHOLE_GPU_RESOURCES and not one.pattern.startswith(CLASS_PREFIX)
 )
 
 

@@ -1,25 +1,30 @@
-"""Asks the API server for everything that a plan is made from, in pages, keeping only what is needed."""
+"""Reads everything that a plan is made from from the API server, in pages, keeping only what is needed."""
 
 import logging
 from collections.abc import Collection, Iterator, Sequence
 
 from rightsizer.changes.records import MANIFEST_LABEL
 from rightsizer.errors import ConfigurationError
-from rightsizer.inventory import claims
-from rightsizer.inventory.claims import Claim, ClaimObject, claim_of
-from rightsizer.inventory.cluster_state import (
-    NodeTable,
-    Objects,
-    by_name,
-    class_of,
-    quotas_of,
+from rightsizer.inventory.cluster_state import ClusterState, by_name, priority_class_of, quotas_of
+from rightsizer.inventory.gpu_requests import (
+    DRA_GROUP,
+    DRA_VERSIONS,
+    Claim,
+    ClaimObject,
+    ResourceTable,
+    claim_of,
+    parse_gpu_resource,
 )
-from rightsizer.inventory.managers import SCALERS, Scaler, ScalerObject, scaler_of
-from rightsizer.inventory.nodes import NodeObject
-from rightsizer.inventory.owner_chain import read_owners
-from rightsizer.inventory.pods import PodTable, Seen, ref_of
-from rightsizer.inventory.resources import ResourceTable, parse_gpu_resource
-from rightsizer.inventory.scale_targets import queue_about
+from rightsizer.inventory.managers import (
+    AUTOSCALERS,
+    Autoscaler,
+    AutoscalerObject,
+    autoscaler_of,
+    queued_job,
+)
+from rightsizer.inventory.nodes import NodeObject, NodeTable
+from rightsizer.inventory.owner_reader import OwnerReader
+from rightsizer.inventory.pods import GpuPod, PodTable
 from rightsizer.kube.api_objects import (
     DisruptionBudget,
     Metadata,
@@ -36,82 +41,77 @@ from rightsizer.model import PriorityClass, Quota
 log = logging.getLogger(__name__)
 
 FEW_NODES = 32
-"""So many nodes are asked for one by one; of more the collection is listed."""
+"""Up to this many nodes are read one by one; for more the collection is listed."""
 
 
-def read(
+def read_cluster(
     cluster: Cluster,
     kinds: Collection[tuple[str, str]],
     *,
     namespace: str | None = None,
     all_nodes: bool = False,
     state_namespace: str = "",
-) -> Objects:
-    """Read the whole cluster, or all that concerns the workloads of one namespace.
+) -> ClusterState:
+    """Read the whole cluster, or what concerns the workloads of one namespace.
 
     Args:
-        cluster: Where.
-        kinds: API groups and kinds that may carry a record of ours: what does is read also where it has no pods.
-        namespace: All namespaces where none is given.
-        all_nodes: Of one namespace: not only the nodes that its pods are on, but whatever a node offers.
-        state_namespace: Ours, where evicted pods' manifests are kept; of no interest to the reading of one namespace.
+        cluster: The API server.
+        kinds: API groups and kinds that gpu-rightsizer changes; changed objects are read even without pods.
+        namespace: The only namespace to read.
+        all_nodes: With one namespace: read all nodes, not only those of its pods.
+        state_namespace: Where manifests of evicted pods are kept; unused with one namespace.
 
     Raises:
-        ClusterError: Something could not be read whole.
-        ConfigurationError: A name of a GPU resource cannot be meant.
+        ClusterError: Something could not be read completely.
+        ConfigurationError: The name of a GPU resource is invalid.
     """
-    reader = _Reader(cluster, f"/namespaces/{namespace}" if namespace else "")
+    reader = _ClusterReader(cluster, f"/namespaces/{namespace}" if namespace else "")
     pods = cluster.reduce(
         f"/api/v1{reader.scope}/pods", PodObject, lambda: PodTable(reader.resources), add=PodTable.add
     )
-    named = frozenset(one.pod.node for one in pods.seen if one.pod.node)
+    named = frozenset(one.pod.node for one in pods.gpu_pods if one.pod.node)
     nodes = reader.nodes(named, is_whole=namespace is None or all_nodes)
-    found = Objects(
-        pods=tuple(pods.seen),
-        waiting=() if namespace else tuple(pods.waiting),
-        controllers=read_owners(reader, pods.seen, () if namespace else kinds),
+    found = ClusterState(
+        pods=tuple(pods.gpu_pods),
+        unschedulable=() if namespace else tuple(pods.unschedulable),
+        owners=OwnerReader(reader, pods.gpu_pods).read(() if namespace else kinds),
         nodes=nodes.nodes,
-        rooms=nodes.with_requests(pods.requested),
+        capacities=nodes.capacities(pods.requested),
         namespaces=by_name(reader.namespaces(namespace)),
-        priority_classes={one.name: one for one in read_classes(cluster)},
-        claims=dict(reader.claims(pods.seen)),
-        scalers=tuple(reader.scalers()),
-        queued=tuple(reader.queued()),
+        priority_classes={one.name: one for one in read_priority_classes(cluster)},
+        claims=dict(reader.claims(pods.gpu_pods)),
+        autoscalers=tuple(reader.autoscalers()),
+        kueue_workloads=tuple(reader.kueue_workloads()),
         quotas=() if namespace else tuple(reader.quotas()),
         evictions=() if namespace else reader.evictions(state_namespace),
-        # Last, so that as little time as can be passes between reading them and what they decide about.
-        budgets=tuple(
+        # last, so that they are as fresh as possible when they are evaluated
+        disruption_budgets=tuple(
             cluster.list_all(f"/apis/policy/v1{reader.scope}/poddisruptionbudgets", DisruptionBudget)
         ),
         problems=(*reader.problems, *pods.problems),
-        minor=cluster.minor() if any(map(_is_of_job, pods.seen)) else None,
+        minor=cluster.minor() if any(map(_has_job, pods.gpu_pods)) else None,
     )
     for problem in found.problems:
         log.log(logging.DEBUG if namespace else logging.WARNING, "%s", problem)
     return found
 
 
-def _is_of_job(seen: Seen) -> bool:
-    """Only for what becomes of Jobs it matters which version the API server is of."""
-    return seen.owner is not None and (seen.owner.group, seen.owner.kind) == ("batch", "Job")
+def _has_job(pod: GpuPod) -> bool:
+    """Whether a Job owns the pod: only for Jobs does the version of Kubernetes matter."""
+    return pod.owner is not None and (pod.owner.group, pod.owner.kind) == ("batch", "Job")
 
 
-def read_priority_classes(cluster: Cluster) -> Iterator[str]:
-    """Names of the cluster's PriorityClasses."""
-    return (one.name for one in read_classes(cluster))
-
-
-def read_classes(cluster: Cluster) -> Iterator[PriorityClass]:
+def read_priority_classes(cluster: Cluster) -> Iterator[PriorityClass]:
     """The cluster's PriorityClasses."""
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"
-    return map(class_of, cluster.list_all(path, PriorityClassObject))
+    return map(priority_class_of, cluster.list_all(path, PriorityClassObject))
 
 
 def resource_table(texts: Sequence[str]) -> ResourceTable:
-    """Which resources are GPUs, with those that are configured.
+    """The resource names of GPUs, with the configured ones.
 
     Raises:
-        ConfigurationError: One of the texts cannot be meant.
+        ConfigurationError: One of the texts is invalid.
     """
     try:
         return ResourceTable(tuple(map(parse_gpu_resource, texts)))
@@ -119,15 +119,13 @@ def resource_table(texts: Sequence[str]) -> ResourceTable:
         raise ConfigurationError(f"--gpu-resource: {error}") from error
 
 
-class _Reader(OptionalLister):
-    """One reading."""
-
+class _ClusterReader(OptionalLister):
     def __init__(self, cluster: Cluster, scope: str) -> None:
         super().__init__(cluster, scope)
         self.resources = resource_table(cluster.gpu_resources)
 
     def nodes(self, named: frozenset[str], *, is_whole: bool) -> NodeTable:
-        """All nodes with GPUs, or those that pods are on."""
+        """All nodes with GPUs, or the named ones."""
 
         def start() -> NodeTable:
             return NodeTable(self.resources, named)
@@ -141,55 +139,51 @@ class _Reader(OptionalLister):
         return table
 
     def namespaces(self, namespace: str | None) -> list[ObjectMeta]:
-        """All of them, or the one."""
+        """All namespaces, or the one."""
         if namespace:
             items = [self.cluster.get(f"/api/v1/namespaces/{namespace}", Metadata)]
         else:
             items = self.cluster.list_all("/api/v1/namespaces", Metadata, metadata_only=True)
         return [item.metadata for item in items]
 
-    def claims(self, seen: Sequence[Seen]) -> Iterator[tuple[tuple[str, str], Claim]]:
-        """ResourceClaims, where pods use any; only those about GPUs, or that pods ask for, stand for anything."""
-        used = {(one.pod.ref.namespace, name) for one in seen for name in one.claims}
-        paths = self.paths(claims.GROUP, claims.VERSIONS, "resourceclaims") if used else ()
+    def claims(self, pods: Sequence[GpuPod]) -> Iterator[tuple[tuple[str, str], Claim]]:
+        """The ResourceClaims that pods use."""
+        used = {(one.pod.ref.namespace, name) for one in pods for name in one.claims}
+        paths = self.paths(DRA_GROUP, DRA_VERSIONS, "resourceclaims") if used else ()
         for item in self.all(paths, ClaimObject):
             key = (item.metadata.namespace, item.metadata.name)
             if key in used:
                 yield key, claim_of(item, self.resources)
 
-    def scalers(self) -> Iterator[Scaler]:
-        """Autoscalers of every kind that is served."""
-        for row in SCALERS:
-            for item in self.all(self.paths(row.group, row.versions, row.plural), ScalerObject):
-                scaler = scaler_of(row.kind, item)
-                if scaler is not None:
-                    yield scaler
+    def autoscalers(self) -> Iterator[Autoscaler]:
+        """Autoscalers of every kind that the cluster serves."""
+        for row in AUTOSCALERS:
+            for item in self.all(self.paths(row.group, row.versions, row.plural), AutoscalerObject):
+                found = autoscaler_of(row.kind, item)
+                if found is not None:
+                    yield found
 
-    def queued(self) -> list[ObjectSummary]:
-        """Kueue's Workloads, which stand for the jobs that it admits as a whole."""
-        nothing: list[ObjectSummary] = []
+    def kueue_workloads(self) -> list[ObjectSummary]:
+        """Kueue's Workloads."""
 
         def ask(path: str) -> list[ObjectSummary]:
             version = f"{KUEUE.group}/{path.split('/')[3]}"
             items = self.cluster.list_all(path, Metadata, metadata_only=True)
             return [
-                ObjectSummary(
-                    ref_of(version, KUEUE.kind, item.metadata),
-                    item.metadata,
-                    controls=queue_about(item.metadata),
-                )
-                for item in items
+                ObjectSummary(one.ref(version, KUEUE.kind), one, controls=queued_job(one))
+                for one in (item.metadata for item in items)
             ]
 
+        nothing: list[ObjectSummary] = []
         return self.first_served(self.paths(KUEUE.group, KUEUE.versions, KUEUE.plural), ask, nothing)
 
     def quotas(self) -> Iterator[Quota]:
-        """ResourceQuotas, as far as they are about GPUs."""
+        """ResourceQuotas for GPUs."""
         for item in self.all(["/api/v1/resourcequotas"], QuotaObject):
             yield from quotas_of(item, self.resources)
 
     def evictions(self, state_namespace: str) -> tuple[ObjectMeta, ...]:
-        """Metadata of the Secrets that keep evicted pods' manifests; what they hold is not asked for."""
+        """Metadata of the Secrets that keep manifests of evicted pods; their contents are not read."""
         if not state_namespace:
             return ()
         path = f"/api/v1/namespaces/{state_namespace}/secrets"

@@ -1,20 +1,30 @@
-"""Who else decides about a workload: GitOps, autoscalers, queues. Pure.
+"""Other controllers of a workload (GitOps, autoscalers, queues), and control objects. Pure.
 
-Each comes with what to configure on its side so that a change of ours stands. Where that is not known to be configured
-already, it is taken not to be.
+Each manager comes with the setting that makes it accept a change; without a sign of that setting it would revert one.
+A control object stops a workload in its place: Kueue reverts changes of the jobs that it admitted, and KEDA of what it
+scales, so gpu-rightsizer changes Kueue's Workload or KEDA's ScaledObject.
 """
 
+import collections
 import dataclasses
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from rightsizer.config import FIELD_MANAGER
-from rightsizer.inventory.scale_targets import PAUSED, PAUSED_REPLICAS, Target, queue_about
+from rightsizer.changes.records import RECORDS
+from rightsizer.config import FIELD_MANAGER, PREFIX
 from rightsizer.kube.api_objects import ManagedFieldsEntry, ObjectMeta, SpecObject
 from rightsizer.kube.owner_kinds import KEDA, KUEUE, ObjectSummary, OwnerChain, owner_kind
 from rightsizer.model import Manager, ObjectRef
+
+PAUSED = "autoscaling.keda.sh/paused"
+PAUSED_REPLICAS = "autoscaling.keda.sh/paused-replicas"
+_JOB_UID = "kueue.x-k8s.io/job-uid"
+_CONTROLLED_BY = {KUEUE.kind: "Kueue", KEDA.kind: "KEDA"}
+
+TargetKey = tuple[str, str, str, str]
+"""API group, kind, namespace and name of what an autoscaler scales."""
 
 _ARGO_ID = "argocd.argoproj.io/tracking-id"
 _ARGO_INSTANCE = "argocd.argoproj.io/instance"
@@ -61,46 +71,46 @@ def _holds(spec: bytes, size: tuple[str, ...]) -> bool:
     return True
 
 
-class _Target(msgspec.Struct, rename="camel"):
-    """autoscalingv2.CrossVersionObjectReference, and KEDA's and the VPA's twins of it."""
+class _TargetReference(msgspec.Struct, rename="camel"):
+    """autoscalingv2.CrossVersionObjectReference, and KEDA's and the VPA's equivalents."""
 
     name: str = ""
     kind: str = "Deployment"
     api_version: str = "apps/v1"
 
 
-class _ScalerSpec(msgspec.Struct, rename="camel"):
-    scale_target_ref: _Target | None = None
-    target_ref: _Target | None = None
+class _AutoscalerSpec(msgspec.Struct, rename="camel"):
+    scale_target_ref: _TargetReference | None = None
+    target_ref: _TargetReference | None = None
     min_replicas: int | None = None
     max_replicas: int | None = None
 
 
-class ScalerObject(msgspec.Struct):
+class AutoscalerObject(msgspec.Struct):
     """A HorizontalPodAutoscaler, a ScaledObject of KEDA or a VerticalPodAutoscaler."""
 
     metadata: ObjectMeta
-    spec: _ScalerSpec = msgspec.field(default_factory=_ScalerSpec)
+    spec: _AutoscalerSpec = msgspec.field(default_factory=_AutoscalerSpec)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Scaler:
-    """An autoscaler, and what it is for.
+class Autoscaler:
+    """An autoscaler and its target.
 
     Attributes:
-        made_by: UID of what made it as a tool of its own, such as an InferenceService; empty where its user did.
-        lever: The object itself, where it can be told to hold its target at a number.
+        made_by: UID of its controller, such as an InferenceService; empty if a user created it.
+        control_object: The autoscaler itself, if it can hold its target at a number of replicas.
     """
 
-    target: Target
+    target: TargetKey
     manager: Manager
     made_by: str = ""
-    lever: ObjectSummary | None = None
+    control_object: ObjectSummary | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ScalerKind:
-    """Where autoscalers of one kind are read."""
+class AutoscalerKind:
+    """A kind of autoscalers."""
 
     group: str
     versions: tuple[str, ...]
@@ -108,59 +118,56 @@ class ScalerKind:
     plural: str
 
 
-SCALERS = (
-    ScalerKind("autoscaling", ("v2",), "HorizontalPodAutoscaler", "horizontalpodautoscalers"),
-    ScalerKind("keda.sh", ("v1alpha1",), "ScaledObject", "scaledobjects"),
-    ScalerKind("autoscaling.k8s.io", ("v1",), "VerticalPodAutoscaler", "verticalpodautoscalers"),
+AUTOSCALERS = (
+    AutoscalerKind("autoscaling", ("v2",), "HorizontalPodAutoscaler", "horizontalpodautoscalers"),
+    AutoscalerKind("keda.sh", ("v1alpha1",), "ScaledObject", "scaledobjects"),
+    AutoscalerKind("autoscaling.k8s.io", ("v1",), "VerticalPodAutoscaler", "verticalpodautoscalers"),
 )
 
 
-def scaler_of(kind: str, item: ScalerObject) -> Scaler | None:
-    """An autoscaler's record; None where it is for nothing, or another's tool."""
+def autoscaler_of(kind: str, item: AutoscalerObject) -> Autoscaler | None:
+    """The autoscaler; None if it has no target, or is the HPA of a ScaledObject."""
     target = item.spec.scale_target_ref or item.spec.target_ref
     made_by = item.metadata.controller
     if target is None or (made_by is not None and made_by.kind == "ScaledObject"):
         return None
-    makers = {
-        "HorizontalPodAutoscaler": _horizontal,
-        "ScaledObject": _keda,
-        "VerticalPodAutoscaler": _vertical,
-    }
-    # An empty apiVersion is the target's default, which differs by kind; only apps/v1 has scalable kinds of the core.
-    about = ObjectRef(
-        target.api_version or "apps/v1", target.kind or "Deployment", item.metadata.namespace, target.name
-    )
-    key = (about.api_version.rpartition("/")[0], about.kind, about.namespace, about.name)
-    is_lever = kind == KEDA.kind and made_by is None
-    ref = ObjectRef(KEDA.api_version, kind, item.metadata.namespace, item.metadata.name, item.metadata.uid)
-    return Scaler(
-        key,
-        makers[kind](item),
+    # The default of an empty apiVersion differs by kind; of the built-in groups only apps/v1 has scalable kinds.
+    group_version, namespace = target.api_version or "apps/v1", item.metadata.namespace
+    scaled = ObjectRef(group_version, target.kind or "Deployment", namespace, target.name)
+    can_hold = kind == KEDA.kind and made_by is None
+    ref = item.metadata.ref(KEDA.api_version, kind)
+    return Autoscaler(
+        _key(scaled),
+        _MANAGER_OF[kind](item),
         made_by=made_by.uid if made_by else "",
-        lever=ObjectSummary(ref, item.metadata, controls=about) if is_lever else None,
+        control_object=ObjectSummary(ref, item.metadata, controls=scaled) if can_hold else None,
     )
 
 
-def stopped_through(ref: ObjectRef, item: SpecObject) -> ObjectRef | None:
-    """The workload that is stopped by changing an object in its place; None where that is none, or does not name it."""
+def _key(ref: ObjectRef) -> TargetKey:
+    return ref.api_version.rpartition("/")[0], ref.kind, ref.namespace, ref.name
+
+
+def controlled_workload(ref: ObjectRef, item: SpecObject) -> ObjectRef | None:
+    """The workload that a control object stops; None if it is none, or does not name it."""
     if ref.kind == KUEUE.kind:
-        return queue_about(item.metadata)
+        return queued_job(item.metadata)
     try:
-        spec = msgspec.json.decode(item.spec, type=_ScalerSpec)
+        spec = msgspec.json.decode(item.spec, type=_AutoscalerSpec)
     except msgspec.DecodeError:
         return None
-    scaler = scaler_of(ref.kind, ScalerObject(item.metadata, spec))
-    return scaler.lever.controls if scaler is not None and scaler.lever is not None else None
+    found = autoscaler_of(ref.kind, AutoscalerObject(item.metadata, spec))
+    return found.control_object.controls if found is not None and found.control_object is not None else None
 
 
-def _horizontal(item: ScalerObject) -> Manager:
+def _horizontal(item: AutoscalerObject) -> Manager:
     name, spec = item.metadata.name, item.spec
     least = 1 if spec.min_replicas is None else spec.min_replicas
     patch = '{"spec":{"minReplicas":FEWEST,"maxReplicas":MOST}}'
     return Manager(
         "HorizontalPodAutoscaler",
         name,
-        # At zero replicas it rests until someone scales up, unless it may go to zero itself (KEP-2021).
+        # At zero replicas it is inactive, unless minReplicas is 0 (KEP-2021).
         reverts=least == 0,
         exception=f"kubectl -n {item.metadata.namespace} patch horizontalpodautoscaler {name} --type=merge "
         f"-p '{patch}' (now {least} to {spec.max_replicas or least})",
@@ -168,7 +175,7 @@ def _horizontal(item: ScalerObject) -> Manager:
     )
 
 
-def _keda(item: ScalerObject) -> Manager:
+def _keda(item: AutoscalerObject) -> Manager:
     name, namespace = item.metadata.name, item.metadata.namespace
     marks = item.metadata.annotations or {}
     words = f"kubectl -n {namespace} annotate scaledobject {name} {PAUSED_REPLICAS}=0"
@@ -176,29 +183,33 @@ def _keda(item: ScalerObject) -> Manager:
     return Manager("KEDA", name, reverts=not is_paused, exception=words, scales=not is_paused)
 
 
-def _vertical(item: ScalerObject) -> Manager:
+def _vertical(item: AutoscalerObject) -> Manager:
     return Manager("VerticalPodAutoscaler", item.metadata.name)
 
 
-def managers_of(line: OwnerChain, scalers: Mapping[Target, Iterable[Scaler]]) -> list[Manager]:
-    """Everything else that decides about the top of a lineage."""
-    found = [*_gitops(line.top), *_queues(line.top)]
-    found += _writers(line.top, {one.kind for one in found})
-    within = {item.ref.uid for item in line.owners if item.ref.uid}
-    for item in line.owners:
-        ref = item.ref
-        for scaler in scalers.get(
-            (ref.api_version.rpartition("/")[0], ref.kind, ref.namespace, ref.name), ()
-        ):
-            # Who made it as its own tool takes it away, too, when it is stopped.
-            is_tool = scaler.made_by in within
-            found.append(dataclasses.replace(scaler.manager, reverts=False) if is_tool else scaler.manager)
-    if (starter := line.starter) is not None:
+_MANAGER_OF = {
+    "HorizontalPodAutoscaler": _horizontal,
+    "ScaledObject": _keda,
+    "VerticalPodAutoscaler": _vertical,
+}
+
+
+def managers_of(chain: OwnerChain, autoscalers: Mapping[TargetKey, Iterable[Autoscaler]]) -> list[Manager]:
+    """The other controllers of the top of an owner chain."""
+    found = [*_gitops(chain.top), *_queues(chain.top)]
+    found += _writers(chain.top, {one.kind for one in found})
+    within = {item.ref.uid for item in chain.owners if item.ref.uid}
+    for item in chain.owners:
+        for one in autoscalers.get(_key(item.ref), ()):
+            # An autoscaler that the workload itself created disappears when the workload is stopped.
+            is_own = one.made_by in within
+            found.append(dataclasses.replace(one.manager, reverts=False) if is_own else one.manager)
+    if (starter := chain.starter) is not None:
         row = owner_kind(starter.group, starter.kind)
         plural = f"{row.plural}.{starter.group}" if row else starter.kind
         switch = '{"spec":{"suspend":true}}'
         words = (
-            f"kubectl -n {line.top.ref.namespace} patch {plural} {starter.name} --type=merge -p '{switch}'"
+            f"kubectl -n {chain.top.ref.namespace} patch {plural} {starter.name} --type=merge -p '{switch}'"
         )
         found.append(Manager(starter.kind, starter.name, exception=words if row and row.size else ""))
     return list(dict.fromkeys(found))
@@ -211,12 +222,12 @@ def _gitops(item: ObjectSummary) -> Iterator[Manager]:
     if application:
         yield Manager("Argo CD", application, reverts=True, exception=_argo_snippet(item.ref))
     if name := labels.get(_KUSTOMIZE + "name"):
-        # Set on an object, these make Flux leave it alone (kustomize-controller, "Controlling the apply behavior").
-        is_left = annotations.get(_KUSTOMIZE + "reconcile") == "disabled" or annotations.get(
+        # These annotations make Flux ignore an object (kustomize-controller, "Controlling the apply behavior").
+        is_ignored = annotations.get(_KUSTOMIZE + "reconcile") == "disabled" or annotations.get(
             _KUSTOMIZE + "ssa", ""
         ).lower() in {"ifnotpresent", "ignore"}
         words = f"{_annotate(item.ref)} {_KUSTOMIZE}reconcile=disabled"
-        yield Manager("Flux", name, reverts=not is_left, exception=words)
+        yield Manager("Flux", name, reverts=not is_ignored, exception=words)
     if name := labels.get(_HELM_TOOLKIT + "name"):
         yield Manager("Flux", name, reverts=True, exception=_flux_helm_snippet(item.ref))
     elif name := annotations.get(_HELM_RELEASE):
@@ -224,7 +235,7 @@ def _gitops(item: ObjectSummary) -> Iterator[Manager]:
 
 
 def _writers(item: ObjectSummary, known: Container[str]) -> Iterator[Manager]:
-    """Those whom only managedFields tell of: GitOps without its marks, and who applies what we would change."""
+    """Managers that only managedFields reveal."""
     for name in item.written_by:
         kind = _GITOPS.get(name, "Field manager")
         if kind in known:
@@ -232,7 +243,9 @@ def _writers(item: ObjectSummary, known: Container[str]) -> Iterator[Manager]:
         if kind == "Field manager":
             row = owner_kind(item.ref.api_version.rpartition("/")[0], item.ref.kind)
             field = ".".join(row.size) if row else "it"
-            yield Manager(kind, name, reverts=True, exception=f"leave {field} out of what {name} applies")
+            yield Manager(
+                kind, name, reverts=True, exception=f"remove {field} from the manifest that {name} applies"
+            )
         else:
             snippet = _argo_snippet(item.ref) if kind == "Argo CD" else ""
             yield Manager(kind, reverts=kind != "Helm", exception=snippet)
@@ -247,14 +260,14 @@ def _queues(item: ObjectSummary) -> Iterator[Manager]:
         f"kubectl -n {ref.namespace} get workloads.kueue.x-k8s.io -l kueue.x-k8s.io/job-uid={ref.uid} -o name"
     )
     words = f'kubectl -n {ref.namespace} patch $({found}) --type=merge -p \'{{"spec":{{"active":false}}}}\''
-    # Who is admitted as a whole is also suspended and resumed by Kueue; of the others only the pods are queued.
+    # Kueue suspends and resumes jobs that it admits as a whole; of other workloads it only queues the pods.
     yield Manager(
         "Kueue", queue, reverts=not isinstance(item.size, int) or isinstance(item.size, bool), exception=words
     )
 
 
 def _argo_snippet(ref: ObjectRef) -> str:
-    """What the Application needs: https://argo-cd.readthedocs.io/en/stable/user-guide/diffing/."""
+    """The setting of the Application: https://argo-cd.readthedocs.io/en/stable/user-guide/diffing/."""
     row = owner_kind(ref.api_version.rpartition("/")[0], ref.kind)
     what = (
         f"jsonPointers: [{_pointer(row.size)}]"
@@ -276,7 +289,7 @@ def _argo_snippet(ref: ObjectRef) -> str:
 
 
 def _flux_helm_snippet(ref: ObjectRef) -> str:
-    """What the HelmRelease needs: https://fluxcd.io/flux/components/helm/helmreleases/#drift-detection."""
+    """The setting of the HelmRelease: https://fluxcd.io/flux/components/helm/helmreleases/#drift-detection."""
     row = owner_kind(ref.api_version.rpartition("/")[0], ref.kind)
     path = _pointer(row.size) if row else ""
     lines = (
@@ -290,7 +303,7 @@ def _flux_helm_snippet(ref: ObjectRef) -> str:
 
 
 def _pointer(path: tuple[str, ...]) -> str:
-    """RFC 6901."""
+    """The path as a JSON pointer (RFC 6901)."""
     return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in path)
 
 
@@ -298,3 +311,54 @@ def _annotate(ref: ObjectRef) -> str:
     row = owner_kind(ref.api_version.rpartition("/")[0], ref.kind)
     plural = f"{row.plural}.{row.group}".rstrip(".") if row else ref.kind
     return f"kubectl -n {ref.namespace} annotate {plural} {ref.name}"
+
+
+# --- Control objects
+
+
+class ControlObjects:
+    """Control objects by the workload that they control."""
+
+    def __init__(self, kueue: Iterable[ObjectSummary], autoscalers: Iterable[Autoscaler]) -> None:
+        self._by_job: dict[str, list[ObjectSummary]] = collections.defaultdict(list)
+        for item in kueue:
+            owner = item.metadata.controller
+            labels = item.metadata.labels or {}
+            self._by_job[owner.uid if owner and owner.uid else labels.get(_JOB_UID, "")].append(item)
+        self._by_target: dict[TargetKey, list[ObjectSummary]] = collections.defaultdict(list)
+        for one in autoscalers:
+            if one.control_object is not None:
+                self._by_target[one.target].append(one.control_object)
+
+    def of(self, chain: OwnerChain) -> ObjectSummary | None:
+        """The control object of the top; None if there is none, or more than one."""
+        key, uid = _key(chain.top.ref), chain.top.ref.uid
+        found = list(self._by_target.get(key, ()))
+        row = owner_kind(key[0], key[1])
+        # Kueue only queues the pods of workloads that are scaled instead of suspended.
+        if row is not None and row.size and row.size[-1] == "suspend" and uid:
+            found += self._by_job.get(uid, ())
+        return found[0] if len(found) == 1 else None
+
+
+def queued_job(metadata: ObjectMeta) -> ObjectRef | None:
+    """The job of one of Kueue's Workloads; None if only its UID is known."""
+    owner = metadata.controller
+    if owner is None:
+        return None
+    return ObjectRef(owner.api_version, owner.kind, metadata.namespace, owner.name, owner.uid)
+
+
+def with_control_object(manager: Manager, control: ObjectSummary | None) -> Manager:
+    """A manager, which does not revert changes of its own control object."""
+    if control is None or _CONTROLLED_BY[control.ref.kind] != manager.kind:
+        return manager
+    return dataclasses.replace(manager, reverts=False)
+
+
+def with_control_annotations(annotations: Mapping[str, str], control: ObjectSummary | None) -> dict[str, str]:
+    """A workload's annotations, with those of gpu-rightsizer on its control object."""
+    ours = {} if control is None else (control.metadata.annotations or {})
+    wishes = {key: text for key, text in ours.items() if key.startswith(PREFIX)}
+    records = {key: text for key, text in wishes.items() if key in RECORDS}
+    return {**wishes, **annotations, **records}

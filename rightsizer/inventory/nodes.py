@@ -1,29 +1,28 @@
-"""Nodes that have GPUs: from their labels and status to what they offer and to whom. Pure.
+"""Nodes with GPUs, from their labels, annotations and status. Pure.
 
 Labels of GPU Feature Discovery: https://github.com/NVIDIA/k8s-device-plugin/tree/main/docs/gpu-feature-discovery
 """
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from rightsizer.inventory.resources import ResourceTable
-from rightsizer.kube.api_objects import Condition, ObjectMeta
-from rightsizer.kube.quantity import parse_quantity
+from rightsizer.inventory.gpu_requests import ResourceTable, amount_of, count_of
+from rightsizer.kube.api_objects import Condition, ObjectMeta, interned
 from rightsizer.model import Node
 
-REGISTER = "hami.io/node-nvidia-register"
+HAMI_ANNOTATION = "hami.io/node-nvidia-register"
 
 _BY_AMOUNT = frozenset({"", "hami-core", "mps"})
-"""Modes in which a pod gets the memory that it asks for; with "mig" it gets an instance."""
+"""Modes in which a pod gets an amount of memory; in mode "mig" it gets an instance."""
 _VENDOR = "NVIDIA-"
 _LENGTHS = (7, 9)
 
 
-class _Device(msgspec.Struct):
-    """A GPU as it is registered; what is false or 0 is left out."""
+class _HamiDevice(msgspec.Struct):
+    """A GPU in HAMi's annotation, which omits false and 0."""
 
     devmem: int = 0
     type: str = ""
@@ -32,13 +31,13 @@ class _Device(msgspec.Struct):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Registered:
-    """The GPUs of a node that are handed out by amounts.
+class HamiGpus:
+    """The GPUs of a node that HAMi allocates by amounts.
 
     Attributes:
-        model: As NVML calls it.
-        gpus: How many.
-        memory_bytes: Of each, as HAMi counts it: with deviceMemoryScaling more than there is.
+        model: NVML's product name.
+        gpus: Their number.
+        memory_bytes: Of each; with deviceMemoryScaling more than the GPU has.
     """
 
     model: str
@@ -46,23 +45,23 @@ class Registered:
     memory_bytes: int
 
 
-def registered(text: str) -> Registered | None:
-    """What the annotation says; None where it cannot be read, no GPU is healthy, or they are not all alike."""
+def parse_hami_register(text: str) -> HamiGpus | None:
+    """The GPUs in HAMi's annotation; None if it is invalid, or the GPUs are unhealthy or differ."""
     try:
-        devices = msgspec.json.decode(text, type=list[_Device]) if text.startswith("[") else _old(text)
+        devices = msgspec.json.decode(text, type=list[_HamiDevice]) if text.startswith("[") else _old(text)
     except (msgspec.DecodeError, ValueError):
         return None
     usable = [one for one in devices if one.health and one.mode in _BY_AMOUNT and one.devmem > 0]
     if len({(one.type, one.devmem) for one in usable}) != 1:
         return None
-    return Registered(usable[0].type.removeprefix(_VENDOR), len(usable), usable[0].devmem << 20)
+    return HamiGpus(usable[0].type.removeprefix(_VENDOR), len(usable), usable[0].devmem << 20)
 
 
-def _old(text: str) -> list[_Device]:
-    """Before it was JSON.
+def _old(text: str) -> list[_HamiDevice]:
+    """The format before JSON.
 
     Raises:
-        ValueError: It is not of that form.
+        ValueError: The text is invalid.
     """
     found = []
     for one in filter(None, text.split(":")):
@@ -71,7 +70,7 @@ def _old(text: str) -> list[_Device]:
             message = f"{len(items)} items"
             raise ValueError(message)
         mode = items[8] if len(items) == max(_LENGTHS) else ""
-        found.append(_Device(devmem=int(items[2]), type=items[4], health=items[6] == "true", mode=mode))
+        found.append(_HamiDevice(devmem=int(items[2]), type=items[4], health=items[6] == "true", mode=mode))
     return found
 
 
@@ -112,10 +111,10 @@ _LEAVING = frozenset(
         "ToBeDeletedByClusterAutoscaler",
     }
 )
-"""Taints of nodes that are on their way out, or away."""
+"""Taints of nodes that are leaving or gone."""
 
-UNKEPT = ("feature.node.kubernetes.io/", "beta.kubernetes.io/", "failure-domain.beta.kubernetes.io/")
-"""Prefixes of labels that are not kept: Node Feature Discovery alone puts a hundred on each node."""
+DROPPED_LABELS = ("feature.node.kubernetes.io/", "beta.kubernetes.io/", "failure-domain.beta.kubernetes.io/")
+"""Prefixes of labels to drop: Node Feature Discovery alone sets a hundred per node."""
 
 _ALIYUN_COUNT = "aliyun.com/gpu-count"
 _MIG_SUFFIX = re.compile(r"-MIG-[0-9]+c?\.?[0-9a-z.+]*$")
@@ -150,26 +149,26 @@ class NodeObject(msgspec.Struct):
 
 
 def has_gpus(item: NodeObject, resources: ResourceTable) -> bool:
-    """Whether a node offers GPUs, or would if its device plugin worked."""
+    """Whether a node has GPUs, even if its device plugin does not work."""
     labels = item.metadata.labels or {}
     offered = {**(item.status.capacity or {}), **(item.status.allocatable or {})}
-    return PRESENT in labels or PRODUCT in labels or any(resources.means(name) for name in offered)
+    return PRESENT in labels or PRODUCT in labels or any(resources.unit(name) for name in offered)
 
 
 def node_of(item: NodeObject, resources: ResourceTable) -> Node:
-    """A node's record."""
+    """The node."""
     labels, annotations = item.metadata.labels or {}, item.metadata.annotations or {}
     product = labels.get(PRODUCT, "")
     allocatable = {
-        name: _count(amount)
+        name: count_of(amount)
         for name, amount in sorted((item.status.allocatable or {}).items())
-        if resources.means(name) is not None
+        if resources.unit(name) is not None
     }
-    # With MIG in the "single" strategy the product is called after its slices, and so are their number and memory.
+    # With MIG strategy "single", product, count and memory describe the slices.
     is_sliced = _MIG_SUFFIX.search(product.removesuffix("-SHARED")) is not None
     memory_mib = None if is_sliced else _number(labels.get(MEMORY))
     taints = [taint for taint in item.spec.taints or [] if taint.effect in _KEEPS_OFF]
-    by_hami = registered(annotations.get(REGISTER, ""))
+    by_hami = parse_hami_register(annotations.get(HAMI_ANNOTATION, ""))
     gpus = None if is_sliced else _number(_first(labels, _COUNTS))
     memory_bytes = None if memory_mib is None else memory_mib << 20
     model = _MIG_SUFFIX.sub("", product.removesuffix("-SHARED"))
@@ -186,14 +185,14 @@ def node_of(item: NodeObject, resources: ResourceTable) -> Node:
         is_ready=_is_ready(item),
         is_open=_is_open(item, taints),
         taints=tuple(sorted(f"{taint.key}={taint.value}:{taint.effect}" for taint in taints)),
-        labels={key: value for key, value in labels.items() if not key.startswith(UNKEPT)},
+        labels={key: value for key, value in labels.items() if not key.startswith(DROPPED_LABELS)},
         pooled=_pooled(item, by_hami),
     )
 
 
-def _pooled(item: NodeObject, by_hami: Registered | None) -> int:
-    """GPUs that are handed out by amounts; gpushare's device plugin counts them as a resource."""
-    count = _count((item.status.allocatable or {}).get(_ALIYUN_COUNT, 0))
+def _pooled(item: NodeObject, by_hami: HamiGpus | None) -> int:
+    """GPUs that are allocated by amounts; gpushare's device plugin counts them as a resource."""
+    count = count_of((item.status.allocatable or {}).get(_ALIYUN_COUNT, 0))
     return by_hami.gpus if by_hami else count
 
 
@@ -203,12 +202,12 @@ def _sharing(
     strategy = labels.get(SHARING, "none")
     if strategy not in {"", "none"}:
         return strategy
-    if REGISTER in annotations:
+    if HAMI_ANNOTATION in annotations:
         return "hami"
     if labels.get("gpushare") == "true" or "aliyun.com/gpu-mem" in allocatable:
         return "gpushare"
     is_multiplied = labels.get(REPLICAS, "1") not in {"", "0", "1"}
-    # Before GPU Feature Discovery told the strategy, time-slicing was the only one.
+    # Old versions of GPU Feature Discovery have no label for the strategy, and only time-slicing.
     if is_multiplied or labels.get(PRODUCT, "").endswith("-SHARED"):
         return "time-slicing"
     return ""
@@ -229,12 +228,55 @@ def _first(found: Mapping[str, str], keys: Iterable[str]) -> str | None:
 
 
 def _number(text: str | None) -> int | None:
-    """A label's number; None where it is none."""
+    """A label as a number; None if it is not one."""
     return int(text) if text is not None and text.isascii() and text.isdecimal() else None
 
 
-def _count(amount: str | int) -> int:
-    try:
-        return int(parse_quantity(amount))
-    except ValueError:
-        return 0
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeCapacity:
+    """What a node has besides GPUs and what its pods request of it, in the units of a pod's needs.
+
+    Attributes:
+        requested: Also of GPU resources.
+    """
+
+    allocatable: Mapping[str, int]
+    requested: Mapping[str, int]
+
+    @property
+    def spare(self) -> dict[str, int]:
+        """What is free of each resource that the node reports."""
+        return {name: offered - self.requested.get(name, 0) for name, offered in self.allocatable.items()}
+
+
+class NodeTable:
+    """Nodes with GPUs, collected page by page.
+
+    Args:
+        resources: The resource names of GPUs.
+        named: Nodes of GPU pods, kept even if they seem to have no GPUs.
+    """
+
+    def __init__(self, resources: ResourceTable, named: frozenset[str]) -> None:
+        self._resources = resources
+        self._named = named
+        self._allocatable: dict[str, Mapping[str, int]] = {}
+        self.nodes: dict[str, Node] = {}
+
+    def add(self, items: Sequence[NodeObject]) -> None:
+        """Add a page of nodes."""
+        for item in items:
+            name = item.metadata.name
+            if name in self._named or has_gpus(item, self._resources):
+                node = node_of(item, self._resources)
+                self.nodes[name] = dataclasses.replace(node, labels=interned(node.labels))
+                allocatable = item.status.allocatable or {}
+                self._allocatable[name] = {
+                    key: amount_of(key, allocatable[key])
+                    for key in ("cpu", "memory", "pods")
+                    if key in allocatable
+                }
+
+    def capacities(self, requested: Mapping[str, Mapping[str, int]]) -> dict[str, NodeCapacity]:
+        """The capacity of each node, given what all its pods request."""
+        return {name: NodeCapacity(has, requested.get(name, {})) for name, has in self._allocatable.items()}

@@ -1,6 +1,6 @@
-"""Objects from a file instead of an API server, as `kubectl get pods,nodes,deployments,… -A -o json` writes them.
+"""Reads API objects from a file instead of an API server: `kubectl get pods,nodes,deployments,… -A -o json`.
 
-JSON or YAML, one List or several one after another. What a kind's absence leaves unknown is said, never made up.
+The file is JSON or YAML, one List or several in a row. Each missing kind is reported.
 """
 
 import codecs
@@ -14,20 +14,13 @@ import msgspec
 import yaml
 
 from rightsizer.errors import ConfigurationError
-from rightsizer.inventory.claims import Claim, ClaimObject, claim_of
 from rightsizer.inventory.cluster_reader import resource_table
-from rightsizer.inventory.cluster_state import (
-    ControllerTable,
-    NodeTable,
-    Objects,
-    by_name,
-    class_of,
-    quotas_of,
-)
-from rightsizer.inventory.managers import SCALERS, ScalerObject, scaler_of
-from rightsizer.inventory.nodes import NodeObject
-from rightsizer.inventory.pods import PodTable, Seen, ref_of
-from rightsizer.inventory.resources import ResourceTable
+from rightsizer.inventory.cluster_state import ClusterState, by_name, priority_class_of, quotas_of
+from rightsizer.inventory.gpu_requests import Claim, ClaimObject, ResourceTable, claim_of
+from rightsizer.inventory.managers import AUTOSCALERS, AutoscalerObject, autoscaler_of
+from rightsizer.inventory.nodes import NodeObject, NodeTable
+from rightsizer.inventory.owner_reader import OwnerTable
+from rightsizer.inventory.pods import GpuPod, PodTable
 from rightsizer.kube.api_objects import (
     DisruptionBudget,
     Metadata,
@@ -37,18 +30,25 @@ from rightsizer.kube.api_objects import (
     PriorityClassObject,
     QuotaObject,
 )
-from rightsizer.kube.owner_kinds import KUEUE, OWNERS, ObjectSummary, OwnerKind, missing_owners, owner_key
+from rightsizer.kube.owner_kinds import (
+    KUEUE,
+    OWNERS,
+    ObjectSummary,
+    OwnerKind,
+    missing_owners,
+    owner_key,
+)
 
 _BETWEEN = re.compile(rb"\}[ \t\r]*\n\s*\{")
-"""Between two JSON documents and nowhere else: inside of one a comma would stand there; no string holds a newline."""
+"""Matches only between two JSON documents: within one there would be a comma, and strings contain no newline."""
 _SEPARATOR = re.compile(rb"^---[ \t]*(?:#.*)?\r?$", re.MULTILINE)
 _FIRST = re.compile(rb"\S")
-_GROWTH = 10
-"""So many values a byte of YAML may stand for; without aliases it is less than one."""
+_MAX_VALUES_PER_BYTE = 10
+"""Of YAML with its aliases expanded; without aliases it is less than one."""
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Times stay text, as they are in JSON."""
+class _TextTimesLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Leaves timestamps as text, as in JSON."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own way
         first: [(tag, pattern) for tag, pattern in found if not tag.endswith(":timestamp")]
@@ -57,17 +57,17 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 
 def documents(raw: bytes) -> Iterator[bytes]:
-    """The JSON of every document in a file.
+    """Every document of a file, as JSON.
 
     Raises:
-        ValueError: It is neither JSON nor YAML; the message says why.
+        ValueError: It is neither JSON nor YAML.
     """
     for bom, encoding in (
         (codecs.BOM_UTF16_LE, "utf-16"),
         (codecs.BOM_UTF16_BE, "utf-16"),
         (codecs.BOM_UTF8, ""),
     ):
-        if raw.startswith(bom):  # as PowerShell redirects
+        if raw.startswith(bom):  # from a redirect in PowerShell
             raw = raw.decode(encoding, errors="replace").encode() if encoding else raw[len(bom) :]
     is_split = raw.startswith(b"---") or b"\n---" in raw
     for part in _SEPARATOR.split(raw) if is_split else (raw,):
@@ -80,7 +80,7 @@ def documents(raw: bytes) -> Iterator[bytes]:
 
 def _yaml_documents(text: bytes) -> Iterator[bytes]:
     try:
-        for document in yaml.load_all(text, _Loader):
+        for document in yaml.load_all(text, _TextTimesLoader):
             if problem := _problem(document, text):
                 raise ValueError(problem)
             yield msgspec.json.encode(document)
@@ -90,7 +90,7 @@ def _yaml_documents(text: bytes) -> Iterator[bytes]:
 
 
 def _json_documents(text: bytes) -> Iterator[bytes]:
-    """A text, or its parts where it is several lists one after another."""
+    """The text, split if it holds several lists in a row."""
     begin = 0
     for match in _BETWEEN.finditer(text):
         yield text[begin : match.start() + 1]
@@ -101,11 +101,15 @@ def _json_documents(text: bytes) -> Iterator[bytes]:
 def _problem(document: object, text: bytes) -> str:
     if not isinstance(document, dict):
         return "is neither JSON nor YAML of Kubernetes objects"
-    return "its YAML aliases (*name) make it endless" if _size(document, {}) > _GROWTH * len(text) else ""
+    return (
+        "its YAML aliases (*name) make it endless"
+        if _size(document, {}) > _MAX_VALUES_PER_BYTE * len(text)
+        else ""
+    )
 
 
 def _size(value: object, known: dict[int, float]) -> float:
-    """How many values there are with every alias written out; infinite where one contains itself."""
+    """Number of values with aliases expanded; infinite if one contains itself."""
     if not isinstance(value, dict | list):
         return 1
     if id(value) not in known:
@@ -118,18 +122,18 @@ def _size(value: object, known: dict[int, float]) -> float:
 COMMAND = "kubectl get pods,nodes,namespaces,deployments,replicasets,statefulsets,jobs,… -A -o json"
 
 _WITHOUT = {
-    ("", "Node"): "models, sharing, pools and free GPUs are not known",
-    ("", "Namespace"): "opt-outs on namespaces cannot be seen",
+    ("", "Node"): "GPU models, sharing, node pools and free GPUs are unknown",
+    ("", "Namespace"): "opt-outs of namespaces are unknown",
     (
         "scheduling.k8s.io",
         "PriorityClass",
-    ): "rules about PriorityClasses cannot be checked, nor their annotations be seen",
+    ): "rules about PriorityClasses and their annotations cannot be checked",
     ("policy", "PodDisruptionBudget"): "none is taken into account",
     ("autoscaling", "HorizontalPodAutoscaler"): "none is taken into account",
 }
-"""Kinds that every cluster has objects of, or may well have, and what it means when a file holds none."""
+"""Common kinds, and the consequence if a file has none of their objects."""
 
-_DETAIL = 300
+_MAX_DETAIL = 300
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 T = TypeVar("T")
@@ -150,26 +154,22 @@ class _Names(msgspec.Struct):
 
 
 class _Item(msgspec.Struct):
-    """One object of the file.
-
-    Attributes:
-        place: For people: where it stands, and what it is.
-    """
+    """One object of the file, with its place for messages."""
 
     raw: bytes | msgspec.Raw
     version: str
     place: str
 
 
-def read_file(path: pathlib.Path, gpu_resources: Sequence[str] = ()) -> Objects:
-    """Everything that a plan is made from, as far as a file holds it.
+def read_file(path: pathlib.Path, gpu_resources: Sequence[str] = ()) -> ClusterState:
+    """The cluster state, as far as a file holds it.
 
     Args:
         path: The file.
         gpu_resources: As `--gpu-resource` takes them.
 
     Raises:
-        ConfigurationError: It cannot be read, or one of its objects cannot be what it says it is.
+        ConfigurationError: The file cannot be read, or an object is invalid.
     """
     try:
         raw = path.read_bytes()
@@ -186,40 +186,40 @@ class _File:
         self._count = 0
         self._problems: list[str] = []
         try:
-            doubles = sum(self._take(item, "", "") for item in documents(raw))
+            duplicates = sum(self._take(item, "", "") for item in documents(raw))
         except ValueError as error:
             raise ConfigurationError(f"{path}: {_short(error)}") from error
-        if doubles:
-            self._problems.append(f"{path} holds {doubles} objects twice; the first of each counts")
+        if duplicates:
+            self._problems.append(f"{path}: {duplicates} duplicate objects are ignored")
 
-    def objects(self, resources: ResourceTable) -> Objects:
-        """All of it, reduced to what is needed."""
+    def objects(self, resources: ResourceTable) -> ClusterState:
+        """The cluster state."""
         pods = PodTable(resources)
         self._each("", "Pod", PodObject, lambda item: pods.add([item]))
         if ("", "Pod") not in self._items:
-            raise ConfigurationError(f"{self._path}: holds no pods; write it by: {COMMAND}")
-        nodes = NodeTable(resources, frozenset(one.pod.node for one in pods.seen if one.pod.node))
+            raise ConfigurationError(f"{self._path}: contains no pods; create it with: {COMMAND}")
+        nodes = NodeTable(resources, frozenset(one.pod.node for one in pods.gpu_pods if one.pod.node))
         self._each("", "Node", NodeObject, lambda item: nodes.add([item]))
-        controllers = self._controllers(pods.seen)
-        self._say_what_is_missing(pods.seen, controllers)
-        return Objects(
-            pods=tuple(pods.seen),
-            waiting=tuple(pods.waiting),
-            controllers=controllers,
+        owners = self._owners(pods.gpu_pods)
+        self._report_missing(pods.gpu_pods, owners)
+        return ClusterState(
+            pods=tuple(pods.gpu_pods),
+            unschedulable=tuple(pods.unschedulable),
+            owners=owners,
             nodes=nodes.nodes,
-            rooms=nodes.with_requests(pods.requested),
+            capacities=nodes.capacities(pods.requested),
             namespaces=by_name(item.metadata for item in self._all("", "Namespace", Metadata)),
-            budgets=tuple(self._all("policy", "PodDisruptionBudget", DisruptionBudget)),
-            priority_classes={one.name: one for one in map(class_of, self._classes())},
+            disruption_budgets=tuple(self._all("policy", "PodDisruptionBudget", DisruptionBudget)),
+            priority_classes={one.name: one for one in map(priority_class_of, self._classes())},
             claims=dict(self._claims(resources)),
-            scalers=tuple(
-                scaler
-                for row in SCALERS
-                for item in self._all(row.group, row.kind, ScalerObject)
-                if (scaler := scaler_of(row.kind, item)) is not None
+            autoscalers=tuple(
+                found
+                for row in AUTOSCALERS
+                for item in self._all(row.group, row.kind, AutoscalerObject)
+                if (found := autoscaler_of(row.kind, item)) is not None
             ),
-            queued=tuple(
-                ObjectSummary(ref_of(KUEUE.api_version, KUEUE.kind, item.metadata), item.metadata)
+            kueue_workloads=tuple(
+                ObjectSummary(item.metadata.ref(KUEUE.api_version, KUEUE.kind), item.metadata)
                 for item in self._all(KUEUE.group, KUEUE.kind, Metadata)
             ),
             quotas=tuple(
@@ -237,40 +237,36 @@ class _File:
         for item in self._all("resource.k8s.io", "ResourceClaim", ClaimObject):
             yield (item.metadata.namespace, item.metadata.name), claim_of(item, resources)
 
-    def _controllers(self, seen: Sequence[Seen]) -> dict[str, ObjectSummary]:
-        """All that may own pods; of pods themselves, which are many, those that something names as its owner."""
+    def _owners(self, pods: Sequence[GpuPod]) -> dict[str, ObjectSummary]:
+        """All possible owners; of pods, which are many, only those that an owner reference names."""
         found: dict[str, ObjectSummary] = {}
         for row in OWNERS:
             if row.kind != "Pod":
-                found.update(self._owners(row, lambda _: True))
-        named = {
-            owner_key(owner, namespace)
-            for owner, namespace in _references(seen, found)
-            if owner.kind == "Pod"
-        }
+                found.update(self._owners_of_kind(row, lambda _: True))
+        named = {owner_key(owner, ns) for owner, ns in _references(pods, found) if owner.kind == "Pod"}
         while named - found.keys():
             wanted = frozenset(named - found.keys())
-            read = self._owners(OWNERS[0], wanted.__contains__)
+            read = self._owners_of_kind(OWNERS[0], wanted.__contains__)
             found.update(read)
             named = {owner_key(owner, ns) for owner, ns in _references((), read) if owner.kind == "Pod"}
         return found
 
-    def _owners(self, row: OwnerKind, keeps: Callable[[str], bool]) -> dict[str, ObjectSummary]:
+    def _owners_of_kind(self, row: OwnerKind, keeps: Callable[[str], bool]) -> dict[str, ObjectSummary]:
         found: dict[str, ObjectSummary] = {}
         for item in self._items.get((row.group, row.kind), ()):
-            table = ControllerTable(row, item.version, keeps)
+            table = OwnerTable(row, item.version, keeps)
             table.add([self._decoded(item, OwnerObject)])
             found.update(table.found)
         return found
 
-    def _say_what_is_missing(self, seen: Sequence[Seen], controllers: Mapping[str, ObjectSummary]) -> None:
-        for (group, kind), words in _WITHOUT.items():
+    def _report_missing(self, pods: Sequence[GpuPod], owners: Mapping[str, ObjectSummary]) -> None:
+        for (group, kind), consequence in _WITHOUT.items():
             if (group, kind) not in self._items:
-                self._problems.append(f"{self._path} holds no {kind}: {words}")
-        for row, missing in missing_owners(_references(seen, controllers), controllers).items():
+                self._problems.append(f"{self._path} contains no {kind}: {consequence}")
+        for row, missing in missing_owners(_references(pods, owners), owners).items():
             self._problems.append(
-                f"{self._path} lacks {len(missing)} {row.plural} that own its pods: each is judged by itself, "
-                "and what owns it is not known"
+                f"{self._path} lacks {len(missing)} {row.plural} that own its pods: each is judged separately, "
+                "with an unknown owner"
             )
 
     # --- objects by kind
@@ -291,22 +287,22 @@ class _File:
     # --- the file's text
 
     def _take(self, raw: bytes | msgspec.Raw, kind: str, version: str) -> int:
-        """Sort in an object, or all of a list's; how many of them were there already, by their names."""
+        """Add an object, or all objects of a list; returns the number of duplicates."""
         head = self._head(raw)
         api_version = head.api_version or version
         name = head.kind or kind
         if head.items is not None and name.endswith("List"):
-            # An API server's own lists name the kind once, for all that is in them.
+            # A list from an API server names the kind only once.
             of_items = name.removesuffix("List")
             return sum(self._take(item, of_items, api_version if of_items else "") for item in head.items)
         self._count += 1
         names = self._named(head.metadata, f"item {self._count}")
-        place = f"item {self._count} ({name or 'of no kind'} {'/'.join(filter(None, names))})"
+        place = f"item {self._count} ({name or 'no kind'} {'/'.join(filter(None, names))})"
         if not name or not api_version or not names[1]:
-            raise ConfigurationError(f"{self._path}: {place}: has no kind, no apiVersion or no name")
+            raise ConfigurationError(f"{self._path}: {place}: kind, apiVersion or name is missing")
         group, _, of = api_version.rpartition("/")
         if (group, name) == ("", "Pod") and not names[0]:
-            raise ConfigurationError(f"{self._path}: {place}: has no namespace")
+            raise ConfigurationError(f"{self._path}: {place}: namespace is missing")
         if ((group, name), names) in self._names:
             return 1
         self._names.add(((group, name), names))
@@ -318,7 +314,7 @@ class _File:
             return msgspec.json.decode(raw, type=_Head)
         except _UNREADABLE as error:
             raise ConfigurationError(
-                f"{self._path}: what comes after item {self._count} is no Kubernetes object: {_short(error)}"
+                f"{self._path}: after item {self._count}: not a Kubernetes object: {_short(error)}"
             ) from error
 
     def _named(self, metadata: msgspec.Raw, place: str) -> tuple[str, str]:
@@ -330,17 +326,17 @@ class _File:
 
 
 def _references(
-    seen: Sequence[Seen], controllers: Mapping[str, ObjectSummary]
+    pods: Sequence[GpuPod], owners: Mapping[str, ObjectSummary]
 ) -> Iterator[tuple[OwnerReference, str]]:
-    """The owners that these name, each with its namespace."""
-    for one in seen:
+    """The owner references of these objects, each with its namespace."""
+    for one in pods:
         if one.owner is not None:
             yield one.owner, one.pod.ref.namespace
-    for item in controllers.values():
+    for item in owners.values():
         if item.metadata.controller is not None:
             yield item.metadata.controller, item.ref.namespace
 
 
 def _short(error: Exception) -> str:
     text = " ".join(str(error).split())
-    return text if len(text) <= _DETAIL else f"{text[:_DETAIL]} ..."
+    return text if len(text) <= _MAX_DETAIL else f"{text[:_MAX_DETAIL]} ..."

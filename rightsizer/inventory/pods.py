@@ -1,18 +1,21 @@
-"""Pods as they are read: of those with GPUs what is needed, of all others what they take of their nodes. Pure."""
+"""Pods as they are read: details of GPU pods, and what all other pods request of their nodes. Pure."""
 
 import dataclasses
 import datetime
-import functools
-import math
 import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from rightsizer.inventory.claims import claims_of
-from rightsizer.inventory.gangs import gangs_of
-from rightsizer.inventory.resources import FRACTIONS, Asked, ResourceTable, lasting_containers
-from rightsizer.inventory.stranded_gpus import Waiting, is_waiting, waiting_of
+from rightsizer.inventory.gpu_requests import (
+    FRACTION_ANNOTATIONS,
+    GpuRequest,
+    ResourceTable,
+    amount_of,
+    claim_names,
+    long_running_containers,
+)
+from rightsizer.inventory.stranded_gpus import UnschedulablePod, is_unschedulable, unschedulable_pod
 from rightsizer.kube.api_objects import (
     Container,
     ContainerStatus,
@@ -20,44 +23,24 @@ from rightsizer.kube.api_objects import (
     OwnerReference,
     PodObject,
     PodSpec,
+    interned,
 )
-from rightsizer.kube.quantity import parse_quantity
 from rightsizer.model import ObjectRef, Pod
-
-_SCALES = {"cpu": 1000, "memory": 1}
 
 
 def needs_of(spec: PodSpec) -> dict[str, int]:
-    """CPU in thousandths of a core, memory in bytes, and one of "pods"."""
+    """What a pod requests besides GPUs: CPU in thousandths of a core, memory in bytes, and one of "pods"."""
     needs = {"pods": 1}
     whole = (spec.resources.requests if spec.resources else None) or {}
-    for name in _SCALES:
+    for name in ("cpu", "memory"):
         amount = whole.get(name)
         need = _requested(spec, name) if amount is None else amount_of(name, amount)
         needs[name] = need + amount_of(name, (spec.overhead or {}).get(name))
     return needs
 
 
-def room_of(allocatable: Mapping[str, str | int]) -> dict[str, int]:
-    """What a node has, in the same units."""
-    return {
-        name: amount_of(name, allocatable[name]) for name in ("cpu", "memory", "pods") if name in allocatable
-    }
-
-
-@functools.lru_cache(maxsize=8192)
-def amount_of(name: str, amount: str | int | None) -> int:
-    """A quantity in the unit that its resource is counted in here, rounded up; what cannot be read counts as none."""
-    if amount is None:
-        return 0
-    try:
-        return math.ceil(parse_quantity(amount) * _SCALES.get(name, 1))
-    except ValueError:
-        return 0
-
-
 def _requested(spec: PodSpec, name: str) -> int:
-    """The most at any one time: an init container runs beside the sidecars before it, the others beside all."""
+    """The most at any one time: an init container runs beside earlier sidecars, a container beside all of them."""
     sidecars, most = 0, 0
     for one in spec.init_containers or ():
         need = _request(one, name)
@@ -77,25 +60,26 @@ def _request(one: Container, name: str) -> int:
 OOM_KILLED = "OOMKilled"
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-LONGEST_KEPT = 256
-"""Longer values of pods' annotations are cut: some hold whole documents, none of which we read."""
+MAX_ANNOTATION_LENGTH = 256
+"""Longer annotations of pods are truncated: they hold whole documents, none of which matters here."""
 
 PLACEHOLDERS = frozenset({"kai-resource-reservation", "runai-reservation"})
-"""Namespaces of pods that hold a whole GPU for others that ask for a part of it (KAI, Run:ai); those are judged."""
+"""Namespaces of KAI's and Run:ai's pods that reserve a whole GPU for pods that request part of it."""
 
-_MOST_SHAPES = 20_000
+_MAX_SHAPES = 20_000
 
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Seen:
-    """A pod that asks for GPUs, as far as itself goes; what its claims and its node add is not in `pod` yet.
+class GpuPod:
+    """A pod that requests GPUs, without what its claims and its node add.
 
     Attributes:
-        owner: The controller that it names.
-        metadata: Its own, where it has no owner.
-        claims: Names of the ResourceClaims that it uses.
+        owner: Its controller.
+        metadata: Its own, if it has no owner.
+        gangs: The gangs that it belongs to.
+        claims: Names of its ResourceClaims.
     """
 
     pod: Pod
@@ -106,47 +90,44 @@ class Seen:
 
 
 class PodTable:
-    """Everything of a cluster's pods that is needed, gathered page by page.
+    """What is needed of a cluster's pods, collected page by page.
 
     Attributes:
-        seen: Those that ask for GPUs, or for claims that may be for GPUs, and have not ended.
-        waiting: Those for which the scheduler found no place.
-        requested: What all pods on a node ask for together, by node and resource.
+        gpu_pods: Pods that request GPUs or claims and have not ended.
+        unschedulable: Those of them for which the scheduler found no node.
+        requested: The sum of what all pods on a node request, by node and resource.
         problems: What could not be read, in words.
     """
 
     def __init__(self, resources: ResourceTable) -> None:
         self._resources = resources
-        self._shapes: dict[Hashable, tuple[Asked, dict[str, int]]] = {}
+        self._shapes: dict[Hashable, tuple[GpuRequest, dict[str, int]]] = {}
         self._owners: dict[tuple[str, str], OwnerReference] = {}
-        self.seen: list[Seen] = []
-        self.waiting: list[Waiting] = []
+        self.gpu_pods: list[GpuPod] = []
+        self.unschedulable: list[UnschedulablePod] = []
         self.requested: dict[str, dict[str, int]] = {}
         self.problems: list[str] = []
 
     def add(self, items: Sequence[PodObject]) -> None:
-        """Take a page of pods."""
+        """Add a page of pods."""
         for item in items:
             if item.status.phase in _ENDED:
                 continue
-            asked, needs = self._shape(item)
+            request, needs = self._shape(item)
             if item.spec.node_name:
-                self._count(item.spec.node_name, needs, asked)
-            claims = claims_of(item)
-            if (asked or claims) and item.metadata.namespace not in PLACEHOLDERS:
-                self.seen.append(self._seen(item, asked, needs, claims))
-                if is_waiting(item):
-                    self._wait(item, asked, needs)
+                self._count(item.spec.node_name, needs, request)
+            claims = claim_names(item)
+            if (request or claims) and item.metadata.namespace not in PLACEHOLDERS:
+                self.gpu_pods.append(self._gpu_pod(item, request, needs, claims))
+                if is_unschedulable(item):
+                    self._add_unschedulable(item, request, needs)
 
-    def _shape(self, item: PodObject) -> tuple[Asked, dict[str, int]]:
-        """What a pod asks for; a hundred thousand pods ask for few different things, so each is worked out once."""
+    def _shape(self, item: PodObject) -> tuple[GpuRequest, dict[str, int]]:
+        """What a pod requests, cached: a hundred thousand pods have few different requests."""
         spec = item.spec
-        if (
-            spec.resources
-            or spec.overhead
-            or any(mark in (item.metadata.annotations or ()) for mark in FRACTIONS)
-        ):
-            return self._resources.asked_by(item), needs_of(spec)
+        annotations = item.metadata.annotations or ()
+        if spec.resources or spec.overhead or any(key in annotations for key in FRACTION_ANNOTATIONS):
+            return self._resources.request_of(item), needs_of(spec)
         key = (
             *((one.name, one.restart_policy, _flat(one)) for one in spec.containers),
             None,
@@ -154,36 +135,32 @@ class PodTable:
         )
         known = self._shapes.get(key)
         if known is None:
-            if len(self._shapes) >= _MOST_SHAPES:
+            if len(self._shapes) >= _MAX_SHAPES:
                 self._shapes.clear()
-            known = self._shapes[key] = (self._resources.asked_by(item), needs_of(spec))
+            known = self._shapes[key] = (self._resources.request_of(item), needs_of(spec))
         return known
 
-    def _count(self, node: str, needs: Mapping[str, int], asked: Asked) -> None:
+    def _count(self, node: str, needs: Mapping[str, int], request: GpuRequest) -> None:
         total = self.requested.setdefault(node, {})
-        for name, amount in needs.items():
-            total[name] = total.get(name, 0) + amount
-        for name, amount in asked.amounts.items():
-            total[name] = total.get(name, 0) + amount
+        for amounts in (needs, request.amounts):
+            for name, amount in amounts.items():
+                total[name] = total.get(name, 0) + amount
 
-    def _wait(self, item: PodObject, asked: Asked, needs: Mapping[str, int]) -> None:
-        ref = ref_of("v1", "Pod", item.metadata)
+    def _add_unschedulable(self, item: PodObject, request: GpuRequest, needs: Mapping[str, int]) -> None:
+        ref = item.metadata.ref("v1", "Pod")
         try:
-            self.waiting.append(waiting_of(item, ref, asked.amounts, needs))
+            self.unschedulable.append(unschedulable_pod(item, ref, request.amounts, needs))
         except msgspec.DecodeError as error:
-            self.problems.append(f"{ref}: what keeps it from nodes cannot be read: {error}")
+            self.problems.append(f"{ref}: its tolerations or affinity cannot be read: {error}")
 
-    def _seen(self, item: PodObject, asked: Asked, needs: Mapping[str, int], claims: tuple[str, ...]) -> Seen:
+    def _gpu_pod(
+        self, item: PodObject, request: GpuRequest, needs: Mapping[str, int], claims: tuple[str, ...]
+    ) -> GpuPod:
         owner = item.metadata.controller
         if owner is not None:
             owner = self._owners.setdefault((owner.uid, owner.name), owner)
-        return Seen(
-            pod=pod_of(item, asked, needs),
-            owner=owner,
-            metadata=item.metadata if owner is None else None,
-            gangs=gangs_of(item),
-            claims=claims,
-        )
+        metadata = item.metadata if owner is None else None
+        return GpuPod(pod_of(item, request, needs), owner, metadata, gangs_of(item), claims)
 
 
 def _flat(one: Container) -> Hashable:
@@ -191,18 +168,18 @@ def _flat(one: Container) -> Hashable:
     return tuple((resources.limits or {}).items()), tuple((resources.requests or {}).items())
 
 
-def pod_of(item: PodObject, asked: Asked, needs: Mapping[str, int]) -> Pod:
-    """A pod's record, as far as itself goes."""
+def pod_of(item: PodObject, request: GpuRequest, needs: Mapping[str, int]) -> Pod:
+    """A pod, without what its claims and its node add."""
     metadata, spec, status = item.metadata, item.spec, item.status
     ready = [one.status for one in status.conditions or () if one.type == "Ready"]
-    started, restarts, waiting = _running(item, asked)
-    ended, ended_at = _last_end(item, asked)
+    started, restarts, waiting = _running(item, request)
+    ended, ended_at = _last_end(item, request)
     return Pod(
-        ref=ref_of("v1", "Pod", metadata),
+        ref=metadata.ref("v1", "Pod"),
         node=sys.intern(spec.node_name),
         phase=sys.intern(status.phase or "Pending"),
-        devices=sum(asked.devices.values()),
-        is_shared=asked.is_shared,
+        devices=sum(request.devices.values()),
+        is_shared=request.is_shared,
         started=started,
         priority_class=sys.intern(spec.priority_class_name),
         priority=spec.priority,
@@ -210,9 +187,9 @@ def pod_of(item: PodObject, asked: Asked, needs: Mapping[str, int]) -> Pod:
         is_terminating=metadata.deletion_timestamp is not None,
         is_static=MIRROR_ANNOTATION in (metadata.annotations or {}),
         labels=interned(metadata.labels),
-        annotations=kept_annotations(metadata.annotations),
-        unreadable=asked.unreadable,
-        resources=asked.amounts,
+        annotations=_truncated(metadata.annotations),
+        unreadable=request.unreadable,
+        resources=request.amounts,
         needs=needs,
         created=metadata.creation_timestamp,
         restarts=restarts,
@@ -222,14 +199,14 @@ def pod_of(item: PodObject, asked: Asked, needs: Mapping[str, int]) -> Pod:
     )
 
 
-def _running(item: PodObject, asked: Asked) -> tuple[datetime.datetime | None, int, str]:
-    """When the last of its GPU containers started, how often they restarted, and why one of them does not run.
+def _running(item: PodObject, request: GpuRequest) -> tuple[datetime.datetime | None, int, str]:
+    """When the last of its GPU containers started, their restarts, and why one of them does not run.
 
-    A restart makes a pod young again. Where it is not known which containers have the GPUs, all count.
+    A restart makes a pod young again. If it is unknown which containers use the GPUs, all count.
     """
     starts: list[datetime.datetime | None] = []
     restarts, waiting = 0, ""
-    for one in _statuses(item, asked):
+    for one in _statuses(item, request):
         running = one.state.running if one else None
         starts.append(running.started_at if running else None)
         if one is not None:
@@ -241,42 +218,102 @@ def _running(item: PodObject, asked: Asked) -> tuple[datetime.datetime | None, i
     return started, restarts, waiting
 
 
-def _statuses(item: PodObject, asked: Asked) -> Iterator[ContainerStatus | None]:
-    """Of those of its containers that have GPUs; None of one that has no status yet."""
+def _statuses(item: PodObject, request: GpuRequest) -> Iterator[ContainerStatus | None]:
+    """The statuses of its GPU containers; None for a container without a status."""
     status = item.status
     statuses = {
         one.name: one for one in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
     }
-    lasting = lasting_containers(item)
+    lasting = long_running_containers(item)
     claiming = {one.name for one in lasting if one.resources.claims}
-    for name in asked.containers | claiming or {one.name for one in lasting}:
+    for name in request.containers | claiming or {one.name for one in lasting}:
         yield statuses.get(name)
 
 
-def _last_end(item: PodObject, asked: Asked) -> tuple[str, datetime.datetime | None]:
-    """Why and when one of them last ended: lack of memory, where that was the reason of any."""
+def _last_end(item: PodObject, request: GpuRequest) -> tuple[str, datetime.datetime | None]:
+    """Why and when one of its GPU containers last ended; an OOM kill takes precedence."""
     states = [
-        state for one in _statuses(item, asked) if one for state in (one.state, one.last_state) if state
+        state for one in _statuses(item, request) if one for state in (one.state, one.last_state) if state
     ]
     ends = [state.terminated for state in states if state.terminated and state.terminated.finished_at]
     last = max(ends, key=lambda end: (end.reason == OOM_KILLED, str(end.finished_at)), default=None)
     return (last.reason, last.finished_at) if last else ("", None)
 
 
-def kept_annotations(annotations: Mapping[str, str] | None) -> dict[str, str]:
-    """A pod's annotations without what is long; a value that is cut reads as none."""
+def _truncated(annotations: Mapping[str, str] | None) -> dict[str, str]:
     return {
-        sys.intern(key): value if len(value) <= LONGEST_KEPT else f"{value[:LONGEST_KEPT]}..."
+        sys.intern(key): value
+        if len(value) <= MAX_ANNOTATION_LENGTH
+        else f"{value[:MAX_ANNOTATION_LENGTH]}..."
         for key, value in (annotations or {}).items()
         if key != LAST_APPLIED
     }
 
 
-def interned(labels: Mapping[str, str] | None) -> dict[str, str]:
-    """Labels, of which a hundred thousand pods have few different ones."""
-    return {sys.intern(key): sys.intern(value) for key, value in (labels or {}).items()}
+# --- Gangs: pods that are judged as one workload, because an idle member says nothing about the others.
 
 
-def ref_of(api_version: str, kind: str, metadata: ObjectMeta) -> ObjectRef:
-    """What refers to an object."""
-    return ObjectRef(api_version, kind, sys.intern(metadata.namespace), metadata.name, metadata.uid)
+@dataclasses.dataclass(frozen=True, slots=True)
+class _GangMark:
+    """A label or annotation that names the gang of a pod, and the kind of object that it names."""
+
+    key: str
+    api_version: str
+    kind: str
+    is_annotation: bool = False
+
+
+_GANG_MARKS = (
+    # scheduler-plugins' coscheduling: https://github.com/kubernetes-sigs/scheduler-plugins/tree/master/kep/42-podgroup-coscheduling
+    _GangMark("scheduling.x-k8s.io/pod-group", "scheduling.x-k8s.io/v1alpha1", "PodGroup"),
+    _GangMark("pod-group.scheduling.sigs.k8s.io/name", "scheduling.x-k8s.io/v1alpha1", "PodGroup"),
+    _GangMark("pod-group.scheduling.sigs.k8s.io", "scheduling.x-k8s.io/v1alpha1", "PodGroup"),
+    # Volcano, and KAI
+    _GangMark(
+        "scheduling.k8s.io/group-name", "scheduling.volcano.sh/v1beta1", "PodGroup", is_annotation=True
+    ),
+    _GangMark(
+        "scheduling.volcano.sh/group-name", "scheduling.volcano.sh/v1beta1", "PodGroup", is_annotation=True
+    ),
+    _GangMark("pod-group-name", "scheduling.run.ai/v2alpha2", "PodGroup", is_annotation=True),
+    # Kueue gives its Workload for a group of plain pods the name of the group.
+    _GangMark("kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/v1beta2", "Workload"),
+    # set by controllers of gangs, also on pods that lost their owner references
+    _GangMark("volcano.sh/job-name", "batch.volcano.sh/v1alpha1", "Job"),
+    _GangMark("volcano.sh/job-name", "batch.volcano.sh/v1alpha1", "Job", is_annotation=True),
+    _GangMark("leaderworkerset.sigs.k8s.io/name", "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
+    _GangMark("ray.io/cluster", "ray.io/v1", "RayCluster"),
+    _GangMark("jobset.sigs.k8s.io/jobset-name", "jobset.x-k8s.io/v1alpha2", "JobSet"),
+)
+_TRAINING_JOB = "training.kubeflow.org/job-name"
+_TRAINING_OPERATOR = "training.kubeflow.org/operator-name"
+_TRAINING_KINDS = {
+    f"{kind.lower()}-controller": kind
+    for kind in ("PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob")
+}
+
+
+def gangs_of(pod: PodObject) -> tuple[ObjectRef, ...]:
+    """The gangs that a pod belongs to, as references to the objects that represent them."""
+    found = dict.fromkeys(_gangs(pod))
+    uid = pod.metadata.uid
+    # A gang scheduler creates one for each pod without a gang, named after the pod's UID.
+    return tuple(ref for ref in found if ref.name and not (uid and ref.name.endswith(uid)))
+
+
+def _gangs(pod: PodObject) -> Iterator[ObjectRef]:
+    namespace = pod.metadata.namespace
+    labels, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
+    # KEP-4671: Kubernetes 1.36 names the PodGroup, 1.35 the Workload that contains it.
+    if pod.spec.scheduling_group is not None:
+        name = pod.spec.scheduling_group.pod_group_name
+        yield ObjectRef("scheduling.k8s.io/v1beta1", "PodGroup", namespace, name)
+    if pod.spec.workload_ref is not None:
+        yield ObjectRef("scheduling.k8s.io/v1alpha1", "Workload", namespace, pod.spec.workload_ref.name)
+    for mark in _GANG_MARKS:
+        if name := (annotations if mark.is_annotation else labels).get(mark.key, ""):
+            yield ObjectRef(mark.api_version, mark.kind, namespace, name)
+    if name := labels.get(_TRAINING_JOB, ""):
+        operator = labels.get(_TRAINING_OPERATOR, "")
+        # TrainingJob is no real kind: without the operator's label the kind of the job is unknown.
+        yield ObjectRef("kubeflow.org/v1", _TRAINING_KINDS.get(operator, "TrainingJob"), namespace, name)

@@ -1,107 +1,110 @@
-"""API objects → the fleet: the workloads that hold GPUs, nodes, PriorityClasses. `read` asks, `assemble` is pure.
+"""Builds the Fleet from the cluster state: workloads that hold GPUs, nodes and PriorityClasses. Pure.
 
-A pod belongs to the topmost controller that its owner references lead to; a controller of a kind that we do not know
-ends the walk, and is named as what it is. Pods of one gang are one workload, whoever owns them.
+A pod belongs to the topmost owner of its owner chain. Pods of one gang are one workload, whoever owns them.
 """
 
 import collections
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from rightsizer.changes.records import came_back_after, changes_of, remembered
-from rightsizer.inventory.claims import Claim
-from rightsizer.inventory.cluster_reader import read, read_classes, read_priority_classes
-from rightsizer.inventory.cluster_state import REMEMBERING, Objects
-from rightsizer.inventory.gangs import joined, merged
-from rightsizer.inventory.managers import Scaler, managers_of
-from rightsizer.inventory.pods import Seen
-from rightsizer.inventory.scale_targets import Levers, Target, through, with_notes
-from rightsizer.inventory.stranded_gpus import stranded, wanting
+from rightsizer.inventory.cluster_state import ClusterState
+from rightsizer.inventory.gpu_requests import Claim
+from rightsizer.inventory.managers import (
+    Autoscaler,
+    ControlObjects,
+    TargetKey,
+    managers_of,
+    with_control_annotations,
+    with_control_object,
+)
+from rightsizer.inventory.owner_reader import CHANGE_ANNOTATIONS
+from rightsizer.inventory.pods import GpuPod
+from rightsizer.inventory.stranded_gpus import find_stranded_gpus, placeable_pods
 from rightsizer.kube.api_objects import DisruptionBudget, ObjectMeta
 from rightsizer.kube.owner_kinds import ObjectSummary, OwnerChain, object_key, owner_chain, owner_kind
 from rightsizer.model import Fleet, ObjectRef, PastChange, Pod, Workload
 
-__all__ = ["Objects", "assemble", "read", "read_classes", "read_priority_classes"]
+T = TypeVar("T", bound=Hashable)
 
 
-def assemble(objects: Objects) -> Fleet:
-    """The fleet: every GPU pod in exactly one workload, everything in a stable order."""
-    members = _members(objects)
-    makers = _Makers(objects)
-    groups = joined((object_key(member.line.top), member.seen.gangs) for member in members)
+def build_fleet(state: ClusterState) -> Fleet:
+    """The fleet, in a stable order: every GPU pod belongs to exactly one workload."""
+    members = _members(state)
+    builder = _WorkloadBuilder(state)
+    groups = _connected((object_key(member.chain.top), member.source.gangs) for member in members)
     by_top: dict[str, list[_Member]] = collections.defaultdict(list)
     for member in members:
-        by_top[object_key(member.line.top)].append(member)
-    workloads = [makers.workload([one for top in tops for one in by_top[top]]) for tops in groups]
+        by_top[object_key(member.chain.top)].append(member)
+    workloads = [builder.workload([one for top in tops for one in by_top[top]]) for tops in groups]
     pods = [member.pod for member in members]
-    scaling = [scaler.lever for scaler in objects.scalers if scaler.lever is not None]
-    bare = [member.line.top for member in members if member.line.top.ref.kind == "Pod"]
-    changed = [*objects.controllers.values(), *objects.queued, *scaling, *bare]
-    changes, unreadable = changes_of(changed, objects.evictions, pods)
+    scaling = [one.control_object for one in state.autoscalers if one.control_object is not None]
+    bare = [member.chain.top for member in members if member.chain.top.ref.kind == "Pod"]
+    changed = [*state.owners.values(), *state.kueue_workloads, *scaling, *bare]
+    changes, unreadable = changes_of(changed, state.evictions, pods)
     return Fleet(
         workloads=tuple(sorted(workloads, key=lambda workload: workload.ref)),
-        nodes=objects.nodes,
-        classes=objects.priority_classes,
+        nodes=state.nodes,
+        classes=state.priority_classes,
         changes=tuple(changes),
-        stranded=stranded(objects.nodes, objects.rooms, objects.waiting),
-        waiting=wanting(objects.nodes, objects.rooms, objects.waiting),
-        spare={name: room.spare for name, room in objects.rooms.items()},
-        quotas=objects.quotas,
-        problems=(*objects.problems, *unreadable),
-        minor=objects.minor,
+        stranded=find_stranded_gpus(state.nodes, state.capacities, state.unschedulable),
+        waiting=placeable_pods(state.nodes, state.capacities, state.unschedulable),
+        spare={name: capacity.spare for name, capacity in state.capacities.items()},
+        quotas=state.quotas,
+        problems=(*state.problems, *unreadable),
+        minor=state.minor,
     )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Member:
-    """A GPU pod on its place."""
+    """A GPU pod with its owner chain."""
 
-    seen: Seen
+    source: GpuPod
     pod: Pod
-    line: OwnerChain
+    chain: OwnerChain
 
 
-def _members(objects: Objects) -> list[_Member]:
-    lines: dict[str, OwnerChain] = {}
+def _members(state: ClusterState) -> list[_Member]:
+    chains: dict[str, OwnerChain] = {}
     found = []
-    for seen in objects.pods:
-        pod = _completed(seen, objects)
+    for source in state.pods:
+        pod = _completed(source, state)
         if pod is not None:
-            found.append(_Member(seen, pod, _line(seen, lines, objects.controllers)))
+            found.append(_Member(source, pod, _chain(source, chains, state.owners)))
     return found
 
 
-def _line(seen: Seen, lines: dict[str, OwnerChain], controllers: Mapping[str, ObjectSummary]) -> OwnerChain:
-    """The way up from a pod, walked once for all pods of one owner."""
-    ref, owner = seen.pod.ref, seen.owner
+def _chain(source: GpuPod, chains: dict[str, OwnerChain], owners: Mapping[str, ObjectSummary]) -> OwnerChain:
+    """The owner chain of a pod, computed once for all pods of one owner."""
+    ref, owner = source.pod.ref, source.owner
     if owner is None:
-        top = ObjectSummary(
-            ref, seen.metadata or ObjectMeta(name=ref.name, namespace=ref.namespace, uid=ref.uid)
-        )
+        metadata = source.metadata or ObjectMeta(name=ref.name, namespace=ref.namespace, uid=ref.uid)
+        top = ObjectSummary(ref, metadata)
         return OwnerChain(top, (top,))
     key = f"{ref.namespace}/{owner.group}/{owner.kind}/{owner.name}/{owner.uid}"
-    if key not in lines:
-        lines[key] = owner_chain(owner, ref.namespace, controllers)
-    return lines[key]
+    if key not in chains:
+        chains[key] = owner_chain(owner, ref.namespace, owners)
+    return chains[key]
 
 
-def _completed(seen: Seen, objects: Objects) -> Pod | None:
-    """A pod with what its claims and its node say; None where it turns out to have no GPUs."""
-    pod = seen.pod
-    devices: dict[str, int] = {}
+def _completed(source: GpuPod, state: ClusterState) -> Pod | None:
+    """A pod with what its claims and its node add; None if it has no GPUs."""
+    pod = source.pod
+    devices: collections.Counter[str] = collections.Counter()
     is_shared, unreadable = pod.is_shared, list(pod.unreadable)
-    for name in seen.claims:
-        claim = objects.claims.get((pod.ref.namespace, name), _unknown(name))
-        for key, count in claim.devices.items():
-            devices[key] = devices.get(key, 0) + count
+    for name in source.claims:
+        claim = state.claims.get((pod.ref.namespace, name), _unknown(name))
+        devices.update(claim.devices)
         is_shared = is_shared or (bool(claim.devices) and claim.is_shared)
         unreadable += claim.unreadable
-    node = objects.nodes.get(pod.node)
+    node = state.nodes.get(pod.node)
     is_shared = is_shared or bool(node and node.sharing)
     if not (devices or pod.devices or unreadable):
         return None
-    if not seen.claims and is_shared == pod.is_shared:
+    if not source.claims and is_shared == pod.is_shared:
         return pod
     return dataclasses.replace(
         pod,
@@ -118,77 +121,96 @@ def _unknown(name: str) -> Claim:
     return Claim({}, unreadable=(f"claim {name}: could not be read",))
 
 
-class _Makers:
-    """What workloads are made of, looked up rather than searched."""
+def _connected(members: Iterable[tuple[T, Iterable[Hashable]]]) -> list[list[T]]:
+    """Groups of members that are connected by common marks, in the order given; members may repeat."""
+    parents: dict[Hashable, Hashable] = {}
+    order: dict[T, None] = {}
+    for member, marks in members:
+        order[member] = None
+        here = _root(parents, ("member", member))
+        for mark in marks:
+            parents[_root(parents, ("mark", mark))] = here
+    groups: dict[Hashable, list[T]] = {}
+    for member in order:
+        groups.setdefault(_root(parents, ("member", member)), []).append(member)
+    return list(groups.values())
 
-    def __init__(self, objects: Objects) -> None:
-        self._namespaces = objects.namespaces
-        self._scalers: dict[Target, list[Scaler]] = {}
-        for scaler in objects.scalers:
-            self._scalers.setdefault(scaler.target, []).append(scaler)
-        self._levers = Levers(
-            objects.queued, [(one.target, one.lever) for one in objects.scalers if one.lever is not None]
-        )
-        self._budgets = _BudgetIndex(objects.budgets)
-        self._made: dict[str, list[ObjectSummary]] = {}
-        for one in objects.controllers.values():
-            if (starter := _starter(one)) and REMEMBERING & (one.metadata.annotations or {}).keys():
-                self._made.setdefault(starter, []).append(one)
+
+def _root(parents: dict[Hashable, Hashable], item: Hashable) -> Hashable:
+    while (above := parents.setdefault(item, item)) != item:
+        parents[item] = item = parents[above]
+    return item
+
+
+class _WorkloadBuilder:
+    """Builds workloads, with indexes for what they refer to."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._namespaces = state.namespaces
+        self._autoscalers: dict[TargetKey, list[Autoscaler]] = {}
+        for one in state.autoscalers:
+            self._autoscalers.setdefault(one.target, []).append(one)
+        self._control_objects = ControlObjects(state.kueue_workloads, state.autoscalers)
+        self._budgets = _BudgetIndex(state.disruption_budgets)
+        self._by_starter: dict[str, list[ObjectSummary]] = {}
+        for item in state.owners.values():
+            if (starter := _starter(item)) and CHANGE_ANNOTATIONS & (item.metadata.annotations or {}).keys():
+                self._by_starter.setdefault(starter, []).append(item)
 
     def workload(self, members: Sequence[_Member]) -> Workload:
-        """One workload of the pods given, all of one top or of one gang."""
-        tops = {object_key(member.line.top): member.line for member in members}
-        lines = sorted(tops.values(), key=lambda line: line.top.ref)
-        gangs = sorted({gang for member in members for gang in member.seen.gangs})
-        is_gang = bool(gangs) and (len(lines) > 1 or lines[0].top.ref.kind == "Pod")
+        """One workload of these pods, which have the same top or belong to one gang."""
+        tops = {object_key(member.chain.top): member.chain for member in members}
+        chains = sorted(tops.values(), key=lambda chain: chain.top.ref)
+        gangs = sorted({gang for member in members for gang in member.source.gangs})
+        is_gang = bool(gangs) and (len(chains) > 1 or chains[0].top.ref.kind == "Pod")
         pods = sorted((member.pod for member in members), key=lambda pod: pod.ref)
-        plain = _of_gang(gangs[0], lines) if is_gang else _of_top(lines[0])
-        lever = None if is_gang else self._levers.of(lines[0])
-        annotations = with_notes(plain.annotations, lever)
+        plain = _of_gang(gangs[0], chains) if is_gang else _of_top(chains[0])
+        control = None if is_gang else self._control_objects.of(chains[0])
+        annotations = with_control_annotations(plain.annotations, control)
         namespace = self._namespaces.get(plain.ref.namespace) or ObjectMeta(name=plain.ref.namespace)
+        managers = (
+            with_control_object(manager, control)
+            for chain in chains
+            for manager in managers_of(chain, self._autoscalers)
+        )
         return dataclasses.replace(
             plain,
             pods=tuple(pods),
             annotations=annotations,
-            lever=lever.ref if lever else None,
+            lever=control.ref if control else None,
             came_back_after=came_back_after(annotations, [pod.created for pod in pods]),
-            past=self._past(lines, annotations, pods),
+            past=self._past(chains, annotations, pods),
             namespace_annotations=namespace.annotations or {},
             namespace_labels=namespace.labels or {},
             budgets=self._budgets.covering(pods),
-            managers=tuple(
-                dict.fromkeys(
-                    through(manager, lever) for line in lines for manager in managers_of(line, self._scalers)
-                )
-            ),
+            managers=tuple(dict.fromkeys(managers)),
         )
 
     def _past(
-        self, lines: Sequence[OwnerChain], annotations: Mapping[str, str], pods: Sequence[Pod]
+        self, chains: Sequence[OwnerChain], annotations: Mapping[str, str], pods: Sequence[Pod]
     ) -> tuple[PastChange, ...]:
-        """What we did to the tops, or to the lever of the one, and to what else their CronJobs have made."""
+        """Earlier changes of the tops, of the control object, and of other objects from the same CronJobs."""
         began = [pod.created for pod in pods if not pod.is_terminating]
-        notes_of_tops = (line.top.metadata.annotations or {} for line in lines)
-        every = notes_of_tops if len(lines) > 1 else [annotations]
+        of_tops = (chain.top.metadata.annotations or {} for chain in chains)
+        every = of_tops if len(chains) > 1 else [annotations]
         own = [change for each in every for change in remembered(each, began)]
-        uids = {line.top.ref.uid for line in lines}
-        starters = {starter for line in lines if (starter := _starter(line.top))}
-        others = [one for starter in sorted(starters) for one in self._made.get(starter, ())]
-        notes = (one.metadata.annotations or {} for one in others if one.ref.uid not in uids)
-        past = [*own, *(change for annotations in notes for change in remembered(annotations))]
+        uids = {chain.top.ref.uid for chain in chains}
+        starters = {starter for chain in chains if (starter := _starter(chain.top))}
+        others = [one for starter in sorted(starters) for one in self._by_starter.get(starter, ())]
+        of_others = (one.metadata.annotations or {} for one in others if one.ref.uid not in uids)
+        past = [*own, *(change for each in of_others for change in remembered(each))]
         return tuple(sorted(past, key=lambda change: change.at.timestamp() if change.at else math.inf))
 
 
 def _starter(one: ObjectSummary) -> str:
-    """The CronJob or the like that made an object, which makes the next when this one was stopped; empty otherwise."""
+    """UID of the CronJob or the like that created an object on schedule; empty if there is none."""
     above = one.metadata.controller
     row = owner_kind(above.group, above.kind) if above is not None else None
     return above.uid if above is not None and row is not None and row.starts_others else ""
 
 
-def _of_top(line: OwnerChain) -> Workload:
-    top, metadata = line.top, line.top.metadata
-    maker = line.starter
+def _of_top(chain: OwnerChain) -> Workload:
+    top, metadata, above = chain.top, chain.top.metadata, chain.starter
     return Workload(
         ref=top.ref,
         generation=metadata.generation,
@@ -201,17 +223,17 @@ def _of_top(line: OwnerChain) -> Workload:
         budgets={},
         is_terminating=metadata.deletion_timestamp is not None,
         created=metadata.creation_timestamp,
-        starter=ObjectRef(maker.api_version, maker.kind, top.ref.namespace, maker.name, maker.uid)
-        if maker
+        starter=ObjectRef(above.api_version, above.kind, top.ref.namespace, above.name, above.uid)
+        if above
         else None,
         scalable=top.scalable,
         spec=top.spec,
     )
 
 
-def _of_gang(gang: ObjectRef, lines: Sequence[OwnerChain]) -> Workload:
-    """What no one object stands for: advised on, since stopping one member would leave the others waiting."""
-    of_members = [_of_top(line) for line in lines]
+def _of_gang(gang: ObjectRef, chains: Sequence[OwnerChain]) -> Workload:
+    """A gang without a common object, only advised on: stopping one member would leave the others waiting."""
+    of_members = [_of_top(chain) for chain in chains]
     created = [one.created for one in of_members if one.created is not None]
     return Workload(
         ref=gang,
@@ -219,8 +241,8 @@ def _of_gang(gang: ObjectRef, lines: Sequence[OwnerChain]) -> Workload:
         resource_version="",
         pods=(),
         size=None,
-        labels=merged(one.labels for one in of_members),
-        annotations=merged(one.annotations for one in of_members),
+        labels=_merged(one.labels for one in of_members),
+        annotations=_merged(one.annotations for one in of_members),
         namespace_annotations={},
         budgets={},
         is_terminating=any(one.is_terminating for one in of_members),
@@ -229,8 +251,20 @@ def _of_gang(gang: ObjectRef, lines: Sequence[OwnerChain]) -> Workload:
     )
 
 
+def _merged(members: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Labels or annotations of several objects; different values are joined, which makes them invalid.
+
+    An invalid annotation restricts gpu-rightsizer most.
+    """
+    found: dict[str, dict[str, None]] = {}
+    for member in members:
+        for key, value in member.items():
+            found.setdefault(key, {})[value] = None
+    return {key: " | ".join(sorted(values)) for key, values in found.items()}
+
+
 class _BudgetIndex:
-    """PodDisruptionBudgets by namespace and by one label that they want, so that few are compared with each pod."""
+    """PodDisruptionBudgets by namespace and one required label, so that each pod is compared with few."""
 
     def __init__(self, budgets: Iterable[DisruptionBudget]) -> None:
         self._by_label: dict[tuple[str, str, str], list[DisruptionBudget]] = {}
@@ -246,7 +280,7 @@ class _BudgetIndex:
                 self._others.setdefault(namespace, []).append(budget)
 
     def covering(self, pods: Iterable[Pod]) -> dict[str, int]:
-        """Those that cover any of the pods of one namespace, by name, with the disruptions that they allow now."""
+        """The budgets that cover any of the pods, by name, with the disruptions that they allow now."""
         found = {
             budget.metadata.name: budget.status.disruptions_allowed
             for pod in pods

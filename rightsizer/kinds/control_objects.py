@@ -6,7 +6,7 @@ https://kueue.sigs.k8s.io/docs/reference/kueue.v1beta2/ (WorkloadSpec.active)
 https://keda.sh/docs/latest/concepts/scaling-deployments/#pausing-autoscaling
 """
 
-from rightsizer.inventory.scale_targets import PAUSED_REPLICAS
+from rightsizer.inventory.managers import PAUSED_REPLICAS
 from rightsizer.kinds.core import TEMPLATE_CLASS
 from rightsizer.kinds.edits import NAMED
 from rightsizer.kinds.fields import Field, Value, annotation

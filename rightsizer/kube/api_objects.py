@@ -4,12 +4,20 @@ https://kubernetes.io/docs/reference/kubernetes-api/
 """
 
 import datetime
+import sys
 from collections.abc import Mapping
 
 import msgspec
 
+from rightsizer.model import ObjectRef
+
 ABSENT = msgspec.Raw(b"null")
 """Stands for a part that the object does not have."""
+
+
+def interned(labels: Mapping[str, str] | None) -> dict[str, str]:
+    """Labels with shared strings: a hundred thousand pods have few different ones."""
+    return {sys.intern(key): sys.intern(value) for key, value in (labels or {}).items()}
 
 
 class OwnerReference(msgspec.Struct, rename="camel"):
@@ -45,6 +53,10 @@ class ObjectMeta(msgspec.Struct, rename="camel"):
     def controller(self) -> OwnerReference | None:
         """The owner reference with `controller: true`."""
         return next((owner for owner in self.owner_references or [] if owner.controller), None)
+
+    def ref(self, api_version: str, kind: str) -> ObjectRef:
+        """The reference to this object."""
+        return ObjectRef(api_version, kind, sys.intern(self.namespace), self.name, self.uid)
 
 
 class Metadata(msgspec.Struct):

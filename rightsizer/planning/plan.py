@@ -8,8 +8,8 @@ import logging
 from rightsizer.changes.memory import NOTHING as NO_MEMORY
 from rightsizer.changes.memory import Remembered, recalled
 from rightsizer.changes.plausible import believed
-from rightsizer.inventory import workload_builder
-from rightsizer.inventory.workload_builder import Objects
+from rightsizer.inventory.cluster_state import ClusterState
+from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.kinds.notices import unreadable_notes
 from rightsizer.model import Plan
 from rightsizer.planning.breaker import NOTHING, State, eligible, held, trips
@@ -52,14 +52,14 @@ class Cycle:
     remembered: Remembered = NO_MEMORY
 
 
-def make_plan(objects: Objects, signal: Signal, cycle: Cycle) -> Plan:
+def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
     """Judge the world as it was read, and decide about all of it.
 
     Raises:
         PolicyError: The policy names what the cluster does not have.
         PrometheusError: Something could not be read whole; then there is no plan.
     """
-    fleet = believed(recalled(workload_builder.assemble(objects), cycle.remembered), cycle.at)
+    fleet = believed(recalled(build_fleet(objects), cycle.remembered), cycle.at)
     del objects  # of a large cluster they are as much as all that follows
     if fleet.classes or not cycle.hypothetical:
         # A file of objects without PriorityClasses is said to be so, and does not make a good policy a wrong one.

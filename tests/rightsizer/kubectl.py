@@ -6,8 +6,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rightsizer.inventory.cluster_state import ClusterState
 from rightsizer.inventory.objects_file import read_file
-from rightsizer.inventory.workload_builder import Objects, assemble
+from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.model import Fleet, Workload
 
 Object = dict[str, Any]
@@ -101,7 +102,7 @@ def using(*names: str, made: Mapping[str, str | None] | None = None) -> Object:
     }
 
 
-def objects_of(*items: Object, gpu_resources: Sequence[str] = ()) -> Objects:
+def objects_of(*items: Object, gpu_resources: Sequence[str] = ()) -> ClusterState:
     """What is read of these objects from a file."""
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "objects.json"
@@ -111,7 +112,7 @@ def objects_of(*items: Object, gpu_resources: Sequence[str] = ()) -> Objects:
 
 def fleet_of(*items: Object, gpu_resources: Sequence[str] = ()) -> Fleet:
     """The fleet that these objects make."""
-    return assemble(objects_of(*items, gpu_resources=gpu_resources))
+    return build_fleet(objects_of(*items, gpu_resources=gpu_resources))
 
 
 def workloads_of(*items: Object) -> dict[str, Workload]:

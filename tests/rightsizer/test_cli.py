@@ -158,7 +158,7 @@ BEFORE_ANYTHING_IS_ASKED: dict[str, tuple[list[str], str]] = {
     ),
     "gpu-resource-of-what": (
         ["plan", "--prometheus-url", NOWHERE, "--gpu-resource", "example.com/gpu,example.com/mem=some"],
-        "--gpu-resource: 'example.com/mem=some': what it counts is one of devices, shares, amount, part",
+        "--gpu-resource: 'example.com/mem=some': the unit must be one of devices, shares, amount, part",
     ),
     "timeout-without-unit": (
         ["plan", "--prometheus-url", NOWHERE, "--prometheus-timeout", "30"],

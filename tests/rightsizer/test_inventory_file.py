@@ -12,7 +12,7 @@ import yaml
 
 from rightsizer.errors import ConfigurationError
 from rightsizer.inventory.objects_file import read_file
-from rightsizer.inventory.workload_builder import assemble
+from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.model.fleet import Fleet
 from tests.rightsizer.kubectl import Object, fleet_of, node, obj, objects_of, pod
 
@@ -70,7 +70,7 @@ FORMS = {
 
 
 def _read(path: pathlib.Path) -> Fleet:
-    return _same_bytes(assemble(read_file(path)))
+    return _same_bytes(build_fleet(read_file(path)))
 
 
 def _same_bytes(fleet: Fleet) -> Fleet:
@@ -118,27 +118,27 @@ def _broken(**changes: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "holds no pods; write it by: kubectl get pods,nodes,"),
+        ("", "contains no pods; create it with: kubectl get pods,nodes,"),
         ("[]", "is neither JSON nor YAML of Kubernetes objects"),
         ("just words", "is neither JSON nor YAML of Kubernetes objects"),
-        ('{"kind": ' + "[" * 100_000, "what comes after item 0 is no Kubernetes object"),
+        ('{"kind": ' + "[" * 100_000, "after item 0: not a Kubernetes object"),
         ("a: " + "[" * 10_000, "is neither JSON nor YAML"),
         ("a: [", "is neither JSON nor YAML: while parsing a flow node"),
-        ('{"kind": "List", "items": [', "what comes after item 0 is no Kubernetes object: .*truncated"),
-        ('{"apiVersion": "v1", "kind": "List", "items": []}', "holds no pods"),
+        ('{"kind": "List", "items": [', "after item 0: not a Kubernetes object: .*truncated"),
+        ('{"apiVersion": "v1", "kind": "List", "items": []}', "contains no pods"),
         (
             '{"apiVersion": "v1", "kind": "List", "items": [7]}',
-            "what comes after item 0 is no Kubernetes object",
+            "after item 0: not a Kubernetes object",
         ),
         (
             json.dumps(_list(pod("a"))) + "\n{x}",
-            "what comes after item 1 is no Kubernetes object: .*malformed",
+            "after item 1: not a Kubernetes object: .*malformed",
         ),
-        (_broken(kind=""), r"item 2 \(of no kind team/p\): has no kind, no apiVersion or no name"),
-        (_broken(apiVersion=""), r"item 2 \(Pod team/p\): has no kind, no apiVersion or no name"),
-        (_broken(metadata={}), r"item 2 \(Pod \): has no kind"),
+        (_broken(kind=""), r"item 2 \(no kind team/p\): kind, apiVersion or name is missing"),
+        (_broken(apiVersion=""), r"item 2 \(Pod team/p\): kind, apiVersion or name is missing"),
+        (_broken(metadata={}), r"item 2 \(Pod \): kind, apiVersion or name"),
         (_broken(metadata="p"), "item 2: metadata: Expected `object`, got `str`"),
-        (_broken(metadata={"name": "p"}), r"item 2 \(Pod p\): has no namespace"),
+        (_broken(metadata={"name": "p"}), r"item 2 \(Pod p\): namespace is missing"),
         (
             _broken(spec={}),
             r"item 2 \(Pod team/p\): Object missing required field `containers` - at `\$\.spec`",
@@ -172,7 +172,7 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path: pathlib.Path, text: str,
     path = tmp_path / "objects.json"
     path.write_text(text)
     with pytest.raises(ConfigurationError) as caught:
-        assemble(read_file(path))
+        build_fleet(read_file(path))
     assert re.search(f"^{re.escape(str(path))}:? {message}", str(caught.value)), str(caught.value)
     assert caught.value.exit_code == 2
 
@@ -197,12 +197,12 @@ def test_what_is_absent_is_said() -> None:
     absent = obj("ReplicaSet", "gone")
     problems = [one.split(" ", 1)[1] for one in objects_of(pod("a", absent), pod("b", absent)).problems]
     assert problems == [
-        "holds no Node: models, sharing, pools and free GPUs are not known",
-        "holds no Namespace: opt-outs on namespaces cannot be seen",
-        "holds no PriorityClass: rules about PriorityClasses cannot be checked, nor their annotations be seen",
-        "holds no PodDisruptionBudget: none is taken into account",
-        "holds no HorizontalPodAutoscaler: none is taken into account",
-        "lacks 1 replicasets that own its pods: each is judged by itself, and what owns it is not known",
+        "contains no Node: GPU models, sharing, node pools and free GPUs are unknown",
+        "contains no Namespace: opt-outs of namespaces are unknown",
+        "contains no PriorityClass: rules about PriorityClasses and their annotations cannot be checked",
+        "contains no PodDisruptionBudget: none is taken into account",
+        "contains no HorizontalPodAutoscaler: none is taken into account",
+        "lacks 1 replicasets that own its pods: each is judged separately, with an unknown owner",
     ]
     (found,) = fleet_of(pod("a", absent), pod("b", absent)).workloads
     assert (found.ref.kind, found.ref.name, found.resource_version) == ("ReplicaSet", "gone", "")
@@ -214,7 +214,7 @@ def test_an_object_that_stands_twice_counts_once() -> None:
         pod("p"), pod("p", limits={"nvidia.com/gpu": "8"}), {**TOP}, {**TOP, "apiVersion": "apps/v1beta1"}
     )
     assert [one.gpus for one in fleet.workloads] == [1]
-    assert any("holds 2 objects twice; the first of each counts" in problem for problem in fleet.problems)
+    assert any("2 duplicate objects are ignored" in problem for problem in fleet.problems)
 
 
 def test_a_file_without_uids_is_joined_by_names() -> None:

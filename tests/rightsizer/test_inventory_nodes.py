@@ -272,7 +272,7 @@ EMPTY_TERM: Object = {
         ),
         pytest.param(
             [node(gpus=4, labels={"pool": "a"}), _waiting(nodeSelector={"pool": "b"})],
-            ("team/w: its node selector wants pool=b",),
+            ("team/w: its node selector requires pool=b",),
             id="selector",
         ),
         pytest.param(
@@ -280,7 +280,7 @@ EMPTY_TERM: Object = {
                 node(gpus=4, labels={"pool": "a"}),
                 _waiting(affinity=_affinity({"key": "pool", "operator": "NotIn", "values": ["a"]})),
             ],
-            ("team/w: its node affinity wants other nodes",),
+            ("team/w: its node affinity requires other nodes",),
             id="affinity",
         ),
         pytest.param(
@@ -293,7 +293,7 @@ EMPTY_TERM: Object = {
                     )
                 ),
             ],
-            ("team/w: not known: nothing that is judged here keeps it off",),
+            ("team/w: unknown: everything that gpu-rightsizer checks would allow it",),
             id="one-term-of-the-affinity-holds",
         ),
         pytest.param(
@@ -301,22 +301,22 @@ EMPTY_TERM: Object = {
                 node(gpus=4),
                 _waiting(affinity=_affinity({"key": "feature.node.kubernetes.io/x", "operator": "Exists"})),
             ],
-            ("team/w: not known: its node affinity",),
+            ("team/w: unknown: its node affinity",),
             id="a-label-that-is-not-kept",
         ),
         pytest.param(
             [node(gpus=4), _waiting(affinity=_affinity())],
-            ("team/w: its node affinity wants other nodes",),
+            ("team/w: its node affinity requires other nodes",),
             id="an-affinity-without-terms",
         ),
         pytest.param(
             [node(gpus=4), _waiting(affinity=EMPTY_TERM)],
-            ("team/w: its node affinity wants other nodes",),
+            ("team/w: its node affinity requires other nodes",),
             id="a-term-that-asks-for-nothing-never-holds",
         ),
         pytest.param(
             [node(gpus=4, spec={"unschedulable": True}), _waiting()],
-            ("the node takes no new pods: it is cordoned, not ready or on its way out",),
+            ("the node accepts no new pods: it is cordoned, not ready or about to be removed",),
             id="closed",
         ),
         pytest.param(
@@ -362,7 +362,7 @@ def test_many_waiting_pods_are_told_by_what_they_need() -> None:
     each = [_waiting(f"b{number:02}", gpus=9 + number) for number in range(22)]
     (found,) = _stranded(node(gpus=4), *alike, *each)
     assert found.reasons[0] == "team/a0 and 4 more: needs 8 of nvidia.com/gpu, 4 free"
-    assert found.reasons[-1] == "3 more: not known, not looked at"
+    assert found.reasons[-1] == "3 more: not checked"
     assert [one.name for one in found.waiting] == ["a0", "a1", "a2"]
 
 

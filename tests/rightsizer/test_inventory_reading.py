@@ -13,7 +13,8 @@ from rightsizer.changes.records import came_back_after
 from rightsizer.config import LONGEST, PREFIX, ClusterSettings
 from rightsizer.errors import ConfigurationError, RequestRefused
 from rightsizer.execute.preflight import look_at
-from rightsizer.inventory.workload_builder import assemble, read
+from rightsizer.inventory.cluster_reader import read_cluster
+from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.kinds import BEARERS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Fleet
@@ -57,7 +58,7 @@ class Server:
 
     def fleet(self, **how: Any) -> Fleet:
         """The fleet as it is read now."""
-        return assemble(read(self.cluster, BEARERS, **how))
+        return build_fleet(read_cluster(self.cluster, BEARERS, **how))
 
     def asked(self) -> list[str]:
         """Paths of the requests since the last time that this was asked."""
@@ -189,10 +190,13 @@ def test_pages_that_expire_are_read_again_from_the_start(server: Server) -> None
         server.add(*(pod(f"p{number:04}", limits={GPU: "1", "cpu": "1"}) for number in range(600)))
     server.api.inject(Fault("/api/v1/pods", "GET", 1, delay_s=0.001))
     server.api.inject(Fault("/api/v1/pods", "GET", 1, status=410))
-    objects = read(server.cluster, BEARERS)
+    objects = read_cluster(server.cluster, BEARERS)
     assert len(objects.pods) == 600
-    assert (objects.rooms["n1"].requested["cpu"], objects.rooms["n1"].requested[GPU]) == (600_000, 600)
-    assert len(assemble(objects).workloads) == 600
+    assert (objects.capacities["n1"].requested["cpu"], objects.capacities["n1"].requested[GPU]) == (
+        600_000,
+        600,
+    )
+    assert len(build_fleet(objects).workloads) == 600
 
 
 def _template() -> Object:
@@ -265,7 +269,7 @@ def test_what_apply_did_is_known_afterwards(world: World) -> None:
     run = world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY)
     assert {name: item["result"] for name, item in run.items.items()} == {"idle": "done", "shell": "done"}
     cluster = Cluster(ClusterSettings(kubeconfig=world.directory / "kubeconfig"))
-    changes = assemble(read(cluster, BEARERS, state_namespace=STATE)).changes
+    changes = build_fleet(read_cluster(cluster, BEARERS, state_namespace=STATE)).changes
     name = json.loads(run.out)["metadata"]["run"]
     assert {(one.ref.namespace, one.ref.kind, one.ref.name, one.gpus, one.run) for one in changes} == {
         (world.team, "Deployment", "idle", 8, name),
@@ -365,7 +369,7 @@ def test_names_of_gpus_by_configuration(
     """What is a GPU here is told by the connection's settings, for the plan and for every look after it."""
     server.add(pod("p", limits={"example.com/gpu": "4"}))
     cluster = server.connect(*given)
-    workloads = assemble(read(cluster, BEARERS)).workloads
+    workloads = build_fleet(read_cluster(cluster, BEARERS)).workloads
     assert [one.pods[0].resources for one in workloads] == ([expected] if expected else [])
     if workloads:
         assert look_at(workloads[0].ref, cluster)[0] == workloads[0]
@@ -377,9 +381,9 @@ def test_names_of_gpus_by_configuration(
 def test_a_name_that_cannot_be_meant(server: Server, text: str) -> None:
     """It is refused with what would be right."""
     if text == "example.com/gpu=":
-        assert read(server.connect(text), BEARERS).pods == ()
+        assert read_cluster(server.connect(text), BEARERS).pods == ()
         return
     with pytest.raises(
-        ConfigurationError, match=r"^--gpu-resource: '.*(such as example.com/gpu|is one of devices, )"
+        ConfigurationError, match=r"^--gpu-resource: '.*(such as example.com/gpu|must be one of devices, )"
     ):
-        read(server.connect(text), BEARERS)
+        read_cluster(server.connect(text), BEARERS)

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from rightsizer.inventory.cluster_state import ClusterState
+from rightsizer.inventory.gpu_requests import LARGEST, ResourceTable
 from rightsizer.inventory.pods import PodTable
-from rightsizer.inventory.resources import ResourceTable
-from rightsizer.inventory.workload_builder import Objects, assemble
+from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.kube.api_objects import LabelSelector, LabelSelectorRequirement, PodObject
-from rightsizer.kube.quantity import LARGEST
 from simulator.prometheus import Prometheus
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World, created, stamp
@@ -250,7 +250,7 @@ GPU = "nvidia.com/gpu"
 )
 def test_devices_that_a_pod_holds(spec: dict[str, Any], expected: dict[str, int]) -> None:
     """As the scheduler counts them."""
-    assert ResourceTable().asked_by(_pod(spec)).devices == expected
+    assert ResourceTable().request_of(_pod(spec)).devices == expected
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_devices_that_a_pod_holds(spec: dict[str, Any], expected: dict[str, int]
 def test_amounts_as_kubernetes_writes_them(amount: str | int, expected: int) -> None:
     """An API server keeps whole numbers in any of these spellings (tests/controlplane/contract/test_limits.py)."""
     item = _pod({"containers": [_container("a", limits={GPU: amount})]})
-    asked = ResourceTable().asked_by(item)
+    asked = ResourceTable().request_of(item)
     assert (asked.devices, asked.unreadable) == ({GPU: expected}, ())
 
 
@@ -286,7 +286,7 @@ def test_amounts_as_kubernetes_writes_them(amount: str | int, expected: int) -> 
 def test_an_amount_that_is_no_number_of_devices(amount: str) -> None:
     """It is counted as nothing, and told, rather than guessed at or the end of the run."""
     item = _pod({"containers": [_container("a", limits={GPU: "2"}), _container("b", limits={GPU: amount})]})
-    asked = ResourceTable().asked_by(item)
+    asked = ResourceTable().request_of(item)
     assert asked.devices == {GPU: 2}
     assert asked.unreadable == (f"{GPU}: {amount[:40]!r}",)
 
@@ -351,4 +351,6 @@ def test_owner_references_in_a_circle_end() -> None:
     pod = msgspec.convert(document, PodObject)
     table = PodTable(ResourceTable())
     table.add([pod])
-    assert [one.ref.kind for one in assemble(Objects(pods=tuple(table.seen))).workloads] == ["ReplicaSet"]
+    assert [one.ref.kind for one in build_fleet(ClusterState(pods=tuple(table.gpu_pods))).workloads] == [
+        "ReplicaSet"
+    ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rightsizer.kube.quantity import LARGEST, parse_quantity
+from rightsizer.inventory.gpu_requests import LARGEST, quantity_of
 from tests.controlplane.contract.objects import config_map, pod
 from tests.controlplane.contract.server import Api, Object
 
@@ -107,7 +107,7 @@ def test_whole_numbers_have_many_spellings(api: Api, quantity: str, devices: int
     made = api.create(f"{api.core}/pods", asked)
     resources = made["spec"]["containers"][0]["resources"]
     assert resources["requests"] == resources["limits"]
-    assert parse_quantity(resources["limits"]["nvidia.com/gpu"]) == devices
+    assert quantity_of(resources["limits"]["nvidia.com/gpu"]) == devices
 
 
 @pytest.mark.parametrize(

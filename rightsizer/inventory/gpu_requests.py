@@ -1,0 +1,422 @@
+"""What a pod requests of GPUs: by resource names, by annotations, and by ResourceClaims. Pure.
+
+https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources
+https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
+A pod whose extended resources became a claim (KEP-5004, status.extendedResourceClaimStatus) names that claim nowhere in
+its spec, so its request counts once, by its resource names.
+"""
+
+import dataclasses
+import enum
+import fnmatch
+import functools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+
+import msgspec
+from kubernetes.utils.quantity import parse_quantity
+
+from rightsizer.kube.api_objects import Container, ObjectMeta, PodObject
+
+Amounts = Mapping[str, str | int]
+
+LARGEST = 2**63 - 1
+"""Larger quantities count as this, as in Kubernetes."""
+_QUANTITY = re.compile(r"[-+.0-9eEinumkKMGTP]{1,1000}")
+"""The characters of a quantity: the parser also accepts 1_000, NaN and other scripts' digits."""
+
+
+def quantity_of(amount: str | int) -> Decimal:
+    """The value of a Kubernetes quantity such as "2", "1k", "2e0", "4Ki" or "500m".
+
+    Raises:
+        ValueError: It is not a quantity.
+    """
+    text = str(amount)
+    if not _QUANTITY.fullmatch(text):
+        raise ValueError(f"{text[:40]!r} is not a quantity")
+    return Decimal(max(-LARGEST, min(parse_quantity(text), LARGEST)))
+
+
+@functools.lru_cache(maxsize=1024)
+def count_of(amount: str | int) -> int:
+    """A quantity as a whole number, rounded down; 0 if it is invalid."""
+    try:
+        return int(quantity_of(amount))
+    except ValueError:
+        return 0
+
+
+_UNITS_PER_ONE = {"cpu": 1000, "memory": 1}
+
+
+@functools.lru_cache(maxsize=8192)
+def amount_of(name: str, amount: str | int | None) -> int:
+    """A quantity of CPU in thousandths of a core, of memory in bytes, rounded up; 0 if absent or invalid."""
+    if amount is None:
+        return 0
+    try:
+        return math.ceil(quantity_of(amount) * _UNITS_PER_ONE.get(name, 1))
+    except ValueError:
+        return 0
+
+
+class ResourceUnit(enum.StrEnum):
+    """What one unit of a resource is."""
+
+    DEVICES = "devices"
+    """A GPU or MIG instance."""
+    SHARES = "shares"
+    """A share of a GPU that several pods use."""
+    AMOUNT = "amount"
+    """An amount of one GPU, such as GiB of its memory: any number of units is one share."""
+    PART = "part"
+    """An amount of each requested device (HAMi), which makes the devices shares."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GpuResource:
+    """A pattern of resource names, with * as wildcard, and their unit."""
+
+    pattern: str
+    unit: ResourceUnit
+
+
+CLASS_PREFIX = "deviceclass:"
+"""Prefix that turns a device class (Dynamic Resource Allocation) into a resource name."""
+
+GPU_RESOURCES = (
+    # Device plugin: https://github.com/NVIDIA/k8s-device-plugin#shared-access-to-gpus (renameByDefault)
+    GpuResource("nvidia.com/gpu", ResourceUnit.DEVICES),
+    GpuResource("nvidia.com/gpu.shared", ResourceUnit.SHARES),
+    GpuResource("nvidia.com/mig-*.shared", ResourceUnit.SHARES),
+    GpuResource("nvidia.com/mig-*", ResourceUnit.DEVICES),
+    # HAMi: https://project-hami.io/docs/userguide/nvidia-device/specify-device-memory-usage
+    GpuResource("nvidia.com/gpumem", ResourceUnit.PART),
+    GpuResource("nvidia.com/gpumem-percentage", ResourceUnit.PART),
+    GpuResource("nvidia.com/gpucores", ResourceUnit.PART),
+    # https://github.com/AliyunContainerService/gpushare-scheduler-extender: GiB of one GPU
+    GpuResource("aliyun.com/gpu-mem", ResourceUnit.AMOUNT),
+    # Device classes of NVIDIA's DRA driver: the only sign of a GPU before a claim is allocated.
+    GpuResource(CLASS_PREFIX + "gpu.nvidia.com", ResourceUnit.DEVICES),
+    GpuResource(CLASS_PREFIX + "mig.nvidia.com", ResourceUnit.DEVICES),
+    GpuResource(CLASS_PREFIX + "vfio.gpu.nvidia.com", ResourceUnit.DEVICES),
+    # The name before Kubernetes 1.11, still used in some clusters.
+    GpuResource("alpha.kubernetes.io/nvidia-gpu", ResourceUnit.DEVICES),
+)
+"""The first match counts."""
+
+WHOLE_GPU_RESOURCES = frozenset({"nvidia.com/gpu", "alpha.kubernetes.io/nvidia-gpu"})
+"""Resources whose unit is a whole GPU, unless the node shares its GPUs."""
+
+_NAME = re.compile(r"[A-Za-z0-9*?]([A-Za-z0-9._/*?:-]{0,250}[A-Za-z0-9*?])?")
+
+# KAI and Run:ai request by annotation: https://github.com/NVIDIA/KAI-Scheduler/tree/main/docs/gpu-sharing
+FRACTION_ANNOTATIONS = ("gpu-fraction", "gpu-memory")
+_FRACTION_DEVICES = "gpu-fraction-num-devices"
+
+
+def parse_gpu_resource(text: str) -> GpuResource:
+    """A row from a flag: NAME or NAME=devices|shares|amount|part; devices by default.
+
+    Raises:
+        ValueError: It is invalid; the message says how to write it.
+    """
+    name, _, unit = text.partition("=")
+    if not _NAME.fullmatch(name):
+        message = f"{text[:60]!r} is not a resource; write a name such as example.com/gpu or example.com/gpu-mem=amount"
+        raise ValueError(message)
+    if unit not in {"", *ResourceUnit}:
+        message = f"{text[:60]!r}: the unit must be one of {', '.join(ResourceUnit)}"
+        raise ValueError(message)
+    return GpuResource(name, ResourceUnit(unit or ResourceUnit.DEVICES))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GpuRequest:
+    """What a pod requests of GPUs.
+
+    Attributes:
+        devices: GPUs, MIG instances or shares by the resource that counts them.
+        amounts: All requested amounts by resource name.
+        is_shared: Whether some of the devices are shares, by their resource name.
+        unreadable: Invalid amounts, in words.
+        containers: The long-running containers that request GPUs.
+    """
+
+    devices: Mapping[str, int]
+    amounts: Mapping[str, int]
+    is_shared: bool = False
+    unreadable: tuple[str, ...] = ()
+    containers: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.devices or self.unreadable)
+
+
+class ResourceTable:
+    """The resource names of GPUs.
+
+    Args:
+        configured: Additional rows, matched before the built-in ones.
+    """
+
+    def __init__(self, configured: tuple[GpuResource, ...] = ()) -> None:
+        self._rows = (*configured, *GPU_RESOURCES)
+        self.unit = functools.lru_cache(maxsize=1024)(self._unit)
+
+    def _unit(self, name: str) -> ResourceUnit | None:
+        """The unit of a resource; None if it is not a GPU resource."""
+        rows = (row for row in self._rows if fnmatch.fnmatchcase(name, row.pattern))
+        return next((row.unit for row in rows), None)
+
+    def request_of(self, pod: PodObject) -> GpuRequest:
+        """What a pod requests: the sum over its long-running containers, or more if one init container needs more.
+
+        https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers
+        """
+        found = [
+            (one, self._amounts(one)) for one in (*pod.spec.containers, *(pod.spec.init_containers or ()))
+        ]
+        if not any(amounts for _, amounts in found):
+            return _fraction(pod)
+        lasting = {one.name for one in long_running_containers(pod)}
+        devices, amounts = _Sum(), _Sum()
+        for one, given in found:
+            whole = {name: count for name, count in ((n, _whole(a)) for n, a in given.items()) if count}
+            lasts = one.name in lasting
+            devices.add(self._devices(whole), lasts=lasts)
+            amounts.add(whole, lasts=lasts)
+        return GpuRequest(
+            devices=devices.total,
+            amounts=amounts.total,
+            is_shared=any(self.unit(name) is not ResourceUnit.DEVICES for name in amounts.total),
+            unreadable=tuple(
+                f"{name}: {str(amount)[:40]!r}"
+                for _, given in found
+                for name, amount in given.items()
+                if _whole(amount) is None
+            ),
+            containers=frozenset(one.name for one, given in found if given and one.name in lasting),
+        )
+
+    def _amounts(self, container: Container) -> Amounts:
+        """What a container requests of GPU resources; a limit of an extended resource is also its request."""
+        resources = container.resources
+        limits, requests = resources.limits or {}, resources.requests or {}
+        named = [name for name in {**requests, **limits} if self.unit(name) is not None]
+        return {name: limits.get(name, requests.get(name, 0)) for name in named}
+
+    def _devices(self, whole: Mapping[str, int]) -> dict[str, int]:
+        """The number of devices for whole amounts of resources."""
+        units = {name: self.unit(name) for name in whole}
+        counts = {
+            name: whole[name]
+            for name, unit in units.items()
+            if unit in {ResourceUnit.DEVICES, ResourceUnit.SHARES}
+        }
+        counts.update({name: 1 for name, unit in units.items() if unit is ResourceUnit.AMOUNT})
+        parts = sorted(name for name, unit in units.items() if unit is ResourceUnit.PART)
+        if parts and not counts:
+            counts[parts[0]] = 1  # HAMi's default number of devices
+        return counts
+
+
+class _Sum:
+    """Adds up as the scheduler does: long-running containers together, each init container by itself."""
+
+    def __init__(self) -> None:
+        self._lasting: dict[str, int] = {}
+        self._passing: dict[str, int] = {}
+
+    def add(self, counts: Mapping[str, int], *, lasts: bool) -> None:
+        """Add a container."""
+        for name, count in counts.items():
+            if lasts:
+                self._lasting[name] = self._lasting.get(name, 0) + count
+            else:
+                self._passing[name] = max(self._passing.get(name, 0), count)
+
+    @property
+    def total(self) -> dict[str, int]:
+        """The sum by resource name."""
+        names = dict.fromkeys((*self._lasting, *self._passing))
+        return {name: max(self._lasting.get(name, 0), self._passing.get(name, 0)) for name in names}
+
+
+def long_running_containers(pod: PodObject) -> list[Container]:
+    """The containers and sidecars, which run as long as the pod does."""
+    sidecars = [one for one in pod.spec.init_containers or [] if one.restart_policy == "Always"]
+    return [*pod.spec.containers, *sidecars]
+
+
+def _fraction(pod: PodObject) -> GpuRequest:
+    """The request of a pod that may ask for part of a GPU by annotation."""
+    annotations = pod.metadata.annotations or {}
+    asked = [(name, annotations[name]) for name in FRACTION_ANNOTATIONS if name in annotations]
+    if not asked:
+        return GpuRequest({}, {})
+    name, value = asked[0]
+    count = _whole(annotations.get(_FRACTION_DEVICES, "1"))
+    try:
+        is_amount = quantity_of(value) > 0
+    except ValueError:
+        is_amount = False
+    if not is_amount or not count:
+        return GpuRequest({}, {}, unreadable=(f"annotation {name}: {value[:40]!r}",))
+    return GpuRequest({name: count}, {name: count}, is_shared=True)
+
+
+@functools.lru_cache(maxsize=4096)
+def _whole(amount: str | int) -> int | None:
+    """The amount as a whole number; None if it is fractional, negative, too large or invalid."""
+    try:
+        value = quantity_of(amount)
+    except ValueError:
+        return None
+    return int(value) if 0 <= value < LARGEST and value == value.to_integral_value() else None
+
+
+# --- ResourceClaims
+
+DRA_GROUP = "resource.k8s.io"
+DRA_VERSIONS = ("v1", "v1beta2", "v1beta1")
+_DRIVERS = frozenset({"gpu.nvidia.com"})
+
+
+class _Exactly(msgspec.Struct, rename="camel"):
+    device_class_name: str = ""
+    allocation_mode: str = ""
+    count: int = 0
+    admin_access: bool | None = None
+
+
+class _Request(_Exactly, rename="camel"):
+    """resourcev1.DeviceRequest; before v1 the fields of `exactly` are in the request itself."""
+
+    name: str = ""
+    exactly: _Exactly | None = None
+    first_available: list["_Alternative"] | None = None
+
+
+class _Alternative(_Exactly, rename="camel"):
+    name: str = ""
+
+
+class _Requests(msgspec.Struct):
+    requests: list[_Request] | None = None
+
+
+class _ClaimSpec(msgspec.Struct):
+    devices: _Requests = msgspec.field(default_factory=_Requests)
+
+
+class _Result(msgspec.Struct, rename={"share_id": "shareID", "admin_access": "adminAccess"}):
+    """resourcev1.DeviceRequestAllocationResult."""
+
+    request: str = ""
+    driver: str = ""
+    admin_access: bool | None = None
+    share_id: str | None = None
+
+
+class _Results(msgspec.Struct):
+    results: list[_Result] | None = None
+
+
+class _Allocation(msgspec.Struct):
+    devices: _Results = msgspec.field(default_factory=_Results)
+
+
+class _Consumer(msgspec.Struct):
+    """resourcev1.ResourceClaimConsumerReference."""
+
+    resource: str = ""
+    uid: str = ""
+
+
+class _ClaimStatus(msgspec.Struct, rename="camel"):
+    allocation: _Allocation | None = None
+    reserved_for: list[_Consumer] | None = None
+
+
+class ClaimObject(msgspec.Struct):
+    """resourcev1.ResourceClaim."""
+
+    metadata: ObjectMeta
+    spec: _ClaimSpec = msgspec.field(default_factory=_ClaimSpec)
+    status: _ClaimStatus = msgspec.field(default_factory=_ClaimStatus)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Claim:
+    """The GPUs of a ResourceClaim.
+
+    Attributes:
+        devices: By device class; empty if the claim is for something else.
+        is_shared: Whether several pods use the claim, or others use shares of its devices.
+        unreadable: Requests that cannot be counted, in words.
+    """
+
+    devices: Mapping[str, int]
+    is_shared: bool = False
+    unreadable: tuple[str, ...] = ()
+
+
+def claim_of(item: ClaimObject, resources: ResourceTable) -> Claim:
+    """The allocated devices of a claim; before the allocation those that it requests."""
+    requests = {name: one for request in item.spec.devices.requests or [] for name, one in _named(request)}
+    allocation = item.status.allocation
+    users = {one.uid for one in item.status.reserved_for or [] if one.resource == "pods"}
+    if allocation is None:
+        return _requested(item.metadata.name, requests, resources)
+    devices: dict[str, int] = {}
+    is_shared = len(users) > 1
+    for result in allocation.devices.results or []:
+        request = requests.get(result.request)
+        name = CLASS_PREFIX + (request.device_class_name if request else result.driver)
+        is_gpu = result.driver in _DRIVERS or resources.unit(name) is not None
+        if is_gpu and not result.admin_access:  # admin access holds nothing (KEP-5018)
+            devices[name] = devices.get(name, 0) + 1
+            is_shared = is_shared or result.share_id is not None
+    return Claim(devices, is_shared)
+
+
+def claim_names(pod: PodObject) -> tuple[str, ...]:
+    """Names of the claims that a pod uses; "?" and the pod's own name for a claim that does not exist yet."""
+    made = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses or []}
+    used = []
+    for one in pod.spec.resource_claims or []:
+        if one.name in made and made[one.name] is None:
+            continue  # no claim was needed
+        used.append(one.resource_claim_name or made.get(one.name) or f"?{one.name}")
+    return tuple(used)
+
+
+def _named(request: _Request) -> Iterator[tuple[str, _Exactly]]:
+    """A request, or each of its alternatives, with its name in the allocation results."""
+    if request.first_available:
+        for one in request.first_available:
+            yield f"{request.name}/{one.name}", one
+    else:
+        yield request.name, request.exactly or request
+
+
+def _requested(name: str, requests: Mapping[str, _Exactly], resources: ResourceTable) -> Claim:
+    """What an unallocated claim requests; of alternatives the first one."""
+    devices: dict[str, int] = {}
+    unreadable = []
+    tried: set[str] = set()
+    for label, one in requests.items():
+        base, slash, _ = label.partition("/")
+        key = CLASS_PREFIX + one.device_class_name
+        if resources.unit(key) is None or one.admin_access or (slash and base in tried):
+            continue
+        tried.add(base)
+        if one.allocation_mode == "All":
+            unreadable.append(f"claim {name}: all devices of {one.device_class_name}")
+            continue
+        devices[key] = devices.get(key, 0) + (one.count or 1)
+    return Claim(devices, unreadable=tuple(unreadable))

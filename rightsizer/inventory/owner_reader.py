@@ -1,0 +1,346 @@
+"""Reads the owners of pods, level by level, and only of kinds that some pod's owner chain leads to.
+
+A kind without a row in `owner_kinds` is found by discovery if it has a scale subresource. Its
+CustomResourceDefinition gives the path of its replicas, so that one PATCH can change them and keep the undo record.
+https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#scale-subresource
+"""
+
+import dataclasses
+import functools
+import http
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+import msgspec
+
+from rightsizer.changes.object_history import HISTORY_ANNOTATION
+from rightsizer.changes.records import UNDO_ANNOTATION
+from rightsizer.errors import RequestRefused
+from rightsizer.inventory.managers import field_writers
+from rightsizer.inventory.pods import LAST_APPLIED, GpuPod
+from rightsizer.kube.api_objects import ObjectMeta, OwnerObject, OwnerReference
+from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.optional_lists import OptionalLister
+from rightsizer.kube.owner_kinds import (
+    OWNERS,
+    ObjectSummary,
+    OwnerKind,
+    missing_owners,
+    object_key,
+    owner_key,
+    owner_kind,
+    unread_owner,
+)
+from rightsizer.model import Scalable
+
+log = logging.getLogger(__name__)
+
+FEW_OWNERS = 3
+"""Up to this many objects of one kind are read one by one; for more the collection is listed."""
+_MAX_LEVELS = 16
+"""No real owner chain is longer; owners further up count as unread."""
+_BUILT_IN = frozenset({"", "apps", "batch"})
+"""API groups that every cluster serves: without them there is no plan."""
+CHANGE_ANNOTATIONS = frozenset({UNDO_ANNOTATION, HISTORY_ANNOTATION})
+"""An object with one of these was changed by gpu-rightsizer, and matters even without pods."""
+
+_Wanted = Mapping[str, tuple[OwnerReference, str]]
+"""Owners by key, each with its namespace."""
+
+
+class OwnerTable:
+    """Owners of one kind, collected page by page.
+
+    Args:
+        row: Their kind.
+        version: The API version that is read.
+        keeps: Which objects to keep, by key; objects that gpu-rightsizer changed are always kept.
+    """
+
+    def __init__(self, row: OwnerKind, version: str, keeps: Callable[[str], bool]) -> None:
+        self._row = row
+        self._api_version = f"{row.group}/{version}" if row.group else version
+        self._keeps = keeps
+        self.found: dict[str, ObjectSummary] = {}
+
+    def add(self, items: Sequence[OwnerObject]) -> None:
+        """Add a page of objects."""
+        for item in items:
+            one = ObjectSummary(item.metadata.ref(self._api_version, self._row.kind), item.metadata)
+            key = object_key(one)
+            if CHANGE_ANNOTATIONS & (item.metadata.annotations or {}).keys() or self._keeps(key):
+                annotations = dict(item.metadata.annotations or {})
+                annotations.pop(LAST_APPLIED, None)
+                item.metadata.annotations = annotations
+                is_top = _may_be_top(item.metadata)
+                fields, item.metadata.managed_fields = item.metadata.managed_fields or (), None
+                self.found[key] = dataclasses.replace(
+                    one,
+                    size=_size_of(item, self._row.size),
+                    spec=bytes(item.spec) if is_top else b"",
+                    written_by=field_writers(fields, self._row.size) if is_top else (),
+                )
+
+
+def _may_be_top(metadata: ObjectMeta) -> bool:
+    """Whether it has no owner, or only one that creates it on schedule, such as a CronJob."""
+    above = metadata.controller
+    row = owner_kind(above.group, above.kind) if above is not None else None
+    return above is None or (row is not None and row.starts_others)
+
+
+def _size_of(item: OwnerObject, path: tuple[str, ...]) -> int | bool | None:
+    """The number or switch at a path; None if there is none."""
+    if not path:
+        return None
+    here: object = msgspec.json.decode(item.spec)
+    for part in path[1:]:
+        here = here.get(part) if isinstance(here, dict) else None
+    return here if isinstance(here, int) else None
+
+
+class OwnerReader:
+    """Reads the owners of these pods.
+
+    Raises:
+        ClusterError: One of Kubernetes's own kinds could not be read.
+    """
+
+    def __init__(self, lister: OptionalLister, pods: Sequence[GpuPod]) -> None:
+        self._lister = lister
+        self._pods = pods
+        self._found: dict[str, ObjectSummary] = {}
+        self._listed: set[OwnerKind] = set()
+        self._asked: set[str] = set()
+
+    def read(self, kinds: Collection[tuple[str, str]]) -> dict[str, ObjectSummary]:
+        """The owners, and all objects of these kinds that gpu-rightsizer changed."""
+        level = [(one.owner, one.pod.ref.namespace) for one in self._pods if one.owner is not None]
+        for _ in range(_MAX_LEVELS):
+            if not level:
+                break
+            level = self._read_level(level)
+        for row in OWNERS:
+            if (row.group, row.kind) in kinds and row not in self._listed:
+                built_in = row.group in _BUILT_IN
+                self._add(self._list(row, frozenset()) if built_in else self._changed(row))
+        for row in scalable_kinds(self._lister.cluster) if kinds else ():
+            self._add(self._changed(row))
+        return self._found
+
+    def _add(self, changed: Mapping[str, ObjectSummary]) -> None:
+        """Add objects of which only metadata was read; those that were read with their spec take precedence."""
+        for key, one in changed.items():
+            self._found.setdefault(key, one)
+
+    def _changed(self, row: OwnerKind) -> dict[str, ObjectSummary]:
+        """Objects of an optional kind that gpu-rightsizer changed, metadata only."""
+        for path in self._lister.paths(row.group, row.versions, row.plural):
+            try:
+                return self._list_at(path, row, frozenset())
+            except RequestRefused as refused:
+                if refused.code == http.HTTPStatus.NOT_FOUND:
+                    continue
+                if refused.code != http.HTTPStatus.FORBIDDEN:
+                    raise
+                if (
+                    owner_kind(row.group, row.kind) is not None
+                ):  # permissions for other kinds are not expected
+                    self._lister.note(path, refused)
+                break
+        return {}
+
+    def _read_level(self, level: list[tuple[OwnerReference, str]]) -> list[tuple[OwnerReference, str]]:
+        """Read these owners; returns their owners."""
+        above = self._read_unknown(level)
+        for row, wanted in missing_owners(iter(level), self._found).items():
+            fresh = {key: wanted[key] for key in wanted if key not in self._asked}
+            self._asked.update(fresh)
+            found = self._read_kind(row, fresh)
+            self._found.update(found)
+            named = ((one.metadata.controller, one.ref.namespace) for one in found.values())
+            above.extend((owner, namespace) for owner, namespace in named if owner is not None)
+        return above
+
+    def _read_unknown(self, level: list[tuple[OwnerReference, str]]) -> list[tuple[OwnerReference, str]]:
+        """Read the owners of unknown kinds that have a scale subresource; returns their owners."""
+        kinds: dict[OwnerKind, tuple[Scalable, dict[str, tuple[OwnerReference, str]]]] = {}
+        for owner, namespace in level:
+            key, version = owner_key(owner, namespace), owner.api_version.rpartition("/")[2]
+            if owner_kind(owner.group, owner.kind) is not None or key in self._asked:
+                continue
+            known = find_scalable(self._lister.cluster, owner.group, version, owner.kind)
+            if known is not None:
+                row = OwnerKind(owner.group, (version,), owner.kind, known.plural, known.replicas)
+                kinds.setdefault(row, (known, {}))[1][key] = (owner, namespace)
+        above: list[tuple[OwnerReference, str]] = []
+        for row, (known, wanted) in kinds.items():
+            self._asked.update(wanted)
+            absent = {key: unread_owner(owner, namespace) for key, (owner, namespace) in wanted.items()}
+            for key, one in {**absent, **self._read_kind(row, wanted)}.items():
+                self._found[key] = dataclasses.replace(one, scalable=known)
+                if one.metadata.controller is not None:
+                    above.append((one.metadata.controller, one.ref.namespace))
+        return above
+
+    def _read_kind(self, row: OwnerKind, wanted: _Wanted) -> dict[str, ObjectSummary]:
+        """Objects of one kind: pods that were read already, a few one by one, or the whole collection."""
+        found: dict[str, ObjectSummary] = {}
+        if row.kind == "Pod":
+            found = {one.pod.ref.uid: _as_owner(one) for one in self._pods if one.pod.ref.uid in wanted}
+        left = {key: wanted[key] for key in wanted if key not in found}
+        if len(left) > FEW_OWNERS:
+            self._listed.add(row)
+            return {**found, **self._list(row, frozenset(left))}
+        for key, (owner, namespace) in left.items():
+            found.update(self._get(row, owner, key=key, namespace=namespace))
+        return found
+
+    def _get(
+        self, row: OwnerKind, owner: OwnerReference, *, key: str, namespace: str
+    ) -> dict[str, ObjectSummary]:
+        """One object, unless another one has its name by now."""
+
+        def ask(path: str) -> dict[str, ObjectSummary]:
+            item = self._lister.one(f"{path}/{owner.name}", OwnerObject)
+            table = OwnerTable(row, _version_in(path, row), key.__eq__)
+            table.add([item] if item else [])
+            return table.found
+
+        nothing: dict[str, ObjectSummary] = {}
+        for path in self._lister.paths(row.group, row.versions, row.plural, scope=f"/namespaces/{namespace}"):
+            if row.group in _BUILT_IN:
+                return ask(path)
+            if found := self._lister.optional(path, functools.partial(ask, path), nothing):
+                return found
+        return {}
+
+    def _list(self, row: OwnerKind, keys: frozenset[str]) -> dict[str, ObjectSummary]:
+        def ask(path: str) -> dict[str, ObjectSummary]:
+            return self._list_at(path, row, keys)
+
+        paths = self._lister.paths(row.group, row.versions, row.plural)
+        if paths and row.group in _BUILT_IN:
+            return ask(paths[0])
+        return self._lister.first_served(paths, ask, {})
+
+    def _list_at(self, path: str, row: OwnerKind, keys: frozenset[str]) -> dict[str, ObjectSummary]:
+        version = _version_in(path, row)
+        table = self._lister.cluster.reduce(
+            path,
+            OwnerObject,
+            lambda: OwnerTable(row, version, keys.__contains__),
+            add=OwnerTable.add,
+            metadata_only=not (row.size and keys),
+        )
+        return table.found
+
+
+def _as_owner(one: GpuPod) -> ObjectSummary:
+    """A GPU pod that owns others."""
+    ref = one.pod.ref
+    owners = [one.owner] if one.owner else None
+    metadata = one.metadata or ObjectMeta(
+        name=ref.name, namespace=ref.namespace, uid=ref.uid, owner_references=owners
+    )
+    return ObjectSummary(ref, metadata)
+
+
+def _version_in(path: str, row: OwnerKind) -> str:
+    """The API version in a path."""
+    return path.split("/")[3] if row.group else row.versions[0]
+
+
+# --- Kinds without a row that have a scale subresource
+
+_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_NOT_CUSTOM = frozenset({"apps", "batch", "autoscaling", "policy", "extensions"})
+
+
+class _Scale(msgspec.Struct, rename="camel"):
+    spec_replicas_path: str = ""
+
+
+class _Subresources(msgspec.Struct):
+    scale: _Scale | None = None
+
+
+class _DefinitionVersion(msgspec.Struct):
+    name: str
+    subresources: _Subresources | None = None
+
+
+class _DefinitionSpec(msgspec.Struct):
+    versions: list[_DefinitionVersion]
+
+
+class _Definition(msgspec.Struct):
+    """apiextensionsv1.CustomResourceDefinition."""
+
+    spec: _DefinitionSpec
+
+
+def find_scalable(cluster: Cluster, group: str, version: str, kind: str) -> Scalable | None:
+    """The scale subresource of a kind; None if it has none, or discovery fails.
+
+    Raises:
+        ClusterError: The API server does not respond.
+    """
+    if not _is_custom(group):
+        return None
+    names = _names(cluster, f"{group}/{version}")
+    plural = next((name for name, of in names.items() if of == kind and "/" not in name), "")
+    if f"{plural}/scale" not in names:
+        return None
+    return Scalable(plural, _replicas_path(cluster, f"{plural}.{group}", version))
+
+
+def scalable_kinds(cluster: Cluster) -> Iterator[OwnerKind]:
+    """All kinds without a row whose replicas can be changed.
+
+    Raises:
+        ClusterError: The API server does not respond.
+    """
+    try:
+        served = cluster.served()
+    except RequestRefused:
+        return
+    for group, versions in served.items():
+        if not _is_custom(group):
+            continue
+        names = _names(cluster, f"{group}/{versions[0]}")
+        for name in [kind for plural, kind in names.items() if f"{plural}/scale" in names]:
+            found = None if owner_kind(group, name) else find_scalable(cluster, group, versions[0], name)
+            if found is not None and found.replicas:
+                yield OwnerKind(group, (versions[0],), name, found.plural, found.replicas)
+
+
+def _is_custom(group: str) -> bool:
+    """Whether a group may have custom resources; of the k8s.io groups only those of SIGs (x-k8s.io) do."""
+    is_kubernetes = group in _NOT_CUSTOM or (group.endswith(".k8s.io") and not group.endswith(".x-k8s.io"))
+    return bool(group) and not is_kubernetes
+
+
+def _names(cluster: Cluster, group_version: str) -> dict[str, str]:
+    """Kinds by resource name; none if an aggregated API does not respond."""
+    try:
+        return {one.name: one.kind for one in cluster.resources(group_version)}
+    except RequestRefused:
+        return {}
+
+
+def _replicas_path(cluster: Cluster, name: str, version: str) -> tuple[str, ...]:
+    """The path of the number of replicas; empty if the definition cannot be read."""
+    try:
+        definition = cluster.get(f"{_DEFINITIONS}/{name}", _Definition)
+    except RequestRefused as refused:
+        if refused.code == http.HTTPStatus.FORBIDDEN:
+            log.warning(
+                "%s: cannot read the path of its replicas, so it is only advised on: %s", name, refused
+            )
+        return ()
+    for one in definition.spec.versions:
+        scale = one.subresources.scale if one.subresources else None
+        if one.name == version and scale is not None and scale.spec_replicas_path.startswith(".spec."):
+            return tuple(scale.spec_replicas_path.split(".")[1:])
+    return ()
