@@ -58,6 +58,13 @@ def test_link_of_a_page_has_a_target(path: Path) -> None:
     assert [(file.name, anchor) for file, anchor in links if anchor and anchor not in _anchors(file)] == []
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_page_that_names_a_test_names_one_that_exists(path: Path) -> None:
+    """Claims about safety lead to their tests."""
+    named = re.findall(r"`(?:[\w./]*/)?(test_\w+\.py)`", path.read_text())
+    assert [name for name in named if not [*ROOT.glob(f"tests/**/{name}")]] == []
+
+
 def test_index_of_docs_links_to_every_page() -> None:
     """docs/README.md links to each page and schema, or to its folder, or to the index of that folder."""
     linked = {file for file, _ in _links(DOCS / "README.md")}
