@@ -61,9 +61,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "golden" in getattr(item, "fixturenames", ()):
             item.add_marker("golden")
-        for marker, reason in reasons.items():
-            if item.get_closest_marker(marker):
-                item.add_marker(pytest.mark.skip(reason=reason))
+        for marker in {marker.name for marker in item.iter_markers()} & reasons.keys():
+            item.add_marker(pytest.mark.skip(reason=reasons[marker]))
 
 
 def _reasons() -> dict[str, str]:
