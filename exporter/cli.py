@@ -24,7 +24,7 @@ from exporter.attribution.procfs import ProcessScanner
 from exporter.dcgm.flags import FLAGS
 from exporter.errors import ExporterError, NoLibraryError, StartError, UsageError
 from exporter.http import systemd
-from exporter.http.handlers import Site
+from exporter.http.handlers import Handlers
 from exporter.http.server import Server, listen
 from exporter.http.webfile import WebFile
 from exporter.nvml.meter import Clocks
@@ -274,24 +274,24 @@ def _run(settings: Settings, environment: Mapping[str, str]) -> None:
         blanks="-" if settings.replace_blanks_in_model_name else None,
         shared_gpus=settings.shared_gpus,
     )
-    site = Site(sampler, scrape, clock=time.monotonic)
+    handlers = Handlers(sampler, scrape, clock=time.monotonic)
     if settings.once:
         sampler.cycle()
         if not sampler.is_settled:
             time.sleep(_SECOND_SAMPLE_S)
             sampler.cycle()
-        sys.stdout.write(site.metrics(Format.TEXT).decode())
+        sys.stdout.write(handlers.metrics(Format.TEXT).decode())
         sys.stdout.flush()
     else:
         listener = systemd.inherited(environment) or listen(settings.listen)
-        _serve(Server(listener, site, web, clock=time.monotonic), sampler, signals, environment)
+        _serve(Server(listener, handlers, web, clock=time.monotonic), sampler, signals, environment)
     sampler.close()
 
 
 def _serve(server: Server, sampler: Sampler, signals: Signals, environment: Mapping[str, str]) -> None:
     stop, wake = threading.Event(), threading.Event()
     sampling = threading.Thread(target=sampler.run, args=(stop, wake), name="sampler", daemon=True)
-    serving = threading.Thread(target=server.serve, name="http", daemon=True)
+    serving = threading.Thread(target=server.serve_forever, name="http", daemon=True)
     sampling.start()
     serving.start()
     _LOG.info("gpu-exporter %s serves %s/metrics", __version__, server.url)

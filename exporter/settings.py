@@ -458,11 +458,7 @@ class Settings:
     )
     log_format: LogFormat = dataclasses.field(
         metadata=_about(
-            "text",
-            "text or json.",
-            _one_of(LogFormat),
-            "FORMAT",
-            DCGM_EXPORTER_LOG_FORMAT=_one_of(LogFormat),
+            "text", "text or json.", _one_of(LogFormat), "FORMAT", DCGM_EXPORTER_LOG_FORMAT=_one_of(LogFormat)
         )
     )
     log_level: LogLevel = dataclasses.field(

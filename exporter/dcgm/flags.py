@@ -151,11 +151,7 @@ FLAGS = (
         "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX",
         Supported("--pod-labels KEYS"),
     ),
-    _switch(
-        "--kubernetes-enable-pod-uid",
-        "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID",
-        Supported("--pod-uid"),
-    ),
+    _switch("--kubernetes-enable-pod-uid", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID", Supported("--pod-uid")),
     _value(
         "--kubernetes-gpu-id-type",
         "DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE",
@@ -257,9 +253,7 @@ FLAGS = (
     ),
     _switch("--container-labels", "DCGM_EXPORTER_CONTAINER_LABELS", Ignored(_CONTAINERS)),
     _value(
-        "--container-runtime-socket",
-        "DCGM_CONTAINER_RUNTIME_SOCKET",
-        Ignored(_CONTAINERS, frozenset({""})),
+        "--container-runtime-socket", "DCGM_CONTAINER_RUNTIME_SOCKET", Ignored(_CONTAINERS, frozenset({""}))
     ),
 )
 

@@ -1,4 +1,4 @@
-"""What is served, and to whom: server > connection, request > handlers > singleflight; web config, TLS, passwords.
+"""What is served, and to whom: server > auth > handlers > singleflight, request; webfile > tls, webconfig.
 
 Must not know how anything was read.
 """

@@ -1,7 +1,6 @@
-"""A client's socket of which nothing can take for ever: each step has a moment until which it must be done.
+"""A client's socket on which every step has a deadline. Must not know HTTP, but for the end of a request's head.
 
-Timeouts of sockets begin anew with every byte: a client that sends one now and then would keep its place until
-tomorrow. Must not know what is said over it.
+A socket's timeout restarts with every byte: a client that sends one now and then would hold its connection for ever.
 """
 
 import contextlib
@@ -16,41 +15,36 @@ from exporter.errors import RequestError
 _CHUNK = 64 * 1024
 _LINGER_S = 1.0
 _LINGER_BYTES = 1 << 20
-_HANDSHAKE = b"\x16"  # the first byte of TLS, and of no HTTP request
+_TLS_HANDSHAKE = b"\x16"  # the first byte of TLS, and of no HTTP request
 
 
 class Connection:
-    """A client's socket.
-
-    Args:
-        accepted: As accepted; belongs to the connection from here on.
-        clock: Monotonic seconds, in which every `until` is.
-    """
+    """An accepted socket; `clock` is in monotonic seconds, as is every `until`."""
 
     def __init__(self, accepted: socket.socket, clock: Callable[[], float]) -> None:
         self._socket = accepted
         self._clock = clock
-        self._is_hung_up = False
+        self._is_aborted = False
 
-    def begins_tls(self, *, until: float) -> bool:
-        """Whether the client's first byte is that of a TLS handshake."""
+    def starts_tls(self, *, until: float) -> bool:
+        """Whether the client's first byte starts a TLS handshake."""
         self._wait(until)
-        return self._socket.recv(1, socket.MSG_PEEK) in {_HANDSHAKE, b""}
+        return self._socket.recv(1, socket.MSG_PEEK) in {_TLS_HANDSHAKE, b""}
 
     def secure(self, context: ssl.SSLContext, *, until: float) -> dict[str, Any] | None:
-        """Shake hands, and return the client's certificate, if it was asked for one and gave one."""
+        """Shake hands, and return the client's certificate if it sent one."""
         self._wait(until)
         secured = context.wrap_socket(self._socket, server_side=True, do_handshake_on_connect=False)
         self._socket = secured
-        self._wait(until)  # again: who hung up in between had no socket to do it with
+        self._wait(until)  # again: an abort in between had no effect on the new socket
         secured.do_handshake()
         return secured.getpeercert()
 
-    def head(self, limit: int, *, until: float) -> bytes:
-        """All up to the first empty line, at most `limit` bytes; empty when the client has hung up.
+    def read_head(self, limit: int, *, until: float) -> bytes:
+        """Everything up to the first empty line, at most `limit` bytes; empty if the client disconnects.
 
         Raises:
-            RequestError: No empty line in so many bytes, or in time.
+            RequestError: There is no empty line within the limit or in time.
         """
         found = b""
         while True:
@@ -60,7 +54,7 @@ class Connection:
             except TimeoutError:
                 if not found:
                     raise
-                raise RequestError(HTTPStatus.REQUEST_TIMEOUT, "the request did not come to an end") from None
+                raise RequestError(HTTPStatus.REQUEST_TIMEOUT, "the request is not complete") from None
             if not chunk:
                 return b""
             found = (found + chunk).lstrip(b"\r\n")  # RFC 9112 2.2
@@ -79,36 +73,23 @@ class Connection:
             self._wait(until)
             view = view[self._socket.send(view[:_CHUNK]) :]
 
-    def hang_up(self) -> None:
-        """End whatever another thread is doing with it; that thread closes it."""
-        self._is_hung_up = True
+    def abort(self) -> None:
+        """Fail the step in progress; call from another thread. The connection's own thread closes it."""
+        self._is_aborted = True
         with contextlib.suppress(OSError):
-            socket.socket.shutdown(
-                self._socket, socket.SHUT_RDWR
-            )  # an SSLSocket's own takes its state away, too
+            # SSLSocket.shutdown would also drop its TLS state.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
-    def say_goodbye(self, *, unread: bool) -> None:
-        """Before closing. Where the client has sent more than was `unread`, wait a little: closing at once would take
-        back what was sent to it.
-        """  # noqa: D205 - one thought
-        with contextlib.suppress(OSError, ValueError):
-            if unread:
-                self._linger()
-            elif isinstance(self._socket, ssl.SSLSocket):
-                self._socket.settimeout(0)
-                self._socket.unwrap()  # says goodbye without waiting for the client's
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
-
-    def _linger(self) -> None:
-        until = self._clock() + _LINGER_S
+    def finish(self, *, unread: bool) -> None:
+        """End TLS. If the client has sent more than was read, wait for it: closing now would discard the answer."""
         if isinstance(self._socket, ssl.SSLSocket):
             self._socket.settimeout(0)
             with contextlib.suppress(OSError):
-                self._socket.unwrap()
-        self._socket.shutdown(socket.SHUT_WR)  # from here on, an SSLSocket reads what is on the wire
+                self._socket.unwrap()  # without waiting for the client's part
+        if not unread:
+            return
+        until = self._clock() + _LINGER_S
+        self._socket.shutdown(socket.SHUT_WR)  # from here on, an SSLSocket reads raw bytes
         left = _LINGER_BYTES
         while left > 0:
             self._wait(until)
@@ -117,10 +98,14 @@ class Connection:
                 return
             left -= got
 
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
     def _wait(self, until: float) -> None:
-        """Give the next call of the socket what is left of the time."""
+        """Give the next call of the socket the time that is left."""
         left = until - self._clock()
-        if self._is_hung_up:
+        if self._is_aborted:
             raise ConnectionAbortedError
         if left <= 0:
             raise TimeoutError

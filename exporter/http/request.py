@@ -1,4 +1,4 @@
-"""The head of an HTTP request, from bytes. Pure; strict, because nobody who scrapes has reason to be inventive."""
+"""Parses the head of an HTTP request. Pure. Strict, because no scraper needs unusual syntax."""
 
 import dataclasses
 import math
@@ -8,37 +8,37 @@ from http import HTTPStatus
 
 from exporter.errors import RequestError
 
-MAX_HEAD = 16 * 1024  # bytes; Prometheus sends some 400, and an OAuth proxy's cookies may come to 8 KiB
+MAX_HEAD = 16 * 1024  # bytes; Prometheus sends about 400, and an OAuth proxy's cookies up to 8 KiB
 _MAX_LINE = 8 * 1024  # bytes, of the request line
 _MAX_FIELDS = 64
 _LINE = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e]+) HTTP/(\d)\.(\d)")
 _FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*?)[ \t]*")
 _TARGET = re.compile(r"(?:[Hh][Tt][Tt][Pp][Ss]?://[^/?#]*)?([^?#]*).*")
 _MAX_TIMEOUT_S = 3600.0
-_LEAD_S = 0.5  # an answer takes time to arrive, too; of short timeouts less
+_LEAD_S = 0.5  # for the answer to arrive; less for short timeouts
 _LEAD_SHARE = 0.1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked for; names of headers in lower case, headers sent twice joined by commas."""
+    """A request; header names are in lower case, and repeated headers are joined by commas."""
 
     method: str
     path: str
     headers: Mapping[str, str]
 
     def header(self, name: str) -> str:
-        """A header; empty where it was not sent."""
+        """A header; empty if absent."""
         return self.headers.get(name.lower(), "")
 
     @property
     def has_body(self) -> bool:
-        """Whether bytes follow that nobody here will read."""
+        """Whether a body follows, which is never read."""
         return self.header("Content-Length") not in {"", "0"} or bool(self.header("Transfer-Encoding"))
 
     @property
-    def patience_s(self) -> float:
-        """How long Prometheus waits for the answer to be made, in seconds; infinite where it does not say."""
+    def timeout_s(self) -> float:
+        """Prometheus's scrape timeout minus time for the transfer, in seconds; infinite without one."""
         try:
             timeout = float(self.header("X-Prometheus-Scrape-Timeout-Seconds"))
         except ValueError:
@@ -49,10 +49,10 @@ class Request:
 
 
 def parse(head: bytes) -> Request:
-    """The request with this head, which ends in an empty line.
+    """Parse a head that ends in an empty line.
 
     Raises:
-        RequestError: It is no HTTP/1 request, or a larger one than is served.
+        RequestError: It is not an HTTP/1 request, or it is too large.
     """
     first, *rest = head.decode("latin-1").rstrip("\r\n").replace("\r\n", "\n").split("\n")
     if len(first) > _MAX_LINE:

@@ -1,7 +1,6 @@
-"""Rendering that is shared: whoever asks while the same is being made gets that, and nothing is made twice at once.
+"""Shares a body among all requests that arrive while it is rendered, and renders nothing twice at once.
 
-A render is shared only by requests that came while it was being made, and is not kept: what each of them gets is older
-than its arrival by no more than the making took. Must not know what is made.
+A body is not cached: it is older than a request's arrival by at most its rendering time. Must not know its content.
 """
 
 import gzip
@@ -13,57 +12,53 @@ from http import HTTPStatus
 from exporter.errors import RequestError
 from exporter.render.textformat import Format
 
-MAX_SCRAPES = 8  # being answered; of the server's places, the others are for probes and people
-_GZIP_LEVEL = 1  # of level 6's savings nearly all, in a third of its time
+MAX_SCRAPES = 8  # at once; the server's other connections are for probes and people
+_GZIP_LEVEL = 1  # nearly the size of level 6, in a third of its time
 
 
-class Renders:
-    """Makes bodies.
-
-    Args:
-        render: The body in a format.
-    """
+class SingleFlight:
+    """Renders bodies by `render`, each format and coding at most once at a time."""
 
     def __init__(self, render: Callable[[Format], bytes]) -> None:
         self._render = render
         self._lock = threading.Lock()
         self._running: dict[tuple[Format, bool], Future[bytes]] = {}
-        self._places = threading.BoundedSemaphore(MAX_SCRAPES)
+        self._slots = threading.BoundedSemaphore(MAX_SCRAPES)
 
     def get(self, form: Format, *, zipped: bool, timeout_s: float) -> bytes:
         """The body in a format and coding.
 
         Raises:
-            RequestError: Too many wait already.
-            TimeoutError: Somebody else makes it, and does not come to an end.
+            RequestError: Too many requests wait already.
+            TimeoutError: Another request renders it, and takes too long.
         """
-        if not self._places.acquire(blocking=False):
-            words = f"{MAX_SCRAPES} scrapes are being answered; come again"
-            raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, words)
+        if not self._slots.acquire(blocking=False):
+            message = f"{MAX_SCRAPES} scrapes are in progress; retry later"
+            raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, message)
         try:
             return self._shared(form, zipped=zipped, timeout_s=timeout_s)
         finally:
-            self._places.release()
+            self._slots.release()
 
     def _shared(self, form: Format, *, zipped: bool, timeout_s: float) -> bytes:
         key = (form, zipped)
         with self._lock:
             running = self._running.get(key)
             if running is None:
-                mine = self._running[key] = Future[bytes]()
+                own = self._running[key] = Future[bytes]()
         if running is not None:
             return running.result(timeout_s)
         try:
-            made = self._make(form, zipped=zipped, timeout_s=timeout_s)
+            body = self._make(form, zipped=zipped, timeout_s=timeout_s)
         except BaseException as error:
-            self._forget(key)
-            mine.set_exception(error)
+            self._remove(key)
+            own.set_exception(error)
             raise
-        self._forget(key)
-        mine.set_result(made)
-        return made
+        self._remove(key)
+        own.set_result(body)
+        return body
 
-    def _forget(self, key: tuple[Format, bool]) -> None:
+    def _remove(self, key: tuple[Format, bool]) -> None:
         with self._lock:
             del self._running[key]
 

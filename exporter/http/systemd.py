@@ -1,7 +1,4 @@
-"""What systemd and a service say to each other: sockets handed over, and messages about how it goes. No library needed.
-
-See sd_listen_fds(3) and sd_notify(3). The environment is handed in.
-"""
+"""systemd's socket activation and notifications: sd_listen_fds(3) and sd_notify(3). Must not read the environment."""
 
 import logging
 import os
@@ -16,24 +13,24 @@ _TIMEOUT_S = 1.0
 
 
 def inherited(environment: Mapping[str, str]) -> socket.socket | None:
-    """The listening socket that systemd opened for this process; None where it opened none.
+    """The listening socket that systemd passed to this process, if any.
 
     Raises:
-        StartError: It handed over something else.
+        StartError: systemd passed something else.
     """
     if environment.get("LISTEN_PID") != str(os.getpid()):
-        return None  # meant for a parent of ours
+        return None  # meant for a parent process
     count = environment.get("LISTEN_FDS", "")
     if count != "1":
         raise StartError(
-            f"systemd handed over {count or 'no'} sockets; give gpu-exporter.socket one ListenStream="
+            f"systemd passed {count or 'no'} sockets; set one ListenStream= in gpu-exporter.socket"
         )
     try:
         found = socket.socket(fileno=_FIRST)
         listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     except OSError as error:
         raise StartError(
-            "what systemd handed over is no socket; see ListenStream= in gpu-exporter.socket"
+            "systemd passed a file that is not a socket; see ListenStream= in gpu-exporter.socket"
         ) from error
     if (
         not listens
@@ -41,7 +38,7 @@ def inherited(environment: Mapping[str, str]) -> socket.socket | None:
         or found.family not in {socket.AF_INET, socket.AF_INET6}
     ):
         raise StartError(
-            "what systemd handed over is no listening TCP socket; write ListenStream=9400 and Accept=no in "
+            "systemd passed a socket that is not a listening TCP socket; set ListenStream=9400 and Accept=no in "
             "gpu-exporter.socket"
         )
     found.set_inheritable(False)
@@ -49,7 +46,7 @@ def inherited(environment: Mapping[str, str]) -> socket.socket | None:
 
 
 def notify(environment: Mapping[str, str], state: str) -> None:
-    """Tell systemd how it goes, if it wants to know; that it does not listen is no reason to stop."""
+    """Notify systemd, if it asks for it; a failure is only logged."""
     address = environment.get("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -60,4 +57,4 @@ def notify(environment: Mapping[str, str], state: str) -> None:
             sender.connect(name)
             sender.sendall(state.encode())
     except OSError as error:
-        _LOG.warning("telling systemd %s: %s", state, error.strerror or error)
+        _LOG.warning("notifying systemd of %s: %s", state, error.strerror or error)

@@ -1,4 +1,4 @@
-"""TLS as a web configuration wants it, by Python's ssl. Must not know HTTP, nor where the PEMs come from."""
+"""Makes the TLS context of a web configuration. Must not know HTTP, or where the PEMs come from."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ _VERIFY = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pems:
-    """The PEMs of a configuration, read; `client_ca` is empty where there is none."""
+    """The PEMs of a configuration; `client_ca` may be empty."""
 
     cert: bytes
     key: bytes = dataclasses.field(repr=False)
@@ -29,10 +29,10 @@ class Pems:
 
 
 def context(tls: Tls, pems: Pems, where: str) -> ssl.SSLContext:
-    """What handshakes are made with.
+    """The server's TLS context.
 
     Raises:
-        WebConfigError: A certificate or key cannot be used; `where` stands before the message.
+        WebConfigError: A certificate or key is invalid; `where` precedes the message.
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = _VERSIONS[tls.min_version]
@@ -50,17 +50,15 @@ def context(tls: Tls, pems: Pems, where: str) -> ssl.SSLContext:
     _load_identity(made, pems, where)
     made.verify_mode = _VERIFY[tls.client_auth]
     if tls.client_ca is not None:
-        made.verify_flags |= (
-            ssl.VERIFY_X509_PARTIAL_CHAIN
-        )  # as in Go, where an intermediate CA can be trusted
+        made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in Go, which can trust an intermediate CA
         _trust(made, pems.client_ca, f"{where}: client_ca_file")
     return made
 
 
 def is_allowed(certificate: Mapping[str, Any] | None, allowed: frozenset[str]) -> bool:
-    """Whether a client with this certificate, as ssl's getpeercert() has it, may come in by its alternative names."""
+    """Whether a client's certificate, in the form of getpeercert(), has an allowed alternative name."""
     if not allowed or not certificate:
-        return True  # whether one is required, the handshake has seen to
+        return True  # the handshake has checked whether one is required
     names = {_canonical(kind, str(name)) for kind, name in certificate.get("subjectAltName", ())}
     return bool(names & allowed)
 
@@ -78,7 +76,7 @@ class _EncryptedError(Exception):
 
 
 def _no_passphrase() -> str:
-    """Stand in for OpenSSL's own prompt, which would wait at a terminal."""
+    """Replace OpenSSL's prompt, which would wait at the terminal."""
     raise _EncryptedError
 
 
@@ -98,9 +96,9 @@ def _load_identity(made: ssl.SSLContext, pems: Pems, where: str) -> None:
 def _what(error: ssl.SSLError) -> str:
     match error.reason:
         case "KEY_VALUES_MISMATCH" | "KEY_TYPE_MISMATCH":
-            return "cert_file and key_file do not belong together"
+            return "cert_file and key_file do not match"
         case "EE_KEY_TOO_SMALL" | "CA_MD_TOO_WEAK" | "CA_KEY_TOO_SMALL":
-            return "cert_file: OpenSSL refuses it as too weak; make one with an RSA key of 2048 bits or more, or ECDSA"
+            return "cert_file: OpenSSL refuses it as too weak; use an RSA key of 2048 bits or more, or ECDSA"
         case _:
             return "key_file: no private key in PEM that OpenSSL can read"
 
@@ -114,7 +112,7 @@ def _trust(made: ssl.SSLContext, pem: bytes, where: str) -> None:
 
 @contextlib.contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """A name for `content`, for ssl reads certificates and keys from files only; nothing reaches a disk."""
+    """A file name for `content`, because ssl reads keys only from files; nothing reaches a disk."""
     descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
     try:
         with open(descriptor, "wb", closefd=False) as file:

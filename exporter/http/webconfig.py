@@ -1,8 +1,8 @@
-"""The web configuration file of Prometheus's exporter-toolkit, as a value.
+"""Parses the web configuration file of Prometheus's exporter-toolkit.
 
-Its format: https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md. What that format has
-and Python's TLS cannot do is refused, never ignored; so is what would look like protection and be none.
-Must not open a file or a socket. No message repeats a value that may be a secret.
+Its format: https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md. Fields that Python's
+TLS cannot support are refused, never ignored, and so is protection without effect. Must not open a file or a socket.
+No message repeats a value that may be a secret.
 """
 
 import dataclasses
@@ -11,15 +11,22 @@ import enum
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from exporter.errors import WebConfigError
-from exporter.http import yamltree
-from exporter.http.yamltree import Fields, Items, Scalar, Tree
+
+if TYPE_CHECKING:
+    from yaml import (  # at run time only if there is a file: it takes 2 MiB
+        MappingNode,
+        ScalarNode,
+        SequenceNode,
+    )
+
+    Node: TypeAlias = MappingNode | ScalarNode | SequenceNode
 
 
 class ClientAuth(enum.Enum):
-    """What is asked of a client's certificate."""
+    """Requirements for a client's certificate."""
 
     NONE = "NoClientCert"
     IF_GIVEN = "VerifyClientCertIfGiven"
@@ -27,7 +34,7 @@ class ClientAuth(enum.Enum):
 
 
 class TlsVersion(enum.Enum):
-    """Versions of TLS that are still safe, the older one first."""
+    """Supported versions of TLS, the older first."""
 
     TLS12 = "TLS12"
     TLS13 = "TLS13"
@@ -35,7 +42,7 @@ class TlsVersion(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Inline:
-    """A PEM that stands in the file itself."""
+    """A PEM inside the file."""
 
     pem: str = dataclasses.field(repr=False)
 
@@ -45,7 +52,7 @@ Pem: TypeAlias = Inline | Path
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """tls_server_config. `ciphers` are OpenSSL's names for TLS 1.2, and empty for the default, as is `curve`."""
+    """tls_server_config. `ciphers` are OpenSSL's names for TLS 1.2. Empty `ciphers` or `curve` mean the default."""
 
     cert: Pem
     key: Pem
@@ -74,7 +81,7 @@ class WebConfig:
     Attributes:
         tls: None for plain HTTP.
         headers: Added to every response.
-        users: bcrypt hashes by name; empty where everybody is let in.
+        users: bcrypt hashes by name; empty without passwords.
         rate: None for no limit.
     """
 
@@ -85,7 +92,7 @@ class WebConfig:
 
     @property
     def protections(self) -> frozenset[str]:
-        """What keeps people out, by the names that the file has for it."""
+        """The fields that restrict access."""
         tls = self.tls
         return frozenset(
             name
@@ -99,10 +106,10 @@ class WebConfig:
         )
 
 
-_MIN_COST = 4  # bcrypt's own
-_MAX_COST = 18  # where one check takes some 20 s; bcrypt itself goes on to 31, days
+_MIN_COST = 4  # bcrypt's minimum
+_MAX_COST = 18  # one check takes about 20 s; bcrypt's maximum of 31 takes days
 _HASH = re.compile(r"\$2[abxy]\$(\d\d)\$[./A-Za-z0-9]{53}")
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")  # what an unknown field may look like in a message
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")  # an unknown field that a message may repeat
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _HEADERS: Mapping[str, tuple[str, ...]] = {
@@ -112,7 +119,7 @@ _HEADERS: Mapping[str, tuple[str, ...]] = {
     "X-XSS-Protection": (),
     "Content-Security-Policy": (),
 }
-"""Those that exporter-toolkit allows, and their values where there are but a few."""
+"""The headers that exporter-toolkit allows, and their values if restricted."""
 _CURVES = {"CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1", "X25519": "X25519"}
 _CIPHERS = {
     f"TLS_ECDHE_{key}_WITH_{go}": f"ECDHE-{key}-{openssl}"
@@ -125,7 +132,7 @@ _CIPHERS = {
         ("AES_256_CBC_SHA", "AES256-SHA"),
     )
 }
-"""OpenSSL's names for those of Go's crypto/tls.CipherSuites, for TLS 1.2."""
+"""OpenSSL's names by Go's, of crypto/tls.CipherSuites for TLS 1.2."""
 _TLS13_CIPHERS = frozenset(
     {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"}
 )
@@ -133,17 +140,21 @@ _UNVERIFIED = {"RequestClientCert", "RequireAnyClientCert", "RequireClientCert"}
 
 _SECTIONS = ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")
 
-_Parser: TypeAlias = Callable[[Tree], Any]
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_BOOL_TAG = "tag:yaml.org,2002:bool"
+_NULL_TAG = "tag:yaml.org,2002:null"
+
+_Parser: TypeAlias = Callable[["Node"], Any]
 
 
 def parse(content: bytes, path: Path) -> WebConfig:
-    """The configuration that the file `path` with this content means.
+    """Parse the content of the file `path`.
 
     Raises:
-        WebConfigError: Whatever is wrong, all of it at once.
+        WebConfigError: All problems of the file.
     """
     where = f"web configuration {path}"
-    tree = yamltree.parse(content, where)
+    tree = _compose(content, where)
     reader = _Reader(where)
     found = reader.fields(tree, "", dict.fromkeys(_SECTIONS, _as_is))
     config = WebConfig(
@@ -157,41 +168,67 @@ def parse(content: bytes, path: Path) -> WebConfig:
     return config
 
 
+def _compose(content: bytes, where: str) -> "Node | None":
+    """The YAML document as a tree of nodes, which know their lines; None for an empty document."""
+    try:
+        import yaml  # noqa: PLC0415 - see above
+    except ModuleNotFoundError:
+        problem = "reading it needs the library pyyaml; run in a checkout: pip install '.[exporter]'"
+        raise WebConfigError([f"{where}: {problem}"]) from None
+    try:
+        node = cast("Node | None", yaml.compose(content, Loader=yaml.SafeLoader))
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        # The text that YAML quotes may be part of a secret.
+        problem = _QUOTED.sub("...", error.problem or "cannot be read")
+        raise WebConfigError([f"{where}{line}: not valid YAML: {problem}"]) from None
+    except yaml.YAMLError:
+        raise WebConfigError([f"{where}: not valid YAML: not UTF-8 text"]) from None
+    except RecursionError:
+        raise WebConfigError([f"{where}: nested too deeply"]) from None
+    return node
+
+
+def _line(node: "Node") -> int:
+    return int(node.start_mark.line) + 1
+
+
 class _Reader:
-    """Reads sections by their tables of fields and collects what is wrong."""
+    """Reads sections by their tables of fields, and collects the problems."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self.problems: list[str] = []
 
     def complain(self, line: int, name: str, words: str) -> None:
-        """Remember a problem of a field."""
+        """Add a problem of a field."""
         self.problems.append(f"{self._where}, line {line}: {name}{': ' if name else ''}{words}")
 
-    def fields(self, tree: Tree | None, section: str, known: Mapping[str, _Parser]) -> dict[str, Any]:
-        """The values of a section's fields; those that are blank are left out, as if they were not there."""
-        if _is_blank(tree):
+    def fields(self, tree: "Node | None", section: str, known: Mapping[str, _Parser]) -> dict[str, Any]:
+        """The values of a section's fields, without blank ones."""
+        if tree is None or _is_blank(tree):
             return {}
-        if not isinstance(tree, Fields):
-            self.complain(tree.line if tree else 1, section, "not a mapping; write fields and their values")
+        if tree.id != "mapping":
+            self.complain(_line(tree), section, "not a mapping; write fields and their values")
             return {}
         values: dict[str, Any] = {}
         seen: set[str] = set()
-        for key, value in tree.pairs:
-            name = f"{section}.{key.text}" if section else key.text
-            if key.text not in known:
-                self.complain(key.line, "", _unknown(key.text, section, known))
-            elif key.text in seen:
-                self.complain(key.line, name, "stands there twice")
+        for key, value in tree.value:
+            field = str(key.value) if key.id == "scalar" else ""
+            name = f"{section}.{field}" if section else field
+            if field not in known:
+                self.complain(_line(key), "", _unknown(field, section, known))
+            elif field in seen:
+                self.complain(_line(key), name, "appears twice")
             elif not _is_blank(value):
                 try:
-                    values[key.text] = known[key.text](value)
+                    values[field] = known[field](value)
                 except ValueError as error:
-                    self.complain(value.line, name, str(error))
-            seen.add(key.text)
+                    self.complain(_line(value), name, str(error))
+            seen.add(field)
         return values
 
-    def tls(self, tree: Tree | None, folder: Path) -> Tls | None:
+    def tls(self, tree: "Node | None", folder: Path) -> Tls | None:
         """tls_server_config, if there is one."""
         if tree is None:
             return None
@@ -199,7 +236,7 @@ class _Reader:
         found = self.fields(tree, "tls_server_config", _TLS)
         if len(self.problems) > before:
             return None
-        pems = {name: self._pem(found, name, tree.line, folder) for name in ("cert", "key", "client_ca")}
+        pems = {name: self._pem(found, name, _line(tree), folder) for name in ("cert", "key", "client_ca")}
         values = {name: value for name, value in found.items() if not name.startswith(("cert", "key"))}
         values.pop("client_ca", None)
         values.pop("client_ca_file", None)
@@ -212,14 +249,14 @@ class _Reader:
         if cert is None or key is None:
             return None
         tls = Tls(cert=cert, key=key, client_ca=pems["client_ca"], **values)
-        self._check(tls, tree.line)
+        self._check(tls, _line(tree))
         return tls
 
     def _pem(self, found: Mapping[str, Any], name: str, line: int, folder: Path) -> Pem | None:
         file: str | None = found.get(f"{name}_file")
         inline: str | None = found.get(name)
         if file and inline:
-            self.complain(line, "tls_server_config", f"has both {name} and {name}_file; leave one out")
+            self.complain(line, "tls_server_config", f"has both {name} and {name}_file; drop one")
         if not file and not inline and name != "client_ca":
             self.complain(line, "tls_server_config", f"{name}_file (or {name}) is missing")
         if file:
@@ -227,7 +264,7 @@ class _Reader:
         return Inline(inline) if inline else None
 
     def _check(self, tls: Tls, line: int) -> None:
-        """Combinations in which something would have no effect, or none that anybody wants."""
+        """Refuse combinations in which a field has no effect."""
         name = "tls_server_config"
         if tls.min_version is TlsVersion.TLS13 and tls.max_version is TlsVersion.TLS12:
             self.complain(line, name, "min_version is above max_version")
@@ -242,88 +279,92 @@ class _Reader:
                     words = f"{field} has no effect without client_auth_type: RequireAndVerifyClientCert"
                     self.complain(line, name, words)
         elif tls.client_ca is None:
-            words = f"client_auth_type {tls.client_auth.value} needs client_ca_file, the CA of the clients"
+            words = f"client_auth_type {tls.client_auth.value} needs client_ca_file, the clients' CA"
             self.complain(line, name, words)
 
-    def headers(self, tree: Tree | None) -> Mapping[str, str]:
+    def headers(self, tree: "Node | None") -> Mapping[str, str]:
         """The headers of http_server_config."""
         found = self.fields(tree, "http_server_config", {"http2": _switch, "headers": _as_is})
-        known = {name: _header(name, values) for name, values in _HEADERS.items()}
+        known = {name: _header(values) for name, values in _HEADERS.items()}
         return self.fields(found.get("headers"), "http_server_config.headers", known)
 
-    def users(self, tree: Tree | None) -> Mapping[str, str]:
+    def users(self, tree: "Node | None") -> Mapping[str, str]:
         """The hashes of basic_auth_users."""
-        if tree is None or not isinstance(tree, Fields):
+        if tree is None or tree.id != "mapping":
             return self.fields(tree, "basic_auth_users", {})
-        for key, _ in tree.pairs:
-            if not key.text or ":" in key.text or not key.text.isprintable():
-                self.complain(key.line, "basic_auth_users", "a user's name is not empty and has no colon")
-        for key, value in tree.pairs:
+        names = {}
+        for key, value in tree.value:
+            name = str(key.value) if key.id == "scalar" else ""
+            names[name] = _hash
+            if not name or ":" in name or not name.isprintable():
+                self.complain(_line(key), "basic_auth_users", "a user name must not be empty or have a colon")
             if _is_blank(value):
-                self.complain(value.line, f"basic_auth_users.{key.text}", "has no hash")
-        return self.fields(tree, "basic_auth_users", {key.text: _hash for key, _ in tree.pairs})
+                self.complain(_line(value), f"basic_auth_users.{name}", "has no hash")
+        return self.fields(tree, "basic_auth_users", names)
 
-    def rate(self, tree: Tree | None) -> Rate | None:
+    def rate(self, tree: "Node | None") -> Rate | None:
         """rate_limit, if it limits anything."""
         found = self.fields(tree, "rate_limit", {"interval": _interval, "burst": _burst})
         if not found.get("interval"):
             return None
         if not found.get("burst"):
             if tree is not None:
-                self.complain(tree.line, "rate_limit.burst", "must be 1 or more, or nobody is ever answered")
+                self.complain(
+                    _line(tree), "rate_limit.burst", "must be at least 1, or every request is refused"
+                )
             return None
         return Rate(found["interval"], found["burst"])
 
 
-def _is_blank(tree: Tree | None) -> bool:
-    return tree is None or (isinstance(tree, Scalar) and (tree.kind == "null" or not tree.text.strip()))
+def _is_blank(node: "Node") -> bool:
+    return bool(node.id == "scalar" and (node.tag == _NULL_TAG or not node.value.strip()))
 
 
 def _unknown(name: str, section: str, known: Mapping[str, _Parser]) -> str:
     of = f" of {section}" if section else ""
-    if not _NAME.fullmatch(name):  # maybe a hash or a line of a key that lost its place
-        return f"something here is no field{of}; there are {', '.join(known)}"
+    if not _NAME.fullmatch(name):  # may be a hash, or a line of a key in the wrong position
+        return f"an unknown field{of}; available: {', '.join(known)}"
     near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-    return f"{name}: no such field{of}; {hint}"
+    hint = f"did you mean {near[0]}?" if near else f"available: {', '.join(known)}"
+    return f"{name}: unknown field{of}; {hint}"
 
 
-def _as_is(tree: Tree) -> Tree:
-    return tree
+def _as_is(node: "Node") -> "Node":
+    return node
 
 
-def _text(tree: Tree) -> str:
-    if not isinstance(tree, Scalar):
-        raise ValueError("not a text")  # noqa: TRY004 - of the file's value, not of ours
-    return tree.text
+def _text(node: "Node") -> str:
+    if node.id != "scalar":
+        raise ValueError("not a text")
+    return str(node.value)
 
 
-def _texts(tree: Tree) -> tuple[str, ...]:
-    if not isinstance(tree, Items):
-        raise ValueError('not a list; write each entry on a line of its own, after "- "')  # noqa: TRY004 - as above
-    return tuple(_text(item) for item in tree.items)
+def _texts(node: "Node") -> tuple[str, ...]:
+    if node.id != "sequence":
+        raise ValueError('not a list; write each entry on its own line, after "- "')
+    return tuple(_text(item) for item in node.value)
 
 
-def _switch(tree: Tree) -> bool:
-    if isinstance(tree, Scalar) and tree.kind == "bool":
-        return tree.text.lower() in {"true", "yes", "on"}
+def _switch(node: "Node") -> bool:
+    if node.id == "scalar" and node.tag == _BOOL_TAG:
+        return str(node.value).lower() in {"true", "yes", "on"}
     raise ValueError("neither true nor false")
 
 
-def _client_auth(tree: Tree) -> ClientAuth:
+def _client_auth(tree: "Node") -> ClientAuth:
     text = _text(tree)
     if text in _UNVERIFIED:
         raise ValueError(
-            f"{text} is not possible here: Python's TLS cannot take a certificate without verifying it. "
-            "Write VerifyClientCertIfGiven or RequireAndVerifyClientCert, with client_ca_file"
+            f"{text} is not supported: Python's TLS cannot accept a certificate without verifying it. "
+            "Use VerifyClientCertIfGiven or RequireAndVerifyClientCert, with client_ca_file"
         )
     return ClientAuth(_one_of(text, {member.value: member.value for member in ClientAuth}))
 
 
-def _version(tree: Tree) -> TlsVersion:
+def _version(tree: "Node") -> TlsVersion:
     text = _text(tree)
     if text in {"TLS10", "TLS11"}:
-        raise ValueError(f"{text} is broken and not served; write TLS12 or TLS13")
+        raise ValueError(f"{text} is insecure and not supported; use TLS12 or TLS13")
     return TlsVersion(_one_of(text, {member.value: member.value for member in TlsVersion}))
 
 
@@ -332,71 +373,67 @@ def _one_of(text: str, known: Mapping[str, str]) -> str:
         near = difflib.get_close_matches(text, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         shown = f'"{text}" is ' if _NAME.fullmatch(text) else ""
-        raise ValueError(f"{shown}not known; {hint}there are {', '.join(known)}")
+        raise ValueError(f"{shown}unknown; {hint}available: {', '.join(known)}")
     return known[text]
 
 
-def _ciphers(tree: Tree) -> tuple[str, ...]:
+def _ciphers(tree: "Node") -> tuple[str, ...]:
     names = _texts(tree)
     for name in names:
         if name not in _TLS13_CIPHERS:
             _one_of(name, _CIPHERS)
     if 0 < len(_TLS13_CIPHERS & set(names)) < len(_TLS13_CIPHERS):
-        raise ValueError(
-            "the suites of TLS 1.3 cannot be chosen one by one, all three are served; name all of them or none"
-        )
+        raise ValueError("suites of TLS 1.3 cannot be selected; name all three or none")
     chosen = tuple(_CIPHERS[name] for name in names if name not in _TLS13_CIPHERS)
     if names and not chosen:
-        raise ValueError("names no suite of TLS 1.2; write min_version: TLS13 to exclude TLS 1.2")
+        raise ValueError("has no suite of TLS 1.2; set min_version: TLS13 to exclude TLS 1.2")
     return chosen
 
 
-def _curve(tree: Tree) -> str:
+def _curve(tree: "Node") -> str:
     names = [_one_of(name, _CURVES) for name in _texts(tree)]
     if len(names) > 1:
-        raise ValueError(
-            "Python's TLS cannot order several curves; name one, or leave the field out for OpenSSL's own choice"
-        )
+        raise ValueError("Python's TLS supports one curve; name one, or drop the field for OpenSSL's choice")
     return names[0] if names else ""
 
 
-def _header(name: str, allowed: tuple[str, ...]) -> _Parser:
-    def value(tree: Tree) -> str:
+def _header(allowed: tuple[str, ...]) -> _Parser:
+    def value(tree: "Node") -> str:
         text = _text(tree).strip()
         if allowed and text not in allowed:
-            raise ValueError(f"{name} is one of {', '.join(allowed)}")
+            raise ValueError(f"must be one of {', '.join(allowed)}")
         if not text.isascii() or not text.isprintable():
-            raise ValueError("not printable ASCII on one line, which is what a header can hold")
+            raise ValueError("not printable ASCII on one line")
         return text
 
     return value
 
 
-def _hash(tree: Tree) -> str:
-    match = _HASH.fullmatch(tree.text) if isinstance(tree, Scalar) else None
+def _hash(tree: "Node") -> str:
+    match = _HASH.fullmatch(str(tree.value)) if tree.id == "scalar" else None
     if match is None:
-        raise ValueError("not a bcrypt hash; make one with: htpasswd -nBC 10 '' | tr -d ':\\n'")
+        raise ValueError("not a bcrypt hash; create one with: htpasswd -nBC 10 '' | tr -d ':\\n'")
     if not _MIN_COST <= int(match[1]) <= _MAX_COST:
-        raise ValueError(f"a bcrypt cost of {match[1]}; {_MIN_COST} to {_MAX_COST} are served, 10 is usual")
+        raise ValueError(f"a bcrypt cost of {match[1]}; use {_MIN_COST} to {_MAX_COST}, usually 10")
     return match[0]
 
 
-def _interval(tree: Tree) -> float:
+def _interval(tree: "Node") -> float:
     text = _text(tree)
     parts = _DURATION.findall(text)
     if text != "0" and (not parts or "".join(map("".join, parts)) != text):
-        raise ValueError("not a duration; write numbers and their units, such as 100ms, 1s or 1m30s")
+        raise ValueError("not a duration; use numbers with units, such as 100ms, 1s or 1m30s")
     return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
-def _burst(tree: Tree) -> int:
+def _burst(tree: "Node") -> int:
     text = _text(tree)
     if not re.fullmatch(r"[0-9]{1,9}", text):
         raise ValueError("not a whole number")
     return int(text)
 
 
-def _sans(tree: Tree) -> frozenset[str]:
+def _sans(tree: "Node") -> frozenset[str]:
     return frozenset(_texts(tree))
 
 

@@ -1,7 +1,7 @@
-"""The web configuration in force: read again whenever the file, or a certificate that it names, has changed.
+"""The current web configuration: reloaded when the file or one of its certificates has changed.
 
-What became bad is reported once, and what was in force stays so. Nobody is let in because of a file that is half
-written: protection that is in force can be changed while running, but not taken away.
+An invalid file is logged once, and the old configuration stays. A reload can change protection but not remove it:
+otherwise a half-written file would let everybody in.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from exporter.errors import WebConfigError
-from exporter.http import passwords, tls, webconfig
+from exporter.http import auth, tls, webconfig
 from exporter.http.tls import Pems
 from exporter.http.webconfig import Inline, Pem, WebConfig
 
@@ -21,59 +21,59 @@ _MAX_BYTES = 1 << 20  # of a file; a bundle of all public CAs has 200 KiB
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Web:
-    """A configuration with its certificates loaded; `context` is None for plain HTTP."""
+class WebSetup:
+    """A configuration and its TLS context; `context` is None for plain HTTP."""
 
     config: WebConfig
     context: ssl.SSLContext | None
 
 
-PLAIN = Web(WebConfig(), None)
-"""What is in force without a file."""
+PLAIN = WebSetup(WebConfig(), None)
+"""The setup without a file."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Content:
-    """A file as it was read."""
+class _File:
+    """Content of a file, or why it could not be read."""
 
     content: bytes = dataclasses.field(repr=False)
     problem: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Seen:
-    """Everything that makes a configuration, as it was at one time; `config` is None where the file has problems."""
+class _Inputs:
+    """All files of a configuration at one time; `config` is None if the file is invalid."""
 
-    file: _Content
+    file: _File
     config: WebConfig | None
     problems: tuple[str, ...]
-    named: Mapping[Path, _Content]
+    pems: Mapping[Path, _File]
 
 
 class WebFile:
-    """The file, read again on each `current`: that is four small reads, and clocks of file systems need no trust.
+    """The file. Each `current` reads its contents, four small reads, because timestamps are not reliable.
 
     Raises:
-        WebConfigError: The file, or what it names, cannot be used.
+        WebConfigError: The file or a certificate is invalid.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._where = f"web configuration {path}"
         self._lock = threading.Lock()
-        self._seen = self._look(None)
-        self._web = self._load(self._seen)
+        self._inputs = self._read_inputs(None)
+        self._setup = self._load(self._inputs)
 
-    def current(self) -> Web:
-        """What is in force now."""
+    def current(self) -> WebSetup:
+        """The current setup."""
         with self._lock:
-            seen = self._look(self._seen)
-            if seen != self._seen:
-                self._seen = seen
-                self._change()
-            return self._web
+            inputs = self._read_inputs(self._inputs)
+            if inputs != self._inputs:
+                self._inputs = inputs
+                self._reload()
+            return self._setup
 
-    def _look(self, last: _Seen | None) -> _Seen:
+    def _read_inputs(self, last: _Inputs | None) -> _Inputs:
         file = _read(self._path)
         config: WebConfig | None = None
         problems: tuple[str, ...] = (f"{self._where}: {file.problem}",)
@@ -84,41 +84,41 @@ class WebFile:
                 config, problems = webconfig.parse(file.content, self._path), ()
             except WebConfigError as error:
                 problems = tuple(str(error).splitlines())
-        return _Seen(file, config, problems, {path: _read(path) for path in _named(config)})
+        return _Inputs(file, config, problems, {path: _read(path) for path in _named(config)})
 
-    def _change(self) -> None:
+    def _reload(self) -> None:
         try:
-            new = self._load(self._seen)
-            _must_not_open(self._web.config, new.config, self._where)
+            new = self._load(self._inputs)
+            _require_protection(self._setup.config, new.config, self._where)
         except WebConfigError as error:
-            words = "; ".join(str(error).splitlines())
-            _LOG.error("%s; what was in force before stays so", words)
+            problems = "; ".join(str(error).splitlines())
+            _LOG.error("%s; keeping the previous configuration", problems)
             return
-        _LOG.info("%s was read again", self._where)
-        self._web = new
+        _LOG.info("%s: reloaded", self._where)
+        self._setup = new
 
-    def _load(self, seen: _Seen) -> Web:
-        config = seen.config
+    def _load(self, inputs: _Inputs) -> WebSetup:
+        config = inputs.config
         if config is None:
-            raise WebConfigError(seen.problems)
+            raise WebConfigError(inputs.problems)
         if config.users:
-            passwords.require(self._where)
+            auth.require_bcrypt(self._where)
         if config.tls is None:
-            return Web(config, None)
+            return WebSetup(config, None)
         given = {
             "cert_file": config.tls.cert,
             "key_file": config.tls.key,
             "client_ca_file": config.tls.client_ca,
         }
-        pems = Pems(*(self._pem(pem, field, seen) for field, pem in given.items()))
-        return Web(config, tls.context(config.tls, pems, self._where))
+        pems = Pems(*(self._pem(pem, field, inputs) for field, pem in given.items()))
+        return WebSetup(config, tls.context(config.tls, pems, self._where))
 
-    def _pem(self, pem: Pem | None, field: str, seen: _Seen) -> bytes:
+    def _pem(self, pem: Pem | None, field: str, inputs: _Inputs) -> bytes:
         if pem is None:
             return b""
         if isinstance(pem, Inline):
             return pem.pem.encode()
-        found = seen.named[pem]
+        found = inputs.pems[pem]
         if found.problem:
             raise WebConfigError([f"{self._where}: {field} {pem}: {found.problem}"])
         return found.content
@@ -131,19 +131,19 @@ def _named(config: WebConfig | None) -> Iterator[Path]:
                 yield pem
 
 
-def _must_not_open(old: WebConfig, new: WebConfig, where: str) -> None:
+def _require_protection(old: WebConfig, new: WebConfig, where: str) -> None:
     lost = sorted(old.protections - new.protections)
     if lost:
         raise WebConfigError(
-            [f"{where}: no longer has {', '.join(lost)}; to serve without, start the exporter anew"]
+            [f"{where}: no longer has {', '.join(lost)}; restart the exporter to serve without"]
         )
 
 
-def _read(path: Path) -> _Content:
+def _read(path: Path) -> _File:
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
-        return _Content(b"", f"cannot be read: {(reason or 'not a path').lower()}")
-    return _Content(content) if len(content) <= _MAX_BYTES else _Content(b"", "is larger than 1 MiB")
+        return _File(b"", f"cannot be read: {(reason or 'not a path').lower()}")
+    return _File(content) if len(content) <= _MAX_BYTES else _File(b"", "is larger than 1 MiB")

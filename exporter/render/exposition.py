@@ -302,9 +302,7 @@ def _own(health: Health) -> Iterable[Family]:
         "gauge",
     )
     failures = Family(
-        "gpu_exporter_reading_failures",
-        "Readings that failed and whose series were omitted.",
-        "counter",
+        "gpu_exporter_reading_failures", "Readings that failed and whose series were omitted.", "counter"
     )
     for collector in health.collectors:
         labels = {"collector": collector.name}

@@ -27,13 +27,13 @@ def test_headers_are_found_however_they_are_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("timeout", "patience_s"),
+    ("timeout", "timeout_s"),
     [
         ("10", 9.5), ("1", 0.9), ("0.1", 0.09), ("", math.inf), ("0", math.inf), ("-5", math.inf), ("nan", math.inf),
         ("inf", math.inf), ("1e9", math.inf), ("ten", math.inf),
     ],
 )  # fmt: skip
-def test_prometheus_says_how_long_it_waits(timeout: str, patience_s: float) -> None:
+def test_prometheus_says_how_long_it_waits(timeout: str, timeout_s: float) -> None:
     """Half a second, or a tenth of a short timeout, is left for the answer's way; nonsense is no timeout."""
     head = f"GET / HTTP/1.1\r\nX-Prometheus-Scrape-Timeout-Seconds: {timeout}\r\n\r\n"
-    assert parse(head.encode()).patience_s == pytest.approx(patience_s)
+    assert parse(head.encode()).timeout_s == pytest.approx(timeout_s)

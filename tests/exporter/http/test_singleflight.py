@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from exporter.errors import RequestError
-from exporter.http.singleflight import MAX_SCRAPES, Renders
+from exporter.http.singleflight import MAX_SCRAPES, SingleFlight
 from exporter.render.textformat import Format
 from tests.exporter.rig import PATIENCE_S, eventually
 
@@ -46,73 +46,73 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 def _ask(
     pool: ThreadPoolExecutor,
-    renders: Renders,
+    bodies: SingleFlight,
     count: int,
     form: Format = Format.TEXT,
     *,
     zipped: bool = False,
 ) -> list[Future[bytes]]:
-    return [pool.submit(renders.get, form, zipped=zipped, timeout_s=PATIENCE_S) for _ in range(count)]
+    return [pool.submit(bodies.get, form, zipped=zipped, timeout_s=PATIENCE_S) for _ in range(count)]
 
 
-def _places_taken(renders: Renders) -> int:
-    return MAX_SCRAPES - renders._places._value  # noqa: SLF001 - that all have come shows nowhere else
+def _slots_taken(bodies: SingleFlight) -> int:
+    return MAX_SCRAPES - bodies._slots._value  # noqa: SLF001 - that all have come shows nowhere else
 
 
 def test_who_comes_meanwhile_shares(press: Press, pool: ThreadPoolExecutor) -> None:
     """One render serves all that came while it was made; who comes later gets a new one."""
-    renders = Renders(press.make)
-    asked = _ask(pool, renders, 5)
-    eventually(lambda: _places_taken(renders) == 5)
+    bodies = SingleFlight(press.make)
+    asked = _ask(pool, bodies, 5)
+    eventually(lambda: _slots_taken(bodies) == 5)
     press.may.set()
     assert {answer.result() for answer in asked} == {b"1 TEXT"}
-    assert renders.get(Format.TEXT, zipped=False, timeout_s=1) == b"2 TEXT"
+    assert bodies.get(Format.TEXT, zipped=False, timeout_s=1) == b"2 TEXT"
 
 
 def test_gzip_shares_with_plain(press: Press, pool: ThreadPoolExecutor) -> None:
     """Each format is made once, whatever its coding."""
-    renders = Renders(press.make)
-    plain, zipped = _ask(pool, renders, 2), _ask(pool, renders, 2, zipped=True)
-    other = _ask(pool, renders, 1, Format.OPENMETRICS)
-    eventually(lambda: _places_taken(renders) == 5 and press.begun == 2)
+    bodies = SingleFlight(press.make)
+    plain, zipped = _ask(pool, bodies, 2), _ask(pool, bodies, 2, zipped=True)
+    other = _ask(pool, bodies, 1, Format.OPENMETRICS)
+    eventually(lambda: _slots_taken(bodies) == 5 and press.begun == 2)
     press.may.set()
-    bodies = {answer.result() for answer in plain} | {gzip.decompress(answer.result()) for answer in zipped}
-    assert len(bodies) == 1
+    found = {answer.result() for answer in plain} | {gzip.decompress(answer.result()) for answer in zipped}
+    assert len(found) == 1
     assert other[0].result().endswith(b" OPENMETRICS")
     assert press.begun == 2
 
 
 def test_too_many_are_told_to_come_again(press: Press, pool: ThreadPoolExecutor) -> None:
     """Beyond the bound nobody waits; when there is room again, scrapes are answered."""
-    renders = Renders(press.make)
-    asked = _ask(pool, renders, MAX_SCRAPES)
-    eventually(lambda: _places_taken(renders) == MAX_SCRAPES)
+    bodies = SingleFlight(press.make)
+    asked = _ask(pool, bodies, MAX_SCRAPES)
+    eventually(lambda: _slots_taken(bodies) == MAX_SCRAPES)
     with pytest.raises(RequestError) as refused:
-        renders.get(Format.TEXT, zipped=False, timeout_s=1)
+        bodies.get(Format.TEXT, zipped=False, timeout_s=1)
     assert refused.value.status == 503
     press.may.set()
     assert len({answer.result() for answer in asked}) == 1
-    assert renders.get(Format.TEXT, zipped=False, timeout_s=1)
+    assert bodies.get(Format.TEXT, zipped=False, timeout_s=1)
 
 
 def test_nobody_waits_longer_than_told(press: Press, pool: ThreadPoolExecutor) -> None:
     """Who waits for somebody else's render gives up in time; the render goes on."""
-    renders = Renders(press.make)
-    (first,) = _ask(pool, renders, 1)
+    bodies = SingleFlight(press.make)
+    (first,) = _ask(pool, bodies, 1)
     eventually(lambda: press.begun == 1)
     with pytest.raises(TimeoutError):
-        renders.get(Format.TEXT, zipped=False, timeout_s=0.01)
+        bodies.get(Format.TEXT, zipped=False, timeout_s=0.01)
     press.may.set()
     assert first.result() == b"1 TEXT"
 
 
 def test_a_failed_render_fails_for_those_who_waited_only(press: Press, pool: ThreadPoolExecutor) -> None:
     """An error reaches all that shared it, and is not kept."""
-    renders = Renders(press.make)
+    bodies = SingleFlight(press.make)
     press.fails = True
-    asked = _ask(pool, renders, 3)
-    eventually(lambda: _places_taken(renders) == 3)
+    asked = _ask(pool, bodies, 3)
+    eventually(lambda: _slots_taken(bodies) == 3)
     press.may.set()
     assert {str(answer.exception()) for answer in asked} == {"out of ink"}
     press.fails = False
-    assert renders.get(Format.TEXT, zipped=False, timeout_s=1) == b"2 TEXT"
+    assert bodies.get(Format.TEXT, zipped=False, timeout_s=1) == b"2 TEXT"

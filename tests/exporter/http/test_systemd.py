@@ -84,7 +84,7 @@ def test_two_sockets_are_refused(node: Node) -> None:
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (
         1,
-        "gpu-exporter: systemd handed over 2 sockets; give gpu-exporter.socket one ListenStream=\n",
+        "gpu-exporter: systemd passed 2 sockets; set one ListenStream= in gpu-exporter.socket\n",
     )
 
 
@@ -98,7 +98,7 @@ def test_a_socket_of_another_kind_is_refused(node: Node) -> None:
     assert (done.returncode, done.stderr) == (
         1,
         (
-            "gpu-exporter: what systemd handed over is no listening TCP socket; write ListenStream=9400 and "
+            "gpu-exporter: systemd passed a socket that is not a listening TCP socket; set ListenStream=9400 and "
             "Accept=no in gpu-exporter.socket\n"
         ),
     )
@@ -132,7 +132,7 @@ def test_a_deaf_systemd_is_no_reason_to_stop(node: Node) -> None:
     """A notification socket that is not there costs a warning."""
     command = node.command("--listen=127.0.0.1:0", "--pod-resources-socket=")
     with _running(command, node.environment(NOTIFY_SOCKET="/nowhere/notify")) as exporter:
-        eventually(lambda: exporter.messages("telling systemd READY=1: No such file or directory"))
+        eventually(lambda: exporter.messages("notifying systemd of READY=1: No such file or directory"))
         with urllib.request.urlopen(f"{exporter.url}/healthz", timeout=PATIENCE_S) as reply:
             assert reply.status == 200
 

@@ -123,41 +123,41 @@ def test_all_thirteen_suites_of_go_are_understood() -> None:
 
 NAMES = "tls_server_config, http_server_config, basic_auth_users, rate_limit"
 UNVERIFIED = (
-    "is not possible here: Python's TLS cannot take a certificate without verifying it. Write "
+    "is not supported: Python's TLS cannot accept a certificate without verifying it. Use "
     "VerifyClientCertIfGiven or RequireAndVerifyClientCert, with client_ca_file"
 )
-NOT_A_HASH = "not a bcrypt hash; make one with: htpasswd -nBC 10 '' | tr -d ':\\n'"
+NOT_A_HASH = "not a bcrypt hash; create one with: htpasswd -nBC 10 '' | tr -d ':\\n'"
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("tls_config:\n", ", line 1: tls_config: no such field; did you mean tls_server_config?"),
-        ("xyz: 1\n", f", line 1: xyz: no such field; there are {NAMES}"),
+        ("tls_config:\n", ", line 1: tls_config: unknown field; did you mean tls_server_config?"),
+        ("xyz: 1\n", f", line 1: xyz: unknown field; available: {NAMES}"),
         ("- a\n", ", line 1: not a mapping; write fields and their values"),
         ("a: [\n", ", line 2: not valid YAML: expected the node content, but found ..."),
-        ("\x00", ": not valid YAML: no text in UTF-8"),
-        ("rate_limit: &a\n  interval: *a\n", ", line 1: an alias that contains itself"),
+        ("\x00", ": not valid YAML: not UTF-8 text"),
+        ("rate_limit: &a\n  interval: *a\n", ", line 1: rate_limit.interval: not a text"),
         (
             f"{PAIR}  cert_fil: b.crt\n",
-            ", line 4: cert_fil: no such field of tls_server_config; did you mean cert_file?",
+            ", line 4: cert_fil: unknown field of tls_server_config; did you mean cert_file?",
         ),
-        (f"{PAIR}  key_file: b.key\n", ", line 4: tls_server_config.key_file: stands there twice"),
+        (f"{PAIR}  key_file: b.key\n", ", line 4: tls_server_config.key_file: appears twice"),
         (
             "tls_server_config:\n  key_file: a.key\n",
             ", line 2: tls_server_config: cert_file (or cert) is missing",
         ),
-        (f"{PAIR}  key: x\n", ", line 2: tls_server_config: has both key and key_file; leave one out"),
+        (f"{PAIR}  key: x\n", ", line 2: tls_server_config: has both key and key_file; drop one"),
         (
             f"{PAIR}  min_version: TLS11\n",
             (
-                ", line 4: tls_server_config.min_version: TLS11 is broken and not served; write TLS12 or TLS13"
+                ", line 4: tls_server_config.min_version: TLS11 is insecure and not supported; use TLS12 or TLS13"
             ),
         ),
         (
             f"{PAIR}  min_version: TLS111\n",
             (
-                ', line 4: tls_server_config.min_version: "TLS111" is not known; did you mean TLS13? there are '
+                ', line 4: tls_server_config.min_version: "TLS111" is unknown; did you mean TLS13? available: '
                 'TLS12, TLS13'
             ),
         ),
@@ -195,21 +195,21 @@ NOT_A_HASH = "not a bcrypt hash; make one with: htpasswd -nBC 10 '' | tr -d ':\\
             f"{PAIR}  client_auth_type: RequireAndVerifyClientCert\n",
             (
                 ", line 2: tls_server_config: client_auth_type RequireAndVerifyClientCert needs client_ca_file, "
-                "the CA of the clients"
+                "the clients' CA"
             ),
         ),
         (
             f"{PAIR}  curve_preferences: [X25519, CurveP256]\n",
             (
-                ", line 4: tls_server_config.curve_preferences: Python's TLS cannot order several curves; name "
-                "one, or leave the field out for OpenSSL's own choice"
+                ", line 4: tls_server_config.curve_preferences: Python's TLS supports one curve; name one, "
+                "or drop the field for OpenSSL's choice"
             ),
         ),
         (
             f"{PAIR}  cipher_suites: [TLS_AES_128_GCM_SHA256]\n",
             (
-                ", line 4: tls_server_config.cipher_suites: the suites of TLS 1.3 cannot be chosen one by one, "
-                "all three are served; name all of them or none"
+                ", line 4: tls_server_config.cipher_suites: suites of TLS 1.3 cannot be selected; "
+                "name all three or none"
             ),
         ),
         (
@@ -221,19 +221,18 @@ NOT_A_HASH = "not a bcrypt hash; make one with: htpasswd -nBC 10 '' | tr -d ':\\
         (
             "http_server_config:\n  headers:\n    X-Frame-Options: never\n",
             (
-                ", line 3: http_server_config.headers.X-Frame-Options: X-Frame-Options is one of deny, sameorigin"
+                ", line 3: http_server_config.headers.X-Frame-Options: must be one of deny, sameorigin"
             ),
         ),
         (
             "http_server_config:\n  headers:\n    Server: mine\n",
-            (", line 3: Server: no such field of http_server_config.headers; there are Strict-Transport-Security, "
+            (", line 3: Server: unknown field of http_server_config.headers; available: Strict-Transport-Security, "
             "X-Content-Type-Options, X-Frame-Options, X-XSS-Protection, Content-Security-Policy"),
         ),
         (
             'http_server_config:\n  headers:\n    X-XSS-Protection: "1\\r\\nSet-Cookie: a"\n',
             (
-                ", line 3: http_server_config.headers.X-XSS-Protection: not printable ASCII on one line, which "
-                "is what a header can hold"
+                ", line 3: http_server_config.headers.X-XSS-Protection: not printable ASCII on one line"
             ),
         ),
         ("basic_auth_users:\n  alice: secret\n", f", line 2: basic_auth_users.alice: {NOT_A_HASH}"),
@@ -241,30 +240,30 @@ NOT_A_HASH = "not a bcrypt hash; make one with: htpasswd -nBC 10 '' | tr -d ':\\
         (
             f"basic_auth_users:\n  alice: {HASH}\n  alice: {HASH}\n",
             (
-                ", line 3: basic_auth_users.alice: stands there twice"
+                ", line 3: basic_auth_users.alice: appears twice"
             ),
         ),
         (
             f"basic_auth_users:\n  'a:b': {HASH}\n",
             (
-                ", line 2: basic_auth_users: a user's name is not empty and has no colon"
+                ", line 2: basic_auth_users: a user name must not be empty or have a colon"
             ),
         ),
         (
             f"basic_auth_users:\n  alice: {HASH.replace('$10$', '$31$')}\n",
-            ", line 2: basic_auth_users.alice: a bcrypt cost of 31; 4 to 18 are served, 10 is usual",
+            ", line 2: basic_auth_users.alice: a bcrypt cost of 31; use 4 to 18, usually 10",
         ),
         (
             "rate_limit:\n  interval: 5\n  burst: 1\n",
             (
-                ", line 2: rate_limit.interval: not a duration; write numbers and their units, such as 100ms, 1s "
+                ", line 2: rate_limit.interval: not a duration; use numbers with units, such as 100ms, 1s "
                 "or 1m30s"
             ),
         ),
         (
             "rate_limit:\n  interval: 5s\n",
             (
-                ", line 2: rate_limit.burst: must be 1 or more, or nobody is ever answered"
+                ", line 2: rate_limit.burst: must be at least 1, or every request is refused"
             ),
         ),
     ],
