@@ -1,4 +1,4 @@
-"""The chart as Helm renders it, and what a person types."""
+"""The chart as rendered by Helm, and values for tests."""
 
 import functools
 import json
@@ -126,11 +126,11 @@ EVERYTHING: Object = {
         {"namespace": "research", "gpu": "h100", "high": {"requests.nvidia.com/gpu": 8}, "low": {"pods": "9"}}
     ],
 }
-"""Every option at once, as far as they go together."""
+"""Every option at once, except for invalid combinations."""
 
 
 def helm(*arguments: str, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
-    """A command about the chart, with values as a file on standard input."""
+    """A Helm command with values on standard input."""
     flags = ("--values", "-") if values is not None else ()
     return subprocess.run(
         [_path(), *arguments, *flags],
@@ -154,7 +154,7 @@ def render(
     namespace: str = "gpu-rightsizer",
     only: Sequence[str] = (),
 ) -> list[Object]:
-    """The objects that are installed with these values, or those of some templates."""
+    """The objects installed with these values, or those of some templates."""
     parts = [flag for name in only for flag in ("--show-only", f"templates/{name}.yaml")]
     done = helm("template", release, str(CHART), "--namespace", namespace, *parts, values=values or {})
     assert done.returncode == 0, done.stderr
@@ -162,14 +162,14 @@ def render(
 
 
 def refused(values: Mapping[str, Any]) -> str:
-    """What a person is told who gives values that cannot be meant."""
+    """The error message for invalid values."""
     done = helm("template", "gpu-rightsizer", str(CHART), values=values)
     assert done.returncode != 0
     return done.stderr
 
 
 def notes(values: Mapping[str, Any]) -> str:
-    """What a person is told who installed it with these values."""
+    """The notes after an installation with these values."""
     done = helm("install", "gpu-rightsizer", str(CHART), "--dry-run=client", "--hide-secret", values=values)
     assert done.returncode == 0, done.stderr
     return done.stdout.partition("\nNOTES:\n")[2]

@@ -1,4 +1,4 @@
-"""deploy/prometheus/alerts.yaml: what fires on which series, and what on none; each alert has its runbook and tests."""
+"""deploy/prometheus/alerts.yaml: each alert fires on its cases only, and has a runbook and tests."""
 
 import pathlib
 import re
@@ -37,7 +37,7 @@ LONG_AFTER = {
     "gpu-rightsizer-alerts-waste": "11h30m",
     "gpu-rightsizer-alerts-rightsizer": "92h",
 }
-"""By then every series has ended, and every window with it: by group, 4h where nothing is said."""
+"""Time after which all series and windows have ended, by group; default 4h."""
 
 NOT_OURS = {
     "up",
@@ -48,18 +48,18 @@ NOT_OURS = {
     "kube_node_status_allocatable",
     "kube_node_status_condition",
 }
-"""Prometheus's own, and those of kube-state-metrics."""
+"""Metrics of Prometheus and kube-state-metrics."""
 
 
 def full(text: str) -> str:
-    """What a case says, with its abbreviations written out."""
+    """The text of a case with abbreviations expanded."""
     for short, long in SHORT.items():
         text = text.replace(short, long)
     return text
 
 
 def _test_of(alert: str, case: dict[str, Any], last: str) -> dict[str, Any]:
-    """One case, as promtool takes it; at the last instant nothing fires."""
+    """One case in promtool's format; nothing fires at the last instant."""
     told = f'alertname="{alert}",alertstate="firing",severity="{ALERTS[alert]["labels"]["severity"]}"'
     series = [full(one).split("} ", 1) for one in case["series"]]
     return {
@@ -79,7 +79,7 @@ def _test_of(alert: str, case: dict[str, Any], last: str) -> dict[str, Any]:
 
 
 def _shapes(alert: str) -> list[dict[str, Any]]:
-    """The groups of dashboard-rules.yaml that an alert builds upon."""
+    """The groups of dashboard-rules.yaml that an alert queries."""
     if "gpu:pod:" not in ALERTS[alert]["expr"]:
         return []
     groups = yaml.safe_load((DEPLOY / "dashboard-rules.yaml").read_text())["groups"]
@@ -90,8 +90,8 @@ def _shapes(alert: str) -> list[dict[str, Any]]:
 @pytest.mark.prometheus
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("alert", ALERTS)
-def test_it_fires_on_what_it_should_and_on_nothing_else(alert: str, tmp_path: pathlib.Path) -> None:
-    """Case by case, over time; and once there are no data any more, it does not fire."""
+def test_alert_over_time_fires_only_as_its_cases_say(alert: str, tmp_path: pathlib.Path) -> None:
+    """Each case over time; without data the alert does not fire."""
     (group,) = (one for one in GROUPS if ALERTS[alert] in one["rules"])
     needed = [rule for rule in group["rules"] if rule.get("alert", alert) == alert]
     rules = tmp_path / "rules.yaml"
@@ -111,21 +111,21 @@ def test_it_fires_on_what_it_should_and_on_nothing_else(alert: str, tmp_path: pa
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_every_alert_has_cases_of_both_kinds(alert: str) -> None:
-    """One in which it fires and stops, and one in which it never does."""
+def test_alert_cases_include_firing_and_silent(alert: str) -> None:
+    """One case fires and ends, another never fires."""
     firing = [any(case["firing"].values()) for case in CASES[alert].values()]
     assert True in firing
     assert False in firing
 
 
-def test_there_are_cases_of_nothing_else() -> None:
-    """An alert that was renamed takes its cases along."""
+def test_alert_cases_name_only_existing_alerts() -> None:
+    """Cases follow the renaming of an alert."""
     assert CASES.keys() == ALERTS.keys()
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_every_alert_says_what_whoever_is_woken_needs(alert: str) -> None:
-    """How bad, what, with which values, where it is explained."""
+def test_alert_has_severity_summary_description_and_runbook(alert: str) -> None:
+    """Texts name label values if the alert has labels."""
     rule = ALERTS[alert]
     notes = rule["annotations"]
     assert rule["labels"].keys() == {"severity"}
@@ -140,8 +140,8 @@ _PARTS = ("## Meaning", "## Diagnosis", "## Mitigation", "## Silence", "## False
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_every_alert_has_a_runbook(alert: str) -> None:
-    """With the same parts in the same order, and in the index with its severity."""
+def test_alert_has_runbook_with_all_sections(alert: str) -> None:
+    """All runbooks have the same sections in order, and an entry with the severity in the index."""
     text = (RUNBOOKS / f"{alert}.md").read_text()
     assert text.startswith(f"# {alert}\n")
     places = [text.find(f"\n{part}\n") for part in _PARTS]
@@ -151,8 +151,8 @@ def test_every_alert_has_a_runbook(alert: str) -> None:
     assert f"| [{alert}]({alert}.md) | {severity} |" in (RUNBOOKS / "README.md").read_text()
 
 
-def test_every_runbook_has_an_alert() -> None:
-    """An alert that went takes its page along."""
+def test_runbook_has_alert() -> None:
+    """No runbook remains of a removed alert."""
     assert {path.stem for path in RUNBOOKS.glob("*.md")} == ALERTS.keys() | {"README"}
 
 
@@ -164,7 +164,7 @@ _LANGUAGE = {
 
 
 def _metrics(expression: str) -> set[str]:
-    """The names of the metrics that an expression asks for."""
+    """Names of the metrics in an expression."""
     bare = re.sub(r'"[^"]*"|\{[^}]*\}|\[[^\]]*\]', "", expression)
     bare = re.sub(r"\b(by|on|ignoring|group_left|group_right)\s*\([^)]*\)", "", bare)
     bare = re.sub(r"\boffset\s+\w+|\b\d[\w.]*", "", bare)
@@ -185,13 +185,13 @@ def _known() -> set[str]:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("alert") or rule["record"])
-def test_every_metric_that_is_asked_for_exists(rule: dict[str, Any]) -> None:
-    """In the exporter's catalogue, among the rightsizer's, among those recorded, or in kube-state-metrics."""
+def test_rule_queries_only_existing_metrics(rule: dict[str, Any]) -> None:
+    """Metrics come from the exporter, the rightsizer, recording rules or kube-state-metrics."""
     assert _metrics(rule["expr"]) - _known() == set()
 
 
-def test_both_generations_of_names_are_asked_for() -> None:
-    """Where a rule asks for a metric of DCGM that was renamed, it asks for its other name, too."""
+def test_rule_queries_both_names_of_renamed_metrics() -> None:
+    """A rule with a renamed DCGM metric also queries its other name."""
     renamed = {
         one.dcgm.name: one.dcgm_49.name for one in catalogue.metrics() if one.dcgm.name != one.dcgm_49.name
     }
@@ -201,8 +201,8 @@ def test_both_generations_of_names_are_asked_for() -> None:
         assert {renamed[name] for name in asked & renamed.keys()} <= asked, rule
 
 
-def test_the_table_of_xid_errors_is_the_one_of_the_rules() -> None:
-    """docs/runbooks/README.md lists the codes of each kind; the rules ask for these, and for no code twice."""
+def test_xid_table_of_runbooks_equals_rules() -> None:
+    """docs/runbooks/README.md lists the codes of each class; no code is in two classes."""
     table = dict(
         re.findall(r"^\| \[(GpuXid\w+)\]\([^)]*\) \| [^|]* \| ([\d ,]+) \|$", _index_text(), re.MULTILINE)
     )

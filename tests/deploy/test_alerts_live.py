@@ -59,7 +59,7 @@ EXPECTED = {
     *("GpuTemperatureHigh 20", "GpuXidFatal 20 48", "GpuMemoryNearlyFull 20", "GpuSeriesVanished"),
     *("GpuExporterDown", "GpuNodeWithoutMetrics", "GpuRightsizerJobFailing"),
 }
-"""What fires, by name and GPU; nothing else does."""
+"""All alerts that fire, by name and GPU."""
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def _node(directory: pathlib.Path, spec: NodeSpec) -> Iterator[Node]:
 
 
 class _Kept:
-    """An exporter as a kubelet keeps it: started anew whenever it ends, after a pause that grows."""
+    """An exporter under a kubelet: restarted after it exits, with growing backoff."""
 
     def __init__(self, node: Node, *flags: str) -> None:
         self.address = f"127.0.0.1:{free_port()}"
@@ -117,7 +117,7 @@ class _Kept:
 
 
 class _Throttled:
-    """Counters of time that go on while it is entered, as those of a card that is too hot or short of power."""
+    """Throttle counters that grow while entered, as on a hot or power-limited card."""
 
     def __init__(self, board: Board, gpu: int) -> None:
         self._board, self._gpu, self._end = board, gpu, threading.Event()
@@ -166,7 +166,7 @@ def _get_well(node: Node, other: Node) -> None:
 
 @dataclasses.dataclass
 class _Pages:
-    """What others serve: an existing dcgm-exporter, another one that fails, kube-state-metrics."""
+    """Metrics pages of a dcgm-exporter, a failing one, and kube-state-metrics."""
 
     dcgm: Page
     other: Page
@@ -189,8 +189,10 @@ def _served(directory: pathlib.Path, exporters: list[str]) -> Iterator[tuple[Ale
         yield stack.enter_context(Alerting(directory / "alerting", jobs)), pages
 
 
-def test_alerts_about_gpus_and_exporters(tmp_path: pathlib.Path, node: Node, other: Node) -> None:
-    """All faults at once, on eight GPUs and beside them: exactly their alerts fire, with values, and all end."""
+def test_gpu_and_exporter_alerts_on_all_faults_fire_and_end(
+    tmp_path: pathlib.Path, node: Node, other: Node
+) -> None:
+    """With all faults at once exactly their alerts fire, with values, and end with the faults."""
     for gpu in range(7):
         node.board.set_gpu(gpu, reading())
     node.pods.append(pod("idle", node.spec.gpu_uuid(7)))
@@ -215,8 +217,8 @@ def test_alerts_about_gpus_and_exporters(tmp_path: pathlib.Path, node: Node, oth
         alerting.until(lambda names: not names)
 
 
-def test_a_driver_that_is_away_is_told_until_it_is_back(tmp_path: pathlib.Path, other: Node) -> None:
-    """By one alert without a break, while the exporter gives up, comes back to find the same, and gives up again."""
+def test_driver_alert_while_exporter_restarts_fires_without_gap(tmp_path: pathlib.Path, other: Node) -> None:
+    """One alert fires while the exporter exits and restarts several times."""
     flags = ("--node-name=n2", f"--give-up-after={300 // FACTORS['gpu-rightsizer-alerts-devices']}s")
     with (
         _Kept(other, *flags) as kept,

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.deep, pytest.mark.prometheus, pytest.mark.timeout(600)
 
 STATE = ("ConfigMap", "gpu-rightsizer", "gpu-rightsizer-state")
 SPARED = "spared"
-"""A namespace in which nothing is done, so that what is wasted there stays."""
+"""A paused namespace, whose waste stays."""
 WORLDLY = {
     "GpuRightsizerActionReverted",
     "GpuRightsizerPutBack",
@@ -28,7 +28,7 @@ WORLDLY = {
 
 @pytest.fixture
 def world(tmp_path: pathlib.Path, prometheus: Prometheus) -> Iterator[World]:
-    """An API server, and a Prometheus that has its pods' past."""
+    """An API server, and a Prometheus with the history of its pods."""
     with World(tmp_path, prometheus) as made:
         yield made
 
@@ -39,7 +39,7 @@ def _open_breaker(world: World) -> None:
 
 
 def _meddle(world: World) -> None:
-    """Somebody takes a change back, what was shrunk runs out of memory, GPUs are wasted, others are not measured."""
+    """A user reverts a change, a reduced workload runs out of memory, GPUs are wasted, others unmeasured."""
     world.api.patch("Deployment", world.team, "idle", {"spec": {"replicas": 2}})
     _ends(world, "OOMKilled")
     world.add("Deployment", SPARED, "wasted", {"replicas": 2})
@@ -47,15 +47,15 @@ def _meddle(world: World) -> None:
 
 
 def _mend(world: World) -> None:
-    """Nothing is wasted any more; nor held, since what was meddled with has pods of which nothing is known."""
+    """Removes the wasted GPUs, and pods without metrics."""
     for name in ("wasted", "dark"):
         world.api.delete("Deployment", SPARED, name)
     for name in ("idle", "half-used"):
         world.api.delete("Deployment", world.team, name)
 
 
-def test_alerts_about_the_rightsizer(world: World, tmp_path: pathlib.Path) -> None:
-    """One cause after another, each with its alert and no other; and in the end none."""
+def test_rightsizer_alerts_on_each_cause_fire_and_end(world: World, tmp_path: pathlib.Path) -> None:
+    """Each cause in turn fires its alert and no other; in the end none fires."""
     priced = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
     world.api.patch("Node", None, "n1", {"metadata": {"labels": priced}})
     world.namespace(SPARED)

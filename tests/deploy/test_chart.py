@@ -1,4 +1,4 @@
-"""The chart: what it installs is valid Kubernetes, on each platform, in each mode; wrong values are refused by name."""
+"""The chart installs valid objects on each platform and in each mode, and rejects invalid values by name."""
 
 import json
 import re
@@ -42,10 +42,10 @@ pytestmark = pytest.mark.helm
 
 ROOT = CHART.parents[2]
 NEWEST, OLDEST = "1.37", "1.34"
-"""Kubernetes's newest minor release that is known here, and the oldest that its vendors still serve."""
+"""The newest known minor release of Kubernetes, and the oldest that vendors support."""
 PLATFORMS = tuple(yaml.load((CHART / "files" / "platforms.yaml").read_text(), Loader=yaml.CSafeLoader))
 NO_SCHEMA = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "SecurityContextConstraints"}
-"""Kinds of third parties, whose schemas Kubernetes does not have; `make check-monitors` knows those of the monitors."""
+"""Third-party kinds without a Kubernetes schema; `make check-monitors` checks the monitors."""
 
 
 def _valid(objects: list[Object], version: str) -> None:
@@ -54,8 +54,8 @@ def _valid(objects: list[Object], version: str) -> None:
             kubernetes_validate.validate(one, version, strict=True)
 
 
-def test_it_passes_helms_own_linter() -> None:
-    """Strictly: a warning is an error; also with every option set."""
+def test_chart_passes_helm_lint() -> None:
+    """Warnings are errors; also with every option set."""
     for values in ({}, EVERYTHING):
         done = helm("lint", "--strict", str(CHART), values=values)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -64,14 +64,14 @@ def test_it_passes_helms_own_linter() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("version", [NEWEST, OLDEST])
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_every_preset_is_valid(platform: str, version: str) -> None:
-    """By Kubernetes's own schemas, unknown fields refused."""
+def test_chart_with_each_platform_renders_valid_objects(platform: str, version: str) -> None:
+    """By Kubernetes's schemas, without unknown fields."""
     _valid(render({"platform": platform, "rightsizer": ACTING}), version)
 
 
 @pytest.mark.parametrize("version", [NEWEST, OLDEST])
-def test_everything_at_once_is_valid(version: str) -> None:
-    """Every option that a person may set, with a Deployment and with a PodMonitor."""
+def test_chart_with_all_options_renders_valid_objects(version: str) -> None:
+    """Every option, with a Deployment and with a PodMonitor."""
     objects = render(EVERYTHING)
     _valid(objects, version)
     monitoring = {**EVERYTHING["monitoring"], "serviceMonitor": {}, "podMonitor": {"enabled": True}}
@@ -79,8 +79,8 @@ def test_everything_at_once_is_valid(version: str) -> None:
     assert kinds >= {"PodDisruptionBudget", "NetworkPolicy", "ResourceQuota", *NO_SCHEMA}
 
 
-def test_as_it_is_it_advises_only() -> None:
-    """Without a value: a DaemonSet and a CronJob that runs plan; nothing that could change a workload."""
+def test_chart_by_default_only_advises() -> None:
+    """Without values: a DaemonSet, a CronJob that runs plan, and no permission to change workloads."""
     objects = render()
     container = pod_of(find_one(objects, "CronJob"))["containers"][0]
     assert (container["command"], container["args"]) == (["gpu-rightsizer"], ["plan", "--output", "table"])
@@ -104,13 +104,13 @@ def test_as_it_is_it_advises_only() -> None:
         ),
     ],
 )
-def test_what_is_run(given: Object, args: list[str]) -> None:
-    """--yes stands there only where rightsizer.act is true."""
+def test_rightsizer_command_follows_values(given: Object, args: list[str]) -> None:
+    """--yes is set only if rightsizer.act is true."""
     assert rightsizer(**given)["containers"][0]["args"] == args
 
 
-def test_every_flag_of_run_has_a_value() -> None:
-    """By variable or argument; what is left out has no meaning in a pod, or another value says it."""
+def test_run_flags_all_have_a_chart_value() -> None:
+    """As variable or argument; others have no use in a pod, or another value sets them."""
     given = EVERYTHING["rightsizer"]
     container = rightsizer(**given)["containers"][0]
     token = rightsizer(prometheus={"tokenFile": "/token"})["containers"][0]
@@ -123,8 +123,8 @@ def test_every_flag_of_run_has_a_value() -> None:
     )
 
 
-def test_every_flag_of_the_exporter_has_a_value_and_is_understood() -> None:
-    """The exporter's own reader takes the variables that the chart sets; left out is what has no meaning in a pod."""
+def test_exporter_flags_all_have_a_chart_value_and_parse() -> None:
+    """The exporter parses the chart's variables; others have no use in a pod."""
     container = exporter(EVERYTHING, **EVERYTHING["exporter"])["containers"][0]
     variables = {entry["name"]: entry.get("value", "node-1") for entry in container["env"]}
     ours = {name for name in variables if name.startswith("GPU_EXPORTER_")}
@@ -166,8 +166,8 @@ WINS: Mapping[str, tuple[str, Object, tuple[str | int, ...], Any]] = {
 
 
 @pytest.mark.parametrize("name", WINS)
-def test_a_value_of_ones_own_wins_over_the_platforms(name: str) -> None:
-    """An empty one, too; who says on which nodes it runs says it alone."""
+def test_user_value_overrides_platform_preset(name: str) -> None:
+    """Also an empty value; a nodeSelector or affinity of the user replaces both."""
     platform, given, path, expected = WINS[name]
     found: Any = exporter({"platform": platform}, **given)
     for step in path:
@@ -175,8 +175,8 @@ def test_a_value_of_ones_own_wins_over_the_platforms(name: str) -> None:
     assert found == expected
 
 
-def test_platforms_tell_gpu_nodes_and_their_taints() -> None:
-    """What the presets are for, in three that differ most."""
+def test_platform_selects_gpu_nodes_and_tolerates_taints() -> None:
+    """Three presets that differ most."""
     platforms = ("gke", "aks", "gpu-operator")
     pods = {name: exporter({"platform": name}, pauseForGpuOperator=False) for name in platforms}
     terms = pods["gke"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -190,8 +190,10 @@ def test_platforms_tell_gpu_nodes_and_their_taints() -> None:
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("create", [None, True, False])
-def test_security_context_constraints_are_openshifts_or_ones_own(platform: str, create: bool | None) -> None:
-    """Made on OpenShift, which starts no exporter without; true and false win over the platform, null does not."""
+def test_security_context_constraints_exist_on_openshift_or_if_set(
+    platform: str, create: bool | None
+) -> None:
+    """OpenShift needs them; true and false override the platform, null does not."""
     values = {"platform": platform, "exporter": {"securityContextConstraints": {"create": create}}}
     found = [one for one in render(values) if one["kind"] == "SecurityContextConstraints"]
     assert len(found) == (platform == "openshift" if create is None else create)
@@ -200,8 +202,8 @@ def test_security_context_constraints_are_openshifts_or_ones_own(platform: str, 
         assert (one["allowHostPID"], one["seLinuxContext"]) == (False, {"type": "RunAsAny"})
 
 
-def test_pools_add_their_nodes_and_taints() -> None:
-    """RDMA nodes by the platform's label, beside those that are selected anyway."""
+def test_node_pools_add_nodes_and_tolerations() -> None:
+    """Adds nodes with the platform's RDMA label."""
     pool = {"name": "rdma", "rdma": True, "nodeSelector": {"a": "b"}, "tolerations": [{"key": "team"}]}
     pod = exporter({"platform": "oke", "nodePools": [pool]}, pauseForGpuOperator=False)
     terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -245,8 +247,8 @@ EXCEPTIONS: Mapping[str, tuple[str, Object, set[str]]] = {
 
 
 @pytest.mark.parametrize("name", EXCEPTIONS)
-def test_the_exporters_exceptions_are_those_that_are_stated(name: str) -> None:
-    """What it has beyond Pod Security's restricted level; README.md names each."""
+def test_exporter_pod_violates_pod_security_only_as_documented(name: str) -> None:
+    """README.md lists each exception from Pod Security's restricted level."""
     platform, given, more = EXCEPTIONS[name]
     pod = exporter({"platform": platform}, **given)
     assert beyond_restricted(pod) == ALWAYS | more
@@ -270,8 +272,8 @@ def test_the_exporters_exceptions_are_those_that_are_stated(name: str) -> None:
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_the_rightsizers_pod_is_restricted(platform: str) -> None:
-    """On each platform, in both modes, with all that can be mounted."""
+def test_rightsizer_pod_passes_restricted_pod_security(platform: str) -> None:
+    """On each platform, in both modes, with all mounts."""
     least: Object = {}
     for given in (least, EVERYTHING["rightsizer"]):
         objects = render({"platform": platform, "rightsizer": given}, only=["rightsizer"])
@@ -498,14 +500,14 @@ WRONG: Mapping[str, tuple[Object, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_values_are_refused_by_name(name: str) -> None:
-    """A message says which value is wrong and what would be right, whether one alone or two that do not go together."""
+def test_invalid_values_are_rejected_by_name(name: str) -> None:
+    """A message names the invalid value or combination, and the remedy."""
     values, words = WRONG[name]
     assert re.search(words, refused(values))
 
 
-def test_classes_carry_the_policy() -> None:
-    """Three for each GPU model, whose annotations the program reads as rules; a model may say otherwise."""
+def test_priority_classes_carry_policy_annotations() -> None:
+    """Three for each GPU model with annotations as rules; a model may override them."""
     gpus = [{"name": "h100"}, {"name": "a100", "levels": {"low": {"value": 7, "policy": {"min-gpus": 1}}}}]
     objects = render({"priorityClasses": {"gpus": gpus}}, only=["classes"])
     read = {}
@@ -525,8 +527,8 @@ def test_classes_carry_the_policy() -> None:
     }
 
 
-def test_classes_alone_are_a_policy() -> None:
-    """Where values have classes and no policy, classes are asked first, as in the example; one's own policy wins."""
+def test_priority_classes_without_policy_become_the_policy() -> None:
+    """Classes come first, as in the example; a policy of the user wins."""
     gpus = {"priorityClasses": {"gpus": [{"name": "h100"}]}}
     example = yaml.safe_load((ROOT / "deploy" / "examples" / "policy-by-class.yaml").read_text())
     acting = {**ACTING, "policy": {}}
@@ -544,15 +546,15 @@ def test_classes_alone_are_a_policy() -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"keep": False}], ids=["as-it-is", "not-kept"])
-def test_classes_outlive_the_release(given: Object) -> None:
-    """Workloads name them; who wants them gone says so."""
+def test_priority_classes_on_uninstall_are_kept(given: Object) -> None:
+    """Workloads refer to them; `keep: false` removes them."""
     objects = render({"priorityClasses": {"gpus": [{"name": "h100"}], **given}}, only=["classes"])
     words = [one["metadata"]["annotations"].get("helm.sh/resource-policy") for one in objects]
     assert words == ([None] * 3 if given else ["keep"] * 3)
 
 
-def test_quotas_are_by_class() -> None:
-    """Each counts the pods of one class only."""
+def test_resource_quotas_limit_by_class() -> None:
+    """Each quota counts the pods of one class."""
     quotas = [{"namespace": "research", "gpu": "h100", "high": {"requests.nvidia.com/gpu": 8}}]
     objects = render(
         {"priorityClasses": {"gpus": [{"name": "h100"}]}, "resourceQuotas": quotas}, only=["classes"]
@@ -563,8 +565,8 @@ def test_quotas_are_by_class() -> None:
     assert scope == {"scopeName": "PriorityClass", "operator": "In", "values": ["high-priority-h100"]}
 
 
-def test_quotas_may_speak_of_pods_without_a_class() -> None:
-    """They would walk around all the others; one for each entry, so that several models of a namespace go together."""
+def test_resource_quotas_can_limit_pods_without_class() -> None:
+    """Pods without class would bypass all other quotas; there is one for each entry."""
     quotas = [
         {"namespace": "research", "gpu": gpu, "withoutClass": {"requests.nvidia.com/gpu": 0}}
         for gpu in ("a", "b")
@@ -583,14 +585,14 @@ def test_quotas_may_speak_of_pods_without_a_class() -> None:
     "schedule",
     ["*/5 0-6,22-23 1,15 jan-MAR Mon-5", "0 23 31 12 0", "@daily", "00 08 ? * sun", "1-59/2 * * * *"],
 )
-def test_schedules_are_what_kubernetes_takes(schedule: str) -> None:
+def test_schedule_valid_for_kubernetes_is_accepted(schedule: str) -> None:
     """Ranges, steps, lists, names in any case, and macros."""
     cronjob = find_one(render({"rightsizer": {"schedule": schedule}}, only=["rightsizer"]), "CronJob")
     assert cronjob["spec"]["schedule"] == schedule
 
 
-def test_the_label_of_rdma_alone_adds_no_nodes() -> None:
-    """Nodes without GPUs have such cards, too, and an exporter there would only crash. Its taints are tolerated."""
+def test_node_pool_with_only_rdma_adds_no_nodes() -> None:
+    """Nodes without GPUs may have RDMA cards, and an exporter would crash there. Taints are tolerated."""
     alone = {"name": "a", "rdma": True, "tolerations": [{"key": "team"}]}
     with_pool, without = exporter({"platform": "oke", "nodePools": [alone]}), exporter({"platform": "oke"})
     assert with_pool["affinity"] == without["affinity"]
@@ -601,8 +603,8 @@ def test_the_label_of_rdma_alone_adds_no_nodes() -> None:
     assert [one["key"] for one in term["matchExpressions"]] == ["nvidia.com/gpu.present"]
 
 
-def test_what_has_to_be_there_first_is_told() -> None:
-    """An image that nobody publishes, and a namespace whose Pod Security lets the exporter be."""
+def test_notes_name_missing_image_and_pod_security_label() -> None:
+    """The image is not published, and Pod Security must admit the exporter."""
     assert "no image is published as gpu-rightsizer:" in notes({})
     assert "no image is published" not in notes({"image": {"registry": "registry.example.com"}})
     assert "no image is published" not in notes({"image": {"repository": "example.com/a/gpu-rightsizer"}})
@@ -610,8 +612,8 @@ def test_what_has_to_be_there_first_is_told() -> None:
     assert "pod-security" not in notes({"exporter": {"enabled": False}})
 
 
-def test_monitors_and_network_policies_find_their_pods() -> None:
-    """What selects, selects by labels that the pods and Services of that component have, and no others'."""
+def test_monitors_and_network_policies_select_their_pods() -> None:
+    """Selectors match only the pods and Services of their component."""
     objects = render(EVERYTHING)
     daemon = find_one(objects, "DaemonSet", "gpu-rightsizer-exporter")["spec"]["template"]["metadata"][
         "labels"
@@ -634,14 +636,14 @@ def test_monitors_and_network_policies_find_their_pods() -> None:
         assert selector.items() <= labels.items()
 
 
-def test_a_deadline_may_be_as_long_as_the_interval() -> None:
-    """Compared as time, not as text."""
+def test_scrape_timeout_equal_to_interval_is_accepted() -> None:
+    """Compared as durations, not as text."""
     given = {"enabled": True, "interval": "60s", "scrapeTimeout": "1m"}
     assert render({"monitoring": {"serviceMonitor": given}}, only=["monitoring"])
 
 
-def test_annotations_tell_who_is_scraped() -> None:
-    """For a Prometheus without the operator: both programs' pods, by port and path."""
+def test_scrape_annotations_mark_scraped_pods() -> None:
+    """Pods of both programs have port and path, for a Prometheus without the operator."""
     values = {"monitoring": {"scrapeAnnotations": {"enabled": True}}, "rightsizer": {"mode": "deployment"}}
     found = {
         one["kind"]: one["spec"]["template"]["metadata"]["annotations"]
@@ -654,8 +656,8 @@ def test_annotations_tell_who_is_scraped() -> None:
 
 
 @pytest.mark.parametrize("kind", ["serviceMonitor", "podMonitor"])
-def test_monitors_name_the_node(kind: str) -> None:
-    """Alerts and dashboard say on which node, whatever the exporter's own label is called."""
+def test_monitors_add_node_label(kind: str) -> None:
+    """Alerts and dashboard use `node`, whatever label the exporter has."""
     values = {"monitoring": {kind: {"enabled": True}}, "rightsizer": {"mode": "deployment"}}
     monitors = render(values, only=["monitoring"])
     assert len(monitors) == 2
@@ -677,8 +679,8 @@ def test_monitors_name_the_node(kind: str) -> None:
         pytest.param("http://mimir", [8080], 8080, id="said"),
     ],
 )
-def test_the_network_policy_lets_prometheus_be_asked(url: str, given: list[int], port: int) -> None:
-    """At the port of its URL, where values do not say another; beside that only names and the API server."""
+def test_network_policy_allows_prometheus_port(url: str, given: list[int], port: int) -> None:
+    """The port of its URL unless values set another; otherwise only DNS and the API server."""
     values = {
         "networkPolicy": {"enabled": True, "prometheusPorts": given, "apiServerPorts": [6443]},
         "rightsizer": {"prometheus": {"url": url}},
@@ -687,8 +689,8 @@ def test_the_network_policy_lets_prometheus_be_asked(url: str, given: list[int],
     assert [one["port"] for one in egress["ports"]] == [53, 53, 6443, port]
 
 
-def test_names_are_asked_where_the_platform_answers() -> None:
-    """OpenShift's DNS pods listen at another port than their Service, and a NetworkPolicy sees the pod's."""
+def test_network_policy_allows_dns_ports_of_platform() -> None:
+    """OpenShift's DNS pods listen on another port than their Service; a NetworkPolicy sees that of the pod."""
     ports = {}
     for platform, more in (("", {}), ("openshift", {}), ("openshift", {"dnsPorts": [53]})):
         values = {"platform": platform, "networkPolicy": {"enabled": True, **more}}
@@ -697,8 +699,8 @@ def test_names_are_asked_where_the_platform_answers() -> None:
     assert ports == {("",): [53], ("openshift",): [53, 5353], ("openshift", "dnsPorts"): [53]}
 
 
-def test_alerts_bring_the_metrics_that_they_ask_for() -> None:
-    """Where values do not say how many metrics; the notes say what stays silent where they say fewer."""
+def test_alerts_enabled_serve_the_metrics_they_need() -> None:
+    """Unless values set a smaller set of metrics; the notes then name the silent alerts."""
     rules = {"monitoring": {"rules": {part: {"enabled": True} for part in ("alerts", "dashboard")}}}
     found = {}
     for values in ({}, rules):
@@ -715,8 +717,8 @@ def test_alerts_bring_the_metrics_that_they_ask_for() -> None:
     }
 
 
-def test_the_budget_of_waste_is_ones_own() -> None:
-    """The one number of the alerts that is set for each cluster."""
+def test_waste_budget_value_sets_rule() -> None:
+    """The only number of the alerts to set for each cluster."""
     rules = {"alerts": {"enabled": True, "wasteBudgetPerHour": 1250.5}, "dashboard": {"enabled": True}}
     objects = render({"monitoring": {"rules": rules}}, only=["monitoring"])
     groups = find_one(objects, "PrometheusRule", "gpu-rightsizer-alerts")["spec"]["groups"]
@@ -729,8 +731,8 @@ def test_the_budget_of_waste_is_ones_own() -> None:
     assert found == ["vector(1250.5)"]
 
 
-def test_rules_and_dashboard_are_the_repositorys() -> None:
-    """As they are tested there; of each alert the runbook becomes a link."""
+def test_rules_and_dashboard_equal_repository_files() -> None:
+    """Identical, except that each runbook becomes a link."""
     objects = render(EVERYTHING, only=["monitoring"])
     files = {"recording": "recording-rules", "dashboard": "dashboard-rules", "alerts": "alerts"}
     named = {
@@ -755,8 +757,8 @@ def test_rules_and_dashboard_are_the_repositorys() -> None:
     assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 
-def test_the_policy_arrives_as_it_was_written() -> None:
-    """Times, dates and a plain off survive YAML; a change of the policy changes the pod."""
+def test_policy_value_reaches_config_map_unchanged() -> None:
+    """Times, dates and `off` survive YAML; a changed policy changes the pod."""
     policy = {
         "apiVersion": "gpu-rightsizer.io/v1alpha1",
         "kind": "Policy",
@@ -776,7 +778,7 @@ def test_the_policy_arrives_as_it_was_written() -> None:
     assert sums[0] != sums[1]
 
 
-def test_releases_do_not_get_in_each_others_way() -> None:
+def test_two_releases_have_no_object_in_common() -> None:
     """Two releases have no object in common."""
     values = {"rightsizer": ACTING}
     one, two = (

@@ -1,4 +1,4 @@
-"""The chart's RBAC and admission policies are, for the policy in values, what the program's own commands print."""
+"""The chart's RBAC and admission policies equal the output of the program's commands."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -72,8 +72,8 @@ POLICIES: Mapping[str, Object] = {
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_they_say_what_the_commands_say(name: str) -> None:
-    """For each policy of a table: the same objects, names and words."""
+def test_chart_roles_and_admission_equal_commands(name: str) -> None:
+    """For each policy of a table: the same objects, names and texts."""
     _compare(POLICIES[name], namespace="gpu-rightsizer", release="gpu-rightsizer")
 
 
@@ -112,16 +112,16 @@ _RULES = st.one_of(
     st.lists(_PATTERNS, max_size=2, unique=True),
     st.sampled_from([("gpu-rightsizer", "gpu-rightsizer"), ("gpus", "blue"), ("kube-system", "x")]),
 )
-def test_they_say_what_the_commands_say_for_any_policy(
+def test_chart_roles_and_admission_for_any_policy_equal_commands(
     rules: list[Object], fields: Object, protected: list[str], where: tuple[str, str]
 ) -> None:
-    """Whatever the rules, and whatever release and namespace are called."""
+    """For any rules, release and namespace."""
     policy = _policy(*rules, protectedNamespaces=protected, **fields)
     _compare(policy, namespace=where[0], release=where[1])
 
 
-def test_who_only_advises_may_write_nothing() -> None:
-    """Without act the account has what it takes to plan, whatever is enforced, and there is no admission policy."""
+def test_chart_without_act_grants_no_writes() -> None:
+    """Without act the account can only plan, whatever the policy enforces, and there is no admission policy."""
     enforcing = _policy(_enforce({"kinds": ["Deployment"]}), **OFF)
     harmless = _policy({"match": {"everything": True}, "mode": "advise"}, **OFF)
     objects = render({"rightsizer": {"policy": enforcing}}, only=["rbac"])
@@ -142,8 +142,8 @@ def test_who_only_advises_may_write_nothing() -> None:
     assert "ValidatingAdmissionPolicy" not in kinds
 
 
-def test_who_would_evict_may_look_for_what_was_evicted() -> None:
-    """Advice counts earlier evictions against budgets, so it asks for their manifests, where there may be any."""
+def test_chart_with_eviction_policy_may_read_manifests() -> None:
+    """Planning counts earlier evictions against budgets, so it reads their manifests."""
     for policy, is_listing in (
         (_policy(_enforce({"kinds": ["Pod"]}, "evict"), **OFF), True),
         (_policy(_enforce({"kinds": ["Deployment"]}, "evict"), **OFF), False),
@@ -157,8 +157,8 @@ def test_who_would_evict_may_look_for_what_was_evicted() -> None:
         assert verbs == (["list"] if is_listing else [])
 
 
-def test_namespaces_of_ones_own_are_a_bound() -> None:
-    """rbac.namespaces lets less be written than the policy would, never more."""
+def test_rbac_namespaces_limit_write_roles() -> None:
+    """rbac.namespaces only reduces write permissions."""
     wide = _written({"everything": True}, ["a", "b"])
     narrow = _written({"namespaces": ["b", "c"]}, ["a", "b"])
     none = _written({"namespaces": ["c"]}, ["a", "b"])
@@ -166,7 +166,7 @@ def test_namespaces_of_ones_own_are_a_bound() -> None:
 
 
 def _written(match: Object, bound: Sequence[str]) -> set[str]:
-    """Namespaces, or "" for all, in which anything may be written."""
+    """Namespaces with write permissions, or "" for all."""
     policy = _policy(_enforce(match), **OFF)
     values = {"rightsizer": {**ACTING, "policy": policy}, "rbac": {"namespaces": list(bound)}}
     objects = render(values, only=["rbac"])
@@ -177,8 +177,8 @@ def _written(match: Object, bound: Sequence[str]) -> set[str]:
     }
 
 
-def test_another_account_is_meant_everywhere() -> None:
-    """An account of one's own stands in bindings and conditions, and is not made."""
+def test_service_account_name_applies_to_all_objects() -> None:
+    """Bindings and conditions name the user's account, which is not created."""
     values = {
         "rightsizer": {**ACTING, "policy": _policy(_enforce({"kinds": ["Job"]}), **OFF)},
         "serviceAccount": {"create": False, "name": "mine"},
@@ -222,8 +222,8 @@ _ADVICE: Object = {"match": {"priorityClasses": ["x"]}, "mode": "advise"}
         pytest.param(_policy(_enforce({"namespaces": ["a"]}), **OFF), False, id="not-asked"),
     ],
 )
-def test_classes_of_the_chart_that_protect_are_locked(policy: Object, *, is_heeded: bool) -> None:
-    """As `policy admission --protected-class` says it; not where a rule may open them by the file's own word."""
+def test_protecting_classes_of_chart_are_in_admission_policy(policy: Object, *, is_heeded: bool) -> None:
+    """As with `policy admission --protected-class`, unless a rule of the file may override the class."""
     classes = ["high-priority-h100", "low-priority-t4"]
     parsed = policy or yaml.safe_load((CHART.parents[1] / "examples" / "policy-by-class.yaml").read_text())
     _compare(policy, parsed, classes=classes, values={"priorityClasses": _OWN_CLASSES})
@@ -240,7 +240,7 @@ def _compare(
     classes: Sequence[str] = (),
     values: Object | None = None,
 ) -> None:
-    """What the chart renders for a policy in values, and what the commands print for it, or for what stands for it."""
+    """The chart's objects for a policy, and the output of the commands for the same policy."""
     values = {**(values or {}), "rightsizer": {**ACTING, "policy": policy}}
     parsed = Policy.model_validate(checked or policy)
     only = ["rbac", "admission"] if admission_policies(parsed, account="a", own="o") else ["rbac"]
@@ -257,7 +257,7 @@ def _compare(
 
 
 def _named(body: Object, name: str) -> Object:
-    """With the release's name in what refers to a role or a policy."""
+    """With the release's name in references to a role or policy."""
     if "roleRef" in body:
         reference = body["roleRef"]
         return {
@@ -271,7 +271,7 @@ def _named(body: Object, name: str) -> Object:
 
 
 def _bare(objects: Sequence[Object]) -> dict[tuple[str, str, str], Object]:
-    """By kind, namespace and name; what only Helm adds is left out."""
+    """By kind, namespace and name, without Helm's labels."""
     return {
         (one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]): {
             key: part for key, part in one.items() if key != "metadata"

@@ -1,4 +1,4 @@
-"""Where the exporter makes room for the GPU Operator: its upgrades and new cuts wait for who holds the driver."""
+"""The exporter leaves nodes that the GPU Operator upgrades or repartitions, because an open driver blocks both."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ PAUSED: Mapping[str, Mapping[str, str]] = {
     "mig": {f"{DEPLOY}client": "paused-for-mig-change", f"{DEPLOY}dcgm-exporter": "paused-for-mig-change"},
     "both": {f"{DEPLOY}dcgm-exporter": "paused-for-mig-change_paused-for-driver-upgrade"},
 }
-"""Labels of a node as NVIDIA's driver manager and MIG manager write them, or one of several."""
+"""Node labels that NVIDIA's driver manager and MIG manager write, or one of them."""
 AT_WORK: Mapping[str, Mapping[str, str]] = {
     "no-operator": {},
     "at-work": {f"{DEPLOY}{name}": "true" for name in ("client", "dcgm-exporter", "driver")},
@@ -33,7 +33,7 @@ GPU_NODE = {
     "k8s.amazonaws.com/accelerator": "nvidia",
     "pool": "a",
 }
-"""Of any platform, and of a pool."""
+"""For any platform, and for a pool."""
 POOL = {"nodePools": [{"name": "a", "nodeSelector": {"pool": "a"}}]}
 CHOSEN: Mapping[str, tuple[Object, Object]] = {
     **{name or "labelled": ({"platform": name}, {}) for name in PLATFORMS},
@@ -44,7 +44,7 @@ CHOSEN: Mapping[str, tuple[Object, Object]] = {
 
 
 def _holds(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """A requirement of a node selector term, as Kubernetes reads it: what is not there is in no list."""
+    """A requirement of a node selector term in Kubernetes's semantics: NotIn holds for a missing label."""
     value = labels.get(expression["key"])
     match expression["operator"]:
         case "Exists":
@@ -67,8 +67,8 @@ def _runs_on(pod: Object, labels: Mapping[str, str]) -> bool:
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_it_leaves_a_node_that_the_operator_clears(name: str) -> None:
-    """However its nodes are chosen, by any label that the operator's managers write; and no other node."""
+def test_exporter_leaves_node_paused_by_gpu_operator(name: str) -> None:
+    """For every kind of node selection and every label of the operator's managers; other nodes keep it."""
     values, given = CHOSEN[name]
     pod = exporter(values, **given)
     for case, labels in PAUSED.items():
@@ -77,8 +77,8 @@ def test_it_leaves_a_node_that_the_operator_clears(name: str) -> None:
         assert _runs_on(pod, {**GPU_NODE, **labels}), case
 
 
-def test_it_can_be_told_to_stay() -> None:
-    """Then nothing of it is in the pod."""
+def test_exporter_without_pausing_stays_on_node() -> None:
+    """The pod has no such requirement."""
     pod = exporter({}, pauseForGpuOperator=False)
     assert "affinity" not in pod
     assert all(_runs_on(pod, {**GPU_NODE, **labels}) for labels in PAUSED.values())

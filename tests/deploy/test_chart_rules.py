@@ -1,4 +1,4 @@
-"""What the chart makes of the rules: they ask for this release's own objects, and wait as its values say."""
+"""The chart's rules query the objects of the release and use intervals from values."""
 
 import re
 from collections.abc import Mapping
@@ -41,8 +41,8 @@ def _alert(name: str, values: Mapping[str, Any] | None = None, release: str = "g
 
 
 @pytest.mark.parametrize("case", KEPT)
-def test_alerts_ask_for_the_releases_own_objects(case: str) -> None:
-    """Whatever it is called: the CronJob, the Deployment, and the job by which Prometheus scrapes it."""
+def test_alerts_query_objects_of_own_release(case: str) -> None:
+    """For any release name: CronJob, Deployment and scrape job."""
     release, values, name = KEPT[case]
     failing = _alert("GpuRightsizerJobFailing", values, release)["expr"]
     assert failing.count(f'cronjob="{name}"') == 2
@@ -57,22 +57,22 @@ def test_alerts_ask_for_the_releases_own_objects(case: str) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "waits"), [(3600, "65m"), (60, "6m"), (14_401, "246m")])
-def test_a_job_has_its_time_before_it_counts_as_failing(seconds: int, waits: str) -> None:
-    """Its deadline, and some minutes for kube-state-metrics and scrapes."""
+def test_job_alert_waits_for_job_deadline(seconds: int, waits: str) -> None:
+    """The deadline plus some minutes for kube-state-metrics and scrapes."""
     values = {"rightsizer": {"cronJob": {"activeDeadlineSeconds": seconds}}}
     assert _alert("GpuRightsizerJobFailing", values)["for"] == waits
 
 
 def _intervals(part: str, **rules: Any) -> dict[str, str | None]:
-    """How often each group of a PrometheusRule is evaluated, by the end of its name."""
+    """Evaluation interval of each group of a PrometheusRule, by the end of its name."""
     given = {name: {**ALL[name], **rules.get(name, {})} for name in ALL}
     objects = render({"monitoring": {"rules": given}}, only=["monitoring"])
     groups = find_one(objects, "PrometheusRule", f"gpu-rightsizer-{part}")["spec"]["groups"]
     return {group["name"].rpartition("-")[2]: group.get("interval") for group in groups}
 
 
-def test_a_large_fleet_evaluates_less_often() -> None:
-    """But what counts from one minute to the next, and what is as long as its windows."""
+def test_rule_intervals_follow_values() -> None:
+    """Except for groups that count per minute, or have windows of their interval."""
     assert _intervals("dashboard") == dict.fromkeys(_intervals("dashboard"), "1m")
     slower = {"dashboard": {"interval": "2m"}, "alerts": {"interval": "30s"}}
     assert _intervals("dashboard", **slower) == {
@@ -85,8 +85,8 @@ def test_a_large_fleet_evaluates_less_often() -> None:
     assert set(_intervals("recording", **slower).values()) == {"5m"}
 
 
-def test_the_notes_say_what_a_cronjob_cannot_tell() -> None:
-    """Each alert that asks for a metric of `run`, and no other; where there are alerts or a dashboard at all."""
+def test_notes_for_cronjob_list_silent_alerts() -> None:
+    """Exactly the alerts with a metric of `run`, if alerts or the dashboard are enabled."""
     text = (CHART / "files" / "alerts.yaml").read_text()
     asking = {
         rule["alert"]
@@ -97,9 +97,9 @@ def test_the_notes_say_what_a_cronjob_cannot_tell() -> None:
     asking |= {"GpuRightsizerSilent"}  # by a series that is recorded of such metrics
     for monitoring in ({"rules": ALL}, {"dashboard": {"enabled": True}}):
         told = notes({"monitoring": monitoring}).partition("A CronJob serves no metrics")[2]
-        listed, _, rest = told.partition("What its Jobs come to")
+        listed, jobs, _ = told.partition("GpuRightsizerJobFailing reports failing Jobs")
         assert set(re.findall(r"Gpu\w+", listed)) == asking
-        assert "GpuRightsizerJobFailing" in rest
+        assert jobs
         as_deployment = {"monitoring": monitoring, "rightsizer": {"mode": "deployment"}}
         assert "serves no metrics" not in notes(as_deployment)
     assert "serves no metrics" not in notes({})

@@ -1,4 +1,4 @@
-"""dashboards/grafana.json: up to date, whole, and every query has an answer on a Prometheus filled by the demo."""
+"""dashboards/grafana.json is up to date and complete, and every query has a result on the demo's Prometheus."""
 
 import dataclasses
 import json
@@ -54,24 +54,24 @@ KUBE_STATE_METRICS = {
     "kube_pod_container_resource_requests",
 }
 EXPORTER = {"gpu_allocated", "up"}
-"""Of the exporter, but of no collector; of Prometheus itself."""
+"""Metrics of the exporter without a collector, and of Prometheus itself."""
 _METRIC = re.compile(r"\b(?:DCGM_\w+|gpu_\w+|kube_\w+|up\b|gpu:[\w:]+)")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def _metrics(expression: str) -> set[str]:
-    """The names of metrics in a query, also those of a matcher of __name__."""
+    """Names of metrics in a query, including matchers of __name__."""
     named = [each for text in re.findall(r'__name__=~"([^"]*)"', expression) for each in text.split("|")]
     return {*named, *_METRIC.findall(_QUOTED.sub('""', expression))}
 
 
-def test_the_file_is_what_the_tables_say() -> None:
-    """`python -m dashboards` writes it; `make golden` does that, too."""
+def test_dashboard_file_equals_tables() -> None:
+    """`python -m dashboards` or `make golden` writes it."""
     assert DASHBOARD.read_text() == rendered()[DASHBOARD]
 
 
-def test_every_metric_is_one_that_somebody_serves() -> None:
-    """The exporters by the catalogue, the rightsizer by its table, kube-state-metrics, or a rule before."""
+def test_dashboard_and_rules_query_only_existing_metrics() -> None:
+    """Metrics come from an exporter, the rightsizer, kube-state-metrics or a recording rule."""
     served = {name for each in catalogue.metrics() for name in (each.dcgm.name, each.dcgm_49.name)}
     served |= {row.full_name for row in METRICS} | KUBE_STATE_METRICS | EXPORTER
     recorded = {rule.record for group in GROUPS for rule in group.rules}
@@ -83,8 +83,8 @@ def test_every_metric_is_one_that_somebody_serves() -> None:
         assert _metrics(variable.series) <= recorded
 
 
-def test_nothing_is_recorded_in_vain() -> None:
-    """Each rule is asked by a panel or another rule, or is of the pods, which alerts query."""
+def test_recorded_series_are_all_queried() -> None:
+    """A panel, another rule or (for pods) an alert queries each rule."""
     asked = {name for _, query in PANELS for name in _metrics(query.expr)}
     asked |= {name for group in GROUPS for rule in group.rules for name in _metrics(rule.expr)}
     recorded = {rule.record for group in GROUPS for rule in group.rules}
@@ -95,8 +95,8 @@ def _shown() -> list[dict[str, Any]]:
     return [panel for panel in BOARD["panels"] if panel["type"] != "row"]
 
 
-def test_panels_stand_beside_each_other_and_not_upon() -> None:
-    """Each within the width, none over another, each with a number of its own."""
+def test_panels_do_not_overlap() -> None:
+    """Panels stay within the width and have unique numbers."""
     taken: set[tuple[int, int]] = set()
     for panel in BOARD["panels"]:
         place = panel["gridPos"]
@@ -112,8 +112,8 @@ def test_panels_stand_beside_each_other_and_not_upon() -> None:
     assert len(set(numbers)) == len(numbers)
 
 
-def test_every_panel_says_what_it_shows() -> None:
-    """Title, description, unit and what stands there without data; the data source is the variable."""
+def test_panel_has_title_description_unit_and_no_data_text() -> None:
+    """Also, the data source is the variable."""
     for panel in _shown():
         if panel["type"] == Kind.TEXT:
             assert panel["options"]["content"]
@@ -127,8 +127,8 @@ def test_every_panel_says_what_it_shows() -> None:
         assert all(target["legendFormat"] for target in panel["targets"]), panel["title"]
 
 
-def test_a_figure_says_by_which_variables_it_is_chosen() -> None:
-    """Those that stand beside each other are chosen by different ones: a title that names some obeys just these."""
+def test_figure_obeys_only_variables_of_its_title() -> None:
+    """Neighbouring figures obey different variables, which their titles name."""
     titled = {"(by node)": ("$node", "$class"), "(by class, namespace)": ("$class", "$node")}
     found = set()
     for panel, query in PANELS:
@@ -140,8 +140,8 @@ def test_a_figure_says_by_which_variables_it_is_chosen() -> None:
     assert len(found) == 6
 
 
-def test_every_variable_is_used_and_every_query_is_of_the_chosen_cluster() -> None:
-    """None is a choice without effect."""
+def test_variables_are_all_used_and_queries_filter_by_cluster() -> None:
+    """No variable is without effect."""
     text = json.dumps(BOARD["panels"])
     for variable in BOARD["templating"]["list"]:
         assert f"${variable['name']}" in text or f"${{{variable['name']}}}" in text, variable["name"]
@@ -150,7 +150,7 @@ def test_every_variable_is_used_and_every_query_is_of_the_chosen_cluster() -> No
 
 
 def _filled(expression: str, **chosen: str) -> str:
-    """A query as Grafana sends it, with nothing chosen but what is."""
+    """A query as Grafana sends it, with these variables set."""
     for variable in VARIABLES:
         value = chosen.get(variable.name, ".*")
         expression = expression.replace(f'"${variable.name}"', f'"{value}"')
@@ -167,7 +167,7 @@ class Board:
         self.minutes = range(seconds[0], seconds[-1] + 1, 60)
 
     def answer(self, kind: Kind, expression: str) -> list[dict[str, Any]]:
-        """What a panel gets."""
+        """The result for a panel."""
         if kind is Kind.LINES:
             return ask_range(self.prometheus, expression, self.minutes[-15:])
         return self.prometheus.query(expression, at_s=self.minutes[-1])
@@ -178,7 +178,7 @@ class Board:
         return float(one["value"][1])
 
     def empty(self, **chosen: str) -> dict[tuple[str, str], Source]:
-        """Panels and their queries without an answer, and what these need."""
+        """Panels and queries without a result, with their needs."""
         return {
             (panel.title, query.name): query.source if query.source is not Source.EXPORTER else panel.source
             for panel, query in PANELS
@@ -188,7 +188,7 @@ class Board:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The demo's, with a pod that finds no place."""
+    """The demo's cluster with a pending pod."""
     with Cluster(READY_MADE["demo"], tmp_path_factory.mktemp("demo")) as running:
         assert running.api is not None
         running.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu-rightsizer"}})
@@ -211,7 +211,7 @@ def _waiting_pod() -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Past:
-    """What was served before the rightsizer came."""
+    """Series of the hours before the rightsizer started."""
 
     seconds: range
     ours: list[Series]
@@ -221,7 +221,7 @@ class Past:
 
 @pytest.fixture(scope="module")
 def past(cluster: Cluster) -> Past:
-    """Of the same two hours, by each exporter."""
+    """The same two hours, for each exporter."""
     _await_accounts(cluster)
     seconds = last_hours(2.25)
     assert cluster.api is not None
@@ -234,7 +234,7 @@ def past(cluster: Cluster) -> Past:
 
 
 def _await_accounts(cluster: Cluster) -> None:
-    """Until the exporter has found whose the processes on the shared GPUs are, which takes it a look or two."""
+    """Waits until the exporter attributes the processes on shared GPUs, which takes a cycle or two."""
     deadline = time.monotonic() + 300
     while True:
         pods: dict[str, set[str]] = {"DCGM_FI_DEV_FB_USED": set(), "gpu_pod_busy_seconds_total": set()}
@@ -250,7 +250,7 @@ def _await_accounts(cluster: Cluster) -> None:
 
 @pytest.fixture(scope="module")
 def board(cluster: Cluster, past: Past, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
-    """Our exporter's past, kube-state-metrics', and the metrics of a rightsizer that acted upon both."""
+    """Past series of gpu-exporter and kube-state-metrics, and metrics of a rightsizer that acted."""
     folder = tmp_path_factory.mktemp("ours")
     seconds = past.seconds
     with Prometheus(folder / "prometheus") as prometheus:
@@ -269,7 +269,7 @@ POLICY = (
 
 
 def _scrape_of_run(cluster: Cluster, prometheus: Prometheus, folder: pathlib.Path) -> str:
-    """What `gpu-rightsizer run` publishes once it has freed something, and has looked again."""
+    """Metrics of `gpu-rightsizer run` after it freed GPUs and ran another cycle."""
     policy = folder / "policy.yaml"
     policy.write_text(POLICY)
     with socket.socket() as probe:
@@ -300,7 +300,7 @@ def _scrape_of_run(cluster: Cluster, prometheus: Prometheus, folder: pathlib.Pat
 
 
 def _rightsizers(scrape: str, seconds: range) -> Iterator[Series]:
-    """As if it had run for an hour, and all that it counted had happened in the last quarter of it."""
+    """As if it had run for an hour and counted everything in the last quarter of it."""
     scraped = seconds[-121:]
     target = {"job": "gpu-rightsizer", "instance": "rightsizer:9401"}
     for sample in parse(scrape):
@@ -313,7 +313,7 @@ def _rightsizers(scrape: str, seconds: range) -> Iterator[Series]:
 
 @pytest.fixture(scope="module")
 def dcgm_board(past: Past, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
-    """What a dcgm-exporter would have served of the same past, and nothing else."""
+    """Only the series of a dcgm-exporter for the same past."""
     with Prometheus(tmp_path_factory.mktemp("dcgm") / "prometheus") as prometheus:
         seconds = past.seconds
         prometheus.write(past.dcgm_exporter)
@@ -322,8 +322,8 @@ def dcgm_board(past: Past, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.mark.prometheus
-def test_an_installation_that_is_dead_is_not_hidden_by_another(tmp_path: pathlib.Path) -> None:
-    """In another cluster, or in another namespace of one; a replica that waits hides nothing either."""
+def test_last_cycle_panel_shows_oldest_installation(tmp_path: pathlib.Path) -> None:
+    """Other clusters, namespaces and waiting replicas do not hide a dead installation."""
     name = "gpu_rightsizer_last_success_timestamp_seconds"
     (expr,) = (_filled(query.expr) for _, query in PANELS if name in query.expr)
     ago = {'cluster="a"': 1000, 'cluster="b",namespace="g",pod="1"': 400, 'cluster="b",namespace="h"': 1100}
@@ -341,20 +341,20 @@ class TestOnTheDemo:
 
     pytestmark = on_the_demo
 
-    def test_every_query_has_an_answer(self, board: Board) -> None:
-        """On our exporter, with kube-state-metrics and the rightsizer's `run`."""
+    def test_queries_with_all_sources_have_results(self, board: Board) -> None:
+        """With gpu-exporter, kube-state-metrics and the rightsizer's `run`."""
         assert board.empty() == {}
 
-    def test_with_dcgm_exporter_alone_all_but_what_panels_say_they_need(self, dcgm_board: Board) -> None:
-        """Neither our exporter nor kube-state-metrics nor the rightsizer."""
+    def test_queries_with_dcgm_exporter_alone_miss_only_stated_needs(self, dcgm_board: Board) -> None:
+        """Without gpu-exporter, kube-state-metrics and the rightsizer."""
         assert set(dcgm_board.empty().values()) <= {
             Source.GPU_EXPORTER,
             Source.PENDING,
             Source.RIGHTSIZER,
         }
 
-    def test_the_figures_are_the_clusters(self, board: Board, dcgm_board: Board) -> None:
-        """What is there and held, the same by either exporter: shared GPUs once, MIG instances by their size."""
+    def test_gpu_counts_equal_cluster_with_either_exporter(self, board: Board, dcgm_board: Board) -> None:
+        """Total and held GPUs; shared GPUs count once, MIG instances by size."""
         for each in (board, dcgm_board):
             whole, parts = 8 + 8 + 6 + 4 + 4, (3 + 3 + 3 + 2 + 1) / 7
             assert each.value("sum(gpu:node:gpus)") == pytest.approx(whole + parts)
@@ -363,7 +363,7 @@ class TestOnTheDemo:
         assert board.value("sum(gpu:pod:held)") == pytest.approx(board.value("sum(gpu:node:held)"))
         assert board.value("sum(gpu:namespace:waiting)") == 16
 
-    def test_the_worth_of_work_is_the_truth(self, board: Board, cluster: Cluster) -> None:
+    def test_utilization_equals_simulator_truth(self, board: Board, cluster: Cluster) -> None:
         """Over the same seconds as the rules' rates; Prometheus 3 leaves a window's first sample out."""
         end_s, agent = board.minutes[-1], cluster.agents["l40s-a"]
         for gpu in range(4):
@@ -376,14 +376,14 @@ class TestOnTheDemo:
         parts = board.value('sum(gpu:pod:used{modelName=~".*L40S.*"})')
         assert parts == pytest.approx(board.value('sum(gpu:node:used{modelName=~".*L40S.*"})'), abs=0.01)
 
-    def test_copies_on_shared_gpus_are_nobodys_own(self, dcgm_board: Board) -> None:
-        """With dcgm-exporter; of whole GPUs use is known."""
+    def test_dcgm_copies_on_shared_gpus_give_no_pod_utilization(self, dcgm_board: Board) -> None:
+        """With dcgm-exporter; the use of whole GPUs is known."""
         shared = "gpu:pod:utilization:ratio and on (cluster, UUID, GPU_I_ID) (gpu:device:pods > 1)"
         assert dcgm_board.prometheus.query(shared, at_s=dcgm_board.minutes[-1]) == []
         assert dcgm_board.value("count(gpu:pod:utilization:ratio)") > 10
 
-    def test_classes_and_workloads_are_found(self, board: Board, dcgm_board: Board) -> None:
-        """By kube-state-metrics; without it workloads by the names of pods, and no class."""
+    def test_workloads_have_names_and_classes(self, board: Board, dcgm_board: Board) -> None:
+        """From kube-state-metrics; without it workloads come from pod names, without class."""
         specs = {spec.name: spec.priority_class for spec in READY_MADE["demo"].workloads}
         found = board.prometheus.query("gpu:workload:held", at_s=board.minutes[-1])
         assert {one["metric"]["workload"]: one["metric"]["priority_class"] for one in found} == specs
@@ -402,7 +402,7 @@ class TestOnTheDemo:
         ],
         ids="-".join,
     )
-    def test_a_choice_leaves_what_was_chosen(self, board: Board, chosen: Mapping[str, str]) -> None:
+    def test_variable_choice_filters_every_panel(self, board: Board, chosen: Mapping[str, str]) -> None:
         """Every panel that shows the label shows only that value."""
         labels = {variable.name: variable.label for variable in VARIABLES}
         ((name, value),) = chosen.items()
@@ -411,8 +411,8 @@ class TestOnTheDemo:
                 if labels[name] in one["metric"] and f"${name}" in query.expr:
                     assert re.fullmatch(value, one["metric"][labels[name]]), panel.title
 
-    def test_variables_offer_what_there_is(self, board: Board) -> None:
-        """Values of each, but of the cluster, as nothing here has that label."""
+    def test_variables_offer_existing_values(self, board: Board) -> None:
+        """All but `cluster`, a label that no series has here."""
         offered = {}
         for variable in VARIABLES:
             found = board.prometheus.query(_filled(variable.series), at_s=board.minutes[-1])

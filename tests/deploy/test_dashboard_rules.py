@@ -1,4 +1,4 @@
-"""deploy/prometheus/dashboard-rules.yaml: up to date, and what its series say of each exporter and way of scraping."""
+"""deploy/prometheus/dashboard-rules.yaml is up to date and correct for each exporter and scrape configuration."""
 
 import pathlib
 import subprocess
@@ -10,14 +10,14 @@ from dashboards.__main__ import RULES, rendered
 DATA = pathlib.Path(__file__).parent / "data"
 
 
-def test_the_file_is_what_the_table_says() -> None:
-    """`python -m dashboards` writes it; `make golden` does that, too."""
+def test_rules_file_equals_table() -> None:
+    """`python -m dashboards` or `make golden` writes it."""
     assert RULES.read_text() == rendered()[RULES]
 
 
 @pytest.mark.prometheus
-def test_promtool_finds_that_they_record_what_they_should() -> None:
-    """Shared GPUs once, parts of GPUs, copies and exporters' own pods told apart, classes with kube-state-metrics."""
+def test_rules_record_expected_series_in_promtool() -> None:
+    """Shared GPUs, MIG instances, copies, the exporters' own pods, and classes from kube-state-metrics."""
     case = DATA / "dashboard-rules-test.yaml"
     done = subprocess.run(
         ["promtool", "test", "rules", case.name], cwd=case.parent, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""Examples offline: valid by Kubernetes's own schemas, all in the index, of known classes; of a stated shape."""
+"""Examples, offline: valid by Kubernetes's schemas, in the index, and with known classes."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from rightsizer.policy.schema import Policy
 from tests.deploy.examples import EXAMPLES, POLICIES, all_objects, files, indexed, objects, said
 
 MINORS = ("1.34", "1.37")
-"""The oldest that has all kinds of the examples (resource.k8s.io/v1), and the newest whose schemas there are."""
+"""The oldest release with all kinds of the examples (resource.k8s.io/v1), and the newest known one."""
 THIRD_PARTIES = re.compile(
     r"argoproj\.io|.*\.toolkit\.fluxcd\.io|kueue\.x-k8s\.io|(trainer\.)?kubeflow\.org|serving\.kserve\.io|nvidia\.com"
     r"|kubescheduler\.config\.k8s\.io|gpu-rightsizer\.io"
@@ -61,7 +61,7 @@ DEVICE_PLUGIN = {
         },
     },
 }
-"""As far as the examples use it: api/config/v1 of https://github.com/NVIDIA/k8s-device-plugin."""
+"""The part that the examples use: api/config/v1 of https://github.com/NVIDIA/k8s-device-plugin."""
 MIG_PARTED = {
     "type": "object",
     "additionalProperties": False,
@@ -93,12 +93,12 @@ MIG_PARTED = {
         },
     },
 }
-"""As far as the examples use it: api/spec/v1 of https://github.com/NVIDIA/mig-parted."""
+"""The part that the examples use: api/spec/v1 of https://github.com/NVIDIA/mig-parted."""
 H100_SLICES, H100_GB = 7, 80
 
 
 def _maps(key: str) -> Iterator[tuple[str, Any]]:
-    """Each entry of the examples' ConfigMaps of that name, parsed."""
+    """Parsed entries of the examples' ConfigMaps with this name."""
     for file, found in all_objects():
         if found["kind"] == "ConfigMap" and found["metadata"]["name"] == key:
             for name, text in found["data"].items():
@@ -106,7 +106,7 @@ def _maps(key: str) -> Iterator[tuple[str, Any]]:
 
 
 def _pods(found: Any) -> Iterator[dict[str, Any]]:
-    """Each pod's spec in an object, wherever its kind has it: what has containers, or KServe's model."""
+    """The pod specs of an object of any kind: mappings with containers, or KServe's model."""
     if isinstance(found, dict):
         if "containers" in found or "model" in found:
             yield found
@@ -119,27 +119,27 @@ def _pods(found: Any) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("minor", MINORS)
 @pytest.mark.parametrize("file", files())
-def test_kubernetes_takes_it(file: str, minor: str) -> None:
-    """Each object of a built-in kind has no field that its schema does not know, and none of another type."""
+def test_example_is_valid_kubernetes(file: str, minor: str) -> None:
+    """Objects of built-in kinds have only known fields, of the right types."""
     for found in objects(file):
         group = found["apiVersion"].rpartition("/")[0]
         if not THIRD_PARTIES.fullmatch(group):
             kubernetes_validate.validate(found, minor, strict=True)
 
 
-def test_the_index_has_all_files() -> None:
-    """Nothing stands there that the index does not explain, and nothing is missing."""
+def test_examples_index_lists_all_files() -> None:
+    """The index has every file and no other."""
     assert indexed() == files()
 
 
 @pytest.mark.parametrize("file", files())
-def test_it_begins_with_what_it_is(file: str) -> None:
-    """The first line is a comment, in a whole sentence's beginning."""
+def test_example_begins_with_comment(file: str) -> None:
+    """The first line is a comment with a sentence."""
     assert re.match(r"# [A-Z][^\n]{20,}", (EXAMPLES / file).read_text())
 
 
-def test_every_pod_names_a_class_of_ours() -> None:
-    """Named <level>-priority-<gpu> as the chart names them; all levels and both models are in use or offered."""
+def test_example_pods_have_priority_class_of_examples() -> None:
+    """Named <level>-priority-<gpu> as in the chart, for all levels and both models."""
     named = {pod["priorityClassName"] for _, found in all_objects() for pod in _pods(found)}
     assert named <= CLASSES
     assert {
@@ -149,8 +149,8 @@ def test_every_pod_names_a_class_of_ours() -> None:
 
 
 @pytest.mark.parametrize("file", sorted(POLICIES))
-def test_a_policy_can_be_read(file: str) -> None:
-    """As gpu-rightsizer reads it."""
+def test_example_policy_loads(file: str) -> None:
+    """gpu-rightsizer reads it without errors."""
     (found,) = objects(file)
     assert Policy.model_validate(found).rules
 
@@ -163,13 +163,13 @@ def test_a_policy_can_be_read(file: str) -> None:
         for name, config in _maps(plugin)
     ],
 )
-def test_the_device_plugins_configurations_have_its_shape(config: Any) -> None:
-    """Only fields that it knows, with values that it takes."""
+def test_device_plugin_configuration_has_valid_shape(config: Any) -> None:
+    """Only known fields with valid values."""
     jsonschema.validate(config, DEVICE_PLUGIN)
 
 
-def test_mig_configurations_fit_the_card() -> None:
-    """Only fields that mig-parted knows; the instances of each fill no more than an H100 has."""
+def test_mig_configurations_fit_card() -> None:
+    """Only fields of mig-parted; the instances fit on an H100."""
     ((_, config),) = _maps("mig-parted-config")
     jsonschema.validate(config, MIG_PARTED)
     for name, groups in config["mig-configs"].items():
@@ -181,8 +181,8 @@ def test_mig_configurations_fit_the_card() -> None:
             assert sum(int(memory) * count for (_, memory), count in sizes) <= H100_GB
 
 
-def test_the_cluster_policy_names_the_configurations() -> None:
-    """What it names is what the other files define."""
+def test_cluster_policy_names_existing_configurations() -> None:
+    """The other files define the names that it uses."""
     (policy,) = objects("sharing/mig-cluster-policy.yaml")
     plugin, manager = policy["spec"]["devicePlugin"]["config"], policy["spec"]["migManager"]["config"]
     assert plugin["default"] in {name.partition(": ")[2] for name, _ in _maps(plugin["name"])}

@@ -1,4 +1,4 @@
-"""The image: its Dockerfile is linted, and what it installs is installed and run here, without a builder."""
+"""The image: its Dockerfile passes a linter, and its instructions run here without a builder."""
 
 import hashlib
 import importlib.metadata
@@ -39,7 +39,7 @@ def _texts(stage: list[Instruction], word: str) -> list[str]:
     return [one.text for one in stage if one.word == word]
 
 
-def test_the_linter_finds_nothing() -> None:
+def test_dockerfile_passes_hadolint() -> None:
     """Hadolint, with all its rules and its warnings as errors."""
     hadolint = Path(sys.executable).with_name("hadolint")
     run = subprocess.run(
@@ -48,7 +48,7 @@ def test_the_linter_finds_nothing() -> None:
     assert (run.returncode, run.stdout) == (0, "")
 
 
-def test_it_runs_as_nobody_and_starts_neither_program() -> None:
+def test_image_runs_as_non_root_without_entry_point() -> None:
     """A number that Pod Security can tell from root, no entry point, both programs on the path, no GPU asked for."""
     _, final = _stages()
     assert _texts(final, "USER") == ["65532:65532"]
@@ -58,7 +58,7 @@ def test_it_runs_as_nobody_and_starts_neither_program() -> None:
     assert "NVIDIA_" not in environment
 
 
-def test_the_label_tells_the_version() -> None:
+def test_image_label_has_version() -> None:
     """The default of VERSION is the package's own."""
     _, final = _stages()
     assert f"VERSION={importlib.metadata.version('gpu-rightsizer')}" in _texts(final, "ARG")
@@ -67,7 +67,7 @@ def test_the_label_tells_the_version() -> None:
         assert f'org.opencontainers.image.{label}="' in labels
 
 
-def test_everything_is_pinned_and_checked() -> None:
+def test_libraries_are_pinned_by_hash() -> None:
     """Each `pip install` takes a lock file by its hashes, but for the wheel that was just built."""
     build, _ = _stages()
     installs = [
@@ -91,14 +91,14 @@ def test_everything_is_pinned_and_checked() -> None:
         (".venv/pyvenv.cfg", True),
     ],
 )
-def test_only_what_is_needed_goes_to_the_builder(path: str, kept: bool) -> None:
+def test_build_context_has_only_needed_files(path: str, kept: bool) -> None:
     """Sources and lock files; neither history nor tests nor caches."""
     patterns = (ROOT / ".dockerignore").read_text().splitlines()[1:]
     assert ignored(patterns, PurePosixPath(path)) is kept
 
 
 @pytest.mark.parametrize("lock", ["rightsizer", "aws"])
-def test_both_programs_libraries_agree(lock: str) -> None:
+def test_lock_files_of_both_programs_agree(lock: str) -> None:
     """What stands in both lock files has one version, so both programs fit into one image, also with AWS's library."""
     pins = [_pins("exporter"), _pins(lock)]
     for name in pins[0].keys() & pins[1].keys():
@@ -156,7 +156,7 @@ def _run(prefix: Path, *command: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("image")
 @pytest.mark.parametrize("program", ["gpu-exporter", "gpu-rightsizer"])
-def test_each_program_answers(installed: Path, program: str) -> None:
+def test_installed_program_answers(installed: Path, program: str) -> None:
     """--version and --help, from what the RUN instructions installed, leaving every file as it was."""
     before = _listing(installed)
     version = _run(installed, program, "--version")
@@ -170,7 +170,7 @@ def test_each_program_answers(installed: Path, program: str) -> None:
 @pytest.mark.deep
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("image")
-def test_every_module_is_found_there(installed: Path) -> None:
+def test_installed_modules_are_complete(installed: Path) -> None:
     """All modules of both programs are imported from the prefix, with their libraries; nothing of the checkout is."""
     run = _run(installed, "python", "-c", _IMPORT_ALL)
     assert run.returncode == 0, run.stderr
@@ -183,7 +183,7 @@ def test_every_module_is_found_there(installed: Path) -> None:
 @pytest.mark.deep
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("image")
-def test_there_is_what_the_locks_say(installed: Path) -> None:
+def test_installed_libraries_equal_lock_files(installed: Path) -> None:
     """The libraries of both locks and our own package; no pip, no compiler's leavings, only our commands."""
     found = {
         re.sub(r"[-_.]+", "-", dist.metadata["Name"]).lower(): dist.version
@@ -200,7 +200,7 @@ def test_there_is_what_the_locks_say(installed: Path) -> None:
 @pytest.mark.deep
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("image")
-def test_modules_are_compiled_by_content(installed: Path) -> None:
+def test_installed_modules_are_compiled_by_content(installed: Path) -> None:
     """Each source has its compiled twin, which is valid without a look at dates, and everything has one date."""
     sources = [path for path in installed.rglob("*.py") if "tests" not in path.parts]
     for source in sources:
@@ -212,7 +212,7 @@ def test_modules_are_compiled_by_content(installed: Path) -> None:
 @pytest.mark.deep
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("image")
-def test_two_builds_are_alike(installed: Path) -> None:
+def test_two_builds_are_identical(installed: Path) -> None:
     """Built again at the same place, every file has the same bytes, mode and date."""
     before, folder = _listing(installed), installed.parents[1]
     folder.rename(folder.with_name("before"))
@@ -223,7 +223,7 @@ def test_two_builds_are_alike(installed: Path) -> None:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("platform", ["x86_64-manylinux_2_28", "aarch64-manylinux_2_28"])
-def test_each_platform_has_its_wheels(platform: str, tmp_path: Path) -> None:
+def test_platform_has_wheel_for_every_library(platform: str, tmp_path: Path) -> None:
     """Nothing has to be compiled on amd64 or arm64: the index has a wheel of every pinned library."""
     uv = Path(sys.executable).with_name("uv")
     locks = [part for name in LOCKS for part in ("-r", str(ROOT / f"requirements/{name}.lock"))]

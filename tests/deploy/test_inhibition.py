@@ -126,8 +126,8 @@ def _labels(alert: str) -> set[str]:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["source_matchers"][0]))
-def test_each_rule_is_about_alerts_that_there_are(rule: Mapping[str, Any]) -> None:
-    """By labels that both have: one that neither has would be equal of all."""
+def test_inhibit_rule_names_existing_alerts(rule: Mapping[str, Any]) -> None:
+    """Both have the compared labels; a label that both lack would count as equal."""
     sources, targets = _named(rule["source_matchers"]), _named(rule["target_matchers"])
     assert len(_matchers(rule["source_matchers"])) == len(rule["source_matchers"])
     assert not sources & targets
@@ -141,8 +141,8 @@ def test_each_rule_is_about_alerts_that_there_are(rule: Mapping[str, Any]) -> No
         )  # which scrape.yaml and the chart's monitors give every target
 
 
-def test_pages_wait_for_what_explains_them() -> None:
-    """Whatever mutes critical alerts about a GPU fires before the first page goes out."""
+def test_route_waits_for_explaining_alerts() -> None:
+    """Alerts that mute critical alerts about a GPU fire before the first page."""
     (route,) = yaml.safe_load(CONFIG.read_text())["route"]["routes"]
     waits = int(route["group_wait"].removesuffix("m"))
     for rule in RULES:
@@ -153,7 +153,7 @@ def test_pages_wait_for_what_explains_them() -> None:
 
 @pytest.fixture(scope="module")
 def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A real one with our configuration."""
+    """A real Alertmanager with this configuration."""
     directory = tmp_path_factory.mktemp("alertmanager")
 
     def command(port: int) -> list[str]:
@@ -172,8 +172,8 @@ def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.alertmanager
-def test_it_is_a_configuration() -> None:
-    """As amtool reads it."""
+def test_alertmanager_configuration_is_valid() -> None:
+    """By amtool."""
     done = subprocess.run(
         ["amtool", "check-config", str(CONFIG)], capture_output=True, text=True, check=False
     )
@@ -182,8 +182,8 @@ def test_it_is_a_configuration() -> None:
 
 @pytest.mark.alertmanager
 @pytest.mark.parametrize("fault", FAULTS)
-def test_one_fault_is_one_page(fault: str, alertmanager: Server) -> None:
-    """What is left of all the alerts of a fault, in a cluster of its own, when Alertmanager has muted."""
+def test_fault_with_several_alerts_sends_one_page(fault: str, alertmanager: Server) -> None:
+    """The alerts of a fault that remain after inhibition, in a cluster of their own."""
     fired, left = FAULTS[fault]
     now = datetime.datetime.now(datetime.UTC).isoformat()
     alerts = [

@@ -65,8 +65,8 @@ def _same(kustomized: dict[Key, Object], helms: dict[Key, Object]) -> None:
         assert kustomized[key] == found, key
 
 
-def test_it_is_up_to_date() -> None:
-    """What is there is what the script would write; `make kustomize` writes it."""
+def test_kustomize_files_are_up_to_date() -> None:
+    """`make kustomize` writes them."""
     there = {
         str(path.relative_to(KUSTOMIZE)): path.read_text()
         for part in ("base", "components")
@@ -75,29 +75,29 @@ def test_it_is_up_to_date() -> None:
     assert there == files()
 
 
-def test_the_base_is_the_charts_default() -> None:
+def test_base_equals_chart_default() -> None:
     """Nothing more, nothing less."""
     _same(_build(KUSTOMIZE / "base"), render({}))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMPONENTS)
-def test_a_component_is_the_charts_value(folder: Path, name: str) -> None:
-    """Each on the base alone, or beside the one of which it speaks."""
+def test_component_equals_chart_with_its_values(folder: Path, name: str) -> None:
+    """On the base, or with the component that it needs."""
     chosen = [BESIDE[name], name] if name in BESIDE else [name]
     _same(_overlay(folder, chosen), render(COMPONENTS[name]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_components_go_together(folder: Path, platform: str) -> None:
-    """Who acts as a Deployment with monitoring, on each platform."""
+def test_components_combined_equal_chart(folder: Path, platform: str) -> None:
+    """An acting Deployment with monitoring, on each platform."""
     chosen = ["acting-deployment", "monitoring-deployment", platform]
     values = {**COMPONENTS["monitoring"], **COMPONENTS["acting-deployment"], **COMPONENTS[platform]}
     _same(_overlay(folder, chosen), render(values))
 
 
-def test_image_and_namespace_are_kustomizes(folder: Path) -> None:
+def test_overlay_sets_image_and_namespace(folder: Path) -> None:
     """`images` and `namespace` of an overlay reach every pod, account and binding; the state namespace follows."""
     image = {"name": NAME, "newName": "registry.example.com/gpu", "newTag": "1"}
     found = _overlay(folder, [], namespace="elsewhere", images=[image])
@@ -119,10 +119,10 @@ def test_image_and_namespace_are_kustomizes(folder: Path) -> None:
     ],
     ids=["ours", "another-namespace", "another-name"],
 )
-def test_the_lock_holds_wherever_an_overlay_puts_the_account(
+def test_admission_policy_in_any_namespace_restricts_account(
     folder: Path, fields: Object, account: str
 ) -> None:
-    """Neither another's image nor what stands in its own namespace is its to change; replicas of the others are."""
+    """It may change replicas elsewhere, but no image and nothing in its own namespace."""
     found = _overlay(folder, ["acting"], **fields)
     subjects = [one["subjects"][0] for (kind, _), one in found.items() if kind == "ClusterRoleBinding"]
     assert {f"{one['namespace']}:{one['name']}" for one in subjects} == {account}
@@ -156,8 +156,8 @@ def _deployment(namespace: str) -> Object:
     return {"apiVersion": "apps/v1", "kind": "Deployment", **body}
 
 
-def test_the_example_can_be_built() -> None:
-    """The overlay that one copies: its image, its Prometheus, its platform; every cluster serves all of it."""
+def test_example_overlay_builds() -> None:
+    """The overlay to copy, with image, Prometheus and platform; every cluster serves its kinds."""
     found = _build(KUSTOMIZE / "overlays" / "example")
     (container,) = found["Deployment", NAME]["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "registry.example.com/gpu-rightsizer:0.1.0"

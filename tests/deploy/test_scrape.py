@@ -65,8 +65,8 @@ def _promtool(*arguments: str) -> str:
 
 
 @pytest.mark.prometheus
-def test_promtool_takes_it(config: pathlib.Path) -> None:
-    """As a part of a configuration."""
+def test_scrape_configuration_passes_promtool(config: pathlib.Path) -> None:
+    """As part of a Prometheus configuration."""
     assert "SUCCESS" in _promtool("check", "config", str(config))
 
 
@@ -80,10 +80,10 @@ def test_promtool_takes_it(config: pathlib.Path) -> None:
         ("gpu-rightsizer", {"10.0.0.2:9401": {"namespace": "monitoring", "pod": "pod-10.0.0.2"}}),
     ],
 )
-def test_these_are_scraped_under_these_labels(
+def test_scraped_targets_have_expected_labels(
     job: str, expected: dict[str, dict[str, str]], config: pathlib.Path
 ) -> None:
-    """Running pods by their labels, and no other; the exporter's own pod never stands for the GPU's user."""
+    """Only running pods with these labels; the exporter's own pod never appears as the GPU's user."""
     found = json.loads(_promtool("check", "service-discovery", str(config), job))
     kept = {one["labels"]["instance"]: one["labels"] for one in found if one.get("labels")}
     shown = {
@@ -94,8 +94,8 @@ def test_these_are_scraped_under_these_labels(
     assert shown == {address: {**always, "instance": address, **more} for address, more in expected.items()}
 
 
-def test_a_pod_of_a_gpu_keeps_its_name() -> None:
-    """Of both exporters; the rightsizer's series have no pods of others."""
+def test_honor_labels_keep_pod_of_gpu() -> None:
+    """For both exporters; the rightsizer's series have no other pods."""
     assert {name: job.get("honor_labels", False) for name, job in JOBS.items()} == {
         "gpu-exporter": True,
         "dcgm-exporter": True,
@@ -103,8 +103,8 @@ def test_a_pod_of_a_gpu_keeps_its_name() -> None:
     }
 
 
-def test_alerts_know_these_jobs() -> None:
-    """Each is of one alert about targets that are down."""
+def test_alerts_match_job_names() -> None:
+    """Each job name matches one alert about targets that are down."""
     text = (ROOT / "deploy/prometheus/alerts.yaml").read_text()
     exporters, ours = re.findall(r'up\{job=~"([^"]+)"\}', text)
     assert {name for name in JOBS if re.fullmatch(exporters, name)} == {"gpu-exporter", "dcgm-exporter"}

@@ -90,7 +90,7 @@ def _plan(demo: tuple[pathlib.Path, str]) -> dict[str, Any]:
     return plan
 
 
-def test_every_gpu_workload_stands_in_the_plan_once(demo: tuple[pathlib.Path, str]) -> None:
+def test_demo_plan_has_every_gpu_workload_once(demo: tuple[pathlib.Path, str]) -> None:
     """With verdict, rule and evidence, as the schema says."""
     plan = _plan(demo)
     schema = json.loads((ROOT / "docs/plan.schema.json").read_text())
@@ -102,14 +102,14 @@ def test_every_gpu_workload_stands_in_the_plan_once(demo: tuple[pathlib.Path, st
     assert all(item["rule"] and item["evidence"]["words"] for item in plan["items"])
 
 
-def test_the_high_priority_class_is_protected(items: dict[str, dict[str, Any]]) -> None:
+def test_demo_plan_protects_high_priority_class(items: dict[str, dict[str, Any]]) -> None:
     """Every workload of it, idle ones among them."""
     high = [item for item in items.values() if item["priorityClass"] == "high-priority"]
     assert {item["verdict"] for item in high} == {"protected"}
     assert "idle" in {item["finding"] for item in high}
 
 
-def test_verdicts_that_the_demo_is_there_to_show(items: dict[str, dict[str, Any]]) -> None:
+def test_demo_plan_shows_intended_verdicts(items: dict[str, dict[str, Any]]) -> None:
     """Two busy GPUs of eight are advised on, half a window is unknown, a spinning zombie is found; a budget holds."""
     specs = READY_MADE["demo"].workloads
     (partly,) = (spec.name for spec in specs if spec.gpus == 8 and spec.busy_gpus == 2)
@@ -124,7 +124,7 @@ def test_verdicts_that_the_demo_is_there_to_show(items: dict[str, dict[str, Any]
     assert acted == {"Deployment", "StatefulSet", "Job", "Pod"}
 
 
-def test_no_workload_that_worked_is_condemned(items: dict[str, dict[str, Any]]) -> None:
+def test_demo_plan_acts_only_on_idle_workloads(items: dict[str, dict[str, Any]]) -> None:
     """Against the simulator's ground truth: what is acted upon had not worked for a day."""
     for spec in READY_MADE["demo"].workloads:
         if _is_enforced(items[spec.name]):
@@ -136,7 +136,7 @@ def _is_enforced(item: dict[str, Any]) -> bool:
     return item["verdict"] == "act" and item["mode"] == "enforce" and item["action"] and not item["blocks"]
 
 
-def test_everything_planned_was_done(
+def test_demo_apply_carries_out_every_enforced_item(
     demo: tuple[pathlib.Path, str], items: dict[str, dict[str, Any]]
 ) -> None:
     """The outcome names each enforced item, done; the demo then saw the GPUs free and one workload back."""
@@ -158,7 +158,9 @@ def test_everything_planned_was_done(
         pytest.param("a real Kubernetes", ("--real",), marks=pytest.mark.controlplane),
     ],
 )
-def test_ctrl_c_leaves_no_process_behind(tmp_path: pathlib.Path, moment: str, flags: tuple[str, ...]) -> None:
+def test_demo_on_ctrl_c_leaves_no_process(
+    tmp_path: pathlib.Path, moment: str, flags: tuple[str, ...]
+) -> None:
     """At any point: the whole foreground group is interrupted, as a terminal does."""
     directory = tmp_path / "run"
     run = _start(directory, *flags)
@@ -180,7 +182,7 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path: pathlib.Path, moment: str, fl
     assert "Traceback" not in rest
 
 
-def test_a_second_demo_leaves_the_first_alone(tmp_path: pathlib.Path) -> None:
+def test_demo_beside_running_demo_refuses_and_keeps_its_files(tmp_path: pathlib.Path) -> None:
     """It says that there is one, touches none of its files, and can be run once the first has ended."""
     directory = tmp_path / "run"
     first = _start(directory)
