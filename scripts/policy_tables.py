@@ -19,6 +19,7 @@ from rightsizer.policy.schema import (
     Defaults,
     Freeze,
     InputBound,
+    Judging,
     KindDefaults,
     MaintenanceWindow,
     Match,
@@ -49,6 +50,7 @@ _MODELS: Mapping[str, type[pydantic.BaseModel]] = {
     "rules[].": Rule,
     "rules[].match.": Match,
     "rules[].match.priority.": PriorityRange,
+    "….": Judging,
     "…idle.": Thresholds,
     "…underutilized.": Underutilized,
     "…tooManyGpus.": TooManyGpus,
@@ -62,13 +64,19 @@ _MODELS: Mapping[str, type[pydantic.BaseModel]] = {
 
 
 def fields() -> str:
-    """Every field that may stand in the file."""
-    rows = (
-        (f"`{prefix}{field.alias or name}`", _default(field), field.description or _about(field))
-        for prefix, model in _MODELS.items()
-        for name, field in model.model_fields.items()
-    )
-    return table(("field", "default", "meaning"), rows)
+    """Every field that may stand in the file; neighbours of which the same is to be said share a row."""
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for prefix, model in _MODELS.items():
+        for name, field in model.model_fields.items():
+            told = (prefix, _default(field), field.description or _about(field))
+            if model is Judging or ("….", *told[1:]) not in rows:
+                rows.setdefault(told, []).append(field.alias or name)
+    return table(("field", "default", "meaning"), (_row(*told, names) for told, names in rows.items()))
+
+
+def _row(prefix: str, default: str, meaning: str, names: list[str]) -> tuple[str, str, str]:
+    first, *others = names
+    return ", ".join((f"`{prefix}{first}`", *(f"`{name}`" for name in others))), default, meaning
 
 
 def _about(field: Any) -> str:

@@ -30,7 +30,7 @@ def is_open(policy: Policy, at: datetime.datetime) -> Block | None:
     if not windows or any(_contains(span, at) for window in windows for span in _spans(window, at, _NOW)):
         return None
     told = "; ".join(map(str, windows))
-    return Block(Cause.WINDOW, f"outside of the maintenance windows ({told}){_again(policy, at)}")
+    return Block(Cause.WINDOW, f"outside the maintenance windows ({told}){_again(policy, at)}")
 
 
 def next_opening(policy: Policy, at: datetime.datetime) -> datetime.datetime | None:
@@ -62,7 +62,7 @@ def next_opening(policy: Policy, at: datetime.datetime) -> datetime.datetime | N
 
 def _again(policy: Policy, at: datetime.datetime) -> str:
     opening = next_opening(policy, at)
-    return f"; open again from {opening:%Y-%m-%d %H:%M} UTC" if opening else ""
+    return f"; next opening {opening:%Y-%m-%d %H:%M} UTC" if opening else ""
 
 
 _Span = tuple[datetime.datetime, datetime.datetime]

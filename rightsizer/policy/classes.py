@@ -158,7 +158,7 @@ def _fill(document: dict[str, Any], ours: Mapping[str, str]) -> list[str]:
     for key, text in sorted(ours.items()):
         row = _BY_KEY.get(key)
         if row is None:
-            problems.append(f"{key} is not known; see docs/policy.md for those that exist")
+            problems.append(f"{key} is unknown; docs/policy.md lists the annotations")
             continue
         try:
             value = row.read(text)

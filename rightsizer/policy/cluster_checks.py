@@ -48,15 +48,16 @@ def class_problems(rulebook: Rulebook) -> Iterator[str]:
     policy, names = rulebook.policy, ", ".join(rulebook.class_rules)
     if policy is ADVISE_ONLY:
         if names:
-            yield f"no policy file is given, so what PriorityClasses say ({names}) is not asked; give one with --policy"
+            yield f"annotations of PriorityClasses ({names}) are ignored without a policy file; set --policy"
         return
     for name, found in rulebook.class_rules.items():
         for problem in found.problems:
-            yield f"PriorityClass {name} protects, since it cannot be read: {problem}"
+            yield f"PriorityClass {name} protects its pods, because its annotations are invalid: {problem}"
     catch_all = next((rule.name for rule in policy.rules if rule.match.everything), None)
     if names and catch_all and policy.classAnnotations == "file-first":
         yield (
-            f"what PriorityClasses say ({names}) is never asked: rule {catch_all} matches everything before; write "
+            f"annotations of PriorityClasses ({names}) have no effect: rule {catch_all} matches everything before "
+            "them; write "
             "classAnnotations: class-first, or 'off'"
         )
 

@@ -91,8 +91,8 @@ ROWS = (
     ),
     MarkRow(Mark.VOLCANO, "volcano.sh/preemptable", "anything but `true`", _unless(_YES)),
     MarkRow(Mark.DOWNSCALER, "downscaler/exclude", "anything but `false`", _unless(_NO)),
-    MarkRow(Mark.DOWNSCALER, "downscaler/exclude-until", "an instant that has not passed", _until),
-    MarkRow(Mark.GPU_PRUNER, "gpu-pruner.io/ack-until", "an instant that has not passed", _until),
+    MarkRow(Mark.DOWNSCALER, "downscaler/exclude-until", "a time in the future", _until),
+    MarkRow(Mark.GPU_PRUNER, "gpu-pruner.io/ack-until", "a time in the future", _until),
     MarkRow(Mark.KUBEFLOW, "notebooks.kubeflow.org/disable-culling", "anything but `false`", _unless(_NO)),
 )
 

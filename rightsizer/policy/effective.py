@@ -234,7 +234,7 @@ class Rulebook:
         if not name or self.policy.classAnnotations == "off":
             return None
         if known is None and self.policy.classAnnotations == "class-first":
-            return self._shield(name, f"PriorityClass {name} is not there, so what it says cannot be known")
+            return self._shield(name, f"PriorityClass {name} does not exist, so its annotations are unknown")
         if known is None:
             return None
         if pod.priority != known.value:
@@ -247,7 +247,7 @@ class Rulebook:
         found = self.class_rules[name]
         why = ""
         if found.problems:
-            why = f"PriorityClass {name} cannot be read, so it protects: {'; '.join(found.problems)}"
+            why = f"PriorityClass {name} has invalid annotations, so it protects: {'; '.join(found.problems)}"
         return Article(found.rule, self._class_place, found.changes, why)
 
     def _shield(self, name: str, why: str) -> Article:

@@ -16,7 +16,7 @@ from rightsizer.policy.protections import opt_outs, protections
 from rightsizer.policy.rule import SWITCHABLE
 from rightsizer.policy.schema import Rule
 
-_ANSWERS = {True: "yes", False: "no", None: "not known"}
+_ANSWERS = {True: "yes", False: "no", None: "unknown"}
 _SHOWN = 3
 _WIDTH = 80
 
@@ -72,7 +72,7 @@ def _walk(subject: Subject, book: Rulebook) -> Iterator[str]:
     article = book.class_article(subject.pod)
     is_first = article is not None and article.place < 0
     if article and is_first:
-        yield f"  {article.rule.name}: holds, since its PriorityClass says so ({article.rule.mode.value})"
+        yield f"  {article.rule.name}: applies, by annotations of its PriorityClass ({article.rule.mode.value})"
         yield from _remark(article.why)
         return
     for number, rule in enumerate(book.policy.rules, start=1):
@@ -85,10 +85,10 @@ def _walk(subject: Subject, book: Rulebook) -> Iterator[str]:
         if all(results):
             return
     if article:
-        yield f"  {article.rule.name}: holds, since its PriorityClass says so ({article.rule.mode.value})"
+        yield f"  {article.rule.name}: applies, by annotations of its PriorityClass ({article.rule.mode.value})"
         yield from _remark(article.why)
     else:
-        yield "  no rule is left: advised on only"
+        yield "  no rule matches: advised on only"
 
 
 def _remark(words: str) -> Iterator[str]:
@@ -98,10 +98,10 @@ def _remark(words: str) -> Iterator[str]:
 
 def _result(results: Sequence[bool | None]) -> str:
     if not results:
-        return "holds, it matches everything"
+        return "applies: it matches everything"
     if False in results:
         return "does not match"
-    return "may match, so what comes after is asked as well" if None in results else "holds"
+    return "may match, so later rules count too" if None in results else "applies"
 
 
 def _wanted(rule: Rule, condition: str) -> str:
@@ -122,9 +122,9 @@ def _against(workload: Workload, book: Rulebook) -> Iterator[str]:
     marks = [veto.reason for veto in marks_on(workload, policy.respectDoNotDisrupt, book.at)]
     yield from _list("protections", shields)
     yield from _list(
-        "opt-outs" if policy.respectOptOut else "opt-outs (do not count: respectOptOut is false)", wishes
+        "opt-outs" if policy.respectOptOut else "opt-outs (ignored: respectOptOut is false)", wishes
     )
-    yield from _list("other tools' marks (advise at most)", marks)
+    yield from _list("do-not-disrupt annotations (advise at most)", marks)
 
 
 def _list(title: str, items: Sequence[str]) -> Iterator[str]:
@@ -133,7 +133,7 @@ def _list(title: str, items: Sequence[str]) -> Iterator[str]:
 
 
 def _doing(ruling: Ruling) -> Iterator[str]:
-    yield "what is done"
+    yield "modes"
     by_mode: dict[str, list[str]] = {}
     for name in SWITCHABLE:
         by_mode.setdefault(_mode_words(ruling, name), []).append(name.value)
@@ -145,7 +145,7 @@ def _doing(ruling: Ruling) -> Iterator[str]:
     kept = [_count(n, noun) for n, noun in ((ruling.min_replicas, "replica"), (ruling.min_gpus, "GPU")) if n]
     yield f"  minimum kept: {', '.join(kept) or 'none'}"
     notice = _span(ruling.notify_before) if ruling.notify_before else "none"
-    yield f"  notice before a change: {notice}; left alone after one: {_span(ruling.cooldown)}"
+    yield f"  notice: {notice}; cooldown: {_span(ruling.cooldown)}"
 
 
 def _mode_words(ruling: Ruling, name: FindingName) -> str:
@@ -160,7 +160,7 @@ def _judging(ruling: Ruling) -> Iterator[str]:
     for number, criteria in enumerate(ruling.judged_by):
         if criteria in ruling.judged_by[:number]:
             continue
-        yield "judged by"
+        yield "thresholds"
         yield from (f"  {line}" for line in _thresholds(criteria))
 
 
@@ -172,11 +172,12 @@ def _thresholds(criteria: Criteria) -> Iterator[str]:
         criteria.stuck,
     )
     yield (
-        f"idle: no sample above {idle.maxUtilizationPercent:g}% in {_span(idle.window)}, "
-        f"{idle.minCoverage:.0%} of it covered; nothing younger than {_span(idle.window + idle.grace)}"
+        f"idle: no sample above {idle.maxUtilizationPercent:g}% in {_span(idle.window)} "
+        f"with {idle.minCoverage:.0%} coverage"
     )
-    if idle.idleFactor:
-        yield f"      and for {idle.idleFactor:g} times the longest pause of the last {_span(idle.history)}"
+    pause = f"idle for {idle.idleFactor:g} times the longest pause of the last {_span(idle.history)}"
+    older = f"pods older than {_span(idle.window + idle.grace)}"
+    yield f"      {older}, {pause}" if idle.idleFactor else f"      {older}"
     under = criteria.underutilized
     yield f"underutilized: mean below {under.maxMeanPercent:g}% in {_span(under.window)}"
     yield (
@@ -184,12 +185,12 @@ def _thresholds(criteria: Criteria) -> Iterator[str]:
         f"in {_span(criteria.too_many_gpus.window)}"
     )
     yield (
-        f"too-many-replicas: more than the busiest minute of {_span(few.window)} (and of the coming hour on {few.days} "
-        f"days) needs, with {few.headroomPercent:g}% headroom and at least {few.minHeadroom}"
+        f"too-many-replicas: more than the busiest minute of the last {_span(few.window)}, and of the coming hour on "
+        f"the last {few.days} days, plus {few.headroomPercent:g}% (at least {few.minHeadroom})"
     )
     yield (
-        f"oversized-gpu: {slice_.memoryMarginPercent:g}% above its peak memory and "
-        f"{slice_.activityMarginPercent:g}% above its peak activity in {_span(slice_.window)} fit"
+        f"oversized-gpu: peak memory plus {slice_.memoryMarginPercent:g}% and peak activity plus "
+        f"{slice_.activityMarginPercent:g}% in {_span(slice_.window)} fit into less"
     )
     yield f"stuck: mean above {stuck.minMeanPercent:g}% at an idle board's power in {_span(stuck.window)}"
     yield (
@@ -232,4 +233,4 @@ def _of(scope: Scope, workload: Workload, book: Rulebook) -> str:
         case Scope.NODE_POOL:
             nodes = (book.fleet.nodes.get(pod.node) for pod in workload.pods)
             pools = sorted({node.pool for node in nodes if node and node.pool})
-            return f"over node pool {', '.join(pools) or '(not known)'}"
+            return f"over node pool {', '.join(pools) or '(unknown)'}"

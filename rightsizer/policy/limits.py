@@ -33,7 +33,7 @@ Amount = Annotated[int, pydantic.Field(ge=0, le=1_000_000)]
 
 
 class Budget(Part):
-    """How much may be changed at most; of several amounts, and of several budgets, the lowest wins."""
+    """Maximum of changes; of several amounts or budgets the lowest applies."""
 
     model_config = pydantic.ConfigDict(
         json_schema_extra={"anyOf": [{"required": [amount]} for amount in ("gpus", "workloads", "share")]}
@@ -43,27 +43,25 @@ class Budget(Part):
         None,
         min_length=1,
         max_length=63,
-        description="Stands in plans beside what it blocks; scope/per where not given.",
+        description="Name in plans; default: scope/per.",
     )
     scope: Scope = pydantic.Field(
         Scope.CLUSTER,
         strict=False,
-        description="What is counted together: cluster, namespace, owner (the topmost controller) or nodePool.",
+        description="Changes that count together: cluster, namespace, owner (the topmost controller) or nodePool.",
     )
     per: Per = pydantic.Field(
         Per.RUN,
         strict=False,
-        description="Over what time: run, hour or day (the 60 minutes and 24 hours before each change).",
+        description="Period: run, hour or day (the 60 minutes and 24 hours before each change).",
     )
-    gpus: Amount | None = pydantic.Field(
-        None, description="At most so many GPUs, a number from 0; 0 lets nothing happen."
-    )
+    gpus: Amount | None = pydantic.Field(None, description="Maximum number of GPUs; 0 allows nothing.")
     workloads: Amount | None = pydantic.Field(
-        None, description="At most so many workloads, a number from 0; 0 lets nothing happen."
+        None, description="Maximum number of workloads; 0 allows nothing."
     )
     share: Share | None = pydantic.Field(
         None,
-        description="At most this percentage of the GPUs held in the scope, rounded up, above 0% and up to 100%.",
+        description="Maximum percentage of the GPUs held in the scope, rounded up, above 0% and up to 100%.",
     )
 
     @pydantic.model_validator(mode="after")
@@ -104,52 +102,49 @@ def with_defaults(written: tuple[Budget, ...]) -> tuple[Budget, ...]:
     seen: set[tuple[Scope, Per]] = set()
     for budget in written:
         if (budget.scope, budget.per) in seen:
-            message = f"two budgets count by {budget.scope.value} and {budget.per.value}; write their amounts in one"
+            message = f"two budgets for scope {budget.scope.value} per {budget.per.value}; combine them"
             raise ValueError(message)
         seen.add((budget.scope, budget.per))
     return (*written, *(budget for budget in DEFAULT_BUDGETS if (budget.scope, budget.per) not in seen))
 
 
 class NewlyEligible(Part):
-    """How many more workloads may become eligible before a person is asked: what exceeds both."""
+    """How much the number of enforced workloads may grow; both limits must be exceeded."""
 
     share: Share = pydantic.Field(
-        decimal.Decimal(20), description="Percentage of those accepted, above 0% and up to 100%."
+        decimal.Decimal(20), description="Percentage above the accepted number, above 0% and up to 100%."
     )
-    workloads: Amount = pydantic.Field(10, description="Workloads, a number from 0.")
+    workloads: Amount = pydantic.Field(10, description="Number of workloads above the accepted number.")
 
 
 class Breaker(Part):
-    """What opens the breaker, after which nothing is done until a person closes it."""
+    """What stops all changes until an operator resets the breaker."""
 
     maxErrors: int = pydantic.Field(
-        3, ge=1, le=1000, description="So many outcomes in a row, over all runs, that are refused or unknown."
+        3, ge=1, le=1000, description="Consecutive refused or unknown outcomes, over all runs."
     )
     maxNodesNotReady: Share = pydantic.Field(
         decimal.Decimal(10),
-        description="Percentage of the GPU nodes, above 0% and up to 100%; 3 nodes at least.",
+        description="Percentage of GPU nodes that are not ready, above 0% and up to 100%; at least 3 nodes.",
     )
     maxNewlyEligible: NewlyEligible = pydantic.Field(
         default_factory=NewlyEligible,
-        description="Workloads that rules with mode: enforce are about, above what was accepted.",
+        description="Growth of the number of enforced workloads since it was accepted; both limits must be exceeded.",
     )
 
 
 class MaintenanceWindow(Part):
-    """When changes may be made; where several are given, one of them must be open."""
+    """When changes may be made; one of several windows must be open."""
 
     days: Days = pydantic.Field(
         tuple(range(7)),
-        description="Days on which it begins, and ranges of them: [mon-fri], [sat, sun]. One that crosses midnight "
-        "belongs to the day on which it begins.",
+        description="Days on which it begins, such as [mon-fri] or [sat, sun].",
     )
     from_: Minutes = pydantic.Field(alias="from", description="Time of day when it begins, 00:00 to 24:00.")
     to: Minutes = pydantic.Field(
-        description="Time of day when it ends, 00:00 to 24:00; on the next day where it is not after from."
+        description="Time of day when it ends, 00:00 to 24:00; on the next day if not after from."
     )
-    zone: Zone = pydantic.Field(
-        "UTC", description="Time zone of the times, UTC or a name of the IANA database such as Europe/Berlin."
-    )
+    zone: Zone = pydantic.Field("UTC", description="Time zone: UTC or an IANA name such as Europe/Berlin.")
 
     @pydantic.model_validator(mode="after")
     def _lasts(self) -> Self:
@@ -157,7 +152,7 @@ class MaintenanceWindow(Part):
             message = "from and to are the same time; a whole day is from 00:00 to 24:00"
             raise ValueError(message)
         if self.from_ == _MIDNIGHT:
-            message = "from is 24:00, where a day has ended; write from 00:00 on the next day"
+            message = "from is 24:00, the end of the day; write 00:00 of the next day"
             raise ValueError(message)
         return self
 
@@ -175,21 +170,17 @@ def _clock(minutes: int) -> str:
 
 
 class Freeze(Part):
-    """Days on which nothing is changed, whatever the windows say; both ends belong to it."""
+    """Days without changes, from the first to the last."""
 
     from_: Date = pydantic.Field(alias="from", description="First day, such as 2026-12-20.")
     to: Date = pydantic.Field(description="Last day, such as 2027-01-06.")
-    zone: Zone = pydantic.Field(
-        "UTC", description="Time zone of the days, UTC or a name of the IANA database such as Europe/Berlin."
-    )
-    reason: str | None = pydantic.Field(
-        None, max_length=200, description="Stands in plans beside what it blocks."
-    )
+    zone: Zone = pydantic.Field("UTC", description="Time zone: UTC or an IANA name such as Europe/Berlin.")
+    reason: str | None = pydantic.Field(None, max_length=200, description="Shown in plans.")
 
     @pydantic.model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.from_ > self.to:
-            message = f"from {self.from_} lies after to {self.to}"
+            message = f"from {self.from_} is after to {self.to}"
             raise ValueError(message)
         return self
 

@@ -22,24 +22,24 @@ class PriorityRange(Part):
         LOWEST_PRIORITY,
         ge=LOWEST_PRIORITY,
         le=HIGHEST_USER_PRIORITY,
-        description="Lowest priority that matches.",
+        description="Lowest matching priority.",
     )
     max: int = pydantic.Field(
         HIGHEST_USER_PRIORITY,
         ge=LOWEST_PRIORITY,
         le=HIGHEST_USER_PRIORITY,
-        description="Highest priority that matches.",
+        description="Highest matching priority.",
     )
 
     @pydantic.model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.min > self.max:
-            message = f"min {self.min} lies above max {self.max}"
+            message = f"min {self.min} is above max {self.max}"
             raise ValueError(message)
         if self.min <= LOWEST_IN_USE and self.max == HIGHEST_USER_PRIORITY:
             message = (
-                f"the range holds every priority, of {LOWEST_IN_USE} to {HIGHEST_USER_PRIORITY}: give min or max, or "
-                "leave the condition out; everything: true matches everything on purpose"
+                f"the range includes every priority, {LOWEST_IN_USE} to {HIGHEST_USER_PRIORITY}: narrow or remove it; "
+                "to match all workloads, write everything: true"
             )
             raise ValueError(message)
         return self
@@ -67,13 +67,13 @@ _Labels = Annotated[
 
 def _on_purpose(value: object) -> object:
     if value is not True:
-        message = "write everything: true, or leave it out and give conditions"
+        message = "write everything: true, or remove it and give conditions"
         raise ValueError(message)
     return value
 
 
 class Match(Part):
-    """Which workloads a rule is about; all conditions that are given must hold."""
+    """Which workloads a rule matches; all conditions must hold."""
 
     model_config = pydantic.ConfigDict(
         json_schema_extra={
@@ -85,38 +85,37 @@ class Match(Part):
 
     priorityClasses: Classes | None = pydantic.Field(
         None,
-        description="Names of PriorityClasses, with * and ? as wildcards, each of which must match one that exists; "
-        '"" means pods without a class.',
+        description='PriorityClasses, with wildcards * and ?; each must exist. "" means pods without a class.',
     )
     priority: PriorityRange | None = pydantic.Field(None, description="Range of the pods' resolved priority.")
-    namespaces: Namespaces | None = pydantic.Field(None, description="Names of namespaces, with wildcards.")
+    namespaces: Namespaces | None = pydantic.Field(None, description="Namespaces, with wildcards.")
     kinds: Kinds | None = pydantic.Field(
         None,
-        description="Kinds of workloads, such as Deployment, with wildcards; of one's own with the API group, such as "
+        description="Workload kinds, with wildcards; custom kinds with their API group, such as "
         "TrainingRun.example.com.",
     )
     labels: _Labels | None = pydantic.Field(
         None,
-        description="Labels of the workload or of its pods: key and value, the value with wildcards; all must hold. "
-        '"*" means that the label is there.',
+        description='Labels of the workload or its pods; all must match. Values may have wildcards; "*" means that '
+        "the label exists.",
     )
     models: NodeLabels | None = pydantic.Field(
         None,
-        description="GPU models, with wildcards, such as *H100*, by nvidia.com/gpu.product of the pods' nodes.",
+        description="GPU models, with wildcards, such as *H100*, by nvidia.com/gpu.product of the nodes.",
     )
     nodePools: NodeLabels | None = pydantic.Field(
-        None, description="Node pools or groups, with wildcards, by the labels of the pods' nodes."
+        None, description="Node pools, with wildcards, by the labels of the nodes."
     )
     everything: Annotated[Literal[True], pydantic.BeforeValidator(_on_purpose)] | None = pydantic.Field(
         None,
-        description="Matches all workloads; stands alone, so that nobody matches everything by accident.",
+        description="Matches all workloads; excludes other conditions.",
     )
 
     @pydantic.model_validator(mode="after")
     def _not_empty(self) -> Self:
         given = [name for name in CONDITIONS if getattr(self, name) is not None]
         if self.everything and given:
-            message = "everything: true stands alone; remove it or the other conditions"
+            message = "everything: true excludes other conditions; remove one or the other"
             raise ValueError(message)
         if not self.everything and not given:
             message = "an empty match would match everything; give a condition, or write everything: true"

@@ -92,7 +92,7 @@ def _sight_of_node(field: str) -> Callable[[Subject], str]:
         if subject.node is None:
             return f"node {subject.pod.node} was not read" if subject.pod.node else "it is on no node yet"
         value = getattr(subject.node, field)
-        return f"it is {value}" if value else f"no label of node {subject.node.name} says it"
+        return f"it is {value}" if value else f"node {subject.node.name} has no such label"
 
     return sight
 
@@ -120,9 +120,7 @@ _ROWS: Mapping[str, _Row] = {
     ),
     "priority": _Row(
         _priority,
-        lambda subject: (
-            "it is not known" if subject.pod.priority is None else f"it is {subject.pod.priority}"
-        ),
+        lambda subject: "it is unknown" if subject.pod.priority is None else f"it is {subject.pod.priority}",
     ),
     "namespaces": _Row(
         lambda patterns, subject: is_any(subject.workload.ref.namespace, patterns),

@@ -30,10 +30,10 @@ def _address(url: str) -> str:
         message = "must be an address such as https://hooks.example.com/gpu"
         raise ValueError(message)
     if parts.username or parts.password:
-        message = "holds credentials; put the address into a file and name that as urlFile"
+        message = "contains credentials; put the address into a file and set urlFile"
         raise ValueError(message)
     if parts.hostname.lower().rstrip(".") in _METADATA_HOSTS or _is_link_local(parts.hostname):
-        message = "is where clouds keep instances' credentials; nothing is sent there"
+        message = "is a cloud's metadata service; messages are not sent there"
         raise ValueError(message)
     return url
 
@@ -73,9 +73,9 @@ class Target(Part):
     )
 
     type: Literal["webhook", "slack"] = pydantic.Field(
-        description="webhook: a JSON document of kind Notification; slack: a text, as Slack and Mattermost take it."
+        description="webhook: a JSON document of kind Notification; slack: a text for Slack and Mattermost."
     )
-    url: _Address | None = pydantic.Field(None, description="Address, where that is no secret.")
+    url: _Address | None = pydantic.Field(None, description="Address, if it is not secret.")
     urlFile: str | None = pydantic.Field(
         None, min_length=1, description="File with the address, read for each message."
     )
@@ -84,20 +84,20 @@ class Target(Part):
     )
     namespaces: Namespaces | None = pydantic.Field(
         None,
-        description="Only of workloads in these namespaces, with wildcards; of all where it is left out.",
+        description="Only workloads in these namespaces, with wildcards; default: all.",
     )
     occasions: tuple[Occasion, ...] = pydantic.Field(
         OCCASIONS,
         strict=False,
         min_length=1,
         json_schema_extra={"uniqueItems": True},
-        description="notice: something will be changed; change: it was; rollback: it was taken back; failure: it went "
-        "wrong, or the breaker opened.",
+        description="notice: a change is planned; change: it was made; rollback: it was rolled back; failure: an "
+        "error, or the breaker opened.",
     )
 
     @pydantic.model_validator(mode="after")
     def _one_address(self) -> Self:
         if (self.url is None) == (self.urlFile is None):
-            message = "write url, or urlFile where the address is a secret, and not both"
+            message = "write either url, or urlFile if the address is secret"
             raise ValueError(message)
         return self

@@ -44,7 +44,7 @@ OPT_OUTS: Final[Mapping[str, str]] = {
     MODE_ANNOTATION: "`off`: left alone; `advise`: shown only; `enforce` changes nothing",
     EXCLUDE_ANNOTATION: "`true`: left alone; `false` changes nothing",
     EXCLUDE_UNTIL_ANNOTATION: "left alone until `2026-12-01T18:00:00Z`, or to the end of the day (UTC) `2026-12-01`",
-    MIN_REPLICAS_ANNOTATION: "a whole number: so many replicas stay",
+    MIN_REPLICAS_ANNOTATION: "a whole number: replicas that stay",
 }
 """Users' annotations, and what they ask for."""
 
@@ -53,19 +53,19 @@ def protections(workload: Workload, policy: Policy, own: str) -> Iterator[Veto]:
     """What no rule can lift, most general first; `own` is the namespace in which we run."""
     namespace = workload.ref.namespace
     if namespace in SYSTEM_NAMESPACES:
-        yield Veto("built-in:system-namespace", f"namespace {namespace} belongs to the system")
+        yield Veto("built-in:system-namespace", f"namespace {namespace} is a system namespace")
     elif namespace == own:
-        yield Veto("built-in:own-namespace", f"namespace {namespace} is our own")
+        yield Veto("built-in:own-namespace", f"namespace {namespace} is gpu-rightsizer's own")
     if _is_own(workload):
         key, value = OWN_LABEL
-        yield Veto("built-in:own", f"it is labelled {key}={value}, so it is ours")
+        yield Veto("built-in:own", f"it is labelled {key}={value}, so it belongs to gpu-rightsizer")
     if is_any(namespace, policy.protectedNamespaces):
         yield Veto("protectedNamespaces", f"the policy protects namespace {namespace}")
     if workload.ref.kind in UNTOUCHABLE_KINDS:
         yield Veto("built-in:kind", f"a {workload.ref.kind} is never touched")
     for manager in workload.managers:
         if word_on(manager, policy.otherControllers) == "skip":
-            yield Veto("otherControllers", f"the policy leaves what {manager.kind} manages alone")
+            yield Veto("otherControllers", f"the policy skips workloads that {manager.kind} manages")
     for pod in workload.pods:
         yield from _of_pod(pod)
 
@@ -79,11 +79,11 @@ def _is_own(workload: Workload) -> bool:
 
 def _of_pod(pod: Pod) -> Iterator[Veto]:
     if pod.is_static:
-        yield Veto("built-in:static-pod", f"pod {pod.ref.name} is a static pod of its node")
+        yield Veto("built-in:static-pod", f"pod {pod.ref.name} is a static pod")
     if pod.priority_class.startswith("system-") or (pod.priority or 0) > SYSTEM_PRIORITY:
         yield Veto("built-in:system-class", f"pod {pod.ref.name} has a system priority")
     if pod.priority is None:
-        yield Veto("built-in:unknown-priority", f"the priority of pod {pod.ref.name} is not known")
+        yield Veto("built-in:unknown-priority", f"the priority of pod {pod.ref.name} is unknown")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,12 +122,12 @@ def _wishes(owner: str, annotations: Mapping[str, str], at: datetime.datetime) -
             yield from read(f"{key}: {text!r} on {owner}", text, at)
     for key in sorted(ours - _READERS.keys()):
         words = _FOR_CLASSES if key in _OF_CLASSES else _KNOWN
-        reason = f"{key}: {annotations[key]!r} on {owner} {words}; taken as off"
+        reason = f"{key}: {annotations[key]!r} on {owner} {words}; it counts as off"
         yield OptOut(Veto("opt-out", reason), Mode.PROTECT)
 
 
 def _unreadable(told: str, would_be: str) -> OptOut:
-    return OptOut(Veto("opt-out", f"{told} cannot be read ({would_be}); taken as off"), Mode.PROTECT)
+    return OptOut(Veto("opt-out", f"{told} is invalid ({would_be}); it counts as off"), Mode.PROTECT)
 
 
 def _mode(told: str, text: str, _at: datetime.datetime) -> Iterator[OptOut]:
@@ -167,7 +167,7 @@ def _keep(told: str, text: str, _at: datetime.datetime) -> Iterator[OptOut]:
     if not re.fullmatch(r"[0-9]{1,9}", text):
         yield _unreadable(told, "a whole number")
     elif int(text):
-        yield OptOut(Veto("opt-out", f"{told}: so many replicas stay"), Mode.ENFORCE, int(text))
+        yield OptOut(Veto("opt-out", f"{told}: keeps {int(text)} replicas"), Mode.ENFORCE, int(text))
 
 
 _READERS = {
@@ -176,6 +176,6 @@ _READERS = {
     EXCLUDE_UNTIL_ANNOTATION: _exclude_until,
     MIN_REPLICAS_ANNOTATION: _keep,
 }
-_KNOWN = f"is not known; known are {', '.join(OPT_OUTS)}"
+_KNOWN = f"is unknown; known are {', '.join(OPT_OUTS)}"
 _OF_CLASSES = frozenset(annotation.key for annotation in ANNOTATIONS)
-_FOR_CLASSES = "is not known here; it belongs on the PriorityClass"
+_FOR_CLASSES = "belongs on a PriorityClass"

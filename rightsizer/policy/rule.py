@@ -89,8 +89,8 @@ def _switchable(value: object) -> object:
     if value in names:
         return value
     close = difflib.get_close_matches(str(value), names, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
-    message = f"no finding that calls for something is called so; {hint}"
+    hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(names)}"
+    message = f"not a finding that a rule can set; {hint}"
     raise ValueError(message)
 
 
@@ -116,26 +116,24 @@ _Nameable = Annotated[
 ]
 
 
-_INSTEAD = "Instead of the defaults', as a whole."
+_INSTEAD = "Replaces the defaults completely."
 
 
 _NAME = r"^[A-Za-z0-9]([-A-Za-z0-9_. ]*[A-Za-z0-9])?$"
 
 
 class Rule(Part):
-    """One rule: whom it is about, and what is to be done with findings about them."""
+    """One rule: which workloads it matches, and what is done about their findings."""
 
     name: str = pydantic.Field(
         min_length=1,
         max_length=63,
         json_schema_extra={"pattern": _NAME},
-        description="Stands in plans, events and undo records: letters, digits, blanks and -_. within.",
+        description="Name in plans, events and undo records: letters and digits, with spaces and -_. between them.",
     )
-    match: Match = pydantic.Field(
-        description="Which workloads a rule is about; all conditions that are given must hold."
-    )
+    match: Match = pydantic.Field(description="Workloads that the rule matches; all conditions must hold.")
     mode: Mode = pydantic.Field(
-        strict=False, description="protect, advise or enforce: the most that the rule does."
+        strict=False, description="Highest mode of the rule: protect, advise or enforce."
     )
     findings: dict[_Switchable, _Switch] = pydantic.Field(
         default_factory=dict,
@@ -143,56 +141,47 @@ class Rule(Part):
             "propertyNames": {"enum": [name.value for name in SWITCHABLE]},
             "properties": {name.value: {"enum": ["advise", "off", False]} for name in ADVICE_ONLY},
         },
-        description="By finding: advise, enforce or off. By default, idle and finished follow mode, "
-        "too-few-replicas follows too-many-replicas, and the others are advised on.",
+        description="Mode per finding: advise, enforce or off. Default: mode for idle and finished, as "
+        "too-many-replicas for too-few-replicas, else advise.",
     )
     actions: tuple[_Nameable, ...] = pydantic.Field(
         SAFE_ACTIONS,
         strict=False,
         json_schema_extra={"uniqueItems": True},
-        description="What enforce may do and advise may propose; their order says nothing. Each finding calls for one "
-        "action; of several findings whose actions are named, the one that frees most decides. evict destroys a bare "
-        "pod, so it must be named.",
+        description="Allowed actions, in any order. evict destroys bare pods, so it must be listed.",
     )
     onlyForPendingPods: tuple[_Nameable, ...] = pydantic.Field(
         (),
         strict=False,
         json_schema_extra={"uniqueItems": True},
-        description="Those of the actions that are taken only while pods of a higher priority wait for GPUs that would "
-        "be freed; then of so many workloads as they need, those of the lowest priority and the least use first.",
+        description="Actions that are taken only while pods of higher priority wait for the freed GPUs.",
     )
     minReplicas: int = pydantic.Field(
         0,
         ge=0,
         le=1_000_000,
-        description="Minimum number of replicas that a workload keeps. With 1 or more it is only scaled down, never "
-        "scaled to zero, suspended or evicted. A scale-down always leaves at least one.",
+        description="Replicas to keep. With 1 or more, the workload is only scaled down, never stopped. Scaling "
+        "down always keeps one.",
     )
     minGPUs: int = pydantic.Field(
         0,
         ge=0,
         le=1_000_000,
-        description="Minimum number of GPUs, shares or MIG instances that a workload keeps. An idle workload is scaled "
-        "down to the replicas that hold them.",
+        description="GPUs, shares or MIG instances to keep; an idle workload keeps the replicas that hold them.",
     )
     notifyBefore: Duration | None = pydantic.Field(
         None,
-        description="Duration from a notice to the change, during which it can be refused; defaults.kinds may ask for "
-        "one where a rule does not.",
+        description="Time from the notice to the change. Default: that of the kind.",
     )
     cooldown: Duration = pydantic.Field(
         COOLDOWN,
-        description="Duration for which a workload is left alone after a change; doubled for each time that someone "
-        "takes one back, up to a week.",
+        description="Time without changes after a change; doubled for each revert, up to a week.",
     )
     healthyWithin: Duration = pydantic.Field(
         SETTLE_WITHIN,
-        description="Duration within which a workload must be healthy after a scale-down, resize or reslice; else "
-        "it is rolled back.",
+        description="Time to become healthy after scale-down, resize or reslice; else the change is rolled back.",
     )
-    idle: Thresholds | None = pydantic.Field(
-        None, description="Instead of the defaults' thresholds, as a whole, for all kinds."
-    )
+    idle: Thresholds | None = pydantic.Field(None, description="Replaces the defaults completely.")
     underutilized: Underutilized | None = pydantic.Field(None, description=_INSTEAD)
     tooManyGpus: TooManyGpus | None = pydantic.Field(None, description=_INSTEAD)
     tooManyReplicas: TooManyReplicas | None = pydantic.Field(None, description=_INSTEAD)
@@ -205,7 +194,9 @@ class Rule(Part):
     @classmethod
     def _is_name(cls, name: str) -> str:
         if not re.match(_NAME, name) or name.endswith("\n"):
-            message = f"{name!r} is no name: letters and digits, with blanks and -_. between them"
+            message = (
+                f"{name!r} is not a valid name: use letters and digits, with spaces and -_. between them"
+            )
             raise ValueError(message)
         return name
 
@@ -214,7 +205,7 @@ class Rule(Part):
     def _each_once(cls, actions: tuple[Action, ...]) -> tuple[Action, ...]:
         for action in actions:
             if actions.count(action) > 1:
-                message = f"{action.value} stands twice; the order is what counts, so name it once"
+                message = f"{action.value} is listed twice; list it once"
                 raise ValueError(message)
         return actions
 
@@ -222,7 +213,7 @@ class Rule(Part):
     @classmethod
     def _within_a_year(cls, value: datetime.timedelta | None) -> datetime.timedelta | None:
         if value is not None and value > MAX_WINDOW:
-            message = "must be at most 366d; to leave workloads alone for good, write mode: protect"
+            message = "must be at most 366d; to never touch workloads, write mode: protect"
             raise ValueError(message)
         return value
 
@@ -241,7 +232,7 @@ class Rule(Part):
             if action not in self.actions:
                 return f"onlyForPendingPods names {action.value}, which actions lacks; add it there or remove it here"
             if action is Action.SCALE_UP:
-                return "onlyForPendingPods names scale-up, which frees nothing; take it out"
+                return "onlyForPendingPods names scale-up, which frees nothing; remove it"
         return None
 
     def _above_its_mode(self) -> str | None:
@@ -251,7 +242,7 @@ class Rule(Part):
             if wish != "enforce":
                 continue
             if self.mode is not Mode.ENFORCE:
-                return f"findings.{name.value} is enforce, but mode is the most that a rule does; write mode: enforce"
+                return f"findings.{name.value} is enforce, but the rule's mode is lower; write mode: enforce"
             if name in ADVICE_ONLY:
                 return f"findings.{name.value} can only be advised on; write advise or off"
         return None
@@ -268,7 +259,7 @@ class Rule(Part):
             return f"minReplicas {self.minReplicas} forbids every stop, and actions lacks scale-down; add it"
         scales_down = self.findings.get(FindingName.TOO_MANY_REPLICAS) == "enforce"
         if scales_down and self.findings.get(FindingName.TOO_FEW_REPLICAS, "enforce") != "enforce":
-            return "what too-many-replicas takes, too-few-replicas gives back; enforce both or neither"
+            return "too-few-replicas reverses too-many-replicas; enforce both or neither"
         return None
 
     def mode_for(self, name: FindingName) -> Mode:

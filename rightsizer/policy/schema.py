@@ -70,14 +70,14 @@ API_VERSION: Final = "gpu-rightsizer.io/v1alpha1"
 
 
 class KindDefaults(Part):
-    """Idle thresholds for some kinds: how long to wait follows from what a mistake costs."""
+    """Idle thresholds for some kinds."""
 
-    kinds: Kinds = pydantic.Field(description="Kinds of workloads, with wildcards.")
+    kinds: Kinds = pydantic.Field(description="Workload kinds, with wildcards.")
     idle: Thresholds | None = pydantic.Field(
-        None, description="Instead of defaults.idle, as a whole; where it is left out, that holds."
+        None, description="Replaces defaults.idle completely for these kinds."
     )
     notifyBefore: Duration | None = pydantic.Field(
-        None, description="Duration from a notice to the change, where the rule does not say one."
+        None, description="Time from the notice to the change, unless the rule sets one."
     )
 
 
@@ -115,17 +115,17 @@ windows but one are equal, since each is a set of queries of its own."""
 
 
 class Defaults(Part):
-    """What holds for every rule that does not say otherwise."""
+    """Defaults for all rules."""
 
     idle: Thresholds = pydantic.Field(
         default_factory=Thresholds,
-        description="When a workload counts as idle or finished. Without kinds beside it, of all kinds; the "
-        "notices of the built-in kinds stay, unless kinds: [] is written.",
+        description="When a workload is idle or finished. Without kinds, for all kinds; built-in notices stay "
+        "unless kinds: [] is written.",
     )
     kinds: tuple[KindDefaults, ...] = pydantic.Field(
         DEFAULT_KINDS,
         strict=False,
-        description="Other idle thresholds by kind; the first that matches holds. Replaces the built-in rows.",
+        description="Idle thresholds by kind; the first match applies. Replaces the built-in rows.",
     )
     underutilized: Underutilized = pydantic.Field(default_factory=Underutilized)
     tooManyGpus: TooManyGpus = pydantic.Field(default_factory=TooManyGpus)
@@ -149,8 +149,8 @@ def _is_manager(value: object) -> object:
     if value in MANAGERS:
         return value
     close = difflib.get_close_matches(str(value), MANAGERS, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(MANAGERS)}"
-    message = f"no manager is called so; {hint}"
+    hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(MANAGERS)}"
+    message = f"unknown controller; {hint}"
     raise ValueError(message)
 
 
@@ -164,68 +164,60 @@ ClassAnnotations = Annotated[
 
 
 class Policy(Part):
-    """A policy: ordered rules, first match wins; what none matches is only advised on."""
+    """A policy: the first matching rule applies; workloads without one are only advised on."""
 
     apiVersion: Literal["gpu-rightsizer.io/v1alpha1"] = pydantic.Field(
-        description="Version of this format: gpu-rightsizer.io/v1alpha1."
+        description="Version of the format: gpu-rightsizer.io/v1alpha1."
     )
     kind: Literal["Policy"] = pydantic.Field(description="Policy.")
-    defaults: Defaults = pydantic.Field(
-        default_factory=Defaults, description="What holds for every rule that does not say otherwise."
-    )
+    defaults: Defaults = pydantic.Field(default_factory=Defaults, description="Defaults for all rules.")
     classAnnotations: ClassAnnotations = pydantic.Field(
         "file-first",
-        description="Whether annotations of PriorityClasses make rules, and who is asked first: file-first, "
+        description="Whether annotations of PriorityClasses make rules, and which count first: file-first, "
         "class-first or 'off'.",
     )
     respectOptOut: bool = pydantic.Field(
         True,  # noqa: FBT003 - pydantic's default
-        description="Whether users may take their workloads out by annotation.",
+        description="Whether users may opt out by annotation.",
     )
     respectDoNotDisrupt: tuple[Annotated[Mark, pydantic.Field(strict=False)], ...] = pydantic.Field(
         ALL_MARKS,
         strict=False,
-        description="Whose marks not to disturb something are obeyed; what carries one is only advised on.",
+        description="Tools whose do-not-disrupt annotations count; such workloads are only advised on.",
     )
     otherControllers: dict[_ManagerName, Word] = pydantic.Field(
         default_factory=dict,
         json_schema_extra={"propertyNames": {"enum": list(MANAGERS)}},
-        description="By who else decides about a workload (argo-cd, field-manager, flux, helm, "
-        "horizontalpodautoscaler, keda, kueue, verticalpodautoscaler): skip leaves it alone, advise lets the plan say "
-        "what could be done, act does it all the same. Without a word, those that put back what is changed are advised "
-        "on, the others acted upon.",
+        description="How to treat workloads that another controller manages: skip, advise or act. Default: advise "
+        "if it reverts changes, else act.",
     )
     protectedNamespaces: tuple[Name, ...] = pydantic.Field(
-        (), strict=False, description="Namespaces protected in addition to the built-in ones, with wildcards."
+        (), strict=False, description="Additional protected namespaces, with wildcards."
     )
     budgets: tuple[Budget, ...] = pydantic.Field(
         DEFAULT_BUDGETS,
         strict=False,
-        description="How much may be changed. One that is written stands instead of the default of the same scope and "
-        "per; the other defaults stay.",
+        description="Limits of changes; each replaces the default of the same scope and per.",
     )
     maintenanceWindows: tuple[MaintenanceWindow, ...] = pydantic.Field(
         (), strict=False, description="When changes may be made; without any, always."
     )
-    freezes: tuple[Freeze, ...] = pydantic.Field(
-        (), strict=False, description="Days on which nothing is changed."
-    )
+    freezes: tuple[Freeze, ...] = pydantic.Field((), strict=False, description="Days without changes.")
     maxSnooze: Duration = pydantic.Field(
         datetime.timedelta(days=7),
-        description="Longest duration from a notice to the change for which a workload's people can put it off by "
-        "gpu-rightsizer.io/snooze-until.",
+        description="Longest delay by gpu-rightsizer.io/snooze-until, from the notice to the change.",
     )
     notifications: tuple[Target, ...] = pydantic.Field(
-        (), strict=False, description="Who is told of notices and changes besides by Events, once per run."
+        (), strict=False, description="Receivers of messages about notices and changes, once per run."
     )
     breaker: Breaker = pydantic.Field(
         default_factory=Breaker,
-        description="What opens the breaker, after which nothing is done until a person closes it.",
+        description="What stops all changes until an operator resets the breaker.",
     )
     rules: tuple[Rule, ...] = pydantic.Field(
         strict=False,
         json_schema_extra={"minItems": 1},
-        description="Asked in order; the first that matches holds.",
+        description="The first matching rule applies.",
     )
 
     @property
@@ -244,12 +236,12 @@ class Policy(Part):
     @pydantic.model_validator(mode="after")
     def _distinct_rules(self) -> Self:
         if not self.rules:
-            message = "rules must hold at least one rule"
+            message = "rules must contain at least one rule"
             raise ValueError(message)
         seen: set[str] = set()
         for rule in self.rules:
             if rule.name in seen:
-                message = f"two rules are called {rule.name!r}"
+                message = f"two rules have the name {rule.name!r}"
                 raise ValueError(message)
             seen.add(rule.name)
         return self

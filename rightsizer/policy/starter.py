@@ -18,47 +18,47 @@ _IMPORTANT = re.compile(
 _LONGEST_NAME = 63
 
 _HEAD = f"""\
-# A starting policy, made from the PriorityClasses of this cluster. It changes nothing: what it does not protect is only
-# advised on. Look at `gpu-rightsizer plan --policy FILE` for some days, then open what has proven right.
+# A starting policy for the PriorityClasses of this cluster. It changes nothing: workloads that it does not protect are
+# only advised on. Watch `gpu-rightsizer plan --policy FILE` for some days, then enforce what has proven right.
 # All fields: docs/policy.md. After each change: gpu-rightsizer policy check FILE
 apiVersion: {API_VERSION}
 kind: Policy
 
-# How much may be changed. These are the defaults, written here to be seen; raise them once you trust what you see.
+# Limits of changes. These are the defaults; raise them once you trust the plan.
 budgets:
   - {{scope: cluster, per: run, workloads: 5}}
   - {{scope: namespace, per: run, workloads: 2}}
   - {{scope: cluster, per: hour, workloads: 20, share: 10%}}
   - {{scope: owner, per: day, workloads: 1}}
 
-# When changes may be made; without windows always. Quiet days are frozen.
+# When changes may be made; without windows always. Freezes are days without changes.
 # maintenanceWindows:
 #   - {{days: [mon-fri], from: "09:00", to: "17:00", zone: Europe/Berlin}}
 # freezes:
 #   - {{from: 2026-12-20, to: 2027-01-06, zone: Europe/Berlin, reason: year's end}}
 
-# PriorityClasses can carry the same as annotations (gpu-rightsizer.io/mode and others); rules of this file are asked
-# before them (file-first), after them (class-first), or they do not count ('off'): then only this file opens anything.
+# Annotations of PriorityClasses (gpu-rightsizer.io/mode and others) can make rules, too. They count after the rules of
+# this file (file-first), before them (class-first), or not at all ('off').
 classAnnotations: 'off'
 
-# Rules are asked in order; the first that matches holds.
+# The first matching rule applies.
 rules:
 """
 
 _PROTECTED = """\
-  # Value {value}: keeps what it holds, used or not.
+  # Value {value}: never touched.
   - name: {name}
     match: {{priorityClasses: [{pattern}]}}
     mode: protect
 """
 
 _ADVISED = """\
-  # Value {value}: shown in plans, not touched. To act on what is idle, put these in place of mode: advise.
+  # Value {value}: shown in plans, not touched. To act on idle workloads, replace mode: advise by the lines below.
   - name: {name}
     match: {{priorityClasses: [{pattern}]}}
     mode: advise
     # mode: enforce
-    # actions: [scale-to-zero, suspend]   # evict destroys bare pods: name it where that is meant
+    # actions: [scale-to-zero, suspend]   # evict destroys bare pods: list it only if you want that
     # notifyBefore: 24h
 """
 

@@ -37,21 +37,21 @@ Limit = Annotated[float, pydantic.Field(ge=0.0, lt=100.0)]
 
 def _still_idle(percent: float) -> float:
     if percent > MAX_IDLE_PERCENT:
-        message = f"{percent:g} is above {MAX_IDLE_PERCENT:g} percent: a device that does so much is not idle"
+        message = f"{percent:g} is above {MAX_IDLE_PERCENT:g} percent: such a device is not idle"
         raise ValueError(message)
     return percent
 
 
 def _covered(share: float) -> float:
     if share < MIN_COVERAGE:
-        message = f"{share:g} is below {MIN_COVERAGE:g}: what was not seen for half of the time may have worked then"
+        message = f"{share:g} is below {MIN_COVERAGE:g}: unobserved time may have been active"
         raise ValueError(message)
     return share
 
 
 def _idle_power(watts: float) -> float:
     if watts > MAX_IDLE_POWER_W:
-        message = f"{watts:g} is above {MAX_IDLE_POWER_W:g} watts: no board draws so much that does not work"
+        message = f"{watts:g} is above {MAX_IDLE_POWER_W:g} watts: no idle board draws that much"
         raise ValueError(message)
     return watts
 
@@ -72,79 +72,78 @@ IdlePower = Annotated[
 
 
 class Judging(Part):
-    """What every finding needs to say."""
+    """Thresholds of every finding."""
 
     window: Duration = pydantic.Field(
         datetime.timedelta(hours=24),
-        description="How far back is looked, as a duration from 5m to 366d; nothing younger is touched.",
+        description="Evidence window, 5m to 366d; younger workloads are not judged.",
     )
     grace: Duration = pydantic.Field(
         datetime.timedelta(minutes=30),
-        description="Duration, added to the window before anything new, restarted or resumed is touched.",
+        description="Time added to the window after a start, restart or resume.",
     )
     minCoverage: Annotated[float, pydantic.AfterValidator(_covered)] = pydantic.Field(
         0.9,
         le=1.0,
         allow_inf_nan=False,
         json_schema_extra={"minimum": MIN_COVERAGE},
-        description="Least share of the window with samples, 0.5 to 1; below it the verdict is unknown.",
+        description="Minimum share of the window with samples, 0.5 to 1; below it the verdict is unknown.",
     )
 
     @pydantic.model_validator(mode="after")
     def _window_is_judgeable(self) -> Self:
         if self.window < MIN_WINDOW:
-            message = "window must be at least 5m: less says nothing about a workload"
+            message = "window must be at least 5m"
             raise ValueError(message)
         if self.window > MAX_WINDOW:
-            message = "window must be at most 366d: nobody keeps samples for longer"
+            message = "window must be at most 366d"
             raise ValueError(message)
         if self.grace > MAX_WINDOW:
-            message = "grace must be at most 366d; to leave workloads alone for good, write mode: protect"
+            message = "grace must be at most 366d; to never touch workloads, write mode: protect"
             raise ValueError(message)
         return self
 
 
 class Thresholds(Judging):
-    """When a workload counts as idle or finished."""
+    """When a workload is idle or finished."""
 
     maxUtilizationPercent: IdlePercent = pydantic.Field(
         1.0,
-        description="A device whose highest sample in the window is not above this is idle; percent, 0 to 20.",
+        description="Highest utilization sample of an idle device; percent, 0 to 20.",
     )
     maxMemoryTrafficPercent: IdlePercent = pydantic.Field(
         1.0,
-        description="The same for memory traffic, the second signal; percent, 0 to 20.",
+        description="Highest memory traffic of an idle device; percent, 0 to 20.",
     )
     maxBusySecondsPerHour: float = pydantic.Field(
         1.0,
         ge=0.0,
         le=36.0,
-        description="The same by counters, which see what runs between two samples: seconds of work in an hour of the "
-        "window, on average; 0 to 36. A health check's kernel takes milliseconds.",
+        description="Highest mean busy time by counters, in seconds per hour, 0 to 36. A health check takes "
+        "milliseconds.",
     )
     idlePowerWatts: dict[Name, IdlePower] = pydantic.Field(
         default_factory=lambda: dict(IDLE_POWER_W),
         json_schema_extra={"additionalProperties": False},
-        description="Highest board power in watts of an idle GPU with a model loaded, by pattern of the GPU "
-        "model's name, at most 400; replaces the default's rows. A model without a row is judged by memory traffic.",
+        description="Highest board power of an idle GPU by model pattern, in watts, up to 400. Other models are "
+        "judged by memory traffic.",
     )
 
     history: Duration = pydantic.Field(
         datetime.timedelta(days=14),
-        description="Duration: how far back is looked for the pauses from which it came back.",
+        description="History to search for earlier idle periods.",
     )
     idleFactor: float = pydantic.Field(
         2.0,
         ge=0.0,
         le=100.0,
-        description="It must have been idle for this many times the longest pause from which it ever came back, 0 to "
-        "100; 0: pauses do not matter.",
+        description="Required idle time as a multiple of the longest earlier idle period, 0 to 100; 0 ignores them.",
     )
 
     @pydantic.model_validator(mode="after")
     def _history_reaches_back(self) -> Self:
         if "history" in self.model_fields_set and self.idleFactor and self.history < self.window:
-            message = "history must be at least as long as window; write idleFactor: 0 to look at no pauses"
+            message = "history must be at least as long as window; write idleFactor: 0 to ignore pauses"
             raise ValueError(message)
         return self
 
@@ -157,88 +156,86 @@ class Thresholds(Judging):
 
 
 class Underutilized(Judging):
-    """When a workload that works counts as using far less than it holds."""
+    """When a working workload uses far less than it holds."""
 
     maxMeanPercent: Percent = pydantic.Field(
-        20.0, description="Highest mean utilization of each of its GPUs; percent, 0 to 100."
+        20.0, description="Highest mean utilization of each GPU; percent, 0 to 100."
     )
 
 
 class TooManyGpus(Judging):
-    """When some of the GPUs of each pod count as never used, while others are."""
+    """When some GPUs of each pod are never used."""
 
     maxUtilizationPercent: Limit = pydantic.Field(
         1.0,
-        description="A GPU whose highest sample is not above this is not used; percent, 0 to below 100.",
+        description="Highest utilization sample of an unused GPU; percent, 0 to below 100.",
     )
 
 
 class TooManyReplicas(Judging):
-    """How many replicas are enough: the most at work in one minute, and headroom."""
+    """How many replicas suffice: those of the busiest minute, plus headroom."""
 
     window: Duration = pydantic.Field(
         datetime.timedelta(hours=1),
-        description="The trailing window in which the busiest minute is sought, as a duration from 5m to 366d.",
+        description="Window in which the busiest minute is searched, 5m to 366d.",
     )
     days: int = pydantic.Field(
         7,
         ge=0,
         le=31,
-        description="On how many days before the coming hour is looked at as well, 0 to 31; 0: on none.",
+        description="Number of earlier days on which the coming hour is also searched, 0 to 31.",
     )
     busyPercent: Limit = pydantic.Field(
-        1.0, description="Above this a replica counts as at work in a minute; percent, 0 to below 100."
+        1.0, description="Utilization above which a replica is busy; percent, 0 to below 100."
     )
     headroomPercent: Margin = pydantic.Field(
-        20.0, description="Added to the busiest minute's replicas, rounded up; percent, 0 to 1000."
+        20.0, description="Added to the replicas of the busiest minute, rounded up; percent, 0 to 1000."
     )
-    minHeadroom: int = pydantic.Field(
-        1, ge=0, le=10_000, description="At least so many replicas are added to it."
-    )
+    minHeadroom: int = pydantic.Field(1, ge=0, le=10_000, description="Minimum number of replicas added.")
 
 
 class OversizedGpu(Judging):
-    """When a MIG profile, a share or an amount of a GPU would do."""
+    """When a MIG profile, a share or an amount of a GPU suffices."""
 
     memoryMarginPercent: Margin = pydantic.Field(
-        20.0, description="Added to the highest memory use; percent of it, 0 to 1000."
+        20.0, description="Margin on the highest memory use; percent, 0 to 1000."
     )
     activityMarginPercent: Margin = pydantic.Field(
-        20.0, description="Added to the highest utilization; percent of it, 0 to 1000."
+        20.0, description="Margin on the highest utilization; percent, 0 to 1000."
     )
 
 
 class Stuck(Judging):
-    """When full utilization is no work: at an idle board's power, without memory traffic."""
+    """When full utilization is not work: idle power, no memory traffic."""
 
     window: Duration = pydantic.Field(
         datetime.timedelta(hours=2),
-        description="How long it must have looked so, as a duration from 5m to 366d.",
+        description="How long it must look stuck, 5m to 366d.",
     )
     minMeanPercent: float = pydantic.Field(
         95.0,
         gt=0.0,
         le=100.0,
-        description="Least mean utilization; percent, above 0 and up to 100.",
+        description="Lowest mean utilization; percent, above 0 and up to 100.",
     )
 
 
 class InputBound(Judging):
-    """When a workload waits for something else than its GPUs."""
+    """When a workload waits for something other than its GPUs."""
 
     maxMeanPercent: Percent = pydantic.Field(50.0, description="Highest mean utilization; percent, 0 to 100.")
     minWaitPercent: float = pydantic.Field(
         25.0,
         gt=0.0,
         le=100.0,
-        description="Least share of the time in which it is throttled, or waits for CPU, disk or network; percent, "
-        "above 0 and up to 100.",
+        description="Minimum share of time throttled, or waiting for CPU, disk or network; percent, above 0 and up "
+        "to 100.",
     )
 
 
 class NotStarting(Part):
-    """When GPUs that are held do nobody any good: by pods that do not run."""
+    """When pods hold GPUs without running."""
 
     after: Duration = pydantic.Field(
-        datetime.timedelta(minutes=30), description="Duration for which a pod may hold GPUs without running."
+        datetime.timedelta(minutes=30), description="How long a pod may hold GPUs without running."
     )

@@ -20,7 +20,10 @@ def unreachable(policy: Policy) -> Iterator[tuple[Place, str]]:
     for number, rule in enumerate(policy.rules):
         earlier = next((other for other in policy.rules[:number] if covers(other.match, rule.match)), None)
         if earlier is not None:
-            words = f"is never reached: rule {earlier.name} before it matches all that it does; put it first"
+            words = (
+                f"is never reached: rule {earlier.name} before it matches all its workloads; move this rule before "
+                "it"
+            )
             yield ("rules", number), words
         elif rule.mode is not Mode.PROTECT:
             yield from _shut(number, rule.match, policy)
@@ -31,14 +34,14 @@ def _shut(number: int, match: Match, policy: Policy) -> Iterator[tuple[Place, st
     at: Place = ("rules", number, "match")
     for position, pattern in enumerate(match.priorityClasses or ()):
         if contains("system-*", pattern):
-            words = f"{pattern} is a system class, which no policy opens; remove it"
+            words = f"{pattern} is a system class, which is always protected; remove it"
             yield (*at, "priorityClasses", position), words
     for position, pattern in enumerate(match.namespaces or ()):
         if pattern in SYSTEM_NAMESPACES:
-            words = f"namespace {pattern} belongs to the system, which no policy opens; remove it"
+            words = f"namespace {pattern} is a system namespace, which is always protected; remove it"
             yield (*at, "namespaces", position), words
         elif any(contains(shield, pattern) for shield in policy.protectedNamespaces):
-            words = f"{pattern} is among protectedNamespaces, so that this rule never opens it; remove it from one"
+            words = f"{pattern} is in protectedNamespaces, so this rule has no effect on it; remove it from one of them"
             yield (*at, "namespaces", position), words
 
 

@@ -27,7 +27,7 @@ ANY_CASE = string.ascii_letters + string.digits
 LENGTHS = (3, 8, 63)
 """The longest is that of a label's value, and of a DNS label."""
 
-_ON_PURPOSE = "leave it out, or, for all workloads on purpose, write match: {everything: true}"
+_ON_PURPOSE = "remove it; to match all workloads, write match: {everything: true}"
 
 
 def not_all(pattern: str) -> str:
@@ -48,7 +48,7 @@ def not_all_together(firsts: str) -> Callable[[tuple[str, ...]], tuple[str, ...]
 
     def check(patterns: tuple[str, ...]) -> tuple[str, ...]:
         if all(any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns) for name in names):
-            message = f"its patterns together match everything; {_ON_PURPOSE}"
+            message = f"these patterns together match everything; {_ON_PURPOSE}"
             raise ValueError(message)
         return patterns
 
@@ -133,18 +133,20 @@ def known_kind(value: str) -> str:
     if "." in value or any(fnmatch.fnmatchcase(kind, value) for kind in KINDS):
         return value
     close = difflib.get_close_matches(value, KINDS, n=1, cutoff=0.0)
-    hint = f"did you mean {close[0]}? One of your own is written {value}.GROUP"
-    message = f"no workload's kind is known as {value}; {hint}"
+    hint = f"did you mean {close[0]}? Write a custom kind as {value}.GROUP"
+    message = f"unknown kind {value}; {hint}"
     raise ValueError(message)
 
 
 def _readable(pattern: str) -> str:
     """A regular expression that is taken for a glob matches nothing."""
     if pattern != pattern.strip():
-        message = f"{pattern!r} begins or ends with a blank, which no name does"
+        message = f"{pattern!r} begins or ends with a space; remove it"
         raise ValueError(message)
     if re.search(r"\.\*|\.\+|[\^$|()\[\]{}\\]", pattern):
-        message = f"{pattern!r} looks like a regular expression; patterns know * and ? only, such as team-*"
+        message = (
+            f"{pattern!r} looks like a regular expression; patterns only support * and ?, such as team-*"
+        )
         raise ValueError(message)
     return pattern
 
@@ -210,7 +212,7 @@ def _time(value: object) -> object:
         raise ValueError(message)
     minutes = int(found[1]) * 60 + int(found[2])
     if minutes > _HOURS * 60:
-        message = f"{value!r} is no time of day; the last one is 24:00, midnight at the end of the day"
+        message = f"{value!r} is not a time of day; the latest is 24:00"
         raise ValueError(message)
     return minutes
 
@@ -237,7 +239,7 @@ def _range(text: object) -> list[int]:
     if first not in DAYS or last not in DAYS:
         close = difflib.get_close_matches(str(text).lower()[:3], DAYS, n=1)
         hint = f", did you mean {close[0]}" if close else ""
-        message = f"{text!r} is no day{hint}; days are {', '.join(DAYS)}, or a range of them such as mon-fri"
+        message = f"{text!r} is not a day{hint}; days are {', '.join(DAYS)}, or a range such as mon-fri"
         raise ValueError(message)
     begin, end = DAYS.index(first), DAYS.index(last)
     return [number % 7 for number in range(begin, end + 1 if begin <= end else end + 8)]
@@ -263,13 +265,13 @@ def _date(value: object) -> object:
     try:
         found = isinstance(value, str) and _DATE.fullmatch(value) and datetime.date.fromisoformat(value)
     except ValueError:
-        message = f"{value!r} is not in the calendar; write year, month and day, such as 2026-12-20"
+        message = f"{value!r} is not a date; write year, month and day, such as 2026-12-20"
         raise ValueError(message) from None
     if not found:
         message = "write a date as year, month and day, such as 2026-12-20"
         raise ValueError(message)
     if found.year not in _YEARS:
-        message = f"{value!r} lies beyond the years {_YEARS[0]} to {_YEARS[-1]}; is the year meant?"
+        message = f"{value!r} is outside the years {_YEARS[0]} to {_YEARS[-1]}; check the year"
         raise ValueError(message)
     return found
 
@@ -299,9 +301,7 @@ def _zone(name: str) -> str:
         name.rpartition("/")[2].lower().replace(" ", "_"), last, n=1, cutoff=0.85
     )
     hint = f"; did you mean {last[close[0]]}?" if close else ""
-    message = (
-        f"{name!r} is no time zone; write UTC or AREA/CITY of the IANA database, such as Europe/Berlin{hint}"
-    )
+    message = f"{name!r} is not a time zone; write UTC or an IANA name such as Europe/Berlin{hint}"
     raise ValueError(message)
 
 

@@ -104,7 +104,7 @@ def test_both_ends_of_a_freeze_belong_to_it(at: str, expected: bool) -> None:
     if block:
         assert block.cause is Cause.FREEZE
         assert block.reason == (
-            "frozen from 2026-12-20 to 2027-01-06 Europe/Berlin (year's end); open again from 2027-01-06 23:00 UTC"
+            "frozen from 2026-12-20 to 2027-01-06 Europe/Berlin (year's end); next opening 2027-01-06 23:00 UTC"
         )
 
 
@@ -123,8 +123,8 @@ def test_what_is_told_of_a_closed_window() -> None:
     block = is_open(_policy(NIGHTS), _berlin("2026-11-21T12:00"))
     assert block is not None
     assert block.reason == (
-        "outside of the maintenance windows (mon, tue, wed, thu, fri 22:00-06:00 Europe/Berlin); "
-        "open again from 2026-11-23 21:00 UTC"
+        "outside the maintenance windows (mon, tue, wed, thu, fri 22:00-06:00 Europe/Berlin); "
+        "next opening 2026-11-23 21:00 UTC"
     )
 
 

@@ -412,7 +412,7 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         {"fleet": fleet(classes=ANNOTATED), "policy": BUILT_IN},
         "classes",
         Status.WARNING,
-        "no policy file is given, so what PriorityClasses say (low-priority) is not asked",
+        "annotations of PriorityClasses (low-priority) are ignored without a policy file",
     ),
     "matches": ({}, "rules", Status.OK, "all 1"),
     "matches-nothing": (

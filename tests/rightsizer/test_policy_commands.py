@@ -116,8 +116,8 @@ def test_check_tells_what_is_wrong_on_a_class(place: Place) -> None:
     run = place.run("check", "FILE", text=POLICY.replace('{namespaces: ["research"]}', "{everything: true}"))
     assert run.code == 0
     warnings = [line for line in run.out.splitlines() if line.startswith("warning: ")]
-    assert "PriorityClass low-priority protects, since it cannot be read" in warnings[0]
-    assert "is never asked: rule research matches everything before" in warnings[1]
+    assert "PriorityClass low-priority protects its pods, because its annotations are invalid" in warnings[0]
+    assert "have no effect: rule research matches everything before them" in warnings[1]
 
 
 def test_check_offline_asks_nobody(place: Place) -> None:
@@ -141,7 +141,7 @@ def test_explain_walks_the_rules_for_a_live_workload(place: Place) -> None:
 def test_explain_without_a_policy_explains_the_built_in_one(place: Place) -> None:
     """Everything is advised on."""
     run = place.run("explain", "research/Deployment/eval")
-    assert "advise-only (advise): holds, it matches everything" in run.out
+    assert "advise-only (advise): applies: it matches everything" in run.out
 
 
 @pytest.mark.parametrize(

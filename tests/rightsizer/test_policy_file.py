@@ -70,7 +70,7 @@ BAD = {
     ),
     "tiny-window": (
         _with("window: 12h", "window: 1m"),
-        "line 4: defaults.idle: window must be at least 5m: less says nothing about a workload",
+        "line 4: defaults.idle: window must be at least 5m",
     ),
     "coverage-above-one": (
         _with("0.8", "80"),
@@ -91,7 +91,7 @@ BAD = {
     ),
     "everything-and-more": (
         _with("{priorityClasses:", "{everything: true, priorityClasses:"),
-        "line 8: rules[0].match: everything: true stands alone; remove it or the other conditions",
+        "line 8: rules[0].match: everything: true excludes other conditions; remove one or the other",
     ),
     "everything-false": (
         _with("{priorityClasses: [high-priority]}", "{everything: false}"),
@@ -99,7 +99,7 @@ BAD = {
     ),
     "range-upside-down": (
         _with("min: 0", "min: 10000"),
-        "line 11: rules[1].match.priority: min 10000 lies above max 9999",
+        "line 11: rules[1].match.priority: min 10000 is above max 9999",
     ),
     "reserved-priority": (
         _with("max: 9999", "max: 2000000000"),
@@ -117,9 +117,9 @@ BAD = {
     ),
     "two-rules-of-one-name": (
         _with("name: research", "name: production"),
-        "two rules are called 'production'",
+        "two rules have the name 'production'",
     ),
-    "no-rules": (GOOD[: GOOD.index("rules:")] + "rules: []\n", "rules must hold at least one rule"),
+    "no-rules": (GOOD[: GOOD.index("rules:")] + "rules: []\n", "rules must contain at least one rule"),
     "rules-missing": (GOOD[: GOOD.index("rules:")], "line 1: rules: is missing"),
     "wrong-kind": (_with("kind: Policy", "kind: Plan"), "line 2: kind: input should be 'Policy'"),
     "wrong-version": (
@@ -136,7 +136,7 @@ BAD = {
     ),
     "window-beyond-prometheus": (
         _with("window: 12h", "window: 900w"),
-        "line 4: defaults.idle: window must be at most 366d: nobody keeps samples for longer",
+        "line 4: defaults.idle: window must be at most 366d",
     ),
     "tag-of-ones-own": (
         _with("name: production", "name: !foo bar"),
@@ -162,11 +162,11 @@ BAD = {
     ),
     "misspelt-kind": (
         _with("{priority: {min: 0, max: 9999}}", "{kinds: [Deploymnet]}"),
-        "line 11: rules[1].match.kinds[0]: no workload's kind is known as Deploymnet; did you mean Deployment?",
+        "line 11: rules[1].match.kinds[0]: unknown kind Deploymnet; did you mean Deployment?",
     ),
     "misspelt-pattern-of-kinds": (
         _with("{priority: {min: 0, max: 9999}}", "{kinds: [Job, Statful*]}"),
-        "line 11: rules[1].match.kinds[1]: no workload's kind is known as Statful*; did you mean StatefulSet?",
+        "line 11: rules[1].match.kinds[1]: unknown kind Statful*; did you mean StatefulSet?",
     ),
     "a-list": ("- 1\n", "line 1: must be a mapping: apiVersion, kind, rules"),
     "aliases": ("a: &x [1]\nb: *x\n", "uses YAML aliases"),

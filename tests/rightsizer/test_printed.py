@@ -21,7 +21,7 @@ from tests.rightsizer.world import World
 
 HERE = pathlib.Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
-PAGES = ("findings.md", "for-researchers.md")
+PAGES = ("rightsizer.md", "findings.md", "for-researchers.md")
 EXAMPLES: dict[str, Any] = yaml.load(
     dated((HERE / "data" / "one-of-each.yaml").read_text()), Loader=yaml.CSafeLoader
 )

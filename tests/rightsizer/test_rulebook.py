@@ -221,7 +221,7 @@ UNREADABLE = {
     "unknown-mode": ({"mode": "kill"}, "gpu-rightsizer.io/mode: Input should be"),
     "unknown-annotation": (
         {"mode": "enforce", "idel_window": "6h"},
-        "gpu-rightsizer.io/idel-window is not known",
+        "gpu-rightsizer.io/idel-window is unknown",
     ),
     "window-without-unit": (
         {"mode": "enforce", "idle_window": "6"},
@@ -236,11 +236,11 @@ UNREADABLE = {
     ),
     "coverage-of-little": (
         {"mode": "enforce", "min_coverage": "0.01"},
-        "gpu-rightsizer.io/min-coverage: 0.01 is below 0.5: what was not seen",
+        "gpu-rightsizer.io/min-coverage: 0.01 is below 0.5: unobserved",
     ),
     "utilization-of-work": (
         {"mode": "enforce", "max_utilization": "99"},
-        "gpu-rightsizer.io/max-utilization: 99 is above 20 percent: a device that",
+        "gpu-rightsizer.io/max-utilization: 99 is above 20 percent: such a device",
     ),
     "traffic-of-work": (
         {"mode": "enforce", "max_memory_traffic": "99"},
@@ -262,7 +262,7 @@ def test_a_class_that_cannot_be_read_protects(annotations: dict[str, str], words
     """And it is told why."""
     ruling = _on(workload(), policy(classAnnotations="class-first"), _fleet(**annotations))
     assert (ruling.mode, ruling.rule) == (Mode.PROTECT, "priorityclass:low-priority")
-    assert "cannot be read, so it protects" in ruling.vetoes[0].reason
+    assert "has invalid annotations, so it protects" in ruling.vetoes[0].reason
     assert words in ruling.vetoes[0].reason
 
 
@@ -321,7 +321,7 @@ OPT_OUTS = {
     "excluded-in-other-words": (
         {"exclude": "yes"},
         Mode.PROTECT,
-        "cannot be read (true or false); taken as off",
+        "is invalid (true or false); it counts as off",
     ),
     "until-later": ({"exclude-until": "2026-11-21T12:00:01Z"}, Mode.PROTECT, "until 2026-11-21 12:00 UTC"),
     "until-now": ({"exclude-until": "2026-11-21T12:00:00Z"}, Mode.ENFORCE, None),
@@ -332,29 +332,29 @@ OPT_OUTS = {
     ),
     "until-the-end-of-today": ({"exclude-until": "2026-11-21"}, Mode.PROTECT, "until 2026-11-22 00:00 UTC"),
     "until-yesterday": ({"exclude-until": "2026-11-20"}, Mode.ENFORCE, None),
-    "until-no-zone": ({"exclude-until": "2026-11-01T12:00:00"}, Mode.PROTECT, "cannot be read"),
-    "until-no-day": ({"exclude-until": "2026-11-31"}, Mode.PROTECT, "cannot be read"),
-    "until-the-end-of-time": ({"exclude-until": "9999-12-31"}, Mode.PROTECT, "cannot be read"),
-    "until-next-week": ({"exclude-until": "next week"}, Mode.PROTECT, "cannot be read"),
-    "keep-two": ({"min-replicas": "2"}, Mode.ENFORCE, "so many replicas stay"),
+    "until-no-zone": ({"exclude-until": "2026-11-01T12:00:00"}, Mode.PROTECT, "is invalid"),
+    "until-no-day": ({"exclude-until": "2026-11-31"}, Mode.PROTECT, "is invalid"),
+    "until-the-end-of-time": ({"exclude-until": "9999-12-31"}, Mode.PROTECT, "is invalid"),
+    "until-next-week": ({"exclude-until": "next week"}, Mode.PROTECT, "is invalid"),
+    "keep-two": ({"min-replicas": "2"}, Mode.ENFORCE, "keeps 2 replicas"),
     "keep-none": ({"min-replicas": "0"}, Mode.ENFORCE, None),
-    "keep-unreadable": ({"min-replicas": "two"}, Mode.PROTECT, "cannot be read (a whole number)"),
+    "keep-unreadable": ({"min-replicas": "two"}, Mode.PROTECT, "is invalid (a whole number)"),
     "name-that-is-unknown": (
         {"opt-out": "true"},
         Mode.PROTECT,
-        "gpu-rightsizer.io/opt-out: 'true' on Deployment w is not known; known are gpu-rightsizer.io/mode, ",
+        "gpu-rightsizer.io/opt-out: 'true' on Deployment w is unknown; known are gpu-rightsizer.io/mode, ",
     ),
     "name-in-capitals": (
         {"Exclude": "true"},
         Mode.PROTECT,
-        "gpu-rightsizer.io/Exclude: 'true' on Deployment w is not",
+        "gpu-rightsizer.io/Exclude: 'true' on Deployment w is unknown",
     ),
     "name-of-a-class's": (
         {"cooldown": "7d"},
         Mode.PROTECT,
-        "is not known here; it belongs on the PriorityClass; taken as off",
+        "belongs on a PriorityClass; it counts as off",
     ),
-    "name-that-says-nothing": ({"exclud": "false"}, Mode.PROTECT, "taken as off"),
+    "name-that-says-nothing": ({"exclud": "false"}, Mode.PROTECT, "it counts as off"),
     "our-own-records": (
         {
             "undo": "{}",
