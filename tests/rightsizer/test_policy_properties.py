@@ -71,7 +71,7 @@ def _rules(draw: st.DrawFn, number: int) -> Rule:
             if mode is not Mode.PROTECT
             else {},
             "actions": tuple(draw(st.permutations(ACTIONS)))[: draw(st.integers(3, 6))],
-            "keep": {"replicas": 0, "gpus": draw(st.integers(0, 4))},
+            "minGPUs": draw(st.integers(0, 4)),
             "notifyBefore": draw(st.sampled_from([None, "1h", "1d"])),
             "cooldown": draw(st.sampled_from(["1h", "24h"])),
         }
