@@ -20,7 +20,7 @@ from rightsizer.model import (
     Usages,
     Workload,
 )
-from rightsizer.policy.effective import Rulebook
+from rightsizer.policy.effective import PolicyEvaluator
 from simulator.gpus.cards import CARDS
 
 HOUR_STEPS = 3600 // STEP_S
@@ -66,7 +66,7 @@ class Sight:
     at_s: int
     has_counters: bool
 
-    def measured(self, rulebook: Rulebook) -> Measured:
+    def measured(self, rulebook: PolicyEvaluator) -> Measured:
         """All that is asked of it.
 
         Raises:

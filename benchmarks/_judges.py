@@ -13,7 +13,7 @@ from benchmarks._answers import Sight, Standing, instant, step, uid, workload
 from benchmarks._records import STEP_S
 from rightsizer.model import Action, Change, Decision, FindingName, Fleet, Mode, Verdict
 from rightsizer.planning.decide import decide
-from rightsizer.policy.effective import Rulebook
+from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.rule import IDLENESS
 from rightsizer.policy.schema import API_VERSION, Match, Policy, Rule
 
@@ -114,13 +114,13 @@ class Ours:
             for one in standings
             if one.changed_s is not None
         )
-        rulebook = Rulebook(self.policy, Fleet(tuple(workloads.values()), {}, {}, changes), at=at)
+        rulebook = PolicyEvaluator(self.policy, Fleet(tuple(workloads.values()), {}, {}, changes), at=at)
         sight = Sight(standings, at_s, has_counters=self.has_counters)
         by_uid = {uid(one.member): one for one in standings}
         for decision in decide(sight.measured(rulebook), rulebook):
             standing = by_uid[decision.workload.ref.uid]
             if _condemns(decision):
-                wait = rulebook.on(decision.workload).notify_before or datetime.timedelta()
+                wait = rulebook.evaluate(decision.workload).notify_before or datetime.timedelta()
                 window = decision.finding.window or datetime.timedelta()
                 yield Word(
                     standing,
@@ -136,9 +136,9 @@ class Ours:
 def _condemns(decision: Decision) -> bool:
     """Whether all is to be given back; of a kind that cannot be stopped yet, whether it would be."""
     is_whole = decision.finding.name in {*IDLENESS, FindingName.STUCK}
-    if decision.finding.verdict is not Verdict.ACT or not is_whole or decision.blocks:
+    if decision.finding.verdict is not Verdict.ACT or not is_whole or decision.blockers:
         return False
-    return all(veto.rule == "kind" for veto in decision.vetoes)
+    return all(veto.source == "kind" for veto in decision.restrictions)
 
 
 def _advice(standing: Standing, decision: Decision) -> Iterator[Word]:

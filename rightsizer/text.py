@@ -12,7 +12,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 
 from rightsizer.config import format_duration
-from rightsizer.model import Block, Cause, Decision, ObjectRef, Usage
+from rightsizer.model import Blocker, BlockerCode, Decision, ObjectRef, Usage
 
 T = TypeVar("T")
 
@@ -138,17 +138,17 @@ _WHOLE_FROM = 100
 _MILLION = 1_000_000
 
 _CAUSES = {
-    Cause.BUDGET: "blocked by budget",
-    Cause.DISRUPTION_BUDGET: "blocked by PodDisruptionBudget",
-    Cause.WINDOW: "waits for maintenance window",
-    Cause.FREEZE: "waits for the end of a freeze",
-    Cause.NOTICE: "waits after its notice",
-    Cause.COOLDOWN: "waits after an earlier change",
-    Cause.OTHER_CONTROLLER: "managed by another controller",
-    Cause.ONLY_FOR_PENDING_PODS: "only for pending pods",
-    Cause.NO_ROOM: "no room left",
-    Cause.PAUSED: "paused",
-    Cause.BREAKER: "the breaker is open",
+    BlockerCode.BUDGET: "blocked by budget",
+    BlockerCode.DISRUPTION_BUDGET: "blocked by PodDisruptionBudget",
+    BlockerCode.WINDOW: "waits for maintenance window",
+    BlockerCode.FREEZE: "waits for the end of a freeze",
+    BlockerCode.NOTICE: "waits after its notice",
+    BlockerCode.COOLDOWN: "waits after an earlier change",
+    BlockerCode.OTHER_CONTROLLER: "managed by another controller",
+    BlockerCode.ONLY_FOR_PENDING_PODS: "only for pending pods",
+    BlockerCode.NO_CAPACITY: "no room left",
+    BlockerCode.PAUSED: "paused",
+    BlockerCode.BREAKER: "the breaker is open",
 }
 
 
@@ -157,9 +157,9 @@ def count(number: float, thing: str = "GPU") -> str:
     return f"1 {thing}" if number == 1 else f"{tidy(number)} {thing}s"
 
 
-def block_words(block: Block) -> str:
+def block_words(block: Blocker) -> str:
     """What stands against a change now, each cause told from the others."""
-    return f"{_CAUSES[block.cause]}: {block.reason}"
+    return f"{_CAUSES[block.code]}: {block.message}"
 
 
 def wanted_words(decision: Decision) -> Iterator[str]:

@@ -13,7 +13,7 @@ from benchmarks._judges import Ours
 from benchmarks._weeks import PLAIN
 from benchmarks._workloads import WORKLOADS
 from rightsizer.doctor.check_list import FAMILIES
-from rightsizer.model import Action, Cause, Confidence, FindingName, Mode, Result, Verdict
+from rightsizer.model import Action, BlockerCode, Confidence, FindingName, Mode, Result, Verdict
 from rightsizer.report.forms import FORMS
 from scripts.write_docs import DOCS, generated
 from tests.rightsizer.commands import run_command
@@ -170,7 +170,7 @@ def test_judgement_page_has_a_row_for_each_archetype_and_judge() -> None:
     assert [row for row in rows if f"| {row} |" not in part[1]] == []
 
 
-@pytest.mark.parametrize("name", [*FindingName, *Verdict, *Action, *Mode, *Cause, *Confidence, *FORMS])
+@pytest.mark.parametrize("name", [*FindingName, *Verdict, *Action, *Mode, *BlockerCode, *Confidence, *FORMS])
 def test_word_of_a_plan_is_explained_in_docs(name: str) -> None:
     """Findings, verdicts, actions and formats are in docs/glossary.md."""
     text = (DOCS / "glossary.md").read_text()

@@ -14,7 +14,7 @@ import msgspec
 
 from rightsizer.changes.object_history import STOPS, UNREADABLE
 from rightsizer.changes.records import pause_of
-from rightsizer.model import Change, End, Fleet, ObjectRef, PastChange, Workload
+from rightsizer.model import Change, ChangeOutcome, Fleet, ObjectRef, PastChange, Workload
 from rightsizer.text import Gpus, Instant, Seconds, Word, decoded, require_name, require_ours
 
 MONTH = datetime.timedelta(days=30)
@@ -289,7 +289,7 @@ def _reminded(
         if back is None:
             past.append(one.change)
             continue
-        past.append(dataclasses.replace(one.change, end=End.REVERTED, ended=back))
+        past.append(dataclasses.replace(one.change, end=ChangeOutcome.REVERTED, ended=back))
         if one.change.action in STOPS and one.change.at is not None:
             pauses.append(pause_of(one.idle_s, one.change.at, back))
     if key in unreadable:

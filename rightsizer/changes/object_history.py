@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from rightsizer.config import PREFIX
-from rightsizer.model import Action, End, PastChange
+from rightsizer.model import Action, ChangeOutcome, PastChange
 from rightsizer.text import Gpus, Instant, Word, decoded, require_ours
 
 HISTORY_ANNOTATION = PREFIX + "history"
@@ -31,7 +31,7 @@ class _Entry(msgspec.Struct, omit_defaults=True):
     action: Word
     gpus: Gpus = 0
     by: Word = ""
-    end: End | None = None
+    end: ChangeOutcome | None = None
     ended: Instant | None = None
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ def with_record(past: Sequence[PastChange], record: PastChange) -> tuple[PastCha
     return tuple(past) if known else (*past, record)
 
 
-def with_end(past: Iterable[PastChange], end: End, at: datetime.datetime) -> tuple[PastChange, ...]:
+def with_end(past: Iterable[PastChange], end: ChangeOutcome, at: datetime.datetime) -> tuple[PastChange, ...]:
     """What is remembered once all that still stands was taken back: one undo takes several changes back at once."""
     return tuple(
         change if change.end or change.at is None else dataclasses.replace(change, end=end, ended=at)
@@ -121,6 +121,6 @@ def noticed(past: Iterable[PastChange], began: Iterable[datetime.datetime | None
         if change.end or change.at is None or change.action not in STOPS:
             return change
         back = next((begin for begin in begins if begin >= change.at), None)
-        return dataclasses.replace(change, end=End.REVERTED, ended=back) if back else change
+        return dataclasses.replace(change, end=ChangeOutcome.REVERTED, ended=back) if back else change
 
     return tuple(map(seen, past))

@@ -13,7 +13,7 @@ AHEAD = datetime.timedelta(days=2)
 """So far the clock of a machine of ours may be ahead of Prometheus's, and what it did counts all the same."""
 
 
-def believed(fleet: Fleet, at: datetime.datetime) -> Fleet:
+def drop_implausible_changes(fleet: Fleet, at: datetime.datetime) -> Fleet:
     """The fleet with the changes that count, and those that do not among its problems.
 
     Args:

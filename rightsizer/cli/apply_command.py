@@ -31,7 +31,7 @@ from rightsizer.execute.reconcile import Guard, find_repairs, mend
 from rightsizer.execute.run_context import Means, Patience
 from rightsizer.execute.run_context import Session as ApplySession
 from rightsizer.kube.lease import LeaderElector
-from rightsizer.model import Action, Decision, Fleet, Mending, Outcome, Plan, Result
+from rightsizer.model import Action, Decision, Fleet, Outcome, Plan, ReconcileAction, Result
 from rightsizer.report.approvals import Approval, read_approvals
 from rightsizer.report.table import plan_text
 from rightsizer.text import count
@@ -92,7 +92,7 @@ def _question(decisions: Sequence[Decision]) -> str:
 def _repair(means: Means, arguments: argparse.Namespace, telling: Telling, guard: Guard) -> None:
     """Look after what earlier runs left; a person is asked before anything of a workload is changed."""
     repairs = find_repairs(means)
-    put_back = [repair for repair in repairs if repair.mending is Mending.ROLLBACK]
+    put_back = [repair for repair in repairs if repair.mending is ReconcileAction.ROLLBACK]
     if put_back:
         names = ", ".join(f"{repair.ref} ({repair.words})" for repair in put_back)
         if not confirmed(arguments, f"Put back what is not well after an earlier change: {names}?"):

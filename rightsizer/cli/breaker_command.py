@@ -24,7 +24,7 @@ from rightsizer.planning.breaker import (
     with_pause,
     without_pause,
 )
-from rightsizer.policy.effective import Rulebook
+from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.policy_file import load
 from rightsizer.report.documents import render
 from rightsizer.report.pause_text import state_document, state_text
@@ -73,7 +73,7 @@ def _accept(arguments: argparse.Namespace, cluster: Cluster, store: Store) -> St
     loaded = load(pathlib.Path(arguments.policy))
     own = arguments.state_namespace
     fleet = build_fleet(read_cluster(cluster, BEARERS, state_namespace=own))
-    scope = Scope(utc_now(), eligible(Rulebook(loaded.policy, fleet, at=utc_now(), own=own)))
+    scope = Scope(utc_now(), eligible(PolicyEvaluator(loaded.policy, fleet, at=utc_now(), own=own)))
     return store.change(lambda state: accepted(state, scope))
 
 

@@ -20,7 +20,7 @@ from rightsizer.kinds import BEARERS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Fleet
 from rightsizer.policy.cluster_checks import Concerned, class_problems, require_classes
-from rightsizer.policy.effective import Rulebook
+from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.explain import explain
 from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy, load
 from rightsizer.policy.schema import Policy
@@ -57,7 +57,7 @@ def _check(arguments: argparse.Namespace) -> str:
     )
 
 
-def _concerned(book: Rulebook) -> Iterator[str]:
+def _concerned(book: PolicyEvaluator) -> Iterator[str]:
     """A table of whom each rule is about now."""
     found = Concerned(book)
     width = max(len(name) for name, *_ in found.rows)
@@ -93,8 +93,8 @@ def _init(arguments: argparse.Namespace) -> str:
     return starting_policy(read_priority_classes(Cluster(cluster_settings(arguments))))
 
 
-def _book(arguments: argparse.Namespace, loaded: LoadedPolicy, fleet: Fleet) -> Rulebook:
-    return Rulebook(loaded.policy, fleet, at=utc_now(), own=arguments.state_namespace)
+def _book(arguments: argparse.Namespace, loaded: LoadedPolicy, fleet: Fleet) -> PolicyEvaluator:
+    return PolicyEvaluator(loaded.policy, fleet, at=utc_now(), own=arguments.state_namespace)
 
 
 def _fleet(cluster: Cluster, namespace: str | None = None) -> Fleet:

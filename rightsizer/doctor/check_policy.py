@@ -7,9 +7,9 @@ from rightsizer.doctor.diagnosis import Check, Diagnosis, Family, Message, Statu
 from rightsizer.doctor.facts import Facts, Failure
 from rightsizer.errors import PolicyError
 from rightsizer.model import Mode
-from rightsizer.policy.calendar import is_open, next_opening
+from rightsizer.policy.calendar import closed_reason, next_opening
 from rightsizer.policy.cluster_checks import Concerned, class_problems, require_classes
-from rightsizer.policy.effective import Rulebook
+from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Budget, Scope
 from rightsizer.policy.policy_file import BUILT_IN
 from rightsizer.text import count
@@ -66,9 +66,9 @@ FAR_OFF = Message(
 FAR = datetime.timedelta(days=31)
 
 
-def _book(facts: Facts) -> Rulebook:
+def _book(facts: Facts) -> PolicyEvaluator:
     loaded = known(facts.policy)
-    return Rulebook(loaded.policy, known(facts.fleet), at=facts.at, own=facts.own)
+    return PolicyEvaluator(loaded.policy, known(facts.fleet), at=facts.at, own=facts.own)
 
 
 def _file(facts: Facts) -> Iterator[Diagnosis]:
@@ -107,7 +107,7 @@ def _rules(facts: Facts) -> Iterator[Diagnosis]:
 
 def _budgets(facts: Facts) -> Iterator[Diagnosis]:
     book = _book(facts)
-    enforced = [one for one in book.fleet.workloads if one.gpus and book.on(one).mode is Mode.ENFORCE]
+    enforced = [one for one in book.fleet.workloads if one.gpus and book.evaluate(one).mode is Mode.ENFORCE]
     if not any(rule.mode is Mode.ENFORCE for rule in book.policy.rules):
         yield NOT_USED()
         return
@@ -130,13 +130,13 @@ def _against(budget: Budget, held: int, least: int) -> Iterator[Diagnosis]:
 
 def _calendar(facts: Facts) -> Iterator[Diagnosis]:
     policy = known(facts.policy).policy
-    block = is_open(policy, facts.at)
+    block = closed_reason(policy, facts.at)
     if block is None:
         yield OPEN()
     else:
         opening = next_opening(policy, facts.at)
         is_far = opening is None or opening - facts.at > FAR
-        yield (FAR_OFF if is_far else CLOSED)(why=block.reason, days=FAR.days)
+        yield (FAR_OFF if is_far else CLOSED)(why=block.message, days=FAR.days)
 
 
 FAMILY = Family(

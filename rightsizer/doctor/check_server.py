@@ -10,7 +10,7 @@ from rightsizer.doctor.facts import Facts, Failure
 from rightsizer.findings.data_quality import FEWEST_SAMPLES
 from rightsizer.model import Fleet
 from rightsizer.policy.criteria import Criteria
-from rightsizer.policy.effective import NO_FLEET, Rulebook
+from rightsizer.policy.effective import NO_FLEET, PolicyEvaluator
 from rightsizer.policy.schema import ADVISE_ONLY
 from rightsizer.text import count
 
@@ -120,7 +120,7 @@ def spans(facts: Facts) -> tuple[list[datetime.timedelta], datetime.timedelta]:
     loaded = facts.policy
     policy = ADVISE_ONLY if isinstance(loaded, Failure) else loaded.policy
     fleet: Fleet = NO_FLEET if isinstance(facts.fleet, Failure) else facts.fleet
-    book = Rulebook(policy, fleet, at=facts.at, own=facts.own)
+    book = PolicyEvaluator(policy, fleet, at=facts.at, own=facts.own)
     windows, histories = set[datetime.timedelta](), set[datetime.timedelta]()
     for criteria in book.all_criteria():
         windows |= criteria.windows

@@ -15,7 +15,7 @@ from rightsizer.execute.watch_health import Found
 from rightsizer.kinds import path_of
 from rightsizer.kinds.patches import told
 from rightsizer.kinds.pause_for_change import finishing_patch, is_stopped, may_change, resuming_patch
-from rightsizer.model import End, Mending, Outcome, Result
+from rightsizer.model import ChangeOutcome, Outcome, ReconcileAction, Result
 from rightsizer.report.events import finished_event, given_up_event
 
 _MEANT = frozenset(
@@ -46,10 +46,10 @@ def go_on(found: Found, means: Means) -> Outcome | None:
     if not is_due(found, means):
         return None
     if not is_stopped(row, found.obj):
-        return _given_up(found, "somebody resumed it meanwhile", End.REVERTED, means)
+        return _given_up(found, "somebody resumed it meanwhile", ChangeOutcome.REVERTED, means)
     if not may_change(row, found.obj, is_late=_is_late(found, means)):
         waited = format_duration((means.clock() - record.time).total_seconds())
-        return _given_up(found, f"its pods are not gone after {waited}", End.ROLLED_BACK, means)
+        return _given_up(found, f"its pods are not gone after {waited}", ChangeOutcome.ROLLED_BACK, means)
     path = path_of(found.ref, row)
     patch = finishing_patch(found.obj, record, row, means.clock())
     try:
@@ -57,7 +57,7 @@ def go_on(found: Found, means: Means) -> Outcome | None:
     except RequestRefused as refused:
         if refused.code not in _MEANT:
             raise
-        outcome = _given_up(found, str(refused), End.REFUSED, means)
+        outcome = _given_up(found, str(refused), ChangeOutcome.REFUSED, means)
         return dataclasses.replace(outcome, is_out_of_policy=refused.is_out_of_policy)
     means.cluster.patch(path, patch)
     edits = [edit.turned for edit in record.edits] if record.end else record.then
@@ -66,14 +66,14 @@ def go_on(found: Found, means: Means) -> Outcome | None:
         is_back = record.end is not None
         event = finished_event(found.ref, words, run=record.run, at=means.clock(), is_back=is_back)
         means.cluster.create(*event)
-    return found.outcome(means, Mending.COMPLETE.value, Result.DONE, words)
+    return found.outcome(means, ReconcileAction.COMPLETE.value, Result.DONE, words)
 
 
 def _is_late(found: Found, means: Means) -> bool:
     return means.clock() - found.record.time >= datetime.timedelta(seconds=found.record.settle)
 
 
-def _given_up(found: Found, why: str, end: End, means: Means) -> Outcome:
+def _given_up(found: Found, why: str, end: ChangeOutcome, means: Means) -> Outcome:
     """Let it go on as it was before it was stopped, and remember that."""
     patch = resuming_patch(found.obj, found.record, found.row, at=means.clock(), end=end)
     means.cluster.patch(path_of(found.ref, found.row), patch)

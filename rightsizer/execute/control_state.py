@@ -10,7 +10,7 @@ from collections.abc import Callable
 from rightsizer.errors import ClusterError
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.configmaps import Changes, ConfigMap, Texts
-from rightsizer.model import Outcome, Result, Trip, TripCause
+from rightsizer.model import Blocker, BlockerCode, Outcome, Result
 from rightsizer.planning.breaker import (
     NOTHING,
     Opening,
@@ -92,7 +92,7 @@ class Gate:
             ClusterError: It could not be read.
         """
         block = against(self._store.read(), namespace, self._clock())
-        return block.reason if block else ""
+        return block.message if block else ""
 
     def trip(self) -> str:
         """Why the breaker is open; empty where it is closed.
@@ -112,7 +112,7 @@ class Gate:
         words = f"{outcome.action} of {outcome.ref}: {outcome.detail}"[:500]
         if outcome.is_out_of_policy:
             why = f"the API server refused a write as out of policy: {words}"
-            self.open(Trip(TripCause.OUT_OF_POLICY, why))
+            self.open(Blocker(BlockerCode.OUT_OF_POLICY, why))
         else:
             self._count(outcome.result, words)
 
@@ -136,7 +136,7 @@ class Gate:
 
     def _count(self, result: Result, words: str) -> None:
         many = f"{self._settings.maxErrors} errors in a row, the last: {words}"
-        opening = Opening(self._clock(), TripCause.ERRORS, many, self._run)
+        opening = Opening(self._clock(), BlockerCode.ERRORS, many, self._run)
 
         def count(state: State) -> State:
             latch = counted(state.latch, result, self._settings, opening)
@@ -144,11 +144,11 @@ class Gate:
 
         self._store.change(count)
 
-    def open(self, trip: Trip) -> None:
+    def open(self, trip: Blocker) -> None:
         """Open the breaker.
 
         Raises:
             ClusterError: It could not be kept.
         """
-        opening = Opening(self._clock(), trip.cause, trip.reason, self._run)
+        opening = Opening(self._clock(), trip.code, trip.message, self._run)
         self._store.change(lambda state: State(opened(state.latch, opening), state.pauses, state.scope))

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def steered(pods: Sequence[Pod], session: Session) -> Iterator[None]:
+def set_deletion_cost(pods: Sequence[Pod], session: Session) -> Iterator[None]:
     """While entered, these pods go first.
 
     Raises:
@@ -52,7 +52,7 @@ def unsteer_left(fleet: Fleet, session: Session) -> None:
         for pod in workload.pods:
             by, _, run = pod.annotations.get(STEERED_ANNOTATION, "").rpartition("/")
             is_ours = bool(by) and by == session.instance and not pod.is_terminating
-            if is_ours and rulebook.on(workload).mode is Mode.ENFORCE:
+            if is_ours and rulebook.evaluate(workload).mode is Mode.ENFORCE:
                 with as_a_warning(f"{pod.ref} keeps its annotation {COST_ANNOTATION}"):
                     _take_back(pod, f"run {run} marked it to go first, and it did not go", session)
 

@@ -23,7 +23,7 @@ from rightsizer.errors import (
     RightsizerError,
     Throttled,
 )
-from rightsizer.execute.deletion_cost import steered
+from rightsizer.execute.deletion_cost import set_deletion_cost
 from rightsizer.execute.evict import evict
 from rightsizer.execute.patch import change, order_stop, written
 from rightsizer.execute.preflight import look_at, waits
@@ -141,11 +141,11 @@ def _look_and_write(decision: Decision, row: Kind, session: Session) -> Outcome:
     rulebook = session.rulebook(fleet, use.at)
     against = list(objections(decision, fresh, use, rulebook))
     if against:
-        return session.outcome(decision, Result.CHANGED, "; ".join(veto.reason for veto in against))
+        return session.outcome(decision, Result.CHANGED, "; ".join(veto.message for veto in against))
     if decision.wanted_by and not waits(decision.wanted_by, session.cluster):
         return session.outcome(decision, Result.CHANGED, "none of those for whom it was to go waits any more")
     try:
-        with steered(going(decision, fresh, use, rulebook), session):
+        with set_deletion_cost(going(decision, fresh, use, rulebook), session):
             detail = _way(decision, row)(decision, row, fresh, session)
     except ValueError as error:  # nothing was sent: as little an error of anybody's as a disruption budget
         return session.outcome(decision, Result.BLOCKED, str(error))

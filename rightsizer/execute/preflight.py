@@ -19,7 +19,7 @@ from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Change, Fleet, ObjectRef, Plan, Workload
 from rightsizer.planning.measure import Signal, measure
 from rightsizer.planning.revalidate import RECENT, Use
-from rightsizer.policy.effective import Rulebook
+from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.schema import Policy
 
 
@@ -77,7 +77,7 @@ class Watch:
                 f"Prometheus's clock has gone back, from {self._since + RECENT:%H:%M:%S} to {now:%H:%M:%S} UTC"
             )
         if now - self._measured.at > RECENT:
-            rulebook = Rulebook(self._policy, self._fleet, at=now, own=self._own)
+            rulebook = PolicyEvaluator(self._policy, self._fleet, at=now, own=self._own)
             self._measured = measure(self._fleet, self._signal, rulebook, now)
         return Use(
             at=now,

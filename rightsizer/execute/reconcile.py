@@ -39,8 +39,19 @@ from rightsizer.kinds.edits import Edit, is_taken_back, same, shown, value_at
 from rightsizer.kinds.health import Health
 from rightsizer.kinds.patches import read_record, reverted_patch
 from rightsizer.kube.api_objects import Metadata, ObjectMeta, SpecObject
-from rightsizer.model import Action, End, Fleet, Mending, Mode, ObjectRef, Outcome, Result, Veto, Workload
-from rightsizer.policy.effective import Rulebook
+from rightsizer.model import (
+    Action,
+    Blocker,
+    ChangeOutcome,
+    Fleet,
+    Mode,
+    ObjectRef,
+    Outcome,
+    ReconcileAction,
+    Result,
+    Workload,
+)
+from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.protections import opt_outs, protections
 from rightsizer.policy.schema import Policy
 from rightsizer.report.events import reverted_event
@@ -57,21 +68,21 @@ class Guard:
     policy: Policy
     gate: Gate
 
-    def against(self, found: Found, mending: Mending, means: Means) -> str:
+    def against(self, found: Found, mending: ReconcileAction, means: Means) -> str:
         """Why an object is left as it is; empty where it may be mended.
 
         Raises:
             ClusterError: It could not be found out.
         """
-        is_open = self.gate.trip() if mending is Mending.ROLLBACK else ""
+        is_open = self.gate.trip() if mending is ReconcileAction.ROLLBACK else ""
         if is_open:
             return f"the breaker is open, and nothing is put back before a person has closed it: {is_open}"
         vetoes = self._vetoes(found, means)
-        if mending is Mending.COMPLETE:  # who opted out meanwhile did not ask to be left half-way
-            vetoes = [veto for veto in vetoes if veto.rule != "opt-out"]
-        return "; ".join(veto.reason for veto in vetoes)
+        if mending is ReconcileAction.COMPLETE:  # who opted out meanwhile did not ask to be left half-way
+            vetoes = [veto for veto in vetoes if veto.source != "opt-out"]
+        return "; ".join(veto.message for veto in vetoes)
 
-    def _vetoes(self, found: Found, means: Means) -> list[Veto]:
+    def _vetoes(self, found: Found, means: Means) -> list[Blocker]:
         fresh, fleet = look_at(found.about, means.cluster)
         if fresh is not None:
             return list(self._by_rules(fresh, fleet, means))
@@ -82,13 +93,13 @@ class Guard:
         shields = protections(bare, self.policy, means.state_namespace)
         return [*shields, *(wish.veto for wish in wishes if wish.mode is Mode.PROTECT)]
 
-    def _by_rules(self, fresh: Workload, fleet: Fleet, means: Means) -> Iterator[Veto]:
-        book = Rulebook(
+    def _by_rules(self, fresh: Workload, fleet: Fleet, means: Means) -> Iterator[Blocker]:
+        book = PolicyEvaluator(
             self.policy, fleet, at=means.clock(), own=means.state_namespace, instance=means.instance
         )
-        ruling = book.on(fresh)
+        ruling = book.evaluate(fresh)
         if ruling.mode is Mode.PROTECT:
-            yield from ruling.vetoes
+            yield from ruling.restrictions
 
 
 def _without_pods(found: Found, namespace_annotations: dict[str, str]) -> Workload:
@@ -130,7 +141,7 @@ class Repair:
     """
 
     ref: ObjectRef
-    mending: Mending
+    mending: ReconcileAction
     words: str
     found: Found | None = None
     place: str = ""
@@ -182,15 +193,15 @@ def _guarded(repair: Repair, means: Means, guard: Guard) -> Outcome:
 
 def _mended(repair: Repair, found: Found, means: Means) -> Outcome:
     match repair.mending:
-        case Mending.RECORD_REVERT:
+        case ReconcileAction.RECORD_REVERT:
             return _remember(found, repair.words, means)
-        case Mending.ROLLBACK:
+        case ReconcileAction.ROLLBACK:
             return put_back(found, repair.words, means)
-        case Mending.COMPLETE:
+        case ReconcileAction.COMPLETE:
             return _finish(found, repair.words, means)
-        case Mending.CONFIRM:
+        case ReconcileAction.CONFIRM:
             return settle(found, repair.words, means)
-        case Mending.DELETE_MANIFEST:
+        case ReconcileAction.DELETE_MANIFEST:
             return _drop(repair, means)
         case _:
             assert_never(repair.mending)
@@ -220,9 +231,9 @@ def _of_object(found: Found, means: Means) -> Repair | None:
     taken_back = [edit for edit in found.record.edits if is_taken_back(found.obj, edit)]
     if taken_back:
         words = ", ".join(_now(found, edit) for edit in taken_back)
-        return Repair(found.ref, Mending.RECORD_REVERT, words, found)
+        return Repair(found.ref, ReconcileAction.RECORD_REVERT, words, found)
     if words := _not_carried_out(found, means):
-        return Repair(found.ref, Mending.RECORD_REVERT, words, found)
+        return Repair(found.ref, ReconcileAction.RECORD_REVERT, words, found)
     return _of_settling(found, means)
 
 
@@ -230,7 +241,7 @@ def _of_unfinished(found: Found, means: Means) -> Repair | None:
     whole = found_again(found.ref, found.row, means)
     if whole is None or not whole.record.is_unfinished or not is_due(whole, means):
         return None
-    return Repair(found.ref, Mending.COMPLETE, "it is stopped to be changed, and can go on", whole)
+    return Repair(found.ref, ReconcileAction.COMPLETE, "it is stopped to be changed, and can go on", whole)
 
 
 def _of_settling(found: Found, means: Means) -> Repair | None:
@@ -241,7 +252,7 @@ def _of_settling(found: Found, means: Means) -> Repair | None:
     if age >= _known_for(found):
         unseen = format_duration(age.total_seconds())
         words = f"nobody looked for {unseen}: how it bore its change is not known any more"
-        return Repair(found.ref, Mending.CONFIRM, words, found)
+        return Repair(found.ref, ReconcileAction.CONFIRM, words, found)
     try:
         health, words = examined(found, means)
     except RequestRefused as refused:
@@ -250,7 +261,7 @@ def _of_settling(found: Found, means: Means) -> Repair | None:
     is_over = age >= datetime.timedelta(seconds=found.record.settle)
     if health is Health.WAITING or (health is Health.HEALTHY and not is_over):
         return None  # it may run out of memory yet
-    mending = Mending.ROLLBACK if health is Health.FAILED else Mending.CONFIRM
+    mending = ReconcileAction.ROLLBACK if health is Health.FAILED else ReconcileAction.CONFIRM
     return Repair(found.ref, mending, words, found)
 
 
@@ -265,7 +276,7 @@ def _finish(found: Found, words: str, means: Means) -> Outcome:
         outcome = go_on(found, means)
     except ClusterError as error:
         return found.outcome(
-            means, Mending.COMPLETE.value, Result.UNKNOWN, f"{words}; left to the next run: {error}"
+            means, ReconcileAction.COMPLETE.value, Result.UNKNOWN, f"{words}; left to the next run: {error}"
         )
     assert outcome is not None  # noqa: S101 - it was due when it was found
     return outcome
@@ -340,7 +351,7 @@ def _of_manifests(means: Means) -> Iterator[Repair]:
             if words:
                 yield Repair(
                     ObjectRef("v1", "Pod", namespace, name),
-                    Mending.DELETE_MANIFEST,
+                    ReconcileAction.DELETE_MANIFEST,
                     words,
                     place=f"{path}/{secret_meta.name}",
                 )
@@ -355,7 +366,7 @@ def _why_not_needed(secret: ObjectMeta, pod: ObjectMeta | None, at: datetime.dat
         return "the pod was never evicted, so its saved manifest is not needed" if is_old else ""
     run = (secret.labels or {}).get(MANIFEST_LABEL, "")
     is_back = any(
-        (one.run, one.action, one.end) == (run, Action.EVICT, End.UNDONE)
+        (one.run, one.action, one.end) == (run, Action.EVICT, ChangeOutcome.UNDONE)
         for one in read_history(pod.annotations or {})
     )
     return "the pod was put back from its saved manifest" if is_back else ""

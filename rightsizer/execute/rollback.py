@@ -17,7 +17,7 @@ from rightsizer.kinds.kind import Orders
 from rightsizer.kinds.patches import Undoable, UndoRecord, read_record, told, undo_patch
 from rightsizer.kinds.pause_for_change import ended, is_stopped, may_change, needs_pause, returning
 from rightsizer.kube.cluster import Cluster
-from rightsizer.model import End, ObjectRef
+from rightsizer.model import ChangeOutcome, ObjectRef
 
 
 def give(
@@ -58,7 +58,7 @@ def restore(
     *,
     at: datetime.datetime,
     force: bool = False,
-    end: End = End.UNDONE,
+    end: ChangeOutcome = ChangeOutcome.UNDONE,
 ) -> str:
     """Give an object its former fields by one patch, and take the record away; what that changed, for people.
 
@@ -86,7 +86,9 @@ def restore(
     return _restore_once(item, cluster, force=force, at=at, end=end)
 
 
-def _restore_once(item: Undoable, cluster: Cluster, *, force: bool, at: datetime.datetime, end: End) -> str:
+def _restore_once(
+    item: Undoable, cluster: Cluster, *, force: bool, at: datetime.datetime, end: ChangeOutcome
+) -> str:
     path, record = path_of(item.ref, item.row), item.record
     obj = cluster.get_object(path)
     if record is None or not _carries(obj, record, item):
@@ -110,7 +112,11 @@ def _restore_once(item: Undoable, cluster: Cluster, *, force: bool, at: datetime
 
 
 def _stopped(
-    item: Undoable, record: UndoRecord, obj: _Object, cluster: Cluster, how: tuple[datetime.datetime, End]
+    item: Undoable,
+    record: UndoRecord,
+    obj: _Object,
+    cluster: Cluster,
+    how: tuple[datetime.datetime, ChangeOutcome],
 ) -> Undoable:
     """Stop what only changes while it is stopped, with a record that says what comes next."""
     if is_stopped(item.row, obj):

@@ -14,7 +14,7 @@ from rightsizer.execute.memory_store import MemoryStore
 from rightsizer.execute.preflight import Watch
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Decision, Fleet, Outcome, Result
-from rightsizer.policy.effective import Rulebook
+from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.schema import Policy
 from rightsizer.text import tidy
 
@@ -100,9 +100,9 @@ class Session(Means):
             at=self.clock(),
         )
 
-    def rulebook(self, fleet: Fleet, at: datetime.datetime) -> Rulebook:
+    def rulebook(self, fleet: Fleet, at: datetime.datetime) -> PolicyEvaluator:
         """The policy beside the cluster as it is now."""
-        return Rulebook(self.policy, fleet, at=at, own=self.state_namespace, instance=self.instance)
+        return PolicyEvaluator(self.policy, fleet, at=at, own=self.state_namespace, instance=self.instance)
 
 
 class StopHere(Exception):  # noqa: N818 - a signal, not an error

@@ -18,7 +18,7 @@ from rightsizer.inventory.pods import PodTable
 from rightsizer.kinds import kind_of, pause_for
 from rightsizer.kinds.health import Health
 from rightsizer.kube.api_objects import Metadata, PodObject
-from rightsizer.model import Action, Decision, Effect, Fleet, Mending, Outcome, Pod
+from rightsizer.model import Action, Decision, Effect, Fleet, Outcome, Pod, ReconcileAction
 from rightsizer.report.events import not_freed_event
 from rightsizer.text import count, tidy
 
@@ -100,7 +100,7 @@ class _Followed:
         if outcome is None:
             return
         self.is_paused = False
-        if outcome.action != Mending.COMPLETE and not self.is_told:
+        if outcome.action != ReconcileAction.COMPLETE and not self.is_told:
             yield from self._tell(Effect(0, 0, 0, health=Health.FAILED, words="it goes on as it was"))
         yield outcome
 

@@ -18,7 +18,7 @@ from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.patches import Undoable, UndoRecord, read_record, settled_patch
 from rightsizer.kinds.pause_for_change import ended, wanted_pods
 from rightsizer.kube.api_objects import Metadata
-from rightsizer.model import End, ObjectRef, Outcome, Pod, Result
+from rightsizer.model import ChangeOutcome, ObjectRef, Outcome, Pod, Result
 from rightsizer.report.events import put_back_event, settled_event
 
 
@@ -121,7 +121,7 @@ def put_back(found: Found, words: str, means: Means) -> Outcome:
     """Give it back what it had, since it is not well without."""
     item = Undoable(found.ref, found.row, found.record)
     try:
-        what = restore(item, means.cluster, at=means.clock(), end=End.ROLLED_BACK)
+        what = restore(item, means.cluster, at=means.clock(), end=ChangeOutcome.ROLLED_BACK)
     except StillGoing as going:
         what = str(going)
     except ChangedSince as changed:

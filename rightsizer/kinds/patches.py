@@ -30,7 +30,7 @@ from rightsizer.changes.records import (
 from rightsizer.config import PREFIX, write_duration
 from rightsizer.kinds.edits import Edit, Path, abridged, is_as, patch_of, same, shown
 from rightsizer.kinds.kind import Kind
-from rightsizer.model import Action, Decision, End, ObjectRef, PastChange
+from rightsizer.model import Action, ChangeOutcome, Decision, ObjectRef, PastChange
 from rightsizer.text import (
     Gpus,
     Instant,
@@ -91,7 +91,7 @@ class UndoRecord(msgspec.Struct, frozen=True, rename="camel"):
     pods: Pods = 0
     priority_class: str | None = None
     then: tuple[Edit, ...] = ()
-    end: End | None = None
+    end: ChangeOutcome | None = None
 
     def __post_init__(self) -> None:
         require_ours(self.time)
@@ -301,13 +301,17 @@ def change_patch(
     """
     past = (*read_history(obj["metadata"].get("annotations") or {}), record.as_past)
     if not record.edits:
-        past = with_end(past, End.GROWN_BACK, record.time)
+        past = with_end(past, ChangeOutcome.GROWN_BACK, record.time)
     notes = {UNDO_ANNOTATION: record.text() if record.edits else None, NOTICE_ANNOTATION: None}
     return _patch(obj, edits, {**notes, HISTORY_ANNOTATION: write_history(past), **_remembered(came_back)})
 
 
 def undo_patch(
-    obj: Mapping[str, Any], record: UndoRecord, *, at: datetime.datetime, end: End = End.UNDONE
+    obj: Mapping[str, Any],
+    record: UndoRecord,
+    *,
+    at: datetime.datetime,
+    end: ChangeOutcome = ChangeOutcome.UNDONE,
 ) -> dict[str, Any]:
     """The one patch that puts it back, takes the record away, and notes when and after which pause that was.
 
@@ -338,7 +342,7 @@ def reverted_patch(
         came_back: The longest pause after which it was put back.
     """
     annotations = obj["metadata"].get("annotations") or {}
-    ended = _ended(annotations, record, End.REVERTED, at)
+    ended = _ended(annotations, record, ChangeOutcome.REVERTED, at)
     return _patch(obj, (), {UNDO_ANNOTATION: None, HISTORY_ANNOTATION: ended, **_remembered(came_back)})
 
 
@@ -356,7 +360,9 @@ def rewritten_patch(obj: Mapping[str, Any], edits: Sequence[Edit], record: UndoR
     return _patch(obj, edits, {UNDO_ANNOTATION: record.text()})
 
 
-def _ended(annotations: Mapping[str, str], record: UndoRecord, end: End, at: datetime.datetime) -> str:
+def _ended(
+    annotations: Mapping[str, str], record: UndoRecord, end: ChangeOutcome, at: datetime.datetime
+) -> str:
     return write_history(with_end(with_record(read_history(annotations), record.as_past), end, at))
 
 
@@ -375,7 +381,10 @@ def manifest_put_back(
     """The manifest of an evicted pod as it is created anew: it says when, and after which pause, that was."""
     metadata = manifest["metadata"]
     kept = {key: text for key, text in metadata.get("annotations", {}).items() if key != NOTICE_ANNOTATION}
-    notes = {**_put_back(record, kept, at), HISTORY_ANNOTATION: _ended(kept, record, End.UNDONE, at)}
+    notes = {
+        **_put_back(record, kept, at),
+        HISTORY_ANNOTATION: _ended(kept, record, ChangeOutcome.UNDONE, at),
+    }
     return {**manifest, "metadata": {**metadata, "annotations": {**kept, **notes}}}
 
 

@@ -15,7 +15,7 @@ import msgspec
 from rightsizer.kinds.edits import Edit, Path, matches, same, value_at
 from rightsizer.kinds.kind import Kind, stop_edits
 from rightsizer.kinds.patches import UndoRecord, after_earlier, rewritten_patch, undo_patch
-from rightsizer.model import End
+from rightsizer.model import ChangeOutcome
 
 _Object = Mapping[str, Any]
 _OVER = ("Complete", "Failed")
@@ -85,7 +85,7 @@ def finishing_patch(obj: _Object, record: UndoRecord, row: Kind, at: datetime.da
 
 
 def returning(
-    obj: _Object, record: UndoRecord, row: Kind, *, at: datetime.datetime, end: End
+    obj: _Object, record: UndoRecord, row: Kind, *, at: datetime.datetime, end: ChangeOutcome
 ) -> tuple[dict[str, Any], UndoRecord]:
     """The first patch of taking a change back, and the record that it carries."""
     stop = stop_edits(row, obj, at)
@@ -95,7 +95,7 @@ def returning(
 
 
 def resuming_patch(
-    obj: _Object, record: UndoRecord, row: Kind, *, at: datetime.datetime, end: End
+    obj: _Object, record: UndoRecord, row: Kind, *, at: datetime.datetime, end: ChangeOutcome
 ) -> dict[str, Any]:
     """The patch that gives a second half up: it goes on as it was before the first one.
 

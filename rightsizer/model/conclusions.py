@@ -8,7 +8,7 @@ from typing import Any
 from rightsizer.model.cluster_objects import ObjectRef
 from rightsizer.model.fleet import Fleet, Workload
 from rightsizer.model.measurements import Measured
-from rightsizer.model.names import Action, Cause, Confidence, FindingName, Mode, Result, TripCause, Verdict
+from rightsizer.model.names import Action, BlockerCode, Confidence, FindingName, Mode, Result, Verdict
 from rightsizer.model.offers import Asks
 
 
@@ -71,27 +71,18 @@ class Finding:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Veto:
-    """A reason not to act: which rule or protection, and why, for people."""
+class Blocker:
+    """Why a change may not be made, or not now; the message is for people.
 
-    rule: str
-    reason: str
+    Attributes:
+        source: The rule, protection or opt-out that it comes from; empty where there is none.
+        until: When it ends by itself; None where that is not known.
+    """
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Block:
-    """What keeps an enforced change from being made now, for people."""
-
-    cause: Cause
-    reason: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Trip:
-    """What opens the breaker, for people."""
-
-    cause: TripCause
-    reason: str
+    code: BlockerCode
+    message: str
+    source: str = ""
+    until: datetime.datetime | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,8 +112,8 @@ class Decision:
         also: Other findings about the same workload, none of which is acted upon in this run.
         mode: What the matching rule wants; only ENFORCE leads to a write.
         action: What would be (ADVISE) or is to be (ENFORCE) done; None where nothing.
-        vetoes: Everything that stands against acting.
-        blocks: What stands against acting now, but may pass: budgets, windows, notices.
+        restrictions: Everything that stands against acting.
+        blockers: What stands against acting now, but may pass: budgets, windows, notices.
         command: What does it by hand; empty where nothing is to be done or no way is known.
         frees: GPUs that acting upon the finding frees, also where the rule does not let it be done.
         autoscalers: What would do better than we, with bounds from what was measured; None where nothing would.
@@ -139,9 +130,9 @@ class Decision:
     rule: str
     mode: Mode
     action: Action | None
-    vetoes: tuple[Veto, ...] = ()
+    restrictions: tuple[Blocker, ...] = ()
     also: tuple[Finding, ...] = ()
-    blocks: tuple[Block, ...] = ()
+    blockers: tuple[Blocker, ...] = ()
     command: str = ""
     frees: float = 0.0
     autoscalers: Autoscalers | None = None
@@ -156,7 +147,7 @@ class Decision:
     def is_enforced(self) -> bool:
         """Whether applying the plan writes to this workload."""
         wanted = self.verdict is Verdict.ACT and self.mode is Mode.ENFORCE and self.action is not None
-        return wanted and not self.blocks
+        return wanted and not self.blockers
 
     @property
     def pods_each(self) -> int:
@@ -203,7 +194,7 @@ class Plan:
     hypothetical: str = ""
     problems: tuple[str, ...] = ()
     eligible: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    opening: tuple[Trip, ...] = ()
+    opening: tuple[Blocker, ...] = ()
 
     @property
     def enforced(self) -> tuple[Decision, ...]:

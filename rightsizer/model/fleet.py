@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar, cast
 
 from rightsizer.model.cluster_objects import Manager, Node, ObjectRef, Pod, PriorityClass
-from rightsizer.model.names import Action, End
+from rightsizer.model.names import Action, ChangeOutcome
 from rightsizer.model.offers import Offer, Pools, offers_of, pools_of
 
 
@@ -44,7 +44,7 @@ class PastChange:
     action: str = ""
     gpus: float = 0
     by: str = ""
-    end: End | None = None
+    end: ChangeOutcome | None = None
     ended: datetime.datetime | None = None
 
     @property

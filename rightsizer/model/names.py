@@ -75,9 +75,20 @@ class Confidence(enum.StrEnum):
     LOW = "low"
 
 
-class Cause(enum.StrEnum):
-    """What keeps an enforced change from being made now, though the evidence and the rule would have it."""
+class BlockerCode(enum.StrEnum):
+    """Why a change may not be made, or not now."""
 
+    # Not, as long as the policy, the cluster or the workload stays as it is.
+    RULE = "rule"
+    PROTECTED = "protected"
+    OPT_OUT = "opt-out"
+    DO_NOT_DISRUPT = "do-not-disrupt"
+    BEING_DELETED = "being-deleted"
+    UNSUPPORTED = "unsupported"
+    SHORT_HISTORY = "short-history"
+    CHANGE_RATE = "change-rate"
+    OTHER_INSTANCE = "other-instance"
+    # Not now.
     BUDGET = "budget"
     DISRUPTION_BUDGET = "disruption-budget"
     WINDOW = "window"
@@ -86,14 +97,15 @@ class Cause(enum.StrEnum):
     COOLDOWN = "cooldown"
     OTHER_CONTROLLER = "other-controller"
     ONLY_FOR_PENDING_PODS = "only-for-pending-pods"
-    NO_ROOM = "no-room"
+    NO_CAPACITY = "no-capacity"
     PAUSED = "paused"
     BREAKER = "breaker"
-
-
-class TripCause(enum.StrEnum):
-    """Why the breaker opens, so that nothing is done until a person closes it."""
-
+    # Not any more: found by the preflight check.
+    PLAN_CHANGED = "plan-changed"
+    OBJECT_CHANGED = "object-changed"
+    BUSY = "busy"
+    NO_DATA = "no-data"
+    # Opens the breaker: nothing is changed until a person resets it.
     ERRORS = "errors"
     OUT_OF_POLICY = "out-of-policy"
     NODES = "nodes"
@@ -101,7 +113,32 @@ class TripCause(enum.StrEnum):
     UNREADABLE = "unreadable"
 
 
-class End(enum.StrEnum):
+NOT_NOW = (
+    BlockerCode.BUDGET,
+    BlockerCode.DISRUPTION_BUDGET,
+    BlockerCode.WINDOW,
+    BlockerCode.FREEZE,
+    BlockerCode.NOTICE,
+    BlockerCode.COOLDOWN,
+    BlockerCode.OTHER_CONTROLLER,
+    BlockerCode.ONLY_FOR_PENDING_PODS,
+    BlockerCode.NO_CAPACITY,
+    BlockerCode.PAUSED,
+    BlockerCode.BREAKER,
+)
+"""Codes of the blockers that delay an enforced change."""
+
+OPENS_BREAKER = (
+    BlockerCode.ERRORS,
+    BlockerCode.OUT_OF_POLICY,
+    BlockerCode.NODES,
+    BlockerCode.GROWTH,
+    BlockerCode.UNREADABLE,
+)
+"""Codes of the blockers that open the breaker."""
+
+
+class ChangeOutcome(enum.StrEnum):
     """How a change of ours came to its end: by whom, and by what means, it was taken back."""
 
     UNDONE = "undone"
@@ -112,7 +149,7 @@ class End(enum.StrEnum):
     """The API server refused the second half of it, so it goes on as it was."""
 
 
-class Mending(enum.StrEnum):
+class ReconcileAction(enum.StrEnum):
     """What a repair does about what was found of an earlier change."""
 
     RECORD_REVERT = "record-revert"

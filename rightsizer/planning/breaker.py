@@ -12,8 +12,8 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from rightsizer.model import Block, Cause, Decision, Fleet, Mode, Result, Trip, TripCause, Verdict
-from rightsizer.policy.effective import Rulebook
+from rightsizer.model import Blocker, BlockerCode, Decision, Fleet, Mode, Result, Verdict
+from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Breaker
 from rightsizer.text import Instant, decoded, require_ours
 
@@ -27,7 +27,7 @@ class Opening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """That the breaker opened: when, why, and in which run."""
 
     at: Instant
-    cause: TripCause
+    cause: BlockerCode
     reason: str
     run: str = ""
 
@@ -105,7 +105,7 @@ def parse_state(texts: Mapping[str, str]) -> State:
     try:
         latch = _decoded(texts.get("breaker.json"), Latch) or Latch()
     except ValueError as error:
-        latch = Latch(Opening(_UNKNOWN_TIME, TripCause.UNREADABLE, f"breaker.json {error}"))
+        latch = Latch(Opening(_UNKNOWN_TIME, BlockerCode.UNREADABLE, f"breaker.json {error}"))
     try:
         pauses = tuple(_decoded(texts.get("pauses.json"), list[Pause]) or ())
     except ValueError as error:
@@ -142,43 +142,43 @@ def paused(state: State, namespace: str, at: datetime.datetime) -> list[Pause]:
     return sorted(in_effect, key=lambda pause: pause.namespace)
 
 
-def against(state: State, namespace: str, at: datetime.datetime) -> Block | None:
+def against(state: State, namespace: str, at: datetime.datetime) -> Blocker | None:
     """What keeps everything in a namespace from being done."""
     if pauses := paused(state, namespace, at):
-        return Block(Cause.PAUSED, "; ".join(pause.words for pause in pauses))
+        return Blocker(BlockerCode.PAUSED, "; ".join(pause.words for pause in pauses))
     if (trip := state.latch.trip) is not None:
-        since = f" since {_clock(trip.at)}" if trip.cause is not TripCause.UNREADABLE else ""
+        since = f" since {_clock(trip.at)}" if trip.cause is not BlockerCode.UNREADABLE else ""
         words = f"open{since}: {trip.reason}; a person closes it by gpu-rightsizer breaker reset"
-        return Block(Cause.BREAKER, words)
+        return Blocker(BlockerCode.BREAKER, words)
     return None
 
 
 def held(
-    decisions: Sequence[Decision], state: State, opening: Iterable[Trip], at: datetime.datetime
+    decisions: Sequence[Decision], state: State, opening: Iterable[Blocker], at: datetime.datetime
 ) -> tuple[Decision, ...]:
     """The decisions, of which none is enforced where a pause, the breaker, or what would open it, stands against it."""
     first = next(iter(opening), None)
-    would_open = Block(Cause.BREAKER, f"this opens it: {first.reason}") if first else None
+    would_open = Blocker(BlockerCode.BREAKER, f"this opens it: {first.message}") if first else None
 
     def blocked(decision: Decision) -> Decision:
         is_wanted = decision.verdict is Verdict.ACT and decision.mode is Mode.ENFORCE and decision.action
         block = against(state, decision.workload.ref.namespace, at) or would_open
         if not is_wanted or block is None:
             return decision
-        return dataclasses.replace(decision, blocks=(block, *decision.blocks))
+        return dataclasses.replace(decision, blockers=(block, *decision.blockers))
 
     return tuple(map(blocked, decisions))
 
 
-def eligible(rulebook: Rulebook) -> dict[str, int]:
+def eligible(rulebook: PolicyEvaluator) -> dict[str, int]:
     """How many workloads each rule may act upon, whatever is found about them."""
-    rulings = (rulebook.on(workload) for workload in rulebook.fleet.workloads)
+    rulings = (rulebook.evaluate(workload) for workload in rulebook.fleet.workloads)
     return dict(sorted(collections.Counter(one.rule for one in rulings if one.mode is Mode.ENFORCE).items()))
 
 
 def trips(
     settings: Breaker, fleet: Fleet, *, now: Mapping[str, int], accepted: Scope | None
-) -> Iterator[Trip]:
+) -> Iterator[Blocker]:
     """What opens the breaker: too many nodes away, or many more workloads eligible than a person accepted.
 
     Args:
@@ -190,8 +190,8 @@ def trips(
     away = sorted(node.name for node in fleet.nodes.values() if not node.is_ready)
     if len(away) >= FEWEST_NODES and len(away) * 100 > settings.maxNodesNotReady * len(fleet.nodes):
         share = f"{len(away)} of {len(fleet.nodes)} GPU nodes are not ready"
-        yield Trip(
-            TripCause.NODES, f"{share}, among them {', '.join(away[:3])}; see breaker.maxNodesNotReady"
+        yield Blocker(
+            BlockerCode.NODES, f"{share}, among them {', '.join(away[:3])}; see breaker.maxNodesNotReady"
         )
     if accepted is None:
         return
@@ -204,8 +204,8 @@ def trips(
         words = (
             f"{fresh} workloads more than the {before} accepted on {_clock(accepted.at)} may be acted upon"
         )
-        yield Trip(
-            TripCause.GROWTH, f"{words} ({rules}); mend the policy, or gpu-rightsizer breaker accept-growth"
+        yield Blocker(
+            BlockerCode.GROWTH, f"{words} ({rules}); mend the policy, or gpu-rightsizer breaker accept-growth"
         )
 
 
@@ -241,7 +241,7 @@ def closed(latch: Latch, at: datetime.datetime, reason: str) -> Latch:
 def accepted(state: State, scope: Scope) -> State:
     """The state once a person accepted a scope; a breaker that is open for that reason closes."""
     latch = state.latch
-    if latch.trip and latch.trip.cause is TripCause.GROWTH:
+    if latch.trip and latch.trip.cause is BlockerCode.GROWTH:
         latch = closed(latch, scope.at, "the scope was accepted")
     return State(latch, state.pauses, scope)
 

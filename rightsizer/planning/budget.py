@@ -9,8 +9,8 @@ import dataclasses
 import datetime
 from collections.abc import Iterator, Sequence
 
-from rightsizer.model import Action, Block, Cause, Change, Decision, Fleet, Workload
-from rightsizer.policy.effective import Rulebook
+from rightsizer.model import Action, Blocker, BlockerCode, Change, Decision, Fleet, Workload
+from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Budget, Per, Scope
 from rightsizer.policy.schema import Policy
 
@@ -62,7 +62,7 @@ class Purse:
             self._remember(change, at)
         self._before = {place: dataclasses.replace(spent) for place, spent in self._spent.items()}
 
-    def charge(self, decision: Decision) -> tuple[Block, ...]:
+    def charge(self, decision: Decision) -> tuple[Blocker, ...]:
         """Take a change out of every budget, or none, and say which stand against it."""
         places = [
             (number, budget, key)
@@ -93,18 +93,18 @@ class Purse:
                 amount = min(gpus - spent.gpus for gpus, spent in limited)
                 yield Left(budget.scope, budget.per, "gpus", max(amount, 0.0))
 
-    def _against(self, number: int, budget: Budget, key: str, *, frees: float) -> Block | None:
+    def _against(self, number: int, budget: Budget, key: str, *, frees: float) -> Blocker | None:
         spent = self._spent[number, key]
         gpus = budget.gpus_of(self._held[budget.scope, key])
         where = f" of {key}" if key else ""
         if budget.workloads is not None and spent.workloads + 1 > budget.workloads:
             told = _spent_words(self._before.get((number, key), _Spent()), spent)
             reason = f"budget {budget.title}{where}: {spent.workloads} of {budget.workloads} workloads {told}"
-            return Block(Cause.BUDGET, reason)
+            return Blocker(BlockerCode.BUDGET, reason)
         if gpus is not None and spent.gpus + frees > gpus:
             told = _spent_words(self._before.get((number, key), _Spent()), spent)
             taken = f"{spent.gpus:g} of {gpus} GPUs {told}"
-            return Block(Cause.BUDGET, f"budget {budget.title}{where}: {taken}; this takes {frees:g}")
+            return Blocker(BlockerCode.BUDGET, f"budget {budget.title}{where}: {taken}; this takes {frees:g}")
         return None
 
     def _remember(self, change: Change, at: datetime.datetime) -> None:
@@ -160,13 +160,13 @@ def _keys_of_change(scope: Scope, change: Change) -> Sequence[str]:
             return change.pools
 
 
-def within_budgets(decisions: Sequence[Decision], rulebook: Rulebook) -> tuple[Decision, ...]:
-    """Block what the budgets do not allow."""
+def within_budgets(decisions: Sequence[Decision], rulebook: PolicyEvaluator) -> tuple[Decision, ...]:
+    """Blocker what the budgets do not allow."""
     purse = Purse(rulebook.policy, rulebook.fleet, rulebook.at)
     allowed = []
     for decision in decisions:
         blocks = purse.charge(decision) if decision.is_enforced and decision.action not in FREE else ()
         allowed.append(
-            dataclasses.replace(decision, blocks=(*decision.blocks, *blocks)) if blocks else decision
+            dataclasses.replace(decision, blockers=(*decision.blockers, *blocks)) if blocks else decision
         )
     return tuple(allowed)

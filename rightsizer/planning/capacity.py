@@ -9,12 +9,12 @@ import dataclasses
 from collections.abc import Sequence
 
 from rightsizer.findings.node_room import Coming, Room, coming, largest
-from rightsizer.model import Action, Block, Cause, Decision, Fleet
+from rightsizer.model import Action, Blocker, BlockerCode, Decision, Fleet
 from rightsizer.model.offers import Asks
 
 
-def within_room(decisions: Sequence[Decision], fleet: Fleet) -> tuple[Decision, ...]:
-    """Block what nodes have no room for any more once those before it are there."""
+def check_capacity(decisions: Sequence[Decision], fleet: Fleet) -> tuple[Decision, ...]:
+    """Blocker what nodes have no room for any more once those before it are there."""
     granted: dict[frozenset[str], Coming] = {}
     brought: dict[frozenset[str], collections.Counter[str]] = {}
     found = []
@@ -27,8 +27,8 @@ def within_room(decisions: Sequence[Decision], fleet: Fleet) -> tuple[Decision, 
             room = Room(fleet, decision.workload, proposal.model)
             if (first.pods or besides) and not room.has(proposal.asks, first, besides):
                 words = f"what nodes have free of {_named(proposal.asks)} goes to what stands before it in the plan"
-                blocks = (*decision.blocks, Block(Cause.NO_ROOM, words))
-                found.append(dataclasses.replace(decision, blocks=blocks))
+                blocks = (*decision.blockers, Blocker(BlockerCode.NO_CAPACITY, words))
+                found.append(dataclasses.replace(decision, blockers=blocks))
                 continue
             granted[names] = coming(decision.workload, proposal.asks).beside(first)
         if acts:

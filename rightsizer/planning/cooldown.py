@@ -17,7 +17,7 @@ from rightsizer.kinds import row_of
 from rightsizer.kinds.edits import is_taken_back
 from rightsizer.kinds.patches import read_record, resumed_at
 from rightsizer.kinds.preconditions import as_read
-from rightsizer.model import Action, Block, Cause, End, Fleet, PastChange, Veto, Workload
+from rightsizer.model import Action, Blocker, BlockerCode, ChangeOutcome, Fleet, PastChange, Workload
 
 LONGEST_HOLD_OFF = datetime.timedelta(days=7)
 """Doubling ends here, unless the rule's own cooldown is longer."""
@@ -27,10 +27,10 @@ ANOTHERS = datetime.timedelta(hours=1)
 """So long what another instance did is taken as a sign that it is at work on the same workloads."""
 
 _TAKEN_BACK = {
-    End.UNDONE: "put back",
-    End.REVERTED: "put back by someone",
-    End.ROLLED_BACK: "put back since it was not healthy",
-    End.REFUSED: "put back since the API server refused the rest of it",
+    ChangeOutcome.UNDONE: "put back",
+    ChangeOutcome.REVERTED: "put back by someone",
+    ChangeOutcome.ROLLED_BACK: "put back since it was not healthy",
+    ChangeOutcome.REFUSED: "put back since the API server refused the rest of it",
 }
 
 
@@ -90,7 +90,8 @@ def _as_it_is(workload: Workload, at: datetime.datetime) -> tuple[PastChange, ..
         if record and not record.is_unfinished and any(is_taken_back(obj, edit) for edit in record.edits):
             runs = {record.run, *(change.run for change in read_history(notes))}
             return tuple(
-                with_end((one,), End.REVERTED, at)[0] if one.run in runs else one for one in workload.past
+                with_end((one,), ChangeOutcome.REVERTED, at)[0] if one.run in runs else one
+                for one in workload.past
             )
     return workload.past
 
@@ -100,7 +101,7 @@ def cooling(
     memory: Memory,
     cooldown: datetime.timedelta,
     evidence: datetime.timedelta = datetime.timedelta(),
-) -> Iterator[Block]:
+) -> Iterator[Blocker]:
     """What is left of the times for which it is left alone, after each change and each return.
 
     Args:
@@ -124,7 +125,7 @@ def cooling(
                     format_duration(one.total_seconds()) for one in (evidence, memory.since(change.at))
                 )
                 words = f"it was changed {since} ago, and is judged by what it did in the last {length}"
-                yield Block(Cause.COOLDOWN, f"{words}; that has to lie after the change")
+                yield Blocker(BlockerCode.COOLDOWN, f"{words}; that has to lie after the change")
     with contextlib.suppress(ValueError):  # one that cannot be read counts as now: nothing is idle since then
         resumed = resumed_at(workload.annotations)
         if resumed is not None and resumed not in {change.ended for change in memory.past}:
@@ -133,33 +134,33 @@ def cooling(
 
 def _waits(
     what: str, instant: datetime.datetime, span: datetime.timedelta, memory: Memory
-) -> Iterator[Block]:
+) -> Iterator[Blocker]:
     if memory.since(instant) < span:
         yield _wait(what, min(instant, memory.at), span, memory)
 
 
-def _wait(what: str, instant: datetime.datetime, span: datetime.timedelta, memory: Memory) -> Block:
+def _wait(what: str, instant: datetime.datetime, span: datetime.timedelta, memory: Memory) -> Blocker:
     left = format_duration((span - memory.since(instant)).total_seconds())
-    return Block(Cause.COOLDOWN, f"it {what}; the cooldown lasts {left} more")
+    return Blocker(BlockerCode.COOLDOWN, f"it {what}; the cooldown lasts {left} more", until=instant + span)
 
 
-def too_often(memory: Memory) -> Iterator[Veto]:
+def change_rate_exceeded(memory: Memory) -> Iterator[Blocker]:
     """Where enough was taken from it lately."""
     taken = [change for change in memory.lately(MONTH) if change.takes]
     if len(taken) >= MOST_CHANGES:
-        yield Veto(
-            "too-often",
+        yield Blocker(
+            BlockerCode.CHANGE_RATE,
             f"it was changed {len(taken)} times in {MONTH.days} days, and more than {MOST_CHANGES} are never made; "
             "talk to its people, or cover it by a rule with mode: advise",
         )
 
 
-def anothers(memory: Memory, instance: str) -> Iterator[Veto]:
+def conflicting_instance(memory: Memory, instance: str) -> Iterator[Blocker]:
     """Where another gpu-rightsizer is at work on the same workload."""
     others = {change.by for change in memory.lately(ANOTHERS) if change.by and change.by != instance}
     for other in sorted(others):
-        yield Veto(
-            "another-rightsizer",
+        yield Blocker(
+            BlockerCode.OTHER_INSTANCE,
             f"another gpu-rightsizer, instance {other}, changed it in the last hour; two must not act on one workload",
         )
 

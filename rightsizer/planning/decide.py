@@ -16,22 +16,21 @@ from rightsizer.kinds.preconditions import no_place
 from rightsizer.model import (
     Action,
     Autoscalers,
-    Block,
-    Cause,
+    Blocker,
+    BlockerCode,
+    ChangeOutcome,
     Decision,
-    End,
     Finding,
     Fleet,
     Measured,
     Mode,
     Proposal,
     Verdict,
-    Veto,
     Workload,
 )
-from rightsizer.planning.cooldown import anothers, cooling, memory_of, too_often
-from rightsizer.policy.calendar import is_open
-from rightsizer.policy.effective import Rulebook, Ruling, strictest
+from rightsizer.planning.cooldown import change_rate_exceeded, conflicting_instance, cooling, memory_of
+from rightsizer.policy.calendar import closed_reason
+from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator, strictest
 from rightsizer.policy.other_controllers import word_on
 from rightsizer.policy.rule import IDLENESS
 from rightsizer.text import gpus, read_instant
@@ -41,7 +40,7 @@ _RESTRAINT = {Verdict.PROTECTED: 0, Verdict.KEEP: 1, Verdict.UNKNOWN: 2, Verdict
 """Which of two findings about the same workload holds."""
 
 
-def decide(measured: Measured, rulebook: Rulebook) -> tuple[Decision, ...]:
+def decide(measured: Measured, rulebook: PolicyEvaluator) -> tuple[Decision, ...]:
     """One decision for each workload; those that free most for each pod that has to go come first.
 
     Raises:
@@ -54,9 +53,9 @@ def decide(measured: Measured, rulebook: Rulebook) -> tuple[Decision, ...]:
     return tuple(sorted(decisions, key=_place))
 
 
-def decide_one(workload: Workload, measured: Measured, rulebook: Rulebook) -> Decision:
+def decide_one(workload: Workload, measured: Measured, rulebook: PolicyEvaluator) -> Decision:
     """What may be done about one workload."""
-    ruling = rulebook.on(workload)
+    ruling = rulebook.evaluate(workload)
     found = _findings(workload, measured, rulebook.fleet, ruling)
     findings = tuple(_keeping(workload, finding, ruling) for finding in found)
     first = Decision(
@@ -66,26 +65,26 @@ def decide_one(workload: Workload, measured: Measured, rulebook: Rulebook) -> De
         rule=ruling.rule,
         mode=ruling.mode,
         action=None,
-        vetoes=ruling.vetoes,
+        restrictions=ruling.restrictions,
         also=findings[1:],
     )
     if ruling.mode is Mode.PROTECT:
         return dataclasses.replace(first, verdict=Verdict.PROTECTED)
     if autoscalers := _autoscalers(workload, measured, rulebook.fleet, ruling):
         first = dataclasses.replace(first, autoscalers=autoscalers)
-    hindrances: list[Veto] = []
+    hindrances: list[Blocker] = []
     for finding in findings:
         if finding.verdict is Verdict.ACT:
             against = (
-                *_hindrances(workload, finding, ruling),
-                *_memories(workload, finding, ruling, rulebook),
+                *_blockers(workload, finding, ruling),
+                *_history_blockers(workload, finding, ruling, rulebook),
             )
             if not against:
                 also = tuple(other for other in findings if other is not finding)
                 return _acted_upon(dataclasses.replace(first, finding=finding, also=also), ruling, rulebook)
             hindrances.extend(against)
     if hindrances:
-        first = dataclasses.replace(first, vetoes=(*ruling.vetoes, *hindrances))
+        first = dataclasses.replace(first, restrictions=(*ruling.restrictions, *hindrances))
     return _only_told(first)
 
 
@@ -99,7 +98,9 @@ def _only_told(decision: Decision) -> Decision:
     return dataclasses.replace(decision, frees=_frees(workload, finding), command=command)
 
 
-def _findings(workload: Workload, measured: Measured, fleet: Fleet, ruling: Ruling) -> tuple[Finding, ...]:
+def _findings(
+    workload: Workload, measured: Measured, fleet: Fleet, ruling: EffectivePolicy
+) -> tuple[Finding, ...]:
     """What holds by all criteria that apply: of several the most restrained.
 
     That is the verdict that lets least happen; of equal ones what frees least, and then what looks back furthest.
@@ -114,14 +115,16 @@ def _restraint(finding: Finding, workload: Workload) -> tuple[int, bool, float]:
     return _RESTRAINT[finding.verdict], not finding.shortfall, freed(finding, workload)
 
 
-def _autoscalers(workload: Workload, measured: Measured, fleet: Fleet, ruling: Ruling) -> Autoscalers | None:
+def _autoscalers(
+    workload: Workload, measured: Measured, fleet: Fleet, ruling: EffectivePolicy
+) -> Autoscalers | None:
     """What would follow the need of replicas better than we; what serves several masters is left alone."""
     if measured.series is None or len(ruling.judged_by) > 1 or workload.ref.uid not in measured.concurrency:
         return None
     return autoscalers_for(Case(workload, measured, ruling.judged_by[0], fleet), measured.series)
 
 
-def _keeping(workload: Workload, finding: Finding, ruling: Ruling) -> Finding:
+def _keeping(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> Finding:
     """Where replicas or GPUs of what does nothing are kept, the other replicas are called for instead of all.
 
     What people ask for never makes more possible than the rules let be done without it.
@@ -129,19 +132,19 @@ def _keeping(workload: Workload, finding: Finding, ruling: Ruling) -> Finding:
     if finding.name not in IDLENESS or finding.proposal:
         return finding
     plain = ruling.by_rules
-    by_rules = _down_to(workload, finding, plain)
+    by_rules = _shrink_to(workload, finding, plain)
     if plain.min_replicas == ruling.min_replicas or not _could_be_done(workload, by_rules, plain):
         return by_rules
-    return _down_to(workload, finding, ruling)
+    return _shrink_to(workload, finding, ruling)
 
 
-def _could_be_done(workload: Workload, finding: Finding, ruling: Ruling) -> bool:
+def _could_be_done(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> bool:
     action = _action(workload, finding)
     is_ours = action is not None and is_ours_to_do(workload, action, finding.proposal)
-    return is_ours and not any(_hindrances(workload, finding, ruling))
+    return is_ours and not any(_blockers(workload, finding, ruling))
 
 
-def _down_to(workload: Workload, finding: Finding, ruling: Ruling) -> Finding:
+def _shrink_to(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> Finding:
     size = workload.size
     if isinstance(size, bool) or not size or not workload.gpus:
         return finding
@@ -161,50 +164,67 @@ def _action(workload: Workload, finding: Finding) -> Action | None:
     return finding.proposal.action if finding.proposal else action_for(workload)
 
 
-def _hindrances(workload: Workload, finding: Finding, ruling: Ruling) -> Iterator[Veto]:
+def _blockers(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> Iterator[Blocker]:
     """What stands against acting upon a finding that the evidence would justify."""
     action = _action(workload, finding)
     name = finding.name.value
     if workload.is_terminating:
-        yield Veto("deleted", f"{workload.ref} is being deleted already")
+        yield Blocker(BlockerCode.BEING_DELETED, f"{workload.ref} is being deleted already")
     if ruling.mode_for(finding.name) is Mode.PROTECT:
-        yield Veto(ruling.rule, f"rule {ruling.rule} lets nothing be done about {name}")
+        yield Blocker(
+            BlockerCode.RULE, f"rule {ruling.rule} lets nothing be done about {name}", source=ruling.rule
+        )
     if action is None:
-        yield Veto("kind", f"no safe way to stop a {workload.ref.kind} ({workload.ref.api_version}) is known")
+        yield Blocker(
+            BlockerCode.UNSUPPORTED,
+            f"no safe way to stop a {workload.ref.kind} ({workload.ref.api_version}) is known",
+        )
     else:
         needed = [action, *([Action.SUSPEND] if pause_for(workload, finding.proposal) else [])]
         if not set(needed) <= set(ruling.actions):
             allowed, called = ", ".join(ruling.actions) or "nothing", " and ".join(needed)
-            yield Veto(ruling.rule, f"{name} calls for {called}; rule {ruling.rule} allows {allowed}")
+            yield Blocker(
+                BlockerCode.RULE,
+                f"{name} calls for {called}; rule {ruling.rule} allows {allowed}",
+                source=ruling.rule,
+            )
     yield from _kept(workload, finding, ruling)
 
 
-def _memories(workload: Workload, finding: Finding, ruling: Ruling, rulebook: Rulebook) -> Iterator[Veto]:
+def _history_blockers(
+    workload: Workload, finding: Finding, ruling: EffectivePolicy, rulebook: PolicyEvaluator
+) -> Iterator[Blocker]:
     """What earlier changes of it say against another one; advice is given all the same."""
     if ruling.mode is not Mode.ENFORCE:
         return
     memory = memory_of(workload, rulebook.fleet, rulebook.at)
-    yield from anothers(memory, rulebook.instance)
+    yield from conflicting_instance(memory, rulebook.instance)
     if _action(workload, finding) is not Action.SCALE_UP:
-        yield from too_often(memory)
+        yield from change_rate_exceeded(memory)
 
 
-def _kept(workload: Workload, finding: Finding, ruling: Ruling) -> Iterator[Veto]:
+def _kept(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> Iterator[Blocker]:
     """What a rule keeps of each workload, whatever is found."""
     left = workload.gpus - _frees(workload, finding)
     if left < ruling.min_gpus:
-        yield Veto(ruling.rule, f"rule {ruling.rule} keeps {gpus(ruling.min_gpus)}, {left:g} would be left")
+        yield Blocker(
+            BlockerCode.RULE,
+            f"rule {ruling.rule} keeps {gpus(ruling.min_gpus)}, {left:g} would be left",
+            source=ruling.rule,
+        )
     replicas = finding.proposal.replicas if finding.proposal else 0
     if replicas is not None and replicas < ruling.min_replicas:
         kept = "1 replica" if ruling.min_replicas == 1 else f"{ruling.min_replicas} replicas"
-        yield Veto(ruling.rule, f"rule {ruling.rule} keeps {kept}, {replicas} would be left")
+        yield Blocker(
+            BlockerCode.RULE, f"rule {ruling.rule} keeps {kept}, {replicas} would be left", source=ruling.rule
+        )
 
 
 def _frees(workload: Workload, finding: Finding) -> float:
     return finding.proposal.frees if finding.proposal else float(workload.gpus)
 
 
-def _acted_upon(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Decision:
+def _acted_upon(decision: Decision, ruling: EffectivePolicy, rulebook: PolicyEvaluator) -> Decision:
     """A decision to act: by what, in which mode, and what it has to wait for."""
     workload, finding = decision.workload, decision.finding
     action = _action(workload, finding)
@@ -212,13 +232,16 @@ def _acted_upon(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Decis
     mode = ruling.mode_for(finding.name)
     impossible = tuple(_cannot_pause(workload, finding, rulebook.fleet)) if mode is Mode.ENFORCE else ()
     if no_way := no_place(workload, finding.proposal, rulebook.at):
-        impossible = (*impossible, Veto("kind", f"it cannot be done to this {workload.ref.kind}: {no_way}"))
+        impossible = (
+            *impossible,
+            Blocker(BlockerCode.UNSUPPORTED, f"it cannot be done to this {workload.ref.kind}: {no_way}"),
+        )
     if finding.shortfall or impossible or not is_ours_to_do(workload, action, finding.proposal):
         mode = strictest((mode, Mode.ADVISE))
     made = dataclasses.replace(
         decision,
         mode=mode,
-        vetoes=(*decision.vetoes, *_less_history(finding), *impossible),
+        restrictions=(*decision.restrictions, *_less_history(finding), *impossible),
         action=action,
         command="" if no_way else command_for(workload, action, finding.proposal),
         frees=_frees(workload, finding),
@@ -229,11 +252,11 @@ def _acted_upon(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Decis
         return made
     blocks = tuple(_waits(made, ruling, rulebook))
     if blocks or action is Action.SCALE_UP or not ruling.notify_before:
-        return dataclasses.replace(made, blocks=blocks)
+        return dataclasses.replace(made, blockers=blocks)
     return _after_notice(made, ruling.notify_before, rulebook)
 
 
-def _cannot_pause(workload: Workload, finding: Finding, fleet: Fleet) -> Iterator[Veto]:
+def _cannot_pause(workload: Workload, finding: Finding, fleet: Fleet) -> Iterator[Blocker]:
     """Why a workload cannot be stopped, changed and resumed, where that is what it takes."""
     pause = pause_for(workload, finding.proposal)
     if pause is None:
@@ -241,35 +264,37 @@ def _cannot_pause(workload: Workload, finding: Finding, fleet: Fleet) -> Iterato
     kind = workload.ref.kind
     if fleet.minor is None or fleet.minor < pause.since:
         known = f"is of 1.{fleet.minor}" if fleet.minor is not None else "does not say of which version it is"
-        yield Veto(
-            "server",
+        yield Blocker(
+            BlockerCode.UNSUPPORTED,
             f"what the pods of a {kind} ask for can change, while it is suspended, from Kubernetes 1.{pause.since} on; "
             f"this API server {known}",
         )
-    if any(change.end is End.REFUSED for change in workload.past):
-        yield Veto("server", f"the API server refused to change what the pods of this {kind} ask for")
+    if any(change.end is ChangeOutcome.REFUSED for change in workload.past):
+        yield Blocker(
+            BlockerCode.UNSUPPORTED, f"the API server refused to change what the pods of this {kind} ask for"
+        )
 
 
-def _less_history(finding: Finding) -> Iterator[Veto]:
+def _less_history(finding: Finding) -> Iterator[Blocker]:
     """By less history than the policy asks for nothing is done, but what would be is worth knowing."""
     if finding.shortfall:
-        yield Veto(
-            "history",
+        yield Blocker(
+            BlockerCode.SHORT_HISTORY,
             f"{finding.shortfall}; advised only, until there is as much or the policy asks for less",
         )
 
 
-def _waits(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Iterator[Block]:
+def _waits(decision: Decision, ruling: EffectivePolicy, rulebook: PolicyEvaluator) -> Iterator[Blocker]:
     """What keeps it from being done now, but may pass. Giving back what was taken waits for nobody's window."""
     workload = decision.workload
     for manager in workload.managers:
         if word_on(manager, rulebook.policy.otherControllers, decision.action) == "advise":
             is_fought = manager.reverts or manager.scales
             would = "would revert the change" if is_fought else "also manages this workload"
-            yield Block(Cause.OTHER_CONTROLLER, f"{manager.kind} {manager.name} {would}")
+            yield Blocker(BlockerCode.OTHER_CONTROLLER, f"{manager.kind} {manager.name} {would}")
     if decision.action is Action.SCALE_UP:
         return
-    shut = is_open(rulebook.policy, rulebook.at)
+    shut = closed_reason(rulebook.policy, rulebook.at)
     if shut:
         yield shut
     proposal, going = decision.finding.proposal, decision.pods_going
@@ -277,7 +302,7 @@ def _waits(decision: Decision, ruling: Ruling, rulebook: Rulebook) -> Iterator[B
     for name, allowed in workload.budgets.items():
         if allowed < going:
             words = f"PodDisruptionBudget {name} allows {allowed} disruptions, {what} needs {going}"
-            yield Block(Cause.DISRUPTION_BUDGET, words)
+            yield Blocker(BlockerCode.DISRUPTION_BUDGET, words)
     memory = memory_of(workload, rulebook.fleet, rulebook.at)
     yield from cooling(workload, memory, ruling.cooldown, _evidence(decision, rulebook.at))
 
@@ -290,7 +315,7 @@ def _evidence(decision: Decision, at: datetime.datetime) -> datetime.timedelta:
 
 
 def _put_off(
-    workload: Workload, given: datetime.datetime, wait: datetime.timedelta, rulebook: Rulebook
+    workload: Workload, given: datetime.datetime, wait: datetime.timedelta, rulebook: PolicyEvaluator
 ) -> datetime.datetime:
     """From when on a notice may be acted upon: what cannot be read puts it off for as long as can be."""
     due, text = given + wait, workload.annotations.get(SNOOZE_ANNOTATION)
@@ -301,7 +326,7 @@ def _put_off(
     return min(max(due, asked), latest)
 
 
-def _after_notice(decision: Decision, wait: datetime.timedelta, rulebook: Rulebook) -> Decision:
+def _after_notice(decision: Decision, wait: datetime.timedelta, rulebook: PolicyEvaluator) -> Decision:
     """The same once a notice has been given and its time is over; until then the notice, or waiting."""
     at = rulebook.at
     assert decision.action is not None  # noqa: S101 - it was chosen
@@ -313,7 +338,7 @@ def _after_notice(decision: Decision, wait: datetime.timedelta, rulebook: Rulebo
     due = _put_off(decision.workload, notice.at, wait, rulebook)
     if at < due:
         words = f"notice was given at {_clock(notice.at)}; it may be acted upon from {_clock(due)}"
-        return dataclasses.replace(decision, blocks=(Block(Cause.NOTICE, words),))
+        return dataclasses.replace(decision, blockers=(Blocker(BlockerCode.NOTICE, words, until=due),))
     return decision
 
 
@@ -324,7 +349,7 @@ def _clock(at: datetime.datetime) -> str:
 def _place(decision: Decision) -> tuple[int, int, float, float, str, str, str]:
     """Most GPUs for each pod that has to go, then most GPUs; what is done comes first, then what waits, then advice."""
     ref = decision.workload.ref
-    standing = 2 if decision.mode is not Mode.ENFORCE else 1 if decision.blocks else 0
+    standing = 2 if decision.mode is not Mode.ENFORCE else 1 if decision.blockers else 0
     held = decision.frees if decision.verdict is Verdict.ACT else float(decision.workload.gpus)
     each = held / max(1, decision.pods_going)
     return (_ORDER[decision.verdict], standing, -each, -held, ref.namespace, ref.kind, ref.name)

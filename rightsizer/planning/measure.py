@@ -26,7 +26,7 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.policy.criteria import Criteria
-from rightsizer.policy.effective import Rulebook
+from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.usage.active_replicas import ReplicaQuery
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class Signal(Protocol):
         ...
 
 
-def measure(fleet: Fleet, signal: Signal, rulebook: Rulebook, at: datetime.datetime) -> Measured:
+def measure(fleet: Fleet, signal: Signal, rulebook: PolicyEvaluator, at: datetime.datetime) -> Measured:
     """All rounds.
 
     Raises:
@@ -119,13 +119,15 @@ def measure(fleet: Fleet, signal: Signal, rulebook: Rulebook, at: datetime.datet
     return dataclasses.replace(second, usages={**usages, **closer})
 
 
-def _criteria_of(rulebook: Rulebook) -> Callable[[Workload], Sequence[Criteria]]:
-    return lambda workload: rulebook.on(workload).judged_by
+def _criteria_of(rulebook: PolicyEvaluator) -> Callable[[Workload], Sequence[Criteria]]:
+    return lambda workload: rulebook.evaluate(workload).judged_by
 
 
-def _windows(fleet: Fleet, rulebook: Rulebook) -> set[datetime.timedelta]:
+def _windows(fleet: Fleet, rulebook: PolicyEvaluator) -> set[datetime.timedelta]:
     """Every window over which everybody is asked about; each costs Prometheus a set of queries."""
-    judged = {id(each): each for workload in fleet.workloads for each in rulebook.on(workload).judged_by}
+    judged = {
+        id(each): each for workload in fleet.workloads for each in rulebook.evaluate(workload).judged_by
+    }
     return {window for each in judged.values() for window in each.wide_windows} or set(rulebook.windows())
 
 
@@ -139,7 +141,7 @@ def _usages(
     return usages
 
 
-def _starving(rulebook: Rulebook) -> datetime.timedelta:
+def _starving(rulebook: PolicyEvaluator) -> datetime.timedelta:
     """Over how long waiting is measured: the longest that any rule asks for."""
     return max(criteria.input_bound.window for criteria in rulebook.all_criteria())
 

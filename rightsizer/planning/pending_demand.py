@@ -10,15 +10,15 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from rightsizer.kinds import pause_for
-from rightsizer.model import Action, Block, Cause, Decision, Fleet, ObjectRef, WaitingPod
-from rightsizer.policy.effective import Rulebook
+from rightsizer.model import Action, Blocker, BlockerCode, Decision, Fleet, ObjectRef, WaitingPod
+from rightsizer.policy.effective import PolicyEvaluator
 
 _Free = dict[tuple[str, str], float]
 """What is free, or is to be, by node and resource."""
 
 
-def for_those_who_wait(decisions: Sequence[Decision], rulebook: Rulebook) -> tuple[Decision, ...]:
-    """Block what is done only on demand and what nobody waits for, and name those for whom the rest is done."""
+def limit_to_pending_demand(decisions: Sequence[Decision], rulebook: PolicyEvaluator) -> tuple[Decision, ...]:
+    """Blocker what is done only on demand and what nobody waits for, and name those for whom the rest is done."""
     candidates = sorted((one for one in decisions if _is_on_demand(one, rulebook)), key=_standing)
     wanted = _matched(candidates, rulebook.fleet) if candidates else {}
     on_demand = {one.workload.ref for one in candidates}
@@ -28,13 +28,13 @@ def for_those_who_wait(decisions: Sequence[Decision], rulebook: Rulebook) -> tup
     )
 
 
-def _is_on_demand(decision: Decision, rulebook: Rulebook) -> bool:
+def _is_on_demand(decision: Decision, rulebook: PolicyEvaluator) -> bool:
     if not decision.is_enforced:
         return False
     actions = {decision.announced or decision.action}
     if pause_for(decision.workload, decision.finding.proposal) is not None:
         actions.add(Action.SUSPEND)
-    return not actions.isdisjoint(rulebook.on(decision.workload).only_for_pending_pods)
+    return not actions.isdisjoint(rulebook.evaluate(decision.workload).only_for_pending_pods)
 
 
 def _standing(decision: Decision) -> tuple[int, float, ObjectRef]:
@@ -51,7 +51,9 @@ def _with(decision: Decision, wanted_by: tuple[ObjectRef, ...]) -> Decision:
         f"rule {decision.rule} takes {action.value if action else 'nothing'} only for pods of a higher priority that "
         "wait for what it frees; none does, others free enough, or they lack more than GPUs"
     )
-    return dataclasses.replace(decision, blocks=(*decision.blocks, Block(Cause.ONLY_FOR_PENDING_PODS, words)))
+    return dataclasses.replace(
+        decision, blockers=(*decision.blockers, Blocker(BlockerCode.ONLY_FOR_PENDING_PODS, words))
+    )
 
 
 def _matched(candidates: Sequence[Decision], fleet: Fleet) -> dict[ObjectRef, tuple[ObjectRef, ...]]:

@@ -7,19 +7,19 @@ import logging
 
 from rightsizer.changes.memory import NOTHING as NO_MEMORY
 from rightsizer.changes.memory import Remembered, recalled
-from rightsizer.changes.plausible import believed
+from rightsizer.changes.plausible import drop_implausible_changes
 from rightsizer.inventory.cluster_state import ClusterState
 from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.kinds.notices import unreadable_notes
 from rightsizer.model import Plan
 from rightsizer.planning.breaker import NOTHING, State, eligible, held, trips
 from rightsizer.planning.budget import within_budgets
-from rightsizer.planning.capacity import within_room
+from rightsizer.planning.capacity import check_capacity
 from rightsizer.planning.decide import decide
 from rightsizer.planning.measure import Signal, measure
-from rightsizer.planning.pending_demand import for_those_who_wait
+from rightsizer.planning.pending_demand import limit_to_pending_demand
 from rightsizer.policy.cluster_checks import class_problems, require_classes
-from rightsizer.policy.effective import Rulebook
+from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.policy_file import LoadedPolicy
 from rightsizer.policy.protections import OWN_NAMESPACE
 from rightsizer.text import count
@@ -59,20 +59,22 @@ def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
         PolicyError: The policy names what the cluster does not have.
         PrometheusError: Something could not be read whole; then there is no plan.
     """
-    fleet = believed(recalled(build_fleet(objects), cycle.remembered), cycle.at)
+    fleet = drop_implausible_changes(recalled(build_fleet(objects), cycle.remembered), cycle.at)
     del objects  # of a large cluster they are as much as all that follows
     if fleet.classes or not cycle.hypothetical:
         # A file of objects without PriorityClasses is said to be so, and does not make a good policy a wrong one.
         require_classes(cycle.loaded, fleet.classes.keys())
     pods = sum(len(workload.pods) for workload in fleet.workloads)
     log.info("%s of %s ask for GPUs", count(pods, "pod"), count(len(fleet.workloads), "workload"))
-    rulebook = Rulebook(cycle.loaded.policy, fleet, at=cycle.at, own=cycle.own, instance=cycle.instance)
+    rulebook = PolicyEvaluator(
+        cycle.loaded.policy, fleet, at=cycle.at, own=cycle.own, instance=cycle.instance
+    )
     measured = measure(fleet, signal, rulebook, cycle.at)
     scope = eligible(rulebook)
     opening = tuple(trips(rulebook.policy.breaker, fleet, now=scope, accepted=cycle.state.scope))
     free = held(decide(measured, rulebook), cycle.state, opening, cycle.at)
-    decided = for_those_who_wait(free, rulebook)
-    decisions = within_budgets(within_room(decided, fleet), rulebook)
+    decided = limit_to_pending_demand(free, rulebook)
+    decisions = within_budgets(check_capacity(decided, fleet), rulebook)
     plan = Plan(
         at=cycle.at,
         run=cycle.run,

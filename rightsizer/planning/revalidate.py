@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from rightsizer.config import format_duration
 from rightsizer.findings import ran
 from rightsizer.kinds import row_of
-from rightsizer.model import Action, Decision, Measured, Pod, Usage, Usages, Veto, Workload
+from rightsizer.model import Action, Blocker, BlockerCode, Decision, Measured, Pod, Usage, Usages, Workload
 from rightsizer.planning.decide import decide_one
-from rightsizer.planning.victims import AtWorkError, pods_to_go
-from rightsizer.policy.effective import Rulebook, Ruling
+from rightsizer.planning.victims import AtWorkError, select_victims
+from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator
 from rightsizer.policy.schema import Thresholds
 
 RECENT = datetime.timedelta(minutes=10)
@@ -39,7 +39,7 @@ class Use:
     recent: Usages
 
 
-def objections(decision: Decision, fresh: Workload, use: Use, rulebook: Rulebook) -> Iterator[Veto]:
+def objections(decision: Decision, fresh: Workload, use: Use, rulebook: PolicyEvaluator) -> Iterator[Blocker]:
     """All reasons why a decision no longer holds; none where it still does.
 
     Args:
@@ -51,18 +51,18 @@ def objections(decision: Decision, fresh: Workload, use: Use, rulebook: Rulebook
     yield from _changes(decision.workload, fresh)
     again = decide_one(fresh, use.measured, rulebook)
     if not again.is_enforced or again.action is not decision.action or again.rule != decision.rule:
-        against = [veto.reason for veto in again.vetoes] + [block.reason for block in again.blocks]
+        against = [veto.message for veto in again.restrictions] + [block.message for block in again.blockers]
         reasons = "; ".join(against) or f"the verdict is now {again.verdict}: {again.finding.words[0]}"
-        yield Veto("decided-anew", reasons)
+        yield Blocker(BlockerCode.PLAN_CHANGED, reasons)
     else:
         yield from _wants_otherwise(decision, again)
-    idle = rulebook.on(fresh).thresholds
+    idle = rulebook.evaluate(fresh).thresholds
     lately = format_duration((use.at - use.since).total_seconds())
     is_stop = decision.finding.proposal is None
     try:
         going(decision, fresh, use, rulebook)
     except AtWorkError as error:
-        yield Veto("busy", str(error))
+        yield Blocker(BlockerCode.BUSY, str(error))
     for pod in fresh.pods:
         key = (pod.ref.namespace, pod.ref.name)
         if decision.action is not Action.SCALE_UP:
@@ -70,20 +70,20 @@ def objections(decision: Decision, fresh: Workload, use: Use, rulebook: Rulebook
         # Both, since the answer that came last may know of work that began after the first was given.
         seen = [(usage, use.at - use.since) for usage in use.activity.get(key, ())]
         seen += [(usage, RECENT) for usage in use.recent.get(key, ())]
-        yield from _more_used(decision, pod, seen, rulebook.on(fresh))
+        yield from _more_used(decision, pod, seen, rulebook.evaluate(fresh))
         if is_stop and any(usage.invalid or _ran(usage, idle, span) for usage, span in seen):
-            yield Veto("busy", f"pod {pod.ref.name} was at work in the last {lately}")
+            yield Blocker(BlockerCode.BUSY, f"pod {pod.ref.name} was at work in the last {lately}")
 
 
 def _more_used(
-    decision: Decision, pod: Pod, seen: Sequence[tuple[Usage, datetime.timedelta]], ruling: Ruling
-) -> Iterator[Veto]:
+    decision: Decision, pod: Pod, seen: Sequence[tuple[Usage, datetime.timedelta]], ruling: EffectivePolicy
+) -> Iterator[Blocker]:
     """Where a pod of which each is to be left with less has come to use more, or nobody knows what it uses."""
     proposal = decision.finding.proposal
     if proposal is None or proposal.replicas is not None:
         return
     if any(usage.invalid for usage, _ in seen):
-        yield Veto("no-data", f"pod {pod.ref.name}: impossible values in the last minutes")
+        yield Blocker(BlockerCode.NO_DATA, f"pod {pod.ref.name}: impossible values in the last minutes")
     percent = min(each.too_many_gpus.maxUtilizationPercent for each in ruling.judged_by)
     most = ruling.thresholds.maxBusySecondsPerHour
     busy = {_place(usage) for usage, span in seen if ran(usage, span, percent=percent, busy_s_per_hour=most)}
@@ -91,10 +91,10 @@ def _more_used(
         words = (
             f"{len(busy)} of its GPUs were at work in the last minutes, {proposal.gpus_per_pod} would be left"
         )
-        yield Veto("busy", f"pod {pod.ref.name}: {words}")
+        yield Blocker(BlockerCode.BUSY, f"pod {pod.ref.name}: {words}")
 
 
-def _unseen(pod: Pod, use: Use) -> Iterator[Veto]:
+def _unseen(pod: Pod, use: Use) -> Iterator[Blocker]:
     """What a pod did in the last minutes and nobody knows."""
     key = (pod.ref.namespace, pod.ref.name)
     recent = use.recent.get(key, ())
@@ -102,9 +102,11 @@ def _unseen(pod: Pod, use: Use) -> Iterator[Veto]:
     silent = known - {_place(usage) for usage in recent}
     if silent or not recent:
         of = f" of {', '.join(sorted(silent))}" if recent else ""
-        yield Veto("no-data", f"pod {pod.ref.name} has no samples{of} in the last minutes")
+        yield Blocker(BlockerCode.NO_DATA, f"pod {pod.ref.name} has no samples{of} in the last minutes")
     elif any(not usage.is_fresh or usage.holes for usage in recent):
-        yield Veto("no-data", f"pod {pod.ref.name}: samples have stopped arriving in the last minutes")
+        yield Blocker(
+            BlockerCode.NO_DATA, f"pod {pod.ref.name}: samples have stopped arriving in the last minutes"
+        )
 
 
 def _place(usage: Usage) -> str:
@@ -112,7 +114,7 @@ def _place(usage: Usage) -> str:
     return f"{device.uuid} (instance {device.instance})" if device.instance else device.uuid
 
 
-def going(decision: Decision, fresh: Workload, use: Use, rulebook: Rulebook) -> tuple[Pod, ...]:
+def going(decision: Decision, fresh: Workload, use: Use, rulebook: PolicyEvaluator) -> tuple[Pod, ...]:
     """The pods that are to go where a decision leaves fewer replicas; none where their owner is not to be told.
 
     Raises:
@@ -127,7 +129,8 @@ def going(decision: Decision, fresh: Workload, use: Use, rulebook: Rulebook) -> 
     ):
         return ()
     part = min(
-        (each.too_many_replicas for each in rulebook.on(fresh).judged_by), key=lambda one: one.busyPercent
+        (each.too_many_replicas for each in rulebook.evaluate(fresh).judged_by),
+        key=lambda one: one.busyPercent,
     )
     at_work = frozenset(
         pod.ref.name
@@ -135,7 +138,7 @@ def going(decision: Decision, fresh: Workload, use: Use, rulebook: Rulebook) -> 
         if not (used := use.recent.get((pod.ref.namespace, pod.ref.name)))
         or any(_is_busy(one, part.busyPercent) for one in used)
     )
-    return pods_to_go(fresh, proposal, row, at_work=at_work, activity=use.activity)
+    return select_victims(fresh, proposal, row, at_work=at_work, activity=use.activity)
 
 
 def _is_busy(usage: Usage, percent: float) -> bool:
@@ -143,30 +146,35 @@ def _is_busy(usage: Usage, percent: float) -> bool:
     return bool(usage.invalid) or peak is None or peak * 100 > percent
 
 
-def _wants_otherwise(planned: Decision, again: Decision) -> Iterator[Veto]:
+def _wants_otherwise(planned: Decision, again: Decision) -> Iterator[Blocker]:
     """Where more is needed by now than was planned to be left."""
     before, now = planned.finding.proposal, again.finding.proposal
     if before is None or now is None:
         return
     if (now.replicas or 0) > (before.replicas or 0) or (now.gpus_per_pod or 0) > (before.gpus_per_pod or 0):
-        yield Veto("decided-anew", f"more is needed by now: {now.words}")
+        yield Blocker(BlockerCode.PLAN_CHANGED, f"more is needed by now: {now.words}")
     asked = dict(before.asks)
     if dict(now.asks).keys() != asked.keys() or any(count > asked[name] for name, count in now.asks):
-        yield Veto("decided-anew", f"something else would fit by now: {now.words}")
+        yield Blocker(BlockerCode.PLAN_CHANGED, f"something else would fit by now: {now.words}")
 
 
 def _ran(usage: Usage, idle: Thresholds, span: datetime.timedelta) -> bool | None:
     return ran(usage, span, percent=idle.maxUtilizationPercent, busy_s_per_hour=idle.maxBusySecondsPerHour)
 
 
-def _changes(planned: Workload, fresh: Workload) -> Iterator[Veto]:
+def _changes(planned: Workload, fresh: Workload) -> Iterator[Blocker]:
     if not fresh.resource_version:
-        yield Veto("unread", f"{planned.ref} could not be read itself, only its pods")
+        yield Blocker(BlockerCode.OBJECT_CHANGED, f"{planned.ref} could not be read itself, only its pods")
     if fresh.ref.uid != planned.ref.uid:
-        yield Veto("changed", f"{planned.ref} was replaced by another object of that name")
+        yield Blocker(
+            BlockerCode.OBJECT_CHANGED, f"{planned.ref} was replaced by another object of that name"
+        )
     if fresh.generation != planned.generation or fresh.size != planned.size:
-        yield Veto("changed", f"{planned.ref} was changed since the plan was made")
+        yield Blocker(BlockerCode.OBJECT_CHANGED, f"{planned.ref} was changed since the plan was made")
     if fresh.lever != planned.lever:
-        yield Veto("changed", f"what stops {planned.ref} is another object than when the plan was made")
+        yield Blocker(
+            BlockerCode.OBJECT_CHANGED,
+            f"what stops {planned.ref} is another object than when the plan was made",
+        )
     if {pod.ref.uid for pod in fresh.pods} != {pod.ref.uid for pod in planned.pods}:
-        yield Veto("changed", f"the pods of {planned.ref} are not those of the plan")
+        yield Blocker(BlockerCode.OBJECT_CHANGED, f"the pods of {planned.ref} are not those of the plan")

@@ -28,7 +28,7 @@ class AtWorkError(ValueError):
     """One that would go is at work, or what the replicas do is not known."""
 
 
-def pods_to_go(
+def select_victims(
     workload: Workload, proposal: Proposal, row: Kind, *, at_work: frozenset[str], activity: Usages
 ) -> tuple[Pod, ...]:
     """The pods that go when a proposal leaves fewer replicas; none where their owner is not to be told.

@@ -10,7 +10,7 @@ import functools
 import zoneinfo
 from collections.abc import Iterator
 
-from rightsizer.model import Block, Cause
+from rightsizer.model import Blocker, BlockerCode
 from rightsizer.policy.limits import Freeze, MaintenanceWindow
 from rightsizer.policy.schema import Policy
 
@@ -21,16 +21,20 @@ _SOON = range(-2, 15)
 """The same, with the next beginning of any weekly window, even where a zone left out a day."""
 
 
-def is_open(policy: Policy, at: datetime.datetime) -> Block | None:
-    """What stands against any change at an instant; None where nothing does."""
+def closed_reason(policy: Policy, at: datetime.datetime) -> Blocker | None:
+    """Why nothing may be changed at an instant; None in an open maintenance window."""
     for freeze in policy.freezes:
         if _contains(_frozen(freeze), at):
-            return Block(Cause.FREEZE, f"frozen from {freeze}{_again(policy, at)}")
+            return Blocker(
+                BlockerCode.FREEZE,
+                f"frozen from {freeze}{_again(policy, at)}",
+                until=next_opening(policy, at),
+            )
     windows = policy.maintenanceWindows
     if not windows or any(_contains(span, at) for window in windows for span in _spans(window, at, _NOW)):
         return None
     told = "; ".join(map(str, windows))
-    return Block(Cause.WINDOW, f"outside the maintenance windows ({told}){_again(policy, at)}")
+    return Blocker(BlockerCode.WINDOW, f"outside the maintenance windows ({told}){_again(policy, at)}")
 
 
 def next_opening(policy: Policy, at: datetime.datetime) -> datetime.datetime | None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from rightsizer.errors import PolicyError, Problem
 from rightsizer.model import Mode
-from rightsizer.policy.effective import NO_RULE, Rulebook
+from rightsizer.policy.effective import NO_RULE, PolicyEvaluator
 from rightsizer.policy.policy_file import LoadedPolicy
 from rightsizer.policy.schema import ADVISE_ONLY, Policy
 
@@ -43,7 +43,7 @@ def named_classes(policy: Policy) -> Iterator[tuple[int, int, str]]:
                 yield number, position, pattern
 
 
-def class_problems(rulebook: Rulebook) -> Iterator[str]:
+def class_problems(rulebook: PolicyEvaluator) -> Iterator[str]:
     """What is wrong with what PriorityClasses say, or keeps it from counting."""
     policy, names = rulebook.policy, ", ".join(rulebook.class_rules)
     if policy is ADVISE_ONLY:
@@ -70,14 +70,14 @@ class Concerned:
         shielded: How many of the workloads something above all rules protects.
     """
 
-    def __init__(self, rulebook: Rulebook) -> None:
+    def __init__(self, rulebook: PolicyEvaluator) -> None:
         workloads: collections.Counter[str] = collections.Counter()
         gpus: collections.Counter[str] = collections.Counter()
         modes: dict[str, Mode] = {rule.name: rule.mode for rule in rulebook.policy.rules}
         self.shielded = 0
         for workload in rulebook.fleet.workloads:
-            ruling = rulebook.on(workload)
-            self.shielded += any(veto.rule.startswith("built-in:") for veto in ruling.vetoes)
+            ruling = rulebook.evaluate(workload)
+            self.shielded += any(veto.source.startswith("built-in:") for veto in ruling.restrictions)
             for rule in ruling.rules:
                 modes.setdefault(rule.name, rule.mode)
                 workloads[rule.name] += 1

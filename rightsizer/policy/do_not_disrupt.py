@@ -10,7 +10,7 @@ import enum
 from collections.abc import Callable, Iterator, Mapping
 
 from rightsizer.config import parse_duration
-from rightsizer.model import Pod, Veto, Workload
+from rightsizer.model import Blocker, BlockerCode, Pod, Workload
 from rightsizer.text import read_instant
 
 _NO = frozenset({"false"})
@@ -99,7 +99,7 @@ ROWS = (
 _KEYS = frozenset(row.key for row in ROWS)
 
 
-def marks_on(workload: Workload, honoured: tuple[Mark, ...], at: datetime.datetime) -> Iterator[Veto]:
+def marks_on(workload: Workload, honoured: tuple[Mark, ...], at: datetime.datetime) -> Iterator[Blocker]:
     """The marks on a workload, its pods and its namespace that hold at an instant."""
     rows = [row for row in ROWS if row.mark in honoured]
     for owner, texts, pod in _where(workload):
@@ -108,7 +108,11 @@ def marks_on(workload: Workload, honoured: tuple[Mark, ...], at: datetime.dateti
         for row in rows:
             value = texts.get(row.key)
             if value is not None and row.holds(value, pod, at):
-                yield Veto(f"mark:{row.mark.value}", f"{row.key}: {value!r} on {owner}")
+                yield Blocker(
+                    BlockerCode.DO_NOT_DISRUPT,
+                    f"{row.key}: {value!r} on {owner}",
+                    source=f"mark:{row.mark.value}",
+                )
 
 
 def _where(workload: Workload) -> Iterator[tuple[str, Mapping[str, str], Pod | None]]:

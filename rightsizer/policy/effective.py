@@ -10,11 +10,11 @@ import datetime
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from rightsizer.model import Action, FindingName, Fleet, Mode, Pod, Veto, Workload
+from rightsizer.model import Action, Blocker, BlockerCode, FindingName, Fleet, Mode, Pod, Workload
 from rightsizer.policy.classes import class_rules, protecting
 from rightsizer.policy.criteria import Criteria, all_criteria, criteria_for, kind_defaults
 from rightsizer.policy.do_not_disrupt import marks_on
-from rightsizer.policy.matching import Subject, holds, subject_of
+from rightsizer.policy.matching import MatchInput, holds, subject_of
 from rightsizer.policy.protections import OWN_NAMESPACE, opt_outs, protections
 from rightsizer.policy.schema import ADVISE_ONLY, Policy, Rule, Thresholds
 
@@ -28,7 +28,7 @@ _STRICTNESS = {Mode.PROTECT: 0, Mode.ADVISE: 1, Mode.ENFORCE: 2}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Ruling:
+class EffectivePolicy:
     """What the policy says about a workload: the rule, its mode after all reductions, and why it was reduced.
 
     Attributes:
@@ -37,7 +37,7 @@ class Ruling:
         mode: The most that may be done.
         actions: What each of those rules allows; their order says nothing.
         judged_by: What each of those rules judges by; it is idle where all say so.
-        vetoes: Everything that stands against more being done.
+        restrictions: Everything that stands against more being done.
         min_replicas: Replicas that the workload keeps, by its rules and its annotations; so does min_gpus.
         notify_before: How long before a change a notice is given; None where none is asked for.
         cooldown: How long the workload is left alone after a change.
@@ -50,7 +50,7 @@ class Ruling:
     mode: Mode
     actions: tuple[Action, ...]
     judged_by: tuple[Criteria, ...]
-    vetoes: tuple[Veto, ...]
+    restrictions: tuple[Blocker, ...]
     min_replicas: int
     min_gpus: int
     notify_before: datetime.timedelta | None
@@ -68,7 +68,7 @@ class Ruling:
         return strictest((self.mode, *(rule.mode_for(name) for rule in self.rules)))
 
     @property
-    def by_rules(self) -> "Ruling":
+    def by_rules(self) -> "EffectivePolicy":
         """The same, of which its people ask nothing to be kept."""
         return dataclasses.replace(self, min_replicas=max(rule.minReplicas for rule in self.rules))
 
@@ -89,8 +89,8 @@ def rule_on(
     *,
     at: datetime.datetime,
     own: str = OWN_NAMESPACE,
-) -> Ruling:
-    """The policy's word on one workload; for many, a Rulebook spares work.
+) -> EffectivePolicy:
+    """The policy's word on one workload; for many, a PolicyEvaluator spares work.
 
     Args:
         workload: What is asked about.
@@ -99,11 +99,11 @@ def rule_on(
         at: The instant by which opt-outs run out.
         own: The namespace in which we run.
     """
-    return Rulebook(policy, fleet, at=at, own=own).on(workload)
+    return PolicyEvaluator(policy, fleet, at=at, own=own).evaluate(workload)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Article:
+class OrderedRule:
     """A rule in its place.
 
     Attributes:
@@ -122,12 +122,14 @@ class Article:
         """What tells it from all others, in the order in which they are asked; a class may speak and be shielded."""
         return self.place, self.rule.name, self.why
 
-    def veto(self) -> Veto:
+    def veto(self) -> Blocker:
         """What is told where it protects."""
-        return Veto(self.rule.name, self.why or f"protected by rule {self.rule.name}")
+        return Blocker(
+            BlockerCode.RULE, self.why or f"protected by rule {self.rule.name}", source=self.rule.name
+        )
 
 
-class Rulebook:
+class PolicyEvaluator:
     """A policy beside the cluster that it is about.
 
     Args:
@@ -156,18 +158,18 @@ class Rulebook:
         self.own = own
         self.instance = instance or own
         self.class_rules = class_rules(policy, fleet.classes)
-        self._articles = [Article(rule, place) for place, rule in enumerate(policy.rules)]
+        self._articles = [OrderedRule(rule, place) for place, rule in enumerate(policy.rules)]
         last = len(policy.rules)
         self._class_place = -1 if policy.classAnnotations == "class-first" else last
-        self._advice = Article(ADVISE_ONLY.rules[0].model_copy(update={"name": NO_RULE}), last + 1)
+        self._advice = OrderedRule(ADVISE_ONLY.rules[0].model_copy(update={"name": NO_RULE}), last + 1)
         self._label_keys = sorted({key for rule in policy.rules for key in rule.match.labels or ()})
-        self._candidates: dict[tuple[object, ...], tuple[Article, ...]] = {}
+        self._candidates: dict[tuple[object, ...], tuple[OrderedRule, ...]] = {}
         self._criteria: dict[tuple[object, ...], Criteria] = {}
         # By identity: of the same workload it is asked several times. Kept, so that no id comes round again.
-        self._rulings: dict[int, tuple[Workload, Ruling]] = {}
+        self._rulings: dict[int, tuple[Workload, EffectivePolicy]] = {}
         self._notices: dict[str, datetime.timedelta | None] = {}
 
-    def on(self, workload: Workload) -> Ruling:
+    def evaluate(self, workload: Workload) -> EffectivePolicy:
         """The policy's word on a workload.
 
         The rule is sought for every pod, since pods of one workload may differ; the strictest mode holds for all, and
@@ -175,10 +177,10 @@ class Rulebook:
         """
         known = self._rulings.get(id(workload))
         if known is None:
-            known = self._rulings[id(workload)] = (workload, self._on(workload))
+            known = self._rulings[id(workload)] = (workload, self._evaluate(workload))
         return known[1]
 
-    def _on(self, workload: Workload) -> Ruling:
+    def _evaluate(self, workload: Workload) -> EffectivePolicy:
         articles = self._strictest(workload)
         rules = tuple(article.rule for article in articles)
         mode = rules[0].mode
@@ -190,13 +192,13 @@ class Rulebook:
             [wish.mode for wish in wishes] + [Mode.ADVISE] * bool(marks) + [Mode.PROTECT] * bool(shields)
         )
         by_rule = [article.veto() for article in articles] if mode is Mode.PROTECT else []
-        return Ruling(
-            rule=shields[0].rule if shields else name,
+        return EffectivePolicy(
+            rule=shields[0].source if shields else name,
             rules=rules,
             mode=strictest([mode, *reduced]),
             actions=tuple(each for each in rules[0].actions if all(each in rule.actions for rule in rules)),
             judged_by=tuple(self._criteria_for(article, workload) for article in articles),
-            vetoes=(*shields, *by_rule, *(wish.veto for wish in wishes), *marks),
+            restrictions=(*shields, *by_rule, *(wish.veto for wish in wishes), *marks),
             min_replicas=max(
                 (*(rule.minReplicas for rule in rules), *(wish.min_replicas for wish in wishes))
             ),
@@ -207,7 +209,7 @@ class Rulebook:
             healthy_within=min(rule.healthyWithin for rule in rules),
         )
 
-    def candidates(self, workload: Workload, pod: Pod) -> tuple[Article, ...]:
+    def candidates(self, workload: Workload, pod: Pod) -> tuple[OrderedRule, ...]:
         """The first rule that matches a pod, and those before it of which that is not known."""
         subject = subject_of(workload, pod, self.fleet)
         key = self._key(subject)
@@ -224,7 +226,7 @@ class Rulebook:
         """Every window over which usage is asked for."""
         return frozenset(window for criteria in self.all_criteria() for window in criteria.windows)
 
-    def class_article(self, pod: Pod) -> Article | None:
+    def class_article(self, pod: Pod) -> OrderedRule | None:
         """What the pod's PriorityClass says; None where it says nothing, or is not asked.
 
         A class that is gone, or has another value than the pod was admitted with, is not the one whose word counts.
@@ -243,17 +245,17 @@ class Rulebook:
             )
         return self._of_class(name) if name in self.class_rules else None
 
-    def _of_class(self, name: str) -> Article:
+    def _of_class(self, name: str) -> OrderedRule:
         found = self.class_rules[name]
         why = ""
         if found.problems:
             why = f"PriorityClass {name} has invalid annotations, so it protects: {'; '.join(found.problems)}"
-        return Article(found.rule, self._class_place, found.changes, why)
+        return OrderedRule(found.rule, self._class_place, found.changes, why)
 
-    def _shield(self, name: str, why: str) -> Article:
-        return Article(protecting(name), self._class_place, why=why)
+    def _shield(self, name: str, why: str) -> OrderedRule:
+        return OrderedRule(protecting(name), self._class_place, why=why)
 
-    def _walk(self, subject: Subject) -> Iterator[Article]:
+    def _walk(self, subject: MatchInput) -> Iterator[OrderedRule]:
         own = self.class_article(subject.pod)
         if own and own.place < 0:
             yield own
@@ -266,7 +268,7 @@ class Rulebook:
                 return
         yield own or self._advice
 
-    def _key(self, subject: Subject) -> tuple[object, ...]:
+    def _key(self, subject: MatchInput) -> tuple[object, ...]:
         """Everything that the answer depends on."""
         workload, pod, node = subject.workload, subject.pod, subject.node
         labels = [(workload.labels.get(key), pod.labels.get(key)) for key in self._label_keys]
@@ -274,7 +276,7 @@ class Rulebook:
         ref, is_read = workload.ref, subject.is_owner_read
         return (ref.namespace, ref.full_kind, pod.priority_class, pod.priority, place, is_read, *labels)
 
-    def _strictest(self, workload: Workload) -> list[Article]:
+    def _strictest(self, workload: Workload) -> list[OrderedRule]:
         """Those of the strictest mode among all that may hold for its pods, in the order in which they are asked."""
         each = (self.candidates(workload, pod) for pod in workload.pods)
         found = {article.key: article for article in itertools.chain.from_iterable(each)}
@@ -283,7 +285,7 @@ class Rulebook:
         mode = strictest([article.rule.mode for article in found.values()])
         return [found[key] for key in sorted(found) if found[key].rule.mode is mode]
 
-    def _criteria_for(self, article: Article, workload: Workload) -> Criteria:
+    def _criteria_for(self, article: OrderedRule, workload: Workload) -> Criteria:
         key = (*article.key, workload.ref.full_kind)
         if key not in self._criteria:
             self._criteria[key] = criteria_for(article.rule, workload, self.policy, article.changes)

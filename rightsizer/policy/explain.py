@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from rightsizer.config import format_duration
 from rightsizer.model import FindingName, Mode, Pod, Workload
-from rightsizer.policy.calendar import is_open
+from rightsizer.policy.calendar import closed_reason
 from rightsizer.policy.criteria import Criteria
 from rightsizer.policy.do_not_disrupt import marks_on
-from rightsizer.policy.effective import Rulebook, Ruling
+from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator
 from rightsizer.policy.limits import Budget, Per, Scope
-from rightsizer.policy.matching import Subject, answers_of, sight_of, subject_of
+from rightsizer.policy.matching import MatchInput, answers_of, sight_of, subject_of
 from rightsizer.policy.protections import opt_outs, protections
 from rightsizer.policy.rule import SWITCHABLE
 from rightsizer.policy.schema import Rule
@@ -21,9 +21,9 @@ _SHOWN = 3
 _WIDTH = 80
 
 
-def explain(workload: Workload, book: Rulebook) -> str:
+def explain(workload: Workload, book: PolicyEvaluator) -> str:
     """The rules walked aloud, then protections, wishes, thresholds, calendar and budgets; ends with a line break."""
-    ruling = book.on(workload)
+    ruling = book.evaluate(workload)
     lines = [
         f"{workload.ref}: {_count(len(workload.pods), 'pod')}, {_count(workload.gpus, 'GPU')}",
         *_rules(workload, book),
@@ -52,7 +52,7 @@ def _count(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def _rules(workload: Workload, book: Rulebook) -> Iterator[str]:
+def _rules(workload: Workload, book: PolicyEvaluator) -> Iterator[str]:
     """Each rule as it is asked, once for pods that are alike in all that rules ask for."""
     alike: dict[tuple[str, ...], list[Pod]] = {}
     for pod in workload.pods:
@@ -68,7 +68,7 @@ def _rules(workload: Workload, book: Rulebook) -> Iterator[str]:
         yield from lines
 
 
-def _walk(subject: Subject, book: Rulebook) -> Iterator[str]:
+def _walk(subject: MatchInput, book: PolicyEvaluator) -> Iterator[str]:
     article = book.class_article(subject.pod)
     is_first = article is not None and article.place < 0
     if article and is_first:
@@ -115,11 +115,11 @@ def _wanted(rule: Rule, condition: str) -> str:
             return f"{wanted.min} to {wanted.max}"
 
 
-def _against(workload: Workload, book: Rulebook) -> Iterator[str]:
+def _against(workload: Workload, book: PolicyEvaluator) -> Iterator[str]:
     policy = book.policy
-    shields = [veto.reason for veto in protections(workload, policy, book.own)]
-    wishes = [wish.veto.reason for wish in opt_outs(workload, book.at)]
-    marks = [veto.reason for veto in marks_on(workload, policy.respectDoNotDisrupt, book.at)]
+    shields = [veto.message for veto in protections(workload, policy, book.own)]
+    wishes = [wish.veto.message for wish in opt_outs(workload, book.at)]
+    marks = [veto.message for veto in marks_on(workload, policy.respectDoNotDisrupt, book.at)]
     yield from _list("protections", shields)
     yield from _list(
         "opt-outs" if policy.respectOptOut else "opt-outs (ignored: respectOptOut is false)", wishes
@@ -132,7 +132,7 @@ def _list(title: str, items: Sequence[str]) -> Iterator[str]:
     yield from (f"  {item}" for item in dict.fromkeys(items))
 
 
-def _doing(ruling: Ruling) -> Iterator[str]:
+def _doing(ruling: EffectivePolicy) -> Iterator[str]:
     yield "modes"
     by_mode: dict[str, list[str]] = {}
     for name in SWITCHABLE:
@@ -148,7 +148,7 @@ def _doing(ruling: Ruling) -> Iterator[str]:
     yield f"  notice: {notice}; cooldown: {_span(ruling.cooldown)}"
 
 
-def _mode_words(ruling: Ruling, name: FindingName) -> str:
+def _mode_words(ruling: EffectivePolicy, name: FindingName) -> str:
     return "off" if ruling.is_off(name) else ruling.mode_for(name).value
 
 
@@ -156,7 +156,7 @@ def _span(span: datetime.timedelta) -> str:
     return format_duration(span.total_seconds())
 
 
-def _judging(ruling: Ruling) -> Iterator[str]:
+def _judging(ruling: EffectivePolicy) -> Iterator[str]:
     for number, criteria in enumerate(ruling.judged_by):
         if criteria in ruling.judged_by[:number]:
             continue
@@ -200,9 +200,9 @@ def _thresholds(criteria: Criteria) -> Iterator[str]:
     yield f"not-starting: holds GPUs without running for {_span(criteria.not_starting.after)}"
 
 
-def _limits(workload: Workload, book: Rulebook) -> Iterator[str]:
-    block = is_open(book.policy, book.at)
-    yield f"calendar: {block.reason if block else 'open now'}"
+def _limits(workload: Workload, book: PolicyEvaluator) -> Iterator[str]:
+    block = closed_reason(book.policy, book.at)
+    yield f"calendar: {block.message if block else 'open now'}"
     yield "budgets"
     for budget in book.policy.budgets:
         yield f"  {budget.title}: {_budget(budget, workload, book)}"
@@ -211,7 +211,7 @@ def _limits(workload: Workload, book: Rulebook) -> Iterator[str]:
 _PER = {Per.RUN: "in a run", Per.HOUR: "in an hour", Per.DAY: "in a day"}
 
 
-def _budget(budget: Budget, workload: Workload, book: Rulebook) -> str:
+def _budget(budget: Budget, workload: Workload, book: PolicyEvaluator) -> str:
     amounts = []
     if budget.workloads is not None:
         amounts.append(_count(budget.workloads, "workload"))
@@ -222,7 +222,7 @@ def _budget(budget: Budget, workload: Workload, book: Rulebook) -> str:
     return f"at most {' and '.join(amounts)} {_PER[budget.per]}, {_of(budget.scope, workload, book)}"
 
 
-def _of(scope: Scope, workload: Workload, book: Rulebook) -> str:
+def _of(scope: Scope, workload: Workload, book: PolicyEvaluator) -> str:
     match scope:
         case Scope.CLUSTER:
             return "over the cluster"

@@ -14,7 +14,7 @@ from rightsizer.policy.match import CONDITIONS, Match, PriorityRange
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Subject:
+class MatchInput:
     """A pod, with what else its rule depends on.
 
     Attributes:
@@ -31,9 +31,9 @@ class Subject:
         return bool(self.workload.resource_version)
 
 
-def subject_of(workload: Workload, pod: Pod, fleet: Fleet) -> Subject:
+def subject_of(workload: Workload, pod: Pod, fleet: Fleet) -> MatchInput:
     """A pod beside its node."""
-    return Subject(workload, pod, fleet.nodes.get(pod.node))
+    return MatchInput(workload, pod, fleet.nodes.get(pod.node))
 
 
 def is_any(value: str, patterns: tuple[str, ...]) -> bool:
@@ -41,7 +41,7 @@ def is_any(value: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
 
 
-def holds(match: Match, subject: Subject) -> bool | None:
+def holds(match: Match, subject: MatchInput) -> bool | None:
     """Whether all conditions that are given hold; None where that depends on what is not known."""
     answers = [answer for _, answer in answers_of(match, subject)]
     if False in answers:
@@ -49,46 +49,46 @@ def holds(match: Match, subject: Subject) -> bool | None:
     return None if None in answers else True
 
 
-def answers_of(match: Match, subject: Subject) -> list[tuple[str, bool | None]]:
+def answers_of(match: Match, subject: MatchInput) -> list[tuple[str, bool | None]]:
     """Each condition that is given, with whether it holds; none where the rule matches everything."""
     given = ((name, getattr(match, name)) for name in CONDITIONS)
     return [(name, _ROWS[name].test(value, subject)) for name, value in given if value is not None]
 
 
-def sight_of(condition: str, subject: Subject) -> str:
+def sight_of(condition: str, subject: MatchInput) -> str:
     """What the subject is as far as a condition asks, for people."""
     return _ROWS[condition].sight(subject)
 
 
-def _priority(wanted: PriorityRange, subject: Subject) -> bool | None:
+def _priority(wanted: PriorityRange, subject: MatchInput) -> bool | None:
     priority = subject.pod.priority
     return None if priority is None else wanted.min <= priority <= wanted.max
 
 
-def _labels(wanted: Mapping[str, str], subject: Subject) -> bool | None:
+def _labels(wanted: Mapping[str, str], subject: MatchInput) -> bool | None:
     answers = [_label(key, pattern, subject) for key, pattern in wanted.items()]
     if False in answers:
         return False
     return None if None in answers else True
 
 
-def _label(key: str, pattern: str, subject: Subject) -> bool | None:
+def _label(key: str, pattern: str, subject: MatchInput) -> bool | None:
     for labels in (subject.workload.labels, subject.pod.labels):
         if key in labels and fnmatch.fnmatchcase(labels[key], pattern):
             return True
     return False if subject.is_owner_read else None
 
 
-def _of_node(field: str) -> Callable[[tuple[str, ...], Subject], bool | None]:
-    def test(patterns: tuple[str, ...], subject: Subject) -> bool | None:
+def _of_node(field: str) -> Callable[[tuple[str, ...], MatchInput], bool | None]:
+    def test(patterns: tuple[str, ...], subject: MatchInput) -> bool | None:
         value = getattr(subject.node, field, "")
         return is_any(value, patterns) if value else None
 
     return test
 
 
-def _sight_of_node(field: str) -> Callable[[Subject], str]:
-    def sight(subject: Subject) -> str:
+def _sight_of_node(field: str) -> Callable[[MatchInput], str]:
+    def sight(subject: MatchInput) -> str:
         if subject.node is None:
             return f"node {subject.pod.node} was not read" if subject.pod.node else "it is on no node yet"
         value = getattr(subject.node, field)
@@ -97,7 +97,7 @@ def _sight_of_node(field: str) -> Callable[[Subject], str]:
     return sight
 
 
-def _sight_of_labels(subject: Subject) -> str:
+def _sight_of_labels(subject: MatchInput) -> str:
     labels = {**subject.workload.labels, **subject.pod.labels}
     told = ", ".join(f"{key}={value}" for key, value in sorted(labels.items())) or "no labels"
     return told if subject.is_owner_read else f"{told}; those of {subject.workload.ref.kind} were not read"
@@ -107,8 +107,8 @@ def _sight_of_labels(subject: Subject) -> str:
 class _Row:
     """How a condition is asked, and what is told about the answer."""
 
-    test: Callable[[Any, Subject], bool | None]
-    sight: Callable[[Subject], str]
+    test: Callable[[Any, MatchInput], bool | None]
+    sight: Callable[[MatchInput], str]
 
 
 _ROWS: Mapping[str, _Row] = {

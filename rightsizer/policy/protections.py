@@ -12,7 +12,7 @@ from typing import Final
 
 from rightsizer.changes.records import RECORDS
 from rightsizer.config import PREFIX
-from rightsizer.model import Mode, Pod, Veto, Workload
+from rightsizer.model import Blocker, BlockerCode, Mode, Pod, Workload
 from rightsizer.policy.classes import ANNOTATIONS
 from rightsizer.policy.matching import is_any
 from rightsizer.policy.other_controllers import word_on
@@ -49,23 +49,43 @@ OPT_OUTS: Final[Mapping[str, str]] = {
 """Users' annotations, and what they ask for."""
 
 
-def protections(workload: Workload, policy: Policy, own: str) -> Iterator[Veto]:
+def protections(workload: Workload, policy: Policy, own: str) -> Iterator[Blocker]:
     """What no rule can lift, most general first; `own` is the namespace in which we run."""
     namespace = workload.ref.namespace
     if namespace in SYSTEM_NAMESPACES:
-        yield Veto("built-in:system-namespace", f"namespace {namespace} is a system namespace")
+        yield Blocker(
+            BlockerCode.PROTECTED,
+            f"namespace {namespace} is a system namespace",
+            source="built-in:system-namespace",
+        )
     elif namespace == own:
-        yield Veto("built-in:own-namespace", f"namespace {namespace} is gpu-rightsizer's own")
+        yield Blocker(
+            BlockerCode.PROTECTED,
+            f"namespace {namespace} is gpu-rightsizer's own",
+            source="built-in:own-namespace",
+        )
     if _is_own(workload):
         key, value = OWN_LABEL
-        yield Veto("built-in:own", f"it is labelled {key}={value}, so it belongs to gpu-rightsizer")
+        yield Blocker(
+            BlockerCode.PROTECTED,
+            f"it is labelled {key}={value}, so it belongs to gpu-rightsizer",
+            source="built-in:own",
+        )
     if is_any(namespace, policy.protectedNamespaces):
-        yield Veto("protectedNamespaces", f"the policy protects namespace {namespace}")
+        yield Blocker(
+            BlockerCode.PROTECTED, f"the policy protects namespace {namespace}", source="protectedNamespaces"
+        )
     if workload.ref.kind in UNTOUCHABLE_KINDS:
-        yield Veto("built-in:kind", f"a {workload.ref.kind} is never touched")
+        yield Blocker(
+            BlockerCode.PROTECTED, f"a {workload.ref.kind} is never touched", source="built-in:kind"
+        )
     for manager in workload.managers:
         if word_on(manager, policy.otherControllers) == "skip":
-            yield Veto("otherControllers", f"the policy skips workloads that {manager.kind} manages")
+            yield Blocker(
+                BlockerCode.PROTECTED,
+                f"the policy skips workloads that {manager.kind} manages",
+                source="otherControllers",
+            )
     for pod in workload.pods:
         yield from _of_pod(pod)
 
@@ -77,13 +97,21 @@ def _is_own(workload: Workload) -> bool:
     )
 
 
-def _of_pod(pod: Pod) -> Iterator[Veto]:
+def _of_pod(pod: Pod) -> Iterator[Blocker]:
     if pod.is_static:
-        yield Veto("built-in:static-pod", f"pod {pod.ref.name} is a static pod")
+        yield Blocker(
+            BlockerCode.PROTECTED, f"pod {pod.ref.name} is a static pod", source="built-in:static-pod"
+        )
     if pod.priority_class.startswith("system-") or (pod.priority or 0) > SYSTEM_PRIORITY:
-        yield Veto("built-in:system-class", f"pod {pod.ref.name} has a system priority")
+        yield Blocker(
+            BlockerCode.PROTECTED, f"pod {pod.ref.name} has a system priority", source="built-in:system-class"
+        )
     if pod.priority is None:
-        yield Veto("built-in:unknown-priority", f"the priority of pod {pod.ref.name} is unknown")
+        yield Blocker(
+            BlockerCode.PROTECTED,
+            f"the priority of pod {pod.ref.name} is unknown",
+            source="built-in:unknown-priority",
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,7 +123,7 @@ class OptOut:
         min_replicas: How many replicas are to stay.
     """
 
-    veto: Veto
+    veto: Blocker
     mode: Mode
     min_replicas: int = 0
 
@@ -123,11 +151,13 @@ def _wishes(owner: str, annotations: Mapping[str, str], at: datetime.datetime) -
     for key in sorted(ours - _READERS.keys()):
         words = _FOR_CLASSES if key in _OF_CLASSES else _KNOWN
         reason = f"{key}: {annotations[key]!r} on {owner} {words}; it counts as off"
-        yield OptOut(Veto("opt-out", reason), Mode.PROTECT)
+        yield OptOut(Blocker(BlockerCode.OPT_OUT, reason), Mode.PROTECT)
 
 
 def _unreadable(told: str, would_be: str) -> OptOut:
-    return OptOut(Veto("opt-out", f"{told} is invalid ({would_be}); it counts as off"), Mode.PROTECT)
+    return OptOut(
+        Blocker(BlockerCode.OPT_OUT, f"{told} is invalid ({would_be}); it counts as off"), Mode.PROTECT
+    )
 
 
 def _mode(told: str, text: str, _at: datetime.datetime) -> Iterator[OptOut]:
@@ -135,9 +165,9 @@ def _mode(told: str, text: str, _at: datetime.datetime) -> Iterator[OptOut]:
         case "enforce":
             return
         case "advise":
-            yield OptOut(Veto("opt-out", told.replace("'advise'", "advise")), Mode.ADVISE)
+            yield OptOut(Blocker(BlockerCode.OPT_OUT, told.replace("'advise'", "advise")), Mode.ADVISE)
         case "off":
-            yield OptOut(Veto("opt-out", told.replace("'off'", "off")), Mode.PROTECT)
+            yield OptOut(Blocker(BlockerCode.OPT_OUT, told.replace("'off'", "off")), Mode.PROTECT)
         case _:
             yield _unreadable(told, "off or advise")
 
@@ -147,7 +177,7 @@ def _exclude(told: str, text: str, _at: datetime.datetime) -> Iterator[OptOut]:
         case "false":
             return
         case "true":
-            yield OptOut(Veto("opt-out", told.replace("'true'", "true")), Mode.PROTECT)
+            yield OptOut(Blocker(BlockerCode.OPT_OUT, told.replace("'true'", "true")), Mode.PROTECT)
         case _:
             yield _unreadable(told, "true or false")
 
@@ -158,7 +188,10 @@ def _exclude_until(told: str, text: str, at: datetime.datetime) -> Iterator[OptO
         yield _unreadable(told, "such as 2026-12-01T18:00:00Z, or 2026-12-01")
     elif at < end:
         yield OptOut(
-            Veto("opt-out", f"{told}: opted out until {end.astimezone(datetime.UTC):%Y-%m-%d %H:%M} UTC"),
+            Blocker(
+                BlockerCode.OPT_OUT,
+                f"{told}: opted out until {end.astimezone(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+            ),
             Mode.PROTECT,
         )
 
@@ -167,7 +200,9 @@ def _keep(told: str, text: str, _at: datetime.datetime) -> Iterator[OptOut]:
     if not re.fullmatch(r"[0-9]{1,9}", text):
         yield _unreadable(told, "a whole number")
     elif int(text):
-        yield OptOut(Veto("opt-out", f"{told}: keeps {int(text)} replicas"), Mode.ENFORCE, int(text))
+        yield OptOut(
+            Blocker(BlockerCode.OPT_OUT, f"{told}: keeps {int(text)} replicas"), Mode.ENFORCE, int(text)
+        )
 
 
 _READERS = {

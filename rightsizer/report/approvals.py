@@ -67,7 +67,9 @@ def read_approvals(text: str, *, source: str) -> tuple[Approval, ...]:
         approvals = {
             _ref(item): _approval(item)
             for item in document["items"]
-            if (item["verdict"], item["mode"]) == ("act", "enforce") and item["action"] and not item["blocks"]
+            if (item["verdict"], item["mode"]) == ("act", "enforce")
+            and item["action"]
+            and not item["blockers"]
         }
     except _NO_PLAN as error:
         words = "it is not a plan; make one with: gpu-rightsizer plan -o json"

@@ -53,8 +53,8 @@ _COLUMNS: Mapping[str, Callable[[Row], _Value]] = {
     "action": lambda row: row.action,
     "frees": lambda row: row.frees,
     "proposal": lambda row: row.finding.proposal.words if row.finding.proposal else "",
-    "blockedBy": lambda row: "; ".join(map(block_words, row.decision.blocks)),
-    "reasons": lambda row: "; ".join(veto.reason for veto in row.decision.vetoes),
+    "blockedBy": lambda row: "; ".join(map(block_words, row.decision.blockers)),
+    "reasons": lambda row: "; ".join(veto.message for veto in row.decision.restrictions),
     "evidence": lambda row: "; ".join(row.finding.words),
     "command": lambda row: row.decision.command,
 }

@@ -16,6 +16,7 @@ from rightsizer.kinds.gitops_ignore import exception_for
 from rightsizer.kinds.patches import Undoable
 from rightsizer.model import (
     Autoscalers,
+    Blocker,
     Decision,
     Effect,
     Finding,
@@ -137,6 +138,14 @@ def _prices(prices: Prices) -> dict[str, Any]:
     }
 
 
+def _blocker(blocker: Blocker) -> dict[str, Any]:
+    return {
+        "code": blocker.code.value,
+        "message": blocker.message,
+        "until": blocker.until.isoformat() if blocker.until else None,
+    }
+
+
 def _stranded(one: Stranded) -> dict[str, Any]:
     return {
         "node": one.node,
@@ -162,8 +171,8 @@ def _item(row: Row) -> dict[str, Any]:
         "command": decision.command or None,
         "lost": decision.lost or None,
         "along": [str(ref) for ref in decision.along],
-        "blocks": [{"cause": block.cause.value, "reason": block.reason} for block in decision.blocks],
-        "reasons": [veto.reason for veto in decision.vetoes],
+        "blockers": [_blocker(blocker) for blocker in decision.blockers],
+        "reasons": [veto.message for veto in decision.restrictions],
         "evidence": _evidence(finding),
         "coverage": round(finding.coverage, 4),
         "idleSeconds": _seconds(finding.idle_s),

@@ -13,14 +13,15 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from rightsizer.model import (
+    OPENS_BREAKER,
     Action,
+    BlockerCode,
     Change,
     Fleet,
-    Mending,
     Outcome,
     Plan,
+    ReconcileAction,
     Result,
-    TripCause,
     Verdict,
 )
 from rightsizer.planning.budget import Left
@@ -121,7 +122,7 @@ class Metrics:
         # A counter whose first value is 1 has not increased, as Prometheus sees it: these are asked about by alerts.
         for result in _RUN:
             self._counters["runs"].labels(result)
-        for mending in Mending:
+        for mending in ReconcileAction:
             self._counters["repairs"].labels(mending.value, Result.DONE.value)
         self.set("enforcing", acts)
 
@@ -139,8 +140,8 @@ class Metrics:
             labels = (decision.verdict.value, decision.finding.name.value, name)
             self._gauges["workloads"].labels(*labels).inc()
             self._gauges["gpus"].labels(*labels).inc(decision.workload.gpus)
-            for block in decision.blocks:
-                self._gauges["blocked_workloads"].labels(block.cause.value).inc()
+            for block in decision.blockers:
+                self._gauges["blocked_workloads"].labels(block.code.value).inc()
         for name, account in accounts.by_class.items():
             self._gauges["held_whole_gpus"].labels(name).set(account.whole_gpus)
             self._gauges["held_cost_per_hour"].labels(name).set(account.cost_per_hour)
@@ -181,10 +182,10 @@ class Metrics:
             self._gauges["freed_gpus"].labels(name).set(gpus)
         self._stood = (plan.at, now)
 
-    def breaker(self, cause: TripCause | None, *, is_known: bool = True) -> None:
+    def breaker(self, cause: BlockerCode | None, *, is_known: bool = True) -> None:
         """Publish for which cause the breaker is open, if for any; nothing where that is not known."""
         self._gauges["breaker_open"].clear()
-        for each in TripCause if is_known else ():
+        for each in OPENS_BREAKER if is_known else ():
             self._gauges["breaker_open"].labels(each.value).set(each is cause)
 
     def acted(self, outcome: Outcome, priority_class: str) -> None:

@@ -58,8 +58,8 @@ class Row:
     @property
     def hindrances(self) -> tuple[str, ...]:
         """Everything that stands against acting, and against acting now, in words."""
-        vetoes = (veto.reason for veto in self.decision.vetoes)
-        return (*vetoes, *map(block_words, self.decision.blocks), *wanted_words(self.decision))
+        vetoes = (veto.message for veto in self.decision.restrictions)
+        return (*vetoes, *map(block_words, self.decision.blockers), *wanted_words(self.decision))
 
 
 def proposal_words(finding: Finding, told: Sequence[str]) -> str:

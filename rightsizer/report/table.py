@@ -81,8 +81,8 @@ def _words(decision: Decision) -> Iterator[str]:
     yield from told
     if proposed := proposal_words(decision.finding, told):
         yield f"proposal: {proposed}"
-    yield from (veto.reason for veto in decision.vetoes[:_SHOWN])
-    yield from (block_words(block) for block in decision.blocks)
+    yield from (veto.message for veto in decision.restrictions[:_SHOWN])
+    yield from (block_words(block) for block in decision.blockers)
     yield from wanted_words(decision)
     if decision.lost and decision.is_enforced and decision.announced is None:
         yield f"lost: {decision.lost}"
@@ -115,7 +115,7 @@ def _standing(decision: Decision) -> str:
 def _intent(decision: Decision) -> str:
     if decision.action is None:
         return "advice only"
-    would = "would" if decision.blocks else "will"
+    would = "would" if decision.blockers else "will"
     verb = "advises to" if decision.mode is Mode.ADVISE else would
     freed = decision.frees if decision.frees not in {0.0, decision.workload.gpus} else None
     if freed is None:

@@ -148,8 +148,8 @@ def test_a_budget_holds_a_bare_pod(world: RealWorld) -> None:
         lambda found: found.get("status", {}).get("expectedPods") == 1,
     )
     item = world.plan()["shell"]
-    (block,) = item["blocks"]
-    assert block["cause"] == "disruption-budget"
+    (block,) = item["blockers"]
+    assert block["code"] == "disruption-budget"
     assert "PodDisruptionBudget keep allows 0" in block["reason"]
     assert world.apply() == {}
     world.running("shell", 1)

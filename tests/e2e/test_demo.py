@@ -119,7 +119,7 @@ def test_demo_plan_shows_intended_verdicts(items: dict[str, dict[str, Any]]) -> 
     assert items[half]["coverage"] == pytest.approx(0.5, abs=0.03)
     (spins,) = (spec.name for spec in specs if spec.spins)
     assert (items[spins]["finding"], items[spins]["mode"]) == ("stuck", "advise")
-    assert {"budget"} in [{block["cause"] for block in item["blocks"]} for item in items.values()]
+    assert {"budget"} in [{block["code"] for block in item["blockers"]} for item in items.values()]
     acted = {item["kind"] for item in items.values() if item["verdict"] == "act"}
     assert acted == {"Deployment", "StatefulSet", "Job", "Pod"}
 
@@ -133,7 +133,7 @@ def test_demo_plan_acts_only_on_idle_workloads(items: dict[str, dict[str, Any]])
 
 def _is_enforced(item: dict[str, Any]) -> bool:
     """Whether apply is to carry it out."""
-    return item["verdict"] == "act" and item["mode"] == "enforce" and item["action"] and not item["blocks"]
+    return item["verdict"] == "act" and item["mode"] == "enforce" and item["action"] and not item["blockers"]
 
 
 def test_demo_apply_carries_out_every_enforced_item(

@@ -26,11 +26,11 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.planning.budget import within_budgets
-from rightsizer.planning.capacity import within_room
+from rightsizer.planning.capacity import check_capacity
 from rightsizer.planning.decide import decide
-from rightsizer.planning.pending_demand import for_those_who_wait
+from rightsizer.planning.pending_demand import limit_to_pending_demand
 from rightsizer.policy.criteria import Criteria
-from rightsizer.policy.effective import Rulebook
+from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.schema import (
     InputBound,
     Match,
@@ -214,13 +214,13 @@ def findings(
 
 def rulebook(
     rules: Policy, *items: Workload, around: Fleet | None = None, at: datetime.datetime = AT
-) -> Rulebook:
+) -> PolicyEvaluator:
     """A policy beside a fleet of these workloads, or beside this one."""
-    return Rulebook(rules, around or fleet(*items), at=at)
+    return PolicyEvaluator(rules, around or fleet(*items), at=at)
 
 
 def measured_for(
-    book: Rulebook, found: Usages | Mapping[datetime.timedelta, Usages], **changes: Any
+    book: PolicyEvaluator, found: Usages | Mapping[datetime.timedelta, Usages], **changes: Any
 ) -> Measured:
     """Usage over every window of a policy, the same unless it is told by window, and pods not seen at work before."""
     pods = [(one.ref.namespace, one.ref.name) for item in book.fleet.workloads for one in item.pods]
@@ -257,7 +257,7 @@ def judged(
     return decision
 
 
-def planned(book: Rulebook, seen: Measured) -> tuple[Decision, ...]:
+def planned(book: PolicyEvaluator, seen: Measured) -> tuple[Decision, ...]:
     """The decisions of a plan: as far as somebody waits, and within every budget."""
-    wanted = for_those_who_wait(decide(seen, book), book)
-    return within_budgets(within_room(wanted, book.fleet), book)
+    wanted = limit_to_pending_demand(decide(seen, book), book)
+    return within_budgets(check_capacity(wanted, book.fleet), book)

@@ -7,8 +7,8 @@ from typing import Any
 
 from rightsizer.model import (
     Action,
-    Block,
-    Cause,
+    Blocker,
+    BlockerCode,
     Confidence,
     Decision,
     Finding,
@@ -25,7 +25,6 @@ from rightsizer.model import (
     Stranded,
     Usage,
     Verdict,
-    Veto,
     Workload,
 )
 from rightsizer.planning.cost_summary import Accounts, accounts_of
@@ -143,9 +142,9 @@ def _shrinking() -> Decision:
         ),
     )
     blocks = (
-        Block(Cause.BUDGET, "serving allows 2 GPUs in an hour, 2 are used up"),
-        Block(Cause.DISRUPTION_BUDGET, "chat allows 1 disruption now"),
-        Block(Cause.WINDOW, "nights (22:00 to 05:00 Europe/Berlin), opens in 9h"),
+        Blocker(BlockerCode.BUDGET, "serving allows 2 GPUs in an hour, 2 are used up"),
+        Blocker(BlockerCode.DISRUPTION_BUDGET, "chat allows 1 disruption now"),
+        Blocker(BlockerCode.WINDOW, "nights (22:00 to 05:00 Europe/Berlin), opens in 9h"),
     )
     command = "kubectl -n serving scale deployment.apps chat --replicas 3"
     return decision(
@@ -153,7 +152,7 @@ def _shrinking() -> Decision:
         finding,
         mode=Mode.ENFORCE,
         action=Action.SCALE_DOWN,
-        blocks=blocks,
+        blockers=blocks,
         also=(other,),
         command=command,
         frees=3.0,
@@ -192,9 +191,9 @@ def _unmeasured() -> Decision:
 def _protected() -> Decision:
     item = group("assistant", "serving", node="a100-b", priority_class="high-priority", priority=100_000)
     finding = found(FindingName.IDLE, Verdict.ACT, "its GPU was not above 1% at any time in the last 7d")
-    veto = Veto("production", "protected by rule production")
+    veto = Blocker(BlockerCode.RULE, "protected by rule production", source="production")
     return decision(
-        item, finding, verdict=Verdict.PROTECTED, mode=Mode.PROTECT, vetoes=(veto,), rule="production"
+        item, finding, verdict=Verdict.PROTECTED, mode=Mode.PROTECT, restrictions=(veto,), rule="production"
     )
 
 
@@ -271,8 +270,8 @@ def named_plan(word: str) -> Plan:
         finding,
         rule=word,
         action=Action.SCALE_DOWN,
-        vetoes=(Veto(word, word),),
-        blocks=(Block(Cause.NOTICE, word),),
+        restrictions=(Blocker(BlockerCode.RULE, word, source=word),),
+        blockers=(Blocker(BlockerCode.NOTICE, word),),
         also=(finding,),
         command=word,
         frees=1.0,

@@ -58,7 +58,7 @@ def test_each_pod_keeps_what_the_one_that_uses_most_needs() -> None:
     finding = findings(workload(*pods, kind="PyTorchJob"), found, histories=ALWAYS)[0]
     assert (finding.name, finding.verdict) == (FindingName.TOO_MANY_GPUS, Verdict.ACT)
     assert finding.proposal == Proposal(
-        Action.SCALE_DOWN,
+        Action.RESIZE,
         8.0,
         "4 of 8 GPUs suffice for each pod; 3 were used, 4 divides 8 evenly: 8 GPUs less",
         gpus_per_pod=4,

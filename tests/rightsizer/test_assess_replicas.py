@@ -294,6 +294,6 @@ def test_a_disruption_budget_is_asked_for_those_that_go(allowed: int, reason: st
     rules = policy(rule("all", findings={FindingName.TOO_MANY_REPLICAS: Mode.ENFORCE}))
     decision = judged(item, found, rules, **_counted(2))
     assert decision.action is Action.SCALE_DOWN
-    assert [block.reason for block in decision.blocks] == (
+    assert [block.message for block in decision.blockers] == (
         [f"PodDisruptionBudget {reason}"] if reason else []
     )

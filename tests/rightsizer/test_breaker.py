@@ -9,7 +9,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from rightsizer.model import Cause, Fleet, Mode, Node, Result, Trip, TripCause
+from rightsizer.model import Blocker, BlockerCode, Fleet, Mode, Node, Result
 from rightsizer.planning.breaker import (
     NOTHING,
     Latch,
@@ -34,7 +34,7 @@ from rightsizer.policy.schema import Breaker
 from tests.rightsizer.build import AT, all_idle, judged, policy, rule, workload
 
 HOUR = datetime.timedelta(hours=1)
-ERROR = Opening(AT, TripCause.ERRORS, "too many")
+ERROR = Opening(AT, BlockerCode.ERRORS, "too many")
 SETTINGS = Breaker()
 
 
@@ -63,7 +63,7 @@ def test_errors_in_a_row_open_it(results: list[Result], is_open: bool) -> None:
 @hypothesis.given(st.lists(st.sampled_from(Result), max_size=30))
 def test_once_open_only_a_person_closes_it(results: list[Result]) -> None:
     """Whatever comes after, the first reason stays."""
-    first = Opening(AT - HOUR, TripCause.NODES, "nodes are away")
+    first = Opening(AT - HOUR, BlockerCode.NODES, "nodes are away")
     latch = _after(results, opened(Latch(), first))
     assert latch.trip == first
     assert opened(latch, ERROR).trip == first
@@ -81,7 +81,7 @@ def _fleet(ready: int, away: int) -> Fleet:
 def test_too_many_nodes_away(ready: int, away: int, opens: bool) -> None:
     """More than a tenth of them, and three at least."""
     found = list(trips(SETTINGS, _fleet(ready, away), now={}, accepted=None))
-    assert [trip.cause for trip in found] == ([TripCause.NODES] if opens else [])
+    assert [trip.code for trip in found] == ([BlockerCode.NODES] if opens else [])
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_too_many_nodes_away(ready: int, away: int, opens: bool) -> None:
 def test_more_eligible_than_was_accepted(before: dict[str, int], now: dict[str, int], opens: bool) -> None:
     """By rule: what leaves one rule does not make up for what comes under another."""
     found = list(trips(SETTINGS, _fleet(1, 0), now=now, accepted=Scope(AT, before)))
-    assert [trip.cause for trip in found] == ([TripCause.GROWTH] if opens else [])
+    assert [trip.code for trip in found] == ([BlockerCode.GROWTH] if opens else [])
 
 
 def test_before_anything_was_accepted_nothing_is_more_than_that() -> None:
@@ -111,7 +111,7 @@ def test_before_anything_was_accepted_nothing_is_more_than_that() -> None:
 def test_accepting_the_scope_closes_what_opened_by_it_and_nothing_else() -> None:
     """A breaker that is open for errors stays open."""
     scope = Scope(AT, {"a": 40})
-    by_scope = State(Latch(Opening(AT, TripCause.GROWTH, "more")), scope=Scope(AT, {}))
+    by_scope = State(Latch(Opening(AT, BlockerCode.GROWTH, "more")), scope=Scope(AT, {}))
     assert accepted(by_scope, scope).latch.trip is None
     by_errors = State(Latch(ERROR))
     assert accepted(by_errors, scope) == State(Latch(ERROR), scope=scope)
@@ -156,9 +156,9 @@ def test_a_second_pause_shortens_none(standing: Pause, second: Pause) -> None:
     state = with_pause(with_pause(NOTHING, standing), second)
     now, later = against(state, "a", AT), against(state, "a", AT + 2 * HOUR)
     assert now is not None
-    assert (standing.words in now.reason, second.words in now.reason) == (True, True)
+    assert (standing.words in now.message, second.words in now.message) == (True, True)
     assert later is not None
-    assert later.reason == standing.words
+    assert later.message == standing.words
     assert without_pause(state, "").pauses == ()
 
 
@@ -180,7 +180,7 @@ def test_what_cannot_be_read_keeps_everything_from_being_done(key: str, text: st
     """Nothing is guessed; the words say which document it is."""
     block = against(parse_state({key: text}), "a", AT)
     assert block is not None
-    assert f"{key} cannot be read" in block.reason
+    assert f"{key} cannot be read" in block.message
 
 
 @pytest.mark.parametrize("text", BROKEN)
@@ -205,21 +205,21 @@ def test_state_comes_back_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     ("state", "opening", "cause"),
     [
-        (with_pause(NOTHING, _pause("research")), (), Cause.PAUSED),
-        (State(Latch(ERROR)), (), Cause.BREAKER),
-        (NOTHING, (Trip(TripCause.NODES, "nodes"),), Cause.BREAKER),
+        (with_pause(NOTHING, _pause("research")), (), BlockerCode.PAUSED),
+        (State(Latch(ERROR)), (), BlockerCode.BREAKER),
+        (NOTHING, (Blocker(BlockerCode.NODES, "nodes"),), BlockerCode.BREAKER),
         (with_pause(NOTHING, _pause("another")), (), None),
     ],
     ids=["paused", "open", "opening", "paused-elsewhere"],
 )
 def test_what_is_held_is_not_enforced_and_says_why(
-    mode: Mode, state: State, opening: Any, cause: Cause | None
+    mode: Mode, state: State, opening: Any, cause: BlockerCode | None
 ) -> None:
     """Only what would be done is blocked; advice stays advice."""
     item = workload()
     decision = judged(item, all_idle(item), policy(rule("all", mode)))
     (after,) = held([decision], state, opening, AT)
     is_stopped = cause is not None and mode is Mode.ENFORCE
-    assert [block.cause for block in after.blocks] == ([cause] if is_stopped else [])
+    assert [block.code for block in after.blockers] == ([cause] if is_stopped else [])
     assert after.is_enforced is (decision.is_enforced and not is_stopped)
-    assert dataclasses.replace(after, blocks=()) == decision
+    assert dataclasses.replace(after, blockers=()) == decision

@@ -91,7 +91,7 @@ def test_of_several_budgets_the_lowest_wins_and_all_are_told() -> None:
     rules = _policy({"gpus": 6}, {"scope": "namespace", "workloads": 1}, {"per": "hour", "gpus": 4})
     decisions = _plan(rules, *FLEET)
     assert _done(decisions) == ["large"]
-    assert [block.reason for block in decisions["middle"].blocks] == [
+    assert [block.message for block in decisions["middle"].blockers] == [
         "budget namespace/run of team-a: 1 of 1 workloads would be spent by what comes before",
         "budget cluster/hour: 4 of 4 GPUs would be spent by what comes before; this takes 2",
     ]
@@ -154,7 +154,7 @@ def test_what_is_blocked_anyway_costs_nothing() -> None:
     guarded = dataclasses.replace(_item("large", 4), budgets={"pdb": 0})
     decisions = _plan(_policy({"gpus": 2}), guarded, _item("small"))
     assert _done(decisions) == ["small"]
-    assert [block.cause.value for block in decisions["large"].blocks] == ["disruption-budget"]
+    assert [block.code.value for block in decisions["large"].blockers] == ["disruption-budget"]
 
 
 LEFT: dict[str, tuple[dict[str, Any], dict[str, float]]] = {

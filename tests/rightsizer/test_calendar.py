@@ -9,8 +9,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from rightsizer.model import Cause
-from rightsizer.policy.calendar import is_open, next_opening
+from rightsizer.model import BlockerCode
+from rightsizer.policy.calendar import closed_reason, next_opening
 from rightsizer.policy.schema import Policy
 from tests.rightsizer.build import rule
 
@@ -68,14 +68,14 @@ def test_a_window_is_open_by_the_wall_clock(
     window: dict[str, Any], at: datetime.datetime, expected: bool
 ) -> None:
     """Begin and end stand on the zone's clock; the day is the one on which it begins."""
-    block = is_open(_policy(window), at)
+    block = closed_reason(_policy(window), at)
     assert (block is None) is expected
-    assert block is None or block.cause is Cause.WINDOW
+    assert block is None or block.code is BlockerCode.WINDOW
 
 
 def test_without_windows_everything_is_open() -> None:
     """Nobody who writes none means never."""
-    assert is_open(_policy(), _berlin("2026-11-20T12:00")) is None
+    assert closed_reason(_policy(), _berlin("2026-11-20T12:00")) is None
     assert next_opening(_policy(), _berlin("2026-11-20T12:00")) == _berlin("2026-11-20T12:00")
 
 
@@ -83,8 +83,8 @@ def test_one_of_several_windows_suffices() -> None:
     """They add up."""
     lunch = {"from": "12:00", "to": "13:00", "zone": "UTC"}
     both = _policy(NIGHTS, lunch)
-    assert is_open(both, datetime.datetime(2026, 11, 21, 12, 30, tzinfo=datetime.UTC)) is None
-    assert is_open(both, _berlin("2026-11-20T22:30")) is None
+    assert closed_reason(both, datetime.datetime(2026, 11, 21, 12, 30, tzinfo=datetime.UTC)) is None
+    assert closed_reason(both, _berlin("2026-11-20T22:30")) is None
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,11 @@ def test_one_of_several_windows_suffices() -> None:
 def test_both_ends_of_a_freeze_belong_to_it(at: str, expected: bool) -> None:
     """Whole days of its zone; the reason stands beside what it blocks."""
     freeze = {"from": "2026-12-20", "to": "2027-01-06", "zone": "Europe/Berlin", "reason": "year's end"}
-    block = is_open(_policy(freezes=[freeze]), _berlin(at))
+    block = closed_reason(_policy(freezes=[freeze]), _berlin(at))
     assert (block is None) is expected
     if block:
-        assert block.cause is Cause.FREEZE
-        assert block.reason == (
+        assert block.code is BlockerCode.FREEZE
+        assert block.message == (
             "frozen from 2026-12-20 to 2027-01-06 Europe/Berlin (year's end); next opening 2027-01-06 23:00 UTC"
         )
 
@@ -112,17 +112,17 @@ def test_a_freeze_is_stronger_than_a_window() -> None:
     """Nothing opens in it, and the next opening is a window after it, over freezes that follow upon each other."""
     freezes = [{"from": "2026-11-16", "to": "2026-11-18"}, {"from": "2026-11-19", "to": "2026-11-21"}]
     frozen = _policy(NIGHTS, freezes=freezes)
-    block = is_open(frozen, _berlin("2026-11-20T23:00"))
+    block = closed_reason(frozen, _berlin("2026-11-20T23:00"))
     assert block is not None
-    assert block.cause is Cause.FREEZE
+    assert block.code is BlockerCode.FREEZE
     assert next_opening(frozen, _berlin("2026-11-17T12:00")) == _berlin("2026-11-23T22:00")
 
 
 def test_what_is_told_of_a_closed_window() -> None:
     """The windows, and when the next one begins."""
-    block = is_open(_policy(NIGHTS), _berlin("2026-11-21T12:00"))
+    block = closed_reason(_policy(NIGHTS), _berlin("2026-11-21T12:00"))
     assert block is not None
-    assert block.reason == (
+    assert block.message == (
         "outside the maintenance windows (mon, tue, wed, thu, fri 22:00-06:00 Europe/Berlin); "
         "next opening 2026-11-23 21:00 UTC"
     )
@@ -210,7 +210,7 @@ def test_windows_agree_with_a_walk_along_the_wall_clock(
     )
     for number in sorted(number for number in near | set(range(2880, 5760, 60)) if 2880 <= number < 5760):
         at = first + number * MINUTE
-        assert (is_open(rules, at) is None) is expected[number], (
+        assert (closed_reason(rules, at) is None) is expected[number], (
             at,
             at.astimezone(zoneinfo.ZoneInfo(window["zone"])),
         )
@@ -230,9 +230,9 @@ def test_the_next_opening_is_the_first(
     rules = _policy(window, freezes=freezes)
     opening = next_opening(rules, transition)
     assert opening is not None
-    assert is_open(rules, opening) is None
-    assert opening == transition or is_open(rules, opening - datetime.timedelta(seconds=1)) is not None
+    assert closed_reason(rules, opening) is None
+    assert opening == transition or closed_reason(rules, opening - datetime.timedelta(seconds=1)) is not None
     span = opening - transition
     for part in range(20):
         at = transition + span * part / 20
-        assert at == opening or is_open(rules, at) is not None
+        assert at == opening or closed_reason(rules, at) is not None

@@ -10,7 +10,7 @@ import pytest
 from rightsizer.config import PREFIX
 from rightsizer.model import (
     Action,
-    Cause,
+    BlockerCode,
     Change,
     Decision,
     FindingName,
@@ -58,8 +58,8 @@ def _noticed(given: datetime.timedelta, action: str = "scale-to-zero", **changes
     return workload(annotations={PREFIX + "notice": json.dumps(notice)})
 
 
-def _causes(decision: Decision) -> list[Cause]:
-    return [block.cause for block in decision.blocks]
+def _causes(decision: Decision) -> list[BlockerCode]:
+    return [block.code for block in decision.blockers]
 
 
 # --- notices
@@ -73,13 +73,13 @@ def test_the_notice_comes_first() -> None:
         Action.SCALE_TO_ZERO,
         AT + 4 * HOUR,
     )
-    assert (decision.is_enforced, decision.frees, decision.blocks) == (True, 0.0, ())
+    assert (decision.is_enforced, decision.frees, decision.blockers) == (True, 0.0, ())
 
 
 NOTICES = {
     "its-time-is-over": (_noticed(5 * HOUR), Action.SCALE_TO_ZERO, []),
     "just-over": (_noticed(4 * HOUR), Action.SCALE_TO_ZERO, []),
-    "not-yet": (_noticed(3 * HOUR), Action.SCALE_TO_ZERO, [Cause.NOTICE]),
+    "not-yet": (_noticed(3 * HOUR), Action.SCALE_TO_ZERO, [BlockerCode.NOTICE]),
     "of-another-action": (_noticed(5 * HOUR, "suspend"), Action.NOTIFY, []),
     "from-the-future": (_noticed(-HOUR), Action.NOTIFY, []),
     "before-it-last-worked": (_noticed(11 * DAY), Action.NOTIFY, []),
@@ -90,7 +90,9 @@ NOTICES = {
 
 
 @pytest.mark.parametrize(("item", "action", "causes"), NOTICES.values(), ids=NOTICES.keys())
-def test_a_notice_holds_for_what_it_announced(item: Workload, action: Action, causes: list[Cause]) -> None:
+def test_a_notice_holds_for_what_it_announced(
+    item: Workload, action: Action, causes: list[BlockerCode]
+) -> None:
     """Only for the same action, only while nothing worked since; any other is given anew."""
     decision = judged(item, all_idle(item), GENTLE)
     assert (decision.action, _causes(decision)) == (action, causes)
@@ -121,32 +123,35 @@ def test_the_rule_of_now_says_how_long_to_wait() -> None:
     """A policy that asks for a longer notice than was given is obeyed, whatever the notice said to be due."""
     item = _noticed(5 * HOUR)
     longer = policy(rule("r", notifyBefore=24 * HOUR))
-    assert _causes(judged(item, all_idle(item), longer)) == [Cause.NOTICE]
+    assert _causes(judged(item, all_idle(item), longer)) == [BlockerCode.NOTICE]
 
 
 def test_no_notice_where_nothing_could_follow() -> None:
     """What is frozen, managed or guarded would make people wait for nothing."""
     item = workload(managers=(Manager("Flux", "app", reverts=True),))
     decision = judged(item, all_idle(item), GENTLE)
-    assert (decision.action, _causes(decision)) == (Action.SCALE_TO_ZERO, [Cause.OTHER_CONTROLLER])
+    assert (decision.action, _causes(decision)) == (Action.SCALE_TO_ZERO, [BlockerCode.OTHER_CONTROLLER])
 
 
 # --- what stands against it
 
 
 BLOCKED = {
-    "guarded": ({"budgets": {"pdb": 0}}, [Cause.DISRUPTION_BUDGET]),
-    "by-two-guards": ({"budgets": {"a": 0, "b": 0}}, [Cause.DISRUPTION_BUDGET] * 2),
+    "guarded": ({"budgets": {"pdb": 0}}, [BlockerCode.DISRUPTION_BUDGET]),
+    "by-two-guards": ({"budgets": {"a": 0, "b": 0}}, [BlockerCode.DISRUPTION_BUDGET] * 2),
     "guarded-enough": ({"budgets": {"pdb": 1}}, []),
-    "managed": ({"managers": (Manager("Flux", "x", reverts=True),)}, [Cause.OTHER_CONTROLLER]),
+    "managed": ({"managers": (Manager("Flux", "x", reverts=True),)}, [BlockerCode.OTHER_CONTROLLER]),
     "managed-and-let-be": ({"managers": (Manager("Helm", "x"),)}, []),
-    "put-back-lately": ({"annotations": {PREFIX + "resumed-at": "2026-11-20T13:00:00Z"}}, [Cause.COOLDOWN]),
+    "put-back-lately": (
+        {"annotations": {PREFIX + "resumed-at": "2026-11-20T13:00:00Z"}},
+        [BlockerCode.COOLDOWN],
+    ),
     "put-back-long-ago": ({"annotations": {PREFIX + "resumed-at": "2026-11-20T11:00:00Z"}}, []),
 }
 
 
 @pytest.mark.parametrize(("changes", "causes"), BLOCKED.values(), ids=BLOCKED.keys())
-def test_what_it_has_to_wait_for(changes: dict[str, Any], causes: list[Cause]) -> None:
+def test_what_it_has_to_wait_for(changes: dict[str, Any], causes: list[BlockerCode]) -> None:
     """Blocked is not kept: the verdict, the mode and the action stay, only nothing is written."""
     item = workload(**changes)
     rules = policy(rule("r", idle=Thresholds(window=6 * HOUR)))
@@ -175,7 +180,7 @@ def test_the_cooldown_is_the_names(ref: ObjectRef, hours: int, is_blocked: bool)
     item = workload()
     around = Fleet((item,), {}, {}, (Change(ref, AT - hours * HOUR, 1, "r"),))
     decision = judged(item, all_idle(item), policy(), around=around)
-    assert _causes(decision) == [Cause.COOLDOWN] * is_blocked
+    assert _causes(decision) == [BlockerCode.COOLDOWN] * is_blocked
 
 
 def test_freezes_and_windows_stand_in_the_plan() -> None:
@@ -189,7 +194,7 @@ def test_freezes_and_windows_stand_in_the_plan() -> None:
             "rules": [{"name": "all", "match": {"everything": True}, "mode": "enforce"}],
         }
     )
-    assert _causes(judged(workload(), all_idle(workload()), rules)) == [Cause.FREEZE]
+    assert _causes(judged(workload(), all_idle(workload()), rules)) == [BlockerCode.FREEZE]
 
 
 KEPT = {
@@ -213,7 +218,7 @@ def test_what_is_kept_is_not_stopped(
     rules = policy(rule("r", **keep, actions=(Action.SCALE_DOWN, *STOPS)))
     decision = judged(item, all_idle(item), rules)
     assert (decision.verdict, decision.action, decision.is_enforced) == (Verdict.ACT, None, False)
-    assert words in " | ".join(veto.reason for veto in decision.vetoes)
+    assert words in " | ".join(veto.message for veto in decision.restrictions)
 
 
 STOPS = (Action.SCALE_TO_ZERO, Action.SUSPEND, Action.EVICT)
@@ -273,7 +278,7 @@ def test_a_finding_that_is_off_lets_nothing_be_done() -> None:
     rules = policy(rule("r", findings={FindingName.IDLE: "off"}))
     decision = judged(workload(), all_idle(workload()), rules)
     assert (decision.action, decision.is_enforced) == (None, False)
-    assert "rule r lets nothing be done about idle" in decision.vetoes[0].reason
+    assert "rule r lets nothing be done about idle" in decision.restrictions[0].message
 
 
 def test_a_finding_can_be_advised_on_only() -> None:
@@ -305,7 +310,7 @@ def test_by_less_history_than_asked_for_nothing_is_done() -> None:
         Mode.ADVISE,
         Action.SCALE_TO_ZERO,
     )
-    assert "advised only, until there is as much" in decision.vetoes[-1].reason
+    assert "advised only, until there is as much" in decision.restrictions[-1].message
 
 
 def test_what_is_being_deleted_is_left_alone() -> None:
@@ -313,7 +318,7 @@ def test_what_is_being_deleted_is_left_alone() -> None:
     item = workload(is_terminating=True)
     decision = judged(item, all_idle(item), policy())
     assert decision.action is None
-    assert "is being deleted already" in decision.vetoes[0].reason
+    assert "is being deleted already" in decision.restrictions[0].message
 
 
 def test_a_protected_workload_still_shows_what_was_found() -> None:

@@ -19,7 +19,7 @@ from rightsizer.findings import freed
 from rightsizer.kinds import is_ours_to_do
 from rightsizer.model import (
     Action,
-    Cause,
+    BlockerCode,
     Change,
     Decision,
     Fleet,
@@ -42,7 +42,7 @@ from rightsizer.model import (
 from rightsizer.planning.budget import within_budgets
 from rightsizer.planning.decide import decide
 from rightsizer.policy.do_not_disrupt import ROWS
-from rightsizer.policy.effective import Rulebook
+from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import DEFAULT_BUDGETS, Budget, Freeze, Per, Scope
 from rightsizer.policy.schema import Policy
 from rightsizer.report.documents import plan_json
@@ -76,9 +76,9 @@ class World:
     seen: Measured
 
     @property
-    def book(self) -> Rulebook:
+    def book(self) -> PolicyEvaluator:
         """The policy beside the fleet."""
-        return Rulebook(self.rules, self.fleet, at=AT)
+        return PolicyEvaluator(self.rules, self.fleet, at=AT)
 
     def decisions(self) -> tuple[Decision, ...]:
         """The whole way, budgets included."""
@@ -273,7 +273,7 @@ def _world(chance: Chance) -> World:
     }
     seen = Measured(
         AT,
-        dict.fromkeys(sorted(Rulebook(rules, fleet, at=AT).windows()), usages),
+        dict.fromkeys(sorted(PolicyEvaluator(rules, fleet, at=AT).windows()), usages),
         histories=_histories(chance, fleet),
         concurrency=counted,
         begins=chance.choice([*[None] * 6, AT - 20 * DAY, AT - 5 * DAY]),
@@ -295,14 +295,14 @@ def _reach(decision: Decision) -> int:
 
 def _is_too_much(decision: Decision) -> bool:
     """Whether nothing but how much it frees keeps it from being done: less may be done in its place."""
-    causes = {block.cause for block in decision.blocks}
-    return bool(causes) and causes <= {Cause.BUDGET, Cause.DISRUPTION_BUDGET}
+    causes = {block.code for block in decision.blockers}
+    return bool(causes) and causes <= {BlockerCode.BUDGET, BlockerCode.DISRUPTION_BUDGET}
 
 
 def _is_for_others(decision: Decision, world: World) -> bool:
     """Whether its rule keeps, or only advises on, what does nothing, and may let more be done about what works."""
-    ruling = world.book.on(decision.workload)
-    hindrances = [veto.reason for veto in decision.vetoes if veto.rule != "opt-out"]
+    ruling = world.book.evaluate(decision.workload)
+    hindrances = [veto.message for veto in decision.restrictions if veto.source != "opt-out"]
     kept = [re.search("keeps .* would be left$", reason) for reason in hindrances]
     if decision.action is None:
         return bool(kept) and all(kept)
@@ -577,7 +577,7 @@ def test_nothing_is_done_by_an_action_that_its_kind_does_not_have(chance: Chance
             action = decision.announced or decision.action
             assert action is not None
             assert is_ours_to_do(decision.workload, action, decision.finding.proposal)
-            assert (decision.verdict, decision.mode, decision.blocks) == (Verdict.ACT, Mode.ENFORCE, ())
+            assert (decision.verdict, decision.mode, decision.blockers) == (Verdict.ACT, Mode.ENFORCE, ())
         if decision.verdict is not Verdict.ACT:
             assert (decision.action, decision.is_enforced) == (None, False)
 
@@ -645,7 +645,7 @@ def test_budgets_change_nothing_but_blocks(chance: Chance) -> None:
     world = _world(chance)
     decisions = decide(world.seen, world.book)
     for before, after in zip(decisions, within_budgets(decisions, world.book), strict=True):
-        assert dataclasses.replace(after, blocks=before.blocks) == before
-        assert after.blocks[: len(before.blocks)] == before.blocks
+        assert dataclasses.replace(after, blockers=before.blockers) == before
+        assert after.blockers[: len(before.blockers)] == before.blockers
         assert before.is_enforced or after == before
-        assert all(block.reason.startswith("budget ") for block in after.blocks[len(before.blocks) :])
+        assert all(block.message.startswith("budget ") for block in after.blockers[len(before.blockers) :])

@@ -9,7 +9,10 @@ from rightsizer.model import Action
 @pytest.mark.parametrize(
     ("kind", "actions"),
     [
-        ("Deployment", {Action.SCALE_UP, Action.SCALE_DOWN, Action.RESLICE, Action.SCALE_TO_ZERO}),
+        (
+            "Deployment",
+            {Action.SCALE_UP, Action.SCALE_DOWN, Action.RESIZE, Action.RESLICE, Action.SCALE_TO_ZERO},
+        ),
         ("RayCluster", {Action.SCALE_DOWN, Action.SUSPEND}),
         ("Notebook", {Action.SUSPEND}),
         ("JobSet", {Action.SUSPEND}),

@@ -21,7 +21,7 @@ from rightsizer.kinds.pause_for_change import (
     returning,
     wanted_pods,
 )
-from rightsizer.model import Action, End
+from rightsizer.model import Action, ChangeOutcome
 from tests.rightsizer.build import AT
 
 Object = dict[str, Any]
@@ -41,7 +41,7 @@ def _job(gpus: int = 4, *, suspend: bool = True, **status: Any) -> Object:
     }
 
 
-def _record(*edits: Edit, then: tuple[Edit, ...] = (), end: End | None = None) -> UndoRecord:
+def _record(*edits: Edit, then: tuple[Edit, ...] = (), end: ChangeOutcome | None = None) -> UndoRecord:
     return UndoRecord(
         "r1", AT, Action.RESIZE, "all", "too-many-gpus", "why", edits, then=then, end=end, settle=60
     )
@@ -98,8 +98,8 @@ def test_a_second_shrink_remembers_the_first_size() -> None:
     assert left.edits == (Edit(GPU, "8", "2"),)
 
 
-@pytest.mark.parametrize("end", [End.UNDONE, End.ROLLED_BACK])
-def test_the_way_back_ends_without_a_record(end: End) -> None:
+@pytest.mark.parametrize("end", [ChangeOutcome.UNDONE, ChangeOutcome.ROLLED_BACK])
+def test_the_way_back_ends_without_a_record(end: ChangeOutcome) -> None:
     """First it is stopped, with a record that says as what it ends; then it has what it had, and remembers the end."""
     running = _job(2, suspend=False)
     patch, record = returning(running, _record(Edit(GPU, "4", "2")), JOB, at=AT, end=end)
@@ -114,11 +114,11 @@ def test_the_way_back_ends_without_a_record(end: End) -> None:
 def test_what_is_given_up_goes_on_as_it_was() -> None:
     """Without a record where there was nothing before, and with that of before where there was."""
     record = _record(STOPPED, then=(Edit(GPU, "4", "2"),))
-    patch = resuming_patch(_job(), record, JOB, at=AT, end=End.REFUSED)
+    patch = resuming_patch(_job(), record, JOB, at=AT, end=ChangeOutcome.REFUSED)
     assert _after(_job(), patch) == (False, "4", None)
-    assert [past.end for past in read_history(patch["metadata"]["annotations"])] == [End.REFUSED]
+    assert [past.end for past in read_history(patch["metadata"]["annotations"])] == [ChangeOutcome.REFUSED]
     both = msgspec.structs.replace(record, edits=(Edit(GPU, "8", "4"), STOPPED))
-    *_, left = _after(_job(), resuming_patch(_job(), both, JOB, at=AT, end=End.REFUSED))
+    *_, left = _after(_job(), resuming_patch(_job(), both, JOB, at=AT, end=ChangeOutcome.REFUSED))
     assert left == _record(Edit(GPU, "8", "4"))
 
 
@@ -126,7 +126,10 @@ def test_records_of_halves_are_small() -> None:
     """Also with long names, and where they tell of the way back."""
     path = (*GPU[:4], f"name={'c' * 63}", *GPU[5:])
     edits = [Edit((*path[:6], part, path[-1]), "8", "1") for part in ("limits", "requests")]
-    for record in (_record(STOPPED, then=tuple(edits)), _record(*edits, STOPPED, end=End.ROLLED_BACK)):
+    for record in (
+        _record(STOPPED, then=tuple(edits)),
+        _record(*edits, STOPPED, end=ChangeOutcome.ROLLED_BACK),
+    ):
         assert len(msgspec.structs.replace(record, reason="x" * 600).text().encode()) < 2048
 
 

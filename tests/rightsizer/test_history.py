@@ -22,7 +22,17 @@ from rightsizer.changes.object_history import (
 from rightsizer.changes.records import UNDO_ANNOTATION, remembered
 from rightsizer.kinds.edits import Edit
 from rightsizer.kinds.patches import record_of
-from rightsizer.model import Action, Cause, Change, Decision, End, Fleet, ObjectRef, PastChange, Verdict
+from rightsizer.model import (
+    Action,
+    BlockerCode,
+    Change,
+    ChangeOutcome,
+    Decision,
+    Fleet,
+    ObjectRef,
+    PastChange,
+    Verdict,
+)
 from rightsizer.planning.cooldown import LONGEST_HOLD_OFF, MOST_CHANGES, Memory, cooling
 from tests.rightsizer.build import AT, DAY, all_idle, judged, pod, policy, rule, workload
 
@@ -37,7 +47,7 @@ TIMES = st.datetimes(
 
 @st.composite
 def _changes(draw: st.DrawFn) -> PastChange:
-    end = draw(st.none() | st.sampled_from(End))
+    end = draw(st.none() | st.sampled_from(ChangeOutcome))
     return PastChange(
         at=draw(TIMES).replace(microsecond=0),
         run=draw(NAMES),
@@ -133,7 +143,9 @@ def _idle(*past: PastChange, **changes: Any) -> Decision:
     return judged(item, all_idle(item), policy(rule("all", **changes)))
 
 
-def _past(ago: datetime.timedelta, end: End | None = End.UNDONE, **changes: Any) -> PastChange:
+def _past(
+    ago: datetime.timedelta, end: ChangeOutcome | None = ChangeOutcome.UNDONE, **changes: Any
+) -> PastChange:
     values: dict[str, Any] = {"run": "r", "action": "scale-to-zero", "gpus": 1, "by": "gpu-rightsizer"}
     return PastChange(at=AT - ago, end=end, ended=AT - ago + HOUR if end else None, **{**values, **changes})
 
@@ -141,13 +153,13 @@ def _past(ago: datetime.timedelta, end: End | None = End.UNDONE, **changes: Any)
 def test_what_cannot_be_read_counts_as_a_change_right_now() -> None:
     """It waits for the whole cooldown, for as long as nobody mends the annotation."""
     decision = _idle(UNREADABLE)
-    assert [block.cause for block in decision.blocks] == [Cause.COOLDOWN]
-    assert "cannot be read" in decision.blocks[0].reason
+    assert [block.code for block in decision.blockers] == [BlockerCode.COOLDOWN]
+    assert "cannot be read" in decision.blockers[0].message
 
 
 @pytest.mark.parametrize(("times", "held"), [(1, 24), (2, 48), (3, 96), (4, 168), (9, 168)], ids=str)
-@pytest.mark.parametrize("end", [End.UNDONE, End.REVERTED, End.ROLLED_BACK])
-def test_hold_off_doubles_with_each_time_it_was_taken_back(times: int, held: int, end: End) -> None:
+@pytest.mark.parametrize("end", [ChangeOutcome.UNDONE, ChangeOutcome.REVERTED, ChangeOutcome.ROLLED_BACK])
+def test_hold_off_doubles_with_each_time_it_was_taken_back(times: int, held: int, end: ChangeOutcome) -> None:
     """From the rule's cooldown to a week."""
     memory = Memory(tuple(_past(number * DAY, end) for number in range(1, times + 1)), AT)
     assert memory.hold_off(DAY) == held * HOUR
@@ -188,7 +200,7 @@ def test_three_changes_in_a_month_and_no_more(before: int, enforced: bool) -> No
     decision = _idle(*past, *grown, cooldown=HOUR)
     assert decision.is_enforced is enforced, decision
     assert decision.verdict is Verdict.ACT
-    assert enforced or "it was changed 3 times in 30 days" in decision.vetoes[0].reason
+    assert enforced or "it was changed 3 times in 30 days" in decision.restrictions[0].message
 
 
 @pytest.mark.parametrize(("hours", "enforced"), [(3, False), (5, True)])
@@ -199,7 +211,8 @@ def test_what_came_before_a_change_is_no_evidence_for_the_next(hours: int, enfor
     assert decision.is_enforced is enforced, decision
     assert (
         enforced
-        or "it was changed 3h ago, and is judged by what it did in the last 4h" in decision.blocks[0].reason
+        or "it was changed 3h ago, and is judged by what it did in the last 4h"
+        in decision.blockers[0].message
     )
     assert _idle(_past(hours * HOUR, None, action="scale-up"), cooldown=HOUR, idle=idle).is_enforced
 
@@ -224,13 +237,16 @@ def test_pods_that_began_after_a_stop_tell_that_someone_put_it_back() -> None:
     """Of a shrunk workload they tell nothing."""
     stop, shrink = _past(5 * HOUR, None), _past(5 * HOUR, None, action="scale-down")
     seen = noticed((stop, shrink), [AT - 2 * HOUR, AT - HOUR, AT - 9 * HOUR, None])
-    assert [(change.end, change.ended) for change in seen] == [(End.REVERTED, AT - 2 * HOUR), (None, None)]
+    assert [(change.end, change.ended) for change in seen] == [
+        (ChangeOutcome.REVERTED, AT - 2 * HOUR),
+        (None, None),
+    ]
 
 
 def test_a_pod_that_began_within_the_second_of_a_stop_came_after_it() -> None:
     """GitOps may be as quick as that; what was stopped is old."""
     (seen,) = noticed((_past(HOUR, None),), [AT - HOUR])
-    assert (seen.end, seen.ended) == (End.REVERTED, AT - HOUR)
+    assert (seen.end, seen.ended) == (ChangeOutcome.REVERTED, AT - HOUR)
 
 
 @pytest.mark.parametrize(
@@ -251,14 +267,14 @@ def test_what_was_taken_back_since_the_last_cycle_is_held_off(
         lever=lever and ObjectRef("keda.sh/v1alpha1", "ScaledObject", "research", lever, "uid"),
     )
     decision = judged(item, all_idle(item), policy(rule("all", cooldown=6 * HOUR)))
-    assert decision.is_enforced is enforced, decision.blocks
+    assert decision.is_enforced is enforced, decision.blockers
     words = f"it was put back by someone at {AT:%Y-%m-%d %H:%M} UTC; the cooldown lasts 12h more"
-    assert [block.reason for block in decision.blocks] == ([] if enforced else [words])
+    assert [block.message for block in decision.blockers] == ([] if enforced else [words])
 
 
 def test_one_undo_ends_all_that_still_stood() -> None:
     """What had ended before stays as it was."""
-    ended = with_end((_past(9 * DAY), _past(DAY, None), _past(HOUR, None)), End.UNDONE, AT)
+    ended = with_end((_past(9 * DAY), _past(DAY, None), _past(HOUR, None)), ChangeOutcome.UNDONE, AT)
     assert [change.ended for change in ended] == [AT - 9 * DAY + HOUR, AT, AT]
 
 
@@ -272,4 +288,4 @@ def test_evictions_of_a_pods_name_count_for_the_pod_that_has_it_now() -> None:
     assert judged(item, all_idle(item), policy(rule("all", **week)), around=around).is_enforced
     month: dict[str, Any] = {"cooldown": 11 * DAY, "actions": ("evict",)}
     decision = judged(item, all_idle(item), policy(rule("all", **month)), around=around)
-    assert any("put back by someone" in block.reason for block in decision.blocks)
+    assert any("put back by someone" in block.message for block in decision.blockers)

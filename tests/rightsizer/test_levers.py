@@ -68,7 +68,7 @@ def test_what_kueue_admits_is_stopped_through_its_workload(world: World) -> None
     queued(world)
     before = created(world.api, "Job", world.team, "train")["spec"]
     item = _plan(world, "train")
-    assert (item["action"], item["blocks"]) == ("suspend", []), item
+    assert (item["action"], item["blockers"]) == ("suspend", []), item
     assert "workload.kueue.x-k8s.io queued" in item["command"]
     assert "its place in the queue" in item["lost"]
     assert _apply(world, "train")["result"] == "done"
@@ -102,7 +102,7 @@ def test_what_keda_scales_is_stopped_through_its_scaled_object(world: World) -> 
     """KEDA scales it to zero and holds it there; set free, it is at KEDA's least again."""
     scaled(world)
     item = _plan(world, "web")
-    assert (item["action"], item["blocks"]) == ("scale-to-zero", []), item
+    assert (item["action"], item["blockers"]) == ("scale-to-zero", []), item
     assert f"{PAUSED}=0" in item["command"]
     assert _apply(world, "web")["result"] == "done"
     assert world.pods_of(world.team, "web") == []
@@ -128,14 +128,14 @@ def test_of_two_that_could_stop_it_neither_is_taken(world: World) -> None:
         "ownerReferences": other["metadata"]["ownerReferences"],
     }
     world.api.create({**{key: other[key] for key in ("apiVersion", "kind", "spec")}, "metadata": metadata})
-    assert [block["cause"] for block in _plan(world, "train")["blocks"]] == ["other-controller"]
+    assert [block["code"] for block in _plan(world, "train")["blockers"]] == ["other-controller"]
 
 
 def test_who_may_not_see_the_other_object_leaves_the_workload_alone(world: World) -> None:
     """Not to know through what it is stopped is no reason to stop it directly."""
     queued(world)
     world.api.deny(Rule("*", resources=("workloads",)))
-    assert [block["cause"] for block in _plan(world, "train")["blocks"]] == ["other-controller"]
+    assert [block["code"] for block in _plan(world, "train")["blockers"]] == ["other-controller"]
 
 
 def test_what_came_to_be_scaled_by_keda_since_the_plan_is_left_alone(world: World) -> None:
@@ -177,7 +177,7 @@ def test_a_tool_of_its_own_is_nobody_else(world: World) -> None:
             "spec": {"scaleTargetRef": target},
         }
     )
-    assert _plan(world, "llm")["blocks"] == []
+    assert _plan(world, "llm")["blockers"] == []
     assert _apply(world, "llm")["result"] == "done"
     stopped = created(world.api, "InferenceService.serving.kserve.io", world.team, "llm")
     assert stopped["metadata"]["annotations"]["serving.kserve.io/stop"] == "true"

@@ -23,7 +23,7 @@ from rightsizer.changes.memory import (
     part_of,
     recalled,
 )
-from rightsizer.model import End, Fleet, ObjectRef, PastChange, Workload
+from rightsizer.model import ChangeOutcome, Fleet, ObjectRef, PastChange, Workload
 from simulator.kube import Fault, LoggedRequest, Rule
 from tests.rightsizer.build import pod, workload
 from tests.rightsizer.commands import Run
@@ -114,8 +114,8 @@ def test_what_comes_back_without_our_notes_is_not_stopped_again(world: World, ho
     _age(world, 60)
     _back(world, 50, how)
     (item,) = world.run("plan", "-o", "json", policy=HELD).items.values()
-    assert [block["cause"] for block in item["blocks"]] == ["cooldown"], item
-    assert "put back by someone" in item["blocks"][0]["reason"]
+    assert [block["code"] for block in item["blockers"]] == ["cooldown"], item
+    assert "put back by someone" in item["blockers"][0]["message"]
     assert "idle" not in _apply(world, policy=HELD).items
     assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == 2
 
@@ -152,7 +152,7 @@ def test_it_is_written_before_the_change_and_only_once(world: World) -> None:
     world.run("undo", "--all", "--yes")
     one_more = AT_ONCE + "  - {scope: namespace, per: day, workloads: 3}\n"
     world.add("Deployment", world.team, "next", {})
-    assert world.run("plan", "-o", "json", policy=one_more).items["next"]["blocks"] == []
+    assert world.run("plan", "-o", "json", policy=one_more).items["next"]["blockers"] == []
 
 
 @pytest.mark.prometheus
@@ -274,7 +274,7 @@ def test_what_is_stopped_through_another_object_is_remembered_by_its_own_name(wo
     for one in world.pods_of(world.team, "web"):
         world.record(one, "idle", 1)
     item = world.run("plan", "-o", "json", policy=HELD).items["web"]
-    assert "put back by someone" in str(item["blocks"]), item
+    assert "put back by someone" in str(item["blockers"]), item
 
 
 # --- what follows from the texts
@@ -339,7 +339,7 @@ def test_a_pause_after_which_it_was_wanted_back_is_known_again() -> None:
         item, _texts(_taken(item.ref, idle_s=3600), workload(pod(created=_since(90)), generation=0))
     )
     assert again.came_back_after == datetime.timedelta(hours=1 + 20)
-    assert [(one.end, one.ended) for one in again.past] == [(End.REVERTED, _since(4))]
+    assert [(one.end, one.ended) for one in again.past] == [(ChangeOutcome.REVERTED, _since(4))]
 
 
 def test_what_cannot_be_read_spoils_its_owner_alone() -> None:

@@ -173,7 +173,7 @@ def test_a_pause_whose_end_cannot_be_read_lasts(until: str) -> None:
     pause = {"at": "2026-11-20T10:00:00Z", "reason": "x", "until": until}
     block = against(parse_state({"pauses.json": json.dumps([pause])}), "team", AT)
     assert block is not None
-    assert "pauses.json cannot be read" in block.reason
+    assert "pauses.json cannot be read" in block.message
 
 
 def test_brackets_in_strings_are_no_nesting() -> None:

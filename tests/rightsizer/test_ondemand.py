@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 
 from rightsizer.model import (
     Action,
-    Cause,
+    BlockerCode,
     Decision,
     FindingName,
     Fleet,
@@ -22,8 +22,8 @@ from rightsizer.model import (
     WaitingPod,
     Workload,
 )
-from rightsizer.planning.pending_demand import for_those_who_wait
-from rightsizer.policy.effective import Rulebook
+from rightsizer.planning.pending_demand import limit_to_pending_demand
+from rightsizer.policy.effective import PolicyEvaluator
 from tests.rightsizer.build import AT, judged, pod, policy, rule, workload
 
 GPU = "nvidia.com/gpu"
@@ -69,11 +69,11 @@ def _after(
     fleet = Fleet(
         tuple(one.workload for one in decisions), {}, {}, waiting=waiting, stranded=free, spare=spare or {}
     )
-    found = for_those_who_wait(decisions, Rulebook(RULES, fleet, at=AT))
-    assert all({block.cause for block in one.blocks} <= {Cause.ONLY_FOR_PENDING_PODS} for one in found)
+    found = limit_to_pending_demand(decisions, PolicyEvaluator(RULES, fleet, at=AT))
+    assert all({block.code for block in one.blockers} <= {BlockerCode.ONLY_FOR_PENDING_PODS} for one in found)
     assert [one.workload for one in found] == [one.workload for one in decisions]
     return {
-        one.workload.ref.name: None if one.blocks else tuple(ref.name for ref in one.wanted_by)
+        one.workload.ref.name: None if one.blockers else tuple(ref.name for ref in one.wanted_by)
         for one in found
     }
 
@@ -134,8 +134,8 @@ def test_what_a_shrink_frees_is_counted_as_that() -> None:
     decision = dataclasses.replace(decision, action=Action.SCALE_DOWN, finding=finding, frees=1.0)
     for gpus, is_blocked in ((1, False), (2, True)):
         fleet = Fleet((item,), {}, {}, waiting=(_waiting("w", gpus),))
-        (found,) = for_those_who_wait([decision], Rulebook(rules, fleet, at=AT))
-        assert bool(found.blocks) == is_blocked
+        (found,) = limit_to_pending_demand([decision], PolicyEvaluator(rules, fleet, at=AT))
+        assert bool(found.blockers) == is_blocked
 
 
 def _with_cpu(item: Workload, cores: int) -> Workload:
@@ -180,8 +180,8 @@ def test_pods_that_stay_keep_their_cpu() -> None:
     for cores, is_blocked in ((0, False), (4, True)):
         waits = dataclasses.replace(_waiting("w", 1), needs={"cpu": 1000 * cores})
         fleet = Fleet((item,), {}, {}, waiting=(waits,))
-        (found,) = for_those_who_wait([decision], Rulebook(rules, fleet, at=AT))
-        assert bool(found.blocks) == is_blocked
+        (found,) = limit_to_pending_demand([decision], PolicyEvaluator(rules, fleet, at=AT))
+        assert bool(found.blockers) == is_blocked
 
 
 @st.composite

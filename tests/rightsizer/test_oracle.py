@@ -10,7 +10,7 @@ import hypothesis
 from hypothesis import strategies as st
 
 from rightsizer.model import FindingName, Fleet, Node, Pod, PriorityClass, Workload
-from rightsizer.policy.effective import Rulebook, Ruling
+from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator
 from rightsizer.policy.schema import Policy
 from tests.rightsizer.build import AT, MANY, pod, workload
 from tests.rightsizer.oracle import ACTIONS, FINDINGS, IDLE, MARKS, OURS, Oracle, Said
@@ -218,7 +218,7 @@ def _workload(chance: Chance) -> Workload:
 # --- what both say
 
 
-def _said(ruling: Ruling) -> Said:
+def _said(ruling: EffectivePolicy) -> Said:
     """A ruling in the oracle's words."""
     is_by_rule = not ruling.rule.startswith("built-in:")
     return Said(
@@ -248,10 +248,10 @@ def test_the_oracle_says_the_same(chance: Chance) -> None:
         policy = Policy.model_validate(document)
     except ValueError:
         hypothesis.reject()
-    book = Rulebook(policy, fleet, at=AT, own="elsewhere")
+    book = PolicyEvaluator(policy, fleet, at=AT, own="elsewhere")
     oracle = Oracle(document, fleet, AT, own="elsewhere")
     for item in [_workload(chance) for _ in range(5)]:
-        expected, said = oracle.on(item), _said(book.on(item))
+        expected, said = oracle.on(item), _said(book.evaluate(item))
         assert said.mode == expected.mode
         if expected.mode == "protect":
             assert said.rules == expected.rules or expected.rules is None

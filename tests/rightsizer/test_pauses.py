@@ -26,7 +26,7 @@ def _plan(world: World) -> dict[str, dict[str, Any]]:
 
 
 def _causes(world: World, name: str) -> list[str]:
-    return [block["cause"] for block in _plan(world)[name]["blocks"]]
+    return [block["code"] for block in _plan(world)[name]["blockers"]]
 
 
 def _state(world: World) -> dict[str, Any]:
@@ -49,8 +49,8 @@ def test_while_everything_is_paused_nothing_is_changed(world: World) -> None:
     _idle(world, "idle")
     assert world.run("pause", "--reason", "incident 4711").code == 0
     plan = _plan(world)["idle"]
-    assert (plan["verdict"], [block["cause"] for block in plan["blocks"]]) == ("act", ["paused"])
-    assert "incident 4711" in plan["blocks"][0]["reason"]
+    assert (plan["verdict"], [block["code"] for block in plan["blockers"]]) == ("act", ["paused"])
+    assert "incident 4711" in plan["blockers"][0]["message"]
     assert (_apply(world).items, _replicas(world, "idle")) == ({}, 1)
     assert "paused: nothing" in world.run("resume").out
     assert _apply(world).items["idle"]["result"] == "done"
@@ -238,7 +238,7 @@ def test_what_becomes_eligible_by_the_dozen_is_asked_about(world: World) -> None
     for number in range(1, 12):
         world.add("Deployment", world.team, f"many-{number}", {"usage": "absent"})
     assert (_apply(world).items, _causes(world, "many-0")) == ({}, ["breaker"])
-    assert _state(world)["breaker"]["trip"]["cause"] == "scope"
+    assert _state(world)["breaker"]["trip"]["cause"] == "growth"
     policy = world.directory / "policy.yaml"
     accepted = world.run("breaker", "accept-growth", "--policy", str(policy))
     assert "scavengers: 12 workloads" in accepted.out, accepted.err

@@ -153,7 +153,7 @@ def test_on_demand_means_it_too(world: World) -> None:
     _add(world)
     policy = POLICY.replace("cooldown: 1s", "cooldown: 1s, onlyForPendingPods: [suspend]")
     item = world.run("plan", "-o", "json", policy=policy).items["train"]
-    assert [block["cause"] for block in item["blocks"]] == ["only-for-pending-pods"]
+    assert [block["code"] for block in item["blockers"]] == ["only-for-pending-pods"]
 
 
 def test_undo_goes_the_same_way_back(world: World) -> None:

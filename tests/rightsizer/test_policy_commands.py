@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rightsizer.config import PREFIX
 from rightsizer.model import Fleet, Mode, Node, PriorityClass
-from rightsizer.policy.effective import Rulebook
+from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.explain import explain
 from rightsizer.policy.policy_file import parse
 from rightsizer.policy.schema import Match
@@ -241,9 +241,9 @@ def test_what_explain_tells(golden: Golden) -> None:
         annotations={PREFIX + "exclude-until": "2026-12-01"},
     )
     told = (
-        explain(item, Rulebook(rules, fleet, at=AT))
+        explain(item, PolicyEvaluator(rules, fleet, at=AT))
         + "\n"
-        + explain(workload(), Rulebook(rules, fleet, at=AT))
+        + explain(workload(), PolicyEvaluator(rules, fleet, at=AT))
     )
     assert max(map(len, told.splitlines())) <= 80
     golden("explained.txt", told)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rightsizer.config import PREFIX
 from rightsizer.model import FindingName, Fleet, Mode, Node, PriorityClass, Workload
 from rightsizer.policy.do_not_disrupt import ROWS
-from rightsizer.policy.effective import Rulebook, Ruling, rule_on
+from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator, rule_on
 from rightsizer.policy.limits import DEFAULT_BUDGETS, Budget, with_defaults
 from rightsizer.policy.matching import holds, subject_of
 from rightsizer.policy.protections import OPT_OUTS
@@ -107,7 +107,7 @@ def _fleets(draw: st.DrawFn) -> Fleet:
     return Fleet((), nodes, classes)
 
 
-def _lets_no_more(now: Ruling, before: Ruling) -> None:
+def _lets_no_more(now: EffectivePolicy, before: EffectivePolicy) -> None:
     assert STRICTNESS[now.mode] <= STRICTNESS[before.mode]
     for name in FindingName:
         assert now.mode_for(name) is not Mode.ENFORCE or before.mode_for(name) is Mode.ENFORCE
@@ -254,5 +254,5 @@ def test_of_an_amount_and_a_share_the_lower_wins(budget: dict[str, Any], held: i
 @hypothesis.given(st.lists(_workloads(), max_size=5), _policies(), _fleets())
 def test_the_order_of_questions_changes_no_answer(items: list[Workload], rules: Policy, fleet: Fleet) -> None:
     """A rulebook that has been asked before says what a new one does."""
-    book = Rulebook(rules, fleet, at=AT)
-    assert [book.on(item) for item in items] == [rule_on(item, rules, fleet, at=AT) for item in items]
+    book = PolicyEvaluator(rules, fleet, at=AT)
+    assert [book.evaluate(item) for item in items] == [rule_on(item, rules, fleet, at=AT) for item in items]

@@ -121,7 +121,7 @@ def test_what_somebody_takes_back_is_told_and_not_repeated(
     again = _apply(world)
     assert (_repairs(again), again.items) == ([], {})
     plan = world.run("plan", "-o", "json", policy=DEFAULT_POLICY).items["idle"]
-    assert plan["action"] is None or "put back by someone" in str(plan["blocks"]), plan
+    assert plan["action"] is None or "put back by someone" in str(plan["blockers"]), plan
 
 
 def test_a_plan_alone_sees_that_pods_came_back(world: World) -> None:
@@ -142,8 +142,8 @@ defaults: {idle: {window: 6h, grace: 5m, history: 1d, idleFactor: 0}}
 rules:
   - {name: all, match: {everything: true}, mode: enforce, cooldown: 60h}
 """
-    blocks = world.run("plan", "-o", "json", policy=policy).items["idle"]["blocks"]
-    assert any("put back by someone" in block["reason"] for block in blocks), blocks
+    blocks = world.run("plan", "-o", "json", policy=policy).items["idle"]["blockers"]
+    assert any("put back by someone" in block["message"] for block in blocks), blocks
 
 
 def test_who_goes_on_in_our_direction_reverts_nothing(world: World) -> None:

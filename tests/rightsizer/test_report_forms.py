@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from rightsizer.cli import parser
 from rightsizer.errors import ConfigurationError
 from rightsizer.model import (
+    NOT_NOW,
     Action,
     Autoscalers,
-    Block,
-    Cause,
+    Blocker,
+    BlockerCode,
     Confidence,
     Decision,
     Finding,
@@ -33,7 +34,6 @@ from rightsizer.model import (
     Plan,
     Proposal,
     Verdict,
-    Veto,
 )
 from rightsizer.report.approvals import read_approvals
 from rightsizer.report.forms import FORMS, form
@@ -270,9 +270,12 @@ def _decisions(draw: st.DrawFn, number: int) -> Decision:
         draw(_WORDS),
         draw(st.sampled_from(Mode)),
         draw(st.none() | st.sampled_from(Action)),
-        tuple(Veto(draw(_WORDS), draw(_WORDS)) for _ in range(draw(st.integers(0, 2)))),
+        tuple(
+            Blocker(BlockerCode.RULE, draw(_WORDS), source=draw(_WORDS))
+            for _ in range(draw(st.integers(0, 2)))
+        ),
         tuple(draw(st.lists(_findings(), max_size=3))),
-        tuple(Block(draw(st.sampled_from(Cause)), draw(_WORDS)) for _ in range(draw(st.integers(0, 2)))),
+        tuple(Blocker(draw(st.sampled_from(NOT_NOW)), draw(_WORDS)) for _ in range(draw(st.integers(0, 2)))),
         draw(st.just("") | _WORDS),
         draw(st.floats(-8, 8)),
     )

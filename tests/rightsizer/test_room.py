@@ -12,7 +12,7 @@ from rightsizer.findings.node_room import Coming, Room
 from rightsizer.kinds.patches import record_of
 from rightsizer.model import (
     Action,
-    Cause,
+    BlockerCode,
     FindingName,
     Fleet,
     Mode,
@@ -23,7 +23,7 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.model.offers import Asks
-from rightsizer.planning.capacity import within_room
+from rightsizer.planning.capacity import check_capacity
 from rightsizer.planning.decide import decide
 from tests.rightsizer.build import (
     ALWAYS,
@@ -173,10 +173,10 @@ def test_what_one_takes_is_not_there_for_the_next(node: Node, fit: int) -> None:
     rules = policy(rule("all", findings={FindingName.OVERSIZED_GPU: Mode.ENFORCE}))
     book = rulebook(rules, around=around)
     histories = {key: next(iter(ALWAYS.values())) for key in seen}
-    made = within_room(decide(measured_for(book, seen, histories=histories), book), around)
-    causes = [block.cause for one in made for block in one.blocks]
+    made = check_capacity(decide(measured_for(book, seen, histories=histories), book), around)
+    causes = [block.code for one in made for block in one.blockers]
     assert [one.is_enforced for one in made].count(True) == fit
-    assert causes == [Cause.NO_ROOM] * (4 - fit)
+    assert causes == [BlockerCode.NO_CAPACITY] * (4 - fit)
 
 
 @pytest.mark.parametrize(
@@ -196,8 +196,8 @@ def test_pods_of_others_may_come_to_the_same_nodes(asks: Asks, besides: dict[str
     assert Room(Fleet((item,), {"m1": CUT, "h1": HAMI}, {}), item, H100).has(asks, besides=besides) is fits
 
 
-@pytest.mark.parametrize(("gpus", "causes"), [(1, [Cause.NO_ROOM]), (2, [])])
-def test_pods_that_are_made_anew_may_come_where_others_are_sent(gpus: int, causes: list[Cause]) -> None:
+@pytest.mark.parametrize(("gpus", "causes"), [(1, [BlockerCode.NO_CAPACITY]), (2, [])])
+def test_pods_that_are_made_anew_may_come_where_others_are_sent(gpus: int, causes: list[BlockerCode]) -> None:
     """One that asked for four GPUs, which no such node has, and is left with one, may take the only one there is."""
     small, large = _workload("small"), _workload("large", needs={"pods": 1})
     large = dataclasses.replace(
@@ -214,12 +214,12 @@ def test_pods_that_are_made_anew_may_come_where_others_are_sent(gpus: int, cause
     names = (FindingName.OVERSIZED_GPU, FindingName.TOO_MANY_GPUS)
     book = rulebook(policy(rule("all", findings=dict.fromkeys(names, Mode.ENFORCE))), around=around)
     histories = {key: next(iter(ALWAYS.values())) for key in seen}
-    made = within_room(decide(measured_for(book, seen, histories=histories), book), around)
+    made = check_capacity(decide(measured_for(book, seen, histories=histories), book), around)
     assert [(one.workload.ref.name, one.action) for one in made] == [
-        ("large", Action.SCALE_DOWN),
+        ("large", Action.RESIZE),
         ("small", Action.RESLICE),
     ]
-    assert [block.cause for block in made[1].blocks] == causes
+    assert [block.code for block in made[1].blockers] == causes
 
 
 @pytest.mark.parametrize(("frees", "kept"), [(0.4615, 0.46), (0.857142, 0.86), (2.0, 2), (1.999, 2)])

@@ -9,7 +9,7 @@ import pytest
 from rightsizer.config import PREFIX
 from rightsizer.model import Action, FindingName, Fleet, Mode, Node, PriorityClass, Workload
 from rightsizer.policy.classes import ANNOTATIONS
-from rightsizer.policy.effective import NO_FLEET, Rulebook, Ruling, rule_on
+from rightsizer.policy.effective import NO_FLEET, EffectivePolicy, PolicyEvaluator, rule_on
 from rightsizer.policy.schema import Defaults, Match, Policy, PriorityRange, Thresholds
 from tests.rightsizer.build import AT, DAY, pod, policy, rule, workload
 
@@ -26,7 +26,7 @@ def _fleet(**annotations: str) -> Fleet:
     return Fleet((), NODES, {"low-priority": PriorityClass("low-priority", 1000, ours)})
 
 
-def _on(item: Workload, rules: Policy, fleet: Fleet | None = None, **changes: Any) -> Ruling:
+def _on(item: Workload, rules: Policy, fleet: Fleet | None = None, **changes: Any) -> EffectivePolicy:
     return rule_on(item, rules, fleet or _fleet(), **{"at": AT, **changes})
 
 
@@ -181,7 +181,7 @@ def test_a_priority_class_says_how_its_pods_are_treated() -> None:
     )  # fmt: skip
     elsewhere = policy(rule("others", match=Match(namespaces=("elsewhere",))))
     unreadable = _on(workload(kind="Job"), elsewhere, fleet)
-    assert "minReplicas 1 forbids every stop" in unreadable.vetoes[0].reason
+    assert "minReplicas 1 forbids every stop" in unreadable.restrictions[0].message
     fleet = _fleet(
         **ENFORCING, findings="stuck=off", actions="suspend, scale-down", notify_before="2h", min_replicas="1",
         min_gpus="4",
@@ -197,7 +197,7 @@ def test_a_priority_class_says_how_its_pods_are_treated() -> None:
     idle = ruling.judged_by[0].idle
     assert (idle.window, idle.grace, idle.minCoverage, idle.idleFactor) == (6 * HOUR, HOUR, 0.95, 3.0)
     assert ruling.is_off(FindingName.STUCK)
-    assert 6 * HOUR in Rulebook(elsewhere, fleet, at=AT).windows()
+    assert 6 * HOUR in PolicyEvaluator(elsewhere, fleet, at=AT).windows()
 
 
 @pytest.mark.parametrize(
@@ -262,8 +262,8 @@ def test_a_class_that_cannot_be_read_protects(annotations: dict[str, str], words
     """And it is told why."""
     ruling = _on(workload(), policy(classAnnotations="class-first"), _fleet(**annotations))
     assert (ruling.mode, ruling.rule) == (Mode.PROTECT, "priorityclass:low-priority")
-    assert "has invalid annotations, so it protects" in ruling.vetoes[0].reason
-    assert words in ruling.vetoes[0].reason
+    assert "has invalid annotations, so it protects" in ruling.restrictions[0].message
+    assert words in ruling.restrictions[0].message
 
 
 def test_a_class_with_another_value_than_the_pod_was_admitted_with_is_not_its_class() -> None:
@@ -271,7 +271,7 @@ def test_a_class_with_another_value_than_the_pod_was_admitted_with_is_not_its_cl
     item = workload(pod(priority=999))
     ruling = _on(item, policy(classAnnotations="class-first"), _fleet(mode="enforce"))
     assert ruling.mode is Mode.PROTECT
-    assert "another value" in ruling.vetoes[0].reason
+    assert "another value" in ruling.restrictions[0].message
 
 
 def test_a_class_that_is_gone_protects_where_it_comes_first() -> None:
@@ -377,8 +377,8 @@ def test_opt_outs(wish: dict[str, str], mode: Mode, words: str | None) -> None:
     item = workload(annotations={PREFIX + key: value for key, value in wish.items()})
     ruling = _on(item, policy())
     assert ruling.mode is mode
-    assert [words in veto.reason for veto in ruling.vetoes if words] == [True] * bool(words)
-    assert (len(ruling.vetoes) == 0) is (words is None)
+    assert [words in veto.message for veto in ruling.restrictions if words] == [True] * bool(words)
+    assert (len(ruling.restrictions) == 0) is (words is None)
     assert _on(item, policy(respectOptOut=False)).mode is Mode.ENFORCE
 
 
@@ -390,7 +390,7 @@ def test_an_opt_out_that_does_not_exist_is_one_wherever_it_stands(key: str, wher
     item = workload(pod(annotations=wish)) if where == "pod" else workload(namespace_annotations=wish)
     ruling = _on(item, policy())
     assert ruling.mode is Mode.PROTECT
-    assert [f"{key}: 'true' on {where}" in veto.reason for veto in ruling.vetoes] == [True]
+    assert [f"{key}: 'true' on {where}" in veto.message for veto in ruling.restrictions] == [True]
 
 
 def test_other_prefixes_are_no_business_of_ours() -> None:
@@ -441,7 +441,7 @@ def test_other_tools_marks_are_obeyed(key: str, value: str, holds: bool, where: 
         holds = True  # a duration counts from a pod's creation; on anything else it cannot end
     ruling = _on(items[where], policy())
     assert ruling.mode is (Mode.ADVISE if holds else Mode.ENFORCE)
-    assert [veto.rule.startswith("mark:") for veto in ruling.vetoes] == [True] * holds
+    assert [veto.source.startswith("mark:") for veto in ruling.restrictions] == [True] * holds
     assert _on(items[where], policy(respectDoNotDisrupt=())).mode is Mode.ENFORCE
 
 
@@ -457,9 +457,9 @@ def test_a_rulebook_answers_as_rule_on_does() -> None:
     """Whatever it has been asked before."""
     rules = policy(rule("a", match=Match(models=("*T4*",))), rule("b", Mode.ADVISE))
     items = [workload(), workload(pod(node="bare")), workload(kind="Notebook"), *UNKNOWN.values()]
-    book = Rulebook(rules, _fleet(), at=AT)
+    book = PolicyEvaluator(rules, _fleet(), at=AT)
     for item in (*items, *items):
-        assert book.on(item) == _on(item, rules)
+        assert book.evaluate(item) == _on(item, rules)
 
 
 def test_thresholds_of_a_rule_are_for_all_kinds() -> None:

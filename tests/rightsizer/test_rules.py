@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rightsizer.config import PREFIX
-from rightsizer.model import Action, Cause, FindingName, Mode, ObjectRef, Verdict, Workload
+from rightsizer.model import Action, BlockerCode, FindingName, Mode, ObjectRef, Verdict, Workload
 from rightsizer.policy.effective import NO_FLEET, rule_on
 from rightsizer.policy.schema import ADVISE_ONLY, Defaults, Match, Policy, PriorityRange, Thresholds
 from tests.rightsizer.build import (
@@ -95,7 +95,7 @@ def test_pods_of_two_rules_without_a_common_action() -> None:
     rules = policy(first, rule("second", actions=(Action.SCALE_TO_ZERO,)))
     decision = judged(item, all_idle(item), rules)
     assert (decision.action, decision.is_enforced) == (None, False)
-    assert "rule first + second allows nothing" in decision.vetoes[0].reason
+    assert "rule first + second allows nothing" in decision.restrictions[0].message
 
 
 def test_what_no_rule_matches_is_advised_on() -> None:
@@ -218,7 +218,7 @@ def test_an_unknown_kind_is_advised_on_only() -> None:
     item = workload(kind="RayCluster")
     decision = judged(item, all_idle(item), policy())
     assert (decision.verdict, decision.action, decision.is_enforced) == (Verdict.ACT, None, False)
-    assert "no safe way to stop a RayCluster" in decision.vetoes[0].reason
+    assert "no safe way to stop a RayCluster" in decision.restrictions[0].message
 
 
 @pytest.mark.parametrize(("allowed", "is_blocked"), [(0, True), (1, True), (2, False)])
@@ -227,7 +227,7 @@ def test_pod_disruption_budgets_hold_for_scaling_too(allowed: int, is_blocked: b
     item = workload(pod("a"), pod("b"), budgets={"pdb": allowed})
     decision = judged(item, all_idle(item), policy())
     assert (decision.verdict, decision.is_enforced) == (Verdict.ACT, not is_blocked)
-    assert [block.cause for block in decision.blocks] == [Cause.DISRUPTION_BUDGET] * is_blocked
+    assert [block.code for block in decision.blockers] == [BlockerCode.DISRUPTION_BUDGET] * is_blocked
 
 
 def test_plan_order_frees_most_first_and_is_stable() -> None:

@@ -182,8 +182,8 @@ class _Step:
             item = plan.items[name]
             wanted = expected.get("plan", {})
             assert {key: _part(item[key], wanted[key]) for key in wanted} == wanted, str(item)
-            assert [block["cause"] for block in item["blocks"]] == expected.get("blocked", []), item
-            reasons = [block["reason"] for block in item["blocks"]] + item["reasons"]
+            assert [block["code"] for block in item["blockers"]] == expected.get("blocked", []), item
+            reasons = [block["message"] for block in item["blockers"]] + item["reasons"]
             for words in expected.get("says", []):
                 assert words in " | ".join([*item["evidence"]["words"], *reasons]), item
         for name, expected in self.step.get("stranded", {}).items():

@@ -6,7 +6,7 @@ import pytest
 
 from rightsizer.kinds import row_of
 from rightsizer.model import Action, ObjectRef, Pod, Proposal, Scalable, Workload
-from rightsizer.planning.victims import COST_ANNOTATION, AtWorkError, pods_to_go
+from rightsizer.planning.victims import COST_ANNOTATION, AtWorkError, select_victims
 from tests.rightsizer.build import idle_usage, pod, usages, workload
 
 NAMES = ("w-0", "w-1", "w-2", "w-3")
@@ -20,7 +20,7 @@ def _going(item: Workload, replicas: int, *at_work: str, named: tuple[str, ...] 
         *((one, (idle_usage(activity_mean=0.04 - int(one.ref.name[-1]) / 100),)) for one in item.pods)
     )
     proposal = Proposal(Action.SCALE_DOWN, 1.0, "", replicas=replicas, pods=named)
-    found = pods_to_go(item, proposal, row, at_work=frozenset(at_work), activity=used)
+    found = select_victims(item, proposal, row, at_work=frozenset(at_work), activity=used)
     return [one.ref.name for one in found]
 
 

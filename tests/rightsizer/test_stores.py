@@ -86,7 +86,7 @@ def _told(item: dict[str, Any]) -> dict[str, Any]:
     evidence = item["evidence"]
     return {
         **{key: item[key] for key in kept},
-        "blocks": [block["cause"] for block in item["blocks"]],
+        "blockers": [block["code"] for block in item["blockers"]],
         "busy": evidence["busyGpus"],
         "activity": _rounded(evidence["activityPeak"]),
         "power": _rounded(evidence["powerPeakWatts"]),

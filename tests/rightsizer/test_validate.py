@@ -44,7 +44,7 @@ def _told(fresh: Workload = PLANNED, **changes: Any) -> list[str]:
         "recent": idle,
     }
     use = Use(**{**values, **changes})
-    return [veto.rule for veto in objections(_decision(), fresh, use, rulebook(policy(), fresh))]
+    return [blocker.code for blocker in objections(_decision(), fresh, use, rulebook(policy(), fresh))]
 
 
 def test_what_is_as_planned_may_be_done() -> None:
@@ -74,12 +74,12 @@ def _renamed(one: Any) -> Any:
 @pytest.mark.parametrize("change", CHANGED.values(), ids=CHANGED.keys())
 def test_what_is_another_or_was_changed_is_left_alone(change: Callable[[Workload], Workload]) -> None:
     """Each part of what a person may have approved is compared by itself."""
-    assert "changed" in _told(change(PLANNED))
+    assert "object-changed" in _told(change(PLANNED))
 
 
 def test_an_owner_that_cannot_be_read_is_left_alone() -> None:
     """Without its version no write could be tied to what was looked at."""
-    assert "unread" in _told(_replaced(PLANNED, resource_version=""))
+    assert "object-changed" in _told(_replaced(PLANNED, resource_version=""))
 
 
 @pytest.mark.parametrize("lost", ["none", "empty"])
@@ -138,12 +138,12 @@ RESLICED = workload(pod(resources={"nvidia.com/gpu": 1}))
     [
         (4, HAMI, []),
         (3, HAMI, []),
-        (5, HAMI, ["decided-anew"]),
-        (4, dataclasses.replace(HAMI, is_open=False), ["decided-anew"]),
+        (5, HAMI, ["plan-changed"]),
+        (4, dataclasses.replace(HAMI, is_open=False), ["plan-changed"]),
         (
             4,
             Node("m1", HAMI.model, 1, HAMI.memory_bytes, {"nvidia.com/mig-1g.10gb": 7}),
-            ["decided-anew"],
+            ["plan-changed"],
         ),
     ],
     ids=["the-same", "less-would-do", "more-is-needed", "nobody-offers-it", "only-something-else-is-offered"],
@@ -163,7 +163,7 @@ def test_what_was_planned_must_still_do(memory_gib: int, node: Node, reasons: li
         AT, measured(RESLICED, found, histories=ALWAYS), AT - datetime.timedelta(minutes=10), found, found
     )
     book = rulebook(rules, around=fleet(RESLICED, nodes=(node,)))
-    assert [veto.rule for veto in objections(decision, RESLICED, use, book)] == reasons
+    assert [blocker.code for blocker in objections(decision, RESLICED, use, book)] == reasons
 
 
 HALVED = workload(pod(devices=2, resources={"nvidia.com/gpu": 2}))
@@ -183,8 +183,8 @@ def test_a_gpu_that_came_to_be_used_stays(second: Any, reasons: list[str]) -> No
     rules = policy(rule("all", findings={FindingName.TOO_MANY_GPUS: Mode.ENFORCE}))
     planned, lately = _two(idle_usage(1)), _two(second)
     decision = judged(HALVED, planned, rules, histories=ALWAYS)
-    assert decision.action is Action.SCALE_DOWN
+    assert decision.action is Action.RESIZE
     use = Use(
         AT, measured(HALVED, planned, histories=ALWAYS), AT - datetime.timedelta(minutes=10), lately, planned
     )
-    assert [veto.rule for veto in objections(decision, HALVED, use, rulebook(rules, HALVED))] == reasons
+    assert [blocker.code for blocker in objections(decision, HALVED, use, rulebook(rules, HALVED))] == reasons

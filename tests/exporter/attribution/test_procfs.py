@@ -134,7 +134,7 @@ def test_a_cgroup_that_is_no_text(proc: Proc) -> None:
 
 
 def test_a_pid_reused_while_its_cgroup_is_read(proc: Proc) -> None:
-    """Another start time after reading than before: neither process's cgroup is believed."""
+    """Another start time after reading than before: neither process's cgroup is drop_implausible_changes."""
     proc.start(77, POD)
     read = Reader(proc)
     processes = ProcessScanner(proc.root, read=read)

@@ -518,7 +518,7 @@ def test_a_watch_that_has_expired_is_listed_anew() -> None:
 
 
 def test_what_is_known_is_forgotten_after_a_long_outage(api: ApiServer) -> None:
-    """Five minutes without the API server, and labels and phases are no longer believed."""
+    """Five minutes without the API server, and labels and phases are no longer drop_implausible_changes."""
     _create(api, "train", team="a")
     now = 1000.0
     host, _, port = api.url.removeprefix("http://").partition(":")
