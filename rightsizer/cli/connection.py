@@ -12,7 +12,7 @@ from rightsizer.cli.options import path_of
 from rightsizer.config import ClusterSettings, PrometheusSettings, Secret, parse_duration, read_secret
 from rightsizer.errors import RightsizerError, UsageError
 from rightsizer.inventory.gpu_requests import parse_gpu_resource
-from rightsizer.usage.sources import SourceSettings, named
+from rightsizer.usage.sources import SourceSettings, source_named
 
 MOST_PARALLEL = 4
 """A fifth of what Prometheus runs at once by default (`query.max-concurrency` 20): others ask it, too."""
@@ -244,7 +244,7 @@ def signal_terms(arguments: argparse.Namespace, labels: Mapping[str, str]) -> So
     text = arguments.prometheus_max_samples
     if not re.fullmatch(r"[1-9][0-9]{3,17}", text):
         raise UsageError(f"--prometheus-max-samples {text}: write a whole number from 1000 on")
-    return SourceSettings(labels, named(arguments.signals), int(text))
+    return SourceSettings(labels, source_named(arguments.signals), int(text))
 
 
 def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:

@@ -37,8 +37,8 @@ from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy, load
 from rightsizer.policy.protections import OWN_NAMESPACE
 from rightsizer.prices import Prices
 from rightsizer.prometheus.discovery import connect
-from rightsizer.prometheus.node_costs import node_prices
 from rightsizer.prometheus.query_api import Prometheus
+from rightsizer.usage.optional_metrics import node_prices
 from rightsizer.usage.usage_source import PrometheusUsage
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from rightsizer.doctor.facts import Facts, Failure
 from rightsizer.model import Usage
 from rightsizer.text import count
 from rightsizer.usage.device_usage import DISAGREEMENT
-from rightsizer.usage.quantities import MetricKind
+from rightsizer.usage.source_metrics import MetricKind
 
 FOUND = Message(Status.OK, "{name}: {metrics}")
 NONE_FOUND = Message(
@@ -117,7 +117,7 @@ def _source(facts: Facts) -> Iterator[Diagnosis]:
     if isinstance(source, Failure):
         yield NONE_FOUND(why=source.words)
         return
-    metrics = dict.fromkeys(quantity.metric for quantity in source.quantities)
+    metrics = dict.fromkeys(metric.name for metric in source.metrics)
     yield FOUND(name=source.name, metrics=some(metrics))
 
 
@@ -139,7 +139,7 @@ def _labels(facts: Facts) -> Iterator[Diagnosis]:
 def _quantities(facts: Facts) -> Iterator[Diagnosis]:
     source = known(facts.source)
     missing = [kind for kind in MetricKind if not source.of(kind)]
-    is_new = any(quantity.metric == _NAMES[MetricKind.MEMORY][1] for quantity in source.quantities)
+    is_new = any(metric.name == _NAMES[MetricKind.MEMORY][1] for metric in source.metrics)
     names = {kind: _NAMES[kind][is_new] for kind in MetricKind}
     if MetricKind.ACTIVITY in missing:
         yield NO_ACTIVITY(metrics=f"no {names[MetricKind.ACTIVITY]}", metric=names[MetricKind.ACTIVITY])

@@ -23,15 +23,13 @@ from rightsizer.policy.policy_file import LoadedPolicy
 from rightsizer.policy.schema import Policy
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Prometheus, Sample
-from rightsizer.usage import recording_rules
-from rightsizer.usage.device_usage import usages
-from rightsizer.usage.node_coverage import nodes
-from rightsizer.usage.quantities import MetricSource, Statistic
+from rightsizer.usage.device_usage import window_usages
+from rightsizer.usage.node_coverage import first_sample, node_coverage
 from rightsizer.usage.querier import SourceQuerier
-from rightsizer.usage.record_start import begins
-from rightsizer.usage.recording_rules import RawQueries
-from rightsizer.usage.series_labels import JOB, first
-from rightsizer.usage.sources import LOOKBACKS, SourceSettings, choose, present
+from rightsizer.usage.recording_rules import RULE_INTERVAL, RawQueries, rule_groups
+from rightsizer.usage.series_labels import JOB
+from rightsizer.usage.source_metrics import MetricSource, Statistic
+from rightsizer.usage.sources import LOOKBACKS, SourceSettings, detect_source, metrics_present
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -157,29 +155,29 @@ def _server(prometheus: Prometheus, clock: Callable[[], datetime.datetime]) -> S
 
 
 def _with_metrics(
-    facts: Facts, prometheus: Prometheus, terms: SourceSettings, at: datetime.datetime
+    facts: Facts, prometheus: Prometheus, settings: SourceSettings, at: datetime.datetime
 ) -> Facts:
     held = frozenset() if isinstance(facts.fleet, Failure) else _held(facts.fleet)
     windows, history = spans(facts)
     longest = windows[-1]
-    asker = told(attempt(lambda: choose(prometheus, terms, at=at, pods=held)), NO_SOURCE)
+    querier = told(attempt(lambda: detect_source(prometheus, settings, at=at, pods=held)), NO_SOURCE)
     return dataclasses.replace(
         facts,
-        source=then(asker, lambda found: _source(found, at)),
-        interval_s=then(asker, lambda found: _interval_s(found, at)),
-        begins=then(asker, lambda found: begins(found, max(longest, history), at)),
-        naming=then(asker, lambda found: _naming(found, at)),
-        recorded=then(asker, lambda found: _recorded(found, longest, at)),
-        usages=then(asker, lambda found: _usages(found, held, at)),
-        node_coverage=then(asker, lambda found: nodes(found, at)),
+        source=then(querier, lambda found: _source(found, at)),
+        interval_s=then(querier, lambda found: _interval_s(found, at)),
+        begins=then(querier, lambda found: first_sample(found, max(longest, history), at)),
+        naming=then(querier, lambda found: _naming(found, at)),
+        recorded=then(querier, lambda found: _recorded(found, longest, at)),
+        usages=then(querier, lambda found: _usages(found, held, at)),
+        node_coverage=then(querier, lambda found: node_coverage(found, at)),
     )
 
 
-def _interval_s(asker: SourceQuerier, at: datetime.datetime) -> float:
+def _interval_s(querier: SourceQuerier, at: datetime.datetime) -> float:
     """Of the densest series, by the shortest span that holds enough of it."""
     for span in SPANS:
-        counts = (RawQueries().count(quantity, asker.given, span) for quantity in asker.markers())
-        answers = (asker.prometheus.query(f"max({counted})", at) for counted in counts)
+        counts = (RawQueries().count(metric, querier.matchers, span) for metric in querier.markers())
+        answers = (querier.prometheus.query(f"max({counted})", at) for counted in counts)
         samples = max((one.value for answer in answers for one in answer), default=0.0)
         if samples >= ENOUGH:
             return meant(span, samples)
@@ -195,65 +193,64 @@ def _held(fleet: Fleet) -> frozenset[PodKey]:
     )
 
 
-def _source(asker: SourceQuerier, at: datetime.datetime) -> MetricSource:
+def _source(querier: SourceQuerier, at: datetime.datetime) -> MetricSource:
     """With the metrics that there are; as of when there were some, where an exporter has stopped."""
     for back in LOOKBACKS:
-        found = present(asker.prometheus, asker.source, asker.given, at - back)
-        if kept := tuple(one for one in asker.source.quantities if one.metric in found):
-            return dataclasses.replace(asker.source, quantities=kept)
-    return asker.source
+        found = metrics_present(querier.prometheus, querier.source, querier.matchers, at - back)
+        if kept := tuple(one for one in querier.source.metrics if one.name in found):
+            return dataclasses.replace(querier.source, metrics=kept)
+    return querier.source
 
 
-def _usages(asker: SourceQuerier, held: frozenset[PodKey], at: datetime.datetime) -> Usages:
-    found = usages(asker, LATELY, at)
+def _usages(querier: SourceQuerier, held: frozenset[PodKey], at: datetime.datetime) -> Usages:
+    found = window_usages(querier, LATELY, at, of=None)
     return {key: found[key] for key in found if not held or key in held}
 
 
-def _naming(asker: SourceQuerier, at: datetime.datetime) -> Naming:
+def _naming(querier: SourceQuerier, at: datetime.datetime) -> Naming:
     """Of series that name a pod: by which label, whose, and how often each device is there."""
-    labels = asker.source.labels
-    selected = asker.selected(asker.markers(), asker.owned)
+    labels = querier.source.labels
+    selected = querier.selected(querier.markers(), querier.pod_matchers)
     forms: collections.Counter[str] = collections.Counter()
     foreign: set[PodKey] = set()
     devices: dict[tuple[str, str], list[Sample]] = {}
-    for sample in asker.prometheus.query(promql.by("count", (*labels.use, JOB), selected), at):
+    for sample in querier.prometheus.query(promql.by("count", (*labels.use, JOB), selected), at):
         pod = labels.pod_of(sample.labels)
         if pod is None:
             continue
-        if asker.known and pod not in asker.known:
+        if querier.gpu_pods and pod not in querier.gpu_pods:
             foreign.add(pod)
             continue
         forms[next(name for name in labels.pod if sample.labels.get(name))] += int(sample.value)
-        key = (first(sample.labels, labels.device), first(sample.labels, labels.instance))
-        devices.setdefault(key, []).append(sample)
-    copied = [found for found in devices.values() if _is_copied(asker, found)]
+        devices.setdefault(labels.device_of(sample.labels), []).append(sample)
+    copied = [found for found in devices.values() if _is_copied(querier, found)]
     jobs = {sample.labels.get(JOB, "") for found in copied for sample in found}
     return Naming(dict(forms), tuple(sorted(foreign)), len(devices), tuple(sorted(jobs)), len(copied))
 
 
-def _is_copied(asker: SourceQuerier, found: list[Sample]) -> bool:
+def _is_copied(querier: SourceQuerier, found: list[Sample]) -> bool:
     """Whether one pod's use of one device is there more than once; a shared device has a series for each pod."""
     by_pod: collections.Counter[PodKey | None] = collections.Counter()
     for sample in found:
-        by_pod[asker.source.labels.pod_of(sample.labels)] += int(sample.value)
+        by_pod[querier.source.labels.pod_of(sample.labels)] += int(sample.value)
     return max(by_pod.values()) > 1
 
 
-def _recorded(asker: SourceQuerier, window: datetime.timedelta, at: datetime.datetime) -> Recorded:
+def _recorded(querier: SourceQuerier, window: datetime.timedelta, at: datetime.datetime) -> Recorded:
     """Values below zero are rare, and so is their rule's series: it is not expected."""
-    metrics = {quantity.metric for quantity in _source(asker, at).quantities}
-    asked = promql.by("count", ["__name__", "metric"], promql.selector("", [_RECORDS, *asker.given]))
+    metrics = {metric.name for metric in _source(querier, at).metrics}
+    asked = promql.by("count", ["__name__", "metric"], promql.selector("", [_RECORDS, *querier.matchers]))
     expected = {
         (rule["record"], rule["labels"]["metric"])
-        for group in recording_rules.groups()
+        for group in rule_groups()
         for rule in group["rules"]
         if rule["labels"]["metric"] in metrics and f":{Statistic.NEGATIVE}5m" not in rule["record"]
     }
     present, early = (
         {
             (sample.labels.get("__name__", ""), sample.labels.get("metric", ""))
-            for sample in asker.prometheus.query(asked, instant)
+            for sample in querier.prometheus.query(asked, instant)
         }
-        for instant in (at, at - window + 2 * recording_rules.RULE_INTERVAL)
+        for instant in (at, at - window + 2 * RULE_INTERVAL)
     )
     return Recorded(frozenset(expected), frozenset(present), frozenset(early))

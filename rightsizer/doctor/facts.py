@@ -8,7 +8,7 @@ from typing import Any
 from rightsizer.doctor.rights import Right
 from rightsizer.model import Fleet, NodeCoverage, PodKey, Usages
 from rightsizer.policy.policy_file import LoadedPolicy
-from rightsizer.usage.quantities import MetricSource
+from rightsizer.usage.source_metrics import MetricSource
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

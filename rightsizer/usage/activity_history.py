@@ -1,6 +1,5 @@
-"""When pods were at work, slot by slot, as far back as is asked for: only for pods of which it matters."""
+"""Activity of pods over time: idle, busy or unknown slots of a history, and mean activity of a profile for charts."""
 
-import array
 import dataclasses
 import datetime
 import functools
@@ -10,269 +9,315 @@ from typing import TypeVar
 
 import msgspec
 
-from rightsizer.model import History, PodKey, Slot, strongest
+from rightsizer.model import History, PodKey, Slot, Usages, strongest
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import ParseCache
 from rightsizer.prometheus.sharding import MAX_POINTS
-from rightsizer.usage import counter_meaning
-from rightsizer.usage.counter_meaning import DeviceKey
-from rightsizer.usage.exporter_counters import CONTAINER, REASON
-from rightsizer.usage.pods_by_name import of_pods
-from rightsizer.usage.quantities import Metric, MetricKind, Statistic
-from rightsizer.usage.querier import QueryShards, SourceQuerier, require_one_cluster_name
-from rightsizer.usage.recording_rules import COUNT, QueryForm, RecordedQueries, recorded
-from rightsizer.usage.sample_coverage import HALF, Ints, SlotGrid
-from rightsizer.usage.series_labels import UseKey, first
+from rightsizer.usage.exporter_counters import (
+    CONTAINER,
+    GAPS,
+    NOT_A_PODS,
+    POD_BUSY,
+    REASON,
+    SLACK_S,
+    UNATTRIBUTED,
+)
+from rightsizer.usage.querier import Build, QueryShards, SourceQuerier, require_one_cluster
+from rightsizer.usage.recording_rules import COUNT, QueryForm, RecordedQueries, recorded_selector
+from rightsizer.usage.sample_coverage import (
+    HALF,
+    Counts,
+    CountsByUse,
+    SlotGrid,
+    add_highest,
+    highest_counts,
+)
+from rightsizer.usage.series_labels import DeviceKey, UseKey, decode_points
+from rightsizer.usage.source_metrics import Metric, MetricKind, Statistic
 
 MAX_SLOTS = 400
-_LENGTHS_S = (300, 600, 900, 1200, 1800, 3600, 7200, 10_800, 14_400, 21_600, 43_200, 86_400)
-"""Slots of whole tiles of the recording rules, of lengths that people say."""
+_SLOT_LENGTHS_S = (300, 600, 900, 1200, 1800, 3600, 7200, 10_800, 14_400, 21_600, 43_200, 86_400)
+"""Multiples of the rule interval that are round for people."""
 
-States = dict[UseKey, bytearray]
+PROFILE_STEPS = 48
+
+SlotsByUse = dict[UseKey, bytearray]
+Profiles = dict[PodKey, list[float | None]]
 
 T = TypeVar("T")
 
 _IDLE, _UNKNOWN = bytes([Slot.IDLE]), bytes([Slot.UNKNOWN])
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Asked:
-    """One round of questions about pods, cut into as many queries as it takes."""
-
-    asker: SourceQuerier
-    grid: SlotGrid
-    reading: QueryForm
-    pods: Sequence[PodKey]
-    most: float
-
-    def rows(
-        self, build: Callable[[Sequence[str]], str], read: Callable[[msgspec.Raw], T], places: QueryShards
-    ) -> Iterator[tuple[UseKey, T]]:
-        """A range query of one point for each slot, over all forms in which series name pods; what points stand for.
-
-        What is read is shared among those whose points are the same.
-        """
-        wanted, values = frozenset(self.pods), ParseCache(read)
-        for territory, shards in places:
-            for answer in territory.ask(
-                shards,
-                lambda matchers: self.asker.prometheus.query_range_as(
-                    build(matchers), self.grid.span, labels=self.asker.described, values=values
-                ),
-            ):
-                require_one_cluster_name({described.cluster for described, _ in answer})
-                for described, value in answer:
-                    if described.key is not None and described.key[:2] in wanted:
-                        yield described.key, value
-
-    def places(self, quantity: Metric | None = None) -> QueryShards:
-        """The pods, in each form in which a metric's series may name them."""
-        forms = None if quantity is None else self._forms(quantity)
-        return list(of_pods(self.asker, self.pods, self.grid.end, self.most, forms=forms))
-
-    def _forms(self, quantity: Metric) -> Collection[str] | None:
-        """The labels that name pods in anything that is on record of a metric; None where that is not recorded."""
-        if not isinstance(self.reading, RecordedQueries):
-            return None
-        answered = self.asker.answered(self.grid.slot, self.grid.end)
-        is_known = answered is not None and (quantity, Statistic.PEAK) in answered.quantities
-        known = answered.forms if answered is not None and is_known else frozenset()
-        return {
-            label
-            for label, _, absent in self.asker.source.labels.forms()
-            if label in known or self._has(quantity, (*absent, f"{label}!=''"))
-        }
-
-    def _has(self, quantity: Metric, matchers: Sequence[str]) -> bool:
-        kept = recorded(quantity, COUNT, (*self.asker.owned, *matchers))
-        ever = promql.over("last_over_time", kept, self.grid.slots * self.grid.slot)
-        return bool(self.asker.prometheus.query(f"count({ever})", self.grid.end))
-
-    def place(self, instant: float) -> int:
-        """Which slot a point is about."""
-        back = round((self.grid.end.timestamp() - instant) / self.grid.slot.total_seconds())
-        return self.grid.slots - 1 - back
-
-
-def histories(
-    asker: SourceQuerier,
+def activity_histories(
+    querier: SourceQuerier,
     pods: Mapping[PodKey, datetime.datetime],
     span: datetime.timedelta,
     at: datetime.datetime,
     *,
     threshold: float,
 ) -> dict[PodKey, History]:
-    """When each of these pods was at work.
+    """When each of these pods was busy.
 
     Args:
-        asker: The source.
-        pods: With the instant from which on each has been itself; slots before it are left out.
+        querier: The source.
+        pods: With the start of each; there are no slots before it.
         span: How far to look back.
         at: The end.
-        threshold: Activity above this (0 to 1) counts as work.
-
-    Raises:
-        PrometheusError: Something could not be read whole.
+        threshold: A pod with activity above this (0 to 1) is busy.
     """
     if not pods:
         return {}
-    slot_s = next(
-        (length for length in _LENGTHS_S if span.total_seconds() / length <= MAX_SLOTS), _LENGTHS_S[-1]
-    )
-    slots = max(1, min(MAX_SLOTS, int(span.total_seconds() // slot_s)))
+    span_s = span.total_seconds()
+    slot_s = next((length for length in _SLOT_LENGTHS_S if span_s / length <= MAX_SLOTS), _SLOT_LENGTHS_S[-1])
+    slots = max(1, min(MAX_SLOTS, int(span_s // slot_s)))
     grid = SlotGrid(at, datetime.timedelta(seconds=slot_s), slots)
-    reading = asker.reading(span, at)
-    per_series = asker.samples_per_series(reading, span, at)
-    most = min(asker.most(per_series), MAX_POINTS / slots)
-    asked = _Asked(asker, grid, reading, sorted(pods), most)
-    states = _states(asked, threshold)
-    _correct(asked, states)
-    return {pod: _merged(grid, pods[pod], devices) for pod, devices in _grouped(pods, states).items()}
+    form = querier.query_form(span, at)
+    max_series = querier.max_series(querier.samples_per_series(form, span, at))
+    query = _HistoryQuery(querier, grid, form, sorted(pods), min(max_series, MAX_POINTS / slots))
+    by_use = _slots_by_gauges(query, threshold)
+    if querier.source.has_counters and by_use:
+        _correct_by_counters(query, by_use)
+    by_pod: dict[PodKey, list[bytearray]] = {pod: [] for pod in sorted(pods)}
+    for key, row in by_use.items():
+        by_pod[key[:2]].append(row)
+    return {pod: _history(grid, pods[pod], devices) for pod, devices in by_pod.items()}
 
 
-def _states(asked: _Asked, threshold: float) -> States:
-    """Each device's slots, by its gauges."""
-    states: dict[UseKey, bytes] = {}
-    counts: dict[UseKey, Ints] = {}
-    for quantity in asked.asker.source.of(MetricKind.ACTIVITY):
-        judge, places = functools.partial(_judged, asked, quantity, threshold), asked.places(quantity)
-        for key, row in asked.rows(_statistic(asked, quantity), judge, places):
-            states[key] = strongest((states[key], row)) if key in states else row
-        for key, column in asked.rows(_count(asked, quantity), asked.grid.read, places):
-            before = counts.get(key)
-            counts[key] = column if before is None else array.array("I", map(max, before, column))
-    return _left_out(states, counts)
-
-
-def _statistic(asked: _Asked, quantity: Metric) -> Callable[[Sequence[str]], str]:
-    def build(matchers: Sequence[str]) -> str:
-        everything = (*asked.asker.owned, *matchers)
-        peak = asked.reading.statistic(quantity, Statistic.PEAK, everything, asked.grid.slot)
-        return promql.by("max", asked.asker.source.labels.described, peak)
-
-    return build
-
-
-def _count(asked: _Asked, quantity: Metric) -> Callable[[Sequence[str]], str]:
-    def build(matchers: Sequence[str]) -> str:
-        counted = asked.reading.count(quantity, (*asked.asker.owned, *matchers), asked.grid.slot)
-        return promql.by("max", asked.asker.source.labels.described, counted)
-
-    return build
-
-
-def _judged(asked: _Asked, quantity: Metric, threshold: float, text: msgspec.Raw) -> bytes:
-    """What the points of one series say of each slot."""
-    scale, highest = asked.reading.scale(quantity), quantity.highest
-    row = bytearray([Slot.IDLE]) * asked.grid.slots
-    for instant, value in msgspec.json.decode(text, type=list[tuple[float, str]]):
-        place, share = asked.place(instant), float(value) * scale
-        if 0 <= place < len(row):
-            is_possible = 0 <= share <= highest  # which NaN is not
-            row[place] = (Slot.BUSY if share > threshold else Slot.IDLE) if is_possible else Slot.UNKNOWN
-    return bytes(row)
-
-
-def _left_out(states: Mapping[UseKey, bytes], counts: Mapping[UseKey, Ints]) -> States:
-    """Nothing is known of a slot with less than half of the samples that the densest series has, then or ever."""
-    densest: list[int] = []
-    for row in {row.tobytes(): row for row in counts.values()}.values():
-        densest = list(map(max, densest, row)) if densest else list(row)
-    ever = max(densest, default=0)
-    least = [max(HALF * max(most, HALF * ever), 1) for most in densest]
-    unknown: dict[bytes, bytes] = {}  # most are alike
-    found: States = {}
-    for key, state in states.items():
-        counted = counts.get(key)
-        if counted is None:
-            found[key] = bytearray(state.replace(_IDLE, _UNKNOWN))
-            continue
-        text = counted.tobytes()
-        if text not in unknown:
-            missing = (count < enough for count, enough in zip(counted, least, strict=True))
-            unknown[text] = bytes(Slot.UNKNOWN if lacks else Slot.IDLE for lacks in missing)
-        found[key] = bytearray(strongest((state, unknown[text])))
-    return found
-
-
-def _correct(asked: _Asked, states: States) -> None:
-    """By the counters of our exporter: they count work between two samples, and each pod's own on a shared GPU."""
-    asker = asked.asker
-    if not asker.source.has_counters or not states:
-        return
-    labels = asker.source.labels
-    shared = _shared(asked)
-    doubts = _doubts(asked, sorted({key[2] for key in states}))
-
-    def risen(matchers: Sequence[str]) -> str:
-        selected = promql.selector(counter_meaning.POD_BUSY, (*asker.owned, *matchers))
-        inner = promql.by(
-            "max", (*labels.use, *CONTAINER), promql.over("increase", selected, asked.grid.slot)
-        )
-        return promql.by("sum", labels.use, inner)
-
-    for key, points in asked.rows(risen, _points, asked.places()):
-        row = states.get(key)
-        for instant, value in points if row is not None else ():
-            place = asked.place(instant)
-            if row is None or not 0 <= place < len(row):
-                continue
-            if value > counter_meaning.SLACK_S:
-                row[place] = Slot.BUSY
-            elif (
-                key[2:] in shared and doubts.get(key[2:], {}).get(place, math.inf) <= counter_meaning.SLACK_S
-            ):
-                row[place] = Slot.IDLE if row[place] == Slot.BUSY else row[place]
-
-
-def _points(text: msgspec.Raw) -> list[tuple[float, float]]:
-    return [
-        (instant, float(value)) for instant, value in msgspec.json.decode(text, type=list[tuple[float, str]])
-    ]
-
-
-def _shared(asked: _Asked) -> set[DeviceKey]:
-    """Devices on which several pods are."""
-    asker, labels = asked.asker, asked.asker.source.labels
-    device = (*labels.device, *labels.instance)
-    selected = promql.selector(counter_meaning.POD_BUSY, asker.owned)
-    held = promql.by("count", device, promql.by("max", labels.use, selected))
-    found = asker.prometheus.query(f"{held} > 1", asked.grid.end)
-    return {(first(one.labels, labels.device), first(one.labels, labels.instance)) for one in found}
-
-
-def _doubts(asked: _Asked, uuids: Sequence[str]) -> dict[DeviceKey, dict[int, float]]:
-    """For each device and slot, seconds of work that may be anybody's; no slot where that is not on record."""
-    asker, labels = asked.asker, asked.asker.source.labels
-    device = (*labels.device, *labels.instance)
-    doubts: dict[DeviceKey, dict[int, float]] = {}
-    reasons = f"{REASON}!~{promql.quoted('|'.join(counter_meaning.NOBODYS))}"
-    # The gaps come with every device and make the row; unattributed work is added where there is any.
-    for metric, more in ((counter_meaning.GAPS, ()), (counter_meaning.UNATTRIBUTED, (reasons,))):
-        for batch in promql.batches(uuids):
-            matchers = (*asker.given, *more, promql.one_of(labels.device[0], batch))
-            risen = promql.over("increase", promql.selector(metric, matchers), asked.grid.slot)
-            inner = promql.by("max", (*device, REASON), risen)
-            for track in asker.prometheus.query_range(
-                promql.by("sum", device, inner),
-                asked.grid.span,
-            ):
-                key = (first(track.labels, labels.device), first(track.labels, labels.instance))
-                row = doubts.setdefault(key, {})
-                for instant, value in track.points.items():
-                    row[asked.place(instant)] = row.get(asked.place(instant), 0.0) + value
-    return doubts
-
-
-def _grouped(pods: Mapping[PodKey, datetime.datetime], states: States) -> dict[PodKey, list[bytearray]]:
-    grouped: dict[PodKey, list[bytearray]] = {pod: [] for pod in sorted(pods)}
-    for key, row in states.items():
-        grouped[key[0], key[1]].append(row)
-    return grouped
-
-
-def _merged(grid: SlotGrid, start: datetime.datetime, devices: Sequence[bytearray]) -> History:
-    """One pod's slots since it began: busy where any device was, else unknown where one is."""
+def _history(grid: SlotGrid, start: datetime.datetime, devices: Sequence[bytearray]) -> History:
+    """A pod's slots since its start: busy if any device was, else unknown if one is."""
     length = max(0, min(grid.slots, int((grid.end - start) / grid.slot)))
     merged = strongest(devices) if devices else _UNKNOWN * grid.slots
     return History(grid.end, grid.slot.total_seconds(), merged[grid.slots - length :])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _HistoryQuery:
+    """Range queries of one step for each slot."""
+
+    querier: SourceQuerier
+    grid: SlotGrid
+    form: QueryForm
+    pods: Sequence[PodKey]
+    max_series: float
+
+    def rows(
+        self, build: Build, parse: Callable[[msgspec.Raw], T], shards: QueryShards
+    ) -> Iterator[tuple[UseKey, T]]:
+        """The parsed points of the pods' series; series with equal points share them."""
+        wanted = frozenset(self.pods)
+        for labels, value in self.querier.range_uses(shards, build, self.grid.steps, parse):
+            if labels.key is not None and labels.key[:2] in wanted:
+                yield labels.key, value
+
+    def shards(self, metric: Metric | None = None) -> QueryShards:
+        """The pods, by each label that may name them in a metric's series."""
+        pod_labels = None if metric is None else self._pod_labels(metric)
+        return self.querier.pod_shards(self.pods, self.grid.end, self.max_series, pod_labels=pod_labels)
+
+    def _pod_labels(self, metric: Metric) -> Collection[str] | None:
+        """The labels that name pods in a recorded metric; None if it is not recorded."""
+        if not isinstance(self.form, RecordedQueries):
+            return None
+        answered = self.querier.answered(self.grid.slot, self.grid.end)
+        known: Collection[str] = ()
+        if answered is not None and (metric, Statistic.PEAK) in answered.metrics:
+            known = answered.pod_labels
+        return {
+            label
+            for label, _, absent in self.querier.source.labels.pod_labels()
+            if label in known or self._exists(metric, (*absent, f"{label}!=''"))
+        }
+
+    def _exists(self, metric: Metric, matchers: Sequence[str]) -> bool:
+        recorded = recorded_selector(metric, COUNT, (*self.querier.pod_matchers, *matchers))
+        ever = promql.over("last_over_time", recorded, self.grid.slots * self.grid.slot)
+        return bool(self.querier.prometheus.query(f"count({ever})", self.grid.end))
+
+    def peak(self, metric: Metric, matchers: Sequence[str]) -> str:
+        """The peak of each slot."""
+        every = (*self.querier.pod_matchers, *matchers)
+        peak = self.form.statistic(metric, Statistic.PEAK, every, self.grid.slot)
+        return promql.by("max", self.querier.source.labels.described, peak)
+
+    def count(self, metric: Metric, matchers: Sequence[str]) -> str:
+        """The samples of each slot."""
+        counted = self.form.count(metric, (*self.querier.pod_matchers, *matchers), self.grid.slot)
+        return promql.by("max", self.querier.source.labels.described, counted)
+
+    def classify(self, metric: Metric, threshold: float, text: msgspec.Raw) -> bytes:
+        """The slots of a series, from the JSON of its points."""
+        scale, highest = self.form.scale(metric), metric.highest
+        row = bytearray([Slot.IDLE]) * self.grid.slots
+        for instant, value in decode_points(text):
+            slot, share = self.grid.slot_of(instant), value * scale
+            if 0 <= slot < len(row):
+                is_possible = 0 <= share <= highest  # which NaN is not
+                row[slot] = (Slot.BUSY if share > threshold else Slot.IDLE) if is_possible else Slot.UNKNOWN
+        return bytes(row)
+
+
+def _slots_by_gauges(query: _HistoryQuery, threshold: float) -> SlotsByUse:
+    rows: dict[UseKey, bytes] = {}
+    counts: CountsByUse = {}
+    for metric in query.querier.source.of(MetricKind.ACTIVITY):
+        classify, shards = functools.partial(query.classify, metric, threshold), query.shards(metric)
+        for key, row in query.rows(functools.partial(query.peak, metric), classify, shards):
+            rows[key] = strongest((rows[key], row)) if key in rows else row
+        for key, count in query.rows(functools.partial(query.count, metric), query.grid.counts, shards):
+            add_highest(counts, key, count)
+    return _with_gaps(rows, counts)
+
+
+def _with_gaps(rows: Mapping[UseKey, bytes], counts: Mapping[UseKey, Counts]) -> SlotsByUse:
+    """A slot is unknown with less than half the samples of the densest series, in that slot or (a quarter) in any."""
+    highest = highest_counts({row.tobytes(): row for row in counts.values()}.values())
+    ever = max(highest, default=0)
+    least = [max(HALF * max(count, HALF * ever), 1) for count in highest]
+    known: dict[bytes, bytes] = {}  # most are alike
+    found: SlotsByUse = {}
+    for key, row in rows.items():
+        counted = counts.get(key)
+        if counted is None:
+            found[key] = bytearray(row.replace(_IDLE, _UNKNOWN))
+            continue
+        text = counted.tobytes()
+        if text not in known:
+            missing = (count < enough for count, enough in zip(counted, least, strict=True))
+            known[text] = bytes(Slot.UNKNOWN if is_missing else Slot.IDLE for is_missing in missing)
+        found[key] = bytearray(strongest((row, known[text])))
+    return found
+
+
+def _correct_by_counters(query: _HistoryQuery, by_use: SlotsByUse) -> None:
+    """Counters include work between two samples, and on a shared GPU each pod's own."""
+    querier, grid = query.querier, query.grid
+    shared = _shared_devices(querier, grid.end)
+    unknown_s = _unknown_s(query, sorted({key[2] for key in by_use}))
+
+    def build(matchers: Sequence[str]) -> str:
+        return _pod_busy(querier, matchers, grid.slot)
+
+    for key, points in query.rows(build, decode_points, query.shards()):
+        row = by_use.get(key, bytearray())
+        device = key[2:]
+        for instant, value in points:
+            slot = grid.slot_of(instant)
+            if not 0 <= slot < len(row):
+                continue
+            is_known = unknown_s.get(device, {}).get(slot, math.inf) <= SLACK_S
+            if value > SLACK_S:
+                row[slot] = Slot.BUSY
+            elif row[slot] == Slot.BUSY and device in shared and is_known:
+                row[slot] = Slot.IDLE
+
+
+def _pod_busy(querier: SourceQuerier, matchers: Sequence[str], slot: datetime.timedelta) -> str:
+    """Busy seconds of each pod in each slot, by its own counters."""
+    use = querier.source.labels.use
+    selected = promql.selector(POD_BUSY, (*querier.pod_matchers, *matchers))
+    increase = promql.by("max", (*use, *CONTAINER), promql.over("increase", selected, slot))
+    return promql.by("sum", use, increase)
+
+
+def _shared_devices(querier: SourceQuerier, at: datetime.datetime) -> set[DeviceKey]:
+    """Devices that several pods use."""
+    labels = querier.source.labels
+    selected = promql.selector(POD_BUSY, querier.pod_matchers)
+    pods = promql.by("count", labels.device_key, promql.by("max", labels.use, selected))
+    return {labels.device_of(one.labels) for one in querier.prometheus.query(f"{pods} > 1", at)}
+
+
+def _unknown_s(query: _HistoryQuery, uuids: Sequence[str]) -> dict[DeviceKey, dict[int, float]]:
+    """Seconds of gaps and unattributed work of each device in each slot; no slot without a counter."""
+    querier, labels, grid = query.querier, query.querier.source.labels, query.grid
+    found: dict[DeviceKey, dict[int, float]] = {}
+    # Every device has a counter of gaps; unattributed work is added where there is any.
+    for metric, more in ((GAPS, ()), (UNATTRIBUTED, (NOT_A_PODS,))):
+        for batch in promql.batches(uuids):
+            matchers = (*querier.matchers, *more, promql.one_of(labels.device[0], batch))
+            increase = promql.over("increase", promql.selector(metric, matchers), grid.slot)
+            inner = promql.by("max", (*labels.device_key, REASON), increase)
+            query_text = promql.by("sum", labels.device_key, inner)
+            for series in querier.prometheus.query_range(query_text, grid.steps):
+                row = found.setdefault(labels.device_of(series.labels), {})
+                for instant, value in series.points.items():
+                    slot = grid.slot_of(instant)
+                    row[slot] = row.get(slot, 0.0) + value
+    return found
+
+
+def activity_profiles(
+    querier: SourceQuerier,
+    window: datetime.timedelta,
+    at: datetime.datetime,
+    *,
+    usages: Usages,
+    shared: Collection[PodKey],
+) -> Profiles:
+    """Mean activity of each pod's devices in equal steps of the window, oldest first, 0 to 1; None if unknown.
+
+    The gauge of a shared GPU counts all of its pods, so a pod there has a profile only from its own counter.
+
+    Args:
+        querier: The source.
+        window: Its length.
+        at: Its end.
+        usages: Usage over the window; it says which activity is the pod's own.
+        shared: Pods that may share their GPUs.
+    """
+    query = _ProfileQuery(querier, window, at)
+    own = {pod for pod in shared if usages.get(pod) and all(usage.is_own for usage in usages[pod])}
+    found = {pod: row for pod, row in query.by_gauges().items() if pod not in shared}
+    if own:
+        found |= {pod: row for pod, row in query.by_counters().items() if pod in own}
+    return dict(sorted(found.items()))
+
+
+class _ProfileQuery:
+    def __init__(self, querier: SourceQuerier, window: datetime.timedelta, at: datetime.datetime) -> None:
+        self._querier, self._step = querier, window / PROFILE_STEPS
+        self._grid = SlotGrid(at, self._step, PROFILE_STEPS)
+        self._form = querier.query_form(window, at)
+        self._plan = querier.shard_plan(window, at)
+        samples = querier.samples_per_series(self._form, self._step, at)
+        self._shards = self._plan.shards(querier.max_series(max(samples, PROFILE_STEPS)))
+
+    def by_gauges(self) -> Profiles:
+        querier, found = self._querier, Profiles()
+        for metric in querier.source.of(MetricKind.ACTIVITY):
+
+            def build(matchers: Sequence[str], metric: Metric = metric) -> str:
+                every = (*querier.pod_matchers, *matchers)
+                return self._form.statistic(metric, Statistic.MEAN, every, self._step)
+
+            self._add(found, build, self._form.scale(metric))
+        return found
+
+    def by_counters(self) -> Profiles:
+        """An increase is extrapolated, so it may exceed its step."""
+        found, step_s = Profiles(), self._step.total_seconds()
+
+        def build(matchers: Sequence[str]) -> str:
+            return f"clamp_max({_pod_busy(self._querier, matchers, self._step)}, {step_s!r})"
+
+        self._add(found, build, 1 / step_s)
+        return found
+
+    def _add(self, found: Profiles, build: Build, scale: float) -> None:
+        """Add the mean of each pod's devices; of several values the highest."""
+        querier, owner, steps = self._querier, self._querier.source.labels.owner, self._grid.steps
+        for result in self._plan.ask(
+            self._shards,
+            lambda matchers: querier.prometheus.query_range(promql.by("avg", owner, build(matchers)), steps),
+        ):
+            require_one_cluster(series.labels for series in result)
+            for series in result:
+                if (pod := querier.source.labels.pod_of(series.labels)) is not None:
+                    row = found.setdefault(pod, [None] * PROFILE_STEPS)
+                    for instant, value in series.points.items():
+                        self._set(row, instant, value * scale)
+
+    def _set(self, row: list[float | None], instant: float, share: float) -> None:
+        step = self._grid.slot_of(instant)
+        if 0 <= step < PROFILE_STEPS and math.isfinite(share) and 0 <= share <= 1:
+            row[step] = max(share, row[step] or 0.0)

@@ -1,9 +1,8 @@
-"""Any other exporter's metrics, by a YAML file: which of them gives which quantity, and which labels name what.
+"""The signals file: metrics and labels of any other exporter, in YAML.
 
-A selector is a metric's name with matchers, not an expression: what is asked over a window is put around it.
+A selector is a metric's name with matchers, not an expression: functions over a range are applied to it.
 """
 
-import dataclasses
 import pathlib
 import re
 from typing import Annotated, Literal
@@ -12,8 +11,8 @@ import pydantic
 
 from rightsizer import yamlfile
 from rightsizer.errors import Problem, SignalsError
-from rightsizer.usage.quantities import Metric, MetricKind, MetricSource
 from rightsizer.usage.series_labels import LabelNames
+from rightsizer.usage.source_metrics import Metric, MetricKind, MetricSource
 from rightsizer.yamlfile import FileKind
 
 _LABEL = r"[a-zA-Z_][a-zA-Z0-9_]*"
@@ -29,48 +28,37 @@ class _Part(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-def _label_names(value: object) -> object:
-    """One name, or several, the first of which that a series carries is meant."""
-    return [value] if isinstance(value, str) else value
-
-
 Names = Annotated[
     list[Annotated[str, pydantic.Field(pattern=f"^{_LABEL}$")]],
     pydantic.Field(min_length=1),
-    pydantic.BeforeValidator(_label_names),
+    pydantic.BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
 ]
 
 
 class LabelsTable(_Part):
-    """Which labels name what; for each one name, or several in the order in which they are looked for."""
+    """Labels: one name each, or several in order of preference."""
 
     namespace: Names = pydantic.Field(description="The pod's namespace.")
     pod: Names = pydantic.Field(description="The pod.")
-    device: Names = pydantic.Field(description="What is different for each GPU: its UUID.")
-    instance: Names | None = pydantic.Field(None, description="What tells MIG instances of a GPU apart.")
-    profile: Names | None = pydantic.Field(None, description="A MIG instance's profile.")
-    model: Names | None = pydantic.Field(
-        None, description="The GPU's model, by which its idle power is known."
-    )
+    device: Names = pydantic.Field(description="The GPU's UUID.")
+    instance: Names | None = pydantic.Field(None, description="The MIG instance of a GPU.")
+    profile: Names | None = pydantic.Field(None, description="The MIG instance's profile.")
+    model: Names | None = pydantic.Field(None, description="The GPU's model, which gives its idle power.")
     node: Names | None = pydantic.Field(None, description="The node.")
 
     def names(self) -> LabelNames:
-        """As the questions take them."""
+        """The names for queries."""
         return LabelNames(**{field: tuple(getattr(self, field) or ()) for field in type(self).model_fields})
 
 
 class MetricRow(_Part):
-    """One metric.
-
-    Raises:
-        ValueError: The selector is not one.
-    """
+    """One metric."""
 
     quantity: Literal["activity", "traffic", "memory", "power"] = pydantic.Field(
-        description="What it measures: the share of time in which the GPU, or its memory bus, worked; memory in use; "
-        "power drawn."
+        description="The quantity: share of time in which the GPU (activity) or its memory bus (traffic) was busy; "
+        "memory in use; power drawn."
     )
-    selector: str = pydantic.Field(description="A metric's name, and matchers in braces if need be.")
+    selector: str = pydantic.Field(description="A metric's name, with optional matchers in braces.")
     scale: float = pydantic.Field(
         1.0,
         gt=0.0,
@@ -83,7 +71,7 @@ class MetricRow(_Part):
         gt=0.0,
         strict=False,
         allow_inf_nan=False,
-        description="The highest value that can be, after scaling; what is above it is no measurement.",
+        description="The highest plausible value after scaling; a higher one is invalid.",
     )
 
     @pydantic.field_validator("selector")
@@ -94,14 +82,15 @@ class MetricRow(_Part):
             raise ValueError(message)
         return text.strip()
 
-    def as_quantity(self) -> Metric:
-        """As the questions take it."""
-        found = _SELECTOR.fullmatch(self.selector)
-        matchers = (found["matchers"] or "").strip().removesuffix(",") if found else ""
+    def metric(self, number: int) -> Metric:
+        """The metric for queries. Rows measure different things, so only copies of one row can disagree."""
+        name, _, rest = self.selector.partition("{")
+        matchers = rest.removesuffix("}").strip().removesuffix(",")
         return Metric(
             MetricKind(self.quantity),
-            found["metric"] if found else self.selector,
+            name.strip(),
             self.scale,
+            alike=str(number),
             matchers=(matchers,) if matchers else (),
             limit=self.limit,
         )
@@ -122,29 +111,15 @@ KIND = FileKind(
 
 
 def load(path: pathlib.Path) -> MetricSource:
-    """Read a table.
+    """Read a signals file.
 
     Raises:
         ConfigurationError: The file cannot be read.
-        SignalsError: It is not a table; carries all its problems.
+        SignalsError: With all problems of its content.
     """
-    return parse(yamlfile.read_bytes(path, KIND), source=str(path))
-
-
-def parse(raw: bytes, *, source: str) -> MetricSource:
-    """Turn the bytes of a table into a source.
-
-    Raises:
-        SignalsError: With every problem found.
-    """
-    signals, lines = yamlfile.parse(raw, KIND, source=source)
-    if not any(MetricKind(row.quantity) is MetricKind.ACTIVITY for row in signals.quantities):
-        line = lines["quantities",]
-        words = "none is activity, without which nothing can be judged"
-        raise SignalsError(source, [Problem(line, "quantities", words)])
-    quantities = tuple(
-        # Rows of one kind measure different things: only copies of one metric are held against each other.
-        dataclasses.replace(row.as_quantity(), alike=str(number))
-        for number, row in enumerate(signals.quantities)
-    )
-    return MetricSource(source, quantities, signals.labels.names(), has_rules=False)
+    signals, lines = yamlfile.parse(yamlfile.read_bytes(path, KIND), KIND, source=str(path))
+    if not any(row.quantity == "activity" for row in signals.quantities):
+        problem = Problem(lines["quantities",], "quantities", "none is activity, which every finding needs")
+        raise SignalsError(str(path), [problem])
+    metrics = tuple(row.metric(number) for number, row in enumerate(signals.quantities))
+    return MetricSource(str(path), metrics, signals.labels.names(), has_rules=False)

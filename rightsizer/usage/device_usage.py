@@ -1,7 +1,6 @@
-"""Usage of every device by every pod: one aggregate query for each statistic of each metric; never raw samples.
+"""Usage of each device by each pod: one aggregate query for each statistic of each metric, never raw samples.
 
-What cannot be is noted as such, never bent into what can. Each series is taken at its word about whose it is; only pods
-that the API server knows are looked up.
+Impossible values are reported as invalid, never corrected. A series counts for the pod that it names.
 """
 
 import array
@@ -11,18 +10,21 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.model import Device, PodKey, Usage, Usages
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.sharding import ShardPlan
-from rightsizer.usage import exporter_counters
-from rightsizer.usage.counter_meaning import SLACK_S, Counters
-from rightsizer.usage.pods_by_name import of_pods
-from rightsizer.usage.quantities import STATISTICS, Metric, MetricKind, Statistic
+from rightsizer.usage.exporter_counters import SLACK_S, Counters, query_counters
 from rightsizer.usage.querier import AnsweredMetrics, QueryShards, SourceQuerier
-from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm, RawQueries, RecordedQueries
-from rightsizer.usage.sample_coverage import NOTHING, Coverage, can_be_narrow, cover
+from rightsizer.usage.recording_rules import (
+    RULE_INTERVAL,
+    QueryForm,
+    RawQueries,
+    RecordedQueries,
+    raw_selector,
+)
+from rightsizer.usage.sample_coverage import NO_COVERAGE, Coverage, can_query_some, coverage_by_use
 from rightsizer.usage.series_labels import SeriesLabels, UseKey
+from rightsizer.usage.source_metrics import STATISTICS, Metric, MetricKind, Statistic
 
-DISAGREE = 0.1
-"""Two sources whose means over an hour are further apart do not speak of the same device or the same pod."""
+MAX_DIFFERENCE = 0.1
+"""If the means of two sources over an hour differ by more, one of them has the wrong device or pod."""
 COMPARED = datetime.timedelta(hours=1)
 DISAGREEMENT = "sources disagree"
 
@@ -38,7 +40,7 @@ _FIELDS = {
 
 @dataclasses.dataclass(slots=True)
 class UsageAccumulator:
-    """What has been collected for one key, before it becomes a Usage."""
+    """The fields of a Usage, while they are collected."""
 
     device: Device
     activity_mean: float | None = None
@@ -51,321 +53,312 @@ class UsageAccumulator:
     is_own: bool = False
     invalid: tuple[str, ...] = ()
 
-    def doubt(self, name: str) -> None:
-        """Note what cannot be."""
+    def add_invalid(self, name: str) -> None:
+        """Note a metric with impossible values."""
         if name not in self.invalid:
             self.invalid = tuple(sorted((*self.invalid, name)))
 
 
 UsageByDevice = dict[UseKey, UsageAccumulator]
-Answers = list[tuple[SeriesLabels, float]]
-"""What series are about, and their values, as they came."""
-Kept = tuple[list[SeriesLabels], "array.array[float]"]
-"""Answers of which there are many: what they are about, and the values."""
+LabelledValues = Iterable[tuple[SeriesLabels, float]]
+CompactValues = tuple[list[SeriesLabels], "array.array[float]"]
 
 
-def usages(
-    asker: SourceQuerier,
+def window_usages(
+    querier: SourceQuerier,
     window: datetime.timedelta,
     at: datetime.datetime,
     *,
-    of: Collection[PodKey] | None = None,
+    of: Collection[PodKey] | None,
 ) -> Usages:
-    """Usage in the window that ends at `at`; empty where there is none.
+    """Usage in the window that ends at `at`.
 
     Args:
-        asker: The source.
-        window: How far back.
-        at: The end.
-        of: Only these pods matter; others are left out where that is cheaper.
-
-    Raises:
-        PrometheusError: Something could not be read whole.
+        querier: The source.
+        window: Its length.
+        at: Its end.
+        of: The pods that are needed; others are left out if that is cheaper. None for all pods.
     """
-    everything: UsageByDevice = {}
-    reading = asker.reading(window, at)
-    territory = asker.territory(window, at)
-    most = asker.most(asker.samples_per_series(reading, window, at))
-    before = asker.answered(window, at) if of is not None and can_be_narrow(asker, reading, at) else None
+    usage: UsageByDevice = {}
+    form = querier.query_form(window, at)
+    before = querier.answered(window, at) if of is not None and can_query_some(querier, form, at) else None
     if of is not None and before is not None:
-        places = list(of_pods(asker, sorted(of), at, most, forms=before.forms))
+        max_series = querier.max_series(querier.samples_per_series(form, window, at))
+        shards = querier.pod_shards(sorted(of), at, max_series, pod_labels=before.pod_labels)
     else:
-        of, places = None, [(territory, territory.shards(most))]
-    questions = [
-        _Question(asker, places, reading, quantity, statistic, window, at)
-        for quantity in asker.source.quantities
-        for statistic in STATISTICS[quantity.kind]
-        if before is None or (quantity, statistic) in before.quantities
+        of, shards = None, querier.all_shards(form, window, at)
+    queries = [
+        _StatisticQuery(querier, shards, form, metric, statistic, window, at)
+        for metric in querier.source.metrics
+        for statistic in STATISTICS[metric.kind]
+        if before is None or (metric, statistic) in before.metrics
     ]
     answered = AnsweredMetrics()
-    for question, answers in _asked(asker, questions):
-        question.file(everything, answers)
-        answered.note(question.quantity, question.statistic, (one for one, _ in answers if one.key))
+    for query, values in _run(querier, queries):
+        query.add_to(usage, values)
+        answered.add(query.metric, query.statistic, (labels for labels, _ in values if labels.key))
     if of is None:
-        asker.note(window, at, answered)
-    if isinstance(reading, RecordedQueries):
-        # What was recorded ends up to five minutes ago.
-        for question, (described, values) in _lately(asker, territory, at):
-            question.file(everything, _about(of, zip(described, values, strict=True)))
-    covers = cover(asker, reading, places, window=window, at=at, of=of)
-    for one, _ in _about(of, ((one, 0.0) for one in _compared(asker, territory, min(window, COMPARED), at))):
-        _place(everything, one).doubt(DISAGREEMENT)
-    _count(everything, exporter_counters.ask(asker, window, at), window)
-    return _by_pod(everything, covers)
+        querier.remember(window, at, answered)
+    if isinstance(form, RecordedQueries):
+        # The last recorded value may be five minutes old.
+        for query, (series, numbers) in _latest_peaks(querier, window, at):
+            query.add_to(usage, _only(of, zip(series, numbers, strict=True)))
+    coverage = coverage_by_use(querier, form, shards, window=window, at=at, of=of)
+    for labels, _ in _only(of, ((labels, 0.0) for labels in _disagreeing(querier, window, at))):
+        _entry(usage, labels).add_invalid(DISAGREEMENT)
+    _add_counters(usage, query_counters(querier, window, at), window)
+    return _by_pod(usage, coverage)
 
 
-def recent(asker: SourceQuerier, at: datetime.datetime) -> Usages:
-    """The highest of everything in the last minutes."""
-    everything: UsageByDevice = {}
-    for question, (described, values) in _lately(asker, asker.territory(2 * RULE_INTERVAL, at), at):
-        question.file(everything, zip(described, values, strict=True))
-    return _by_pod(everything, {})
+def recent_peaks(querier: SourceQuerier, at: datetime.datetime) -> Usages:
+    """The peaks of the last minutes."""
+    usage: UsageByDevice = {}
+    for query, (series, numbers) in _latest_peaks(querier, 2 * RULE_INTERVAL, at):
+        query.add_to(usage, zip(series, numbers, strict=True))
+    return _by_pod(usage, {})
 
 
-def activity(
-    asker: SourceQuerier, window: datetime.timedelta, at: datetime.datetime, *, with_coverage: bool = False
+def peak_activity(
+    querier: SourceQuerier, window: datetime.timedelta, at: datetime.datetime, *, with_coverage: bool
 ) -> Usages:
-    """Only the highest activity, what counters say of it and, where wanted, of how much of the window that is known."""
-    everything: UsageByDevice = {}
-    territory = asker.territory(window, at)
-    for question, answers in _peaks(asker, territory, window, at, kinds=(MetricKind.ACTIVITY,)):
-        question.file(everything, answers)
-    _count(everything, exporter_counters.ask(asker, window, at), window)
+    """Only the peak activity with what the counters say of it and, if wanted, its coverage."""
+    usage: UsageByDevice = {}
+    shards = querier.all_shards(RawQueries(), window, at)
+    for query, values in _peaks(querier, shards, window, at, kinds=(MetricKind.ACTIVITY,)):
+        query.add_to(usage, values)
+    _add_counters(usage, query_counters(querier, window, at), window)
     if not with_coverage:
-        return _by_pod(everything, {})
-    most = asker.most(asker.samples_per_series(RawQueries(), window, at))
-    places = [(territory, territory.shards(most))]
-    return _by_pod(everything, cover(asker, RawQueries(), places, window=window, at=at))
+        return _by_pod(usage, {})
+    shards = querier.all_shards(RawQueries(), window, at)
+    return _by_pod(usage, coverage_by_use(querier, RawQueries(), shards, window=window, at=at, of=None))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Question:
-    asker: SourceQuerier
-    places: QueryShards
-    reading: QueryForm
-    quantity: Metric
+class _StatisticQuery:
+    querier: SourceQuerier
+    shards: QueryShards
+    form: QueryForm
+    metric: Metric
     statistic: Statistic
     window: datetime.timedelta
     at: datetime.datetime
 
-    def ask(self) -> Answers:
-        """The answers, in the metric's unit, also those that do not say whose they are."""
-        asker, labels = self.asker, self.asker.source.labels
+    def run(self) -> list[tuple[SeriesLabels, float]]:
+        """The values in the metric's unit, also of series that name no pod."""
 
-        def build(matchers: Iterable[str]) -> str:
-            every = (*asker.owned, *matchers)
-            asked = self.reading.statistic(self.quantity, self.statistic, every, self.window)
-            answer = promql.by("max", labels.described, asked)
-            return promql.only_nan(answer) if self._is_check else answer
+        def build(matchers: Sequence[str]) -> str:
+            every = (*self.querier.pod_matchers, *matchers)
+            query = self.form.statistic(self.metric, self.statistic, every, self.window)
+            largest = promql.by("max", self.querier.source.labels.described, query)
+            # A mean that no field takes serves only to find NaN.
+            is_check = self.statistic is Statistic.MEAN and not self._field
+            return promql.only_nan(largest) if is_check else largest
 
-        return list(asker.keyed(self.places, build, self.at))
+        return list(self.querier.uses(self.shards, build, self.at))
 
     @property
-    def _is_check(self) -> bool:
-        """Whether nobody keeps what is asked, and only what cannot be is of interest: a mean of no numbers."""
-        return self.statistic is Statistic.MEAN and (self.quantity.kind, self.statistic) not in _FIELDS
+    def _field(self) -> str:
+        return _FIELDS.get((self.metric.kind, self.statistic), "")
 
-    def file(self, everything: UsageByDevice, answers: Iterable[tuple[SeriesLabels, float]]) -> None:
-        """Put the answers under their keys."""
-        field = _FIELDS.get((self.quantity.kind, self.statistic), "")
-        metric, highest, scale = (
-            self.quantity.metric,
-            self.quantity.highest,
-            self.reading.scale(self.quantity),
-        )
-        for described, number in answers:
-            if described.key is None:
+    def add_to(self, usage: UsageByDevice, values: LabelledValues) -> None:
+        """Set the field of each use."""
+        field, name, highest = self._field, self.metric.name, self.metric.highest
+        scale = self.form.scale(self.metric)
+        for labels, number in values:
+            if labels.key is None:
                 continue
             value = number * scale
-            here = everything.get(described.key)
-            if here is None or described.device is not here.device:
-                here = _place(everything, described)
-            if not 0 <= value <= highest:  # nor where it is NaN
-                here.doubt(metric)
-            elif field and metric not in here.invalid:
-                before = getattr(here, field)
+            entry = usage.get(labels.key)
+            if entry is None or labels.device is not entry.device:
+                entry = _entry(usage, labels)
+            if not 0 <= value <= highest:  # nor if it is NaN
+                entry.add_invalid(name)
+            elif field and name not in entry.invalid:
+                before = getattr(entry, field)
                 if before is None or value > before:
-                    setattr(here, field, value)
+                    setattr(entry, field, value)
 
 
-def _asked(asker: SourceQuerier, questions: Sequence[_Question]) -> Iterator[tuple[_Question, Answers]]:
-    """The questions with their answers, of which the next are under way while one is taken."""
-    answers = asker.prometheus.run_in_order([question.ask for question in questions])
-    return zip(questions, answers, strict=True)
+def _run(
+    querier: SourceQuerier, queries: Sequence[_StatisticQuery]
+) -> Iterator[tuple[_StatisticQuery, list[tuple[SeriesLabels, float]]]]:
+    """The queries with their values; the next ones run while one is consumed."""
+    results = querier.prometheus.run_in_order([query.run for query in queries])
+    return zip(queries, results, strict=True)
 
 
-def _about(
-    pods: Collection[PodKey] | None, answers: Iterable[tuple[SeriesLabels, float]]
-) -> Iterable[tuple[SeriesLabels, float]]:
-    """The answers about certain pods; all of them where none are named."""
+def _only(pods: Collection[PodKey] | None, values: LabelledValues) -> LabelledValues:
+    """The values of these pods; all if None."""
     if pods is None:
-        return answers
-    return (each for each in answers if each[0].key is not None and each[0].key[:2] in pods)
+        return values
+    return (each for each in values if each[0].key is not None and each[0].key[:2] in pods)
 
 
-def _place(everything: UsageByDevice, described: SeriesLabels) -> UsageAccumulator:
-    """Where a sample with a key belongs. Of two descriptions of one device one is taken, always the same."""
-    key, device = described.key, described.device
-    assert key is not None  # noqa: S101 - or it would not have been taken
-    here = everything.get(key)
-    if here is None:
-        here = everything[key] = UsageAccumulator(device)
-    elif device is not here.device and device != here.device:
-        here.device = dataclasses.replace(
+def _entry(usage: UsageByDevice, labels: SeriesLabels) -> UsageAccumulator:
+    """The entry of a series with a key. Of two descriptions of one device the same one is always chosen."""
+    key, device = labels.key, labels.device
+    assert key is not None  # noqa: S101 - callers have checked it
+    entry = usage.get(key)
+    if entry is None:
+        entry = usage[key] = UsageAccumulator(device)
+    elif device is not entry.device and device != entry.device:
+        entry.device = dataclasses.replace(
             device,
-            model=min(filter(None, (device.model, here.device.model)), default=""),
-            instance_profile=device.instance_profile or here.device.instance_profile,
+            model=min(filter(None, (device.model, entry.device.model)), default=""),
+            instance_profile=device.instance_profile or entry.device.instance_profile,
         )
-    return here
+    return entry
 
 
 def _peaks(
-    asker: SourceQuerier,
-    territory: ShardPlan,
+    querier: SourceQuerier,
+    shards: QueryShards,
     window: datetime.timedelta,
     at: datetime.datetime,
     *,
     kinds: tuple[MetricKind, ...] = tuple(MetricKind),
-) -> Iterator[tuple[_Question, Answers]]:
-    most = asker.most(asker.samples_per_series(RawQueries(), window, at))
-    places = [(territory, territory.shards(most))]
-    questions = [
-        _Question(asker, places, RawQueries(), quantity, Statistic.PEAK, window, at)
+) -> Iterator[tuple[_StatisticQuery, list[tuple[SeriesLabels, float]]]]:
+    queries = [
+        _StatisticQuery(querier, shards, RawQueries(), metric, Statistic.PEAK, window, at)
         for kind in kinds
-        for quantity in asker.source.of(kind)
+        for metric in querier.source.of(kind)
     ]
-    return _asked(asker, questions)
+    return _run(querier, queries)
 
 
-def _lately(
-    asker: SourceQuerier, territory: ShardPlan, at: datetime.datetime
-) -> list[tuple[_Question, Kept]]:
-    """Peaks of the last minutes, which are asked for once for all windows."""
+def _latest_peaks(
+    querier: SourceQuerier, window: datetime.timedelta, at: datetime.datetime
+) -> list[tuple[_StatisticQuery, CompactValues]]:
+    """Peaks of the last minutes, queried once for all windows."""
 
-    def make() -> list[tuple[_Question, Kept]]:
-        return [
-            (question, _kept(answers))
-            for question, answers in _peaks(asker, territory, 2 * RULE_INTERVAL, at)
-        ]
+    def make() -> list[tuple[_StatisticQuery, CompactValues]]:
+        plan, latest = querier.shard_plan(window, at), 2 * RULE_INTERVAL
+        size = querier.max_series(querier.samples_per_series(RawQueries(), latest, at))
+        peaks = _peaks(querier, [(plan, plan.shards(size))], latest, at)
+        return [(query, _compact(values)) for query, values in peaks]
 
-    return asker.memo.of(at, "lately", make)
-
-
-def _kept(answers: Iterable[tuple[SeriesLabels, float]]) -> Kept:
-    kept: Kept = ([], array.array("d"))
-    for described, value in answers:
-        kept[0].append(described)
-        kept[1].append(value)
-    return kept
+    return querier.memo.get(at, "latest peaks", make)
 
 
-def _compared(
-    asker: SourceQuerier, territory: ShardPlan, span: datetime.timedelta, at: datetime.datetime
-) -> list[SeriesLabels]:
-    """The devices that are in doubt since two sources disagree; asked once for all windows."""
-    return asker.memo.of(at, ("compared", span), lambda: list(_compare(asker, territory, span, at)))
-
-
-def _compare(
-    asker: SourceQuerier, territory: ShardPlan, span: datetime.timedelta, at: datetime.datetime
-) -> Iterator[SeriesLabels]:
-    """The devices of which two sources that measure the same say different things.
-
-    Only in the last hour: of an exporter that has been replaced since, the two speak of different times.
-    """
-    places = [(territory, territory.shards(asker.most(asker.samples_per_series(RawQueries(), span, at))))]
-    answered = asker.answered(span, at)
-    alike: dict[str, list[Metric]] = {}
-    for quantity in answered.of(MetricKind.ACTIVITY) if answered else asker.source.of(MetricKind.ACTIVITY):
-        alike.setdefault(quantity.alike, []).append(quantity)
-    for quantities in alike.values():
-        if len(quantities) == 1 and not _has_copies(asker, places, quantities[0], span, at):
-            continue
-
-        def build(matchers: Iterable[str], quantities: list[Metric] = quantities) -> str:
-            every = (*asker.owned, *matchers)
-            means = " or ".join(
-                f"{RawQueries().statistic(quantity, Statistic.MEAN, every, span)} * {quantity.scale!r}"
-                for quantity in quantities
-            )
-            use = asker.source.labels.use
-            return f"{promql.by('max', use, means)} - {promql.by('min', use, means)} > {DISAGREE}"
-
-        for described, _ in asker.keyed(places, build, at):
-            if described.key is not None:
-                yield described
-
-
-def _has_copies(
-    asker: SourceQuerier,
-    places: QueryShards,
-    quantity: Metric,
-    span: datetime.timedelta,
-    at: datetime.datetime,
-) -> bool:
-    """Whether a metric comes from several sources for anybody: only then can it disagree with itself."""
-
-    def build(matchers: Iterable[str]) -> str:
-        selected = promql.selector(quantity.metric, [*quantity.matchers, *asker.owned, *matchers])
-        there = promql.over("last_over_time", selected, span)
-        return f"count({promql.by('count', asker.source.labels.use, there)} > 1)"
-
-    return any(
-        answer
-        for territory, shards in places
-        for answer in territory.ask(shards, lambda matchers: asker.prometheus.query(build(matchers), at))
-    )
-
-
-def _count(everything: UsageByDevice, counted: Counters, window: datetime.timedelta) -> None:
-    """Add what counters say: of a shared device each pod's own, as far as it is known, else the device's."""
-    if not counted.devices:
-        return
-    holders: dict[tuple[str, str], int] = {}
-    for key in everything:
-        holders[key[2:]] = holders.get(key[2:], 0) + 1
-    for key, here in everything.items():
-        own_s = counted.own_s(key)
-        is_shared = holders[key[2:]] > 1
-        here.is_own = own_s is not None
-        here.busy_s = counted.anybodys_s(key) if own_s is None else own_s
-        if here.busy_s is None:
-            continue
-        mean = min(here.busy_s / window.total_seconds(), 1.0)
-        if own_s is not None and is_shared:
-            # The device's highest sample is nobody's alone: none of it is a pod's that did nothing.
-            here.activity_mean = mean
-            here.activity_peak = 0.0 if own_s <= SLACK_S else here.activity_peak
-            here.memory_peak_bytes = counted.memory_bytes.get(key, here.memory_peak_bytes)
-        elif here.activity_peak is not None:
-            # A gauge may be the pod's part only (the exporter's --shared-gpus attributed).
-            here.activity_mean = max(mean, here.activity_mean or 0.0) if is_shared else here.activity_mean
-            here.activity_peak = max(mean, here.activity_peak) if is_shared else here.activity_peak
-
-
-def _by_pod(everything: UsageByDevice, covers: Mapping[UseKey, Coverage]) -> Usages:
-    found: dict[tuple[str, str], list[Usage]] = {}
-    for key in sorted(everything):
-        covered = covers.get(key)
-        found.setdefault(key[:2], []).append(_usage(everything.pop(key), covered or NOTHING))
+def _compact(values: LabelledValues) -> CompactValues:
+    found: CompactValues = ([], array.array("d"))
+    for labels, value in values:
+        found[0].append(labels)
+        found[1].append(value)
     return found
 
 
-def _usage(here: UsageAccumulator, covered: Coverage) -> Usage:
-    # By place: a hundred thousand of these are made, and by name each would take three times as long.
+def _disagreeing(
+    querier: SourceQuerier, window: datetime.timedelta, at: datetime.datetime
+) -> list[SeriesLabels]:
+    """The uses for which two sources disagree; queried once for all windows."""
+    span = min(window, COMPARED)
+    return querier.memo.get(
+        at, ("disagreeing", span), lambda: list(_query_disagreeing(querier, window, span, at))
+    )
+
+
+def _query_disagreeing(
+    querier: SourceQuerier, window: datetime.timedelta, span: datetime.timedelta, at: datetime.datetime
+) -> Iterator[SeriesLabels]:
+    """The uses for which two sources of the same quantity have different means.
+
+    Only of the last hour: before that, another exporter may have been in place.
+    """
+    plan = querier.shard_plan(window, at)
+    size = querier.max_series(querier.samples_per_series(RawQueries(), span, at))
+    shards = [(plan, plan.shards(size))]
+    answered = querier.answered(span, at)
+    alike: dict[str, list[Metric]] = {}
+    for metric in (answered or querier.source).of(MetricKind.ACTIVITY):
+        alike.setdefault(metric.alike, []).append(metric)
+    for metrics in alike.values():
+        if len(metrics) == 1 and not _has_copies(querier, shards, metrics[0], span, at):
+            continue
+
+        def build(matchers: Sequence[str], metrics: list[Metric] = metrics) -> str:
+            every = (*querier.pod_matchers, *matchers)
+            means = " or ".join(
+                f"{RawQueries().statistic(metric, Statistic.MEAN, every, span)} * {metric.scale!r}"
+                for metric in metrics
+            )
+            use = querier.source.labels.use
+            return f"{promql.by('max', use, means)} - {promql.by('min', use, means)} > {MAX_DIFFERENCE}"
+
+        for labels, _ in querier.uses(shards, build, at):
+            if labels.key is not None:
+                yield labels
+
+
+def _has_copies(
+    querier: SourceQuerier,
+    shards: QueryShards,
+    metric: Metric,
+    span: datetime.timedelta,
+    at: datetime.datetime,
+) -> bool:
+    """Whether several sources have the metric for any use: only then can it disagree with itself."""
+
+    def build(matchers: Sequence[str]) -> str:
+        selected = raw_selector(metric, [*querier.pod_matchers, *matchers])
+        present = promql.over("last_over_time", selected, span)
+        return f"count({promql.by('count', querier.source.labels.use, present)} > 1)"
+
+    return any(
+        result
+        for plan, some in shards
+        for result in plan.ask(some, lambda matchers: querier.prometheus.query(build(matchers), at))
+    )
+
+
+def _add_counters(usage: UsageByDevice, counters: Counters, window: datetime.timedelta) -> None:
+    """Add busy seconds: on a shared device the pod's own if they are known, else the device's."""
+    if not counters.devices:
+        return
+    pods_on: dict[tuple[str, str], int] = {}
+    for key in usage:
+        pods_on[key[2:]] = pods_on.get(key[2:], 0) + 1
+    for key, entry in usage.items():
+        own_s = counters.pod_busy_s(key)
+        is_shared = pods_on[key[2:]] > 1
+        entry.is_own = own_s is not None
+        entry.busy_s = counters.device_busy_s(key) if own_s is None else own_s
+        if entry.busy_s is None:
+            continue
+        mean = min(entry.busy_s / window.total_seconds(), 1.0)
+        if own_s is not None and is_shared:
+            # The device's peak is not a single pod's: a pod that did nothing has no part in it.
+            entry.activity_mean = mean
+            entry.activity_peak = 0.0 if own_s <= SLACK_S else entry.activity_peak
+            entry.memory_peak_bytes = counters.memory_bytes.get(key, entry.memory_peak_bytes)
+        elif entry.activity_peak is not None and is_shared:
+            # A gauge may have the pod's part only (gpu-exporter's --shared-gpus attributed).
+            entry.activity_mean = max(mean, entry.activity_mean or 0.0)
+            entry.activity_peak = max(mean, entry.activity_peak)
+
+
+def _by_pod(usage: UsageByDevice, coverage: Mapping[UseKey, Coverage]) -> Usages:
+    found: dict[PodKey, list[Usage]] = {}
+    for key in sorted(usage):
+        found.setdefault(key[:2], []).append(_usage(usage.pop(key), coverage.get(key, NO_COVERAGE)))
+    return found
+
+
+def _usage(entry: UsageAccumulator, coverage: Coverage) -> Usage:
+    # Positional: keyword arguments would take three times as long for a hundred thousand of these.
     return Usage(
-        here.device,
-        here.activity_mean,
-        here.activity_peak,
-        here.traffic_peak,
-        here.memory_peak_bytes,
-        here.power_mean_w,
-        here.power_peak_w,
-        here.busy_s,
-        here.is_own,
-        covered.coverage,
-        covered.holes,
-        covered.is_fresh,
-        covered.samples_expected,
-        here.invalid,
+        entry.device,
+        entry.activity_mean,
+        entry.activity_peak,
+        entry.traffic_peak,
+        entry.memory_peak_bytes,
+        entry.power_mean_w,
+        entry.power_peak_w,
+        entry.busy_s,
+        entry.is_own,
+        coverage.share,
+        coverage.gaps,
+        coverage.is_fresh,
+        coverage.samples_expected,
+        entry.invalid,
     )

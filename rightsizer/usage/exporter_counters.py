@@ -1,144 +1,193 @@
-"""Asks for our exporter's counters over one window; `counter_meaning.py` says what they mean."""
+"""gpu-exporter's counters over a window: busy seconds of each device, and of each pod on it.
+
+A counter misses nothing between two scrapes, and on a shared GPU it is the pod's own. But it is complete only if the
+device had no unattributed work that could be the pod's (docs/attribution.md).
+"""
 
 import dataclasses
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Sample
 from rightsizer.prometheus.sharding import Shard, ShardPlan
-from rightsizer.usage import counter_meaning
-from rightsizer.usage.counter_meaning import CounterIncrease, Counters, DeviceKey
-from rightsizer.usage.querier import SourceQuerier
+from rightsizer.usage.querier import Build, SourceQuerier
 from rightsizer.usage.recording_rules import RawQueries
-from rightsizer.usage.series_labels import JOB, first
+from rightsizer.usage.series_labels import JOB, DeviceKey, UseKey
+
+POD_BUSY = "gpu_pod_busy_seconds_total"
+DEVICE_BUSY = "gpu_busy_seconds_total"
+UNATTRIBUTED = "gpu_unattributed_busy_seconds_total"
+GAPS = "gpu_busy_gap_seconds_total"
+POD_MEMORY = "gpu_pod_memory_used_bytes"
+METRICS = (POD_BUSY, DEVICE_BUSY, UNATTRIBUTED, GAPS, POD_MEMORY)
 
 REASON = "reason"
+NOT_A_PODS = f"{REASON}!~{promql.quoted('host|container|mig')}"
+"""Excludes unattributed work that is certainly no pod's on that device; any other may be a pod's."""
 CONTAINER = ("exported_container", "container")
-FIRST = 0.25
-"""The window's beginning, in which a counter that was there all along has its part of the samples."""
-PART = 0.9
+
+SLACK_S = 1.0
+"""Unattributed work of up to this long in a window is rounding; it is added to the work of each pod."""
+
+COMPLETE = 0.98
+"""A counter is complete if it was in at least this share of its job's scrapes."""
+
+EARLY = 0.25
+"""The first part of the window; a counter that existed throughout has its share of the samples there."""
+MIN_EARLY_SHARE = 0.9
+
+
+@dataclasses.dataclass(slots=True)
+class CounterIncrease:
+    """The increase of the counters of a device, or of a pod on it.
+
+    Attributes:
+        samples: Scrapes that it was in.
+        is_complete: Whether it was in (nearly) all scrapes of the window, from the beginning.
+    """
+
+    busy_s: float = 0.0
+    samples: float = 0.0
+    is_complete: bool = False
+
+
+@dataclasses.dataclass(slots=True)
+class Counters:
+    """All counters over one window.
+
+    Attributes:
+        unknown_s: Of each device, unattributed work and gaps.
+        gap_s: Of each device, gaps: time of which it is unknown whether it worked.
+        memory_bytes: Peak memory of each pod's own processes.
+    """
+
+    pods: dict[UseKey, CounterIncrease] = dataclasses.field(default_factory=dict)
+    devices: dict[DeviceKey, CounterIncrease] = dataclasses.field(default_factory=dict)
+    unknown_s: dict[DeviceKey, float] = dataclasses.field(default_factory=dict)
+    gap_s: dict[DeviceKey, float] = dataclasses.field(default_factory=dict)
+    memory_bytes: dict[UseKey, float] = dataclasses.field(default_factory=dict)
+
+    def pod_busy_s(self, key: UseKey) -> float | None:
+        """Upper bound of the seconds that a pod's own work took; None if unknown."""
+        device, pod = self.devices.get(key[2:]), self.pods.get(key)
+        unknown_s = self.unknown_s.get(key[2:], 0.0)
+        if device is None or pod is None or not device.is_complete or unknown_s > SLACK_S:
+            return None
+        return pod.busy_s + unknown_s if pod.samples >= COMPLETE * device.samples else None
+
+    def device_busy_s(self, key: UseKey) -> float | None:
+        """Upper bound of the seconds that a device worked for anyone; None if unknown."""
+        device = self.devices.get(key[2:])
+        gap_s = self.gap_s.get(key[2:], 0.0)
+        is_known = device is not None and device.is_complete and gap_s <= SLACK_S
+        return device.busy_s + gap_s if device is not None and is_known else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Query:
-    """One round of questions, about pods or about devices."""
+class _CounterQuery:
+    """Queries counters of pods, or of devices, over one window."""
 
-    asker: SourceQuerier
-    territory: ShardPlan
+    querier: SourceQuerier
+    plan: ShardPlan
     shards: list[Shard]
     window: datetime.timedelta
     at: datetime.datetime
     matchers: tuple[str, ...]
+    labels: tuple[str, ...]
 
-    def increase(self, metric: str, *more: str) -> Iterator[Sample]:
-        """How much counters rose, summed over everything but copies of the same."""
-        owner = self._labels(*more)
+    def increase(self, metric: str) -> Iterator[Sample]:
+        """The increase, summed over containers and reasons; of copies the highest."""
 
-        def build(matchers: tuple[str, ...]) -> str:
-            risen = promql.over("increase", self._selector(metric, matchers), self.window)
-            inner = promql.by("max", (*owner, *CONTAINER, REASON), risen)
-            return promql.by("sum", owner, inner)
+        def build(matchers: Sequence[str]) -> str:
+            increase = promql.over("increase", self._selector(metric, matchers), self.window)
+            inner = promql.by("max", (*self.labels, *CONTAINER, REASON), increase)
+            return promql.by("sum", self.labels, inner)
 
-        return self.asker.samples(self.territory, self.shards, build, self.at)  # type: ignore[arg-type]
+        return self._samples(build)
 
-    def over(self, function: str, metric: str, *more: str) -> Iterator[Sample]:
-        """A function of the samples, the highest of copies."""
+    def over(self, function: str, metric: str, *labels: str) -> Iterator[Sample]:
+        """A function of the samples; of copies the highest."""
 
-        def build(matchers: tuple[str, ...]) -> str:
+        def build(matchers: Sequence[str]) -> str:
             inner = promql.over(function, self._selector(metric, matchers), self.window)
-            return promql.by("max", self._labels(*more), inner)
+            return promql.by("max", (*self.labels, *labels), inner)
 
-        return self.asker.samples(self.territory, self.shards, build, self.at)  # type: ignore[arg-type]
+        return self._samples(build)
 
-    def _selector(self, metric: str, matchers: tuple[str, ...]) -> str:
-        reasons = (
-            (f"{REASON}!~{promql.quoted('|'.join(counter_meaning.NOBODYS))}",)
-            if metric == counter_meaning.UNATTRIBUTED
-            else ()
-        )
+    def _samples(self, build: Build) -> Iterator[Sample]:
+        return self.querier.samples(self.plan, self.shards, build, self.at)
+
+    def _selector(self, metric: str, matchers: Sequence[str]) -> str:
+        reasons = (NOT_A_PODS,) if metric == UNATTRIBUTED else ()
         return promql.selector(metric, (*self.matchers, *reasons, *matchers))
 
-    def _labels(self, *more: str) -> tuple[str, ...]:
-        labels = self.asker.source.labels
-        devices = ("cluster", *labels.device, *labels.instance)
-        return (*(labels.use if self.matchers == self.asker.owned else devices), *more)
 
-
-def ask(asker: SourceQuerier, window: datetime.timedelta, at: datetime.datetime) -> Counters:
-    """Everything that the counters say over the window; nothing where the source has none."""
+def query_counters(querier: SourceQuerier, window: datetime.timedelta, at: datetime.datetime) -> Counters:
+    """All counters over the window; none if the source has none."""
     counters = Counters()
-    if asker.source.has_counters:
-        most = asker.most(asker.samples_per_series(RawQueries(), window, at))
-        _pods(counters, _query(asker, window, at, most, of_devices=False))
-        _devices(counters, _query(asker, window, at, most, of_devices=True))
+    if not querier.source.has_counters:
+        return counters
+    labels = querier.source.labels
+    max_series = querier.max_series(querier.samples_per_series(RawQueries(), window, at))
+    plan = querier.shard_plan(window, at)
+    shards, matchers = plan.shards(max_series), querier.pod_matchers
+    _add_pods(counters, _CounterQuery(querier, plan, shards, window, at, matchers, labels.use))
+    plan = querier.shard_plan(window, at, of_devices=True)
+    shards, matchers = plan.shards(max_series), querier.matchers
+    device = ("cluster", *labels.device_key)
+    _add_devices(counters, _CounterQuery(querier, plan, shards, window, at, matchers, device))
     return counters
 
 
-def _query(
-    asker: SourceQuerier,
-    window: datetime.timedelta,
-    at: datetime.datetime,
-    most: float,
-    *,
-    of_devices: bool,
-) -> _Query:
-    territory = asker.territory(window, at, of_devices=of_devices)
-    matchers = asker.given if of_devices else asker.owned
-    return _Query(asker, territory, territory.shards(most), window, at, matchers)
-
-
-def _pods(counters: Counters, query: _Query) -> None:
-    key_of = query.asker.source.labels.key_of
-    for sample in query.increase(counter_meaning.POD_BUSY):
-        key = key_of(sample.labels)
-        if key is not None:
+def _add_pods(counters: Counters, query: _CounterQuery) -> None:
+    key_of = query.querier.source.labels.key_of
+    for sample in query.increase(POD_BUSY):
+        if (key := key_of(sample.labels)) is not None:
             counters.pods.setdefault(key, CounterIncrease()).busy_s += sample.value
-    for sample in query.over("count_over_time", counter_meaning.POD_BUSY):
+    for sample in query.over("count_over_time", POD_BUSY):
         key = key_of(sample.labels)
         if key is not None and key in counters.pods:
             pod = counters.pods[key]
             pod.samples = max(pod.samples, sample.value)
-    for sample in query.over("max_over_time", counter_meaning.POD_MEMORY, *CONTAINER):
-        key = key_of(sample.labels)
-        if key is not None:
+    for sample in query.over("max_over_time", POD_MEMORY, *CONTAINER):
+        if (key := key_of(sample.labels)) is not None:
             counters.memory_bytes[key] = counters.memory_bytes.get(key, 0.0) + sample.value
 
 
-def _devices(counters: Counters, query: _Query) -> None:
-    for sample in query.increase(counter_meaning.DEVICE_BUSY):
-        counters.devices.setdefault(_device(query, sample), CounterIncrease()).busy_s += sample.value
-    _complete(counters, query)
-    for metric in (counter_meaning.UNATTRIBUTED, counter_meaning.GAPS):
+def _add_devices(counters: Counters, query: _CounterQuery) -> None:
+    device_of = query.querier.source.labels.device_of
+    for sample in query.increase(DEVICE_BUSY):
+        counters.devices.setdefault(device_of(sample.labels), CounterIncrease()).busy_s += sample.value
+    _set_complete(counters, query)
+    for metric in (UNATTRIBUTED, GAPS):
         for sample in query.increase(metric):
-            device = _device(query, sample)
-            counters.doubt_s[device] = counters.doubt_s.get(device, 0.0) + sample.value
-            if metric == counter_meaning.GAPS:
+            device = device_of(sample.labels)
+            counters.unknown_s[device] = counters.unknown_s.get(device, 0.0) + sample.value
+            if metric == GAPS:
                 counters.gap_s[device] = counters.gap_s.get(device, 0.0) + sample.value
 
 
-def _complete(counters: Counters, query: _Query) -> None:
-    """Note which devices' counters were there in the whole window, from its beginning on."""
-    began = dataclasses.replace(query, window=query.window * FIRST, at=query.at - query.window * (1 - FIRST))
+def _set_complete(counters: Counters, query: _CounterQuery) -> None:
+    """Set which devices have counters over the whole window."""
+    device_of = query.querier.source.labels.device_of
+    at = query.at - query.window * (1 - EARLY)
     early: dict[DeviceKey, float] = {}
-    for sample in began.over("count_over_time", counter_meaning.DEVICE_BUSY):
-        device = _device(query, sample)
+    for sample in dataclasses.replace(query, window=query.window * EARLY, at=at).over(
+        "count_over_time", DEVICE_BUSY
+    ):
+        device = device_of(sample.labels)
         early[device] = max(early.get(device, 0.0), sample.value)
     counts = [
-        (_device(query, sample), sample.labels.get(JOB, ""), sample.value)
-        for sample in query.over("count_over_time", counter_meaning.DEVICE_BUSY, JOB)
+        (device_of(sample.labels), sample.labels.get(JOB, ""), sample.value)
+        for sample in query.over("count_over_time", DEVICE_BUSY, JOB)
     ]
     densest: dict[str, float] = {}
     for _, job, count in counts:
         densest[job] = max(densest.get(job, 0.0), count)
     for device, job, count in counts:
-        counted = counters.devices.get(device)
-        if counted is not None:
-            counted.samples = max(counted.samples, count)
-            is_early = early.get(device, 0.0) + 1 >= PART * FIRST * count
-            counted.is_whole |= is_early and count >= counter_meaning.COMPLETE * densest[job]
-
-
-def _device(query: _Query, sample: Sample) -> DeviceKey:
-    labels = query.asker.source.labels
-    return first(sample.labels, labels.device), first(sample.labels, labels.instance)
+        increase = counters.devices.get(device)
+        if increase is not None:
+            increase.samples = max(increase.samples, count)
+            is_early = early.get(device, 0.0) + 1 >= MIN_EARLY_SHARE * EARLY * count
+            increase.is_complete |= is_early and count >= COMPLETE * densest[job]

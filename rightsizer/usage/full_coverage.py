@@ -1,7 +1,7 @@
-"""Whose recorded activity is plainly without gaps: found out with a few questions about the whole window.
+"""Finds the uses without gaps by a few queries over the whole window, for each scrape job.
 
-It is where something is on record of every five minutes, as of the densest series of the job, and never much less than
-of the fullest five minutes of that one. Whoever is not is no worse for it: of them it is asked slot by slot.
+A use has no gap if a count is recorded for every five minutes, as for the densest series of the job, and no count is
+much lower than the highest count of that series. All other uses are suspect and queried slot by slot.
 """
 
 import dataclasses
@@ -11,31 +11,30 @@ from typing import NamedTuple
 
 from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
-from rightsizer.usage.pods_by_name import of_pods
-from rightsizer.usage.quantities import Metric, MetricKind
 from rightsizer.usage.querier import QueryShards, SourceQuerier
-from rightsizer.usage.recording_rules import COUNT, RULE_INTERVAL, recorded
+from rightsizer.usage.recording_rules import COUNT, RULE_INTERVAL, recorded_selector
 from rightsizer.usage.series_labels import JOB, SeriesLabels, UseKey
+from rightsizer.usage.source_metrics import Metric, MetricKind
 
 STEADY = 0.9
-"""Of as many samples as there should be: so many make no difference."""
+"""A count of at least this share of the expected one is no gap."""
 
 
 @dataclasses.dataclass(slots=True)
 class JobCoverage:
-    """What was recorded of everybody's activity by one job.
+    """Recorded samples of activity from one scrape job.
 
     Attributes:
         totals: Samples in the window.
-        doubtful: Those of whom it is not plain that nothing is missing.
-        tiles: Of how many five minutes something is on record of the densest series.
-        fullest: Samples of the fullest of them.
+        suspects: Uses that may have gaps.
+        intervals: Rule intervals with samples of the densest series.
+        max_count: Its highest count of samples in one of them.
     """
 
     totals: dict[UseKey, float] = dataclasses.field(default_factory=dict)
-    doubtful: set[UseKey] = dataclasses.field(default_factory=set)
-    tiles: int = 0
-    fullest: float = 0.0
+    suspects: set[UseKey] = dataclasses.field(default_factory=set)
+    intervals: int = 0
+    max_count: float = 0.0
 
     @property
     def total(self) -> float:
@@ -43,146 +42,141 @@ class JobCoverage:
         return max(self.totals.values())
 
     @property
-    def plain(self) -> Iterator[UseKey]:
-        """Those of whom it is plain."""
-        return (key for key in self.totals if key not in self.doubtful)
+    def gapless(self) -> Iterator[UseKey]:
+        """The uses without gaps."""
+        return (key for key in self.totals if key not in self.suspects)
 
     def densest(self) -> UseKey | None:
-        """The densest series of those, always the same."""
-        return max(self.plain, key=lambda key: (self.totals[key], key), default=None)
+        """The densest use without gaps, always the same."""
+        return max(self.gapless, key=lambda key: (self.totals[key], key), default=None)
 
-    def share(self, key: UseKey, more: int) -> float:
-        """At least so much of what could be is on record of one of those, 0 to 1, with `more` tiles than fit in."""
-        return (self.totals[key] - more * self.fullest) / ((self.tiles - more) * self.fullest)
+    def min_share(self, key: UseKey, extra: int) -> float:
+        """Lower bound of the coverage of a use without gaps, if a window holds `extra` intervals too many."""
+        return (self.totals[key] - extra * self.max_count) / ((self.intervals - extra) * self.max_count)
 
-    def beside(self, other: "JobCoverage") -> "JobCoverage":
-        """What two metrics tell: where one is without gaps the other need not be."""
-        plain = {*self.plain, *other.plain}
+    def merged(self, other: "JobCoverage") -> "JobCoverage":
+        """With another metric's: a use without gaps in one of them has none."""
+        gapless = {*self.gapless, *other.gapless}
         totals = {key: max(self.totals.get(key, 0.0), value) for key, value in other.totals.items()}
         totals = {**self.totals, **totals}
         return JobCoverage(
-            totals, totals.keys() - plain, max(self.tiles, other.tiles), max(self.fullest, other.fullest)
+            totals,
+            totals.keys() - gapless,
+            max(self.intervals, other.intervals),
+            max(self.max_count, other.max_count),
         )
 
 
 class SlotCapacity(NamedTuple):
-    """What slots can hold at most.
+    """The highest possible number of samples in a slot.
 
     Attributes:
-        by_job: Samples of five minutes.
-        more: So many more five minutes a slot holds than fit into it: 1 where something was recorded just when the
-            window began and ended, and Prometheus counts both ends of a range (as before 3.0).
+        by_job: Samples in one rule interval.
+        extra: Rule intervals that a slot holds too many: 1 if values were recorded at both ends of the window and
+            Prometheus counts both ends of a range (before 3.0).
     """
 
     by_job: Mapping[str, float]
-    more: int
+    extra: int
 
     def of(self, job: str, slot: datetime.timedelta) -> float:
-        """Samples of a slot."""
-        return self.by_job.get(job, 0.0) * (slot // RULE_INTERVAL + self.more)
+        """Samples in a slot."""
+        return self.by_job.get(job, 0.0) * (slot // RULE_INTERVAL + self.extra)
 
 
-NONE = SlotCapacity({}, 0)
+UNKNOWN_CAPACITY = SlotCapacity({}, 0)
 
 
 def coverage_by_job(
-    asker: SourceQuerier, places: QueryShards, *, window: datetime.timedelta, at: datetime.datetime
+    querier: SourceQuerier, shards: QueryShards, *, window: datetime.timedelta, at: datetime.datetime
 ) -> dict[str, JobCoverage]:
-    """What was recorded of everybody's activity, by job.
-
-    Args:
-        asker: The source, which has rules.
-        places: Its series.
-        window: A multiple of five minutes.
-        at: Its end.
-    """
-    tallies: dict[str, JobCoverage] = {}
-    for quantity in asker.source.of(MetricKind.ACTIVITY):
-        for job, tally in _Counting(asker, places, quantity, window, at).tallies().items():
-            tallies[job] = tally.beside(tallies[job]) if job in tallies else tally
-    return tallies
+    """Recorded samples of everybody's activity; the window is a multiple of the rule interval."""
+    found: dict[str, JobCoverage] = {}
+    for metric in querier.source.of(MetricKind.ACTIVITY):
+        for job, coverage in _CountQuery(querier, shards, metric, window, at).by_job().items():
+            found[job] = coverage.merged(found[job]) if job in found else coverage
+    return found
 
 
-def slot_capacity(tallies: Mapping[str, JobCoverage], window: datetime.timedelta) -> SlotCapacity:
-    """What slots can hold at most, by what was recorded of everybody."""
-    tiles = max(tally.tiles for tally in tallies.values())
+def slot_capacity(coverage: Mapping[str, JobCoverage], window: datetime.timedelta) -> SlotCapacity:
+    """The capacity of slots, from everybody's samples."""
+    intervals = max(one.intervals for one in coverage.values())
     return SlotCapacity(
-        {job: tally.fullest for job, tally in tallies.items()}, tiles - window // RULE_INTERVAL
+        {job: one.max_count for job, one in coverage.items()}, intervals - window // RULE_INTERVAL
     )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Counting:
-    asker: SourceQuerier
-    places: QueryShards
-    quantity: Metric
+class _CountQuery:
+    querier: SourceQuerier
+    shards: QueryShards
+    metric: Metric
     window: datetime.timedelta
     at: datetime.datetime
 
-    def tallies(self) -> dict[str, JobCoverage]:
-        """What is on record of one metric."""
+    def by_job(self) -> dict[str, JobCoverage]:
+        """The samples of one metric."""
         found: dict[str, JobCoverage] = {}
-        for described, value in self._ask("max", "sum_over_time"):
-            if described.key is not None:
-                found.setdefault(described.job, JobCoverage()).totals[described.key] = value
+        for labels, value in self._run("max", "sum_over_time"):
+            if labels.key is not None:
+                found.setdefault(labels.job, JobCoverage()).totals[labels.key] = value
         alike: dict[tuple[int, float], list[str]] = {}
-        for job, tally in found.items():
-            tally.tiles, tally.fullest = self._of_densest(job, tally)
-            if 0 <= tally.tiles - self.window // RULE_INTERVAL <= 1:
-                alike.setdefault((tally.tiles, tally.fullest), []).append(job)
-            else:  # it was not every five minutes that something was recorded
-                tally.doubtful.update(tally.totals)
-        for (tiles, fullest), jobs in alike.items():
-            for described in self._doubtful(tiles, fullest, jobs if len(found) > 1 else ()):
-                if described.key is not None and described.job in found:
-                    found[described.job].doubtful.add(described.key)
+        for job, coverage in found.items():
+            coverage.intervals, coverage.max_count = self._densest(job, coverage)
+            if 0 <= coverage.intervals - self.window // RULE_INTERVAL <= 1:
+                alike.setdefault((coverage.intervals, coverage.max_count), []).append(job)
+            else:  # the rules were not evaluated every five minutes
+                coverage.suspects.update(coverage.totals)
+        for (intervals, max_count), jobs in alike.items():
+            for labels in self._suspects(intervals, max_count, jobs if len(found) > 1 else ()):
+                if labels.key is not None and labels.job in found:
+                    found[labels.job].suspects.add(labels.key)
         return found
 
-    def _of_densest(self, job: str, tally: JobCoverage) -> tuple[int, float]:
-        """Of how many five minutes something is on record of it, and how much of the fullest of them."""
-        densest = tally.densest()
-        assert densest is not None  # noqa: S101 - it was counted, and nobody is in doubt yet
-        places = list(
-            of_pods(self.asker, [densest[:2]], self.at, self.asker.most(self.window / RULE_INTERVAL))
-        )
+    def _densest(self, job: str, coverage: JobCoverage) -> tuple[int, float]:
+        """Rule intervals with samples of the job's densest series, and its highest count."""
+        densest = coverage.densest()
+        assert densest is not None  # noqa: S101 - it has samples, and there are no suspects yet
+        max_series = self.querier.max_series(self.window / RULE_INTERVAL)
+        shards = self.querier.pod_shards([densest[:2]], self.at, max_series)
         only = (promql.equals(JOB, job),)
-        tiles, fullest = (
+        intervals, max_count = (
             max(
                 value
-                for described, value in self._ask("max", function, only=only, places=places)
-                if described.key == densest
+                for labels, value in self._run("max", function, only=only, shards=shards)
+                if labels.key == densest
             )
             for function in ("count_over_time", "max_over_time")
         )
-        return round(tiles), fullest
+        return round(intervals), max_count
 
-    def _doubtful(self, tiles: int, fullest: float, jobs: Sequence[str]) -> Iterable[SeriesLabels]:
-        """Of whom something may be missing."""
+    def _suspects(self, intervals: int, max_count: float, jobs: Sequence[str]) -> Iterable[SeriesLabels]:
         only = (promql.one_of(JOB, jobs),) if jobs else ()
-        for function, least in (("count_over_time", float(tiles)), ("min_over_time", STEADY * fullest)):
-            # Of a pod's use of a device there may be copies: all of them must be without gaps.
-            for described, _ in self._ask("min", function, below=least, only=only):
-                yield described
+        limits = (("count_over_time", float(intervals)), ("min_over_time", STEADY * max_count))
+        for function, limit in limits:
+            # A use may have copies; none of them may have a gap.
+            for labels, _ in self._run("min", function, below=limit, only=only):
+                yield labels
 
-    def _ask(
+    def _run(
         self,
         aggregation: str,
         function: str,
         *,
         below: float | None = None,
         only: Sequence[str] = (),
-        places: QueryShards | None = None,
+        shards: QueryShards | None = None,
     ) -> Iterator[tuple[SeriesLabels, float]]:
-        labels = self.asker.source.labels.described
+        by = self.querier.source.labels.described
         limit = "" if below is None else f" < {below!r}"
 
         def build(matchers: Sequence[str]) -> str:
-            counts = recorded(self.quantity, COUNT, (*self.asker.owned, *only, *matchers))
-            return promql.by(aggregation, labels, promql.over(function, counts, self.window) + limit)
+            counts = recorded_selector(self.metric, COUNT, (*self.querier.pod_matchers, *only, *matchers))
+            return promql.by(aggregation, by, promql.over(function, counts, self.window) + limit)
 
-        return self.asker.keyed(self.places if places is None else places, build, self.at)
+        return self.querier.uses(self.shards if shards is None else shards, build, self.at)
 
 
 def pods_of(keys: Iterable[UseKey]) -> set[PodKey]:
-    """Whose use it is."""
+    """The pods of these uses."""
     return {key[:2] for key in keys}

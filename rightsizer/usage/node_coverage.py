@@ -1,4 +1,4 @@
-"""How many devices the metrics show on each node, and how many of them name a pod; the API server knows better."""
+"""Devices with series on each node, how many of them name a pod, and when the series begin."""
 
 import dataclasses
 import datetime
@@ -12,22 +12,19 @@ import msgspec
 
 from rightsizer.model import NodeCoverage, PodKey
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import ParseCache
-from rightsizer.usage.counter_meaning import DeviceKey
-from rightsizer.usage.quantities import Metric, MetricKind
+from rightsizer.prometheus.query_api import ParseCache, QueryRange
 from rightsizer.usage.querier import SourceQuerier, require_one_cluster_name
 from rightsizer.usage.recording_rules import RawQueries
-from rightsizer.usage.series_labels import CLUSTER, JOB, LabelNames, first
+from rightsizer.usage.series_labels import CLUSTER, JOB, DeviceKey, LabelNames, decode_labels
+from rightsizer.usage.source_metrics import Metric, MetricKind
 
 RECENT = datetime.timedelta(minutes=10)
+STEPS = 40
+HALVINGS = 5
 
 
-class _Series(NamedTuple):
-    """What a series says of where a device is, and whose it is.
-
-    Attributes:
-        exporter: The pod that was scraped, where the series names another beside it.
-    """
+class _DeviceSeries(NamedTuple):
+    """A device's series: `exporter` is the scraped pod if the series names another pod, too."""
 
     device: DeviceKey
     nodes: tuple[str, ...]
@@ -38,46 +35,49 @@ class _Series(NamedTuple):
 
 
 @dataclasses.dataclass(slots=True)
-class _Device:
+class _DeviceOnNodes:
     nodes: set[str] = dataclasses.field(default_factory=set)
     is_owned: bool = False
     coverage: float = 0.0
 
 
-def nodes(asker: SourceQuerier, at: datetime.datetime) -> dict[str, NodeCoverage]:
-    """By each of the names that the series have for a node (Hostname and node may differ; one of them is the node's).
+def node_coverage(querier: SourceQuerier, at: datetime.datetime) -> dict[str, NodeCoverage]:
+    """Coverage by each name that the series have for a node: Hostname and node may differ.
 
-    A GPU that is cut into MIG instances is not counted beside them. A pod owns a device only if it is known to hold
-    GPUs, where that is known: where an exporter's own labels were in the way, the pod of a free GPU is the exporter.
+    A GPU with MIG instances is not counted beside them. Only pods that hold GPUs own a device, if these are known: the
+    series of a free GPU may name the exporter's pod.
     """
-    labels = asker.source.labels
-    by = ("cluster", *labels.device, *labels.instance, *labels.node, *labels.owner[1:], JOB)
-    territory = asker.territory(RECENT, at, of_devices=True)
-    # To count what each node has costs more than a long answer.
-    most = asker.most(asker.samples_per_series(RawQueries(), RECENT, at), at_once=math.inf)
-    shards = territory.shards(most)
-    samples: list[tuple[_Series, float]] = []
-    memory = asker.source.of(MetricKind.MEMORY)
-    series = ParseCache(functools.partial(_read, labels))
-    for quantity in asker.markers():
-        if quantity in memory or (asker.is_there(quantity, at) and _tells_more(asker, quantity, memory, at)):
+    labels = querier.source.labels
+    by = ("cluster", *labels.device_key, *labels.node, *labels.owner[1:], JOB)
+    plan = querier.shard_plan(RECENT, at, of_devices=True)
+    # No limit on the response: counting the series of each node costs more than a large response.
+    shards = plan.shards(
+        querier.max_series(querier.samples_per_series(RawQueries(), RECENT, at), limit=math.inf)
+    )
+    samples: list[tuple[_DeviceSeries, float]] = []
+    memory = querier.source.of(MetricKind.MEMORY)
+    cache = ParseCache(functools.partial(_parse, labels))
+    for metric in querier.markers():
+        if metric in memory or (
+            querier.exists(metric, at) and _has_more_devices(querier, metric, memory, at)
+        ):
 
-            def ask(matchers: Sequence[str], quantity: Metric = quantity) -> list[tuple[_Series, float]]:
-                counted = RawQueries().count(quantity, (*asker.given, *matchers), RECENT)
-                return asker.prometheus.query_as(promql.by("max", by, counted), at, series)
+            def query(matchers: Sequence[str], metric: Metric = metric) -> list[tuple[_DeviceSeries, float]]:
+                counted = RawQueries().count(metric, (*querier.matchers, *matchers), RECENT)
+                return querier.prometheus.query_as(promql.by("max", by, counted), at, cache)
 
-            for answer in territory.ask(shards, ask):
-                require_one_cluster_name({one.cluster for one, _ in answer})
-                samples += answer
-    return _summed(_devices(asker, samples))
+            for result in plan.ask(shards, query):
+                require_one_cluster_name({series.cluster for series, _ in result})
+                samples += result
+    return _by_node(_devices(querier, samples))
 
 
-def _read(labels: LabelNames, text: msgspec.Raw) -> _Series:
-    found = msgspec.json.decode(text, type=dict[str, str])
+def _parse(labels: LabelNames, text: msgspec.Raw) -> _DeviceSeries:
+    found = decode_labels(text)
     is_exported = len(labels.pod) > 1 and bool(found.get(labels.pod[0]))
     scraped = (sys.intern(found.get(labels.namespace[-1], "")), sys.intern(found.get(labels.pod[-1], "")))
-    return _Series(
-        (first(found, labels.device), first(found, labels.instance)),
+    return _DeviceSeries(
+        labels.device_of(found),
         tuple(sys.intern(found[name]) for name in labels.node if found.get(name)),
         labels.pod_of(found),
         scraped if is_exported else None,
@@ -86,44 +86,72 @@ def _read(labels: LabelNames, text: msgspec.Raw) -> _Series:
     )
 
 
-def _tells_more(
-    asker: SourceQuerier, quantity: Metric, others: Sequence[Metric], at: datetime.datetime
+def _has_more_devices(
+    querier: SourceQuerier, metric: Metric, others: Sequence[Metric], at: datetime.datetime
 ) -> bool:
-    """Whether anything has this metric that has none of the others."""
-    labels = asker.source.labels
-    use = f"on ({', '.join((*labels.use, *labels.node))})"
-    mine, theirs = asker.selected([quantity], asker.given), asker.selected(others, asker.given)
-    without = f" unless {use} ({theirs})" if others else ""
-    return bool(asker.prometheus.query(f"count({mine}{without})", at))
+    """Whether any device has this metric and none of the others."""
+    labels = querier.source.labels
+    on = f"on ({', '.join((*labels.use, *labels.node))})"
+    query, other = querier.selected([metric], querier.matchers), querier.selected(others, querier.matchers)
+    without = f" unless {on} ({other})" if others else ""
+    return bool(querier.prometheus.query(f"count({query}{without})", at))
 
 
-def _devices(asker: SourceQuerier, samples: Sequence[tuple[_Series, float]]) -> dict[DeviceKey, _Device]:
+def _devices(
+    querier: SourceQuerier, samples: Sequence[tuple[_DeviceSeries, float]]
+) -> dict[DeviceKey, _DeviceOnNodes]:
     densest: dict[str, float] = {}
     for one, count in samples:
         densest[one.job] = max(densest.get(one.job, 0.0), count)
-    # Pods that stand in `pod` beside another in `exported_pod`: they were scraped, and own nothing.
+    # A pod in `pod` beside another in `exported_pod` is an exporter, which owns nothing.
     exporters = {one.exporter for one, _ in samples}
-    devices: dict[DeviceKey, _Device] = {}
+    devices: dict[DeviceKey, _DeviceOnNodes] = {}
     for one, count in samples:
-        device = devices.setdefault(one.device, _Device())
+        device = devices.setdefault(one.device, _DeviceOnNodes())
         device.nodes.update(one.nodes)
         device.coverage = max(device.coverage, count / densest[one.job])
-        is_known = one.pod is not None and (not asker.known or one.pod in asker.known)
-        device.is_owned = device.is_owned or (is_known and one.pod not in exporters)
+        is_gpu_pod = one.pod is not None and (not querier.gpu_pods or one.pod in querier.gpu_pods)
+        device.is_owned |= is_gpu_pod and one.pod not in exporters
     return devices
 
 
-def _summed(devices: Mapping[DeviceKey, _Device]) -> dict[str, NodeCoverage]:
-    cut = {uuid for uuid, instance in devices if instance}
-    sights: dict[str, NodeCoverage] = {}
+def _by_node(devices: Mapping[DeviceKey, _DeviceOnNodes]) -> dict[str, NodeCoverage]:
+    with_instances = {uuid for uuid, instance in devices if instance}
+    found: dict[str, NodeCoverage] = {}
     for (uuid, instance), device in sorted(devices.items()):
-        if uuid in cut and not instance:
+        if uuid in with_instances and not instance:
             continue
         for name in device.nodes:
-            before = sights.get(name, NodeCoverage(0, 0, 1.0))
-            sights[name] = NodeCoverage(
-                before.devices + 1,
-                before.owned + device.is_owned,
-                min(before.coverage, device.coverage),
+            before = found.get(name, NodeCoverage(0, 0, 1.0))
+            found[name] = NodeCoverage(
+                before.devices + 1, before.owned + device.is_owned, min(before.coverage, device.coverage)
             )
-    return dict(sorted(sights.items()))
+    return dict(sorted(found.items()))
+
+
+def first_sample(
+    querier: SourceQuerier, span: datetime.timedelta, at: datetime.datetime
+) -> datetime.datetime | None:
+    """When the GPU series begin, to about a thousandth of the span; None if they are older than the span.
+
+    A gap in them, however long, is not the beginning.
+    """
+    step = span / STEPS
+    start = at - span
+    for metric in querier.markers():
+        if querier.prometheus.query(f"count({querier.selected([metric], querier.matchers)})", start):
+            return None
+    query = f"count({querier.selected(querier.markers(), querier.matchers)})"
+    series = querier.prometheus.query_range(query, QueryRange(start, at, step.total_seconds()))
+    instants = [instant for one in series for instant in one.points]
+    first = datetime.datetime.fromtimestamp(min(instants), tz=datetime.UTC) if instants else at
+    if first - start < step / 2:
+        return None
+    before = first - step
+    for _ in range(HALVINGS):
+        middle = before + (first - before) / 2
+        if querier.prometheus.query(query, middle):
+            first = middle
+        else:
+            before = middle
+    return first

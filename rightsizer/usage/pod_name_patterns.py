@@ -1,4 +1,4 @@
-"""Stems of pods' names: what all of a workload's pods are called, also those that are gone. Asks nothing."""
+"""Finds pods of a workload by name, also those that are gone: a prefix, and a suffix that its controller adds. Pure."""
 
 import dataclasses
 import re
@@ -7,135 +7,130 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.sharding import SeriesGroup, Shard
-from rightsizer.usage.quantities import Metric
 from rightsizer.usage.series_labels import CLUSTER
+from rightsizer.usage.source_metrics import Metric
 
 # k8s.io/apimachinery/pkg/util/rand: the characters of generated names.
 _RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
 HASHED = f"{_RANDOM}{{1,10}}-{_RANDOM}{{5}}"
-"""What a Deployment puts behind its name: the hash of its ReplicaSet's template, and five characters."""
+"""Of a Deployment's pod: the hash of the pod template, and five characters."""
 RANDOM = f"{_RANDOM}{{5}}"
-"""What a ReplicaSet does."""
+"""Of a ReplicaSet's pod."""
 ORDINAL = "[0-9]+"
-"""What a StatefulSet does."""
+"""Of a StatefulSet's pod."""
 GROUPED = "([0-9]+)(?:-[0-9]+)?"
-"""What a LeaderWorkerSet does: all pods of one number are one replica."""
+"""Of a LeaderWorkerSet's pod: all pods of one number are one replica."""
 
 SUFFIXES = {"StatefulSet": (ORDINAL,), "LeaderWorkerSet": (GROUPED,), "ReplicaSet": (RANDOM,)}
-"""By kind; those of any other come from Deployments or StatefulSets below it."""
-OTHERS = (HASHED, ORDINAL, RANDOM)
+"""By kind."""
+OTHER_SUFFIXES = (HASHED, ORDINAL, RANDOM)
+"""Of other kinds, whose pods belong to Deployments or StatefulSets."""
 
 NamePrefix = tuple[str, str]
-"""Namespace and stem."""
+"""Namespace, and the part of a pod's name before the suffix."""
 
-_ALL_TEXT = promql.MAX_TEXT * 3 // 2
-"""All names in one question, in characters: in each matcher there are as many fewer as it has more of them."""
+_MAX_QUERY_TEXT = promql.MAX_TEXT * 3 // 2
+"""Characters of all names in one query; with more matchers, each has fewer names."""
 
-Members = dict[NamePrefix, dict[str, str]]
-"""Of each stem the pods' names, and of which replica each is."""
+PodsByPrefix = dict[NamePrefix, dict[str, str]]
+"""The names of the pods of each prefix, with the replica of each."""
+
+PREFIX_LABEL, _REPLICA_LABEL = "stem", "replica"
 
 
-def members_of(pods: Iterable[PodKey], stems: Mapping[str, Collection[NamePrefix]]) -> dict[str, Members]:
-    """By suffix and stem the pods that are called so.
-
-    Args:
-        pods: Any.
-        stems: Those that are sought, by suffix.
-    """
-    suffixes = {suffix: re.compile(suffix) for suffix in stems}
-    found: dict[str, Members] = {suffix: {} for suffix in stems}
-    for space, name in pods:
+def pods_by_prefix(
+    pods: Iterable[PodKey], prefixes: Mapping[str, Collection[NamePrefix]]
+) -> dict[str, PodsByPrefix]:
+    """The pods with these prefixes, which are given by suffix; by suffix, too."""
+    suffixes = {suffix: re.compile(suffix) for suffix in prefixes}
+    found: dict[str, PodsByPrefix] = {suffix: {} for suffix in prefixes}
+    for namespace, name in pods:
         for parts in (1, 2):
-            stem = name.rsplit("-", parts)[0]
-            for suffix, wanted in stems.items():
-                match = suffixes[suffix].fullmatch(name, len(stem) + 1) if (space, stem) in wanted else None
-                if match:
-                    replica = match[match.lastindex or 0]
-                    found[suffix].setdefault((space, stem), {})[name] = replica
+            prefix = namespace, name.rsplit("-", parts)[0]
+            for suffix, wanted in prefixes.items():
+                begin = len(prefix[1]) + 1
+                if prefix in wanted and (match := suffixes[suffix].fullmatch(name, begin)):
+                    found[suffix].setdefault(prefix, {})[name] = match[match.lastindex or 0]
     return found
 
 
-def batches(members: Members, matchers: int) -> Iterator[Members]:
-    """The stems in order, as many at a time as their pods' names fit into so many matchers; none is divided."""
-    longest = _ALL_TEXT // max(matchers, 2)
-    batch: Members = {}
+def batches(pods: PodsByPrefix, matchers: int) -> Iterator[PodsByPrefix]:
+    """The prefixes in order, as many at a time as their pods' names fit into this many matchers; none is split."""
+    longest = _MAX_QUERY_TEXT // max(matchers, 2)
+    batch: PodsByPrefix = {}
     size = length = 0
-    for stem in sorted(members):
-        more = sum(map(len, members[stem])) + len(stem[0]) + len(stem[1])
-        is_full = size + len(members[stem]) > promql.MOST_NAMES or length + more > longest
+    for prefix in sorted(pods):
+        text = sum(map(len, pods[prefix])) + len(prefix[0]) + len(prefix[1])
+        is_full = size + len(pods[prefix]) > promql.MOST_NAMES or length + text > longest
         if batch and is_full:
             yield batch
             batch, size, length = {}, 0, 0
-        batch[stem] = members[stem]
-        size, length = size + len(members[stem]), length + more
+        batch[prefix] = pods[prefix]
+        size, length = size + len(pods[prefix]), length + text
     if batch:
         yield batch
 
 
-STEM, _REPLICA = "stem", "replica"
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodSelection:
-    """Pods of certain stems, in one form of naming pods, and the metrics that tell of any."""
+    """Pods of some prefixes, by one label that names pods, and the metrics that have series of them."""
 
     label: str
-    space_label: str
+    namespace_label: str
     absent: tuple[str, ...]
-    members: Members
+    pods: PodsByPrefix
     suffix: str
-    quantities: tuple[Metric, ...]
+    metrics: tuple[Metric, ...]
 
     def shards(self) -> list[Shard]:
-        """Their namespaces, in one piece."""
-        spaces = sorted({space for space, _ in self.members})
-        return [Shard(tuple(SeriesGroup(self.space_label, space, 1, self.absent) for space in spaces))]
+        """Their namespaces, in one shard."""
+        names = sorted({namespace for namespace, _ in self.pods})
+        return [
+            Shard(tuple(SeriesGroup(self.namespace_label, namespace, 1, self.absent) for namespace in names))
+        ]
 
-    def about(self, pod: PodKey) -> "PodSelection":
+    def one_pod(self, pod: PodKey) -> "PodSelection":
         """One pod alone."""
-        stem = next(stem for stem, names in self.members.items() if stem[0] == pod[0] and pod[1] in names)
-        return dataclasses.replace(self, members={stem: {pod[1]: self.members[stem][pod[1]]}})
+        namespace, name = pod
+        prefix = next(
+            prefix for prefix, names in self.pods.items() if prefix[0] == namespace and name in names
+        )
+        return dataclasses.replace(self, pods={prefix: {name: self.pods[prefix][name]}})
 
-    def only(self, stems: Collection[NamePrefix]) -> "PodSelection":
-        """Those of some of the stems."""
+    def only(self, prefixes: Collection[NamePrefix]) -> "PodSelection":
+        """The pods of some of the prefixes."""
         return dataclasses.replace(
-            self, members={stem: pods for stem, pods in self.members.items() if stem in stems}
+            self, pods={prefix: pods for prefix, pods in self.pods.items() if prefix in prefixes}
         )
 
-    def parts(self, times: int) -> "Iterator[PodSelection]":
-        """The same in parts that are few enough to be named so often for each metric."""
-        for batch in batches(self.members, times * len(self.quantities)):
-            yield dataclasses.replace(self, members=batch)
+    def split(self, times: int) -> "Iterator[PodSelection]":
+        """The same in parts whose names fit into a query this many times for each metric."""
+        for batch in batches(self.pods, times * len(self.metrics)):
+            yield dataclasses.replace(self, pods=batch)
 
     @property
-    def pod(self) -> tuple[str, ...]:
-        """Labels that tell pods apart."""
-        return CLUSTER, self.space_label, self.label
+    def pod_labels(self) -> tuple[str, ...]:
+        """Labels of the pod."""
+        return CLUSTER, self.namespace_label, self.label
 
     @property
     def matcher(self) -> str:
-        """Selects them."""
-        return promql.one_of(self.label, sorted({name for pods in self.members.values() for name in pods}))
+        """A matcher for the pods."""
+        return promql.one_of(self.label, sorted({name for pods in self.pods.values() for name in pods}))
 
-    @property
-    def _names(self) -> str:
-        return "|".join(promql.escaped(stem) for stem in sorted({stem for _, stem in self.members}))
-
-    def _pattern(self, stems: str) -> str:
-        """Of a pod's name: group 1 is the stem, group 2 the replica."""
-        suffix = self.suffix if self.suffix.startswith("(") else f"({self.suffix})"
-        return f"({stems})-{suffix}"
-
-    def grouped(self, expression: str) -> str:
-        """How many replicas of each stem the expression has."""
+    def replicas(self, expression: str) -> str:
+        """PromQL: how many replicas of each prefix have a value."""
         is_grouped = self.suffix.startswith("(")
-        # The other suffixes are so many parts of a name: what is before them is plain without saying the stems again.
-        pattern = promql.quoted(self._pattern(self._names if is_grouped else ".+"))
-        keys = (CLUSTER, self.space_label, STEM)
-        # By pod first: names are then cut of few, not of every device.
-        pods = promql.by("max", self.pod, expression)
-        named = f'label_replace({pods}, "{STEM}", "$1", "{self.label}", {pattern})'
+        # Other suffixes have a fixed number of parts, so the pattern need not list the prefixes.
+        prefix = (
+            "|".join(map(promql.escaped, sorted({name for _, name in self.pods}))) if is_grouped else ".+"
+        )
+        pattern = promql.quoted(f"({prefix})-{self.suffix if is_grouped else f'({self.suffix})'}")
+        keys = (CLUSTER, self.namespace_label, PREFIX_LABEL)
+        # By pod first: label_replace then runs on fewer series.
+        pods = promql.by("max", self.pod_labels, expression)
+        named = f'label_replace({pods}, "{PREFIX_LABEL}", "$1", "{self.label}", {pattern})'
         if is_grouped:  # several pods are one replica
-            named = f'label_replace({named}, "{_REPLICA}", "$2", "{self.label}", {pattern})'
-            named = promql.by("max", (*keys, _REPLICA), named)
+            named = f'label_replace({named}, "{_REPLICA_LABEL}", "$2", "{self.label}", {pattern})'
+            named = promql.by("max", (*keys, _REPLICA_LABEL), named)
         return promql.by("count", keys, named)

@@ -1,7 +1,7 @@
-"""Which pods of some stems there were in stretches of time, and which of them plainly miss no minute's samples.
+"""Pods that had samples in some periods, and workloads whose pods miss no minute's samples there.
 
-A pod that has nearly as many samples as the one with the most cannot lack a minute's, where that one lacks none: one
-number for each pod and stretch, instead of two for each minute.
+A pod with nearly as many samples as the densest pod cannot lack a minute's if that one lacks none. This takes one
+number for each pod and period, instead of two for each minute.
 """
 
 import dataclasses
@@ -16,279 +16,280 @@ from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, QueryRange
 from rightsizer.prometheus.sharding import SeriesGroup, Shard
-from rightsizer.usage.pod_name_patterns import NamePrefix, PodSelection, batches, members_of
-from rightsizer.usage.quantities import Metric, MetricKind
+from rightsizer.usage.pod_name_patterns import NamePrefix, PodSelection, batches, pods_by_prefix
 from rightsizer.usage.querier import SourceQuerier, require_one_cluster_name
-from rightsizer.usage.recording_rules import COUNT, RULE_INTERVAL, RawQueries, RecordedQueries, recorded
-from rightsizer.usage.series_labels import CLUSTER
+from rightsizer.usage.recording_rules import (
+    COUNT,
+    RULE_INTERVAL,
+    RawQueries,
+    RecordedQueries,
+    raw_selector,
+    recorded_selector,
+)
+from rightsizer.usage.series_labels import CLUSTER, decode_labels, decode_points
+from rightsizer.usage.source_metrics import Metric, MetricKind
 
 MINUTE = datetime.timedelta(minutes=1)
 DAY = datetime.timedelta(days=1)
 EDGE = datetime.timedelta(milliseconds=1)
-"""Prometheus before 3.0 counts what lies on either end of a range; of ranges shorter by this none counts it twice."""
+"""Prometheus before 3.0 counts samples at both ends of a range; a range shorter by this counts none twice."""
+
+ClusterPod = tuple[str, PodKey]
+"""Cluster and pod."""
+Points = Sequence[tuple[int, float]]
+"""Number of a period, and samples."""
+CountsByPeriod = dict[int, dict[PodKey, float]]
+"""Samples of each pod's device that has least, by the number of the period."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Period:
-    """Minutes that are asked about: as many as `count`, the last of which ends at `end`.
+    """A number of minutes, the last of which ends at `end`.
 
     Attributes:
-        around: How far before and after a minute is looked for devices whose samples are missing in it.
+        around: How far before and after a minute to look for devices that have no samples in it.
     """
 
     end: datetime.datetime
-    count: int
+    minutes: int
     around: datetime.timedelta
 
     @property
-    def instants(self) -> QueryRange:
+    def steps(self) -> QueryRange:
         """The ends of the minutes."""
-        return QueryRange(self.end - (self.count - 1) * MINUTE, self.end, MINUTE.total_seconds())
+        return QueryRange(self.end - (self.minutes - 1) * MINUTE, self.end, MINUTE.total_seconds())
 
-    def later(self, at: datetime.datetime) -> QueryRange | None:
-        """So much later than each of them as is looked around, but not after `at`; None where that leaves none."""
-        start, end = self.instants.start + self.around, min(self.end + self.around, at)
+    def later_steps(self, at: datetime.datetime) -> QueryRange | None:
+        """The ends of the minutes, later by `around` but not after `at`; None if there are none."""
+        start, end = self.steps.start + self.around, min(self.end + self.around, at)
         return QueryRange(start, end, MINUTE.total_seconds()) if start <= end else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DailyPeriods:
-    """Stretches of one length, a day apart, the latest first: some questions are put about all of them at once.
+    """Periods of one length, a day apart, the latest first; one range query covers all of them.
 
     Attributes:
-        at: Nothing after this is looked at.
+        at: No query looks at later samples.
     """
 
-    stretches: tuple[Period, ...]
+    periods: tuple[Period, ...]
     at: datetime.datetime
 
     def length(self, reach: datetime.timedelta) -> datetime.timedelta:
-        """Of a stretch with what is around it, in whole reaches."""
-        first = self.stretches[0]
-        length = first.count * MINUTE + first.around + (self._end(first) - first.end) + reach
+        """The length of a period with `around`, rounded up to whole reaches."""
+        first = self.periods[0]
+        length = first.minutes * MINUTE + first.around + (self.end(0) - first.end) + reach
         return -(-length // reach) * reach
 
     @property
-    def ends(self) -> QueryRange:
-        """The instants at which what is around them ends."""
-        return QueryRange(self._end(self.stretches[-1]), self._end(self.stretches[0]), DAY.total_seconds())
+    def steps(self) -> QueryRange:
+        """The ends of the periods with `around`."""
+        return QueryRange(self.end(-1), self.end(0), DAY.total_seconds())
 
-    def place(self, instant: float) -> int:
-        """Which of the stretches one of those instants is about."""
-        return round((self._end(self.stretches[0]).timestamp() - instant) / DAY.total_seconds())
+    def number(self, instant: float) -> int:
+        """The number of the period that ends at a Unix time."""
+        return round((self.end(0).timestamp() - instant) / DAY.total_seconds())
 
-    def end(self, place: int) -> datetime.datetime:
-        """Where what is around one of them ends."""
-        return self._end(self.stretches[place])
-
-    def _end(self, stretch: Period) -> datetime.datetime:
-        return min(stretch.end + stretch.around, self.at)
+    def end(self, number: int) -> datetime.datetime:
+        """The end of a period with `around`."""
+        period = self.periods[number]
+        return min(period.end + period.around, self.at)
 
 
 @dataclasses.dataclass(slots=True)
 class PeriodPresence:
-    """What is known of a stretch.
+    """Prefixes with samples in a period.
 
     Attributes:
-        there: Stems of which there is anything.
-        replicas: Those of which plainly nothing is missing, with the number of replicas throughout.
+        complete: Those that miss no minute's samples, with their number of replicas throughout the period.
     """
 
-    there: set[NamePrefix] = dataclasses.field(default_factory=set)
-    replicas: dict[NamePrefix, int] = dataclasses.field(default_factory=dict)
+    present: set[NamePrefix] = dataclasses.field(default_factory=set)
+    complete: dict[NamePrefix, int] = dataclasses.field(default_factory=dict)
 
 
-def present(
-    asker: SourceQuerier,
-    stems: Mapping[str, Collection[NamePrefix]],
+def pods_with_samples(
+    querier: SourceQuerier,
+    prefixes: Mapping[str, Collection[NamePrefix]],
     rounds: Sequence[DailyPeriods],
     reach: datetime.timedelta,
 ) -> list[PodSelection]:
-    """The pods of these stems of which there is anything in or around the stretches.
-
-    Raises:
-        PrometheusError: Something could not be read whole.
-    """
-    spaces = sorted({space for each in stems.values() for space, _ in each})
-    wheres = []
-    for label, space_label, absent in asker.source.labels.forms():
-        form = PodSelection(label, space_label, tuple(absent), {}, "", ())
-        named = {
-            quantity: {pod for each in rounds for pod in _named(asker, quantity, form, spaces, each, reach)}
-            for quantity in asker.source.of(MetricKind.ACTIVITY)
+    """The pods of these prefixes (given by suffix) that have samples in or around the periods."""
+    namespaces = sorted({namespace for each in prefixes.values() for namespace, _ in each})
+    selections = []
+    for label, namespace_label, absent in querier.source.labels.pod_labels():
+        empty = PodSelection(label, namespace_label, absent, {}, "", ())
+        found = {
+            metric: {
+                pod
+                for periods in rounds
+                for pod in _pods_of_metric(querier, metric, empty, namespaces, periods, reach)
+            }
+            for metric in querier.source.of(MetricKind.ACTIVITY)
         }
-        pods = sorted(set().union(*named.values()))
-        quantities = tuple(quantity for quantity, those in named.items() if those)
-        for suffix, members in sorted(members_of(pods, stems).items()):
-            wheres += [
-                dataclasses.replace(form, members=batch, suffix=suffix, quantities=quantities)
-                for batch in batches(members, len(quantities))
+        metrics = tuple(metric for metric, pods in found.items() if pods)
+        all_pods = sorted(set().union(*found.values()))
+        for suffix, pods in sorted(pods_by_prefix(all_pods, prefixes).items()):
+            selections += [
+                dataclasses.replace(empty, pods=batch, suffix=suffix, metrics=metrics)
+                for batch in batches(pods, len(metrics))
             ]
-    return wheres
+    return selections
 
 
-def _named(
-    asker: SourceQuerier,
-    quantity: Metric,
-    form: PodSelection,
-    spaces: Sequence[str],
-    rounds: DailyPeriods,
+def _pods_of_metric(
+    querier: SourceQuerier,
+    metric: Metric,
+    selection: PodSelection,
+    namespaces: Sequence[str],
+    periods: DailyPeriods,
     reach: datetime.timedelta,
 ) -> Iterator[PodKey]:
-    """Whom a metric tells of, in these namespaces."""
-    length = rounds.length(reach)
-    # What was recorded ends up to five minutes ago.
-    is_past = rounds.ends.end + RULE_INTERVAL <= rounds.at
-    reading = asker.reading(rounds.at - rounds.ends.start + length, rounds.at) if is_past else RawQueries()
+    """The pods in these namespaces that have series of a metric."""
+    length = periods.length(reach)
+    # The last recorded value may be five minutes old.
+    is_past = periods.steps.end + RULE_INTERVAL <= periods.at
+    span = periods.at - periods.steps.start + length
+    form = querier.query_form(span, periods.at) if is_past else RawQueries()
+    labels, values = _pod_cache(querier, selection, periods.at), ParseCache(_no_points)
 
-    whose, nothing = _whose(asker, form, rounds.at), ParseCache(_nothing)
-
-    def ask(matchers: Sequence[str]) -> list[tuple[Whose, None]]:
-        every = (*asker.owned, *matchers)
-        selected = promql.selector(quantity.metric, [*quantity.matchers, *every])
-        if isinstance(reading, RecordedQueries):
-            selected = recorded(quantity, COUNT, every)
-        there = promql.over("present_over_time", selected, length + RULE_INTERVAL)
-        return asker.prometheus.query_range_as(
-            promql.by("max", form.pod, there), rounds.ends, labels=whose, values=nothing
+    def query(matchers: Sequence[str]) -> list[tuple[ClusterPod, None]]:
+        every = (*querier.pod_matchers, *matchers)
+        is_recorded = isinstance(form, RecordedQueries)
+        selected = recorded_selector(metric, COUNT, every) if is_recorded else raw_selector(metric, every)
+        present = promql.over("present_over_time", selected, length + RULE_INTERVAL)
+        return querier.prometheus.query_range_as(
+            promql.by("max", selection.pod_labels, present), periods.steps, labels=labels, values=values
         )
 
-    territory = asker.territory(MINUTE, rounds.at)
     shards = [
-        Shard(tuple(SeriesGroup(form.space_label, space, 1, form.absent) for space in batch))
-        for batch in promql.batches(spaces, promql.MAX_TEXT // 2)
+        Shard(tuple(SeriesGroup(selection.namespace_label, name, 1, selection.absent) for name in batch))
+        for batch in promql.batches(namespaces, promql.MAX_TEXT // 2)
     ]
-    for answer in territory.ask(shards, ask):
-        require_one_cluster_name({cluster for (cluster, _), _ in answer})
-        yield from (pod for (_, pod), _ in answer)
+    for result in querier.shard_plan(MINUTE, periods.at).ask(shards, query):
+        require_one_cluster_name({cluster for (cluster, _), _ in result})
+        yield from (pod for (_, pod), _ in result)
 
 
-Whose = tuple[str, PodKey]
-"""A cluster, and a pod in it."""
-
-
-def _whose(asker: SourceQuerier, form: PodSelection, at: datetime.datetime) -> ParseCache[Whose]:
-    """Whom series name in one form; the same for all questions."""
-    return asker.memo.of(
-        at,
-        ("whose", form.space_label, form.label),
-        lambda: ParseCache(functools.partial(_pod, form.space_label, form.label)),
+def _pod_cache(
+    querier: SourceQuerier, selection: PodSelection, at: datetime.datetime
+) -> ParseCache[ClusterPod]:
+    """Pods of series by one label; the same for all queries."""
+    parse = functools.partial(_parse_pod, selection.namespace_label, selection.label)
+    return querier.memo.get(
+        at, ("pods", selection.namespace_label, selection.label), lambda: ParseCache(parse)
     )
 
 
-def _pod(space_label: str, label: str, text: msgspec.Raw) -> Whose:
-    labels = msgspec.json.decode(text, type=dict[str, str])
-    return labels.get(CLUSTER, ""), (labels.get(space_label, ""), labels.get(label, ""))
+def _parse_pod(namespace_label: str, label: str, text: msgspec.Raw) -> ClusterPod:
+    labels = decode_labels(text)
+    return labels.get(CLUSTER, ""), (labels.get(namespace_label, ""), labels.get(label, ""))
 
 
-def _nothing(_: msgspec.Raw) -> None:
-    """Of points of which only their being there matters."""
+def _no_points(_: msgspec.Raw) -> None:
+    """Ignores points: only the existence of the series matters."""
 
 
 def presence_by_period(
-    asker: SourceQuerier, wheres: Sequence[PodSelection], rounds: DailyPeriods, reach: datetime.timedelta
+    querier: SourceQuerier,
+    selections: Sequence[PodSelection],
+    periods: DailyPeriods,
+    reach: datetime.timedelta,
 ) -> list[PeriodPresence]:
-    """What there is, and what is plainly whole, of each of the stretches.
-
-    Raises:
-        PrometheusError: Something could not be read whole.
-    """
-    counting = _Counting(asker, rounds, reach)
-    found = [PeriodPresence() for _ in rounds.stretches]
-    doubtful: list[set[NamePrefix]] = [set() for _ in rounds.stretches]
+    """The prefixes with samples in each period."""
+    query = _SamplesQuery(querier, periods, reach)
+    found = [PeriodPresence() for _ in periods.periods]
+    incomplete: list[set[NamePrefix]] = [set() for _ in periods.periods]
     counts = [
-        (where, quantity, counting.ask(where, quantity)) for where in wheres for quantity in where.quantities
+        (selection, metric, query.counts(selection, metric))
+        for selection in selections
+        for metric in selection.metrics
     ]
-    least = counting.least(counts)
-    for where, quantity, by_place in counts:
-        for place, pods in by_place.items():
-            whole = found[place]
-            enough = least.get((quantity, place), math.inf)
-            for stem, members in where.members.items():
-                mine = {name: pods[stem[0], name] for name in members if (stem[0], name) in pods}
-                if not mine:
+    enough = query.enough(counts)
+    for selection, metric, by_period in counts:
+        for number, pods in by_period.items():
+            presence, least = found[number], enough.get((metric, number), math.inf)
+            for prefix, members in selection.pods.items():
+                samples = {name: pods[prefix[0], name] for name in members if (prefix[0], name) in pods}
+                if not samples:
                     continue
-                replicas = len({members[name] for name in mine})
-                # In two forms, or by two metrics, not all may be the same replicas.
-                if min(mine.values()) < enough or whole.replicas.get(stem, replicas) != replicas:
-                    doubtful[place].add(stem)
-                whole.there.add(stem)
-                whole.replicas[stem] = replicas
-    for whole, stems in zip(found, doubtful, strict=True):
-        for stem in stems:
-            del whole.replicas[stem]
+                replicas = len({members[name] for name in samples})
+                # By two labels or two metrics, these may not be the same replicas.
+                if min(samples.values()) < least or presence.complete.get(prefix, replicas) != replicas:
+                    incomplete[number].add(prefix)
+                presence.present.add(prefix)
+                presence.complete[prefix] = replicas
+    for presence, prefixes in zip(found, incomplete, strict=True):
+        for prefix in prefixes:
+            del presence.complete[prefix]
     return found
 
 
-Points = Sequence[tuple[int, float]]
-"""The place of a stretch, and a number of samples."""
-
-Counts = dict[int, dict[PodKey, float]]
-"""Samples of the device of each pod that has least of them, by the stretch's place."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Counting:
-    asker: SourceQuerier
-    rounds: DailyPeriods
+class _SamplesQuery:
+    querier: SourceQuerier
+    periods: DailyPeriods
     reach: datetime.timedelta
 
-    def ask(self, where: PodSelection, quantity: Metric) -> Counts:
-        """How many samples there are of each pod in each stretch and around it."""
-        found = Counts()
-        wanted = {(space, name) for (space, _), names in where.members.items() for name in names}
-        for pod, points in self._tracks(where, quantity, self.rounds.ends, self.rounds.length(self.reach)):
-            for place, value in points if pod in wanted else ():
-                found.setdefault(place, {})[pod] = value
+    def counts(self, selection: PodSelection, metric: Metric) -> CountsByPeriod:
+        """Samples of each pod in and around each period."""
+        found = CountsByPeriod()
+        wanted = {(namespace, name) for (namespace, _), names in selection.pods.items() for name in names}
+        length = self.periods.length(self.reach)
+        for pod, points in self._query(selection, metric, self.periods.steps, length):
+            for number, value in points if pod in wanted else ():
+                found.setdefault(number, {})[pod] = value
         return found
 
-    def least(self, counts: Sequence[tuple[PodSelection, Metric, Counts]]) -> dict[tuple[Metric, int], float]:
-        """With how many samples of a metric plainly no minute lacks any, by the stretch; where that is known."""
+    def enough(
+        self, counts: Sequence[tuple[PodSelection, Metric, CountsByPeriod]]
+    ) -> dict[tuple[Metric, int], float]:
+        """Samples of a metric in a period with which no minute lacks any; missing if unknown."""
         most: dict[tuple[Metric, int], tuple[float, PodKey, PodSelection]] = {}
-        for where, quantity, by_place in counts:
-            for place, pods in by_place.items():
+        for selection, metric, by_period in counts:
+            for number, pods in by_period.items():
                 count, pod = max((count, pod) for pod, count in pods.items())
-                if (quantity, place) not in most or (count, pod) > most[quantity, place][:2]:
-                    most[quantity, place] = (count, pod, where)
+                if (metric, number) not in most or (count, pod) > most[metric, number][:2]:
+                    most[metric, number] = (count, pod, selection)
         found = {}
-        for (quantity, place), (count, pod, where) in most.items():
-            full = self._full(where, quantity, pod, place)
-            if full is not None:
-                lost = full[0] * full[1] - count
-                # By where a minute begins it may hold one sample less than the fullest.
-                found[quantity, place] = count - (full[0] - 1 - lost) + 1
+        for (metric, number), (count, pod, selection) in most.items():
+            densest = self._densest_reach(selection, metric, pod, number)
+            if densest is not None:
+                highest, reaches = densest
+                lost = highest * reaches - count
+                # A minute may hold one sample less than the densest, depending on where it begins.
+                found[metric, number] = count - (highest - 1 - lost) + 1
         return {key: least for key, least in found.items() if least <= most[key][0]}
 
-    def _full(
-        self, where: PodSelection, quantity: Metric, pod: PodKey, place: int
+    def _densest_reach(
+        self, selection: PodSelection, metric: Metric, pod: PodKey, number: int
     ) -> tuple[float, int] | None:
-        """The most samples that a pod has in a reach, and of how many reaches; None where one of them has none."""
-        length, end = self.rounds.length(self.reach), self.rounds.end(place)
-        parts = length // self.reach
-        span = QueryRange(end - (parts - 1) * self.reach, end, self.reach.total_seconds())
-        alone = where.about(pod)
-        counts = [
-            value for _, points in self._tracks(alone, quantity, span, self.reach) for _, value in points
-        ]
-        return (max(counts), parts) if len(counts) == parts else None
+        """A pod's highest number of samples in a reach, and the number of reaches; None if one has none."""
+        end = self.periods.end(number)
+        reaches = self.periods.length(self.reach) // self.reach
+        steps = QueryRange(end - (reaches - 1) * self.reach, end, self.reach.total_seconds())
+        tracks = self._query(selection.one_pod(pod), metric, steps, self.reach)
+        counts = [value for _, points in tracks for _, value in points]
+        return (max(counts), reaches) if len(counts) == reaches else None
 
-    def _tracks(
-        self, where: PodSelection, quantity: Metric, span: QueryRange, length: datetime.timedelta
+    def _query(
+        self, selection: PodSelection, metric: Metric, steps: QueryRange, length: datetime.timedelta
     ) -> Iterator[tuple[PodKey, Points]]:
-        whose, values = _whose(self.asker, where, self.rounds.at), ParseCache(self._points)
+        labels = _pod_cache(self.querier, selection, self.periods.at)
+        values = ParseCache(self._parse_points)
 
-        def ask(matchers: Sequence[str]) -> list[tuple[Whose, Points]]:
-            every = (*self.asker.given, *quantity.matchers, where.matcher, *matchers)
-            counted = promql.over("count_over_time", promql.selector(quantity.metric, every), length - EDGE)
-            return self.asker.prometheus.query_range_as(
-                promql.by("min", where.pod, counted), span, labels=whose, values=values
+        def query(matchers: Sequence[str]) -> list[tuple[ClusterPod, Points]]:
+            every = (*self.querier.matchers, *metric.matchers, selection.matcher, *matchers)
+            counted = promql.over("count_over_time", promql.selector(metric.name, every), length - EDGE)
+            return self.querier.prometheus.query_range_as(
+                promql.by("min", selection.pod_labels, counted), steps, labels=labels, values=values
             )
 
-        territory = self.asker.territory(MINUTE, self.rounds.at)
-        for answer in territory.ask(where.shards(), ask):
-            require_one_cluster_name({cluster for (cluster, _), _ in answer})
-            yield from ((pod, points) for (_, pod), points in answer)
+        plan = self.querier.shard_plan(MINUTE, self.periods.at)
+        for result in plan.ask(selection.shards(), query):
+            require_one_cluster_name({cluster for (cluster, _), _ in result})
+            yield from ((pod, points) for (_, pod), points in result)
 
-    def _points(self, text: msgspec.Raw) -> Points:
-        points = msgspec.json.decode(text, type=list[tuple[float, str]])
-        return [(self.rounds.place(instant), float(value)) for instant, value in points]
+    def _parse_points(self, text: msgspec.Raw) -> Points:
+        return [(self.periods.number(instant), value) for instant, value in decode_points(text)]

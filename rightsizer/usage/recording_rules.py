@@ -1,7 +1,7 @@
-"""Two ways of asking for the same: of the samples themselves, or of what our recording rules made of them. Pure.
+"""PromQL over raw samples, and over the series of the recording rules. Pure.
 
-The rules (deploy/prometheus/recording-rules.yaml, which `groups` describes) keep of every five minutes the highest, the
-mean and the number of samples for each pod's use of each device, in our units: a day is 288 values instead of 5,760.
+The rules (deploy/prometheus/recording-rules.yaml, which `rule_groups` generates) record the peak, mean and number of
+samples of each pod's use of each device every five minutes: 288 values a day instead of 5,760.
 """
 
 import datetime
@@ -9,17 +9,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from rightsizer.prometheus import promql
-from rightsizer.usage.dcgm_names import DCGM, DCGM_49
-from rightsizer.usage.quantities import STATISTICS, Metric, MetricKind, Statistic
 from rightsizer.usage.series_labels import JOB, LabelNames
+from rightsizer.usage.source_metrics import DCGM, DCGM_49, STATISTICS, Metric, MetricKind, Statistic
 
 RULE_INTERVAL = datetime.timedelta(minutes=5)
 
 NODE_LABELS = ("Hostname", "hostname", "node")
-"""Labels of nodes that recorded series keep, so that they can be asked by node."""
+"""Labels of nodes that recorded series keep, so that queries can be split by node."""
 
 COUNT = "count"
-"""What the number of samples is recorded as."""
+"""Suffix of the recorded number of samples."""
 
 _OVER = {
     Statistic.MEAN: "avg_over_time",
@@ -29,77 +28,78 @@ _OVER = {
 
 
 class QueryForm(Protocol):
-    """A way of asking."""
+    """Builds queries over raw samples or over recorded series."""
 
     def statistic(
-        self, quantity: Metric, statistic: Statistic, matchers: Sequence[str], window: datetime.timedelta
+        self, metric: Metric, statistic: Statistic, matchers: Sequence[str], window: datetime.timedelta
     ) -> str:
-        """One value for each series."""
+        """A statistic of each series."""
         ...
 
-    def count(self, quantity: Metric, matchers: Sequence[str], window: datetime.timedelta) -> str:
-        """How many samples of each series there are."""
+    def count(self, metric: Metric, matchers: Sequence[str], window: datetime.timedelta) -> str:
+        """The number of samples of each series."""
         ...
 
-    def scale(self, quantity: Metric) -> float:
-        """Factor to our unit."""
+    def scale(self, metric: Metric) -> float:
+        """Factor to shares, bytes or watts."""
         ...
 
 
 class RawQueries:
-    """Of the samples."""
+    """Queries over raw samples."""
 
     def statistic(
-        self, quantity: Metric, statistic: Statistic, matchers: Sequence[str], window: datetime.timedelta
+        self, metric: Metric, statistic: Statistic, matchers: Sequence[str], window: datetime.timedelta
     ) -> str:
-        """See Reading."""
-        asked = promql.over(_OVER[statistic], _selector(quantity, matchers), window)
-        return f"{asked} < 0" if statistic is Statistic.NEGATIVE else asked
+        """See QueryForm."""
+        query = promql.over(_OVER[statistic], raw_selector(metric, matchers), window)
+        return f"{query} < 0" if statistic is Statistic.NEGATIVE else query
 
-    def count(self, quantity: Metric, matchers: Sequence[str], window: datetime.timedelta) -> str:
-        """See Reading."""
-        return promql.over("count_over_time", _selector(quantity, matchers), window)
+    def count(self, metric: Metric, matchers: Sequence[str], window: datetime.timedelta) -> str:
+        """See QueryForm."""
+        return promql.over("count_over_time", raw_selector(metric, matchers), window)
 
-    def scale(self, quantity: Metric) -> float:
-        """See Reading."""
-        return quantity.scale
+    def scale(self, metric: Metric) -> float:
+        """See QueryForm."""
+        return metric.scale
 
 
 class RecordedQueries:
-    """Of the recorded values."""
+    """Queries over recorded series."""
 
     def statistic(
-        self, quantity: Metric, statistic: Statistic, matchers: Sequence[str], window: datetime.timedelta
+        self, metric: Metric, statistic: Statistic, matchers: Sequence[str], window: datetime.timedelta
     ) -> str:
-        """See Reading."""
-        return promql.over(_OVER[statistic], recorded(quantity, statistic, matchers), window)
+        """See QueryForm."""
+        return promql.over(_OVER[statistic], recorded_selector(metric, statistic, matchers), window)
 
-    def count(self, quantity: Metric, matchers: Sequence[str], window: datetime.timedelta) -> str:
-        """See Reading."""
-        return promql.over("sum_over_time", recorded(quantity, COUNT, matchers), window)
+    def count(self, metric: Metric, matchers: Sequence[str], window: datetime.timedelta) -> str:
+        """See QueryForm."""
+        return promql.over("sum_over_time", recorded_selector(metric, COUNT, matchers), window)
 
-    def scale(self, quantity: Metric) -> float:  # noqa: ARG002 - recorded in our units
-        """See Reading."""
+    def scale(self, metric: Metric) -> float:  # noqa: ARG002 - the rules have scaled the values
+        """See QueryForm."""
         return 1.0
 
 
-def recorded(quantity: Metric, statistic: str, matchers: Sequence[str]) -> str:
-    """Recorded series of a metric."""
+def raw_selector(metric: Metric, matchers: Sequence[str]) -> str:
+    """The series of a metric."""
+    return promql.selector(metric.name, [*metric.matchers, *matchers])
+
+
+def recorded_selector(metric: Metric, statistic: str, matchers: Sequence[str]) -> str:
+    """The recorded series of a metric."""
     return promql.selector(
-        _name(quantity.kind, statistic), [promql.equals("metric", quantity.metric), *matchers]
+        _record_name(metric.kind, statistic), [promql.equals("metric", metric.name), *matchers]
     )
 
 
-def _selector(quantity: Metric, matchers: Sequence[str]) -> str:
-    return promql.selector(quantity.metric, [*quantity.matchers, *matchers])
-
-
-def _name(kind: MetricKind, statistic: str) -> str:
+def _record_name(kind: MetricKind, statistic: str) -> str:
     return f"gpu_rightsizer:{kind}:{statistic}5m"
 
 
-def groups() -> list[dict[str, Any]]:
-    """The groups of the rule file: one for each kind, so that Prometheus evaluates them beside each other."""
+def rule_groups() -> list[dict[str, Any]]:
+    """The groups of the rule file: one for each kind, so that Prometheus evaluates them in parallel."""
     return [
         {"name": f"gpu-rightsizer-{kind}", "interval": "5m", "rules": list(_rules(kind))}
         for kind in MetricKind
@@ -107,29 +107,30 @@ def groups() -> list[dict[str, Any]]:
 
 
 def _rules(kind: MetricKind) -> list[Mapping[str, Any]]:
-    found = []
-    for quantity in (*DCGM.of(kind), *DCGM_49.of(kind)):
+    rules = []
+    matchers = [LabelNames().has_pod]
+    for metric in (*DCGM.of(kind), *DCGM_49.of(kind)):
         for statistic in STATISTICS[kind]:
-            asked = RawQueries().statistic(quantity, statistic, [LabelNames().has_pod], RULE_INTERVAL)
-            found.append(_rule(quantity, statistic, _scaled(asked, quantity.scale, statistic)))
+            query = RawQueries().statistic(metric, statistic, matchers, RULE_INTERVAL)
+            rules.append(_rule(metric, statistic, _scaled(query, metric.scale, statistic)))
         if kind is MetricKind.ACTIVITY:
-            counted = RawQueries().count(quantity, [LabelNames().has_pod], RULE_INTERVAL)
-            found.append(_rule(quantity, COUNT, counted))
-    return found
+            rules.append(_rule(metric, COUNT, RawQueries().count(metric, matchers, RULE_INTERVAL)))
+    return rules
 
 
-def _rule(quantity: Metric, statistic: str, expression: str) -> Mapping[str, Any]:
+def _rule(metric: Metric, statistic: str, expression: str) -> Mapping[str, Any]:
     aggregation = "min" if statistic == Statistic.NEGATIVE else "max"
-    labels = (*LabelNames().use, *LabelNames().profile, *LabelNames().model, *NODE_LABELS, JOB)
+    names = LabelNames()
+    labels = (*names.use, *names.profile, *names.model, *NODE_LABELS, JOB)
     return {
-        "record": _name(quantity.kind, statistic),
-        "labels": {"metric": quantity.metric},
+        "record": _record_name(metric.kind, statistic),
+        "labels": {"metric": metric.name},
         "expr": promql.by(aggregation, labels, expression),
     }
 
 
 def _scaled(expression: str, scale: float, statistic: str) -> str:
-    """In our unit; a comparison binds less than a factor."""
+    """The scaled value; a comparison needs parentheses, since it binds less than a product."""
     if scale == 1.0:
         return expression
     return f"({expression}) * {scale!r}" if statistic == Statistic.NEGATIVE else f"{expression} * {scale!r}"

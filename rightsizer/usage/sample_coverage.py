@@ -1,4 +1,4 @@
-"""For which part of a window activity was recorded: slot by slot, against what its scrape job delivers."""
+"""Coverage: the share of the window with samples of activity, slot by slot, against the job's densest series."""
 
 import array
 import dataclasses
@@ -11,151 +11,134 @@ import msgspec
 
 from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import ParseCache, QueryRange, RangeSeries, Sample
+from rightsizer.prometheus.query_api import QueryRange, Sample
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.full_coverage import (
-    NONE,
     STEADY,
+    UNKNOWN_CAPACITY,
     JobCoverage,
     SlotCapacity,
     coverage_by_job,
     pods_of,
     slot_capacity,
 )
-from rightsizer.usage.pods_by_name import of_pods
-from rightsizer.usage.quantities import Metric, MetricKind
-from rightsizer.usage.querier import QueryShards, SourceQuerier, require_one_cluster_name
+from rightsizer.usage.querier import QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm, RecordedQueries
-from rightsizer.usage.series_labels import JOB, SeriesLabels, UseKey
+from rightsizer.usage.series_labels import JOB, UseKey, decode_points
+from rightsizer.usage.source_metrics import Metric, MetricKind
 
 SAMPLES_PER_SLOT = 20
-"""So many samples make a slot's count steady: one more or less is 5 %."""
+"""With so many samples, one more or less changes the count by 5 % only."""
 
 MAX_SLOTS = 96
-"""A quarter of an hour each in a day."""
+"""Of a quarter of an hour in a day."""
 
 MIN_SLOTS = 2
-"""Or all samples could be from the window's last minutes, as of an exporter that came just now."""
+"""With one slot, all samples could be from the last minutes, as of an exporter that has just started."""
 
 HALF = 0.5
 
 MAX_SUSPECT_SHARE = 0.05
-"""Where gaps may be in more of the series than this, all are asked slot by slot."""
+"""If more of the uses may have gaps, all are queried slot by slot."""
 
-Ints: TypeAlias = "array.array[int]"
-Floats: TypeAlias = "array.array[float]"
-Counts = dict[UseKey, Ints]
+Counts: TypeAlias = "array.array[int]"
+"""Samples in each slot, oldest first."""
+CountsByUse = dict[UseKey, Counts]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Coverage:
-    """What is on record of one pod's use of one device.
+    """The coverage of a pod's use of a device.
 
     Attributes:
-        shares: How much of each slot is, 0 to 1, oldest first.
-        samples_expected: Samples that the whole window holds, by the densest series of the job.
-        coverage: Share of the window.
-        holes: Slots without any sample.
-        is_fresh: Whether half of the last slot's samples are there.
+        shares: Share of each slot's samples, 0 to 1, oldest first.
+        samples_expected: Samples of the job's densest series in the window.
+        share: Mean of the shares.
+        gaps: Slots without any sample.
+        is_fresh: Whether the last slot has half of its samples.
     """
 
     shares: Sequence[float]
     samples_expected: int | None
-    coverage: float
-    holes: int
+    share: float
+    gaps: int
     is_fresh: bool
 
+    @classmethod
+    def of(cls, shares: Sequence[float], samples_expected: int | None) -> "Coverage":
+        """The coverage that follows from the shares."""
+        gaps = sum([share == 0 for share in shares])
+        return cls(shares, samples_expected, sum(shares) / len(shares), gaps, is_fresh=shares[-1] >= HALF)
 
-NOTHING = Coverage((), None, 0.0, 0, is_fresh=False)
 
-
-def covered(shares: Sequence[float], samples_expected: int | None) -> Coverage:
-    """What follows from the shares."""
-    return Coverage(
-        shares,
-        samples_expected,
-        coverage=sum(shares) / len(shares),
-        holes=sum([share == 0 for share in shares]),
-        is_fresh=shares[-1] >= HALF,
-    )
+NO_COVERAGE = Coverage((), None, 0.0, 0, is_fresh=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SlotGrid:
-    """A window cut into slots, the last of which ends with it."""
+    """A window in slots, the last of which ends with it."""
 
     end: datetime.datetime
     slot: datetime.timedelta
     slots: int
 
     @property
-    def span(self) -> QueryRange:
-        """One instant for each slot, at its end."""
+    def steps(self) -> QueryRange:
+        """One step at the end of each slot."""
         return QueryRange(self.end - (self.slots - 1) * self.slot, self.end, self.slot.total_seconds())
 
-    def column(self, track: RangeSeries) -> Ints:
-        """The track's counts, oldest slot first, 0 where Prometheus gave none."""
-        return self.counts(track.points)
+    def slot_of(self, instant: float) -> int:
+        """The number of the slot that ends at a Unix time; outside the window it is out of range."""
+        return self.slots - 1 - round((self.end.timestamp() - instant) / self.slot.total_seconds())
 
-    def read(self, text: msgspec.Raw) -> Ints:
-        """The same of points as they stand in an answer."""
-        points = msgspec.json.decode(text, type=list[tuple[float, str]])
-        return self.counts({instant: float(value) for instant, value in points})
-
-    def counts(self, points: Mapping[float, float]) -> Ints:
-        """The same of points."""
-        if len(points) == self.slots and all(map(math.isfinite, points.values())):
-            return array.array("I", map(int, points.values()))
+    def counts(self, text: msgspec.Raw) -> Counts:
+        """The counts of a series, from the JSON of its points; 0 without a point."""
+        points = decode_points(text)
+        if len(points) == self.slots and all(math.isfinite(value) for _, value in points):
+            return array.array("I", [int(value) for _, value in points])
         counts = array.array("I", bytes(4 * self.slots))
-        for instant, value in points.items():
-            back = round((self.end.timestamp() - instant) / self.slot.total_seconds())
-            if 0 <= back < self.slots and math.isfinite(value):
-                counts[self.slots - 1 - back] = int(value)
+        for instant, value in points:
+            slot = self.slot_of(instant)
+            if 0 <= slot < self.slots and math.isfinite(value):
+                counts[slot] = int(value)
         return counts
 
 
-def cover(
-    asker: SourceQuerier,
-    reading: QueryForm,
-    places: QueryShards,
+def coverage_by_use(
+    querier: SourceQuerier,
+    form: QueryForm,
+    shards: QueryShards,
     *,
     window: datetime.timedelta,
     at: datetime.datetime,
-    of: Collection[PodKey] | None = None,
+    of: Collection[PodKey] | None,
 ) -> dict[UseKey, Coverage]:
-    """What is on record of everybody's activity, or of that of these pods, where `can_be_narrow`.
+    """The coverage of everybody's activity, or of these pods', if `can_query_some`.
 
-    Jobs are counted apart, since each has an interval of its own; what several of them recorded is put together.
+    Jobs are counted separately, since each has its own scrape interval; then the coverage of several jobs is merged.
     """
-    coverage = _Coverage(asker, reading, places, window, at)
+    query = _CoverageQuery(querier, form, shards, window, at)
     if of is not None:
-        return coverage.of_these(of)
-    return (
-        coverage.of_some()
-        if isinstance(reading, RecordedQueries)
-        else coverage.of_all(coverage.densest(places))
-    )
+        return query.of_pods(of)
+    return query.of_suspects() if isinstance(form, RecordedQueries) else query.of_all(query.densest(shards))
 
 
-def can_be_narrow(asker: SourceQuerier, reading: QueryForm, at: datetime.datetime) -> bool:
-    """Whether some pods can be asked about alone: somebody of each job is known by whom to measure them."""
-    return (
-        isinstance(reading, RecordedQueries)
-        and bool(_whole_pods(asker, at))
-        and not asker.source.has_counters
-    )
+def can_query_some(querier: SourceQuerier, form: QueryForm, at: datetime.datetime) -> bool:
+    """Whether some pods can be queried alone: it takes a pod without gaps of each job to compare them with."""
+    has_reference = bool(_reference_pods(querier, at))
+    return isinstance(form, RecordedQueries) and has_reference and not querier.source.has_counters
 
 
-def _whole_pods(asker: SourceQuerier, at: datetime.datetime) -> set[PodKey]:
-    """A pod of each job of which plainly nothing is missing, over the longest window that was asked for; or none."""
-    return asker.memo.of(at, "whole pods", set)
+def _reference_pods(querier: SourceQuerier, at: datetime.datetime) -> set[PodKey]:
+    """A pod without gaps of each job, over the longest window that was queried; or none."""
+    return querier.memo.get(at, "reference pods", set)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Coverage:
-    asker: SourceQuerier
-    reading: QueryForm
-    places: QueryShards
+class _CoverageQuery:
+    querier: SourceQuerier
+    form: QueryForm
+    shards: QueryShards
     window: datetime.timedelta
     at: datetime.datetime
 
@@ -163,137 +146,119 @@ class _Coverage:
         """Slot by slot, for everybody."""
         if not densest:
             return {}
-        most = min(self._most(), MAX_POINTS / _slots(densest))
-        return self._slotted(densest, [(territory, territory.shards(most)) for territory, _ in self.places])
+        max_series = self._max_series(_slots(densest))
+        return self._by_slot(densest, [(plan, plan.shards(max_series)) for plan, _ in self.shards])
 
-    def of_these(self, pods: Collection[PodKey]) -> dict[UseKey, Coverage]:
-        """Slot by slot, for these pods and one of each job that is whole, against which they are held."""
-        asked = sorted({*pods, *_whole_pods(self.asker, self.at)})
-        most = min(self._most(), MAX_POINTS / MAX_SLOTS)
-        places = list(of_pods(self.asker, asked, self.at, most, forms=self._forms))
-        densest = self.densest(places)
-        return self._slotted(densest, places) if densest else {}
+    def of_pods(self, pods: Collection[PodKey]) -> dict[UseKey, Coverage]:
+        """Slot by slot, for these pods and the reference pods."""
+        shards = self._pod_shards({*pods, *_reference_pods(self.querier, self.at)}, MAX_SLOTS)
+        densest = self.densest(shards)
+        return self._by_slot(densest, shards) if densest else {}
 
-    def of_some(self) -> dict[UseKey, Coverage]:
-        """Slot by slot only for those of whom it is not plain that there are no gaps.
-
-        Which is plain where something was recorded of every five minutes of the window, and never much less than of
-        the fullest five minutes of the densest of the job. Of those the coverage is at least what is said here.
-        """
-        tallies = coverage_by_job(self.asker, self.places, window=self.window, at=self.at)
-        densest = {job: tally.total for job, tally in tallies.items()}
-        plain = {key for tally in tallies.values() for key in tally.plain}
-        doubtful = {key for tally in tallies.values() for key in tally.doubtful} - plain
-        whole = [tally.densest() for tally in tallies.values()]
-        if all(whole):
-            _whole_pods(self.asker, self.at).update(pods_of(filter(None, whole)))
-        if not plain or len(doubtful) > MAX_SUSPECT_SHARE * sum(
-            len(tally.totals) for tally in tallies.values()
-        ):
+    def of_suspects(self) -> dict[UseKey, Coverage]:
+        """Slot by slot only for the uses that may have gaps; for the others a lower bound of the coverage."""
+        jobs = coverage_by_job(self.querier, self.shards, window=self.window, at=self.at)
+        densest = {job: coverage.total for job, coverage in jobs.items()}
+        gapless = {key for coverage in jobs.values() for key in coverage.gapless}
+        suspects = {key for coverage in jobs.values() for key in coverage.suspects} - gapless
+        references = [coverage.densest() for coverage in jobs.values()]
+        if all(references):
+            _reference_pods(self.querier, self.at).update(pods_of(filter(None, references)))
+        uses = sum(len(coverage.totals) for coverage in jobs.values())
+        if not gapless or len(suspects) > MAX_SUSPECT_SHARE * uses:
             return self.of_all(densest)
-        # One that is whole of each job goes with them: by it the slots are made as they would be for all.
-        asked = pods_of((*doubtful, *filter(None, whole)))
-        most = min(self._most(), MAX_POINTS / _slots(densest))
-        fullest = slot_capacity(tallies, self.window)
-        covers = self._slotted(
-            densest, list(of_pods(self.asker, sorted(asked), self.at, most, forms=self._forms)), fullest
-        )
-        for tally in tallies.values():
-            for key, cover_ in _whole(tally, fullest.more):
-                if key[:2] not in asked:
-                    _put(covers, key, cover_)
-        return covers
+        # With a use without gaps of each job, the slots are the same as for all uses.
+        pods = pods_of((*suspects, *filter(None, references)))
+        capacity = slot_capacity(jobs, self.window)
+        found = self._by_slot(densest, self._pod_shards(pods, _slots(densest)), capacity)
+        for job in jobs.values():
+            for key, coverage in _without_gaps(job, capacity.extra):
+                if key[:2] not in pods:
+                    _merge(found, key, coverage)
+        return found
 
-    def _slotted(
-        self, densest: Mapping[str, float], places: QueryShards, fullest: SlotCapacity = NONE
+    def _by_slot(
+        self, densest: Mapping[str, float], shards: QueryShards, capacity: SlotCapacity = UNKNOWN_CAPACITY
     ) -> dict[UseKey, Coverage]:
-        """Slot by slot; `fullest` says what a slot could hold, where not everybody of a job is asked."""
-        covers: dict[UseKey, Coverage] = {}
+        """Slot by slot; `capacity` is that of a slot, if not everybody of a job is queried."""
+        found: dict[UseKey, Coverage] = {}
         grids: dict[SlotGrid, list[str]] = {self._grid(_slots(densest)): []}
         while grids:
             grid, jobs = grids.popitem()
             only = (promql.one_of(JOB, jobs),) if jobs else ()
-            counts = self._counts(places, grid, only)
+            counts = self._counts(shards, grid, only)
             for job in sorted(counts):
-                mine = counts.pop(job)
-                fewer = self._coarser(mine, grid) if not jobs else grid
-                if fewer != grid:
-                    grids.setdefault(fewer, []).append(job)
+                of_job = counts.pop(job)
+                coarser = self._coarser(of_job, grid) if not jobs else grid
+                if coarser != grid:
+                    grids.setdefault(coarser, []).append(job)
                     continue
-                floor = fullest.of(job, grid.slot)
-                for key, cover_ in _covers(mine, round(densest.get(job, 0.0)), floor):
-                    _put(covers, key, cover_)
-        return covers
+                floor = capacity.of(job, grid.slot)
+                for key, coverage in _coverage(of_job, round(densest.get(job, 0.0)), floor):
+                    _merge(found, key, coverage)
+        return found
 
-    def _coarser(self, counts: Counts, grid: SlotGrid) -> SlotGrid:
-        """The grid for a job that is scraped so seldom that its slots' counts are not steady; the same for others."""
-        fullest = max(max(row) for row in counts.values())
-        if fullest >= STEADY * SAMPLES_PER_SLOT:
+    def _coarser(self, counts: CountsByUse, grid: SlotGrid) -> SlotGrid:
+        """Larger slots for a job that is scraped so rarely that counts vary; else the same."""
+        highest = max(max(row) for row in counts.values())
+        if highest >= STEADY * SAMPLES_PER_SLOT:
             return grid
-        slots = max(MIN_SLOTS, grid.slots * fullest // SAMPLES_PER_SLOT)
+        slots = max(MIN_SLOTS, grid.slots * highest // SAMPLES_PER_SLOT)
         return self._grid(min(slots, grid.slots))
 
-    @property
-    def _forms(self) -> Collection[str] | None:
-        """How series name pods, where that is known."""
-        answered = self.asker.answered(self.window, self.at)
-        return answered.forms if answered else None
+    def _pod_shards(self, pods: Collection[PodKey], slots: int) -> QueryShards:
+        answered = self.querier.answered(self.window, self.at)
+        pod_labels = answered.pod_labels if answered else None
+        return self.querier.pod_shards(sorted(pods), self.at, self._max_series(slots), pod_labels=pod_labels)
+
+    def _max_series(self, slots: int) -> float:
+        samples = self.querier.samples_per_series(self.form, self.window, self.at)
+        return min(self.querier.max_series(samples), MAX_POINTS / slots)
 
     @property
-    def _quantities(self) -> tuple[Metric, ...]:
-        """Metrics of activity, but those of which there is nothing."""
-        answered = self.asker.answered(self.window, self.at)
-        return answered.of(MetricKind.ACTIVITY) if answered else self.asker.source.of(MetricKind.ACTIVITY)
+    def _metrics(self) -> tuple[Metric, ...]:
+        """Metrics of activity that have series."""
+        answered = self.querier.answered(self.window, self.at)
+        return (answered or self.querier.source).of(MetricKind.ACTIVITY)
 
-    def _most(self) -> float:
-        return self.asker.most(self.asker.samples_per_series(self.reading, self.window, self.at))
-
-    def densest(self, places: QueryShards) -> dict[str, float]:
+    def densest(self, shards: QueryShards) -> dict[str, float]:
         """Samples of each job's densest series."""
         densest: dict[str, float] = {}
-        for quantity in self._quantities:
+        for metric in self._metrics:
 
-            def ask(matchers: Sequence[str], quantity: Metric = quantity) -> list[Sample]:
-                counted = self.reading.count(quantity, (*self.asker.owned, *matchers), self.window)
-                return self.asker.prometheus.query(promql.by("max", [JOB], counted), self.at)
+            def query(matchers: Sequence[str], metric: Metric = metric) -> list[Sample]:
+                counted = self.form.count(metric, (*self.querier.pod_matchers, *matchers), self.window)
+                return self.querier.prometheus.query(promql.by("max", [JOB], counted), self.at)
 
-            for territory, shards in places:
-                for answer in territory.ask(shards, ask):
-                    for sample in answer:
-                        job = sample.labels.get(JOB, "")
-                        densest[job] = max(densest.get(job, 0.0), sample.value)
+            for plan, some in shards:
+                for sample in (sample for result in plan.ask(some, query) for sample in result):
+                    job = sample.labels.get(JOB, "")
+                    densest[job] = max(densest.get(job, 0.0), sample.value)
         return densest
 
     def _grid(self, slots: int) -> SlotGrid:
-        if isinstance(self.reading, RecordedQueries):
-            # A slot of whole tiles: the last ones' samples then belong to one slot each.
-            tiles = math.ceil(self.window / RULE_INTERVAL / slots)
-            return SlotGrid(self.at, tiles * RULE_INTERVAL, max(1, int(self.window / RULE_INTERVAL) // tiles))
-        # In whole seconds: the last step of the range must fall on its end, or the newest slot would seem empty.
+        if isinstance(self.form, RecordedQueries):
+            # Whole rule intervals: each recorded value then belongs to one slot.
+            intervals = math.ceil(self.window / RULE_INTERVAL / slots)
+            slots = max(1, int(self.window / RULE_INTERVAL) // intervals)
+            return SlotGrid(self.at, intervals * RULE_INTERVAL, slots)
+        # Whole seconds: the last step of the range must be at its end, or the newest slot would be empty.
         slot_s = max(1, round(self.window.total_seconds() / slots))
         return SlotGrid(self.at, datetime.timedelta(seconds=slot_s), slots)
 
-    def _counts(self, places: QueryShards, grid: SlotGrid, only: tuple[str, ...]) -> dict[str, Counts]:
-        """Of each job the samples in each slot; where several metrics tell of activity, the most of any."""
-        counts: dict[str, Counts] = {}
-        labels, columns = self.asker.source.labels.described, ParseCache(grid.read)
-        for quantity in self._quantities:
+    def _counts(self, shards: QueryShards, grid: SlotGrid, only: tuple[str, ...]) -> dict[str, CountsByUse]:
+        """Samples of each job in each slot; of several metrics the highest count."""
+        counts: dict[str, CountsByUse] = {}
+        by = self.querier.source.labels.described
+        for metric in self._metrics:
 
-            def ask(matchers: Sequence[str], quantity: Metric = quantity) -> list[tuple[SeriesLabels, Ints]]:
-                counted = self.reading.count(quantity, (*self.asker.owned, *only, *matchers), grid.slot)
-                return self.asker.prometheus.query_range_as(
-                    promql.by("max", labels, counted),
-                    grid.span,
-                    labels=self.asker.described,
-                    values=columns,
-                )
+            def build(matchers: Sequence[str], metric: Metric = metric) -> str:
+                every = (*self.querier.pod_matchers, *only, *matchers)
+                return promql.by("max", by, self.form.count(metric, every, grid.slot))
 
-            for territory, shards in places:
-                for answer in territory.ask(shards, ask):
-                    require_one_cluster_name({described.cluster for described, _ in answer})
-                    for described, column in answer:
-                        if described.key is not None:
-                            _most(counts.setdefault(described.job, {}), described.key, column)
+            for labels, row in self.querier.range_uses(shards, build, grid.steps, grid.counts):
+                if labels.key is not None:
+                    add_highest(counts.setdefault(labels.job, {}), labels.key, row)
         return counts
 
 
@@ -301,59 +266,62 @@ def _slots(densest: Mapping[str, float]) -> int:
     return max(MIN_SLOTS, min(MAX_SLOTS, int(max(densest.values())) // SAMPLES_PER_SLOT))
 
 
-def _most(counts: Counts, key: UseKey, column: Ints) -> None:
+def add_highest(counts: CountsByUse, key: UseKey, row: Counts) -> None:
+    """Set the counts of a use; of several rows, the highest count of each slot."""
     before = counts.get(key)
-    counts[key] = column if before is None else array.array("I", map(max, before, column))
+    counts[key] = row if before is None else array.array("I", map(max, before, row))
 
 
-def _covers(
-    counts: Mapping[UseKey, Ints], samples_expected: int, floor: float
+def highest_counts(rows: Iterable[Sequence[int]]) -> list[int]:
+    """The highest count of each slot."""
+    highest: list[int] = []
+    for row in rows:
+        highest = list(map(max, highest, row)) if highest else list(row)
+    return highest
+
+
+def _coverage(
+    counts: Mapping[UseKey, Counts], samples_expected: int, floor: float
 ) -> Iterator[tuple[UseKey, Coverage]]:
-    """How much of each slot each key was recorded, 0 to 1.
+    """The coverage of each use.
 
-    A slot is whole where it holds as many samples as the job's densest series has in it, and at least half of the
-    densest slot of the whole window: a change of the scrape interval is no gap, an outage of everything is one. Where
-    others of the job are not among these, it must hold as many as `floor`.
+    A slot is complete with as many samples as the job's densest series has in it, and at least half of the highest
+    count of the window: a change of the scrape interval is no gap, an outage of everything is one. If the counts are
+    those of some uses only, a slot must have at least `floor` samples.
     """
     known: dict[bytes, Coverage] = {}  # most are alike
-    rows = {key: row.tobytes() for key, row in counts.items()}
-    alike = dict(zip(rows.values(), counts.values(), strict=True))
-    densest = _columns(alike.values())
-    least = max(densest, default=0) / 2
-    expected = [max(value, least, floor) for value in densest]
-    for text, row in alike.items():
+    texts = {key: row.tobytes() for key, row in counts.items()}
+    distinct = dict(zip(texts.values(), counts.values(), strict=True))
+    highest = highest_counts(distinct.values())
+    least = max(highest, default=0) / 2
+    expected = [max(value, least, floor) for value in highest]
+    for text, row in distinct.items():
         shares = (min(1.0, value / full) if full else 0.0 for value, full in zip(row, expected, strict=True))
-        known[text] = covered(array.array("f", shares), samples_expected)
-    for key, text in rows.items():
+        known[text] = Coverage.of(array.array("f", shares), samples_expected)
+    for key, text in texts.items():
         yield key, known[text]
 
 
-def _whole(tally: JobCoverage, more: int) -> Iterator[tuple[UseKey, Coverage]]:
-    """At least so much of these is on record, however full others' slots are."""
+def _without_gaps(job: JobCoverage, extra: int) -> Iterator[tuple[UseKey, Coverage]]:
+    """Lower bounds of the coverage of the uses without gaps."""
     known: dict[float, Coverage] = {}  # most are alike
-    samples_expected = round(tally.total)
-    for key in tally.plain:
-        total = tally.totals[key]
+    samples_expected = round(job.total)
+    for key in job.gapless:
+        total = job.totals[key]
         if total not in known:
-            known[total] = covered(array.array("f", [min(1.0, tally.share(key, more))]), samples_expected)
+            share = min(1.0, job.min_share(key, extra))
+            known[total] = Coverage.of(array.array("f", [share]), samples_expected)
         yield key, known[total]
 
 
-def _columns(rows: Iterable[Sequence[int]]) -> list[int]:
-    densest: list[int] = []
-    for row in rows:
-        densest = list(map(max, densest, row)) if densest else list(row)
-    return densest
-
-
-def _put(covers: dict[UseKey, Coverage], key: UseKey, cover_: Coverage) -> None:
-    """Beside what another job recorded: slot by slot where the slots are the same, else the better one."""
-    before = covers.get(key)
+def _merge(found: dict[UseKey, Coverage], key: UseKey, coverage: Coverage) -> None:
+    """Merge with another job's coverage: slot by slot if the slots are the same, else the higher one."""
+    before = found.get(key)
     if before is None:
-        covers[key] = cover_
-    elif len(before.shares) == len(cover_.shares):
-        shares = array.array("f", map(max, before.shares, cover_.shares))
-        expected = max(before.samples_expected or 0, cover_.samples_expected or 0)
-        covers[key] = covered(shares, expected)
-    elif cover_.coverage > before.coverage:
-        covers[key] = cover_
+        found[key] = coverage
+    elif len(before.shares) == len(coverage.shares):
+        shares = array.array("f", map(max, before.shares, coverage.shares))
+        expected = max(before.samples_expected or 0, coverage.samples_expected or 0)
+        found[key] = Coverage.of(shares, expected)
+    elif coverage.share > before.share:
+        found[key] = coverage

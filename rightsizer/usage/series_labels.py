@@ -1,7 +1,7 @@
-"""By which labels a source's series name pods, devices and nodes. Pure.
+"""Labels by which a source's series name pods, devices and nodes. Pure.
 
-A name may stand under one of several labels: in `exported_pod` where Prometheus found the exporter's own labels in the
-way (honor_labels: false; `pod` is then the exporter itself), else in `pod`. The first that is there is meant.
+Prometheus renames labels of the exporter that collide with its own (honor_labels: false): `exported_pod` is then the
+workload's pod and `pod` the exporter's. So each thing has several label names, and the first that is set counts.
 """
 
 import dataclasses
@@ -14,35 +14,37 @@ from rightsizer.model import Device, PodKey
 from rightsizer.prometheus import promql
 
 CLUSTER = "cluster"
-"""The label by which those who gather several clusters in one Prometheus usually tell them apart."""
+"""The usual label of the cluster in a Prometheus that has series of several."""
 
 JOB = "job"
-"""The label that Prometheus gives to what it scrapes by one configuration, and so at one interval."""
+"""The scrape job; it has one scrape interval."""
 
 UseKey = tuple[str, str, str, str]
-"""One pod's use of one device: namespace, pod, UUID, instance."""
+"""A pod's use of a device: namespace, pod, UUID, MIG instance."""
+
+DeviceKey = tuple[str, str]
+"""UUID and MIG instance."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SeriesLabels:
-    """What a series is about, by its labels.
+    """The parsed labels of a series.
 
     Attributes:
-        key: Whose use of which device; None where it does not say.
-        form: The label that names the pod; empty where none does.
-        job: That scraped it.
+        key: None if the series names no pod or no device.
+        pod_label: The label that names the pod; empty if none does.
     """
 
     key: UseKey | None
     device: Device
     cluster: str
     job: str
-    form: str
+    pod_label: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LabelNames:
-    """Names of labels, for each thing in the order in which they are looked for; none where the source has no such."""
+    """Names of labels, in order of preference; empty if the source has none."""
 
     namespace: tuple[str, ...] = ("exported_namespace", "namespace")
     pod: tuple[str, ...] = ("exported_pod", "pod")
@@ -54,79 +56,91 @@ class LabelNames:
 
     @property
     def owner(self) -> tuple[str, ...]:
-        """What names a pod."""
+        """Labels of the pod."""
         return (CLUSTER, *self.namespace, *self.pod)
 
     @property
-    def use(self) -> tuple[str, ...]:
-        """What tells one pod's use of one device from another's.
+    def device_key(self) -> tuple[str, ...]:
+        """Labels of the device."""
+        return (*self.device, *self.instance)
 
-        Copies from a second Prometheus, job or exporter differ in other labels only, and fall together under `max`.
+    @property
+    def use(self) -> tuple[str, ...]:
+        """Labels of a pod's use of a device.
+
+        Copies from a second Prometheus, job or exporter differ in other labels only, so `max` merges them.
         """
-        return (*self.owner, *self.device, *self.instance)
+        return (*self.owner, *self.device_key)
 
     @property
     def described(self) -> tuple[str, ...]:
-        """The same, with what the device is and who scraped it: those of all questions, so that they are read once."""
+        """The same with the device's description and the job. All queries keep these, so that each is parsed once."""
         return (*self.use, *self.profile, *self.model, JOB)
 
     @property
     def has_pod(self) -> str:
-        """A matcher that series which name a pod meet, and as few others as one matcher can say.
+        """A matcher for series that name a pod; it may match others, too.
 
-        Where there is exported_pod, there is pod; of other alternatives nothing of the kind is known.
+        `exported_pod` implies `pod`; other alternatives imply nothing.
         """
         last = self.pod[-1]
         is_implied = all(name == f"exported_{last}" for name in self.pod[:-1])
         return f"{last if is_implied else self.device[0]}!=''"
 
-    def forms(self) -> list[tuple[str, str, tuple[str, ...]]]:
-        """The ways of naming a pod: its label, its namespace's, and matchers that exclude the ways before."""
+    def pod_labels(self) -> list[tuple[str, str, tuple[str, ...]]]:
+        """For each label that may name a pod: it, its namespace's label, and matchers that exclude earlier labels."""
         found = []
         for place, label in enumerate(self.pod):
-            earlier = tuple(promql.equals(name, "") for name in self.pod[:place])
-            found.append((label, self.namespace[min(place, len(self.namespace) - 1)], earlier))
+            absent = tuple(promql.equals(name, "") for name in self.pod[:place])
+            found.append((label, self.namespace[min(place, len(self.namespace) - 1)], absent))
         return found
 
     def pod_of(self, labels: Mapping[str, str]) -> PodKey | None:
-        """Whom a series is about; None where it does not say."""
+        """The pod of a series; None if it names none."""
         pod, namespace = first(labels, self.pod), first(labels, self.namespace)
-        return (namespace, pod) if pod and namespace else None
+        # The same names are in the series of each device.
+        return (sys.intern(namespace), sys.intern(pod)) if pod and namespace else None
+
+    def device_of(self, labels: Mapping[str, str]) -> DeviceKey:
+        """The device of a series."""
+        return first(labels, self.device), first(labels, self.instance)
 
     def key_of(self, labels: Mapping[str, str]) -> UseKey | None:
-        """Whose use of which device a series is about; None where it does not say."""
-        pod, namespace = first(labels, self.pod), first(labels, self.namespace)
-        uuid = first(labels, self.device)
-        if not (pod and namespace and uuid):
-            return None
-        # A pod's name stands in the series of each of its devices.
-        return sys.intern(namespace), sys.intern(pod), uuid, first(labels, self.instance)
+        """The pod and the device of a series; None if it does not name both."""
+        pod, device = self.pod_of(labels), self.device_of(labels)
+        return (*pod, *device) if pod and device[0] else None
 
-    def device_of(self, labels: Mapping[str, str]) -> Device:
-        """The device, as its series describe it."""
-        return Device(
-            first(labels, self.device),
-            first(labels, self.instance),
-            sys.intern(first(labels, self.model)),
-            first(labels, self.profile),
-        )
-
-    def describe(self, text: msgspec.Raw) -> SeriesLabels:
-        """What a series' labels say, as JSON.
+    def parse(self, text: msgspec.Raw) -> SeriesLabels:
+        """Parse the labels of a series.
 
         Raises:
-            msgspec.DecodeError: They are no labels.
+            msgspec.DecodeError: They are not labels.
         """
-        labels = msgspec.json.decode(text, type=dict[str, str])
-        cluster, job = labels.get(CLUSTER, ""), labels.get(JOB, "")
-        form = next((name for name in self.pod if labels.get(name)), "")
+        labels = decode_labels(text)
+        model, profile = sys.intern(first(labels, self.model)), first(labels, self.profile)
         return SeriesLabels(
-            self.key_of(labels), self.device_of(labels), sys.intern(cluster), sys.intern(job), form
+            self.key_of(labels),
+            Device(*self.device_of(labels), model, profile),
+            sys.intern(labels.get(CLUSTER, "")),
+            sys.intern(labels.get(JOB, "")),
+            next((name for name in self.pod if labels.get(name)), ""),
         )
+
+
+def decode_labels(text: msgspec.Raw) -> dict[str, str]:
+    """Labels of a series, from JSON."""
+    return msgspec.json.decode(text, type=dict[str, str])
+
+
+def decode_points(text: msgspec.Raw) -> list[tuple[float, float]]:
+    """Points of a range query's series, from JSON: Unix time and value."""
+    return [
+        (instant, float(value)) for instant, value in msgspec.json.decode(text, type=list[tuple[float, str]])
+    ]
 
 
 def first(labels: Mapping[str, str], names: Sequence[str]) -> str:
-    """The first of these labels that is not empty."""
+    """The value of the first of these labels that is set."""
     for name in names:
         value = labels.get(name)
         if value:

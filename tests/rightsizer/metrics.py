@@ -15,7 +15,7 @@ import pytest
 from rightsizer.config import PrometheusSettings
 from rightsizer.model import Usage, Usages
 from rightsizer.prometheus.query_api import Prometheus as Client
-from rightsizer.usage.sources import SourceSettings, named
+from rightsizer.usage.sources import SourceSettings, source_named
 from rightsizer.usage.usage_source import PrometheusUsage
 from simulator.prometheus import Prometheus, Series
 
@@ -88,7 +88,7 @@ class Metrics:
     def signal(self, signals: str = "auto", *, url: str = "", **more: Any) -> PrometheusUsage:
         """What judges by them."""
         client = Client(PrometheusSettings(url=url or self.prometheus.url))
-        return PrometheusUsage(client, SourceSettings(self.labels, named(signals), **more))
+        return PrometheusUsage(client, SourceSettings(self.labels, source_named(signals), **more))
 
     def usages(self, window: datetime.timedelta = DAY, **more: Any) -> Usages:
         """What was used in the window."""

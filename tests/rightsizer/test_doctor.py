@@ -21,9 +21,8 @@ from rightsizer.policy.limits import Budget, Freeze, MaintenanceWindow, Per, Sco
 from rightsizer.policy.match import Match
 from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy
 from rightsizer.policy.schema import Defaults, Policy, Thresholds
-from rightsizer.usage.dcgm_names import DCGM, DCGM_49
 from rightsizer.usage.device_usage import DISAGREEMENT
-from rightsizer.usage.quantities import MetricKind, MetricSource
+from rightsizer.usage.source_metrics import DCGM, DCGM_49, MetricKind, MetricSource
 from rightsizer.usage.sources import GPU_EXPORTER_SOURCE
 from tests.conftest import Golden
 from tests.rightsizer.build import AT, DAY, idle_usage, pod, policy, rule, usages, workload
@@ -106,8 +105,8 @@ def used(*more: Mapping[str, Any]) -> Usages:
 
 def without(source: MetricSource, *kinds: MetricKind) -> MetricSource:
     """A source that lacks some quantities."""
-    kept = tuple(one for one in source.quantities if one.kind not in kinds)
-    return dataclasses.replace(source, quantities=kept)
+    kept = tuple(one for one in source.metrics if one.kind not in kinds)
+    return dataclasses.replace(source, metrics=kept)
 
 
 def denied(command: Command, *, dear: bool = False) -> dict[Any, bool]:

@@ -6,7 +6,7 @@ import pytest
 
 from rightsizer.model import Slot
 from rightsizer.prometheus import promql
-from rightsizer.usage import counter_meaning
+from rightsizer.usage import exporter_counters
 from rightsizer.usage.active_replicas import ReplicaQuery
 from simulator.prometheus import Prometheus
 from tests.rightsizer.metrics import (
@@ -110,9 +110,9 @@ def test_hostile_names_are_only_names(metrics: Metrics) -> None:
 def test_work_between_two_samples_is_work(metrics: Metrics) -> None:
     """Our counters see what the gauge does not."""
     metrics.write(
-        {UTIL: 0.0, counter_meaning.POD_BUSY: rising(lambda left: 5.0 if left == 290 else 0.0)}, pod="a"
+        {UTIL: 0.0, exporter_counters.POD_BUSY: rising(lambda left: 5.0 if left == 290 else 0.0)}, pod="a"
     )
-    metrics.write({counter_meaning.DEVICE_BUSY: 0.0}, UUID="GPU-a", namespace="")
+    metrics.write({exporter_counters.DEVICE_BUSY: 0.0}, UUID="GPU-a", namespace="")
     assert _history(metrics, "a").strip(".") in {"#", "##"}
 
 
@@ -122,13 +122,13 @@ def test_work_between_two_samples_is_work(metrics: Metrics) -> None:
 def test_on_a_shared_gpu_each_pod_has_its_own_history(metrics: Metrics, lost: float, expected: str) -> None:
     """As far as all of the device's work is attributed."""
     for pod, busy in (("a", 20.0), ("b", 0.0)):
-        metrics.write({UTIL: 40.0, counter_meaning.POD_BUSY: steadily(busy)}, pod=pod, UUID="GPU-s")
+        metrics.write({UTIL: 40.0, exporter_counters.POD_BUSY: steadily(busy)}, pod=pod, UUID="GPU-s")
     metrics.write(
-        {counter_meaning.DEVICE_BUSY: steadily(20 + lost), counter_meaning.GAPS: 0.0},
+        {exporter_counters.DEVICE_BUSY: steadily(20 + lost), exporter_counters.GAPS: 0.0},
         UUID="GPU-s",
         namespace="",
     )
-    metrics.write({counter_meaning.UNATTRIBUTED: steadily(lost)}, UUID="GPU-s", namespace="", reason="gone")
+    metrics.write({exporter_counters.UNATTRIBUTED: steadily(lost)}, UUID="GPU-s", namespace="", reason="gone")
     assert set(_history(metrics, "a", span=6 * HOUR)) == {"#"}
     assert _history(metrics, "b", span=6 * HOUR)[1:] == expected * 5
 

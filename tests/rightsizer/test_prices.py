@@ -15,8 +15,8 @@ from rightsizer import prices
 from rightsizer.config import PrometheusSettings
 from rightsizer.errors import ConfigurationError, PricesError
 from rightsizer.model import Node
-from rightsizer.prometheus.node_costs import node_prices
 from rightsizer.prometheus.query_api import Prometheus as Client
+from rightsizer.usage.optional_metrics import node_prices
 from simulator.prometheus import Prometheus, Series
 from tests.rightsizer.build import pod
 from tests.rightsizer.world import World

@@ -27,7 +27,7 @@ FILE = ROOT / "deploy/prometheus/recording-rules.yaml"
 
 def test_the_file_holds_the_rules_that_are_asked_for() -> None:
     """Name by name, and from the same tables as the questions."""
-    assert yaml.safe_load(FILE.read_text()) == {"groups": recording_rules.groups()}
+    assert yaml.safe_load(FILE.read_text()) == {"groups": recording_rules.rule_groups()}
 
 
 @pytest.mark.prometheus

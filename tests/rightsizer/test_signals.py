@@ -8,8 +8,8 @@ import pytest
 
 from exporter.sampling import catalogue
 from rightsizer.errors import EvidenceIncomplete, UsageError
-from rightsizer.usage import counter_meaning
-from rightsizer.usage.dcgm_names import DCGM, DCGM_49
+from rightsizer.usage import exporter_counters
+from rightsizer.usage.source_metrics import DCGM, DCGM_49
 from simulator.prometheus import Prometheus
 from tests.rightsizer.metrics import (
     COPY,
@@ -318,14 +318,14 @@ class Shared:
         """Its gauges, the same for all pods, and everybody's counters."""
         device = {"UUID": "GPU-s", "hostname": "n1"}
         for pod, per_minute in pods.items():
-            gauges = {**idle(**{UTIL: self.busy / 60 * 100}), counter_meaning.POD_MEMORY: 7e9}
-            metrics.write({**gauges, counter_meaning.POD_BUSY: steadily(per_minute)}, device, pod=pod)
+            gauges = {**idle(**{UTIL: self.busy / 60 * 100}), exporter_counters.POD_MEMORY: 7e9}
+            metrics.write({**gauges, exporter_counters.POD_BUSY: steadily(per_minute)}, device, pod=pod)
         counters = {
-            counter_meaning.DEVICE_BUSY: steadily(self.busy),
-            counter_meaning.GAPS: steadily(self.gap),
+            exporter_counters.DEVICE_BUSY: steadily(self.busy),
+            exporter_counters.GAPS: steadily(self.gap),
         }
         metrics.write(counters, device, namespace="", modelName="")
-        lost = {counter_meaning.UNATTRIBUTED: steadily(self.lost)}
+        lost = {exporter_counters.UNATTRIBUTED: steadily(self.lost)}
         metrics.write(lost, device, namespace="", modelName="", reason=self.reason)
 
 
@@ -408,10 +408,14 @@ def test_counters_that_came_later_than_the_gauges_prove_nothing(metrics: Metrics
     """An exporter that was put beside another an hour ago has not seen the day."""
     for pod in ("a", "b"):
         metrics.write(idle(**{UTIL: within(900, 600, 80)}), pod=pod, UUID="GPU-s")
-    counters = {counter_meaning.POD_BUSY: 0.0, counter_meaning.DEVICE_BUSY: 0.0, counter_meaning.GAPS: 0.0}
-    metrics.write({counter_meaning.POD_BUSY: 0.0}, pod="a", UUID="GPU-s", since=HOUR, job="ours")
+    counters = {
+        exporter_counters.POD_BUSY: 0.0,
+        exporter_counters.DEVICE_BUSY: 0.0,
+        exporter_counters.GAPS: 0.0,
+    }
+    metrics.write({exporter_counters.POD_BUSY: 0.0}, pod="a", UUID="GPU-s", since=HOUR, job="ours")
     metrics.write(
-        {name: 0.0 for name in counters if name != counter_meaning.POD_BUSY},
+        {name: 0.0 for name in counters if name != exporter_counters.POD_BUSY},
         UUID="GPU-s",
         namespace="",
         since=HOUR,
@@ -426,9 +430,9 @@ def test_a_burst_between_two_samples_is_counted(metrics: Metrics) -> None:
     """Of a GPU that one pod holds, the gauge may miss what the counter does not."""
     metrics.write(idle(), pod="a", UUID="GPU-s")
     bursts = rising(lambda left: 3.0 if left % 15 == 0 else 0.0)
-    metrics.write({counter_meaning.POD_BUSY: bursts}, pod="a", UUID="GPU-s")
+    metrics.write({exporter_counters.POD_BUSY: bursts}, pod="a", UUID="GPU-s")
     metrics.write(
-        {counter_meaning.DEVICE_BUSY: bursts, counter_meaning.GAPS: 0.0}, UUID="GPU-s", namespace=""
+        {exporter_counters.DEVICE_BUSY: bursts, exporter_counters.GAPS: 0.0}, UUID="GPU-s", namespace=""
     )
     usage = metrics.usage("a")
     assert (usage.activity_peak, usage.is_own) == (0.0, True)
@@ -526,10 +530,10 @@ def test_our_tables_name_what_the_exporter_serves() -> None:
     """Under both generations of names, with units that the factors turn into ours."""
     rows = {metric.dcgm.name: metric for metric in catalogue.metrics()}
     units = {"%": 0.01, "ratio": 1.0, "MiB": 1 << 20, "bytes": 1.0, "W": 1.0}
-    assert len(DCGM.quantities) == len(DCGM_49.quantities)
-    for older, newer in zip(DCGM.quantities, DCGM_49.quantities, strict=True):
-        metric = rows[older.metric]
+    assert len(DCGM.metrics) == len(DCGM_49.metrics)
+    for older, newer in zip(DCGM.metrics, DCGM_49.metrics, strict=True):
+        metric = rows[older.name]
         assert metric.dcgm_49 is not None
-        assert (metric.dcgm_49.name, older.kind, older.alike) == (newer.metric, newer.kind, newer.alike)
+        assert (metric.dcgm_49.name, older.kind, older.alike) == (newer.name, newer.kind, newer.alike)
         assert (units[metric.dcgm.unit], units[metric.dcgm_49.unit]) == (older.scale, newer.scale)
-    assert set(counter_meaning.METRICS) <= rows.keys()
+    assert set(exporter_counters.METRICS) <= rows.keys()

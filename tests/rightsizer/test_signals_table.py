@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 from rightsizer.errors import ConfigurationError, SignalsError
-from rightsizer.usage.sources import named
+from rightsizer.usage.sources import source_named
 from simulator.prometheus import Prometheus
 from tests.rightsizer.metrics import Metrics, near
 
@@ -47,7 +47,7 @@ def test_any_exporter_can_be_read(prometheus: Prometheus, tmp_path: pathlib.Path
     metrics.write({"smi_utilization": 20.0}, other, kind="gpu")
     metrics.write({"smi_power_milliwatts": 1_600_000.0}, other)
     text = (pathlib.Path(__file__).parents[2] / "docs/signals.md").read_text()
-    assert named(_write(tmp_path, text.split("```yaml\n")[1].split("```")[0])) is not None
+    assert source_named(_write(tmp_path, text.split("```yaml\n")[1].split("```")[0])) is not None
     path = _write(tmp_path, GOOD)
     usage = metrics.usage("a", signals=path)
     assert (usage.activity_peak, usage.traffic_peak) == (near(0.35), near(0.12))
@@ -89,10 +89,10 @@ def test_a_mistake_is_told_with_its_line(
     assert old in GOOD
     path = _write(tmp_path, GOOD.replace(old, new))
     if words is None:
-        assert named(path) is not None
+        assert source_named(path) is not None
         return
     with pytest.raises(SignalsError) as raised:
-        named(path)
+        source_named(path)
     assert any(problem.line == line and words in str(problem) for problem in raised.value.problems), (
         raised.value
     )
@@ -110,7 +110,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: pathlib.Path) -> None:
         - {quantity: activity, selector: up, scale: -1}
         """
     with pytest.raises(SignalsError) as raised:
-        named(_write(tmp_path, textwrap.dedent(text)))
+        source_named(_write(tmp_path, textwrap.dedent(text)))
     assert [problem.line for problem in raised.value.problems] == [3, 5, 6]
 
 
@@ -120,7 +120,7 @@ def test_what_is_no_table_is_refused(tmp_path: pathlib.Path, text: str) -> None:
     path = tmp_path / "signals.yaml"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(SignalsError, match="signals table"):
-        named(str(path))
+        source_named(str(path))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
@@ -128,4 +128,4 @@ def test_a_file_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
     with pytest.raises(
         ConfigurationError, match=r"signals table file .*nothing\.yaml: cannot be read: No such file"
     ):
-        named(str(tmp_path / "nothing.yaml"))
+        source_named(str(tmp_path / "nothing.yaml"))
