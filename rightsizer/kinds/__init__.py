@@ -50,7 +50,7 @@ def scalable_row(group: str, version: str, kind: str, found: Scalable) -> Kind:
         group,
         kind,
         source="its CustomResourceDefinition",
-        lost="what its pods hold in memory; how its controller deletes them is not known here",
+        lost="memory of its pods; how its controller deletes them is unknown",
         stop=scaled(replicas),
         replicas=replicas,
         has_scale=True,

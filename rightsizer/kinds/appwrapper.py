@@ -13,7 +13,7 @@ KINDS = (
         "workload.codeflare.dev",
         "AppWrapper",
         source="workload.codeflare.dev/v1beta2",
-        lost="all that is not kept outside of what it wraps, which is deleted and made anew",
+        lost="everything not stored outside of its objects, which are deleted and created again",
         stop=suspended(),
         classes=tuple(
             ("spec", "components", ITEM, "template", *path) for path in (("spec", CLASS), TEMPLATE_CLASS)

@@ -29,7 +29,7 @@ LEVERS = (
         KEDA.group,
         KEDA.kind,
         source="keda.sh/v1alpha1",
-        lost="what its target's pods hold in memory; its triggers, or minReplicaCount, decide how many start anew",
+        lost="memory of its target's pods; its triggers or minReplicaCount decide how many start again",
         stop=scaled(annotation(PAUSED_REPLICAS), to="0"),
         where=KEDA,
     ),

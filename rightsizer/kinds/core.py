@@ -14,14 +14,14 @@ CLASS = "priorityClassName"
 """Of a corev1.PodSpec."""
 TEMPLATE_CLASS: Path = ("spec", "template", "spec", CLASS)
 
-_PODS = "what its pods hold in memory; they start anew"
+_PODS = "memory of its pods"
 
 # Nothing brings a bare pod back, so its manifest is saved before it is evicted.
 POD = Kind(
     "",
     "Pod",
     source="v1",
-    lost="all that the pod holds in memory and on its own disk; undo starts it from scratch",
+    lost="memory and local disk of the pod; undo starts it from scratch",
     stop=Stop(Action.EVICT, "Evicted"),
     classes=(("spec", CLASS),),
 )
@@ -86,7 +86,7 @@ KINDS = (
         "batch",
         "Job",
         source="batch/v1",
-        lost="all since the last checkpoint, of every pod that has not succeeded; activeDeadlineSeconds starts anew",
+        lost="work since the last checkpoint of every unfinished pod; activeDeadlineSeconds starts again",
         stop=suspended(),
         # KEP-5440. One that never ran is in no plan: of what it would use nothing is known, so it stays as it is.
         pause=Pause((TEMPLATE,), since=36),
@@ -97,7 +97,7 @@ KINDS = (
         "batch",
         "CronJob",
         source="batch/v1",
-        lost="the runs that would start meanwhile",
+        lost="runs that would start meanwhile",
         stop=suspended(),
         classes=(("spec", "jobTemplate", *TEMPLATE_CLASS),),
     ),

@@ -97,9 +97,7 @@ def stopping(decision: Decision, fleet: Fleet) -> Decision:
     if decision.finding.proposal is not None:
         of = row_of(workload) if pause_for(workload, decision.finding.proposal) else None
         return (
-            dataclasses.replace(decision, lost=f"it is stopped and starts anew: {of.lost}")
-            if of
-            else decision
+            dataclasses.replace(decision, lost=f"it is stopped and restarted: {of.lost}") if of else decision
         )
     along = along_with(workload, fleet)
     rows = [(ref, row) for ref in along if (row := kind_of(ref)) is not None]

@@ -13,7 +13,7 @@ from rightsizer.kinds.kind import Kind, Steering, Stop, suspended
 from rightsizer.model import Action
 
 _RUN_POLICY = suspended(Field(("spec", "runPolicy", "suspend"), Value.SWITCH))
-_LOST = "all since the last checkpoint, of every member; the job starts anew from it"
+_LOST = "work since the last checkpoint of every member"
 
 
 def _classes(members: str) -> tuple[Path, ...]:
@@ -58,7 +58,7 @@ KINDS = (
         "kubeflow.org",
         "Notebook",
         source="kubeflow.org/v1",
-        lost="what its kernels hold in memory; volumes stay",
+        lost="memory of its kernels; volumes stay",
         stop=Stop(Action.SUSPEND, "Suspended", annotation("kubeflow-resource-stopped"), NOW),
         classes=(TEMPLATE_CLASS,),
     ),
@@ -67,7 +67,7 @@ KINDS = (
         "kubeflow.org",
         "Workspace",
         source="kubeflow.org/v1beta1",
-        lost="what its kernels hold in memory; volumes stay",
+        lost="memory of its kernels; volumes stay",
         stop=suspended(Field(("spec", "paused"), Value.SWITCH)),
     ),
 )

@@ -15,7 +15,7 @@ _STOPPED = Stop(Action.SUSPEND, "Suspended", annotation("serving.kserve.io/stop"
 _LEAST = Field(
     ("spec", "template", "metadata", "annotations", "autoscaling.knative.dev/min-scale"), Value.TEXT
 )
-_LOST = "what its pods hold in memory, such as caches; no traffic wakes it, and its model is loaded anew"
+_LOST = "memory of its pods, such as caches; no request wakes it, and its model is loaded again"
 # With its own autoscaling, or on KServe, the NIM Operator leaves the number of replicas to others.
 # Only of one plain Deployment the replicas are pods, and its own number of them holds.
 _LLM_LEFT = (
@@ -62,7 +62,7 @@ KINDS = (
         "serving.knative.dev",
         "Service",
         source="serving.knative.dev/v1",
-        lost="what its pods hold in memory; a request starts one anew, so that the first waits for it",
+        lost="memory of its pods; the next request waits for a new pod",
         stop=scaled(_LEAST, to="0"),
         containers=(TEMPLATE,),
         classes=(TEMPLATE_CLASS,),
@@ -71,7 +71,7 @@ KINDS = (
         "apps.nvidia.com",
         "NIMService",
         source="apps.nvidia.com/v1alpha1",
-        lost="what its pods hold in memory; its model is loaded anew from its cache",
+        lost="memory of its pods; its model is loaded again from its cache",
         stop=scaled(unless=_NIM_LEFT),
         replicas=REPLICAS,
         steering=Steering.DELETION_COST,

@@ -27,7 +27,7 @@ KINDS = (
         "batch.volcano.sh",
         "Job",
         source="batch.volcano.sh/v1alpha1, bus.volcano.sh/v1alpha1",
-        lost="all since the last checkpoint, of every task; the job starts anew",
+        lost="work since the last checkpoint of every task; the job restarts",
         stop=Stop(Action.SUSPEND, "Suspended", annotation(ORDER_ANNOTATION), "AbortJob", orders=_COMMANDS),
         classes=(("spec", "tasks", NAMED, *TEMPLATE_CLASS[1:]),),
         class_of_all=("spec", CLASS),

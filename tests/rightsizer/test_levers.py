@@ -226,7 +226,7 @@ def test_a_cron_job_is_suspended_with_the_second_of_its_jobs_that_does_nothing(w
     item = _plan(world, "nightly-2", AT_ONCE)
     assert item["along"] == [f"{world.team}/CronJob/nightly"]
     assert "cronjob.batch nightly" in item["command"]
-    assert "the runs that would start meanwhile" in item["lost"]
+    assert "runs that would start meanwhile" in item["lost"]
     assert (got := _apply(world, "nightly-2", AT_ONCE))["result"] == "done", got["detail"]
     stopped = created(world.api, "CronJob", world.team, "nightly")
     assert stopped["spec"]["suspend"] is True
