@@ -25,7 +25,6 @@ from rightsizer.cli import options
 from rightsizer.policy.schema import Policy
 from rightsizer.report import metrics as rightsizer_metrics
 from scripts import (
-    bad_data_tables,
     chart_locks,
     chart_values,
     dashboard_tables,
@@ -192,7 +191,6 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "dashboard-variables": dashboard_tables.variables,
     "doctor-checks": doctor_tables.checks,
     "doctor-rights": doctor_tables.rights,
-    "bad-data-tests": bad_data_tables.tests,
     "kinds": kind_tables.kinds,
     "kind-conditions": kind_tables.conditions,
     "kind-losses": kind_tables.losses,
