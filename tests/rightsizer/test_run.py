@@ -224,7 +224,7 @@ def test_while_the_policy_cannot_be_used_nothing_is_done(world: World) -> None:
         assert "Traceback" not in run.said
 
 
-REPAIRED = "gpu_rightsizer_repairs_total{repair=remember,result=done}"
+REPAIRED = "gpu_rightsizer_repairs_total{repair=record-revert,result=done}"
 OPEN = "gpu_rightsizer_breaker_open{cause=errors}"
 
 
