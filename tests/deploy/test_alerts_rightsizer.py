@@ -20,7 +20,7 @@ SPARED = "spared"
 """A paused namespace, whose waste stays."""
 WORLDLY = {
     "GpuRightsizerActionReverted",
-    "GpuRightsizerPutBack",
+    "GpuRightsizerRolledBack",
     "GpuWasteAboveBudget",
     "GpuRightsizerEvidenceLow",
 }
