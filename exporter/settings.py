@@ -269,7 +269,7 @@ class Settings:
     listen: Address = dataclasses.field(
         metadata=_about(
             ":9400",
-            "Where to serve. Port 0 takes a free one.",
+            "Address to listen on; port 0 uses a free one.",
             address,
             "ADDRESS",
             DCGM_EXPORTER_LISTEN=address,
@@ -278,8 +278,8 @@ class Settings:
     web_config_file: str = dataclasses.field(
         metadata=_about(
             "",
-            "TLS and passwords: a web configuration file as Prometheus's own exporters take it. It is read again when "
-            "it or one of its certificates changes.",
+            "Web configuration file with TLS and passwords, in the format of Prometheus exporters; "
+            "reloaded on changes.",
             str.strip,
             "PATH",
             DCGM_EXPORTER_WEB_CONFIG_FILE=str.strip,
@@ -288,20 +288,20 @@ class Settings:
     interval: float = dataclasses.field(
         metadata=_about(
             "10s",
-            "How often the GPUs are read. A scrape is answered from the last reading and never waits for the driver.",
+            "Interval of GPU readings; a scrape gets the last reading and never waits for the driver.",
             interval,
             "DURATION",
             DCGM_EXPORTER_INTERVAL=milliseconds,
         )
     )
     collectors: tuple[str, ...] = dataclasses.field(
-        metadata=_about("all", "What to read, separated by commas, out of: {collectors}.", names, "NAMES")
+        metadata=_about("all", "Enabled collectors, separated by commas: {collectors}.", names, "NAMES")
     )
     metrics: MetricSet = dataclasses.field(
         metadata=_about(
             "default",
-            "How many metrics: minimal, what the best-known dashboards show; default, what dcgm-exporter serves by "
-            "default, as far as NVML has it; full, everything.",
+            "Set of metrics: minimal (popular dashboards), default (dcgm-exporter's defaults that "
+            "NVML has), or full.",
             _one_of(MetricSet),
             "SET",
         )
@@ -309,8 +309,8 @@ class Settings:
     metrics_file: str = dataclasses.field(
         metadata=_about(
             "",
-            "A CSV file as dcgm-exporter's -f: exactly the metrics that it lists are served, with its types and help "
-            "texts, under its names unless --naming is given. Read again when it changes, and at SIGHUP.",
+            "CSV file with the exact metrics to serve, as dcgm-exporter's -f; reloaded on changes "
+            "and SIGHUP.",
             str.strip,
             "FILE",
             DCGM_EXPORTER_COLLECTORS=str.strip,
@@ -319,8 +319,8 @@ class Settings:
     naming: Naming = dataclasses.field(
         metadata=_about(
             "dcgm",
-            "Whose metric names and units: dcgm, as public dashboards ask for them; dcgm-4.9, as dcgm-exporter has "
-            "renamed and rescaled them; or both.",
+            "Metric names and units: dcgm (public dashboards), dcgm-4.9 (renamed by dcgm-exporter "
+            "4.9), or both.",
             _one_of(Naming),
             "NAMES",
         )
@@ -328,25 +328,25 @@ class Settings:
     hostname_label: HostnameLabel = dataclasses.field(
         metadata=_about(
             "hostname",
-            "The label with the node's name: hostname, Hostname as before dcgm-exporter 4.6, both, or none.",
+            "Label with the node's name: hostname, Hostname (before dcgm-exporter 4.6), both, or none.",
             _one_of(HostnameLabel),
             "LABEL",
             DCGM_EXPORTER_NO_HOSTNAME=_where(HostnameLabel.NONE, switched=True),
         )
     )
     serial_numbers: bool = dataclasses.field(
-        metadata=_about("false", "Publish the GPUs' serial numbers, as a label of gpu_info.", switch, None)
+        metadata=_about("false", "Add the GPUs' serial numbers as a label of gpu_info.", switch, None)
     )
     node_name: str = dataclasses.field(
         metadata=_about(
-            "", "The hostname label; by default the machine's name.", plain, "NAME", NODE_NAME=plain
+            "", "Value of the hostname label; default: the machine's name.", plain, "NAME", NODE_NAME=plain
         )
     )
     pod_resources_socket: str = dataclasses.field(
         metadata=_about(
             _DEFAULT_SOCKET,
-            "The kubelet's PodResources socket, which says which pod holds which GPU. Where the default is not there, "
-            "GPUs are exported without pods; an empty value switches pods off.",
+            "The kubelet's PodResources socket, which maps GPUs to pods. Without the default socket, "
+            "or if empty, pods are off.",
             str,
             "PATH",
             DCGM_EXPORTER_KUBERNETES=_where("", switched=False),
@@ -356,8 +356,8 @@ class Settings:
     resource_names: tuple[str, ...] = dataclasses.field(
         metadata=_about(
             "",
-            "Resources of device plugins that are GPUs beside nvidia.com/*, separated by commas; a * at the end of a "
-            "name stands for its rest.",
+            "Device plugin resources that are GPUs, in addition to nvidia.com/*, separated by "
+            "commas; may end with *.",
             some_names,
             "NAMES",
             NVIDIA_RESOURCE_NAMES=some_names,
@@ -366,8 +366,8 @@ class Settings:
     pod_labels: tuple[re.Pattern[str], ...] = dataclasses.field(
         metadata=_about(
             "",
-            "Labels of pods to add to their GPUs' series as pod_label_..., by key, separated by commas; * stands for "
-            "anything. This asks the API server, which nothing else does.",
+            "Keys of pod labels to add as pod_label_..., separated by commas; * matches anything. "
+            "Queries the API server.",
             label_keys,
             "KEYS",
             **{_LABEL_REGEX: label_regexes, _ENABLE_LABELS: all_labels},
@@ -376,7 +376,7 @@ class Settings:
     pod_uid: bool = dataclasses.field(
         metadata=_about(
             "false",
-            "Add pods' UIDs to their GPUs' series as pod_uid. This asks the API server.",
+            "Add the label pod_uid. Queries the API server.",
             switch,
             None,
             DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID=switch,
@@ -385,8 +385,7 @@ class Settings:
     kubeconfig: str = dataclasses.field(
         metadata=_about(
             "",
-            "How the API server is reached where labels or UIDs are wanted: a kubeconfig with a token; by default the "
-            "service account of the exporter's pod.",
+            "Kubeconfig with a token for --pod-labels and --pod-uid; default: the pod's service account.",
             str,
             "PATH",
         )
@@ -394,8 +393,8 @@ class Settings:
     hpc_job_mapping_dir: str = dataclasses.field(
         metadata=_about(
             "",
-            "A directory in which a batch system's prolog writes the ids of the jobs on each GPU, one per line, into "
-            "files named after its index (0) or a MIG instance (0.3); they become the label hpc_job.",
+            "Directory with one file per GPU (0) or MIG instance (0.3) that lists job IDs; adds the "
+            "label hpc_job.",
             str.strip,
             "DIR",
             DCGM_HPC_JOB_MAPPING_DIR=str.strip,
@@ -404,8 +403,8 @@ class Settings:
     devices: DeviceChoice = dataclasses.field(
         metadata=_about(
             "f",
-            "Which devices: f, all; g, whole GPUs; i, MIG instances; g:0,2-3 or i:0,8 or i:0.3, some of them "
-            "(instances by DCGM's number, or by GPU and GPU_I_ID); g:0+i, both.",
+            "Devices: f (all), g (whole GPUs), i (MIG instances), or some, such as g:0,2-3, i:0,8, "
+            "i:0.3 or g:0+i.",
             devices,
             "DEVICES",
             DCGM_EXPORTER_DEVICES_STR=devices,
@@ -414,7 +413,7 @@ class Settings:
     replace_blanks_in_model_name: bool = dataclasses.field(
         metadata=_about(
             "false",
-            "Write the label modelName with dashes for blanks.",
+            "Replace blanks in the label modelName with dashes.",
             switch,
             None,
             DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME=switch,
@@ -423,8 +422,8 @@ class Settings:
     shared_gpus: SharedGpus = dataclasses.field(
         metadata=_about(
             "dcgm",
-            "What DCGM's metrics say of a GPU that several pods share: dcgm, a copy of its value for each pod; "
-            "attributed, each pod's part where it is known, and the rest or the whole without a pod.",
+            "DCGM metrics of a shared GPU: dcgm (a copy for each pod) or attributed (each pod's "
+            "share, if known).",
             _one_of(SharedGpus),
             "MODE",
         )
@@ -432,8 +431,7 @@ class Settings:
     proc_root: str = dataclasses.field(
         metadata=_about(
             "/proc",
-            "The host's /proc, to find the pods of the processes on a GPU, and to compare the GPUs that the kernel's "
-            "driver knows with those that NVML shows.",
+            "The host's /proc, to map GPU processes to pods and to find GPUs that NVML does not show.",
             str,
             "DIR",
         )
@@ -441,8 +439,7 @@ class Settings:
     pod_logs: str = dataclasses.field(
         metadata=_about(
             "/var/log",
-            "The host's /var/log, where the names of the kubelet's folders in pods/ say what the pod of a UID is "
-            "called. Nothing in them is read.",
+            "The host's /var/log; directory names in pods/ map pod UIDs to names. No log is read.",
             str,
             "DIR",
         )
@@ -450,21 +447,25 @@ class Settings:
     give_up_after: float = dataclasses.field(
         metadata=_about(
             "5m",
-            "End with exit code 1 when the driver has not been usable for so long, to be started anew with the "
-            "libraries of a new driver; or never.",
+            "Time without a usable driver after which the exporter exits with code 1, to get new "
+            "driver libraries; or never.",
             patience,
             "DURATION",
         )
     )
     log_format: LogFormat = dataclasses.field(
         metadata=_about(
-            "text", "text or json.", _one_of(LogFormat), "FORMAT", DCGM_EXPORTER_LOG_FORMAT=_one_of(LogFormat)
+            "text",
+            "Log format: text or json.",
+            _one_of(LogFormat),
+            "FORMAT",
+            DCGM_EXPORTER_LOG_FORMAT=_one_of(LogFormat),
         )
     )
     log_level: LogLevel = dataclasses.field(
         metadata=_about(
             "info",
-            "debug, info, warning or error.",
+            "Log level: debug, info, warning or error.",
             _one_of(LogLevel),
             "LEVEL",
             DCGM_EXPORTER_DEBUG=_where(LogLevel.DEBUG, switched=True),

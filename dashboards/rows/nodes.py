@@ -96,7 +96,7 @@ NODES = Row(
                 ),
             ),
             "Share of time with clocks reduced by power or heat, mean of the GPUs. Or dcgm-exporter with "
-            "DCGM_FI_DEV_(POWER|THERMAL)_VIOLATION in its list.",
+            "DCGM_FI_DEV_(POWER|THERMAL)_VIOLATION listed.",
             8,
             unit=SHARE,
             nothing="not served by this exporter",

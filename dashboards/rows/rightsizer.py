@@ -162,8 +162,8 @@ RIGHTSIZER = Row(
             "Repairs in this time range",
             Kind.TABLE,
             (Query(increase("repairs", "repair", "result"), "repairs"),),
-            "rollback: rolled back because the workload was unhealthy. record-revert: reverted by someone else; "
-            "not repeated soon. confirm and delete-manifest: completed records.",
+            "rollback: of an unhealthy workload. record-revert: reverted by someone else, not repeated soon. "
+            "confirm, delete-manifest: completed records.",
             8,
             unit="none",
             columns={"repair": "repair", "result": "result"},

@@ -7,7 +7,7 @@ from exporter.model import Kind, Metric, MetricName, MetricSet
 from exporter.nvml.devices import OpenDevice
 from exporter.nvml.fieldvalues import Field
 
-_AMPERE = "Ampere and later; not while MIG instances are in use"
+_AMPERE = "Ampere and later; not with MIG instances"
 _BEFORE_AMPERE = "before Ampere"
 
 
@@ -46,7 +46,7 @@ ROWS = (
             dcgm=MetricName("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "rows"),
             dcgm_49=MetricName("DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL", "rows"),
             kind=Kind.COUNTER,
-            help="Rows of memory remapped for uncorrectable errors",
+            help="Memory rows remapped after uncorrectable errors",
             source=f"nvmlDeviceGetFieldValues({Field.REMAPPED_UNCORRECTABLE.value})",
             needs=_AMPERE,
         ),
@@ -57,7 +57,7 @@ ROWS = (
             dcgm=MetricName("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "rows"),
             dcgm_49=MetricName("DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL", "rows"),
             kind=Kind.COUNTER,
-            help="Rows of memory remapped for correctable errors",
+            help="Memory rows remapped after correctable errors",
             source=f"nvmlDeviceGetFieldValues({Field.REMAPPED_CORRECTABLE.value})",
             needs=_AMPERE,
         ),
@@ -68,7 +68,7 @@ ROWS = (
             dcgm=MetricName("DCGM_FI_DEV_ROW_REMAP_FAILURE", ""),
             dcgm_49=MetricName("DCGM_FI_DEV_ROW_REMAP_FAILED", ""),
             kind=Kind.GAUGE,
-            help="Whether remapping rows of memory has failed (0 or 1)",
+            help="Whether remapping of memory rows has failed (0 or 1)",
             source=f"nvmlDeviceGetFieldValues({Field.REMAP_FAILURE.value})",
             needs=_AMPERE,
         ),
@@ -79,7 +79,7 @@ ROWS = (
             _PENDING,
             _PENDING,
             Kind.GAUGE,
-            "Whether rows of memory wait for a reset of the GPU to be remapped (0 or 1)",
+            "Whether memory rows wait for a reset to be remapped (0 or 1)",
             f"nvmlDeviceGetFieldValues({Field.REMAP_PENDING.value})",
             MetricSet.FULL,
             needs=_AMPERE,
@@ -91,7 +91,7 @@ ROWS = (
             MetricName("DCGM_FI_DEV_ECC_CURRENT", ""),
             MetricName("DCGM_FI_DEV_ECC_MODE", ""),
             Kind.GAUGE,
-            "Whether memory errors are corrected (0 or 1)",
+            "Whether ECC is enabled (0 or 1)",
             "nvmlDeviceGetEccMode",
             MetricSet.FULL,
         ),
@@ -103,10 +103,14 @@ ROWS = (
     _counter(
         "ECC_DBE_VOL_TOTAL", "errors", Field.ECC_DBE_VOLATILE, "Double-bit errors since the driver was loaded"
     ),
-    _counter("ECC_SBE_AGG_TOTAL", "errors", Field.ECC_SBE_AGGREGATE, "Single-bit errors in the card's life"),
-    _counter("ECC_DBE_AGG_TOTAL", "errors", Field.ECC_DBE_AGGREGATE, "Double-bit errors in the card's life"),
-    _retired("SBE", "SBE_TOTAL", "pages", Field.RETIRED_SBE, "Pages retired for single-bit errors"),
-    _retired("DBE", "DBE_TOTAL", "pages", Field.RETIRED_DBE, "Pages retired for double-bit errors"),
+    _counter(
+        "ECC_SBE_AGG_TOTAL", "errors", Field.ECC_SBE_AGGREGATE, "Single-bit errors over the card's lifetime"
+    ),
+    _counter(
+        "ECC_DBE_AGG_TOTAL", "errors", Field.ECC_DBE_AGGREGATE, "Double-bit errors over the card's lifetime"
+    ),
+    _retired("SBE", "SBE_TOTAL", "pages", Field.RETIRED_SBE, "Pages retired after single-bit errors"),
+    _retired("DBE", "DBE_TOTAL", "pages", Field.RETIRED_DBE, "Pages retired after double-bit errors"),
     _retired(
         "PENDING",
         "PENDING",

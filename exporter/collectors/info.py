@@ -77,7 +77,7 @@ ROWS = (
     Row(
         _fact(
             "gpu_info",
-            "What the GPU is and what runs it; always 1",
+            "Model, driver and firmware of the GPU; always 1",
             "nvmlDeviceGetVbiosVersion, nvmlDeviceGetCudaComputeCapability, nvmlDeviceGetMemoryAffinity",
         ),
         _info,
@@ -96,7 +96,7 @@ ROWS = (
             MetricName("DCGM_FI_DEV_VGPU_LICENSE_STATUS", ""),
             MetricName("DCGM_FI_DEV_VGPU_LICENSE_STATUS", ""),
             Kind.GAUGE,
-            "Whether the GPU is a vGPU that has its licence",
+            "Whether the GPU is a licensed vGPU (0 or 1)",
             "nvmlDeviceGetGridLicensableFeatures_v4",
         ),
         OpenDevice.is_licensed,
@@ -104,7 +104,7 @@ ROWS = (
     Row(
         _fact(
             "DCGM_EXP_P2P_STATUS",
-            "State of NVLink to another GPU of the node (0 is OK)",
+            "NVLink state to another GPU of the node (0 is OK)",
             "nvmlDeviceGetP2PStatus(NVML_P2P_CAPS_INDEX_NVLINK)",
             MetricSet.FULL,
         ),
@@ -113,7 +113,7 @@ ROWS = (
     Row(
         _fact(
             "DCGM_FI_DEV_MIG_MODE",
-            "Whether the GPU can be cut into MIG instances now (0 or 1)",
+            "Whether MIG mode is on (0 or 1)",
             "nvmlDeviceGetMigMode",
             MetricSet.FULL,
         ),

@@ -109,7 +109,7 @@ ROWS = (
             dcgm=MetricName("DCGM_FI_DEV_FB_USED_PERCENT", "ratio"),
             dcgm_49=MetricName("DCGM_FI_DEV_FB_USED_RATIO", "ratio"),
             kind=Kind.GAUGE,
-            help="Framebuffer memory used, as a share of what is not reserved",
+            help="Framebuffer memory used, as a share of unreserved memory",
             source="nvmlDeviceGetMemoryInfo_v2(): used / (total - reserved)",
             within=MetricSet.FULL,
         ),

@@ -16,7 +16,7 @@ ROWS = (
             dcgm=MetricName("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "retries"),
             dcgm_49=MetricName("DCGM_FI_DEV_PCIE_REPLAY_TOTAL", "retries"),
             kind=Kind.COUNTER,
-            help="PCIe packets that had to be sent again",
+            help="PCIe packets sent again",
             source="nvmlDeviceGetPcieReplayCounter",
         ),
         read=OpenDevice.pcie_replays,

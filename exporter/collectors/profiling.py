@@ -49,7 +49,7 @@ def _engine(kind: str, number: int, metric: GpmMetric, what: str) -> Row:
         help=f"Share of time in which {what} {number} was active",
         source=f"nvmlGpmMetricsGet({metric.value})",
         within=MetricSet.FULL,
-        needs=f"{_NEEDS}, with so many of them",
+        needs=f"{_NEEDS}, if the card has it",
     )
     return Row(described, if_there(_reader(metric)), per_instance=True)
 
@@ -84,10 +84,10 @@ ROWS = (
     _share(
         "SM_ACTIVE",
         GpmMetric.SM_UTIL,
-        "Share of time in which SMs had work, over all SMs",
+        "Share of time with work on an SM, as the mean of all SMs",
         newer="SM_UTIL_RATIO",
     ),
-    _share("SM_OCCUPANCY", GpmMetric.SM_OCCUPANCY, "Resident warps as a share of what fits"),
+    _share("SM_OCCUPANCY", GpmMetric.SM_OCCUPANCY, "Resident warps, as a share of the maximum"),
     _share(
         "PIPE_TENSOR_ACTIVE",
         GpmMetric.ANY_TENSOR_UTIL,

@@ -44,9 +44,9 @@ ROWS = (
     _threshold(
         "SLOWDOWN_TEMP", TemperatureThreshold.SLOWDOWN, "GPU temperature at which the card slows down"
     ),
-    _threshold("GPU_MAX_OP_TEMP", TemperatureThreshold.GPU_MAXIMUM, "Highest GPU temperature to work at"),
+    _threshold("GPU_MAX_OP_TEMP", TemperatureThreshold.GPU_MAXIMUM, "Maximum operating GPU temperature"),
     _threshold(
-        "MEM_MAX_OP_TEMP", TemperatureThreshold.MEMORY_MAXIMUM, "Highest memory temperature to work at"
+        "MEM_MAX_OP_TEMP", TemperatureThreshold.MEMORY_MAXIMUM, "Maximum operating memory temperature"
     ),
     Row(
         Metric(
@@ -56,7 +56,7 @@ ROWS = (
             "Fan speed",
             "nvmlDeviceGetFanSpeed",
             MetricSet.FULL,
-            needs="cards with a fan of their own",
+            needs="cards with a fan",
         ),
         read=OpenDevice.fan_percent,
     ),

@@ -43,7 +43,7 @@ def _row(old: str, new: str, field: Field, reason: str) -> Row:
         dcgm=MetricName(f"DCGM_FI_DEV_{old}_VIOLATION", "ns"),
         dcgm_49=MetricName(f"DCGM_FI_DEV_GPU_{new}_THROTTLE_SECONDS_TOTAL", "s", per=_NS_PER_S),
         kind=Kind.COUNTER,
-        help=f"Time in which the clocks were held down {reason}",
+        help=f"Time with clocks reduced {reason}",
         source=f"nvmlDeviceGetFieldValues({field.value})",
         within=MetricSet.FULL,
     )
@@ -61,7 +61,7 @@ def _event(name: str, field: Field, reason: str) -> Row:
         spelling,
         spelling,
         kind=Kind.COUNTER,
-        help=f"Time in which the clocks were held down {reason}",
+        help=f"Time with clocks reduced {reason}",
         source=f"nvmlDeviceGetFieldValues({field.value})",
         within=MetricSet.FULL,
     )
@@ -75,7 +75,7 @@ ROWS = (
             _SECONDS,
             _SECONDS,
             Kind.COUNTER,
-            help="Time in which the clocks were held down, by reason",
+            help="Time with reduced clocks, by reason",
             source=f"nvmlDeviceGetFieldValues({', '.join(str(field.value) for field in _REASONS.values())})",
         ),
         _throttled,

@@ -109,7 +109,7 @@ ROWS = (
     _unchanged(
         "gpu_xid_last_timestamp_seconds",
         Kind.GAUGE,
-        "When the last XID error of a code came, in Unix time",
+        "Time of the last XID error of each code, in Unix time",
         _each(lambda count: count.last_s),
     ),
 )

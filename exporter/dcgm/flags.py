@@ -73,11 +73,11 @@ def _switch(names: str, variable: str, fate: Supported | Ignored | Refused) -> D
 
 
 _ALL = frozenset({"", "f"})
-_DUMPS = "there is nothing to dump; --log-level debug says what happens"
-_SLOW = "slow clients are bounded in any case, by times that cannot be set"
-_WATCHES = "there are no watches of DCGM here; only the last reading is kept"
-_CONTAINERS = "labels of containers are not read; --pod-labels adds those of pods"
-_WINDOW = "the window is five minutes; rate() of gpu_throttle_seconds_total takes any"
+_DUMPS = "nothing to dump; use --log-level debug"
+_SLOW = "slow clients have fixed time limits"
+_WATCHES = "no DCGM watches; only the last reading is kept"
+_CONTAINERS = "container labels are not read; use --pod-labels"
+_WINDOW = "the window is five minutes; use rate() of gpu_throttle_seconds_total"
 
 FLAGS = (
     _value("-f --collectors", "DCGM_EXPORTER_COLLECTORS", Supported("--metrics-file FILE")),
@@ -86,7 +86,7 @@ FLAGS = (
     _switch(
         "-k --kubernetes",
         "DCGM_EXPORTER_KUBERNETES",
-        Supported("false: --pod-resources-socket=; true: as ever"),
+        Supported("false: --pod-resources-socket=; true: the default"),
     ),
     _value("-d --devices", "DCGM_EXPORTER_DEVICES_STR", Supported("--devices DEVICES")),
     _switch("-n --no-hostname", "DCGM_EXPORTER_NO_HOSTNAME", Supported("--hostname-label none")),
@@ -107,13 +107,13 @@ FLAGS = (
     _switch(
         "-o --use-old-namespace",
         "DCGM_EXPORTER_USE_OLD_NAMESPACE",
-        Refused("the names of dcgm-exporter 1.x are not served; leave it out, and ask for DCGM_FI_DEV_..."),
+        Refused("names of dcgm-exporter 1.x are not served; remove it, and query DCGM_FI_DEV_..."),
     ),
     _value(
         "-m --configmap-data",
         "DCGM_EXPORTER_CONFIGMAP_DATA",
         Refused(
-            "the Kubernetes API is not asked; mount the ConfigMap and name its file with --metrics-file",
+            "ConfigMaps are not read from the API; mount the ConfigMap and use --metrics-file",
             frozenset({"", "none"}),
         ),
     ),
@@ -121,20 +121,20 @@ FLAGS = (
     _switch(
         "--web-systemd-socket",
         "DCGM_EXPORTER_SYSTEMD_SOCKET",
-        Ignored("systemd's socket is taken over whenever it hands one over"),
+        Ignored("a socket from systemd is always used"),
     ),
     _value(
         "-r --remote-hostengine-info",
         "DCGM_REMOTE_HOSTENGINE_INFO",
         Ignored(
-            "no host engine is asked; the GPUs of this machine are read, by the driver's own library",
+            "no host engine is used; NVML reads the GPUs of this machine",
             frozenset({""}),
         ),
     ),
     _value(
         "-p --cpu-devices",
         "DCGM_EXPORTER_CPU_DEVICES_STR",
-        Ignored("CPUs are not read; node_exporter does", _ALL),
+        Ignored("CPUs are not read; use node_exporter", _ALL),
     ),
     _value(
         "-s --switch-devices",
@@ -155,25 +155,25 @@ FLAGS = (
     _value(
         "--kubernetes-gpu-id-type",
         "DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE",
-        Ignored("both kinds of ids are understood at any time", frozenset({"", "uid"})),
+        Ignored("both kinds of IDs always work", frozenset({"", "uid"})),
     ),
     _switch(
         "--kubernetes-virtual-gpus",
         "KUBERNETES_VIRTUAL_GPUS",
-        Ignored(
-            "pods that share a GPU have series of their own in any case, one for each pod, without a vgpu label; "
-            "--shared-gpus attributed gives each its own values"
-        ),
+        Ignored("pods on a shared GPU always have their own series, without vgpu; see --shared-gpus"),
     ),
     _switch(
         "--kubernetes-enable-dra",
         "KUBERNETES_ENABLE_DRA",
-        Ignored("GPUs that pods hold through resource claims have their pods' labels in any case"),
+        Ignored("GPUs of resource claims always have pod labels"),
     ),
     _value(
         "-x --xid-count-window-size",
         "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE",
-        Ignored("the window is five minutes; DCGM_EXP_XID_ERRORS_TOTAL takes any", frozenset({"", "300000"})),
+        Ignored(
+            "the window is five minutes; use increase() of DCGM_EXP_XID_ERRORS_TOTAL",
+            frozenset({"", "300000"}),
+        ),
     ),
     _value(
         "--clock-events-count-window-size",
@@ -183,15 +183,13 @@ FLAGS = (
     _switch(
         "--fake-gpus",
         "DCGM_EXPORTER_USE_FAKE_GPUS",
-        Ignored("there are no fake GPUs here but those of the driver"),
+        Ignored("there are no fake GPUs"),
     ),
-    _switch(
-        "--enable-dcgm-log", "DCGM_EXPORTER_ENABLE_DCGM_LOG", Ignored("there is no DCGM here that would log")
-    ),
+    _switch("--enable-dcgm-log", "DCGM_EXPORTER_ENABLE_DCGM_LOG", Ignored("gpu-exporter has no DCGM log")),
     _value(
         "--dcgm-log-level",
         "DCGM_EXPORTER_DCGM_LOG_LEVEL",
-        Ignored("there is no DCGM here that would log", frozenset({"", "none"})),
+        Ignored("gpu-exporter has no DCGM log", frozenset({"", "none"})),
     ),
     _switch("--dump-enabled", "DCGM_EXPORTER_DUMP_ENABLED", Ignored(_DUMPS)),
     _value("--dump-directory", "DCGM_EXPORTER_DUMP_DIRECTORY", Ignored(_DUMPS, frozenset({""}))),
@@ -200,30 +198,28 @@ FLAGS = (
     _switch(
         "--disable-startup-validate",
         "DISABLE_STARTUP_VALIDATE",
-        Ignored(
-            "what is checked at the start is needed: that there is a driver, and that the settings make sense"
-        ),
+        Ignored("the checks of driver and settings at start are required"),
     ),
     _switch(
         "--enable-gpu-bind-unbind-watch",
         "DCGM_EXPORTER_ENABLE_GPU_BIND_UNBIND_WATCH",
-        Ignored("GPUs that come and go are noticed at each reading in any case"),
+        Ignored("each reading detects new and removed GPUs"),
     ),
     _value(
         "--gpu-bind-unbind-poll-interval",
         "DCGM_EXPORTER_GPU_BIND_UNBIND_POLL_INTERVAL",
-        Ignored("GPUs that come and go are noticed at each reading, every --interval", frozenset({""})),
+        Ignored("each reading detects new and removed GPUs", frozenset({""})),
     ),
     _switch(
         "--enable-pprof",
         "DCGM_EXPORTER_ENABLE_PPROF",
-        Ignored("that is the profiler of programs written in Go"),
+        Ignored("pprof is for Go programs"),
     ),
     _value(
         "--config-file",
         "DCGM_EXPORTER_CONFIG_FILE",
         Refused(
-            "its YAML is not understood; use flags or variables, and name a list of metrics with --metrics-file",
+            "this YAML is not supported; use flags or variables, and --metrics-file for the list",
             frozenset({""}),
         ),
     ),
@@ -233,14 +229,14 @@ FLAGS = (
         "--max-concurrent-scrapes",
         "DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES",
         Ignored(
-            "scrapes that come together share one answer, and their number is bounded in any case",
+            "concurrent scrapes share one response and are always limited",
             frozenset({""}),
         ),
     ),
     _switch(
         "--enable-exporter-metrics",
         "DCGM_EXPORTER_ENABLE_EXPORTER_METRICS",
-        Ignored("metrics of the exporter itself are served in any case: gpu_exporter_* and process_*"),
+        Ignored("gpu_exporter_* and process_* are always served"),
     ),
     _value("--watch-max-keep-age", "DCGM_EXPORTER_WATCH_MAX_KEEP_AGE", Ignored(_WATCHES, frozenset({""}))),
     _value(
@@ -249,7 +245,7 @@ FLAGS = (
     _switch(
         "--health-require-gpus",
         "DCGM_EXPORTER_HEALTH_REQUIRE_GPUS",
-        Ignored("/healthz says whether the process lives; /readyz says whether there are fresh readings"),
+        Ignored("/healthz reports the process, /readyz fresh readings"),
     ),
     _switch("--container-labels", "DCGM_EXPORTER_CONTAINER_LABELS", Ignored(_CONTAINERS)),
     _value(

@@ -144,8 +144,8 @@ DEVICES = (
     "or i:0.3 for instance 3 (GPU_I_ID) of GPU 0"
 )
 
-NO_API = "the Kubernetes API is not asked; mount the ConfigMap and name its file with --metrics-file"
-NO_OLD_NAMES = "the names of dcgm-exporter 1.x are not served; leave it out, and ask for DCGM_FI_DEV_..."
+NO_API = "ConfigMaps are not read from the API; mount the ConfigMap and use --metrics-file"
+NO_OLD_NAMES = "names of dcgm-exporter 1.x are not served; remove it, and query DCGM_FI_DEV_..."
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_an_ignored_variable_is_said_as_well(node: Node) -> None:
     """The GPU operator sets the host engine's address."""
     done = node.once("--once", "--pod-resources-socket=", DCGM_REMOTE_HOSTENGINE_INFO="nvidia-dcgm:5555")
     assert done.code == 0
-    assert "DCGM_REMOTE_HOSTENGINE_INFO: dcgm-exporter's; no host engine is asked" in done.err
+    assert "DCGM_REMOTE_HOSTENGINE_INFO: dcgm-exporter's; no host engine is used" in done.err
 
 
 def test_an_empty_variable_of_dcgm_exporter_is_none(node: Node) -> None:
