@@ -63,7 +63,9 @@ def parse(raw: bytes, kind: FileKind[Document], *, source: str) -> tuple[Documen
         ConfigurationError: The kind's own, with every problem found.
     """
     if len(raw) > MAX_BYTES:
-        raise kind.refused(source, [Problem(0, "", f"is longer than {MAX_BYTES} bytes; no {kind.noun} is")])
+        raise kind.refused(
+            source, [Problem(0, "", f"is larger than {MAX_BYTES >> 20} MiB; is it really a {kind.noun}?")]
+        )
     root = _compose(raw, kind, source)
     lines: dict[Place, int] = {}
     problems: list[Problem] = []
@@ -112,7 +114,7 @@ def _compose(raw: bytes, kind: FileKind[Document], source: str) -> yaml.Node:
         raise kind.refused(source, [Problem(line, "", words)]) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        words = f"is not YAML: holds the control character {error.character:#x}; remove it"
+        words = f"is not YAML: contains the control character {error.character:#x}; remove it"
         raise kind.refused(source, [Problem(line, "", words)]) from error
     except RecursionError as error:
         raise kind.refused(source, [Problem(0, "", f"is nested too deeply to be a {kind.noun}")]) from error
@@ -136,7 +138,9 @@ def _build(node: yaml.Node, place: Place, *, lines: dict[Place, int], problems: 
             key = str(key_node.value)
             if key in result:
                 first = lines[*place, key]
-                problems.append(Problem(line, dotted((*place, key)), f"stands twice; first in line {first}"))
+                problems.append(
+                    Problem(line, dotted((*place, key)), f"is given twice; first in line {first}")
+                )
                 continue
             result[key] = _build(value_node, (*place, key), lines=lines, problems=problems)
             lines[*place, key] = line
@@ -149,7 +153,7 @@ def _build(node: yaml.Node, place: Place, *, lines: dict[Place, int], problems: 
     try:
         value = _scalar(node)
     except _NO_VALUE:
-        words = f"{str(node.value)[:40]!r} is no value of the YAML type {node.tag}; write it without the tag"
+        words = f"{str(node.value)[:40]!r} is not a value of the YAML type {node.tag}; remove the tag"
         problems.append(Problem(lines[place], dotted(place), words))
         return str(node.value)
     if value is None:
@@ -157,7 +161,7 @@ def _build(node: yaml.Node, place: Place, *, lines: dict[Place, int], problems: 
     return value
 
 
-_NOTHING = "has no value; write one, or leave it out"
+_NOTHING = "has no value; write one, or remove the field"
 """A name with nothing after it: its author means something, and what is left out often means more."""
 
 _NO_VALUE = (yaml.YAMLError, LookupError, AttributeError)
@@ -235,7 +239,7 @@ _SIMPLE = {
     "tuple_type": "must be a list, such as [a, b]",
     "list_type": "must be a list, such as [a, b]",
     "string_too_short": "is empty",
-    "too_short": "is empty; name at least one, or leave it out",
+    "too_short": "is empty; name at least one, or remove the field",
 }
 
 
@@ -253,7 +257,7 @@ def _words(detail: pydantic_core.ErrorDetails, kind: FileKind[Document]) -> str:
 def _nearest(place: Place, kind: FileKind[Document]) -> str:
     fields = fields_at(kind.model, place[:-1])
     close = difflib.get_close_matches(str(place[-1]), fields, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else f"; here may stand {', '.join(fields)}"
+    return f"; did you mean {close[0]}?" if close else f"; allowed fields: {', '.join(fields)}"
 
 
 def fields_at(model: type[pydantic.BaseModel], place: Place) -> list[str]:

@@ -110,7 +110,7 @@ def _snooze(annotations: _Annotations) -> None:
 
 _READERS: Mapping[str, tuple[Callable[[_Annotations], object], str]] = {
     CAME_BACK_ANNOTATION: (_came_back, "it counts as the longest pause there is"),
-    NOTICE_ANNOTATION: (read_notice, "notice is given anew"),
+    NOTICE_ANNOTATION: (read_notice, "a new notice is given"),
     RESUMED_ANNOTATION: (resumed_at, "it counts as put back right now"),
     SNOOZE_ANNOTATION: (_snooze, "it counts as the longest time that the policy grants"),
 }

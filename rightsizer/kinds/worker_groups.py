@@ -77,7 +77,7 @@ def _replicas_of(groups: Groups, group: Mapping[str, Any], pods: Sequence[Pod], 
     leaving = [names for names in of.values() if set(names) & set(going)]
     if "" in of:
         message = (
-            f"{hosts!r} pods make a replica, and which ones is not known: they have no label {groups.replica}"
+            f"{hosts!r} pods make a replica, and which ones is unknown: they have no label {groups.replica}"
         )
         raise ValueError(message)
     if any(len(names) != hosts or not set(names) <= set(going) for names in leaving):

@@ -54,7 +54,7 @@ BAD = {
     ),
     "duplicate-key": (
         _with("mode: protect", "mode: protect\n    mode: enforce"),
-        "line 10: rules[0].mode: stands twice; first in line 9",
+        "line 10: rules[0].mode: is given twice; first in line 9",
     ),
     "negative-window": (
         _with("window: 12h", "window: -12h"),
@@ -83,11 +83,11 @@ BAD = {
     ),
     "null-match": (
         _with("match: {priorityClasses: [high-priority]}", "match:"),
-        "line 8: rules[0].match: has no value; write one, or leave it out",
+        "line 8: rules[0].match: has no value; write one, or remove the field",
     ),
     "empty-list-of-classes": (
         _with("[high-priority]", "[]"),
-        "line 8: rules[0].match.priorityClasses: is empty; name at least one, or leave it out",
+        "line 8: rules[0].match.priorityClasses: is empty; name at least one, or remove the field",
     ),
     "everything-and-more": (
         _with("{priorityClasses:", "{everything: true, priorityClasses:"),
@@ -140,17 +140,23 @@ BAD = {
     ),
     "tag-of-ones-own": (
         _with("name: production", "name: !foo bar"),
-        "line 7: rules[0].name: 'bar' is no value of the YAML type !foo; write it without the tag",
+        "line 7: rules[0].name: 'bar' is not a value of the YAML type !foo; remove the tag",
     ),
     "binary": (
         _with("name: production", "name: !!binary 'zz'"),
-        "line 7: rules[0].name: 'zz' is no value of the YAML type tag:yaml.org,2002:binary",
+        "line 7: rules[0].name: 'zz' is not a value of the YAML type tag:yaml.org,2002:binary",
     ),
-    "tagged-boolean": (_with("name: production", "name: !!bool x"), "line 7: rules[0].name: 'x' is no value"),
-    "tagged-integer": (_with("name: production", "name: !!int ''"), "line 7: rules[0].name: '' is no value"),
+    "tagged-boolean": (
+        _with("name: production", "name: !!bool x"),
+        "line 7: rules[0].name: 'x' is not a value",
+    ),
+    "tagged-integer": (
+        _with("name: production", "name: !!int ''"),
+        "line 7: rules[0].name: '' is not a value",
+    ),
     "tagged-time": (
         _with("name: production", "name: !!timestamp x"),
-        "line 7: rules[0].name: 'x' is no value",
+        "line 7: rules[0].name: 'x' is not a value",
     ),
     "name-that-is-a-list": (
         _with("kind: Policy", "kind: Policy\n? [a, b]\n: c"),
@@ -158,7 +164,7 @@ BAD = {
     ),
     "rule-that-is-nothing": (
         _with("rules:", "rules:\n  -"),
-        "line 7: rules[0]: has no value; write one, or leave it out",
+        "line 7: rules[0]: has no value; write one, or remove the field",
     ),
     "misspelt-kind": (
         _with("{priority: {min: 0, max: 9999}}", "{kinds: [Deploymnet]}"),
@@ -207,7 +213,7 @@ def test_bytes_that_are_not_text() -> None:
 
 def test_a_huge_file_is_not_read_as_yaml() -> None:
     """Over a megabyte is no policy, whatever it says."""
-    with pytest.raises(PolicyError, match="longer than"):
+    with pytest.raises(PolicyError, match="larger than 1 MiB"):
         parse(b"#" * (2 << 20), source="p")
 
 

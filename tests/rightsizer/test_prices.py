@@ -99,7 +99,10 @@ BAD = {
     "no-prices": (HEAD, "line 1: has no price; give models, instanceTypes or both"),
     "unknown-field": (HEAD + "modells: {a: 1}\n", "line 5: modells: unknown field; did you mean models?"),
     "negative": (HEAD + "models:\n  a: 1\n  b: -1\n", "line 7: models.b: input should be greater than 0"),
-    "nothing": (HEAD + "models: {a: 1, b: }\n", "line 5: models.b: has no value; write one, or leave it out"),
+    "nothing": (
+        HEAD + "models: {a: 1, b: }\n",
+        "line 5: models.b: has no value; write one, or remove the field",
+    ),
     "zero": (HEAD + "models: {a: 0}\n", "line 5: models.a: input should be greater than 0"),
     "not-a-number": (HEAD + "models: {a: .nan}\n", "line 5: models.a: input should be a finite number"),
     "endless": (HEAD + "models: {a: .inf}\n", "line 5: models.a: input should be"),
@@ -109,7 +112,7 @@ BAD = {
         "line 5: models.a: input should be less than or equal to 10000",
     ),
     "no-name": (HEAD + "models: {'': 3}\n", "line 5: models.'': is empty"),
-    "twice": (HEAD + "models: {a: 1, a: 2}\n", "line 5: models.a: stands twice; first in line 5"),
+    "twice": (HEAD + "models: {a: 1, a: 2}\n", "line 5: models.a: is given twice; first in line 5"),
     "list": (HEAD + "models: [1]\n", "line 5: models: must be a mapping of fields"),
     "no-day": (
         HEAD.replace("11-01", "13-01") + "models: {a: 1}\n",

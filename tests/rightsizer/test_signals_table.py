@@ -74,11 +74,11 @@ def test_any_exporter_can_be_read(prometheus: Prometheus, tmp_path: pathlib.Path
         ("smi_memory_used_bytes", "'{a=\"1\"}'", 12, "is not a selector"),
         ("scale: 0.001", "scale: 0", 13, "quantities[3].scale: input should be greater than 0"),
         ("scale: 0.001", "scale: .nan", 13, "quantities[3].scale: input should be"),
-        ("limit: 1500", "limit: ", 13, "quantities[3].limit: has no value; write one, or leave it out"),
+        ("limit: 1500", "limit: ", 13, "quantities[3].limit: has no value; write one, or remove the field"),
         ("limit: 1500", "limit: much", 13, "quantities[3].limit: input should be a valid number"),
         ("limit: 1500", "limit: 1500, limits: 3", 13, "quantities[3].limits: unknown field; did you mean limit?"),
         ("quantity: activity", "quantity: power", 9, "quantities: none is activity"),
-        ("kind: Signals", "kind: Signals\nkind: Signals", 3, "kind: stands twice; first in line 2"),
+        ("kind: Signals", "kind: Signals\nkind: Signals", 3, "kind: is given twice; first in line 2"),
         ("labels:", "labels: &a", 0, None),
     ],
 )  # fmt: skip
