@@ -35,12 +35,12 @@ class CounterRates:
         """
         before = self._last.get(key)
         if before is not None and before[1] == at_us:
-            raise ReadingError(what, Reason.PENDING, "the driver has not read it anew")
+            raise ReadingError(what, Reason.PENDING, "the driver has not updated it")
         self._last[key] = (value, at_us)
         if before is None:
             raise ReadingError(what, Reason.PENDING, "rates come with the second reading")
         if value < before[0] or at_us < before[1]:
-            raise ReadingError(what, Reason.UNAVAILABLE, "the counter has started anew")
+            raise ReadingError(what, Reason.UNAVAILABLE, "the counter has restarted")
         return (value - before[0]) * _US_PER_S / (at_us - before[1])
 
     def clear(self) -> None:

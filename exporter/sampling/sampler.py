@@ -124,7 +124,7 @@ class Sampler:
             unusable_s = self._clock() - self._usable_at
             if unusable_s > self._plan.give_up_s:
                 self.gave_up = StartError(
-                    f"the NVIDIA driver has not been usable for {unusable_s:.0f} s: ending, to be started anew"
+                    f"the NVIDIA driver has not been usable for {unusable_s:.0f} s: ending, to be restarted"
                 )
                 return
             due = max(due + self._plan.interval_s, self._clock())
