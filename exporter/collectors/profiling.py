@@ -12,7 +12,7 @@ from exporter.nvml.fieldvalues import Field
 from exporter.nvml.gpm import GpmMetric
 
 _MIB = 1024 * 1024
-_NEEDS = "Hopper and later"
+_NEEDS = "Hopper+"
 
 
 def _reader(metric: GpmMetric) -> Callable[[OpenDevice], float]:
@@ -102,10 +102,10 @@ ROWS = (
         newer="DRAM_UTIL_RATIO",
         full=False,
     ),
-    _share("PIPE_FP64_ACTIVE", GpmMetric.FP64_UTIL, "Share of cycles in which the FP64 pipe was active"),
-    _share("PIPE_FP32_ACTIVE", GpmMetric.FP32_UTIL, "Share of cycles in which the FP32 pipe was active"),
-    _share("PIPE_FP16_ACTIVE", GpmMetric.FP16_UTIL, "Share of cycles in which the FP16 pipe was active"),
-    _share("PIPE_INT_ACTIVE", GpmMetric.INTEGER_UTIL, "Share of cycles in which the integer pipe was active"),
+    _share("PIPE_FP64_ACTIVE", GpmMetric.FP64_UTIL, "Share of cycles with active FP64 pipe"),
+    _share("PIPE_FP32_ACTIVE", GpmMetric.FP32_UTIL, "Share of cycles with active FP32 pipe"),
+    _share("PIPE_FP16_ACTIVE", GpmMetric.FP16_UTIL, "Share of cycles with active FP16 pipe"),
+    _share("PIPE_INT_ACTIVE", GpmMetric.INTEGER_UTIL, "Share of cycles with active integer pipe"),
     _share("PIPE_TENSOR_IMMA_ACTIVE", GpmMetric.IMMA_TENSOR_UTIL, "Share of cycles with integer tensor work"),
     _share("PIPE_TENSOR_HMMA_ACTIVE", GpmMetric.HMMA_TENSOR_UTIL, "Share of cycles with FP16 tensor work"),
     _share("PIPE_TENSOR_DFMA_ACTIVE", GpmMetric.DFMA_TENSOR_UTIL, "Share of cycles with FP64 tensor work"),
