@@ -1,4 +1,4 @@
-"""The entry of `gpu-exporter` and of `python -m exporter`: says what to install where only the rightsizer was."""
+"""The entry of `gpu-exporter` and `python -m exporter`; says what to install if a library is missing."""
 
 import signal
 import sys

@@ -1,16 +1,16 @@
-"""The exporter's errors. Each edge translates its library's errors into these, once; nothing else is raised to callers.
+"""The exporter's errors. Each edge translates its library's errors into these, once.
 
-ExporterError             anything that this program says it cannot do        exit code 1
-├── UsageError            flags or environment that make no sense             exit code 2
-│   └── WebConfigError    a web configuration file that makes no sense
-├── StartError            the exporter cannot begin its work
-│   └── NoLibraryError    and will not in this container or on this machine: it has no driver's library
-├── RequestError          a client's request that is refused, with its HTTP status
-├── ReadingError          one reading of one device failed, with its reason
-├── PodResourcesError     the kubelet did not say which pod has which device
-│   └── UnimplementedError    and never will: it does not serve the API
-└── ApiServerError        the API server did not say what it knows of this node's pods
-    └── VersionExpiredError   because it has forgotten the past: they must be listed again
+ExporterError                 any failure that is reported to the user                exit code 1
+├── UsageError                invalid flags or environment variables                  exit code 2
+│   └── ConfigFileError       an invalid web configuration file or list of metrics
+├── StartError                the exporter cannot start
+│   └── NoLibraryError        there is no driver library in this container or on this machine
+├── RequestError              a client's request is refused, with its HTTP status
+├── ReadingError              one reading of one device failed, with its reason
+├── PodResourcesError         the kubelet did not list the pods' devices
+│   └── UnimplementedError    it does not serve the API
+└── ApiServerError            the API server did not return this node's pods
+    └── VersionExpiredError   the requested version has expired: list again
 """
 
 import enum
@@ -19,9 +19,9 @@ from http import HTTPStatus
 
 
 class Reason(enum.Enum):
-    """Why a reading failed: a closed set, because the value is the `reason` label of a counter.
+    """Why a reading failed: a closed set, because the value is the label `reason` of a counter.
 
-    NOT_SUPPORTED and PENDING are no failures: there is nothing to mend.
+    NOT_SUPPORTED and PENDING are no failures.
     """
 
     NOT_SUPPORTED = "not_supported"
@@ -39,22 +39,18 @@ class Reason(enum.Enum):
 
     @property
     def is_failure(self) -> bool:
-        """Whether something is wrong."""
+        """Whether it counts as a failure."""
         return self not in {Reason.NOT_SUPPORTED, Reason.PENDING}
 
 
 class ExporterError(Exception):
-    """Whatever the exporter reports to people in one line.
-
-    Attributes:
-        exit_code: What the process ends with when this error ends it.
-    """
+    """Any failure that is reported in one line. `exit_code` is the process's if the error ends it."""
 
     exit_code = 1
 
 
 class UsageError(ExporterError):
-    """Flags or environment variables that make no sense; all problems together, one per line."""
+    """Invalid flags or environment variables: all problems, one per line."""
 
     exit_code = 2
 
@@ -62,24 +58,20 @@ class UsageError(ExporterError):
         super().__init__("\n".join(problems))
 
 
-class WebConfigError(UsageError):
-    """A web configuration file that makes no sense; never repeats what may be a secret."""
+class ConfigFileError(UsageError):
+    """An invalid web configuration file or list of metrics; the message never repeats a possible secret."""
 
 
 class StartError(ExporterError):
-    """The exporter cannot begin its work; the message says what would let it."""
+    """The exporter cannot start; the message says what to do."""
 
 
 class NoLibraryError(StartError):
-    """The driver's library is not there, nor will it be before the exporter is set up differently."""
+    """The driver's library is missing, which needs a change of the setup."""
 
 
 class RequestError(ExporterError):
-    """A client's request is refused; the message is for the client.
-
-    Attributes:
-        status: What the client is answered.
-    """
+    """A client's request is refused with this status and message."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
@@ -87,11 +79,7 @@ class RequestError(ExporterError):
 
 
 class ReadingError(ExporterError):
-    """A reading of a device failed; its series is absent, everything else goes on.
-
-    Attributes:
-        reason: Why, for the failure counter and for deciding what still makes sense.
-    """
+    """A reading of a device failed; only its series is absent."""
 
     def __init__(self, what: str, reason: Reason, detail: str) -> None:
         super().__init__(f"{what}: {detail}")
@@ -99,22 +87,18 @@ class ReadingError(ExporterError):
 
 
 class PodResourcesError(ExporterError):
-    """The kubelet's PodResources API gave no usable answer."""
+    """The kubelet's PodResources API returned no usable answer."""
 
 
 class UnimplementedError(PodResourcesError):
-    """The kubelet does not serve PodResources v1: asking again is pointless until it is replaced."""
+    """The kubelet does not serve PodResources v1, until it is replaced."""
 
 
 class ApiServerError(ExporterError):
-    """The API server gave no usable answer.
-
-    Attributes:
-        retry_after_s: How long it wants to be left alone, in seconds.
-    """
+    """The API server returned no usable answer. `retry_after_s` is its Retry-After in seconds."""
 
     retry_after_s = 0.0
 
 
 class VersionExpiredError(ApiServerError):
-    """The API server no longer knows the changes since the version that was asked for."""
+    """The API server has no changes since the requested version."""

@@ -1,6 +1,6 @@
 """Every setting in one table: its name, type, default and help make the flag, the environment variable and the docs.
 
-Must not read argv or the environment itself: both are handed in.
+Must not read argv or the environment itself: the caller passes both.
 """
 
 import dataclasses
@@ -8,7 +8,7 @@ import difflib
 import enum
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from exporter.dcgm.flags import FLAGS, remarks
@@ -22,35 +22,41 @@ _SERVICE_LINK = re.compile(
     r"(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?)",
     re.ASCII,
 )
-"""What the kubelet puts into every container for a Service called gpu-exporter or gpu-exporter-...: nobody's mistake.
+"""Variables that the kubelet sets in every container for a Service named gpu-exporter or gpu-exporter-...
 (Kubernetes documentation, "Discovering services")"""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.1, 3600.0
 _MAX_PORT = 65535
+_CLOSE = 0.8  # similarity of variables, which all share a prefix
 DCGM_EXPORTERS_LISTS = (
     "/etc/dcgm-exporter/default-counters.csv",
     "/etc/dcgm-exporter/dcp-metrics-included.csv",
 )
-"""What lies in dcgm-exporter's image, and is named in its manifests, but need not lie in ours."""
+"""Files of dcgm-exporter's image that its manifests name, and that may be absent here."""
 _ENABLE_LABELS = "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS"
 _LABEL_REGEX = "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX"
 _ONLY_WITH = {
     _LABEL_REGEX: _ENABLE_LABELS
-}  # a variable of dcgm-exporter that means nothing while another is off
-_SEE_HELP = "see gpu-exporter --help"
+}  # variables of dcgm-exporter that have no effect while another is off
 _DEFAULT_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """A hint at the closest of the known names, with a leading "; "; empty if none is close."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 class LogFormat(enum.Enum):
-    """How a log line looks."""
+    """Format of log lines."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class HostnameLabel(enum.Enum):
-    """What the label with the hostname is called: dcgm-exporter renamed it in May 2026."""
+    """Name of the label with the hostname: dcgm-exporter renamed it in May 2026."""
 
     LOWER = "hostname"
     UPPER = "Hostname"
@@ -59,7 +65,7 @@ class HostnameLabel(enum.Enum):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names that it has."""
+        """The label names."""
         match self:
             case HostnameLabel.BOTH:
                 return ("hostname", "Hostname")
@@ -70,7 +76,7 @@ class HostnameLabel(enum.Enum):
 
 
 class LogLevel(enum.Enum):
-    """The least severe lines that are logged."""
+    """The least severe level to log."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -80,7 +86,7 @@ class LogLevel(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen; an empty host is every address of the machine, IPv6 and IPv4."""
+    """An address to listen on; an empty host means every IPv6 and IPv4 address of the machine."""
 
     host: str
     port: int
@@ -93,7 +99,7 @@ def address(text: str) -> Address:
     wrong = not colon or not re.fullmatch(r"[0-9]{1,5}", port) or (":" in host and not bracketed)
     if wrong or int(port) > _MAX_PORT:
         raise ValueError(
-            'not an address; write ":9400", "127.0.0.1:9400" or "[::1]:9400", with a port up to 65535'
+            'not an address; use ":9400", "127.0.0.1:9400" or "[::1]:9400", with a port up to 65535'
         )
     return Address(host.strip("[]"), int(port))
 
@@ -102,19 +108,19 @@ def interval(text: str) -> float:
     """Parse a duration such as "500ms", "10s" or "1m" into seconds."""
     match = _DURATION.fullmatch(text.strip())
     if not match:
-        raise ValueError("not a duration; write a number and its unit, such as 500ms, 10s or 1m")
+        raise ValueError("not a duration; use a number and its unit, such as 500ms, 10s or 1m")
     return _bounded(float(match[1]) * _SECONDS[match[2]])
 
 
 def patience(text: str) -> float:
-    """Parse a duration as of `interval`, or "never", into seconds."""
+    """Parse a duration as in `interval`, or "never", into seconds."""
     return math.inf if text.strip().lower() == "never" else interval(text)
 
 
 def milliseconds(text: str) -> float:
     """Parse dcgm-exporter's form of an interval, whole milliseconds, into seconds."""
     if not re.fullmatch(r"[0-9]{1,9}", text.strip()):
-        raise ValueError("not a whole number of milliseconds, which is how dcgm-exporter writes its interval")
+        raise ValueError("not a whole number of milliseconds, which is dcgm-exporter's form of an interval")
     return _bounded(int(text) / 1000)
 
 
@@ -128,7 +134,7 @@ def names(text: str) -> tuple[str, ...]:
     """Parse a comma-separated list."""
     found = tuple(part.strip() for part in text.split(",") if part.strip())
     if not found:
-        raise ValueError('names nothing; write names separated by commas, or "all"')
+        raise ValueError('empty; use names separated by commas, or "all"')
     return found
 
 
@@ -137,18 +143,18 @@ def some_names(text: str) -> tuple[str, ...]:
     found = tuple(part.strip() for part in text.split(",") if part.strip())
     for name in found:
         if "*" in name[:-1] or name == "*":
-            raise ValueError('a "*" stands for the rest of a name, such as in "example.com/gpu-*"')
+            raise ValueError('a "*" can only end a name, such as "example.com/gpu-*"')
     return found
 
 
 def label_keys(text: str) -> tuple[re.Pattern[str], ...]:
-    """Parse a comma-separated list of label keys, in which "*" stands for anything, into what finds them."""
+    """Parse a comma-separated list of label keys with "*" as wildcard into patterns."""
     keys = [part.strip() for part in text.split(",") if part.strip()]
     return tuple(re.compile(r"\A" + ".*".join(map(re.escape, key.split("*"))) + r"\Z") for key in keys)
 
 
 def label_regexes(text: str) -> tuple[re.Pattern[str], ...]:
-    """Parse dcgm-exporter's form, a comma-separated list of regular expressions, into the same."""
+    """Parse dcgm-exporter's comma-separated list of regular expressions into patterns."""
     try:
         return tuple(re.compile(part.strip()) for part in text.split(",") if part.strip())
     except re.error as error:
@@ -156,14 +162,14 @@ def label_regexes(text: str) -> tuple[re.Pattern[str], ...]:
 
 
 def all_labels(text: str) -> tuple[re.Pattern[str], ...]:
-    """Parse dcgm-exporter's switch for labels: every label, or none."""
+    """Parse dcgm-exporter's switch for all labels or none."""
     return label_keys("*") if switch(text) else ()
 
 
 def plain(text: str) -> str:
-    """Parse a name that is to stand in a label."""
+    """Parse a label value."""
     if not text.isprintable():
-        raise ValueError("has characters that cannot be printed")
+        raise ValueError("has unprintable characters")
     return text.strip()
 
 
@@ -173,12 +179,12 @@ def switch(text: str) -> bool:
         text.strip().lower()
     )
     if value is None:
-        raise ValueError("neither true nor false")
+        raise ValueError("must be true or false")
     return value
 
 
 def _where(value: object, *, switched: bool) -> Callable[[str], object]:
-    """Parse a switch of dcgm-exporter that stands for `value` of a setting where it is `switched`, else for nothing."""
+    """Parse a switch of dcgm-exporter that means `value` if it is `switched`, and otherwise nothing."""
     return lambda text: value if switch(text) is switched else None
 
 
@@ -191,14 +197,14 @@ _DEVICES = re.compile(
 
 
 def devices(text: str) -> DeviceChoice:
-    """Parse dcgm-exporter's way of naming devices: "f", "g", "g:0,2-3", "i", "i:0,8", "g+i"; also "i:0.3"."""
+    """Parse dcgm-exporter's device selection: "f", "g", "g:0,2-3", "i", "i:0,8", "g+i"; also "i:0.3"."""
     match = _DEVICES.fullmatch(text.strip())
     if text.strip() == "f":
         return DeviceChoice()
     if not match or not (match["gpu"] or match["mig"]):
         raise ValueError(
-            "not devices; write f for all, g for GPUs, i for MIG instances, g:0,2-3 or i:0,8 for some of them, "
-            "or i:0.3 for instance 3 (GPU_I_ID) of GPU 0"
+            "not a device selection; use f for all, g for GPUs, i for MIG instances, g:0,2-3 or i:0,8 for some of "
+            "them, or i:0.3 for instance 3 (GPU_I_ID) of GPU 0"
         )
     named = (match["instances"] or "").split(",")
     pairs = [part.split(".") for part in named if "." in part]
@@ -216,45 +222,75 @@ def _numbers(parts: Sequence[str]) -> frozenset[int]:
     for part in filter(None, parts):
         first, _, last = part.partition("-")
         if int(last or first) < int(first):
-            raise ValueError(f"{part} is a range that ends before it begins")
+            raise ValueError(f"the range {part} ends before it begins")
         found.update(range(int(first), int(last or first) + 1))
     return frozenset(found)
 
 
 def _one_of(kind: type[enum.Enum]) -> Callable[[str], enum.Enum]:
     def parse(text: str) -> enum.Enum:
+        known = [str(member.value) for member in kind]
         try:
             return kind(text.strip() if kind is HostnameLabel else text.strip().lower())
         except ValueError:
-            raise ValueError(f"not one of {', '.join(str(member.value) for member in kind)}") from None
+            raise ValueError(f"must be one of {', '.join(known)}{did_you_mean(text, known)}") from None
 
     return parse
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """What is said about a setting beside its name and type.
+    """One setting.
 
     Attributes:
-        default: As one would write it on the command line.
-        help: One or two sentences; the flag's help and the docs.
-        parse: From text; raises ValueError with what would be right.
-        metavar: What stands for the value in the help; None for a flag without a value.
-        also: Variables of dcgm-exporter that mean the same, each with its own way of writing the value, which may come
-            to None: then it says nothing about this setting.
+        group: Its section in the help.
+        default: As on the command line.
+        help: One short sentence for the help and the docs.
+        parse: Parses the text; raises ValueError with what would be right.
+        metavar: Placeholder of the value in the help; None for a switch.
+        details: Further sentences, only for the docs.
+        choices: All values of an enum.
+        dcgm: Variables of dcgm-exporter with the same meaning, and their parsers. None means that it does not apply.
     """
 
+    group: str
     default: str
     help: str
     parse: Callable[[str], Any]
     metavar: str | None
-    also: Mapping[str, Callable[[str], Any]] = dataclasses.field(default_factory=dict)
+    details: str
+    dcgm: Mapping[str, Callable[[str], Any]]
+    choices: tuple[str, ...] = ()
 
 
-def _about(
-    default: str, help_: str, parse: Callable[[str], Any], metavar: str | None, **also: Callable[[str], Any]
-) -> dict[str, Setting]:
-    return {"setting": Setting(default, help_, parse, metavar, also)}
+def _setting(
+    group: str,
+    default: str,
+    help_: str,
+    parse: Callable[[str], Any],
+    metavar: str | None,
+    details: str = "",
+    **dcgm: Callable[[str], Any],
+) -> Any:  # noqa: ANN401 - a field of any type
+    setting = Setting(group, default, help_, parse, metavar, details, dcgm)
+    return dataclasses.field(metadata={"setting": setting})
+
+
+def _enum(
+    group: str,
+    metavar: str,
+    kind: type[enum.Enum],
+    default: enum.Enum,
+    help_: str,
+    details: str = "",
+    **dcgm: Callable[[str], Any],
+) -> Any:  # noqa: ANN401 - as above
+    choices = tuple(str(member.value) for member in kind)
+    setting = Setting(group, str(default.value), help_, _one_of(kind), metavar, details, dcgm, choices)
+    return dataclasses.field(metadata={"setting": setting})
+
+
+SERVER, METRICS, PODS, HOST, OUTPUT = "server", "metrics", "pods and jobs", "node and driver", "output"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,222 +298,126 @@ class Settings:
     """A complete, valid configuration.
 
     Attributes:
-        given: Names the settings that are not at their default.
-        warnings: What somebody set, as for dcgm-exporter, and what changes nothing here.
+        given: Names of the settings that the user has set.
+        warnings: Flags and variables of dcgm-exporter that have no effect.
     """
 
-    listen: Address = dataclasses.field(
-        metadata=_about(
-            ":9400",
-            "Address to listen on; port 0 uses a free one.",
-            address,
-            "ADDRESS",
-            DCGM_EXPORTER_LISTEN=address,
-        )
+    listen: Address = _setting(
+        SERVER, ":9400", "Address to serve on.", address, "ADDRESS", "Port 0 takes a free port.",
+        DCGM_EXPORTER_LISTEN=address,
+    )  # fmt: skip
+    web_config_file: str = _setting(
+        SERVER, "", "TLS and passwords, as in Prometheus's exporters.", str.strip, "FILE",
+        "It is reloaded when it or one of its certificates changes.",
+        DCGM_EXPORTER_WEB_CONFIG_FILE=str.strip,
+    )  # fmt: skip
+    interval: float = _setting(
+        METRICS, "10s", "Time between two readings of the GPUs.", interval, "TIME",
+        "A scrape gets the last reading and never waits for the driver.",
+        DCGM_EXPORTER_INTERVAL=milliseconds,
+    )  # fmt: skip
+    metrics: MetricSet = _enum(
+        METRICS, "SET", MetricSet, MetricSet.DEFAULT, "Set of metrics: minimal, default or full.",
+        "`minimal` is for the best-known dashboards. `default` is dcgm-exporter's default as far as NVML has it. "
+        "`full` is everything.",
+    )  # fmt: skip
+    collectors: tuple[str, ...] = _setting(
+        METRICS, "all", "Collectors to run, separated by commas.", names, "NAMES", "Available: {collectors}.",
+    )  # fmt: skip
+    metrics_file: str = _setting(
+        METRICS, "", "CSV list of metrics, as in dcgm-exporter.", str.strip, "FILE",
+        "Exactly the listed metrics are served, with the types and help texts of the list, and under its names unless "
+        "`--naming` is set. It is reloaded when it changes, and on SIGHUP.",
+        DCGM_EXPORTER_COLLECTORS=str.strip,
+    )  # fmt: skip
+    naming: Naming = _enum(
+        METRICS, "NAMES", Naming, Naming.DCGM, "Metric names: dcgm, dcgm-4.9 or both.",
+        "Version 4.9 renamed metrics and changed units.",
+    )  # fmt: skip
+    shared_gpus: SharedGpus = _enum(
+        METRICS, "MODE", SharedGpus, SharedGpus.DCGM, "Values of shared GPUs: dcgm or attributed.",
+        "`dcgm` copies the value for each pod. `attributed` splits it where each pod's part is known, and serves the "
+        "rest or the whole without a pod.",
+    )  # fmt: skip
+    devices: DeviceChoice = _setting(
+        METRICS, "f", "f: all, g: GPUs, i: MIG instances, g:0,2-3: some.", devices, "DEVICES",
+        "`i:0,8` selects instances by DCGM's number, `i:0.3` by GPU and GPU_I_ID; `g:0+i` combines both.",
+        DCGM_EXPORTER_DEVICES_STR=devices,
+    )  # fmt: skip
+    hostname_label: HostnameLabel = _enum(
+        METRICS, "LABEL", HostnameLabel, HostnameLabel.LOWER, "hostname, Hostname, both or none.",
+        "The label with the node's name. dcgm-exporter before 4.6 used `Hostname`.",
+        DCGM_EXPORTER_NO_HOSTNAME=_where(HostnameLabel.NONE, switched=True),
+    )  # fmt: skip
+    serial_numbers: bool = _setting(METRICS, "false", "Add serial numbers to gpu_info.", switch, None)
+    replace_blanks_in_model_name: bool = _setting(
+        METRICS, "false", "Write modelName with dashes for blanks.", switch, None,
+        DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME=switch,
+    )  # fmt: skip
+    pod_resources_socket: str = _setting(
+        PODS, _DEFAULT_SOCKET, "Kubelet socket that maps GPUs to pods; empty: none.", str, "FILE",
+        "Without a socket at the default path, GPUs are exported without pods.",
+        DCGM_EXPORTER_KUBERNETES=_where("", switched=False), DCGM_POD_RESOURCES_KUBELET_SOCKET=str,
+    )  # fmt: skip
+    resource_names: tuple[str, ...] = _setting(
+        PODS, "", "More GPU resources than nvidia.com/*.", some_names, "NAMES",
+        "Separated by commas; a `*` may end a name.",
+        NVIDIA_RESOURCE_NAMES=some_names,
+    )  # fmt: skip
+    pod_labels: tuple[re.Pattern[str], ...] = _setting(
+        PODS, "", "Pod labels to add, such as team or app.*.", label_keys, "KEYS",
+        "Label keys, separated by commas, with `*` as wildcard. They become `pod_label_…`. This queries the API "
+        "server.",
+        **{_LABEL_REGEX: label_regexes, _ENABLE_LABELS: all_labels},
+    )  # fmt: skip
+    pod_uid: bool = _setting(
+        PODS, "false", "Add pod UIDs as pod_uid.", switch, None, "This queries the API server.",
+        DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID=switch,
+    )  # fmt: skip
+    kubeconfig: str = _setting(
+        PODS, "", "API server and token, for pod labels and UIDs.", str, "FILE",
+        "The default is the service account of the exporter's pod.",
+    )  # fmt: skip
+    hpc_job_mapping_dir: str = _setting(
+        PODS, "", "Files with the batch jobs of each GPU.", str.strip, "DIR",
+        "Each file is named after a GPU's index (`0`) or a MIG instance (`0.3`), and has one job id per line. The "
+        "batch system's prolog writes it. The ids become the label `hpc_job`.",
+        DCGM_HPC_JOB_MAPPING_DIR=str.strip,
+    )  # fmt: skip
+    node_name: str = _setting(
+        HOST, "", "Value of the hostname label (default: host name).", plain, "NAME", NODE_NAME=plain,
+    )  # fmt: skip
+    proc_root: str = _setting(
+        HOST, "/proc", "The host's /proc, to find pods of processes.", str, "DIR",
+        "It also lists the GPUs of the kernel's driver, to compare them with NVML's.",
+    )  # fmt: skip
+    pod_logs: str = _setting(
+        HOST, "/var/log", "The host's /var/log, to name pods.", str, "DIR",
+        "Only the names of the kubelet's folders in `pods/` are used, no logs.",
+    )  # fmt: skip
+    give_up_after: float = _setting(
+        HOST, "5m", "Exit if the driver fails this long, or never.", patience, "TIME",
+        "The exit code is 1. A new process loads the libraries of a new driver.",
+    )  # fmt: skip
+    log_format: LogFormat = _enum(
+        OUTPUT,
+        "FORMAT",
+        LogFormat,
+        LogFormat.TEXT,
+        "text or json.",
+        DCGM_EXPORTER_LOG_FORMAT=_one_of(LogFormat),
     )
-    web_config_file: str = dataclasses.field(
-        metadata=_about(
-            "",
-            "Web configuration file with TLS and passwords, in the format of Prometheus exporters; "
-            "reloaded on changes.",
-            str.strip,
-            "PATH",
-            DCGM_EXPORTER_WEB_CONFIG_FILE=str.strip,
-        )
-    )
-    interval: float = dataclasses.field(
-        metadata=_about(
-            "10s",
-            "Interval of GPU readings; a scrape gets the last reading and never waits for the driver.",
-            interval,
-            "DURATION",
-            DCGM_EXPORTER_INTERVAL=milliseconds,
-        )
-    )
-    collectors: tuple[str, ...] = dataclasses.field(
-        metadata=_about("all", "Enabled collectors, separated by commas: {collectors}.", names, "NAMES")
-    )
-    metrics: MetricSet = dataclasses.field(
-        metadata=_about(
-            "default",
-            "Set of metrics: minimal (popular dashboards), default (dcgm-exporter's defaults that "
-            "NVML has), or full.",
-            _one_of(MetricSet),
-            "SET",
-        )
-    )
-    metrics_file: str = dataclasses.field(
-        metadata=_about(
-            "",
-            "CSV file with the exact metrics to serve, as dcgm-exporter's -f; reloaded on changes "
-            "and SIGHUP.",
-            str.strip,
-            "FILE",
-            DCGM_EXPORTER_COLLECTORS=str.strip,
-        )
-    )
-    naming: Naming = dataclasses.field(
-        metadata=_about(
-            "dcgm",
-            "Metric names and units: dcgm (public dashboards), dcgm-4.9 (renamed by dcgm-exporter "
-            "4.9), or both.",
-            _one_of(Naming),
-            "NAMES",
-        )
-    )
-    hostname_label: HostnameLabel = dataclasses.field(
-        metadata=_about(
-            "hostname",
-            "Label with the node's name: hostname, Hostname (before dcgm-exporter 4.6), both, or none.",
-            _one_of(HostnameLabel),
-            "LABEL",
-            DCGM_EXPORTER_NO_HOSTNAME=_where(HostnameLabel.NONE, switched=True),
-        )
-    )
-    serial_numbers: bool = dataclasses.field(
-        metadata=_about("false", "Add the GPUs' serial numbers as a label of gpu_info.", switch, None)
-    )
-    node_name: str = dataclasses.field(
-        metadata=_about(
-            "", "Value of the hostname label; default: the machine's name.", plain, "NAME", NODE_NAME=plain
-        )
-    )
-    pod_resources_socket: str = dataclasses.field(
-        metadata=_about(
-            _DEFAULT_SOCKET,
-            "The kubelet's PodResources socket, which maps GPUs to pods. Without the default socket, "
-            "or if empty, pods are off.",
-            str,
-            "PATH",
-            DCGM_EXPORTER_KUBERNETES=_where("", switched=False),
-            DCGM_POD_RESOURCES_KUBELET_SOCKET=str,
-        )
-    )
-    resource_names: tuple[str, ...] = dataclasses.field(
-        metadata=_about(
-            "",
-            "Device plugin resources that are GPUs, in addition to nvidia.com/*, separated by "
-            "commas; may end with *.",
-            some_names,
-            "NAMES",
-            NVIDIA_RESOURCE_NAMES=some_names,
-        )
-    )
-    pod_labels: tuple[re.Pattern[str], ...] = dataclasses.field(
-        metadata=_about(
-            "",
-            "Keys of pod labels to add as pod_label_..., separated by commas; * matches anything. "
-            "Queries the API server.",
-            label_keys,
-            "KEYS",
-            **{_LABEL_REGEX: label_regexes, _ENABLE_LABELS: all_labels},
-        )
-    )
-    pod_uid: bool = dataclasses.field(
-        metadata=_about(
-            "false",
-            "Add the label pod_uid. Queries the API server.",
-            switch,
-            None,
-            DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID=switch,
-        )
-    )
-    kubeconfig: str = dataclasses.field(
-        metadata=_about(
-            "",
-            "Kubeconfig with a token for --pod-labels and --pod-uid; default: the pod's service account.",
-            str,
-            "PATH",
-        )
-    )
-    hpc_job_mapping_dir: str = dataclasses.field(
-        metadata=_about(
-            "",
-            "Directory with one file per GPU (0) or MIG instance (0.3) that lists job IDs; adds the "
-            "label hpc_job.",
-            str.strip,
-            "DIR",
-            DCGM_HPC_JOB_MAPPING_DIR=str.strip,
-        )
-    )
-    devices: DeviceChoice = dataclasses.field(
-        metadata=_about(
-            "f",
-            "Devices: f (all), g (whole GPUs), i (MIG instances), or some, such as g:0,2-3, i:0,8, "
-            "i:0.3 or g:0+i.",
-            devices,
-            "DEVICES",
-            DCGM_EXPORTER_DEVICES_STR=devices,
-        )
-    )
-    replace_blanks_in_model_name: bool = dataclasses.field(
-        metadata=_about(
-            "false",
-            "Replace blanks in the label modelName with dashes.",
-            switch,
-            None,
-            DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME=switch,
-        )
-    )
-    shared_gpus: SharedGpus = dataclasses.field(
-        metadata=_about(
-            "dcgm",
-            "DCGM metrics of a shared GPU: dcgm (a copy for each pod) or attributed (each pod's "
-            "share, if known).",
-            _one_of(SharedGpus),
-            "MODE",
-        )
-    )
-    proc_root: str = dataclasses.field(
-        metadata=_about(
-            "/proc",
-            "The host's /proc, to map GPU processes to pods and to find GPUs that NVML does not show.",
-            str,
-            "DIR",
-        )
-    )
-    pod_logs: str = dataclasses.field(
-        metadata=_about(
-            "/var/log",
-            "The host's /var/log; directory names in pods/ map pod UIDs to names. No log is read.",
-            str,
-            "DIR",
-        )
-    )
-    give_up_after: float = dataclasses.field(
-        metadata=_about(
-            "5m",
-            "Time without a usable driver after which the exporter exits with code 1, to get new "
-            "driver libraries; or never.",
-            patience,
-            "DURATION",
-        )
-    )
-    log_format: LogFormat = dataclasses.field(
-        metadata=_about(
-            "text",
-            "Log format: text or json.",
-            _one_of(LogFormat),
-            "FORMAT",
-            DCGM_EXPORTER_LOG_FORMAT=_one_of(LogFormat),
-        )
-    )
-    log_level: LogLevel = dataclasses.field(
-        metadata=_about(
-            "info",
-            "Log level: debug, info, warning or error.",
-            _one_of(LogLevel),
-            "LEVEL",
-            DCGM_EXPORTER_DEBUG=_where(LogLevel.DEBUG, switched=True),
-        )
-    )
-    once: bool = dataclasses.field(metadata=_about("false", "Print one exposition and exit.", switch, None))
+    log_level: LogLevel = _enum(
+        OUTPUT, "LEVEL", LogLevel, LogLevel.INFO, "debug, info, warning or error.",
+        DCGM_EXPORTER_DEBUG=_where(LogLevel.DEBUG, switched=True),
+    )  # fmt: skip
+    once: bool = _setting(OUTPUT, "false", "Print the metrics once, and exit.", switch, None)
     given: frozenset[str] = frozenset()
     warnings: tuple[str, ...] = ()
 
 
 def all_settings() -> dict[str, Setting]:
-    """All settings by their name in `Settings`, in the order of the help."""
+    """All settings by name, in the order of the help."""
     return {
         field.name: field.metadata["setting"]
         for field in dataclasses.fields(Settings)
@@ -497,11 +437,11 @@ def variable(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GivenFlags:
-    """What the command line says.
+    """The command line.
 
     Attributes:
         flags: Texts by setting.
-        dcgm: Flags of dcgm-exporter: as typed, and their text, by their variable.
+        dcgm: Flags of dcgm-exporter as typed, and their texts, by variable.
     """
 
     flags: Mapping[str, str]
@@ -509,15 +449,10 @@ class GivenFlags:
 
 
 def resolve(given: GivenFlags, environment: Mapping[str, str], *, collectors: Sequence[str]) -> Settings:
-    """The configuration that flags and environment make together; a flag wins over a variable, ours over DCGM's.
-
-    Args:
-        given: The command line.
-        environment: The process's environment.
-        collectors: The collectors that exist.
+    """The settings by flags and environment. A flag wins over a variable, gpu-exporter's names over dcgm-exporter's.
 
     Raises:
-        UsageError: Whatever is wrong, all of it at once.
+        UsageError: All problems.
     """
     given = _with_list(given)
     values: dict[str, Any] = {}
@@ -539,31 +474,30 @@ def resolve(given: GivenFlags, environment: Mapping[str, str], *, collectors: Se
     refusals, warnings = remarks(
         lambda flag: given.dcgm.get(flag.variable) or _in(environment, flag.variable)
     )
-    problems += _unknown(environment)
+    problems += _unknown_variables(environment)
     if problems or refusals:
         raise UsageError([*problems, *refusals])
-    warnings += _unknown_of_dcgm(environment)
+    warnings += _dcgm_warnings(environment)
     return Settings(**values, given=frozenset(named), warnings=tuple(warnings))
 
 
-def _unknown(environment: Mapping[str, str]) -> list[str]:
-    """What is wrong with the variables that look like ours and are not."""
+def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Problems of unknown variables with gpu-exporter's prefix."""
     known = [variable(name) for name in all_settings()]
-    problems = []
-    for name in _of_nobody(environment, _ENV_PREFIX, known):
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)  # the prefix makes all of them alike
-        problems.append(f"{name}: no such variable; " + (f"did you mean {near[0]}?" if near else _SEE_HELP))
-    return problems
+    return [
+        f"unknown variable {name}{did_you_mean(name, known, _CLOSE)}"
+        for name in _unknown_names(environment, _ENV_PREFIX, known)
+    ]
 
 
-def _unknown_of_dcgm(environment: Mapping[str, str]) -> list[str]:
-    """One warning for those that another dcgm-exporter may understand; empty ones mean nothing to any."""
+def _dcgm_warnings(environment: Mapping[str, str]) -> list[str]:
+    """One warning for unknown variables with dcgm-exporter's prefix. It ignores empty ones too."""
     known = [flag.variable for flag in FLAGS]
-    names_ = [name for name in _of_nobody(environment, _DCGM_ENV_PREFIX, known) if environment[name]]
-    return [f"{', '.join(names_)}: not known here, and ignored"] if names_ else []
+    names_ = [name for name in _unknown_names(environment, _DCGM_ENV_PREFIX, known) if environment[name]]
+    return [f"{', '.join(names_)}: unknown, ignored"] if names_ else []
 
 
-def _of_nobody(environment: Mapping[str, str], prefix: str, known: Sequence[str]) -> list[str]:
+def _unknown_names(environment: Mapping[str, str], prefix: str, known: Sequence[str]) -> list[str]:
     return sorted(
         name
         for name in environment
@@ -572,7 +506,7 @@ def _of_nobody(environment: Mapping[str, str], prefix: str, known: Sequence[str]
 
 
 def _with_list(given: GivenFlags) -> GivenFlags:
-    """With a path in --collectors where it belongs: dcgm-exporter's flag of that name takes a file, ours names."""
+    """Move a path in --collectors to --metrics-file: dcgm-exporter's flag with that name takes a file."""
     text = given.flags.get("collectors", "")
     if "/" not in text and not text.endswith((".csv", ".yaml", ".yml")):
         return given
@@ -581,29 +515,29 @@ def _with_list(given: GivenFlags) -> GivenFlags:
 
 
 def _in(environment: Mapping[str, str], name: str) -> tuple[str, str] | None:
-    """A variable of dcgm-exporter and its text; to it, and so to us, an empty one is one that is not there."""
+    """A variable of dcgm-exporter and its text; empty means unset, as in dcgm-exporter."""
     return (name, environment[name]) if environment.get(name) else None
 
 
 def _sources(
     name: str, setting: Setting, given: GivenFlags, environment: Mapping[str, str]
 ) -> Iterator[tuple[str, str, Callable[[str], Any]]]:
-    """Where a setting's value may come from, the strongest first: origin, text, and how to read it."""
+    """The sources of a setting by priority: origin, text and parser."""
     if name in given.flags:
         yield flag(name), given.flags[name], setting.parse
-    for dcgm, parse in setting.also.items():
+    for dcgm, parse in setting.dcgm.items():
         if dcgm in given.dcgm and _counts(dcgm, given, environment):
             yield *given.dcgm[dcgm], parse
     if variable(name) in environment:
         yield variable(name), environment[variable(name)], setting.parse
-    for dcgm, parse in setting.also.items():
+    for dcgm, parse in setting.dcgm.items():
         if (found := _in(environment, dcgm)) and _counts(dcgm, given, environment):
             yield *found, parse
     yield "default", setting.default, setting.parse
 
 
 def _counts(variable_name: str, given: GivenFlags, environment: Mapping[str, str]) -> bool:
-    """Whether a variable of dcgm-exporter means anything, as long as the one that switches it on is not off."""
+    """Whether a variable of dcgm-exporter applies: the one that turns it on, if there is one, is on."""
     needed = _ONLY_WITH.get(variable_name)
     if needed is None:
         return True
@@ -616,7 +550,6 @@ def _existing(wanted: Sequence[str], collectors: Sequence[str]) -> tuple[str, ..
         return tuple(collectors)
     for name in wanted:
         if name not in collectors:
-            near = difflib.get_close_matches(name, collectors, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise ValueError(f'no collector is called "{name}"; {hint}there are {", ".join(collectors)}')
+            hint = did_you_mean(name, collectors) or f"; available: {', '.join(collectors)}"
+            raise ValueError(f'unknown collector "{name}"{hint}')
     return tuple(name for name in collectors if name in wanted)

@@ -90,17 +90,17 @@ def _exporter_settings() -> str:
         (
             f"`{settings.flag(name)}`",
             f"`{setting.default}`" if setting.default else "",
-            setting.help.format(collectors=", ".join(catalogue.collectors())),
+            f"{setting.help} {setting.details}".strip().format(collectors=", ".join(catalogue.collectors())),
         )
         for name, setting in settings.all_settings().items()
     )
     return table(("flag", "default", "meaning"), rows)
 
 
-def _fate(fate: Supported | Ignored | Refused) -> tuple[str, str]:
-    match fate:
-        case Supported(ours):
-            return f"`{ours}`" if ours.startswith("--") else ours, ""
+def _handling(handling: Supported | Ignored | Refused) -> tuple[str, str]:
+    match handling:
+        case Supported(equivalent):
+            return f"`{equivalent}`" if equivalent.startswith("--") else equivalent, ""
         case Ignored(why):
             return "a warning", why
         case Refused(why):
@@ -110,10 +110,10 @@ def _fate(fate: Supported | Ignored | Refused) -> tuple[str, str]:
 def _dcgm_flags() -> str:
     """Flags with the same effect share a row."""
     rows = []
-    for fate, alike in itertools.groupby(FLAGS, key=lambda each: _fate(each.fate)):
+    for handling, alike in itertools.groupby(FLAGS, key=lambda each: _handling(each.handling)):
         flags = list(alike)
         names = ", ".join(f"`{name}`" for each in flags for name in each.names)
-        rows.append((names, ", ".join(f"`{each.variable}`" for each in flags), *fate))
+        rows.append((names, ", ".join(f"`{each.variable}`" for each in flags), *handling))
     return table(("dcgm-exporter", "variable", "here", "why"), rows)
 
 

@@ -1,7 +1,7 @@
-"""Every flag of dcgm-exporter up to 4.8.4, with its variable, and what becomes of it here.
+"""Every flag of dcgm-exporter up to 4.8.4 with its variable: supported, ignored or refused.
 
-Where one means the same here, the setting's row in `settings` names the variable and how its value is written; the flag
-is another way to give it. Must not know how settings are found.
+For a supported one, the setting's row in `settings` names the variable and its parser. Must not know how settings are
+found.
 """
 
 import dataclasses
@@ -12,22 +12,17 @@ _OFF = frozenset({"", "0", "f", "false"})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Supported:
-    """It means what one of our settings means.
+    """It has an equivalent in gpu-exporter."""
 
-    Attributes:
-        ours: What one would write here, for the docs.
-    """
-
-    ours: str
+    equivalent: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ignored:
-    """It changes nothing here; said once.
+    """It has no effect, and one warning says why.
 
     Attributes:
-        why: What people should know instead.
-        quiet: Values, in lower case, that ask for nothing.
+        quiet: Values in lower case that request nothing.
     """
 
     why: str
@@ -36,11 +31,11 @@ class Ignored:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refused:
-    """To go on without it would mislead those who asked for it.
+    """The exporter does not start, because ignoring it would mislead.
 
     Attributes:
         why: What to do instead.
-        quiet: Values, in lower case, that ask for nothing.
+        quiet: Values in lower case that request nothing.
     """
 
     why: str
@@ -52,37 +47,34 @@ class DcgmFlag:
     """A flag of dcgm-exporter.
 
     Attributes:
-        names: As it is typed.
-        variable: Its environment variable.
-        fate: What becomes of it.
-        is_switch: Whether it may stand without a value.
+        is_switch: It may have no value.
     """
 
     names: tuple[str, ...]
     variable: str
-    fate: Supported | Ignored | Refused
+    handling: Supported | Ignored | Refused
     is_switch: bool = False
 
 
-def _value(names: str, variable: str, fate: Supported | Ignored | Refused) -> DcgmFlag:
-    return DcgmFlag(tuple(names.split()), variable, fate)
+def _value(names: str, variable: str, handling: Supported | Ignored | Refused) -> DcgmFlag:
+    return DcgmFlag(tuple(names.split()), variable, handling)
 
 
-def _switch(names: str, variable: str, fate: Supported | Ignored | Refused) -> DcgmFlag:
-    return DcgmFlag(tuple(names.split()), variable, fate, is_switch=True)
+def _switch(names: str, variable: str, handling: Supported | Ignored | Refused) -> DcgmFlag:
+    return DcgmFlag(tuple(names.split()), variable, handling, is_switch=True)
 
 
 _ALL = frozenset({"", "f"})
-_DUMPS = "nothing to dump; use --log-level debug"
-_SLOW = "slow clients have fixed time limits"
-_WATCHES = "no DCGM watches; only the last reading is kept"
-_CONTAINERS = "container labels are not read; use --pod-labels"
-_WINDOW = "the window is five minutes; use rate() of gpu_throttle_seconds_total"
+_DUMPS = "there is nothing to dump; use --log-level debug"
+_SLOW = "slow clients always have fixed time limits"
+_WATCHES = "there are no DCGM watches; only the last reading is kept"
+_CONTAINERS = "container labels are not supported; --pod-labels adds pod labels"
+_WINDOW = "the window is five minutes; use rate() of gpu_throttle_seconds_total for others"
 
 FLAGS = (
     _value("-f --collectors", "DCGM_EXPORTER_COLLECTORS", Supported("--metrics-file FILE")),
     _value("-a --address", "DCGM_EXPORTER_LISTEN", Supported("--listen ADDRESS")),
-    _value("-c --collect-interval", "DCGM_EXPORTER_INTERVAL", Supported("--interval DURATION")),
+    _value("-c --collect-interval", "DCGM_EXPORTER_INTERVAL", Supported("--interval TIME")),
     _switch(
         "-k --kubernetes",
         "DCGM_EXPORTER_KUBERNETES",
@@ -107,13 +99,13 @@ FLAGS = (
     _switch(
         "-o --use-old-namespace",
         "DCGM_EXPORTER_USE_OLD_NAMESPACE",
-        Refused("names of dcgm-exporter 1.x are not served; remove it, and query DCGM_FI_DEV_..."),
+        Refused("names of dcgm-exporter 1.x are not supported; drop it, and query DCGM_FI_DEV_..."),
     ),
     _value(
         "-m --configmap-data",
         "DCGM_EXPORTER_CONFIGMAP_DATA",
         Refused(
-            "ConfigMaps are not read from the API; mount the ConfigMap and use --metrics-file",
+            "ConfigMaps are not read; mount it, and set --metrics-file to its file",
             frozenset({"", "none"}),
         ),
     ),
@@ -127,7 +119,7 @@ FLAGS = (
         "-r --remote-hostengine-info",
         "DCGM_REMOTE_HOSTENGINE_INFO",
         Ignored(
-            "no host engine is used; NVML reads the GPUs of this machine",
+            "there is no host engine; the driver's library reads this machine's GPUs",
             frozenset({""}),
         ),
     ),
@@ -155,12 +147,15 @@ FLAGS = (
     _value(
         "--kubernetes-gpu-id-type",
         "DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE",
-        Ignored("both kinds of IDs always work", frozenset({"", "uid"})),
+        Ignored("both kinds of ids are always supported", frozenset({"", "uid"})),
     ),
     _switch(
         "--kubernetes-virtual-gpus",
         "KUBERNETES_VIRTUAL_GPUS",
-        Ignored("pods on a shared GPU always have their own series, without vgpu; see --shared-gpus"),
+        Ignored(
+            "pods on a shared GPU always have their own series, without a label vgpu; --shared-gpus attributed splits "
+            "the values"
+        ),
     ),
     _switch(
         "--kubernetes-enable-dra",
@@ -171,8 +166,7 @@ FLAGS = (
         "-x --xid-count-window-size",
         "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE",
         Ignored(
-            "the window is five minutes; use increase() of DCGM_EXP_XID_ERRORS_TOTAL",
-            frozenset({"", "300000"}),
+            "the window is five minutes; use DCGM_EXP_XID_ERRORS_TOTAL for others", frozenset({"", "300000"})
         ),
     ),
     _value(
@@ -185,11 +179,11 @@ FLAGS = (
         "DCGM_EXPORTER_USE_FAKE_GPUS",
         Ignored("there are no fake GPUs"),
     ),
-    _switch("--enable-dcgm-log", "DCGM_EXPORTER_ENABLE_DCGM_LOG", Ignored("gpu-exporter has no DCGM log")),
+    _switch("--enable-dcgm-log", "DCGM_EXPORTER_ENABLE_DCGM_LOG", Ignored("there is no DCGM to write a log")),
     _value(
         "--dcgm-log-level",
         "DCGM_EXPORTER_DCGM_LOG_LEVEL",
-        Ignored("gpu-exporter has no DCGM log", frozenset({"", "none"})),
+        Ignored("there is no DCGM to write a log", frozenset({"", "none"})),
     ),
     _switch("--dump-enabled", "DCGM_EXPORTER_DUMP_ENABLED", Ignored(_DUMPS)),
     _value("--dump-directory", "DCGM_EXPORTER_DUMP_DIRECTORY", Ignored(_DUMPS, frozenset({""}))),
@@ -198,28 +192,28 @@ FLAGS = (
     _switch(
         "--disable-startup-validate",
         "DISABLE_STARTUP_VALIDATE",
-        Ignored("the checks of driver and settings at start are required"),
+        Ignored("the checks at start are required: a driver and valid settings"),
     ),
     _switch(
         "--enable-gpu-bind-unbind-watch",
         "DCGM_EXPORTER_ENABLE_GPU_BIND_UNBIND_WATCH",
-        Ignored("each reading detects new and removed GPUs"),
+        Ignored("each reading detects added and removed GPUs"),
     ),
     _value(
         "--gpu-bind-unbind-poll-interval",
         "DCGM_EXPORTER_GPU_BIND_UNBIND_POLL_INTERVAL",
-        Ignored("each reading detects new and removed GPUs", frozenset({""})),
+        Ignored("each reading, every --interval, detects added and removed GPUs", frozenset({""})),
     ),
     _switch(
         "--enable-pprof",
         "DCGM_EXPORTER_ENABLE_PPROF",
-        Ignored("pprof is for Go programs"),
+        Ignored("pprof profiles programs written in Go"),
     ),
     _value(
         "--config-file",
         "DCGM_EXPORTER_CONFIG_FILE",
         Refused(
-            "this YAML is not supported; use flags or variables, and --metrics-file for the list",
+            "its YAML is not supported; use flags or variables, and --metrics-file for a list of metrics",
             frozenset({""}),
         ),
     ),
@@ -229,14 +223,14 @@ FLAGS = (
         "--max-concurrent-scrapes",
         "DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES",
         Ignored(
-            "concurrent scrapes share one response and are always limited",
+            "concurrent scrapes share one rendering, and their number is always limited",
             frozenset({""}),
         ),
     ),
     _switch(
         "--enable-exporter-metrics",
         "DCGM_EXPORTER_ENABLE_EXPORTER_METRICS",
-        Ignored("gpu_exporter_* and process_* are always served"),
+        Ignored("the exporter's own metrics are always served: gpu_exporter_* and process_*"),
     ),
     _value("--watch-max-keep-age", "DCGM_EXPORTER_WATCH_MAX_KEEP_AGE", Ignored(_WATCHES, frozenset({""}))),
     _value(
@@ -245,7 +239,7 @@ FLAGS = (
     _switch(
         "--health-require-gpus",
         "DCGM_EXPORTER_HEALTH_REQUIRE_GPUS",
-        Ignored("/healthz reports the process, /readyz fresh readings"),
+        Ignored("/healthz reports that the process runs, /readyz that readings are fresh"),
     ),
     _switch("--container-labels", "DCGM_EXPORTER_CONTAINER_LABELS", Ignored(_CONTAINERS)),
     _value(
@@ -255,20 +249,21 @@ FLAGS = (
 
 
 def remarks(given: Callable[[DcgmFlag], tuple[str, str] | None]) -> tuple[list[str], list[str]]:
-    """What is to be said about the flags and variables that were given.
+    """Refusals and warnings for the given flags and variables.
 
     Args:
-        given: The origin and text of a flag's value; None where it has none.
-
-    Returns:
-        Reasons to refuse the start, and warnings.
+        given: Origin and text of a flag's value; None if it is not set.
     """
     refusals: list[str] = []
     warnings: list[str] = []
     for flag in FLAGS:
         found = given(flag)
-        if found is None or isinstance(flag.fate, Supported) or found[1].strip().lower() in flag.fate.quiet:
+        if (
+            found is None
+            or isinstance(flag.handling, Supported)
+            or found[1].strip().lower() in flag.handling.quiet
+        ):
             continue
-        says = refusals if isinstance(flag.fate, Refused) else warnings
-        says.append(f"{found[0]}: dcgm-exporter's; {flag.fate.why}")
+        messages = refusals if isinstance(flag.handling, Refused) else warnings
+        messages.append(f"{found[0]} of dcgm-exporter: {flag.handling.why}")
     return refusals, warnings

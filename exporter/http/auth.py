@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
-from exporter.errors import WebConfigError
+from exporter.errors import ConfigFileError
 from exporter.http.handlers import Reply, busy, text
 from exporter.http.request import Request
 from exporter.http.webconfig import Rate, WebConfig
@@ -87,13 +87,13 @@ def require_bcrypt(where: str) -> None:
     """Import bcrypt, which is needed only for passwords.
 
     Raises:
-        WebConfigError: It is not installed; `where` precedes the message.
+        ConfigFileError: It is not installed; `where` precedes the message.
     """
     try:
         import bcrypt  # noqa: F401, PLC0415 - 1 MiB that few need
     except ModuleNotFoundError:
         problem = "basic_auth_users needs the library bcrypt; run in a checkout: pip install '.[exporter]'"
-        raise WebConfigError([f"{where}: {problem}"]) from None
+        raise ConfigFileError([f"{where}: {problem}"]) from None
 
 
 class Passwords:

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from exporter.errors import WebConfigError
+from exporter.errors import ConfigFileError
 from exporter.http.webconfig import ClientAuth, Tls, TlsVersion
 
 _VERSIONS = {TlsVersion.TLS12: ssl.TLSVersion.TLSv1_2, TlsVersion.TLS13: ssl.TLSVersion.TLSv1_3}
@@ -32,7 +32,7 @@ def context(tls: Tls, pems: Pems, where: str) -> ssl.SSLContext:
     """The server's TLS context.
 
     Raises:
-        WebConfigError: A certificate or key is invalid; `where` precedes the message.
+        ConfigFileError: A certificate or key is invalid; `where` precedes the message.
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = _VERSIONS[tls.min_version]
@@ -86,11 +86,11 @@ def _load_identity(made: ssl.SSLContext, pems: Pems, where: str) -> None:
         with _as_file(pems.cert) as cert, _as_file(pems.key) as key:
             made.load_cert_chain(cert, key, _no_passphrase)
     except _EncryptedError:
-        raise WebConfigError(
+        raise ConfigFileError(
             [f"{where}: key_file: is encrypted; write the key without a passphrase"]
         ) from None
     except ssl.SSLError as error:
-        raise WebConfigError([f"{where}: {_what(error)}"]) from None
+        raise ConfigFileError([f"{where}: {_what(error)}"]) from None
 
 
 def _what(error: ssl.SSLError) -> str:
@@ -107,7 +107,7 @@ def _trust(made: ssl.SSLContext, pem: bytes, where: str) -> None:
     try:
         made.load_verify_locations(cadata=pem.decode("ascii", "replace"))
     except (ssl.SSLError, ValueError):
-        raise WebConfigError([f"{where}: no certificate in PEM that OpenSSL can read"]) from None
+        raise ConfigFileError([f"{where}: no certificate in PEM that OpenSSL can read"]) from None
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from exporter.errors import WebConfigError
+from exporter.errors import ConfigFileError
 
 if TYPE_CHECKING:
     from yaml import (  # at run time only if there is a file: it takes 2 MiB
@@ -151,7 +151,7 @@ def parse(content: bytes, path: Path) -> WebConfig:
     """Parse the content of the file `path`.
 
     Raises:
-        WebConfigError: All problems of the file.
+        ConfigFileError: All problems of the file.
     """
     where = f"web configuration {path}"
     tree = _compose(content, where)
@@ -164,7 +164,7 @@ def parse(content: bytes, path: Path) -> WebConfig:
         rate=reader.rate(found.get("rate_limit")),
     )
     if reader.problems:
-        raise WebConfigError(reader.problems)
+        raise ConfigFileError(reader.problems)
     return config
 
 
@@ -174,18 +174,18 @@ def _compose(content: bytes, where: str) -> "Node | None":
         import yaml  # noqa: PLC0415 - see above
     except ModuleNotFoundError:
         problem = "reading it needs the library pyyaml; run in a checkout: pip install '.[exporter]'"
-        raise WebConfigError([f"{where}: {problem}"]) from None
+        raise ConfigFileError([f"{where}: {problem}"]) from None
     try:
         node = cast("Node | None", yaml.compose(content, Loader=yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         # The text that YAML quotes may be part of a secret.
         problem = _QUOTED.sub("...", error.problem or "cannot be read")
-        raise WebConfigError([f"{where}{line}: not valid YAML: {problem}"]) from None
+        raise ConfigFileError([f"{where}{line}: not valid YAML: {problem}"]) from None
     except yaml.YAMLError:
-        raise WebConfigError([f"{where}: not valid YAML: not UTF-8 text"]) from None
+        raise ConfigFileError([f"{where}: not valid YAML: not UTF-8 text"]) from None
     except RecursionError:
-        raise WebConfigError([f"{where}: nested too deeply"]) from None
+        raise ConfigFileError([f"{where}: nested too deeply"]) from None
     return node
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from exporter.errors import WebConfigError
+from exporter.errors import ConfigFileError
 from exporter.http import auth, tls, webconfig
 from exporter.http.tls import Pems
 from exporter.http.webconfig import Inline, Pem, WebConfig
@@ -54,7 +54,7 @@ class WebFile:
     """The file. Each `current` reads its contents, four small reads, because timestamps are not reliable.
 
     Raises:
-        WebConfigError: The file or a certificate is invalid.
+        ConfigFileError: The file or a certificate is invalid.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,7 +82,7 @@ class WebFile:
         elif not file.problem:
             try:
                 config, problems = webconfig.parse(file.content, self._path), ()
-            except WebConfigError as error:
+            except ConfigFileError as error:
                 problems = tuple(str(error).splitlines())
         return _Inputs(file, config, problems, {path: _read(path) for path in _named(config)})
 
@@ -90,7 +90,7 @@ class WebFile:
         try:
             new = self._load(self._inputs)
             _require_protection(self._setup.config, new.config, self._where)
-        except WebConfigError as error:
+        except ConfigFileError as error:
             problems = "; ".join(str(error).splitlines())
             _LOG.error("%s; keeping the previous configuration", problems)
             return
@@ -100,7 +100,7 @@ class WebFile:
     def _load(self, inputs: _Inputs) -> WebSetup:
         config = inputs.config
         if config is None:
-            raise WebConfigError(inputs.problems)
+            raise ConfigFileError(inputs.problems)
         if config.users:
             auth.require_bcrypt(self._where)
         if config.tls is None:
@@ -120,7 +120,7 @@ class WebFile:
             return pem.pem.encode()
         found = inputs.pems[pem]
         if found.problem:
-            raise WebConfigError([f"{self._where}: {field} {pem}: {found.problem}"])
+            raise ConfigFileError([f"{self._where}: {field} {pem}: {found.problem}"])
         return found.content
 
 
@@ -134,7 +134,7 @@ def _named(config: WebConfig | None) -> Iterator[Path]:
 def _require_protection(old: WebConfig, new: WebConfig, where: str) -> None:
     lost = sorted(old.protections - new.protections)
     if lost:
-        raise WebConfigError(
+        raise ConfigFileError(
             [f"{where}: no longer has {', '.join(lost)}; restart the exporter to serve without"]
         )
 

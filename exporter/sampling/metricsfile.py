@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from exporter.errors import UsageError
+from exporter.errors import ConfigFileError
 from exporter.model import ReloadStatus
 from exporter.sampling.catalogue import EnabledCollectors
 from exporter.sampling.metricslist import MetricSelection
@@ -37,7 +37,7 @@ class MetricsFile:
             unix_time: The time of day in seconds.
 
         Raises:
-            UsageError: It cannot be read, or all that is wrong in it.
+            ConfigFileError: It cannot be read, or all that is wrong in it.
         """
         self._path = path
         self._understand = understand
@@ -54,7 +54,7 @@ class MetricsFile:
         self._identity = identity
         try:
             self.choice = self._read()
-        except UsageError as error:
+        except ConfigFileError as error:
             self.reload = ReloadStatus(successful=False, succeeded_at=self.reload.succeeded_at)
             for problem in str(error).splitlines():
                 _LOG.error("%s; the metrics that were served go on", problem)
@@ -79,22 +79,22 @@ class MetricsFile:
     def _text(self) -> str:
         if self._path.suffix.lower() in {".yaml", ".yml"}:
             words = "dcgm-exporter's YAML is not understood; list the metrics as CSV, a line each: field, type, help"
-            raise UsageError([f"{self._path}: {words}"])
+            raise ConfigFileError([f"{self._path}: {words}"])
         if self._path.exists() and not self._path.is_file():
-            raise UsageError([f"{self._path}: not a file"])
+            raise ConfigFileError([f"{self._path}: not a file"])
         try:
             with self._path.open("rb") as file:
                 content = file.read(_MAX_BYTES + 1)
         except OSError as error:
-            raise UsageError(
+            raise ConfigFileError(
                 [f"{self._path}: cannot be read: {(error.strerror or str(error)).lower()}"]
             ) from error
         if len(content) > _MAX_BYTES:
-            raise UsageError(
+            raise ConfigFileError(
                 [f"{self._path}: larger than {_MAX_BYTES // 1024} KiB, which no list of metrics is"]
             )
         try:
             return content.decode()
         except UnicodeDecodeError as error:
             line = content.count(b"\n", 0, error.start) + 1
-            raise UsageError([f"{self._path}, line {line}: not UTF-8"]) from error
+            raise ConfigFileError([f"{self._path}, line {line}: not UTF-8"]) from error

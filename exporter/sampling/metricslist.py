@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from exporter.collectors import Collector, Row
 from exporter.dcgm.fields import fields, nearest
-from exporter.errors import UsageError
+from exporter.errors import ConfigFileError
 from exporter.model import Kind, Label, Metric, MetricName, Naming
 from exporter.sampling.catalogue import LABELS, EnabledCollectors, LabelRow
 
@@ -69,7 +69,7 @@ def select_metrics(
         naming: Whose names are served; None for each metric under the name by which the list calls it.
 
     Raises:
-        UsageError: All that is wrong with the list.
+        ConfigFileError: All that is wrong with the list.
     """
     found = _List(_known(collectors), naming)
     entries = _entries(text, name, found.problems)
@@ -80,7 +80,7 @@ def select_metrics(
             f"{name}: lists no metric; a line is a field, its type and a help text, with commas"
         )
     if found.problems:
-        raise UsageError(found.problems)
+        raise ConfigFileError(found.problems)
     labels = tuple(sorted(found.labels, key=lambda row: row.label.dcgm))
     return MetricSelection(
         EnabledCollectors(_only(collectors, found.metrics), labels), _skipped(name, found.skipped)
@@ -225,7 +225,7 @@ def _only(collectors: Sequence[Collector], metrics: Mapping[str, Metric]) -> tup
 def _twice(entry: MetricLine, first: MetricLine) -> str:
     line = f"line {first.number}"
     if entry.field == first.field:
-        return f"{entry.where}: {entry.field} is select_metrics a second time, after {line}"
+        return f"{entry.where}: {entry.field} is listed a second time, after {line}"
     return (
         f"{entry.where}: {entry.field} is the metric {first.field} of {line} under another name; "
         "list it once, --naming both serves both"

@@ -19,16 +19,16 @@ from tests.exporter.rig import PATIENCE_S, Exporter, Node, ended, eventually, h1
 pytestmark = pytest.mark.driver
 
 ROOT = Path(exporter.__file__).parents[1]
-CHOICES = (
+COLLECTORS = (
     "clocks, ecc, info, memory, nvlink, pcie, power, processes, profiling, thermal, utilization, video, violations, "
     "xid"
 )
-DURATION = "not a duration; write a number and its unit, such as 500ms, 10s or 1m"
+DURATION = "not a duration; use a number and its unit, such as 500ms, 10s or 1m"
 UPGRADED = (
     "the loaded driver and libnvidia-ml.so.1 are of different versions: the driver was upgraded underneath. "
     "Restart this container, or reboot the node"
 )
-ADDRESS = 'not an address; write ":9400", "127.0.0.1:9400" or "[::1]:9400", with a port up to 65535'
+ADDRESS = 'not an address; use ":9400", "127.0.0.1:9400" or "[::1]:9400", with a port up to 65535'
 
 
 # Sends itself a signal at the moment at which the exporter begins to load its libraries.
@@ -63,22 +63,28 @@ def node(make_node: MakeNode) -> Node:
         (["--listen=::1:9400"], f'--listen "::1:9400": {ADDRESS}'),
         (
             ["--collectors=power,termal"],
-            f'--collectors "power,termal": no collector is called "termal"; did you mean thermal? there are {CHOICES}',
+            '--collectors "power,termal": unknown collector "termal"; did you mean thermal?',
         ),
-        (["--collectors=xyz"], f'--collectors "xyz": no collector is called "xyz"; there are {CHOICES}'),
-        (["--collectors=,"], '--collectors ",": names nothing; write names separated by commas, or "all"'),
-        (["--log-format=xml"], '--log-format "xml": not one of text, json'),
-        (["--log-level=loud"], '--log-level "loud": not one of debug, info, warning, error'),
-        (["--intervall=3s"], "--intervall: no such flag; did you mean --interval?"),
-        (["serve"], "serve: no such flag; see gpu-exporter --help"),
-        (["--interval"], "--interval: expected one argument; see gpu-exporter --help"),
+        (["--collectors=xyz"], f'--collectors "xyz": unknown collector "xyz"; available: {COLLECTORS}'),
+        (["--collectors=,"], '--collectors ",": empty; use names separated by commas, or "all"'),
+        (["--log-format=xml"], '--log-format "xml": must be one of text, json'),
+        (["--log-level=loud"], '--log-level "loud": must be one of debug, info, warning, error'),
+        (
+            ["--log-level=warn"],
+            '--log-level "warn": must be one of debug, info, warning, error; did you mean warning?',
+        ),
+        (["--intervall=3s"], "unknown flag --intervall; did you mean --interval?"),
+        (["--qwertz"], "unknown flag --qwertz"),
+        (["serve"], 'unexpected argument "serve"; gpu-exporter has only flags'),
+        (["--completion=tcsh"], '--completion "tcsh": must be one of bash, zsh, fish'),
+        (["--interval"], "--interval: expected one argument"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_wrong_flags_are_refused(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A wrong flag is exit code 2 and one line that says what would be right."""
     assert main(flags) == 2
-    assert capsys.readouterr() == ("", f"gpu-exporter: {message}\n")
+    assert capsys.readouterr() == ("", f"error: {message}\nsee gpu-exporter --help\n")
 
 
 def test_all_problems_are_reported_together() -> None:
@@ -87,9 +93,10 @@ def test_all_problems_are_reported_together() -> None:
     done = ended([sys.executable, "-m", "exporter", "--collectors=x"], variables)
     assert done.code == 2
     assert done.err.splitlines() == [
-        f'gpu-exporter: DCGM_EXPORTER_LISTEN "here": {ADDRESS}',
-        f'gpu-exporter: GPU_EXPORTER_INTERVAL "soon": {DURATION}',
-        f'gpu-exporter: --collectors "x": no collector is called "x"; there are {CHOICES}',
+        f'error: DCGM_EXPORTER_LISTEN "here": {ADDRESS}',
+        f'error: GPU_EXPORTER_INTERVAL "soon": {DURATION}',
+        f'error: --collectors "x": unknown collector "x"; available: {COLLECTORS}',
+        "see gpu-exporter --help",
     ]
 
 
@@ -98,7 +105,7 @@ def test_a_missing_driver_is_explained() -> None:
     done = ended([sys.executable, "-m", "exporter"], without_driver())
     assert (done.code, done.out) == (1, "")
     assert done.err == (
-        "gpu-exporter: cannot use the NVIDIA driver: libnvidia-ml.so.1 was not found. On a GPU node, install the "
+        "error: cannot use the NVIDIA driver: libnvidia-ml.so.1 was not found. On a GPU node, install the "
         "NVIDIA driver; in a container, run it with the NVIDIA runtime (runtimeClassName: nvidia, or docker run "
         "--gpus all)\n"
     )
@@ -119,7 +126,7 @@ def test_a_driver_that_refuses_is_explained(code: int, message: str, node: Node)
     """Each way in which the driver can refuse to start has its own advice."""
     node.board.fault("nvmlInitWithFlags", code=code)
     done = node.once("--once", "--pod-resources-socket=")
-    assert (done.code, done.err) == (1, f"gpu-exporter: cannot use the NVIDIA driver: {message}\n")
+    assert (done.code, done.err) == (1, f"error: cannot use the NVIDIA driver: {message}\n")
 
 
 def test_a_named_kubelet_socket_must_exist(node: Node) -> None:
@@ -127,8 +134,8 @@ def test_a_named_kubelet_socket_must_exist(node: Node) -> None:
     done = node.once("--pod-resources-socket=/nowhere/kubelet.sock")
     assert (done.code, done.out) == (1, "")
     assert done.err == (
-        "gpu-exporter: no kubelet socket at /nowhere/kubelet.sock: mount the directory /nowhere of the host into the "
-        "container, or correct --pod-resources-socket (an empty value switches pod labels off)\n"
+        "error: no kubelet socket at /nowhere/kubelet.sock: mount the directory /nowhere of the host into the "
+        "container, or correct --pod-resources-socket (an empty value turns pod labels off)\n"
     )
 
 
@@ -137,7 +144,7 @@ def test_a_missing_proc_root_is_refused(node: Node) -> None:
     done = node.once("--pod-resources-socket=", "--proc-root=/nowhere/proc")
     assert (done.code, done.err) == (
         1,
-        "gpu-exporter: --proc-root /nowhere/proc: no such directory; mount the host's /proc there\n",
+        "error: --proc-root /nowhere/proc: no such directory; mount the host's /proc there\n",
     )
 
 
@@ -148,8 +155,8 @@ def test_a_port_in_use_is_explained(node: Node) -> None:
         done = node.once(f"--listen={address}", "--pod-resources-socket=")
     assert done.code == 1
     assert done.err == (
-        f"gpu-exporter: cannot listen on {address}: address already in use; is another exporter running here? "
-        "dcgm-exporter has this port, too. Choose another with --listen\n"
+        f"error: cannot listen on {address}: address already in use; is another exporter running? "
+        "dcgm-exporter uses this port too; choose another with --listen\n"
     )
 
 
@@ -158,7 +165,7 @@ def test_an_address_of_another_machine_is_explained(node: Node) -> None:
     done = node.once("--listen=192.0.2.1:9400", "--pod-resources-socket=")
     assert done.code == 1
     assert done.err == (
-        "gpu-exporter: cannot listen on 192.0.2.1:9400: cannot assign requested address; choose another address "
+        "error: cannot listen on 192.0.2.1:9400: cannot assign requested address; choose another address "
         "with --listen\n"
     )
 
@@ -194,19 +201,56 @@ def test_a_reader_that_had_enough_is_no_error(node: Node) -> None:
 
 
 def test_help_teaches_in_80_columns() -> None:
-    """The help fits a terminal, has examples, and names every flag, variable and exit code."""
+    """The help fits a screen, has examples, and names every flag and exit code."""
     done = ended([sys.executable, "-m", "exporter", "--help"], without_driver() | {"COLUMNS": "200"})
     assert (done.code, done.err) == (0, "")
-    assert [line for line in done.out.splitlines() if len(line) > 80] == []
+    lines = done.out.splitlines()
+    assert (max(map(len, lines)) <= 80, len(lines) <= 60) == (True, True)
     for part in (
         "examples:",
         "exit codes:",
         "--once",
         "--proc-root",
-        "DCGM_EXPORTER_INTERVAL",
+        "--help-dcgm",
         "GPU_EXPORTER_",
     ):
         assert part in done.out
+
+
+def test_help_dcgm_lists_flags_and_variables() -> None:
+    """The flags of dcgm-exporter have a list of their own, with their variables and equivalents."""
+    done = ended([sys.executable, "-m", "exporter", "--help-dcgm"], without_driver())
+    assert (done.code, done.err) == (0, "")
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert "  -c, --collect-interval\n      DCGM_EXPORTER_INTERVAL\n      as --interval TIME\n" in done.out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script_names_the_program(shell: str) -> None:
+    """Each shell gets a script that completes gpu-exporter."""
+    done = ended([sys.executable, "-m", "exporter", f"--completion={shell}"], without_driver())
+    assert (done.code, done.err) == (0, "")
+    assert "gpu-exporter" in done.out
+    assert "_ARGCOMPLETE" in done.out
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("gpu-exporter --log-f", ["--log-format"]),
+        ("gpu-exporter --log-format ", ["text", "json"]),
+        ("gpu-exporter --collectors pr", ["processes", "profiling"]),
+    ],
+)
+def test_completion_of_a_partial_line_offers_flags_and_values(
+    line: str, expected: list[str], tmp_path: Path
+) -> None:
+    """The shell's request for completions is answered with flags or their values."""
+    answer = tmp_path / "answer"
+    request = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}
+    variables = without_driver() | request | {"_ARGCOMPLETE_STDOUT_FILENAME": str(answer)}
+    ended([sys.executable, "-m", "exporter"], variables)
+    assert [found.strip() for found in answer.read_text().split("\n")] == expected
 
 
 def test_the_version_is_the_projects() -> None:
@@ -230,16 +274,16 @@ def test_variables_stand_in_for_flags(node: Node) -> None:
 @pytest.mark.parametrize(
     ("name", "rest"),
     [
-        ("GPU_EXPORTER_INTERVALL", "did you mean GPU_EXPORTER_INTERVAL?"),
-        ("GPU_EXPORTER_NODENAME", "did you mean GPU_EXPORTER_NODE_NAME?"),
-        ("GPU_EXPORTER_QWERTZUIOP", "see gpu-exporter --help"),
+        ("GPU_EXPORTER_INTERVALL", "; did you mean GPU_EXPORTER_INTERVAL?"),
+        ("GPU_EXPORTER_NODENAME", "; did you mean GPU_EXPORTER_NODE_NAME?"),
+        ("GPU_EXPORTER_QWERTZUIOP", ""),
     ],
 )
 def test_a_variable_that_nobody_knows_is_an_error(name: str, rest: str, node: Node) -> None:
     """As a flag would be, with the one that was probably meant, beside all other problems; its value is not shown."""
     done = node.once("--once", "--pod-resources-socket=", **{name: "hunter2", "GPU_EXPORTER_NAMING": "x"})
     assert done.code == 2
-    assert f"gpu-exporter: {name}: no such variable; {rest}\n" in done.err
+    assert f"error: unknown variable {name}{rest}\n" in done.err
     assert "GPU_EXPORTER_NAMING" in done.err
     assert "hunter2" not in done.err
 
@@ -268,7 +312,7 @@ def test_variables_of_another_dcgm_exporter_are_one_warning(node: Node) -> None:
     done = node.once("--once", "--pod-resources-socket=", **variables)
     assert done.code == 0
     (line,) = done.err.splitlines()
-    assert line.endswith(" warning DCGM_EXPORTER_A, DCGM_EXPORTER_B: not known here, and ignored")
+    assert line.endswith(" warning DCGM_EXPORTER_A, DCGM_EXPORTER_B: unknown, ignored")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "sigint"])

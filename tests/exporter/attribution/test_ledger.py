@@ -298,7 +298,7 @@ def test_a_kubelet_that_is_away(by_pid: dict[int, int] | None) -> None:
     assert entry(ledger).containers[A].busy_s == (None if by_pid is None else 0.4)
     ledger.record(look(3, 40, by_pid=by_pid, processes=on(1)), knowing((A,)))
     ledger.record(look(4, 40, by_pid=by_pid, processes=on(1)), knowing((A,)))
-    # UsageOwner alone holds it now is not known to have done so before.
+    # The only holder now may not have been the only one before.
     assert entry(ledger).containers[A].busy_s == pytest.approx(0.8 if by_pid is None else 1.2)
 
 

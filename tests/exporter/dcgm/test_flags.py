@@ -140,12 +140,12 @@ def test_an_instance_that_is_named_and_not_there_is_reported(make_node: MakeNode
 
 
 DEVICES = (
-    "not devices; write f for all, g for GPUs, i for MIG instances, g:0,2-3 or i:0,8 for some of them, "
+    "not a device selection; use f for all, g for GPUs, i for MIG instances, g:0,2-3 or i:0,8 for some of them, "
     "or i:0.3 for instance 3 (GPU_I_ID) of GPU 0"
 )
 
-NO_API = "ConfigMaps are not read from the API; mount the ConfigMap and use --metrics-file"
-NO_OLD_NAMES = "names of dcgm-exporter 1.x are not served; remove it, and query DCGM_FI_DEV_..."
+NO_API = "ConfigMaps are not read; mount it, and set --metrics-file to its file"
+NO_OLD_NAMES = "names of dcgm-exporter 1.x are not supported; drop it, and query DCGM_FI_DEV_..."
 
 
 @pytest.mark.parametrize(
@@ -155,19 +155,19 @@ NO_OLD_NAMES = "names of dcgm-exporter 1.x are not served; remove it, and query 
         (["--devices", "g:"], f'--devices "g:": {DEVICES}'),
         (["--devices", "f:0"], f'--devices "f:0": {DEVICES}'),
         (["--devices", ""], f'--devices "": {DEVICES}'),
-        (["-d", "g:3-1"], '-d "g:3-1": 3-1 is a range that ends before it begins'),
+        (["-d", "g:3-1"], '-d "g:3-1": the range 3-1 ends before it begins'),
         (
             ["-c", "1s"],
-            '-c "1s": not a whole number of milliseconds, which is how dcgm-exporter writes its interval',
+            '-c "1s": not a whole number of milliseconds, which is dcgm-exporter\'s form of an interval',
         ),
-        (["-k=perhaps"], '-k "perhaps": neither true nor false'),
+        (["-k=perhaps"], '-k "perhaps": must be true or false'),
         (
             ["-o"],
-            f"-o: dcgm-exporter's; {NO_OLD_NAMES}",
+            f"-o of dcgm-exporter: {NO_OLD_NAMES}",
         ),
         (
             ["-m", "gpu:metrics"],
-            f"-m: dcgm-exporter's; {NO_API}",
+            f"-m of dcgm-exporter: {NO_API}",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -177,14 +177,14 @@ def test_what_would_mislead_is_refused(
 ) -> None:
     """Exit 2, in words that name the flag as it was typed."""
     assert main(flags) == 2
-    assert capsys.readouterr() == ("", f"gpu-exporter: {message}\n")
+    assert capsys.readouterr() == ("", f"error: {message}\nsee gpu-exporter --help\n")
 
 
 def test_refusals_come_together_with_other_problems(node: Node) -> None:
     """From flags and variables alike."""
     done = node.once("-m", "a:b", "--interval=x", DCGM_EXPORTER_USE_OLD_NAMESPACE="TRUE")
     assert done.code == 2
-    heads = [line.split(":")[1].split()[0] for line in done.err.splitlines()]
+    heads = [line.split(":")[1].split()[0] for line in done.err.splitlines()[:-1]]
     assert heads == ["--interval", "DCGM_EXPORTER_USE_OLD_NAMESPACE", "-m"]
 
 
@@ -193,13 +193,13 @@ QUIET = {"-r": "", "--kubernetes-gpu-id-type": "uid", "-p": "f", "-s": "f", "--d
 
 def test_what_changes_nothing_is_said_once_and_why(node: Node) -> None:
     """Each ignored flag starts with one warning; with a value that asks for nothing, or false, with none."""
-    ignored = [each for each in FLAGS if type(each.fate).__name__ == "Ignored"]
+    ignored = [each for each in FLAGS if type(each.handling).__name__ == "Ignored"]
     loud = [argument for each in ignored for argument in _typed(each.names[0], "7", is_switch=each.is_switch)]
     done = node.once("--once", "--pod-resources-socket=", *loud)
     assert done.code == 0, done.err
     warnings = [line.split(" warning ")[1] for line in done.err.splitlines()]
-    assert [line.split(":")[0] for line in warnings] == [each.names[0] for each in ignored]
-    assert all(len(line.split("; ", 1)[1]) > 20 for line in warnings)
+    assert [line.split()[0] for line in warnings] == [each.names[0] for each in ignored]
+    assert all(len(line.split(": ", 1)[1]) > 10 for line in warnings)
     quiet = [f"{each.names[0]}=false" for each in ignored if each.is_switch]
     quiet += [argument for pair in QUIET.items() for argument in pair]
     assert node.once("--once", "--pod-resources-socket=", *quiet).err == ""
@@ -213,7 +213,7 @@ def test_an_ignored_variable_is_said_as_well(node: Node) -> None:
     """The GPU operator sets the host engine's address."""
     done = node.once("--once", "--pod-resources-socket=", DCGM_REMOTE_HOSTENGINE_INFO="nvidia-dcgm:5555")
     assert done.code == 0
-    assert "DCGM_REMOTE_HOSTENGINE_INFO: dcgm-exporter's; no host engine is used" in done.err
+    assert "DCGM_REMOTE_HOSTENGINE_INFO of dcgm-exporter: there is no host engine" in done.err
 
 
 def test_an_empty_variable_of_dcgm_exporter_is_none(node: Node) -> None:
@@ -229,11 +229,11 @@ def test_every_flag_of_dcgm_exporter_is_dealt_with_once() -> None:
     assert len(set(names)) == len(names)
     assert len(set(variables)) == len(variables)
     settings = {flag(name): setting for name, setting in all_settings().items()}
-    known = {variable for setting in settings.values() for variable in setting.also}
-    assert {each.variable for each in FLAGS if isinstance(each.fate, Supported)} == known - {"NODE_NAME"}
+    known = {variable for setting in settings.values() for variable in setting.dcgm}
+    assert {each.variable for each in FLAGS if isinstance(each.handling, Supported)} == known - {"NODE_NAME"}
     for each in FLAGS:
         for name in set(each.names) & settings.keys():
-            assert name == "--collectors" or each.variable in settings[name].also
+            assert name == "--collectors" or each.variable in settings[name].dcgm
 
 
 def test_the_guide_has_them_all() -> None:

@@ -84,7 +84,7 @@ def test_two_sockets_are_refused(node: Node) -> None:
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (
         1,
-        "gpu-exporter: systemd passed 2 sockets; set one ListenStream= in gpu-exporter.socket\n",
+        "error: systemd passed 2 sockets; set one ListenStream= in gpu-exporter.socket\n",
     )
 
 
@@ -98,7 +98,7 @@ def test_a_socket_of_another_kind_is_refused(node: Node) -> None:
     assert (done.returncode, done.stderr) == (
         1,
         (
-            "gpu-exporter: systemd passed a socket that is not a listening TCP socket; set ListenStream=9400 and "
+            "error: systemd passed a socket that is not a listening TCP socket; set ListenStream=9400 and "
             "Accept=no in gpu-exporter.socket\n"
         ),
     )

@@ -78,7 +78,7 @@ class Web:
         done = self.node.once(f"--web-config-file={self.file}", "--pod-resources-socket=")
         assert (done.code, done.out) == (2, "")
         (line,) = done.err.splitlines()
-        return line.removeprefix(f"gpu-exporter: web configuration {self.file}")
+        return line.removeprefix(f"error: web configuration {self.file}")
 
 
 @pytest.fixture
@@ -401,7 +401,7 @@ def test_a_file_that_is_not_there_is_refused(web: Web) -> None:
         done = web.node.once("--pod-resources-socket=", DCGM_EXPORTER_WEB_CONFIG_FILE=str(path))
         assert (done.code, done.err) == (
             2,
-            f"gpu-exporter: web configuration {path}: cannot be read: {words}\n",
+            f"error: web configuration {path}: cannot be read: {words}\n",
         )
 
 

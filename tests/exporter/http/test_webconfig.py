@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.errors import WebConfigError
+from exporter.errors import ConfigFileError
 from exporter.http.webconfig import ClientAuth, Inline, Rate, TlsVersion, WebConfig, parse
 
 FILE = Path("/etc/exporter/web.yml")
@@ -21,7 +21,7 @@ def _parsed(text: str) -> WebConfig:
 
 
 def _problems(text: str) -> list[str]:
-    with pytest.raises(WebConfigError) as refused:
+    with pytest.raises(ConfigFileError) as refused:
         _parsed(text)
     return [line.removeprefix(f"web configuration {FILE}") for line in str(refused.value).splitlines()]
 
@@ -332,7 +332,7 @@ WORDS = (
 @given(st.lists(st.tuples(st.sampled_from(["", "  ", "- "]), st.sampled_from(WORDS), st.sampled_from(WORDS))))
 def test_no_file_makes_it_stumble(lines: list[tuple[str, str, str]]) -> None:
     """Whatever stands in a file, it is a configuration or a list of problems."""
-    with contextlib.suppress(WebConfigError):
+    with contextlib.suppress(ConfigFileError):
         assert isinstance(
             _parsed("\n".join(f"{indent}{name}: {value}" for indent, name, value in lines)), WebConfig
         )

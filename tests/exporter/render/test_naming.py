@@ -81,4 +81,7 @@ def test_a_generation_that_is_none_is_refused(make_node: MakeNode) -> None:
     """Exit 2, with those that there are."""
     done = make_node(h100(1)).once("--once", "--naming=dcgm-5")
     assert done.code == 2
-    assert done.err == 'gpu-exporter: --naming "dcgm-5": not one of dcgm, dcgm-4.9, both\n'
+    assert done.err.splitlines() == [
+        'error: --naming "dcgm-5": must be one of dcgm, dcgm-4.9, both; did you mean dcgm?',
+        "see gpu-exporter --help",
+    ]

@@ -150,7 +150,7 @@ def test_a_driver_that_stays_away_ends_the_exporter(node: Node, function: str, c
     with node.exporting("--give-up-after=1s", pods=False) as exporter:
         node.board.fault(function, code=code)
         assert exporter.process.wait(PATIENCE_S) == 1
-        eventually(lambda: exporter.messages("gpu-exporter: the NVIDIA driver has not been usable for 1 s"))
+        eventually(lambda: exporter.messages("error: the NVIDIA driver has not been usable for 1 s"))
 
 
 @pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetCount_v2"])
@@ -203,7 +203,7 @@ def test_a_driver_that_never_opens_ends_the_exporter(code: int | None, hang: boo
     node.board.fault("nvmlInitWithFlags", code=code, hang=hang)
     with node.exporting("--give-up-after=1s", pods=False, ready=False) as exporter:
         assert exporter.process.wait(PATIENCE_S) == 1
-        eventually(lambda: exporter.messages("gpu-exporter: the NVIDIA driver has not been usable for"))
+        eventually(lambda: exporter.messages("error: the NVIDIA driver has not been usable for"))
 
 
 def test_a_driver_that_hangs_when_opened_again_ends_the_exporter(node: Node) -> None:
@@ -212,7 +212,7 @@ def test_a_driver_that_hangs_when_opened_again_ends_the_exporter(node: Node) -> 
         node.board.fault("nvmlInitWithFlags", hang=True)
         node.board.fault("nvmlDeviceGetCount_v2", code=VERSION_MISMATCH)
         assert exporter.process.wait(PATIENCE_S) == 1
-        eventually(lambda: exporter.messages("gpu-exporter: the NVIDIA driver has not been usable for"))
+        eventually(lambda: exporter.messages("error: the NVIDIA driver has not been usable for"))
 
 
 def test_a_replaced_driver_beside_a_hung_gpu_ends_the_exporter(node: Node) -> None:

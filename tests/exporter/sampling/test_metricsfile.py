@@ -239,7 +239,7 @@ def test_all_that_is_wrong_is_said_at_once(node: Node, tmp_path: Path) -> None:
         "DCGM_FI_DRIVER_VERSION, gauge, x\n"
         "qwertz, gauge, x\n",
     )
-    at = f"gpu-exporter: {tmp_path}/counters.csv, line"
+    at = f"error: {tmp_path}/counters.csv, line"
     assert (done.code, done.out) == (2, "")
     assert sorted(done.err.splitlines()) == sorted(
         [
@@ -285,14 +285,17 @@ def test_a_file_that_is_no_list_is_refused(
     if content is not None:
         path.write_bytes(content)
     done = node.once("--once", "--pod-resources-socket=", f"--metrics-file={path}")
-    assert (done.code, done.out, done.err) == (2, "", f"gpu-exporter: {path}{message}\n")
+    assert (done.code, done.out, done.err) == (2, "", f"error: {path}{message}\n")
 
 
 def test_two_ways_to_say_what_is_served_are_one_too_many(node: Node, tmp_path: Path) -> None:
     """A list and a set, or a list and names of collectors, contradict each other."""
     done = _once(node, tmp_path, "DCGM_FI_DEV_GPU_UTIL, gauge, x\n", "--metrics=full", "--collectors=power")
-    words = f"the metrics file {tmp_path}/counters.csv says what is served; leave out one of them"
-    assert (done.code, done.err) == (2, f"gpu-exporter: --collectors and --metrics: {words}\n")
+    words = f"the metrics file {tmp_path}/counters.csv selects the metrics; drop one of them"
+    assert (done.code, done.err) == (
+        2,
+        f"error: --collectors and --metrics: {words}\nsee gpu-exporter --help\n",
+    )
 
 
 @pytest.mark.slow
@@ -323,7 +326,7 @@ def test_the_list_in_dcgm_exporters_image_need_not_be_in_ours(node: Node) -> Non
         pytest.skip("there is one on this machine")
     done = node.once("--once", "--pod-resources-socket=", "-f", path)
     assert done.code == 0
-    assert f"{path} is dcgm-exporter's own list and not here: serving what --metrics says" in done.err
+    assert f"{path}, dcgm-exporter's default list, does not exist: serving the set of --metrics" in done.err
     assert _names(done.out) == _names(node.once("--once", "--pod-resources-socket=").out)
 
 
