@@ -54,72 +54,71 @@ PROMETHEUS = (
     Option(
         "--prometheus-url",
         "URL",
-        "base URL of Prometheus, or of what speaks its API; plan can find it itself",
+        "base URL of Prometheus, or of a server with its API; plan and doctor can find it",
     ),
-    Option("--prometheus-token-file", "FILE", "file with a bearer token; read for each request"),
-    Option("--prometheus-user", "NAME", "user of basic authentication"),
-    Option("--prometheus-password-file", "FILE", "file with the user's password; read for each request"),
+    Option("--prometheus-token-file", "FILE", "file with a bearer token, read for each request"),
+    Option("--prometheus-user", "NAME", "user for basic authentication"),
+    Option("--prometheus-password-file", "FILE", "file with the user's password, read for each request"),
     Option(
-        "--prometheus-sigv4-region", "REGION", "sign requests for Amazon Managed Prometheus there (AWS SigV4)"
+        "--prometheus-sigv4-region",
+        "REGION",
+        "AWS region; signs requests for Amazon Managed Prometheus (SigV4)",
     ),
-    Option("--prometheus-client-cert-file", "FILE", "certificate (PEM) that we present"),
-    Option("--prometheus-client-key-file", "FILE", "its key (PEM)"),
-    Option("--prometheus-ca-file", "FILE", "certificates (PEM) that sign Prometheus's own"),
+    Option("--prometheus-client-cert-file", "FILE", "client certificate (PEM)"),
+    Option("--prometheus-client-key-file", "FILE", "key of the client certificate (PEM)"),
+    Option("--prometheus-ca-file", "FILE", "CA certificates (PEM) that verify Prometheus's certificate"),
     Option(
         "--prometheus-insecure-skip-verify",
         "",
-        "believe any certificate: whoever is in between can invent metrics",
+        "accept any certificate; an attacker in between can then invent metrics",
     ),
     Option("--prometheus-timeout", "DURATION", "deadline of one query", default="100s"),
-    Option("--prometheus-parallel", "N", "how many queries at once, 1 to 4", default="2"),
+    Option("--prometheus-parallel", "N", "number of concurrent queries, 1 to 4", default="2"),
     Option(
         "--prometheus-max-samples",
         "NUMBER",
-        "samples that Prometheus loads at most for one query (its --query.max-samples); half of it is asked for",
+        "Prometheus's limit of samples per query (--query.max-samples); half of it is used",
         default=str(MAX_SAMPLES),
     ),
     Option(
         "--signals",
         "NAME|FILE",
-        "which metrics to judge by: auto (found out), dcgm, dcgm-4.9, gpu-exporter, or a table of another exporter's",
+        "metrics to judge by: auto (detected), dcgm, dcgm-4.9, gpu-exporter, or a file with another exporter's table",
         default=FIND_OUT,
     ),
 )
 CLUSTER = (
-    Option("--kubeconfig", "FILE", "instead of $KUBECONFIG, ~/.kube/config and the pod's account"),
+    Option(
+        "--kubeconfig", "FILE", "kubeconfig file (default: $KUBECONFIG, ~/.kube/config or the pod's account)"
+    ),
     Option("--context", "NAME", "context of the kubeconfig"),
     Option(
         "--gpu-resource",
         "NAMES",
-        "resources that are GPUs besides the known ones, with commas between; * is a wildcard, NAME=shares, amount or "
-        "part says what is counted",
+        "additional GPU resources, separated by commas, with wildcard *; NAME=shares, amount or part sets the unit",
     ),
 )
 PRICES = (
-    Option(
-        "--prices", "FILE", "price table for nodes that OpenCost has no price of (default: the shipped list)"
-    ),
+    Option("--prices", "FILE", "price table for nodes without an OpenCost price (default: the shipped list)"),
 )
-POLICY = (Option("--policy", "FILE", "policy file; without one everything is only advised on"),)
+POLICY = (Option("--policy", "FILE", "policy file; without one, everything is only advised on"),)
 POLICY_FILE = (Option("--policy", "FILE", "policy file"),)
 SCHEDULE = (
-    Option("--every", "DURATION", "how long from one cycle to the next (default: 15m)"),
+    Option("--every", "DURATION", "time between cycles (default: 15m)"),
     Option(
         "--schedule",
         "CRON",
-        "when instead, as a CronJob of Kubernetes has it: '0 3 * * 1-5', @daily, '@every 15m'",
+        "cron schedule, overrides --every: '0 3 * * 1-5', @daily, '@every 15m'",
     ),
-    Option("--time-zone", "ZONE", "IANA zone of the schedule", default="UTC"),
-    Option("--jitter", "DURATION", "up to so much later"),
-    Option(
-        "--listen-address", "HOST:PORT", "where /metrics, /healthz and /readyz are served", default=":9401"
-    ),
+    Option("--time-zone", "ZONE", "IANA time zone of the schedule", default="UTC"),
+    Option("--jitter", "DURATION", "maximum random delay added to each run"),
+    Option("--listen-address", "HOST:PORT", "address of /metrics, /healthz and /readyz", default=":9401"),
 )
 STATE = (
     Option(
         "--state-namespace",
         "NAME",
-        "our own namespace, where breaker, pauses and manifests of evicted pods are kept",
+        "namespace of gpu-rightsizer's own state: breaker, pauses, manifests of evicted pods",
         default="gpu-rightsizer",
     ),
 )
@@ -129,14 +128,14 @@ INSTANCE = (
     Option(
         "--instance",
         "NAME",
-        "what tells this gpu-rightsizer from another one in the cluster (default: the state namespace)",
+        "unique name of this instance in the cluster (default: the state namespace)",
     ),
 )
 JOURNAL = (
     Option(
         "--journal",
         "FILE",
-        "also write every step there, as lines of JSON, each before the next",
+        "append every step to this JSON-lines file, each before the next step",
         read=file_name,
     ),
 )

@@ -216,4 +216,4 @@ def _recreate(
     cluster.delete(item.secret)
     return dataclasses.replace(
         item.ref, uid=created.uid
-    ), "created anew from its saved manifest; it starts from scratch"
+    ), "created again from its saved manifest; it starts from scratch"

@@ -40,7 +40,7 @@ def find_stuck(case: Case) -> Finding | None:
     names = () if is_whole else (f"the others may be well: delete {', '.join(pod.ref.name for pod in pods)}",)
     words = (
         f"{spun} for {span(evidence.window)} at an idle board's power and without memory traffic",
-        "perhaps a hung collective: only starting it anew helps",
+        "perhaps a hung collective: only a restart helps",
         *names,
         levels(evidence),
     )
