@@ -23,14 +23,7 @@ from rightsizer.usage.exporter_counters import (
 )
 from rightsizer.usage.querier import Build, QueryShards, SourceQuerier, require_one_cluster
 from rightsizer.usage.recording_rules import COUNT, QueryForm, RecordedQueries, recorded_selector
-from rightsizer.usage.sample_coverage import (
-    HALF,
-    Counts,
-    CountsByUse,
-    SlotGrid,
-    add_highest,
-    highest_counts,
-)
+from rightsizer.usage.sample_coverage import HALF, Counts, CountsByUse, SlotGrid, add_highest, highest_counts
 from rightsizer.usage.series_labels import DeviceKey, UseKey, decode_points
 from rightsizer.usage.source_metrics import Metric, MetricKind, Statistic
 

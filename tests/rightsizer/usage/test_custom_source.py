@@ -1,4 +1,4 @@
-"""The table of another exporter's metrics: what it can say, and how its mistakes are told."""
+"""The signals file: metrics of another exporter, and errors with their lines."""
 
 import pathlib
 import textwrap
@@ -34,8 +34,10 @@ def _write(directory: pathlib.Path, text: str) -> str:
 
 
 @pytest.mark.prometheus
-def test_any_exporter_can_be_read(prometheus: Prometheus, tmp_path: pathlib.Path) -> None:
-    """By its own names of metrics and labels, and with its own units and limits."""
+def test_signals_file_metrics_of_another_exporter_are_read(
+    prometheus: Prometheus, tmp_path: pathlib.Path
+) -> None:
+    """With its own names, labels, units and limits."""
     metrics = Metrics(prometheus)
     plain = {"namespace": "", "UUID": "", "modelName": "", "uuid": "7", "card": "L4", "host": "n1"}
     names = {**plain, "kube_namespace": metrics.space, "kube_pod": "a"}
@@ -46,7 +48,7 @@ def test_any_exporter_can_be_read(prometheus: Prometheus, tmp_path: pathlib.Path
     other = {**plain, "uuid": "8", "kube_namespace": metrics.space, "pod_name": "b"}
     metrics.write({"smi_utilization": 20.0}, other, kind="gpu")
     metrics.write({"smi_power_milliwatts": 1_600_000.0}, other)
-    text = (pathlib.Path(__file__).parents[2] / "docs/signals.md").read_text()
+    text = (pathlib.Path(__file__).parents[3] / "docs/signals.md").read_text()
     assert source_named(_write(tmp_path, text.split("```yaml\n")[1].split("```")[0])) is not None
     path = _write(tmp_path, GOOD)
     usage = metrics.usage("a", signals=path)
@@ -82,10 +84,10 @@ def test_any_exporter_can_be_read(prometheus: Prometheus, tmp_path: pathlib.Path
         ("labels:", "labels: &a", 0, None),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_with_its_line(
+def test_signals_file_mistake_raises_with_its_line(
     tmp_path: pathlib.Path, old: str, new: str, line: int, words: str | None
 ) -> None:
-    """And with what would be right."""
+    """The error says what would be right."""
     assert old in GOOD
     path = _write(tmp_path, GOOD.replace(old, new))
     if words is None:
@@ -99,8 +101,8 @@ def test_a_mistake_is_told_with_its_line(
     assert str(raised.value).startswith(f"signals table {path} cannot be used")
 
 
-def test_all_mistakes_are_told_at_once(tmp_path: pathlib.Path) -> None:
-    """One after the other would be as many tries."""
+def test_signals_file_several_mistakes_raise_one_error(tmp_path: pathlib.Path) -> None:
+    """With the line of each."""
     text = """\
         apiVersion: gpu-rightsizer.io/v1alpha1
         kind: Signals
@@ -115,7 +117,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "- a", "a: [", "a: *b", "\xff"])
-def test_what_is_no_table_is_refused(tmp_path: pathlib.Path, text: str) -> None:
+def test_signals_file_other_content_raises(tmp_path: pathlib.Path, text: str) -> None:
     """As a configuration error."""
     path = tmp_path / "signals.yaml"
     path.write_bytes(text.encode("latin-1"))
@@ -123,8 +125,8 @@ def test_what_is_no_table_is_refused(tmp_path: pathlib.Path, text: str) -> None:
         source_named(str(path))
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
-    """With the reason."""
+def test_signals_file_missing_raises(tmp_path: pathlib.Path) -> None:
+    """With the path and the reason."""
     with pytest.raises(
         ConfigurationError, match=r"signals table file .*nothing\.yaml: cannot be read: No such file"
     ):

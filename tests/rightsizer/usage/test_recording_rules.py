@@ -1,4 +1,4 @@
-"""deploy/prometheus/recording-rules.yaml: what it records is what would be asked otherwise."""
+"""Recording rules (deploy/prometheus/recording-rules.yaml): recorded series give the results of raw samples."""
 
 import dataclasses
 import datetime
@@ -21,18 +21,18 @@ from simulator.prometheus import Prometheus, Series
 from tests.rightsizer.metrics import COPY, DAY, ENGINE, HOUR, POWER, UTIL, Metrics, idle, near, once, within
 from tests.rightsizer.relay import Relay
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 FILE = ROOT / "deploy/prometheus/recording-rules.yaml"
 
 
-def test_the_file_holds_the_rules_that_are_asked_for() -> None:
-    """Name by name, and from the same tables as the questions."""
+def test_rule_file_has_the_rules_that_are_queried() -> None:
+    """Both come from the same tables."""
     assert yaml.safe_load(FILE.read_text()) == {"groups": recording_rules.rule_groups()}
 
 
 @pytest.mark.prometheus
-def test_promtool_finds_that_they_record_what_they_should() -> None:
-    """Copies once, no series without a pod, our units, negative values only where there are any."""
+def test_rules_record_the_expected_values_in_promtool() -> None:
+    """Copies once, no series without a pod, scaled values, negative values only where there are any."""
     case = pathlib.Path(__file__).parent / "data/recording-rules-test.yaml"
     done = subprocess.run(
         ["promtool", "test", "rules", case.name], cwd=case.parent, capture_output=True, text=True, check=False
@@ -95,8 +95,8 @@ def _rounded(usage: Usage) -> tuple[object, ...]:
 
 
 @pytest.mark.prometheus
-def test_usage_is_the_same_with_rules_and_without(metrics: Metrics) -> None:
-    """Also what cannot be, what is missing, and what happened after the last evaluation."""
+def test_usages_with_rules_equal_usages_without(metrics: Metrics) -> None:
+    """Also invalid values, gaps, and samples after the last evaluation."""
     before = metrics.usages()
     _record(metrics, DAY)
     with Relay(metrics.prometheus.url) as relay:
@@ -116,8 +116,8 @@ def test_usage_is_the_same_with_rules_and_without(metrics: Metrics) -> None:
 
 
 @pytest.mark.prometheus
-def test_so_are_histories(metrics: Metrics) -> None:
-    """Slots are whole tiles of the rules."""
+def test_histories_with_rules_equal_histories_without(metrics: Metrics) -> None:
+    """Slots are multiples of the rule interval."""
     pods = {(metrics.space, name): metrics.at - 2 * DAY for name in ("a", "gap", "gone", "moved")}
     before = metrics.signal().histories(pods, DAY, metrics.at, threshold=0.01)
     _record(metrics, DAY)
@@ -131,8 +131,8 @@ def test_so_are_histories(metrics: Metrics) -> None:
 
 @pytest.mark.covers("P18")
 @pytest.mark.prometheus
-def test_rules_that_came_later_than_the_samples_are_not_used(metrics: Metrics) -> None:
-    """They know less of the window than the samples."""
+def test_usages_rules_younger_than_the_window_are_not_used(metrics: Metrics) -> None:
+    """Raw samples cover more of the window."""
     _record(metrics, 6 * HOUR)
     assert metrics.usage("a").activity_peak == near(0.8)
     assert metrics.usage("a").coverage == 1.0
@@ -140,8 +140,8 @@ def test_rules_that_came_later_than_the_samples_are_not_used(metrics: Metrics) -
 
 @pytest.mark.slow
 @pytest.mark.prometheus
-def test_some_pods_can_be_asked_about_alone(metrics: Metrics) -> None:
-    """Then others cost nothing, and of these all is as if everybody had been asked."""
+def test_usages_of_some_pods_equal_those_of_all(metrics: Metrics) -> None:
+    """Other pods are not queried."""
     _record(metrics, DAY)
     pods = [
         (metrics.space, name) for name in ("a", "awake", "gap", "negative", "gone", "moved", "unheard-of")
@@ -178,10 +178,10 @@ def _gaps(chance: random.Random) -> list[tuple[datetime.timedelta, datetime.time
 @pytest.mark.slow
 @pytest.mark.prometheus
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_plainly_whole_need_not_be_asked_slot_by_slot(
+def test_coverage_without_gaps_equals_coverage_slot_by_slot(
     tmp_path: pathlib.Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every gap is found as it is when all are asked so, and nobody's coverage is said to be more than it is."""
+    """Each gap is found in both ways, and the coverage is never too high."""
     chance = random.Random(seed)
     outage = chance.randint(20, 200) * _MINUTE
     with Prometheus(tmp_path / "own") as own:

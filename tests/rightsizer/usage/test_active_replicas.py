@@ -1,0 +1,198 @@
+"""Busy replicas at the same time, on a real Prometheus."""
+
+import datetime
+
+import pytest
+
+from rightsizer.prometheus import promql
+from rightsizer.usage.active_replicas import ReplicaQuery
+from tests.rightsizer.metrics import DAY, ENGINE, HOUR, UTIL, Metrics, Value, near, within
+from tests.rightsizer.relay import Relay
+
+pytestmark = pytest.mark.prometheus
+
+
+MINUTE = datetime.timedelta(minutes=1)
+
+
+EDGE = datetime.timedelta(seconds=5)
+"""Away from the edges of minutes: Prometheus 2 counts the sample on the older one, 3 does not."""
+
+
+IDLE_GPU = {UTIL: 0.0}
+
+
+HASH = "7d9fc8b5b4"
+
+
+NEW = "5f6b7c8d9f"
+
+
+def _concurrency(
+    metrics: Metrics, kind: str, *pods: str, days: int = 0, age: datetime.timedelta = 9 * DAY
+) -> object:
+    request = ReplicaQuery(
+        "uid",
+        metrics.space,
+        kind,
+        dict.fromkeys(pods, metrics.at - age),
+        created=metrics.at - 3 * DAY,
+        window=10 * MINUTE,
+        days=days,
+    )
+    return metrics.signal().concurrency([request], metrics.at).get("uid")
+
+
+def _write(metrics: Metrics, pod: str, value: Value, **more: datetime.timedelta) -> None:
+    metrics.write({UTIL: value}, pod=pod, step_s=15, **({"since": HOUR} | more))  # type: ignore[arg-type]
+
+
+def test_concurrency_replicas_in_turn_count_one(metrics: Metrics) -> None:
+    """Each minute is counted by itself."""
+    pods = [f"web-{HASH}-bcdf{number}" for number in (2, 4, 5)]
+    for number, pod in enumerate(pods):
+        _write(metrics, pod, lambda left, number=number: 90.0 if 0 < left % 3 - number < 1 else 0.0)  # type: ignore[misc]
+    found = _concurrency(metrics, "Deployment", *pods)
+    assert found.busy == (1,) * 10  # type: ignore[attr-defined]
+    assert found.earlier == ()  # type: ignore[attr-defined]
+
+
+def test_concurrency_idle_minutes_are_zero(metrics: Metrics) -> None:
+    """Zero, not unknown."""
+    for pod in ("db-0", "db-1"):
+        _write(metrics, pod, within(4.9, 2.1, 50.0))
+    assert _concurrency(metrics, "StatefulSet", "db-0", "db-1").busy == (0,) * 5 + (2,) * 3 + (0,) * 2  # type: ignore[attr-defined]
+
+
+def test_concurrency_replica_on_two_devices_counts_once(metrics: Metrics) -> None:
+    """It is busy if any of its devices is."""
+    metrics.write({UTIL: 90.0}, pod="db-0", UUID="GPU-1", since=HOUR)
+    metrics.write({UTIL: 90.0}, pod="db-0", UUID="GPU-2", since=HOUR)
+    assert _concurrency(metrics, "StatefulSet", "db-0").busy == (1,) * 10  # type: ignore[attr-defined]
+
+
+def test_concurrency_minute_without_samples_of_a_pod_is_unknown(metrics: Metrics) -> None:
+    """In a gap, or after the last sample."""
+    _write(metrics, "db-0", 0.0)
+    _write(metrics, "db-1", 0.0, until=7 * MINUTE + EDGE)
+    _write(metrics, "db-1", 0.0, since=4 * MINUTE + EDGE, until=2 * MINUTE + EDGE)
+    found = _concurrency(metrics, "StatefulSet", "db-0", "db-1").busy  # type: ignore[attr-defined]
+    assert [value is None for value in found] == [False] * 3 + [True] * 3 + [False] * 2 + [True] * 2
+
+
+def test_concurrency_pod_is_not_expected_before_its_start(metrics: Metrics) -> None:
+    """Nor is a pod that has ended."""
+    _write(metrics, f"web-{HASH}-bcdf2", 0.0)
+    _write(metrics, f"web-{NEW}-bcdf4", 0.0, since=5 * MINUTE)
+    _write(metrics, f"web-{HASH}-zzzz9", 90.0, until=6 * MINUTE + EDGE)
+    request = ReplicaQuery(
+        "uid",
+        metrics.space,
+        "Deployment",
+        {f"web-{HASH}-bcdf2": metrics.at - DAY, f"web-{NEW}-bcdf4": metrics.at - 5 * MINUTE},
+        window=10 * MINUTE,
+        days=0,
+    )
+    busy = metrics.signal().concurrency([request], metrics.at)["uid"].busy
+    assert busy == (1,) * 4 + (0,) * 6
+
+
+def test_concurrency_gone_pods_count_on_earlier_days(metrics: Metrics) -> None:
+    """The busiest minute of the coming hour on each earlier day."""
+    _write(metrics, f"web-{HASH}-bcdf2", 0.0)
+    for day, count in ((1, 3), (2, 1)):
+        coming = {"since": day * DAY + HOUR, "until": day * DAY - 2 * HOUR}
+        for number in range(4):
+            busy = within(day * 1440 - 20, day * 1440 - 25, 90.0) if number < count else 0.0
+            _write(
+                metrics, f"web-{NEW}-dd{number}f{day}".translate(str.maketrans("013", "vwx")), busy, **coming
+            )
+    # What another workload of a similar name did is not this one's.
+    _write(metrics, f"web-api-{NEW}-bcdf2", 90.0, since=DAY + HOUR, until=DAY - 2 * HOUR)
+    found = _concurrency(metrics, "Deployment", f"web-{HASH}-bcdf2", days=7)
+    # Of the third day nothing is on record; before that the workload did not exist.
+    assert found.earlier == (3, 1, None)  # type: ignore[attr-defined]
+
+
+def test_concurrency_earlier_day_with_a_gap_is_unknown(metrics: Metrics) -> None:
+    """A replica with samples before and after the gap existed in it, too."""
+    _write(metrics, "db-0", 0.0, since=DAY + HOUR, until=DAY - 2 * HOUR)
+    _write(metrics, "db-1", 0.0, since=DAY + HOUR, until=DAY - 10 * MINUTE)
+    _write(metrics, "db-1", 0.0, since=DAY - 40 * MINUTE, until=DAY - 2 * HOUR)
+    _write(metrics, "db-0", 0.0)
+    assert _concurrency(metrics, "StatefulSet", "db-0", days=1).earlier == (None,)  # type: ignore[attr-defined]
+
+
+def test_concurrency_gaps_are_queried_only_for_incomplete_pods(metrics: Metrics) -> None:
+    """A pod with as many samples as the densest one misses none."""
+    for pod in ("db-0", "db-1", "web-0", "web-1"):
+        _write(metrics, pod, 0.0, since=2 * HOUR)
+    names = {"db": ("db-0", "db-1"), "web": ("web-0", "web-1")}
+    requests = [
+        ReplicaQuery(name, metrics.space, "StatefulSet", dict.fromkeys(pods, metrics.at - DAY), days=0)
+        for name, pods in names.items()
+    ]
+    asked = {}
+    for case in ("whole", "one-with-a-gap"):
+        with Relay(metrics.prometheus.url) as relay:
+            found = metrics.signal(url=relay.url).concurrency(requests, metrics.at)
+            asked[case] = [query for query in relay.asked if " unless on " in query]
+            unknown = {uid: one.busy.count(None) for uid, one in found.items()}
+        if case == "whole":
+            assert unknown == {"db": 0, "web": 0}
+            _write(metrics, "web-2", 0.0, since=50 * MINUTE, until=20 * MINUTE + EDGE)
+            _write(metrics, "web-2", 0.0, since=17 * MINUTE + EDGE)
+    assert asked["whole"] == []
+    assert unknown["db"] == 0
+    assert unknown["web"] == near(2, abs=1)
+    assert all("web-2" in query and "db-0" not in query for query in asked["one-with-a-gap"])
+    assert asked["one-with-a-gap"]
+
+
+def test_concurrency_metric_that_ended_counts_until_then(metrics: Metrics) -> None:
+    """Only metrics without any sample in the period are left out of the queries."""
+    _write(metrics, "db-0", 0.0)
+    metrics.write({ENGINE: 0.9}, pod="db-0", step_s=15, since=9 * MINUTE, until=6 * MINUTE + EDGE)
+    busy = _concurrency(metrics, "StatefulSet", "db-0").busy  # type: ignore[attr-defined]
+    assert (sum(busy), busy[-5:]) == (near(3, abs=1), (0,) * 5)
+
+
+def test_concurrency_same_name_in_two_namespaces_counts_separately(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if one query covers both namespaces."""
+    monkeypatch.setattr(promql, "MAX_TEXT", 400)
+    long = "x" * 40
+    spaces, names = (metrics.space, f"{metrics.space}-b"), (f"a{long}", f"web{long}")
+    requests = [
+        ReplicaQuery(
+            f"{space} {name}",
+            space,
+            "StatefulSet",
+            {f"{name}-0": metrics.at - DAY},
+            window=10 * MINUTE,
+            days=0,
+        )
+        for space, name in ((spaces[0], names[1]), (spaces[1], names[0]), (spaces[1], names[1]))
+    ]
+    for request in requests:
+        for pod in request.pods:
+            metrics.write({UTIL: 90.0}, pod=pod, namespace=request.namespace, UUID=request.uid, since=HOUR)
+    with Relay(metrics.prometheus.url) as relay:
+        found = metrics.signal(url=relay.url).concurrency(requests, metrics.at)
+        assert any(all(space in query.replace("\\", "") for space in spaces) for query in relay.asked)
+    assert {uid: one.busy for uid, one in found.items()} == {one.uid: (1,) * 10 for one in requests}
+
+
+def test_concurrency_leader_worker_set_counts_groups(metrics: Metrics) -> None:
+    """A replica is a leader with its workers."""
+    for pod in ("vllm-0", "vllm-0-1", "vllm-1", "vllm-1-1"):
+        _write(metrics, pod, 90.0 if pod.startswith("vllm-0") else 0.0)
+    found = _concurrency(metrics, "LeaderWorkerSet", "vllm-0", "vllm-0-1", "vllm-1", "vllm-1-1")
+    assert found.busy == (1,) * 10  # type: ignore[attr-defined]
+
+
+def test_concurrency_unknown_name_pattern_is_left_out(metrics: Metrics) -> None:
+    """Nothing is guessed about which pods are replicas."""
+    _write(metrics, "shell", 90.0)
+    assert _concurrency(metrics, "Deployment", "shell") is None

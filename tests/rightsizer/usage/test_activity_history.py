@@ -1,0 +1,108 @@
+"""Busy, idle and unknown slots of pods, on a real Prometheus."""
+
+import datetime
+
+import pytest
+
+from rightsizer.model import Slot
+from rightsizer.usage import exporter_counters
+from tests.rightsizer.metrics import DAY, HOUR, UTIL, Metrics, rising, steadily, within
+
+pytestmark = pytest.mark.prometheus
+
+
+LETTERS = {Slot.IDLE: ".", Slot.BUSY: "#", Slot.UNKNOWN: "?"}
+
+
+def _history(
+    metrics: Metrics, pod: str, *, span: datetime.timedelta = DAY, age: datetime.timedelta = 9 * DAY
+) -> str:
+    """One letter for each hour (of a day, twelve slots of five minutes: the strongest of them)."""
+    pods = {(metrics.space, pod): metrics.at - age}
+    history = metrics.signal().histories(pods, span, metrics.at, threshold=0.01)[metrics.space, pod]
+    letters = "".join(LETTERS[Slot(slot)] for slot in history.slots)
+    each = round(3600 / history.slot_s)
+    return "".join(
+        next(letter for letter in "#?." if letter in letters[max(end - each, 0) : end])
+        for end in range(len(letters), 0, -each)
+    )[::-1]
+
+
+def test_history_slots_are_busy_idle_or_unknown(metrics: Metrics) -> None:
+    """By the highest sample of each slot; without samples it is unknown."""
+    metrics.write({UTIL: within(1197, 1083, 5)}, pod="a", until=6 * HOUR)
+    metrics.write({UTIL: 0.0}, pod="a", since=3 * HOUR)
+    assert _history(metrics, "a") == "....##............???..."
+
+
+def test_history_one_busy_device_makes_the_slot_busy(metrics: Metrics) -> None:
+    """If none is busy, a device without samples makes it unknown."""
+    metrics.write({UTIL: 0.0}, pod="a", UUID="GPU-1")
+    metrics.write({UTIL: within(297, 243, 50)}, pod="a", UUID="GPU-2", until=2 * HOUR)
+    assert _history(metrics, "a") == "." * 19 + "#" + "..??"
+
+
+def test_history_begins_with_the_pod(metrics: Metrics) -> None:
+    """An earlier pod of the same name is another pod."""
+    metrics.write({UTIL: within(9999, 600, 90)}, pod="web-0")
+    assert _history(metrics, "web-0", age=5 * HOUR) == "....."
+
+
+def test_history_impossible_value_is_unknown(metrics: Metrics) -> None:
+    """A blank value is neither busy nor idle."""
+    metrics.write({UTIL: within(297, 243, 2_147_483_632.0)}, pod="a")
+    assert _history(metrics, "a") == "." * 19 + "?" + "...."
+
+
+def test_history_pod_without_series_is_unknown(metrics: Metrics) -> None:
+    """It is in the result all the same."""
+    metrics.write({UTIL: 0.0}, pod="a")
+    assert _history(metrics, "other") == "?" * 24
+
+
+def test_history_long_span_has_at_most_400_slots(metrics: Metrics) -> None:
+    """Of a length that is round for people."""
+    metrics.write({UTIL: 0.0}, pod="a", step_s=900, since=14 * DAY)
+    pods = {(metrics.space, "a"): metrics.at - 30 * DAY}
+    history = metrics.signal().histories(pods, 14 * DAY, metrics.at, threshold=0.01)[metrics.space, "a"]
+    assert (len(history.slots), history.slot_s, history.span_s) == (336, 3600, 14 * 86_400)
+    assert set(history.slots[1:]) == {Slot.IDLE}
+
+
+def test_history_special_characters_in_names_are_quoted(metrics: Metrics) -> None:
+    """In PromQL and in its regular expressions; pods of other namespaces are not mixed in."""
+    names = ['a"} or vector(1) #', "a.b", "a|b", "ä\\d+", "a.*"]
+    metrics.write({UTIL: 90.0}, pod="axb")
+    metrics.write({UTIL: 90.0}, pod="a.b", namespace="elsewhere", UUID="GPU-e")
+    for name in names:
+        metrics.write({UTIL: 0.0}, pod=name)
+    pods = {(metrics.space, name): metrics.at - 9 * DAY for name in names}
+    histories = metrics.signal(max_samples=20_000).histories(pods, 6 * HOUR, metrics.at, threshold=0.01)
+    assert {name for _, name in histories} == set(names)
+    assert all(set(history.slots[1:]) == {Slot.IDLE} for history in histories.values())
+
+
+def test_history_counter_makes_bursts_between_samples_busy(metrics: Metrics) -> None:
+    """The gauge misses them."""
+    metrics.write(
+        {UTIL: 0.0, exporter_counters.POD_BUSY: rising(lambda left: 5.0 if left == 290 else 0.0)}, pod="a"
+    )
+    metrics.write({exporter_counters.DEVICE_BUSY: 0.0}, UUID="GPU-a", namespace="")
+    assert _history(metrics, "a").strip(".") in {"#", "##"}
+
+
+@pytest.mark.parametrize(
+    ("lost", "expected"), [(0.0, "."), (30.0, "#")], ids=["all-told-apart", "some-unattributed"]
+)
+def test_history_shared_gpu_counters_tell_pods_apart(metrics: Metrics, lost: float, expected: str) -> None:
+    """If all of the device's work is attributed."""
+    for pod, busy in (("a", 20.0), ("b", 0.0)):
+        metrics.write({UTIL: 40.0, exporter_counters.POD_BUSY: steadily(busy)}, pod=pod, UUID="GPU-s")
+    metrics.write(
+        {exporter_counters.DEVICE_BUSY: steadily(20 + lost), exporter_counters.GAPS: 0.0},
+        UUID="GPU-s",
+        namespace="",
+    )
+    metrics.write({exporter_counters.UNATTRIBUTED: steadily(lost)}, UUID="GPU-s", namespace="", reason="gone")
+    assert set(_history(metrics, "a", span=6 * HOUR)) == {"#"}
+    assert _history(metrics, "b", span=6 * HOUR)[1:] == expected * 5

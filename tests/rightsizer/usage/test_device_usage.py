@@ -1,0 +1,162 @@
+"""Usage of each device by each pod, on a real Prometheus: copies, owners, impossible values, MIG."""
+
+import datetime
+import math
+
+import pytest
+
+from tests.rightsizer.metrics import (
+    COPY,
+    ENGINE,
+    HOUR,
+    MEMORY,
+    POWER,
+    UTIL,
+    Metrics,
+    idle,
+    near,
+    once,
+    within,
+)
+
+pytestmark = pytest.mark.prometheus
+
+
+MINUTE = datetime.timedelta(minutes=1)
+
+
+def test_usages_statistics_are_shares_bytes_and_watts(metrics: Metrics) -> None:
+    """Means and peaks of each quantity."""
+    half = within(720, 0, 80.0)
+    metrics.write({UTIL: half, COPY: half, MEMORY: 1000, POWER: within(720, 0, 600, 100)}, pod="a")
+    usage = metrics.usage("a")
+    assert (usage.activity_mean, usage.activity_peak) == (near(0.4, abs=0.001), near(0.8))
+    assert usage.traffic_peak == near(0.8)
+    assert (usage.power_mean_w, usage.power_peak_w) == (near(350, abs=1), 600)
+    assert usage.memory_peak_bytes == 1000 * 1024 * 1024
+    assert (usage.coverage, usage.holes, usage.is_fresh, usage.invalid) == (1.0, 0, True, ())
+    assert (usage.busy_s, usage.is_own) == (None, False)
+
+
+@pytest.mark.covers("P5")
+def test_usages_copies_of_a_series_count_once(metrics: Metrics) -> None:
+    """From a second Prometheus of an HA pair, or from a second scrape job."""
+    for labels in ({"replica": "0"}, {"replica": "1"}, {"job": "again", "instance": "10.0.0.1:9400"}):
+        metrics.write(idle(**{UTIL: 30}), pod="a", more=labels)
+    usage = metrics.usage("a")
+    assert (usage.activity_mean, usage.activity_peak) == (near(0.3), near(0.3))
+    assert (usage.coverage, usage.samples_expected, usage.invalid) == (1.0, 1440, ())
+
+
+@pytest.mark.covers("P5")
+@pytest.mark.parametrize(
+    ("second", "invalid"), [(8, ()), (35, ("sources disagree",))], ids=["close", "apart"]
+)
+def test_usages_sources_more_than_ten_points_apart_are_invalid(
+    metrics: Metrics, second: float, invalid: tuple[str, ...]
+) -> None:
+    """Means of the last hour are compared."""
+    metrics.write(idle(), pod="a", job="dcgm")
+    metrics.write(
+        {"DCGM_FI_DEV_GPU_UTIL_RATIO": second / 100, "DCGM_FI_DEV_FB_USED_BYTES": 1.0}, pod="a", job="ours"
+    )
+    usage = metrics.usage("a")
+    assert usage.invalid == invalid
+    assert usage.activity_peak == near(second / 100)
+
+
+@pytest.mark.covers("P5")
+def test_usages_replaced_exporter_is_no_disagreement(metrics: Metrics) -> None:
+    """The old and the new exporter have samples of different times; together they cover the window."""
+    metrics.write(idle(**{UTIL: 90}), pod="a", job="dcgm", until=8 * HOUR)
+    metrics.write({"DCGM_FI_DEV_GPU_UTIL_RATIO": 0.0}, pod="a", job="ours", since=8 * HOUR)
+    usage = metrics.usage("a")
+    assert (usage.invalid, usage.coverage, usage.holes) == ((), 1.0, 0)
+    assert usage.activity_peak == near(0.9)
+
+
+@pytest.mark.covers("P5")
+def test_usages_two_spellings_of_a_model_are_one_device(metrics: Metrics) -> None:
+    """One exporter replaces blanks in the model's name, the other does not."""
+    metrics.write(idle(), pod="a", job="dcgm", modelName="NVIDIA-H100-80GB-HBM3")
+    metrics.write(idle(), pod="a", job="ours")
+    assert metrics.usage("a").device.model == "NVIDIA H100 80GB HBM3"
+
+
+@pytest.mark.covers("P8")
+def test_usages_exported_and_plain_pod_labels_are_read(metrics: Metrics) -> None:
+    """With honor_labels and without."""
+    metrics.write(idle(), pod="plain")
+    metrics.write(
+        idle(),
+        pod="gpu-exporter-x",
+        namespace="monitoring",
+        exported_pod="moved",
+        exported_namespace=metrics.space,
+    )
+    assert set(metrics.usages()) == {(metrics.space, "plain"), (metrics.space, "moved")}
+
+
+@pytest.mark.covers("P11")
+def test_usages_device_of_two_pods_in_turn_counts_for_each(metrics: Metrics) -> None:
+    """Activity of the first pod is not the second one's."""
+    metrics.write(idle(**{UTIL: 95}), pod="before", UUID="GPU-x", until=12 * HOUR)
+    metrics.write(idle(), pod="after", UUID="GPU-x", since=12 * HOUR)
+    assert metrics.usage("before").activity_peak == near(0.95)
+    usage = metrics.usage("after")
+    assert (usage.activity_peak, usage.coverage) == (0.0, near(0.5, abs=0.02))
+
+
+@pytest.mark.covers("P15")
+@pytest.mark.parametrize(
+    "value",
+    [
+        math.nan,
+        math.inf,
+        -math.inf,
+        -1.0,
+        100.5,
+        808_334_905.0,
+        2_147_483_632.0,
+        4_294_967_295.0,
+        9_223_372_036_854_775_794.0,
+        140_737_488_355_328.0,
+        1.4e16,
+    ],
+)
+def test_usages_one_impossible_activity_sample_is_invalid(metrics: Metrics, value: float) -> None:
+    """It is reported, not clamped, and does not become a peak."""
+    metrics.write(idle(**{UTIL: once(value)}), pod="a")
+    usage = metrics.usage("a")
+    assert usage.invalid == (UTIL,)
+    assert usage.activity_peak in {0.0, None}
+
+
+@pytest.mark.covers("P15")
+@pytest.mark.parametrize("metric", [COPY, POWER])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -3.0, 2_147_483_632.0])
+def test_usages_one_impossible_traffic_or_power_sample_is_invalid(
+    metrics: Metrics, metric: str, value: float
+) -> None:
+    """Every action depends on traffic and power, too."""
+    metrics.write(idle(**{metric: once(value, 1.0)}), pod="a")
+    assert metrics.usage("a").invalid == (metric,)
+
+
+@pytest.mark.covers("P15")
+def test_usages_blank_memory_value_is_invalid(metrics: Metrics) -> None:
+    """No GPU has two petabytes of memory."""
+    metrics.write(idle(**{MEMORY: once(2_147_483_632.0, 500)}), pod="a")
+    assert metrics.usage("a").invalid == (MEMORY,)
+
+
+@pytest.mark.covers("P17")
+def test_usages_mig_instances_have_their_own_activity(metrics: Metrics) -> None:
+    """They have no utilization, only engine activity; without it, activity is unknown."""
+    for instance, pod in (("3", "a"), ("5", "b")):
+        metrics.write({MEMORY: 1000}, pod=pod, UUID="GPU-m", GPU_I_ID=instance, GPU_I_PROFILE="1g.10gb")
+    metrics.write({ENGINE: 0.25}, pod="a", UUID="GPU-m", GPU_I_ID="3", GPU_I_PROFILE="1g.10gb")
+    first, second = metrics.usage("a"), metrics.usage("b")
+    assert (first.device.instance, first.device.instance_profile) == ("3", "1g.10gb")
+    assert (first.activity_peak, second.activity_peak) == (0.25, None)
+    assert second.coverage == 0.0

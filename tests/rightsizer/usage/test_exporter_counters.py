@@ -1,0 +1,163 @@
+"""Usage of shared GPUs by gpu-exporter's counters, on a real Prometheus."""
+
+import dataclasses
+import datetime
+
+import pytest
+
+from rightsizer.usage import exporter_counters
+from tests.rightsizer.metrics import DAY, HOUR, UTIL, Metrics, idle, near, rising, steadily, within
+
+pytestmark = pytest.mark.prometheus
+
+
+MINUTE = datetime.timedelta(minutes=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """What a GPU that several pods share did in each minute, in seconds.
+
+    Attributes:
+        busy: It worked.
+        lost: For nobody who is known, for this reason.
+        gap: Nobody knows.
+    """
+
+    busy: float
+    lost: float = 0.0
+    reason: str = "gone"
+    gap: float = 0.0
+
+    def write(self, metrics: Metrics, **pods: float) -> None:
+        """Its gauges, the same for all pods, and everybody's counters."""
+        device = {"UUID": "GPU-s", "hostname": "n1"}
+        for pod, per_minute in pods.items():
+            gauges = {**idle(**{UTIL: self.busy / 60 * 100}), exporter_counters.POD_MEMORY: 7e9}
+            metrics.write({**gauges, exporter_counters.POD_BUSY: steadily(per_minute)}, device, pod=pod)
+        counters = {
+            exporter_counters.DEVICE_BUSY: steadily(self.busy),
+            exporter_counters.GAPS: steadily(self.gap),
+        }
+        metrics.write(counters, device, namespace="", modelName="")
+        lost = {exporter_counters.UNATTRIBUTED: steadily(self.lost)}
+        metrics.write(lost, device, namespace="", modelName="", reason=self.reason)
+
+
+@pytest.mark.covers("P16")
+def test_usages_shared_gpu_without_counters_is_busy_for_every_pod(metrics: Metrics) -> None:
+    """The gauge does not tell which pod is busy."""
+    for pod in ("a", "b"):
+        metrics.write(idle(**{UTIL: 90}), pod=pod, UUID="GPU-s")
+    assert [metrics.usage(pod).activity_peak for pod in ("a", "b")] == [near(0.9)] * 2
+    assert not metrics.usage("a").is_own
+
+
+@pytest.mark.covers("P16")
+def test_usages_shared_gpu_counters_tell_pods_apart(metrics: Metrics) -> None:
+    """Each pod has its own activity and memory; an idle pod has no part in the device's peak."""
+    Shared(30).write(metrics, a=30, b=0)
+    busy, quiet = metrics.usage("a"), metrics.usage("b")
+    assert (busy.is_own, quiet.is_own) == (True, True)
+    assert busy.busy_s == near(0.5 * 86_400, rel=0.01)
+    assert busy.activity_mean == near(0.5, rel=0.01)
+    assert busy.activity_peak == near(0.5)
+    assert (quiet.busy_s, quiet.activity_mean, quiet.activity_peak) == (0.0, 0.0, 0.0)
+    assert quiet.memory_peak_bytes == 7e9
+
+
+def _mean_of_line(metrics: Metrics, *pods: str) -> list[float | None]:
+    """The mean of each pod's drawn line, where it has one; all of them may share their GPUs."""
+    signal, keys = metrics.signal(), [(metrics.space, pod) for pod in pods]
+    drawn = signal.profiles(DAY, metrics.at, usages=signal.usages(DAY, metrics.at), shared=keys)
+    lines = [[value for value in drawn.get(key, ()) if value is not None] for key in keys]
+    return [sum(line) / len(line) if line else None for line in lines]
+
+
+def test_profile_shared_gpu_counters_give_each_pod_its_own(metrics: Metrics) -> None:
+    """Its mean is that of the usage, whatever the device did."""
+    Shared(30).write(metrics, a=30, b=0)
+    assert _mean_of_line(metrics, "a", "b") == [near(0.5, rel=0.02), 0.0]
+
+
+def test_profile_shared_gpu_without_complete_counters_is_missing(metrics: Metrics) -> None:
+    """A GPU of one pod alone has a profile."""
+    for pod in ("c", "d"):
+        metrics.write(idle(**{UTIL: 90}), pod=pod, UUID="GPU-t")
+    Shared(30, lost=1).write(metrics, a=29, b=0)
+    assert _mean_of_line(metrics, "a", "b", "c", "d") == [None] * 4
+    drawn = metrics.signal().profiles(DAY, metrics.at, usages={}, shared=())
+    assert all(value == near(0.9) for value in drawn[metrics.space, "c"])
+
+
+@pytest.mark.covers("P16")
+@pytest.mark.parametrize("reason", ["gone", "shared", "off", "unsampled", "unnamed_pod", "a-new-one"])
+def test_usages_unattributed_work_counts_for_every_pod(metrics: Metrics, reason: str) -> None:
+    """The pod's activity is then the device's."""
+    Shared(30, lost=1, reason=reason).write(metrics, a=29, b=0)
+    quiet = metrics.usage("b")
+    assert not quiet.is_own
+    assert quiet.busy_s == near(0.5 * 86_400, rel=0.01)
+    assert quiet.activity_peak == near(0.5)
+
+
+@pytest.mark.covers("P16")
+@pytest.mark.parametrize("reason", ["host", "container", "mig"])
+def test_usages_work_of_no_pod_counts_for_none(metrics: Metrics, reason: str) -> None:
+    """Such as a display server's, or of a pod on a MIG instance."""
+    Shared(30, lost=1, reason=reason).write(metrics, a=29, b=0)
+    assert (metrics.usage("b").is_own, metrics.usage("b").activity_peak) == (True, 0.0)
+
+
+@pytest.mark.covers("P16")
+def test_usages_counter_gap_makes_busy_seconds_unknown(metrics: Metrics) -> None:
+    """Any pod may have been busy in a gap."""
+    Shared(30, gap=1).write(metrics, a=30, b=0)
+    quiet = metrics.usage("b")
+    assert (quiet.is_own, quiet.busy_s) == (False, None)
+    assert quiet.activity_peak == near(0.5)
+
+
+@pytest.mark.covers("P16")
+def test_usages_counters_younger_than_the_window_are_ignored(metrics: Metrics) -> None:
+    """An exporter that was installed an hour ago has not counted the day."""
+    for pod in ("a", "b"):
+        metrics.write(idle(**{UTIL: within(900, 600, 80)}), pod=pod, UUID="GPU-s")
+    counters = {
+        exporter_counters.POD_BUSY: 0.0,
+        exporter_counters.DEVICE_BUSY: 0.0,
+        exporter_counters.GAPS: 0.0,
+    }
+    metrics.write({exporter_counters.POD_BUSY: 0.0}, pod="a", UUID="GPU-s", since=HOUR, job="ours")
+    metrics.write(
+        {name: 0.0 for name in counters if name != exporter_counters.POD_BUSY},
+        UUID="GPU-s",
+        namespace="",
+        since=HOUR,
+        job="ours",
+    )
+    usage = metrics.usage("a")
+    assert (usage.is_own, usage.busy_s, usage.activity_peak) == (False, None, near(0.8))
+
+
+@pytest.mark.covers("P16")
+def test_usages_counter_counts_bursts_between_samples(metrics: Metrics) -> None:
+    """The gauge of a GPU of one pod may miss them."""
+    metrics.write(idle(), pod="a", UUID="GPU-s")
+    bursts = rising(lambda left: 3.0 if left % 15 == 0 else 0.0)
+    metrics.write({exporter_counters.POD_BUSY: bursts}, pod="a", UUID="GPU-s")
+    metrics.write(
+        {exporter_counters.DEVICE_BUSY: bursts, exporter_counters.GAPS: 0.0}, UUID="GPU-s", namespace=""
+    )
+    usage = metrics.usage("a")
+    assert (usage.activity_peak, usage.is_own) == (0.0, True)
+    assert usage.busy_s == near(96 * 3, rel=0.03)
+
+
+@pytest.mark.covers("P16")
+def test_activity_shared_gpu_counters_tell_pods_apart(metrics: Metrics) -> None:
+    """The preflight check does not count a neighbour's activity."""
+    Shared(30).write(metrics, a=30, b=0)
+    looked = metrics.signal().activity(10 * MINUTE, metrics.at)
+    ((busy,), (quiet,)) = looked[metrics.space, "a"], looked[metrics.space, "b"]
+    assert (busy.activity_peak, quiet.activity_peak) == (near(0.5), 0.0)

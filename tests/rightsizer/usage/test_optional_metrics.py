@@ -1,0 +1,30 @@
+"""CPU and I/O waits, on a real Prometheus."""
+
+import pytest
+
+from tests.rightsizer.metrics import HOUR, Metrics, idle, near, steadily
+
+pytestmark = pytest.mark.prometheus
+
+
+def test_waits_throttling_and_pressure_are_shares(metrics: Metrics) -> None:
+    """Throttling of the worst container, pressure of the pod."""
+    pod = {"pod": "a", "UUID": "", "modelName": ""}
+    metrics.write(idle(), pod="a")
+    for container, share in (("main", 0.6), ("side", 0.1)):
+        labels = {**pod, "container": container}
+        metrics.write({"container_cpu_cfs_periods_total": steadily(600)}, labels)
+        metrics.write({"container_cpu_cfs_throttled_periods_total": steadily(600 * share)}, labels)
+    metrics.write({"container_pressure_io_waiting_seconds_total": steadily(15)}, pod)
+    metrics.write({"container_pressure_io_waiting_seconds_total": steadily(15)}, pod, replica="1")
+    asked = [(metrics.space, "a"), (metrics.space, "b")]
+    waits = metrics.signal().waits(asked, 6 * HOUR, metrics.at)
+    assert set(waits) == {(metrics.space, "a")}
+    found = waits[metrics.space, "a"]
+    assert (found.cpu_throttled, found.io_pressure, found.cpu_pressure) == (near(0.6), near(0.25), None)
+
+
+def test_waits_without_cadvisor_are_missing(metrics: Metrics) -> None:
+    """Missing, not zero."""
+    metrics.write(idle(), pod="a")
+    assert metrics.signal().waits([(metrics.space, "a")], HOUR, metrics.at) == {}

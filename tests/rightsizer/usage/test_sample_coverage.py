@@ -1,0 +1,78 @@
+"""Coverage of the window, on a real Prometheus: gaps, stale series, scrape intervals."""
+
+import datetime
+
+import pytest
+
+from tests.rightsizer.metrics import DAY, HOUR, Metrics, idle, near
+
+pytestmark = pytest.mark.prometheus
+
+
+MINUTE = datetime.timedelta(minutes=1)
+
+
+@pytest.mark.covers("P5")
+def test_coverage_gap_in_one_copy_is_no_gap(metrics: Metrics) -> None:
+    """If one Prometheus of a pair was down, the other one has the samples."""
+    metrics.write(idle(), pod="a", replica="0", since=DAY, until=12 * HOUR)
+    metrics.write(idle(), pod="a", replica="1", since=12 * HOUR)
+    assert (metrics.usage("a").coverage, metrics.usage("a").holes) == (1.0, 0)
+
+
+@pytest.mark.covers("P6")
+def test_coverage_stale_series_is_not_fresh(metrics: Metrics) -> None:
+    """Prometheus repeats the last value for five minutes, so samples are counted instead."""
+    metrics.write(idle(), pod="a")
+    metrics.write(idle(), pod="gone", until=15 * MINUTE)
+    assert metrics.usage("a").is_fresh
+    assert not metrics.usage("gone").is_fresh
+
+
+@pytest.mark.covers("P13")
+@pytest.mark.parametrize("minutes", [25, 39, 59, 300])
+def test_coverage_new_exporter_is_low(metrics: Metrics, minutes: int) -> None:
+    """Samples of the last minutes never cover the window, however dense they are."""
+    metrics.write(idle(), pod="a", since=minutes * MINUTE)
+    assert metrics.usage("a").coverage <= 0.55
+
+
+@pytest.mark.covers("P14")
+def test_coverage_gap_lowers_coverage_and_counts_slots(metrics: Metrics) -> None:
+    """Each slot without any sample is counted; a slot with fewer samples lowers the coverage."""
+    metrics.write(idle(), pod="whole")
+    metrics.write(idle(), pod="a", until=12 * HOUR)
+    metrics.write(idle(), pod="a", since=10 * HOUR)
+    usage = metrics.usage("a")
+    assert usage.coverage == near(22 / 24, abs=0.01)
+    # 1440 samples, at least 20 to a slot: 72 slots of 20 minutes.
+    assert usage.holes == near(6, abs=1)
+
+
+@pytest.mark.covers("P18")
+def test_coverage_two_scrape_intervals_are_both_full(metrics: Metrics) -> None:
+    """Each job is compared with its own densest series."""
+    metrics.write(idle(), pod="dense", step_s=15, since=4 * HOUR)
+    metrics.write(idle(), pod="sparse", step_s=120, since=4 * HOUR, job="other")
+    usages = metrics.usages(4 * HOUR)
+    ((dense,), (sparse,)) = usages[metrics.space, "dense"], usages[metrics.space, "sparse"]
+    assert (dense.coverage, dense.samples_expected) == (1.0, 960)
+    assert (sparse.coverage, sparse.holes, sparse.samples_expected) == (near(1.0), 0, 120)
+
+
+@pytest.mark.covers("P18")
+def test_coverage_sparse_series_of_a_dense_job_is_partial(metrics: Metrics) -> None:
+    """All series of one job are scraped equally often, so fewer samples are gaps."""
+    metrics.write(idle(), pod="dense", step_s=60)
+    metrics.write(idle(), pod="thin", step_s=240)
+    assert metrics.usage("thin").coverage == near(0.25, abs=0.05)
+
+
+def test_activity_with_coverage_counts_minutes_without_samples(metrics: Metrics) -> None:
+    """Samples of the first minutes do not cover the last ones."""
+    metrics.write(idle(), pod="a")
+    metrics.write(idle(), pod="gone", until=6 * MINUTE)
+    looked = metrics.signal().activity(10 * MINUTE, metrics.at, with_coverage=True)
+    ((whole,), (gone,)) = looked[metrics.space, "a"], looked[metrics.space, "gone"]
+    assert (whole.is_fresh, whole.holes, whole.coverage) == (True, 0, 1.0)
+    assert (gone.is_fresh, gone.holes) == (False, 1)
