@@ -81,13 +81,15 @@ def node(make_node: MakeNode) -> Node:
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_wrong_flags_are_refused(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_flags_are_refused_with_a_hint(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A wrong flag is exit code 2 and one line that says what would be right."""
     assert main(flags) == 2
     assert capsys.readouterr() == ("", f"error: {message}\nsee gpu-exporter --help\n")
 
 
-def test_all_problems_are_reported_together() -> None:
+def test_invalid_settings_are_reported_together() -> None:
     """Nobody has to start the exporter three times to find three mistakes."""
     variables = without_driver() | {"GPU_EXPORTER_INTERVAL": "soon", "DCGM_EXPORTER_LISTEN": "here"}
     done = ended([sys.executable, "-m", "exporter", "--collectors=x"], variables)
@@ -100,7 +102,7 @@ def test_all_problems_are_reported_together() -> None:
     ]
 
 
-def test_a_missing_driver_is_explained() -> None:
+def test_missing_driver_is_explained() -> None:
     """Without libnvidia-ml.so.1 the exporter says what to install, and does not start."""
     done = ended([sys.executable, "-m", "exporter"], without_driver())
     assert (done.code, done.out) == (1, "")
@@ -122,14 +124,14 @@ def test_a_missing_driver_is_explained() -> None:
         (999, "Unknown Error (NVML error 999). See whether nvidia-smi works here"),
     ],
 )
-def test_a_driver_that_refuses_is_explained(code: int, message: str, node: Node) -> None:
+def test_refusing_driver_is_explained(code: int, message: str, node: Node) -> None:
     """Each way in which the driver can refuse to start has its own advice."""
     node.board.fault("nvmlInitWithFlags", code=code)
     done = node.once("--once", "--pod-resources-socket=")
     assert (done.code, done.err) == (1, f"error: cannot use the NVIDIA driver: {message}\n")
 
 
-def test_a_named_kubelet_socket_must_exist(node: Node) -> None:
+def test_missing_kubelet_directory_is_refused(node: Node) -> None:
     """A socket that somebody took the trouble to name and that is not there is a mistake, not a node without pods."""
     done = node.once("--pod-resources-socket=/nowhere/kubelet.sock")
     assert (done.code, done.out) == (1, "")
@@ -139,7 +141,7 @@ def test_a_named_kubelet_socket_must_exist(node: Node) -> None:
     )
 
 
-def test_a_missing_proc_root_is_refused(node: Node) -> None:
+def test_missing_proc_root_is_refused(node: Node) -> None:
     """A mount that was forgotten is reported at the start."""
     done = node.once("--pod-resources-socket=", "--proc-root=/nowhere/proc")
     assert (done.code, done.err) == (
@@ -148,7 +150,7 @@ def test_a_missing_proc_root_is_refused(node: Node) -> None:
     )
 
 
-def test_a_port_in_use_is_explained(node: Node) -> None:
+def test_port_in_use_is_explained(node: Node) -> None:
     """Two exporters on one port: the second says why it cannot, and what to do."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
@@ -160,7 +162,7 @@ def test_a_port_in_use_is_explained(node: Node) -> None:
     )
 
 
-def test_an_address_of_another_machine_is_explained(node: Node) -> None:
+def test_foreign_address_is_explained(node: Node) -> None:
     """An address that this machine does not have is one line, too."""
     done = node.once("--listen=192.0.2.1:9400", "--pod-resources-socket=")
     assert done.code == 1
@@ -170,7 +172,7 @@ def test_an_address_of_another_machine_is_explained(node: Node) -> None:
     )
 
 
-def test_once_prints_and_ends(node: Node) -> None:
+def test_once_prints_metrics_and_ends(node: Node) -> None:
     """`--once` is one complete exposition on standard output, and nothing else there."""
     done = node.once("--once", "--pod-resources-socket=")
     assert (done.code, done.err) == (0, "")
@@ -187,7 +189,7 @@ def test_once_with_a_hung_gpu_ends(node: Node) -> None:
     assert "the driver call does not return" in done.err
 
 
-def test_a_reader_that_had_enough_is_no_error(node: Node) -> None:
+def test_closed_output_pipe_is_no_error(node: Node) -> None:
     """`gpu-exporter --once | head -1` prints one line and no complaint."""
     command = node.command("--once", "--pod-resources-socket=")
     with subprocess.Popen(
@@ -200,7 +202,7 @@ def test_a_reader_that_had_enough_is_no_error(node: Node) -> None:
         assert process.wait(PATIENCE_S) == 0
 
 
-def test_help_teaches_in_80_columns() -> None:
+def test_help_fits_a_screen_of_80_columns() -> None:
     """The help fits a screen, has examples, and names every flag and exit code."""
     done = ended([sys.executable, "-m", "exporter", "--help"], without_driver() | {"COLUMNS": "200"})
     assert (done.code, done.err) == (0, "")
@@ -253,14 +255,14 @@ def test_completion_of_a_partial_line_offers_flags_and_values(
     assert [found.strip() for found in answer.read_text().split("\n")] == expected
 
 
-def test_the_version_is_the_projects() -> None:
+def test_version_is_that_of_the_project() -> None:
     """`--version` says what pyproject.toml says."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     done = ended([sys.executable, "-m", "exporter", "--version"], without_driver())
     assert (done.code, done.out) == (0, f"gpu-exporter {project['version']}\n")
 
 
-def test_variables_stand_in_for_flags(node: Node) -> None:
+def test_variables_replace_flags_by_priority(node: Node) -> None:
     """A flag wins over its variable, our variable over dcgm-exporter's, and each is understood."""
     variables = {"NODE_NAME": "by-node-name", "DCGM_EXPORTER_INTERVAL": "30000", "GPU_EXPORTER_ONCE": "true"}
     assert 'hostname="by-node-name"' in node.once("--pod-resources-socket=", **variables).out
@@ -279,7 +281,7 @@ def test_variables_stand_in_for_flags(node: Node) -> None:
         ("GPU_EXPORTER_QWERTZUIOP", ""),
     ],
 )
-def test_a_variable_that_nobody_knows_is_an_error(name: str, rest: str, node: Node) -> None:
+def test_unknown_variable_is_refused_with_a_hint(name: str, rest: str, node: Node) -> None:
     """As a flag would be, with the one that was probably meant, beside all other problems; its value is not shown."""
     done = node.once("--once", "--pod-resources-socket=", **{name: "hunter2", "GPU_EXPORTER_NAMING": "x"})
     assert done.code == 2
@@ -289,7 +291,7 @@ def test_a_variable_that_nobody_knows_is_an_error(name: str, rest: str, node: No
 
 
 @pytest.mark.parametrize("service", ["GPU_EXPORTER", "DCGM_EXPORTER", "GPU_EXPORTER_CANARY"])
-def test_the_links_of_a_service_of_that_name_are_no_mistake(service: str, node: Node) -> None:
+def test_service_link_variables_are_ignored(service: str, node: Node) -> None:
     """The kubelet puts them into every container of the namespace: not a word about them."""
     links = {
         "SERVICE_HOST": "10.96.0.7",
@@ -306,7 +308,7 @@ def test_the_links_of_a_service_of_that_name_are_no_mistake(service: str, node: 
     assert (done.code, done.err) == (0, "")
 
 
-def test_variables_of_another_dcgm_exporter_are_one_warning(node: Node) -> None:
+def test_unknown_dcgm_variables_have_one_warning(node: Node) -> None:
     """Those of a version that is not known here; empty ones are none, as they are there."""
     variables = {"DCGM_EXPORTER_B": "1", "DCGM_EXPORTER_A": "2", "DCGM_EXPORTER_C": ""}
     done = node.once("--once", "--pod-resources-socket=", **variables)
@@ -316,7 +318,7 @@ def test_variables_of_another_dcgm_exporter_are_one_warning(node: Node) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "sigint"])
-def test_it_ends_when_told_to(number: signal.Signals, node: Node) -> None:
+def test_signal_stops_the_exporter(number: signal.Signals, node: Node) -> None:
     """A signal ends it cleanly."""
     with node.exporting(pods=False) as running:
         assert running.stop(number) == 0
@@ -331,7 +333,7 @@ def test_it_ends_when_told_to(number: signal.Signals, node: Node) -> None:
         pytest.param(signal.SIGTERM, ["--once"], -signal.SIGTERM, id="once"),
     ],
 )
-def test_it_ends_when_told_to_before_it_has_begun(
+def test_signal_during_loading_stops_the_exporter(
     number: signal.Signals, flags: list[str], code: int, node: Node
 ) -> None:
     """A signal that comes while the program is being loaded has the effect that it has later."""
@@ -341,7 +343,7 @@ def test_it_ends_when_told_to_before_it_has_begun(
     assert "Traceback" not in done.err
 
 
-def test_reloading_before_it_has_begun_is_harmless(node: Node) -> None:
+def test_sighup_during_loading_is_harmless(node: Node) -> None:
     """SIGHUP asks for the newest files, which are what is read at the start."""
     command = node.command("--listen=127.0.0.1:0", "--pod-resources-socket=")[3:]
     started = [sys.executable, "-c", EARLY, str(int(signal.SIGHUP)), *command]
@@ -353,7 +355,7 @@ def test_reloading_before_it_has_begun_is_harmless(node: Node) -> None:
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetPowerUsage", "nvmlDeviceGetCount_v2"])
-def test_it_ends_within_five_seconds_whatever_the_driver_does(function: str, node: Node) -> None:
+def test_exporter_with_a_hung_driver_stops_within_five_seconds(function: str, node: Node) -> None:
     """A hung driver call does not keep the process."""
     with node.exporting(pods=False) as running:
         node.board.fault(function, hang=True)
@@ -367,7 +369,7 @@ def _in_trouble(running: Exporter) -> bool:
     return 0 in running.series("gpu_up").values() or 0 in running.series("gpu_exporter_nvml_up").values()
 
 
-def test_it_ends_while_the_driver_hangs_at_the_start(node: Node) -> None:
+def test_exporter_with_a_driver_hung_at_start_stops(node: Node) -> None:
     """A driver that does not even initialise does not keep the process, either."""
     node.board.fault("nvmlInitWithFlags", hang=True)
     command = node.command("--listen=127.0.0.1:0", "--pod-resources-socket=")
@@ -378,7 +380,7 @@ def test_it_ends_while_the_driver_hangs_at_the_start(node: Node) -> None:
         assert process.wait(5) == 0
 
 
-def test_it_ends_while_it_serves_that_the_driver_hangs(node: Node) -> None:
+def test_exporter_serving_a_hung_driver_stops(node: Node) -> None:
     """Nor does it when that is already being served."""
     node.board.fault("nvmlInitWithFlags", hang=True)
     with node.exporting(pods=False, ready=False) as running:
@@ -388,7 +390,7 @@ def test_it_ends_while_it_serves_that_the_driver_hangs(node: Node) -> None:
         assert time.monotonic() - before < 2
 
 
-def test_logs_are_text_for_people(node: Node) -> None:
+def test_text_log_has_time_level_and_message(node: Node) -> None:
     """The text format is time, level and message."""
     node.board.fault("nvmlDeviceGetPowerUsage", code=4)
     done = node.once("--once", "--pod-resources-socket=")

@@ -59,7 +59,7 @@ def _names(exporter: Exporter) -> dict[str, set[str]]:
     return found
 
 
-def test_every_dashboard_finds_its_metrics(make_node: MakeNode) -> None:
+def test_dashboard_queries_find_their_metrics(make_node: MakeNode) -> None:
     """On an H100 that a pod holds, with everything switched on; 25820 asks for names of both generations."""
     node = make_node(NodeSpec("n", (GpuSpec("H100-SXM5-80GB"), GpuSpec("H100-SXM5-80GB", ("3g.40gb",)))))
     node.board.set_answer(0, "nvmlDeviceGetFanSpeed", 42)  # the cards of a desk have fans
@@ -81,7 +81,7 @@ def test_every_dashboard_finds_its_metrics(make_node: MakeNode) -> None:
     assert served["DCGM_FI_PROF_GR_ENGINE_ACTIVE"] >= LABELS | {"GPU_I_PROFILE", "GPU_I_ID"}
 
 
-def test_the_default_is_enough_for_most(make_node: MakeNode) -> None:
+def test_default_metrics_serve_most_dashboards(make_node: MakeNode) -> None:
     """The official dashboard, its copies and autoscalers need no setting."""
     node = make_node(NodeSpec("n", (GpuSpec("H100-SXM5-80GB"),)))
     node.pods.append(pod("llama", node.spec.gpu_uuid(0)))

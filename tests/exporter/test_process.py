@@ -58,7 +58,7 @@ def heap_kib(exporter: Exporter) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def test_what_only_the_start_needed_is_given_back(exporter: Exporter) -> None:
+def test_memory_of_the_start_is_returned(exporter: Exporter) -> None:
     """Soon after there is something to scrape, a good part of the heap is not resident any more."""
 
     def is_small() -> bool:

@@ -226,7 +226,7 @@ _BETWEEN_LOOKS = Schedule(
 @_MANY
 @example(_BETWEEN_LOOKS)
 @given(schedules())
-def test_counters_tell_the_truth(schedule: Schedule) -> None:
+def test_pod_counters_over_any_window_match_simulated_work(schedule: Schedule) -> None:
     """Over any window of 30 s and more each pod's busy time is true within 2 %, and all together are the device's."""
     lapse, increase = run(schedule)
     looks = schedule.looks_ms
@@ -314,7 +314,7 @@ def _newest(schedule: Schedule, at_ms: int) -> int:
 @pytest.mark.slow
 @_SOME
 @given(schedules(instances=3))
-def test_counters_tell_the_truth_of_instances(schedule: Schedule) -> None:
+def test_instance_counters_of_an_only_holder_match_simulated_work(schedule: Schedule) -> None:
     """A MIG instance that one pod holds works for that pod."""
     lapse, increase = run(schedule, spec=CUT)
     looks = schedule.looks_ms

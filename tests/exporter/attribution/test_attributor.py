@@ -130,7 +130,7 @@ CASES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_whose_work_and_memory_it_is(make_lapse: MakeLapse, case: Case) -> None:
+def test_attributor_with_known_processes_gives_each_pod_its_usage(make_lapse: MakeLapse, case: Case) -> None:
     """Each gets what its processes do and hold; what is no pod's has a reason; and nobody else is named."""
     lapse = make_lapse(works=case.works, pods=case.pods, commands=case.commands)
     with lapse.exporting():
@@ -145,7 +145,7 @@ def test_whose_work_and_memory_it_is(make_lapse: MakeLapse, case: Case) -> None:
     assert values(series, "gpu_exporter_process_attribution_up") == {(): 1}
 
 
-def test_a_pod_that_has_no_name(make_lapse: MakeLapse) -> None:
+def test_attributor_with_a_nameless_pod_reports_its_usage_by_reason(make_lapse: MakeLapse) -> None:
     """Of a pod without a folder only the UID is known: its part stands under that reason, and no other pod gets it."""
     lapse = make_lapse(
         works={works(1): TRAIN, works(2): SERVE}, pods={"train": [f"{WHOLE}::0"], "serve": [f"{WHOLE}::1"]}
@@ -169,7 +169,7 @@ EXCLUSIVE, SHARED = {"train": [WHOLE]}, {"train": [f"{WHOLE}::0"], "serve": [f"{
     [("proc/2", "no_host_proc"), ("log/pods", "no_pod_names")],
     ids=["no-proc", "no-names"],
 )
-def test_processes_that_cannot_be_told_apart(
+def test_attributor_without_host_proc_attributes_only_unshared_gpus(
     make_lapse: MakeLapse,
     capfd: pytest.CaptureFixture[str],
     pods: dict[str, list[str]],
@@ -190,7 +190,7 @@ def test_processes_that_cannot_be_told_apart(
     assert values(series, MEMORY, "pod") == {}
 
 
-def test_host_proc_that_comes_back(make_lapse: MakeLapse) -> None:
+def test_attributor_after_host_proc_returns_attributes_again(make_lapse: MakeLapse) -> None:
     """As soon as processes can be told apart, they are."""
     lapse = make_lapse(works={works(1): TRAIN, works(2): SERVE}, pods=SHARED)
     hidden = lapse.host.proc.parent / "hidden"
@@ -220,7 +220,7 @@ def _on_instances(make_lapse: MakeLapse, spec: NodeSpec) -> list[Sample]:
         return after_4_s(lapse)
 
 
-def test_instances_of_hopper(make_lapse: MakeLapse) -> None:
+def test_attributor_on_hopper_instances_splits_memory_but_not_busy_time(make_lapse: MakeLapse) -> None:
     """An instance works for whoever holds it alone; of several holders each has memory and none has busy time."""
     spec = cut("H100-SXM5-80GB", "3g.40gb")
     series = _on_instances(make_lapse, spec)
@@ -237,7 +237,7 @@ def test_instances_of_hopper(make_lapse: MakeLapse) -> None:
     assert grown == {key: value * 4 for key, value in held.items()}
 
 
-def test_instances_of_ampere(make_lapse: MakeLapse) -> None:
+def test_attributor_on_ampere_instances_has_memory_only(make_lapse: MakeLapse) -> None:
     """Of the instances of an A100 there is memory only: no busy time of anybody, rather than none."""
     spec = cut("A100-SXM4-40GB", "3g.20gb")
     series = _on_instances(make_lapse, spec)
@@ -251,7 +251,7 @@ def test_instances_of_ampere(make_lapse: MakeLapse) -> None:
     )
 
 
-def test_a_kubelet_that_is_away(make_lapse: MakeLapse) -> None:
+def test_attributor_without_the_kubelet_keeps_all_counters(make_lapse: MakeLapse) -> None:
     """Without an answer of the kubelet nobody's counter ends or falls, and work is still that of who does it."""
     lapse = make_lapse(works={works(1): TRAIN, works(2): SERVE}, pods=SHARED)
     with lapse.exporting():
@@ -268,7 +268,7 @@ def _without_reasons(series: Sequence[Sample]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_storm_of_pods(make_lapse: MakeLapse) -> None:
+def test_attributor_after_a_hundred_short_pods_names_none(make_lapse: MakeLapse) -> None:
     """A hundred pods come, work and go, some of which hold the GPU; what is said afterwards names none."""
     storm = {}
     for number in range(100):

@@ -55,12 +55,12 @@ def _systemd(root: str, quality: str, uid: str) -> str:
 
 
 @pytest.mark.parametrize("case", CORPUS, ids=[case["id"] for case in CORPUS])
-def test_the_corpus(case: dict[str, Any]) -> None:
+def test_placement_of_each_known_layout_is_correct(case: dict[str, Any]) -> None:
     """Each layout gives its pod and container, or the reason why it has none."""
     assert placement(case["text"]) == _place(case)
 
 
-def test_the_corpus_is_large_and_clear() -> None:
+def test_cgroup_corpus_has_distinct_and_complete_cases() -> None:
     """No case stands twice, and each says either a pod or a reason."""
     assert len({case["id"] for case in CORPUS}) == len({case["text"] for case in CORPUS}) == len(CORPUS) > 60
     assert all(("pod" in case) != ("no_pod_reason" in case) for case in CORPUS)
@@ -68,13 +68,13 @@ def test_the_corpus_is_large_and_clear() -> None:
 
 
 @pytest.mark.parametrize("case", CORPUS, ids=[case["id"] for case in CORPUS])
-def test_a_line_break_at_the_end_changes_nothing(case: dict[str, Any]) -> None:
+def test_placement_with_a_trailing_newline_is_unchanged(case: dict[str, Any]) -> None:
     """The kernel ends each line; whether the last one is ended does not matter."""
     assert placement(case["text"].rstrip("\n") + "\n") == placement(case["text"].rstrip("\n")) == _place(case)
 
 
 @given(prefixes, roots, classes, uids, st.tuples(runtimes, hexes, inside))
-def test_a_pod_of_systemds_driver_is_found(
+def test_placement_of_a_systemd_path_has_the_pod_uid(
     prefix: str, root: str, quality: str, uid: str, container: tuple[str, str, str]
 ) -> None:
     """Under any root, in any class and whatever the container makes below itself, a pod's UID comes back."""
@@ -84,7 +84,7 @@ def test_a_pod_of_systemds_driver_is_found(
 
 
 @given(prefixes, classes, uids, st.tuples(st.sampled_from(["", "crio-"]), hexes, inside), controllers)
-def test_a_pod_of_cgroupfss_driver_is_found(
+def test_placement_of_a_cgroupfs_path_has_the_pod_uid(
     prefix: str, quality: str, uid: str, container: tuple[str, str, str], named: list[str]
 ) -> None:
     """The same with cgroup v1's hierarchies, some of which may know nothing of pods."""
@@ -97,27 +97,27 @@ def test_a_pod_of_cgroupfss_driver_is_found(
 
 
 @given(st.text())
-def test_no_text_fails(text: str) -> None:
+def test_placement_of_any_text_is_a_pod_or_a_reason(text: str) -> None:
     """Whatever is read gives a placement, with a pod or with a reason, never both."""
     found = placement(text)
     assert bool(found.pod_uid) != bool(found.no_pod_reason)
 
 
 @given(st.lists(names, max_size=8))
-def test_no_path_fails(parts: list[str]) -> None:
+def test_placement_of_any_path_is_a_pod_or_a_reason(parts: list[str]) -> None:
     """The same of texts that look like the kernel's."""
     found = placement(f"0::/{'/'.join(parts)}\n")
     assert bool(found.pod_uid) != bool(found.no_pod_reason)
 
 
 @given(st.lists(names.filter(lambda name: name != ".." and "kubepods" not in name), max_size=8))
-def test_without_kubepods_there_is_no_pod(parts: list[str]) -> None:
+def test_placement_without_kubepods_has_no_pod(parts: list[str]) -> None:
     """A path that does not name the kubelet's cgroup, and from which nothing is cut off, is never a pod's."""
     assert placement(f"0::/{'/'.join(parts)}\n").no_pod_reason is not None
 
 
 @given(st.integers(1, 6), classes, uids, hexes, st.sampled_from(["x", "..", "kube", "pod", ""]))
-def test_a_cut_off_path_needs_pod_and_container(
+def test_placement_in_a_hidden_path_needs_pod_and_container(
     ups: int, quality: str, uid: str, id_: str, between: str
 ) -> None:
     """Where a namespace hides "kubepods", only the exact rest of a path of cgroupfs's driver is taken for a pod's."""
@@ -128,7 +128,7 @@ def test_a_cut_off_path_needs_pod_and_container(
     assert placement(f"0::{head}/pod{uid}/x{between}/{id_}").pod_uid == ""
 
 
-def test_every_reason_is_explained() -> None:
+def test_no_pod_reasons_are_all_documented() -> None:
     """The page on attribution has a row for each reason, and none for another."""
     page = (Path(__file__).parents[3] / "docs/attribution.md").read_text()
     rows = page.partition("## What is not attributed")[2].partition("\n## ")[0].splitlines()

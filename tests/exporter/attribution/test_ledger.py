@@ -160,14 +160,16 @@ def _check(looks: Sequence[Observation], whose: Attribution) -> None:
 
 @settings(deadline=None)
 @given(_looks(sampled=True))
-def test_parts_are_the_whole(looks: list[Observation]) -> None:
+def test_ledger_with_samples_splits_busy_time_and_energy_exactly(looks: list[Observation]) -> None:
     """Of a shared device whose processes are sampled, busy time and energy add up to the unit, whatever comes."""
     _check(looks, knowing((A, B, C)))
 
 
 @settings(deadline=None)
 @given(_looks(sampled=False), st.sampled_from(((A,), (A, B), ())))
-def test_parts_are_the_whole_without_samples(looks: list[Observation], holders: tuple[Holder, ...]) -> None:
+def test_ledger_without_samples_splits_busy_time_and_energy_exactly(
+    looks: list[Observation], holders: tuple[Holder, ...]
+) -> None:
     """Of a device that one holds, or several, or nobody, and whose processes have no samples, it is so, too."""
     ledger, before = Ledger(), 0.0
     _check(looks, knowing(holders, is_complete=False))
@@ -196,7 +198,7 @@ _BEGUN_ANEW = (
 @settings(deadline=None)
 @example(list(_BEGUN_ANEW))
 @given(_looks(sampled=True))
-def test_used_up_to_the_energy(looks: list[Observation]) -> None:
+def test_ledger_energy_is_the_growth_of_the_counter(looks: list[Observation]) -> None:
     """A device's energy is what its counter grew by between looks that tell it, but for those over which it fell."""
     ledger, grown, before = Ledger(), 0, None
     for seen in looks:
@@ -212,7 +214,7 @@ def test_used_up_to_the_energy(looks: list[Observation]) -> None:
 
 @settings(deadline=None)
 @given(_looks(sampled=True))
-def test_shares_are_within_the_samples(looks: list[Observation]) -> None:
+def test_shares_of_a_period_match_its_samples(looks: list[Observation]) -> None:
     """In a period by itself a process gets its sample, within half a percent for each sample there and the device's."""
     for seen in looks:
         for piece in seen.slices:
@@ -245,7 +247,7 @@ def test_shares_are_within_the_samples(looks: list[Observation]) -> None:
         pytest.param(50, [3, 1], 7, [37.5, 12.5], 0, id="at-other-instants"),
     ],
 )
-def test_how_a_period_is_shared(
+def test_shares_of_a_period_are_proportional_within_rounding(
     busy: int, asked: list[int], off_us: int, parts: list[float], rest: float
 ) -> None:
     """In proportion where only rounding is missing or there is too much, or where only proportions are known."""
@@ -256,7 +258,7 @@ def test_how_a_period_is_shared(
     assert found.is_exact is not bool(off_us)
 
 
-def test_a_pod_that_has_gone() -> None:
+def test_ledger_publishes_a_gone_pod_once_more() -> None:
     """Who neither holds the device nor has a process on it is shown once more, with his last work, and gone."""
     ledger = Ledger()
     ledger.record(look(1, 80, by_pid={1: 30, 2: 50}, processes=on(1, 2)), knowing((A,)))
@@ -273,7 +275,7 @@ def test_a_pod_that_has_gone() -> None:
     assert entry(ledger).containers[B].busy_s == 0.5
 
 
-def test_a_process_that_is_started_again() -> None:
+def test_ledger_keeps_counters_over_a_restart_of_the_process() -> None:
     """While its pod holds the device the counters stay, also those of a container that the kubelet does not name."""
     ledger = Ledger()
     ledger.record(look(1, 90, by_pid={1: 30, 6: 60}, processes=on(1, 6)), knowing((A,)))
@@ -288,7 +290,7 @@ def test_a_process_that_is_started_again() -> None:
 
 
 @pytest.mark.parametrize("by_pid", [{1: 40}, None], ids=["sampled", "held-alone"])
-def test_a_kubelet_that_is_away(by_pid: dict[int, int] | None) -> None:
+def test_ledger_keeps_counters_while_the_kubelet_is_away(by_pid: dict[int, int] | None) -> None:
     """While nobody says who holds the device, counters stay as they are, or are not shown, and go on afterwards."""
     ledger = Ledger()
     ledger.record(look(1, 40, by_pid=by_pid, processes=on(1)), knowing((A,)))
@@ -302,7 +304,7 @@ def test_a_kubelet_that_is_away(by_pid: dict[int, int] | None) -> None:
     assert entry(ledger).containers[A].busy_s == pytest.approx(0.8 if by_pid is None else 1.2)
 
 
-def test_a_list_that_fails() -> None:
+def test_ledger_keeps_accounts_if_processes_are_not_listed() -> None:
     """A look at which the driver does not list processes ends nobody's account: it only says nothing of memory."""
     ledger = Ledger()
     ledger.record(look(1, 40, by_pid={2: 40}, processes=on(2)), knowing())
@@ -314,7 +316,7 @@ def test_a_list_that_fails() -> None:
     assert entry(ledger).containers[B].memory_byte_s == 0  # of the time in between it is not known
 
 
-def test_memory_of_what_cannot_be_told_apart() -> None:
+def test_ledger_without_samples_on_a_shared_gpu_has_memory_only() -> None:
     """On a shared device without samples each pod has memory and its integral, and no busy time: absent, not zero."""
     ledger = Ledger()
     for at_s in (1, 2, 3):
@@ -325,7 +327,7 @@ def test_memory_of_what_cannot_be_told_apart() -> None:
     assert found.unattributed["shared"].busy_s == found.total.busy_s == 1.5
 
 
-def test_a_second_holder_comes() -> None:
+def test_ledger_with_a_second_holder_pauses_busy_time() -> None:
     """Where work cannot be told apart, there is no counter of busy time; it goes on after that. Memory's is there."""
     ledger = Ledger()
     ledger.record(look(1, 50, by_pid=None, processes=on(1)), knowing((A,)))
@@ -339,7 +341,7 @@ def test_a_second_holder_comes() -> None:
     assert entry(ledger).containers[A].busy_s == 1.5
 
 
-def test_a_look_without_a_sample_changes_no_share() -> None:
+def test_ledger_without_a_new_sample_keeps_the_recent_share() -> None:
     """The recent share stays until there is something newer: a gauge that came and went would look like idleness."""
     ledger = Ledger()
     ledger.record(look(1, 40, by_pid={1: 40}, processes=on(1)), knowing((A,)))
@@ -350,7 +352,7 @@ def test_a_look_without_a_sample_changes_no_share() -> None:
     assert entry(ledger).containers[A].recent_percent == 20
 
 
-def test_devices_that_were_not_looked_at() -> None:
+def test_ledger_omits_devices_that_were_not_sampled() -> None:
     """Of a device that hangs nothing is said, and what was known goes on with the next look; a cut one is forgotten."""
     ledger = Ledger()
     ledger.record(look(1, 40, by_pid={1: 40}, processes=on(1)), knowing((A,)))
@@ -364,7 +366,7 @@ def test_devices_that_were_not_looked_at() -> None:
 
 
 @pytest.mark.parametrize("holders", [(), (A,), (A, B)], ids=["free", "held-alone", "shared"])
-def test_what_ended_unseen(holders: tuple[Holder, ...]) -> None:
+def test_ledger_leaves_a_vanished_process_unattributed(holders: tuple[Holder, ...]) -> None:
     """Whose it was is not guessed, also where one pod holds the device alone: the host's processes run there, too."""
     ledger = Ledger()
     for at_s in (1, 2):
@@ -398,7 +400,7 @@ UNREAD = ProcessOwner("no_permission")
         pytest.param(FIRST, UNREAD, 59, 59.5, "no_permission", id="cannot-be-read-any-more"),
     ],
 )
-def test_whose_a_pid_was(
+def test_process_owner_of_a_pid_between_instants_is_certain_or_a_reason(
     before: ProcessOwner | None, now: ProcessOwner | None, from_s: float, to_s: float, who: UsageOwner
 ) -> None:
     """A PID's work is its process's of that time, also if that has ended; in doubt nobody's."""
@@ -408,7 +410,7 @@ def test_whose_a_pid_was(
     assert owners.owner_between(7, int(from_s * US), int(to_s * US)) == who
 
 
-def test_a_pid_that_came_round() -> None:
+def test_process_owner_of_a_reused_pid_is_a_reason() -> None:
     """Who ended, and whose PID may have been another's since, is not known to have done the last work of it."""
     owners = ProcessOwners()
     owners.update({7: FIRST}, lambda _: False)

@@ -92,13 +92,13 @@ def _why(processes: ProcessScanner, pid: int) -> NoPodReason | None:
     return _one(processes, pid).placement.no_pod_reason
 
 
-def test_a_process_of_a_pod(proc: Proc) -> None:
+def test_scan_of_a_pod_process_finds_pod_and_container(proc: Proc) -> None:
     """A process is found with its start, pod and container."""
     proc.start(77, POD)
     assert _one(ProcessScanner(proc.root), 77) == Process(77, 5000, IN_POD, "python")
 
 
-def test_each_process_once(proc: Proc) -> None:
+def test_scan_lists_each_process_once(proc: Proc) -> None:
     """A process on several devices is one process, and what has no pod is there with its reason."""
     proc.start(77, POD)
     proc.start(78, OTHER_POD)
@@ -110,7 +110,7 @@ def test_each_process_once(proc: Proc) -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "a) S 1 (b", ")", "((", ") ) )", "", "line\nbreak", "\xff"])
-def test_any_name(proc: Proc, name: str) -> None:
+def test_scan_reads_processes_with_any_name(proc: Proc, name: str) -> None:
     """Brackets, blanks and line breaks in a process's name do not move its start time."""
     proc.start(77, POD, name=name, start=123456789)
     assert _one(ProcessScanner(proc.root), 77) == Process(77, 123456789, IN_POD, name)
@@ -119,22 +119,22 @@ def test_any_name(proc: Proc, name: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "77 (python)", "77 (python) S 1 2 3", "x" * 9000, "77 (p) S " + "x " * 40]
 )
-def test_a_stat_that_is_none(proc: Proc, text: str) -> None:
+def test_scan_of_an_invalid_stat_is_unreadable(proc: Proc, text: str) -> None:
     """What the kernel never writes is unreadable, and no exception."""
     proc.start(77, POD)
     (proc.root / "77/stat").write_text(text)
     assert _why(ProcessScanner(proc.root), 77) is NoPodReason.UNREADABLE
 
 
-def test_a_cgroup_that_is_no_text(proc: Proc) -> None:
+def test_scan_of_a_binary_cgroup_has_no_pod(proc: Proc) -> None:
     """Bytes that are no UTF-8 are no pod."""
     proc.start(77, POD)
     (proc.root / "77/cgroup").write_bytes(b"0::/\xff\xfe/kubepods\xff/pod\n")
     assert _why(ProcessScanner(proc.root), 77) is NoPodReason.HOST
 
 
-def test_a_pid_reused_while_its_cgroup_is_read(proc: Proc) -> None:
-    """Another start time after reading than before: neither process's cgroup is drop_implausible_changes."""
+def test_scan_detects_a_pid_reused_while_reading(proc: Proc) -> None:
+    """Another start time after reading than before: neither process's cgroup is used."""
     proc.start(77, POD)
     read = Reader(proc)
     processes = ProcessScanner(proc.root, read=read)
@@ -145,7 +145,7 @@ def test_a_pid_reused_while_its_cgroup_is_read(proc: Proc) -> None:
 
 
 @pytest.mark.parametrize("reads", [0, 1, 2])
-def test_a_process_that_ends_meanwhile(proc: Proc, reads: int) -> None:
+def test_scan_of_an_ending_process_has_no_pod(proc: Proc, reads: int) -> None:
     """Ending before, between or after the reads gives no pod and no exception."""
     proc.start(77, POD)
     read = Reader(proc)
@@ -161,7 +161,7 @@ def test_a_process_that_ends_meanwhile(proc: Proc, reads: int) -> None:
     assert _why(ProcessScanner(proc.root, read=read), 77) is NoPodReason.GONE
 
 
-def test_a_process_that_began_after_the_listing(proc: Proc) -> None:
+def test_scan_of_a_process_younger_than_the_list_is_reused(proc: Proc) -> None:
     """What NVML listed at 50 s cannot be what has the PID since then, nor since the same tick."""
     proc.start(77, POD, start=5000)
     processes = ProcessScanner(proc.root, ticks_per_s=100)
@@ -171,7 +171,7 @@ def test_a_process_that_began_after_the_listing(proc: Proc) -> None:
     ]  # fmt: skip
 
 
-def test_what_is_known_is_not_read_again(proc: Proc) -> None:
+def test_scan_of_a_known_process_reads_one_file(proc: Proc) -> None:
     """A second sweep reads one file per process, and has the same answer."""
     proc.start(77, POD)
     read = Reader(proc)
@@ -199,7 +199,7 @@ def test_what_is_known_is_not_read_again(proc: Proc) -> None:
         ((70, None), 10, 90, True),
     ],
 )
-def test_which_pids_were_given_out(
+def test_reuse_of_a_pid_follows_the_kernels_order(
     proc: Proc, newest: tuple[int | None, int | None], forks: int, pid: int, given_out: bool
 ) -> None:
     """PIDs are given out in turn; where it is not known how far, or where the turn has come round, it may be any."""
@@ -213,7 +213,7 @@ def test_which_pids_were_given_out(
     assert found.may_be_reused(pid) is given_out
 
 
-def test_what_is_known_ends_with_the_process(proc: Proc) -> None:
+def test_scan_forgets_a_process_with_another_start(proc: Proc) -> None:
     """A PID with another start time is another process; nothing remembered is used for it."""
     proc.start(77, POD)
     processes = ProcessScanner(proc.root)
@@ -224,7 +224,7 @@ def test_what_is_known_ends_with_the_process(proc: Proc) -> None:
     assert _why(processes, 77) is NoPodReason.GONE
 
 
-def test_only_the_last_sweep_is_remembered(proc: Proc) -> None:
+def test_scan_remembers_only_the_last_one(proc: Proc) -> None:
     """The memory holds what the last sweep asked for, however many processes have come and gone."""
     processes = ProcessScanner(proc.root)
     for pid in range(100, 400):
@@ -235,7 +235,7 @@ def test_only_the_last_sweep_is_remembered(proc: Proc) -> None:
     assert not processes._known  # noqa: SLF001
 
 
-def test_a_process_on_its_way_into_its_container(proc: Proc) -> None:
+def test_scan_of_a_process_outside_a_container_is_repeated(proc: Proc) -> None:
     """What is in no container yet is looked at again: runtimes move a process before it becomes the program."""
     proc.start(77, "0::/system.slice/containerd.service\n")
     processes = ProcessScanner(proc.root)
@@ -247,7 +247,7 @@ def test_a_process_on_its_way_into_its_container(proc: Proc) -> None:
 
 
 @pytest.mark.parametrize(("cgroup", "why"), [("1:cpu:/\n", NoPodReason.GONE), (POD, None)], ids=["v1", "v2"])
-def test_a_process_that_has_ended_and_is_still_there(
+def test_scan_of_a_dead_process_depends_on_the_cgroup_version(
     proc: Proc, cgroup: str, why: NoPodReason | None
 ) -> None:
     """With cgroup v1 it stands at the root, where it never was; with v2 still in its pod."""
@@ -255,7 +255,9 @@ def test_a_process_that_has_ended_and_is_still_there(
     assert _why(ProcessScanner(proc.root), 77) is why
 
 
-def test_a_containers_own_proc(proc: Proc, caplog: pytest.LogCaptureFixture) -> None:
+def test_scan_of_a_containers_proc_is_off_and_logged_once(
+    proc: Proc, caplog: pytest.LogCaptureFixture
+) -> None:
     """Where process 2 is missing or no kernel thread, nothing is attributed, the reason is given, and said once."""
     proc.start(77, POD)
     proc.end(2)
@@ -272,7 +274,7 @@ def test_a_containers_own_proc(proc: Proc, caplog: pytest.LogCaptureFixture) -> 
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
-def test_no_proc_at_all(tmp_path: Path) -> None:
+def test_scan_of_an_empty_folder_is_off(tmp_path: Path) -> None:
     """An empty folder, or none, is not the host's /proc; hidepid, which leaves it as empty, is named."""
     for root in (tmp_path, tmp_path / "missing"):
         off = ProcessScanner(root).scan([77], listed_at_ns=LATER).off
@@ -292,14 +294,14 @@ def _deny(part: str) -> Callable[[str, int], bytes]:
     return read
 
 
-def test_a_process_that_may_not_be_read(proc: Proc) -> None:
+def test_scan_of_a_forbidden_process_has_no_pod(proc: Proc) -> None:
     """A refusal costs that process its pod."""
     proc.start(77, POD)
     assert _why(ProcessScanner(proc.root, read=_deny("/77/")), 77) is NoPodReason.NO_PERMISSION
     assert _why(ProcessScanner(proc.root, read=_deny("/77/cgroup")), 77) is NoPodReason.NO_PERMISSION
 
 
-def test_a_proc_that_may_not_be_read(proc: Proc) -> None:
+def test_scan_of_a_forbidden_proc_is_off(proc: Proc) -> None:
     """Where the host's own processes are refused, it is off, and hidepid is where to look."""
     off = ProcessScanner(proc.root, read=_deny("/2/")).scan([77], listed_at_ns=LATER).off
     assert off is not None
@@ -307,7 +309,7 @@ def test_a_proc_that_may_not_be_read(proc: Proc) -> None:
     assert "hidepid" in off
 
 
-def test_a_namespace_of_our_own_is_said(proc: Proc, caplog: pytest.LogCaptureFixture) -> None:
+def test_scan_in_an_own_pid_namespace_warns_once(proc: Proc, caplog: pytest.LogCaptureFixture) -> None:
     """With the host's /proc but not its PID namespace it works, and says once what newer drivers leave out."""
     proc.start(77, POD)
     (proc.root / "self").symlink_to("424242")
@@ -316,7 +318,7 @@ def test_a_namespace_of_our_own_is_said(proc: Proc, caplog: pytest.LogCaptureFix
     assert ["hostPID" in record.message for record in caplog.records] == [True]
 
 
-def test_nothing_is_said_where_all_is_well(proc: Proc, caplog: pytest.LogCaptureFixture) -> None:
+def test_scan_on_the_host_logs_nothing(proc: Proc, caplog: pytest.LogCaptureFixture) -> None:
     """In the host's namespace there is nothing to say."""
     (proc.root / "self").symlink_to(str(os.getpid()))
     ProcessScanner(proc.root).scan([1], listed_at_ns=LATER)
@@ -324,13 +326,13 @@ def test_nothing_is_said_where_all_is_well(proc: Proc, caplog: pytest.LogCapture
 
 
 @given(st.integers(0, 2**62), st.sampled_from([100, 250, 1000, 1024]))
-def test_ticks_are_exact(boot_ns: int, ticks_per_s: int) -> None:
+def test_ticks_of_a_boot_time_are_exact(boot_ns: int, ticks_per_s: int) -> None:
     """A moment lies in its tick, to the nanosecond, after any uptime."""
     tick = ticks_at(boot_ns, ticks_per_s=ticks_per_s)
     assert tick * 10**9 <= boot_ns * ticks_per_s < (tick + 1) * 10**9
 
 
-def test_many_processes_cost_little(proc: Proc) -> None:
+def test_scan_of_many_processes_reads_three_files_each(proc: Proc) -> None:
     """A process costs three reads when it is first seen and one later; the sweep itself no more than a few."""
     pids = range(1000, 1448)
     for pid in pids:
@@ -349,7 +351,7 @@ def test_many_processes_cost_little(proc: Proc) -> None:
         assert len(reads) <= most
 
 
-def test_no_file_stays_open(proc: Proc) -> None:
+def test_scan_leaves_no_file_open(proc: Proc) -> None:
     """Whatever fails, descriptors are given back."""
     proc.start(77, POD)
     (proc.root / "78/stat").mkdir(parents=True)
@@ -384,7 +386,7 @@ def _later() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) + 10**9
 
 
-def test_the_kernels_clock_is_ours(child: subprocess.Popen[bytes]) -> None:
+def test_start_ticks_match_the_boot_clock(child: subprocess.Popen[bytes]) -> None:
     """A child's start time lies between the ticks before and after its start, of the clock that callers are to use."""
     ticks = os.sysconf("SC_CLK_TCK")
     start = _one(_own(), child.pid, listed_at_ns=_later()).start_ticks
@@ -394,13 +396,13 @@ def test_the_kernels_clock_is_ours(child: subprocess.Popen[bytes]) -> None:
     assert before <= start <= ticks_at(time.clock_gettime_ns(time.CLOCK_BOOTTIME), ticks_per_s=ticks)
 
 
-def test_a_real_process_that_began_after_the_listing(child: subprocess.Popen[bytes]) -> None:
+def test_scan_of_a_real_younger_process_is_reused(child: subprocess.Popen[bytes]) -> None:
     """What began after the moment of the listing is not what was listed."""
     before = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - 600 * 10**9
     assert _one(_own(), child.pid, listed_at_ns=before).placement.no_pod_reason is NoPodReason.REUSED
 
 
-def test_a_real_process_ends(child: subprocess.Popen[bytes]) -> None:
+def test_scan_of_a_real_ending_process_is_gone(child: subprocess.Popen[bytes]) -> None:
     """A process is there, then dead and not waited for, then gone."""
     processes = _own()
     alive = _one(processes, child.pid, listed_at_ns=_later())
@@ -416,7 +418,7 @@ def test_a_real_process_ends(child: subprocess.Popen[bytes]) -> None:
     )
 
 
-def test_real_processes_that_come_and_go() -> None:
+def test_scan_of_real_short_processes_finds_no_pod() -> None:
     """While processes begin and end all the time, none of them is ever taken for a pod's, and nothing fails."""
     processes = _own()
     own = _one(processes, os.getpid(), listed_at_ns=_later()).placement
@@ -428,7 +430,7 @@ def test_real_processes_that_come_and_go() -> None:
     assert reasons <= {own.no_pod_reason, NoPodReason.GONE, NoPodReason.REUSED}
 
 
-def test_descriptors_may_run_out(child: subprocess.Popen[bytes]) -> None:
+def test_scan_without_file_descriptors_is_unreadable(child: subprocess.Popen[bytes]) -> None:
     """No file descriptor left is a reason, and no exception."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.open("/dev/null", os.O_RDONLY)

@@ -71,7 +71,7 @@ def _said(series: Sequence[Sample], name: str) -> dict[tuple[str, ...], float]:
 ATTRIBUTED = Options(shared_gpus="attributed", naming="both", collectors=READ)
 
 
-def test_parts_add_up(make_lapse: MakeLapse) -> None:
+def test_attributed_values_add_up_to_the_device(make_lapse: MakeLapse) -> None:
     """Attributed: each pod's part once, the rest without a pod, and a sum over them is the device's value."""
     series = after_10_s(make_lapse(works=WORKS, pods=SHARED), ATTRIBUTED)
     for name, value in DEVICE.items():
@@ -91,7 +91,7 @@ def test_parts_add_up(make_lapse: MakeLapse) -> None:
         assert _said(series, name).keys() == {("", "")}, name
 
 
-def test_parts_that_are_more_than_the_whole(make_lapse: MakeLapse) -> None:
+def test_attributed_memory_is_capped_at_the_devices(make_lapse: MakeLapse) -> None:
     """Memory that processes had when they were listed and that is free when the device is read is not counted."""
     series = after_10_s(make_lapse(works=WORKS, pods=SHARED), ATTRIBUTED, memory_used_bytes=9_000 * MIB)
     for name, value in (("DCGM_FI_DEV_FB_USED", 9_000), ("DCGM_FI_DEV_FB_USED_BYTES", 9_000 * MIB)):
@@ -100,7 +100,7 @@ def test_parts_that_are_more_than_the_whole(make_lapse: MakeLapse) -> None:
         assert found["train", "main"] == pytest.approx(6 * found["serve", "main"], rel=0.01)
 
 
-def test_parts_that_are_not_known(make_lapse: MakeLapse) -> None:
+def test_attributed_values_without_host_proc_have_no_pod(make_lapse: MakeLapse) -> None:
     """Attributed, without /proc: the device's own value, once, without a pod."""
     lapse = make_lapse(works=WORKS, pods=SHARED)
     shutil.rmtree(lapse.host.proc / "2")
@@ -110,7 +110,7 @@ def test_parts_that_are_not_known(make_lapse: MakeLapse) -> None:
 
 
 @pytest.mark.parametrize("missing", ["nvmlDeviceGetSamples", "nvmlDeviceGetProcessUtilization"])
-def test_parts_that_cannot_be_read(make_lapse: MakeLapse, missing: str) -> None:
+def test_attributed_values_without_samples_split_only_memory(make_lapse: MakeLapse, missing: str) -> None:
     """Attributed, while the driver refuses the samples: likewise, and memory is parted as ever."""
     lapse = make_lapse(works=WORKS, pods=SHARED)
     lapse.board.fault(missing, code=4)
@@ -120,7 +120,9 @@ def test_parts_that_cannot_be_read(make_lapse: MakeLapse, missing: str) -> None:
 
 
 @pytest.mark.parametrize("pods", [{}, {"train": [WHOLE]}], ids=["free", "held-by-one"])
-def test_gpus_that_are_not_shared(make_lapse: MakeLapse, pods: dict[str, list[str]]) -> None:
+def test_attributed_mode_on_an_unshared_gpu_changes_nothing(
+    make_lapse: MakeLapse, pods: dict[str, list[str]]
+) -> None:
     """Attributed changes nothing on a GPU that nobody or one pod holds, whoever else has processes on it."""
     series = after_10_s(make_lapse(works=WORKS, pods=pods), ATTRIBUTED)
     holder = ("train", "main") if pods else ("", "")
@@ -130,7 +132,7 @@ def test_gpus_that_are_not_shared(make_lapse: MakeLapse, pods: dict[str, list[st
         assert _said(series, name).keys() == {holder}, name
 
 
-def test_copies(make_lapse: MakeLapse) -> None:
+def test_default_mode_copies_values_once_per_pod(make_lapse: MakeLapse) -> None:
     """By default each pod has a copy of everything, once, as with dcgm-exporter; however many replicas it holds."""
     options = dataclasses.replace(ATTRIBUTED, shared_gpus="dcgm")
     series = after_10_s(make_lapse(works=WORKS, pods=SHARED), options)

@@ -27,7 +27,7 @@ def _refused(_device: OpenDevice) -> float:
     raise ReadingError("reading it", Reason.NO_PERMISSION, "denied")
 
 
-def test_whatever_a_reading_raises_costs_that_reading() -> None:
+def test_collector_with_a_failing_reading_keeps_the_others() -> None:
     """An answer of the driver and a mistake of ours are told apart, and both leave the other readings alone."""
     rows = (
         Row(_metric("A"), read=_broken),
@@ -42,7 +42,7 @@ def test_whatever_a_reading_raises_costs_that_reading() -> None:
     assert collected.duration_s == 0.5
 
 
-def test_instances_have_only_what_is_theirs() -> None:
+def test_collector_on_an_instance_reads_only_its_rows() -> None:
     """Rows that NVML has no answer to for a MIG instance are not even asked, and are no failures."""
     rows = (Row(_metric("A"), read=_broken), Row(_metric("C"), read=lambda _: 7, per_instance=True))
     instance = Device(0, 0, "GPU-1", "00000000:1B:00.0", "m", Instance("1g.5gb", 7, ()))

@@ -17,7 +17,7 @@ MIXED = NodeSpec(
 )
 
 
-def test_what_a_gpu_is(make_node: MakeNode) -> None:
+def test_gpu_info_has_versions_and_an_optional_serial(make_node: MakeNode) -> None:
     """Driver, CUDA, firmware, capability and place: once per GPU, whoever holds it; the serial number on request."""
     node = make_node(h100(1))
     uuid = node.spec.gpu_uuid(0)
@@ -35,7 +35,7 @@ def test_what_a_gpu_is(make_node: MakeNode) -> None:
     assert re.search(r'^gpu_info\{.*serial="\d{13}"\} 1$', shown.out, re.MULTILINE)
 
 
-def test_what_the_driver_does_not_say_is_empty(make_node: MakeNode) -> None:
+def test_gpu_info_without_an_answer_has_empty_labels(make_node: MakeNode) -> None:
     """One question without an answer does not cost the others."""
     node = make_node(h100(1))
     node.board.fault("nvmlDeviceGetMemoryAffinity", code=3)
@@ -43,7 +43,7 @@ def test_what_the_driver_does_not_say_is_empty(make_node: MakeNode) -> None:
     assert 'compute_capability="9.0",numa_node=""} 1' in done.out
 
 
-def test_how_gpus_are_connected(make_node: MakeNode) -> None:
+def test_topology_lists_every_other_gpu(make_node: MakeNode) -> None:
     """Every other GPU of the node: NVLink with the number of links, else the way over PCIe."""
     node = make_node(MIXED)
     done = node.once("--once", "--pod-resources-socket=", "--metrics=full")
@@ -64,7 +64,7 @@ def test_how_gpus_are_connected(make_node: MakeNode) -> None:
     assert "gpu_topology" not in node.once("--once", "--pod-resources-socket=").out
 
 
-def test_the_state_of_nvlink_between_gpus(make_node: MakeNode) -> None:
+def test_p2p_status_has_dcgm_exporters_labels(make_node: MakeNode) -> None:
     """Dcgm-exporter's labels and numbers, for every pair."""
     node = make_node(MIXED)
     with node.exporting("--metrics=full", pods=False) as exporter:
@@ -75,7 +75,7 @@ def test_the_state_of_nvlink_between_gpus(make_node: MakeNode) -> None:
     assert found["0", "2", "NotSupported"] == 5
 
 
-def test_each_nvlink_has_a_rate_of_its_own(make_node: MakeNode) -> None:
+def test_nvlink_rate_of_each_link_is_separate(make_node: MakeNode) -> None:
     """In DCGM's MB/s of 1000 KiB, both ways together; the other links stay as they are."""
     node = make_node(h100(1))
     with node.exporting("--interval=100ms", "--metrics=full", pods=False) as exporter:
@@ -94,7 +94,7 @@ def test_each_nvlink_has_a_rate_of_its_own(make_node: MakeNode) -> None:
         assert exporter.series("DCGM_FI_DEV_NVLINK_BANDWIDTH_L18", "gpu") == {}
 
 
-def test_clock_events_are_counted_at_each_reading(make_node: MakeNode) -> None:
+def test_clock_events_are_counted_by_reason(make_node: MakeNode) -> None:
     """By reason, with dcgm-exporter's labels; what has not been within the window is absent."""
     node = make_node(h100(1))
     node.board.set_answer(0, "nvmlDeviceGetCurrentClocksEventReasons", 0x24)
@@ -107,7 +107,7 @@ def test_clock_events_are_counted_at_each_reading(make_node: MakeNode) -> None:
         assert len(set(found.values())) == 1
 
 
-def test_what_was_before_the_window_no_longer_counts() -> None:
+def test_clock_events_outside_the_window_are_dropped() -> None:
     """Each device by itself."""
     now = [0.0]
     events = ClockEvents(lambda: now[0])
@@ -119,7 +119,7 @@ def test_what_was_before_the_window_no_longer_counts() -> None:
     assert events.record("a", 0) == {4: 1}
 
 
-def test_a_lost_gpu_is_nobodys_peer(make_node: MakeNode) -> None:
+def test_topology_with_a_lost_gpu_omits_it(make_node: MakeNode) -> None:
     """The others still know each other."""
     node = make_node(MIXED)
     node.board.fault("*", gpu=1, code=15)
@@ -128,7 +128,7 @@ def test_a_lost_gpu_is_nobodys_peer(make_node: MakeNode) -> None:
     assert set(pairs) == {("0", "2"), ("0", "3"), ("2", "0"), ("2", "3"), ("3", "0"), ("3", "2")}
 
 
-def test_energy_in_joules_and_throttling_by_reason(make_node: MakeNode) -> None:
+def test_energy_and_throttling_have_base_units(make_node: MakeNode) -> None:
     """Base units, counters with their suffix, once per GPU."""
     node = make_node(h100(1))
     node.board.set_gpu(0, reading(energy_j=1234.5))
@@ -147,7 +147,7 @@ def test_energy_in_joules_and_throttling_by_reason(make_node: MakeNode) -> None:
     assert "# TYPE gpu_energy_joules counter" in text
 
 
-def test_nvlink_traffic_is_a_rate(make_node: MakeNode) -> None:
+def test_nvlink_traffic_is_a_rate_from_the_second_reading(make_node: MakeNode) -> None:
     """Whose unit is DCGM's, MB/s of 1000 KiB; both ways together, and not before there are two readings."""
     node = make_node(h100(1))
     with node.exporting("--interval=100ms", "--naming=both", pods=False) as exporter:
@@ -166,7 +166,7 @@ def test_nvlink_traffic_is_a_rate(make_node: MakeNode) -> None:
     assert new == pytest.approx(old * 1000 * 1024)
 
 
-def test_a_counter_that_starts_anew_has_no_rate(make_node: MakeNode) -> None:
+def test_nvlink_rate_after_a_counter_reset_is_absent(make_node: MakeNode) -> None:
     """Nobody knows how far it had come: absent for a cycle, never negative."""
     node = make_node(NodeSpec("old", (GpuSpec("A100-SXM4-40GB"),)))
     name = "DCGM_FI_PROF_PCIE_TX_BYTES"
@@ -181,7 +181,7 @@ def test_a_counter_that_starts_anew_has_no_rate(make_node: MakeNode) -> None:
     assert set(seen) == {0.0}
 
 
-def test_a_licensed_vgpu(make_node: MakeNode) -> None:
+def test_vgpu_license_status_is_read(make_node: MakeNode) -> None:
     """1 where there is a licence, 0 on bare metal, absent where the driver does not know the question."""
     node = make_node(h100(3))
     node.board.set_answer(1, "nvmlDeviceGetGridLicensableFeatures_v4", 1, 1)

@@ -32,7 +32,7 @@ def _served(node: Node, *flags: str) -> dict[str, float]:
     return found
 
 
-def test_the_sets_hold_each_other(make_node: MakeNode) -> None:
+def test_metric_sets_contain_each_other(make_node: MakeNode) -> None:
     """Minimal is within default, default within full; by default it is dcgm-exporter's list and the total memory."""
     node = make_node(h100(1))
     minimal, default, full = (
@@ -50,7 +50,7 @@ def test_the_sets_hold_each_other(make_node: MakeNode) -> None:
     assert minimal < default < full
 
 
-def test_limits_links_and_modes(make_node: MakeNode) -> None:
+def test_limits_links_and_modes_have_dcgms_units(make_node: MakeNode) -> None:
     """Of an idle H100, in DCGM's units."""
     found = _served(make_node(h100(1)), "--metrics=full")
     assert {name: found[name] for name in found.keys() & _IDLE_H100.keys()} == _IDLE_H100
@@ -131,7 +131,7 @@ CHANGES: tuple[tuple[str, int, tuple[int, ...], dict[str, float]], ...] = (
 """A function, what selects among its answers, its answer, and what comes of it: no value stands for two."""
 
 
-def test_each_counter_comes_from_its_own_place(make_node: MakeNode) -> None:
+def test_counter_of_each_field_is_independent(make_node: MakeNode) -> None:
     """Whatever changes at the driver changes its own metrics, and no others."""
     node = make_node(h100(1))
     before = _served(node, "--metrics=full")
@@ -165,7 +165,7 @@ def test_each_counter_comes_from_its_own_place(make_node: MakeNode) -> None:
         ),
     ],
 )
-def test_what_a_card_cannot_say_is_absent(
+def test_unsupported_metrics_of_a_card_are_absent(
     make_node: MakeNode, card: str, there: set[str], absent: set[str]
 ) -> None:
     """Pages are retired before Ampere and rows remapped from then on; neither card has a fan, or says 0 for it."""
@@ -174,7 +174,7 @@ def test_what_a_card_cannot_say_is_absent(
     assert not (absent | {"FAN_SPEED"}) & found
 
 
-def test_memory_use_is_a_share_of_what_can_be_used(make_node: MakeNode) -> None:
+def test_memory_ratio_excludes_reserved_memory(make_node: MakeNode) -> None:
     """DCGM's FB_USED_PERCENT is a ratio, and leaves out what is reserved."""
     node = make_node(h100(1))
     node.board.set_gpu(0, reading())
@@ -183,7 +183,7 @@ def test_memory_use_is_a_share_of_what_can_be_used(make_node: MakeNode) -> None:
     assert found["FB_USED_PERCENT"] == pytest.approx(found["FB_USED"] / usable, rel=1e-3)
 
 
-def test_time_under_a_limit_is_in_seconds_in_the_newer_names(make_node: MakeNode) -> None:
+def test_throttle_time_in_new_names_is_in_seconds(make_node: MakeNode) -> None:
     """1.5 s, from nanoseconds."""
     node = make_node(h100(1))
     node.board.set_answer(0, "nvmlDeviceGetFieldValues", 1_500_000_000, selector=75)
@@ -191,7 +191,7 @@ def test_time_under_a_limit_is_in_seconds_in_the_newer_names(make_node: MakeNode
     assert found["GPU_THERMAL_THROTTLE_SECONDS_TOTAL"] == 1.5
 
 
-def test_power_at_the_instant(make_node: MakeNode) -> None:
+def test_instant_power_is_in_watts(make_node: MakeNode) -> None:
     """In watts, under the names of both generations."""
     node = make_node(h100(1))
     node.board.set_gpu(0, reading(power_w=312.5))
@@ -199,13 +199,13 @@ def test_power_at_the_instant(make_node: MakeNode) -> None:
     assert found["POWER_USAGE_INSTANT"] == found["BOARD_POWER_RAW_WATTS"] == 312.5
 
 
-def test_mig_mode(make_node: MakeNode) -> None:
+def test_mig_mode_of_a_mig_gpu_is_one(make_node: MakeNode) -> None:
     """1 on a GPU that is cut."""
     node = make_node(NodeSpec("n", (GpuSpec("A100-SXM4-40GB", ("3g.20gb",)),)))
     assert _served(node, "--metrics=full")["MIG_MODE"] == 1
 
 
-def test_a_field_that_an_old_driver_does_not_know_is_absent(make_node: MakeNode) -> None:
+def test_unknown_field_of_an_old_driver_is_absent(make_node: MakeNode) -> None:
     """It is not supported there, which is no failure."""
     node = make_node(h100(1))
     invalid_argument = 2

@@ -48,7 +48,7 @@ def _shown(exporter: Exporter, *labels: str) -> dict[str, dict[tuple[str, ...], 
     return found
 
 
-def test_every_counter_in_dcgms_units(make_node: MakeNode) -> None:
+def test_profiling_counters_have_dcgms_units(make_node: MakeNode) -> None:
     """Shares as ratios, traffic in bytes per second, though NVML speaks of percent and MiB."""
     node = make_node(h100(1))
     for number, stated, _ in GPM.values():
@@ -58,7 +58,7 @@ def test_every_counter_in_dcgms_units(make_node: MakeNode) -> None:
     assert shown == {name: {("0",): value} for name, (_, _, value) in GPM.items()}
 
 
-def test_what_is_served_by_default(make_node: MakeNode) -> None:
+def test_profiling_default_is_dcgm_exporters_list(make_node: MakeNode) -> None:
     """Dcgm-exporter's list."""
     node = make_node(h100(1))
     node.board.set_gpu(0, reading(gpu_util_percent=64, memory_util_percent=32))
@@ -73,7 +73,7 @@ def test_what_is_served_by_default(make_node: MakeNode) -> None:
     }
 
 
-def test_the_names_of_dcgm_49(make_node: MakeNode) -> None:
+def test_profiling_in_new_names_keeps_units(make_node: MakeNode) -> None:
     """Three of the default ones were renamed, and kept their unit."""
     node = make_node(h100(1))
     node.board.set_gpm(0, pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL, 12.5)
@@ -88,7 +88,7 @@ def test_the_names_of_dcgm_49(make_node: MakeNode) -> None:
     }
 
 
-def test_instances_have_their_own(make_node: MakeNode) -> None:
+def test_profiling_of_instances_is_separate(make_node: MakeNode) -> None:
     """Under MIG activity is known per instance, beside the whole card's."""
     node = make_node(CUT)
     node.board.set_gpu(0, reading(gpu_util_percent=30))
@@ -101,7 +101,7 @@ def test_instances_have_their_own(make_node: MakeNode) -> None:
     assert shown["DRAM_ACTIVE"][("3g.40gb",)] == pytest.approx(0.4125)
 
 
-def test_what_a_card_does_not_say_is_absent(make_node: MakeNode) -> None:
+def test_profiling_counter_without_a_value_is_absent(make_node: MakeNode) -> None:
     """Each counter carries its own error; the others are not affected, and nothing has failed."""
     node = make_node(h100(1))
     node.board.set_gpm(0, pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL, float("nan"))
@@ -113,7 +113,7 @@ def test_what_a_card_does_not_say_is_absent(make_node: MakeNode) -> None:
     assert "ANY_TENSOR_UTIL: not supported by this device; series omitted" in done.err
 
 
-def test_engines_that_a_card_or_instance_lacks_are_absent(make_node: MakeNode) -> None:
+def test_engines_of_a_card_without_them_are_absent(make_node: MakeNode) -> None:
     """Without a word: an H100 has seven video decoders of the eight that have names, the smallest instance one."""
     done = make_node(CUT).once("--once", "--pod-resources-socket=", "--metrics=full")
     found = re.findall(r"^DCGM_FI_PROF_(NV(?:DEC|JPG|OFA)\d)_ACTIVE\{(.*)\} 0", done.out, re.MULTILINE)
@@ -126,7 +126,7 @@ def test_engines_that_a_card_or_instance_lacks_are_absent(make_node: MakeNode) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("card", ["A100-SXM4-40GB", "L40S", "T4"])
-def test_older_cards_have_none(make_node: MakeNode, card: str) -> None:
+def test_profiling_of_older_cards_is_absent(make_node: MakeNode, card: str) -> None:
     """Absent, and no failure; but for PCIe traffic, which they count elsewhere."""
     done = make_node(NodeSpec("old", (GpuSpec(card),))).once(
         "--once", "--pod-resources-socket=", "--metrics=full"
@@ -137,7 +137,7 @@ def test_older_cards_have_none(make_node: MakeNode, card: str) -> None:
     assert 'collector_failures_total{collector="profiling"' not in done.out
 
 
-def test_once_waits_for_the_second_sample(make_node: MakeNode) -> None:
+def test_once_takes_two_samples_for_rates(make_node: MakeNode) -> None:
     """A rate needs two."""
     done = make_node(h100(2)).once("--once", "--pod-resources-socket=")
     assert done.code == 0
@@ -145,7 +145,7 @@ def test_once_waits_for_the_second_sample(make_node: MakeNode) -> None:
     assert "pending" not in done.out
 
 
-def test_the_first_cycle_is_no_failure(make_node: MakeNode) -> None:
+def test_first_cycle_without_rates_is_no_failure(make_node: MakeNode) -> None:
     """There is nothing to compare with yet: no series, no failure, nothing in the log."""
     node = make_node(h100(1))
     with node.exporting("--interval=60s", pods=False) as exporter:
@@ -158,7 +158,7 @@ def test_the_first_cycle_is_no_failure(make_node: MakeNode) -> None:
     assert log == []
 
 
-def test_a_counter_that_fails_costs_itself(make_node: MakeNode) -> None:
+def test_failing_profiling_collector_keeps_the_others(make_node: MakeNode) -> None:
     """The other collectors go on, and it comes back by itself with its second sample."""
     node = make_node(h100(1))
     with node.exporting(pods=False) as exporter:

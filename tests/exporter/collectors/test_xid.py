@@ -20,7 +20,7 @@ def _watching(exporter: Exporter, gpus: int = 1) -> None:
     eventually(lambda: len(exporter.series(LAST, "gpu")) == gpus)
 
 
-def test_the_last_error_stays(make_node: MakeNode) -> None:
+def test_last_xid_is_zero_then_the_last_code(make_node: MakeNode) -> None:
     """0 before the first one, as in DCGM; then the code of the last, with its meaning."""
     node = make_node(h100(2))
     labels = ("gpu", "err_code", "err_msg")
@@ -35,7 +35,7 @@ def test_the_last_error_stays(make_node: MakeNode) -> None:
         assert exporter.messages("XID 79 on ")
 
 
-def test_errors_are_counted_by_code(make_node: MakeNode) -> None:
+def test_xids_are_counted_by_code(make_node: MakeNode) -> None:
     """In all, within the last five minutes, and when the last one came."""
     node = make_node(h100(1))
     began_s = time.time()
@@ -55,7 +55,7 @@ def test_errors_are_counted_by_code(make_node: MakeNode) -> None:
     assert all(began_s - 1 <= at_s <= time.time() + 1 for at_s in when.values())
 
 
-def test_an_instance_has_its_own(make_node: MakeNode) -> None:
+def test_xids_of_an_instance_count_for_its_gpu(make_node: MakeNode) -> None:
     """What happens on an instance counts for it and for its GPU, not for its neighbour; cut anew it starts anew."""
     node = make_node(NodeSpec("cut", (GpuSpec("H100-SXM5-80GB", ("3g.40gb", "1g.10gb")),)))
     with node.exporting(pods=False) as exporter:
@@ -71,7 +71,7 @@ def test_an_instance_has_its_own(make_node: MakeNode) -> None:
         assert exporter.series(LAST, "GPU_I_PROFILE") == {("",): 94, ("3g.40gb",): 0}
 
 
-def test_cards_without_events_have_no_series(make_node: MakeNode) -> None:
+def test_xids_of_a_card_without_events_are_absent(make_node: MakeNode) -> None:
     """Nobody can tell whether there were errors: absent, not 0, and not a failure."""
     node = make_node(h100(1))
     node.board.fault("nvmlDeviceGetSupportedEventTypes", code=NOT_SUPPORTED)
@@ -82,7 +82,7 @@ def test_cards_without_events_have_no_series(make_node: MakeNode) -> None:
         assert exporter.series("DCGM_FI_DEV_GPU_UTIL", "gpu")
 
 
-def test_a_gpu_that_comes_back_is_waited_for_again(make_node: MakeNode) -> None:
+def test_xids_of_a_returning_gpu_are_watched_again(make_node: MakeNode) -> None:
     """One that could not be registered is tried again, and costs the others nothing."""
     node = make_node(h100(2))
     node.board.fault("nvmlDeviceRegisterEvents", gpu=1, code=GPU_IS_LOST)
@@ -92,7 +92,7 @@ def test_a_gpu_that_comes_back_is_waited_for_again(make_node: MakeNode) -> None:
         _watching(exporter, 2)
 
 
-def test_counts_outlive_a_new_driver(make_node: MakeNode) -> None:
+def test_xid_counts_survive_a_driver_reload(make_node: MakeNode) -> None:
     """The driver is closed and opened again; what was counted stays, and counting goes on."""
     node = make_node(h100(1))
     with node.exporting(pods=False) as exporter:
@@ -117,7 +117,7 @@ def _raise_until_counted(board: Board, node: Node, exporter: Exporter) -> None:
     eventually(seen)
 
 
-def test_a_wait_that_hangs_delays_nothing(make_node: MakeNode) -> None:
+def test_hung_xid_wait_delays_no_reading(make_node: MakeNode) -> None:
     """The thread that waits is another one than those that read; and the exporter ends all the same."""
     node = make_node(h100(1))
     with node.exporting(pods=False) as exporter:

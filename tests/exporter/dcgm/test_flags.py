@@ -29,7 +29,7 @@ def node(make_node: MakeNode) -> Node:
     return node
 
 
-def test_the_charts_arguments_and_variables_start_and_serve(node: Node, tmp_path: Path) -> None:
+def test_dcgm_charts_arguments_and_variables_start(node: Node, tmp_path: Path) -> None:
     """As in dcgm-exporter's own DaemonSet and chart, with an address that is free."""
     path = tmp_path / "dcgm-metrics.csv"
     path.write_text(
@@ -53,7 +53,7 @@ def test_the_charts_arguments_and_variables_start_and_serve(node: Node, tmp_path
         assert label in line
 
 
-def test_short_flags_mean_what_they_do_there(make_node: MakeNode, tmp_path: Path) -> None:
+def test_dcgm_short_flags_keep_their_meaning(make_node: MakeNode, tmp_path: Path) -> None:
     """-a, -c in milliseconds, -k, -n, -d, -f, -rbmn, and long flags with one dash, as Go's programs take them."""
     node = make_node(h100(2))
     path = tmp_path / "c.csv"
@@ -67,7 +67,7 @@ def test_short_flags_mean_what_they_do_there(make_node: MakeNode, tmp_path: Path
         assert exporter.series("gpu_up", "gpu", "hostname") == {("1", ""): 1}
 
 
-def test_kubernetes_switched_off_means_no_pods(node: Node) -> None:
+def test_kubernetes_flag_set_to_false_turns_pods_off(node: Node) -> None:
     """By flag or variable, though there is a kubelet; switched on it says nothing new."""
     socket = f"--pod-resources-kubelet-socket={node.kubelet.socket}"
     assert 'pod="trainer"' in node.once("--once", socket, "--kubernetes").out
@@ -77,7 +77,7 @@ def test_kubernetes_switched_off_means_no_pods(node: Node) -> None:
     assert 'pod="trainer"' in node.once("--once", DCGM_EXPORTER_KUBERNETES="true", **named).out
 
 
-def test_other_resource_names_can_be_added(node: Node) -> None:
+def test_resource_names_add_other_resources(node: Node) -> None:
     """Pods that hold a GPU under a name that is not nvidia.com's."""
     node.pods[:] = [pod("renamed", node.spec.gpu_uuid(0), resource="gpu.example.com/h100")]
     socket = f"--pod-resources-socket={node.kubelet.socket}"
@@ -102,9 +102,7 @@ def test_other_resource_names_can_be_added(node: Node) -> None:
         ("i:0.SECOND", {"0:second"}),
     ],
 )
-def test_devices_are_chosen_as_dcgm_numbers_them(
-    make_node: MakeNode, devices: str, expected: set[str]
-) -> None:
+def test_devices_flag_selects_by_dcgms_numbers(make_node: MakeNode, devices: str, expected: set[str]) -> None:
     """GPUs by index; MIG instances by DCGM's number, eight to a GPU, or by GPU and GPU_I_ID."""
     gpus = (("3g.20gb", "2g.10gb"), (), ("3g.20gb",))
     node = make_node(NodeSpec("mig", tuple(GpuSpec("A100-SXM4-40GB", profiles) for profiles in gpus)))
@@ -118,7 +116,7 @@ def test_devices_are_chosen_as_dcgm_numbers_them(
         assert exporter.messages("which --devices names") == []
 
 
-def test_a_gpu_that_is_named_and_not_there_is_reported(make_node: MakeNode) -> None:
+def test_selected_gpu_that_is_missing_is_reported(make_node: MakeNode) -> None:
     """Once in the log, and as a failure of discovery; the others are served."""
     node = make_node(h100(2))
     with node.exporting("-d", "g:1,5", pods=False) as exporter:
@@ -129,7 +127,7 @@ def test_a_gpu_that_is_named_and_not_there_is_reported(make_node: MakeNode) -> N
         assert exporter.series("gpu_exporter_collector_success", "collector")["discovery",] == 0
 
 
-def test_an_instance_that_is_named_and_not_there_is_reported(make_node: MakeNode) -> None:
+def test_selected_instance_that_is_missing_is_reported(make_node: MakeNode) -> None:
     """By DCGM's number or by GPU and GPU_I_ID, each by the name that was given."""
     node = make_node(NodeSpec("mig", (GpuSpec("A100-SXM4-40GB", ("3g.20gb",)),)))
     with node.exporting("-d", "i:0,3,0.13", pods=False) as exporter:
@@ -172,7 +170,7 @@ NO_OLD_NAMES = "names of dcgm-exporter 1.x are not supported; drop it, and query
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_would_mislead_is_refused(
+def test_misleading_dcgm_flag_is_refused(
     flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit 2, in words that name the flag as it was typed."""
@@ -180,7 +178,7 @@ def test_what_would_mislead_is_refused(
     assert capsys.readouterr() == ("", f"error: {message}\nsee gpu-exporter --help\n")
 
 
-def test_refusals_come_together_with_other_problems(node: Node) -> None:
+def test_refusals_and_other_problems_are_reported_together(node: Node) -> None:
     """From flags and variables alike."""
     done = node.once("-m", "a:b", "--interval=x", DCGM_EXPORTER_USE_OLD_NAMESPACE="TRUE")
     assert done.code == 2
@@ -191,7 +189,7 @@ def test_refusals_come_together_with_other_problems(node: Node) -> None:
 QUIET = {"-r": "", "--kubernetes-gpu-id-type": "uid", "-p": "f", "-s": "f", "--dcgm-log-level": "NONE"}
 
 
-def test_what_changes_nothing_is_said_once_and_why(node: Node) -> None:
+def test_ignored_dcgm_flag_has_one_warning(node: Node) -> None:
     """Each ignored flag starts with one warning; with a value that asks for nothing, or false, with none."""
     ignored = [each for each in FLAGS if type(each.handling).__name__ == "Ignored"]
     loud = [argument for each in ignored for argument in _typed(each.names[0], "7", is_switch=each.is_switch)]
@@ -209,20 +207,20 @@ def _typed(name: str, value: str, *, is_switch: bool) -> list[str]:
     return [name] if is_switch else [name, value]
 
 
-def test_an_ignored_variable_is_said_as_well(node: Node) -> None:
+def test_ignored_dcgm_variable_has_a_warning(node: Node) -> None:
     """The GPU operator sets the host engine's address."""
     done = node.once("--once", "--pod-resources-socket=", DCGM_REMOTE_HOSTENGINE_INFO="nvidia-dcgm:5555")
     assert done.code == 0
     assert "DCGM_REMOTE_HOSTENGINE_INFO of dcgm-exporter: there is no host engine" in done.err
 
 
-def test_an_empty_variable_of_dcgm_exporter_is_none(node: Node) -> None:
+def test_empty_dcgm_variable_is_ignored(node: Node) -> None:
     """As it is there."""
     done = node.once("--once", "--pod-resources-socket=", DCGM_EXPORTER_LISTEN="", DCGM_EXPORTER_INTERVAL="")
     assert (done.code, done.err) == (0, "")
 
 
-def test_every_flag_of_dcgm_exporter_is_dealt_with_once() -> None:
+def test_dcgm_flags_are_complete_and_distinct() -> None:
     """No name or variable twice, none that is ours with another meaning, and what is the same has a setting."""
     names = [name for each in FLAGS for name in each.names]
     variables = [each.variable for each in FLAGS]
@@ -236,14 +234,14 @@ def test_every_flag_of_dcgm_exporter_is_dealt_with_once() -> None:
             assert name == "--collectors" or each.variable in settings[name].dcgm
 
 
-def test_the_guide_has_them_all() -> None:
+def test_migration_guide_lists_every_flag() -> None:
     """docs/from-dcgm-exporter.md names each flag and each variable."""
     text = GUIDE.read_text()
     missing = [name for each in FLAGS for name in (*each.names, each.variable) if f"`{name}`" not in text]
     assert missing == []
 
 
-def test_signals_are_not_lost_while_it_starts(node: Node) -> None:
+def test_signals_during_start_are_not_lost(node: Node) -> None:
     """Told to stop, or to read again and then to stop, as soon as it serves."""
     for numbers in ([signal.SIGTERM], [signal.SIGHUP, signal.SIGTERM]):
         with node.exporting(ready=False) as exporter:

@@ -76,7 +76,9 @@ def exchange(exporter: Exporter, content: bytes) -> bytes:
     ],
     ids=lambda part: ascii(part[:40]),
 )
-def test_strange_requests_have_their_answer(content: bytes, status: bytes, exporter: Exporter) -> None:
+def test_server_answers_unusual_requests_with_a_status(
+    content: bytes, status: bytes, exporter: Exporter
+) -> None:
     """Each request, whatever its form, gets one answer with its status, and the exporter hangs up."""
     answer = exchange(exporter, content)
     assert answer.split(b"\r\n")[0] == b"HTTP/1.1 " + status
@@ -98,7 +100,7 @@ def test_strange_requests_have_their_answer(content: bytes, status: bytes, expor
     ],
     ids=["small", "missing", "large", "negative", "chunked", "expected", "pipelined"],
 )
-def test_a_body_is_never_read_nor_taken_for_a_request(body: bytes, exporter: Exporter) -> None:
+def test_server_never_reads_a_body(body: bytes, exporter: Exporter) -> None:
     """A GET with a body is answered once and completely, and its body is no second request."""
     begun = time.monotonic()
     answer = exchange(exporter, b"GET /healthz HTTP/1.1\r\n" + body)
@@ -109,7 +111,7 @@ def test_a_body_is_never_read_nor_taken_for_a_request(body: bytes, exporter: Exp
 
 
 @pytest.mark.deep
-def test_slow_clients_lose_their_place(exporter: Exporter) -> None:
+def test_server_closes_slow_clients_after_ten_seconds(exporter: Exporter) -> None:
     """Who sends nothing, or a byte now and then, is dropped ten seconds after coming; others are served meanwhile."""
     begun = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -162,7 +164,7 @@ def crowd(exporter: Exporter, count: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("count", [24, pytest.param(100, marks=pytest.mark.deep)])
-def test_who_says_nothing_keeps_nobody_out(
+def test_server_with_silent_clients_still_answers(
     count: int, secure: bool, make_node: MakeNode, tmp_path: Path
 ) -> None:
     """However many clients send no full request, and come again when dropped, probes and scrapes are all answered."""
@@ -187,7 +189,7 @@ def test_who_says_nothing_keeps_nobody_out(
 
 
 @pytest.mark.deep
-def test_who_does_not_read_loses_its_place(make_node: MakeNode) -> None:
+def test_server_closes_clients_that_do_not_read(make_node: MakeNode) -> None:
     """A client that asks for a large exposition and does not take it holds its place for ten seconds, not for ever."""
     node = make_node(NodeSpec("large", (GpuSpec("H100-SXM5-80GB", ("1g.10gb",) * 7),) * 16))
     with (
@@ -205,7 +207,7 @@ def test_who_does_not_read_loses_its_place(make_node: MakeNode) -> None:
         eventually(lambda: exporter.get("/healthz")[0] == 200)
 
 
-def test_a_flood_of_scrapes_is_answered_or_refused(make_node: MakeNode) -> None:
+def test_server_under_a_flood_answers_or_refuses(make_node: MakeNode) -> None:
     """What comes at once is answered in full, or with 503 and when to come again; the exporter is well after."""
     node = make_node(NodeSpec("large", (GpuSpec("H100-SXM5-80GB", ("1g.10gb",) * 7),) * 8))
     ask = b"GET /metrics HTTP/1.1\r\nAccept: %s\r\n\r\n"
@@ -238,7 +240,9 @@ def test_a_flood_of_scrapes_is_answered_or_refused(make_node: MakeNode) -> None:
         (b"nan", b"200 OK"),
     ],
 )
-def test_nobody_is_answered_who_has_gone(timeout: bytes, status: bytes, exporter: Exporter) -> None:
+def test_request_after_its_scrape_timeout_is_refused(
+    timeout: bytes, status: bytes, exporter: Exporter
+) -> None:
     """A request that comes after its scrape's timeout is not worked on; nonsense in the header is no timeout."""
     with connect(exporter) as client:
         client.sendall(b"GET /metrics HTTP/1.1\r\n")
@@ -250,7 +254,7 @@ def test_nobody_is_answered_who_has_gone(timeout: bytes, status: bytes, exporter
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_with_clients_connected(number: signal.Signals, exporter: Exporter) -> None:
+def test_exporter_with_open_connections_stops_in_time(number: signal.Signals, exporter: Exporter) -> None:
     """Clients that are connected, say half a request or do not read do not keep the process."""
     with contextlib.ExitStack() as stack:
         for content in (b"", b"GET /met", GET.replace(b"/healthz", b"/metrics")):
@@ -262,7 +266,7 @@ def test_it_ends_with_clients_connected(number: signal.Signals, exporter: Export
         assert time.monotonic() - begun < 5
 
 
-def test_an_answer_under_way_is_finished_at_the_end(exporter: Exporter) -> None:
+def test_exporter_finishes_a_request_before_it_stops(exporter: Exporter) -> None:
     """Who has asked when the signal comes is answered; who comes after is not let in."""
     with connect(exporter) as client:
         client.sendall(b"GET /healthz HTTP/1.1\r\n")

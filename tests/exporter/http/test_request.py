@@ -12,13 +12,13 @@ from exporter.http.request import parse
 
 
 @given(st.binary(max_size=300), st.sampled_from([b"", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nA: b\r\n"]))
-def test_no_bytes_make_it_stumble(noise: bytes, before: bytes) -> None:
+def test_request_of_any_bytes_is_parsed_or_refused(noise: bytes, before: bytes) -> None:
     """Whatever a client sends is a request or is refused."""
     with contextlib.suppress(RequestError):
         assert parse(before + noise + b"\r\n\r\n").path.isprintable()
 
 
-def test_headers_are_found_however_they_are_written() -> None:
+def test_request_headers_are_case_insensitive_and_joined() -> None:
     """Names of headers have no case; a header that was sent twice counts twice."""
     request = parse(b"GET /a?b HTTP/1.1\r\nACCEPT:text/plain\r\naccept:  */* \r\nX: \xff\r\n\r\n")
     assert (request.method, request.path, request.has_body) == ("GET", "/a", False)
@@ -33,7 +33,7 @@ def test_headers_are_found_however_they_are_written() -> None:
         ("inf", math.inf), ("1e9", math.inf), ("ten", math.inf),
     ],
 )  # fmt: skip
-def test_prometheus_says_how_long_it_waits(timeout: str, timeout_s: float) -> None:
+def test_request_timeout_leaves_time_for_the_transfer(timeout: str, timeout_s: float) -> None:
     """Half a second, or a tenth of a short timeout, is left for the answer's way; nonsense is no timeout."""
     head = f"GET / HTTP/1.1\r\nX-Prometheus-Scrape-Timeout-Seconds: {timeout}\r\n\r\n"
     assert parse(head.encode()).timeout_s == pytest.approx(timeout_s)

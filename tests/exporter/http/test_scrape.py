@@ -25,7 +25,7 @@ PROMETHEUS_3 = (
 )
 
 
-def test_values_follow_the_gpu(make_node: MakeNode) -> None:
+def test_scrape_returns_current_values(make_node: MakeNode) -> None:
     """A scrape tells what the GPU measured in the last cycle, in DCGM's units."""
     node = make_node(h100(1))
     node.board.set_gpu(0, reading())
@@ -51,7 +51,7 @@ def test_values_follow_the_gpu(make_node: MakeNode) -> None:
         eventually(lambda: exporter.series("DCGM_FI_DEV_GPU_UTIL", "gpu") == {("0",): 5})
 
 
-def test_labels_come_in_dcgms_order(make_node: MakeNode) -> None:
+def test_series_labels_are_in_dcgms_order(make_node: MakeNode) -> None:
     """Dashboards that cut label strings apart find the labels where dcgm-exporter puts them."""
     node = make_node(NodeSpec("a100", (GpuSpec("A100-SXM4-40GB", ("3g.20gb",)),)))
     node.pods.append(pod("notebook", node.spec.mig_uuid(0, 0), resource="nvidia.com/mig-3g.20gb"))
@@ -68,7 +68,7 @@ def test_labels_come_in_dcgms_order(make_node: MakeNode) -> None:
     ]  # fmt: skip
 
 
-def test_prometheus_gets_openmetrics_under_the_same_names(make_node: MakeNode) -> None:
+def test_prometheus_gets_openmetrics_with_the_same_names(make_node: MakeNode) -> None:
     """In OpenMetrics, too, DCGM's counters keep their names, and the text is valid."""
     node = make_node(h100(1))
     with node.exporting(pods=False) as exporter:
@@ -83,7 +83,7 @@ def test_prometheus_gets_openmetrics_under_the_same_names(make_node: MakeNode) -
             assert found["process_cpu_seconds_total"] == "counter"
 
 
-def test_whoever_says_nothing_gets_the_text_format(make_node: MakeNode) -> None:
+def test_scrape_without_accept_is_text(make_node: MakeNode) -> None:
     """A bare curl and old scrapers get the text format, in which DCGM's counters are counters."""
     node = make_node(h100(1))
     with node.exporting(pods=False) as exporter:
@@ -93,7 +93,7 @@ def test_whoever_says_nothing_gets_the_text_format(make_node: MakeNode) -> None:
     assert "# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter" in text.splitlines()
 
 
-def test_gzip_is_used_where_it_is_understood(make_node: MakeNode) -> None:
+def test_scrape_with_gzip_support_is_compressed(make_node: MakeNode) -> None:
     """A client that takes gzip gets it, and it holds the exposition."""
     node = make_node(h100(1))
     with node.exporting(pods=False) as exporter:
@@ -106,7 +106,7 @@ def test_gzip_is_used_where_it_is_understood(make_node: MakeNode) -> None:
             assert reply.headers["Content-Encoding"] is None
 
 
-def test_paths(make_node: MakeNode) -> None:
+def test_paths_return_their_pages(make_node: MakeNode) -> None:
     """Every path says what it promises; others are not found."""
     node = make_node(h100(1))
     expected = {
@@ -123,7 +123,7 @@ def test_paths(make_node: MakeNode) -> None:
             assert (path, found, part in text) == (path, status, True)
 
 
-def test_nothing_can_be_posted(make_node: MakeNode) -> None:
+def test_methods_but_get_and_head_are_refused(make_node: MakeNode) -> None:
     """Methods other than GET and HEAD are refused with those that are allowed; HEAD has no body."""
     node = make_node(h100(1))
     with node.exporting(pods=False) as exporter:
@@ -139,7 +139,7 @@ def test_nothing_can_be_posted(make_node: MakeNode) -> None:
             assert reply.read() == b""
 
 
-def test_an_empty_host_is_ipv4_and_ipv6(make_node: MakeNode) -> None:
+def test_empty_listen_host_serves_ipv4_and_ipv6(make_node: MakeNode) -> None:
     """`--listen :PORT` answers on both protocols, as pods in either kind of cluster need."""
     node = make_node(h100(1))
     with node.exporting("--listen=:0", pods=False) as exporter:
@@ -150,7 +150,7 @@ def test_an_empty_host_is_ipv4_and_ipv6(make_node: MakeNode) -> None:
                 assert client.makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n"
 
 
-def test_idle_connections_do_not_keep_prometheus_out(make_node: MakeNode) -> None:
+def test_idle_connections_do_not_block_scrapes(make_node: MakeNode) -> None:
     """However many connect and say nothing, whoever asks is answered."""
     node = make_node(h100(1))
     with node.exporting(pods=False) as exporter, contextlib.ExitStack() as idle:
@@ -160,7 +160,7 @@ def test_idle_connections_do_not_keep_prometheus_out(make_node: MakeNode) -> Non
         assert [exporter.get("/healthz")[0] for _ in range(10)] == [200] * 10
 
 
-def test_only_chosen_collectors_run(make_node: MakeNode) -> None:
+def test_collectors_flag_limits_the_collectors(make_node: MakeNode) -> None:
     """`--collectors` leaves everything else unread."""
     node = make_node(h100(1))
     with node.exporting("--collectors=power,clocks", pods=False) as exporter:
@@ -173,7 +173,7 @@ def test_only_chosen_collectors_run(make_node: MakeNode) -> None:
     ]
 
 
-def test_mig_instances_stand_beside_their_gpu(make_node: MakeNode) -> None:
+def test_mig_instances_are_listed_beside_their_gpu(make_node: MakeNode) -> None:
     """An instance has its memory and nothing else; what an Ampere GPU in MIG mode cannot say is absent, not zero."""
     node = make_node(NodeSpec("a100", (GpuSpec("A100-SXM4-40GB", ("3g.20gb", "2g.10gb")),)))
     node.board.set_instance(0, 1, memory_used_bytes=3 * 2**30)
@@ -189,7 +189,7 @@ def test_mig_instances_stand_beside_their_gpu(make_node: MakeNode) -> None:
     assert busy == {}
 
 
-def test_mig_is_followed_while_running(make_node: MakeNode) -> None:
+def test_mig_changes_show_while_running(make_node: MakeNode) -> None:
     """When a GPU is cut anew, the old instances' series go and the new ones' come, without a restart."""
     node = make_node(NodeSpec("a100", (GpuSpec("A100-SXM4-40GB", ("3g.20gb",)),)))
     with node.exporting(pods=False) as exporter:

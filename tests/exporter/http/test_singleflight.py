@@ -59,7 +59,7 @@ def _slots_taken(bodies: SingleFlight) -> int:
     return MAX_SCRAPES - bodies._slots._value  # noqa: SLF001 - that all have come shows nowhere else
 
 
-def test_who_comes_meanwhile_shares(press: Press, pool: ThreadPoolExecutor) -> None:
+def test_singleflight_shares_one_rendering(press: Press, pool: ThreadPoolExecutor) -> None:
     """One render serves all that came while it was made; who comes later gets a new one."""
     bodies = SingleFlight(press.make)
     asked = _ask(pool, bodies, 5)
@@ -69,7 +69,7 @@ def test_who_comes_meanwhile_shares(press: Press, pool: ThreadPoolExecutor) -> N
     assert bodies.get(Format.TEXT, zipped=False, timeout_s=1) == b"2 TEXT"
 
 
-def test_gzip_shares_with_plain(press: Press, pool: ThreadPoolExecutor) -> None:
+def test_singleflight_renders_once_for_gzip_and_plain(press: Press, pool: ThreadPoolExecutor) -> None:
     """Each format is made once, whatever its coding."""
     bodies = SingleFlight(press.make)
     plain, zipped = _ask(pool, bodies, 2), _ask(pool, bodies, 2, zipped=True)
@@ -82,7 +82,7 @@ def test_gzip_shares_with_plain(press: Press, pool: ThreadPoolExecutor) -> None:
     assert press.begun == 2
 
 
-def test_too_many_are_told_to_come_again(press: Press, pool: ThreadPoolExecutor) -> None:
+def test_singleflight_above_its_limit_refuses(press: Press, pool: ThreadPoolExecutor) -> None:
     """Beyond the bound nobody waits; when there is room again, scrapes are answered."""
     bodies = SingleFlight(press.make)
     asked = _ask(pool, bodies, MAX_SCRAPES)
@@ -95,7 +95,7 @@ def test_too_many_are_told_to_come_again(press: Press, pool: ThreadPoolExecutor)
     assert bodies.get(Format.TEXT, zipped=False, timeout_s=1)
 
 
-def test_nobody_waits_longer_than_told(press: Press, pool: ThreadPoolExecutor) -> None:
+def test_singleflight_waiting_too_long_times_out(press: Press, pool: ThreadPoolExecutor) -> None:
     """Who waits for somebody else's render gives up in time; the render goes on."""
     bodies = SingleFlight(press.make)
     (first,) = _ask(pool, bodies, 1)
@@ -106,7 +106,7 @@ def test_nobody_waits_longer_than_told(press: Press, pool: ThreadPoolExecutor) -
     assert first.result() == b"1 TEXT"
 
 
-def test_a_failed_render_fails_for_those_who_waited_only(press: Press, pool: ThreadPoolExecutor) -> None:
+def test_singleflight_failure_reaches_only_waiting_requests(press: Press, pool: ThreadPoolExecutor) -> None:
     """An error reaches all that shared it, and is not kept."""
     bodies = SingleFlight(press.make)
     press.fails = True

@@ -51,7 +51,7 @@ def _running(command: list[str], variables: dict[str, str], *handed: socket.sock
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_a_socket_that_was_handed_over_is_served(family: socket.AddressFamily, node: Node) -> None:
+def test_inherited_socket_is_served(family: socket.AddressFamily, node: Node) -> None:
     """The exporter serves on systemd's socket, ignores --listen, and leaves the socket listening when it ends."""
     host = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}[family]
     with socket.create_server((host, 0), family=family) as listener:
@@ -66,7 +66,7 @@ def test_a_socket_that_was_handed_over_is_served(family: socket.AddressFamily, n
             pass
 
 
-def test_a_socket_for_somebody_else_is_left_alone(node: Node) -> None:
+def test_inherited_socket_for_another_process_is_ignored(node: Node) -> None:
     """Variables that name another process, as a shell in between inherits them, do not count."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         command = _activated(node, listener, "--listen=127.0.0.1:0", pid_off=1)
@@ -75,7 +75,7 @@ def test_a_socket_for_somebody_else_is_left_alone(node: Node) -> None:
             assert exporter.get("/healthz")[0] == 200
 
 
-def test_two_sockets_are_refused(node: Node) -> None:
+def test_two_inherited_sockets_are_refused(node: Node) -> None:
     """More than one socket is one line, not half of them served."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         done = subprocess.run(
@@ -88,7 +88,7 @@ def test_two_sockets_are_refused(node: Node) -> None:
     )
 
 
-def test_a_socket_of_another_kind_is_refused(node: Node) -> None:
+def test_inherited_socket_of_another_kind_is_refused(node: Node) -> None:
     """A datagram socket, or one that does not listen, is one line with what to write."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         done = subprocess.run(
@@ -105,7 +105,7 @@ def test_a_socket_of_another_kind_is_refused(node: Node) -> None:
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_systemd_is_told_when_there_is_something_to_serve(
+def test_systemd_is_notified_after_the_first_reading(
     abstract: bool, node: Node, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """READY comes when the first reading is there, and not before; STOPPING when it ends."""
@@ -128,7 +128,7 @@ def test_systemd_is_told_when_there_is_something_to_serve(
             assert systemd.recv(100) == b"STOPPING=1"
 
 
-def test_a_deaf_systemd_is_no_reason_to_stop(node: Node) -> None:
+def test_missing_notify_socket_does_not_stop_the_exporter(node: Node) -> None:
     """A notification socket that is not there costs a warning."""
     command = node.command("--listen=127.0.0.1:0", "--pod-resources-socket=")
     with _running(command, node.environment(NOTIFY_SOCKET="/nowhere/notify")) as exporter:
@@ -138,7 +138,7 @@ def test_a_deaf_systemd_is_no_reason_to_stop(node: Node) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_the_units_are_valid(tmp_path: Path) -> None:
+def test_systemd_units_are_valid(tmp_path: Path) -> None:
     """systemd finds nothing to complain about in the units."""  # noqa: D403 - a name
     for unit in UNITS.iterdir():
         here = f"ExecStart={sys.executable}"

@@ -136,7 +136,7 @@ def serial(exporter: Exporter) -> int:
         return int(str(shown["serialNumber"]), 16)
 
 
-def test_metrics_come_over_tls(web: Web) -> None:
+def test_metrics_over_tls_are_served(web: Web) -> None:
     """With a certificate the exporter speaks HTTPS, and says where."""
     with web.exporting(PAIR) as exporter:
         assert exporter.url.startswith("https://127.0.0.1:")
@@ -145,14 +145,14 @@ def test_metrics_come_over_tls(web: Web) -> None:
         assert (status, "DCGM_FI_DEV_GPU_UTIL{" in body) == (200, True)
 
 
-def test_who_forgets_the_s_is_told(web: Web) -> None:
+def test_plain_http_on_a_tls_port_is_explained(web: Web) -> None:
     """Plain HTTP to an HTTPS port is answered in words, and tells nothing else."""
     with web.exporting(PAIR) as exporter:
         status, _, body = get(exporter, "/metrics")
         assert (status, body) == (400, "this is an HTTPS server; use https://\n")
 
 
-def test_pems_can_stand_in_the_file(web: Web) -> None:
+def test_inline_pems_are_served(web: Web) -> None:
     """Certificate and key inline serve as well as files."""
     pems = {
         "cert": b"".join(blob.bytes() for blob in SERVER.cert_chain_pems),
@@ -208,7 +208,7 @@ def _curve(name: str) -> ssl.SSLContext:
     ],
     ids=["default", "min_version", "max_version", "cipher_suites", "curve_preferences"],
 )
-def test_handshakes_are_as_configured(
+def test_tls_versions_and_ciphers_are_as_configured(
     lines: str, good: Callable[[], ssl.SSLContext], bad: Callable[[], ssl.SSLContext], web: Web
 ) -> None:
     """A client that fits is served; one that does not gets no connection."""
@@ -219,7 +219,7 @@ def test_handshakes_are_as_configured(
 
 
 @pytest.mark.parametrize("prefers", [True, False])
-def test_whose_order_of_ciphers_counts(prefers: bool, web: Web) -> None:
+def test_cipher_order_is_as_configured(prefers: bool, web: Web) -> None:
     """`prefer_server_cipher_suites` decides between the server's first suite and the client's."""
     suites = ["TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"]
     lines = f"  cipher_suites: [{', '.join(suites)}]\n  prefer_server_cipher_suites: {str(prefers).lower()}\n"
@@ -258,7 +258,7 @@ def _may_come_in(exporter: Exporter, context: ssl.SSLContext) -> bool:
     ],
     ids=["none", "required", "if-given", "allowed-sans", "if-given-allowed-sans"],
 )  # fmt: skip
-def test_clients_show_who_they_are(lines: str, expected: dict[str, bool], web: Web) -> None:
+def test_client_certificates_are_verified(lines: str, expected: dict[str, bool], web: Web) -> None:
     """Who comes in without a certificate, with one of our CA, of another name, and of somebody else's CA."""
     contexts = {
         "nobody": client(),
@@ -272,7 +272,7 @@ def test_clients_show_who_they_are(lines: str, expected: dict[str, bool], web: W
         assert {name: _may_come_in(exporter, contexts[name]) for name in expected} == expected
 
 
-def test_a_new_certificate_is_served_at_once(web: Web) -> None:
+def test_renewed_certificate_is_served_at_once(web: Web) -> None:
     """A rotated certificate is what the next client sees; who was connected is answered, too."""
     renewed = CA.issue_cert("localhost", "127.0.0.1")
     with web.exporting(PAIR) as exporter:
@@ -290,7 +290,7 @@ def test_a_new_certificate_is_served_at_once(web: Web) -> None:
     assert len(exporter.messages("reloaded")) <= 2  # between certificate and key nobody asked
 
 
-def test_a_file_that_became_bad_changes_nothing(web: Web) -> None:
+def test_invalid_reload_keeps_the_previous_configuration(web: Web) -> None:
     """What was in force stays so, one error says why, and a mended file is taken up."""
     with web.exporting(PAIR) as exporter:
         before = serial(exporter)
@@ -327,7 +327,7 @@ def test_a_file_that_became_bad_changes_nothing(web: Web) -> None:
     ],
     ids=["tls", "passwords", "client-certificates", "allowed-sans"],
 )
-def test_half_a_file_lets_nobody_in(before: str, after: str, lost: str, web: Web) -> None:
+def test_reload_without_protection_is_refused(before: str, after: str, lost: str, web: Web) -> None:
     """A file of which the end is not written yet is valid and protects less: it is not taken up while running."""
     context = client(CA.issue_cert("a.example"))
     with web.exporting(before) as exporter:
@@ -386,13 +386,13 @@ def test_half_a_file_lets_nobody_in(before: str, after: str, lost: str, web: Web
         ("tls_server: {}\n", ", line 1: tls_server: unknown field; did you mean tls_server_config?"),
     ],
 )  # fmt: skip
-def test_a_bad_file_is_refused_at_the_start(text: str, words: str, web: Web) -> None:
+def test_invalid_web_file_is_refused_at_start(text: str, words: str, web: Web) -> None:
     """One line that names the file and what is wrong; exit code 2."""
     (web.folder / "locked.key").write_bytes(LOCKED)
     assert web.refused(text) == words.format(web.folder)
 
 
-def test_a_file_that_is_not_there_is_refused(web: Web) -> None:
+def test_missing_web_file_is_refused_at_start(web: Web) -> None:
     """Nothing, or a folder, is no configuration; dcgm-exporter's variable counts, too."""
     for path, words in {
         web.folder / "none": "no such file or directory",
@@ -405,7 +405,7 @@ def test_a_file_that_is_not_there_is_refused(web: Web) -> None:
         )
 
 
-def test_passwords_are_asked_for(web: Web) -> None:
+def test_request_without_a_valid_password_is_refused(web: Web) -> None:
     """Each page asks for a name and its password; nothing that was tried is in the log."""
     with web.exporting(ALICE) as exporter:
         for path in ("/metrics", "/healthz", "/", "/nothing"):
@@ -431,7 +431,7 @@ def test_passwords_are_asked_for(web: Web) -> None:
 
 
 @pytest.mark.parametrize(("module", "library"), [("bcrypt", "bcrypt"), ("yaml", "pyyaml")])
-def test_a_missing_library_is_named(module: str, library: str, web: Web) -> None:
+def test_missing_library_for_passwords_is_named(module: str, library: str, web: Web) -> None:
     """Where only the rightsizer's libraries are, the message says what to install; nobody is let in without a check."""
     web.write(ALICE)
     code = (
@@ -444,7 +444,7 @@ def test_a_missing_library_is_named(module: str, library: str, web: Web) -> None
     assert line.endswith(f" needs the library {library}; run in a checkout: pip install '.[exporter]'")
 
 
-def test_users_change_while_running(web: Web) -> None:
+def test_changed_users_apply_at_once(web: Web) -> None:
     """A new password counts from the next request on, and the old one no longer."""
     changed = f"basic_auth_users:\n  alice: {bcrypt.hashpw(b'glass', bcrypt.gensalt(4)).decode()}\n"
     with web.exporting(ALICE) as exporter:
@@ -454,7 +454,7 @@ def test_users_change_while_running(web: Web) -> None:
         assert get(exporter, Authorization=basic("alice", "glass"))[0] == 200
 
 
-def test_long_passwords_are_cut_as_everywhere(web: Web) -> None:
+def test_long_passwords_are_truncated_as_by_bcrypt(web: Web) -> None:
     """bcrypt looks at 72 bytes; hashes that htpasswd made of longer passwords work."""  # noqa: D403 - a name
     hashed = bcrypt.hashpw(b"x" * 72, bcrypt.gensalt(4)).decode().replace("$2b$", "$2y$")
     with web.exporting(f"basic_auth_users:\n  alice: {hashed}\n") as exporter:
@@ -468,7 +468,7 @@ def _cpu_s(exporter: Exporter) -> float:
 
 
 @pytest.mark.slow
-def test_guessing_passwords_keeps_nobody_out(web: Web) -> None:
+def test_password_guessing_blocks_no_known_user(web: Web) -> None:
     """While many guess, who is known is answered, and guessers are told to come again."""
     hashed = bcrypt.hashpw(b"wonderland", bcrypt.gensalt(11)).decode()
     known = basic("alice", "wonderland")
@@ -487,7 +487,7 @@ def test_guessing_passwords_keeps_nobody_out(web: Web) -> None:
 
 
 @pytest.mark.deep
-def test_guessing_takes_no_more_than_a_quarter_of_a_core(web: Web) -> None:
+def test_password_guessing_uses_a_quarter_of_a_core(web: Web) -> None:
     """After each wrong password there is a rest, in proportion to what the check took."""
     hashed = bcrypt.hashpw(b"wonderland", bcrypt.gensalt(12)).decode()
     with web.exporting(f"basic_auth_users:\n  alice: {hashed}\n") as exporter:
@@ -497,7 +497,7 @@ def test_guessing_takes_no_more_than_a_quarter_of_a_core(web: Web) -> None:
         assert _cpu_s(exporter) - cpu < 0.5 * (time.monotonic() - begun)
 
 
-def test_a_wrong_password_that_comes_again_costs_nothing(web: Web) -> None:
+def test_repeated_wrong_password_is_cached(web: Web) -> None:
     """A Prometheus with a wrong password is refused without a hash being made each time."""
     hashed = bcrypt.hashpw(b"wonderland", bcrypt.gensalt(12)).decode()
     with web.exporting(f"basic_auth_users:\n  alice: {hashed}\n") as exporter:
@@ -508,7 +508,7 @@ def test_a_wrong_password_that_comes_again_costs_nothing(web: Web) -> None:
         assert _cpu_s(exporter) - cpu < 1  # each hash takes 0.2 s
 
 
-def test_security_headers_are_on_every_answer(web: Web) -> None:
+def test_security_headers_are_on_every_response(web: Web) -> None:
     """Headers of the file come with answers and refusals alike."""
     headers = (
         "http_server_config:\n  http2: true\n  headers:\n    X-Frame-Options: deny\n    X-XSS-Protection: 1\n"
@@ -524,7 +524,7 @@ def test_security_headers_are_on_every_answer(web: Web) -> None:
             assert (found, sent["X-Frame-Options"], sent["X-XSS-Protection"]) == (status, "deny", "1")
 
 
-def test_requests_can_be_limited(web: Web) -> None:
+def test_rate_limit_refuses_excess_requests(web: Web) -> None:
     """`rate_limit` lets a burst through, and then one request each interval."""
     with web.exporting("rate_limit:\n  interval: 1h\n  burst: 3\n") as exporter:
         statuses = [get(exporter)[0] for _ in range(5)]
@@ -535,7 +535,7 @@ def _connections(exporter: Exporter, count: int) -> Sequence[socket.socket]:
     return [socket.create_connection(("127.0.0.1", port(exporter)), timeout=PATIENCE_S) for _ in range(count)]
 
 
-def test_who_does_not_shake_hands_holds_nobody_up(web: Web) -> None:
+def test_unfinished_handshakes_block_nobody(web: Web) -> None:
     """Clients that connect and say nothing, or half of a handshake, do not keep others from being accepted."""
     with web.exporting(PAIR) as exporter, contextlib.ExitStack() as stack:
         for silent in _connections(exporter, 8):
@@ -562,7 +562,7 @@ http_server_config:
 
 
 @pytest.mark.prometheus
-def test_a_real_prometheus_scrapes_over_tls_with_a_password(web: Web) -> None:
+def test_real_prometheus_scrapes_with_tls_and_password(web: Web) -> None:
     """Prometheus, configured as its users would, has the metrics of an exporter that has everything switched on."""
     (web.folder / "password").write_text("wonderland")
     CA.issue_cert("prometheus.example").private_key_and_cert_chain_pem.write_to_path(
@@ -596,7 +596,7 @@ def test_a_real_prometheus_scrapes_over_tls_with_a_password(web: Web) -> None:
 
 
 @pytest.mark.prometheus
-def test_exporter_toolkit_reads_the_file_alike(web: Web) -> None:
+def test_exporter_toolkit_accepts_the_same_file(web: Web) -> None:
     """What we serve with, exporter-toolkit's own check finds good, too; what has a wrong field, neither takes."""
     good = FULL.replace("  client_allowed_sans: [prometheus.example]\n", "")  # younger than Debian's promtool
     bad = good.replace("curve_preferences", "curve_preference")

@@ -26,7 +26,7 @@ def _problems(text: str) -> list[str]:
     return [line.removeprefix(f"web configuration {FILE}") for line in str(refused.value).splitlines()]
 
 
-def test_everything_that_can_be_written_is_understood() -> None:
+def test_webconfig_with_every_field_is_parsed() -> None:
     """Each field of exporter-toolkit's format that Python can honour has its meaning; paths begin at the file."""
     config = _parsed(f"""\
         tls_server_config:
@@ -83,12 +83,12 @@ def test_everything_that_can_be_written_is_understood() -> None:
         "rate_limit:\n  interval: 0\n  burst: 0\n",
     ],
 )
-def test_a_file_may_ask_for_nothing(text: str) -> None:
+def test_webconfig_without_content_is_plain_http(text: str) -> None:
     """An empty file, as exporter-toolkit takes it, is plain HTTP for everybody."""
     assert _parsed(text) == WebConfig()
 
 
-def test_defaults_are_exporter_toolkits() -> None:
+def test_webconfig_defaults_are_exporter_toolkits() -> None:
     """A certificate and its key are enough."""
     tls = _parsed(PAIR).tls
     assert tls is not None
@@ -98,7 +98,7 @@ def test_defaults_are_exporter_toolkits() -> None:
     assert (tls.ciphers, tls.curve, tls.prefer_server_cipher_suites) == ((), "", True)
 
 
-def test_inline_pems_do_not_show() -> None:
+def test_webconfig_repr_hides_inline_keys() -> None:
     """Certificate and key can stand in the file; the key is in no representation of the configuration."""
     config = _parsed("tls_server_config:\n  cert: |\n    CERT\n  key: |\n    SECRET\n")
     assert config.tls is not None
@@ -106,7 +106,7 @@ def test_inline_pems_do_not_show() -> None:
     assert "SECRET" not in repr(config)
 
 
-def test_all_thirteen_suites_of_go_are_understood() -> None:
+def test_webconfig_accepts_all_suites_of_go() -> None:
     """The list that exporter-toolkit's own tests use, TLS 1.3's among them, means those of TLS 1.2."""
     suites = [
         f"TLS_ECDHE_{key}_WITH_{rest}"
@@ -268,12 +268,12 @@ NOT_A_HASH = "not a bcrypt hash; create one with: htpasswd -nBC 10 '' | tr -d ':
         ),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(text: str, problem: str) -> None:
+def test_webconfig_problem_names_line_and_field(text: str, problem: str) -> None:
     """One line with the file, the line in it, the field, what is wrong and what would be right."""
     assert _problems(text) == [problem]
 
 
-def test_all_problems_are_reported_together() -> None:
+def test_webconfig_reports_all_problems_together() -> None:
     """Nobody has to start the exporter three times to find three mistakes."""
     found = _problems(
         "tls_server_config:\n  min_version: x\n  cert_fil: y\nrate_limit:\n  burst: z\nabc: 1\n"
@@ -302,12 +302,12 @@ def test_all_problems_are_reported_together() -> None:
         "\thunter2\n",
     ],
 )
-def test_no_secret_is_repeated(text: str) -> None:
+def test_webconfig_messages_repeat_no_secret(text: str) -> None:
     """However a file is broken, what stands where a secret might stand is in no message."""
     assert "hunter2" not in "\n".join(_problems(text))
 
 
-def test_a_file_of_aliases_is_no_bomb() -> None:
+def test_webconfig_with_nested_aliases_is_refused_quickly() -> None:
     """A few lines that mean billions of nodes are refused in no time."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
@@ -317,7 +317,7 @@ def test_a_file_of_aliases_is_no_bomb() -> None:
 @pytest.mark.parametrize(
     "text", ["[" * 10_000, "a: " + "[" * 10_000, "? {a: [b]}\n: c\n"], ids=["many", "many-below", "as-a-key"]
 )
-def test_a_file_of_brackets_is_refused(text: str) -> None:
+def test_webconfig_with_deep_nesting_is_refused(text: str) -> None:
     """What nests deeper than anybody writes is an error like another."""
     assert len(_problems(text)) == 1
 
@@ -330,7 +330,7 @@ WORDS = (
 
 
 @given(st.lists(st.tuples(st.sampled_from(["", "  ", "- "]), st.sampled_from(WORDS), st.sampled_from(WORDS))))
-def test_no_file_makes_it_stumble(lines: list[tuple[str, str, str]]) -> None:
+def test_webconfig_of_any_text_is_parsed_or_refused(lines: list[tuple[str, str, str]]) -> None:
     """Whatever stands in a file, it is a configuration or a list of problems."""
     with contextlib.suppress(ConfigFileError):
         assert isinstance(

@@ -50,7 +50,7 @@ _STEPS_MS = st.sampled_from((100, 150, 400, 1_000, 3_333, 9_000, 16_000, 18_000,
 @pytest.mark.slow
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(_STEPS_MS, min_size=1, max_size=40), seed=st.integers(1, 10**6))
-def test_each_sample_counts_once(steps: list[int], seed: int) -> None:
+def test_meter_counts_each_sample_once(steps: list[int], seed: int) -> None:
     """However often and whenever it is looked, a sample counts once; those overwritten before are a gap."""
 
     def percent(number: int) -> int:
@@ -79,7 +79,7 @@ def test_each_sample_counts_once(steps: list[int], seed: int) -> None:
                 assert [_one(series, GAPS), _one(series, GAP_S)] == pytest.approx([gaps, gap_us / 1e6])
 
 
-def test_a_look_without_news_is_no_failure(make_lapse: MakeLapse) -> None:
+def test_meter_without_new_samples_is_no_failure(make_lapse: MakeLapse) -> None:
     """A buffer in which there is nothing, or nothing new, is a device that has nothing to say yet, and no error."""
     lapse = make_lapse()
     with lapse.exporting():
@@ -103,7 +103,7 @@ def _publish(
     file.publish_samples(0, encoding.utilization_buffer(samples), encoding.process_buffer(processes))
 
 
-def test_nonsense_is_a_gap(make_lapse: MakeLapse) -> None:
+def test_meter_with_invalid_samples_reports_a_gap(make_lapse: MakeLapse) -> None:
     """A sample beyond 100 % tells nothing about its period: neither busy nor idle; a process's is left out."""
     lapse = make_lapse()
     with lapse.exporting():
@@ -128,7 +128,7 @@ def test_nonsense_is_a_gap(make_lapse: MakeLapse) -> None:
     ("shift_ms", "not_counted_s", "gap_s"),
     [pytest.param(-3_600_000, 12, 11, id="back"), pytest.param(3_600_000, 0, 1.5, id="forward")],
 )
-def test_a_clock_that_is_set(
+def test_meter_survives_a_changed_clock(
     make_lapse: MakeLapse, shift_ms: int, not_counted_s: float, gap_s: float
 ) -> None:
     """The clock that dates samples is set: some ten seconds later counting goes on, and the gap is told."""
@@ -167,7 +167,7 @@ CUT_A100 = NodeSpec("a100", (GpuSpec("A100-SXM4-40GB", mig=("3g.20gb",)),))
         pytest.param(CUT_A100, True, {}, id="ampere-cut-into-instances"),
     ],
 )
-def test_the_source_is_said(
+def test_meter_reports_its_source(
     make_lapse: MakeLapse, spec: NodeSpec, has_buffer: bool, sources: dict[str, str]
 ) -> None:
     """The best source that a device has is used, and named; where there is none, busy time is absent, not zero."""
@@ -191,7 +191,7 @@ def test_the_source_is_said(
     assert _failures(series) == {}
 
 
-def test_a_change_of_source_counts_nothing_twice(make_lapse: MakeLapse) -> None:
+def test_meter_after_a_change_of_source_counts_nothing_twice(make_lapse: MakeLapse) -> None:
     """A GPU that is cut into instances for a while is counted by GPM then, and not again by its buffer."""
     lapse = make_lapse()
     with lapse.exporting():
@@ -205,7 +205,7 @@ def test_a_change_of_source_counts_nothing_twice(make_lapse: MakeLapse) -> None:
         assert 0.5 * 11 <= counted <= 0.5 * 15
 
 
-def test_ticks_that_are_far_apart(make_lapse: MakeLapse) -> None:
+def test_meter_with_distant_ticks_reports_a_gap(make_lapse: MakeLapse) -> None:
     """One utilization of a moment does not speak for half a minute: that is a gap."""
     lapse = make_lapse(spec=A100)
     with lapse.exporting():
@@ -241,7 +241,7 @@ REASONS = {NO_PERMISSION: "no_permission", GPU_IS_LOST: "gpu_lost", INSUFFICIENT
 
 @pytest.mark.slow
 @pytest.mark.parametrize("function", COSTS)
-def test_a_failing_call_costs_its_series(make_lapse: MakeLapse, function: str) -> None:
+def test_meter_with_a_failing_call_omits_its_series(make_lapse: MakeLapse, function: str) -> None:
     """What cannot be read is absent and counted as a failure, all else is there; afterwards nothing has been lost."""
     begin_ms, end_ms = START_MS - 1_000, START_MS + 60_000
     works = {
@@ -276,7 +276,7 @@ def test_a_failing_call_costs_its_series(make_lapse: MakeLapse, function: str) -
         assert energy == pytest.approx(1400)
 
 
-def test_values_that_mean_no_value(make_lapse: MakeLapse) -> None:
+def test_meter_omits_invalid_values(make_lapse: MakeLapse) -> None:
     """Where the energy is -1 as an unsigned number, nobody has used four million joules."""
     lapse = make_lapse()
     with lapse.exporting():
@@ -290,7 +290,7 @@ def test_values_that_mean_no_value(make_lapse: MakeLapse) -> None:
 
 
 @pytest.mark.slow
-def test_a_look_that_hangs_costs_only_its_gpu(make_node: MakeNode) -> None:
+def test_meter_with_a_hung_gpu_samples_the_others(make_node: MakeNode) -> None:
     """A GPU whose buffer cannot be read because the call does not return is stuck; the others are looked at on."""
     node = make_node(h100(2))
     for gpu in range(2):

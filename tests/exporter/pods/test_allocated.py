@@ -31,7 +31,7 @@ def _pods(exporter: Exporter) -> list[tuple[str, ...]]:
     return sorted(exporter.series(UTIL, "gpu", "pod"))
 
 
-def test_allocated_or_free(node: Node) -> None:
+def test_gpu_allocated_is_one_or_zero(node: Node) -> None:
     """A held GPU is 1, a free one that the kubelet offers is 0, and one that it does not offer is absent."""
     with node.kubelet, node.exporting() as exporter:
         assert _allocated(exporter) == {"0": 1, "1": 0}
@@ -44,7 +44,7 @@ def test_allocated_or_free(node: Node) -> None:
         eventually(lambda: _allocated(exporter) == {"0": 1, "1": 0})
 
 
-def test_allocated_has_the_devices_labels_without_the_pods(node: Node) -> None:
+def test_gpu_allocated_has_device_labels_without_pods(node: Node) -> None:
     """Its labels are those of the device's other series that DCGM has no name for: it can be joined on all of them."""
     with node.kubelet, node.exporting("--naming=dcgm-4.9") as exporter:
         families = exporter.families()
@@ -55,7 +55,7 @@ def test_allocated_has_the_devices_labels_without_the_pods(node: Node) -> None:
 
 
 @pytest.mark.parametrize("sharing", [Sharing.NONE, Sharing.TIME_SLICING], ids=["mig", "time-sliced"])
-def test_what_is_offered_in_other_forms(sharing: Sharing, make_node: MakeNode) -> None:
+def test_gpu_allocated_supports_other_id_forms(sharing: Sharing, make_node: MakeNode) -> None:
     """A GPU that is offered as replicas is one device; one that is offered as instances is only those."""
     mig = () if sharing is Sharing.TIME_SLICING else ("3g.20gb", "2g.10gb")
     replicas = 4 if sharing is Sharing.TIME_SLICING else 1
@@ -72,7 +72,7 @@ def test_what_is_offered_in_other_forms(sharing: Sharing, make_node: MakeNode) -
         eventually(lambda: set(exporter.series(ALLOCATED, "GPU_I_PROFILE").values()) == {0})
 
 
-def test_without_a_kubelet_it_is_unknown(node: Node) -> None:
+def test_gpu_allocated_without_a_kubelet_is_absent(node: Node) -> None:
     """Where there is no kubelet, or it stops answering, no GPU is called free."""
     assert ALLOCATED not in node.once("--once").out
     with node.kubelet, node.exporting() as exporter:
@@ -87,7 +87,7 @@ def test_without_a_kubelet_it_is_unknown(node: Node) -> None:
 
 
 @pytest.mark.parametrize("failure", list(Failure), ids=lambda failure: failure.name.lower())
-def test_a_kubelet_that_does_not_say_what_it_offers(failure: Failure, node: Node) -> None:
+def test_gpu_allocated_without_allocatable_devices_shows_only_ones(failure: Failure, node: Node) -> None:
     """It costs the zeros only: labels stay, the kubelet counts as up, and it is said once."""
     node.kubelet.misbehave(failure, method="GetAllocatableResources")
     with node.kubelet, node.exporting("--interval=100ms") as exporter:
@@ -107,7 +107,7 @@ def test_a_kubelet_that_does_not_say_what_it_offers(failure: Failure, node: Node
 
 
 @pytest.mark.deep
-def test_a_slow_offer_costs_no_labels(node: Node) -> None:
+def test_slow_allocatable_answer_keeps_pod_labels(node: Node) -> None:
     """Both calls share two seconds; when the second takes longer, the first one's answer is used."""
     node.kubelet.misbehave(delay_s=30, method="GetAllocatableResources")
     with node.kubelet, node.exporting() as exporter:
@@ -132,7 +132,9 @@ def test_a_slow_offer_costs_no_labels(node: Node) -> None:
         pytest.param(["--resource-names=example.com/gpu"], "example.com/gpu-2", False, id="no-wildcard"),
     ],
 )
-def test_resource_names(flags: list[str], resource: str, is_taken: bool, make_node: MakeNode) -> None:
+def test_resource_names_match_with_wildcard(
+    flags: list[str], resource: str, is_taken: bool, make_node: MakeNode
+) -> None:
     """Devices of NVIDIA's resources count, and of those that were named; a star stands for the rest of a name."""
     node = make_node(h100(1))
     node.pods.append(pod("p", node.spec.gpu_uuid(0), resource=resource))
@@ -142,7 +144,7 @@ def test_resource_names(flags: list[str], resource: str, is_taken: bool, make_no
         assert _allocated(exporter) == ({"0": 1} if is_taken else {})
 
 
-def test_dcgm_exporters_variable_for_resource_names(node: Node) -> None:
+def test_dcgm_variable_for_resource_names_is_used(node: Node) -> None:
     """NVIDIA_RESOURCE_NAMES means what it means there."""
     node.pods[:] = [pod("p", node.spec.gpu_uuid(0), resource="example.com/gpu")]
     with (
@@ -152,7 +154,7 @@ def test_dcgm_exporters_variable_for_resource_names(node: Node) -> None:
         assert _pods(exporter) == [("0", "p"), ("1", "")]
 
 
-def test_an_ended_pod_loses_its_gpu_to_the_next(node: Node) -> None:
+def test_gpu_of_an_ended_pod_goes_to_the_next(node: Node) -> None:
     """A kubelet that goes on listing an ended pod does not let it keep the GPU's labels, nor get them back."""
     old, uuid = node.pods[0], node.spec.gpu_uuid(0)
     with node.kubelet, node.exporting() as exporter:
@@ -166,7 +168,7 @@ def test_an_ended_pod_loses_its_gpu_to_the_next(node: Node) -> None:
         assert exporter.series(UNATTRIBUTED, "reason")["ambiguous",] == 0
 
 
-def test_who_cannot_be_told_apart_is_not_named(node: Node) -> None:
+def test_indistinguishable_claimants_are_not_named(node: Node) -> None:
     """Two pods with one GPU from the start: neither has its labels, it is neither held nor free, and it is counted."""
     node.pods.append(pod("other", node.spec.gpu_uuid(0)))
     with node.kubelet, node.exporting() as exporter:
@@ -178,7 +180,7 @@ def test_who_cannot_be_told_apart_is_not_named(node: Node) -> None:
         assert exporter.series(UNATTRIBUTED, "reason")["ambiguous",] == 0
 
 
-def test_a_kubelets_restart_does_not_forget_who_has_ended(node: Node) -> None:
+def test_restarted_kubelet_keeps_ended_pods_known(node: Node) -> None:
     """An outage of the kubelet is no reason to believe an ended pod again."""
     node.pods.append(pod("other", node.spec.gpu_uuid(1)))
     with node.kubelet, node.exporting() as exporter:
@@ -190,7 +192,7 @@ def test_a_kubelets_restart_does_not_forget_who_has_ended(node: Node) -> None:
         eventually(lambda: _pods(exporter) == [("0", "next"), ("1", "other")])
 
 
-def test_twenty_megabytes_cost_no_scrape(node: Node) -> None:
+def test_twenty_megabyte_answer_delays_no_scrape(node: Node) -> None:
     """An answer of 20 MB is taken, and requests are answered while it is read."""
     node.kubelet.misbehave(padding=180_000)
     with node.kubelet, node.exporting("--interval=500ms") as exporter:
@@ -206,7 +208,7 @@ def test_twenty_megabytes_cost_no_scrape(node: Node) -> None:
         eventually(lambda: _pods(exporter) == [("0", "train"), ("1", "")])
 
 
-def test_hostile_names_of_pods_are_escaped(node: Node) -> None:
+def test_hostile_pod_names_are_escaped(node: Node) -> None:
     """Quotes, backslashes and other alphabets in names are labels' values and nothing more; controls are replaced."""
     hostile, shown = (
         'p"} 1\ninjected{x="\\\x1b[31m\x00\r٣',
@@ -220,7 +222,7 @@ def test_hostile_names_of_pods_are_escaped(node: Node) -> None:
         assert "injected" not in exporter.families()
 
 
-def test_an_id_that_nobody_knows_may_be_any_device(node: Node) -> None:
+def test_unrecognized_device_id_makes_allocation_unknown(node: Node) -> None:
     """A pod holds something of which it cannot be told what: then no GPU can be called free."""
     node.pods[:] = [pod("train", node.spec.gpu_uuid(0)), pod("strange", "all")]
     with node.kubelet, node.exporting() as exporter:

@@ -45,7 +45,7 @@ SLICE = Device(0, 3, GPU, "00000000:1B:00.0", "NVIDIA H100 80GB HBM3", Instance(
         pytest.param("eth1", None, id="network-card"),
     ],
 )
-def test_device_ids(device_id: str, key: DeviceKey | None) -> None:
+def test_device_ids_of_each_plugin_are_parsed(device_id: str, key: DeviceKey | None) -> None:
     """Each form that is known to be in use is understood, and nothing else is taken for a device."""
     assert key_of(device_id) == key
 
@@ -88,18 +88,20 @@ def _allocation(
         ),
     ],
 )
-def test_who_holds_a_device(device: Device, allocations: list[Allocation], pods: list[str]) -> None:
+def test_owners_of_a_device_are_found_by_any_key(
+    device: Device, allocations: list[Allocation], pods: list[str]
+) -> None:
     """The holders of a device, each once, in order of name."""
     assert [owner.pod for owner in owners_of(device, index(allocations))] == pods
 
 
-def test_the_first_container_stands_for_its_pod() -> None:
+def test_owner_with_several_containers_shows_the_first() -> None:
     """Where two containers of a pod share a device, the series carries the one that the kubelet lists first."""
     both = [_allocation("a", f"{GPU}::0", container="z"), _allocation("a", f"{GPU}::1", container="b")]
     assert owners_of(WHOLE, index(both)) == (PodRef("ml", "a", "z"),)
 
 
-def test_a_device_without_minor_is_not_everybodys() -> None:
+def test_device_without_minor_matches_no_minor_key() -> None:
     """Where the driver does not give a minor number, GKE's ids match nothing."""
     unknown = Device(0, None, GPU, "00000000:1B:00.0", "m")
     assert owners_of(unknown, index([_allocation("a", "nvidia0")])) == ()

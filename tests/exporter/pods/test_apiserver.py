@@ -94,7 +94,7 @@ def _series(exporter: Exporter, *labels: str) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.driver
-def test_without_the_option_the_api_server_is_never_asked(node: Node, api: ApiServer) -> None:
+def test_api_server_without_pod_labels_is_never_queried(node: Node, api: ApiServer) -> None:
     """In a pod, with an account at hand, the exporter leaves the API server alone."""
     _create(api, "train", team="a")
     host, _, port = api.url.removeprefix("http://").partition(":")
@@ -110,7 +110,7 @@ def test_without_the_option_the_api_server_is_never_asked(node: Node, api: ApiSe
 
 
 @pytest.mark.driver
-def test_uid_and_labels_are_added(node: Node, api: ApiServer, kubeconfig: str) -> None:
+def test_pod_uid_and_labels_are_added(node: Node, api: ApiServer, kubeconfig: str) -> None:
     """A held GPU's series have the pod's UID and those of its labels that are allowed."""
     labels = {"team": "vision", "app.kubernetes.io/name": "bert", "secret": "x", "steam": "x", "teams": "x"}
     uid = _create(api, "train", **labels)["metadata"]["uid"]
@@ -124,7 +124,7 @@ def test_uid_and_labels_are_added(node: Node, api: ApiServer, kubeconfig: str) -
 
 
 @pytest.mark.driver
-def test_only_this_nodes_pods_are_asked_for(node: Node, api: ApiServer, kubeconfig: str) -> None:
+def test_api_query_selects_this_nodes_pods(node: Node, api: ApiServer, kubeconfig: str) -> None:
     """Every request names the node, and the verbs are list and watch of pods: the account may do nothing else."""
     _create(api, "train", team="a")
     _create(api, "elsewhere", node="node-2", team="b")
@@ -138,7 +138,7 @@ def test_only_this_nodes_pods_are_asked_for(node: Node, api: ApiServer, kubeconf
 
 
 @pytest.mark.driver
-def test_pods_of_processes_are_known_from_the_api_server(node: Node, api: ApiServer, kubeconfig: str) -> None:
+def test_process_pods_are_named_by_the_api_server(node: Node, api: ApiServer, kubeconfig: str) -> None:
     """Where the pods' logs are not mounted, the API server says whose UID a process has; without it, nobody does."""
     uid = _create(api, "train", team="a")["metadata"]["uid"]
     inside = Container("ml", "train", uid, "main")
@@ -161,7 +161,7 @@ def test_pods_of_processes_are_known_from_the_api_server(node: Node, api: ApiSer
 
 
 @pytest.mark.driver
-def test_changes_are_followed(node: Node, api: ApiServer, kubeconfig: str) -> None:
+def test_pod_changes_are_watched(node: Node, api: ApiServer, kubeconfig: str) -> None:
     """Labels change, pods are replaced under the same name, pods appear: by one list and one watch."""
     first = _create(api, "train", team="a")["metadata"]["uid"]
     with node.kubelet, node.exporting("--pod-labels=team", "--pod-uid", kubeconfig) as exporter:
@@ -181,7 +181,7 @@ def test_changes_are_followed(node: Node, api: ApiServer, kubeconfig: str) -> No
 
 
 @pytest.mark.driver
-def test_colliding_labels_are_both_served(node: Node, api: ApiServer, kubeconfig: str) -> None:
+def test_colliding_pod_labels_are_both_served(node: Node, api: ApiServer, kubeconfig: str) -> None:
     """Two keys that Prometheus would write alike do not overwrite each other."""
     _create(api, "train", **{"a.b": "dot", "a_b": "line"})
     with node.kubelet, node.exporting("--pod-labels=a*", kubeconfig) as exporter:
@@ -191,7 +191,7 @@ def test_colliding_labels_are_both_served(node: Node, api: ApiServer, kubeconfig
 
 @pytest.mark.driver
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_an_ended_pod_holds_nothing(phase: str, node: Node, api: ApiServer, kubeconfig: str) -> None:
+def test_ended_pod_holds_no_device(phase: str, node: Node, api: ApiServer, kubeconfig: str) -> None:
     """By its phase a pod that the kubelet still lists is known to have ended, also while nobody else wants the GPU."""
     _create(api, "train")
     with node.kubelet, node.exporting("--pod-uid", kubeconfig) as exporter:
@@ -202,7 +202,7 @@ def test_an_ended_pod_holds_nothing(phase: str, node: Node, api: ApiServer, kube
 
 
 @pytest.mark.driver
-def test_phases_settle_what_the_kubelet_leaves_open(node: Node, api: ApiServer, kubeconfig: str) -> None:
+def test_pod_phases_settle_disputed_devices(node: Node, api: ApiServer, kubeconfig: str) -> None:
     """Of two pods with one GPU from the start, the one that has ended is not the one."""
     _create(api, "train")
     _create(api, "other")
@@ -214,7 +214,7 @@ def test_phases_settle_what_the_kubelet_leaves_open(node: Node, api: ApiServer, 
 
 
 @pytest.mark.driver
-def test_an_expired_version_is_listed_anew(node: Node, api: ApiServer, kubeconfig: str) -> None:
+def test_expired_version_is_listed_again(node: Node, api: ApiServer, kubeconfig: str) -> None:
     """A watch that begins too far back is answered with 410: the pods are listed again, and nothing is lost."""
     _create(api, "train", team="a")
     api.inject(Fault(path=PODS, status=410, times=1, delay_s=0.0))
@@ -227,7 +227,7 @@ def test_an_expired_version_is_listed_anew(node: Node, api: ApiServer, kubeconfi
 
 
 @pytest.mark.driver
-def test_compaction_loses_nothing(node: Node, api: ApiServer, kubeconfig: str) -> None:
+def test_compaction_loses_no_pod(node: Node, api: ApiServer, kubeconfig: str) -> None:
     """A server that forgets its history under a running watch is listed again, in time for the next change."""
     _create(api, "train", team="a")
     with node.kubelet, node.exporting("--pod-labels=team", kubeconfig) as exporter:
@@ -242,7 +242,7 @@ def test_compaction_loses_nothing(node: Node, api: ApiServer, kubeconfig: str) -
 
 
 @pytest.mark.driver
-def test_a_refusal_costs_only_labels_and_is_said_once(node: Node, api: ApiServer, kubeconfig: str) -> None:
+def test_forbidden_query_costs_only_labels(node: Node, api: ApiServer, kubeconfig: str) -> None:
     """Without the right to list, series go on without labels; when the right comes, so do they."""
     _create(api, "train", team="a")
     api.inject(Fault(path=PODS, status=403, times=None, body={"message": "no\nnot you"}))
@@ -260,7 +260,7 @@ def test_a_refusal_costs_only_labels_and_is_said_once(node: Node, api: ApiServer
 
 
 @pytest.mark.driver
-def test_an_outage_keeps_what_was_known(node: Node, api: ApiServer, kubeconfig: str) -> None:
+def test_outage_keeps_known_pods(node: Node, api: ApiServer, kubeconfig: str) -> None:
     """When the API server goes, the watch is reported down, and labels stay for a while."""
     _create(api, "train", team="a")
     with node.kubelet, node.exporting("--pod-labels=team", kubeconfig) as exporter:
@@ -274,7 +274,7 @@ def test_an_outage_keeps_what_was_known(node: Node, api: ApiServer, kubeconfig: 
 
 
 @pytest.mark.driver
-def test_a_server_that_hangs_delays_nothing(node: Node, api: ApiServer, kubeconfig: str) -> None:
+def test_hung_api_server_delays_no_scrape(node: Node, api: ApiServer, kubeconfig: str) -> None:
     """Cycles and scrapes go on while the API server does not answer; only the start waits for it, and not for long."""
     api.inject(Fault(path=PODS, times=None, delay_s=60))
     with node.kubelet, node.exporting("--pod-uid", kubeconfig) as exporter:
@@ -284,7 +284,7 @@ def test_a_server_that_hangs_delays_nothing(node: Node, api: ApiServer, kubeconf
 
 
 @pytest.mark.driver
-def test_once_waits_for_the_labels(node: Node, api: ApiServer, kubeconfig: str) -> None:
+def test_once_waits_for_pod_labels(node: Node, api: ApiServer, kubeconfig: str) -> None:
     """A single exposition has them, too."""
     uid = _create(api, "train")["metadata"]["uid"]
     with node.kubelet:
@@ -331,7 +331,7 @@ def test_once_waits_for_the_labels(node: Node, api: ApiServer, kubeconfig: str) 
         ),
     ],
 )
-def test_what_cannot_work_does_not_start(
+def test_impossible_pod_settings_are_refused(
     flags: list[str], variables: dict[str, str], words: str, node: Node, kubeconfig: str
 ) -> None:
     """Labels that cannot be had are said at the start, with what would help."""
@@ -350,7 +350,7 @@ def test_what_cannot_work_does_not_start(
         pytest.param({"POD_LABEL_ALLOWLIST_REGEX": "^te"}, ("", ""), id="regex-alone"),
     ],
 )  # fmt: skip
-def test_dcgm_exporters_variables(
+def test_dcgm_variables_for_pod_labels_are_used(
     variables: dict[str, str], found: tuple[str, str], node: Node, api: ApiServer, kubeconfig: str
 ) -> None:
     """They choose labels as they do there; the labels' names have our prefix."""
@@ -444,7 +444,7 @@ def _watching(access: ApiServerAccess, **options: Any) -> Iterator[PodWatch]:
         pytest.param(_ok(b" " * (33 << 20)), id="endless"),
     ],
 )
-def test_whatever_answers_the_watch_is_down(speech: bytes) -> None:
+def test_any_answer_to_the_watch_is_survived(speech: bytes) -> None:
     """An answer that is none is a failure that is retried, not an end of the thread."""
     with _rude(speech) as server, _watching(ApiServerAccess("127.0.0.1", server.server_address[1])) as watch:
         eventually(lambda: len(server.asked) >= 2)
@@ -452,7 +452,7 @@ def test_whatever_answers_the_watch_is_down(speech: bytes) -> None:
         assert watch.known().details == {}
 
 
-def test_half_a_surrogate_cannot_break_a_scrape() -> None:
+def test_half_a_surrogate_in_a_label_is_replaced() -> None:
     """JSON can hold text that UTF-8 cannot: it is replaced before it is known."""
     item = b'{"metadata":{"name":"p","namespace":"n","uid":"u\\ud800","labels":{"k\\udfff":"v\\ud800"}}}'
     with _rude_watch(_ok(b'{"items":[' + item + b"]}"), b"") as (watch, _):
@@ -460,7 +460,7 @@ def test_half_a_surrogate_cannot_break_a_scrape() -> None:
     assert (details.uid, details.labels) == ("u?", (("pod_label_k_", "v?"),))
 
 
-def test_the_pods_of_a_whole_cluster_are_refused() -> None:
+def test_pods_of_a_whole_cluster_are_refused() -> None:
     """A server that ignores the selection cannot fill the memory: more pods than a node can have are an error."""
     items = b",".join(
         b'{"metadata":{"name":"p%d","namespace":"n","uid":"u"}}' % number for number in range(2001)
@@ -471,7 +471,7 @@ def test_the_pods_of_a_whole_cluster_are_refused() -> None:
         assert watch.known().up is False
 
 
-def test_a_watch_that_ends_at_once_is_no_busy_loop() -> None:
+def test_watch_that_ends_at_once_is_not_a_busy_loop() -> None:
     """A server that lists well and ends each watch at once is asked more and more rarely."""
     listed, ended = _ok(b'{"metadata":{"resourceVersion":"5"},"items":[]}'), _ok(b"")
     with _rude(listed, ended) as server, _watching(ApiServerAccess("127.0.0.1", server.server_address[1])):
@@ -480,7 +480,7 @@ def test_a_watch_that_ends_at_once_is_no_busy_loop() -> None:
         assert 2 <= len(server.asked) <= 6
 
 
-def test_pages_are_put_together() -> None:
+def test_pages_of_a_list_are_joined() -> None:
     """A list that comes in pages is complete, at the version of its last page."""
     first = {"metadata": {"continue": "next", "resourceVersion": "7"}, "items": [_item("a")]}
     last = {"metadata": {"resourceVersion": "7"}, "items": [_item("b")]}
@@ -491,7 +491,7 @@ def test_pages_are_put_together() -> None:
         assert (asked[2]["watch"], asked[2]["resourceVersion"]) == ("1", "7")
 
 
-def test_a_broken_watch_goes_on_where_it_ended() -> None:
+def test_broken_watch_continues_where_it_ended() -> None:
     """After the connection broke, the watch begins after the last event; a late deletion spares a pod's successor."""
     listed = {"metadata": {"resourceVersion": "5"}, "items": [_item("a"), _item("b")]}
     events = [
@@ -507,7 +507,7 @@ def test_a_broken_watch_goes_on_where_it_ended() -> None:
         assert [query.get("resourceVersion") for query in asked[:3]] == ["0", "5", "9"]
 
 
-def test_a_watch_that_has_expired_is_listed_anew() -> None:
+def test_expired_watch_is_listed_again() -> None:
     """410 can also come as an event of the watch; what had gone meanwhile is gone."""
     stream = json.dumps({"type": "ERROR", "object": {"code": 410, "reason": "Expired"}}).encode() + b"\n"
     before = {"metadata": {"resourceVersion": "5"}, "items": [_item("a")]}
@@ -517,7 +517,7 @@ def test_a_watch_that_has_expired_is_listed_anew() -> None:
         assert [query.get("resourceVersion") for query in asked[:3]] == ["0", "5", ""]
 
 
-def test_what_is_known_is_forgotten_after_a_long_outage(api: ApiServer) -> None:
+def test_known_pods_are_dropped_after_a_long_outage(api: ApiServer) -> None:
     """Five minutes without the API server, and labels and phases are no longer drop_implausible_changes."""
     _create(api, "train", team="a")
     now = 1000.0
@@ -583,7 +583,7 @@ def account(api: ApiServer, tmp_path: Path) -> Iterator[tuple[dict[str, str], Pa
         thread.join()
 
 
-def test_as_a_service_account(api: ApiServer, account: tuple[dict[str, str], Path]) -> None:
+def test_service_account_authenticates(api: ApiServer, account: tuple[dict[str, str], Path]) -> None:
     """The server's certificate is checked, and the token is read anew when it is replaced."""
     uid = _create(api, "train", team="a")["metadata"]["uid"]
     environment, folder = account
@@ -596,7 +596,7 @@ def test_as_a_service_account(api: ApiServer, account: tuple[dict[str, str], Pat
         assert watch.known().up is True
 
 
-def test_a_replaced_token_is_used_without_a_restart(account: tuple[dict[str, str], Path]) -> None:
+def test_replaced_token_is_used_without_a_restart(account: tuple[dict[str, str], Path]) -> None:
     """Tokens of accounts live for an hour: 401 ends when the file holds the next one."""
     environment, folder = account
     (folder / "token").write_text("expired")
@@ -606,7 +606,7 @@ def test_a_replaced_token_is_used_without_a_restart(account: tuple[dict[str, str
         eventually(lambda: watch.known().up)
 
 
-def test_another_authority_is_not_trusted(api: ApiServer, account: tuple[dict[str, str], Path]) -> None:
+def test_unknown_authority_is_not_trusted(api: ApiServer, account: tuple[dict[str, str], Path]) -> None:
     """A server with a certificate of someone else's never sees the token."""
     environment, folder = account
     (folder / "ca.crt").write_bytes(trustme.CA().cert_pem.bytes())
@@ -615,7 +615,7 @@ def test_another_authority_is_not_trusted(api: ApiServer, account: tuple[dict[st
     assert api.requests.all() == []
 
 
-def test_a_kubeconfig_with_authority(api: ApiServer, account: tuple[dict[str, str], Path]) -> None:
+def test_kubeconfig_with_authority_is_used(api: ApiServer, account: tuple[dict[str, str], Path]) -> None:
     """A kubeconfig leads to the same server, with the authority in it or beside it, and the token likewise."""
     _create(api, "train")
     environment, folder = account
@@ -649,7 +649,9 @@ def test_a_kubeconfig_with_authority(api: ApiServer, account: tuple[dict[str, st
         ),
     ],
 )
-def test_kubeconfigs_that_lead_nowhere(change: dict[str, Any], api: ApiServer, tmp_path: Path) -> None:
+def test_kubeconfig_without_a_usable_server_is_refused(
+    change: dict[str, Any], api: ApiServer, tmp_path: Path
+) -> None:
     """What is missing is said, with how to write one that works."""
     path = tmp_path / "config"
     path.write_text(json.dumps({**api.kubeconfig(TOKEN), **change}))

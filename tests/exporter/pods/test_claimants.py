@@ -47,7 +47,7 @@ def _after(answers: list[str], ended: dict[str, bool] | None = None) -> tuple[li
         pytest.param(["a", "aa"], ["a", "a"], 0, id="two-containers-of-one-pod"),
     ],
 )
-def test_the_newest_claimant_has_it(answers: list[str], holders: list[str], disputed: int) -> None:
+def test_newest_claimant_holds_the_device(answers: list[str], holders: list[str], disputed: int) -> None:
     """Who came later has the device; who came at the same time cannot be told apart, and nobody is named."""
     assert _after(answers) == (holders, disputed)
 
@@ -64,28 +64,28 @@ def test_the_newest_claimant_has_it(answers: list[str], holders: list[str], disp
         pytest.param(["a", "ab", "a"], {"a": False}, ["a"], 0, id="another-one-of-the-name"),
     ],
 )
-def test_phases_decide_where_they_are_known(
+def test_known_phases_decide_between_claimants(
     answers: list[str], ended: dict[str, bool], holders: list[str], disputed: int
 ) -> None:
     """A pod that has ended by the API server has nothing; one that lives can have lost it to a newer one only."""
     assert _after(answers, ended) == (holders, disputed)
 
 
-def test_replicas_are_shared_by_design() -> None:
+def test_replicas_are_held_by_several_pods() -> None:
     """Different replicas of a GPU are different ids: no pod loses its own to another's."""
     shared = [_has("a", f"{GPU}::0"), _has("b", f"{GPU}::1")]
     settled, _ = settle(shared, ClaimantHistory(), {})
     assert (settled.allocations, settled.disputed) == (tuple(shared), frozenset())
 
 
-def test_a_replica_has_one_holder() -> None:
+def test_one_replica_has_one_holder() -> None:
     """The same replica in two pods at once means what a whole GPU in two pods means."""
     _, history = settle([_has("a", f"{GPU}::0")], ClaimantHistory(), {})
     settled, _ = settle([_has("a", f"{GPU}::0"), _has("b", f"{GPU}::0")], history, {})
     assert [one.owner.pod for one in settled.allocations] == ["b"]
 
 
-def test_claims_are_shared_by_design() -> None:
+def test_resource_claims_are_held_by_several_pods() -> None:
     """Pods that share a claim all hold its device, but for those that have ended by the API server."""
     both = [_claims("a"), _claims("b")]
     assert settle(both, ClaimantHistory(), {})[0].allocations == tuple(both)
@@ -97,7 +97,7 @@ answers = st.lists(st.lists(st.tuples(pods, st.sampled_from("xy")), max_size=6),
 
 
 @given(answers, st.dictionaries(pods, st.booleans()))
-def test_never_two_holders_and_never_an_invented_one(
+def test_device_never_has_two_or_invented_holders(
     listed: list[list[tuple[str, str]]], ended: dict[str, bool]
 ) -> None:
     """An id has at most one pod, listed with it and not ended; asking twice is asking once; memory does not grow."""
@@ -116,6 +116,6 @@ def test_never_two_holders_and_never_an_invented_one(
 
 
 @given(st.lists(st.sets(pods, min_size=1, max_size=1), min_size=1, max_size=6))
-def test_without_rivals_the_kubelet_is_believed(listed: list[set[str]]) -> None:
+def test_unrivalled_pods_are_kept(listed: list[set[str]]) -> None:
     """A lone claimant has the device, unless it has lost it in an answer since which it was always there."""
     assert _after(["".join(answer) for answer in listed]) == (list(listed[-1]), 0)

@@ -45,7 +45,7 @@ LABELS = (
         pytest.param("", None, id="empty"),
     ],
 )
-def test_names_of_claimed_devices(name: str, key: DeviceKey | None) -> None:
+def test_claimed_device_names_are_parsed(name: str, key: DeviceKey | None) -> None:
     """Each form that a release of the driver gives is understood, and nothing else."""
     assert key_of_claimed(name) == key
 
@@ -55,7 +55,7 @@ profiles = st.from_regex(r"[1-7]g[0-9]{1,3}gb(-me|-gfx)?", fullmatch=True)
 
 
 @given(numbers, profiles, numbers, numbers, numbers)
-def test_every_name_is_read_as_it_was_written(
+def test_claimed_device_name_survives_a_round_trip(
     minor: int, profile: str, profile_id: int, start: int, size: int
 ) -> None:
     """The two generations of MIG names say the same and are never taken for each other, nor for a whole GPU."""
@@ -66,7 +66,7 @@ def test_every_name_is_read_as_it_was_written(
 
 
 @given(st.text(max_size=40) | st.from_regex(r"gpu-[0-9a-z٣²-]{0,30}"))
-def test_any_name_is_read_or_refused(name: str) -> None:
+def test_any_claimed_device_name_is_parsed_or_refused(name: str) -> None:
     """No name raises, under either reader of names."""
     key_of_claimed(name)
     key_of(name)
@@ -92,9 +92,7 @@ devices = st.builds(
 
 
 @given(st.lists(devices, max_size=6), st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
-def test_a_claim_reaches_its_device_and_no_other(
-    found: list[Device], minor: int, profile_id: int, start: int
-) -> None:
+def test_claim_matches_only_its_device(found: list[Device], minor: int, profile_id: int, start: int) -> None:
     """A claimed device's pod is on exactly those devices of which the driver says all that the name says."""
     place = (minor, profile_id, start)
     for name, expected in {
@@ -108,7 +106,7 @@ def test_a_claim_reaches_its_device_and_no_other(
         assert [device for device in found if owners_of(device, owners)] == expected
 
 
-def test_a_plugins_id_is_no_claimed_devices_name() -> None:
+def test_plugin_id_is_not_a_claimed_name() -> None:
     """The names of the two worlds do not mix: "gpu-0" is no plugin's id, and "nvidia0" no claimed device."""
     device = Device(0, 0, "GPU-8f7c9b1e-1111-2222-3333-444455556666", "b", "m")
     claim = Claim("claim", "ml", DRIVER, "node", "nvidia0")
@@ -143,7 +141,7 @@ def _mig_names(node: Node) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.driver
-def test_a_claimed_gpu_has_its_pod_and_its_claim(make_node: MakeNode) -> None:
+def test_claimed_gpu_has_pod_and_claim_labels(make_node: MakeNode) -> None:
     """A GPU from a claim carries the pod's labels and dcgm-exporter's labels of the claim; the others carry neither."""
     node = make_node(h100(2))
     node.pods.append(_claiming("train", "gpu-1"))
@@ -163,7 +161,7 @@ def test_a_claimed_gpu_has_its_pod_and_its_claim(make_node: MakeNode) -> None:
 
 @pytest.mark.driver
 @pytest.mark.parametrize("generation", [0, 1], ids=["today", "to-25.8"])
-def test_a_claimed_mig_instance(generation: int, make_node: MakeNode) -> None:
+def test_claimed_mig_instance_has_pod_and_claim_labels(generation: int, make_node: MakeNode) -> None:
     """An instance is found by where it lies, under the names of either generation of the driver."""
     node = make_node(NodeSpec("a100", (GpuSpec("A100-SXM4-40GB", ("2g.10gb", "3g.20gb", "1g.5gb")),)))
     name = _mig_names(node)["2g.10gb"][generation]
@@ -175,7 +173,7 @@ def test_a_claimed_mig_instance(generation: int, make_node: MakeNode) -> None:
 
 
 @pytest.mark.driver
-def test_pods_that_share_a_claim_all_hold_it(make_node: MakeNode) -> None:
+def test_pods_with_one_claim_all_hold_it(make_node: MakeNode) -> None:
     """One series per pod, as where a GPU is shared in other ways; a claim of two devices gives both to its pod."""
     node = make_node(h100(2))
     node.pods += [_claiming("b", "gpu-0", "gpu-1"), _claiming("a", "gpu-0", "gpu-1")]
@@ -184,7 +182,7 @@ def test_pods_that_share_a_claim_all_hold_it(make_node: MakeNode) -> None:
 
 
 @pytest.mark.driver
-def test_both_worlds_on_one_node(make_node: MakeNode) -> None:
+def test_plugin_and_claims_on_one_node_both_work(make_node: MakeNode) -> None:
     """Pods with claims and pods of the device plugin stand side by side, also in one container."""
     node = make_node(h100(3))
     both = (("main", (Devices("nvidia.com/gpu", (node.spec.gpu_uuid(2),)),)),)
@@ -201,7 +199,7 @@ def test_both_worlds_on_one_node(make_node: MakeNode) -> None:
 
 @pytest.mark.driver
 @pytest.mark.parametrize("function", ["nvmlDeviceGetGpuInstanceById", "nvmlGpuInstanceGetInfo"])
-def test_what_the_driver_denies_is_unknown(function: str, make_node: MakeNode) -> None:
+def test_claimed_instance_without_placement_is_unattributed(function: str, make_node: MakeNode) -> None:
     """Where the driver does not say where instances lie, a claimed one is nobody's, and that is counted."""
     node = make_node(NodeSpec("a100", (GpuSpec("A100-SXM4-40GB", ("2g.10gb", "3g.20gb")),)))
     node.pods.append(_claiming("notebook", _mig_names(node)["2g.10gb"][0]))
@@ -216,7 +214,7 @@ def test_what_the_driver_denies_is_unknown(function: str, make_node: MakeNode) -
 
 
 @pytest.mark.driver
-def test_only_gpus_that_nvml_should_see_are_missed(make_node: MakeNode) -> None:
+def test_unattributed_claims_exclude_passthrough_gpus(make_node: MakeNode) -> None:
     """Another driver's device, or a GPU that a virtual machine has, is no fault; a GPU that is not there is."""
     node = make_node(h100(1))
     node.pods += [
@@ -233,7 +231,7 @@ def test_only_gpus_that_nvml_should_see_are_missed(make_node: MakeNode) -> None:
 
 
 @pytest.mark.driver
-def test_hostile_names_of_claims_are_escaped(make_node: MakeNode) -> None:
+def test_hostile_claim_names_are_escaped(make_node: MakeNode) -> None:
     """Whatever a claim is called, the exposition is valid and says it."""
     node = make_node(h100(1))
     hostile, shown = 'x"} 1\ninjected{a="\\', 'x"} 1\ufffdinjected{a="\\'

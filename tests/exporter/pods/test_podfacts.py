@@ -49,13 +49,13 @@ def _pod(**metadata: object) -> dict[str, object]:
         ),
     ],
 )  # fmt: skip
-def test_names_of_labels(found: list[str], names: dict[str, str]) -> None:
+def test_label_names_replace_invalid_characters(found: list[str], names: dict[str, str]) -> None:
     """A key's name has our prefix; keys that would be one name are told apart."""
     assert label_names(found) == names
 
 
 @given(st.lists(keys, unique=True, max_size=8))
-def test_no_two_labels_have_one_name(found: list[str]) -> None:
+def test_label_names_are_distinct(found: list[str]) -> None:
     """Each key has a name of its own, fit for Prometheus, whatever the order in which they come."""
     names = label_names(found)
     assert set(names) == set(found)
@@ -65,7 +65,7 @@ def test_no_two_labels_have_one_name(found: list[str]) -> None:
 
 
 @given(json, json, json)
-def test_whatever_a_pod_is_it_is_read_or_refused(pod: object, labels: object, status: object) -> None:
+def test_any_pod_document_is_parsed_or_refused(pod: object, labels: object, status: object) -> None:
     """Anything that JSON can hold raises the declared error or gives labels that UTF-8 can hold."""
     for document in (pod, {**_pod(labels=labels), "status": status}, _pod(uid=labels, name=status)):
         try:
@@ -76,7 +76,7 @@ def test_whatever_a_pod_is_it_is_read_or_refused(pod: object, labels: object, st
             text.encode()
 
 
-def test_only_what_is_wanted_is_kept() -> None:
+def test_pod_fact_keeps_only_requested_details() -> None:
     """A label that was not asked for, and a UID that nobody wants, is not remembered as something to serve."""
     pod = _pod(labels={"team": "a", "secret": "b", "teams": "c"})
     wanted = WantedPodFacts(labels=(re.compile(r"^team$"),))
@@ -85,7 +85,7 @@ def test_only_what_is_wanted_is_kept() -> None:
     assert "secret" not in repr(fact)
 
 
-def test_number_and_length_are_bounded() -> None:
+def test_pod_fact_bounds_number_and_length() -> None:
     """A pod with thousands of labels, or one of a megabyte, costs what an ordinary one costs."""
     labels = {f"k{n:05}": "v" * 10**4 for n in range(5000)} | {"k" * 10**6: "v"}
     _, fact = pod_fact(_pod(labels=labels), ALL)
@@ -97,6 +97,6 @@ def test_number_and_length_are_bounded() -> None:
     ("phase", "has_ended"),
     [("Pending", False), ("Running", False), ("Succeeded", True), ("Failed", True), ("Unknown", False), (None, False)],
 )  # fmt: skip
-def test_phases(phase: object, has_ended: bool) -> None:
+def test_pod_fact_of_each_phase_knows_its_end(phase: object, has_ended: bool) -> None:
     """Succeeded and Failed are for good; everything else may still run."""
     assert pod_fact({**_pod(), "status": {"phase": phase}}, ALL)[1].has_ended is has_ended

@@ -31,7 +31,7 @@ def node(make_node: MakeNode) -> Node:
     return made
 
 
-def test_only_allocated_gpus_carry_pod_labels(node: Node) -> None:
+def test_allocated_gpu_has_pod_labels(node: Node) -> None:
     """The holder's namespace, name and container are labels of its GPU's series; a free GPU has none of them."""
     with node.kubelet, node.exporting() as exporter:
         assert set(exporter.series(UTIL, "gpu", "namespace", "pod", "container")) == {
@@ -41,7 +41,7 @@ def test_only_allocated_gpus_carry_pod_labels(node: Node) -> None:
         assert exporter.series(UP) == {(): 1}
 
 
-def test_pods_come_and_go(node: Node) -> None:
+def test_pod_changes_show_in_the_labels(node: Node) -> None:
     """A pod's labels leave with it, and the next holder's come."""
     with node.kubelet, node.exporting() as exporter:
         node.pods[:] = [pod("serve", node.spec.gpu_uuid(1))]
@@ -50,7 +50,7 @@ def test_pods_come_and_go(node: Node) -> None:
         eventually(lambda: _pods(exporter) == [("0", ""), ("1", "")])
 
 
-def test_every_form_of_device_id(node: Node) -> None:
+def test_each_form_of_device_id_is_matched(node: Node) -> None:
     """Whole GPUs are found under each form that a device plugin uses, under any resource of NVIDIA's domain."""
     uuid = node.spec.gpu_uuid(0)
     forms = {
@@ -68,7 +68,7 @@ def test_every_form_of_device_id(node: Node) -> None:
             eventually(lambda expected=expected: _pods(exporter) == expected)  # type: ignore[misc]
 
 
-def test_every_form_of_mig_id(make_node: MakeNode) -> None:
+def test_each_form_of_mig_id_is_matched(make_node: MakeNode) -> None:
     """MIG instances are found by UUID and by GKE's form; their GPU is not labelled with them."""
     node = make_node(NodeSpec("a100", (GpuSpec("A100-SXM4-40GB", ("3g.20gb", "2g.10gb")),)))
     with node.kubelet, node.exporting() as exporter:
@@ -85,7 +85,7 @@ def test_every_form_of_mig_id(make_node: MakeNode) -> None:
             )
 
 
-def test_a_shared_gpu_has_one_series_per_pod(node: Node) -> None:
+def test_shared_gpu_has_one_series_per_pod(node: Node) -> None:
     """Replicas count once per pod, also over several containers, so that a sum over a pod's series is not inflated."""
     uuid = node.spec.gpu_uuid(0)
     both = tuple(
@@ -103,7 +103,7 @@ def test_a_shared_gpu_has_one_series_per_pod(node: Node) -> None:
         }
 
 
-def test_a_restarted_kubelet_is_found_again(node: Node) -> None:
+def test_restarted_kubelet_is_reconnected(node: Node) -> None:
     """A new socket in the old one's place is used without a restart of the exporter, and nothing leaks on the way."""
     with node.kubelet, node.exporting() as exporter:
         fds = exporter.series("process_open_fds")
@@ -116,7 +116,7 @@ def test_a_restarted_kubelet_is_found_again(node: Node) -> None:
         eventually(lambda: exporter.series("process_open_fds") == fds)
 
 
-def test_the_connection_is_kept(node: Node) -> None:
+def test_kubelet_connection_is_reused(node: Node) -> None:
     """One connection serves all calls: file descriptors and connections do not grow with the cycles."""
     with node.kubelet, node.exporting("--interval=100ms") as exporter:
         fds = exporter.series("process_open_fds")
@@ -126,7 +126,7 @@ def test_the_connection_is_kept(node: Node) -> None:
         assert exporter.messages("connection") == []
 
 
-def test_without_the_kubelet_labels_go_and_series_stay(node: Node) -> None:
+def test_missing_kubelet_costs_only_labels(node: Node) -> None:
     """A kubelet that is gone for good costs the pod labels after a cycle, never a GPU's series, and it is said once."""
     with node.kubelet, node.exporting() as exporter:
         node.kubelet.stop()
@@ -141,7 +141,7 @@ def test_without_the_kubelet_labels_go_and_series_stay(node: Node) -> None:
 
 
 @pytest.mark.parametrize("failure", list(Failure), ids=lambda failure: failure.name.lower())
-def test_a_refusing_kubelet_costs_only_labels(failure: Failure, node: Node) -> None:
+def test_refusing_kubelet_costs_only_labels(failure: Failure, node: Node) -> None:
     """Whatever status the kubelet answers with, GPUs are served, and the status is in the log."""
     node.kubelet.misbehave(failure)
     with node.kubelet, node.exporting() as exporter:
@@ -150,7 +150,7 @@ def test_a_refusing_kubelet_costs_only_labels(failure: Failure, node: Node) -> N
         assert failure.name in exporter.messages("asking the kubelet")[0]
 
 
-def test_an_unimplemented_api_is_not_asked_again(node: Node) -> None:
+def test_unimplemented_api_is_not_called_again(node: Node) -> None:
     """A kubelet without the API is left alone until it is replaced by one that has it."""
     node.kubelet.misbehave(Failure.UNIMPLEMENTED)
     with node.kubelet, node.exporting("--interval=100ms") as exporter:
@@ -164,7 +164,7 @@ def test_an_unimplemented_api_is_not_asked_again(node: Node) -> None:
         eventually(lambda: _pods(exporter) == [("0", "train"), ("1", "")])
 
 
-def test_a_hanging_kubelet_delays_no_scrape(node: Node) -> None:
+def test_hung_kubelet_delays_no_scrape(node: Node) -> None:
     """A kubelet that does not answer is given up after two seconds; scrapes are answered at once all the while."""
     with node.kubelet, node.exporting() as exporter:
         node.kubelet.misbehave(delay_s=60)
@@ -187,14 +187,14 @@ def test_a_hanging_kubelet_delays_no_scrape(node: Node) -> None:
         eventually(lambda: _pods(exporter) == [("0", "train"), ("1", "")])
 
 
-def test_a_huge_answer_is_read(node: Node) -> None:
+def test_huge_kubelet_answer_is_read(node: Node) -> None:
     """An answer above gRPC's default limit of 4 MiB, as dense nodes give, is taken like any other."""
     node.kubelet.misbehave(padding=45_000)
     with node.kubelet, node.exporting("--interval=1s") as exporter:
         assert _pods(exporter) == [("0", "train"), ("1", "")]
 
 
-def test_without_a_kubelet_there_are_no_pods(node: Node) -> None:
+def test_node_without_kubelet_exports_without_pods(node: Node) -> None:
     """Outside Kubernetes GPUs are exported without pods, without a metric of the kubelet, and it is said once."""
     done = node.once("--once")
     assert done.code == 0
@@ -202,7 +202,7 @@ def test_without_a_kubelet_there_are_no_pods(node: Node) -> None:
     assert done.err.count("exporting without pod labels") == 1
 
 
-def test_a_kubelet_that_comes_later_is_used(node: Node) -> None:
+def test_late_kubelet_is_used(node: Node) -> None:
     """On a booting node the exporter may be there before the kubelet."""
     kubelet = Kubelet(node.kubelet.socket, required=False, clock=time.monotonic)
     assert kubelet.poll().up is None
@@ -213,7 +213,7 @@ def test_a_kubelet_that_comes_later_is_used(node: Node) -> None:
     assert [allocation.owner.pod for allocation in answer.allocations] == ["train"]
 
 
-def test_the_last_answer_is_kept_for_one_cycle(node: Node) -> None:
+def test_kubelets_last_answer_is_kept_for_one_cycle(node: Node) -> None:
     """A kubelet that restarts between two cycles does not make the labels blink; one that stays away loses them."""
     now = 1000.0
     kubelet = Kubelet(node.kubelet.socket, required=False, clock=lambda: now)
@@ -231,7 +231,7 @@ def test_the_last_answer_is_kept_for_one_cycle(node: Node) -> None:
 @pytest.mark.parametrize(
     "speech", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00" * 64], ids=["silent", "http1", "zeros"]
 )
-def test_something_else_on_the_socket_costs_only_labels(speech: bytes, node: Node) -> None:
+def test_another_server_on_the_socket_costs_only_labels(speech: bytes, node: Node) -> None:
     """A server that is no kubelet is reported and does no harm."""
     path: Path = node.kubelet.socket
     with socket.socket(socket.AF_UNIX) as server:

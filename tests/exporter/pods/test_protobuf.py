@@ -45,7 +45,7 @@ def _response(listing: list[Any]) -> bytes:
 
 
 @given(st.lists(pods, max_size=4))
-def test_what_protobuf_writes_is_read(listing: list[Any]) -> None:
+def test_protobuf_messages_of_google_are_decoded(listing: list[Any]) -> None:
     """Whatever pods there are, the reader finds what Google's own implementation wrote."""
     expected = tuple(
         Allocation(PodRef(namespace, name, container), resource, device_id)
@@ -58,14 +58,14 @@ def test_what_protobuf_writes_is_read(listing: list[Any]) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
     """Bytes that are no message raise the one declared error, never another."""
     with contextlib.suppress(WireError):
         allocations(data)
 
 
 @given(st.lists(pods, min_size=1, max_size=3), st.data())
-def test_a_cut_answer_never_invents(listing: list[Any], data: st.DataObject) -> None:
+def test_truncated_message_adds_nothing(listing: list[Any], data: st.DataObject) -> None:
     """A message that was cut off is refused or yields a beginning of what was sent: nothing that was not there."""
     whole = _response(listing)
     cut = whole[: data.draw(st.integers(0, len(whole)))]
@@ -90,7 +90,7 @@ def test_broken_messages_are_refused(data: bytes) -> None:
         allocations(data)
 
 
-def test_names_that_are_not_utf8_are_kept_readable() -> None:
+def test_invalid_utf8_in_names_is_replaced() -> None:
     """Bytes that are not UTF-8 become replacement characters, not a failure."""
     container = b"\x0a\x01c\x12\x08\x0a\x01r\x12\x03d\xf8!"
     pod = b"\x0a\x01p\x12\x01n\x1a" + bytes([len(container)]) + container

@@ -63,7 +63,7 @@ def _snapshot(samples: tuple[DeviceSample, ...], text: str = "x", *, taken_at: f
 
 @settings(max_examples=60)
 @given(_samples(), words)
-def test_whatever_names_there_are_the_text_is_valid(samples: tuple[DeviceSample, ...], text: str) -> None:
+def test_exposition_with_any_names_is_valid_text(samples: tuple[DeviceSample, ...], text: str) -> None:
     """Pods and GPUs with any name give a text that parses, with every value under its labels and no series twice."""
     encoded = encode(families(_snapshot(samples, text), SCRAPE), Format.TEXT).decode()
     series = Counter(
@@ -88,13 +88,13 @@ def test_whatever_names_there_are_the_text_is_valid(samples: tuple[DeviceSample,
 
 @settings(max_examples=30)
 @given(_samples())
-def test_openmetrics_is_valid_too(samples: tuple[DeviceSample, ...]) -> None:
+def test_exposition_in_openmetrics_is_valid(samples: tuple[DeviceSample, ...]) -> None:
     """What OpenMetrics demands beyond the text format holds."""
     encoded = encode(families(_snapshot(samples), SCRAPE), Format.OPENMETRICS).decode()
     assert list(parse_openmetrics(encoded))  # type: ignore[no-untyped-call]
 
 
-def test_old_readings_are_not_served() -> None:
+def test_exposition_omits_stale_readings() -> None:
     """Readings beyond their age disappear; what the exporter knows about itself stays, with the age."""
     device = Device(0, 0, "GPU-1", "b", "m")
     sample = DeviceSample(device, (Reading(catalogue.metrics()[0], 7),))
@@ -107,7 +107,7 @@ def test_old_readings_are_not_served() -> None:
     assert "gpu_up{" in old
 
 
-def test_before_the_first_cycle_there_is_only_the_build() -> None:
+def test_exposition_before_the_first_cycle_has_build_info() -> None:
     """A scrape that comes too early finds a valid, nearly empty exposition."""
     found = families(None, SCRAPE)
     assert [family.name for family in found] == ["gpu_exporter_build_info"]
@@ -128,6 +128,6 @@ def test_before_the_first_cycle_there_is_only_the_build() -> None:
         pytest.param("text/html,application/xhtml+xml,*/*;q=0.8", Format.TEXT, id="browser"),
     ],
 )
-def test_negotiation(accept: str, chosen: Format) -> None:
+def test_format_follows_the_accept_header(accept: str, chosen: Format) -> None:
     """The client's preference decides; text is for all who have none."""
     assert negotiate(accept) is chosen

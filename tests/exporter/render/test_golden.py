@@ -74,7 +74,7 @@ NODES = {
 
 
 @pytest.mark.parametrize("name", NODES)
-def test_exposition_is_as_reviewed(name: str, make_node: MakeNode, golden: Golden) -> None:
+def test_exposition_matches_the_golden_file(name: str, make_node: MakeNode, golden: Golden) -> None:
     """Every line that the exporter serves for a known node is a line that somebody has read and approved."""
     spec, arrange = NODES[name]
     node = make_node(spec)
@@ -89,7 +89,7 @@ def test_exposition_is_as_reviewed(name: str, make_node: MakeNode, golden: Golde
 
 
 @pytest.mark.prometheus
-def test_promtool_objects_to_nothing_but_dcgms_names(make_node: MakeNode) -> None:
+def test_promtool_complains_only_about_dcgm_names(make_node: MakeNode) -> None:
     """`promtool check metrics` complains about DCGM's own names and about no other."""
     node = make_node(NODES["a100-mig"][0])
     done = node.once("--once", "--pod-resources-socket=")

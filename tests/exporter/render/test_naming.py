@@ -47,7 +47,7 @@ def _scrape(make_node: MakeNode, *flags: str) -> dict[str, tuple[float, dict[str
 @pytest.mark.parametrize(
     ("naming", "served", "not_served"), [("dcgm", OLD, NEW), ("dcgm-4.9", NEW, OLD), ("both", OLD | NEW, {})]
 )
-def test_each_generation_has_its_names_and_units(
+def test_naming_selects_names_and_units(
     make_node: MakeNode, naming: str, served: dict[str, float], not_served: dict[str, float]
 ) -> None:
     """The same readings, in whole percents, MiB and mJ, or in base units."""
@@ -56,7 +56,7 @@ def test_each_generation_has_its_names_and_units(
     assert not found.keys() & not_served.keys()
 
 
-def test_each_generation_has_its_own_label_for_the_driver(make_node: MakeNode) -> None:
+def test_naming_selects_the_driver_label(make_node: MakeNode) -> None:
     """A series carries the label of the generation that its name is of, and not the other's."""
     found = _scrape(make_node, "--naming=both")
     old, new = found["DCGM_FI_DEV_GPU_UTIL"][1], found["DCGM_FI_DEV_GPU_UTIL_RATIO"][1]
@@ -69,15 +69,13 @@ def test_each_generation_has_its_own_label_for_the_driver(make_node: MakeNode) -
     ("label", "expected"),
     [("hostname", {"hostname"}), ("Hostname", {"Hostname"}), ("both", {"hostname", "Hostname"})],
 )
-def test_the_hostname_has_the_label_that_dashboards_look_for(
-    make_node: MakeNode, label: str, expected: set[str]
-) -> None:
+def test_hostname_label_has_the_selected_names(make_node: MakeNode, label: str, expected: set[str]) -> None:
     """Under one name, the other, or both, with the same value."""
     _, labels = _scrape(make_node, "--hostname-label", label)["DCGM_FI_DEV_GPU_UTIL"]
     assert {name for name, value in labels.items() if value == "n1"} == expected
 
 
-def test_a_generation_that_is_none_is_refused(make_node: MakeNode) -> None:
+def test_unknown_naming_is_refused(make_node: MakeNode) -> None:
     """Exit 2, with those that there are."""
     done = make_node(h100(1)).once("--once", "--naming=dcgm-5")
     assert done.code == 2

@@ -82,7 +82,7 @@ EXPECTED = {
 }
 
 
-def test_both_generations_of_names_and_units() -> None:
+def test_metric_has_both_names_and_units() -> None:
     """Each renamed metric has DCGM's old and new name, and a value of NVML comes out in the unit of each."""
     found = {metric.dcgm.name: metric for metric in catalogue.metrics()}
     for name, (newer, raw, old_value, new_value) in EXPECTED.items():
@@ -94,7 +94,7 @@ def test_both_generations_of_names_and_units() -> None:
         )
 
 
-def test_what_was_not_renamed_has_one_spelling() -> None:
+def test_unrenamed_metric_has_one_name() -> None:
     """Of dcgm-exporter's default list all but one were; what DCGM has no name for keeps ours."""
     others = [metric for metric in catalogue.metrics() if metric.dcgm.name not in EXPECTED]
     assert all(metric.dcgm_49 == metric.dcgm for metric in others)
@@ -106,13 +106,13 @@ def test_what_was_not_renamed_has_one_spelling() -> None:
     assert default == {"DCGM_FI_DEV_VGPU_LICENSE_STATUS"}
 
 
-def test_no_name_is_given_twice() -> None:
+def test_metric_names_are_distinct() -> None:
     """Names are unique, also where both generations are served."""
     names = [spelling.name for metric in catalogue.metrics() for spelling in metric.spellings(Naming.BOTH)]
     assert len(names) == len(set(names))
 
 
-def test_every_metric_says_what_it_is() -> None:
+def test_metric_has_help_source_and_matching_kind() -> None:
     """Meaning and NVML source are there for the docs; what counts up is a counter, what can fall is a gauge."""
     for metric in catalogue.metrics():
         assert metric.help

@@ -40,7 +40,7 @@ def node(make_node: MakeNode) -> Node:
         (UNKNOWN, "unknown", 0),
     ],
 )
-def test_one_failing_reading_costs_that_reading(code: int, reason: str, success: int, node: Node) -> None:
+def test_failing_reading_costs_only_itself(code: int, reason: str, success: int, node: Node) -> None:
     """A reading that fails on one GPU is absent there, counted by its reason, and said once; all else is served."""
     node.board.fault("nvmlDeviceGetPowerUsage", gpu=1, code=code)
     with node.exporting(pods=False) as exporter:
@@ -62,7 +62,7 @@ def test_one_failing_reading_costs_that_reading(code: int, reason: str, success:
 
 
 @pytest.mark.parametrize(("code", "reason"), [(GPU_IS_LOST, "gpu_lost"), (RESET_REQUIRED, "reset_required")])
-def test_a_lost_gpu_costs_only_itself(code: int, reason: str, node: Node) -> None:
+def test_lost_gpu_costs_only_itself(code: int, reason: str, node: Node) -> None:
     """A GPU that falls off the bus has no series, is marked as down, and comes back when it can be read again."""
     with node.exporting(pods=False) as exporter:
         node.board.fault("*", gpu=1, code=code)
@@ -80,7 +80,7 @@ def test_a_lost_gpu_costs_only_itself(code: int, reason: str, node: Node) -> Non
         assert exporter.series("gpu_down") == {}
 
 
-def test_no_gpu_left_is_not_ready(node: Node) -> None:
+def test_exporter_without_a_readable_gpu_is_not_ready(node: Node) -> None:
     """When no GPU can be read, readiness says so; the process is alive and its own metrics are served."""
     with node.exporting(pods=False) as exporter:
         node.board.fault("*", code=GPU_IS_LOST)
@@ -89,7 +89,7 @@ def test_no_gpu_left_is_not_ready(node: Node) -> None:
         assert _gpus(exporter, UTIL) == []
 
 
-def test_a_hung_call_costs_only_its_gpu(node: Node) -> None:
+def test_hung_call_costs_only_its_gpu(node: Node) -> None:
     """A driver call that never returns takes its GPU's series away; others are read on, and nothing piles up."""
     node.board.set_gpu(0, reading(gpu_util_percent=1))
     with node.exporting(pods=False) as exporter:
@@ -112,7 +112,7 @@ def test_a_hung_call_costs_only_its_gpu(node: Node) -> None:
         assert exporter.series(STUCK, "gpu")["1",] == 0
 
 
-def test_a_hung_count_stops_nothing(node: Node) -> None:
+def test_hung_count_keeps_known_gpus(node: Node) -> None:
     """When the driver no longer says how many GPUs there are, those that are known are read on."""
     with node.exporting(pods=False) as exporter:
         node.board.fault("nvmlDeviceGetCount_v2", hang=True)
@@ -121,7 +121,7 @@ def test_a_hung_count_stops_nothing(node: Node) -> None:
         eventually(lambda: exporter.series(UTIL, "gpu").get(("2",)) == 77)
 
 
-def test_a_driver_upgraded_underneath_is_opened_again(node: Node) -> None:
+def test_upgraded_driver_is_reopened(node: Node) -> None:
     """After the driver was away, NVML is initialised anew; until then there are no series and no readiness."""
     with node.exporting(pods=False) as exporter:
         node.board.fault("nvmlDeviceGetCount_v2", code=VERSION_MISMATCH)
@@ -145,7 +145,7 @@ def test_a_driver_upgraded_underneath_is_opened_again(node: Node) -> None:
         pytest.param("*", UNKNOWN, id="devices-taken-away"),
     ],
 )
-def test_a_driver_that_stays_away_ends_the_exporter(node: Node, function: str, code: int) -> None:
+def test_driver_that_stays_away_ends_the_exporter(node: Node, function: str, code: int) -> None:
     """A container that is started anew gets the new driver's libraries, and its devices back."""
     with node.exporting("--give-up-after=1s", pods=False) as exporter:
         node.board.fault(function, code=code)
@@ -154,7 +154,7 @@ def test_a_driver_that_stays_away_ends_the_exporter(node: Node, function: str, c
 
 
 @pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetCount_v2"])
-def test_a_driver_that_hangs_at_the_start_is_told(function: str, node: Node) -> None:
+def test_driver_hung_at_start_is_reported(function: str, node: Node) -> None:
     """What does not even open is scrapeable as what it is, no process that restarts; and is read once it opens."""
     node.board.fault(function, hang=True)
     with node.exporting(pods=False, ready=False) as exporter:
@@ -175,7 +175,7 @@ def test_a_driver_that_hangs_at_the_start_is_told(function: str, node: Node) -> 
 
 
 @pytest.mark.parametrize("code", [9, VERSION_MISMATCH, UNKNOWN], ids=["not-loaded", "replaced", "unknown"])
-def test_a_driver_that_is_away_at_the_start_is_told(code: int, node: Node) -> None:
+def test_driver_missing_at_start_is_reported(code: int, node: Node) -> None:
     """As one that hangs: whoever is woken finds a metric, the log why, and GPUs as soon as the driver is back."""
     node.board.fault("nvmlInitWithFlags", code=code)
     with node.exporting(pods=False, ready=False) as exporter:
@@ -188,7 +188,7 @@ def test_a_driver_that_is_away_at_the_start_is_told(code: int, node: Node) -> No
         assert exporter.series("gpu_exporter_nvml_up") == {(): 1}
 
 
-def test_a_driver_that_fails_after_hanging_is_opened_again(node: Node) -> None:
+def test_driver_failing_after_a_hang_is_reopened(node: Node) -> None:
     """An opening that hangs and then fails is tried anew, all of it: XID errors come in, too."""
     node.board.fault("nvmlSystemGetDriverVersion", hang=True, code=UNKNOWN)
     with node.exporting(pods=False, ready=False) as exporter:
@@ -198,7 +198,7 @@ def test_a_driver_that_fails_after_hanging_is_opened_again(node: Node) -> None:
 
 
 @pytest.mark.parametrize(("code", "hang"), [(9, False), (None, True)], ids=["away", "hung"])
-def test_a_driver_that_never_opens_ends_the_exporter(code: int | None, hang: bool, node: Node) -> None:
+def test_driver_that_never_opens_ends_the_exporter(code: int | None, hang: bool, node: Node) -> None:
     """A driver that is away or hangs from the start is unusable from the start: told for as long, and no longer."""
     node.board.fault("nvmlInitWithFlags", code=code, hang=hang)
     with node.exporting("--give-up-after=1s", pods=False, ready=False) as exporter:
@@ -206,7 +206,7 @@ def test_a_driver_that_never_opens_ends_the_exporter(code: int | None, hang: boo
         eventually(lambda: exporter.messages("error: the NVIDIA driver has not been usable for"))
 
 
-def test_a_driver_that_hangs_when_opened_again_ends_the_exporter(node: Node) -> None:
+def test_driver_hung_when_reopened_ends_the_exporter(node: Node) -> None:
     """A driver that was replaced and whose opening then hangs is as unusable as one that cannot be opened."""
     with node.exporting("--give-up-after=1s", pods=False) as exporter:
         node.board.fault("nvmlInitWithFlags", hang=True)
@@ -215,7 +215,7 @@ def test_a_driver_that_hangs_when_opened_again_ends_the_exporter(node: Node) -> 
         eventually(lambda: exporter.messages("error: the NVIDIA driver has not been usable for"))
 
 
-def test_a_replaced_driver_beside_a_hung_gpu_ends_the_exporter(node: Node) -> None:
+def test_replaced_driver_with_a_hung_gpu_ends_the_exporter(node: Node) -> None:
     """While a call hangs the driver is not opened anew: only a new process can help."""
     with node.exporting("--give-up-after=1s", pods=False) as exporter:
         node.board.fault("nvmlDeviceGetPowerUsage", gpu=1, hang=True)
@@ -225,7 +225,7 @@ def test_a_replaced_driver_beside_a_hung_gpu_ends_the_exporter(node: Node) -> No
 
 
 @pytest.mark.parametrize("hang", [False, True], ids=["lost", "hung"])
-def test_a_lost_or_hung_gpu_does_not_end_the_exporter(hang: bool, node: Node) -> None:
+def test_lost_or_hung_gpu_does_not_end_the_exporter(hang: bool, node: Node) -> None:
     """Started anew it would find the same; and whoever watches would see nothing at all."""
     with node.exporting("--give-up-after=500ms", pods=False) as exporter:
         node.board.fault("*", code=GPU_IS_LOST, hang=hang)
@@ -234,7 +234,7 @@ def test_a_lost_or_hung_gpu_does_not_end_the_exporter(hang: bool, node: Node) ->
         assert exporter.series("gpu_up", "gpu") == {("0",): 0, ("1",): 0, ("2",): 0}
 
 
-def test_values_that_mean_no_value_are_absent(node: Node) -> None:
+def test_not_available_values_are_absent(node: Node) -> None:
     """-1 cast to an unsigned number is how drivers say that they have none: never 4294967 W."""
     node.board.set_gpu(1, reading(power_w=(2**32 - 1) / 1000))
     with node.exporting(pods=False) as exporter:
@@ -255,7 +255,7 @@ class _Wild(Reading):
 
 
 @pytest.mark.parametrize("value", [2**32 - 1, 2**64 - 1])
-def test_fields_that_mean_no_value_are_absent(node: Node, value: int) -> None:
+def test_not_available_fields_are_absent(node: Node, value: int) -> None:
     """In every field, of 32 bits or of 64: never a number that looks like a catastrophe."""
     for field in Field:
         node.board.set_answer(0, "nvmlDeviceGetFieldValues", value, selector=int(field))
@@ -269,7 +269,7 @@ def test_fields_that_mean_no_value_are_absent(node: Node, value: int) -> None:
 
 
 @pytest.mark.parametrize("value", [-3.0, 1e300, float("inf")])
-def test_shares_and_traffic_that_cannot_be_are_absent(node: Node, value: float) -> None:
+def test_impossible_shares_and_traffic_are_absent(node: Node, value: float) -> None:
     """Of performance counters."""
     for metric in (1, 20):
         node.board.set_gpm(0, metric, value)
@@ -279,7 +279,7 @@ def test_shares_and_traffic_that_cannot_be_are_absent(node: Node, value: float) 
         assert f'DCGM_FI_PROF_{name}{{gpu="1"' in done.out
 
 
-def test_temperatures_beyond_reason_are_absent(node: Node) -> None:
+def test_impossible_temperatures_are_absent(node: Node) -> None:
     """Above 200 C is no temperature, as in DCGM; up to there it is served."""
     hot = dataclasses.asdict(reading(temperature_c=201, memory_temperature_c=200))
     node.board.set_gpu(1, _Wild(**hot))
@@ -288,7 +288,7 @@ def test_temperatures_beyond_reason_are_absent(node: Node) -> None:
         assert exporter.series("DCGM_FI_DEV_MEMORY_TEMP", "gpu")["1",] == 200
 
 
-def test_older_drivers_are_read_by_older_calls(node: Node) -> None:
+def test_older_driver_is_read_by_older_calls(node: Node) -> None:
     """Without the newer temperature call, the older one is used."""
     node.board.fault("nvmlDeviceGetTemperatureV", code=13)
     node.board.set_gpu(0, reading(temperature_c=55))
@@ -296,7 +296,7 @@ def test_older_drivers_are_read_by_older_calls(node: Node) -> None:
         assert exporter.series("DCGM_FI_DEV_GPU_TEMP", "gpu")["0",] == 55
 
 
-def test_drivers_without_reserved_memory(node: Node) -> None:
+def test_driver_without_reserved_memory_omits_it(node: Node) -> None:
     """Drivers before 510 cannot tell reserved memory apart: it is absent, used and free are there."""
     node.board.fault("nvmlDeviceGetMemoryInfo_v2", code=13)
     with node.exporting(pods=False) as exporter:
@@ -304,7 +304,7 @@ def test_drivers_without_reserved_memory(node: Node) -> None:
         assert _gpus(exporter, "DCGM_FI_DEV_FB_RESERVED") == []
 
 
-def test_a_vanishing_instance_costs_itself(make_node: MakeNode) -> None:
+def test_vanishing_instances_cost_only_themselves(make_node: MakeNode) -> None:
     """An instance list that cannot be read costs the instances, not their GPU."""
     node = make_node(NodeSpec("a100", (GpuSpec("A100-SXM4-40GB", ("3g.20gb",)),)))
     node.board.fault("nvmlDeviceGetGpuInstanceId", code=6)
@@ -313,7 +313,7 @@ def test_a_vanishing_instance_costs_itself(make_node: MakeNode) -> None:
         assert exporter.series(FAILURES, "collector", "reason")["discovery", "gone"] > 0
 
 
-def test_gpus_that_only_the_kernel_knows_are_reported(node: Node) -> None:
+def test_gpus_known_only_to_the_kernel_are_reported(node: Node) -> None:
     """The kernel's list of GPUs is compared with NVML's; one that NVML does not show is named in the log."""
     for bus in ("0000:1b:00.0", "0000:43:00.0", "0000:52:00.0", "0000:ff:00.0"):
         (node.proc / "driver/nvidia/gpus" / bus).mkdir(parents=True)

@@ -36,7 +36,7 @@ def _jobs(exporter: Exporter, name: str = UTIL) -> list[tuple[str, ...]]:
     return sorted(exporter.series(name, "gpu", "hpc_job"))
 
 
-def test_each_job_has_a_copy_of_its_devices_series(node: Node, jobs: Path) -> None:
+def test_job_has_a_copy_of_its_devices_series(node: Node, jobs: Path) -> None:
     """With the device's values; a device without jobs has its series without the label."""
     (jobs / "0").write_text("4711\n4712\n")
     with node.exporting(f"--hpc-job-mapping-dir={jobs}", pods=False) as exporter:
@@ -44,7 +44,7 @@ def test_each_job_has_a_copy_of_its_devices_series(node: Node, jobs: Path) -> No
         assert not any(key for (key,) in exporter.series("gpu_up", "hpc_job"))
 
 
-def test_jobs_come_and_go(node: Node, jobs: Path) -> None:
+def test_job_files_are_read_each_cycle(node: Node, jobs: Path) -> None:
     """A file that is written, changed or removed shows in the next cycle; so does the directory."""
     jobs.rmdir()
     with node.exporting(f"--hpc-job-mapping-dir={jobs}", pods=False) as exporter:
@@ -59,7 +59,7 @@ def test_jobs_come_and_go(node: Node, jobs: Path) -> None:
         eventually(lambda: _jobs(exporter) == [("0", ""), ("1", "")])
 
 
-def test_instances_have_jobs_of_their_own(make_node: MakeNode, jobs: Path) -> None:
+def test_instance_has_its_own_jobs(make_node: MakeNode, jobs: Path) -> None:
     """`0.1` is GPU instance 1 of GPU 0; jobs on the whole GPU are not copied to its instances."""
     node = make_node(NodeSpec("mig", (GpuSpec("A100-SXM4-40GB", ("3g.20gb", "2g.10gb")),)))
     (jobs / "0").write_text("whole")
@@ -71,7 +71,7 @@ def test_instances_have_jobs_of_their_own(make_node: MakeNode, jobs: Path) -> No
         eventually(lambda: exporter.series(USED, "GPU_I_ID", "hpc_job").keys() == expected)
 
 
-def test_files_that_are_none_cost_only_themselves(node: Node, jobs: Path) -> None:
+def test_invalid_job_file_costs_only_itself(node: Node, jobs: Path) -> None:
     """Other names, directories, pipes, huge files, too many jobs: said once, and the rest goes on."""
     (jobs / "0").write_text("good")
     (jobs / "README").write_text("x")
@@ -98,7 +98,7 @@ def test_files_that_are_none_cost_only_themselves(node: Node, jobs: Path) -> Non
         assert len(exporter.messages("README")) == 1
 
 
-def test_what_a_file_says_is_cleaned(node: Node, jobs: Path) -> None:
+def test_job_ids_are_cleaned(node: Node, jobs: Path) -> None:
     """Blank lines, blanks, control characters and bytes that are no UTF-8 go; repetitions and lengths are cut."""
     (jobs / "0").write_bytes(b"\n  \n 17 \r\n17\n\xff\xfe\n\x00\x07\n" + b"y" * 300 + b'\nquote"back\\\n')
     with node.exporting(f"--hpc-job-mapping-dir={jobs}", pods=False) as exporter:
@@ -106,7 +106,7 @@ def test_what_a_file_says_is_cleaned(node: Node, jobs: Path) -> None:
         assert found == {"17", "\ufffd\ufffd", "y" * 256, 'quote"back\\'}
 
 
-def test_jobs_stand_beside_pods(node: Node, jobs: Path) -> None:
+def test_jobs_and_pods_have_a_series_per_pair(node: Node, jobs: Path) -> None:
     """A device that pods share and jobs share has a series for each pair, with labels in DCGM's order."""
     first = node.spec.gpu_uuid(0)
     node.pods += [pod("a", f"{first}::0"), pod("b", f"{first}::1")]
@@ -124,7 +124,7 @@ def test_jobs_stand_beside_pods(node: Node, jobs: Path) -> None:
         assert 'container="main",hpc_job="1",namespace="ml",pod="a"}' in text
 
 
-def test_the_directory_is_named_by_either_variable(node: Node, jobs: Path) -> None:
+def test_job_directory_is_set_by_either_variable(node: Node, jobs: Path) -> None:
     """dcgm-exporter's or ours."""
     (jobs / "0").write_text("7")
     for name in ("DCGM_HPC_JOB_MAPPING_DIR", "GPU_EXPORTER_HPC_JOB_MAPPING_DIR"):
@@ -132,7 +132,7 @@ def test_the_directory_is_named_by_either_variable(node: Node, jobs: Path) -> No
         assert 'hpc_job="7"' in done.out
 
 
-def test_links_are_not_followed(node: Node, jobs: Path, tmp_path: Path) -> None:
+def test_job_file_links_are_not_followed(node: Node, jobs: Path, tmp_path: Path) -> None:
     """Whoever may write here shall not publish what only the exporter may read."""
     (tmp_path / "secret").write_text("hunter2")
     (jobs / "0").symlink_to(tmp_path / "secret")

@@ -77,7 +77,7 @@ def node(make_node: MakeNode) -> Node:
     return node
 
 
-def test_dcgm_exporters_own_list_is_accepted_as_it_is(node: Node, tmp_path: Path) -> None:
+def test_dcgm_exporters_default_list_is_accepted(node: Node, tmp_path: Path) -> None:
     """All that it switches on is served, under its name, and nothing is said."""
     text = _as_shipped(uncommented=False)
     done = _once(node, tmp_path, text)
@@ -88,7 +88,7 @@ def test_dcgm_exporters_own_list_is_accepted_as_it_is(node: Node, tmp_path: Path
     assert "skipped" not in done.err
 
 
-def test_the_list_with_everything_switched_on_is_accepted(node: Node, tmp_path: Path) -> None:
+def test_dcgm_exporters_full_list_is_accepted(node: Node, tmp_path: Path) -> None:
     """As is what people make of it when they remove all the comment signs."""
     text = _as_shipped(uncommented=True)
     done = _once(node, tmp_path, text)
@@ -100,7 +100,7 @@ def test_the_list_with_everything_switched_on_is_accepted(node: Node, tmp_path: 
     assert "DCGM_FI_DEV_NVLINK_BANDWIDTH_L0" in _names(done.out)
 
 
-def test_all_that_is_skipped_is_said_in_one_line(node: Node, tmp_path: Path) -> None:
+def test_skipped_fields_are_logged_in_one_line(node: Node, tmp_path: Path) -> None:
     """Whatever the reason, each with its line; what is served is served."""
     done = _once(
         node,
@@ -118,7 +118,7 @@ def test_all_that_is_skipped_is_said_in_one_line(node: Node, tmp_path: Path) -> 
     assert _names(done.out) == {"DCGM_FI_DEV_GPU_UTIL"}
 
 
-def test_exactly_what_is_listed_is_served_with_its_words_and_type(node: Node, tmp_path: Path) -> None:
+def test_listed_metrics_have_the_lists_help_and_type(node: Node, tmp_path: Path) -> None:
     """Help text, commas and quotes and all, and the type are the list's; what is not listed is not served."""
     done = _once(
         node,
@@ -153,7 +153,7 @@ def test_exactly_what_is_listed_is_served_with_its_words_and_type(node: Node, tm
         ),
     ],
 )
-def test_a_metric_goes_by_any_of_its_names(
+def test_metric_is_found_by_any_name(
     node: Node, tmp_path: Path, field: str, flags: tuple[str, ...], series: str, value: float
 ) -> None:
     """It is served as the list writes it, in that name's unit, unless --naming says otherwise."""
@@ -165,7 +165,7 @@ def test_a_metric_goes_by_any_of_its_names(
     assert (f"# HELP {series} In the list's words" in done.out.splitlines()) == (series == field)
 
 
-def test_what_is_written_in_words_becomes_a_label(make_node: MakeNode, tmp_path: Path) -> None:
+def test_label_field_becomes_a_label(make_node: MakeNode, tmp_path: Path) -> None:
     """On every series, under the list's name for it; MIG instances have their GPU's; what a card lacks is absent."""
     node = make_node(NodeSpec("mig", (GpuSpec("A100-SXM4-40GB", ("3g.20gb",)), GpuSpec("A100-SXM4-40GB"))))
     names = ["DRIVER_VERSION", *OFF_LABELS.split()]
@@ -194,7 +194,7 @@ def test_what_is_written_in_words_becomes_a_label(make_node: MakeNode, tmp_path:
     assert [values["DEV_SERIAL"] for key, values in by_device.items() if key[1]] == [first["DEV_SERIAL"]]
 
 
-def test_words_are_asked_for_once(node: Node, tmp_path: Path) -> None:
+def test_label_values_are_read_once(node: Node, tmp_path: Path) -> None:
     """A serial number that was read is not read again; one that could not be is."""
     path = tmp_path / "counters.csv"
     path.write_text("DCGM_FI_DEV_GPU_UTIL, gauge, x\nDCGM_FI_DEV_SERIAL, label, x\n")
@@ -212,7 +212,7 @@ def test_words_are_asked_for_once(node: Node, tmp_path: Path) -> None:
         assert list(exporter.series(series, "DCGM_FI_DEV_SERIAL")) == [(serial,)]
 
 
-def test_without_a_driver_label_in_the_list_there_is_none(node: Node, tmp_path: Path) -> None:
+def test_list_without_driver_label_has_none(node: Node, tmp_path: Path) -> None:
     """Labels are the list's, too."""
     done = _once(node, tmp_path, "DCGM_FI_DEV_GPU_UTIL, gauge, x\n")
     assert "DRIVER_VERSION" not in done.out
@@ -223,7 +223,7 @@ TYPES = "there are gauge, counter, label"
 COLUMNS = "not a field, its type and a help text, with commas between them"
 
 
-def test_all_that_is_wrong_is_said_at_once(node: Node, tmp_path: Path) -> None:
+def test_invalid_list_reports_all_problems(node: Node, tmp_path: Path) -> None:
     """With file, line, and what was probably meant; exit 2, no traceback, nothing served."""
     done = _once(
         node,
@@ -277,7 +277,7 @@ def test_all_that_is_wrong_is_said_at_once(node: Node, tmp_path: Path) -> None:
     ],
     ids=["empty", "comments-only", "not-utf-8", "huge", "yaml", "missing", "directory"],
 )
-def test_a_file_that_is_no_list_is_refused(
+def test_unreadable_list_is_refused(
     node: Node, tmp_path: Path, name: str, content: bytes | None, message: str
 ) -> None:
     """In one line, before anything is started."""
@@ -288,7 +288,7 @@ def test_a_file_that_is_no_list_is_refused(
     assert (done.code, done.out, done.err) == (2, "", f"error: {path}{message}\n")
 
 
-def test_two_ways_to_say_what_is_served_are_one_too_many(node: Node, tmp_path: Path) -> None:
+def test_list_with_other_selection_is_refused(node: Node, tmp_path: Path) -> None:
     """A list and a set, or a list and names of collectors, contradict each other."""
     done = _once(node, tmp_path, "DCGM_FI_DEV_GPU_UTIL, gauge, x\n", "--metrics=full", "--collectors=power")
     words = f"the metrics file {tmp_path}/counters.csv selects the metrics; drop one of them"
@@ -300,7 +300,7 @@ def test_two_ways_to_say_what_is_served_are_one_too_many(node: Node, tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flag", ["-f", "--collectors", "-collectors", "--metrics-file"])
-def test_the_list_is_named_as_dcgm_exporter_names_it(node: Node, tmp_path: Path, flag: str) -> None:
+def test_list_is_set_by_dcgm_exporters_flags(node: Node, tmp_path: Path, flag: str) -> None:
     """Our --collectors takes names, dcgm-exporter's a path; which it is can be seen."""
     path = tmp_path / "counters.csv"
     path.write_text("DCGM_FI_DEV_GPU_UTIL, gauge, x\n")
@@ -308,7 +308,7 @@ def test_the_list_is_named_as_dcgm_exporter_names_it(node: Node, tmp_path: Path,
     assert _names(done.out) == {"DCGM_FI_DEV_GPU_UTIL"}
 
 
-def test_the_list_is_named_by_either_variable(node: Node, tmp_path: Path) -> None:
+def test_list_is_set_by_either_variable(node: Node, tmp_path: Path) -> None:
     """Ours wins."""
     ours, dcgm = tmp_path / "ours.csv", tmp_path / "dcgm.csv"
     ours.write_text("DCGM_FI_DEV_GPU_UTIL, gauge, x\n")
@@ -319,7 +319,7 @@ def test_the_list_is_named_by_either_variable(node: Node, tmp_path: Path) -> Non
     assert _names(node.once("--pod-resources-socket=", **variables).out) == {"DCGM_FI_DEV_GPU_UTIL"}
 
 
-def test_the_list_in_dcgm_exporters_image_need_not_be_in_ours(node: Node) -> None:
+def test_missing_default_list_of_dcgm_exporter_is_ignored(node: Node) -> None:
     """The chart names it in its arguments: then the default set is served, and that is said."""
     path = "/etc/dcgm-exporter/default-counters.csv"
     if Path(path).exists():
@@ -337,7 +337,7 @@ def _served(exporter: Exporter) -> set[str]:
 
 
 @pytest.mark.parametrize("way", ["write", "replace", "configmap"])
-def test_a_list_that_changes_is_in_force_by_itself(node: Node, tmp_path: Path, way: str) -> None:
+def test_changed_list_is_reloaded(node: Node, tmp_path: Path, way: str) -> None:
     """Written anew, replaced by another file, or exchanged as a ConfigMap's volume does it: by a link."""
     old, new = tmp_path / "..old", tmp_path / "..new"
     for folder, name in {old: "GPU_UTIL", new: "GPU_TEMP"}.items():
@@ -362,7 +362,7 @@ def test_a_list_that_changes_is_in_force_by_itself(node: Node, tmp_path: Path, w
         eventually(lambda: exporter.messages("read again") == [f"{path}: read again and in force"])
 
 
-def test_a_bad_new_list_leaves_the_old_one_in_force(node: Node, tmp_path: Path) -> None:
+def test_invalid_changed_list_keeps_the_previous_one(node: Node, tmp_path: Path) -> None:
     """It is logged once and shows as a metric; a good one mends it; counters go on through all of it."""
     path = tmp_path / "counters.csv"
     path.write_text("DCGM_FI_DEV_GPU_UTIL, gauge, x\nDCGM_FI_DEV_MEMORY_TEMP, gauge, x\n")
@@ -388,7 +388,7 @@ def test_a_bad_new_list_leaves_the_old_one_in_force(node: Node, tmp_path: Path) 
         assert exporter.series(failures)[()] > count
 
 
-def test_sighup_reads_at_once(node: Node, tmp_path: Path) -> None:
+def test_sighup_reloads_at_once(node: Node, tmp_path: Path) -> None:
     """Long before the next cycle is due, also where nothing has changed."""
     path = tmp_path / "counters.csv"
     path.write_text("DCGM_FI_DEV_GPU_UTIL, gauge, x\n")
@@ -401,7 +401,7 @@ def test_sighup_reads_at_once(node: Node, tmp_path: Path) -> None:
         assert exporter.stop() == 0
 
 
-def test_no_scrape_is_lost_while_lists_are_exchanged(node: Node, tmp_path: Path) -> None:
+def test_reload_loses_no_scrape(node: Node, tmp_path: Path) -> None:
     """Each answer is whole: one list's metrics or the other's."""
     path = tmp_path / "counters.csv"
     lists = ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_TEMP")
@@ -422,7 +422,7 @@ def test_no_scrape_is_lost_while_lists_are_exchanged(node: Node, tmp_path: Path)
     assert seen == set(lists)
 
 
-def test_sighup_without_a_list_does_no_harm(node: Node) -> None:
+def test_sighup_without_a_list_does_nothing(node: Node) -> None:
     """It neither ends the exporter nor changes what is served, however often it comes."""
     with node.exporting("--interval=1h", pods=False) as exporter:
         before = _served(exporter)
@@ -435,7 +435,7 @@ def test_sighup_without_a_list_does_no_harm(node: Node) -> None:
         assert exporter.series(RELOADED) == {}
 
 
-def test_every_dcgm_name_of_ours_is_one_that_dcgm_knows() -> None:
+def test_dcgm_names_of_the_catalogue_are_dcgms() -> None:
     """The catalogue's and the labels' names of both generations are in the list of DCGM's fields."""
     ours = {name for metric in catalogue.metrics() for name in (metric.dcgm.name, metric.dcgm_49.name)}
     ours |= {name for row in LABELS for name in (row.label.dcgm, row.label.dcgm_49)}
