@@ -15,11 +15,11 @@ from rightsizer.planning.breaker import (
     NOTHING,
     Opening,
     State,
-    against,
     counted,
     opened,
     parse_state,
     state_texts,
+    stop_reason,
 )
 from rightsizer.policy.limits import Breaker
 
@@ -91,7 +91,7 @@ class Gate:
         Raises:
             ClusterError: It could not be read.
         """
-        block = against(self._store.read(), namespace, self._clock())
+        block = stop_reason(self._store.read(), namespace, self._clock())
         return block.message if block else ""
 
     def trip(self) -> str:

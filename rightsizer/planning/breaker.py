@@ -1,7 +1,6 @@
-"""What keeps the whole of gpu-rightsizer, or all of it in one namespace, from acting: breaker, pauses, scope. Pure.
+"""The breaker, pauses and the accepted scope: what stops all changes, everywhere or in one namespace. Pure.
 
-The breaker is latched: once open, only a person closes it. What is said here is kept by `act.state`. What cannot be
-read of it keeps everything from being done.
+An open breaker stays open until an operator resets it. State that cannot be read stops all changes.
 """
 
 import collections
@@ -20,11 +19,11 @@ from rightsizer.text import Instant, decoded, require_ours
 T = TypeVar("T")
 
 FEWEST_NODES = 3
-"""Of fewer nodes that are not ready nothing is concluded, however small the cluster."""
+"""Minimum number of unready nodes that opens the breaker, whatever the share."""
 
 
 class Opening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """That the breaker opened: when, why, and in which run."""
+    """When and why the breaker opened, and in which run."""
 
     at: Instant
     cause: BlockerCode
@@ -36,7 +35,7 @@ class Opening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cleared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """That a person closed it, and why that was right."""
+    """When and why an operator reset the breaker."""
 
     at: Instant
     reason: str
@@ -46,7 +45,7 @@ class Cleared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Latch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The breaker: open where there is a trip; `errors` is how many there were in a row, over all runs."""
+    """The breaker: open if `trip` is set; `errors` counts consecutive errors over all runs."""
 
     trip: Opening | None = None
     errors: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -54,7 +53,7 @@ class Latch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Pause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """That a person wants nothing to be done in a namespace, or anywhere where none is named."""
+    """An operator's order to make no changes, in one namespace or everywhere."""
 
     at: Instant
     reason: str
@@ -73,7 +72,7 @@ class Pause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many workloads each rule may act upon, as a person accepted it."""
+    """The number of eligible workloads per rule that an operator accepted."""
 
     at: Instant
     rules: dict[str, Annotated[int, msgspec.Meta(ge=0)]]
@@ -84,7 +83,7 @@ class Scope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class State:
-    """What is no object's: all of it, as it was read."""
+    """Breaker, pauses and accepted scope, as read."""
 
     latch: Latch = dataclasses.field(default_factory=Latch)
     pauses: tuple[Pause, ...] = ()
@@ -96,12 +95,12 @@ NOTHING = State()
 
 
 _LONGEST_STATE = 256 << 10
-"""Of one of our documents: whoever may write there pauses namespaces by the hundred."""
+"""Maximum size of one document, in bytes: hundreds of pauses fit."""
 _UNKNOWN_TIME = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 
 
 def parse_state(texts: Mapping[str, str]) -> State:
-    """A state from its three documents; in place of one that cannot be read stands what lets nothing be done."""
+    """Parse the three documents; one that cannot be read becomes a state that stops all changes."""
     try:
         latch = _decoded(texts.get("breaker.json"), Latch) or Latch()
     except ValueError as error:
@@ -122,7 +121,7 @@ def _decoded(text: str | None, kind: type[T]) -> T | None:
 
 
 def state_texts(state: State) -> dict[str, str | None]:
-    """The documents of a state; None for one that is not needed."""
+    """The three documents; None deletes one."""
     return {
         "breaker.json": msgspec.json.encode(state.latch).decode(),
         "pauses.json": msgspec.json.encode(state.pauses).decode() if state.pauses else None,
@@ -136,19 +135,19 @@ def is_over(pause: Pause, at: datetime.datetime) -> bool:
 
 
 def paused(state: State, namespace: str, at: datetime.datetime) -> list[Pause]:
-    """The pauses that hold in a namespace; those of everything first."""
+    """The pauses in effect in a namespace; cluster-wide ones first."""
     holding = [pause for pause in state.pauses if not is_over(pause, at)]
     in_effect = [pause for pause in holding if pause.namespace in {"", namespace}]
     return sorted(in_effect, key=lambda pause: pause.namespace)
 
 
-def against(state: State, namespace: str, at: datetime.datetime) -> Blocker | None:
-    """What keeps everything in a namespace from being done."""
+def stop_reason(state: State, namespace: str, at: datetime.datetime) -> Blocker | None:
+    """Why nothing may be changed in a namespace; None if changes are allowed."""
     if pauses := paused(state, namespace, at):
         return Blocker(BlockerCode.PAUSED, "; ".join(pause.words for pause in pauses))
     if (trip := state.latch.trip) is not None:
         since = f" since {_clock(trip.at)}" if trip.cause is not BlockerCode.UNREADABLE else ""
-        words = f"open{since}: {trip.reason}; a person closes it by gpu-rightsizer breaker reset"
+        words = f"open{since}: {trip.reason}; to resume, run gpu-rightsizer breaker reset"
         return Blocker(BlockerCode.BREAKER, words)
     return None
 
@@ -156,13 +155,13 @@ def against(state: State, namespace: str, at: datetime.datetime) -> Blocker | No
 def held(
     decisions: Sequence[Decision], state: State, opening: Iterable[Blocker], at: datetime.datetime
 ) -> tuple[Decision, ...]:
-    """The decisions, of which none is enforced where a pause, the breaker, or what would open it, stands against it."""
+    """Block enforced decisions while paused, while the breaker is open, or if the plan would open it."""
     first = next(iter(opening), None)
-    would_open = Blocker(BlockerCode.BREAKER, f"this opens it: {first.message}") if first else None
+    would_open = Blocker(BlockerCode.BREAKER, f"this plan would open it: {first.message}") if first else None
 
     def blocked(decision: Decision) -> Decision:
         is_wanted = decision.verdict is Verdict.ACT and decision.mode is Mode.ENFORCE and decision.action
-        block = against(state, decision.workload.ref.namespace, at) or would_open
+        block = stop_reason(state, decision.workload.ref.namespace, at) or would_open
         if not is_wanted or block is None:
             return decision
         return dataclasses.replace(decision, blockers=(block, *decision.blockers))
@@ -171,7 +170,7 @@ def held(
 
 
 def eligible(rulebook: PolicyEvaluator) -> dict[str, int]:
-    """How many workloads each rule may act upon, whatever is found about them."""
+    """The number of workloads that each rule may change, whatever their findings."""
     rulings = (rulebook.evaluate(workload) for workload in rulebook.fleet.workloads)
     return dict(sorted(collections.Counter(one.rule for one in rulings if one.mode is Mode.ENFORCE).items()))
 
@@ -179,13 +178,13 @@ def eligible(rulebook: PolicyEvaluator) -> dict[str, int]:
 def trips(
     settings: Breaker, fleet: Fleet, *, now: Mapping[str, int], accepted: Scope | None
 ) -> Iterator[Blocker]:
-    """What opens the breaker: too many nodes away, or many more workloads eligible than a person accepted.
+    """What opens the breaker: too many unready nodes, or many more eligible workloads than accepted.
 
     Args:
-        settings: The policy's.
+        settings: From the policy.
         fleet: Its nodes.
-        now: Workloads eligible by rule.
-        accepted: The scope; None where none was accepted yet, as before the first run.
+        now: Eligible workloads by rule.
+        accepted: None before the first run.
     """
     away = sorted(node.name for node in fleet.nodes.values() if not node.is_ready)
     if len(away) >= FEWEST_NODES and len(away) * 100 > settings.maxNodesNotReady * len(fleet.nodes):
@@ -201,27 +200,26 @@ def trips(
     few, share_of_few = settings.maxNewlyEligible.workloads, settings.maxNewlyEligible.share
     if fresh > few and fresh * 100 > share_of_few * before:
         rules = ", ".join(f"{rule} {count:+}" for rule, count in sorted(grown.items()) if count > 0)
-        words = (
-            f"{fresh} workloads more than the {before} accepted on {_clock(accepted.at)} may be acted upon"
-        )
+        words = f"{fresh} more workloads are eligible than the {before} accepted on {_clock(accepted.at)}"
         yield Blocker(
-            BlockerCode.GROWTH, f"{words} ({rules}); mend the policy, or gpu-rightsizer breaker accept-growth"
+            BlockerCode.GROWTH,
+            f"{words} ({rules}); fix the policy, or run gpu-rightsizer breaker accept-growth",
         )
 
 
 def opened(latch: Latch, opening: Opening) -> Latch:
-    """The breaker once something tripped it; the first reason stays."""
+    """Open the breaker; the first reason stays."""
     return latch if latch.trip else msgspec.structs.replace(latch, trip=opening)
 
 
 def counted(latch: Latch, result: Result, settings: Breaker, opening: Opening) -> Latch:
-    """The breaker after an outcome: errors in a row count, anything done ends the row.
+    """Count consecutive errors; a successful change resets the count.
 
     Args:
-        latch: Before.
-        result: How an attempt ended.
-        settings: The policy's.
-        opening: With which it opens, should this be one error too many.
+        latch: The breaker before the outcome.
+        result: How the attempt ended.
+        settings: From the policy.
+        opening: Used if this is one error too many.
     """
     match result:
         case Result.DONE:
@@ -234,12 +232,12 @@ def counted(latch: Latch, result: Result, settings: Breaker, opening: Opening) -
 
 
 def closed(latch: Latch, at: datetime.datetime, reason: str) -> Latch:
-    """The breaker once a person closed it."""
+    """Reset the breaker."""
     return Latch(cleared=Cleared(at, reason)) if latch.trip or latch.errors else latch
 
 
 def accepted(state: State, scope: Scope) -> State:
-    """The state once a person accepted a scope; a breaker that is open for that reason closes."""
+    """Accept a scope; a breaker that opened because of growth closes."""
     latch = state.latch
     if latch.trip and latch.trip.cause is BlockerCode.GROWTH:
         latch = closed(latch, scope.at, "the scope was accepted")
@@ -247,7 +245,7 @@ def accepted(state: State, scope: Scope) -> State:
 
 
 def with_pause(state: State, pause: Pause) -> State:
-    """The state with one pause more; none that stands ends any sooner, whoever gave it, and the same is kept once."""
+    """Add a pause. It never shortens an existing one; a repeated one replaces the shorter."""
 
     def is_needed(one: Pause) -> bool:
         if (one.namespace, one.reason) != (pause.namespace, pause.reason):
@@ -258,7 +256,7 @@ def with_pause(state: State, pause: Pause) -> State:
 
 
 def without_pause(state: State, namespace: str) -> State:
-    """The state without the pauses of a namespace, or of everything; those of other namespaces stay."""
+    """Remove the pauses of one namespace, or the cluster-wide ones."""
     return dataclasses.replace(state, pauses=tuple(one for one in state.pauses if one.namespace != namespace))
 
 

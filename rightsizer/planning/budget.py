@@ -1,7 +1,7 @@
-"""Decisions + limits + what was changed lately → decisions within the limits. Pure.
+"""Budgets: limits on changes per run, hour or day. Pure.
 
-Changes are counted in the order of the plan; what does not fit is blocked, and what follows may still fit. A budget is
-charged with what a change frees, before the change is made.
+Changes are counted in plan order; one that does not fit is blocked, later ones may still fit. A budget is charged with
+the GPUs that a change frees, before the change is made.
 """
 
 import collections
@@ -15,7 +15,7 @@ from rightsizer.policy.limits import Budget, Per, Scope
 from rightsizer.policy.schema import Policy
 
 FREE = frozenset({Action.NOTIFY, Action.SCALE_UP})
-"""What costs nothing: nobody loses by a notice, or by getting back what was taken."""
+"""Actions that no budget counts: they take nothing away."""
 
 _SPANS = {Per.RUN: None, Per.HOUR: datetime.timedelta(hours=1), Per.DAY: datetime.timedelta(days=1)}
 
@@ -28,7 +28,7 @@ class _Spent:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Left:
-    """What a budget still allows; of one that counts by parts of the fleet, where the least is left.
+    """What a budget still allows: the minimum over the parts of the fleet that it counts.
 
     Attributes:
         unit: "workloads" or "gpus".
@@ -41,12 +41,12 @@ class Left:
 
 
 class Purse:
-    """What is left of every budget.
+    """The remaining amount of every budget.
 
     Args:
-        policy: With the budgets.
-        fleet: What is held, and what was changed lately.
-        at: Now; budgets over time count what was changed in the time before it.
+        policy: Its budgets.
+        fleet: Held GPUs and recent changes.
+        at: Now.
     """
 
     def __init__(self, policy: Policy, fleet: Fleet, at: datetime.datetime) -> None:
@@ -63,7 +63,7 @@ class Purse:
         self._before = {place: dataclasses.replace(spent) for place, spent in self._spent.items()}
 
     def charge(self, decision: Decision) -> tuple[Blocker, ...]:
-        """Take a change out of every budget, or none, and say which stand against it."""
+        """Charge a change to every budget, or to none; return the budgets that it would exceed."""
         places = [
             (number, budget, key)
             for number, budget in enumerate(self._budgets)
@@ -78,7 +78,7 @@ class Purse:
         return blocks
 
     def left(self) -> Iterator[Left]:
-        """What every budget still allows, of each amount that it limits: in the cluster, or where GPUs are held."""
+        """The remaining amount of every limit."""
         for number, budget in enumerate(self._budgets):
             places = [
                 (held, self._spent.get((number, key), _Spent()))
@@ -104,13 +104,15 @@ class Purse:
         if gpus is not None and spent.gpus + frees > gpus:
             told = _spent_words(self._before.get((number, key), _Spent()), spent)
             taken = f"{spent.gpus:g} of {gpus} GPUs {told}"
-            return Blocker(BlockerCode.BUDGET, f"budget {budget.title}{where}: {taken}; this takes {frees:g}")
+            return Blocker(
+                BlockerCode.BUDGET, f"budget {budget.title}{where}: {taken}; this change needs {frees:g}"
+            )
         return None
 
     def _remember(self, change: Change, at: datetime.datetime) -> None:
         for number, budget in enumerate(self._budgets):
             span = _SPANS[budget.per]
-            # What bears a time in the future was changed by someone whose clock is ahead: it counts.
+            # A time in the future comes from a clock that is ahead; it counts.
             if span is not None and at - change.at < span:
                 for key in _keys_of_change(budget.scope, change):
                     self._spend(number, key, change.gpus)
@@ -139,16 +141,16 @@ class Purse:
 
 
 def _spent_words(before: _Spent, now: _Spent) -> str:
-    """What was changed lately is spent; what stands earlier in the plan is not made yet."""
+    """Changes already made, or earlier changes of this plan."""
     if now == before:
-        return "are spent"
+        return "are used up"
     if not before.workloads:
-        return "would be spent by what comes before"
-    return "are spent, or would be by what comes before"
+        return "are used up by earlier changes of this plan"
+    return "are used up, some by earlier changes of this plan"
 
 
 def _keys_of_change(scope: Scope, change: Change) -> Sequence[str]:
-    """What a change that was made counts against."""
+    """The keys under which a past change counts."""
     match scope:
         case Scope.CLUSTER:
             return ("",)
@@ -161,7 +163,7 @@ def _keys_of_change(scope: Scope, change: Change) -> Sequence[str]:
 
 
 def within_budgets(decisions: Sequence[Decision], rulebook: PolicyEvaluator) -> tuple[Decision, ...]:
-    """Blocker what the budgets do not allow."""
+    """Block what the budgets do not allow."""
     purse = Purse(rulebook.policy, rulebook.fleet, rulebook.at)
     allowed = []
     for decision in decisions:

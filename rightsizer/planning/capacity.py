@@ -1,7 +1,7 @@
-"""Decisions to re-slice + what nodes have free → as many of them as fit beside each other. Pure.
+"""Capacity check of reslices: together they must fit on the nodes. Pure.
 
-Each was judged as if it were the only one. In the order of the plan each takes what its pods need; whichever of the
-nodes that is on, those after it have so much less. So they have of what pods may take that others make anew.
+Each reslice was judged alone. In plan order each takes what its pods need; later ones have that much less. The same
+holds for pods that other changes of the plan recreate.
 """
 
 import collections
@@ -14,7 +14,7 @@ from rightsizer.model.offers import Asks
 
 
 def check_capacity(decisions: Sequence[Decision], fleet: Fleet) -> tuple[Decision, ...]:
-    """Blocker what nodes have no room for any more once those before it are there."""
+    """Block reslices that no longer fit after the earlier ones."""
     granted: dict[frozenset[str], Coming] = {}
     brought: dict[frozenset[str], collections.Counter[str]] = {}
     found = []
@@ -26,7 +26,7 @@ def check_capacity(decisions: Sequence[Decision], fleet: Fleet) -> tuple[Decisio
             besides = sum((most for key, most in brought.items() if key != names), collections.Counter())
             room = Room(fleet, decision.workload, proposal.model)
             if (first.pods or besides) and not room.has(proposal.asks, first, besides):
-                words = f"what nodes have free of {_named(proposal.asks)} goes to what stands before it in the plan"
+                words = f"free {_named(proposal.asks)} is used by an earlier change of this plan"
                 blocks = (*decision.blockers, Blocker(BlockerCode.NO_CAPACITY, words))
                 found.append(dataclasses.replace(decision, blockers=blocks))
                 continue
@@ -38,7 +38,7 @@ def check_capacity(decisions: Sequence[Decision], fleet: Fleet) -> tuple[Decisio
 
 
 def _brought(decision: Decision) -> dict[str, int]:
-    """What the pods that it brings ask for altogether, by resource name: new ones for those there are, or more."""
+    """Total requests of the pods that a change creates, by resource name."""
     proposal, holding = decision.finding.proposal, decision.workload.holding
     if proposal is None:
         return {}

@@ -1,7 +1,7 @@
-"""How long a workload is left alone, by what we did to it before and what became of that. Pure.
+"""Cooldowns: how long a workload is left alone after earlier changes and reverts. Pure.
 
-Whatever an owner takes back is not repeated: the cooldown doubles each time, and after a few changes it
-is left alone until the month is over. Giving back waits for nothing.
+Each revert doubles the cooldown. After MAX_CHANGES_PER_OWNER changes in 30 days a workload is left alone. Scaling up
+is never delayed.
 """
 
 import contextlib
@@ -20,26 +20,26 @@ from rightsizer.kinds.preconditions import as_read
 from rightsizer.model import Action, Blocker, BlockerCode, ChangeOutcome, Fleet, PastChange, Workload
 
 LONGEST_HOLD_OFF = datetime.timedelta(days=7)
-"""Doubling ends here, unless the rule's own cooldown is longer."""
-MOST_CHANGES = 3
-"""So often something is taken from one owner in MONTH, then no more."""
+"""Maximum cooldown after doubling, unless the rule's own is longer."""
+MAX_CHANGES_PER_OWNER = 3
+"""Maximum number of changes per owner in MONTH."""
 ANOTHERS = datetime.timedelta(hours=1)
-"""So long what another instance did is taken as a sign that it is at work on the same workloads."""
+"""A change by another instance within this time means that it manages the same workloads."""
 
 _TAKEN_BACK = {
     ChangeOutcome.UNDONE: "put back",
-    ChangeOutcome.REVERTED: "put back by someone",
-    ChangeOutcome.ROLLED_BACK: "put back since it was not healthy",
-    ChangeOutcome.REFUSED: "put back since the API server refused the rest of it",
+    ChangeOutcome.REVERTED: "reverted by someone",
+    ChangeOutcome.ROLLED_BACK: "rolled back because it was unhealthy",
+    ChangeOutcome.REFUSED: "rolled back because the API server refused the second step",
 }
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Memory:
-    """What is remembered of one workload.
+    """Earlier changes of one workload.
 
     Attributes:
-        past: What we did to it, oldest first; what cannot be read at the end.
+        past: Oldest first; unreadable ones last.
         at: Now.
     """
 
@@ -47,15 +47,15 @@ class Memory:
     at: datetime.datetime
 
     def since(self, instant: datetime.datetime | None) -> datetime.timedelta:
-        """How long ago something was; nothing where that cannot be read or is said to be yet to come."""
+        """Time since an instant; zero if it is unreadable or in the future."""
         return max(self.at - instant, datetime.timedelta()) if instant else datetime.timedelta()
 
     def lately(self, span: datetime.timedelta) -> list[PastChange]:
-        """The changes of so long a time."""
+        """The changes within a time span."""
         return [change for change in self.past if self.since(change.at) < span]
 
     def hold_off(self, cooldown: datetime.timedelta) -> datetime.timedelta:
-        """How long it is left alone after it was put back: the cooldown, doubled for each time but the first."""
+        """The cooldown after a revert: doubled for each revert after the first."""
         ends = [change for change in self.past if change.takes and change.end in _TAKEN_BACK]
         times = len([one for one in ends if self.since(one.ended or one.at) < MONTH])
         longest = max(LONGEST_HOLD_OFF, cooldown)
@@ -66,7 +66,7 @@ class Memory:
 
 
 def memory_of(workload: Workload, fleet: Fleet, at: datetime.datetime) -> Memory:
-    """What is remembered of a workload, also by what is no note on it: the manifests of evicted pods of its name."""
+    """Earlier changes of a workload, from its annotations and the saved manifests of evicted pods."""
     past = _as_it_is(workload, at)
     runs = {change.run for change in past}
     named = [
@@ -80,12 +80,12 @@ def memory_of(workload: Workload, fleet: Fleet, at: datetime.datetime) -> Memory
 
 
 def _as_it_is(workload: Workload, at: datetime.datetime) -> tuple[PastChange, ...]:
-    """Its past, in which what somebody took back, but no cycle could note yet, was taken back right now."""
+    """Its past; a change that somebody reverted, but no cycle recorded yet, counts as reverted now."""
     row, notes = row_of(workload), workload.annotations
     obj = as_read(workload) if UNDO_ANNOTATION in notes and workload.lever is None else None
     if row is None or obj is None:
         return workload.past
-    with contextlib.suppress(ValueError):  # `undo` tells what is wrong with it
+    with contextlib.suppress(ValueError):  # `undo` reports what is wrong
         record = read_record(notes, row)
         if record and not record.is_unfinished and any(is_taken_back(obj, edit) for edit in record.edits):
             runs = {record.run, *(change.run for change in read_history(notes))}
@@ -102,18 +102,18 @@ def cooling(
     cooldown: datetime.timedelta,
     evidence: datetime.timedelta = datetime.timedelta(),
 ) -> Iterator[Blocker]:
-    """What is left of the times for which it is left alone, after each change and each return.
+    """The remaining cooldowns after each change and each revert.
 
     Args:
         workload: The workload.
-        memory: What we did to it.
-        cooldown: How long its rule leaves it alone.
-        evidence: How far back it is judged; what came before a change says nothing of what is needed since.
+        memory: Its earlier changes.
+        cooldown: Of its rule.
+        evidence: How far back the evidence goes; it must start after the last change.
     """
     held = memory.hold_off(cooldown)
     for change in memory.past:
         if change.at is None:
-            yield _wait("was changed, but when cannot be read: taken as now", memory.at, cooldown, memory)
+            yield _wait("was changed at an unreadable time, which counts as now", memory.at, cooldown, memory)
             continue
         if change.takes and change.end in _TAKEN_BACK:
             ended = max(change.ended or change.at, change.at)
@@ -124,9 +124,9 @@ def cooling(
                 length, since = (
                     format_duration(one.total_seconds()) for one in (evidence, memory.since(change.at))
                 )
-                words = f"it was changed {since} ago, and is judged by what it did in the last {length}"
-                yield Blocker(BlockerCode.COOLDOWN, f"{words}; that has to lie after the change")
-    with contextlib.suppress(ValueError):  # one that cannot be read counts as now: nothing is idle since then
+                words = f"it was changed {since} ago, and the evidence covers the last {length}"
+                yield Blocker(BlockerCode.COOLDOWN, f"{words}; the evidence must start after the change")
+    with contextlib.suppress(ValueError):  # an unreadable one counts as now
         resumed = resumed_at(workload.annotations)
         if resumed is not None and resumed not in {change.ended for change in memory.past}:
             yield from _waits(f"was put back at {_clock(resumed)}", resumed, cooldown, memory)
@@ -141,27 +141,27 @@ def _waits(
 
 def _wait(what: str, instant: datetime.datetime, span: datetime.timedelta, memory: Memory) -> Blocker:
     left = format_duration((span - memory.since(instant)).total_seconds())
-    return Blocker(BlockerCode.COOLDOWN, f"it {what}; the cooldown lasts {left} more", until=instant + span)
+    return Blocker(BlockerCode.COOLDOWN, f"it {what}; cooldown ends in {left}", until=instant + span)
 
 
 def change_rate_exceeded(memory: Memory) -> Iterator[Blocker]:
-    """Where enough was taken from it lately."""
+    """Blocks a workload that was changed too often lately."""
     taken = [change for change in memory.lately(MONTH) if change.takes]
-    if len(taken) >= MOST_CHANGES:
+    if len(taken) >= MAX_CHANGES_PER_OWNER:
         yield Blocker(
             BlockerCode.CHANGE_RATE,
-            f"it was changed {len(taken)} times in {MONTH.days} days, and more than {MOST_CHANGES} are never made; "
-            "talk to its people, or cover it by a rule with mode: advise",
+            f"it was changed {len(taken)} times in {MONTH.days} days, the maximum is {MAX_CHANGES_PER_OWNER}; "
+            "talk to its owner, or use a rule with mode: advise",
         )
 
 
 def conflicting_instance(memory: Memory, instance: str) -> Iterator[Blocker]:
-    """Where another gpu-rightsizer is at work on the same workload."""
+    """Blocks a workload that another gpu-rightsizer instance changes."""
     others = {change.by for change in memory.lately(ANOTHERS) if change.by and change.by != instance}
     for other in sorted(others):
         yield Blocker(
             BlockerCode.OTHER_INSTANCE,
-            f"another gpu-rightsizer, instance {other}, changed it in the last hour; two must not act on one workload",
+            f"another instance, {other}, changed this workload in the last hour; only one may manage it",
         )
 
 

@@ -152,7 +152,7 @@ def _shrink_to(workload: Workload, finding: Finding, ruling: EffectivePolicy) ->
     if not 0 < kept < size or not is_ours_to_do(workload, Action.SCALE_DOWN, _to(kept, 0.0, "")):
         return finding
     frees = (size - kept) * workload.gpus / size
-    return dataclasses.replace(finding, proposal=_to(kept, frees, f"{kept} of its {size} replicas are kept"))
+    return dataclasses.replace(finding, proposal=_to(kept, frees, f"{kept} of {size} replicas are kept"))
 
 
 def _to(replicas: int, frees: float, words: str) -> Proposal:
@@ -171,9 +171,7 @@ def _blockers(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> 
     if workload.is_terminating:
         yield Blocker(BlockerCode.BEING_DELETED, f"{workload.ref} is being deleted already")
     if ruling.mode_for(finding.name) is Mode.PROTECT:
-        yield Blocker(
-            BlockerCode.RULE, f"rule {ruling.rule} lets nothing be done about {name}", source=ruling.rule
-        )
+        yield Blocker(BlockerCode.RULE, f"rule {ruling.rule} does not act on {name}", source=ruling.rule)
     if action is None:
         yield Blocker(
             BlockerCode.UNSUPPORTED,
@@ -234,7 +232,7 @@ def _acted_upon(decision: Decision, ruling: EffectivePolicy, rulebook: PolicyEva
     if no_way := no_place(workload, finding.proposal, rulebook.at):
         impossible = (
             *impossible,
-            Blocker(BlockerCode.UNSUPPORTED, f"it cannot be done to this {workload.ref.kind}: {no_way}"),
+            Blocker(BlockerCode.UNSUPPORTED, f"not possible for this {workload.ref.kind}: {no_way}"),
         )
     if finding.shortfall or impossible or not is_ours_to_do(workload, action, finding.proposal):
         mode = strictest((mode, Mode.ADVISE))
@@ -263,15 +261,15 @@ def _cannot_pause(workload: Workload, finding: Finding, fleet: Fleet) -> Iterato
         return
     kind = workload.ref.kind
     if fleet.minor is None or fleet.minor < pause.since:
-        known = f"is of 1.{fleet.minor}" if fleet.minor is not None else "does not say of which version it is"
+        known = f"has version 1.{fleet.minor}" if fleet.minor is not None else "does not state its version"
         yield Blocker(
             BlockerCode.UNSUPPORTED,
-            f"what the pods of a {kind} ask for can change, while it is suspended, from Kubernetes 1.{pause.since} on; "
+            f"the pod template of a suspended {kind} can change from Kubernetes 1.{pause.since} on; "
             f"this API server {known}",
         )
     if any(change.end is ChangeOutcome.REFUSED for change in workload.past):
         yield Blocker(
-            BlockerCode.UNSUPPORTED, f"the API server refused to change what the pods of this {kind} ask for"
+            BlockerCode.UNSUPPORTED, f"the API server refused to change the pod template of this {kind}"
         )
 
 
@@ -280,7 +278,7 @@ def _less_history(finding: Finding) -> Iterator[Blocker]:
     if finding.shortfall:
         yield Blocker(
             BlockerCode.SHORT_HISTORY,
-            f"{finding.shortfall}; advised only, until there is as much or the policy asks for less",
+            f"{finding.shortfall}; only advised until there is more history, or the policy asks for less",
         )
 
 
@@ -337,7 +335,7 @@ def _after_notice(decision: Decision, wait: datetime.timedelta, rulebook: Policy
         )
     due = _put_off(decision.workload, notice.at, wait, rulebook)
     if at < due:
-        words = f"notice was given at {_clock(notice.at)}; it may be acted upon from {_clock(due)}"
+        words = f"notice was given at {_clock(notice.at)}; the change follows from {_clock(due)}"
         return dataclasses.replace(decision, blockers=(Blocker(BlockerCode.NOTICE, words, until=due),))
     return decision
 

@@ -1,6 +1,6 @@
-"""All that is asked of Prometheus for a plan, in rounds: what everyone uses, then what only some need to be asked.
+"""All queries of a plan, in rounds: usage of every pod first, follow-up queries for some workloads later.
 
-Later rounds cost days of samples, so they are put only to workloads of which those before would have something done.
+Follow-up queries read days of samples, so they are sent only for workloads that the earlier rounds would change.
 """
 
 import dataclasses
@@ -33,26 +33,26 @@ log = logging.getLogger(__name__)
 
 
 class Signal(Protocol):
-    """A source of usage; every method raises PrometheusError where something could not be read whole."""
+    """A source of usage; every method raises PrometheusError if an answer is incomplete."""
 
     def expect(self, pods: Collection[PodKey], settled: Collection[PodKey]) -> None:
-        """Take note of the pods that hold GPUs, and of those among them that series should name by now."""
+        """Set the pods that hold GPUs, and those of them that series should name by now."""
         ...
 
     def usages(
         self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey] | None = None
     ) -> Usages:
-        """Usage of every device by every pod in the window that ends at `at`, or by these pods at least."""
+        """Usage per pod and device in the window that ends at `at`, for at least these pods."""
         ...
 
     def recent(self, at: datetime.datetime) -> Usages:
-        """The highest of everything in the last minutes."""
+        """Peaks of the last minutes."""
         ...
 
     def activity(
         self, window: datetime.timedelta, at: datetime.datetime, *, with_coverage: bool = False
     ) -> Usages:
-        """Highest activity by pod and device and, where wanted, how much of the window is on record."""
+        """Peak activity per pod and device, with coverage on request."""
         ...
 
     def histories(
@@ -63,45 +63,45 @@ class Signal(Protocol):
         *,
         threshold: float,
     ) -> Mapping[PodKey, History]:
-        """When each of these pods was at work."""
+        """When each of these pods was active."""
         ...
 
     def begins(self, span: datetime.timedelta, at: datetime.datetime) -> datetime.datetime | None:
-        """Where the record begins; None where it goes back over the whole span."""
+        """Time of the first sample; None if the record covers the whole span."""
         ...
 
     def concurrency(
         self, workloads: Sequence[ReplicaQuery], at: datetime.datetime
     ) -> Mapping[str, Concurrency]:
-        """How many replicas were at work at the same time, by UID."""
+        """Replicas active at the same time, by UID."""
         ...
 
     def series(self, at: datetime.datetime) -> ActivitySeries | None:
-        """Where autoscalers find activity."""
+        """The series from which an autoscaler can read activity."""
         ...
 
     def waits(
         self, pods: Collection[PodKey], window: datetime.timedelta, at: datetime.datetime
     ) -> Mapping[PodKey, Waits]:
-        """What these pods waited for."""
+        """What these pods waited for: CPU, disk, network."""
         ...
 
     def nodes(self, at: datetime.datetime) -> Mapping[str, NodeCoverage]:
-        """Devices on each node."""
+        """Devices per node."""
         ...
 
 
 def measure(fleet: Fleet, signal: Signal, rulebook: PolicyEvaluator, at: datetime.datetime) -> Measured:
-    """All rounds.
+    """Send all rounds of queries.
 
     Raises:
-        PrometheusError: Something could not be read whole.
+        PrometheusError: An answer was incomplete.
     """
     held = [pod for workload in fleet.workloads for pod in workload.pods if pod.holds]
     pods = {_key(pod.ref.namespace, pod.ref.name) for pod in held}
     settled = {_key(pod.ref.namespace, pod.ref.name) for pod in held if is_settled(pod, at)}
     signal.expect(pods, settled)
-    # The longest first: what is found out for it holds for the others.
+    # The longest window first: what is cached for it serves the others.
     windows = sorted(_windows(fleet, rulebook), reverse=True)
     usages = {window: _usages(signal, window, at) for window in windows}
     first = Measured(at, usages, nodes=signal.nodes(at))
@@ -124,7 +124,7 @@ def _criteria_of(rulebook: PolicyEvaluator) -> Callable[[Workload], Sequence[Cri
 
 
 def _windows(fleet: Fleet, rulebook: PolicyEvaluator) -> set[datetime.timedelta]:
-    """Every window over which everybody is asked about; each costs Prometheus a set of queries."""
+    """Every window that is queried for the whole fleet; each costs a set of queries."""
     judged = {
         id(each): each for workload in fleet.workloads for each in rulebook.evaluate(workload).judged_by
     }
@@ -142,7 +142,7 @@ def _usages(
 
 
 def _starving(rulebook: PolicyEvaluator) -> datetime.timedelta:
-    """Over how long waiting is measured: the longest that any rule asks for."""
+    """Window of the wait metrics: the longest of any rule."""
     return max(criteria.input_bound.window for criteria in rulebook.all_criteria())
 
 

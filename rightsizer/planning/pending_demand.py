@@ -1,8 +1,8 @@
-"""Decisions + pods that wait → of what is done only on demand, just so much as those pods need. Pure.
+"""Limits `onlyForPendingPods` actions to what pending pods need. Pure.
 
-Whom it hits is those of the lowest priority and the least use first; each waiting pod is served on one node, the one
-on which fewest workloads have to go. What is already free there counts, and so do CPU, memory and places for pods:
-nobody goes for a pod that would wait for those all the same.
+Victims are chosen by lowest priority, then lowest utilization. Each pending pod is served on one node: the one with the
+fewest victims. Free GPUs, CPU, memory and pod slots of that node count: nobody is stopped for a pod that would still
+not fit.
 """
 
 import collections
@@ -14,11 +14,11 @@ from rightsizer.model import Action, Blocker, BlockerCode, Decision, Fleet, Obje
 from rightsizer.policy.effective import PolicyEvaluator
 
 _Free = dict[tuple[str, str], float]
-"""What is free, or is to be, by node and resource."""
+"""Free amounts, now or after the chosen changes, by node and resource."""
 
 
 def limit_to_pending_demand(decisions: Sequence[Decision], rulebook: PolicyEvaluator) -> tuple[Decision, ...]:
-    """Blocker what is done only on demand and what nobody waits for, and name those for whom the rest is done."""
+    """Block on-demand changes that no pending pod needs; name the pending pods for the others."""
     candidates = sorted((one for one in decisions if _is_on_demand(one, rulebook)), key=_standing)
     wanted = _matched(candidates, rulebook.fleet) if candidates else {}
     on_demand = {one.workload.ref for one in candidates}
@@ -38,7 +38,7 @@ def _is_on_demand(decision: Decision, rulebook: PolicyEvaluator) -> bool:
 
 
 def _standing(decision: Decision) -> tuple[int, float, ObjectRef]:
-    """Lower ones go first; one whose use is not known goes last of its priority."""
+    """Sort key: lowest priority first; unknown utilization last within a priority."""
     mean = decision.finding.activity_mean
     return decision.workload.priority, 1.0 if mean is None else mean, decision.workload.ref
 
@@ -48,8 +48,8 @@ def _with(decision: Decision, wanted_by: tuple[ObjectRef, ...]) -> Decision:
         return dataclasses.replace(decision, wanted_by=wanted_by)
     action = decision.announced or decision.action
     words = (
-        f"rule {decision.rule} takes {action.value if action else 'nothing'} only for pods of a higher priority that "
-        "wait for what it frees; none does, others free enough, or they lack more than GPUs"
+        f"rule {decision.rule} allows {action.value if action else 'nothing'} only for pending pods of a higher "
+        "priority; none needs its GPUs"
     )
     return dataclasses.replace(
         decision, blockers=(*decision.blockers, Blocker(BlockerCode.ONLY_FOR_PENDING_PODS, words))
@@ -57,7 +57,7 @@ def _with(decision: Decision, wanted_by: tuple[ObjectRef, ...]) -> Decision:
 
 
 def _matched(candidates: Sequence[Decision], fleet: Fleet) -> dict[ObjectRef, tuple[ObjectRef, ...]]:
-    """The pods for which each of the chosen goes."""
+    """The pending pods that each chosen victim serves."""
     free: _Free = collections.defaultdict(float)
     free.update({(one.node, one.resource): one.free for one in fleet.stranded})
     free.update({(node, name): left for node, spare in fleet.spare.items() for name, left in spare.items()})
@@ -82,7 +82,7 @@ def _best_place(
     chosen: Mapping[ObjectRef, object],
     free: Mapping[tuple[str, str], float],
 ) -> tuple[str, list[Decision]] | None:
-    """The node on which a pod costs fewest workloads, and those; None where none can be made free."""
+    """The node with the fewest victims for a pod, and the victims; None if it fits nowhere."""
     lower = [
         one
         for one in candidates
@@ -107,9 +107,9 @@ def _asks_alike(decision: Decision, pod: WaitingPod) -> bool:
 def _going(
     pod: WaitingPod, node: str, lower: Sequence[Decision], free: Mapping[tuple[str, str], float]
 ) -> list[Decision] | None:
-    """Who has to go from a node, in order, until the pod fits; nobody where it fits already.
+    """The victims on a node, in order, until the pod fits; empty if it already fits.
 
-    None where it cannot be made to fit, or where GPUs are not what it lacks there.
+    None if it cannot fit, or if it lacks something other than GPUs.
     """
     missing = {resource: amount - free.get((node, resource), 0.0) for resource, amount in _asked(pod).items()}
     if all(missing[resource] <= 0 for resource in pod.resources):
@@ -128,9 +128,9 @@ def _going(
 
 
 def _held(decision: Decision) -> dict[tuple[str, str], float]:
-    """What a change frees, by node and resource, as if it took the same share of every pod.
+    """What a change frees, by node and resource, as an equal share of every pod.
 
-    Pods that stay keep their CPU and memory, however few GPUs they are left with.
+    Pods that stay keep their CPU and memory.
     """
     workload, proposal = decision.workload, decision.finding.proposal
     share = proposal.frees / max(workload.gpus, 1) if proposal else 1.0

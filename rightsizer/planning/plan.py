@@ -1,4 +1,4 @@
-"""A cycle on one screen: observe → measure → decide → breaker → demand → budget. Applying looks again."""
+"""A plan on one screen: inventory → measure → decide → breaker → demand → capacity → budget."""
 
 import collections
 import dataclasses
@@ -29,16 +29,16 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cycle:
-    """What a plan is made of besides the objects and the metrics.
+    """The inputs of a plan besides objects and metrics.
 
     Attributes:
-        at: The instant for which it holds, by Prometheus's clock.
-        own: The namespace in which we run.
-        instance: What tells us from another gpu-rightsizer; the namespace where it is not said.
-        hypothetical: Why the plan must not be applied; empty where it may be.
-        state: Breaker, pauses, and the scope that was accepted.
-        problems: What could not be read of that, or of what is remembered, in words.
-        remembered: What was taken lately, also from what does not tell of it any more.
+        at: Now, by Prometheus's clock.
+        own: The namespace of gpu-rightsizer.
+        instance: Unique name of this instance; its namespace by default.
+        hypothetical: Why the plan must not be applied; empty if it may be.
+        state: Breaker, pauses and accepted scope.
+        problems: What could not be read of the state or the change records.
+        remembered: Recent changes, also those whose objects no longer carry a record.
     """
 
     loaded: LoadedPolicy
@@ -53,16 +53,16 @@ class Cycle:
 
 
 def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
-    """Judge the world as it was read, and decide about all of it.
+    """Judge every workload and decide about it.
 
     Raises:
         PolicyError: The policy names what the cluster does not have.
-        PrometheusError: Something could not be read whole; then there is no plan.
+        PrometheusError: An answer was incomplete; then there is no plan.
     """
     fleet = drop_implausible_changes(recalled(build_fleet(objects), cycle.remembered), cycle.at)
-    del objects  # of a large cluster they are as much as all that follows
+    del objects  # frees half of the memory of a large cluster
     if fleet.classes or not cycle.hypothetical:
-        # A file of objects without PriorityClasses is said to be so, and does not make a good policy a wrong one.
+        # A file of objects may lack PriorityClasses; the policy is still valid.
         require_classes(cycle.loaded, fleet.classes.keys())
     pods = sum(len(workload.pods) for workload in fleet.workloads)
     log.info("%s of %s ask for GPUs", count(pods, "pod"), count(len(fleet.workloads), "workload"))

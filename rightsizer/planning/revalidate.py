@@ -1,6 +1,6 @@
-"""A decision + the world as it is right now → what has come to stand against it. Pure.
+"""Revalidation for the preflight check: does a decision still hold? Pure.
 
-Called right before each write, with the workload and its use as read a moment ago.
+Called right before each write, with the workload and its usage read again.
 """
 
 import dataclasses
@@ -17,19 +17,19 @@ from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator
 from rightsizer.policy.schema import Thresholds
 
 RECENT = datetime.timedelta(minutes=10)
-"""The last look at activity before a write covers at least a few scrapes of any usual interval."""
+"""Window of the preflight check: a few scrapes at any usual interval."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Use:
-    """What is known of the fleet's use right before a write.
+    """The usage of the fleet right before a write.
 
     Attributes:
         at: Now, by Prometheus's clock.
-        measured: What the plan was made from; usage measured anew where that has grown old.
-        since: RECENT before the plan's evidence ended: samples may arrive late.
-        activity: Highest activity from `since` to `at`.
-        recent: Highest activity in the last minutes, and whether all of them are on record.
+        measured: The measurements of the plan, measured again if they are old.
+        since: RECENT before the end of the plan's evidence: samples may arrive late.
+        activity: Peak activity from `since` to `at`.
+        recent: Peak activity in the last minutes, with coverage.
     """
 
     at: datetime.datetime
@@ -40,13 +40,13 @@ class Use:
 
 
 def objections(decision: Decision, fresh: Workload, use: Use, rulebook: PolicyEvaluator) -> Iterator[Blocker]:
-    """All reasons why a decision no longer holds; none where it still does.
+    """All reasons why a decision no longer holds.
 
     Args:
-        decision: As planned, and as a person may have approved it.
+        decision: As planned or approved.
         fresh: The same workload, read now.
-        use: Its use, and everyone's, until now.
-        rulebook: The same policy, beside what the cluster is now.
+        use: The usage until now.
+        rulebook: The same policy on the current cluster.
     """
     yield from _changes(decision.workload, fresh)
     again = decide_one(fresh, use.measured, rulebook)
@@ -67,18 +67,18 @@ def objections(decision: Decision, fresh: Workload, use: Use, rulebook: PolicyEv
         key = (pod.ref.namespace, pod.ref.name)
         if decision.action is not Action.SCALE_UP:
             yield from _unseen(pod, use)
-        # Both, since the answer that came last may know of work that began after the first was given.
+        # Both: the later answer may include work that began after the earlier one.
         seen = [(usage, use.at - use.since) for usage in use.activity.get(key, ())]
         seen += [(usage, RECENT) for usage in use.recent.get(key, ())]
         yield from _more_used(decision, pod, seen, rulebook.evaluate(fresh))
         if is_stop and any(usage.invalid or _ran(usage, idle, span) for usage, span in seen):
-            yield Blocker(BlockerCode.BUSY, f"pod {pod.ref.name} was at work in the last {lately}")
+            yield Blocker(BlockerCode.BUSY, f"pod {pod.ref.name} was active in the last {lately}")
 
 
 def _more_used(
     decision: Decision, pod: Pod, seen: Sequence[tuple[Usage, datetime.timedelta]], ruling: EffectivePolicy
 ) -> Iterator[Blocker]:
-    """Where a pod of which each is to be left with less has come to use more, or nobody knows what it uses."""
+    """Blocks a resize or reslice if a pod now uses more, or its usage is unknown."""
     proposal = decision.finding.proposal
     if proposal is None or proposal.replicas is not None:
         return
@@ -89,13 +89,13 @@ def _more_used(
     busy = {_place(usage) for usage, span in seen if ran(usage, span, percent=percent, busy_s_per_hour=most)}
     if proposal.gpus_per_pod is not None and len(busy) > proposal.gpus_per_pod:
         words = (
-            f"{len(busy)} of its GPUs were at work in the last minutes, {proposal.gpus_per_pod} would be left"
+            f"{len(busy)} of its GPUs were active in the last minutes, {proposal.gpus_per_pod} would be left"
         )
         yield Blocker(BlockerCode.BUSY, f"pod {pod.ref.name}: {words}")
 
 
 def _unseen(pod: Pod, use: Use) -> Iterator[Blocker]:
-    """What a pod did in the last minutes and nobody knows."""
+    """Blocks a pod without samples in the last minutes."""
     key = (pod.ref.namespace, pod.ref.name)
     recent = use.recent.get(key, ())
     known = {_place(usage) for usages in use.measured.usages.values() for usage in usages.get(key, ())}
@@ -104,9 +104,7 @@ def _unseen(pod: Pod, use: Use) -> Iterator[Blocker]:
         of = f" of {', '.join(sorted(silent))}" if recent else ""
         yield Blocker(BlockerCode.NO_DATA, f"pod {pod.ref.name} has no samples{of} in the last minutes")
     elif any(not usage.is_fresh or usage.holes for usage in recent):
-        yield Blocker(
-            BlockerCode.NO_DATA, f"pod {pod.ref.name}: samples have stopped arriving in the last minutes"
-        )
+        yield Blocker(BlockerCode.NO_DATA, f"pod {pod.ref.name}: samples stopped in the last minutes")
 
 
 def _place(usage: Usage) -> str:
@@ -115,10 +113,10 @@ def _place(usage: Usage) -> str:
 
 
 def going(decision: Decision, fresh: Workload, use: Use, rulebook: PolicyEvaluator) -> tuple[Pod, ...]:
-    """The pods that are to go where a decision leaves fewer replicas; none where their owner is not to be told.
+    """The victims of a scale-down; empty if the controller chooses by itself.
 
     Raises:
-        AtWorkError: Some of those that would have to go are at work.
+        AtWorkError: A victim is active.
     """
     proposal, row = decision.finding.proposal, row_of(fresh)
     if (
@@ -147,15 +145,15 @@ def _is_busy(usage: Usage, percent: float) -> bool:
 
 
 def _wants_otherwise(planned: Decision, again: Decision) -> Iterator[Blocker]:
-    """Where more is needed by now than was planned to be left."""
+    """Blocks a change that would now leave less than needed."""
     before, now = planned.finding.proposal, again.finding.proposal
     if before is None or now is None:
         return
     if (now.replicas or 0) > (before.replicas or 0) or (now.gpus_per_pod or 0) > (before.gpus_per_pod or 0):
-        yield Blocker(BlockerCode.PLAN_CHANGED, f"more is needed by now: {now.words}")
+        yield Blocker(BlockerCode.PLAN_CHANGED, f"requirements increased since the plan: {now.words}")
     asked = dict(before.asks)
     if dict(now.asks).keys() != asked.keys() or any(count > asked[name] for name, count in now.asks):
-        yield Blocker(BlockerCode.PLAN_CHANGED, f"something else would fit by now: {now.words}")
+        yield Blocker(BlockerCode.PLAN_CHANGED, f"the recommended size changed since the plan: {now.words}")
 
 
 def _ran(usage: Usage, idle: Thresholds, span: datetime.timedelta) -> bool | None:
@@ -164,17 +162,17 @@ def _ran(usage: Usage, idle: Thresholds, span: datetime.timedelta) -> bool | Non
 
 def _changes(planned: Workload, fresh: Workload) -> Iterator[Blocker]:
     if not fresh.resource_version:
-        yield Blocker(BlockerCode.OBJECT_CHANGED, f"{planned.ref} could not be read itself, only its pods")
+        yield Blocker(BlockerCode.OBJECT_CHANGED, f"{planned.ref} could not be read; only its pods could")
     if fresh.ref.uid != planned.ref.uid:
         yield Blocker(
-            BlockerCode.OBJECT_CHANGED, f"{planned.ref} was replaced by another object of that name"
+            BlockerCode.OBJECT_CHANGED, f"{planned.ref} was replaced by another object with the same name"
         )
     if fresh.generation != planned.generation or fresh.size != planned.size:
-        yield Blocker(BlockerCode.OBJECT_CHANGED, f"{planned.ref} was changed since the plan was made")
+        yield Blocker(BlockerCode.OBJECT_CHANGED, f"{planned.ref} changed since the plan")
     if fresh.lever != planned.lever:
         yield Blocker(
             BlockerCode.OBJECT_CHANGED,
-            f"what stops {planned.ref} is another object than when the plan was made",
+            f"the object that stops {planned.ref} changed since the plan",
         )
     if {pod.ref.uid for pod in fresh.pods} != {pod.ref.uid for pod in planned.pods}:
-        yield Blocker(BlockerCode.OBJECT_CHANGED, f"the pods of {planned.ref} are not those of the plan")
+        yield Blocker(BlockerCode.OBJECT_CHANGED, f"the pods of {planned.ref} changed since the plan")

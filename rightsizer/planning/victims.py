@@ -1,7 +1,7 @@
-"""Which replicas are to go when there are to be fewer, by what they did in the last minutes. Pure.
+"""Scale-down victims: idle replicas are removed first. Pure.
 
-Controllers choose by themselves: those of ReplicaSets by a cost that stands on the pods, those with ordinals from the
-end. Nobody is shrunk where that would hit one at work, or might.
+ReplicaSets choose by pod-deletion-cost, controllers with ordinals from the end. A scale-down that would remove an
+active replica, or might, is not made.
 """
 
 import re
@@ -13,48 +13,48 @@ from rightsizer.kinds.preconditions import as_read
 from rightsizer.model import Pod, Proposal, Usages, Workload
 
 COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
-"""Lower ones go first; pods without one cost nothing (KEP-2255)."""
+"""Pods with a lower cost are removed first; the default is 0 (KEP-2255)."""
 
 CHEAPEST = str(-(2**31))
-"""The least that the annotation can say."""
+"""The minimum value."""
 
 _COST = re.compile("0|-?[1-9][0-9]{0,9}")
-"""As the controller reads it; any other text counts as none."""
+"""Values that the controller accepts; it ignores others."""
 
 _GROUP_LABEL = "leaderworkerset.sigs.k8s.io/group-index"
 
 
 class AtWorkError(ValueError):
-    """One that would go is at work, or what the replicas do is not known."""
+    """A replica that would be removed is active, or its activity is unknown."""
 
 
 def select_victims(
     workload: Workload, proposal: Proposal, row: Kind, *, at_work: frozenset[str], activity: Usages
 ) -> tuple[Pod, ...]:
-    """The pods that go when a proposal leaves fewer replicas; none where their owner is not to be told.
+    """The pods to remove in a scale-down; empty if the controller chooses by itself.
 
     Args:
-        workload: As it was read a moment ago.
-        proposal: How many are to be left, and who was to go by the plan.
+        workload: Read just now.
+        proposal: The number of replicas, and the victims of the plan.
         row: Its kind.
-        at_work: Names of the pods that were at work in the last minutes, or of which that is not known.
-        activity: Use since the plan, by which quiet ones are told apart.
+        at_work: Names of pods that were active in the last minutes, or whose activity is unknown.
+        activity: Usage since the plan; the idlest pods are chosen.
 
     Raises:
-        AtWorkError: Some of those that would have to go, or might, are at work.
+        AtWorkError: A pod that would be removed, or might be, is active.
     """
     replicas = proposal.replicas or 0
     if row.steering is Steering.TAIL:
         first = _first(workload, row)
         tail = (pod for pod in workload.pods if _ordinal(pod) >= first + replicas)
-        _require_quiet(tail, at_work, "its last replicas go first")
+        _require_quiet(tail, at_work, "the highest ordinals are removed first")
         return ()
     if row.steering is Steering.NAMED:
         named = (pod for pod in workload.pods if pod.ref.name in proposal.pods)
-        _require_quiet(named, at_work, "those that were idle are to go")
+        _require_quiet(named, at_work, "the idle replicas are to be removed")
         return ()
     if row.steering is Steering.NONE:
-        _require_quiet(workload.pods, at_work, f"which replicas of a {row.kind} go is not known")
+        _require_quiet(workload.pods, at_work, f"the replicas that a {row.kind} removes are unknown")
         return ()
     quiet = sorted(
         (pod for pod in workload.pods if pod.ref.name not in at_work),
@@ -62,24 +62,28 @@ def select_victims(
     )
     going = len(workload.pods) - replicas
     if len(quiet) < going:
-        message = f"{going} of its replicas would go, but only {len(quiet)} were quiet in the last minutes"
+        message = (
+            f"{going} of its replicas would be removed, but only {len(quiet)} were idle in the last minutes"
+        )
         raise AtWorkError(message)
     if any(COST_ANNOTATION in pod.annotations for pod in workload.pods):
         cheapest = _may_go(workload.pods, going)
-        _require_quiet(cheapest, at_work, f"the costs on its pods ({COST_ANNOTATION}) say which go first")
-        return ()  # its people have said which are to go
+        _require_quiet(
+            cheapest, at_work, f"deletion costs on its pods ({COST_ANNOTATION}) decide which go first"
+        )
+        return ()  # its owner set deletion costs
     return tuple(quiet[:going])
 
 
 def _require_quiet(pods: Iterable[Pod], at_work: frozenset[str], words: str) -> None:
-    """Nobody goes where one of these is at work."""
+    """Refuse if one of these pods is active."""
     if busy := sorted(pod.ref.name for pod in pods if pod.ref.name in at_work):
-        message = f"{words}, and {', '.join(busy)} of them is at work"
+        message = f"{words}, and {', '.join(busy)} is active"
         raise AtWorkError(message)
 
 
 def _may_go(pods: Sequence[Pod], going: int) -> list[Pod]:
-    """Those that may be among so many that a ReplicaSet deletes first: not ready, then cheap; equals by their age."""
+    """The pods that a ReplicaSet may delete first: unready, then by cost; ties by age."""
     ranks = sorted(map(_rank, pods))
     return [pod for pod in pods if going > 0 and _rank(pod) <= ranks[going - 1]]
 
@@ -103,6 +107,6 @@ def _first(workload: Workload, row: Kind) -> int:
 
 
 def _ordinal(pod: Pod) -> int:
-    """Of a StatefulSet's pod, or of its group; what has none counts as the last."""
+    """Ordinal of a StatefulSet's pod or of its group; a pod without one counts as the last."""
     text = pod.labels.get(_GROUP_LABEL) or (re.search(r"-([0-9]+)$", pod.ref.name) or ("", ""))[1]
     return int(text) if text.isdecimal() else 2**31

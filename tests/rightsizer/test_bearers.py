@@ -148,7 +148,7 @@ def test_what_somebody_takes_back_is_told_and_not_repeated(world: World, way: Wa
     told = [one for one in world.api.list("Event", world.team) if one["reason"] == "Reverted"]
     assert [one["involvedObject"]["name"] for one in told] == [way.name]
     plan = world.run("plan", "-o", "json", policy=DEFAULT_POLICY).items[way.name]
-    assert plan["action"] is None or "put back by someone" in str(plan["blockers"]), plan
+    assert plan["action"] is None or "reverted by someone" in str(plan["blockers"]), plan
 
 
 def test_after_three_changes_in_thirty_days_no_more_is_taken(world: World, way: Way) -> None:
@@ -175,4 +175,4 @@ def test_what_was_undone_is_still_spent(world: World, way: Way) -> None:
     assert world.run("undo", "--all", "--yes").code == 0
     world.add("Deployment", world.team, "next", {})
     item = world.run("plan", "-o", "json", policy=ONE_A_DAY).items["next"]
-    assert "1 of 1 workloads are spent" in str(item["blockers"]), item
+    assert "1 of 1 workloads are used up" in str(item["blockers"]), item

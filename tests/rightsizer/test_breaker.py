@@ -18,7 +18,6 @@ from rightsizer.planning.breaker import (
     Scope,
     State,
     accepted,
-    against,
     closed,
     counted,
     held,
@@ -26,6 +25,7 @@ from rightsizer.planning.breaker import (
     parse_state,
     paused,
     state_texts,
+    stop_reason,
     trips,
     with_pause,
     without_pause,
@@ -136,7 +136,7 @@ def test_a_pause_of_one_namespace_is_of_no_other() -> None:
 def test_a_pause_ends_by_itself(ago: int, holds: bool) -> None:
     """At the moment that was said."""
     state = with_pause(NOTHING, _pause(until=AT - ago * HOUR))
-    assert (against(state, "a", AT) is not None) is holds
+    assert (stop_reason(state, "a", AT) is not None) is holds
 
 
 def _others(hours: int | None, reason: str = "other") -> Pause:
@@ -154,7 +154,7 @@ def _others(hours: int | None, reason: str = "other") -> Pause:
 def test_a_second_pause_shortens_none(standing: Pause, second: Pause) -> None:
     """Both hold, and both are told, until each is over."""
     state = with_pause(with_pause(NOTHING, standing), second)
-    now, later = against(state, "a", AT), against(state, "a", AT + 2 * HOUR)
+    now, later = stop_reason(state, "a", AT), stop_reason(state, "a", AT + 2 * HOUR)
     assert now is not None
     assert (standing.words in now.message, second.words in now.message) == (True, True)
     assert later is not None
@@ -178,7 +178,7 @@ BROKEN = ["", "{", "null", "[1]", '{"trip": 7}', '"text"', '{"at": "now"}', "[" 
 @pytest.mark.parametrize("key", ["breaker.json", "pauses.json"])
 def test_what_cannot_be_read_keeps_everything_from_being_done(key: str, text: str) -> None:
     """Nothing is guessed; the words say which document it is."""
-    block = against(parse_state({key: text}), "a", AT)
+    block = stop_reason(parse_state({key: text}), "a", AT)
     assert block is not None
     assert f"{key} cannot be read" in block.message
 

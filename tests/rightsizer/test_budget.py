@@ -92,8 +92,8 @@ def test_of_several_budgets_the_lowest_wins_and_all_are_told() -> None:
     decisions = _plan(rules, *FLEET)
     assert _done(decisions) == ["large"]
     assert [block.message for block in decisions["middle"].blockers] == [
-        "budget namespace/run of team-a: 1 of 1 workloads would be spent by what comes before",
-        "budget cluster/hour: 4 of 4 GPUs would be spent by what comes before; this takes 2",
+        "budget namespace/run of team-a: 1 of 1 workloads are used up by earlier changes of this plan",
+        "budget cluster/hour: 4 of 4 GPUs are used up by earlier changes of this plan; this change needs 2",
     ]
 
 

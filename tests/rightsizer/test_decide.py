@@ -278,7 +278,7 @@ def test_a_finding_that_is_off_lets_nothing_be_done() -> None:
     rules = policy(rule("r", findings={FindingName.IDLE: "off"}))
     decision = judged(workload(), all_idle(workload()), rules)
     assert (decision.action, decision.is_enforced) == (None, False)
-    assert "rule r lets nothing be done about idle" in decision.restrictions[0].message
+    assert "rule r does not act on idle" in decision.restrictions[0].message
 
 
 def test_a_finding_can_be_advised_on_only() -> None:
@@ -310,7 +310,7 @@ def test_by_less_history_than_asked_for_nothing_is_done() -> None:
         Mode.ADVISE,
         Action.SCALE_TO_ZERO,
     )
-    assert "advised only, until there is as much" in decision.restrictions[-1].message
+    assert "only advised until there is more history" in decision.restrictions[-1].message
 
 
 def test_what_is_being_deleted_is_left_alone() -> None:

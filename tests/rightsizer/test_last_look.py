@@ -112,7 +112,7 @@ def test_work_since_the_plan_counts_however_long_ago(world: World, longer: Relay
     longer.clocks = [-3 * HOUR_S, 0]
     items = _apply(world, policy=policy).items
     assert (items["idle"]["result"], items["worked"]["result"]) == ("done", "changed"), items
-    assert "was at work in the last 3h 10m" in items["worked"]["detail"]
+    assert "was active in the last 3h 10m" in items["worked"]["detail"]
     assert _size(world, "worked") == 1
 
 

@@ -115,7 +115,7 @@ def test_what_comes_back_without_our_notes_is_not_stopped_again(world: World, ho
     _back(world, 50, how)
     (item,) = world.run("plan", "-o", "json", policy=HELD).items.values()
     assert [block["code"] for block in item["blockers"]] == ["cooldown"], item
-    assert "put back by someone" in item["blockers"][0]["message"]
+    assert "reverted by someone" in item["blockers"][0]["message"]
     assert "idle" not in _apply(world, policy=HELD).items
     assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == 2
 
@@ -274,7 +274,7 @@ def test_what_is_stopped_through_another_object_is_remembered_by_its_own_name(wo
     for one in world.pods_of(world.team, "web"):
         world.record(one, "idle", 1)
     item = world.run("plan", "-o", "json", policy=HELD).items["web"]
-    assert "put back by someone" in str(item["blockers"]), item
+    assert "reverted by someone" in str(item["blockers"]), item
 
 
 # --- what follows from the texts

@@ -15,7 +15,7 @@ from rightsizer.kinds.patches import original_replicas, read_record
 from rightsizer.kube.api_objects import ObjectMeta
 from rightsizer.kube.owner_kinds import ObjectSummary
 from rightsizer.model import Finding, Fleet
-from rightsizer.planning.breaker import against, parse_state, state_texts
+from rightsizer.planning.breaker import parse_state, state_texts, stop_reason
 from rightsizer.text import decoded, read_instant
 from tests.rightsizer.build import AT, all_idle, judged, policy, rule, workload
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
@@ -163,7 +163,7 @@ def test_nothing_that_is_written_there_escapes_as_an_error(key: str, text: str) 
 def test_our_own_documents_can_be_spoiled_too(key: str, text: str) -> None:
     """Then nothing is done, or less; what is read of it can be written again."""
     state = parse_state({key: text})
-    against(state, "team", AT)
+    stop_reason(state, "team", AT)
     assert parse_state({name: told for name, told in state_texts(state).items() if told}) == state
 
 
@@ -171,7 +171,7 @@ def test_our_own_documents_can_be_spoiled_too(key: str, text: str) -> None:
 def test_a_pause_whose_end_cannot_be_read_lasts(until: str) -> None:
     """Without a zone, or beyond all time, it is not known when it is over."""
     pause = {"at": "2026-11-20T10:00:00Z", "reason": "x", "until": until}
-    block = against(parse_state({"pauses.json": json.dumps([pause])}), "team", AT)
+    block = stop_reason(parse_state({"pauses.json": json.dumps([pause])}), "team", AT)
     assert block is not None
     assert "pauses.json cannot be read" in block.message
 

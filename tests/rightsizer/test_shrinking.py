@@ -100,7 +100,7 @@ def test_of_a_statefulset_the_last_ones_go_or_none(world: World, usage: list[str
     item = _apply(world).items["web"]
     assert item["result"] == result, item
     assert _names(world) == [f"web-{number}" for number in range(2 if result == "done" else 4)]
-    assert result == "done" or "web-3 of them is at work" in item["detail"]
+    assert result == "done" or "web-3 is active" in item["detail"]
 
 
 @pytest.mark.parametrize(

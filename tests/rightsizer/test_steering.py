@@ -44,7 +44,7 @@ def test_one_at_work_never_goes() -> None:
 def test_where_too_few_are_quiet_nobody_goes(at_work: int, is_refused: bool) -> None:
     """Two are to go: with two at work that is just possible."""
     if is_refused:
-        with pytest.raises(AtWorkError, match="only 1 were quiet"):
+        with pytest.raises(AtWorkError, match="only 1 were idle"):
             _going(_of(), 2, *NAMES[:at_work])
     else:
         assert _going(_of(), 2, *NAMES[:at_work]) == ["w-3", "w-2"]
@@ -54,7 +54,7 @@ def test_where_too_few_are_quiet_nobody_goes(at_work: int, is_refused: bool) -> 
 def test_of_a_stateful_set_the_tail_decides(busy: str, is_refused: bool) -> None:
     """Its controller takes the highest ordinals: where one of those is at work nothing is done, and none is told."""
     if is_refused:
-        with pytest.raises(AtWorkError, match=f"{busy} of them is at work"):
+        with pytest.raises(AtWorkError, match=f"{busy} is active"):
             _going(_of("StatefulSet"), 2, busy)
     else:
         assert _going(_of("StatefulSet"), 2, busy) == []
@@ -68,7 +68,7 @@ def test_the_ordinals_of_a_stateful_set_may_begin_elsewhere(busy: str, is_refuse
         workload(*pods, kind="StatefulSet"), spec=b'{"replicas":5,"ordinals":{"start":5}}'
     )
     if is_refused:
-        with pytest.raises(AtWorkError, match="w-8 of them is at work"):
+        with pytest.raises(AtWorkError, match="w-8 is active"):
             _going(item, 3, busy)
     else:
         assert _going(item, 3, busy) == []
@@ -96,7 +96,7 @@ def test_where_its_people_s_costs_would_take_one_at_work_nobody_goes(
     """Nor where it might be among those of one cost."""
     item = _of("Deployment", **{name: {COST_ANNOTATION: cost} for name, cost in costs.items()})
     if is_refused:
-        with pytest.raises(AtWorkError, match=f"say which go first, and {busy} of them is at work"):
+        with pytest.raises(AtWorkError, match=f"decide which go first, and {busy} is active"):
             _going(item, 2, busy)
     else:
         assert _going(item, 2, busy) == []
@@ -105,7 +105,7 @@ def test_where_its_people_s_costs_would_take_one_at_work_nobody_goes(
 def test_one_that_is_not_ready_goes_before_any_cost() -> None:
     """A ReplicaSet deletes those first, whatever was said of them."""
     pods = [pod("w-0", annotations={COST_ANNOTATION: "9"}, is_ready=False), *map(pod, NAMES[1:])]
-    with pytest.raises(AtWorkError, match="w-0 of them is at work"):
+    with pytest.raises(AtWorkError, match="w-0 is active"):
         _going(workload(*pods), 3, "w-0")
 
 
@@ -114,7 +114,7 @@ def test_of_a_ray_cluster_those_that_were_named_must_be_quiet(busy: str, is_refu
     """They go and no others, so that it is no help that as many others are quiet."""
     item = dataclasses.replace(_of(), ref=ObjectRef("ray.io/v1", "RayCluster", "research", "w", "uid-w"))
     if is_refused:
-        with pytest.raises(AtWorkError, match="w-3 of them is at work"):
+        with pytest.raises(AtWorkError, match="w-3 is active"):
             _going(item, 3, busy, named=("w-3",))
     else:
         assert _going(item, 3, busy, named=("w-3",)) == []
@@ -125,5 +125,5 @@ def test_where_nobody_knows_which_go_all_must_be_quiet() -> None:
     ref = ObjectRef("apps.kruise.io/v1alpha1", "CloneSet", "research", "w", "uid-w")
     item = dataclasses.replace(_of(), ref=ref, scalable=Scalable("clonesets", ("spec", "replicas")))
     assert _going(item, 2) == []
-    with pytest.raises(AtWorkError, match="which replicas of a CloneSet go is not known, and w-0"):
+    with pytest.raises(AtWorkError, match="the replicas that a CloneSet removes are unknown, and w-0"):
         _going(item, 2, "w-0")
