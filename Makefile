@@ -71,14 +71,11 @@ test-aws: setup build/aws ## the tests that need the extra aws, with its own ver
 	@PYTHONPATH=build/aws $(BIN)/python -m pytest -q -n 0 tests/rightsizer/prometheus/test_credentials.py
 
 .PHONY: check
-check: setup ## format, lint, import contracts and types
+check: setup ## format, lint, import contracts, types and prose
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/mypy $(wildcard $(SOURCES))
-
-.PHONY: check-prose
-check-prose: setup ## measure the prose of README and docs: sentences, cells, words, retired terms
 	@$(BIN)/python -m scripts.prose
 
 TSC := node_modules/.bin/tsc --strict --skipLibCheck --module nodenext --moduleResolution nodenext --target es2022

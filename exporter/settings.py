@@ -318,16 +318,14 @@ class Settings:
     )  # fmt: skip
     metrics: MetricSet = _enum(
         METRICS, "SET", MetricSet, MetricSet.DEFAULT, "Set of metrics: minimal, default or full.",
-        "`minimal` is for the best-known dashboards. `default` is dcgm-exporter's default as far as NVML has it. "
-        "`full` is everything.",
+        "`minimal` is for common dashboards, `default` as in dcgm-exporter as far as NVML has it, `full` everything.",
     )  # fmt: skip
     collectors: tuple[str, ...] = _setting(
-        METRICS, "all", "Collectors to run, separated by commas.", names, "NAMES", "Available: {collectors}.",
+        METRICS, "all", "Collectors to run, separated by commas.", names, "NAMES", "Of: {collectors}.",
     )  # fmt: skip
     metrics_file: str = _setting(
         METRICS, "", "CSV list of metrics, as in dcgm-exporter.", str.strip, "FILE",
-        "Exactly the listed metrics are served, with the types and help texts of the list, and under its names unless "
-        "`--naming` is set. It is reloaded when it changes, and on SIGHUP.",
+        "Only these metrics are served, under their names in the list. It is reloaded when it changes, and on SIGHUP.",
         DCGM_EXPORTER_COLLECTORS=str.strip,
     )  # fmt: skip
     naming: Naming = _enum(
@@ -336,8 +334,7 @@ class Settings:
     )  # fmt: skip
     shared_gpus: SharedGpus = _enum(
         METRICS, "MODE", SharedGpus, SharedGpus.DCGM, "Values of shared GPUs: dcgm or attributed.",
-        "`dcgm` copies the value for each pod. `attributed` splits it where each pod's part is known, and serves the "
-        "rest or the whole without a pod.",
+        "`dcgm` copies the value for each pod. `attributed` serves each pod's part if known, the rest without a pod.",
     )  # fmt: skip
     devices: DeviceChoice = _setting(
         METRICS, "f", "f: all, g: GPUs, i: MIG instances, g:0,2-3: some.", devices, "DEVICES",
@@ -380,8 +377,7 @@ class Settings:
     )  # fmt: skip
     hpc_job_mapping_dir: str = _setting(
         PODS, "", "Files with the batch jobs of each GPU.", str.strip, "DIR",
-        "Each file is named after a GPU's index (`0`) or a MIG instance (`0.3`), and has one job id per line. The "
-        "batch system's prolog writes it. The ids become the label `hpc_job`.",
+        "Named after a GPU's index (`0`) or MIG instance (`0.3`), with one job id per line. Label: `hpc_job`.",
         DCGM_HPC_JOB_MAPPING_DIR=str.strip,
     )  # fmt: skip
     node_name: str = _setting(
