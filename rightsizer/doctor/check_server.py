@@ -7,7 +7,7 @@ from typing import Any
 from rightsizer.config import format_duration, parse_duration
 from rightsizer.doctor.diagnosis import Check, Diagnosis, Family, Message, Status, known, some
 from rightsizer.doctor.facts import Facts, Failure
-from rightsizer.findings.data_quality import FEWEST_SAMPLES
+from rightsizer.findings.data_quality import MIN_SAMPLES
 from rightsizer.model import Fleet
 from rightsizer.policy.criteria import Criteria
 from rightsizer.policy.effective import NO_FLEET, PolicyEvaluator
@@ -218,14 +218,14 @@ def _interval(facts: Facts) -> Iterator[Diagnosis]:
     window = spans(facts)[0][0]
     samples = int(window.total_seconds() // interval_s)
     interval = format_duration(interval_s)
-    if samples < FEWEST_SAMPLES:
+    if samples < MIN_SAMPLES:
         yield TOO_SPARSE(
             interval=interval,
             window=_words(window),
             samples=samples,
-            least=FEWEST_SAMPLES,
-            wanted=format_duration(window.total_seconds() // FEWEST_SAMPLES),
-            longer=format_duration(-(-interval_s * FEWEST_SAMPLES // 60) * 60),
+            least=MIN_SAMPLES,
+            wanted=format_duration(window.total_seconds() // MIN_SAMPLES),
+            longer=format_duration(-(-interval_s * MIN_SAMPLES // 60) * 60),
         )
     elif interval_s > SPARSE_S and not known(facts.source).has_counters:
         yield SPARSE(interval=interval)

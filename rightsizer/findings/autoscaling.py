@@ -1,34 +1,33 @@
-"""Autoscalers that do at once what we do once a cycle: a KEDA ScaledObject and a HorizontalPodAutoscaler, as values.
+"""Manifests of autoscalers, for workloads whose demand for replicas varies: KEDA ScaledObject and HPA. Pure.
 
-Where the replicas that are needed vary from hour to hour, following them is an autoscaler's work. The bounds are those
-that were measured. Pure; applying them is left to people.
+An autoscaler follows such demand within seconds, within the measured bounds. People apply the manifests.
 """
 
 import json
 import re
 from typing import Any
 
-from rightsizer.findings.evidence import Case
+from rightsizer.findings.evidence import Candidate
 from rightsizer.findings.kind_traits import GROUPED, SCALABLE, has_replicas
 from rightsizer.findings.replicas import demand, replicas_of, with_headroom
 from rightsizer.model import ActivitySeries, Autoscalers
 
 _AUTOSCALERS = ("HorizontalPodAutoscaler", "KEDA")
-"""Kinds of managers that scale it already."""
+"""Managers that already scale a workload."""
 
 _TARGET_PERCENT = 60
-"""Mean utilization at which the HPA adds pods: room for a burst until a new one has loaded its model."""
+"""Mean utilization at which the HPA adds pods: leaves headroom while a new pod loads its model."""
 
 
-def autoscalers_for(case: Case, source: ActivitySeries) -> Autoscalers | None:
-    """Manifests for a workload whose need of replicas varies; None where it does not, or is not known."""
-    workload = case.workload
-    concurrency = case.measured.concurrency.get(workload.ref.uid)
-    replicas = replicas_of(case)
-    if concurrency is None or replicas is None or not _can_be_scaled(case):
+def autoscalers_for(candidate: Candidate, source: ActivitySeries) -> Autoscalers | None:
+    """Manifests for a workload with varying demand; None if it does not vary or is unknown."""
+    workload = candidate.workload
+    concurrency = candidate.measured.concurrency.get(workload.ref.uid)
+    replicas = replicas_of(candidate)
+    if concurrency is None or replicas is None or not _can_be_scaled(candidate):
         return None
-    part = case.criteria.too_many_replicas
-    known = demand(concurrency, part, workload, case.at)
+    part = candidate.criteria.too_many_replicas
+    known = demand(concurrency, part, workload, candidate.at)
     minutes = [busy for busy in (*concurrency.busy, *concurrency.earlier[: known.days]) if busy is not None]
     if known.unknown or not minutes:
         return None
@@ -39,27 +38,27 @@ def autoscalers_for(case: Case, source: ActivitySeries) -> Autoscalers | None:
     return Autoscalers(
         lowest=lowest,
         highest=highest,
-        scaled_object=_scaled_object(case, source, lowest, highest),
-        hpa=_hpa(case, source, lowest, highest),
+        scaled_object=_scaled_object(candidate, source, lowest, highest),
+        hpa=_hpa(candidate, source, lowest, highest),
     )
 
 
-def _can_be_scaled(case: Case) -> bool:
-    """Whether autoscalers know its kind, its replicas are pods, and none scales it yet."""
-    workload = case.workload
+def _can_be_scaled(candidate: Candidate) -> bool:
+    """Whether it has a scale subresource, one pod per replica, and no autoscaler yet."""
+    workload = candidate.workload
     is_scaled = any(manager.kind in _AUTOSCALERS for manager in workload.managers)
     return has_replicas(workload) and workload.ref.kind in SCALABLE - GROUPED and not is_scaled
 
 
-def _scaled_object(case: Case, source: ActivitySeries, lowest: int, highest: int) -> dict[str, Any]:
-    """https://keda.sh/docs/2.17/scalers/prometheus/: as many replicas as the query's value, rounded up."""
-    window_s = round(case.criteria.too_many_replicas.window.total_seconds())
+def _scaled_object(candidate: Candidate, source: ActivitySeries, lowest: int, highest: int) -> dict[str, Any]:
+    """https://keda.sh/docs/2.17/scalers/prometheus/: the query's value is the number of replicas."""
+    window_s = round(candidate.criteria.too_many_replicas.window.total_seconds())
     return {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
-        "metadata": _metadata(case),
+        "metadata": _metadata(candidate),
         "spec": {
-            "scaleTargetRef": _target(case),
+            "scaleTargetRef": _target(candidate),
             "minReplicaCount": lowest,
             "maxReplicaCount": highest,
             "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _behavior(window_s)}},
@@ -69,7 +68,7 @@ def _scaled_object(case: Case, source: ActivitySeries, lowest: int, highest: int
                     "metricType": "AverageValue",
                     "metadata": {
                         "serverAddress": source.server,
-                        "query": busy_replicas(case, source),
+                        "query": busy_replicas(candidate, source),
                         "threshold": "1",
                     },
                 }
@@ -78,16 +77,16 @@ def _scaled_object(case: Case, source: ActivitySeries, lowest: int, highest: int
     }
 
 
-def _hpa(case: Case, source: ActivitySeries, lowest: int, highest: int) -> dict[str, Any]:
-    """With prometheus-adapter or its like, which serves the metric by pod."""
-    window_s = round(case.criteria.too_many_replicas.window.total_seconds())
+def _hpa(candidate: Candidate, source: ActivitySeries, lowest: int, highest: int) -> dict[str, Any]:
+    """Requires an adapter that serves the metric per pod, such as prometheus-adapter."""
+    window_s = round(candidate.criteria.too_many_replicas.window.total_seconds())
     target = {"type": "AverageValue", "averageValue": str(_TARGET_PERCENT)}
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
-        "metadata": _metadata(case),
+        "metadata": _metadata(candidate),
         "spec": {
-            "scaleTargetRef": _target(case),
+            "scaleTargetRef": _target(candidate),
             "minReplicas": lowest,
             "maxReplicas": highest,
             "metrics": [{"type": "Pods", "pods": {"metric": {"name": source.metric}, "target": target}}],
@@ -96,9 +95,9 @@ def _hpa(case: Case, source: ActivitySeries, lowest: int, highest: int) -> dict[
     }
 
 
-def busy_replicas(case: Case, source: ActivitySeries) -> str:
-    """PromQL: how many replicas are at work now, with the headroom of the criteria."""
-    part, ref = case.criteria.too_many_replicas, case.workload.ref
+def busy_replicas(candidate: Candidate, source: ActivitySeries) -> str:
+    """PromQL for the number of active replicas plus headroom."""
+    part, ref = candidate.criteria.too_many_replicas, candidate.workload.ref
     pods = re.escape(ref.name).replace("\\-", "-") + "-.+"
     selector = f"{source.namespace}={_quoted(ref.namespace)}, {source.pod}=~{_quoted(pods)}"
     by_pod = f"max by ({source.pod}) (max_over_time({source.metric}{{{selector}}}[5m]))"
@@ -111,15 +110,15 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _metadata(case: Case) -> dict[str, Any]:
-    return {"name": case.workload.ref.name, "namespace": case.workload.ref.namespace}
+def _metadata(candidate: Candidate) -> dict[str, Any]:
+    return {"name": candidate.workload.ref.name, "namespace": candidate.workload.ref.namespace}
 
 
-def _target(case: Case) -> dict[str, Any]:
-    ref = case.workload.ref
+def _target(candidate: Candidate) -> dict[str, Any]:
+    ref = candidate.workload.ref
     return {"apiVersion": ref.api_version, "kind": ref.kind, "name": ref.name}
 
 
 def _behavior(window_s: int) -> dict[str, Any]:
-    """Up at once, down only when nothing in the window needed more; the API allows an hour at most."""
+    """Scale up at once, and down after the window; the API allows at most an hour."""
     return {"scaleDown": {"stabilizationWindowSeconds": min(window_s, 3600)}}

@@ -1,247 +1,258 @@
-"""Why the evidence does not suffice: each doubt is a function that yields its reasons. Pure.
+"""Data-quality checks, and the confidence of findings. Pure.
 
-Data can only be missing in the dangerous direction, so whatever is missing, stale or cannot be is a doubt.
+Each check yields messages about missing, stale or impossible data: a lack of data could always hide work.
 """
 
+import dataclasses
 import datetime
 import math
 from collections.abc import Callable, Iterator, Sequence
 
 from rightsizer.changes.records import RESUMED_ANNOTATION
 from rightsizer.config import format_duration
-from rightsizer.findings.evidence import Evidence, key_of
-from rightsizer.kinds.patches import resumed_at
-from rightsizer.model import FindingName, Pod, Usage
+from rightsizer.findings.evidence import Evidence, pod_key
+from rightsizer.findings.idle_history import ActivityHistory, covers_pauses
+from rightsizer.findings.input_bound import wait_reason
+from rightsizer.kinds.patches import original_replicas, resumed_at
+from rightsizer.model import Confidence, DataIssue, Finding, FindingName, Pod, Usage
 from rightsizer.text import device, gpus, percent, span
 
-FEWEST_SAMPLES = 18
-"""Fewer in the window, and one more or less decides about the coverage. 5m at the usual 15 s holds 19 to 21."""
-AIMED_SAMPLES = 20
-"""What a window is proposed for."""
+MIN_SAMPLES = 18
+"""With fewer in the window, one sample decides about the coverage. 5m at the usual 15 s holds 19 to 21."""
+TARGET_SAMPLES = 20
+"""Number of samples in the window that a message proposes."""
 
-SETTLING = datetime.timedelta(minutes=10)
-"""A pod that runs for less may not be in the series of its node yet."""
+SETTLING_TIME = datetime.timedelta(minutes=10)
+"""A younger pod may not be in the series of its node yet."""
 
-Doubt = Callable[[Evidence], Iterator[str]]
+DataQualityCheck = Callable[[Evidence], Iterator[str]]
 
 
-def first_doubt(
-    evidence: Evidence, doubts: Sequence[tuple[FindingName, Doubt]]
-) -> tuple[FindingName, tuple[str, ...]] | None:
-    """The first doubt that there is, with all its reasons."""
-    for name, doubt in doubts:
-        words = tuple(dict.fromkeys(doubt(evidence)))
-        if words:
-            return name, words
-    return None
+def first_issues(
+    evidence: Evidence, checks: Sequence[tuple[FindingName, DataQualityCheck]]
+) -> tuple[DataIssue, ...]:
+    """The issues that the first failing check found; none if all checks pass."""
+    for code, check in checks:
+        messages = dict.fromkeys(check(evidence))
+        if messages:
+            return tuple(DataIssue(code, message) for message in messages)
+    return ()
 
 
 def _uncountable(evidence: Evidence) -> Iterator[str]:
-    pods = [pod for pod in evidence.case.workload.pods if pod.unreadable]
+    pods = [pod for pod in evidence.candidate.workload.pods if pod.unreadable]
     for pod in sorted(pods, key=lambda pod: pod.ref.name):
         for amount in pod.unreadable:
-            yield f"pod {pod.ref.name} asks for {amount}, which is not a whole number of devices"
+            yield f"pod {pod.ref.name} requests {amount}, which is not a whole number of devices"
 
 
 def _not_running(evidence: Evidence) -> Iterator[str]:
     if not evidence.held:
-        yield "none of its pods holds a GPU now"
+        yield "none of its pods holds a GPU"
     for pod, _ in evidence.held:
         if pod.phase != "Running":
             yield f"pod {pod.ref.name} is {pod.phase}, not running"
         elif pod.started is None:
-            yield f"a container of pod {pod.ref.name} does not run"
+            yield f"a container of pod {pod.ref.name} is not running"
         elif pod.is_terminating:
-            yield f"pod {pod.ref.name} is being deleted"
+            yield f"pod {pod.ref.name} is terminating"
         elif not pod.is_ready:
-            yield f"pod {pod.ref.name} runs, but is not ready"
+            yield f"pod {pod.ref.name} is running, but not ready"
 
 
 def _too_young(evidence: Evidence) -> Iterator[str]:
     needed = evidence.window + evidence.grace
     for pod, _ in evidence.held:
-        age = evidence.case.at - (pod.started or evidence.case.at)
+        age = evidence.candidate.at - (pod.started or evidence.candidate.at)
         if age < needed:
             yield (
-                f"pod {pod.ref.name} has run for {span(age)}; "
-                f"nothing younger than {span(needed)} (window and grace) is judged idle"
+                f"pod {pod.ref.name} is {span(age)} old; pods must be at least {span(needed)} old (window plus grace)"
             )
 
 
 def _resumed(evidence: Evidence) -> Iterator[str]:
     needed = evidence.window + evidence.grace
     try:
-        instant = resumed_at(evidence.case.workload.annotations)
+        instant = resumed_at(evidence.candidate.workload.annotations)
     except ValueError:
-        yield f"its annotation {RESUMED_ANNOTATION} cannot be read; taken as put back just now"
+        yield f"its annotation {RESUMED_ANNOTATION} is invalid, so it counts as just resumed"
         return
-    if instant is not None and evidence.case.at - instant < needed:
-        since = max(evidence.case.at - instant, datetime.timedelta(0))
-        yield f"it was put back {span(since)} ago; nothing put back less than {span(needed)} ago is judged idle"
+    if instant is not None and evidence.candidate.at - instant < needed:
+        since = max(evidence.candidate.at - instant, datetime.timedelta(0))
+        yield f"it was resumed {span(since)} ago; it must run for at least {span(needed)} (window plus grace)"
 
 
 def _invalid(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
-        for usage in (seen.usage for seen in devices):
+        for usage in (each.usage for each in devices):
             if usage.invalid:
                 yield f"pod {pod.ref.name}: impossible values of {', '.join(usage.invalid)} on {device(usage)}"
 
 
 def _ambiguous(evidence: Evidence) -> Iterator[str]:
-    """A pod keeps its devices for life, so more of them are another pod's of that name, here or in another cluster."""
+    """A pod keeps its devices for life, so additional ones belong to another pod of that name, perhaps elsewhere."""
     for pod, devices in evidence.held:
         if len(devices) > pod.devices:
             yield (
-                f"pod {pod.ref.name} holds {gpus(pod.devices)}, but series name it on {len(devices)}: "
-                "some are another pod's of that name"
+                f"pod {pod.ref.name} holds {gpus(pod.devices)}, but its series cover {len(devices)}: "
+                "some belong to another pod of the same name"
             )
 
 
 def _missing(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
         if not devices:
-            yield f"no GPU series names pod {pod.ref.name}"
+            yield f"no GPU series for pod {pod.ref.name}"
         elif len(devices) < pod.devices and pod.is_shared:
             yield (
-                f"pod {pod.ref.name} holds {pod.devices} shares, of one GPU or of several; "
-                f"series name it on {len(devices)}, and whether one is missing cannot be told"
+                f"pod {pod.ref.name} holds {pod.devices} shares, but its series cover {gpus(len(devices))}: "
+                "unknown whether a GPU is missing"
             )
         elif len(devices) < pod.devices:
-            yield f"pod {pod.ref.name} holds {gpus(pod.devices)}, but series name it on {len(devices)} only"
+            yield f"pod {pod.ref.name} holds {gpus(pod.devices)}, but its series cover only {len(devices)}"
 
 
 def _unmeasurable(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
-        for seen in devices:
-            where = f"pod {pod.ref.name}: "
-            if seen.usage.activity_peak is None:
-                yield f"{where}no activity is measured on {device(seen.usage)}; memory held is not activity"
-            elif seen.draws_power is None and seen.moves_memory is None:
-                whose = ": they are everybody's who shares it" if seen.usage.is_own and pod.is_shared else ""
-                yield f"{where}neither power nor memory traffic can be judged on {device(seen.usage)}{whose}"
+        for each in devices:
+            where = device(each.usage)
+            if each.usage.activity_peak is None:
+                yield f"pod {pod.ref.name}: no activity metric for {where}; used memory does not show activity"
+            elif each.draws_power is None and each.moves_memory is None:
+                is_shared = each.usage.is_own and pod.is_shared
+                has = f"shared {where} has no per-pod" if is_shared else f"{where} has no"
+                yield (
+                    f"pod {pod.ref.name}: {has} power or memory-traffic data; cannot confirm that it is idle"
+                )
 
 
 def _silenced(evidence: Evidence) -> Iterator[str]:
-    """One exporter tells the same of all devices of its node: what is missing of one alone was lost."""
-    measured = evidence.case.measured.usages
+    """An exporter reports the same metrics for all devices of a node: a metric missing for only one was lost."""
+    measured = evidence.candidate.measured.usages
     usages = measured.get(evidence.window, {})
     widest = measured.get(max(measured, default=evidence.window), {})
     for pod, devices in evidence.held:
-        if not any(getattr(seen.usage, field) is None for seen in devices for field, _ in _TOLD):
+        if not any(getattr(each.usage, field) is None for each in devices for field, _ in _SECOND_SIGNALS):
             continue
         neighbours = [
             usage
-            for other in evidence.case.fleet.pods_on.get(pod.node, ())
-            # Over some windows only few are asked about.
-            for usage in usages.get(key_of(other)) or widest.get(key_of(other), ())
+            for other in evidence.candidate.fleet.pods_on.get(pod.node, ())
+            # Short windows are only measured for few pods.
+            for usage in usages.get(pod_key(other)) or widest.get(pod_key(other), ())
         ]
-        for usage in (seen.usage for seen in devices):
-            alike = [other for other in neighbours if _kind(other) == _kind(usage)]
-            for field, words in _TOLD:
+        for usage in (each.usage for each in devices):
+            alike = [other for other in neighbours if _same_metrics(other) == _same_metrics(usage)]
+            for field, words in _SECOND_SIGNALS:
                 if getattr(usage, field) is None and any(
                     getattr(other, field) is not None for other in alike
                 ):
                     yield (
-                        f"pod {pod.ref.name}: no {words} is on record for {device(usage)}, "
-                        f"but it is for others like it on node {pod.node}"
+                        f"pod {pod.ref.name}: no {words} data for {device(usage)}, "
+                        f"unlike similar GPUs on node {pod.node}"
                     )
 
 
-_TOLD = (("power_peak_w", "power"), ("traffic_peak", "memory traffic"))
+_SECOND_SIGNALS = (("power_peak_w", "power"), ("traffic_peak", "memory-traffic"))
 
 
-def _kind(usage: Usage) -> tuple[str, bool, bool]:
-    """Devices of which an exporter tells the same."""
+def _same_metrics(usage: Usage) -> tuple[str, bool, bool]:
+    """Equal for devices of which an exporter reports the same metrics."""
     return usage.device.model, bool(usage.device.instance), usage.is_own
 
 
 def _too_short(evidence: Evidence) -> Iterator[str]:
     window_s = evidence.window.total_seconds()
     for _, devices in evidence.held:
-        for samples in (seen.usage.samples_expected for seen in devices):
-            if samples is not None and samples < FEWEST_SAMPLES:
+        for samples in (each.usage.samples_expected for each in devices):
+            if samples is not None and samples < MIN_SAMPLES:
                 interval_s = window_s / max(samples - 1, 1)
-                needed = format_duration(math.ceil(interval_s * AIMED_SAMPLES / 60) * 60)
+                needed = format_duration(math.ceil(interval_s * TARGET_SAMPLES / 60) * 60)
                 yield (
-                    f"the window of {span(evidence.window)} holds {samples} samples, too few to judge by: "
-                    f"make it {needed} or longer, or scrape more often"
+                    f"the window of {span(evidence.window)} holds only {samples} samples: "
+                    f"set it to {needed} or longer, or scrape more often"
                 )
 
 
 def _stale(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
-        if any(not seen.usage.is_fresh for seen in devices):
-            yield f"pod {pod.ref.name}: samples have stopped arriving"
+        if any(not each.usage.is_fresh for each in devices):
+            yield f"pod {pod.ref.name}: its series ended"
 
 
 def _partial(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
-        lowest = min(seen.usage.coverage for seen in devices)
+        lowest = min(each.usage.coverage for each in devices)
         if lowest < evidence.coverage:
             yield (
                 f"pod {pod.ref.name}: samples cover {lowest:.0%} of the last {span(evidence.window)}, "
-                f"{evidence.coverage:.0%} are needed"
+                f"less than the required {evidence.coverage:.0%}"
             )
 
 
 def _holes(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
-        holes = max(seen.usage.holes for seen in devices)
+        holes = max(each.usage.holes for each in devices)
         if holes:
-            parts = "1 part" if holes == 1 else f"{holes} parts"
+            gaps = "1 gap" if holes == 1 else f"{holes} gaps"
             yield (
-                f"pod {pod.ref.name}: {parts} of the last {span(evidence.window)}"
-                f"{_length(devices[0].usage.samples_expected, evidence.window)} without any sample: "
-                "it may have worked then"
+                f"pod {pod.ref.name}: {gaps} without samples in the last {span(evidence.window)}"
+                f"{_length(devices[0].usage.samples_expected, evidence.window)}: it may have worked then"
             )
 
 
-def _blind_nodes(evidence: Evidence) -> Iterator[str]:
-    """Where a device's owner is not known, it could be any pod of that node."""
-    case = evidence.case
+def _length(samples: int | None, window: datetime.timedelta) -> str:
+    """The length of a gap, in words: 15 minutes in a window of a day."""
+    if samples is None:
+        return ""
+    slots = max(1, min(MAX_SLOTS, samples // SAMPLES_PER_SLOT))
+    return f", {span(window / slots)} each"
+
+
+def _unattributed(evidence: Evidence) -> Iterator[str]:
+    """A device without a pod label could belong to any pod of its node."""
+    candidate = evidence.candidate
     for node in sorted({pod.node for pod, _ in evidence.held}):
-        coverage = case.measured.nodes.get(node)
+        coverage = candidate.measured.nodes.get(node)
         held = sum(
             pod.devices
-            for pod in case.fleet.pods_on.get(node, ())
-            if is_settled(pod, case.at) and not pod.is_shared
+            for pod in candidate.fleet.pods_on.get(node, ())
+            if is_settled(pod, candidate.at) and not pod.is_shared
         )
         if coverage is not None and coverage.owned < held:
             yield (
-                f"on node {node} pods hold {held} GPUs, but series name a pod on {coverage.owned} only: "
-                "whose the others are is not known"
+                f"pods on node {node} hold {gpus(held)}, but series with a pod label cover only {coverage.owned}: "
+                "the others could belong to any pod"
             )
 
 
 def is_settled(pod: Pod, at: datetime.datetime) -> bool:
-    """Whether a pod has run for long enough that its node's series should name it."""
-    return pod.phase == "Running" and pod.started is not None and at - pod.started >= SETTLING
+    """Whether a pod has run for long enough to appear in its node's series."""
+    return pod.phase == "Running" and pod.started is not None and at - pod.started >= SETTLING_TIME
 
 
 def _conflicting(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
-        for seen in devices:
-            usage = seen.usage
-            if seen.ran:
+        for each in devices:
+            usage = each.usage
+            if each.ran:
                 yield (
-                    f"pod {pod.ref.name}: {percent(usage.activity_peak)} busy on {device(usage)} "
-                    f"at no more than {usage.power_peak_w:.0f} W, an idle board's power: perhaps a hung collective"
+                    f"pod {pod.ref.name}: {percent(usage.activity_peak)} activity on {device(usage)} "
+                    f"at idle power (at most {usage.power_peak_w:.0f} W): perhaps a hung collective"
                 )
-            elif seen.draws_power:
+            elif each.draws_power:
                 yield (
-                    f"pod {pod.ref.name}: no activity on {device(usage)}, but {usage.power_peak_w:.0f} W were drawn"
+                    f"pod {pod.ref.name}: no activity on {device(usage)}, but it drew {usage.power_peak_w:.0f} W"
                 )
-            elif seen.moves_memory:
+            elif each.moves_memory:
                 yield (
                     f"pod {pod.ref.name}: no activity on {device(usage)}, "
                     f"but memory traffic reached {percent(usage.traffic_peak)}"
                 )
 
 
-INCOMPLETE: tuple[tuple[FindingName, Doubt], ...] = (
-    # In this order a person would ask: can its GPUs be counted, is it there, is it old enough, can the numbers be,
-    # whose are they, are they all there, do they say what is asked, are they enough, current, complete?
-    # Later ones rely on earlier ones.
+COMPLETENESS_CHECKS: tuple[tuple[FindingName, DataQualityCheck], ...] = (
+    # Later checks rely on earlier ones: countable, running, old enough, valid, attributed, present, measurable,
+    # enough samples, current, without gaps.
     (FindingName.INVALID_DATA, _uncountable),
     (FindingName.NOT_RUNNING, _not_running),
     (FindingName.TOO_YOUNG, _too_young),
@@ -255,21 +266,53 @@ INCOMPLETE: tuple[tuple[FindingName, Doubt], ...] = (
     (FindingName.STALE_DATA, _stale),
     (FindingName.PARTIAL_DATA, _partial),
     (FindingName.PARTIAL_DATA, _holes),
-    (FindingName.PARTIAL_DATA, _blind_nodes),
+    (FindingName.PARTIAL_DATA, _unattributed),
 )
-"""What stands against any finding that something is not used."""
+"""A finding that something is unused requires all of them."""
 
-DOUBTS = (*INCOMPLETE, (FindingName.CONFLICTING_SIGNALS, _conflicting))
-"""What stands against idleness: beyond the former, that the signals do not agree."""
+IDLENESS_CHECKS = (*COMPLETENESS_CHECKS, (FindingName.CONFLICTING_SIGNALS, _conflicting))
+"""A finding of idleness also requires that the signals agree."""
 
-MOST_SLOTS = 96
+MAX_SLOTS = 96
 SAMPLES_PER_SLOT = 20
-"""Sources of usage look for holes in slots of so many samples, and cut no window into more slots."""
+"""Usage sources look for gaps in slots of this many samples, at most MAX_SLOTS per window."""
 
 
-def _length(samples: int | None, window: datetime.timedelta) -> str:
-    """How long a part is, in words; a quarter of an hour where a day is looked at."""
-    if samples is None:
-        return ""
-    slots = max(1, min(MOST_SLOTS, samples // SAMPLES_PER_SLOT))
-    return f", {span(window / slots)} each,"
+# --- Confidence
+
+
+def missing_proof(evidence: Evidence, history: ActivityHistory | None) -> Iterator[str]:
+    """Reasons why each pod may need what it has; none if it is proven that less suffices."""
+    yield from (issue.message for issue in first_issues(evidence, COMPLETENESS_CHECKS))
+    if not covers_pauses(history, evidence.candidate.criteria.idle, evidence.window):
+        pause = f"up to {span(history.longest_return_s)}" if history else "an unknown time"
+        yield f"it pauses for {pause}: a window of {span(evidence.window)} is too short to know what it needs"
+    if original_replicas(evidence.candidate.workload.annotations) is not None:
+        yield "it is scaled down; it is judged again when all replicas are back"
+
+
+def with_confidence(finding: Finding, evidence: Evidence, history: ActivityHistory | None) -> Finding:
+    """The finding with its confidence, and the reason as its last sentence.
+
+    High requires that counters, activity, a second signal and a history without gaps agree.
+    """
+    confidence, reason = _confidence(evidence, history)
+    return dataclasses.replace(
+        finding, confidence=confidence, words=(*finding.words, f"confidence {confidence}: {reason}")
+    )
+
+
+def _confidence(evidence: Evidence, history: ActivityHistory | None) -> tuple[Confidence, str]:
+    waits = wait_reason(evidence.candidate)
+    if waits:
+        return Confidence.LOW, f"it waits for {waits}, and might otherwise use more"
+    if history is None:
+        return Confidence.LOW, "its earlier idle periods are unknown"
+    if history.unknown_s:
+        return Confidence.LOW, "its history has gaps"
+    if any(each.usage.busy_s is None for each in evidence.devices):
+        return Confidence.MEDIUM, "samples and history agree, but there are no counters"
+    counted_s = max((each.usage.busy_s or 0.0 for each in evidence.devices), default=0.0)
+    if round(counted_s, 1):
+        return Confidence.MEDIUM, f"counters saw {counted_s:.1f} s of work between the samples"
+    return Confidence.HIGH, "counters, samples and history agree"

@@ -1,7 +1,6 @@
-"""Everything about one workload side by side: its pods, what was measured of each device, and what judges it. Pure.
+"""The evidence about one workload: its pods, what was measured of each device, and the criteria. Pure.
 
-A device counts as used as soon as one of its signals says so, and as unused only where the judge of the finding has
-seen all of them: what is not known is neither.
+A device counts as used if any signal shows use, and as unused only if all signals that a finding needs say so.
 """
 
 import dataclasses
@@ -10,7 +9,7 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rightsizer.findings.idle_history import Rhythm, began, matters, rhythm_of_pods
+from rightsizer.findings.idle_history import ActivityHistory, history_matters, history_of_pods, observed_since
 from rightsizer.model import (
     Finding,
     FindingName,
@@ -31,75 +30,75 @@ _HOUR = datetime.timedelta(hours=1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Seen:
-    """One device of one pod, and what each of its signals says; None where that signal says nothing.
+class DeviceEvidence:
+    """One device of one pod and what each signal shows; None if a signal is not available.
 
     Attributes:
-        ran: Whether a kernel ran, by activity or by counters.
-        draws_power: Whether the board drew more than an idle one with a model loaded.
-        moves_memory: Whether the memory bus was active.
-        is_glimpsed: Whether only counters saw it run, between the samples.
+        ran: Whether a kernel ran, by activity or counters.
+        draws_power: Whether it drew more power than an idle board with a loaded model.
+        moves_memory: Whether there was memory traffic.
+        seen_by_counters_only: Whether only counters, and no sample, show that a kernel ran.
     """
 
     usage: Usage
     ran: bool | None
     draws_power: bool | None
     moves_memory: bool | None
-    is_glimpsed: bool = False
+    seen_by_counters_only: bool = False
 
     @property
     def is_used(self) -> bool:
-        """Whether any signal says that something happened."""
+        """Whether any signal shows use."""
         return bool(self.ran or self.draws_power or self.moves_memory)
 
     @property
     def works(self) -> bool:
-        """Whether it ran, and not at an idle board's power all the time."""
-        return bool(self.ran) and (self.is_glimpsed or self.draws_power is not False)
+        """Whether a kernel ran, and not only at idle power."""
+        return bool(self.ran) and (self.seen_by_counters_only or self.draws_power is not False)
 
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """A workload over one window. Without slots, so that what follows from it is worked out once.
+    """A workload over one window. Without slots, so that properties can be cached.
 
     Attributes:
-        held: Its pods that hold GPUs, with their devices; both in a fixed order.
-        grace: Added to the window before anything new is judged.
-        coverage: Least share of the window with samples, 0 to 1.
+        held: Its pods that hold GPUs, with their devices, both sorted.
+        grace: Additional time before a young pod is judged.
+        coverage: Required share of the window with samples, 0 to 1.
     """
 
-    case: "Case"
-    held: tuple[tuple[Pod, tuple[Seen, ...]], ...]
+    candidate: "Candidate"
+    held: tuple[tuple[Pod, tuple[DeviceEvidence, ...]], ...]
     window: datetime.timedelta
     grace: datetime.timedelta
     coverage: float
 
     @functools.cached_property
-    def seen(self) -> list[Seen]:
+    def devices(self) -> list[DeviceEvidence]:
         """Every device of every pod."""
-        return [seen for _, devices in self.held for seen in devices]
+        return [each for _, devices in self.held for each in devices]
 
     @functools.cached_property
     def is_in_use(self) -> bool:
-        """Whether something was measured at work: then it stays, whatever is not known about the rest."""
-        return any(seen.works for seen in self.seen)
+        """Whether any device works: then the workload stays, whatever is unknown about the others."""
+        return any(each.works for each in self.devices)
 
     @property
     def is_shared(self) -> bool:
-        """Whether any of its pods may share its GPU with others."""
+        """Whether any of its pods shares a GPU."""
         return any(pod.is_shared for pod, _ in self.held)
 
     def finding(self, name: FindingName, verdict: Verdict, words: Iterable[str]) -> Finding:
-        """A finding with the levels that were measured."""
+        """A finding with the measured levels."""
         return Finding(name=name, verdict=verdict, words=tuple(words), window=self.window, **self._levels)
 
     @functools.cached_property
     def _levels(self) -> dict[str, Any]:
-        usages = [seen.usage for seen in self.seen]
+        usages = [each.usage for each in self.devices]
         is_measured = bool(usages) and all(usage.activity_peak is not None for usage in usages)
         return {
             "coverage": min([usage.coverage for usage in usages], default=0.0),
-            "busy_gpus": sum([seen.ran is True for seen in self.seen]) if is_measured else None,
+            "busy_gpus": sum([each.ran is True for each in self.devices]) if is_measured else None,
             "activity_mean": _mean([usage.activity_mean for usage in usages]),
             "activity_peak": _highest([usage.activity_peak for usage in usages]),
             "memory_peak_bytes": _highest([usage.memory_peak_bytes for usage in usages]),
@@ -109,8 +108,8 @@ class Evidence:
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
-    """A workload to judge: all that the findings are made from. Without slots, as Evidence."""
+class Candidate:
+    """A workload to judge, with all inputs of the findings. Without slots, so that properties can be cached."""
 
     workload: Workload
     measured: Measured
@@ -119,7 +118,7 @@ class Case:
 
     @property
     def at(self) -> datetime.datetime:
-        """The instant as of which it is judged."""
+        """The time at which it is judged."""
         return self.measured.at
 
     @functools.cached_property
@@ -132,8 +131,8 @@ class Case:
 
         Args:
             part: The finding's window, grace and coverage.
-            percent: Utilization that no sample may exceed for nothing to have run.
-            window: Instead of the part's own; one that was measured.
+            percent: Utilization up to which a device counts as idle.
+            window: A measured window to use instead of the part's own.
         """
         span = window or part.window
         key = (span, percent, part.grace, part.minCoverage)
@@ -148,78 +147,84 @@ class Case:
         return self.over(self.criteria.idle, self.criteria.idle.maxUtilizationPercent)
 
     @functools.cached_property
-    def _bare(self) -> "Case":
-        """The same, for evidence to refer to: it is kept by this one, and circles stay until garbage is sought."""
-        return Case(self.workload, self.measured, self.criteria, self.fleet)
+    def _bare(self) -> "Candidate":
+        """A copy for evidence to refer to, which avoids reference cycles."""
+        return Candidate(self.workload, self.measured, self.criteria, self.fleet)
 
     @functools.cached_property
     def _known(self) -> dict[tuple[datetime.timedelta, float, datetime.timedelta, float], Evidence]:
-        """Evidence that several findings look at."""
+        """Cached evidence, which several findings use."""
         return {}
 
-    def glimpsed(self, usages: Usages) -> Iterator[Seen]:
-        """What the signals say of its devices in other usages, of whatever time."""
-        gauge = _Gauge(self.criteria.idle, self.criteria.idle.maxUtilizationPercent, datetime.timedelta())
+    def devices_in(self, usages: Usages) -> Iterator[DeviceEvidence]:
+        """The evidence of its devices in other usages, of any time."""
+        gauge = _Thresholds(
+            self.criteria.idle, self.criteria.idle.maxUtilizationPercent, datetime.timedelta()
+        )
         for pod in self.held:
-            yield from gauge.read(pod, usages.get(key_of(pod), ()))
+            yield from gauge.read(pod, usages.get(pod_key(pod), ()))
 
-    def _read(self, window: datetime.timedelta, percent: float) -> tuple[tuple[Pod, tuple[Seen, ...]], ...]:
+    def _read(
+        self, window: datetime.timedelta, percent: float
+    ) -> tuple[tuple[Pod, tuple[DeviceEvidence, ...]], ...]:
         usages = self.measured.usages.get(window, {})
-        gauge = _Gauge(self.criteria.idle, percent, window)
-        return tuple((pod, gauge.read(pod, usages.get(key_of(pod), ()))) for pod in self.held)
+        gauge = _Thresholds(self.criteria.idle, percent, window)
+        return tuple((pod, gauge.read(pod, usages.get(pod_key(pod), ()))) for pod in self.held)
 
     @functools.cached_property
-    def rhythm(self) -> Rhythm | None:
-        """How it pauses; None where the history of one of its pods is not known."""
+    def history(self) -> ActivityHistory | None:
+        """Its idle periods; None if the history of one of its pods is unknown."""
         since = self.at - self.criteria.idle.history
         begins = self.measured.begins
-        found = rhythm_of_pods(
+        found = history_of_pods(
             self.held, self.measured.histories, since=max(since, begins) if begins else since, at=self.at
         )
-        return found.remembering(self.workload.came_back_after) if found else None
+        return found.with_revert(self.workload.came_back_after) if found else None
 
     @property
     def shortfall(self) -> str:
-        """Why its history reaches back less than the policy asks for; empty where it does not, or need not."""
+        """Why its history is shorter than the policy requires; empty if it is not."""
         idle, begins = self.criteria.idle, self.measured.begins
-        if begins is None or not matters(idle) or begins <= self.at - idle.history:
+        if begins is None or not history_matters(idle) or begins <= self.at - idle.history:
             return ""
-        starts = [began(pod) for pod in self.held]
+        starts = [observed_since(pod) for pod in self.held]
         if all(start is not None and start >= begins for start in starts):
             return ""
         return (
-            f"Prometheus's record begins {instant(begins)}, {span(self.at - begins)} ago; "
-            f"idle.history asks for {span(idle.history)}"
+            f"Prometheus has only {span(self.at - begins)} of data (since {instant(begins)}); "
+            f"idle.history requires {span(idle.history)}"
         )
 
 
 @dataclasses.dataclass(slots=True)
-class _Gauge:
-    """What each signal is held against."""
+class _Thresholds:
+    """The thresholds of each signal."""
 
     idle: Thresholds
     percent: float
     window: datetime.timedelta
     limits: dict[str, float | None] = dataclasses.field(default_factory=dict)
 
-    def read(self, pod: Pod, usages: Sequence[Usage]) -> tuple[Seen, ...]:
-        ordered = usages if len(usages) == 1 else sorted(usages, key=_device)
-        return tuple([self._seen(pod, usage) for usage in ordered])
+    def read(self, pod: Pod, usages: Sequence[Usage]) -> tuple[DeviceEvidence, ...]:
+        ordered = usages if len(usages) == 1 else sorted(usages, key=_device_key)
+        return tuple([self._device(pod, usage) for usage in ordered])
 
-    def _seen(self, pod: Pod, usage: Usage) -> Seen:
-        # Power and memory traffic are the whole board's: what another pod on it does is no evidence about this one.
+    def _device(self, pod: Pod, usage: Usage) -> DeviceEvidence:
+        # Power and memory traffic are measured per board: another pod on it could cause them.
         is_others_too = usage.is_own and pod.is_shared
         power, traffic = self._draws_power(usage), None
         if usage.traffic_peak is not None:
             traffic = usage.traffic_peak * 100 > self.idle.maxMemoryTrafficPercent
         is_active = _is_active(usage, self.percent)
-        is_glimpsed = not is_active and _counted(usage, self.window, self.idle.maxBusySecondsPerHour)
-        return Seen(
+        seen_by_counters_only = not is_active and _counted(
+            usage, self.window, self.idle.maxBusySecondsPerHour
+        )
+        return DeviceEvidence(
             usage,
-            _ran(usage, worked=is_active or is_glimpsed),
+            _ran(usage, worked=is_active or seen_by_counters_only),
             None if is_others_too and power else power,
             None if is_others_too and traffic else traffic,
-            is_glimpsed,
+            seen_by_counters_only,
         )
 
     def _draws_power(self, usage: Usage) -> bool | None:
@@ -230,8 +235,10 @@ class _Gauge:
         return None if limit is None or usage.power_peak_w is None else usage.power_peak_w > limit
 
 
-def ran(usage: Usage, window: datetime.timedelta, *, percent: float, busy_s_per_hour: float) -> bool | None:
-    """Whether a kernel ran: activity above a percentage, or counters by more; None where activity is unknown."""
+def kernel_ran(
+    usage: Usage, window: datetime.timedelta, *, percent: float, busy_s_per_hour: float
+) -> bool | None:
+    """Whether a kernel ran, by activity or counters; None if activity is unknown."""
     return _ran(usage, worked=_is_active(usage, percent) or _counted(usage, window, busy_s_per_hour))
 
 
@@ -239,8 +246,8 @@ def _ran(usage: Usage, *, worked: bool) -> bool | None:
     return worked if worked or usage.activity_peak is not None else None
 
 
-def key_of(pod: Pod) -> PodKey:
-    """Under which a pod's measurements are filed."""
+def pod_key(pod: Pod) -> PodKey:
+    """The key of a pod's measurements."""
     return pod.ref.namespace, pod.ref.name
 
 
@@ -249,7 +256,7 @@ def _is_active(usage: Usage, percent: float) -> bool:
 
 
 def _counted(usage: Usage, window: datetime.timedelta, busy_s_per_hour: float) -> bool:
-    """Counters say that something ran, though perhaps no sample caught it."""
+    """Whether counters show that a kernel ran."""
     return usage.busy_s is not None and usage.busy_s > busy_s_per_hour * (window / _HOUR)
 
 
@@ -257,7 +264,7 @@ def _name(pod: Pod) -> str:
     return pod.ref.name
 
 
-def _device(usage: Usage) -> tuple[str, str]:
+def _device_key(usage: Usage) -> tuple[str, str]:
     return usage.device.uuid, usage.device.instance
 
 
@@ -270,7 +277,7 @@ def _mean(values: list[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def levels(evidence: Evidence) -> str:
+def measured_levels(evidence: Evidence) -> str:
     """Activity, power, memory and coverage over all devices."""
     finding = evidence.finding(FindingName.BUSY, Verdict.KEEP, ())
     parts = [f"activity mean {percent(finding.activity_mean)}, peak {percent(finding.activity_peak)}"]

@@ -1,4 +1,4 @@
-"""What there is to find, in order. Pure.
+"""All findings, in order. Pure.
 
 To add a finding is to add a file and a row.
 """
@@ -7,7 +7,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 
-from rightsizer.findings.evidence import Case
+from rightsizer.findings.evidence import Candidate
 from rightsizer.findings.idle import find_idle
 from rightsizer.findings.input_bound import find_input_bound
 from rightsizer.findings.not_starting import find_not_starting
@@ -19,10 +19,9 @@ from rightsizer.findings.underutilized import find_busy, find_underutilized
 from rightsizer.model import Finding, FindingName, Fleet, Measured, Verdict, Workload
 from rightsizer.policy.criteria import Criteria
 
-FINDERS: tuple[Callable[[Case], Finding | None], ...] = (
-    # Of several that call for something, the one that frees most decides; otherwise, and where that is equal, the
-    # first of these: what gives all back, what gives some back (the gentlest first: replicas go without a restart),
-    # what takes some back, what somebody should look into, and what is in order.
+FINDERS: tuple[Callable[[Candidate], Finding | None], ...] = (
+    # Of several findings that propose a change, the one that frees most is applied; on a tie the first of these:
+    # free all GPUs, free some (without restarts first), give some back, look into it, all is well.
     find_stuck,
     find_not_starting,
     find_idle,
@@ -37,32 +36,26 @@ FINDERS: tuple[Callable[[Case], Finding | None], ...] = (
 
 
 def assess(workload: Workload, measured: Measured, criteria: Criteria, fleet: Fleet) -> tuple[Finding, ...]:
-    """Everything that the measurements say about a workload; the first finding decides, and there is always one.
+    """All findings about a workload, at least one; the first is applied.
 
-    Only a finding whose verdict is ACT calls for something: its proposal, or all GPUs where it has none. Policy has no
-    say here.
+    Only a finding with verdict ACT calls for a change: its proposal, or freeing all GPUs if it has none.
     """
-    case = Case(workload, measured, criteria, fleet)
-    found = [finding for finding in (find(case) for find in FINDERS) if finding is not None]
-    is_else_said = len(found) > 1
-    if is_else_said and found[-1].name is FindingName.BUSY:
+    candidate = Candidate(workload, measured, criteria, fleet)
+    found = [finding for finding in (find(candidate) for find in FINDERS) if finding is not None]
+    if len(found) > 1 and found[-1].name is FindingName.BUSY:
         found.pop()
     if found[0].name is FindingName.STUCK:
-        # That signals contradict each other is what stuck is.
+        # Stuck already means that the signals conflict.
         found = [finding for finding in found if finding.name is not FindingName.CONFLICTING_SIGNALS]
-    told = [_with_shortfall(finding, case) for finding in found]
-    return tuple(sorted(told, key=lambda finding: -freed(finding, workload)))
-
-
-def _with_shortfall(finding: Finding, case: Case) -> Finding:
-    """What calls for something says where it could look back less far than it was to."""
-    return (
-        dataclasses.replace(finding, shortfall=case.shortfall) if finding.verdict is Verdict.ACT else finding
-    )
+    with_shortfall = [
+        dataclasses.replace(one, shortfall=candidate.shortfall) if one.verdict is Verdict.ACT else one
+        for one in found
+    ]
+    return tuple(sorted(with_shortfall, key=lambda finding: -freed(finding, workload)))
 
 
 def freed(finding: Finding, workload: Workload) -> float:
-    """GPUs that a finding would free, negative where it takes some back; those that call for nothing come last."""
+    """GPUs that a finding would free: negative for scale-up, -inf if it calls for no change."""
     if finding.verdict is not Verdict.ACT:
         return -math.inf
     return float(workload.gpus) if finding.proposal is None else finding.proposal.frees

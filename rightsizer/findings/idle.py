@@ -1,97 +1,96 @@
-"""Idle or finished: nothing ran on any of a workload's GPUs, for as long as its own rhythm asks. Pure.
+"""Idle or finished: no activity on any of a workload's GPUs, for as long as its history requires. Pure.
 
-A workload is judged as a whole: one busy device of one replica keeps it.
+One busy device of one replica keeps the whole workload.
 """
 
 import dataclasses
 import datetime
 
-from rightsizer.findings.confidence import judged
-from rightsizer.findings.data_quality import DOUBTS, first_doubt
-from rightsizer.findings.evidence import Case, Evidence, levels
-from rightsizer.findings.idle_history import Rhythm, matters, needed_s
+from rightsizer.findings.data_quality import IDLENESS_CHECKS, first_issues, with_confidence
+from rightsizer.findings.evidence import Candidate, Evidence, measured_levels
+from rightsizer.findings.idle_history import ActivityHistory, history_matters, required_idle_s
 from rightsizer.findings.kind_traits import is_batch
 from rightsizer.model import Finding, FindingName, Verdict
 from rightsizer.text import instant, span
 
-CONTEXT_BYTES = 1 << 30
-"""More framebuffer than this is held by a loaded model or data set; a bare CUDA context takes about half of it."""
 
-
-def find_idle(case: Case) -> Finding | None:
-    """What is to be said of a workload at which nothing was seen at work; None where something was."""
-    evidence = case.over_idle()
+def find_idle(candidate: Candidate) -> Finding | None:
+    """The finding about a workload without visible activity."""
+    evidence = candidate.over_idle()
     if evidence.is_in_use:
         return None
-    doubt = first_doubt(evidence, DOUBTS)
-    if doubt is not None:
-        return evidence.finding(doubt[0], Verdict.UNKNOWN, doubt[1])
-    rhythm = case.rhythm
-    verdict = _verdict(case, rhythm)
-    name = _name(evidence, rhythm) if verdict is Verdict.ACT else FindingName.IDLE_TOO_BRIEFLY
-    words = (_nothing_ran(evidence), _pauses(case, rhythm, verdict), levels(evidence))
-    finding = judged(evidence.finding(name, verdict, filter(None, words)), evidence, rhythm)
+    if issues := first_issues(evidence, IDLENESS_CHECKS):
+        return evidence.finding(issues[0].code, Verdict.UNKNOWN, (issue.message for issue in issues))
+    history = candidate.history
+    verdict = _verdict(candidate, history)
+    name = _name(evidence, history) if verdict is Verdict.ACT else FindingName.IDLE_TOO_BRIEFLY
+    words = (_nothing_ran(evidence), _pauses(candidate, history, verdict), measured_levels(evidence))
+    finding = with_confidence(evidence.finding(name, verdict, filter(None, words)), evidence, history)
     return dataclasses.replace(
         finding,
-        idle_s=max(rhythm.idle_s if rhythm else 0.0, evidence.window.total_seconds()),
-        longest_return_s=rhythm.longest_return_s if rhythm else None,
+        idle_s=max(history.idle_s if history else 0.0, evidence.window.total_seconds()),
+        longest_return_s=history.longest_return_s if history else None,
     )
 
 
-def _verdict(case: Case, rhythm: Rhythm | None) -> Verdict:
-    """Whether it has been idle for long enough; unknown where gaps in its history alone stand against that."""
-    if not matters(case.criteria.idle):
+def _verdict(candidate: Candidate, history: ActivityHistory | None) -> Verdict:
+    """ACT if it has been idle for long enough; UNKNOWN if only gaps in its history prevent that."""
+    if not history_matters(candidate.criteria.idle):
         return Verdict.ACT
-    if rhythm is None:
+    if history is None:
         return Verdict.UNKNOWN
-    # A slot that has begun before the pause is not part of it, so a pause can be a slot longer than its slots.
-    if rhythm.idle_s + rhythm.slot_s >= needed_s(rhythm.longest_return_s, case.criteria.idle):
+    # The idle period may have begun within a slot that counts as busy, so it can be one slot longer.
+    if history.idle_s + history.slot_s >= required_idle_s(history.longest_return_s, candidate.criteria.idle):
         return Verdict.ACT
-    if rhythm.unseen_s + rhythm.slot_s >= needed_s(rhythm.certain_return_s, case.criteria.idle):
+    if history.unseen_s + history.slot_s >= required_idle_s(
+        history.certain_return_s, candidate.criteria.idle
+    ):
         return Verdict.UNKNOWN
     return Verdict.KEEP
 
 
-def _name(evidence: Evidence, rhythm: Rhythm | None) -> FindingName:
-    if rhythm is not None and rhythm.worked and is_batch(evidence.case.workload):
+def _name(evidence: Evidence, history: ActivityHistory | None) -> FindingName:
+    if history is not None and history.worked and is_batch(evidence.candidate.workload):
         return FindingName.FINISHED
     return FindingName.IDLE
 
 
 def _nothing_ran(evidence: Evidence) -> str:
-    gpus = evidence.case.workload.gpus
-    whose = "its GPU was not" if gpus == 1 else f"none of its {gpus} GPUs was"
-    limit = f"{evidence.case.criteria.idle.maxUtilizationPercent:g}%"
-    return f"{whose} above {limit} at any time in the last {span(evidence.window)}"
+    gpus = evidence.candidate.workload.gpus
+    subject = "its GPU" if gpus == 1 else f"all of its {gpus} GPUs"
+    limit = f"{evidence.candidate.criteria.idle.maxUtilizationPercent:g}%"
+    return f"{subject} stayed at or below {limit} utilization for the last {span(evidence.window)}"
 
 
-def _on_record_s(case: Case, length_s: float) -> float:
-    """No more than there is a record of: the slots in which that begins count as whole ones."""
-    begins = case.measured.begins
-    return min(length_s, (case.at - begins).total_seconds()) if begins else length_s
+def _recorded_s(candidate: Candidate, length_s: float) -> float:
+    """A length that is limited to the existing record: its first slot counts as a whole one."""
+    begins = candidate.measured.begins
+    return min(length_s, (candidate.at - begins).total_seconds()) if begins else length_s
 
 
-def _pauses(case: Case, rhythm: Rhythm | None, verdict: Verdict) -> str:
-    """How long it has been idle beside how long it ever was, and from when on that counts."""
-    if rhythm is None:
-        is_missed = matters(case.criteria.idle)
-        return "how long it paused before is not known: not every pod's history is" if is_missed else ""
-    looked = span(_on_record_s(case, rhythm.span_s))
-    parts = [f"idle for {span(_on_record_s(case, rhythm.idle_s))}"]
-    if rhythm.noted_s and rhythm.noted_s >= rhythm.certain_return_s:
-        parts.append(f"was put back after a pause of at most {span(rhythm.noted_s)}")
-    elif rhythm.certain_return_s:
-        parts.append(f"came back after at most {span(rhythm.certain_return_s)} in {looked}")
-    elif rhythm.worked:
-        parts.append(f"never came back from a pause in {looked}")
-    else:
-        parts.append(f"not seen at work in {looked}")
-    if rhythm.longest_return_s > rhythm.certain_return_s:
+def _pauses(candidate: Candidate, history: ActivityHistory | None, verdict: Verdict) -> str:
+    """The present idle period, the longest one before, and when it will count as idle."""
+    if history is None:
+        is_needed = history_matters(candidate.criteria.idle)
+        return "its earlier idle periods are unknown: a pod has no history" if is_needed else ""
+    reach = span(_recorded_s(candidate, history.span_s))
+    parts = [f"idle for {span(_recorded_s(candidate, history.idle_s))}"]
+    if history.noted_s and history.noted_s >= history.certain_return_s:
+        parts.append(f"resumed after an idle period of {span(history.noted_s)}")
+    elif history.certain_return_s:
         parts.append(
-            f"nothing is known of {span(rhythm.unknown_s)}, and it may have come back "
-            f"after {span(rhythm.longest_return_s)}"
+            f"longest idle period before activity: {span(history.certain_return_s)} in the last {reach}"
+        )
+    elif history.worked:
+        parts.append(f"no earlier idle period in the last {reach}")
+    else:
+        parts.append(f"no activity in the last {reach}")
+    if history.longest_return_s > history.certain_return_s:
+        parts.append(
+            f"no data for {span(history.unknown_s)}, so an idle period may have lasted "
+            f"{span(history.longest_return_s)}"
         )
     if verdict is not Verdict.ACT:
-        left_s = needed_s(rhythm.longest_return_s, case.criteria.idle) - rhythm.idle_s
-        parts.append(f"will count as idle from {instant(case.at + datetime.timedelta(seconds=left_s))}")
+        left_s = required_idle_s(history.longest_return_s, candidate.criteria.idle) - history.idle_s
+        parts.append(f"counts as idle from {instant(candidate.at + datetime.timedelta(seconds=left_s))}")
     return "; ".join(parts)

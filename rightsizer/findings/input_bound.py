@@ -1,33 +1,33 @@
-"""Input-bound: it works, but waits for CPU, disk or network more than for its GPUs. Named, never punished. Pure."""
+"""Input-bound: GPUs wait for CPU, disk or network. Only reported, never acted upon. Pure."""
 
-from rightsizer.findings.evidence import Case, key_of, levels
+from rightsizer.findings.evidence import Candidate, measured_levels, pod_key
 from rightsizer.model import Finding, FindingName, Verdict, Waits
 from rightsizer.text import percent, span
 
 
-def find_input_bound(case: Case) -> Finding | None:
-    """What it waits for, where it uses its GPUs little meanwhile."""
-    waits = what_it_waits_for(case)
+def find_input_bound(candidate: Candidate) -> Finding | None:
+    """A workload that waits, and uses its GPUs little."""
+    waits = wait_reason(candidate)
     if not waits:
         return None
-    part = case.criteria.input_bound
-    evidence = case.over(part, case.criteria.idle.maxUtilizationPercent)
-    means = [seen.usage.activity_mean for seen in evidence.seen]
+    part = candidate.criteria.input_bound
+    evidence = candidate.over(part, candidate.criteria.idle.maxUtilizationPercent)
+    means = [each.usage.activity_mean for each in evidence.devices]
     if not means or not evidence.is_in_use:
         return None
     if any(mean is None or mean * 100 > part.maxMeanPercent for mean in means):
         return None
-    words = (f"it waits for {waits} (means of the last {span(evidence.window)})", levels(evidence))
+    words = (f"it waits for {waits} (mean of the last {span(evidence.window)})", measured_levels(evidence))
     return evidence.finding(FindingName.INPUT_BOUND, Verdict.KEEP, words)
 
 
-def what_it_waits_for(case: Case) -> str:
-    """For what one of its pods waits too long, in words; empty where for nothing, or where that is not measured."""
+def wait_reason(candidate: Candidate) -> str:
+    """What its pods wait for, in words; empty for short waits and without measurements."""
     found: dict[str, float] = {}
-    for pod in case.held if case.measured.waits else ():
-        waits = case.measured.waits.get(key_of(pod))
+    for pod in candidate.held if candidate.measured.waits else ():
+        waits = candidate.measured.waits.get(pod_key(pod))
         for what, share in _shares(waits) if waits else ():
-            if share is not None and share * 100 >= case.criteria.input_bound.minWaitPercent:
+            if share is not None and share * 100 >= candidate.criteria.input_bound.minWaitPercent:
                 found[what] = max(share, found.get(what, 0.0))
     return " and ".join(f"{what} {percent(share)} of the time" for what, share in found.items())
 

@@ -1,57 +1,30 @@
-"""What is known of kinds of workloads: whose replicas stand in for each other, and which end by themselves. Pure.
+"""Traits of workload kinds: interchangeable replicas, groups of pods, and batch work. Pure.
 
 To add a kind is to add its name to a set.
 """
 
 from rightsizer.model import Workload
 
-INTERCHANGEABLE = frozenset(
-    {
-        "Deployment",
-        "InferenceService",
-        "LLMInferenceService",
-        "LeaderWorkerSet",
-        "NIMService",
-        "RayCluster",
-        "RayService",
-        "ReplicaSet",
-        "Rollout",
-        "StatefulSet",
-    }
-)
-"""A request can go to any of their replicas, so that fewer of them serve the same."""
-
 SCALABLE = frozenset({"Deployment", "LeaderWorkerSet", "ReplicaSet", "Rollout", "StatefulSet"})
-"""Those with a `scale` subresource that autoscalers can be pointed at."""
+"""Kinds with a scale subresource that autoscalers can target."""
+
+_CUSTOM = frozenset({"InferenceService", "LLMInferenceService", "NIMService", "RayCluster", "RayService"})
+INTERCHANGEABLE = SCALABLE | _CUSTOM
+"""Kinds with interchangeable replicas, of which fewer can serve the same requests."""
 
 GROUPED = frozenset({"LeaderWorkerSet"})
-"""Of these a replica is a group of pods."""
+"""Kinds in which a replica is a group of pods."""
 
-BATCH = frozenset(
-    {
-        "AppWrapper",
-        "JAXJob",
-        "Job",
-        "JobSet",
-        "MPIJob",
-        "PaddleJob",
-        "Pod",
-        "PyTorchJob",
-        "RayJob",
-        "TFJob",
-        "TrainJob",
-        "Workflow",
-        "XGBoostJob",
-    }
-)
-"""Work that ends by itself: where it ran and then stopped, it is done. Volcano's is a Job as well."""
+_TRAINING = frozenset({"JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "TrainJob", "XGBoostJob"})
+BATCH = _TRAINING | {"AppWrapper", "Job", "JobSet", "Pod", "RayJob", "Workflow"}
+"""Kinds that finish: idle after activity means done. Volcano's kind is also Job."""
 
 
 def has_replicas(workload: Workload) -> bool:
-    """Whether its pods stand in for each other; those of a gang work together or not at all."""
+    """Whether its pods are interchangeable; pods of a gang are not."""
     return workload.ref.kind in INTERCHANGEABLE and not workload.gang
 
 
 def is_batch(workload: Workload) -> bool:
-    """Whether it ends by itself."""
+    """Whether it finishes by itself."""
     return workload.ref.kind in BATCH

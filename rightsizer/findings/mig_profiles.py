@@ -1,7 +1,7 @@
-"""What a GPU can be cut into: the MIG profiles of each model. Pure.
+"""The MIG profiles of each GPU model. Pure.
 
 https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html and supported-gpus.html (R580).
-To add a card is to add a row. Profiles with media extensions (+me) are one per GPU, and left out.
+To add a card is to add a row. Profiles with media extensions (+me) exist once per GPU, and are left out.
 """
 
 import dataclasses
@@ -11,21 +11,21 @@ import functools
 from rightsizer.model.offers import plain
 
 USABLE = 0.9
-"""Of a slice's share of the memory: drivers keep some (9.75 of 10 GB on an H100, 4.75 of 5 GB on an A100, by
-nvidia-smi mig -lgip), and more with each instance."""
+"""Usable fraction of a slice's memory: drivers reserve some, and more with each instance (nvidia-smi mig
+-lgip shows 9.75 of 10 GB on an H100, and 4.75 of 5 GB on an A100)."""
 
 GIB = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Profile:
-    """One way to cut a slice out of a GPU.
+    """A MIG profile.
 
     Attributes:
         name: As in the resource `nvidia.com/mig-NAME`.
-        compute: Share of the GPU's compute, 0 to 1.
-        bandwidth: Share of the memory and of its bandwidth, 0 to 1.
-        memory_bytes: What a process can allocate at most.
+        compute: Fraction of the GPU's compute.
+        bandwidth: Fraction of the GPU's memory and its bandwidth.
+        memory_bytes: What a process can allocate.
     """
 
     name: str
@@ -35,22 +35,22 @@ class Profile:
 
     @property
     def share(self) -> float:
-        """What it takes away from the GPU, 0 to 1: slices of compute and of memory are given out together."""
+        """Fraction of the GPU that it occupies: compute and memory are allocated together."""
         return max(self.compute, self.bandwidth)
 
     @property
     def resource(self) -> str:
-        """The extended resource that pods ask for."""
+        """The extended resource that pods request."""
         return f"nvidia.com/mig-{self.name}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Card:
-    """A model that can be cut.
+    """A GPU model with MIG.
 
     Attributes:
-        models: Patterns of its names, in DCGM's spelling with spaces for hyphens.
-        profiles: From the smallest.
+        models: Patterns of its names, as DCGM writes them, with spaces for hyphens.
+        profiles: Smallest first.
     """
 
     models: tuple[str, ...]
@@ -58,7 +58,7 @@ class Card:
 
 
 def _card(gigabytes: int, parts: tuple[int, int], names: str, *models: str) -> Card:
-    """A card of so many GB, so many slices of compute and of memory; names as `1g.10gb:1`, with its memory slices."""
+    """A card with its memory in GB and its compute and memory slices; `1g.10gb:1` has one memory slice."""
     compute, memory = parts
     profiles = []
     for word in names.split():
@@ -99,7 +99,7 @@ CARDS = (
 
 @functools.lru_cache(maxsize=1024)
 def card_of(model: str) -> Card | None:
-    """The row of a model, by DCGM's name or GPU Feature Discovery's; None where none is known."""
+    """The row of a model, named by DCGM or GPU Feature Discovery; None if it is unknown."""
     name = plain(model)
     for card in CARDS:
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in card.models):

@@ -1,40 +1,40 @@
-"""Not starting: pods that hold GPUs and do not run: pending, failing, or ended beside a sidecar. Pure."""
+"""Not starting: pods that hold GPUs and do not run (pending, failing, or ended beside a sidecar). Pure."""
 
 import datetime
 
-from rightsizer.findings.evidence import Case
+from rightsizer.findings.evidence import Candidate
 from rightsizer.model import Finding, FindingName, Pod, Verdict
 from rightsizer.text import gpus, span
 
 MANY_RESTARTS = 5
-"""Kubelets wait 10 s, 20 s, 40 s ... before starting anew: the fifth is more than five minutes after the first."""
+"""The kubelet waits 10 s, 20 s, 40 s ... before restarts: the fifth comes over five minutes after the first."""
 
 
-def find_not_starting(case: Case) -> Finding | None:
-    """Its pods that have held GPUs for long without running."""
+def find_not_starting(candidate: Candidate) -> Finding | None:
+    """The pods that have held GPUs for long without running."""
     words = tuple(
-        f"pod {pod.ref.name} has held {gpus(pod.devices)} for {span(case.at - _since(pod, case.at))} "
+        f"pod {pod.ref.name} has held {gpus(pod.devices)} for {span(candidate.at - _since(pod, candidate.at))} "
         f"and does not run: {_reason(pod)}"
-        for pod in case.held
-        if _is_stuck_before_start(pod, case)
+        for pod in candidate.held
+        if _is_stuck_before_start(pod, candidate)
     )
     if not words:
         return None
-    return case.over_idle().finding(
-        FindingName.NOT_STARTING, Verdict.KEEP, (*words, "look at its events and logs")
+    return candidate.over_idle().finding(
+        FindingName.NOT_STARTING, Verdict.KEEP, (*words, "check its events and logs")
     )
 
 
-def _is_stuck_before_start(pod: Pod, case: Case) -> bool:
+def _is_stuck_before_start(pod: Pod, candidate: Candidate) -> bool:
     if pod.is_terminating or pod.started is not None:
         return False
     is_failing = pod.waiting != "" and (pod.restarts == 0 or pod.restarts >= MANY_RESTARTS)
-    is_held_long = case.at - _since(pod, case.at) >= case.criteria.not_starting.after
+    is_held_long = candidate.at - _since(pod, candidate.at) >= candidate.criteria.not_starting.after
     return is_held_long and (is_failing or pod.phase == "Pending")
 
 
 def _since(pod: Pod, at: datetime.datetime) -> datetime.datetime:
-    """When it was created; right now where that is not known."""
+    """Its creation; now if unknown."""
     return pod.created or at
 
 

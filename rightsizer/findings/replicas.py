@@ -1,7 +1,7 @@
-"""Too many or too few replicas: how many are at work in the same minute, and headroom. Pure.
+"""Too many or too few replicas: the number that is active in the same minute, plus headroom. Pure.
 
-Replicas take turns, so a pod's own idleness says nothing. What we took is grown back as soon as demand comes near what
-is left, and never beyond what there was.
+Replicas take turns, so the idleness of one pod proves nothing. Scale-up follows as soon as demand comes near the
+remaining replicas, and never exceeds the original number.
 """
 
 import dataclasses
@@ -9,8 +9,8 @@ import datetime
 import math
 from collections.abc import Iterator, Sequence
 
-from rightsizer.findings.data_quality import INCOMPLETE, first_doubt
-from rightsizer.findings.evidence import Case, Evidence, levels
+from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues
+from rightsizer.findings.evidence import Candidate, Evidence, measured_levels
 from rightsizer.findings.kind_traits import GROUPED, has_replicas
 from rightsizer.kinds import kind_of
 from rightsizer.kinds.patches import original_replicas
@@ -25,19 +25,19 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.policy.schema import TooManyReplicas
-from rightsizer.text import gpus, span
+from rightsizer.text import count, gpus, span
 
 _DAY = datetime.timedelta(days=1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Demand:
-    """How many replicas were at work at the same time.
+class ReplicaDemand:
+    """How many replicas were active at the same time.
 
     Attributes:
-        peak: The most of what is known.
-        unknown: Minutes, and hours of earlier days, of which that is not known.
-        days: On how many days before the coming hour was looked at.
+        peak: The known maximum.
+        unknown: Number of minutes, and hours of earlier days, without data.
+        days: Number of earlier days whose coming hour was included.
     """
 
     peak: int
@@ -47,8 +47,8 @@ class Demand:
 
 def demand(
     concurrency: Concurrency, part: TooManyReplicas, workload: Workload, at: datetime.datetime
-) -> Demand:
-    """The busiest minute of the trailing window, and of the coming hour on the days before on which it existed."""
+) -> ReplicaDemand:
+    """The busiest minute of the window, and of the coming hour on earlier days of the workload's life."""
     age = at - workload.created if workload.created is not None else _DAY * part.days
     days = max(0, min(part.days, age // _DAY))
     earlier = concurrency.earlier[:days]
@@ -58,7 +58,7 @@ def demand(
         - len(earlier)
         + max(0, round(part.window / datetime.timedelta(minutes=1)) - len(concurrency.busy))
     )
-    return Demand(
+    return ReplicaDemand(
         peak=max((most for most in minutes if most is not None), default=0),
         unknown=minutes.count(None) + missing,
         days=days,
@@ -66,134 +66,133 @@ def demand(
 
 
 def with_headroom(busy: int, part: TooManyReplicas) -> int:
-    """Replicas that suffice for so many at work."""
+    """Required replicas for a number of active ones."""
     return busy + max(math.ceil(busy * part.headroomPercent / 100), part.minHeadroom)
 
 
-def find_too_many_replicas(case: Case) -> Finding | None:
-    """How many replicas would do; advice only where that is not proven."""
-    workload = case.workload
+def find_too_many_replicas(candidate: Candidate) -> Finding | None:
+    """More replicas than required; only advice if that is not proven."""
+    workload = candidate.workload
     if len(workload.pods) < 2 or not has_replicas(workload):  # noqa: PLR2004 - the last one stays
         return None
-    concurrency = case.measured.concurrency.get(workload.ref.uid)
-    part = case.criteria.too_many_replicas
-    evidence = case.over(part, part.busyPercent, window=window_of(case))
-    replicas = replicas_of(case)
+    concurrency = candidate.measured.concurrency.get(workload.ref.uid)
+    part = candidate.criteria.too_many_replicas
+    evidence = candidate.over(part, part.busyPercent, window=window_of(candidate))
+    replicas = replicas_of(candidate)
     if concurrency is None or replicas is None:
-        return _turns(case)
-    known = demand(concurrency, part, workload, case.at)
-    # A pod that drew power or moved memory while no kernel was seen counts as at work all the time.
+        return _without_counts(candidate)
+    known = demand(concurrency, part, workload, candidate.at)
+    # A pod with power or memory traffic, but without a kernel, counts as always active.
     unseen = sum(_is_unseen(evidence, number) for number in range(len(evidence.held)))
     busy = min(known.peak + unseen, replicas)
     needed = max(1, with_headroom(busy, part))
     if needed >= replicas:
         return None
-    words = f"at most {busy} of {replicas} replicas were at work in the same minute{_when(part, known)}"
-    hindrances = tuple(_hindrances(evidence, known))
-    if hindrances:
+    words = f"at most {busy} of {replicas} replicas were active in the same minute{_when(part, known)}"
+    missing = tuple(_missing_proof(evidence, known))
+    if missing:
         if not evidence.is_in_use:
             return None
         return evidence.finding(
-            FindingName.TOO_MANY_REPLICAS, Verdict.KEEP, (words, *hindrances, levels(evidence))
+            FindingName.TOO_MANY_REPLICAS, Verdict.KEEP, (words, *missing, measured_levels(evidence))
         )
-    proposal = _shrink(evidence, replicas, needed, busy)
+    proposal = _scale_down(evidence, replicas, needed, busy)
     finding = evidence.finding(
-        FindingName.TOO_MANY_REPLICAS, Verdict.ACT, (words, proposal.words, levels(evidence))
+        FindingName.TOO_MANY_REPLICAS, Verdict.ACT, (words, proposal.words, measured_levels(evidence))
     )
     confidence = Confidence.HIGH if known.days else Confidence.MEDIUM
     finding = dataclasses.replace(finding, proposal=proposal, confidence=confidence)
     return finding if proposal.replicas != replicas else None
 
 
-def find_too_few_replicas(case: Case) -> Finding | None:
-    """How many of the replicas that we took are needed again."""
-    original = original_replicas(case.workload.annotations)
-    concurrency = case.measured.concurrency.get(case.workload.ref.uid)
-    size = case.workload.size
+def find_too_few_replicas(candidate: Candidate) -> Finding | None:
+    """Fewer replicas than required after a scale-down."""
+    original = original_replicas(candidate.workload.annotations)
+    concurrency = candidate.measured.concurrency.get(candidate.workload.ref.uid)
+    size = candidate.workload.size
     if original is None or concurrency is None or isinstance(size, bool) or not size:
         return None
-    part = case.criteria.too_many_replicas
-    known = demand(concurrency, part, case.workload, case.at)
+    part = candidate.criteria.too_many_replicas
+    known = demand(concurrency, part, candidate.workload, candidate.at)
     target = min(original, with_headroom(known.peak, part))
     if target <= size:
         return None
-    evidence = case.over(part, part.busyPercent, window=window_of(case))
-    takes = (target - size) * _gpus_each(case, size)
-    words = f"at most {known.peak} of {size} replicas were at work in the same minute{_when(part, known)}"
+    evidence = candidate.over(part, part.busyPercent, window=window_of(candidate))
+    adds = (target - size) * _gpus_each(candidate, size)
+    words = f"at most {known.peak} of {size} replicas were active in the same minute{_when(part, known)}"
     proposal = Proposal(
         Action.SCALE_UP,
-        -takes,
-        f"{target} of its original {original} replicas, for demand and headroom: {gpus(takes)} taken back",
+        -adds,
+        f"{target} of its original {original} replicas for demand and headroom: {gpus(adds)} more",
         replicas=target,
     )
     finding = evidence.finding(
-        FindingName.TOO_FEW_REPLICAS, Verdict.ACT, (words, proposal.words, levels(evidence))
+        FindingName.TOO_FEW_REPLICAS, Verdict.ACT, (words, proposal.words, measured_levels(evidence))
     )
     return dataclasses.replace(finding, proposal=proposal)
 
 
-def replicas_of(case: Case) -> int | None:
-    """How many replicas there are; of groups of pods only their own object says so."""
-    size = case.workload.size
+def replicas_of(candidate: Candidate) -> int | None:
+    """The number of replicas; None if each is a group of pods and the object does not say it."""
+    size = candidate.workload.size
     if size is None or isinstance(size, bool):
-        return None if case.workload.ref.kind in GROUPED else len(case.held)
+        return None if candidate.workload.ref.kind in GROUPED else len(candidate.held)
     return size
 
 
-def is_in_question(case: Case) -> bool:
-    """Whether more or fewer replicas may be called for, by how many were at work at the same time."""
-    concurrency = case.measured.concurrency.get(case.workload.ref.uid)
-    replicas = replicas_of(case)
+def replicas_in_question(candidate: Candidate) -> bool:
+    """Whether counts of active replicas may call for more or fewer."""
+    concurrency = candidate.measured.concurrency.get(candidate.workload.ref.uid)
+    replicas = replicas_of(candidate)
     if concurrency is None:
         return False
-    if original_replicas(case.workload.annotations) is not None:
+    if original_replicas(candidate.workload.annotations) is not None:
         return True
-    part = case.criteria.too_many_replicas
-    known = demand(concurrency, part, case.workload, case.at)
+    part = candidate.criteria.too_many_replicas
+    known = demand(concurrency, part, candidate.workload, candidate.at)
     return replicas is not None and max(1, with_headroom(min(known.peak, replicas), part)) < replicas
 
 
-def window_of(case: Case) -> datetime.timedelta:
-    """The shortest window that was measured and holds the one in which replicas are counted: the second signal's."""
-    least = case.criteria.too_many_replicas.window
-    return min((span for span in case.criteria.windows if span >= least), default=case.criteria.idle.window)
+def window_of(candidate: Candidate) -> datetime.timedelta:
+    """The shortest measured window that contains the one in which replicas are counted."""
+    least = candidate.criteria.too_many_replicas.window
+    return min(
+        (span for span in candidate.criteria.windows if span >= least), default=candidate.criteria.idle.window
+    )
 
 
 def _is_unseen(evidence: Evidence, number: int) -> bool:
     _, devices = evidence.held[number]
-    return any(seen.is_used for seen in devices) and not any(seen.ran for seen in devices)
+    return any(each.is_used for each in devices) and not any(each.ran for each in devices)
 
 
-def _hindrances(evidence: Evidence, known: Demand) -> Iterator[str]:
-    """Why it is not proven that fewer suffice."""
-    workload = evidence.case.workload
+def _missing_proof(evidence: Evidence, known: ReplicaDemand) -> Iterator[str]:
+    """Reasons why fewer replicas may not be enough."""
+    workload = evidence.candidate.workload
     if known.unknown:
-        yield f"how many worked at the same time is not known for {known.unknown} of the minutes and hours looked at"
+        yield f"no data about active replicas for {known.unknown} of the minutes and hours that were checked"
     if workload.ref.kind not in GROUPED and workload.size not in {None, len(workload.pods)}:
-        yield f"{workload.size} replicas are asked for, {len(workload.pods)} pods are there: it is changing"
+        yield f"it is being scaled: {workload.size} replicas, {len(workload.pods)} pods"
     if len({(pod.devices, tuple(sorted(pod.resources.items()))) for pod, _ in evidence.held}) > 1:
-        yield "its pods hold different GPUs: which of them stand in for each other is not known"
-    doubt = first_doubt(evidence, INCOMPLETE)
-    if doubt is not None:
-        yield from doubt[1]
+        yield "its pods hold different GPUs, so they may not be interchangeable"
+    yield from (issue.message for issue in first_issues(evidence, COMPLETENESS_CHECKS))
 
 
-def _shrink(evidence: Evidence, replicas: int, needed: int, busy: int) -> Proposal:
+def _scale_down(evidence: Evidence, replicas: int, needed: int, busy: int) -> Proposal:
     quiet = sorted(
-        (max((seen.usage.activity_mean or 0.0 for seen in devices), default=0.0), pod.ref.name)
+        (max((each.usage.activity_mean or 0.0 for each in devices), default=0.0), pod.ref.name)
         for pod, devices in evidence.held
-        if not any(seen.is_used for seen in devices)
+        if not any(each.is_used for each in devices)
     )
-    pods, is_whole = _leaving(evidence.case.workload, [name for _, name in quiet], replicas - needed)
+    pods, is_whole = _leaving(evidence.candidate.workload, [name for _, name in quiet], replicas - needed)
     needed = needed if is_whole else replicas - len(pods)
-    frees = (replicas - needed) * _gpus_each(evidence.case, replicas)
-    suffice = "1 replica suffices" if needed == 1 else f"{needed} replicas suffice"
-    words = f"{suffice}, {needed - busy} of them headroom: {gpus(frees)} less"
+    frees = (replicas - needed) * _gpus_each(evidence.candidate, replicas)
+    words = f"{count(needed, 'replica')} needed, including {needed - busy} as headroom: {gpus(frees)} fewer"
     return Proposal(Action.SCALE_DOWN, frees, words, replicas=needed, pods=pods)
 
 
 def _leaving(workload: Workload, quiet: Sequence[str], most: int) -> tuple[tuple[str, ...], bool]:
-    """Names of so many pods at most that can go, and whether each is a replica: those of one go together or stay."""
+    """Pods to remove, at most `most`, and whether each pod is a replica; pods of one replica go together."""
     row = kind_of(workload.ref)
     label = row.groups.replica if row is not None and row.groups is not None else ""
     replica = {pod.ref.name: pod.labels.get(label) or pod.ref.name for pod in workload.pods}
@@ -205,26 +204,26 @@ def _leaving(workload: Workload, quiet: Sequence[str], most: int) -> tuple[tuple
     return tuple(going), len(set(replica.values())) == len(replica)
 
 
-def _gpus_each(case: Case, replicas: int) -> float:
-    return case.workload.gpus / max(replicas, 1)
+def _gpus_each(candidate: Candidate, replicas: int) -> float:
+    return candidate.workload.gpus / max(replicas, 1)
 
 
-def _when(part: TooManyReplicas, known: Demand) -> str:
+def _when(part: TooManyReplicas, known: ReplicaDemand) -> str:
     words = f" of the last {span(part.window)}"
     days = "the day" if known.days == 1 else f"{known.days} days"
     return f"{words} and of the coming hour on {days} before" if known.days else words
 
 
-def _turns(case: Case) -> Finding | None:
-    """What the window tells where nobody counted minutes: that some pods worked, and others did not."""
-    evidence = case.over_idle()
-    if not evidence.is_in_use or first_doubt(evidence, INCOMPLETE) is not None:
+def _without_counts(candidate: Candidate) -> Finding | None:
+    """Without counts per minute: advice if some pods worked and others did not."""
+    evidence = candidate.over_idle()
+    if not evidence.is_in_use or first_issues(evidence, COMPLETENESS_CHECKS):
         return None
-    busy = sum(any(seen.is_used for seen in devices) for _, devices in evidence.held)
+    busy = sum(any(each.is_used for each in devices) for _, devices in evidence.held)
     if busy == len(evidence.held):
         return None
     words = (
         f"{busy} of {len(evidence.held)} pods worked in the last {span(evidence.window)}; "
-        "how many at the same time is not known"
+        "how many at the same time is unknown"
     )
-    return evidence.finding(FindingName.TOO_MANY_REPLICAS, Verdict.KEEP, (words, levels(evidence)))
+    return evidence.finding(FindingName.TOO_MANY_REPLICAS, Verdict.KEEP, (words, measured_levels(evidence)))

@@ -1,73 +1,70 @@
-"""Stuck: its GPUs spin at full utilization without power or memory traffic, as a hung collective does. Pure.
-
-The one finding in which activity speaks for work, and two other signals against it.
-"""
+"""Stuck: full utilization without power draw or memory traffic, as in a hung collective. Pure."""
 
 import datetime
 from collections.abc import Callable
 
-from rightsizer.findings.data_quality import INCOMPLETE, first_doubt
-from rightsizer.findings.evidence import Case, Seen, key_of, levels
+from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues
+from rightsizer.findings.evidence import Candidate, DeviceEvidence, measured_levels, pod_key
 from rightsizer.findings.kind_traits import has_replicas
 from rightsizer.model import Finding, FindingName, Usage, Usages, Verdict
 from rightsizer.text import span
 
 RECENT = datetime.timedelta(minutes=10)
-"""The last minutes: what was at work in them was so in every longer window."""
+"""Devices that worked in the last minutes also worked in every longer window."""
 
 
-def find_stuck(case: Case) -> Finding | None:
-    """A workload none of whose devices works, while one of them at least spins; None where one signal is missing.
+def find_stuck(candidate: Candidate) -> Finding | None:
+    """A workload without working devices, of which at least one spins; None if a signal is missing.
 
-    Ranks wait for each other, so one that spins speaks for all; replicas do not, so the others may be well.
+    Ranks wait for each other, so one that spins is enough; replicas are independent, so the others may be well.
     """
-    part = case.criteria.stuck
-    evidence = case.over(part, case.criteria.idle.maxUtilizationPercent)
-    seen = evidence.seen
-    spinning = sum(_spins(each, part.minMeanPercent) for each in seen)
+    part = candidate.criteria.stuck
+    evidence = candidate.over(part, candidate.criteria.idle.maxUtilizationPercent)
+    devices = evidence.devices
+    spinning = sum(_spins(each, part.minMeanPercent) for each in devices)
     if not spinning or evidence.is_shared:
         return None
-    if any(each.draws_power is not False or each.moves_memory is not False for each in seen):
+    if any(each.draws_power is not False or each.moves_memory is not False for each in devices):
         return None
-    if first_doubt(evidence, INCOMPLETE) is not None:
+    if first_issues(evidence, COMPLETENESS_CHECKS):
         return None
-    whose = "its GPU" if len(seen) == 1 else f"{spinning} of its {len(seen)} GPUs"
-    spun = f"{whose} spun at {part.minMeanPercent:g}% or more"
-    pods = [
-        pod for pod, devices in evidence.held if any(_spins(each, part.minMeanPercent) for each in devices)
-    ]
-    is_whole = len(pods) == len(evidence.held) or not has_replicas(case.workload)
-    names = () if is_whole else (f"the others may be well: delete {', '.join(pod.ref.name for pod in pods)}",)
+    subject = "its GPU" if len(devices) == 1 else f"{spinning} of its {len(devices)} GPUs"
+    pods = [pod for pod, of_pod in evidence.held if any(_spins(each, part.minMeanPercent) for each in of_pod)]
+    is_whole = len(pods) == len(evidence.held) or not has_replicas(candidate.workload)
+    names = () if is_whole else (f"other pods may be well: delete {', '.join(pod.ref.name for pod in pods)}",)
+    spun = f"{subject} spun at {part.minMeanPercent:g}% or more for {span(evidence.window)}"
     words = (
-        f"{spun} for {span(evidence.window)} at an idle board's power and without memory traffic",
-        "perhaps a hung collective: only a restart helps",
+        f"{spun}, at idle power and without memory traffic",
+        "perhaps a hung collective: it needs a restart",
         *names,
-        levels(evidence),
+        measured_levels(evidence),
     )
     return evidence.finding(FindingName.STUCK, Verdict.ACT if is_whole else Verdict.KEEP, words)
 
 
-def could_be_stuck(case: Case, recent: Callable[[], Usages]) -> bool:
-    """Whether it could be found stuck over a window that was not measured, by a longer one that was.
+def could_be_stuck(candidate: Candidate, recent: Callable[[], Usages]) -> bool:
+    """Whether it could be stuck over a window that was not measured, judging by a longer one.
 
-    What never came near full utilization did not spin, and what drew power or moved memory in the last minutes works.
+    Excluded are devices that were never near full utilization, or that worked in the last minutes.
 
     Args:
-        case: The workload.
-        recent: The highest of everything in the last minutes.
+        candidate: The workload.
+        recent: The highest values of the last minutes.
     """
-    part = case.criteria.stuck
-    longer = min((span for span in case.measured.usages if span >= part.window), default=None)
+    part = candidate.criteria.stuck
+    longer = min((span for span in candidate.measured.usages if span >= part.window), default=None)
     if longer is None:
         return True
-    known = case.measured.usages[longer]
+    known = candidate.measured.usages[longer]
     if not any(
-        _may_spin(usage, part.minMeanPercent) for pod in case.held for usage in known.get(key_of(pod), ())
+        _may_spin(usage, part.minMeanPercent)
+        for pod in candidate.held
+        for usage in known.get(pod_key(pod), ())
     ):
         return False
     if part.window < RECENT:
         return True
-    return not any(seen.draws_power or seen.moves_memory for seen in case.glimpsed(recent()))
+    return not any(each.draws_power or each.moves_memory for each in candidate.devices_in(recent()))
 
 
 def _may_spin(usage: Usage, min_mean_percent: float) -> bool:
@@ -75,6 +72,6 @@ def _may_spin(usage: Usage, min_mean_percent: float) -> bool:
     return bool(usage.invalid) or peak is None or peak * 100 >= min_mean_percent
 
 
-def _spins(seen: Seen, min_mean_percent: float) -> bool:
-    mean = seen.usage.activity_mean
-    return bool(seen.ran) and mean is not None and mean * 100 >= min_mean_percent
+def _spins(device: DeviceEvidence, min_mean_percent: float) -> bool:
+    mean = device.usage.activity_mean
+    return bool(device.ran) and mean is not None and mean * 100 >= min_mean_percent

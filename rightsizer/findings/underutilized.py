@@ -1,52 +1,54 @@
-"""Underutilized and busy: what is said of a workload that works. Pure."""
+"""Underutilized and busy: findings about a workload that works. Pure."""
 
-from rightsizer.findings.data_quality import INCOMPLETE, first_doubt
-from rightsizer.findings.evidence import Case, Evidence, levels
+from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues
+from rightsizer.findings.evidence import Candidate, Evidence, measured_levels
 from rightsizer.model import Finding, FindingName, Verdict
 from rightsizer.text import span
 
 
-def find_underutilized(case: Case) -> Finding | None:
-    """A workload each of whose devices works, far below what it could."""
-    part = case.criteria.underutilized
-    evidence = case.over(part, case.criteria.idle.maxUtilizationPercent)
-    means = [seen.usage.activity_mean for seen in evidence.seen]
+def find_underutilized(candidate: Candidate) -> Finding | None:
+    """A workload with low mean activity on all of its devices."""
+    part = candidate.criteria.underutilized
+    evidence = candidate.over(part, candidate.criteria.idle.maxUtilizationPercent)
+    means = [each.usage.activity_mean for each in evidence.devices]
     if not means or not evidence.is_in_use:
         return None
     if any(mean is None or mean * 100 > part.maxMeanPercent for mean in means):
         return None
-    if first_doubt(evidence, INCOMPLETE) is not None:
+    if first_issues(evidence, COMPLETENESS_CHECKS):
         return None
     words = (
-        f"none of its GPUs was above {part.maxMeanPercent:g}% on average in the last {span(evidence.window)}"
+        f"mean activity of every GPU was at most {part.maxMeanPercent:g}% in the last {span(evidence.window)}"
     )
     return evidence.finding(
-        FindingName.UNDERUTILIZED, Verdict.KEEP, (words, *sharing(evidence), levels(evidence))
+        FindingName.UNDERUTILIZED, Verdict.KEEP, (words, *sharing(evidence), measured_levels(evidence))
     )
 
 
-def find_busy(case: Case) -> Finding | None:
-    """A workload that works, whatever is not known about parts of it."""
-    evidence = case.over_idle()
+def find_busy(candidate: Candidate) -> Finding | None:
+    """A workload that works."""
+    evidence = candidate.over_idle()
     if not evidence.is_in_use:
         return None
     return evidence.finding(
-        FindingName.BUSY, Verdict.KEEP, (_what_worked(evidence), *sharing(evidence), levels(evidence))
+        FindingName.BUSY,
+        Verdict.KEEP,
+        (_what_worked(evidence), *sharing(evidence), measured_levels(evidence)),
     )
 
 
 def sharing(evidence: Evidence) -> tuple[str, ...]:
-    """A word on whose activity was measured, where that is not the pod's alone."""
-    is_all_own = all(seen.usage.is_own for seen in evidence.seen)
+    """A remark if the measured activity includes other pods."""
+    is_all_own = all(each.usage.is_own for each in evidence.devices)
     if not evidence.is_shared or is_all_own:
         return ()
-    return ("it shares its GPU, whose activity counts for everyone on it",)
+    return ("it shares its GPU; the activity includes other pods",)
 
 
 def _what_worked(evidence: Evidence) -> str:
-    pods = [any(seen.ran for seen in devices) for _, devices in evidence.held]
-    gpus = evidence.case.workload.gpus
-    busy = sum(seen.ran is True for seen in evidence.seen)
+    pods = [any(each.ran for each in devices) for _, devices in evidence.held]
+    gpus = evidence.candidate.workload.gpus
+    busy = sum(each.ran is True for each in evidence.devices)
     if not all(pods):
         words = f"{sum(pods)} of {len(pods)} pods"
     elif busy < gpus and not evidence.is_shared:

@@ -19,12 +19,12 @@ Changes = Mapping[str, str | None]
 """New texts by key; None deletes a key."""
 
 
-class _Version(msgspec.Struct, rename="camel"):
+class _ResourceVersion(msgspec.Struct, rename="camel"):
     resource_version: str
 
 
 class _ConfigMapObject(msgspec.Struct):
-    metadata: _Version
+    metadata: _ResourceVersion
     data: dict[str, str] | None = None
 
 

@@ -9,6 +9,7 @@ from rightsizer.model.cluster_objects import Manager, Node, ObjectRef, Pod, Prio
 from rightsizer.model.conclusions import (
     Autoscalers,
     Blocker,
+    DataIssue,
     Decision,
     Effect,
     Finding,
@@ -67,6 +68,7 @@ __all__ = [
     "ChangeOutcome",
     "Concurrency",
     "Confidence",
+    "DataIssue",
     "Decision",
     "Device",
     "Effect",

@@ -71,6 +71,14 @@ class Finding:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class DataIssue:
+    """Why the data is insufficient for a verdict."""
+
+    code: FindingName
+    message: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Blocker:
     """Why a change may not be made, or not now; the message is for people.
 

@@ -8,29 +8,29 @@ import collections
 import dataclasses
 from collections.abc import Sequence
 
-from rightsizer.findings.node_room import Coming, Room, coming, largest
+from rightsizer.findings.free_capacity import FreeCapacity, IncomingPods, incoming_pods, largest
 from rightsizer.model import Action, Blocker, BlockerCode, Decision, Fleet
 from rightsizer.model.offers import Asks
 
 
 def check_capacity(decisions: Sequence[Decision], fleet: Fleet) -> tuple[Decision, ...]:
     """Block reslices that no longer fit after the earlier ones."""
-    granted: dict[frozenset[str], Coming] = {}
+    granted: dict[frozenset[str], IncomingPods] = {}
     brought: dict[frozenset[str], collections.Counter[str]] = {}
     found = []
     for decision in decisions:
         proposal, acts = decision.finding.proposal, decision.is_enforced and not decision.announced
         names = frozenset(name for name, _ in proposal.asks) if proposal else frozenset()
         if acts and proposal and names:
-            first = granted.get(names, Coming())
+            first = granted.get(names, IncomingPods())
             besides = sum((most for key, most in brought.items() if key != names), collections.Counter())
-            room = Room(fleet, decision.workload, proposal.model)
-            if (first.pods or besides) and not room.has(proposal.asks, first, besides):
+            room = FreeCapacity(fleet, decision.workload, proposal.model)
+            if (first.pods or besides) and not room.fits(proposal.asks, first, besides):
                 words = f"free {_named(proposal.asks)} is used by an earlier change of this plan"
                 blocks = (*decision.blockers, Blocker(BlockerCode.NO_CAPACITY, words))
                 found.append(dataclasses.replace(decision, blockers=blocks))
                 continue
-            granted[names] = coming(decision.workload, proposal.asks).beside(first)
+            granted[names] = incoming_pods(decision.workload, proposal.asks).beside(first)
         if acts:
             brought.setdefault(names, collections.Counter()).update(_brought(decision))
         found.append(decision)

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 
 from rightsizer.changes.records import SNOOZE_ANNOTATION
-from rightsizer.findings import assess, freed
 from rightsizer.findings.autoscaling import autoscalers_for
-from rightsizer.findings.evidence import Case
+from rightsizer.findings.evidence import Candidate
+from rightsizer.findings.finders import assess, freed
 from rightsizer.kinds import action_for, is_ours_to_do, pause_for
 from rightsizer.kinds.kubectl_commands import command_for, stop_command, stopping
 from rightsizer.kinds.notices import holds, parse_notice
@@ -121,7 +121,7 @@ def _autoscalers(
     """What would follow the need of replicas better than we; what serves several masters is left alone."""
     if measured.series is None or len(ruling.judged_by) > 1 or workload.ref.uid not in measured.concurrency:
         return None
-    return autoscalers_for(Case(workload, measured, ruling.judged_by[0], fleet), measured.series)
+    return autoscalers_for(Candidate(workload, measured, ruling.judged_by[0], fleet), measured.series)
 
 
 def _keeping(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> Finding:

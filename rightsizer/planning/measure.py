@@ -10,9 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from rightsizer.config import format_duration
-from rightsizer.findings import narrow, wanted
 from rightsizer.findings.data_quality import is_settled
-from rightsizer.findings.followup_queries import ConcurrencyRequest, HistoryRequest
+from rightsizer.findings.followup_queries import (
+    ConcurrencyRequest,
+    HistoryRequest,
+    followup_queries,
+    short_window_queries,
+)
 from rightsizer.model import (
     ActivitySeries,
     Concurrency,
@@ -105,7 +109,7 @@ def measure(fleet: Fleet, signal: Signal, rulebook: PolicyEvaluator, at: datetim
     windows = sorted(_windows(fleet, rulebook), reverse=True)
     usages = {window: _usages(signal, window, at) for window in windows}
     first = Measured(at, usages, nodes=signal.nodes(at))
-    more = wanted(fleet, first, _criteria_of(rulebook))
+    more = followup_queries(fleet, first, _criteria_of(rulebook))
     second = dataclasses.replace(
         first,
         waits=signal.waits(pods, _starving(rulebook), at) if more.waits else {},
@@ -114,7 +118,7 @@ def measure(fleet: Fleet, signal: Signal, rulebook: PolicyEvaluator, at: datetim
         begins=_begins(signal, more.histories, at),
         series=signal.series(at) if more.concurrency else None,
     )
-    last = narrow(fleet, second, lambda: signal.recent(at), _criteria_of(rulebook))
+    last = short_window_queries(fleet, second, lambda: signal.recent(at), _criteria_of(rulebook))
     closer = {window: _usages(signal, window, at, of=last[window]) for window in sorted(last, reverse=True)}
     return dataclasses.replace(second, usages={**usages, **closer})
 

@@ -8,7 +8,7 @@ import datetime
 from collections.abc import Iterator, Sequence
 
 from rightsizer.config import format_duration
-from rightsizer.findings import ran
+from rightsizer.findings.evidence import kernel_ran
 from rightsizer.kinds import row_of
 from rightsizer.model import Action, Blocker, BlockerCode, Decision, Measured, Pod, Usage, Usages, Workload
 from rightsizer.planning.decide import decide_one
@@ -86,7 +86,11 @@ def _more_used(
         yield Blocker(BlockerCode.NO_DATA, f"pod {pod.ref.name}: impossible values in the last minutes")
     percent = min(each.too_many_gpus.maxUtilizationPercent for each in ruling.judged_by)
     most = ruling.thresholds.maxBusySecondsPerHour
-    busy = {_place(usage) for usage, span in seen if ran(usage, span, percent=percent, busy_s_per_hour=most)}
+    busy = {
+        _place(usage)
+        for usage, span in seen
+        if kernel_ran(usage, span, percent=percent, busy_s_per_hour=most)
+    }
     if proposal.gpus_per_pod is not None and len(busy) > proposal.gpus_per_pod:
         words = (
             f"{len(busy)} of its GPUs were active in the last minutes, {proposal.gpus_per_pod} would be left"
@@ -157,7 +161,9 @@ def _wants_otherwise(planned: Decision, again: Decision) -> Iterator[Blocker]:
 
 
 def _ran(usage: Usage, idle: Thresholds, span: datetime.timedelta) -> bool | None:
-    return ran(usage, span, percent=idle.maxUtilizationPercent, busy_s_per_hour=idle.maxBusySecondsPerHour)
+    return kernel_ran(
+        usage, span, percent=idle.maxUtilizationPercent, busy_s_per_hour=idle.maxBusySecondsPerHour
+    )
 
 
 def _changes(planned: Workload, fresh: Workload) -> Iterator[Blocker]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import hypothesis
 
-from rightsizer.findings import assess
+from rightsizer.findings.finders import assess
 from rightsizer.model import (
     Concurrency,
     Decision,

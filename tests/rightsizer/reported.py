@@ -93,8 +93,8 @@ def decision(item: Workload, finding: Finding, **changes: Any) -> Decision:
 def _idle() -> Decision:
     item = group("eval-server", pods=2)
     words = (
-        "none of its 2 GPUs was above 1% at any time in the last 7d",
-        "idle 3d 4h; came back after at most 3h 40m in 12 days",
+        "all of its 2 GPUs stayed at or below 1% utilization for the last 7d",
+        "idle for 3d 4h; longest idle period before activity: 3h 40m in the last 12d",
     )
     finding = found(
         FindingName.IDLE,
@@ -118,7 +118,7 @@ def _shrinking() -> Decision:
     proposal = Proposal(
         Action.SCALE_DOWN,
         3.0,
-        "3 of 6 replicas suffice: at most 2 were busy at the same time, plus headroom",
+        "3 replicas needed, including 1 as headroom: 3 GPUs fewer",
         3,
     )
     finding = found(
@@ -183,14 +183,16 @@ def _unmeasured() -> Decision:
     numbers = ("activity_mean", "activity_peak", "memory_peak_bytes", "power_mean_w", "power_peak_w")
     changes: dict[str, Any] = dict.fromkeys(numbers)
     finding = found(
-        FindingName.NO_DATA, Verdict.UNKNOWN, "no GPU series names pod scratch-0", coverage=0.0, **changes
+        FindingName.NO_DATA, Verdict.UNKNOWN, "no GPU series for pod scratch-0", coverage=0.0, **changes
     )
     return decision(item, finding, rule="(no rule)")
 
 
 def _protected() -> Decision:
     item = group("assistant", "serving", node="a100-b", priority_class="high-priority", priority=100_000)
-    finding = found(FindingName.IDLE, Verdict.ACT, "its GPU was not above 1% at any time in the last 7d")
+    finding = found(
+        FindingName.IDLE, Verdict.ACT, "its GPU stayed at or below 1% utilization for the last 7d"
+    )
     veto = Blocker(BlockerCode.RULE, "protected by rule production", source="production")
     return decision(
         item, finding, verdict=Verdict.PROTECTED, mode=Mode.PROTECT, restrictions=(veto,), rule="production"

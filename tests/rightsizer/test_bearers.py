@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.rightsizer.commands import Run
-from tests.rightsizer.test_levers import queued, scaled
+from tests.rightsizer.inventory.test_control_objects import queued, scaled
 from tests.rightsizer.test_repair import AT_ONCE
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World, created

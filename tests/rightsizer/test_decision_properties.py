@@ -15,7 +15,7 @@ import pytest
 from hypothesis import strategies as st
 
 from rightsizer.config import PREFIX
-from rightsizer.findings import freed
+from rightsizer.findings.finders import freed
 from rightsizer.kinds import is_ours_to_do
 from rightsizer.model import (
     Action,

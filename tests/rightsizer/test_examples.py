@@ -6,21 +6,16 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests.rightsizer import (
-    test_assess_properties,
-    test_assess_rhythm,
-    test_decision_properties,
-    test_inventory,
-    test_policy_properties,
-    test_properties,
-)
+from tests.rightsizer import test_decision_properties, test_policy_properties, test_properties
+from tests.rightsizer.findings import test_finding_properties, test_idle_history
+from tests.rightsizer.inventory import test_workload_builder
 
 METAMORPHIC: tuple[Callable[..., Any], ...] = (
     # Fewer, later or broken samples, and more work.
-    test_assess_properties.test_less_data_never_leads_to_action,
-    test_assess_properties.test_more_work_never_leads_to_action,
-    test_assess_properties.test_what_just_changed_is_left_alone,
-    test_assess_rhythm.test_a_slot_that_turns_unknown_never_shortens_the_wait,
+    test_finding_properties.test_findings_with_less_data_never_propose_more,
+    test_finding_properties.test_findings_with_more_work_never_propose_more,
+    test_finding_properties.test_findings_after_a_restart_or_resume_propose_nothing,
+    test_idle_history.test_unknown_slot_never_shortens_the_required_idle_time,
     test_decision_properties.test_a_record_that_begins_late_enforces_nothing_more,
     # More protection, less known, lower budgets.
     test_decision_properties.test_less_evidence_or_more_care_never_lets_more_happen,
@@ -28,9 +23,9 @@ METAMORPHIC: tuple[Callable[..., Any], ...] = (
     test_policy_properties.test_users_annotations_only_ever_reduce,
     test_policy_properties.test_knowing_less_never_lets_more_happen,
     # Another order.
-    test_assess_properties.test_order_says_nothing,
+    test_finding_properties.test_findings_do_not_depend_on_order,
     test_decision_properties.test_the_order_of_inputs_changes_no_byte_of_the_plan,
-    test_inventory.test_every_pod_is_in_exactly_one_workload,
+    test_workload_builder.test_every_pod_belongs_to_exactly_one_workload,
     test_policy_properties.test_the_order_of_questions_changes_no_answer,
     test_properties.test_the_order_of_pods_never_changes_the_rule,
 )

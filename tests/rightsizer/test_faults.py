@@ -381,7 +381,7 @@ ELSEWHERE = {
     "A19": ("test_calendar.py", "test_windows_agree_with_a_walk_along_the_wall_clock"),
     "A21": ("test_pauses.py", "test_too_many_nodes_away_open_the_breaker"),
     "A22": ("test_budget.py", "test_a_workload_of_two_pools_counts_in_both"),
-    "A23": ("test_inventory.py", "test_bare_pods_of_one_gang_are_one_workload"),
+    "A23": ("inventory/test_workload_builder.py", "test_bare_pods_of_a_gang_are_one_workload"),
     "A24": ("test_repair.py", "test_pods_that_do_not_go_are_told"),
 }
 """Rows that are no fault of one request, and what shows them."""
@@ -393,5 +393,5 @@ def test_every_row_is_shown() -> None:
     shown = {f"A{number}" for number in range(1, 26) if f"A{number}-" in here.read_text()} | {"A10"}
     shown |= {line.split()[0] for line in TABLE.split("\n")[1:-1]}
     for file, test in ELSEWHERE.values():
-        assert f"def {test}(" in here.with_name(file).read_text()
+        assert f"def {test}(" in (here.parent / file).read_text()
     assert shown | ELSEWHERE.keys() == {f"A{number}" for number in range(1, 26)}

@@ -27,7 +27,7 @@ from rightsizer.model import ChangeOutcome, Fleet, ObjectRef, PastChange, Worklo
 from simulator.kube import Fault, LoggedRequest, Rule
 from tests.rightsizer.build import pod, workload
 from tests.rightsizer.commands import Run
-from tests.rightsizer.test_levers import scaled
+from tests.rightsizer.inventory.test_control_objects import scaled
 from tests.rightsizer.test_repair import AT_ONCE
 from tests.rightsizer.test_scenarios import BUDGETS, DEFAULT_POLICY
 from tests.rightsizer.world import World, created

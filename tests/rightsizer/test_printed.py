@@ -33,7 +33,8 @@ _ALWAYS_NEW = {
     r"\bcover 5\d%": "cover 52%",
     r"\bcoverage 95%": "coverage 100%",  # a sample on the very edge of one of twenty slots
     r"(?<=debug-shell)-[0-9a-f]{8}\b": "-1a2b3c4d",
-    r"\bholds \d\d samples": "holds 10 samples",
+    r"\bset it to 2\dm": "set it to 23m",
+    r"\bholds only \d\d samples": "holds only 10 samples",
 }
 _HEAD = re.compile(r"(?m)^(?=[a-z]+ .*\b[a-z-]+/[A-Z][A-Za-z]+/[a-z-]+|[a-z-]+/[A-Z])")
 

@@ -6,7 +6,7 @@ import pytest
 
 from rightsizer.cli.scheduler import Turns
 from rightsizer.kube.lease import LEASE_DURATION_S, RETRY_PERIOD_S, LeaderElector
-from tests.rightsizer.test_lease import Clock, lease_of
+from tests.rightsizer.kube.test_lease import Clock, lease_of
 from tests.rightsizer.world import World
 
 JITTER_S = 60.0

@@ -85,8 +85,8 @@ def _same_bytes(fleet: Fleet) -> Fleet:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_way_to_write_it_is_the_same(tmp_path: pathlib.Path, form: str) -> None:
-    """JSON or YAML, one list or several, in one fleet; kinds that nobody asked for are no hindrance."""
+def test_objects_file_in_any_form_gives_the_same_fleet(tmp_path: pathlib.Path, form: str) -> None:
+    """JSON or YAML, one list or several; unknown kinds are ignored."""
     path = tmp_path / "objects"
     path.write_text(FORMS[form])
     fleet = _read(path)
@@ -103,8 +103,8 @@ def test_every_way_to_write_it_is_the_same(tmp_path: pathlib.Path, form: str) ->
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
-def test_what_powershell_redirects_can_be_read(tmp_path: pathlib.Path, encoding: str) -> None:
-    """It writes UTF-16 with a byte order mark."""
+def test_objects_file_from_powershell_is_read(tmp_path: pathlib.Path, encoding: str) -> None:
+    """UTF-16 with a byte order mark."""
     path = tmp_path / "objects.json"
     text = FORMS["json-of-kubectl"]
     path.write_bytes((text if encoding == "utf-16" else "\ufeff" + text).encode(encoding))
@@ -167,8 +167,8 @@ def _broken(**changes: Any) -> str:
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(tmp_path: pathlib.Path, text: str, message: str) -> None:
-    """The file, which of its items, what that is called, and why it cannot be."""
+def test_invalid_object_is_reported_with_its_place(tmp_path: pathlib.Path, text: str, message: str) -> None:
+    """File, item, name and reason."""
     path = tmp_path / "objects.json"
     path.write_text(text)
     with pytest.raises(ConfigurationError) as caught:
@@ -177,8 +177,8 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path: pathlib.Path, text: str,
     assert caught.value.exit_code == 2
 
 
-def test_bytes_that_are_no_text(tmp_path: pathlib.Path) -> None:
-    """A wrong file is refused, not the end of the program."""
+def test_binary_file_is_refused(tmp_path: pathlib.Path) -> None:
+    """With an error message."""
     path = tmp_path / "objects.json"
     for raw in (b'{"kind": "\xff"}', b"\xff\xfe\x00", b"\x00\x01", b"\x1f\x8b\x08\x00"):
         path.write_bytes(raw)
@@ -186,14 +186,14 @@ def test_bytes_that_are_no_text(tmp_path: pathlib.Path) -> None:
             read_file(path)
 
 
-def test_a_file_that_is_not_there(tmp_path: pathlib.Path) -> None:
-    """It is named, with the reason."""
+def test_missing_objects_file_is_refused(tmp_path: pathlib.Path) -> None:
+    """With file name and reason."""
     with pytest.raises(ConfigurationError, match=r"missing\.json: cannot be read: No such file"):
         read_file(tmp_path / "missing.json")
 
 
-def test_what_is_absent_is_said() -> None:
-    """Without nodes, classes, namespaces, budgets or owners there is a plan still, and it is known what it lacks."""
+def test_missing_kinds_are_reported() -> None:
+    """There is still a plan, with its limits."""
     absent = obj("ReplicaSet", "gone")
     problems = [one.split(" ", 1)[1] for one in objects_of(pod("a", absent), pod("b", absent)).problems]
     assert problems == [
@@ -208,8 +208,8 @@ def test_what_is_absent_is_said() -> None:
     assert (found.ref.kind, found.ref.name, found.resource_version) == ("ReplicaSet", "gone", "")
 
 
-def test_an_object_that_stands_twice_counts_once() -> None:
-    """As where two lists overlap, or a kind was asked for in two versions."""
+def test_duplicate_object_counts_once() -> None:
+    """Lists may overlap."""
     fleet = fleet_of(
         pod("p"), pod("p", limits={"nvidia.com/gpu": "8"}), {**TOP}, {**TOP, "apiVersion": "apps/v1beta1"}
     )
@@ -217,8 +217,8 @@ def test_an_object_that_stands_twice_counts_once() -> None:
     assert any("2 duplicate objects are ignored" in problem for problem in fleet.problems)
 
 
-def test_a_file_without_uids_is_joined_by_names() -> None:
-    """Written by hand, or cleaned for a bug report."""
+def test_objects_without_uids_are_matched_by_name() -> None:
+    """As in files written by hand."""
     cleaned: list[Object] = json.loads(
         re.sub(r', "uid": "[^"]*"|"uid": "[^"]*", ', "", json.dumps(EVERYTHING))
     )

@@ -63,8 +63,8 @@ def _apply(world: World, name: str, policy: str = DEFAULT_POLICY) -> dict[str, A
     return run.items[name]
 
 
-def test_what_kueue_admits_is_stopped_through_its_workload(world: World) -> None:
-    """Kueue itself suspends the Job, which we never write to; by the Job's name undo finds what was changed."""
+def test_kueue_job_is_stopped_by_its_workload(world: World) -> None:
+    """Kueue suspends the Job itself; undo finds the change by the Job's name."""
     queued(world)
     before = created(world.api, "Job", world.team, "train")["spec"]
     item = _plan(world, "train")
@@ -87,8 +87,8 @@ def test_what_kueue_admits_is_stopped_through_its_workload(world: World) -> None
 
 
 @pytest.mark.parametrize("way", ["kueue", "keda"])
-def test_what_was_noted_on_the_other_object_is_about_the_workload(world: World, way: str) -> None:
-    """Put back a moment ago, it is not stopped again before its cooldown is over."""
+def test_record_on_a_control_object_counts_for_the_workload(world: World, way: str) -> None:
+    """Its cooldown applies."""
     name = "train" if way == "kueue" else "web"
     (queued if way == "kueue" else scaled)(world)
     assert _apply(world, name)["result"] == "done"
@@ -98,8 +98,8 @@ def test_what_was_noted_on_the_other_object_is_about_the_workload(world: World, 
     assert name not in world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY).items
 
 
-def test_what_keda_scales_is_stopped_through_its_scaled_object(world: World) -> None:
-    """KEDA scales it to zero and holds it there; set free, it is at KEDA's least again."""
+def test_keda_deployment_is_stopped_by_its_scaled_object(world: World) -> None:
+    """Undo returns it to KEDA's minimum."""
     scaled(world)
     item = _plan(world, "web")
     assert (item["action"], item["blockers"]) == ("scale-to-zero", []), item
@@ -118,8 +118,8 @@ def test_what_keda_scales_is_stopped_through_its_scaled_object(world: World) -> 
     assert PAUSED not in created(world.api, "ScaledObject", world.team, "web")["metadata"]["annotations"]
 
 
-def test_of_two_that_could_stop_it_neither_is_taken(world: World) -> None:
-    """Where two of Kueue's Workloads stand for one Job, Kueue would put it back, so it is left alone."""
+def test_workload_with_two_control_objects_is_left_alone(world: World) -> None:
+    """Kueue would revert a direct change."""
     queued(world)
     other = created(world.api, "Workload", world.team, "queued")
     metadata = {
@@ -131,15 +131,15 @@ def test_of_two_that_could_stop_it_neither_is_taken(world: World) -> None:
     assert [block["code"] for block in _plan(world, "train")["blockers"]] == ["other-controller"]
 
 
-def test_who_may_not_see_the_other_object_leaves_the_workload_alone(world: World) -> None:
-    """Not to know through what it is stopped is no reason to stop it directly."""
+def test_workload_with_an_unreadable_control_object_is_left_alone(world: World) -> None:
+    """A missing permission is no reason to change it directly."""
     queued(world)
     world.api.deny(Rule("*", resources=("workloads",)))
     assert [block["code"] for block in _plan(world, "train")["blockers"]] == ["other-controller"]
 
 
-def test_what_came_to_be_scaled_by_keda_since_the_plan_is_left_alone(world: World) -> None:
-    """What was planned would be put back by now, and what would be done now was not planned."""
+def test_workload_scaled_by_keda_since_the_plan_is_skipped(world: World) -> None:
+    """The planned change would be reverted."""
     world.add("Deployment", world.team, "web", {"replicas": 3})
     target = {"name": "web", "kind": "Deployment", "apiVersion": "apps/v1"}
     scaler = {
@@ -163,8 +163,8 @@ def test_what_came_to_be_scaled_by_keda_since_the_plan_is_left_alone(world: Worl
     assert len(world.pods_of(world.team, "web")) == 3
 
 
-def test_a_tool_of_its_own_is_nobody_else(world: World) -> None:
-    """The ScaledObject that an InferenceService made goes with it: the InferenceService is stopped."""
+def test_scaled_object_of_an_inference_service_is_not_a_control_object(world: World) -> None:
+    """The InferenceService is stopped, and its ScaledObject goes with it."""
     world.add("InferenceService.serving.kserve.io", world.team, "llm", {})
     owner = created(world.api, "InferenceService.serving.kserve.io", world.team, "llm")
     target = {"name": "llm", "kind": "InferenceService", "apiVersion": "serving.kserve.io/v1beta1"}
@@ -214,8 +214,8 @@ def _cron_job(world: World) -> dict[str, Any]:
     return world.api.create({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": metadata, "spec": spec})
 
 
-def test_a_cron_job_is_suspended_with_the_second_of_its_jobs_that_does_nothing(world: World) -> None:
-    """The first time it may have been that run; the second time the next one would be the same. Undo is for both."""
+def test_cron_job_is_suspended_with_its_second_idle_job(world: World) -> None:
+    """The first may be an exception. Undo resumes both."""
     cron_job = _cron_job(world)
     _job_of(world, cron_job, "nightly-1")
     assert _plan(world, "nightly-1")["along"] == []
@@ -236,8 +236,8 @@ def test_a_cron_job_is_suspended_with_the_second_of_its_jobs_that_does_nothing(w
     assert created(world.api, "Job", world.team, "nightly-1")["spec"]["suspend"] is True
 
 
-def test_a_job_that_was_put_back_does_not_count(world: World) -> None:
-    """Its owner said that it was needed: the CronJob goes on."""
+def test_reverted_job_does_not_suspend_its_cron_job(world: World) -> None:
+    """Its owner needed it."""
     cron_job = _cron_job(world)
     _job_of(world, cron_job, "nightly-1")
     assert _apply(world, "nightly-1", AT_ONCE)["result"] == "done"
@@ -247,8 +247,8 @@ def test_a_job_that_was_put_back_does_not_count(world: World) -> None:
     assert _plan(world, "nightly-2", AT_ONCE)["along"] == []
 
 
-def test_a_cron_job_that_cannot_be_suspended_is_told(world: World) -> None:
-    """The Job stays stopped, and it is said what is left to do."""
+def test_cron_job_that_cannot_be_suspended_is_reported(world: World) -> None:
+    """The Job stays stopped."""
     cron_job = _cron_job(world)
     _job_of(world, cron_job, "nightly-1")
     assert _apply(world, "nightly-1", AT_ONCE)["result"] == "done"

@@ -68,10 +68,10 @@ TURNS = _replicas(6, busy_usage(0), busy_usage(1), busy_usage(2), created=AT - 3
     [((2,), 0, 3), ((2, 3, 1), 0, 4), ((0,), 0, 1), ((1,), 4, 5), ((3,), None, None), ((5,), 0, None)],
     ids=["two-at-once", "three-at-once", "none-lately", "more-at-this-hour", "a-day-unknown", "all-but-one"],
 )
-def test_replicas_are_counted_by_the_minute(
+def test_required_replicas_are_the_busiest_minute_plus_headroom(
     busy: tuple[int, ...], earlier: int | None, left: int | None
 ) -> None:
-    """Needed is the busiest minute, of late or at this hour on other days, and headroom; never less than one."""
+    """Recent minutes and the same hour on other days count; at least one replica stays."""
     finding = _named(findings(*TURNS, **_counted(*busy, earlier=earlier)), FindingName.TOO_MANY_REPLICAS)
     proposal = finding.proposal if finding else None
     assert (proposal.replicas if proposal else None) == left
@@ -79,17 +79,17 @@ def test_replicas_are_counted_by_the_minute(
         assert (proposal.action, proposal.frees) == (Action.SCALE_DOWN, 6 - left)
 
 
-def test_replicas_that_can_go_are_named() -> None:
-    """Those at which nothing happened, and the numbers behind the proposal."""
+def test_scale_down_names_the_idle_pods() -> None:
+    """The proposal names the pods, and the evidence states the numbers."""
     finding = findings(*TURNS, **_counted(2, 1))[0]
     assert finding.words[0] == (
-        "at most 2 of 6 replicas were at work in the same minute of the last 1h "
+        "at most 2 of 6 replicas were active in the same minute of the last 1h "
         "and of the coming hour on 7 days before"
     )
     assert finding.proposal == Proposal(
         Action.SCALE_DOWN,
         3.0,
-        "3 replicas suffice, 1 of them headroom: 3 GPUs less",
+        "3 replicas needed, including 1 as headroom: 3 GPUs fewer",
         replicas=3,
         pods=("w-3", "w-4", "w-5"),
     )
@@ -102,20 +102,20 @@ def _changed(index: int, **changes: Any) -> Usages:
 
 
 KEPT: dict[str, tuple[Workload, Usages, dict[str, Any], str]] = {
-    "a-minute-unknown": (*TURNS, _counted(1, None, 1), "is not known for 1 of the minutes"),
+    "a-minute-unknown": (*TURNS, _counted(1, None, 1), "no data about active replicas for 1 of the minutes"),
     "minutes-missing": (
         *TURNS,
         {"concurrency": {"uid-w": dataclasses.replace(concurrency(), busy=(1,) * 58)}},
-        "is not known for 2 of the minutes",
+        "no data about active replicas for 2 of the minutes",
     ),
-    "a-day-unknown": (*TURNS, _counted(1, earlier=None), "is not known for 7 of the minutes and hours"),
-    "days-missing": (*TURNS, _counted(1, days=5), "is not known for 2 of the minutes and hours"),
-    "not-counted": (*TURNS, {}, "3 of 6 pods worked in the last 1d; how many at the same time is not known"),
+    "a-day-unknown": (*TURNS, _counted(1, earlier=None), "active replicas for 7 of the minutes and hours"),
+    "days-missing": (*TURNS, _counted(1, days=5), "active replicas for 2 of the minutes and hours"),
+    "not-counted": (*TURNS, {}, "3 of 6 pods worked in the last 1d; how many at the same time is unknown"),
     "being-scaled": (
         dataclasses.replace(TURNS[0], size=8),
         TURNS[1],
         _counted(1),
-        "8 replicas are asked for, 6 pods are there",
+        "it is being scaled: 8 replicas, 6 pods",
     ),
     "pods-that-differ": (
         dataclasses.replace(
@@ -125,21 +125,21 @@ KEPT: dict[str, tuple[Workload, Usages, dict[str, Any], str]] = {
         _counted(1),
         "its pods hold different GPUs",
     ),
-    "samples-stopped": (TURNS[0], _changed(4, is_fresh=False), _counted(1), "have stopped arriving"),
+    "samples-stopped": (TURNS[0], _changed(4, is_fresh=False), _counted(1), "its series ended"),
     "no-second-signal": (
         TURNS[0],
         _changed(4, power_peak_w=None, traffic_peak=None),
         _counted(1),
-        "neither power nor memory traffic",
+        "no power or memory-traffic data",
     ),
 }
 
 
 @pytest.mark.parametrize(("item", "found", "given", "words"), KEPT.values(), ids=KEPT.keys())
-def test_replicas_that_may_be_needed_are_not_taken(
+def test_scale_down_without_proof_is_advice(
     item: Workload, found: Usages, given: dict[str, Any], words: str
 ) -> None:
-    """Whatever is not known keeps them all; the finding stays, as advice, and says why."""
+    """Incomplete data keeps all replicas; the finding stays and says why."""
     finding = findings(item, found, **given)[0]
     assert (finding.name, finding.verdict, finding.proposal) == (
         FindingName.TOO_MANY_REPLICAS,
@@ -149,16 +149,16 @@ def test_replicas_that_may_be_needed_are_not_taken(
     assert words in " | ".join(finding.words)
 
 
-def test_days_before_a_workload_existed_are_not_missed() -> None:
-    """A Deployment of two days has no third."""
+def test_days_before_creation_are_not_missing() -> None:
+    """A Deployment that is two days old has no third day."""
     item = dataclasses.replace(TURNS[0], created=AT - 2 * DAY - MINUTE)
     finding = findings(item, TURNS[1], **_counted(1, days=2))[0]
     assert finding.verdict is Verdict.ACT
     assert "on 2 days before" in finding.words[0]
 
 
-def test_a_replica_that_drew_power_counts_as_at_work() -> None:
-    """Though no sample saw a kernel run on it."""
+def test_replica_with_power_draw_counts_as_active() -> None:
+    """Even if no sample saw a kernel."""
     finding = findings(TURNS[0], _changed(4, power_peak_w=400.0), **_counted(1))[0]
     assert finding.proposal is not None
     assert finding.proposal.replicas == 3
@@ -173,16 +173,16 @@ def test_a_replica_that_drew_power_counts_as_at_work() -> None:
     ],
     ids=["training", "gang"],
 )
-def test_pods_that_work_together_are_never_counted_apart(item: Workload) -> None:
-    """A rank that waits is no replica too many."""
+def test_pods_of_a_gang_are_not_replicas(item: Workload) -> None:
+    """A waiting rank is not a superfluous replica."""
     found = findings(item, TURNS[1], **_counted(1))
     assert [finding.name for finding in found] == [FindingName.BUSY]
     assert found[0].words[0] == "3 of 6 pods worked in the last 1d"
 
 
 @pytest.mark.parametrize(("busy", "left"), [(1, 2), (2, None), (4, None)])
-def test_groups_are_replicas_of_a_leader_worker_set(busy: int, left: int | None) -> None:
-    """Three groups of two: as many groups may be at work as pods are."""
+def test_leader_worker_set_is_scaled_by_groups(busy: int, left: int | None) -> None:
+    """Three groups of two pods: at most as many groups as pods can be active."""
     item, found = _replicas(6, busy_usage(0), kind="LeaderWorkerSet", size=3, created=AT - 30 * DAY)
     finding = _named(findings(item, found, **_counted(busy)), FindingName.TOO_MANY_REPLICAS)
     proposal = finding.proposal if finding else None
@@ -200,10 +200,10 @@ def test_groups_are_replicas_of_a_leader_worker_set(busy: int, left: int | None)
         ("012012", (), None),  # of each a host is at work
     ],
 )
-def test_hosts_of_one_replica_go_together_or_stay(
+def test_scale_down_of_multi_host_replicas_removes_whole_ones(
     hosts: str, going: tuple[str, ...], left: int | None
 ) -> None:
-    """Of a RayCluster's groups with several hosts; half of a replica is none."""
+    """For RayCluster groups with several hosts."""
     ref = ObjectRef("ray.io/v1", "RayCluster", "research", "w", "uid-w")
     labels = [{"ray.io/worker-group-replica-name": f"gpu-{one}"} for one in hosts]
     pods = [pod(f"w-{number}", labels=of) for number, of in enumerate(labels)]
@@ -214,8 +214,8 @@ def test_hosts_of_one_replica_go_together_or_stay(
     assert proposal is None or (left is not None and proposal.frees == 6 - left)
 
 
-def test_idle_replicas_go_altogether() -> None:
-    """What frees most decides: nothing ran on any of them for long."""
+def test_workload_of_idle_replicas_is_idle() -> None:
+    """The finding that frees most comes first: no replica was active for long."""
     item, found = _replicas(6, created=AT - 30 * DAY)
     names = [finding.name for finding in findings(item, found, concurrency={"uid-w": concurrency()})]
     assert names == [FindingName.IDLE, FindingName.TOO_MANY_REPLICAS]
@@ -226,7 +226,9 @@ def test_idle_replicas_go_altogether() -> None:
     [((1,), None), ((2,), 3), ((0, 2, None), 3), ((1,) * 60, None)],
     ids=["enough-left", "all-at-work", "gaps-take-no-demand-away", "steady"],
 )
-def test_what_was_taken_is_grown_back(busy: tuple[int | None, ...], target: int | None) -> None:
+def test_demand_above_the_remaining_replicas_scales_up(
+    busy: tuple[int | None, ...], target: int | None
+) -> None:
     """As soon as demand and headroom exceed what is left."""
     item, found = _replicas(2, busy_usage(0), busy_usage(1), annotations=SHRUNK, created=AT - 30 * DAY)
     finding = _named(findings(item, found, **_counted(*busy)), FindingName.TOO_FEW_REPLICAS)
@@ -236,8 +238,8 @@ def test_what_was_taken_is_grown_back(busy: tuple[int | None, ...], target: int 
         assert (finding.verdict, proposal.action, proposal.frees) == (Verdict.ACT, Action.SCALE_UP, -1.0)
 
 
-def test_nothing_grows_beyond_what_it_was() -> None:
-    """The original number is the limit, by demand of now or of this hour on other days."""
+def test_scale_up_stops_at_the_original_number() -> None:
+    """Whatever the demand, now or at the same hour on other days."""
     item, found = _replicas(2, busy_usage(0), busy_usage(1), annotations=SHRUNK, created=AT - 30 * DAY)
     finding = findings(item, found, **_counted(2, earlier=40))[0]
     assert finding.proposal is not None
@@ -255,39 +257,39 @@ def test_nothing_grows_beyond_what_it_was() -> None:
     ],
     ids=["empty", "garbage", "stopped-not-shrunk", "smaller-before", "no-number"],
 )
-def test_nothing_grows_by_a_record_that_is_not_ours(record: str) -> None:
-    """Only a record of a shrink says how many there were."""
+def test_scale_up_with_a_foreign_record_is_not_proposed(record: str) -> None:
+    """Only a scale-down record states the original number."""
     annotations = {"gpu-rightsizer.io/undo": record}
     item, found = _replicas(2, busy_usage(0), busy_usage(1), annotations=annotations, created=AT - 30 * DAY)
     assert _named(findings(item, found, **_counted(2)), FindingName.TOO_FEW_REPLICAS) is None
 
 
-def test_headroom_is_the_policys() -> None:
-    """Per cent of the busiest minute or a number of replicas, whichever is more."""
+def test_headroom_is_the_larger_of_percentage_and_number() -> None:
+    """Both come from the policy."""
     by = criteria(too_many_replicas=TooManyReplicas(headroomPercent=100, minHeadroom=0))
     finding = findings(*TURNS, by=by, **_counted(2))[0]
     assert finding.proposal is not None
     assert finding.proposal.replicas == 4
 
 
-def test_the_last_replica_stays() -> None:
-    """Without any headroom, and without any demand of late."""
+def test_scale_down_keeps_one_replica() -> None:
+    """Even without headroom and recent demand."""
     by = criteria(too_many_replicas=TooManyReplicas(headroomPercent=0, minHeadroom=0))
     finding = findings(*TURNS, by=by, **_counted(0))[0]
     assert finding.proposal is not None
     assert finding.proposal.replicas == 1
 
 
-def test_groups_that_nobody_counts_are_left_alone() -> None:
-    """How many pods make a group only the object itself says."""
+def test_scale_down_without_known_group_size_is_not_proposed() -> None:
+    """Only the object itself states how many pods form a group."""
     item, found = _replicas(6, busy_usage(0), kind="LeaderWorkerSet", size=None, created=AT - 30 * DAY)
     finding = findings(item, found, **_counted(1))[0]
     assert (finding.name, finding.proposal) == (FindingName.TOO_MANY_REPLICAS, None)
 
 
 @pytest.mark.parametrize(("allowed", "reason"), [(3, ""), (2, "pdb allows 2 disruptions, shrinking needs 3")])
-def test_a_disruption_budget_is_asked_for_those_that_go(allowed: int, reason: str) -> None:
-    """Three of six, not all of them."""
+def test_scale_down_respects_the_pod_disruption_budget(allowed: int, reason: str) -> None:
+    """The budget has to allow the removed pods, not all of them."""
     item, found = _replicas(
         6, busy_usage(0), busy_usage(1), busy_usage(2), created=AT - 30 * DAY, budgets={"pdb": allowed}
     )

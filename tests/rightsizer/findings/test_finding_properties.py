@@ -9,7 +9,7 @@ from typing import Any
 import hypothesis
 from hypothesis import strategies as st
 
-from rightsizer.findings import assess, freed
+from rightsizer.findings.finders import assess, freed
 from rightsizer.model import (
     Concurrency,
     Finding,
@@ -315,8 +315,10 @@ WORSE: dict[str, Callable[[Measured, st.DataObject], Measured]] = {
 
 @MANY
 @hypothesis.given(_worlds(), st.lists(st.sampled_from(sorted(WORSE)), min_size=1, max_size=3), st.data())
-def test_less_data_never_leads_to_action(world: World, how: list[str], data: st.DataObject) -> None:
-    """Nor does it ever take more away."""
+def test_findings_with_less_data_never_propose_more(
+    world: World, how: list[str], data: st.DataObject
+) -> None:
+    """Less data never frees more GPUs."""
     before = measured = _measure(world)
     for name in how:
         measured = WORSE[name](measured, data)
@@ -327,7 +329,7 @@ def test_less_data_never_leads_to_action(world: World, how: list[str], data: st.
 
 @MANY
 @hypothesis.given(_worlds(), st.data())
-def test_more_work_never_leads_to_action(world: World, data: st.DataObject) -> None:
+def test_findings_with_more_work_never_propose_more(world: World, data: st.DataObject) -> None:
     """A GPU that worked as well, when others did or since, takes nothing away that would have stayed.
 
     Work in a pause of the past is another matter: a workload that never paused has less reason to be waited for.
@@ -375,15 +377,15 @@ YOUNGER: dict[str, Callable[[Workload], Workload]] = {
 
 @MANY
 @hypothesis.given(_worlds(), st.sampled_from(sorted(YOUNGER)))
-def test_what_just_changed_is_left_alone(world: World, how: str) -> None:
-    """Nothing is taken from what was restarted, put back, is not ready, or cannot be counted."""
+def test_findings_after_a_restart_or_resume_propose_nothing(world: World, how: str) -> None:
+    """Nothing is freed from a workload that was restarted, resumed, is not ready or cannot be counted."""
     assert _taken(_assess(world, _measure(world), YOUNGER[how](world.item)), world.item) == 0
 
 
 @MANY
 @hypothesis.given(_worlds(), st.randoms(use_true_random=False))
-def test_order_says_nothing(world: World, chance: random.Random) -> None:
-    """Pods, devices and windows in any order give the same findings, word for word."""
+def test_findings_do_not_depend_on_order(world: World, chance: random.Random) -> None:
+    """Pods, devices and windows in any order give the same findings."""
     measured = _measure(world)
     pods = list(world.item.pods)
     chance.shuffle(pods)
@@ -397,8 +399,8 @@ def test_order_says_nothing(world: World, chance: random.Random) -> None:
 
 
 @hypothesis.given(_worlds())
-def test_whoever_worked_of_late_is_never_stopped(world: World) -> None:
-    """One working GPU in the window keeps the whole, and what it needs."""
+def test_findings_with_a_working_gpu_never_free_everything(world: World) -> None:
+    """One working GPU in the window keeps the workload."""
     slots = world.by.idle.window // SLOT
     name, (first, *others) = next(iter(world.devices.items()))
     works = any(any(one.busy[-slots:]) for devices in world.devices.values() for one in devices)

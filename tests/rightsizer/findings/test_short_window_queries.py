@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rightsizer.findings import narrow
+from rightsizer.findings.followup_queries import short_window_queries
 from rightsizer.model import Measured, Usage, Usages, Workload
 from rightsizer.policy.schema import Stuck
 from tests.rightsizer.build import (
@@ -33,7 +33,7 @@ def _narrow(item: Workload, used: Usage, lately: Usage, **more: Any) -> dict[str
     recent: Usages = usages((item.pods[0], (lately,)))
     return {
         str(window): pods
-        for window, pods in narrow(fleet(item), found, lambda: recent, lambda _: [by]).items()
+        for window, pods in short_window_queries(fleet(item), found, lambda: recent, lambda _: [by]).items()
     }
 
 
@@ -50,15 +50,17 @@ def _narrow(item: Workload, used: Usage, lately: Usage, **more: Any) -> dict[str
     ],
     ids=["spun", "never-full", "worked-before", "draws-power", "moves-memory", "unknown", "invalid"],
 )
-def test_what_could_be_stuck_is_looked_at_closely(used: Usage, lately: Usage, is_asked: bool) -> None:
-    """It was near full utilization within the longer window, and does not plainly work now."""
+def test_short_window_of_possibly_stuck_workload_is_queried(
+    used: Usage, lately: Usage, is_asked: bool
+) -> None:
+    """It was near full utilization in the longer window, and does not clearly work now."""
     item = workload(pod(), kind="Job")
     asked = _narrow(item, used, lately)
     assert asked == ({str(TWO_HOURS): {("research", "w-0")}} if is_asked else {})
 
 
-def test_a_window_longer_than_all_others_is_asked_of_everybody() -> None:
-    """Nothing that was measured says anything about it."""
+def test_window_longer_than_all_others_is_queried_for_all() -> None:
+    """No other measurement says anything about it."""
     by = {"stuck": Stuck(window=3 * DAY)}
     assert list(_narrow(workload(pod()), idle_usage(), idle_usage(power_peak_w=400.0), by=by)) == [
         str(3 * DAY)
@@ -70,10 +72,10 @@ def test_a_window_longer_than_all_others_is_asked_of_everybody() -> None:
     [(1, {}, True), (5, {}, False), (5, SHRUNK, True)],
     ids=["fewer-would-do", "all-are-needed", "taken-by-us"],
 )
-def test_whose_number_of_replicas_is_in_question_is_looked_at_closely(
+def test_short_window_of_possibly_oversized_deployment_is_queried(
     at_work: int, annotations: dict[str, str], is_asked: bool
 ) -> None:
-    """Whoever needs all of them stays as it is, whatever else is seen."""
+    """A workload that needs all replicas is not queried."""
     item = workload(*(pod(f"w-{number}") for number in range(6)), annotations=annotations)
     found = {"uid-w": concurrency(at_work, earlier=at_work)}
     asked = _narrow(item, busy_usage(), busy_usage(), concurrency=found)

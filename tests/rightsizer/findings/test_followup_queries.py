@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rightsizer.findings import Wanted, wanted
 from rightsizer.findings.autoscaling import autoscalers_for, busy_replicas
-from rightsizer.findings.evidence import Case
+from rightsizer.findings.evidence import Candidate
+from rightsizer.findings.followup_queries import FollowupQueries, followup_queries
 from rightsizer.model import ActivitySeries, Concurrency, Fleet, Manager, Measured, Pod, Usage, Workload
 from rightsizer.policy.criteria import Criteria
 from rightsizer.policy.schema import Thresholds, TooManyReplicas
@@ -32,11 +32,11 @@ from tests.rightsizer.build import (
 SOURCE = ActivitySeries("http://prometheus.monitoring:9090")
 
 
-def _ask(item: Workload, *used: Sequence[Usage], by: Sequence[Criteria] | None = None) -> Wanted:
+def _ask(item: Workload, *used: Sequence[Usage], by: Sequence[Criteria] | None = None) -> FollowupQueries:
     found = usages(*zip(item.pods, map(tuple, used), strict=True))
     each = by or (criteria(),)
     windows = dict.fromkeys(frozenset().union(*(one.windows for one in each)), found)
-    return wanted(fleet(item), Measured(AT, windows), lambda _: each)
+    return followup_queries(fleet(item), Measured(AT, windows), lambda _: each)
 
 
 HISTORIES: dict[str, tuple[Workload, tuple[list[Usage], ...], bool]] = {
@@ -51,16 +51,16 @@ HISTORIES: dict[str, tuple[Workload, tuple[list[Usage], ...], bool]] = {
 
 
 @pytest.mark.parametrize(("item", "used", "asked"), HISTORIES.values(), ids=HISTORIES.keys())
-def test_histories_are_asked_where_they_decide(
+def test_history_is_queried_only_where_it_can_prevent_action(
     item: Workload, used: tuple[list[Usage], ...], asked: bool
 ) -> None:
-    """Only for what would be acted upon if it never paused before."""
+    """Only for workloads that would be changed without earlier idle periods."""
     histories = _ask(item, *used).histories
     assert [set(request.pods) for request in histories] == ([{("research", "w-0")}] if asked else [])
 
 
-def test_histories_are_asked_from_where_pods_began() -> None:
-    """As far back as the policy looks, by the utilization that counts as work, pods of one kind together."""
+def test_history_query_starts_with_the_pods() -> None:
+    """As far back as the policy says, grouped by threshold."""
     pods = [
         pod("w-0", created=AT - 9 * DAY, started=AT - 8 * DAY),
         pod("w-1", created=AT - 9 * DAY, started=AT - 2 * DAY, restarts=3),
@@ -70,8 +70,8 @@ def test_histories_are_asked_from_where_pods_began() -> None:
     assert request.pods == {("research", "w-0"): AT - 8 * DAY, ("research", "w-1"): AT - 9 * DAY}
 
 
-def test_of_several_criteria_the_most_careful_asks() -> None:
-    """The longest look back, and the least utilization."""
+def test_history_query_of_several_criteria_uses_the_strictest() -> None:
+    """The longest history, and the lowest utilization."""
     by = [
         criteria(idle=Thresholds(history=20 * DAY, maxUtilizationPercent=5.0)),
         criteria(idle=Thresholds(history=10 * DAY, maxUtilizationPercent=2.0)),
@@ -106,39 +106,43 @@ COUNTED: dict[str, tuple[Workload, tuple[list[Usage], ...], bool]] = {
 
 
 @pytest.mark.parametrize(("item", "used", "asked"), COUNTED.values(), ids=COUNTED.keys())
-def test_replicas_are_counted_where_they_take_turns(
+def test_active_replicas_are_counted_where_replicas_may_alternate(
     item: Workload, used: tuple[list[Usage], ...], asked: bool
 ) -> None:
-    """Not where all are busy all the time, unless we took some; never where pods work together."""
+    """Not if all are always busy, unless scaled down; never for gangs."""
     requests = _ask(item, *used).concurrency
     assert [request.workloads for request in requests] == ([(item,)] if asked else [])
     assert all(request.criteria == TooManyReplicas() for request in requests)
 
 
 @pytest.mark.parametrize(("mean", "asked"), [(0.4, True), (0.9, False)])
-def test_waits_are_asked_where_gpus_are_used_little(mean: float, asked: bool) -> None:
-    """What pods wait for says nothing about those that keep their GPUs busy."""
+def test_waits_are_queried_only_for_low_activity(mean: float, asked: bool) -> None:
+    """Waits do not matter for busy GPUs."""
     assert _ask(workload(pod()), [busy_usage(activity_mean=mean)]).waits is asked
 
 
-def test_nothing_is_asked_about_nothing() -> None:
-    """No workloads, no questions."""
-    assert wanted(Fleet((), {}, {}), Measured(AT, {}), lambda _: ()) == Wanted((), (), waits=False)
+def test_empty_fleet_needs_no_followup_queries() -> None:
+    """Without workloads there are no queries."""
+    assert followup_queries(Fleet((), {}, {}), Measured(AT, {}), lambda _: ()) == FollowupQueries(
+        (), (), waits=False
+    )
 
 
 # Autoscalers.
 
 
-def _case(counted: Concurrency | None, **changes: Any) -> Case:
+def _case(counted: Concurrency | None, **changes: Any) -> Candidate:
     item = dataclasses.replace(workload(*(pod(f"w-{number}") for number in range(6))), created=AT - 30 * DAY)
     item = dataclasses.replace(item, **changes)
     found = usages(*((one, (busy_usage(number),)) for number, one in enumerate(item.pods)))
     known = {} if counted is None else {"uid-w": counted}
-    return Case(item, measured(item, found, histories=ALWAYS, concurrency=known), criteria(), fleet(item))
+    return Candidate(
+        item, measured(item, found, histories=ALWAYS, concurrency=known), criteria(), fleet(item)
+    )
 
 
-def test_an_autoscaler_has_the_bounds_that_were_measured() -> None:
-    """The quietest minute and the busiest, each with headroom; never fewer at most than there are."""
+def test_autoscaler_bounds_are_the_quietest_and_busiest_minute() -> None:
+    """Each with headroom; the maximum is at least the present number."""
     found = autoscalers_for(_case(concurrency(3, earlier=4)), SOURCE)
     assert found is not None
     assert (found.lowest, found.highest) == (1, 6)
@@ -150,8 +154,8 @@ def test_an_autoscaler_has_the_bounds_that_were_measured() -> None:
     assert busier.highest == 11
 
 
-def test_an_autoscaler_points_at_its_workload() -> None:
-    """Both manifests are whole, and name what they scale."""
+def test_autoscaler_manifests_target_the_workload() -> None:
+    """Both manifests are complete."""
     found = autoscalers_for(_case(concurrency(3)), SOURCE)
     assert found is not None
     for manifest in (found.scaled_object, found.hpa):
@@ -166,8 +170,8 @@ def test_an_autoscaler_points_at_its_workload() -> None:
     assert found.hpa["spec"]["metrics"][0]["pods"]["metric"] == {"name": "DCGM_FI_DEV_GPU_UTIL"}
 
 
-def test_the_query_counts_replicas_at_work_with_headroom() -> None:
-    """What Prometheus is asked is what we ask ourselves; names are quoted."""
+def test_autoscaler_query_counts_active_replicas_plus_headroom() -> None:
+    """Names are quoted."""
     assert busy_replicas(_case(None), SOURCE) == (
         '(count(max by (exported_pod) (max_over_time(DCGM_FI_DEV_GPU_UTIL{exported_namespace="research", '
         'exported_pod=~"w-.+"}[5m])) > 1) or vector(0)) + clamp_min(ceil((count(max by (exported_pod) '
@@ -189,15 +193,15 @@ NO_AUTOSCALER: dict[str, tuple[Concurrency | None, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("counted", "changes"), NO_AUTOSCALER.values(), ids=NO_AUTOSCALER.keys())
-def test_no_autoscaler_where_none_would_do_better(
+def test_autoscaler_without_varying_demand_is_not_proposed(
     counted: Concurrency | None, changes: dict[str, Any]
 ) -> None:
-    """Where the need does not vary or is not known, for pods that work together, and beside another one."""
+    """Nor for gangs, nor beside another autoscaler."""
     assert autoscalers_for(_case(counted, **changes), SOURCE) is None
 
 
-def test_kinds_without_a_scale_are_left_to_their_own() -> None:
-    """An InferenceService brings its own autoscaler; groups of pods are not counted by pods."""
+def test_autoscaler_for_a_kind_without_scale_is_not_proposed() -> None:
+    """An InferenceService has its own; a replica of several pods is not counted."""
     for kind in ("InferenceService", "LeaderWorkerSet"):
         case = _case(concurrency(3))
         item = dataclasses.replace(
@@ -206,8 +210,8 @@ def test_kinds_without_a_scale_are_left_to_their_own() -> None:
         assert autoscalers_for(dataclasses.replace(case, workload=item), SOURCE) is None
 
 
-def test_down_is_slow_and_up_is_not() -> None:
-    """Replicas stay for as long as the busiest minute is looked for, an hour at most."""
+def test_autoscaler_scales_up_at_once_and_down_slowly() -> None:
+    """Replicas stay for the length of the window, at most an hour."""
     found = autoscalers_for(_case(concurrency(3)), SOURCE)
     assert found is not None
     assert found.hpa["spec"]["behavior"] == {"scaleDown": {"stabilizationWindowSeconds": 3600}}

@@ -1,8 +1,7 @@
-"""Whether open nodes have room for pods that are to ask for something else than they do now. Pure.
+"""Whether nodes have free capacity for pods with a different request. Pure.
 
-Room is what nobody holds and no pod waits for, on nodes of the same model that the pods may come to by the selector,
-tolerations and affinity of their own object, and that have CPU, memory and places for them beside the pods that are
-there; as far as the quotas of their namespace allow.
+Capacity is free if no pod holds it or waits for it. The node must have the same GPU model, match the pods' selector,
+tolerations and affinity, and have CPU and memory for them. The quotas of their namespace must allow the request.
 """
 
 import contextlib
@@ -40,33 +39,33 @@ _AMOUNTS = (GPU_MEM, GPU_MEM_PERCENT, ALIYUN_MEM)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Coming:
-    """Pods that are to come.
+class IncomingPods:
+    """Pods with a new request.
 
     Attributes:
-        asks: What each asks for at most.
-        needs: What each asks for at most besides, as a Pod's needs.
-        pods: How many.
+        asks: The GPU resources of each pod.
+        needs: What each pod requests besides, as in Pod.needs.
+        pods: Their number.
     """
 
     asks: Asks = ()
     needs: Mapping[str, int] = dataclasses.field(default_factory=dict)
     pods: int = 0
 
-    def beside(self, first: "Coming") -> "Coming":
-        """All of them together with those who come first, each as large as the largest."""
+    def beside(self, first: "IncomingPods") -> "IncomingPods":
+        """These and earlier pods together, each as large as the largest."""
         most = dict(first.asks)
         asks = tuple((name, max(count, most.get(name, 0))) for name, count in self.asks)
-        return Coming(asks, largest((self.needs, first.needs)), self.pods + first.pods)
+        return IncomingPods(asks, largest((self.needs, first.needs)), self.pods + first.pods)
 
 
-def coming(workload: Workload, asks: Asks) -> Coming:
-    """The pods of a workload that hold GPUs, were they to ask for that instead."""
-    return Coming(asks, largest(pod.needs for pod in workload.holding), len(workload.holding))
+def incoming_pods(workload: Workload, asks: Asks) -> IncomingPods:
+    """The pods of a workload that hold GPUs, with a new request."""
+    return IncomingPods(asks, largest(pod.needs for pod in workload.holding), len(workload.holding))
 
 
 def largest(amounts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Of each resource the most that any of them has."""
+    """The largest amount of each resource."""
     found: dict[str, int] = {}
     for one in amounts:
         for name, amount in one.items():
@@ -75,17 +74,17 @@ def largest(amounts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def shares_of(fleet: Fleet, model: str) -> list[Offer]:
-    """Nodes that hand out shares of such GPUs."""
+    """Nodes with shares of such GPUs."""
     return [one for one in fleet.offers.get(SHARED, ()) if plain(one.node.model) == plain(model)]
 
 
-class Room:
-    """What there is for one workload.
+class FreeCapacity:
+    """The free capacity for one workload.
 
     Args:
-        fleet: Everything else.
-        workload: Whose pods are to come.
-        model: Of their GPUs, by DCGM's name or by the label of GPU Feature Discovery.
+        fleet: All workloads and nodes.
+        workload: The workload.
+        model: Of its GPUs, named by DCGM or GPU Feature Discovery.
     """
 
     def __init__(self, fleet: Fleet, workload: Workload, model: str) -> None:
@@ -94,23 +93,26 @@ class Room:
         self._model = model
 
     @functools.cached_property
-    def _wanted(self) -> UnschedulablePod | None:
-        """Where its pods may come; None where that cannot be read."""
+    def _placement(self) -> UnschedulablePod | None:
+        """The placement rules of its pods; None if they cannot be read."""
         with contextlib.suppress(msgspec.ValidationError):
             return template_placement(self._workload.ref, pod_spec_of(self._workload))
         return None
 
-    def has(
-        self, asks: Asks, first: Coming = Coming(), besides: Mapping[str, int] = MappingProxyType({})
+    def fits(
+        self,
+        asks: Asks,
+        first: IncomingPods = IncomingPods(),
+        besides: Mapping[str, int] = MappingProxyType({}),
     ) -> bool:
-        """Whether its pods can come if each asks for that.
+        """Whether all pods of the workload fit with a new request.
 
         Args:
-            asks: What each asks for.
-            first: Pods that ask for as much at most, and come before them.
-            besides: How much pods that come before them may take of other resources, wherever these come to.
+            asks: The GPU resources of each pod.
+            first: Pods with at most the same request that are placed earlier.
+            besides: What other earlier pods may take of each resource, on any node.
         """
-        own = coming(self._workload, asks)
+        own = incoming_pods(self._workload, asks)
         everybody = own.beside(first)
         amounts = dict(everybody.asks)
         counting = next((name for name in amounts if name in _AMOUNTS), None)
@@ -125,8 +127,8 @@ class Room:
         pools = self._fleet.pools.get(plain(self._model), ())
         return any(self._fit(alike, counting, everybody, besides) for alike in pools)
 
-    def _is_within_quotas(self, own: Coming) -> bool:
-        """Whether their namespace may have what they ask for more than they do now; others' growth is not foreseen."""
+    def _is_within_quotas(self, own: IncomingPods) -> bool:
+        """Whether the quotas of the namespace allow the increase."""
         quotas = self._fleet.quotas_in.get(self._workload.ref.namespace, ())
         more = {
             name: own.pods * count - sum(pod.resources.get(name, 0) for pod in self._workload.holding)
@@ -134,14 +136,14 @@ class Room:
         }
         return all(more.get(one.resource, 0) <= max(one.hard - one.used, 0) for one in quotas)
 
-    def _free(self, resource: str, everybody: Coming) -> int:
-        """How many there are; nodes are gone through once for all pods that may come to the same ones."""
-        if self._wanted is None:
+    def _free(self, resource: str, everybody: IncomingPods) -> int:
+        """How many pods fit; cached for pods with the same placement and needs."""
+        if self._placement is None:
             return 0
-        key = ("free", resource, plain(self._model), self._wanted.shape, *sorted(everybody.needs.items()))
+        key = ("free", resource, plain(self._model), self._placement.shape, *sorted(everybody.needs.items()))
         return self._fleet.once(key, lambda: sum(self._offered(resource, everybody)))
 
-    def _offered(self, resource: str, everybody: Coming) -> Iterator[int]:
+    def _offered(self, resource: str, everybody: IncomingPods) -> Iterator[int]:
         card = card_of(self._model)
         if resource == SHARED:
             offers: Sequence[Offer] = shares_of(self._fleet, self._model)
@@ -153,7 +155,7 @@ class Room:
                 yield self._places(one.node, everybody, most=one.free)
 
     def _fit(
-        self, alike: Sequence[Pool], counting: str, everybody: Coming, besides: Mapping[str, int]
+        self, alike: Sequence[Pool], counting: str, everybody: IncomingPods, besides: Mapping[str, int]
     ) -> bool:
         amounts, left = dict(everybody.asks), everybody.pods
         memory, cores = amounts[counting], amounts.get(GPU_CORES, 0)
@@ -164,7 +166,7 @@ class Room:
         gone = besides.get(ALIYUN_MEM if counting == ALIYUN_MEM else GPU, 0)  # a GPU for each, at worst
         for pool in alike:
             if pool.is_full(memory):
-                return False  # and so are those after it
+                return False  # so are the following ones
             if not self._takes(pool.node):
                 continue
             lost = min(gone, pool.gpus)
@@ -176,10 +178,10 @@ class Room:
         return False
 
     def _takes(self, node: Node) -> bool:
-        return self._wanted is not None and could_host(node, UNKNOWN_CAPACITY, self._wanted)
+        return self._placement is not None and could_host(node, UNKNOWN_CAPACITY, self._placement)
 
-    def _places(self, node: Node, everybody: Coming, *, most: int) -> int:
-        """How many of them a node has CPU, memory and places for, up to `most`; for none where it does not tell."""
+    def _places(self, node: Node, everybody: IncomingPods, *, most: int) -> int:
+        """How many of them a node has CPU, memory and pod slots for, at most `most`; 0 if unknown."""
         spare = self._fleet.spare.get(node.name, {})
         counts = [max(spare.get(name, 0), 0) // need for name, need in everybody.needs.items() if need]
         return min((most, *counts))

@@ -65,30 +65,32 @@ FITS = {
 
 
 @pytest.mark.parametrize(("usage", "node", "resource"), FITS.values(), ids=FITS.keys())
-def test_the_smallest_part_that_fits_and_is_offered(usage: Usage, node: Node, resource: str | None) -> None:
-    """Peaks of memory, activity and memory traffic with their margins, and a node that has it now."""
+def test_oversized_gpu_proposes_the_smallest_offered_slice(
+    usage: Usage, node: Node, resource: str | None
+) -> None:
+    """It covers peaks of memory, activity and traffic with margins, and some node has it free."""
     item = workload(pod())
     found = findings(item, usages((item.pods[0], (usage,))), nodes=(node,), histories=ALWAYS)
     proposals = [dict(finding.proposal.asks) for finding in found if finding.proposal is not None]
     assert proposals == ([{resource: 1}] if resource else [])
 
 
-def test_a_slice_is_proposed_with_its_margins_in_words() -> None:
-    """What was used at most, what is added, what there would be, and what that frees."""
+def test_oversized_gpu_evidence_states_peaks_and_margins() -> None:
+    """The evidence states use, margins, the slice, and what it frees."""
     item = workload(pod(), pod("w-1"))
     found = usages(*((one, (_light(),)) for one in item.pods))
     finding = findings(item, found, nodes=(MIXED,), histories=ALWAYS)[0]
     assert finding.words[0] == (
-        "its peaks in the last 1d were 4.0 GiB of memory (and a margin of 20%), 10% activity and 5% memory traffic "
-        "(and 20%): nvidia.com/mig-1g.10gb with 9.0 GiB and 14.3% of the compute would do"
+        "peaks of the last 1d: 4.0 GiB memory (margin 20%), 10% activity, 5% memory traffic (margin 20%); "
+        "nvidia.com/mig-1g.10gb would be enough, with 9.0 GiB and 14.3% of the compute"
     )
     assert finding.proposal is not None
-    assert finding.proposal.words == "nvidia.com/mig-1g.10gb for each pod: 1.71 GPUs less"
+    assert finding.proposal.words == "nvidia.com/mig-1g.10gb for each pod: 1.71 GPUs fewer"
     assert finding.proposal.frees == pytest.approx(12 / 7)
 
 
-def test_what_no_node_offers_is_advice() -> None:
-    """The finding says what would fit, and that it is not there."""
+def test_oversized_gpu_without_an_offer_is_advice() -> None:
+    """The finding names the slice and says that no node has it free."""
     item = workload(pod())
     finding = findings(item, usages((item.pods[0], (_light(),))), histories=ALWAYS)[0]
     assert (finding.name, finding.verdict, finding.proposal) == (
@@ -96,9 +98,7 @@ def test_what_no_node_offers_is_advice() -> None:
         Verdict.KEEP,
         None,
     )
-    assert (
-        finding.words[-1] == "no node that its pods may come to has it free now, with CPU and memory for them"
-    )
+    assert finding.words[-1] == "no eligible node has such a slice free, with enough CPU and memory"
 
 
 def _instance(profile: str, **changes: Any) -> Usage:
@@ -118,8 +118,10 @@ def _instance(profile: str, **changes: Any) -> Usage:
     ],
     ids=["a-third-of-it", "two-thirds-of-it", "smallest-already", "unknown-profile"],
 )
-def test_an_instance_larger_than_needed(profile: str, activity: float, resource: str | None) -> None:
-    """Activity of a MIG instance is a share of its own."""
+def test_oversized_mig_instance_proposes_a_smaller_one(
+    profile: str, activity: float, resource: str | None
+) -> None:
+    """Activity of a MIG instance is relative to the instance."""
     item = workload(pod())
     found = usages((item.pods[0], (_instance(profile, activity=activity, traffic=0.01),)))
     proposal = findings(item, found, nodes=(MIXED,), histories=ALWAYS)[0].proposal
@@ -146,16 +148,16 @@ MODELS = {
 
 
 @pytest.mark.parametrize(("model", "smallest"), MODELS.items(), ids=MODELS.keys())
-def test_every_model_has_its_own_profiles(model: str, smallest: str | None) -> None:
-    """By the name that DCGM gives it, and by the label of GPU Feature Discovery."""
+def test_card_of_a_model_has_its_mig_profiles(model: str, smallest: str | None) -> None:
+    """By DCGM's name, and by the label of GPU Feature Discovery."""
     for spelling in (model, model.replace(" ", "-")):
         card = card_of(spelling)
         assert (card.profiles[0].name if card else None) == smallest
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.models[0])
-def test_profiles_are_what_their_names_say(card: Any) -> None:
-    """The memory in a profile's name is about what it has, and the largest is the whole GPU."""
+def test_mig_profile_memory_matches_its_name(card: Any) -> None:
+    """The largest profile is the whole GPU."""
     for profile in card.profiles:
         named = float(profile.name.split(".")[1].removesuffix("gb"))
         assert 0.85 * named <= profile.memory_bytes / (1 << 30) <= 0.96 * named
@@ -175,8 +177,10 @@ A100 = dataclasses.replace(
     ],
     ids=["shared-already", "two-models"],
 )
-def test_what_cannot_be_sliced_alike(pods: tuple[Pod, ...], used: tuple[Usage, ...]) -> None:
-    """A share is no whole GPU, and one slice is not two models'."""
+def test_oversized_gpu_with_shares_or_mixed_models_is_not_proposed(
+    pods: tuple[Pod, ...], used: tuple[Usage, ...]
+) -> None:
+    """A share is not a whole GPU, and two models have no common slice."""
     found = usages(*((one, (usage,)) for one, usage in zip(pods, used, strict=True)))
     names = {finding.name for finding in findings(workload(*pods), found, nodes=(MIXED,), histories=ALWAYS)}
     assert FindingName.OVERSIZED_GPU not in names

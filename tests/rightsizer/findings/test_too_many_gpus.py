@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rightsizer.findings.too_many_gpus import rounded
+from rightsizer.findings.too_many_gpus import gpus_to_keep
 from rightsizer.model import (
     Action,
     FindingName,
@@ -42,13 +42,13 @@ def _eight(*used: Usage, devices: int = 8, **changes: Any) -> tuple[Workload, Us
     ("used", "held", "kept"),
     [(1, 8, 1), (2, 8, 2), (3, 8, 4), (5, 8, 8), (4, 6, 4), (2, 6, 2), (3, 7, 3), (1, 2, 1), (3, 16, 4)],
 )
-def test_what_is_kept_divides_what_was_held(used: int, held: int, kept: int) -> None:
-    """Parallel groups stay even; where nothing divides a number evenly, what was used is kept."""
-    assert rounded(used, held) == kept
+def test_gpus_to_keep_divide_the_held_gpus(used: int, held: int, kept: int) -> None:
+    """Parallel groups stay even; without a divisor the used number is kept."""
+    assert gpus_to_keep(used, held) == kept
 
 
-def test_each_pod_keeps_what_the_one_that_uses_most_needs() -> None:
-    """Pods of a workload are alike: 3 of 8 in one of them makes 4 in each."""
+def test_resize_keeps_what_the_busiest_pod_needs() -> None:
+    """Pods of a workload are alike: 3 of 8 GPUs in one pod means 4 in each."""
     pods = [pod(devices=8), pod("w-1", devices=8)]
     rest = tuple(idle_usage(number) for number in range(3, 8))
     found = usages(
@@ -60,11 +60,11 @@ def test_each_pod_keeps_what_the_one_that_uses_most_needs() -> None:
     assert finding.proposal == Proposal(
         Action.RESIZE,
         8.0,
-        "4 of 8 GPUs suffice for each pod; 3 were used, 4 divides 8 evenly: 8 GPUs less",
+        "each pod needs 4 of its 8 GPUs (3 were used; 4 divides 8 evenly): 8 GPUs fewer",
         gpus_per_pod=4,
         pods=("w-0", "w-1"),
     )
-    assert finding.words[0] == "4 of 16 GPUs worked in the last 1d"
+    assert finding.words[0] == "4 of 16 GPUs were used in the last 1d"
 
 
 TWO_OF_EIGHT = _eight(busy_usage(0), busy_usage(1))
@@ -74,34 +74,34 @@ UNPROVEN: dict[str, tuple[Workload, Usages, dict[str, Any], str]] = {
         TWO_OF_EIGHT[0],
         {key: used[:7] for key, used in TWO_OF_EIGHT[1].items()},
         {},
-        "series name it on 7 only",
+        "its series cover only 7",
     ),
     "one-gpu-without-second-signal": (
         *_eight(busy_usage(0), idle_usage(1, power_peak_w=None, traffic_peak=None)),
         {},
-        "neither power nor memory traffic",
+        "no power or memory-traffic data",
     ),
-    "young": (*_eight(busy_usage(0), started=AT - DAY), {}, "nothing younger than 1d 30m"),
+    "young": (*_eight(busy_usage(0), started=AT - DAY), {}, "pods must be at least 1d 30m old"),
     "longer-pauses-than-the-window": (
         *TWO_OF_EIGHT,
         {"histories": {("research", "w-0"): history("#" + "." * 30 + "#")}},
-        "it makes pauses of up to 1d 6h: a window of 1d is too short",
+        "it pauses for up to 1d 6h: a window of 1d is too short",
     ),
-    "no-history": (*TWO_OF_EIGHT, {"histories": {}}, "it makes pauses of unknown length"),
+    "no-history": (*TWO_OF_EIGHT, {"histories": {}}, "it pauses for an unknown time"),
     "shrunk-in-another-way": (
         dataclasses.replace(TWO_OF_EIGHT[0], annotations=SHRUNK),
         TWO_OF_EIGHT[1],
         {},
-        "some of its replicas were taken away",
+        "it is scaled down; it is judged again",
     ),
 }
 
 
 @pytest.mark.parametrize(("item", "found", "given", "words"), UNPROVEN.values(), ids=UNPROVEN.keys())
-def test_gpus_that_may_be_needed_are_not_taken(
+def test_resize_without_proof_is_advice(
     item: Workload, found: Usages, given: dict[str, Any], words: str
 ) -> None:
-    """Whatever is not known keeps all of a pod's GPUs; the finding stays, as advice, and says why."""
+    """Incomplete data keeps all GPUs; the finding stays and says why."""
     finding = findings(item, found, **{"histories": ALWAYS, **given})[0]
     assert (finding.name, finding.verdict, finding.proposal) == (
         FindingName.TOO_MANY_GPUS,
@@ -116,7 +116,7 @@ def test_gpus_that_may_be_needed_are_not_taken(
     [idle_usage(1, power_peak_w=400.0), idle_usage(1, traffic_peak=0.4), idle_usage(1, busy_s=600.0)],
     ids=["power", "traffic", "counters"],
 )
-def test_a_gpu_is_used_as_soon_as_one_signal_says_so(usage: Usage) -> None:
+def test_gpu_with_any_signal_of_use_is_kept(usage: Usage) -> None:
     """Activity alone does not make a GPU unused."""
     proposal = findings(*_eight(busy_usage(0), usage), histories=ALWAYS)[0].proposal
     assert proposal is not None
@@ -137,20 +137,20 @@ NOT_TOO_MANY = {
 
 
 @pytest.mark.parametrize(("item", "found"), NOT_TOO_MANY.values(), ids=NOT_TOO_MANY.keys())
-def test_pods_that_are_not_too_large(item: Workload, found: Usages) -> None:
-    """All used, no even part left, or shares of nobody knows how many GPUs."""
+def test_resize_of_fully_used_uneven_or_shared_gpus_is_not_proposed(item: Workload, found: Usages) -> None:
+    """All GPUs are used, no even number is left, or the GPUs are shared."""
     found_names = [finding.name for finding in findings(item, found, histories=ALWAYS)]
     assert found_names == [FindingName.BUSY]
 
 
-def test_signals_that_disagree_are_no_work() -> None:
-    """Power without activity keeps a GPU, but is not said to be work where nothing is proven."""
+def test_power_without_activity_keeps_a_gpu_but_is_not_busy() -> None:
+    """Power without activity keeps a GPU, but does not count as work."""
     found = findings(*_eight(idle_usage(0, power_peak_w=400.0)), histories={})
     assert [finding.name for finding in found] == [FindingName.CONFLICTING_SIGNALS]
 
 
-def test_what_frees_most_decides() -> None:
-    """Of two changes that the evidence calls for, whatever their order."""
+def test_finding_that_frees_most_comes_first() -> None:
+    """The order of the findings does not matter."""
     pods = [pod(f"w-{number}", devices=8) for number in range(4)]
     idle = tuple(idle_usage(number) for number in range(1, 8))
     found = usages(*((one, (busy_usage(0), *idle)) for one in pods))

@@ -93,16 +93,16 @@ def _jobset() -> list[Object]:
     return [JOBSET, *jobs, *pods]
 
 
-def test_owners_of_third_parties_are_found_by_discovery(server: Server) -> None:
-    """A chain through kinds that are no part of Kubernetes, with the top's own size and version."""
+def test_third_party_owners_are_found_by_discovery(server: Server) -> None:
+    """With size and version of the top."""
     server.add(*_jobset())
     (found,) = server.fleet().workloads
     assert (found.ref.full_kind, found.ref.name, found.gpus) == ("JobSet.jobset.x-k8s.io", "train", 6)
     assert (found.size, bool(found.resource_version)) == (False, True)
 
 
-def test_only_what_is_needed_is_asked(server: Server) -> None:
-    """Kinds that no pod's chain leads to, and that we never change, are not asked for; claims neither without use."""
+def test_reader_requests_only_needed_kinds(server: Server) -> None:
+    """No kinds without pods, and no claims without use."""
     server.add(*_jobset())
     server.fleet()
     asked = {path.rsplit("/", 1)[-1] for path in server.asked()}
@@ -113,8 +113,8 @@ def test_only_what_is_needed_is_asked(server: Server) -> None:
     assert "resourceclaims" in {path.rsplit("/", 1)[-1] for path in server.asked()}
 
 
-def test_discovery_is_asked_once(server: Server) -> None:
-    """A run of many looks asks the server for its API groups once."""
+def test_api_groups_are_read_once(server: Server) -> None:
+    """For many readings of one run."""
     server.add(*_jobset())
     (found,) = server.fleet().workloads
     for _ in range(3):
@@ -123,8 +123,8 @@ def test_discovery_is_asked_once(server: Server) -> None:
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_an_api_that_is_not_for_us_is_left_out_and_named(server: Server, status: int) -> None:
-    """Without a right, or a kind that went away, the rest is read; the owner is known by name, and not touched."""
+def test_forbidden_or_missing_api_is_noted_and_skipped(server: Server, status: int) -> None:
+    """The rest is read; an unread owner is never changed."""
     server.add(*_jobset())
     server.api.inject(Fault("/jobset", "GET", None, status=status))
     server.api.inject(Fault("/scaledobjects", "GET", None, status=status))
@@ -153,8 +153,8 @@ def _groups(**versions: str) -> Object:
     return {"kind": "APIGroupList", "groups": groups}
 
 
-def test_a_kind_that_its_group_serves_in_an_older_version_only(server: Server) -> None:
-    """Operators of different ages share a group: where the best version has no such kind, the next is asked."""
+def test_kind_served_in_an_older_version_is_read(server: Server) -> None:
+    """The next version is tried."""
     head = obj("RayCluster", "r", api_version="ray.io/v1")
     server.add(head, *(pod(f"p{number}", head) for number in range(3)))
     old = server.api.get("RayCluster", TEAM, "r") or {}
@@ -166,8 +166,8 @@ def test_a_kind_that_its_group_serves_in_an_older_version_only(server: Server) -
     assert found.resource_version == old["metadata"]["resourceVersion"]
 
 
-def test_without_discovery_the_best_versions_are_tried(server: Server) -> None:
-    """Who may not ask what there is can still read what it may, and it is said."""
+def test_reader_without_discovery_tries_the_best_versions(server: Server) -> None:
+    """And reports it."""
     server.add(*_jobset())
     server.api.inject(Fault("^/apis$", "GET", None, status=403))
     fleet = server.fleet()
@@ -175,8 +175,8 @@ def test_without_discovery_the_best_versions_are_tried(server: Server) -> None:
     assert any(problem.startswith("/apis is left out: 403") for problem in fleet.problems)
 
 
-def test_an_api_that_must_be_there_ends_the_reading(server: Server) -> None:
-    """Half of the built-in kinds is no basis for a plan."""
+def test_missing_built_in_api_ends_the_reading(server: Server) -> None:
+    """There is no plan without built-in kinds."""
     deployment = {"replicas": 0, "selector": {"matchLabels": {"a": "b"}}, "template": _template()}
     server.add(obj("Deployment", "d", spec=deployment), pod("p", obj("Deployment", "d")))
     server.api.inject(Fault("/deployments", "GET", None, status=403))
@@ -184,8 +184,8 @@ def test_an_api_that_must_be_there_ends_the_reading(server: Server) -> None:
         server.fleet()
 
 
-def test_pages_that_expire_are_read_again_from_the_start(server: Server) -> None:
-    """Nothing is counted twice, neither pods nor what they ask of their nodes."""
+def test_expired_pages_are_read_again_from_the_start(server: Server) -> None:
+    """Nothing counts twice."""
     with server.api.batch():
         server.add(*(pod(f"p{number:04}", limits={GPU: "1", "cpu": "1"}) for number in range(600)))
     server.api.inject(Fault("/api/v1/pods", "GET", 1, delay_s=0.001))
@@ -216,8 +216,8 @@ def _stopped(name: str, kind: str, gpus: int, at: str) -> Object:
     return obj(kind, name, spec=spec, metadata={"annotations": {PREFIX + "undo": json.dumps(record)}})
 
 
-def test_our_changes_are_known_from_what_was_changed(server: Server) -> None:
-    """Also where nothing runs any more; what carries no record of ours is no change."""
+def test_changes_are_known_from_changed_objects(server: Server) -> None:
+    """Even without running pods."""
     at = "2026-11-20T10:00:00Z"
     server.add(_stopped("d", "Deployment", 8, at), _stopped("j", "Job", 2, "2026-11-20T09:00:00Z"))
     server.add({**_stopped("plain", "Deployment", 1, at), "metadata": {"name": "plain", "namespace": TEAM}})
@@ -253,16 +253,16 @@ RECORD = json.dumps({"version": 1, "time": "2026-11-20T10:00:00Z", "action": "sc
         pytest.param({"undo": RECORD.replace("00Z", "00")}, None, id="without-a-zone"),
     ],
 )
-def test_the_pause_after_which_it_was_wanted_again(annotations: dict[str, str], hours: float | None) -> None:
-    """As undo noted it, or as the record of a stop and the pods that run since tell it."""
+def test_idle_period_before_a_revert_is_known(annotations: dict[str, str], hours: float | None) -> None:
+    """From undo's annotation, or from the record of a stop and later pods."""
     noted = {PREFIX + name: text for name, text in annotations.items()}
     found = came_back_after(noted, [CREATED + HOUR, None, CREATED])
     assert found == (None if hours is None else hours * HOUR)
 
 
 @pytest.mark.prometheus
-def test_what_apply_did_is_known_afterwards(world: World) -> None:
-    """The records that a run leaves, on what it scaled and of what it evicted, tell when and how many GPUs."""
+def test_changes_of_apply_are_known_afterwards(world: World) -> None:
+    """With time and number of GPUs."""
     world.add("Deployment", world.team, "idle", {"replicas": 2, "gpus": 4})
     world.add("Pod", world.team, "shell", {})
     before = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=1)
@@ -278,8 +278,8 @@ def test_what_apply_did_is_known_afterwards(world: World) -> None:
     assert changes[0].at >= before.replace(microsecond=0)
 
 
-def test_evictions_are_known_from_what_keeps_the_manifests(server: Server) -> None:
-    """By the Secrets' metadata alone: what they hold is not asked for."""
+def test_evictions_are_known_from_secrets_of_manifests(server: Server) -> None:
+    """By metadata alone."""
     metadata = {
         "name": "shell-1",
         "namespace": STATE,
@@ -296,8 +296,8 @@ def test_evictions_are_known_from_what_keeps_the_manifests(server: Server) -> No
     assert any("secrets is left out: 403" in problem for problem in fleet.problems)
 
 
-def test_classes_and_quotas(server: Server) -> None:
-    """PriorityClasses with value and annotations; quotas as far as they are about GPUs."""
+def test_priority_classes_and_gpu_quotas_are_read(server: Server) -> None:
+    """With values and annotations."""
     annotations = {PREFIX + "mode": "enforce"}
     meta = {"name": "low", "annotations": annotations}
     server.add({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": meta, "value": 7})
@@ -331,8 +331,8 @@ def _everything() -> list[Object]:
     ]
 
 
-def test_a_look_at_one_workload_sees_what_the_plan_saw(server: Server) -> None:
-    """Read by itself it is the very same, field for field: whatever differs has changed."""
+def test_reading_one_namespace_gives_the_same_workload(server: Server) -> None:
+    """Field for field."""
     server.add(*_everything())
     server.api.settle()
     fleet = server.fleet()
@@ -342,8 +342,8 @@ def test_a_look_at_one_workload_sees_what_the_plan_saw(server: Server) -> None:
         assert look_at(planned.ref, server.cluster)[0] == planned
 
 
-def test_a_look_asks_about_one_namespace_only(server: Server) -> None:
-    """Nodes one by one where they are few, and no collection of all namespaces."""
+def test_reading_one_namespace_requests_nothing_else(server: Server) -> None:
+    """Few nodes are read one by one."""
     server.add(*_everything())
     (first, *_) = server.fleet().workloads
     server.asked()
@@ -363,10 +363,10 @@ def test_a_look_asks_about_one_namespace_only(server: Server) -> None:
         ([], None),
     ],
 )
-def test_names_of_gpus_by_configuration(
+def test_configured_gpu_resource_counts_as_gpu(
     server: Server, given: list[str], expected: Mapping[str, int] | None
 ) -> None:
-    """What is a GPU here is told by the connection's settings, for the plan and for every look after it."""
+    """In every reading of the connection."""
     server.add(pod("p", limits={"example.com/gpu": "4"}))
     cluster = server.connect(*given)
     workloads = build_fleet(read_cluster(cluster, BEARERS)).workloads
@@ -378,8 +378,8 @@ def test_names_of_gpus_by_configuration(
 @pytest.mark.parametrize(
     "text", ["", "=devices", "a b", "example.com/gpu=some", "example.com/gpu=", "x" * 400]
 )
-def test_a_name_that_cannot_be_meant(server: Server, text: str) -> None:
-    """It is refused with what would be right."""
+def test_invalid_gpu_resource_is_refused(server: Server, text: str) -> None:
+    """The message says how to write it."""
     if text == "example.com/gpu=":
         assert read_cluster(server.connect(text), BEARERS).pods == ()
         return

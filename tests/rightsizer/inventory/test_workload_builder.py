@@ -56,16 +56,16 @@ def _chain(*kinds: tuple[str, str], fields: Mapping[str, Any] | None = None) -> 
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_the_topmost_known_controller_is_the_workload(name: str) -> None:
-    """Through every kind that stands between a pod and what its owner wrote."""
+def test_pod_belongs_to_its_topmost_known_owner(name: str) -> None:
+    """Through every kind between a pod and its owner's manifest."""
     (kind, api_version), *_ = CHAINS[name]
     (found,) = fleet_of(*_chain(*CHAINS[name])).workloads
     assert (found.ref.api_version, found.ref.kind, found.ref.name) == (api_version, kind, "o0")
     assert (found.resource_version, found.gang, found.gpus) == ("7", "", 1)
 
 
-def test_an_unknown_controller_above_a_known_one_is_named() -> None:
-    """What its operator would put back is not touched: the way ends at what we do not know, as what it is."""
+def test_unknown_owner_above_a_known_one_is_the_workload() -> None:
+    """Its operator would revert changes below it."""
     top = ("Platform", "example.com/v1")
     (found,) = fleet_of(*_chain(top, *CHAINS["deployment"])).workloads
     assert (found.ref.full_kind, found.ref.name, found.resource_version, found.size) == (
@@ -80,8 +80,8 @@ def test_an_unknown_controller_above_a_known_one_is_named() -> None:
     ("starter", "kind"),
     [("CronJob", "Job"), ("CronWorkflow", "Workflow"), ("ScheduledSparkApplication", "SparkApplication")],
 )
-def test_what_starts_workloads_is_named_beside_the_one_it_started(starter: str, kind: str) -> None:
-    """The Job is judged, and it is said that its CronJob will make another."""
+def test_job_of_a_cron_job_is_the_workload_and_names_its_starter(starter: str, kind: str) -> None:
+    """The CronJob is a manager of the Job."""
     versions = {(row.kind, row.group): row.api_version for row in OWNERS if row.group != "batch.volcano.sh"}
     by_kind = {name: version for (name, _), version in versions.items()}
     objects = _chain((starter, by_kind[starter]), (kind, by_kind[kind]))
@@ -93,8 +93,8 @@ def test_what_starts_workloads_is_named_beside_the_one_it_started(starter: str, 
     assert '"suspend":true' in manager.exception
 
 
-def test_the_sizes_are_of_the_fields_that_stopping_changes() -> None:
-    """For every kind that we stop, what is read as its size is the field that is written."""
+def test_size_path_of_each_kind_is_the_field_that_stops_it() -> None:
+    """For every kind that gpu-rightsizer stops."""
     stops = {row: row.stop.field.path for row in KINDS if row.stop and row.stop.field}
     in_spec = {row: path for row, path in stops.items() if path[0] == "spec"}
     assert in_spec
@@ -112,8 +112,10 @@ def test_the_sizes_are_of_the_fields_that_stopping_changes() -> None:
         (("NIMService", "apps.nvidia.com/v1alpha1"), {"replicas": "{{ n }}"}, None),
     ],
 )
-def test_the_size_as_read(kind: tuple[str, str], spec: Object, size: int | bool | None) -> None:
-    """Replicas or a switch, from where the kind has them; what is neither is none."""
+def test_size_is_read_from_the_kinds_field(
+    kind: tuple[str, str], spec: Object, size: int | bool | None
+) -> None:
+    """Replicas or a switch; other values count as none."""
     (found,) = fleet_of(*_chain(kind, fields={"spec": spec})).workloads
     assert found.size is size if isinstance(size, bool) else found.size == size
 
@@ -155,8 +157,8 @@ GROUPS: dict[str, tuple[Object, str]] = {
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_bare_pods_of_one_gang_are_one_workload(name: str) -> None:
-    """Whoever schedules them together: the group stands for them, and it cannot be stopped as a pod could."""
+def test_bare_pods_of_a_gang_are_one_workload(name: str) -> None:
+    """For every gang scheduler; the gang cannot be stopped as a pod can."""
     fields, kind = GROUPS[name]
     found = workloads_of(pod("a", **_copy(fields)), pod("b", **_copy(fields)), pod("c"))
     assert set(found) == {f"{kind.partition('.')[0]}/g", "Pod/c"}
@@ -170,8 +172,8 @@ def _copy(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: dict(value) for key, value in fields.items()}
 
 
-def test_the_only_gpu_pod_of_a_gang_is_no_bare_pod() -> None:
-    """Its fellows may have no GPUs, or be yet to come: evicting it would break them all the same."""
+def test_only_gpu_pod_of_a_gang_is_not_a_bare_pod() -> None:
+    """Others may have no GPUs, or not exist yet."""
     fields = GROUPS["coscheduling"][0]
     assert set(workloads_of(pod("a", **_copy(fields)), pod("b", limits={}, **_copy(fields)))) == {
         "PodGroup/g"
@@ -179,8 +181,8 @@ def test_the_only_gpu_pod_of_a_gang_is_no_bare_pod() -> None:
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_a_gang_of_one_controller_is_that_controller(name: str) -> None:
-    """Where the pods' own controller joins them, the mark adds nothing."""
+def test_gang_of_one_owner_is_that_owner(name: str) -> None:
+    """If the pods have one owner, the gang adds nothing."""
     top = obj("JobSet", "train", api_version="jobset.x-k8s.io/v1alpha2")
     jobs = [obj("Job", f"train-{number}", top) for number in range(2)]
     pods = [pod(f"p{number}", job, **_copy(GROUPS[name][0])) for number, job in enumerate(jobs)]
@@ -189,8 +191,8 @@ def test_a_gang_of_one_controller_is_that_controller(name: str) -> None:
     assert (found["JobSet/train"].gang, found["JobSet/train"].gpus) == ("", 2)
 
 
-def test_a_gang_over_several_workloads_keeps_what_each_of_them_says() -> None:
-    """An opt-out of one member counts for all, and where two say different things neither can be read."""
+def test_gang_merges_annotations_of_its_owners() -> None:
+    """An opt-out of one member counts for all, and contradicting values are invalid."""
     annotations = [{"gpu-rightsizer.io/mode": "enforce", "a": "1"}, {"gpu-rightsizer.io/mode": "off"}, {}]
     tops = [obj("Job", f"j{number}", metadata={"annotations": one}) for number, one in enumerate(annotations)]
     fields = {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}
@@ -198,8 +200,8 @@ def test_a_gang_over_several_workloads_keeps_what_each_of_them_says() -> None:
     assert found["PodGroup/g"].annotations == {"gpu-rightsizer.io/mode": "enforce | off", "a": "1"}
 
 
-def test_the_group_that_a_scheduler_makes_for_one_pod_is_no_gang() -> None:
-    """Volcano and KAI give every pod a group, called by its UID: a bare pod is still a bare pod."""
+def test_group_of_a_single_pod_is_not_a_gang() -> None:
+    """Volcano and KAI create a group for every pod, named after its UID."""
     found = workloads_of(
         pod("a", annotations={"scheduling.k8s.io/group-name": "podgroup-uid-Pod-a"}),
         pod("b", annotations={"pod-group-name": "pg-b-uid-Pod-b"}),
@@ -236,8 +238,8 @@ def _clusters(draw: st.DrawFn) -> list[Object]:
 
 @MANY
 @hypothesis.given(_clusters(), st.randoms())
-def test_every_pod_is_in_exactly_one_workload(objects: list[Object], random: Any) -> None:
-    """Whatever owner references and marks say; pods with a mark in common are together; order means nothing."""
+def test_every_pod_belongs_to_exactly_one_workload(objects: list[Object], random: Any) -> None:
+    """Whatever the owner references and gangs; the order does not matter."""
     fleet = fleet_of(*objects)
     names = [one.ref.name for workload in fleet.workloads for one in workload.pods]
     pods = [one for one in objects if one["kind"] == "Pod"]
@@ -325,10 +327,10 @@ def test_every_pod_is_in_exactly_one_workload(objects: list[Object], random: Any
         ),
     ],
 )
-def test_what_a_pod_holds(
+def test_gpu_request_counts_devices_and_shares(
     fields: Object, devices: int, is_shared: bool, resources: Mapping[str, int]
 ) -> None:
-    """Devices are counted, amounts are one share, and a share is told from a GPU of one's own."""
+    """Amounts are one share, and shares differ from whole GPUs."""
     fleet = fleet_of(pod("p", **fields), gpu_resources=["example.com/npu", "example.com/npu-mem=amount"])
     (found,) = fleet.workloads[0].pods
     assert (found.devices, found.is_shared, found.resources) == (devices, is_shared, resources)
@@ -343,14 +345,14 @@ def test_what_a_pod_holds(
         ({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "x"}, "annotation gpu-fraction: '0.5'"),
     ],
 )
-def test_a_fraction_that_cannot_be_read(annotations: Mapping[str, str], words: str) -> None:
-    """It is told, rather than guessed at."""
+def test_invalid_fraction_annotation_is_reported(annotations: Mapping[str, str], words: str) -> None:
+    """It is not guessed at."""
     (found,) = fleet_of(pod("p", limits={}, annotations=annotations)).workloads[0].pods
     assert (found.devices, found.unreadable) == (0, (words,))
 
 
-def test_an_amount_beyond_all_counting() -> None:
-    """It is told, rather than taken for a number of GPUs."""
+def test_huge_amount_is_reported_as_invalid() -> None:
+    """It does not count as a number of GPUs."""
     (found,) = fleet_of(pod("p", limits={"nvidia.com/gpu": "1e1000000"})).workloads[0].pods
     assert (found.devices, found.unreadable) == (0, ("nvidia.com/gpu: '1e1000000'",))
 
@@ -358,8 +360,8 @@ def test_an_amount_beyond_all_counting() -> None:
 CLASS = "deviceclass:gpu.nvidia.com"
 
 
-def test_devices_of_claims() -> None:
-    """Counted from what is allocated, by name or made from a template; a claim of something else counts nothing."""
+def test_claim_counts_its_allocated_devices() -> None:
+    """Named claims and claims from templates; claims for other devices count nothing."""
     found = workloads_of(
         claim("two", devices=2, users=["named"]),
         claim("made-x7", devices=1, users=["made"]),
@@ -390,22 +392,22 @@ def test_devices_of_claims() -> None:
         pytest.param(claim("other", devices=1), 0, False, ("claim c: could not be read",), id="missing"),
     ],
 )
-def test_a_claim_that_is_not_simply_ones_own(
+def test_shared_or_unallocated_claim_is_counted_or_reported(
     one: Object, devices: int, is_shared: bool, unreadable: tuple[str, ...]
 ) -> None:
-    """Shared ones are shares, waiting ones are counted by what they ask for, and the rest is said to be unknown."""
+    """Shared claims are shares, unallocated ones count their requests, others are unknown."""
     (found,) = workloads_of(one, pod("p", **using("c")))["Pod/p"].pods
     assert (found.devices, found.is_shared, found.unreadable) == (devices, is_shared, unreadable)
 
 
-def test_administrators_looking_in_hold_nothing() -> None:
-    """Access for monitoring takes no device from anybody."""
+def test_claim_with_admin_access_holds_nothing() -> None:
+    """Monitoring takes no device."""
     watching = claim("c", devices=8, result={"adminAccess": True})
     assert workloads_of(watching, pod("monitor", **using("c")), pod("p")).keys() == {"Pod/p"}
 
 
-def test_an_extended_resource_by_claim_is_counted_once() -> None:
-    """Where the scheduler turned nvidia.com/gpu into a claim (KEP-5004), the pod holds what it asked for."""
+def test_extended_resource_backed_by_a_claim_is_counted_once() -> None:
+    """KEP-5004: the scheduler turned nvidia.com/gpu into a claim."""
     status = {
         "phase": "Running",
         "extendedResourceClaimStatus": {
@@ -418,8 +420,8 @@ def test_an_extended_resource_by_claim_is_counted_once() -> None:
     assert (found.devices, found.resources) == (2, {GPU: 2})
 
 
-def test_placeholders_are_not_judged() -> None:
-    """The pods that hold GPUs for others' fractions are the scheduler's own; what they take of a node counts."""
+def test_reservation_pods_of_schedulers_are_not_workloads() -> None:
+    """They reserve GPUs for fractions, and still count on their node."""
     holder = pod("gpu-reservation-n1", limits={GPU: "1"}, namespace="kai-resource-reservation")
     waiting = pod("w", limits={GPU: "8"}, spec={"nodeName": ""}, status=UNSCHEDULABLE)
     fleet = fleet_of(holder, waiting, node(gpus=8))
@@ -435,8 +437,10 @@ def test_placeholders_are_not_judged() -> None:
         ({"terminated": {"reason": "Completed"}}, None, 2, "Completed"),
     ],
 )
-def test_why_a_pod_does_not_run(state: Object, started: str | None, restarts: int, waiting: str) -> None:
-    """Start, restarts and the reason to wait are those of the container that has the GPU."""
+def test_pod_state_is_that_of_its_gpu_container(
+    state: Object, started: str | None, restarts: int, waiting: str
+) -> None:
+    """Start, restarts and waiting reason."""
     statuses = [
         {"name": "main", "restartCount": 2, "state": state},
         {"name": "sidecar", "restartCount": 9, "state": {"running": {"startedAt": "2026-11-09T00:00:00Z"}}},
@@ -524,8 +528,10 @@ def _managers(*more: Object, kind: str = "Deployment", metadata: Object | None =
         ),
     ],
 )
-def test_who_else_decides(metadata: Object, kind: str, name: str, reverts: bool, exception: str) -> None:
-    """Known by its marks, with what to configure on its side."""
+def test_manager_is_recognised_by_its_marks(
+    metadata: Object, kind: str, name: str, reverts: bool, exception: str
+) -> None:
+    """With the setting that makes it accept a change."""
     (found,) = _managers(metadata=metadata)
     assert (found.kind, found.name, found.reverts) == (kind, name, reverts)
     assert exception in found.exception
@@ -569,14 +575,14 @@ _TEMPLATE: Object = {"f:template": {"f:spec": {}}}
         pytest.param({"manager": "x", "operation": "Apply", "fieldsV1": None}, None, id="nothing"),
     ],
 )
-def test_who_else_writes_it(entry: Object, found: tuple[str, str, bool] | None) -> None:
-    """Known by the fields that are theirs, also without any mark."""
+def test_manager_is_recognised_by_managed_fields(entry: Object, found: tuple[str, str, bool] | None) -> None:
+    """Even without labels or annotations."""
     managers = _managers(metadata={"managedFields": [entry]})
     assert [(one.kind, one.name, one.reverts) for one in managers] == ([found] if found else [])
 
 
-def test_marks_and_fields_tell_of_one() -> None:
-    """The mark says more."""
+def test_manager_with_marks_and_managed_fields_is_listed_once() -> None:
+    """The mark takes precedence."""
     marks = {"annotations": {"argocd.argoproj.io/tracking-id": "shop:apps/Deployment:team/w"}}
     (found,) = _managers(
         metadata={**marks, "managedFields": [_fields("argocd-controller", "Apply", _REPLICAS)]}
@@ -584,13 +590,13 @@ def test_marks_and_fields_tell_of_one() -> None:
     assert (found.kind, found.name) == ("Argo CD", "shop")
 
 
-def test_no_manager_is_made_up() -> None:
-    """A label that charts set, too, is no proof of Argo CD."""
+def test_generic_instance_label_is_not_argo_cd() -> None:
+    """Charts set that label, too."""
     assert _managers(metadata={"labels": {"app.kubernetes.io/instance": "shop"}}) == ()
 
 
-def test_kueue_undoes_what_it_suspends_itself() -> None:
-    """A Job that Kueue admits is suspended and resumed by Kueue alone."""
+def test_kueue_reverts_changes_of_jobs_that_it_admits() -> None:
+    """Only Kueue suspends and resumes such a Job."""
     (found,) = _managers(kind="Job", metadata={"labels": {"kueue.x-k8s.io/queue-name": "q"}})
     assert (found.kind, found.reverts) == ("Kueue", True)
 
@@ -609,8 +615,8 @@ def _scaler(kind: str, name: str, **spec: Any) -> Object:
 TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "w"}
 
 
-def test_autoscalers_of_a_workload() -> None:
-    """Each of its own kind; the HPA that KEDA makes is KEDA's, and others' autoscalers are not ours."""
+def test_autoscalers_of_a_workload_are_managers() -> None:
+    """The HPA of a ScaledObject counts as KEDA's."""
     keda = _scaler("ScaledObject", "k", scaleTargetRef={"name": "w"})
     found = _managers(
         keda,
@@ -646,14 +652,14 @@ def test_autoscalers_of_a_workload() -> None:
         ),
     ],
 )
-def test_autoscalers_that_wake_or_sleep(scaler: Object, reverts: bool) -> None:
-    """An HPA that may go to zero comes back from it by itself; a paused ScaledObject does not."""
+def test_autoscaler_reverts_scale_to_zero_if_it_can_wake(scaler: Object, reverts: bool) -> None:
+    """An HPA with minReplicas 0 does; a paused ScaledObject does not."""
     (found,) = _managers(scaler)
     assert found.reverts is reverts
 
 
-def test_an_autoscaler_of_something_in_between_counts() -> None:
-    """KServe's HPA is for the Deployment below the InferenceService; it decides about the workload all the same."""
+def test_autoscaler_of_an_intermediate_owner_counts() -> None:
+    """KServe's HPA targets the Deployment below the InferenceService."""
     chain = _chain(("InferenceService", "serving.kserve.io/v1beta1"), *CHAINS["deployment"])
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "o1"}
     (found,) = fleet_of(*chain, _scaler("HorizontalPodAutoscaler", "h", scaleTargetRef=target)).workloads

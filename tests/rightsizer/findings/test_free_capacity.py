@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rightsizer.changes.records import remembered
-from rightsizer.findings.node_room import Coming, Room
+from rightsizer.findings.free_capacity import FreeCapacity, IncomingPods
 from rightsizer.kinds.patches import record_of
 from rightsizer.model import (
     Action,
@@ -85,21 +85,21 @@ def _affinity(pool: str) -> dict[str, Any]:
         ({}, HAMI, True),
     ],
 )
-def test_room_counts_where_the_pods_may_come(template: dict[str, Any], node: Node, fits: bool) -> None:
-    """By their own object's selector, tolerations and affinity; what cannot be read keeps them off."""
+def test_capacity_requires_matching_placement_rules(template: dict[str, Any], node: Node, fits: bool) -> None:
+    """Selector, tolerations and affinity of the workload; unreadable ones count as unmet."""
     item = _workload(**template)
     asks = ((GPU, 1), (MEM, 8000)) if node is HAMI else ((SLICE, 1),)
-    assert Room(Fleet((item,), {node.name: node}, {}), item, H100).has(asks) is fits
+    assert FreeCapacity(Fleet((item,), {node.name: node}, {}), item, H100).fits(asks) is fits
 
 
 @pytest.mark.parametrize(("resource", "pods", "fits"), [(SLICE, 1, True), (SLICE, 2, False), (MEM, 1, True)])
-def test_those_who_wait_come_first(resource: str, pods: int, fits: bool) -> None:
-    """Of two slices one is left beside a pod that waits for one."""
+def test_capacity_excludes_what_pending_pods_wait_for(resource: str, pods: int, fits: bool) -> None:
+    """Of two free slices one is left if a pending pod waits for one."""
     item = _workload(pods=pods)
     waiting = WaitingPod(ObjectRef("v1", "Pod", "a", "p"), {resource: 1}, 0, "", frozenset({"m1"}))
     fleet = Fleet((item,), {"m1": CUT, "h1": HAMI}, {}, waiting=(waiting,))
-    assert Room(fleet, item, H100).has(((SLICE, 1),)) is fits
-    assert Room(fleet, item, H100).has(((GPU, 1), (MEM, 8000))) is (resource == SLICE)
+    assert FreeCapacity(fleet, item, H100).fits(((SLICE, 1),)) is fits
+    assert FreeCapacity(fleet, item, H100).fits(((GPU, 1), (MEM, 8000))) is (resource == SLICE)
 
 
 NEEDS = {"cpu": 4000, "memory": 16 << 30, "pods": 1}
@@ -119,23 +119,25 @@ ASKS = [((SLICE, 1),), ((GPU, 1), (MEM, 8000))]
         ({"pods": -3}, 1, False),
     ],
 )
-def test_cpu_memory_and_places_are_room_too(asks: Asks, short: dict[str, int], pods: int, fits: bool) -> None:
-    """On each node those count that fit beside the pods that are there."""
+def test_capacity_requires_cpu_memory_and_pod_slots(
+    asks: Asks, short: dict[str, int], pods: int, fits: bool
+) -> None:
+    """Each node counts what fits beside its present pods."""
     item = _workload(pods=pods, needs=NEEDS)
     spare = {"m1": {**NEEDS, **short}, "h1": {**NEEDS, **short}}
     fleet = Fleet((item,), {"m1": CUT, "h1": HAMI}, {}, spare=spare)
-    assert Room(fleet, item, H100).has(asks) is fits
+    assert FreeCapacity(fleet, item, H100).fits(asks) is fits
     unknown = dataclasses.replace(fleet, spare={})
-    assert not Room(unknown, item, H100).has(asks)
+    assert not FreeCapacity(unknown, item, H100).fits(asks)
 
 
 @pytest.mark.parametrize("asks", ASKS)
-def test_those_before_it_may_need_more_than_it_does(asks: Asks) -> None:
-    """Of eight cores four are left beside one that needs four, and none beside one that needs eight."""
+def test_capacity_beside_larger_earlier_pods_is_smaller(asks: Asks) -> None:
+    """Of eight cores four are left beside a pod of four, none beside a pod of eight."""
     item = _workload(needs={"cpu": 1000})
     fleet = Fleet((item,), {"m1": CUT, "h1": HAMI}, {}, spare={"m1": {"cpu": 8000}, "h1": {"cpu": 8000}})
-    assert Room(fleet, item, H100).has(asks, Coming(asks, {"cpu": 4000}, 1))
-    assert not Room(fleet, item, H100).has(asks, Coming(asks, {"cpu": 8000}, 1))
+    assert FreeCapacity(fleet, item, H100).fits(asks, IncomingPods(asks, {"cpu": 4000}, 1))
+    assert not FreeCapacity(fleet, item, H100).fits(asks, IncomingPods(asks, {"cpu": 8000}, 1))
 
 
 @pytest.mark.parametrize(
@@ -148,23 +150,23 @@ def test_those_before_it_may_need_more_than_it_does(asks: Asks) -> None:
         (Quota("research", "q", GPU, 1, 1), True),
     ],
 )
-def test_quotas_are_room_too(quota: Quota, fits: bool) -> None:
-    """Of their own namespace, as far as they ask for more of it than they do now."""
+def test_capacity_is_limited_by_quotas(quota: Quota, fits: bool) -> None:
+    """By those of its own namespace, as far as the request grows."""
     item = _workload()
     fleet = Fleet((item,), {"m1": CUT}, {}, quotas=(quota,))
-    assert Room(fleet, item, H100).has(((SLICE, 1),)) is fits
+    assert FreeCapacity(fleet, item, H100).fits(((SLICE, 1),)) is fits
 
 
-def test_who_asks_for_a_part_of_what_it_has_needs_no_quota_of_it() -> None:
-    """One GPU in amounts takes the place of one that it has whole."""
+def test_smaller_request_needs_no_additional_quota() -> None:
+    """An amount of a GPU replaces the whole GPU that it holds."""
     item = _workload()
     fleet = Fleet((item,), {"h1": HAMI}, {}, quotas=(Quota("research", "q", GPU, 1, 1),))
-    assert Room(fleet, item, H100).has(((GPU, 1), (MEM, 8000)))
+    assert FreeCapacity(fleet, item, H100).fits(((GPU, 1), (MEM, 8000)))
 
 
 @pytest.mark.parametrize(("node", "fit"), [(CUT, 2), (dataclasses.replace(HAMI, allocatable={GPU: 2}), 2)])
-def test_what_one_takes_is_not_there_for_the_next(node: Node, fit: int) -> None:
-    """In the order of the plan; the others say that they wait for room."""
+def test_capacity_taken_by_an_earlier_change_is_not_free(node: Node, fit: int) -> None:
+    """In the order of the plan; later changes are blocked."""
     items = [_workload(f"w{number}") for number in range(4)]
     light: dict[str, Any] = {"activity_peak": 0.1, "activity_mean": 0.05, "traffic_peak": 0.05}
     seen = usages(*((item.pods[0], (busy_usage(memory_peak_bytes=4 << 30, **light),)) for item in items))
@@ -190,15 +192,22 @@ def test_what_one_takes_is_not_there_for_the_next(node: Node, fit: int) -> None:
         (((GPU, 1), (MEM, 8000)), {SLICE: 9}, True),
     ],
 )
-def test_pods_of_others_may_come_to_the_same_nodes(asks: Asks, besides: dict[str, int], fits: bool) -> None:
-    """At worst each of them takes what is looked for, or a GPU that would have been shared."""
+def test_capacity_assumes_that_other_changes_take_the_same_nodes(
+    asks: Asks, besides: dict[str, int], fits: bool
+) -> None:
+    """At worst each takes what is needed, or a whole GPU."""
     item = _workload()
-    assert Room(Fleet((item,), {"m1": CUT, "h1": HAMI}, {}), item, H100).has(asks, besides=besides) is fits
+    assert (
+        FreeCapacity(Fleet((item,), {"m1": CUT, "h1": HAMI}, {}), item, H100).fits(asks, besides=besides)
+        is fits
+    )
 
 
 @pytest.mark.parametrize(("gpus", "causes"), [(1, [BlockerCode.NO_CAPACITY]), (2, [])])
-def test_pods_that_are_made_anew_may_come_where_others_are_sent(gpus: int, causes: list[BlockerCode]) -> None:
-    """One that asked for four GPUs, which no such node has, and is left with one, may take the only one there is."""
+def test_reslice_is_blocked_if_a_resized_pod_may_take_the_capacity(
+    gpus: int, causes: list[BlockerCode]
+) -> None:
+    """A pod that needed four GPUs and is left with one may take the only free one."""
     small, large = _workload("small"), _workload("large", needs={"pods": 1})
     large = dataclasses.replace(
         large, pods=(dataclasses.replace(large.pods[0], devices=4, resources={GPU: 4}),)
@@ -223,8 +232,8 @@ def test_pods_that_are_made_anew_may_come_where_others_are_sent(gpus: int, cause
 
 
 @pytest.mark.parametrize(("frees", "kept"), [(0.4615, 0.46), (0.857142, 0.86), (2.0, 2), (1.999, 2)])
-def test_parts_of_gpus_are_remembered_as_such(frees: float, kept: float) -> None:
-    """A budget over time counts them; what is whole is written without a point."""
+def test_undo_record_keeps_fractions_of_gpus(frees: float, kept: float) -> None:
+    """Budgets count them; whole numbers have no decimal point."""
     item = _workload()
     decision = dataclasses.replace(judged(item, all_idle(item), policy()), frees=frees)
     record = record_of(decision, (), run="r1", at=AT)

@@ -101,25 +101,27 @@ FITS: dict[str, tuple[Pod, Node, Usage, dict[str, int] | None]] = {
 
 
 @pytest.mark.parametrize(("held", "node", "usage", "asks"), FITS.values(), ids=FITS.keys())
-def test_the_least_that_suffices(held: Pod, node: Node, usage: Usage, asks: dict[str, int] | None) -> None:
-    """Peaks and their margins in whole steps; less than a tenth of a GPU moves nobody."""
+def test_slice_proposal_is_the_smallest_sufficient_amount(
+    held: Pod, node: Node, usage: Usage, asks: dict[str, int] | None
+) -> None:
+    """Peaks and margins are rounded up; less than a tenth of a GPU is not worth a restart."""
     there = _node(is_open=False) if node.name != "h1" else node
     other = _gpushare(is_open=False) if node.name != "g1" else node
     proposal = _proposal(held, nodes=(there, other), usage=usage)
     assert (dict(proposal.asks) if proposal else None) == asks
 
 
-def test_amounts_in_words() -> None:
-    """What was used, what would do, and what that frees."""
+def test_slice_evidence_states_peaks_margins_and_savings() -> None:
+    """The evidence states what was used, what would be enough, and what it frees."""
     finding = _sliceable(WHOLE, nodes=(_node(),))
     assert finding is not None
     assert finding.words[0] == (
-        "its peaks in the last 1d were 3.0 GiB of memory (and a margin of 20%), 10% activity and 5% memory traffic "
-        "(and 20%): nvidia.com/gpu: 1, nvidia.com/gpumem: 3840, nvidia.com/gpucores: 15 with 3.8 GiB and 15% of the "
-        "compute would do"
+        "peaks of the last 1d: 3.0 GiB memory (margin 20%), 10% activity, 5% memory traffic (margin 20%); "
+        "nvidia.com/gpu: 1, nvidia.com/gpumem: 3840, nvidia.com/gpucores: 15 would be enough, with 3.8 GiB and 15% of "
+        "the compute"
     )
     assert finding.words[1] == (
-        "nvidia.com/gpu: 1, nvidia.com/gpumem: 3840, nvidia.com/gpucores: 15 for each pod: 0.75 GPUs less"
+        "nvidia.com/gpu: 1, nvidia.com/gpumem: 3840, nvidia.com/gpucores: 15 for each pod: 0.75 GPUs fewer"
     )
     assert finding.proposal is not None
     assert finding.proposal.frees == pytest.approx(0.75)
@@ -146,24 +148,24 @@ ROOM = {
 
 
 @pytest.mark.parametrize(("others", "fits"), ROOM.values(), ids=ROOM.keys())
-def test_room_is_what_is_left_wherever_the_others_are(others: tuple[Pod, ...], fits: int) -> None:
-    """Which pod is on which GPU is not told, so the worst is assumed."""
+def test_capacity_beside_other_pods_assumes_the_worst_placement(others: tuple[Pod, ...], fits: int) -> None:
+    """It is unknown which pod is on which GPU."""
     pools = pools_of({"h1": _node()}, {"h1": others})[T4]
     assert [pool.takes(3840, 15, 4) for alike in pools for pool in alike] == [fits]
 
 
-def test_room_for_all_of_its_pods_or_advice() -> None:
-    """Where a node has room for fewer than all of them, nothing is proposed, and it says so."""
+def test_slice_without_capacity_for_all_pods_is_advice() -> None:
+    """If nodes have capacity for only some of the pods, nothing is proposed."""
     pods = (_by_hami("w-0"), _by_hami("w-1"), _by_hami("w-2"))
     assert _proposal(*pods, nodes=(_node(),)) is not None
     finding = _sliceable(*pods, nodes=(_node(allocatable={GPU: 4}),))
     assert finding is not None
-    words = "no node that its pods may come to has it free now, with CPU and memory for them"
+    words = "no eligible node has such a slice free, with enough CPU and memory"
     assert (finding.proposal, finding.words[-1]) == (None, words)
 
 
-def test_a_profile_that_others_hold_is_not_offered() -> None:
-    """That a device plugin has instances says nothing while others have them."""
+def test_mig_profile_held_by_other_pods_is_not_proposed() -> None:
+    """Instances of the device plugin do not count while others hold them."""
     profile = "nvidia.com/mig-1g.10gb"
     card = Node("n9", "NVIDIA-H100-80GB-HBM3", gpus=1, memory_bytes=80 << 30, allocatable={profile: 2})
     item = workload(pod())

@@ -86,27 +86,27 @@ SPINS = {
     [("PyTorchJob", Verdict.ACT), ("Deployment", Verdict.KEEP)],
     ids=["ranks", "replicas"],
 )
-def test_one_that_spins_speaks_for_its_ranks_not_for_other_replicas(kind: str, verdict: Verdict) -> None:
-    """A replica that hangs is named; those beside it may only have had nothing to do."""
+def test_stuck_rank_stops_its_job_but_stuck_replica_is_advice(kind: str, verdict: Verdict) -> None:
+    """A hung replica is named; the others may only lack requests."""
     item = workload(pod(), pod("w-1"), kind=kind)
     found = usages((item.pods[0], (idle_usage(0),)), (item.pods[1], (_spinning(1),)))
     finding = findings(item, found, histories=ALWAYS)[0]
     assert (finding.name, finding.verdict) == (FindingName.STUCK, verdict)
-    assert ("the others may be well: delete w-1" in finding.words) is (verdict is Verdict.KEEP)
+    assert ("other pods may be well: delete w-1" in finding.words) is (verdict is Verdict.KEEP)
 
 
-def test_one_that_spins_is_told_once() -> None:
-    """Signals that contradict each other are no second finding beside it; one GPU is not counted."""
+def test_stuck_workload_has_one_finding() -> None:
+    """Conflicting signals are no second finding; a single GPU is not counted."""
     found = findings(*_eight(_spinning(), devices=1), histories=ALWAYS)
     assert [finding.name for finding in found] == [FindingName.STUCK]
     assert found[0].words[0].startswith("its GPU spun at ")
 
 
 @pytest.mark.parametrize(("world", "name", "verdict"), SPINS.values(), ids=SPINS.keys())
-def test_full_utilization_is_no_proof_of_work(
+def test_full_utilization_without_power_and_traffic_is_stuck(
     world: tuple[Workload, Usages], name: FindingName, verdict: Verdict
 ) -> None:
-    """Stuck only where power and memory traffic say so of every GPU; with one of them alone nobody knows."""
+    """Stuck requires idle power and no memory traffic on every GPU."""
     finding = findings(*world, histories=ALWAYS)[0]
     assert (finding.name, finding.verdict) == (name, verdict)
 
@@ -124,8 +124,8 @@ def test_full_utilization_is_no_proof_of_work(
     ],
     ids=["throttled", "two-pressures", "hardly", "not-measured"],
 )
-def test_what_waits_is_named(waits: Waits, words: str | None) -> None:
-    """A workload that uses its GPUs little while it waits for something else is kept, and told why."""
+def test_waiting_workload_with_low_activity_is_input_bound(waits: Waits, words: str | None) -> None:
+    """It is kept, and the evidence names what it waits for."""
     item = workload(pod())
     usage = busy_usage(activity_mean=0.3)
     found = findings(
@@ -137,8 +137,8 @@ def test_what_waits_is_named(waits: Waits, words: str | None) -> None:
         assert words in found[0].words[0]
 
 
-def test_waiting_takes_confidence_not_the_verdict() -> None:
-    """What is measured beside the GPUs never makes a verdict; its absence could not unmake it."""
+def test_waiting_lowers_confidence_but_keeps_the_verdict() -> None:
+    """Measurements besides the GPUs never change a verdict."""
     item = workload(pod())
     waits = {("research", "w-0"): Waits(io_pressure=0.9)}
     finding = findings(item, all_idle(item), waits=waits)[0]
@@ -152,8 +152,8 @@ def test_waiting_takes_confidence_not_the_verdict() -> None:
     [(0.1, 1.0, FindingName.UNDERUTILIZED), (0.3, 1.0, FindingName.BUSY), (0.1, 0.5, FindingName.BUSY)],
     ids=["far-below", "enough", "half-of-the-window"],
 )
-def test_what_works_far_below_what_it_holds(mean: float, coverage: float, name: FindingName) -> None:
-    """Named where all of the window is known."""
+def test_low_mean_activity_is_underutilized(mean: float, coverage: float, name: FindingName) -> None:
+    """It requires data for the whole window."""
     item = workload(pod())
     usage = busy_usage(activity_mean=mean, coverage=coverage)
     found = findings(item, usages((item.pods[0], (usage,))), histories=ALWAYS)
@@ -196,8 +196,10 @@ DOWN: dict[str, tuple[dict[str, Any], str | None]] = {
 
 
 @pytest.mark.parametrize(("changes", "words"), DOWN.values(), ids=DOWN.keys())
-def test_gpus_held_by_pods_that_do_not_run(changes: dict[str, Any], words: str | None) -> None:
-    """Named after half an hour, whatever keeps them; before that, and where nothing is held, they are not running."""
+def test_pod_without_running_container_for_long_is_not_starting(
+    changes: dict[str, Any], words: str | None
+) -> None:
+    """After half an hour, for any reason; before that the workload is not-running."""
     item = workload(pod(**changes))
     found = findings(item, {})
     assert found[-1].name is FindingName.NOT_RUNNING
@@ -207,16 +209,16 @@ def test_gpus_held_by_pods_that_do_not_run(changes: dict[str, Any], words: str |
         assert words in found[0].words[0]
 
 
-def test_a_stranded_pod_beside_one_that_works() -> None:
-    """Somebody should look into it, though the workload works."""
+def test_not_starting_pod_beside_a_working_one_is_reported() -> None:
+    """Somebody should look into it, even though the workload works."""
     down: Pod = pod("w-1", phase="Pending", started=None, created=AT - HOURS, is_ready=False)
     item = workload(pod(), down)
     found = findings(item, usages((item.pods[0], (busy_usage(),))), histories=ALWAYS)
     assert (found[0].name, found[0].verdict) == (FindingName.NOT_STARTING, Verdict.KEEP)
 
 
-def test_thresholds_are_each_findings_own() -> None:
-    """A GPU below the utilization that a finding calls use is unused to it alone."""
+def test_threshold_of_one_finding_does_not_affect_others() -> None:
+    """A GPU below one finding's utilization threshold is unused for that finding only."""
     item, found = _eight(busy_usage(0), idle_usage(1, activity_peak=0.04), devices=2)
     by = criteria(too_many_gpus=TooManyGpus(maxUtilizationPercent=5), idle=Thresholds())
     assert findings(item, found, by=by, histories=ALWAYS)[0].name is FindingName.TOO_MANY_GPUS

@@ -68,14 +68,14 @@ def _node(**changes: Any) -> Node:
         pytest.param({"nvidia.com/gpu.count": "eight"}, ("", None, None, ""), id="a-number-that-is-none"),
     ],
 )
-def test_what_a_node_has(labels: Object, expected: tuple[Any, ...]) -> None:
-    """Model, number, memory and sharing by labels; what they do not say is not known."""
+def test_node_details_come_from_labels(labels: Object, expected: tuple[Any, ...]) -> None:
+    """Model, number, memory and sharing; without a label they are unknown."""
     found = _node(labels=labels)
     assert (found.model, found.gpus, found.memory_bytes, found.sharing) == expected
 
 
-def test_hami_is_told_by_its_mark() -> None:
-    """A node whose GPUs HAMi hands out in parts, and so every pod on it."""
+def test_hami_annotation_makes_a_node_shared() -> None:
+    """And every pod on it."""
     marked = node(annotations={"hami.io/node-nvidia-register": "[]"})
     fleet = fleet_of(marked, pod("p"))
     assert (fleet.nodes["n1"].sharing, fleet.workloads[0].pods[0].is_shared) == ("hami", True)
@@ -104,23 +104,23 @@ REGISTERED = {
 
 
 @pytest.mark.parametrize(("text", "expected"), REGISTERED.values(), ids=REGISTERED.keys())
-def test_what_hami_registered(text: str, expected: tuple[Any, ...]) -> None:
-    """Model, number and memory where no label says so, and how many are handed out by amounts."""
+def test_hami_annotation_gives_model_number_and_memory(text: str, expected: tuple[Any, ...]) -> None:
+    """If no label does; also the number of GPUs that it allocates by amounts."""
     found = _node(annotations={"hami.io/node-nvidia-register": text})
     assert (found.model, found.gpus, found.memory_bytes, found.pooled) == expected
     assert found.sharing == "hami"
 
 
-def test_labels_say_more_than_hami() -> None:
-    """Its memory may be scaled."""
+def test_labels_take_precedence_over_hami() -> None:
+    """HAMi may scale memory."""
     text = json.dumps([{**T4, "devmem": 30720}])
     labels = {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.memory": "15360"}
     found = _node(labels=labels, annotations={"hami.io/node-nvidia-register": text})
     assert (found.model, found.memory_bytes, found.pooled) == ("Tesla-T4", 15360 << 20, 1)
 
 
-def test_gpushare_counts_its_gpus() -> None:
-    """As a resource; one that counts none hands out none that we know of."""
+def test_gpushare_resource_gives_the_number_of_gpus() -> None:
+    """Without it none is known."""
     amounts = {"aliyun.com/gpu-mem": "60", "aliyun.com/gpu-count": "4"}
     assert _node(allocatable=amounts).pooled == 4
     assert _node(allocatable={"aliyun.com/gpu-mem": "60"}).pooled == 0
@@ -139,13 +139,13 @@ def test_gpushare_counts_its_gpus() -> None:
         ({}, ""),
     ],
 )
-def test_pools_of_the_clouds(labels: Object, pool: str) -> None:
-    """Each cloud has its own label for the same thing."""
+def test_node_pool_comes_from_the_clouds_label(labels: Object, pool: str) -> None:
+    """Each cloud has its own."""
     assert _node(labels=labels).pool == pool
 
 
-def test_place_and_type() -> None:
-    """Zone and instance type by today's labels, or by those of before; OKE's pools also by annotation."""
+def test_zone_and_instance_type_come_from_labels() -> None:
+    """Current or deprecated ones; OKE pools also from an annotation."""
     old = {"failure-domain.beta.kubernetes.io/zone": "a", "beta.kubernetes.io/instance-type": "big"}
     new = {"topology.kubernetes.io/zone": "b", "node.kubernetes.io/instance-type": "bigger"}
     assert (_node(labels=old).zone, _node(labels=old).instance_type) == ("a", "big")
@@ -184,14 +184,16 @@ def test_place_and_type() -> None:
         ),
     ],
 )
-def test_whether_new_pods_may_come(changes: Object, is_open: bool, taints: tuple[str, ...]) -> None:
-    """Ready, not cordoned, and not on its way out."""
+def test_node_is_open_if_ready_and_not_cordoned(
+    changes: Object, is_open: bool, taints: tuple[str, ...]
+) -> None:
+    """Nor about to be removed."""
     found = _node(**changes)
     assert (found.is_open, found.taints) == (is_open, taints)
 
 
-def test_nodes_without_gpus_are_left_out() -> None:
-    """Unless a GPU pod is on one; one whose device plugin is down still has GPUs."""
+def test_node_without_gpus_is_left_out() -> None:
+    """Unless it runs a GPU pod, or its device plugin is down."""
     bare = [node(name) for name in ("a", "n1", "b")]
     for one in bare:
         for place in ("allocatable", "capacity"):
@@ -326,8 +328,8 @@ EMPTY_TERM: Object = {
         ),
     ],
 )
-def test_why_free_gpus_are_not_taken(objects: list[Object], reasons: tuple[str, ...]) -> None:
-    """As far as it can be judged from here, in words; what cannot is said not to be known."""
+def test_stranded_gpus_have_reasons(objects: list[Object], reasons: tuple[str, ...]) -> None:
+    """What cannot be checked is called unknown."""
     found = _stranded(*objects)
     assert [one.reasons for one in found] == ([reasons] if reasons else [])
     assert all((one.node, one.resource, one.free) == ("n1", GPU, 4) for one in found)
@@ -351,13 +353,13 @@ def test_why_free_gpus_are_not_taken(objects: list[Object], reasons: tuple[str, 
         ),
     ],
 )
-def test_what_is_not_stranded(objects: list[Object]) -> None:
-    """Free GPUs are stranded only while a pod that the scheduler gave up on asks for them."""
+def test_free_gpus_without_unschedulable_pods_are_not_stranded(objects: list[Object]) -> None:
+    """Only pods that the scheduler could not place count."""
     assert _stranded(*objects, pod("done", status={"phase": "Succeeded"})) == ()
 
 
-def test_many_waiting_pods_are_told_by_what_they_need() -> None:
-    """Pods alike are one line, the most frequent first; beyond twenty kinds the rest is said not to be looked at."""
+def test_unschedulable_pods_are_grouped_by_request() -> None:
+    """Most frequent first; after twenty groups the rest is not checked."""
     alike = [_waiting(f"a{number}", gpus=8) for number in range(5)]
     each = [_waiting(f"b{number:02}", gpus=9 + number) for number in range(22)]
     (found,) = _stranded(node(gpus=4), *alike, *each)
@@ -374,8 +376,8 @@ def test_many_waiting_pods_are_told_by_what_they_need() -> None:
         pytest.param({"memory": "600Gi"}, False, id="nor-as-much-memory"),
     ],
 )
-def test_a_pod_that_fits_on_no_node_waits_for_nobody(limits: Object, fits: bool) -> None:
-    """However many GPUs were given back."""
+def test_pod_that_fits_on_no_node_is_not_placeable(limits: Object, fits: bool) -> None:
+    """However many GPUs become free."""
     fleet = fleet_of(node(), _busy("web", cpu="60"), _waiting(limits={GPU: "1", **limits}))
     assert [one.nodes for one in fleet.waiting] == ([{"n1"}] if fits else [])
     assert fleet.spare["n1"]["cpu"] == 4_000
@@ -423,7 +425,7 @@ def _container(name: str, cpu: str, **more: Any) -> Object:
         ),
     ],
 )
-def test_what_a_pod_takes_of_its_node(spec: Object, left: str) -> None:
-    """As the scheduler counts it (KEP-753, KEP-2837)."""
+def test_needs_of_a_pod_are_those_of_the_scheduler(spec: Object, left: str) -> None:
+    """KEP-753 and KEP-2837."""
     (found,) = _stranded(node(), _waiting(limits={GPU: "1", "cpu": "64"}), pod("web", limits={}, spec=spec))
     assert found.reasons == (f"team/w: needs 64 CPU cores, {left} free",)

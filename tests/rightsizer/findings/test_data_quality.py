@@ -4,7 +4,7 @@ import datetime
 
 import pytest
 
-from rightsizer.findings import assess
+from rightsizer.findings.finders import assess
 from rightsizer.model import Confidence, FindingName, NodeCoverage, Usage, Usages, Verdict, Workload
 from tests.rightsizer.build import (
     AT,
@@ -238,52 +238,52 @@ CASES = {
 
 
 @pytest.mark.parametrize(("item", "found", "name", "verdict"), CASES.values(), ids=CASES.keys())
-def test_verdict_for_each_shape_of_evidence(
+def test_verdict_follows_each_shape_of_evidence(
     item: Workload, found: Usages, name: FindingName, verdict: Verdict
 ) -> None:
-    """Each shape of evidence has one finding that decides, and one verdict."""
+    """Each shape of evidence leads to one finding and one verdict."""
     finding = findings(item, found)[0]
     assert (finding.name, finding.verdict) == (name, verdict)
     assert finding.words
 
 
-def test_evidence_says_numbers_in_words() -> None:
-    """The words of an idle finding name the devices, the window, its pauses and each level that was measured."""
+def test_idle_evidence_names_devices_window_and_levels() -> None:
+    """The evidence of an idle finding states devices, window, idle periods and measured levels."""
     finding = findings(workload(EIGHT), all_idle(workload(EIGHT)))[0]
     assert finding.words == (
-        "none of its 8 GPUs was above 1% at any time in the last 1d",
-        "idle for 10d; not seen at work in 10d",
+        "all of its 8 GPUs stayed at or below 1% utilization for the last 1d",
+        "idle for 10d; no activity in the last 10d",
         "activity mean 0%, peak 0%, power peak 122 W, memory peak 37.3 GiB, coverage 100%",
-        "confidence medium: samples and its history agree; there are no counters",
+        "confidence medium: samples and history agree, but there are no counters",
     )
     assert finding.busy_gpus == 0
     assert (finding.idle_s, finding.longest_return_s, finding.window) == (864_000, 0, DAY)
 
 
-def test_unknown_activity_is_not_counted_as_idle() -> None:
-    """How many GPUs are busy stays unknown where one of them was not measured."""
+def test_busy_gpus_with_an_unmeasured_gpu_are_unknown() -> None:
+    """The number of busy GPUs is unknown if one of them was not measured."""
     found = usages((EIGHT, (busy_usage(0), idle_usage(1, activity_peak=None))))
     assert findings(workload(EIGHT), found)[0].busy_gpus is None
 
 
-def test_holes_are_counted_in_words() -> None:
-    """How many parts of the window are missing, and how long each of them is."""
+def test_gaps_in_samples_are_reported_with_count_and_length() -> None:
+    """The message states how many gaps the window has, and how long each is."""
     item, found = _one(idle_usage(holes=3, samples_expected=5760))
     assert findings(item, found)[0].words == (
-        "pod w-0: 3 parts of the last 1d, 15m each, without any sample: it may have worked then",
+        "pod w-0: 3 gaps without samples in the last 1d, 15m each: it may have worked then",
     )
 
 
 @pytest.mark.parametrize(("owned", "verdict"), [(1, Verdict.UNKNOWN), (2, Verdict.ACT), (8, Verdict.ACT)])
-def test_a_device_without_an_owner_could_be_any_pods(owned: int, verdict: Verdict) -> None:
-    """Where series name fewer owners on a node than pods hold GPUs there, none of its pods is judged idle."""
+def test_node_with_unattributed_gpus_makes_its_pods_unknown(owned: int, verdict: Verdict) -> None:
+    """If fewer GPUs have a pod label than pods hold, no pod of the node is judged idle."""
     item = workload(HEALTHY, SECOND)
     coverage = {"n1": NodeCoverage(devices=8, owned=owned, coverage=1.0)}
     assert findings(item, all_idle(item), node_coverage=coverage)[0].verdict is verdict
 
 
-def test_pods_that_just_started_are_not_missed_on_their_node() -> None:
-    """The series of a node take a moment to name a new pod."""
+def test_young_pod_does_not_count_as_unattributed() -> None:
+    """A node's series may name a new pod a little later."""
     item = workload(HEALTHY)
     other = workload(pod("x-0", started=AT - datetime.timedelta(minutes=9)))
     seen = measured(item, all_idle(item), nodes={"n1": NodeCoverage(devices=8, owned=1, coverage=1.0)})
@@ -302,8 +302,10 @@ def test_pods_that_just_started_are_not_missed_on_their_node() -> None:
     ],
     ids=["counters-and-history", "no-counters", "counters-that-hardly-moved", "gaps-in-the-history"],
 )
-def test_confidence_says_what_agrees(usage: Usage, slots: str, confidence: Confidence) -> None:
-    """Counters, samples and a history without gaps make for most of it; the reason is among the words."""
+def test_confidence_depends_on_counters_samples_and_history(
+    usage: Usage, slots: str, confidence: Confidence
+) -> None:
+    """Confidence is high only if all agree; the reason is part of the evidence."""
     item, found = _one(usage)
     finding = findings(item, found, histories={("research", "w-0"): history(slots)})[0]
     assert (finding.verdict, finding.confidence) == (Verdict.ACT, confidence)
@@ -320,23 +322,25 @@ def test_confidence_says_what_agrees(usage: Usage, slots: str, confidence: Confi
     ],
     ids=["worked-once", "never-worked", "serves", "bare-pod"],
 )
-def test_what_ends_by_itself_is_finished(kind: str, slots: str, name: FindingName) -> None:
-    """Batch work that ran and then stopped is done, though its process lives; serving may be asked again."""
+def test_batch_workload_idle_after_work_is_finished(kind: str, slots: str, name: FindingName) -> None:
+    """Batch work that ran and stopped is finished; serving may be needed again."""
     item = workload(HEALTHY, kind=kind)
     finding = findings(item, all_idle(item), histories={("research", "w-0"): history(slots)})[0]
     assert (finding.name, finding.verdict) == (name, Verdict.ACT)
 
 
 @pytest.mark.parametrize(("is_own", "said"), [(False, True), (True, False)])
-def test_whose_activity_counts_is_said_of_shared_gpus(is_own: bool, said: bool) -> None:
-    """Where only the whole device is measured, its activity is everybody's."""
+def test_shared_gpu_with_device_metrics_says_that_activity_includes_other_pods(
+    is_own: bool, said: bool
+) -> None:
+    """The evidence says so only if just the whole device is measured."""
     finding = findings(workload(SHARER), usages((SHARER, (busy_usage(is_own=is_own),))))[0]
     assert finding.name is FindingName.BUSY
-    assert ("it shares its GPU, whose activity counts for everyone on it" in finding.words) is said
+    assert ("it shares its GPU; the activity includes other pods" in finding.words) is said
 
 
-def test_usage_that_was_not_asked_for_is_no_data() -> None:
-    """A window without answers leaves nothing to judge by."""
+def test_window_without_usage_is_no_data() -> None:
+    """A window that was not measured gives no-data."""
     finding = findings(workload(HEALTHY), {}, usages={}, by=criteria())[0]
     assert (finding.name, finding.verdict) == (FindingName.NO_DATA, Verdict.UNKNOWN)
 
@@ -345,12 +349,12 @@ def test_usage_that_was_not_asked_for_is_no_data() -> None:
 @pytest.mark.parametrize(
     ("lost", "words"),
     [
-        pytest.param({"power_peak_w": None, "power_mean_w": None}, "no power is on record", id="power"),
-        pytest.param({"traffic_peak": None}, "no memory traffic is on record", id="traffic"),
+        pytest.param({"power_peak_w": None, "power_mean_w": None}, "no power data for", id="power"),
+        pytest.param({"traffic_peak": None}, "no memory-traffic data for", id="traffic"),
     ],
 )
-def test_a_signal_that_only_one_device_of_a_node_lacks_was_lost(lost: dict[str, None], words: str) -> None:
-    """It may have spoken against idleness; where no device of the node has it, there is none to lose."""
+def test_signal_missing_on_one_gpu_of_a_node_is_partial_data(lost: dict[str, None], words: str) -> None:
+    """The lost signal may have shown work; if no GPU of the node has it, nothing was lost."""
     item = workload(HEALTHY, SECOND)
     hidden = idle_usage(0, **lost)
     (first, *_) = findings(item, usages((HEALTHY, (hidden,)), (SECOND, (idle_usage(1),))))

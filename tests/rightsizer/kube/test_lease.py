@@ -46,8 +46,8 @@ def _holder(world: World) -> str:
     return str(lease["spec"]["holderIdentity"])
 
 
-def test_the_first_one_has_it_and_the_others_wait(world: World) -> None:
-    """Until it has not been renewed for its duration; wall clocks have no say."""
+def test_lease_is_held_by_the_first_until_it_expires(world: World) -> None:
+    """Wall clocks do not matter."""
     clock = Clock()
     first, second = lease_of(world, "a", clock, year=2040), lease_of(world, "b", clock, year=1999)
     assert (first.try_acquire(), second.try_acquire()) == (True, False)
@@ -64,8 +64,8 @@ def test_the_first_one_has_it_and_the_others_wait(world: World) -> None:
     assert lease["spec"]["leaseTransitions"] == 1
 
 
-def test_who_stood_still_does_not_write(world: World) -> None:
-    """Long before another one may take it, it counts as lost; renewed it is held again."""
+def test_lease_without_renewal_counts_as_lost(world: World) -> None:
+    """Long before another process may take it."""
     clock = Clock()
     lease = lease_of(world, "a", clock)
     with pytest.raises(LeaseLost):
@@ -80,8 +80,8 @@ def test_who_stood_still_does_not_write(world: World) -> None:
     lease.require_held()
 
 
-def test_two_at_once_have_it_never(world: World) -> None:
-    """Both saw that it had run out; the slower one is refused by the resourceVersion."""
+def test_lease_taken_by_two_at_once_goes_to_one(world: World) -> None:
+    """The resourceVersion refuses the slower one."""
     clock = Clock()
     lease_of(world, "gone", clock).try_acquire()
     a, b = lease_of(world, "a", clock), lease_of(world, "b", clock)
@@ -92,8 +92,8 @@ def test_two_at_once_have_it_never(world: World) -> None:
     assert (a.is_held, b.is_held) == (False, True)
 
 
-def test_released_it_can_be_had_at_once(world: World) -> None:
-    """The next one need not wait."""
+def test_released_lease_is_free_at_once(world: World) -> None:
+    """The next process need not wait."""
     clock = Clock()
     first, second = lease_of(world, "a", clock), lease_of(world, "b", clock)
     first.try_acquire()
@@ -108,8 +108,8 @@ def _keeper(lease: Lease, sleep: Callable[[float], None], told: list[str]) -> Le
     return LeaderElector(lease, is_optional=False, report=told.append, sleep=sleep)
 
 
-def test_whoever_renews_is_at_work(world: World) -> None:
-    """Nothing is taken from anybody; it is told for whom was waited, and who is at work."""
+def test_leader_election_with_an_active_holder_fails(world: World) -> None:
+    """The holder keeps the Lease; the messages name it."""
     clock, told = Clock(), list[str]()
     other = lease_of(world, "the-deployment", clock)
     other.try_acquire()
@@ -130,8 +130,8 @@ def test_whoever_renews_is_at_work(world: World) -> None:
 
 
 @pytest.mark.parametrize(("says_s", "lasts_s"), [(LEASE_DURATION_S, LEASE_DURATION_S), (3, 3), (10**9, 60)])
-def test_who_does_not_renew_is_outlasted(world: World, says_s: int, lasts_s: int) -> None:
-    """For the whole duration that the Lease has, by the waiting one's own clock, and within a minute in any case."""
+def test_leader_election_waits_for_a_dead_holder(world: World, says_s: int, lasts_s: int) -> None:
+    """For the duration in the Lease, at most a minute."""
     clock, told = Clock(), list[str]()
     lease_of(world, "killed", clock, year=2040).try_acquire()
     world.api.patch("Lease", OWN, LEASE_NAME, {"spec": {"leaseDurationSeconds": says_s}})
@@ -147,7 +147,7 @@ def test_who_does_not_renew_is_outlasted(world: World, says_s: int, lasts_s: int
     assert told[-1] == f"killed did not renew the Lease {LEASE_NAME}; this instance holds it now"
 
 
-def test_a_namespace_that_is_not_there_is_told(world: World) -> None:
-    """As the API server says it."""
+def test_lease_in_a_missing_namespace_is_refused(world: World) -> None:
+    """With the API server's message."""
     with pytest.raises(RequestRefused, match="not found"):
         lease_of(world, "a", Clock(), namespace="nowhere").try_acquire()
