@@ -266,7 +266,7 @@ def test_exporter_pod_violates_pod_security_only_as_documented(name: str) -> Non
         "spc_t",
         "hostPID",
         "privileged",
-        "root, with no capability",
+        "root, without capabilities",
     )
     assert all(words in readme for words in stated)
 
