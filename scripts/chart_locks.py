@@ -13,7 +13,7 @@ from rightsizer.doctor.rights import RIGHTS, Right
 from rightsizer.guardrails.admission import admission_policies, name_of, orders_group
 from rightsizer.guardrails.permitted import OPENINGS, names
 from rightsizer.guardrails.rbac import Need, is_for, need
-from rightsizer.kinds import KINDS, LEVERS
+from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.kind import Kind
 from rightsizer.model import Mode
@@ -28,7 +28,7 @@ RANGE, MIN, MAX = "RANGE", -1_111_111_111, 999_999_999
 
 def rights() -> str:
     """What opens which kind, and which right is for what."""
-    rows = (*KINDS, *LEVERS)
+    rows = (*KINDS, *CONTROL_OBJECT_KINDS)
     document = {
         "safeActions": [action.value for action in SAFE_ACTIONS],
         "podNames": list(names(POD)),

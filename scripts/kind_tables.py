@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from rightsizer.kinds import KINDS, LEVERS
+from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.edits import shown
-from rightsizer.kinds.fields import NOW, SET, Guard
-from rightsizer.kinds.kind import Kind, Rolls, Steering, Stop
+from rightsizer.kinds.fields import NOW, SET, BlockingField
+from rightsizer.kinds.kind import Kind, RolloutPrecondition, Steering, Stop
 from scripts.tables import table
 
 _HEAD = ("kind", "API", "stopped by", "fewer replicas by", "GPU requests in")
@@ -25,13 +25,13 @@ def kinds() -> str:
 
 def levers() -> str:
     """Each kind that is changed in place of another."""
-    return table(_HEAD, map(_row, LEVERS))
+    return table(_HEAD, map(_row, CONTROL_OBJECT_KINDS))
 
 
 def losses() -> str:
     """What a stop destroys."""
     by_loss: dict[str, list[str]] = defaultdict(list)
-    for row in (*KINDS, *LEVERS):
+    for row in (*KINDS, *CONTROL_OBJECT_KINDS):
         by_loss[row.lost].append(f"`{row.kind}`")
     return table(("lost by a stop", "kinds"), ((lost, ", ".join(named)) for lost, named in by_loss.items()))
 
@@ -78,12 +78,12 @@ def _containers(row: Kind) -> str:
     return named if row.pause is None else f"{named}, while suspended (Kubernetes 1.{row.pause.since}+)"
 
 
-def _condition(one: Rolls) -> str:
+def _condition(one: RolloutPrecondition) -> str:
     values = " or ".join("absent" if value is None else f"`{_json(value)}`" for value in one.when)
     return f"`{shown(one.path)}` is {values}{' (another resource)' if one.is_for_parts else ''}"
 
 
-def _unless(guards: Iterable[Guard]) -> str:
+def _unless(guards: Iterable[BlockingField]) -> str:
     by_path: dict[str, list[str]] = defaultdict(list)
     for guard in guards:
         by_path[shown(guard.path)].append(_guarded(guard.value))

@@ -72,7 +72,7 @@ class Taken:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Remembered:
+class ChangeMemory:
     """All that is remembered, or that of one part.
 
     Attributes:
@@ -84,7 +84,7 @@ class Remembered:
     unreadable: frozenset[str] = frozenset()
 
 
-NOTHING = Remembered()
+NOTHING = ChangeMemory()
 
 
 def owner_of(workload: Workload) -> ObjectRef:
@@ -116,7 +116,7 @@ class _Kept(msgspec.Struct):
         require_name(self.owner)
 
 
-def parse_memory(texts: _Texts) -> Remembered:
+def parse_memory(texts: _Texts) -> ChangeMemory:
     """What one part keeps; what cannot be read keeps its owner from being changed, and nobody else."""
     by_key: dict[str, tuple[Taken, ...]] = {}
     unreadable = set()
@@ -125,7 +125,7 @@ def parse_memory(texts: _Texts) -> Remembered:
             by_key[key] = _parsed(key, text)
         except ValueError:
             unreadable.add(key)
-    return Remembered(by_key, frozenset(unreadable))
+    return ChangeMemory(by_key, frozenset(unreadable))
 
 
 def _parsed(key: str, text: str) -> tuple[Taken, ...]:
@@ -146,14 +146,16 @@ def _parsed(key: str, text: str) -> tuple[Taken, ...]:
     )
 
 
-def joined(parts: Iterable[Remembered]) -> Remembered:
+def merge_memories(parts: Iterable[ChangeMemory]) -> ChangeMemory:
     """All parts together."""
     parts = list(parts)
     by_key = {key: taken for part in parts for key, taken in part.by_key.items()}
-    return Remembered(by_key, frozenset().union(*(part.unreadable for part in parts)))
+    return ChangeMemory(by_key, frozenset().union(*(part.unreadable for part in parts)))
 
 
-def added(texts: _Texts, taken: Taken, workload: Workload, at: datetime.datetime) -> dict[str, str | None]:
+def with_change(
+    texts: _Texts, taken: Taken, workload: Workload, at: datetime.datetime
+) -> dict[str, str | None]:
     """The texts of a part once a change is remembered; None for those that are too old to matter.
 
     Args:
@@ -168,7 +170,7 @@ def added(texts: _Texts, taken: Taken, workload: Workload, at: datetime.datetime
     owner = owner_of(workload)
     key = key_of(owner)
     before = _parsed(key, texts[key]) if key in texts else ()
-    kept = [one for one in before if _is_young(one, at) and not never_made(one, workload)]
+    kept = [one for one in before if _is_young(one, at) and not was_never_made(one, workload)]
     kept = [one for one in kept if not _is_same(one, taken)][-(MOST - 1) :]
     changes: dict[str, str | None] = dict.fromkeys(_old(texts, at))
     changes[key] = _text(owner, [*kept, taken])
@@ -181,7 +183,7 @@ def added(texts: _Texts, taken: Taken, workload: Workload, at: datetime.datetime
     return changes
 
 
-def dropped(texts: _Texts, taken: Taken, workload: Workload) -> dict[str, str | None]:
+def without_change(texts: _Texts, taken: Taken, workload: Workload) -> dict[str, str | None]:
     """The texts of a part once a change that was refused is forgotten."""
     owner = owner_of(workload)
     key = key_of(owner)
@@ -224,7 +226,7 @@ def _text(owner: ObjectRef, taken: Iterable[Taken]) -> str:
     return msgspec.json.encode(_Kept(owner, entries)).decode()
 
 
-def never_made(taken: Taken, workload: Workload) -> bool:
+def was_never_made(taken: Taken, workload: Workload) -> bool:
     """Whether a change was not made: its object is the one that it was, and all its pods are older."""
     at = taken.change.at
     is_as_it_was = (taken.ref, taken.generation) == (workload.ref, workload.generation)
@@ -232,7 +234,7 @@ def never_made(taken: Taken, workload: Workload) -> bool:
     return is_as_it_was and at is not None and bool(began) and all(one and one < at for one in began)
 
 
-def recalled(fleet: Fleet, memory: Remembered) -> Fleet:
+def with_remembered_changes(fleet: Fleet, memory: ChangeMemory) -> Fleet:
     """The fleet with what is remembered here and objects do not tell of, each change once."""
     told = {(change.run, *_name(change.ref)) for change in fleet.changes}
     there = {_name(workload.ref): workload for workload in fleet.workloads}
@@ -259,7 +261,7 @@ def _is_told(taken: Taken, told: set[tuple[str, str, str, str]], workload: Workl
         return True
     if workload is None:
         return False
-    return taken.change.run in {one.run for one in workload.past} or never_made(taken, workload)
+    return taken.change.run in {one.run for one in workload.past} or was_never_made(taken, workload)
 
 
 def _as_change(taken: Taken) -> Change:

@@ -108,7 +108,9 @@ STOPS = frozenset({Action.SCALE_TO_ZERO, Action.SUSPEND, Action.EVICT})
 """After these nothing runs, so that a pod which began later says that someone put it back."""
 
 
-def noticed(past: Iterable[PastChange], began: Iterable[datetime.datetime | None]) -> tuple[PastChange, ...]:
+def with_noticed_reverts(
+    past: Iterable[PastChange], began: Iterable[datetime.datetime | None]
+) -> tuple[PastChange, ...]:
     """What is remembered, where stops that still stand by our notes, but of which pods came back, have ended.
 
     Args:

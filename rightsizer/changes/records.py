@@ -13,8 +13,8 @@ import msgspec
 from rightsizer.changes.object_history import (
     HISTORY_ANNOTATION,
     UNREADABLE,
-    noticed,
     read_history,
+    with_noticed_reverts,
     with_record,
 )
 from rightsizer.config import LONGEST, PREFIX, parse_duration
@@ -122,7 +122,7 @@ def changes_of(
             of = None
         if of is None and is_copy(item.ref, item.metadata):
             continue
-        past = remembered(annotations)
+        past = recorded_changes(annotations)
         found.extend(
             Change(
                 of or item.controls or item.ref,
@@ -140,7 +140,7 @@ def changes_of(
             which = f"its annotation {UNDO_ANNOTATION} or {HISTORY_ANNOTATION}"
             problems.append(f"{item.ref}: {which} cannot be read; it counts as changed right now")
     standing = {_manifest_of(pod.ref) for pod in pods if not pod.is_terminating}
-    found.extend(evicted(item for item in evictions if (_pod_of(item), item.name) not in standing))
+    found.extend(evictions_of(item for item in evictions if (_pod_of(item), item.name) not in standing))
     return sorted(found, key=lambda change: (change.at, change.ref)), sorted(problems)
 
 
@@ -164,7 +164,7 @@ def _about(annotations: Mapping[str, str]) -> tuple[ObjectRef | None, str | None
     return (record.of, record.priority_class) if record else (None, None)
 
 
-def remembered(
+def recorded_changes(
     annotations: Mapping[str, str], began: Iterable[datetime.datetime | None] = ()
 ) -> tuple[PastChange, ...]:
     """What we did to an object, by its own notes; UNREADABLE in place of what cannot be read.
@@ -180,7 +180,7 @@ def remembered(
         return (*past, UNREADABLE)
     if record is not None:
         past = with_record(past, PastChange(record.time, record.run, record.action, record.gpus, record.by))
-    return noticed(past, began)
+    return with_noticed_reverts(past, began)
 
 
 def _starter(item: ObjectSummary) -> ObjectRef | None:
@@ -205,7 +205,7 @@ def is_copy(ref: ObjectRef, metadata: ObjectMeta) -> bool:
     return row is not None and not row.starts_others
 
 
-def evicted(evictions: Iterable[ObjectMeta]) -> Iterator[Change]:
+def evictions_of(evictions: Iterable[ObjectMeta]) -> Iterator[Change]:
     """The evictions that saved manifests tell of, by the metadata of the Secrets that keep them."""
     for item in evictions:
         if item.creation_timestamp is None:

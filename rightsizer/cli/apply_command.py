@@ -13,9 +13,9 @@ from rightsizer.cli.cycle import (
     counted,
     found_open,
     lease_of,
-    means_of,
     planned,
     require_state,
+    run_context_of,
     steps,
     tell_people,
 )
@@ -25,10 +25,10 @@ from rightsizer.cli.options import wants_colour
 from rightsizer.cli.plan_session import Interrupts, Session, confirmed, require_answer, utc_now
 from rightsizer.cli.reporter import Telling, require_writable
 from rightsizer.errors import ConfigurationError
-from rightsizer.execute.control_state import Gate
+from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.executor import skipped
-from rightsizer.execute.reconcile import Guard, find_repairs, mend
-from rightsizer.execute.run_context import Means, Patience
+from rightsizer.execute.reconcile import RepairPolicy, find_repairs, make_repairs
+from rightsizer.execute.run_context import Deadline, RunContext
 from rightsizer.execute.run_context import Session as ApplySession
 from rightsizer.kube.lease import LeaderElector
 from rightsizer.model import Action, Decision, Fleet, Outcome, Plan, ReconcileAction, Result
@@ -50,14 +50,14 @@ def run(arguments: argparse.Namespace) -> int:
     session = Session(arguments)
     telling = Telling(arguments, session.run, undo=f"gpu-rightsizer undo --run {session.run}")
     with contextlib.ExitStack() as stack:
-        means = means_of(arguments, session, stack)
-        gate = Gate(session.store, session.policy.policy.breaker, session.run, session.clock)
+        context = run_context_of(arguments, session, stack)
+        gate = ActionGate(session.store, session.policy.policy.breaker, session.run, session.clock)
         require_state(session)
         lease = lease_of(arguments, secrets.token_hex(4))
         stack.enter_context(LeaderElector(lease, is_optional=False, report=complain))
         session.cluster.before_writing = lease.require_held
         with counted(gate):
-            _repair(means, arguments, telling, Guard(session.policy.policy, gate))
+            _repair(context, arguments, telling, RepairPolicy(session.policy.policy, gate))
             with telling.whole():
                 plan = planned(session, gate, accept_growth=arguments.accept_growth)
             decisions, lapsed = _approved(plan, approvals)
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
                     telling.end()
                 return 0
             accept_first(session, plan)
-            acting = acting_on(session, plan, means, gate)
+            acting = acting_on(session, plan, context, gate)
             try:
                 _act(acting, decisions, telling, fleet=plan.fleet, span_s=span_s)
             finally:
@@ -89,16 +89,18 @@ def _question(decisions: Sequence[Decision]) -> str:
     return f"{what}, freeing {count(freed)}?" if freed >= 0 else f"{what}, taking {count(-freed)} back?"
 
 
-def _repair(means: Means, arguments: argparse.Namespace, telling: Telling, guard: Guard) -> None:
+def _repair(
+    context: RunContext, arguments: argparse.Namespace, telling: Telling, guard: RepairPolicy
+) -> None:
     """Look after what earlier runs left; a person is asked before anything of a workload is changed."""
-    repairs = find_repairs(means)
+    repairs = find_repairs(context)
     put_back = [repair for repair in repairs if repair.mending is ReconcileAction.ROLLBACK]
     if put_back:
         names = ", ".join(f"{repair.ref} ({repair.words})" for repair in put_back)
         if not confirmed(arguments, f"Put back what is not well after an earlier change: {names}?"):
             repairs = [repair for repair in repairs if repair not in put_back]
     with telling.whole(), Interrupts() as interrupts:
-        for outcome in mend(repairs, means, guard):
+        for outcome in make_repairs(repairs, context, guard):
             telling.tell(outcome)
             if interrupts.happened:
                 raise KeyboardInterrupt
@@ -149,5 +151,5 @@ def _act(
 ) -> None:
     pending = [skipped(decision, acting, "not attempted: the run was interrupted") for decision in decisions]
     with Interrupts() as interrupts:
-        patience = Patience(span_s, time.monotonic, time.sleep, lambda: interrupts.happened)
-        telling.follow(steps(acting, decisions, fleet, patience), pending)
+        deadline = Deadline(span_s, time.monotonic, time.sleep, lambda: interrupts.happened)
+        telling.follow(steps(acting, decisions, fleet, deadline), pending)

@@ -9,10 +9,10 @@ from rightsizer.cli.connection import cluster_settings
 from rightsizer.cli.flag_values import span_of
 from rightsizer.cli.plan_session import utc_now
 from rightsizer.errors import ConfigurationError, RequestRefused, UsageError
-from rightsizer.execute.control_state import Store
+from rightsizer.execute.control_state import ControlStateStore
 from rightsizer.inventory.cluster_reader import read_cluster
 from rightsizer.inventory.workload_builder import build_fleet
-from rightsizer.kinds import BEARERS
+from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.planning.breaker import (
     Pause,
@@ -35,7 +35,7 @@ _LONGEST_REASON = 500
 def run(arguments: argparse.Namespace) -> int:
     """One of the commands."""
     cluster = Cluster(cluster_settings(arguments))
-    store = Store(cluster, arguments.state_namespace)
+    store = ControlStateStore(cluster, arguments.state_namespace)
     commands: Mapping[str, Callable[[], State]] = {
         "show": store.read,
         "reset": lambda: _reset(arguments, store),
@@ -60,24 +60,24 @@ def _reason(arguments: argparse.Namespace) -> str:
     return reason
 
 
-def _reset(arguments: argparse.Namespace, store: Store) -> State:
+def _reset(arguments: argparse.Namespace, store: ControlStateStore) -> State:
     reason = _reason(arguments)
     return store.change(
         lambda state: State(closed(state.latch, utc_now(), reason), state.pauses, state.scope)
     )
 
 
-def _accept(arguments: argparse.Namespace, cluster: Cluster, store: Store) -> State:
+def _accept(arguments: argparse.Namespace, cluster: Cluster, store: ControlStateStore) -> State:
     if not arguments.policy:
         raise UsageError("breaker accept-growth needs --policy: whose rules are to be accepted?")
     loaded = load(pathlib.Path(arguments.policy))
     own = arguments.state_namespace
-    fleet = build_fleet(read_cluster(cluster, BEARERS, state_namespace=own))
+    fleet = build_fleet(read_cluster(cluster, RECORDABLE_KINDS, state_namespace=own))
     scope = Scope(utc_now(), eligible(PolicyEvaluator(loaded.policy, fleet, at=utc_now(), own=own)))
     return store.change(lambda state: accepted(state, scope))
 
 
-def _pause(arguments: argparse.Namespace, cluster: Cluster, store: Store) -> State:
+def _pause(arguments: argparse.Namespace, cluster: Cluster, store: ControlStateStore) -> State:
     reason, at = _reason(arguments), utc_now()
     until = None
     if arguments.span:
@@ -100,7 +100,7 @@ def _require_namespace(cluster: Cluster, name: str) -> None:
         raise ConfigurationError(f"--namespace {name}: {refused.detail}") from refused
 
 
-def _resume(arguments: argparse.Namespace, store: Store) -> State:
+def _resume(arguments: argparse.Namespace, store: ControlStateStore) -> State:
     namespace = arguments.namespace or ""
     before = store.read()
     if not any(pause.namespace == namespace for pause in before.pauses):

@@ -15,14 +15,14 @@ from rightsizer.cli.connection import cluster_settings
 from rightsizer.cli.messages import complain
 from rightsizer.cli.plan_session import Session, utc_now
 from rightsizer.errors import ConfigurationError, RequestRefused, RightsizerError
-from rightsizer.execute.control_state import Gate, Store
+from rightsizer.execute.control_state import ActionGate, ControlStateStore
 from rightsizer.execute.deletion_cost import unsteer_left
 from rightsizer.execute.executor import carry_out
 from rightsizer.execute.journal import Journal
 from rightsizer.execute.memory_store import MemoryStore
 from rightsizer.execute.notify import notify
-from rightsizer.execute.preflight import Watch
-from rightsizer.execute.run_context import Means, Patience
+from rightsizer.execute.preflight import UseSincePlan
+from rightsizer.execute.run_context import Deadline, RunContext
 from rightsizer.execute.run_context import Session as Acting
 from rightsizer.execute.verify import verify
 from rightsizer.kinds import pause_for
@@ -36,12 +36,14 @@ log = logging.getLogger(__name__)
 _LEASE_TIMEOUT_S = 5.0
 
 
-def means_of(arguments: argparse.Namespace, session: Session, stack: contextlib.ExitStack) -> Means:
+def run_context_of(
+    arguments: argparse.Namespace, session: Session, stack: contextlib.ExitStack
+) -> RunContext:
     """What every write of a run needs; the journal is closed with the stack."""
     journal = Journal(pathlib.Path(arguments.journal), session.run, utc_now) if arguments.journal else None
     if journal:
         stack.callback(journal.close)
-    return Means(
+    return RunContext(
         cluster=session.cluster,
         run=session.run,
         state_namespace=arguments.state_namespace,
@@ -70,7 +72,7 @@ def require_state(session: Session) -> None:
     Raises:
         ConfigurationError: That may not be read.
     """
-    kept: tuple[tuple[Store | MemoryStore, str], ...] = (
+    kept: tuple[tuple[ControlStateStore | MemoryStore, str], ...] = (
         (session.store, "whether it is paused"),
         (session.memory, "what was changed lately"),
     )
@@ -87,7 +89,7 @@ def require_state(session: Session) -> None:
 
 
 @contextlib.contextmanager
-def counted(gate: Gate) -> Iterator[None]:
+def counted(gate: ActionGate) -> Iterator[None]:
     """A run that ends by a mistake of ours counts as an error for the breaker."""
     try:
         yield
@@ -99,7 +101,7 @@ def counted(gate: Gate) -> Iterator[None]:
         raise
 
 
-def planned(session: Session, gate: Gate, *, accept_growth: bool) -> Plan:
+def planned(session: Session, gate: ActionGate, *, accept_growth: bool) -> Plan:
     """The plan, by the scope as it is accepted now; what opens the breaker opens it, since this is no mere plan."""
     plan = session.observe()
     if accept_growth:
@@ -129,18 +131,20 @@ def _scope(plan: Plan) -> Scope:
     return Scope(utc_now().replace(microsecond=0), dict(plan.eligible))
 
 
-def acting_on(session: Session, plan: Plan, means: Means, gate: Gate) -> Acting:
+def acting_on(session: Session, plan: Plan, context: RunContext, gate: ActionGate) -> Acting:
     """What it takes to carry out a plan."""
     policy = session.policy.policy
-    watch = Watch(session.signal, session.prometheus.now, plan, policy=policy, own=means.state_namespace)
+    watch = UseSincePlan(
+        session.signal, session.prometheus.now, plan, policy=policy, own=context.state_namespace
+    )
     return Acting(
-        cluster=means.cluster,
-        run=means.run,
-        state_namespace=means.state_namespace,
-        instance=means.instance,
-        clock=means.clock,
-        evicts=means.evicts,
-        journal=means.journal,
+        cluster=context.cluster,
+        run=context.run,
+        state_namespace=context.state_namespace,
+        instance=context.instance,
+        clock=context.clock,
+        evicts=context.evicts,
+        journal=context.journal,
         watch=watch,
         policy=policy,
         gate=gate,
@@ -149,13 +153,13 @@ def acting_on(session: Session, plan: Plan, means: Means, gate: Gate) -> Acting:
 
 
 def steps(
-    acting: Acting, decisions: Sequence[Decision], fleet: Fleet | None, patience: Patience
+    acting: Acting, decisions: Sequence[Decision], fleet: Fleet | None, deadline: Deadline
 ) -> Iterator[Outcome]:
     """Every outcome as it becomes known, and then what each of them came to."""
     done = []
     if fleet is not None:
         unsteer_left(fleet, acting)
-    steps = carry_out(decisions, acting, is_stopped=patience.is_stopped)
+    steps = carry_out(decisions, acting, is_stopped=deadline.is_stopped)
     for decision, outcome in zip(decisions, steps, strict=True):
         yield outcome
         if outcome.result is Result.DONE and decision.action is not Action.NOTIFY:
@@ -163,8 +167,8 @@ def steps(
     if fleet is None:
         return
     # What is stopped only for a while is looked after in any case.
-    followed = [one for one in done if patience.span_s or pause_for(one[0].workload, one[0].finding.proposal)]
-    for outcome in verify(followed, fleet, acting, patience):
+    followed = [one for one in done if deadline.span_s or pause_for(one[0].workload, one[0].finding.proposal)]
+    for outcome in verify(followed, fleet, acting, deadline):
         if acting.journal:
             acting.journal.outcome(outcome)
         acting.gate.note_repair(outcome)

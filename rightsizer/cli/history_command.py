@@ -10,8 +10,8 @@ from rightsizer.cli.flag_values import instant_of
 from rightsizer.cli.plan_session import utc_now
 from rightsizer.errors import UsageError
 from rightsizer.execute.journal import read_journal
-from rightsizer.execute.recall import events, recall
-from rightsizer.kinds.past_changes import Step
+from rightsizer.execute.recall import list_changes, list_events
+from rightsizer.kinds.past_changes import JournalEntry
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import ObjectRef
 from rightsizer.report.documents import render
@@ -32,14 +32,14 @@ def _cluster(arguments: argparse.Namespace, since: datetime.datetime | None) -> 
     cluster = Cluster(cluster_settings(arguments))
     items = [
         item
-        for item in recall(cluster, arguments.state_namespace)
+        for item in list_changes(cluster, arguments.state_namespace)
         if any(_is_meant(arguments, ref) for ref in (item.ref, item.by) if ref)
         and (not arguments.run or item.change.run == arguments.run)
         and (since is None or item.change.at is None or item.change.at >= since)
     ]
     told = [
         event
-        for event in events(cluster)
+        for event in list_events(cluster)
         if _is_meant(arguments, event.ref)
         and (not arguments.run or arguments.run in event.message)
         and (since is None or event.at >= since)
@@ -54,7 +54,7 @@ def _is_meant(arguments: argparse.Namespace, ref: ObjectRef) -> bool:
 
 
 def _journal(arguments: argparse.Namespace, since: datetime.datetime | None) -> str:
-    steps: list[Step] = []
+    steps: list[JournalEntry] = []
     problems: list[str] = []
     for line in read_journal(pathlib.Path(arguments.journal)):
         if isinstance(line, str):

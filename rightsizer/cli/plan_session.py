@@ -16,18 +16,18 @@ from typing import Any, Self
 
 from rightsizer import prices
 from rightsizer.changes.memory import NOTHING as NO_MEMORY
-from rightsizer.changes.memory import Remembered
+from rightsizer.changes.memory import ChangeMemory
 from rightsizer.cli.connection import cluster_settings, prometheus_settings, signal_terms
 from rightsizer.cli.flag_values import instance_of
 from rightsizer.cli.messages import complain
 from rightsizer.errors import EvidenceIncomplete, PrometheusError, RequestRefused, UsageError
-from rightsizer.execute.control_state import Store
+from rightsizer.execute.control_state import ControlStateStore
 from rightsizer.execute.memory_store import MemoryStore
 from rightsizer.guardrails.permitted import Enabled
 from rightsizer.inventory.cluster_reader import read_cluster
 from rightsizer.inventory.cluster_state import ClusterState
 from rightsizer.inventory.objects_file import read_file
-from rightsizer.kinds import BEARERS
+from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Plan
 from rightsizer.planning.breaker import NOTHING, State
@@ -120,9 +120,9 @@ class Session:
         return Enabled(self.policy.policy).evicts
 
     @functools.cached_property
-    def store(self) -> Store:
+    def store(self) -> ControlStateStore:
         """Where breaker, pauses and the accepted scope are kept."""
-        return Store(self.cluster, self._own)
+        return ControlStateStore(self.cluster, self._own)
 
     @functools.cached_property
     def memory(self) -> MemoryStore:
@@ -188,7 +188,9 @@ class Session:
     def _objects(self) -> ClusterState:
         if self._look.objects is None:
             # Who evicts nothing keeps no manifests, and need not be allowed to list Secrets.
-            return read_cluster(self.cluster, BEARERS, state_namespace=self._own if self.evicts else "")
+            return read_cluster(
+                self.cluster, RECORDABLE_KINDS, state_namespace=self._own if self.evicts else ""
+            )
         return read_file(self._look.objects, self._settings.gpu_resources)
 
     def state(self) -> tuple[State, tuple[str, ...]]:
@@ -200,7 +202,7 @@ class Session:
                 raise
             return NOTHING, (f"whether it is paused is not known: {refused}",)
 
-    def _remembered(self) -> tuple[Remembered, tuple[str, ...]]:
+    def _remembered(self) -> tuple[ChangeMemory, tuple[str, ...]]:
         """What was taken lately, and in words why that is not known beyond what objects tell of themselves."""
         try:
             return self.memory.read(), ()

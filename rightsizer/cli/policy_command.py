@@ -16,7 +16,7 @@ from rightsizer.guardrails.gaps import admission_gaps, grant_gaps
 from rightsizer.guardrails.rbac import grants
 from rightsizer.inventory.cluster_reader import read_cluster, read_priority_classes
 from rightsizer.inventory.workload_builder import build_fleet
-from rightsizer.kinds import BEARERS
+from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Fleet
 from rightsizer.policy.cluster_checks import Concerned, class_problems, require_classes
@@ -98,7 +98,7 @@ def _book(arguments: argparse.Namespace, loaded: LoadedPolicy, fleet: Fleet) -> 
 
 
 def _fleet(cluster: Cluster, namespace: str | None = None) -> Fleet:
-    return build_fleet(read_cluster(cluster, BEARERS, namespace=namespace))
+    return build_fleet(read_cluster(cluster, RECORDABLE_KINDS, namespace=namespace))
 
 
 def _rbac(arguments: argparse.Namespace) -> str:

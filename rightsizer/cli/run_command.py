@@ -19,9 +19,9 @@ from rightsizer.cli.cycle import (
     acting_on,
     counted,
     lease_of,
-    means_of,
     planned,
     require_state,
+    run_context_of,
     steps,
     tell_people,
 )
@@ -31,9 +31,9 @@ from rightsizer.cli.plan_session import Session, utc_now
 from rightsizer.cli.scheduler import Soon, Turns, keep_running, longest_wait, trigger_of, zone_of
 from rightsizer.config import parse_duration
 from rightsizer.errors import ClusterError, ConfigurationError, RightsizerError, UsageError
-from rightsizer.execute.control_state import Gate
-from rightsizer.execute.reconcile import Guard, find_repairs, mend
-from rightsizer.execute.run_context import Means, Patience
+from rightsizer.execute.control_state import ActionGate
+from rightsizer.execute.reconcile import RepairPolicy, find_repairs, make_repairs
+from rightsizer.execute.run_context import Deadline, RunContext
 from rightsizer.kube.lease import LeaderElector, Lease
 from rightsizer.model import ObjectRef, Outcome, Plan
 from rightsizer.planning.breaker import NOTHING
@@ -222,7 +222,7 @@ class _Cycles:
             elif acts:
                 self._metrics.set("leader", 1)
                 session.cluster.before_writing = self._lease.require_held
-                self._act(session, means_of(self._arguments, session, stack))
+                self._act(session, run_context_of(self._arguments, session, stack))
             else:
                 self._metrics.set("leader", 0)
                 self._publish(session, session.observe())
@@ -244,21 +244,21 @@ class _Cycles:
             _say(f"the breaker is open ({trip.cause}), nothing is changed: {trip.reason[:_SHOWN]}")
         self._metrics.breaker(trip.cause if trip else None, is_known=not problems)
 
-    def _act(self, session: Session, means: Means) -> None:
+    def _act(self, session: Session, context: RunContext) -> None:
         """Repair, plan, carry out, verify."""
-        gate = Gate(session.store, session.policy.policy.breaker, session.run, session.clock)
+        gate = ActionGate(session.store, session.policy.policy.breaker, session.run, session.clock)
         require_state(session)
         outcomes: list[Outcome] = []
-        guard = Guard(session.policy.policy, gate)
+        guard = RepairPolicy(session.policy.policy, gate)
         with counted(gate), contextlib.closing(_Messages(session, outcomes)):
-            self._follow(mend(find_repairs(means), means, guard), outcomes)
+            self._follow(make_repairs(find_repairs(context), context, guard), outcomes)
             plan = planned(session, gate, accept_growth=False)
             self._publish(session, plan)
             accept_first(session, plan)
-            acting = acting_on(session, plan, means, gate)
-            patience = Patience(self._verify_s, time.monotonic, self._rest, self._end.is_set)
+            acting = acting_on(session, plan, context, gate)
+            deadline = Deadline(self._verify_s, time.monotonic, self._rest, self._end.is_set)
             classes = {one.workload.ref: one.workload.priority_class for one in plan.enforced}
-            self._follow(steps(acting, plan.enforced, plan.fleet, patience), outcomes, classes)
+            self._follow(steps(acting, plan.enforced, plan.fleet, deadline), outcomes, classes)
 
     def _rest(self, seconds: float) -> None:
         self._end.wait(seconds)

@@ -18,9 +18,9 @@ from rightsizer.cli.plan_session import Interrupts, confirmed, require_answer, u
 from rightsizer.cli.reporter import Telling, require_writable
 from rightsizer.errors import ClusterError, UsageError
 from rightsizer.execute.journal import Journal
-from rightsizer.execute.run_context import Patience
-from rightsizer.execute.undo import find, put_back, skipped
-from rightsizer.kinds.patches import Undoable
+from rightsizer.execute.run_context import Deadline
+from rightsizer.execute.undo import find_undoable, skipped, undo_changes
+from rightsizer.kinds.patches import UndoItem
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.lease import LeaderElector
 from rightsizer.model import ObjectRef, Result
@@ -39,8 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     require_writable(arguments.save)
     cluster = Cluster(cluster_settings(arguments))
     if not (chosen or arguments.all):
-        return _list(find(cluster, arguments.state_namespace), arguments)
-    items = _choose(_within(find(cluster, arguments.state_namespace), span), arguments)
+        return _list(find_undoable(cluster, arguments.state_namespace), arguments)
+    items = _choose(_within(find_undoable(cluster, arguments.state_namespace), span), arguments)
     require_answer(arguments)
     telling = Telling(arguments, arguments.run, undo="")
     telling.say(undoable_text(items))
@@ -51,9 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     with Interrupts() as interrupts, contextlib.ExitStack() as stack:
         journal = _journal(arguments, stack)
         _take_lease(arguments, stack)
-        patience = Patience(0.0, time.monotonic, time.sleep, lambda: interrupts.happened)
-        steps = put_back(
-            items, cluster, force=arguments.force, clock=utc_now, patience=patience, journal=journal
+        deadline = Deadline(0.0, time.monotonic, time.sleep, lambda: interrupts.happened)
+        steps = undo_changes(
+            items, cluster, force=arguments.force, clock=utc_now, deadline=deadline, journal=journal
         )
         telling.follow(steps, pending)
     # What nothing brings back was told before it was done: that is no failure of what was meant by all of these.
@@ -93,7 +93,7 @@ def _take_lease(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> N
         )
 
 
-def _list(items: Sequence[Undoable], arguments: argparse.Namespace) -> int:
+def _list(items: Sequence[UndoItem], arguments: argparse.Namespace) -> int:
     if arguments.output == "table":
         sys.stdout.write(undoable_text(items))
     else:
@@ -122,7 +122,7 @@ def _span(arguments: argparse.Namespace) -> _Span:
     return since, until
 
 
-def _within(items: Sequence[Undoable], span: _Span) -> list[Undoable]:
+def _within(items: Sequence[UndoItem], span: _Span) -> list[UndoItem]:
     """Those of which it is known that they were changed in that time."""
     if span is None:
         return list(items)
@@ -130,7 +130,7 @@ def _within(items: Sequence[Undoable], span: _Span) -> list[Undoable]:
     return [item for item in items if item.record is not None and since <= item.record.time <= until]
 
 
-def _choose(items: Sequence[Undoable], arguments: argparse.Namespace) -> list[Undoable]:
+def _choose(items: Sequence[UndoItem], arguments: argparse.Namespace) -> list[UndoItem]:
     if arguments.all or (arguments.since and not (arguments.workloads or arguments.run)):
         return list(items)
     if arguments.run:
@@ -141,7 +141,7 @@ def _choose(items: Sequence[Undoable], arguments: argparse.Namespace) -> list[Un
             )
         if not arguments.workloads:
             return list(items)
-    chosen: dict[ObjectRef, Undoable] = {}
+    chosen: dict[ObjectRef, UndoItem] = {}
     missing = []
     for name in arguments.workloads:
         named = _named(items, name)
@@ -155,12 +155,12 @@ def _choose(items: Sequence[Undoable], arguments: argparse.Namespace) -> list[Un
     return list(chosen.values())
 
 
-def _named(items: Sequence[Undoable], name: str) -> list[Undoable]:
+def _named(items: Sequence[UndoItem], name: str) -> list[UndoItem]:
     """What goes by a name: an object's own, or that of the workload which it was changed for.
 
     Latest first: of several evicted pods of one name the last one is meant, unless --run says which.
     """
-    own: dict[str, Undoable] = {}
+    own: dict[str, UndoItem] = {}
     about = []
     for item in items:
         if name in _names(item.ref):

@@ -16,7 +16,7 @@ from rightsizer.doctor.rights import Right, rights_for
 from rightsizer.errors import EvidenceIncomplete, RightsizerError
 from rightsizer.inventory.cluster_reader import read_cluster
 from rightsizer.inventory.workload_builder import build_fleet
-from rightsizer.kinds import BEARERS
+from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Fleet, PodKey, Usages
 from rightsizer.policy.policy_file import LoadedPolicy
@@ -72,7 +72,7 @@ class Inquiry:
 def ask(inquiry: Inquiry) -> Facts:
     """Everything, as far as it can be known."""
     cluster = attempt(inquiry.cluster)
-    fleet = then(cluster, lambda found: build_fleet(read_cluster(found, BEARERS)))
+    fleet = then(cluster, lambda found: build_fleet(read_cluster(found, RECORDABLE_KINDS)))
     policy = told(attempt(inquiry.policy), NO_POLICY)
     nobody = Failure("", told=NO_SERVER)
     facts = Facts(

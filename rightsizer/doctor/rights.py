@@ -12,7 +12,7 @@ from rightsizer.changes import memory
 from rightsizer.execute import control_state
 from rightsizer.inventory.gpu_requests import DRA_GROUP
 from rightsizer.inventory.managers import AUTOSCALERS
-from rightsizer.kinds import KINDS, LEVERS
+from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.kind import Kind
 from rightsizer.kube import lease
@@ -119,7 +119,7 @@ def _writes() -> Iterator[Right]:
         if row is not POD:
             is_needed = row.group in BUILT_IN and not row.of.starts_others
             yield from _changes(row, "" if is_needed else "workloads of this kind are not changed")
-    for row in LEVERS:
+    for row in CONTROL_OBJECT_KINDS:
         yield from _changes(row, "workloads stopped through this object are not changed")
         yield Right(
             "get",

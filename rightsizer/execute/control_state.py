@@ -28,7 +28,7 @@ NAME = "gpu-rightsizer-state"
 log = logging.getLogger(__name__)
 
 
-class Store:
+class ControlStateStore:
     """The ConfigMap.
 
     Args:
@@ -67,7 +67,7 @@ class Store:
         return after
 
 
-class Gate:
+class ActionGate:
     """What stands between a run and each of its writes: asked right before, told right after.
 
     Args:
@@ -78,7 +78,7 @@ class Gate:
     """
 
     def __init__(
-        self, store: Store, settings: Breaker, run: str, clock: Callable[[], datetime.datetime]
+        self, store: ControlStateStore, settings: Breaker, run: str, clock: Callable[[], datetime.datetime]
     ) -> None:
         self._store = store
         self._settings = settings

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rightsizer.changes.records import STEERED_ANNOTATION
 from rightsizer.errors import ClusterError
-from rightsizer.execute.run_context import Session, as_a_warning
+from rightsizer.execute.run_context import Session, log_cluster_error
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Fleet, Mode, Outcome, Pod, Result
 from rightsizer.planning.victims import CHEAPEST, COST_ANNOTATION
@@ -37,7 +37,7 @@ def set_deletion_cost(pods: Sequence[Pod], session: Session) -> Iterator[None]:
         yield
     except (ClusterError, ValueError):
         for pod in told:
-            with as_a_warning(f"{pod.ref} keeps its annotation {COST_ANNOTATION}"):
+            with log_cluster_error(f"{pod.ref} keeps its annotation {COST_ANNOTATION}"):
                 _unsteer(pod, session.cluster)
         raise
 
@@ -53,7 +53,7 @@ def unsteer_left(fleet: Fleet, session: Session) -> None:
             by, _, run = pod.annotations.get(STEERED_ANNOTATION, "").rpartition("/")
             is_ours = bool(by) and by == session.instance and not pod.is_terminating
             if is_ours and rulebook.evaluate(workload).mode is Mode.ENFORCE:
-                with as_a_warning(f"{pod.ref} keeps its annotation {COST_ANNOTATION}"):
+                with log_cluster_error(f"{pod.ref} keeps its annotation {COST_ANNOTATION}"):
                     _take_back(pod, f"run {run} marked it to go first, and it did not go", session)
 
 

@@ -16,7 +16,7 @@ from rightsizer.changes.records import (
     manifest_name,
 )
 from rightsizer.errors import ClusterUnreachable, RequestRefused
-from rightsizer.execute.run_context import Session, as_a_warning, the_write
+from rightsizer.execute.run_context import Session, log_cluster_error, mutating_request
 from rightsizer.kinds import path_of
 from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.patches import MANIFEST_TYPE, UndoRecord, record_of
@@ -60,7 +60,7 @@ def evict(decision: Decision, row: Kind, fresh: Workload, session: Session) -> s
 
     Raises:
         ClusterError: The API server refuses, or does not answer before anything was changed.
-        AnswerLost: Whether the pod is evicted is not known.
+        WriteResultUnknown: Whether the pod is evicted is not known.
     """
     ref = fresh.ref
     path = path_of(ref, row)
@@ -78,7 +78,7 @@ def evict(decision: Decision, row: Kind, fresh: Workload, session: Session) -> s
     with session.memory.kept(fresh, record, session.clock()):
         place = _keep(_manifest_secret(decision, pod, record, session), session)
         try:
-            with the_write():
+            with mutating_request():
                 session.cluster.create(f"{path}/eviction", eviction)
         except RequestRefused:
             _drop(place, session)
@@ -107,7 +107,7 @@ def _keep(secret: Mapping[str, Any], session: Session) -> str:
 
 def _drop(place: str, session: Session) -> None:
     """Take back a manifest that was saved for nothing."""
-    with as_a_warning(f"Secret {place} stays behind"):
+    with log_cluster_error(f"Secret {place} stays behind"):
         session.cluster.delete(place)
 
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from rightsizer.changes.memory import recalled
+from rightsizer.changes.memory import with_remembered_changes
 from rightsizer.changes.object_history import read_history
 from rightsizer.errors import (
     ClusterError,
@@ -25,9 +25,15 @@ from rightsizer.errors import (
 )
 from rightsizer.execute.deletion_cost import set_deletion_cost
 from rightsizer.execute.evict import evict
-from rightsizer.execute.patch import change, order_stop, written
-from rightsizer.execute.preflight import look_at, waits
-from rightsizer.execute.run_context import AnswerLost, Session, StopHere, as_a_warning, the_write
+from rightsizer.execute.patch import change, recorded_on, send_stop_command
+from rightsizer.execute.preflight import any_pending, read_workload
+from rightsizer.execute.run_context import (
+    AbortRun,
+    Session,
+    WriteResultUnknown,
+    log_cluster_error,
+    mutating_request,
+)
 from rightsizer.kinds import path_of, row_of
 from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.notices import notice_patch, parse_notice
@@ -81,7 +87,7 @@ def _step(decision: Decision, session: Session) -> tuple[Outcome, str]:
         return skipped(decision, session, reason), reason
     try:
         outcome, reason = _act(decision, session), ""
-    except StopHere as stop:
+    except AbortRun as stop:
         outcome, reason = stop.outcome, stop.reason
     try:
         if session.journal:
@@ -102,15 +108,15 @@ def _act(decision: Decision, session: Session) -> Outcome:
         outcome = _attempt(decision, row, session)
     except RequestRefused as refused:
         return _refused(decision, session, refused)
-    except AnswerLost as lost:
+    except WriteResultUnknown as lost:
         outcome = _read_back(decision, row, session, lost)
     except (PrometheusError, ConfigurationError, ClusterUnreachable, LeaseLost, Throttled) as error:
         reason = f"not attempted: {error}"
-        raise StopHere(skipped(decision, session, reason), reason) from error
+        raise AbortRun(skipped(decision, session, reason), reason) from error
     except ClusterError as error:
         return session.outcome(decision, Result.REFUSED, str(error))
     if outcome.result is Result.DONE:
-        with as_a_warning(f"no Event on {decision.workload.ref}"):
+        with log_cluster_error(f"no Event on {decision.workload.ref}"):
             session.cluster.create(*event_of(decision, row, run=session.run, at=session.clock()))
     return outcome
 
@@ -132,17 +138,17 @@ def _look_and_write(decision: Decision, row: Kind, session: Session) -> Outcome:
     # What would do instead of a whole GPU is usually offered by a node that none of these pods is on.
     proposal = decision.finding.proposal
     beside = session.watch.fleet if proposal is not None and proposal.asks else None
-    fresh, fleet = look_at(decision.workload.ref, session.cluster, beside=beside)
+    fresh, fleet = read_workload(decision.workload.ref, session.cluster, beside=beside)
     if fresh is None:
         return session.outcome(decision, Result.GONE, "it holds no GPUs any more")
     told = dataclasses.replace(fleet, changes=tuple({*fleet.changes, *session.watch.told}))
-    fleet = recalled(told, session.memory.of(fresh))
+    fleet = with_remembered_changes(told, session.memory.of(fresh))
     fresh = next(workload for workload in fleet.workloads if workload.ref == fresh.ref)
     rulebook = session.rulebook(fleet, use.at)
     against = list(objections(decision, fresh, use, rulebook))
     if against:
         return session.outcome(decision, Result.CHANGED, "; ".join(veto.message for veto in against))
-    if decision.wanted_by and not waits(decision.wanted_by, session.cluster):
+    if decision.wanted_by and not any_pending(decision.wanted_by, session.cluster):
         return session.outcome(decision, Result.CHANGED, "none of those for whom it was to go waits any more")
     try:
         with set_deletion_cost(going(decision, fresh, use, rulebook), session):
@@ -168,7 +174,7 @@ def _notify(decision: Decision, row: Kind, fresh: Workload, session: Session) ->
     path = path_of(fresh.ref, row)
     patch = notice_patch(decision, fresh, run=session.run, at=session.clock())
     session.cluster.patch(path, patch, dry_run=True)
-    with the_write():
+    with mutating_request():
         session.cluster.patch(path, patch)
     return f"notice given: {decision.announced} from {decision.due:%Y-%m-%d %H:%M} UTC"
 
@@ -191,7 +197,7 @@ def _refused(decision: Decision, session: Session, refused: RequestRefused) -> O
             return session.outcome(decision, Result.BLOCKED, refused.detail)
         case http.HTTPStatus.TOO_MANY_REQUESTS | http.HTTPStatus.UNAUTHORIZED:
             outcome = session.outcome(decision, Result.REFUSED, str(refused))
-            raise StopHere(outcome, _since_then(outcome)) from refused
+            raise AbortRun(outcome, _since_then(outcome)) from refused
         case _:
             return session.outcome(decision, Result.REFUSED, str(refused))
 
@@ -206,10 +212,10 @@ def _gone(ref: ObjectRef, detail: str) -> str:
     return next((words for text, words in meant.items() if text in detail), "")
 
 
-def _read_back(decision: Decision, row: Kind, session: Session, lost: AnswerLost) -> Outcome:
+def _read_back(decision: Decision, row: Kind, session: Session, lost: WriteResultUnknown) -> Outcome:
     """The write's answer was lost: see whether it took effect before anything else happens."""
     is_notice = decision.action is Action.NOTIFY
-    ref, there = (decision.workload.ref, row) if is_notice else written(decision, row)
+    ref, there = (decision.workload.ref, row) if is_notice else recorded_on(decision, row)
     try:
         obj = session.cluster.get_object(path_of(ref, there))
     except RequestRefused as refused:
@@ -219,7 +225,7 @@ def _read_back(decision: Decision, row: Kind, session: Session, lost: AnswerLost
     except ClusterError as again:
         words = f"whether it took effect is not known, look at it yourself: {lost}; then: {again}"
         outcome = session.outcome(decision, Result.UNKNOWN, words)
-        raise StopHere(outcome, _since_then(outcome)) from again
+        raise AbortRun(outcome, _since_then(outcome)) from again
     if _is_in_effect(decision, obj, there, session):
         if there.stop is not None and there.stop.orders is not None and not is_notice:
             return _ordered_again(decision, there, session, lost)
@@ -227,16 +233,16 @@ def _read_back(decision: Decision, row: Kind, session: Session, lost: AnswerLost
     return session.outcome(decision, Result.REFUSED, f"it had not taken effect when it was read back: {lost}")
 
 
-def _ordered_again(decision: Decision, row: Kind, session: Session, lost: AnswerLost) -> Outcome:
+def _ordered_again(decision: Decision, row: Kind, session: Session, lost: WriteResultUnknown) -> Outcome:
     """The record is there; whether the order is, or was obeyed already, is seen when it is given again."""
     try:
-        order_stop(decision.workload.ref, row, session)
+        send_stop_command(decision.workload.ref, row, session)
     except RequestRefused as refused:
         return _refused(decision, session, refused)
-    except AnswerLost as again:
+    except WriteResultUnknown as again:
         words = f"whether it took effect is not known, look at it yourself: {lost}; then: {again}"
         outcome = session.outcome(decision, Result.UNKNOWN, words)
-        raise StopHere(outcome, _since_then(outcome)) from again
+        raise AbortRun(outcome, _since_then(outcome)) from again
     return session.outcome(decision, Result.DONE, f"done, though the answer was lost: {lost}")
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from rightsizer.errors import ConfigurationError, RightsizerError
-from rightsizer.kinds.past_changes import EFFECT, INTENT, OUTCOME, Step
+from rightsizer.kinds.past_changes import EFFECT, INTENT, OUTCOME, JournalEntry
 from rightsizer.model import Decision, ObjectRef, Outcome
 from rightsizer.text import decoded, require_ours, tidy
 
@@ -74,7 +74,7 @@ class Journal:
             JournalError: It cannot be kept.
         """
         ref = decision.workload.ref
-        step = Step(
+        step = JournalEntry(
             at=self._clock(),
             run=self._run,
             step=INTENT,
@@ -95,7 +95,7 @@ class Journal:
         Raises:
             JournalError: It cannot be kept.
         """
-        step = Step(
+        step = JournalEntry(
             at=self._clock(),
             run=self._run,
             step=INTENT,
@@ -116,7 +116,7 @@ class Journal:
         """
         ref = outcome.ref
         effect = outcome.effect
-        step = Step(
+        step = JournalEntry(
             at=self._clock(),
             run=self._run,
             step=EFFECT if effect else OUTCOME,
@@ -131,7 +131,7 @@ class Journal:
         )
         self._append(step)
 
-    def _append(self, step: Step) -> None:
+    def _append(self, step: JournalEntry) -> None:
         try:
             data = msgspec.json.encode(step) + b"\n"
             with self._locked():
@@ -205,7 +205,7 @@ def _end_line(file: int, path: pathlib.Path) -> None:
             os.write(file, b"\n")
 
 
-def read_journal(path: pathlib.Path) -> Iterator[Step | str]:
+def read_journal(path: pathlib.Path) -> Iterator[JournalEntry | str]:
     """All steps, oldest first; in words what cannot be read.
 
     Raises:
@@ -227,7 +227,7 @@ def read_journal(path: pathlib.Path) -> Iterator[Step | str]:
                 yield f"{file.name}, line {number}: cannot be read: {str(error).removeprefix('cannot be read: ')}"
 
 
-def _step(line: bytes) -> Step:
-    step = decoded(line.decode(), Step, longest=_LONGEST_LINE)
+def _step(line: bytes) -> JournalEntry:
+    step = decoded(line.decode(), JournalEntry, longest=_LONGEST_LINE)
     require_ours(step.at)
     return step

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from rightsizer.errors import RequestRefused
 from rightsizer.inventory.owner_reader import scalable_kinds
-from rightsizer.kinds import KINDS, LEVERS, collection_of, scalable_row
+from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS, collection_of, scalable_row
 from rightsizer.kinds.kind import Kind
 from rightsizer.kube.api_objects import ObjectMeta
 from rightsizer.kube.cluster import Cluster
@@ -27,20 +27,20 @@ class HasMetadata(Protocol):
 T = TypeVar("T", bound=HasMetadata)
 
 
-def bearers(cluster: Cluster) -> Iterator[Kind]:
+def recordable_kinds(cluster: Cluster) -> Iterator[Kind]:
     """All kinds whose objects may carry a note of ours: those that we know, levers, and what only has a scale.
 
     Raises:
         ClusterError: The API server does not answer.
     """
     yield from KINDS
-    yield from LEVERS
+    yield from CONTROL_OBJECT_KINDS
     for where in scalable_kinds(cluster):
         found = Scalable(where.plural, where.size)
         yield scalable_row(where.group, where.versions[0], where.kind, found)
 
 
-def listed(
+def list_objects(
     cluster: Cluster, row: Kind, of: type[T], *, metadata_only: bool = False
 ) -> Iterator[tuple[ObjectRef, T]]:
     """All objects of a kind; nothing where the cluster does not have it, or not for us, which is told.

@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from rightsizer.changes.memory import (
     NAME,
     NAMES,
-    Remembered,
+    ChangeMemory,
     Taken,
-    added,
-    dropped,
-    joined,
     key_of,
+    merge_memories,
     owner_of,
     parse_memory,
     part_of,
+    with_change,
+    without_change,
 )
 from rightsizer.errors import ClusterError, RequestRefused
 from rightsizer.kinds.patches import UndoRecord
@@ -43,15 +43,15 @@ class MemoryStore:
         self._parts = [ConfigMap(cluster, namespace, name, contents) for name in NAMES]
         self.place = f"ConfigMaps {namespace}/{NAME}-*"
 
-    def read(self) -> Remembered:
+    def read(self) -> ChangeMemory:
         """All that is remembered.
 
         Raises:
             ClusterError: It could not be read whole.
         """
-        return joined(parse_memory(part.read()) for part in self._parts)
+        return merge_memories(parse_memory(part.read()) for part in self._parts)
 
-    def of(self, workload: Workload) -> Remembered:
+    def of(self, workload: Workload) -> ChangeMemory:
         """What is remembered of a workload, and of what is kept with it.
 
         Raises:
@@ -78,12 +78,12 @@ class MemoryStore:
             return
         taken = Taken(workload.ref, past, workload.generation, record.idle, record.priority_class)
         part = self._part(workload)
-        part.change(lambda texts: added(texts, taken, workload, at))
+        part.change(lambda texts: with_change(texts, taken, workload, at))
         try:
             yield
         except RequestRefused:
             try:
-                part.change(lambda texts: dropped(texts, taken, workload))
+                part.change(lambda texts: without_change(texts, taken, workload))
             except ClusterError as error:
                 log.warning("%s: a change that was refused stays remembered: %s", part.place, error)
             raise

@@ -12,19 +12,19 @@ from typing import Any
 import msgspec
 
 from rightsizer.errors import ClusterError, RequestRefused
-from rightsizer.execute.rollback import give
-from rightsizer.execute.run_context import AnswerLost, Session, as_a_warning, the_write
+from rightsizer.execute.rollback import create_command
+from rightsizer.execute.run_context import Session, WriteResultUnknown, log_cluster_error, mutating_request
 from rightsizer.kinds import kind_of, path_of, stopped_by
 from rightsizer.kinds.edits import Edit
 from rightsizer.kinds.health import pods_after
 from rightsizer.kinds.kind import Kind, proposal_edits, stop_edits
 from rightsizer.kinds.patches import (
     UndoRecord,
-    after_earlier,
     change_patch,
+    edit_text,
+    merged_with_earlier,
     read_record,
     record_of,
-    told,
     undo_patch,
 )
 from rightsizer.kinds.pause_for_change import is_stopped, needs_pause
@@ -53,7 +53,7 @@ def change(decision: Decision, row: Kind, fresh: Workload, session: Session) -> 
 
     Raises:
         ClusterError: The API server refuses, or does not answer before anything was changed.
-        AnswerLost: Whether it is changed is not known.
+        WriteResultUnknown: Whether it is changed is not known.
         ValueError: The object has no place for the change.
     """
     own = _Changed(fresh.ref, row, _as_looked_at(fresh, row, session))
@@ -65,15 +65,15 @@ def change(decision: Decision, row: Kind, fresh: Workload, session: Session) -> 
     orders = there.row.stop.orders if there.row.stop and decision.finding.proposal is None else None
     if orders is not None:
         verb = str(edits[0].after)
-        give(session.cluster, orders, there.ref, verb=verb, run=session.run, dry_run=True)
+        create_command(session.cluster, orders, there.ref, verb=verb, run=session.run, dry_run=True)
     _try(there, patch, session)
-    with session.memory.kept(fresh, record, session.clock()), the_write():
+    with session.memory.kept(fresh, record, session.clock()), mutating_request():
         session.cluster.patch(there.path, patch)
     if orders is not None:
-        order_stop(there.ref, there.row, session)
+        send_stop_command(there.ref, there.row, session)
     where = "" if there.ref == fresh.ref else f"{there.ref.kind} {there.ref.name}: "
-    words = where + ", ".join(map(told, edits))
-    words += f"; once its pods are gone: {', '.join(map(told, then))}" if then else ""
+    words = where + ", ".join(map(edit_text, edits))
+    words += f"; once its pods are gone: {', '.join(map(edit_text, then))}" if then else ""
     return "; ".join([words, *(_stopped_along(decision, ref, session) for ref in decision.along)])
 
 
@@ -93,26 +93,26 @@ def _try(there: _Changed, patch: Mapping[str, Any], session: Session) -> None:
         raise ValueError(message) from refused
 
 
-def written(decision: Decision, row: Kind) -> tuple[ObjectRef, Kind]:
+def recorded_on(decision: Decision, row: Kind) -> tuple[ObjectRef, Kind]:
     """The object on which the record of a decision stands, and its row."""
     by = stopped_by(decision.workload) if decision.finding.proposal is None else None
     return by or (decision.workload.ref, row)
 
 
-def order_stop(ref: ObjectRef, row: Kind, session: Session) -> None:
+def send_stop_command(ref: ObjectRef, row: Kind, session: Session) -> None:
     """Order what the record on a workload says; where that is refused, the record goes.
 
     Raises:
         RequestRefused: The order is not given.
-        AnswerLost: Whether it is given is not known.
+        WriteResultUnknown: Whether it is given is not known.
     """
     assert row.stop is not None  # noqa: S101 - it has orders
     assert row.stop.orders is not None  # noqa: S101
     try:
-        with the_write():
-            give(session.cluster, row.stop.orders, ref, verb=str(row.stop.to), run=session.run)
+        with mutating_request():
+            create_command(session.cluster, row.stop.orders, ref, verb=str(row.stop.to), run=session.run)
     except RequestRefused:
-        with as_a_warning(f"the record on {ref} stays behind"):
+        with log_cluster_error(f"the record on {ref} stays behind"):
             obj = session.cluster.get_object(path_of(ref, row))
             record = read_record(obj["metadata"].get("annotations") or {}, row)
             if record is not None and record.run == session.run:
@@ -191,7 +191,7 @@ def _record(
     )
     pods = pods_after(decision, there.row)
     record = msgspec.structs.replace(record, of=None if there.ref == of else of, pods=pods)
-    return after_earlier(record, earlier, there.obj)
+    return merged_with_earlier(record, earlier, there.obj)
 
 
 def _stopped_along(decision: Decision, ref: ObjectRef, session: Session) -> str:
@@ -206,10 +206,10 @@ def _stopped_along(decision: Decision, ref: ObjectRef, session: Session) -> str:
         record = _record(decision, there, edits, session, of=decision.workload.ref)
         patch = change_patch(there.obj, edits, msgspec.structs.replace(record, gpus=0), came_back=None)
         session.cluster.patch(there.path, patch, dry_run=True)
-        with the_write():
+        with mutating_request():
             session.cluster.patch(there.path, patch)
     except (ClusterError, ValueError) as error:
         return f"{ref.kind} {ref.name} is not suspended: {error}"
-    except AnswerLost as lost:
+    except WriteResultUnknown as lost:
         return f"whether {ref.kind} {ref.name} is suspended is not known: {lost}"
-    return f"{ref.kind} {ref.name}: {', '.join(map(told, edits))}"
+    return f"{ref.kind} {ref.name}: {', '.join(map(edit_text, edits))}"

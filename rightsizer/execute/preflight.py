@@ -13,7 +13,7 @@ from rightsizer.errors import EvidenceIncomplete, RequestRefused
 from rightsizer.inventory.cluster_reader import read_cluster
 from rightsizer.inventory.stranded_gpus import is_unschedulable
 from rightsizer.inventory.workload_builder import build_fleet
-from rightsizer.kinds import BEARERS
+from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.api_objects import PodObject
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Change, Fleet, ObjectRef, Plan, Workload
@@ -23,7 +23,7 @@ from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.schema import Policy
 
 
-class Watch:
+class UseSincePlan:
     """The fleet's use, followed from where the plan's evidence ended for as long as a run takes.
 
     Args:
@@ -88,7 +88,7 @@ class Watch:
         )
 
 
-def waits(pods: Sequence[ObjectRef], cluster: Cluster) -> bool:
+def any_pending(pods: Sequence[ObjectRef], cluster: Cluster) -> bool:
     """Whether one of these pods still waits for a place.
 
     Raises:
@@ -106,7 +106,7 @@ def waits(pods: Sequence[ObjectRef], cluster: Cluster) -> bool:
     return False
 
 
-def look_at(
+def read_workload(
     ref: ObjectRef, cluster: Cluster, *, beside: Fleet | None = None
 ) -> tuple[Workload | None, Fleet]:
     """A workload as it is now, None where it holds no GPUs any more, and what is around it.
@@ -120,7 +120,7 @@ def look_at(
     Raises:
         ClusterError: Something could not be read whole.
     """
-    objects = read_cluster(cluster, BEARERS, namespace=ref.namespace, all_nodes=beside is not None)
+    objects = read_cluster(cluster, RECORDABLE_KINDS, namespace=ref.namespace, all_nodes=beside is not None)
     fleet = build_fleet(objects)
     if beside is not None:
         others = {

@@ -10,15 +10,15 @@ import msgspec
 
 from rightsizer.changes.memory import NAME
 from rightsizer.changes.object_history import UNREADABLE
-from rightsizer.changes.records import MANIFEST_LABEL, evicted, is_copy, remembered
+from rightsizer.changes.records import MANIFEST_LABEL, evictions_of, is_copy, recorded_changes
 from rightsizer.config import FIELD_MANAGER
 from rightsizer.errors import RequestRefused
-from rightsizer.execute.listing import bearers, listed
+from rightsizer.execute.listing import list_objects, recordable_kinds
 from rightsizer.execute.memory_store import MemoryStore
 from rightsizer.inventory.managers import controlled_workload
-from rightsizer.kinds import LEVERS
+from rightsizer.kinds import CONTROL_OBJECT_KINDS
 from rightsizer.kinds.kind import Kind
-from rightsizer.kinds.past_changes import Recalled, Told
+from rightsizer.kinds.past_changes import Recalled, RecordedEvent
 from rightsizer.kinds.patches import UndoRecord, read_record
 from rightsizer.kube.api_objects import Metadata, ObjectMeta, SpecObject
 from rightsizer.kube.cluster import Cluster
@@ -46,18 +46,18 @@ class _Event(msgspec.Struct, rename="camel"):
     last_timestamp: datetime.datetime | None = None
 
 
-def recall(cluster: Cluster, state_namespace: str) -> list[Recalled]:
+def list_changes(cluster: Cluster, state_namespace: str) -> list[Recalled]:
     """Every change that an object, a saved manifest or our own memory tells of, each once, latest first.
 
     Raises:
         ClusterError: A list could not be read whole.
     """
-    found = [item for row in bearers(cluster) for item in _of_kind(cluster, row)]
+    found = [item for row in recordable_kinds(cluster) for item in _of_kind(cluster, row)]
     path = f"/api/v1/namespaces/{state_namespace}/secrets"
     secrets = _where_allowed(cluster, path, Metadata, label_selector=MANIFEST_LABEL)
     found.extend(
         Recalled(change.ref, PastChange(change.at, change.run, "evict", change.gpus))
-        for change in evicted(item.metadata for item in secrets)
+        for change in evictions_of(item.metadata for item in secrets)
     )
     told = {_key(item.ref, item.change) for item in found}
     found += [item for item in _kept(cluster, state_namespace) if _key(item.ref, item.change) not in told]
@@ -88,11 +88,11 @@ def _at(change: PastChange) -> float:
 
 
 def _of_kind(cluster: Cluster, row: Kind) -> Iterator[Recalled]:
-    is_lever = row in LEVERS  # of these the spec says what they stop
-    for ref, item in listed(cluster, row, SpecObject, metadata_only=not is_lever):
+    is_lever = row in CONTROL_OBJECT_KINDS  # of these the spec says what they stop
+    for ref, item in list_objects(cluster, row, SpecObject, metadata_only=not is_lever):
         if is_copy(ref, item.metadata):
             continue
-        past = remembered(item.metadata.annotations or {})
+        past = recorded_changes(item.metadata.annotations or {})
         record = _record(item.metadata, row) if past else None
         about = controlled_workload(ref, item) if past and is_lever else None
         for change in past:
@@ -108,7 +108,7 @@ def _record(metadata: ObjectMeta, row: Kind) -> UndoRecord | None:
         return None
 
 
-def events(cluster: Cluster) -> list[Told]:
+def list_events(cluster: Cluster) -> list[RecordedEvent]:
     """The Events of ours that the cluster still has, latest first.
 
     Raises:
@@ -120,7 +120,7 @@ def events(cluster: Cluster) -> list[Told]:
         of = item.involved_object
         if item.last_timestamp is not None:
             ref = ObjectRef(of.api_version, of.kind, of.namespace, of.name, of.uid)
-            told.append(Told(ref, item.last_timestamp, item.reason, item.message))
+            told.append(RecordedEvent(ref, item.last_timestamp, item.reason, item.message))
     return sorted(told, key=lambda one: (one.at, one.ref), reverse=True)
 
 

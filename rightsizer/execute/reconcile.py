@@ -27,12 +27,19 @@ from rightsizer.changes.records import (
 )
 from rightsizer.config import format_duration
 from rightsizer.errors import ClusterError, RequestRefused
-from rightsizer.execute.completion import go_on, is_due
-from rightsizer.execute.control_state import Gate
-from rightsizer.execute.listing import bearers, listed
-from rightsizer.execute.preflight import look_at
-from rightsizer.execute.run_context import Means, as_a_warning
-from rightsizer.execute.watch_health import Found, examined, found_again, is_settling, put_back, settle
+from rightsizer.execute.completion import can_complete, complete
+from rightsizer.execute.control_state import ActionGate
+from rightsizer.execute.listing import list_objects, recordable_kinds
+from rightsizer.execute.preflight import read_workload
+from rightsizer.execute.run_context import RunContext, log_cluster_error
+from rightsizer.execute.watch_health import (
+    RecordedObject,
+    awaits_confirmation,
+    check_health,
+    confirm,
+    read_recorded_object,
+    roll_back,
+)
 from rightsizer.kinds import path_of
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.edits import Edit, is_taken_back, same, shown, value_at
@@ -58,7 +65,7 @@ from rightsizer.report.events import reverted_event
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Guard:
+class RepairPolicy:
     """Asked before each repair.
 
     Attributes:
@@ -66,9 +73,9 @@ class Guard:
     """
 
     policy: Policy
-    gate: Gate
+    gate: ActionGate
 
-    def against(self, found: Found, mending: ReconcileAction, means: Means) -> str:
+    def against(self, found: RecordedObject, mending: ReconcileAction, context: RunContext) -> str:
         """Why an object is left as it is; empty where it may be mended.
 
         Raises:
@@ -77,32 +84,32 @@ class Guard:
         is_open = self.gate.trip() if mending is ReconcileAction.ROLLBACK else ""
         if is_open:
             return f"the breaker is open, and nothing is put back before a person has closed it: {is_open}"
-        vetoes = self._vetoes(found, means)
+        vetoes = self._vetoes(found, context)
         if mending is ReconcileAction.COMPLETE:  # who opted out meanwhile did not ask to be left half-way
             vetoes = [veto for veto in vetoes if veto.source != "opt-out"]
         return "; ".join(veto.message for veto in vetoes)
 
-    def _vetoes(self, found: Found, means: Means) -> list[Blocker]:
-        fresh, fleet = look_at(found.about, means.cluster)
+    def _vetoes(self, found: RecordedObject, context: RunContext) -> list[Blocker]:
+        fresh, fleet = read_workload(found.about, context.cluster)
         if fresh is not None:
-            return list(self._by_rules(fresh, fleet, means))
+            return list(self._by_rules(fresh, fleet, context))
         # No pods, by which rules are sought: what holds for the object and its namespace.
         path = f"/api/v1/namespaces/{found.ref.namespace}"
-        bare = _without_pods(found, means.cluster.get(path, Metadata).metadata.annotations or {})
-        wishes = opt_outs(bare, means.clock()) if self.policy.respectOptOut else ()
-        shields = protections(bare, self.policy, means.state_namespace)
+        bare = _without_pods(found, context.cluster.get(path, Metadata).metadata.annotations or {})
+        wishes = opt_outs(bare, context.clock()) if self.policy.respectOptOut else ()
+        shields = protections(bare, self.policy, context.state_namespace)
         return [*shields, *(wish.veto for wish in wishes if wish.mode is Mode.PROTECT)]
 
-    def _by_rules(self, fresh: Workload, fleet: Fleet, means: Means) -> Iterator[Blocker]:
+    def _by_rules(self, fresh: Workload, fleet: Fleet, context: RunContext) -> Iterator[Blocker]:
         book = PolicyEvaluator(
-            self.policy, fleet, at=means.clock(), own=means.state_namespace, instance=means.instance
+            self.policy, fleet, at=context.clock(), own=context.state_namespace, instance=context.instance
         )
         ruling = book.evaluate(fresh)
         if ruling.mode is Mode.PROTECT:
             yield from ruling.restrictions
 
 
-def _without_pods(found: Found, namespace_annotations: dict[str, str]) -> Workload:
+def _without_pods(found: RecordedObject, namespace_annotations: dict[str, str]) -> Workload:
     metadata = found.obj["metadata"]
     return Workload(
         ref=found.ref,
@@ -143,74 +150,74 @@ class Repair:
     ref: ObjectRef
     mending: ReconcileAction
     words: str
-    found: Found | None = None
+    found: RecordedObject | None = None
     place: str = ""
 
 
-def find_repairs(means: Means) -> list[Repair]:
+def find_repairs(context: RunContext) -> list[Repair]:
     """Everything that was left, in a stable order. Only reads.
 
     Raises:
         ClusterError: A list could not be read whole.
     """
-    repairs = [repair for found in _carrying(means) if (repair := _of_object(found, means)) is not None]
-    repairs.extend(_of_manifests(means))
+    repairs = [repair for found in _carrying(context) if (repair := _of_object(found, context)) is not None]
+    repairs.extend(_of_manifests(context))
     return sorted(repairs, key=lambda repair: (repair.ref, repair.place))
 
 
-def mend(repairs: Iterable[Repair], means: Means, guard: Guard) -> Iterator[Outcome]:
+def make_repairs(repairs: Iterable[Repair], context: RunContext, guard: RepairPolicy) -> Iterator[Outcome]:
     """Do what is to be done about each, telling the outcome as it is known."""
     for repair in repairs:
-        outcome = _guarded(repair, means, guard)
-        if means.journal:
-            means.journal.outcome(outcome)
+        outcome = _guarded(repair, context, guard)
+        if context.journal:
+            context.journal.outcome(outcome)
         guard.gate.note_repair(outcome)
         yield outcome
 
 
-def _outcome(repair: Repair, result: Result, words: str, means: Means) -> Outcome:
-    return Outcome(repair.ref, repair.mending.value, result, words, 0, means.clock(), is_repair=True)
+def _outcome(repair: Repair, result: Result, words: str, context: RunContext) -> Outcome:
+    return Outcome(repair.ref, repair.mending.value, result, words, 0, context.clock(), is_repair=True)
 
 
-def _guarded(repair: Repair, means: Means, guard: Guard) -> Outcome:
+def _guarded(repair: Repair, context: RunContext, guard: RepairPolicy) -> Outcome:
     try:
-        means.cluster.require_writable()
+        context.cluster.require_writable()
     except ClusterError as error:
-        return _outcome(repair, Result.SKIPPED, f"{repair.words}; not attempted: {error}", means)
-    if means.journal:
-        means.journal.mending(repair.ref, repair.mending.value, repair.words)
+        return _outcome(repair, Result.SKIPPED, f"{repair.words}; not attempted: {error}", context)
+    if context.journal:
+        context.journal.mending(repair.ref, repair.mending.value, repair.words)
     if repair.found is None:
-        return _drop(repair, means)
+        return _drop(repair, context)
     try:
-        why = guard.against(repair.found, repair.mending, means)
+        why = guard.against(repair.found, repair.mending, context)
     except ClusterError as error:
         why = f"whether it may be mended is not known: {error}"
     if why:
         detail = f"{repair.words}; left as it is: {why}"
-        return repair.found.outcome(means, repair.mending.value, Result.BLOCKED, detail)
-    return _mended(repair, repair.found, means)
+        return repair.found.outcome(context, repair.mending.value, Result.BLOCKED, detail)
+    return _mended(repair, repair.found, context)
 
 
-def _mended(repair: Repair, found: Found, means: Means) -> Outcome:
+def _mended(repair: Repair, found: RecordedObject, context: RunContext) -> Outcome:
     match repair.mending:
         case ReconcileAction.RECORD_REVERT:
-            return _remember(found, repair.words, means)
+            return _remember(found, repair.words, context)
         case ReconcileAction.ROLLBACK:
-            return put_back(found, repair.words, means)
+            return roll_back(found, repair.words, context)
         case ReconcileAction.COMPLETE:
-            return _finish(found, repair.words, means)
+            return _finish(found, repair.words, context)
         case ReconcileAction.CONFIRM:
-            return settle(found, repair.words, means)
+            return confirm(found, repair.words, context)
         case ReconcileAction.DELETE_MANIFEST:
-            return _drop(repair, means)
+            return _drop(repair, context)
         case _:
             assert_never(repair.mending)
 
 
-def _carrying(means: Means) -> Iterator[Found]:
+def _carrying(context: RunContext) -> Iterator[RecordedObject]:
     """The objects that carry a record of ours which can be used; of others `undo` tells what is wrong."""
-    for row in bearers(means.cluster):
-        for ref, item in listed(means.cluster, row, SpecObject) if row is not POD else ():
+    for row in recordable_kinds(context.cluster):
+        for ref, item in list_objects(context.cluster, row, SpecObject) if row is not POD else ():
             annotations = item.metadata.annotations or {}
             if UNDO_ANNOTATION not in annotations or is_copy(ref, item.metadata):
                 continue
@@ -222,39 +229,39 @@ def _carrying(means: Means) -> Iterator[Found]:
             if record is not None:
                 metadata = msgspec.to_builtins(item.metadata)
                 obj = {"metadata": metadata, "spec": json.loads(bytes(item.spec))}
-                yield Found(ref, row, obj, record)
+                yield RecordedObject(ref, row, obj, record)
 
 
-def _of_object(found: Found, means: Means) -> Repair | None:
+def _of_object(found: RecordedObject, context: RunContext) -> Repair | None:
     if found.record.is_unfinished:
-        return _of_unfinished(found, means)
+        return _of_unfinished(found, context)
     taken_back = [edit for edit in found.record.edits if is_taken_back(found.obj, edit)]
     if taken_back:
         words = ", ".join(_now(found, edit) for edit in taken_back)
         return Repair(found.ref, ReconcileAction.RECORD_REVERT, words, found)
-    if words := _not_carried_out(found, means):
+    if words := _not_carried_out(found, context):
         return Repair(found.ref, ReconcileAction.RECORD_REVERT, words, found)
-    return _of_settling(found, means)
+    return _of_settling(found, context)
 
 
-def _of_unfinished(found: Found, means: Means) -> Repair | None:
-    whole = found_again(found.ref, found.row, means)
-    if whole is None or not whole.record.is_unfinished or not is_due(whole, means):
+def _of_unfinished(found: RecordedObject, context: RunContext) -> Repair | None:
+    whole = read_recorded_object(found.ref, found.row, context)
+    if whole is None or not whole.record.is_unfinished or not can_complete(whole, context):
         return None
     return Repair(found.ref, ReconcileAction.COMPLETE, "it is stopped to be changed, and can go on", whole)
 
 
-def _of_settling(found: Found, means: Means) -> Repair | None:
+def _of_settling(found: RecordedObject, context: RunContext) -> Repair | None:
     is_ours = all(same(value_at(found.obj, edit.path), edit.after) for edit in found.record.edits)
-    if not is_settling(found) or not is_ours:
+    if not awaits_confirmation(found) or not is_ours:
         return None
-    age = means.clock() - found.record.time
+    age = context.clock() - found.record.time
     if age >= _known_for(found):
         unseen = format_duration(age.total_seconds())
         words = f"nobody looked for {unseen}: how it bore its change is not known any more"
         return Repair(found.ref, ReconcileAction.CONFIRM, words, found)
     try:
-        health, words = examined(found, means)
+        health, words = check_health(found, context)
     except RequestRefused as refused:
         log.warning("%s cannot be looked at: %s", found.ref, refused)
         return None
@@ -265,70 +272,70 @@ def _of_settling(found: Found, means: Means) -> Repair | None:
     return Repair(found.ref, mending, words, found)
 
 
-def _known_for(found: Found) -> datetime.timedelta:
+def _known_for(found: RecordedObject) -> datetime.timedelta:
     """How long after its change what a workload lacks is put down to that, and put back."""
-    settle = datetime.timedelta(seconds=found.record.settle)
-    return settle + max(2 * settle, LOOKED_AFTER)
+    span = datetime.timedelta(seconds=found.record.settle)
+    return span + max(2 * span, LOOKED_AFTER)
 
 
-def _finish(found: Found, words: str, means: Means) -> Outcome:
+def _finish(found: RecordedObject, words: str, context: RunContext) -> Outcome:
     try:
-        outcome = go_on(found, means)
+        outcome = complete(found, context)
     except ClusterError as error:
         return found.outcome(
-            means, ReconcileAction.COMPLETE.value, Result.UNKNOWN, f"{words}; left to the next run: {error}"
+            context, ReconcileAction.COMPLETE.value, Result.UNKNOWN, f"{words}; left to the next run: {error}"
         )
     assert outcome is not None  # noqa: S101 - it was due when it was found
     return outcome
 
 
-def _not_carried_out(found: Found, means: Means) -> str:
+def _not_carried_out(found: RecordedObject, context: RunContext) -> str:
     """Where its controller was to be told: whether it runs all the same, resumed by others or never told; in words."""
     orders = found.row.orders_for(found.record.edits)
-    if orders is None or means.clock() - found.record.time < ORDERED_WITHIN:
+    if orders is None or context.clock() - found.record.time < ORDERED_WITHIN:
         return ""
-    obj = means.cluster.get_object(path_of(found.ref, found.row))
+    obj = context.cluster.get_object(path_of(found.ref, found.row))
     state = value_at(obj, orders.state)
     if state is None or state in orders.stopped:
         return ""
     return f"it is {state}: somebody resumed it, or {found.record.edits[0].after} was never carried out"
 
 
-def _now(found: Found, edit: Edit) -> str:
+def _now(found: RecordedObject, edit: Edit) -> str:
     now, left = (json.dumps(value) for value in (value_at(found.obj, edit.path), edit.after))
     return f"{shown(edit.path)} is {now} now, not {left} as run {found.record.run} left it"
 
 
-def _remember(found: Found, words: str, means: Means) -> Outcome:
-    at = means.clock()
+def _remember(found: RecordedObject, words: str, context: RunContext) -> Outcome:
+    at = context.clock()
     try:
-        patch = reverted_patch(found.obj, found.record, at=at, came_back=_pause(found, means, at))
-        means.cluster.patch(path_of(found.ref, found.row), patch)
+        patch = reverted_patch(found.obj, found.record, at=at, came_back=_pause(found, context, at))
+        context.cluster.patch(path_of(found.ref, found.row), patch)
     except RequestRefused as refused:
-        return found.refused(means, "record-revert", refused, f"{words}; not noted: {refused}")
+        return found.refused(context, "record-revert", refused, f"{words}; not noted: {refused}")
     except ClusterError as error:
-        return found.outcome(means, "record-revert", Result.UNKNOWN, f"{words}; not noted: {error}")
-    with as_a_warning(f"no Event on {found.ref}"):
-        means.cluster.create(*reverted_event(found.about, words, run=found.record.run, at=at))
-    return found.outcome(means, "record-revert", Result.DONE, f"someone took it back: {words}")
+        return found.outcome(context, "record-revert", Result.UNKNOWN, f"{words}; not noted: {error}")
+    with log_cluster_error(f"no Event on {found.ref}"):
+        context.cluster.create(*reverted_event(found.about, words, run=found.record.run, at=at))
+    return found.outcome(context, "record-revert", Result.DONE, f"someone took it back: {words}")
 
 
-def _pause(found: Found, means: Means, at: datetime.datetime) -> datetime.timedelta | None:
+def _pause(found: RecordedObject, context: RunContext, at: datetime.datetime) -> datetime.timedelta | None:
     """After which pause it was wanted back: what only took some of it away does not tell."""
     if found.record.action not in STOPS:
         return None
-    fresh, _ = look_at(found.about, means.cluster)
+    fresh, _ = read_workload(found.about, context.cluster)
     known = fresh.came_back_after if fresh else None
     return known or pause_of(found.record.idle, found.record.time, at)
 
 
-def _of_manifests(means: Means) -> Iterator[Repair]:
+def _of_manifests(context: RunContext) -> Iterator[Repair]:
     """Manifests whose pods are there: never evicted, or put back by an undo that did not get to the end."""
-    if not means.evicts:
+    if not context.evicts:
         return
-    path = f"/api/v1/namespaces/{means.state_namespace}/secrets"
+    path = f"/api/v1/namespaces/{context.state_namespace}/secrets"
     try:
-        secrets = means.cluster.list_all(path, Metadata, metadata_only=True, label_selector=MANIFEST_LABEL)
+        secrets = context.cluster.list_all(path, Metadata, metadata_only=True, label_selector=MANIFEST_LABEL)
     except RequestRefused as refused:
         if refused.code != http.HTTPStatus.FORBIDDEN:
             raise
@@ -343,11 +350,11 @@ def _of_manifests(means: Means) -> Iterator[Repair]:
         collection = f"/api/v1/namespaces/{namespace}/pods"
         pods = {
             pod.metadata.name: pod.metadata
-            for pod in means.cluster.list_all(collection, Metadata, metadata_only=True)
+            for pod in context.cluster.list_all(collection, Metadata, metadata_only=True)
         }
         for secret_meta in manifests:
             name = (secret_meta.annotations or {})[POD_ANNOTATION].partition("/")[2]
-            words = _why_not_needed(secret_meta, pods.get(name), means.clock())
+            words = _why_not_needed(secret_meta, pods.get(name), context.clock())
             if words:
                 yield Repair(
                     ObjectRef("v1", "Pod", namespace, name),
@@ -372,10 +379,10 @@ def _why_not_needed(secret: ObjectMeta, pod: ObjectMeta | None, at: datetime.dat
     return "the pod was put back from its saved manifest" if is_back else ""
 
 
-def _drop(repair: Repair, means: Means) -> Outcome:
+def _drop(repair: Repair, context: RunContext) -> Outcome:
     result, words = Result.DONE, repair.words
     try:
-        means.cluster.delete(repair.place)
+        context.cluster.delete(repair.place)
     except ClusterError as error:
         result, words = Result.REFUSED, f"{repair.words}; {error}"
-    return _outcome(repair, result, words, means)
+    return _outcome(repair, result, words, context)

@@ -11,24 +11,30 @@ from typing import Any
 
 from rightsizer.errors import RequestRefused
 from rightsizer.kinds import path_of
-from rightsizer.kinds.command_objects import order
+from rightsizer.kinds.command_objects import command_body
 from rightsizer.kinds.edits import Edit, same, shown, value_at
-from rightsizer.kinds.kind import Orders
-from rightsizer.kinds.patches import Undoable, UndoRecord, read_record, told, undo_patch
-from rightsizer.kinds.pause_for_change import ended, is_stopped, may_change, needs_pause, returning
+from rightsizer.kinds.kind import CommandObject
+from rightsizer.kinds.patches import UndoItem, UndoRecord, edit_text, read_record, undo_patch
+from rightsizer.kinds.pause_for_change import (
+    end_condition,
+    is_changeable,
+    is_stopped,
+    needs_pause,
+    stop_and_restore_patch,
+)
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import ChangeOutcome, ObjectRef
 
 
-def give(
-    cluster: Cluster, orders: Orders, ref: ObjectRef, *, verb: str, run: str, dry_run: bool = False
+def create_command(
+    cluster: Cluster, orders: CommandObject, ref: ObjectRef, *, verb: str, run: str, dry_run: bool = False
 ) -> None:
     """Order something about a workload; what this run has ordered already is not ordered twice.
 
     Raises:
         ClusterError: The API server refuses, or does not answer.
     """
-    collection, body = order(orders, ref, verb, run=run)
+    collection, body = command_body(orders, ref, verb, run=run)
     try:
         cluster.create(collection, body, dry_run=dry_run)
     except RequestRefused as refused:
@@ -40,20 +46,20 @@ _ATTEMPTS = 5
 _Object = dict[str, Any]
 
 
-class StillGoing(Exception):  # noqa: N818 - becomes an outcome, not an error
+class WaitingForPods(Exception):  # noqa: N818 - becomes an outcome, not an error
     """Its pods have to go before it can be put back: it is stopped for that; `item` is how it is remembered now."""
 
-    def __init__(self, item: Undoable) -> None:
+    def __init__(self, item: UndoItem) -> None:
         self.item = item
         super().__init__("it is stopped, and gets back what it had once its pods are gone")
 
 
-class ChangedSince(Exception):  # noqa: N818 - becomes an outcome, not an error
+class ChangedByOthers(Exception):  # noqa: N818 - becomes an outcome, not an error
     """Somebody changed since what we would put back."""
 
 
 def restore(
-    item: Undoable,
+    item: UndoItem,
     cluster: Cluster,
     *,
     at: datetime.datetime,
@@ -87,50 +93,52 @@ def restore(
 
 
 def _restore_once(
-    item: Undoable, cluster: Cluster, *, force: bool, at: datetime.datetime, end: ChangeOutcome
+    item: UndoItem, cluster: Cluster, *, force: bool, at: datetime.datetime, end: ChangeOutcome
 ) -> str:
     path, record = path_of(item.ref, item.row), item.record
     obj = cluster.get_object(path)
     if record is None or not _carries(obj, record, item):
-        raise ChangedSince("it is not the object that was found, or its record was changed meanwhile")
+        raise ChangedByOthers("it is not the object that was found, or its record was changed meanwhile")
     changed = [edit for edit in record.edits if not same(value_at(obj, edit.path), edit.after)]
     if changed and not force:
-        raise ChangedSince("; ".join(_changed_words(obj, edit) for edit in changed))
-    if needs_pause(item.row, record.edits) and not may_change(item.row, obj, is_late=False):
-        raise StillGoing(_stopped(item, record, obj, cluster, (at, end)))
+        raise ChangedByOthers("; ".join(_changed_words(obj, edit) for edit in changed))
+    if needs_pause(item.row, record.edits) and not is_changeable(item.row, obj, is_late=False):
+        raise WaitingForPods(_stopped(item, record, obj, cluster, (at, end)))
     try:
         patch = undo_patch(obj, record, at=at, end=end)
     except ValueError as error:
-        raise ChangedSince(str(error)) from error
+        raise ChangedByOthers(str(error)) from error
     cluster.patch(path, patch, dry_run=True)
     orders = item.row.orders_for(record.edits)
     if orders is not None:
         # The record goes once its controller was told: being cut short leaves nothing stopped that carries none.
-        give(cluster, orders, item.ref, verb=orders.back, run=record.run)
+        create_command(cluster, orders, item.ref, verb=orders.back, run=record.run)
     cluster.patch(path, patch)
-    return ", ".join(told(Edit(edit.path, value_at(obj, edit.path), edit.before)) for edit in record.edits)
+    return ", ".join(
+        edit_text(Edit(edit.path, value_at(obj, edit.path), edit.before)) for edit in record.edits
+    )
 
 
 def _stopped(
-    item: Undoable,
+    item: UndoItem,
     record: UndoRecord,
     obj: _Object,
     cluster: Cluster,
     how: tuple[datetime.datetime, ChangeOutcome],
-) -> Undoable:
+) -> UndoItem:
     """Stop what only changes while it is stopped, with a record that says what comes next."""
     if is_stopped(item.row, obj):
         return item
     at, end = how
     minor, pause = cluster.minor(), item.row.pause
-    if over := ended(obj):
-        raise ChangedSince(f"it has come to its end, {over}, so that nothing of it changes any more")
+    if over := end_condition(obj):
+        raise ChangedByOthers(f"it has come to its end, {over}, so that nothing of it changes any more")
     if pause is not None and (minor is None or minor < pause.since):
-        raise ChangedSince(
+        raise ChangedByOthers(
             f"the API server, of Kubernetes 1.{minor}, does not let it change, though it once did"
         )
     path = path_of(item.ref, item.row)
-    patch, record = returning(obj, record, item.row, at=at, end=end)
+    patch, record = stop_and_restore_patch(obj, record, item.row, at=at, end=end)
     cluster.patch(path, patch, dry_run=True)
     cluster.patch(path, patch)
     return dataclasses.replace(item, record=record)
@@ -143,7 +151,7 @@ def _changed_words(obj: Any, edit: Edit) -> str:  # noqa: ANN401 - an object as 
     )
 
 
-def _carries(obj: _Object, record: UndoRecord, item: Undoable) -> bool:
+def _carries(obj: _Object, record: UndoRecord, item: UndoItem) -> bool:
     try:
         now = read_record(obj["metadata"].get("annotations") or {}, item.row)
     except ValueError:

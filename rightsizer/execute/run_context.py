@@ -8,10 +8,10 @@ import logging
 from collections.abc import Callable, Iterator
 
 from rightsizer.errors import ClusterError, ClusterUnreachable, RequestRefused
-from rightsizer.execute.control_state import Gate
+from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.journal import Journal
 from rightsizer.execute.memory_store import MemoryStore
-from rightsizer.execute.preflight import Watch
+from rightsizer.execute.preflight import UseSincePlan
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Decision, Fleet, Outcome, Result
 from rightsizer.policy.effective import PolicyEvaluator
@@ -26,7 +26,7 @@ ask for more. What is not gone then is left to the next run."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Patience:
+class Deadline:
     """How long is waited for what was changed to come to rest.
 
     Attributes:
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Means:
+class RunContext:
     """What every write of a run needs, also those that repair and verify.
 
     Attributes:
@@ -75,7 +75,7 @@ class Means:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Session(Means):
+class Session(RunContext):
     """All that one run needs to act.
 
     Attributes:
@@ -84,9 +84,9 @@ class Session(Means):
         memory: What was taken lately, also from what does not tell of it any more.
     """
 
-    watch: Watch
+    watch: UseSincePlan
     policy: Policy
-    gate: Gate
+    gate: ActionGate
     memory: MemoryStore
 
     def outcome(self, decision: Decision, result: Result, detail: str) -> Outcome:
@@ -105,7 +105,7 @@ class Session(Means):
         return PolicyEvaluator(self.policy, fleet, at=at, own=self.state_namespace, instance=self.instance)
 
 
-class StopHere(Exception):  # noqa: N818 - a signal, not an error
+class AbortRun(Exception):  # noqa: N818 - a signal, not an error
     """Prometheus or the API server asks for quiet, knows us no longer, or cannot be reached: nothing more is sent."""
 
     def __init__(self, outcome: Outcome, reason: str) -> None:
@@ -114,20 +114,20 @@ class StopHere(Exception):  # noqa: N818 - a signal, not an error
         super().__init__(reason)
 
 
-class AnswerLost(Exception):  # noqa: N818 - a signal, not an error
+class WriteResultUnknown(Exception):  # noqa: N818 - a signal, not an error
     """The one request that makes a change was sent, and what became of it is not known."""
 
 
 @contextlib.contextmanager
-def the_write() -> Iterator[None]:
+def mutating_request() -> Iterator[None]:
     """Around the one request that makes the change: only after this one a lost answer leaves anything in doubt."""
     try:
         yield
     except ClusterUnreachable as error:
-        raise AnswerLost(str(error)) from error
+        raise WriteResultUnknown(str(error)) from error
     except RequestRefused as refused:
         if _is_no_answer(refused):
-            raise AnswerLost(str(refused)) from refused
+            raise WriteResultUnknown(str(refused)) from refused
         raise
 
 
@@ -138,7 +138,7 @@ def _is_no_answer(refused: RequestRefused) -> bool:
 
 
 @contextlib.contextmanager
-def as_a_warning(what: str) -> Iterator[None]:
+def log_cluster_error(what: str) -> Iterator[None]:
     """The change stands, whether or not it could be announced."""
     try:
         yield

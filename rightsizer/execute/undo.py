@@ -19,19 +19,19 @@ import msgspec
 from rightsizer.changes.records import MANIFEST_LABEL, UNDO_ANNOTATION, is_copy, manifest_name
 from rightsizer.errors import ClusterError, RequestRefused
 from rightsizer.execute.journal import Journal
-from rightsizer.execute.listing import bearers, listed
-from rightsizer.execute.rollback import ChangedSince, StillGoing, restore
-from rightsizer.execute.run_context import PAUSE_S, Patience
+from rightsizer.execute.listing import list_objects, recordable_kinds
+from rightsizer.execute.rollback import ChangedByOthers, WaitingForPods, restore
+from rightsizer.execute.run_context import PAUSE_S, Deadline
 from rightsizer.kinds import path_of
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.patches import (
     MANIFEST_TYPE,
-    Undoable,
+    UndoItem,
     UndoRecord,
-    manifest_put_back,
     parse_record,
     read_record,
+    recreated_manifest,
 )
 from rightsizer.kube.api_objects import Metadata
 from rightsizer.kube.cluster import Cluster
@@ -49,13 +49,13 @@ class _Secret(msgspec.Struct):
     data: dict[str, str] = {}
 
 
-def find(cluster: Cluster, state_namespace: str) -> list[Undoable]:
+def find_undoable(cluster: Cluster, state_namespace: str) -> list[UndoItem]:
     """Everything in the cluster that carries a record, latest first.
 
     Raises:
         ClusterError: A list could not be read whole.
     """
-    found = [item for row in bearers(cluster) if row is not POD for item in _annotated(cluster, row)]
+    found = [item for row in recordable_kinds(cluster) if row is not POD for item in _annotated(cluster, row)]
     found.extend(_evicted(cluster, state_namespace))
     found.sort(key=lambda item: item.ref)
     return sorted(found, key=lambda item: _time(item.record), reverse=True)
@@ -65,18 +65,18 @@ def _time(record: UndoRecord | None) -> datetime.datetime:
     return record.time if record else datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
-def _annotated(cluster: Cluster, row: Kind) -> Iterator[Undoable]:
-    for ref, item in listed(cluster, row, Metadata, metadata_only=True):
+def _annotated(cluster: Cluster, row: Kind) -> Iterator[UndoItem]:
+    for ref, item in list_objects(cluster, row, Metadata, metadata_only=True):
         annotations = item.metadata.annotations or {}
         if UNDO_ANNOTATION not in annotations or is_copy(ref, item.metadata):
             continue
         try:
-            yield Undoable(ref, row, read_record(annotations, row))
+            yield UndoItem(ref, row, read_record(annotations, row))
         except ValueError as error:
-            yield Undoable(ref, row, None, problem=str(error))
+            yield UndoItem(ref, row, None, problem=str(error))
 
 
-def _evicted(cluster: Cluster, state_namespace: str) -> Iterator[Undoable]:
+def _evicted(cluster: Cluster, state_namespace: str) -> Iterator[UndoItem]:
     row = POD
     path = f"/api/v1/namespaces/{state_namespace}/secrets"
     try:
@@ -96,14 +96,14 @@ def _evicted(cluster: Cluster, state_namespace: str) -> Iterator[Undoable]:
             ref = ObjectRef("v1", "Pod", pod["metadata"]["namespace"], pod["metadata"]["name"])
         except (KeyError, TypeError, ValueError, binascii.Error) as error:
             name = ObjectRef("v1", "Secret", state_namespace, secret.metadata["name"])
-            yield Undoable(
+            yield UndoItem(
                 name, row, None, problem=f"the saved manifest cannot be used: {error}", secret=place
             )
         else:
             if _still_runs(ref, row, secret, cluster):
                 log.warning("Secret %s is not needed: pod %s was never evicted; delete it", place, ref)
             else:
-                yield Undoable(ref, row, record, secret=place)
+                yield UndoItem(ref, row, record, secret=place)
 
 
 def _still_runs(ref: ObjectRef, row: Kind, secret: _Secret, cluster: Cluster) -> bool:
@@ -122,13 +122,13 @@ def _file(secret: _Secret, name: str) -> Any:  # noqa: ANN401 - JSON that we wro
     )
 
 
-def put_back(
-    items: Sequence[Undoable],
+def undo_changes(
+    items: Sequence[UndoItem],
     cluster: Cluster,
     *,
     force: bool,
     clock: Callable[[], datetime.datetime],
-    patience: Patience,
+    deadline: Deadline,
     journal: Journal | None = None,
 ) -> Iterator[Outcome]:
     """Put the items back, one by one, telling each outcome as it is known; once stopped, the rest is skipped.
@@ -136,16 +136,16 @@ def put_back(
     What has to be stopped for that is waited for, so long as pods usually take to go.
     """
     for item in items:
-        if reason := _against(cluster, patience):
+        if reason := _against(cluster, deadline):
             yield skipped(item, f"not attempted: {reason}", at=clock())
             continue
         if journal:
             journal.mending(item.ref, "undo", f"of run {item.record.run}" if item.record else item.problem)
         result, detail = Result.BLOCKED, ""
         now = item
-        for spent_s in patience.rounds():
+        for spent_s in deadline.rounds():
             result, detail, now = _put_back_one(now, cluster, force=force, at=clock())
-            if result is not Result.BLOCKED or spent_s >= PAUSE_S or patience.is_stopped():
+            if result is not Result.BLOCKED or spent_s >= PAUSE_S or deadline.is_stopped():
                 break
         outcome = Outcome(item.ref, "undo", result, detail, gpus=0, at=clock())
         if journal:
@@ -153,9 +153,9 @@ def put_back(
         yield outcome
 
 
-def _against(cluster: Cluster, patience: Patience) -> str:
+def _against(cluster: Cluster, deadline: Deadline) -> str:
     """Why nothing more is to be put back; empty where it may be."""
-    if patience.is_stopped():
+    if deadline.is_stopped():
         return "the run was interrupted"
     try:
         cluster.require_writable()
@@ -164,14 +164,14 @@ def _against(cluster: Cluster, patience: Patience) -> str:
     return ""
 
 
-def skipped(item: Undoable, reason: str, *, at: datetime.datetime) -> Outcome:
+def skipped(item: UndoItem, reason: str, *, at: datetime.datetime) -> Outcome:
     """The outcome of an item that was not attempted."""
     return Outcome(item.ref, "undo", Result.SKIPPED, reason, gpus=0, at=at)
 
 
 def _put_back_one(
-    item: Undoable, cluster: Cluster, *, force: bool, at: datetime.datetime
-) -> tuple[Result, str, Undoable]:
+    item: UndoItem, cluster: Cluster, *, force: bool, at: datetime.datetime
+) -> tuple[Result, str, UndoItem]:
     """What became of it, and the item as it is now; BLOCKED where it has to be looked at again."""
     if item.record is None:
         return Result.REFUSED, item.problem, item
@@ -182,9 +182,9 @@ def _put_back_one(
             ref, detail = _recreate(item, item.record, cluster, at=at)
         else:
             ref, detail = item.workload, restore(item, cluster, force=force, at=at)
-    except StillGoing as going:
+    except WaitingForPods as going:
         return Result.BLOCKED, f"{going}; undo again, or the next run, finishes it", going.item
-    except (ChangedSince, ClusterError) as error:
+    except (ChangedByOthers, ClusterError) as error:
         return *_why_not(error), item
     try:
         cluster.create(*restored_event(ref, detail, run=item.record.run, at=at))
@@ -193,9 +193,9 @@ def _put_back_one(
     return Result.DONE, detail, item
 
 
-def _why_not(error: ChangedSince | ClusterError) -> tuple[Result, str]:
+def _why_not(error: ChangedByOthers | ClusterError) -> tuple[Result, str]:
     match error:
-        case ChangedSince():
+        case ChangedByOthers():
             return Result.CHANGED, str(error)
         case RequestRefused():
             return Result.REFUSED, str(error)
@@ -204,12 +204,12 @@ def _why_not(error: ChangedSince | ClusterError) -> tuple[Result, str]:
 
 
 def _recreate(
-    item: Undoable, record: UndoRecord, cluster: Cluster, *, at: datetime.datetime
+    item: UndoItem, record: UndoRecord, cluster: Cluster, *, at: datetime.datetime
 ) -> tuple[ObjectRef, str]:
     """Create an evicted pod anew from its saved manifest, and drop the manifest."""
     secret = cluster.get(item.secret, _Secret)
     path = f"/api/v1/namespaces/{item.ref.namespace}/pods"
-    manifest = manifest_put_back(_file(secret, "manifest"), record, at=at)
+    manifest = recreated_manifest(_file(secret, "manifest"), record, at=at)
     cluster.create(path, manifest, dry_run=True)
     cluster.create(path, manifest)
     created = cluster.get(f"{path}/{item.ref.name}", Metadata).metadata

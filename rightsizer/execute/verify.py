@@ -10,9 +10,9 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from rightsizer.errors import ClusterError, RequestRefused
-from rightsizer.execute.completion import go_on
-from rightsizer.execute.run_context import PAUSE_S, Means, Patience, as_a_warning
-from rightsizer.execute.watch_health import examined, found_again, is_settling, put_back
+from rightsizer.execute.completion import complete
+from rightsizer.execute.run_context import PAUSE_S, Deadline, RunContext, log_cluster_error
+from rightsizer.execute.watch_health import awaits_confirmation, check_health, read_recorded_object, roll_back
 from rightsizer.inventory.cluster_reader import resource_table
 from rightsizer.inventory.pods import PodTable
 from rightsizer.kinds import kind_of, pause_for
@@ -26,20 +26,20 @@ log = logging.getLogger(__name__)
 
 
 def verify(
-    done: Sequence[tuple[Decision, Outcome]], fleet: Fleet, means: Means, patience: Patience
+    done: Sequence[tuple[Decision, Outcome]], fleet: Fleet, context: RunContext, deadline: Deadline
 ) -> Iterator[Outcome]:
     """Each outcome again, with its effect, as that is known; then, where it had to be put back, what became of that.
 
     Args:
         done: What was changed.
         fleet: As it was before.
-        means: To look, and to put back.
-        patience: How long.
+        context: To look, and to put back.
+        deadline: How long.
     """
     left = [_Followed(decision, outcome) for decision, outcome in done]
-    for spent_s in patience.rounds():
+    for spent_s in deadline.rounds():
         for one in left:
-            yield from one.look(fleet, means, patience, spent_s=spent_s)
+            yield from one.look(fleet, context, deadline, spent_s=spent_s)
         left = [one for one in left if one.is_left]
         if not left:
             return
@@ -61,19 +61,21 @@ class _Followed:
     is_paused: bool = False
     is_left: bool = True
 
-    def look(self, fleet: Fleet, means: Means, patience: Patience, *, spent_s: float) -> Iterator[Outcome]:
+    def look(
+        self, fleet: Fleet, context: RunContext, deadline: Deadline, *, spent_s: float
+    ) -> Iterator[Outcome]:
         """What has become known since the last look."""
-        yield from self._go_on(means)
-        span_s = max(patience.span_s, PAUSE_S) if self.is_paused else patience.span_s
-        is_last = spent_s >= span_s or patience.is_stopped()
+        yield from self._go_on(context)
+        span_s = max(deadline.span_s, PAUSE_S) if self.is_paused else deadline.span_s
+        is_last = spent_s >= span_s or deadline.is_stopped()
         if not self.is_told:
-            effect, also = _looked(self.decision, fleet, means)
+            effect, also = _looked(self.decision, fleet, context)
             if is_last or not (effect.left or effect.health == Health.WAITING):
                 yield from self._tell(effect)
                 yield from also
-                _complain(self.decision, effect, means)
+                _complain(self.decision, effect, context)
                 self.is_paused = self.is_paused or (bool(also) and self._pauses)
-        is_over = spent_s >= PAUSE_S or patience.is_stopped()
+        is_over = spent_s >= PAUSE_S or deadline.is_stopped()
         self.is_left = not self.is_told or (self.is_paused and not is_over)
 
     @property
@@ -84,16 +86,16 @@ class _Followed:
         self.is_told = True
         yield dataclasses.replace(self.outcome, effect=effect)
 
-    def _go_on(self, means: Means) -> Iterator[Outcome]:
+    def _go_on(self, context: RunContext) -> Iterator[Outcome]:
         """What was stopped to change it goes on as soon as it can."""
         ref = self.decision.workload.ref
         row = kind_of(ref) if self._pauses else None
         if row is None:
             return
         try:
-            found = found_again(ref, row, means)
+            found = read_recorded_object(ref, row, context)
             self.is_paused = found is not None and found.record.is_unfinished
-            outcome = go_on(found, means) if found is not None and self.is_paused else None
+            outcome = complete(found, context) if found is not None and self.is_paused else None
         except ClusterError as error:
             log.warning("%s is stopped to be changed, and could not be looked at: %s", ref, error)
             return
@@ -105,36 +107,36 @@ class _Followed:
         yield outcome
 
 
-def _complain(decision: Decision, effect: Effect, means: Means) -> None:
+def _complain(decision: Decision, effect: Effect, context: RunContext) -> None:
     """An owner whose pods do not go finds out why the GPUs are not free."""
     if effect.left and effect.gone + effect.left:
         ref = decision.workload.ref
-        with as_a_warning(f"no Event on {ref}"):
-            means.cluster.create(*not_freed_event(ref, effect.words, run=means.run, at=means.clock()))
+        with log_cluster_error(f"no Event on {ref}"):
+            context.cluster.create(*not_freed_event(ref, effect.words, run=context.run, at=context.clock()))
 
 
-def _looked(decision: Decision, fleet: Fleet, means: Means) -> tuple[Effect, list[Outcome]]:
+def _looked(decision: Decision, fleet: Fleet, context: RunContext) -> tuple[Effect, list[Outcome]]:
     """What a change has come to by now, and what had to be put back."""
     try:
-        effect = _of_pods(decision, fleet, means)
+        effect = _of_pods(decision, fleet, context)
         if decision.action not in {Action.SCALE_DOWN, Action.RESIZE, Action.RESLICE}:
             return effect, []
-        health, words, also = _of_rest(decision, means)
+        health, words, also = _of_rest(decision, context)
     except ClusterError as error:
         return Effect(0, decision.pods_going, 0, words=f"what became of it could not be read: {error}"), []
     words = "; ".join(filter(None, (effect.words, words)))
     return dataclasses.replace(effect, health=health, words=words), also
 
 
-def _of_pods(decision: Decision, fleet: Fleet, means: Means) -> Effect:
+def _of_pods(decision: Decision, fleet: Fleet, context: RunContext) -> Effect:
     path = f"/api/v1/namespaces/{decision.workload.ref.namespace}/pods"
-    there = {pod.metadata.uid for pod in means.cluster.list_all(path, Metadata, metadata_only=True)}
+    there = {pod.metadata.uid for pod in context.cluster.list_all(path, Metadata, metadata_only=True)}
     gone = [pod for pod in decision.workload.holding if pod.ref.uid not in there]
     going = decision.pods_going
     left = max(going - len(gone), 0)
     nodes = sorted({pod.node for pod in gone})
-    away = tuple(node for node in nodes if _is_gone(node, means))
-    takers = [pod for node in nodes if node not in away for pod in _newcomers(node, fleet, means)]
+    away = tuple(node for node in nodes if _is_gone(node, context))
+    takers = [pod for node in nodes if node not in away for pod in _newcomers(node, fleet, context)]
     takers = [pod for pod in takers if pod.devices and not _is_own(pod, decision)]
     lost = sum(pod.devices for pod in gone if pod.node in away)
     freed = sum(pod.devices for pod in gone) if left else max(tidy(decision.frees), 0)
@@ -164,9 +166,9 @@ _OF_ONE_VERSION = frozenset(
 """Labels by which pods of one owner differ."""
 
 
-def _is_gone(node: str, means: Means) -> bool:
+def _is_gone(node: str, context: RunContext) -> bool:
     try:
-        means.cluster.get(f"/api/v1/nodes/{node}", Metadata)
+        context.cluster.get(f"/api/v1/nodes/{node}", Metadata)
     except RequestRefused as refused:
         if refused.code != http.HTTPStatus.NOT_FOUND:
             raise
@@ -174,11 +176,11 @@ def _is_gone(node: str, means: Means) -> bool:
     return False
 
 
-def _newcomers(node: str, fleet: Fleet, means: Means) -> list[Pod]:
+def _newcomers(node: str, fleet: Fleet, context: RunContext) -> list[Pod]:
     """GPU pods that are on a node and were not before."""
-    table = PodTable(resource_table(means.cluster.gpu_resources))
+    table = PodTable(resource_table(context.cluster.gpu_resources))
     selector = f"spec.nodeName={node}"
-    table.add(means.cluster.list_all("/api/v1/pods", PodObject, field_selector=selector))
+    table.add(context.cluster.list_all("/api/v1/pods", PodObject, field_selector=selector))
     known = {pod.ref.uid for pod in fleet.pods_on.get(node, ())}
     return [
         seen.pod for seen in table.gpu_pods if seen.pod.ref.uid not in known and not seen.pod.is_terminating
@@ -198,15 +200,15 @@ def _words(effect: Effect) -> str:
     return "; ".join(parts)
 
 
-def _of_rest(decision: Decision, means: Means) -> tuple[Health | str, str, list[Outcome]]:
+def _of_rest(decision: Decision, context: RunContext) -> tuple[Health | str, str, list[Outcome]]:
     """How what goes on with less is, and what had to be put back."""
     row = kind_of(decision.workload.ref)
-    found = found_again(decision.workload.ref, row, means) if row else None
-    if found is None or not is_settling(found):
+    found = read_recorded_object(decision.workload.ref, row, context) if row else None
+    if found is None or not awaits_confirmation(found):
         return "", "", []
     if found.record.is_unfinished:
         return Health.WAITING, "it is stopped until its pods are gone, and goes on then", []
-    health, words = examined(found, means)
+    health, words = check_health(found, context)
     if health is Health.FAILED:
-        return health, words, [put_back(found, words, means)]
+        return health, words, [roll_back(found, words, context)]
     return health, words, []

@@ -9,21 +9,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from rightsizer.errors import ClusterError, RequestRefused
-from rightsizer.execute.preflight import look_at
-from rightsizer.execute.rollback import ChangedSince, StillGoing, restore
-from rightsizer.execute.run_context import Means, as_a_warning
+from rightsizer.execute.preflight import read_workload
+from rightsizer.execute.rollback import ChangedByOthers, WaitingForPods, restore
+from rightsizer.execute.run_context import RunContext, log_cluster_error
 from rightsizer.kinds import path_of
-from rightsizer.kinds.health import Health, health_of, wanted
+from rightsizer.kinds.health import Health, expected_pods, health_of
 from rightsizer.kinds.kind import Kind
-from rightsizer.kinds.patches import Undoable, UndoRecord, read_record, settled_patch
-from rightsizer.kinds.pause_for_change import ended, wanted_pods
+from rightsizer.kinds.patches import UndoItem, UndoRecord, confirmed_patch, read_record
+from rightsizer.kinds.pause_for_change import end_condition, expected_job_pods
 from rightsizer.kube.api_objects import Metadata
 from rightsizer.model import ChangeOutcome, ObjectRef, Outcome, Pod, Result
 from rightsizer.report.events import put_back_event, settled_event
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Found:
+class RecordedObject:
     """An object that carries a record, as it was read.
 
     Attributes:
@@ -38,59 +38,59 @@ class Found:
     @property
     def about(self) -> ObjectRef:
         """What was stopped or changed: itself, or what it was changed in place of."""
-        return Undoable(self.ref, self.row, self.record).workload
+        return UndoItem(self.ref, self.row, self.record).workload
 
-    def outcome(self, means: Means, action: str, result: Result, detail: str) -> Outcome:
+    def outcome(self, context: RunContext, action: str, result: Result, detail: str) -> Outcome:
         """What became of a repair of it."""
-        return Outcome(self.ref, action, result, detail, 0, means.clock(), is_repair=True)
+        return Outcome(self.ref, action, result, detail, 0, context.clock(), is_repair=True)
 
-    def refused(self, means: Means, action: str, refused: RequestRefused, detail: str) -> Outcome:
+    def refused(self, context: RunContext, action: str, refused: RequestRefused, detail: str) -> Outcome:
         """What became of a repair of it that the API server refused."""
-        outcome = self.outcome(means, action, Result.REFUSED, detail)
+        outcome = self.outcome(context, action, Result.REFUSED, detail)
         return dataclasses.replace(outcome, is_out_of_policy=refused.is_out_of_policy)
 
 
-def found_again(ref: ObjectRef, row: Kind, means: Means) -> Found | None:
+def read_recorded_object(ref: ObjectRef, row: Kind, context: RunContext) -> RecordedObject | None:
     """An object as it is now, with its record; None where it carries none that can be used, or is another one.
 
     Raises:
         ClusterError: It could not be read.
     """
-    obj = means.cluster.get_object(path_of(ref, row))
+    obj = context.cluster.get_object(path_of(ref, row))
     try:
         record = read_record(obj["metadata"].get("annotations") or {}, row)
     except ValueError:
         return None
-    return Found(ref, row, obj, record) if record and obj["metadata"]["uid"] == ref.uid else None
+    return RecordedObject(ref, row, obj, record) if record and obj["metadata"]["uid"] == ref.uid else None
 
 
-def is_settling(found: Found) -> bool:
+def awaits_confirmation(found: RecordedObject) -> bool:
     """Whether it goes on with less, and it is not known yet how it bears that."""
     return found.record.leaves_some and not found.record.settled
 
 
-def examined(found: Found, means: Means) -> tuple[Health, str]:
+def check_health(found: RecordedObject, context: RunContext) -> tuple[Health, str]:
     """How it bears its change, and in words why.
 
     Raises:
         ClusterError: Something could not be read whole.
     """
-    fresh, _ = look_at(found.ref, means.cluster)
+    fresh, _ = read_workload(found.ref, context.cluster)
     pods = fresh.pods if fresh else ()
     if found.row.pause is not None:
-        return _work_examined(found, pods, means)
-    return health_of(found.record, pods, wanted(found.record, found.obj, found.row), means.clock())
+        return _work_examined(found, pods, context)
+    return health_of(found.record, pods, expected_pods(found.record, found.obj, found.row), context.clock())
 
 
-def _work_examined(found: Found, pods: Sequence[Pod], means: Means) -> tuple[Health, str]:
+def _work_examined(found: RecordedObject, pods: Sequence[Pod], context: RunContext) -> tuple[Health, str]:
     """The same of work that ends: none of its pods may fail, whose place others take."""
-    obj = means.cluster.get_object(path_of(found.ref, found.row))
-    if words := ended(obj):
+    obj = context.cluster.get_object(path_of(found.ref, found.row))
+    if words := end_condition(obj):
         return Health.ENDED, f"it has ended since: {words}"
     path = f"/api/v1/namespaces/{found.ref.namespace}/pods"
     failed = sorted(
         pod.metadata.name
-        for pod in means.cluster.list_all(path, Metadata, field_selector="status.phase=Failed")
+        for pod in context.cluster.list_all(path, Metadata, field_selector="status.phase=Failed")
         if (above := pod.metadata.controller) is not None
         and above.uid == found.ref.uid
         and pod.metadata.creation_timestamp is not None
@@ -98,39 +98,39 @@ def _work_examined(found: Found, pods: Sequence[Pod], means: Means) -> tuple[Hea
     )
     if failed:
         return Health.FAILED, f"pod {failed[0]} failed since"
-    return health_of(found.record, pods, wanted_pods(obj), means.clock())
+    return health_of(found.record, pods, expected_job_pods(obj), context.clock())
 
 
-def settle(found: Found, words: str, means: Means) -> Outcome:
+def confirm(found: RecordedObject, words: str, context: RunContext) -> Outcome:
     """Let it remember that it is well."""
     try:
-        means.cluster.patch(path_of(found.ref, found.row), settled_patch(found.obj, found.record))
+        context.cluster.patch(path_of(found.ref, found.row), confirmed_patch(found.obj, found.record))
     except RequestRefused as refused:
         detail = f"left to the next run: {refused}"
         if refused.code == http.HTTPStatus.CONFLICT:
-            return found.outcome(means, "confirm", Result.CHANGED, detail)
-        return found.refused(means, "confirm", refused, detail)
+            return found.outcome(context, "confirm", Result.CHANGED, detail)
+        return found.refused(context, "confirm", refused, detail)
     except ClusterError as error:
-        return found.outcome(means, "confirm", Result.UNKNOWN, f"left to the next run: {error}")
-    with as_a_warning(f"no Event on {found.ref}"):
-        means.cluster.create(*settled_event(found.ref, words, run=found.record.run, at=means.clock()))
-    return found.outcome(means, "confirm", Result.DONE, words)
+        return found.outcome(context, "confirm", Result.UNKNOWN, f"left to the next run: {error}")
+    with log_cluster_error(f"no Event on {found.ref}"):
+        context.cluster.create(*settled_event(found.ref, words, run=found.record.run, at=context.clock()))
+    return found.outcome(context, "confirm", Result.DONE, words)
 
 
-def put_back(found: Found, words: str, means: Means) -> Outcome:
+def roll_back(found: RecordedObject, words: str, context: RunContext) -> Outcome:
     """Give it back what it had, since it is not well without."""
-    item = Undoable(found.ref, found.row, found.record)
+    item = UndoItem(found.ref, found.row, found.record)
     try:
-        what = restore(item, means.cluster, at=means.clock(), end=ChangeOutcome.ROLLED_BACK)
-    except StillGoing as going:
+        what = restore(item, context.cluster, at=context.clock(), end=ChangeOutcome.ROLLED_BACK)
+    except WaitingForPods as going:
         what = str(going)
-    except ChangedSince as changed:
-        return found.outcome(means, "rollback", Result.CHANGED, f"{words}; left alone: {changed}")
+    except ChangedByOthers as changed:
+        return found.outcome(context, "rollback", Result.CHANGED, f"{words}; left alone: {changed}")
     except RequestRefused as refused:
-        return found.refused(means, "rollback", refused, f"{words}; {refused}")
+        return found.refused(context, "rollback", refused, f"{words}; {refused}")
     except ClusterError as error:
-        return found.outcome(means, "rollback", Result.UNKNOWN, f"{words}; {error}")
-    with as_a_warning(f"no Event on {found.ref}"):
-        told = put_back_event(found.ref, f"{words}; {what}", run=found.record.run, at=means.clock())
-        means.cluster.create(*told)
-    return found.outcome(means, "rollback", Result.DONE, f"{words}; {what}")
+        return found.outcome(context, "rollback", Result.UNKNOWN, f"{words}; {error}")
+    with log_cluster_error(f"no Event on {found.ref}"):
+        told = put_back_event(found.ref, f"{words}; {what}", run=found.record.run, at=context.clock())
+        context.cluster.create(*told)
+    return found.outcome(context, "rollback", Result.DONE, f"{words}; {what}")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from rightsizer.guardrails.admission import heeds_classes, protecting
 from rightsizer.guardrails.permitted import Enabled
-from rightsizer.kinds import LEVERS
+from rightsizer.kinds import CONTROL_OBJECT_KINDS
 from rightsizer.kube.owner_kinds import KEDA
 from rightsizer.model import Mode
 from rightsizer.policy.schema import Policy
@@ -62,7 +62,7 @@ def grant_gaps(policy: Policy) -> Iterator[str]:
             "every change of every kind in every namespace is granted; with 'off' only what the rules take is"
         )
         return
-    for row in LEVERS:
+    for row in CONTROL_OBJECT_KINDS:
         if row in enabled.kinds:
             by = "scales" if row.group == KEDA.group else "queues"
             yield f"{row.kind}.{row.group}: no rule names it, but it may be what {by} those that rules are about"

@@ -7,7 +7,7 @@ import dataclasses
 import fnmatch
 from collections.abc import Iterator
 
-from rightsizer.kinds import KINDS, LEVERS
+from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.kind import Kind, Steering
 from rightsizer.model import Action, Mode
@@ -44,7 +44,7 @@ def _openings() -> Iterator[Opening]:
         if row.steering is Steering.DELETION_COST:
             yield Opening(POD, (Action.SCALE_DOWN,), names(row))
     yield Opening(POD, (Action.EVICT,), names(POD), asking=True)
-    for row in LEVERS:  # of what it stops the rules speak
+    for row in CONTROL_OBJECT_KINDS:  # of what it stops the rules speak
         yield Opening(row, (row.action,) if row.action else ())
 
 
@@ -76,7 +76,7 @@ class Enabled:
         by_class = policy.asks_classes
         self.acts = by_class or bool(rules)
         opened = [way.row for way in OPENINGS if by_class or any(_opens(way, rule, policy) for rule in rules)]
-        self.kinds: tuple[Kind, ...] = tuple(row for row in (*KINDS, *LEVERS) if row in opened)
+        self.kinds: tuple[Kind, ...] = tuple(row for row in (*KINDS, *CONTROL_OBJECT_KINDS) if row in opened)
         self.evicts = by_class or any(
             Action.EVICT in rule.actions and _is_about(names(POD), rule) for rule in rules
         )

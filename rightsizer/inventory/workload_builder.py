@@ -9,7 +9,7 @@ import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from rightsizer.changes.records import came_back_after, changes_of, remembered
+from rightsizer.changes.records import came_back_after, changes_of, recorded_changes
 from rightsizer.inventory.cluster_state import ClusterState
 from rightsizer.inventory.gpu_requests import Claim
 from rightsizer.inventory.managers import (
@@ -193,12 +193,12 @@ class _WorkloadBuilder:
         began = [pod.created for pod in pods if not pod.is_terminating]
         of_tops = (chain.top.metadata.annotations or {} for chain in chains)
         every = of_tops if len(chains) > 1 else [annotations]
-        own = [change for each in every for change in remembered(each, began)]
+        own = [change for each in every for change in recorded_changes(each, began)]
         uids = {chain.top.ref.uid for chain in chains}
         starters = {starter for chain in chains if (starter := _starter(chain.top))}
         others = [one for starter in sorted(starters) for one in self._by_starter.get(starter, ())]
         of_others = (one.metadata.annotations or {} for one in others if one.ref.uid not in uids)
-        past = [*own, *(change for each in of_others for change in remembered(each))]
+        past = [*own, *(change for each in of_others for change in recorded_changes(each))]
         return tuple(sorted(past, key=lambda change: change.at.timestamp() if change.at else math.inf))
 
 

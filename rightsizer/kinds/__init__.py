@@ -20,13 +20,13 @@ KINDS: tuple[Kind, ...] = (
     *volcano.KINDS,
     *appwrapper.KINDS,
 )
-LEVERS = control_objects.LEVERS
+CONTROL_OBJECT_KINDS = control_objects.LEVERS
 
-BEARERS = frozenset((row.group, row.kind) for row in KINDS if row is not core.POD)
+RECORDABLE_KINDS = frozenset((row.group, row.kind) for row in KINDS if row is not core.POD)
 """Groups and kinds whose objects carry a record of what was done to them; levers are read in any case."""
 
 _BY_KIND = {(row.group, row.kind): row for row in KINDS}
-_LEVERS = {(row.group, row.kind): row for row in LEVERS}
+_LEVERS = {(row.group, row.kind): row for row in CONTROL_OBJECT_KINDS}
 
 
 def kind_of(ref: ObjectRef) -> Kind | None:

@@ -3,11 +3,11 @@
 import hashlib
 from typing import Any
 
-from rightsizer.kinds.kind import Orders
+from rightsizer.kinds.kind import CommandObject
 from rightsizer.model import ObjectRef
 
 
-def order(orders: Orders, ref: ObjectRef, verb: str, *, run: str) -> tuple[str, dict[str, Any]]:
+def command_body(orders: CommandObject, ref: ObjectRef, verb: str, *, run: str) -> tuple[str, dict[str, Any]]:
     """Collection path and object that orders something about a workload; of one run always the same, so never two.
 
     Args:

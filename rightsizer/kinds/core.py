@@ -5,7 +5,7 @@ https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/
 
 from rightsizer.kinds.edits import NAMED, Path
 from rightsizer.kinds.fields import REPLICAS
-from rightsizer.kinds.kind import Kind, Pause, Rolls, Steering, Stop, scaled, suspended
+from rightsizer.kinds.kind import Kind, Pause, RolloutPrecondition, Steering, Stop, scaled, suspended
 from rightsizer.model import Action
 
 TEMPLATE: Path = ("spec", "template", "spec", "containers", NAMED)
@@ -26,17 +26,21 @@ POD = Kind(
     classes=(("spec", CLASS),),
 )
 
-ROLLING = (Rolls(("spec", "paused"), (None, False), "its pods stay as they are"),)
+ROLLING = (RolloutPrecondition(("spec", "paused"), (None, False), "its pods stay as they are"),)
 # https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/#forced-rollback
 _UPDATE = ("spec", "updateStrategy")
 _OF_SET = (
-    Rolls(
+    RolloutPrecondition(
         ("spec", "podManagementPolicy"),
         ("Parallel",),
         "a pod that cannot start stays as it is, also once the template is put back; with Parallel it does not",
     ),
-    Rolls((*_UPDATE, "type"), (None, "RollingUpdate"), "pods stay as they are until somebody deletes them"),
-    Rolls((*_UPDATE, "rollingUpdate", "partition"), (None, 0), "the pods below it stay as they are"),
+    RolloutPrecondition(
+        (*_UPDATE, "type"), (None, "RollingUpdate"), "pods stay as they are until somebody deletes them"
+    ),
+    RolloutPrecondition(
+        (*_UPDATE, "rollingUpdate", "partition"), (None, 0), "the pods below it stay as they are"
+    ),
 )
 
 KINDS = (

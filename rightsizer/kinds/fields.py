@@ -64,7 +64,7 @@ SET = object()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Guard:
+class BlockingField:
     """A field of the object by which it is nothing for us to change.
 
     Attributes:

@@ -31,7 +31,7 @@ def pods_after(decision: Decision, row: Kind) -> int:
     return decision.pods_left if row.replicas is None else decision.pods_each
 
 
-def wanted(record: UndoRecord, obj: Mapping[str, Any], row: Kind) -> int:
+def expected_pods(record: UndoRecord, obj: Mapping[str, Any], row: Kind) -> int:
     """How many pods it should have now: as its record says, and for as many replicas as it has by now."""
     replicas = value_at(obj, row.replicas.path) if row.replicas else None
     each = max(record.pods, 1)
@@ -39,14 +39,14 @@ def wanted(record: UndoRecord, obj: Mapping[str, Any], row: Kind) -> int:
 
 
 def health_of(
-    record: UndoRecord, pods: Sequence[Pod], wanted: int, at: datetime.datetime
+    record: UndoRecord, pods: Sequence[Pod], expected_pods: int, at: datetime.datetime
 ) -> tuple[Health, str]:
     """How it is since its change, and in words why.
 
     Args:
         record: Of the change.
         pods: All that it has now and that ask for GPUs.
-        wanted: How many of them there should be.
+        expected_pods: How many of them there should be.
         at: Now.
     """
     living = [pod for pod in pods if not pod.is_terminating]
@@ -57,8 +57,8 @@ def health_of(
         return Health.FAILED, failures
     fresh = [pod for pod in living if not is_anew or _began_since(pod, record.time)]
     ready = len([pod for pod in fresh if pod.is_ready])
-    told = f"{ready} of {wanted} pods are ready"
-    if ready >= wanted and ready == len(living):
+    told = f"{ready} of {expected_pods} pods are ready"
+    if ready >= expected_pods and ready == len(living):
         return Health.HEALTHY, told
     if at - record.time >= datetime.timedelta(seconds=record.settle):
         return Health.FAILED, f"only {told} after {format_duration((at - record.time).total_seconds())}"

@@ -19,14 +19,14 @@ from rightsizer.kinds.edits import (
     shown,
     value_at,
 )
-from rightsizer.kinds.fields import NOW, REPLICAS, SUSPEND, Field, Guard, Value
+from rightsizer.kinds.fields import NOW, REPLICAS, SUSPEND, BlockingField, Field, Value
 from rightsizer.kinds.worker_groups import Groups, group_edits
 from rightsizer.kube.owner_kinds import OwnerKind, owner_kind
 from rightsizer.model import Action, Pod, Proposal
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Orders:
+class CommandObject:
     """Objects that tell a controller what to do with another: our annotation only says what was ordered.
 
     Attributes:
@@ -63,11 +63,11 @@ class Stop:
     field: Field | None = None
     to: int | bool | str | None = None
     is_final: bool = False
-    unless: tuple[Guard, ...] = ()
-    orders: Orders | None = None
+    unless: tuple[BlockingField, ...] = ()
+    orders: CommandObject | None = None
 
 
-def scaled(field: Field = REPLICAS, *, to: int | str = 0, unless: tuple[Guard, ...] = ()) -> Stop:
+def scaled(field: Field = REPLICAS, *, to: int | str = 0, unless: tuple[BlockingField, ...] = ()) -> Stop:
     """To no replicas."""
     return Stop(Action.SCALE_TO_ZERO, "ScaledToZero", field, to, unless=unless)
 
@@ -76,7 +76,7 @@ def suspended(
     field: Field = SUSPEND,
     to: bool | str = True,  # noqa: FBT001, FBT002 - a field's value
     *,
-    unless: tuple[Guard, ...] = (),
+    unless: tuple[BlockingField, ...] = (),
 ) -> Stop:
     """By its switch."""
     return Stop(Action.SUSPEND, "Suspended", field, to, unless=unless)
@@ -109,7 +109,7 @@ class Pause:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rolls:
+class RolloutPrecondition:
     """What must hold for a changed template to reach all pods, and for one that fails to be put back.
 
     Attributes:
@@ -159,11 +159,11 @@ class Kind:
     steering: Steering = Steering.NONE
     first: Path = ()
     containers: tuple[Path, ...] = ()
-    rolls: tuple[Rolls, ...] = ()
+    rolls: tuple[RolloutPrecondition, ...] = ()
     pause: Pause | None = None
     needs: Path = ()
     groups: Groups | None = None
-    unless: tuple[Guard, ...] = ()
+    unless: tuple[BlockingField, ...] = ()
     has_scale: bool = False
     classes: tuple[Path, ...] = ()
     class_of_all: Path = ()
@@ -185,7 +185,7 @@ class Kind:
         """Whether nothing takes these edits back."""
         return self.stop is not None and self.stop.is_final and self._is_stop(edits)
 
-    def orders_for(self, edits: Sequence[Edit]) -> Orders | None:
+    def orders_for(self, edits: Sequence[Edit]) -> CommandObject | None:
         """By what its controller is told, where these edits are a stop that has to be ordered."""
         return self.stop.orders if self.stop is not None and self._is_stop(edits) else None
 
@@ -244,7 +244,7 @@ def stop_edits(kind: Kind, obj: Mapping[str, Any], at: datetime.datetime) -> lis
     return [edit_of(obj, stop.field.path, to)]
 
 
-def _require_none(obj: Mapping[str, Any], guards: Sequence[Guard]) -> None:
+def _require_none(obj: Mapping[str, Any], guards: Sequence[BlockingField]) -> None:
     for guard in guards:
         if guard.holds(obj):
             raise ValueError(str(guard))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rightsizer.kinds import kind_of, pause_for, row_of, stopped_by
-from rightsizer.kinds.command_objects import order
+from rightsizer.kinds.command_objects import command_body
 from rightsizer.kinds.edits import Path
 from rightsizer.kinds.fields import NOW
 from rightsizer.kinds.kind import Kind, Stop
@@ -44,7 +44,7 @@ def _stopping(ref: ObjectRef, row: Kind, stop: Stop) -> str:
         path = f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}/eviction"
         return f"echo {shlex.quote(json.dumps(body))} | kubectl create --raw {shlex.quote(path)} -f -"
     if stop.orders is not None:
-        _, body = order(stop.orders, ref, str(stop.to), run=_BY_HAND)
+        _, body = command_body(stop.orders, ref, str(stop.to), run=_BY_HAND)
         return f"echo {shlex.quote(json.dumps(body))} | kubectl create -f -"
     if row.has_scale and row.replicas == stop.field:
         return _scale(ref, 0)

@@ -62,7 +62,7 @@ def parse_notice(annotations: Mapping[str, str]) -> Notice | None:
         return None
 
 
-def holds(notice: Notice, finding: Finding, action: Action, at: datetime.datetime) -> bool:
+def is_notice_valid(notice: Notice, finding: Finding, action: Action, at: datetime.datetime) -> bool:
     """Whether a notice announced this, and the workload has not worked since.
 
     Where that is not what the finding is about (it spins, or has too much), the notice must have been about the same.

@@ -32,7 +32,7 @@ class Recalled:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Told:
+class RecordedEvent:
     """An Event of ours, which the cluster keeps for an hour or so."""
 
     ref: ObjectRef
@@ -41,7 +41,7 @@ class Told:
     message: str
 
 
-class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of a journal.
 
     Attributes:

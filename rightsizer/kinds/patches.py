@@ -104,10 +104,10 @@ class UndoRecord(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def words(self) -> str:
         """What was changed, for people."""
-        done = ", ".join(told(edit) for edit in self.edits)
+        done = ", ".join(edit_text(edit) for edit in self.edits)
         if self.end:
             return f"{done}; all of it is given back once its pods are gone"
-        then = ", ".join(told(edit) for edit in self.then)
+        then = ", ".join(edit_text(edit) for edit in self.then)
         return f"{done}; once its pods are gone: {then}" if then else done
 
     @property
@@ -126,7 +126,7 @@ class UndoRecord(msgspec.Struct, frozen=True, rename="camel"):
         return self.action in {Action.SCALE_DOWN, Action.RESIZE, Action.RESLICE}
 
 
-def told(edit: Edit) -> str:
+def edit_text(edit: Edit) -> str:
     """An edit for people: spec.replicas: 4 → 0."""
     return f"{shown(edit.path)}: {_value(edit.before)} → {_value(edit.after)}"
 
@@ -136,7 +136,7 @@ def _value(value: Any) -> str:  # noqa: ANN401 - JSON
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Undoable:
+class UndoItem:
     """Something that was changed and can be put back.
 
     Attributes:
@@ -271,7 +271,7 @@ def _cut(text: str, most_bytes: int) -> str:
     return text
 
 
-def after_earlier(record: UndoRecord, earlier: UndoRecord | None, obj: Mapping[str, Any]) -> UndoRecord:
+def merged_with_earlier(record: UndoRecord, earlier: UndoRecord | None, obj: Mapping[str, Any]) -> UndoRecord:
     """A record that takes both changes back, where the earlier one is still in effect; what it made undone is left out.
 
     Args:
@@ -346,12 +346,12 @@ def reverted_patch(
     return _patch(obj, (), {UNDO_ANNOTATION: None, HISTORY_ANNOTATION: ended, **_remembered(came_back)})
 
 
-def settled_patch(obj: Mapping[str, Any], record: UndoRecord) -> dict[str, Any]:
+def confirmed_patch(obj: Mapping[str, Any], record: UndoRecord) -> dict[str, Any]:
     """The one patch that lets an object remember that it was seen healthy after its change."""
-    return rewritten_patch(obj, (), msgspec.structs.replace(record, settled=True))
+    return record_patch(obj, (), msgspec.structs.replace(record, settled=True))
 
 
-def rewritten_patch(obj: Mapping[str, Any], edits: Sequence[Edit], record: UndoRecord) -> dict[str, Any]:
+def record_patch(obj: Mapping[str, Any], edits: Sequence[Edit], record: UndoRecord) -> dict[str, Any]:
     """The one patch that goes on with a change that is remembered already: its fields, and the record as it is then.
 
     Raises:
@@ -375,7 +375,7 @@ def _patch(obj: Mapping[str, Any], edits: Sequence[Edit], notes: Mapping[str, st
     return patch
 
 
-def manifest_put_back(
+def recreated_manifest(
     manifest: Mapping[str, Any], record: UndoRecord, *, at: datetime.datetime
 ) -> dict[str, Any]:
     """The manifest of an evicted pod as it is created anew: it says when, and after which pause, that was."""

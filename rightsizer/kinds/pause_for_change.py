@@ -14,7 +14,7 @@ import msgspec
 
 from rightsizer.kinds.edits import Edit, Path, matches, same, value_at
 from rightsizer.kinds.kind import Kind, stop_edits
-from rightsizer.kinds.patches import UndoRecord, after_earlier, rewritten_patch, undo_patch
+from rightsizer.kinds.patches import UndoRecord, merged_with_earlier, record_patch, undo_patch
 from rightsizer.model import ChangeOutcome
 
 _Object = Mapping[str, Any]
@@ -38,7 +38,7 @@ def _switch(row: Kind) -> Path:
     return row.stop.field.path
 
 
-def may_change(row: Kind, obj: _Object, *, is_late: bool) -> bool:
+def is_changeable(row: Kind, obj: _Object, *, is_late: bool) -> bool:
     """Whether its pods are gone, so that the API server lets it change.
 
     Args:
@@ -52,7 +52,7 @@ def may_change(row: Kind, obj: _Object, *, is_late: bool) -> bool:
     return is_stopped(row, obj) and is_free and not is_left
 
 
-def ended(obj: _Object) -> str:
+def end_condition(obj: _Object) -> str:
     """How it has come to its own end, such as Complete; empty where it has not."""
     status = obj.get("status") or {}
     return next((kind for kind in _OVER if _holds(status, kind)), "")
@@ -64,7 +64,7 @@ def _holds(status: _Object, kind: str) -> bool:
     )
 
 
-def wanted_pods(obj: _Object) -> int:
+def expected_job_pods(obj: _Object) -> int:
     """How many pods of it should run: not more than are still to succeed."""
     spec, status = obj["spec"], obj.get("status") or {}
     wanted, enough = int(spec.get("parallelism", 1)), spec.get("completions")
@@ -81,17 +81,17 @@ def finishing_patch(obj: _Object, record: UndoRecord, row: Kind, at: datetime.da
         return undo_patch(obj, record, at=at, end=record.end)
     edits = (*_resuming(record, row), *record.then)
     plain = msgspec.structs.replace(record, edits=edits, then=(), time=_second(at))
-    return rewritten_patch(obj, edits, after_earlier(plain, record, obj))
+    return record_patch(obj, edits, merged_with_earlier(plain, record, obj))
 
 
-def returning(
+def stop_and_restore_patch(
     obj: _Object, record: UndoRecord, row: Kind, *, at: datetime.datetime, end: ChangeOutcome
 ) -> tuple[dict[str, Any], UndoRecord]:
     """The first patch of taking a change back, and the record that it carries."""
     stop = stop_edits(row, obj, at)
     kept = tuple(edit for edit in record.edits if edit.path != _switch(row))
     record = msgspec.structs.replace(record, edits=(*kept, *stop), then=(), end=end, time=_second(at))
-    return rewritten_patch(obj, stop, record), record
+    return record_patch(obj, stop, record), record
 
 
 def resuming_patch(
@@ -105,7 +105,7 @@ def resuming_patch(
     if not kept:
         return undo_patch(obj, record, at=at, end=end)
     plain = msgspec.structs.replace(record, edits=kept, then=(), end=None)
-    return rewritten_patch(obj, _resuming(record, row), plain)
+    return record_patch(obj, _resuming(record, row), plain)
 
 
 def _resuming(record: UndoRecord, row: Kind) -> tuple[Edit, ...]:

@@ -15,7 +15,7 @@ from rightsizer.kinds.kind import proposal_edits, stop_edits
 from rightsizer.model import Proposal, Workload
 
 
-def no_place(workload: Workload, proposal: Proposal | None, at: datetime.datetime) -> str:
+def missing_field_reason(workload: Workload, proposal: Proposal | None, at: datetime.datetime) -> str:
     """Why a workload's own object has no place for a proposal, or for a stop where there is none; empty where it has.
 
     Args:

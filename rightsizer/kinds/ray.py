@@ -5,7 +5,7 @@ https://ray-project.github.io/kuberay/reference/api/
 
 from rightsizer.kinds.core import TEMPLATE_CLASS
 from rightsizer.kinds.edits import GROUP, Path
-from rightsizer.kinds.fields import SET, Guard
+from rightsizer.kinds.fields import SET, BlockingField
 from rightsizer.kinds.kind import Kind, Steering, suspended
 from rightsizer.kinds.worker_groups import Groups
 
@@ -19,9 +19,11 @@ _WORKERS = Groups(
 # What KubeRay's ValidateRayJobSpec takes no suspend with: such a job fails for good, and keeps its GPUs.
 _KEPT = ("spec", "shutdownAfterJobFinishes")
 _NOT_SUSPENDED = (
-    Guard(_KEPT, value=None, why="KubeRay does not suspend it"),  # as where it is false
-    Guard(_KEPT, value=False, why="KubeRay does not suspend it"),
-    Guard(("spec", "clusterSelector"), SET, "KubeRay does not suspend it: its cluster is not its own"),
+    BlockingField(_KEPT, value=None, why="KubeRay does not suspend it"),  # as where it is false
+    BlockingField(_KEPT, value=False, why="KubeRay does not suspend it"),
+    BlockingField(
+        ("spec", "clusterSelector"), SET, "KubeRay does not suspend it: its cluster is not its own"
+    ),
 )
 
 
@@ -41,7 +43,7 @@ KINDS = (
         stop=suspended(),
         groups=_WORKERS,
         steering=Steering.NAMED,
-        unless=(Guard(("spec", "enableInTreeAutoscaling"), value=True),),
+        unless=(BlockingField(("spec", "enableInTreeAutoscaling"), value=True),),
         classes=_classes("spec"),
     ),
     Kind(

@@ -7,7 +7,7 @@ https://docs.nvidia.com/nim-operator/latest/service.html
 
 from rightsizer.kinds.core import CLASS, TEMPLATE, TEMPLATE_CLASS
 from rightsizer.kinds.edits import NAMED
-from rightsizer.kinds.fields import REPLICAS, SET, Field, Guard, Value, annotation
+from rightsizer.kinds.fields import REPLICAS, SET, BlockingField, Field, Value, annotation
 from rightsizer.kinds.kind import Kind, Steering, Stop, scaled
 from rightsizer.model import Action
 
@@ -19,11 +19,14 @@ _LOST = "memory of its pods, such as caches; no request wakes it, and its model 
 # With its own autoscaling, or on KServe, the NIM Operator leaves the number of replicas to others.
 # Only of one plain Deployment the replicas are pods, and its own number of them holds.
 _LLM_LEFT = (
-    Guard(("spec", "worker"), SET, "its replicas are groups of pods"),
-    Guard(("spec", "prefill"), SET, "its pods are of two sorts"),
-    Guard(("spec", "scaling"), SET),
+    BlockingField(("spec", "worker"), SET, "its replicas are groups of pods"),
+    BlockingField(("spec", "prefill"), SET, "its pods are of two sorts"),
+    BlockingField(("spec", "scaling"), SET),
 )
-_NIM_LEFT = (Guard(("spec", "scale", "enabled"), value=True), Guard(("spec", "inferencePlatform"), "kserve"))
+_NIM_LEFT = (
+    BlockingField(("spec", "scale", "enabled"), value=True),
+    BlockingField(("spec", "inferencePlatform"), "kserve"),
+)
 
 KINDS = (
     # The annotation works in every deployment mode; minReplicas: 0 is no stop in Standard mode, where it counts as 1.

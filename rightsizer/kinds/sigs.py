@@ -7,7 +7,7 @@ https://lws.sigs.k8s.io/docs/reference/leaderworkerset.v1/
 from rightsizer.kinds.core import CLASS, TEMPLATE_CLASS
 from rightsizer.kinds.edits import NAMED
 from rightsizer.kinds.fields import REPLICAS
-from rightsizer.kinds.kind import Kind, Rolls, Steering, scaled, suspended
+from rightsizer.kinds.kind import Kind, RolloutPrecondition, Steering, scaled, suspended
 
 _TEMPLATE = ("spec", "leaderWorkerTemplate")
 _PARTS = ("leaderTemplate", "workerTemplate")
@@ -33,12 +33,12 @@ KINDS = (
         steering=Steering.TAIL,
         containers=tuple((*_TEMPLATE, part, "spec", "containers", NAMED) for part in _PARTS),
         rolls=(
-            Rolls(
+            RolloutPrecondition(
                 ("spec", "rolloutStrategy", "rollingUpdateConfiguration", "partition"),
                 (None, 0),
                 "the groups below it stay as they are",
             ),
-            Rolls(
+            RolloutPrecondition(
                 (*_TEMPLATE, "size"),
                 (None, 1),
                 "its pods work together, and parts of GPUs have no way to each other",

@@ -7,10 +7,10 @@ from rightsizer.changes.records import ORDER_ANNOTATION
 from rightsizer.kinds.core import CLASS, TEMPLATE_CLASS
 from rightsizer.kinds.edits import NAMED
 from rightsizer.kinds.fields import annotation
-from rightsizer.kinds.kind import Kind, Orders, Stop
+from rightsizer.kinds.kind import CommandObject, Kind, Stop
 from rightsizer.model import Action
 
-_COMMANDS = Orders(
+_COMMANDS = CommandObject(
     "bus.volcano.sh/v1alpha1",
     "Command",
     "commands",

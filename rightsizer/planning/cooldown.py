@@ -10,7 +10,7 @@ import datetime
 from collections.abc import Iterator
 
 from rightsizer.changes.memory import MONTH
-from rightsizer.changes.object_history import noticed, read_history, with_end
+from rightsizer.changes.object_history import read_history, with_end, with_noticed_reverts
 from rightsizer.changes.records import UNDO_ANNOTATION
 from rightsizer.config import format_duration
 from rightsizer.kinds import row_of
@@ -75,7 +75,7 @@ def memory_of(workload: Workload, fleet: Fleet, at: datetime.datetime) -> Memory
         if str(change.ref) == str(workload.ref) and change.ref.full_kind == workload.ref.full_kind
     ]
     began = [pod.created for pod in workload.pods if not pod.is_terminating]
-    fresh = noticed((change for change in named if change.run not in runs), began)
+    fresh = with_noticed_reverts((change for change in named if change.run not in runs), began)
     return Memory((*past, *fresh), at)
 
 

@@ -11,8 +11,8 @@ from rightsizer.findings.evidence import Candidate
 from rightsizer.findings.finders import assess, freed
 from rightsizer.kinds import action_for, is_ours_to_do, pause_for
 from rightsizer.kinds.kubectl_commands import command_for, stop_command, stopping
-from rightsizer.kinds.notices import holds, parse_notice
-from rightsizer.kinds.preconditions import no_place
+from rightsizer.kinds.notices import is_notice_valid, parse_notice
+from rightsizer.kinds.preconditions import missing_field_reason
 from rightsizer.model import (
     Action,
     Autoscalers,
@@ -229,7 +229,7 @@ def _acted_upon(decision: Decision, ruling: EffectivePolicy, rulebook: PolicyEva
     assert action is not None  # noqa: S101 - a hindrance otherwise
     mode = ruling.mode_for(finding.name)
     impossible = tuple(_cannot_pause(workload, finding, rulebook.fleet)) if mode is Mode.ENFORCE else ()
-    if no_way := no_place(workload, finding.proposal, rulebook.at):
+    if no_way := missing_field_reason(workload, finding.proposal, rulebook.at):
         impossible = (
             *impossible,
             Blocker(BlockerCode.UNSUPPORTED, f"not possible for this {workload.ref.kind}: {no_way}"),
@@ -329,7 +329,7 @@ def _after_notice(decision: Decision, wait: datetime.timedelta, rulebook: Policy
     at = rulebook.at
     assert decision.action is not None  # noqa: S101 - it was chosen
     notice = parse_notice(decision.workload.annotations)
-    if notice is None or not holds(notice, decision.finding, decision.action, at):
+    if notice is None or not is_notice_valid(notice, decision.finding, decision.action, at):
         return dataclasses.replace(
             decision, action=Action.NOTIFY, announced=decision.action, due=at + wait, frees=0.0
         )

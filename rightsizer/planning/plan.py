@@ -6,7 +6,7 @@ import datetime
 import logging
 
 from rightsizer.changes.memory import NOTHING as NO_MEMORY
-from rightsizer.changes.memory import Remembered, recalled
+from rightsizer.changes.memory import ChangeMemory, with_remembered_changes
 from rightsizer.changes.plausible import drop_implausible_changes
 from rightsizer.inventory.cluster_state import ClusterState
 from rightsizer.inventory.workload_builder import build_fleet
@@ -49,7 +49,7 @@ class Cycle:
     hypothetical: str = ""
     state: State = NOTHING
     problems: tuple[str, ...] = ()
-    remembered: Remembered = NO_MEMORY
+    remembered: ChangeMemory = NO_MEMORY
 
 
 def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
@@ -59,7 +59,9 @@ def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
         PolicyError: The policy names what the cluster does not have.
         PrometheusError: An answer was incomplete; then there is no plan.
     """
-    fleet = drop_implausible_changes(recalled(build_fleet(objects), cycle.remembered), cycle.at)
+    fleet = drop_implausible_changes(
+        with_remembered_changes(build_fleet(objects), cycle.remembered), cycle.at
+    )
     del objects  # frees half of the memory of a large cluster
     if fleet.classes or not cycle.hypothetical:
         # A file of objects may lack PriorityClasses; the policy is still valid.

@@ -13,7 +13,7 @@ import yaml
 
 from rightsizer.config import FIELD_MANAGER
 from rightsizer.kinds.gitops_ignore import exception_for
-from rightsizer.kinds.patches import Undoable
+from rightsizer.kinds.patches import UndoItem
 from rightsizer.model import (
     Autoscalers,
     Blocker,
@@ -313,7 +313,7 @@ def _effect(effect: Effect | None) -> dict[str, Any] | None:
     }
 
 
-def undoable_document(items: Iterable[Undoable]) -> dict[str, Any]:
+def undoable_document(items: Iterable[UndoItem]) -> dict[str, Any]:
     """What can be put back; `record` is null where it cannot be read, and `problem` says why."""
     listed = [
         {

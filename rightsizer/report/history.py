@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from rightsizer.kinds.past_changes import INTENT, OUTCOME, Recalled, Step, Told
+from rightsizer.kinds.past_changes import INTENT, OUTCOME, JournalEntry, Recalled, RecordedEvent
 from rightsizer.report.documents import API_VERSION, stamp
 from rightsizer.report.terminal import wrapped
 from rightsizer.text import count, safe
 
 
-def history_text(items: Sequence[Recalled], told: Sequence[Told]) -> str:
+def history_text(items: Sequence[Recalled], told: Sequence[RecordedEvent]) -> str:
     """Each change with what became of it, latest first; then the Events that there still are."""
     if not items and not told:
         return "Nothing in the cluster tells of a change by gpu-rightsizer.\n"
@@ -46,7 +46,7 @@ def _words(item: Recalled) -> str:
     return "; ".join(parts)
 
 
-def history_document(items: Iterable[Recalled], told: Iterable[Told]) -> dict[str, Any]:
+def history_document(items: Iterable[Recalled], told: Iterable[RecordedEvent]) -> dict[str, Any]:
     """The same as plain values; `at` is null where a note cannot be read, `end` while a change stands.
 
     `isTold` is false where the object does not remember, only our own namespace.
@@ -88,7 +88,7 @@ def _named(namespace: str, kind: str, name: str) -> dict[str, str]:
     return {"namespace": namespace, "kind": kind, "name": name}
 
 
-def journal_text(steps: Sequence[Step], problems: Sequence[str]) -> str:
+def journal_text(steps: Sequence[JournalEntry], problems: Sequence[str]) -> str:
     """Each step, oldest first; what was begun and of which nothing more is told is named at the end."""
     lines = []
     for step in steps:
@@ -105,9 +105,9 @@ def journal_text(steps: Sequence[Step], problems: Sequence[str]) -> str:
     return "\n".join(lines or ["The journal tells of nothing."]) + "\n"
 
 
-def unfinished(steps: Iterable[Step]) -> list[Step]:
+def unfinished(steps: Iterable[JournalEntry]) -> list[JournalEntry]:
     """Intents of which no outcome is told."""
-    open_: dict[tuple[str, ...], Step] = {}
+    open_: dict[tuple[str, ...], JournalEntry] = {}
     for step in steps:
         if step.step == INTENT:
             open_[step.key] = step
@@ -116,7 +116,7 @@ def unfinished(steps: Iterable[Step]) -> list[Step]:
     return list(open_.values())
 
 
-def journal_document(steps: Sequence[Step], problems: Sequence[str]) -> dict[str, Any]:
+def journal_document(steps: Sequence[JournalEntry], problems: Sequence[str]) -> dict[str, Any]:
     """The same as plain values."""
     return {
         "apiVersion": API_VERSION,

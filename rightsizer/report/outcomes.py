@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Sequence
 
 from rightsizer.kinds.health import Health
-from rightsizer.kinds.patches import Undoable
+from rightsizer.kinds.patches import UndoItem
 from rightsizer.model import Outcome, Plan, Result
 from rightsizer.report.terminal import WIDTH, Paint, wrapped
 from rightsizer.text import count, safe
@@ -65,7 +65,7 @@ def cycle_words(plan: Plan) -> str:
     )
 
 
-def undoable_text(items: Sequence[Undoable]) -> str:
+def undoable_text(items: Sequence[UndoItem]) -> str:
     """What can be put back, latest first."""
     if not items:
         return "Nothing in the cluster carries a record of a change by gpu-rightsizer.\n"

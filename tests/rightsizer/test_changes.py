@@ -18,8 +18,8 @@ from rightsizer.kinds.fields import Value
 from rightsizer.kinds.kind import Kind, proposal_edits, stop_edits
 from rightsizer.kinds.patches import (
     MOST_BYTES,
-    after_earlier,
     change_patch,
+    merged_with_earlier,
     parse_record,
     read_record,
     record_of,
@@ -137,7 +137,9 @@ def test_of_two_changes_what_was_before_the_first_comes_back(
         edit_of(changed, edit.path, data.draw(st.sampled_from([edit.before, edit.after]))) for edit in edits
     ]
     again = [edit for edit in again if edit.after is not None]
-    second = after_earlier(record_of(_decision(Action.SCALE_UP), again, run="r2", at=AT), first, changed)
+    second = merged_with_earlier(
+        record_of(_decision(Action.SCALE_UP), again, run="r2", at=AT), first, changed
+    )
     twice = merged(changed, change_patch(changed, again, second, came_back=None))
     carried = read_record(twice["metadata"]["annotations"], row)
     assert (carried is None) == (not second.edits)
@@ -150,7 +152,7 @@ def test_what_somebody_changed_since_is_what_was_before() -> None:
     obj: Object = {"spec": {"replicas": 3}}
     earlier = record_of(_decision(Action.SCALE_DOWN), [Edit(("spec", "replicas"), 8, 2)], run="r1", at=AT)
     later = record_of(_decision(Action.SCALE_TO_ZERO), [Edit(("spec", "replicas"), 3, 0)], run="r2", at=AT)
-    assert after_earlier(later, earlier, obj).edits == (Edit(("spec", "replicas"), 3, 0),)
+    assert merged_with_earlier(later, earlier, obj).edits == (Edit(("spec", "replicas"), 3, 0),)
 
 
 @pytest.mark.parametrize("row", EDITED, ids=lambda row: row.kind)

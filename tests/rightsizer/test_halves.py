@@ -13,13 +13,13 @@ from rightsizer.kinds.core import KINDS
 from rightsizer.kinds.edits import Edit
 from rightsizer.kinds.patches import UndoRecord, parse_record
 from rightsizer.kinds.pause_for_change import (
-    ended,
+    end_condition,
+    expected_job_pods,
     finishing_patch,
-    may_change,
+    is_changeable,
     needs_pause,
     resuming_patch,
-    returning,
-    wanted_pods,
+    stop_and_restore_patch,
 )
 from rightsizer.model import Action, ChangeOutcome
 from tests.rightsizer.build import AT
@@ -79,7 +79,7 @@ SUSPENDED = [{"type": "Suspended", "status": "True"}]
 )  # fmt: skip
 def test_when_the_second_half_may_come(obj: Object, is_late: bool, may: bool) -> None:
     """As the API server decides it, and not while pods that are being deleted hold their GPUs."""
-    assert may_change(JOB, obj, is_late=is_late) is may
+    assert is_changeable(JOB, obj, is_late=is_late) is may
 
 
 def test_the_second_half_leaves_a_record_of_what_is_different() -> None:
@@ -102,7 +102,7 @@ def test_a_second_shrink_remembers_the_first_size() -> None:
 def test_the_way_back_ends_without_a_record(end: ChangeOutcome) -> None:
     """First it is stopped, with a record that says as what it ends; then it has what it had, and remembers the end."""
     running = _job(2, suspend=False)
-    patch, record = returning(running, _record(Edit(GPU, "4", "2")), JOB, at=AT, end=end)
+    patch, record = stop_and_restore_patch(running, _record(Edit(GPU, "4", "2")), JOB, at=AT, end=end)
     assert _after(running, patch) == (True, "2", record)
     assert (record.end, record.is_unfinished) == (end, True)
     stopped = _job(2)
@@ -164,10 +164,10 @@ def test_others_have_no_second_half() -> None:
 )
 def test_how_many_pods_are_wanted(spec: Object, status: Object, wanted: int) -> None:
     """Not more than are still to succeed."""
-    assert wanted_pods({"spec": spec, "status": status}) == wanted
+    assert expected_job_pods({"spec": spec, "status": status}) == wanted
 
 
 def test_how_it_ended() -> None:
     """By its own condition."""
-    assert ended(_job(conditions=[{"type": "Failed", "status": "True"}])) == "Failed"
-    assert ended(_job(conditions=[{"type": "Failed", "status": "False"}])) == ""
+    assert end_condition(_job(conditions=[{"type": "Failed", "status": "True"}])) == "Failed"
+    assert end_condition(_job(conditions=[{"type": "Failed", "status": "False"}])) == ""

@@ -8,7 +8,7 @@ import pytest
 
 from rightsizer.kinds import kind_of
 from rightsizer.kinds.edits import Edit
-from rightsizer.kinds.health import Health, health_of, pods_after, wanted
+from rightsizer.kinds.health import Health, expected_pods, health_of, pods_after
 from rightsizer.kinds.patches import UndoRecord
 from rightsizer.model import Action, ObjectRef, Pod, Proposal, Workload
 from tests.rightsizer.build import AT, judged, pod, policy, workload
@@ -48,7 +48,7 @@ def _wanted(item: Workload, proposal: Proposal, edit: Edit, **spec: Any) -> tupl
         settle=900,
         pods=pods_after(decision, row),
     )
-    return record, wanted(record, {"spec": spec}, row)
+    return record, expected_pods(record, {"spec": spec}, row)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_record_of_before_expects_one() -> None:
     row = kind_of(_of("InferenceService", 1, None).ref)
     assert row is not None
     old = UndoRecord("r", AT, Action.RESLICE, "", "", "", (SHRUNK,))
-    assert wanted(old, {"spec": {}}, row) == 1
+    assert expected_pods(old, {"spec": {}}, row) == 1
 
 
 MINUTE = datetime.timedelta(minutes=1)

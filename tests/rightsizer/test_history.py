@@ -14,12 +14,12 @@ from rightsizer.changes.object_history import (
     MOST,
     MOST_BYTES,
     UNREADABLE,
-    noticed,
     read_history,
     with_end,
+    with_noticed_reverts,
     write_history,
 )
-from rightsizer.changes.records import UNDO_ANNOTATION, remembered
+from rightsizer.changes.records import UNDO_ANNOTATION, recorded_changes
 from rightsizer.kinds.edits import Edit
 from rightsizer.kinds.patches import record_of
 from rightsizer.model import (
@@ -120,9 +120,9 @@ NOT_OURS = {
 def test_what_we_cannot_have_written_is_not_taken_for_nothing(text: str) -> None:
     """An entry that cannot be read stands as one; so does an undo record, of whatever time it claims to be."""
     assert _read(text) == (UNREADABLE,)
-    assert UNREADABLE in remembered({"gpu-rightsizer.io/undo": text})
+    assert UNREADABLE in recorded_changes({"gpu-rightsizer.io/undo": text})
     record = '{"run": "r", "time": "0001-01-01T00:00:00+14:00", "action": "scale-down"}'
-    assert remembered({"gpu-rightsizer.io/undo": record}) == (UNREADABLE,)
+    assert recorded_changes({"gpu-rightsizer.io/undo": record}) == (UNREADABLE,)
 
 
 @hypothesis.given(HOSTILE, st.sampled_from(["history", "undo"]))
@@ -130,7 +130,7 @@ def test_whatever_is_written_there_lets_nothing_more_happen(text: str, which: st
     """An idle workload is acted upon without the annotation; with any text in its place, at most that."""
     item = workload(annotations={})
     annotated = {f"gpu-rightsizer.io/{which}": text}
-    spoiled = dataclasses.replace(item, annotations=annotated, past=remembered(annotated))
+    spoiled = dataclasses.replace(item, annotations=annotated, past=recorded_changes(annotated))
     if spoiled.past:
         decision = judged(spoiled, all_idle(spoiled), policy())
         unreadable = UNREADABLE in spoiled.past
@@ -237,7 +237,7 @@ def test_advice_is_given_whatever_was_done_before() -> None:
 def test_pods_that_began_after_a_stop_tell_that_someone_put_it_back() -> None:
     """Of a shrunk workload they tell nothing."""
     stop, shrink = _past(5 * HOUR, None), _past(5 * HOUR, None, action="scale-down")
-    seen = noticed((stop, shrink), [AT - 2 * HOUR, AT - HOUR, AT - 9 * HOUR, None])
+    seen = with_noticed_reverts((stop, shrink), [AT - 2 * HOUR, AT - HOUR, AT - 9 * HOUR, None])
     assert [(change.end, change.ended) for change in seen] == [
         (ChangeOutcome.REVERTED, AT - 2 * HOUR),
         (None, None),
@@ -246,7 +246,7 @@ def test_pods_that_began_after_a_stop_tell_that_someone_put_it_back() -> None:
 
 def test_a_pod_that_began_within_the_second_of_a_stop_came_after_it() -> None:
     """GitOps may be as quick as that; what was stopped is old."""
-    (seen,) = noticed((_past(HOUR, None),), [AT - HOUR])
+    (seen,) = with_noticed_reverts((_past(HOUR, None),), [AT - HOUR])
     assert (seen.end, seen.ended) == (ChangeOutcome.REVERTED, AT - HOUR)
 
 
@@ -263,7 +263,10 @@ def test_what_was_taken_back_since_the_last_cycle_is_held_off(
     item = workload(
         pod(created=AT - 10 * DAY),
         annotations=notes,
-        past=(*remembered({HISTORY_ANNOTATION: write_history([_past(9 * DAY)])}), *remembered(notes)),
+        past=(
+            *recorded_changes({HISTORY_ANNOTATION: write_history([_past(9 * DAY)])}),
+            *recorded_changes(notes),
+        ),
         spec=json.dumps({"replicas": replicas}).encode(),
         lever=lever and ObjectRef("keda.sh/v1alpha1", "ScaledObject", "research", lever, "uid"),
     )

@@ -13,7 +13,7 @@ import pytest
 from rightsizer.cli import main
 from rightsizer.errors import ConfigurationError
 from rightsizer.execute.journal import SET_ASIDE, Journal, read_journal
-from rightsizer.kinds.past_changes import Step
+from rightsizer.kinds.past_changes import JournalEntry
 from rightsizer.model import ObjectRef, Outcome, Result
 from rightsizer.report.history import journal_text, unfinished
 from tests.rightsizer.build import AT, all_idle, judged, policy, workload
@@ -45,8 +45,8 @@ def test_intent_comes_before_outcome_and_only_its_owner_may_read_it(tmp_path: pa
     assert unfinished(list(_steps(path))) == []
 
 
-def _steps(path: pathlib.Path) -> list[Step]:
-    return [step for step in read_journal(path) if isinstance(step, Step)]
+def _steps(path: pathlib.Path) -> list[JournalEntry]:
+    return [step for step in read_journal(path) if isinstance(step, JournalEntry)]
 
 
 @pytest.mark.parametrize("cut", [1, 20, 100])
@@ -62,7 +62,7 @@ def test_a_torn_last_line_costs_that_line(tmp_path: pathlib.Path, cut: int) -> N
     again.outcome(_outcome("after"))
     again.close()
     found = list(read_journal(path))
-    assert [step.reason for step in found if isinstance(step, Step)][-1] == "after"
+    assert [step.reason for step in found if isinstance(step, JournalEntry)][-1] == "after"
     assert len([one for one in found if isinstance(one, str)]) == (0 if cut == 1 else 1)
 
 
@@ -119,7 +119,7 @@ def test_what_was_told_as_written_survives_sigkill(tmp_path: pathlib.Path, recor
     writer.wait()
     writer.stdout.close()
     found = list(read_journal(path))
-    names = [step.name for step in found if isinstance(step, Step)]
+    names = [step.name for step in found if isinstance(step, JournalEntry)]
     assert set(names) >= {f"w{number}" for number in told[-40:]}
     assert len([one for one in found if isinstance(one, str)]) <= 1
     _journal(path).close()
@@ -150,7 +150,7 @@ def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: pathlib.Path) 
 def test_what_was_begun_and_not_ended_is_told() -> None:
     """The object says whether it took effect."""
     ref = ObjectRef("apps/v1", "Deployment", "team", "w")
-    intent = Step(
+    intent = JournalEntry(
         datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC),
         "r",
         "intent",
@@ -195,7 +195,7 @@ def test_several_processes_lose_nothing(tmp_path: pathlib.Path) -> None:
     ]
     assert [one.wait(timeout=60) for one in running] == [0, 0, 0]
     found = list(read_journal(path))
-    steps = [step for step in found if isinstance(step, Step)]
+    steps = [step for step in found if isinstance(step, JournalEntry)]
     assert len(steps) == len(found) == 450
     for run in ("run-0", "run-1", "run-2"):
         assert [step.name for step in steps if step.run == run] == [

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rightsizer.execute.journal import read_journal
-from rightsizer.kinds.past_changes import Step
+from rightsizer.kinds.past_changes import JournalEntry
 from simulator.kube import Fault, LoggedRequest
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World, created
@@ -206,7 +206,7 @@ def test_killed_at_a_record_of_the_journal(world: World, command: str, record: i
     _ended(process)
     found = list(read_journal(journal))
     whole = record if moment == "after" else record - 1
-    assert len([one for one in found if isinstance(one, Step)]) == whole
+    assert len([one for one in found if isinstance(one, JournalEntry)]) == whole
     assert len(found) == whole + (moment == "torn")
     _assert_repaired(world)
 

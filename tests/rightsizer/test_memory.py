@@ -16,12 +16,12 @@ from rightsizer.changes.memory import (
     NAME,
     PARTS,
     Taken,
-    added,
-    dropped,
     key_of,
     parse_memory,
     part_of,
-    recalled,
+    with_change,
+    with_remembered_changes,
+    without_change,
 )
 from rightsizer.model import ChangeOutcome, Fleet, ObjectRef, PastChange, Workload
 from simulator.kube import Fault, LoggedRequest, Rule
@@ -230,7 +230,9 @@ def test_what_another_remembers_since_the_plan_counts_right_before_the_write(wor
     ref = ObjectRef("apps/v1", "Deployment", world.team, "idle", "another")
     at = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=2)
     item = workload(ref=ref)
-    texts = added({}, Taken(ref, PastChange(at, "r", "scale-to-zero", 2, "me"), idle["generation"]), item, at)
+    texts = with_change(
+        {}, Taken(ref, PastChange(at, "r", "scale-to-zero", 2, "me"), idle["generation"]), item, at
+    )
     name = f"{NAME}-{part_of(key_of(ref))}"
     made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": OWN}}
     add, waiting = world.api.requests.add, [{**made, "data": texts}]
@@ -287,12 +289,12 @@ def _taken(ref: ObjectRef, run: str = "r", *, at: datetime.datetime = _AT, **cha
 
 
 def _texts(taken: Taken, item: Workload, texts: dict[str, str] | None = None) -> dict[str, str]:
-    found = {**(texts or {}), **added(texts or {}, taken, item, NOW)}
+    found = {**(texts or {}), **with_change(texts or {}, taken, item, NOW)}
     return {key: text for key, text in found.items() if text is not None}
 
 
 def _recalled(item: Workload, texts: dict[str, str]) -> tuple[Workload, Fleet]:
-    fleet = recalled(Fleet((item,), {}, {}), parse_memory(texts))
+    fleet = with_remembered_changes(Fleet((item,), {}, {}), parse_memory(texts))
     return fleet.workloads[0], fleet
 
 
@@ -357,7 +359,7 @@ def test_what_cannot_be_read_spoils_its_owner_alone() -> None:
         assert key in str(fleet.problems)
         assert _recalled(other, {key: text})[0] == other
         with pytest.raises(ValueError, match=r"cannot be read|under the key"):
-            added({key: text}, _taken(item.ref), item, NOW)
+            with_change({key: text}, _taken(item.ref), item, NOW)
 
 
 def test_what_is_too_old_goes_and_all_has_its_bounds() -> None:
@@ -371,7 +373,7 @@ def test_what_is_too_old_goes_and_all_has_its_bounds() -> None:
     for number in range(2 * MOST):
         texts = _texts(_taken(item.ref, f"r{number}"), item, texts)
     assert len(parse_memory(texts).by_key[key_of(item.ref)]) == MOST
-    assert dropped({}, _taken(item.ref), item) == {}
+    assert without_change({}, _taken(item.ref), item) == {}
 
 
 def test_thousands_of_owners_have_room() -> None:

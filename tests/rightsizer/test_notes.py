@@ -8,8 +8,8 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from rightsizer.changes.records import came_back_after, changes_of, remembered
-from rightsizer.kinds import KINDS, LEVERS
+from rightsizer.changes.records import came_back_after, changes_of, recorded_changes
+from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.notices import unreadable_notes
 from rightsizer.kinds.patches import original_replicas, read_record
 from rightsizer.kube.api_objects import ObjectMeta
@@ -83,7 +83,7 @@ NASTY = {
 def _whatever(key: str, text: str) -> list[str]:
     """Read it in every way in which it is read, and judge what carries it; what is told of it."""
     annotations = {OURS + key: text}
-    for row in (*KINDS, *LEVERS):
+    for row in (*KINDS, *CONTROL_OBJECT_KINDS):
         try:
             read_record(annotations, row)
         except ValueError as error:
@@ -95,7 +95,7 @@ def _whatever(key: str, text: str) -> list[str]:
     spoiled = dataclasses.replace(
         item,
         annotations=annotations,
-        past=remembered(annotations),
+        past=recorded_changes(annotations),
         came_back_after=came_back_after(annotations, [item.pods[0].created]),
     )
     fleet = Fleet(workloads=(spoiled,), nodes={}, classes={}, changes=tuple(changes))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rightsizer.kinds.preconditions import no_place
+from rightsizer.kinds.preconditions import missing_field_reason
 from rightsizer.model import Action, ObjectRef, Proposal
 from simulator.kube import Fault, Rule
 from tests.rightsizer.build import AT, workload
@@ -212,7 +212,7 @@ def test_members_that_are_needed_all_are_known_when_planning(spec: dict[str, Any
     """Without an elastic policy a training job bears no fewer of them."""
     ref = ObjectRef("kubeflow.org/v1", "PyTorchJob", "team", "train")
     train = dataclasses.replace(workload(), ref=ref, spec=json.dumps(spec).encode())
-    told = no_place(train, Proposal(Action.SCALE_DOWN, 2.0, "", replicas=2), AT)
+    told = missing_field_reason(train, Proposal(Action.SCALE_DOWN, 2.0, "", replicas=2), AT)
     assert words in told
     assert bool(words) == bool(told)
 
@@ -220,7 +220,7 @@ def test_members_that_are_needed_all_are_known_when_planning(spec: dict[str, Any
 @pytest.mark.parametrize("spec", [b"", b"[" * 100_000, b"{}]"])
 def test_a_spec_that_cannot_be_read_keeps_nothing_from_being_planned(spec: bytes) -> None:
     """The write finds out."""
-    assert no_place(dataclasses.replace(workload(), spec=spec), None, AT) == ""
+    assert missing_field_reason(dataclasses.replace(workload(), spec=spec), None, AT) == ""
 
 
 def test_two_containers_with_gpus_are_advised_on(world: World) -> None:

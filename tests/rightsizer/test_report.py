@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rightsizer.config import format_duration, parse_duration
 from rightsizer.kinds import KINDS
 from rightsizer.kinds.edits import Edit
-from rightsizer.kinds.patches import Undoable, record_of
+from rightsizer.kinds.patches import UndoItem, record_of
 from rightsizer.model import Mode, ObjectRef, Outcome, Plan, Result, Workload
 from rightsizer.policy.schema import Match
 from rightsizer.report.outcomes import outcome_text, outcomes_summary, undoable_text
@@ -94,9 +94,9 @@ def test_what_can_be_put_back(golden: Golden) -> None:
     decision = _plan().decisions[0]
     row, job = KINDS[1], KINDS[4]
     record = record_of(decision, [Edit(("spec", "replicas"), 3, 0)], run="run-1", at=AT)
-    broken = Undoable(ObjectRef("batch/v1", "Job", "batch", "sweep"), job, None, problem="cannot be read")
+    broken = UndoItem(ObjectRef("batch/v1", "Job", "batch", "sweep"), job, None, problem="cannot be read")
     golden(
-        "undo.txt", undoable_text([Undoable(decision.workload.ref, row, record), broken]) + undoable_text([])
+        "undo.txt", undoable_text([UndoItem(decision.workload.ref, row, record), broken]) + undoable_text([])
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rightsizer.guardrails.admission import admission_policies
-from rightsizer.kinds import KINDS, LEVERS
+from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.edits import ANY, Edit, edit_of, patch_of, places
 from rightsizer.kinds.fields import Value
@@ -34,7 +34,9 @@ rules:
     mode: enforce
     actions: [scale-up, scale-down, resize, reslice, scale-to-zero, suspend, evict]
 """
-ROWS = {f"{row.kind}.{row.group}".rstrip("."): row for row in (*KINDS, *LEVERS) if row is not POD}
+ROWS = {
+    f"{row.kind}.{row.group}".rstrip("."): row for row in (*KINDS, *CONTROL_OBJECT_KINDS) if row is not POD
+}
 AT = datetime.datetime(2026, 11, 1, tzinfo=datetime.UTC)
 CLASS = "lock-high"
 NOTICE: Object = {"metadata": {"annotations": {"gpu-rightsizer.io/notice": "{}"}}}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rightsizer.changes.records import remembered
+from rightsizer.changes.records import recorded_changes
 from rightsizer.findings.free_capacity import FreeCapacity, IncomingPods
 from rightsizer.kinds.patches import record_of
 from rightsizer.model import (
@@ -238,4 +238,4 @@ def test_undo_record_keeps_fractions_of_gpus(frees: float, kept: float) -> None:
     decision = dataclasses.replace(judged(item, all_idle(item), policy()), frees=frees)
     record = record_of(decision, (), run="r1", at=AT)
     assert (record.gpus, f'"gpus":{kept},' in record.text()) == (kept, True)
-    assert remembered({"gpu-rightsizer.io/undo": record.text()})[0].gpus == kept
+    assert recorded_changes({"gpu-rightsizer.io/undo": record.text()})[0].gpus == kept

@@ -12,10 +12,10 @@ import yaml
 from rightsizer.changes.records import came_back_after
 from rightsizer.config import LONGEST, PREFIX, ClusterSettings
 from rightsizer.errors import ConfigurationError, RequestRefused
-from rightsizer.execute.preflight import look_at
+from rightsizer.execute.preflight import read_workload
 from rightsizer.inventory.cluster_reader import read_cluster
 from rightsizer.inventory.workload_builder import build_fleet
-from rightsizer.kinds import BEARERS
+from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Fleet
 from simulator.kube import ApiServer, Fault
@@ -58,7 +58,7 @@ class Server:
 
     def fleet(self, **how: Any) -> Fleet:
         """The fleet as it is read now."""
-        return build_fleet(read_cluster(self.cluster, BEARERS, **how))
+        return build_fleet(read_cluster(self.cluster, RECORDABLE_KINDS, **how))
 
     def asked(self) -> list[str]:
         """Paths of the requests since the last time that this was asked."""
@@ -118,7 +118,7 @@ def test_api_groups_are_read_once(server: Server) -> None:
     server.add(*_jobset())
     (found,) = server.fleet().workloads
     for _ in range(3):
-        assert look_at(found.ref, server.cluster) is not None
+        assert read_workload(found.ref, server.cluster) is not None
     assert server.asked().count("/apis") == 1
 
 
@@ -190,7 +190,7 @@ def test_expired_pages_are_read_again_from_the_start(server: Server) -> None:
         server.add(*(pod(f"p{number:04}", limits={GPU: "1", "cpu": "1"}) for number in range(600)))
     server.api.inject(Fault("/api/v1/pods", "GET", 1, delay_s=0.001))
     server.api.inject(Fault("/api/v1/pods", "GET", 1, status=410))
-    objects = read_cluster(server.cluster, BEARERS)
+    objects = read_cluster(server.cluster, RECORDABLE_KINDS)
     assert len(objects.pods) == 600
     assert (objects.capacities["n1"].requested["cpu"], objects.capacities["n1"].requested[GPU]) == (
         600_000,
@@ -269,7 +269,7 @@ def test_changes_of_apply_are_known_afterwards(world: World) -> None:
     run = world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY)
     assert {name: item["result"] for name, item in run.items.items()} == {"idle": "done", "shell": "done"}
     cluster = Cluster(ClusterSettings(kubeconfig=world.directory / "kubeconfig"))
-    changes = build_fleet(read_cluster(cluster, BEARERS, state_namespace=STATE)).changes
+    changes = build_fleet(read_cluster(cluster, RECORDABLE_KINDS, state_namespace=STATE)).changes
     name = json.loads(run.out)["metadata"]["run"]
     assert {(one.ref.namespace, one.ref.kind, one.ref.name, one.gpus, one.run) for one in changes} == {
         (world.team, "Deployment", "idle", 8, name),
@@ -339,7 +339,7 @@ def test_reading_one_namespace_gives_the_same_workload(server: Server) -> None:
     assert [one.ref.name for one in fleet.workloads] == ["train", "g", "bare", "claims"]
     assert [[manager.kind for manager in one.managers] for one in fleet.workloads] == [["KEDA"], [], [], []]
     for planned in fleet.workloads:
-        assert look_at(planned.ref, server.cluster)[0] == planned
+        assert read_workload(planned.ref, server.cluster)[0] == planned
 
 
 def test_reading_one_namespace_requests_nothing_else(server: Server) -> None:
@@ -347,7 +347,7 @@ def test_reading_one_namespace_requests_nothing_else(server: Server) -> None:
     server.add(*_everything())
     (first, *_) = server.fleet().workloads
     server.asked()
-    assert look_at(first.ref, server.cluster)[0] is not None
+    assert read_workload(first.ref, server.cluster)[0] is not None
     asked = server.asked()
     scope = f"/namespaces/{TEAM}"
     others = [path for path in asked if scope not in path]
@@ -369,10 +369,10 @@ def test_configured_gpu_resource_counts_as_gpu(
     """In every reading of the connection."""
     server.add(pod("p", limits={"example.com/gpu": "4"}))
     cluster = server.connect(*given)
-    workloads = build_fleet(read_cluster(cluster, BEARERS)).workloads
+    workloads = build_fleet(read_cluster(cluster, RECORDABLE_KINDS)).workloads
     assert [one.pods[0].resources for one in workloads] == ([expected] if expected else [])
     if workloads:
-        assert look_at(workloads[0].ref, cluster)[0] == workloads[0]
+        assert read_workload(workloads[0].ref, cluster)[0] == workloads[0]
 
 
 @pytest.mark.parametrize(
@@ -381,9 +381,9 @@ def test_configured_gpu_resource_counts_as_gpu(
 def test_invalid_gpu_resource_is_refused(server: Server, text: str) -> None:
     """The message says how to write it."""
     if text == "example.com/gpu=":
-        assert read_cluster(server.connect(text), BEARERS).pods == ()
+        assert read_cluster(server.connect(text), RECORDABLE_KINDS).pods == ()
         return
     with pytest.raises(
         ConfigurationError, match=r"^--gpu-resource: '.*(such as example.com/gpu|must be one of devices, )"
     ):
-        read_cluster(server.connect(text), BEARERS)
+        read_cluster(server.connect(text), RECORDABLE_KINDS)

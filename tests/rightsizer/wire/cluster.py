@@ -21,10 +21,10 @@ from rightsizer.cli.cycle import accept_first, acting_on, counted, planned, requ
 from rightsizer.cli.plan_session import Session
 from rightsizer.config import ClusterSettings
 from rightsizer.errors import ClusterError, RightsizerError
-from rightsizer.execute.control_state import Gate
-from rightsizer.execute.reconcile import Guard, find_repairs, mend
-from rightsizer.execute.run_context import Means, Patience
-from rightsizer.execute.undo import find, put_back
+from rightsizer.execute.control_state import ActionGate
+from rightsizer.execute.reconcile import RepairPolicy, find_repairs, make_repairs
+from rightsizer.execute.run_context import Deadline, RunContext
+from rightsizer.execute.undo import find_undoable, undo_changes
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.lease import Lease
 from simulator.kube import ApiServer, Fault, Rule
@@ -104,7 +104,7 @@ class Replica:
             self._world.ended[type(error).__name__] += 1
 
     def _act(self, session: Session) -> None:
-        means = Means(
+        context = RunContext(
             cluster=session.cluster,
             run=session.run,
             state_namespace=OWN,
@@ -113,19 +113,21 @@ class Replica:
             evicts=session.evicts,
             journal=None,
         )
-        gate = Gate(session.store, session.policy.policy.breaker, session.run, session.clock)
+        gate = ActionGate(session.store, session.policy.policy.breaker, session.run, session.clock)
         require_state(session)
         with counted(gate):
-            outcomes = list(mend(find_repairs(means), means, Guard(session.policy.policy, gate)))
+            outcomes = list(
+                make_repairs(find_repairs(context), context, RepairPolicy(session.policy.policy, gate))
+            )
             plan = planned(session, gate, accept_growth=False)
             accept_first(session, plan)
-            acting = acting_on(session, plan, means, gate)
+            acting = acting_on(session, plan, context, gate)
             outcomes += steps(acting, plan.enforced, plan.fleet, self._patience())
         self._world.ended.update(f"{one.action} {one.result.value}" for one in outcomes)
 
-    def _patience(self) -> Patience:
+    def _patience(self) -> Deadline:
         waits = iter(range(1000))
-        return Patience(2.0, lambda: float(next(waits)), lambda _: self._world.api.settle(), lambda: False)
+        return Deadline(2.0, lambda: float(next(waits)), lambda _: self._world.api.settle(), lambda: False)
 
 
 class World:
@@ -191,11 +193,13 @@ class World:
     def _undo(self) -> None:
         """A person puts some of it back."""
         with self.person.session() as session:
-            items = find(session.cluster, OWN)
+            items = find_undoable(session.cluster, OWN)
             some = self.dice.sample(items, min(len(items), self.dice.choice([1, 3])))
             waits = iter(range(1000))
-            patience = Patience(0.0, lambda: float(next(waits)), lambda _: self.api.settle(), lambda: False)
-            for outcome in put_back(some, session.cluster, force=False, clock=self.clock, patience=patience):
+            deadline = Deadline(0.0, lambda: float(next(waits)), lambda _: self.api.settle(), lambda: False)
+            for outcome in undo_changes(
+                some, session.cluster, force=False, clock=self.clock, deadline=deadline
+            ):
                 self.ended[f"undo {outcome.result.value}"] += 1
 
     def _cycle(self) -> None:
