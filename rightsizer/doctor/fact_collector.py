@@ -26,7 +26,7 @@ from rightsizer.prometheus.query_api import Prometheus, Sample
 from rightsizer.usage.device_usage import window_usages
 from rightsizer.usage.node_coverage import first_sample, node_coverage
 from rightsizer.usage.querier import SourceQuerier
-from rightsizer.usage.recording_rules import RULE_INTERVAL, RawQueries, rule_groups
+from rightsizer.usage.recording_rules import RAW, RULE_INTERVAL, rule_groups
 from rightsizer.usage.series_labels import JOB
 from rightsizer.usage.source_metrics import MetricSource, Statistic
 from rightsizer.usage.sources import LOOKBACKS, SourceSettings, detect_source, metrics_present
@@ -176,7 +176,7 @@ def _with_metrics(
 def _interval_s(querier: SourceQuerier, at: datetime.datetime) -> float:
     """Of the densest series, by the shortest span that holds enough of it."""
     for span in SPANS:
-        counts = (RawQueries().count(metric, querier.matchers, span) for metric in querier.markers())
+        counts = (RAW.count(metric, querier.matchers, span) for metric in querier.markers())
         answers = (querier.prometheus.query(f"max({counted})", at) for counted in counts)
         samples = max((one.value for answer in answers for one in answer), default=0.0)
         if samples >= ENOUGH:

@@ -33,8 +33,8 @@ from rightsizer.usage.pod_presence import (
     pods_with_samples,
     presence_by_period,
 )
-from rightsizer.usage.querier import SourceQuerier, require_one_cluster_name
-from rightsizer.usage.recording_rules import RawQueries
+from rightsizer.usage.querier import SourceQuerier
+from rightsizer.usage.recording_rules import RAW
 from rightsizer.usage.series_labels import CLUSTER, decode_labels, decode_points
 from rightsizer.usage.source_metrics import Statistic
 
@@ -267,24 +267,18 @@ class _MinuteQuery:
         labels = self.querier.memo.get(
             self.at, ("prefixes", selection.namespace_label), lambda: ParseCache(parse)
         )
-        found: LabelledColumns = []
-        for result in self.querier.shard_plan(MINUTE, self.at).ask(
-            selection.shards(),
-            lambda matchers: self.querier.prometheus.query_range_as(
-                selection.replicas(build(selection, (*self.querier.matchers, selection.matcher, *matchers))),
-                steps,
-                labels=labels,
-                values=columns,
-            ),
-        ):
-            require_one_cluster_name({cluster for (cluster, _), _ in result})
-            found += [(prefix, column) for (_, prefix), column in result]
-        return found
+
+        def query(matchers: Sequence[str]) -> str:
+            every = (*self.querier.matchers, selection.matcher, *matchers)
+            return selection.replicas(build(selection, every))
+
+        plan = self.querier.shard_plan(MINUTE, self.at)
+        return list(self.querier.range_series(plan, selection.shards(), query, steps, (labels, columns)))
 
     def _busy(self, selection: PodSelection, matchers: Sequence[str]) -> str:
         # By device: most have no value, and only the others are then grouped by pod.
         return " or ".join(
-            f"({RawQueries().statistic(metric, Statistic.PEAK, matchers, self.reach)}"
+            f"({RAW.statistic(metric, Statistic.PEAK, matchers, self.reach)}"
             f" > {self.threshold / metric.scale!r})"
             for metric in selection.metrics
         )

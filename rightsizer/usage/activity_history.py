@@ -22,7 +22,7 @@ from rightsizer.usage.exporter_counters import (
     UNATTRIBUTED,
 )
 from rightsizer.usage.querier import Build, QueryShards, SourceQuerier, require_one_cluster
-from rightsizer.usage.recording_rules import COUNT, QueryForm, RecordedQueries, recorded_selector
+from rightsizer.usage.recording_rules import COUNT, QueryForm, recorded_selector
 from rightsizer.usage.sample_coverage import HALF, Counts, CountsByUse, SlotGrid, add_highest, highest_counts
 from rightsizer.usage.series_labels import DeviceKey, UseKey, decode_points
 from rightsizer.usage.source_metrics import Metric, MetricKind, Statistic
@@ -109,7 +109,7 @@ class _HistoryQuery:
 
     def _pod_labels(self, metric: Metric) -> Collection[str] | None:
         """The labels that name pods in a recorded metric; None if it is not recorded."""
-        if not isinstance(self.form, RecordedQueries):
+        if not self.form.is_recorded:
             return None
         answered = self.querier.answered(self.grid.slot, self.grid.end)
         known: Collection[str] = ()

@@ -13,10 +13,9 @@ from rightsizer.prometheus import promql
 from rightsizer.usage.exporter_counters import SLACK_S, Counters, query_counters
 from rightsizer.usage.querier import AnsweredMetrics, QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import (
+    RAW,
     RULE_INTERVAL,
     QueryForm,
-    RawQueries,
-    RecordedQueries,
     raw_selector,
 )
 from rightsizer.usage.sample_coverage import NO_COVERAGE, Coverage, can_query_some, coverage_by_use
@@ -99,7 +98,7 @@ def window_usages(
         answered.add(query.metric, query.statistic, (labels for labels, _ in values if labels.key))
     if of is None:
         querier.remember(window, at, answered)
-    if isinstance(form, RecordedQueries):
+    if form.is_recorded:
         # The last recorded value may be five minutes old.
         for query, (series, numbers) in _latest_peaks(querier, window, at):
             query.add_to(usage, _only(of, zip(series, numbers, strict=True)))
@@ -123,14 +122,14 @@ def peak_activity(
 ) -> Usages:
     """Only the peak activity with what the counters say of it and, if wanted, its coverage."""
     usage: UsageByDevice = {}
-    shards = querier.all_shards(RawQueries(), window, at)
+    shards = querier.all_shards(RAW, window, at)
     for query, values in _peaks(querier, shards, window, at, kinds=(MetricKind.ACTIVITY,)):
         query.add_to(usage, values)
     _add_counters(usage, query_counters(querier, window, at), window)
     if not with_coverage:
         return _by_pod(usage, {})
-    shards = querier.all_shards(RawQueries(), window, at)
-    return _by_pod(usage, coverage_by_use(querier, RawQueries(), shards, window=window, at=at, of=None))
+    shards = querier.all_shards(RAW, window, at)
+    return _by_pod(usage, coverage_by_use(querier, RAW, shards, window=window, at=at, of=None))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -219,7 +218,7 @@ def _peaks(
     kinds: tuple[MetricKind, ...] = tuple(MetricKind),
 ) -> Iterator[tuple[_StatisticQuery, list[tuple[SeriesLabels, float]]]]:
     queries = [
-        _StatisticQuery(querier, shards, RawQueries(), metric, Statistic.PEAK, window, at)
+        _StatisticQuery(querier, shards, RAW, metric, Statistic.PEAK, window, at)
         for kind in kinds
         for metric in querier.source.of(kind)
     ]
@@ -233,7 +232,7 @@ def _latest_peaks(
 
     def make() -> list[tuple[_StatisticQuery, CompactValues]]:
         plan, latest = querier.shard_plan(window, at), 2 * RULE_INTERVAL
-        size = querier.max_series(querier.samples_per_series(RawQueries(), latest, at))
+        size = querier.max_series(querier.samples_per_series(RAW, latest, at))
         peaks = _peaks(querier, [(plan, plan.shards(size))], latest, at)
         return [(query, _compact(values)) for query, values in peaks]
 
@@ -266,7 +265,7 @@ def _query_disagreeing(
     Only of the last hour: before that, another exporter may have been in place.
     """
     plan = querier.shard_plan(window, at)
-    size = querier.max_series(querier.samples_per_series(RawQueries(), span, at))
+    size = querier.max_series(querier.samples_per_series(RAW, span, at))
     shards = [(plan, plan.shards(size))]
     answered = querier.answered(span, at)
     alike: dict[str, list[Metric]] = {}
@@ -279,7 +278,7 @@ def _query_disagreeing(
         def build(matchers: Sequence[str], metrics: list[Metric] = metrics) -> str:
             every = (*querier.pod_matchers, *matchers)
             means = " or ".join(
-                f"{RawQueries().statistic(metric, Statistic.MEAN, every, span)} * {metric.scale!r}"
+                f"{RAW.statistic(metric, Statistic.MEAN, every, span)} * {metric.scale!r}"
                 for metric in metrics
             )
             use = querier.source.labels.use

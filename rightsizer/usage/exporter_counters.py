@@ -12,7 +12,7 @@ from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Sample
 from rightsizer.prometheus.sharding import Shard, ShardPlan
 from rightsizer.usage.querier import Build, SourceQuerier
-from rightsizer.usage.recording_rules import RawQueries
+from rightsizer.usage.recording_rules import RAW
 from rightsizer.usage.series_labels import JOB, DeviceKey, UseKey
 
 POD_BUSY = "gpu_pod_busy_seconds_total"
@@ -129,7 +129,7 @@ def query_counters(querier: SourceQuerier, window: datetime.timedelta, at: datet
     if not querier.source.has_counters:
         return counters
     labels = querier.source.labels
-    max_series = querier.max_series(querier.samples_per_series(RawQueries(), window, at))
+    max_series = querier.max_series(querier.samples_per_series(RAW, window, at))
     plan = querier.shard_plan(window, at)
     shards, matchers = plan.shards(max_series), querier.pod_matchers
     _add_pods(counters, _CounterQuery(querier, plan, shards, window, at, matchers, labels.use))

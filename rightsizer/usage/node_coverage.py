@@ -14,7 +14,7 @@ from rightsizer.model import NodeCoverage, PodKey
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, QueryRange
 from rightsizer.usage.querier import SourceQuerier, require_one_cluster_name
-from rightsizer.usage.recording_rules import RawQueries
+from rightsizer.usage.recording_rules import RAW
 from rightsizer.usage.series_labels import CLUSTER, JOB, DeviceKey, LabelNames, decode_labels
 from rightsizer.usage.source_metrics import Metric, MetricKind
 
@@ -51,9 +51,7 @@ def node_coverage(querier: SourceQuerier, at: datetime.datetime) -> dict[str, No
     by = ("cluster", *labels.device_key, *labels.node, *labels.owner[1:], JOB)
     plan = querier.shard_plan(RECENT, at, of_devices=True)
     # No limit on the response: counting the series of each node costs more than a large response.
-    shards = plan.shards(
-        querier.max_series(querier.samples_per_series(RawQueries(), RECENT, at), limit=math.inf)
-    )
+    shards = plan.shards(querier.max_series(querier.samples_per_series(RAW, RECENT, at), limit=math.inf))
     samples: list[tuple[_DeviceSeries, float]] = []
     memory = querier.source.of(MetricKind.MEMORY)
     cache = ParseCache(functools.partial(_parse, labels))
@@ -63,7 +61,7 @@ def node_coverage(querier: SourceQuerier, at: datetime.datetime) -> dict[str, No
         ):
 
             def query(matchers: Sequence[str], metric: Metric = metric) -> list[tuple[_DeviceSeries, float]]:
-                counted = RawQueries().count(metric, (*querier.matchers, *matchers), RECENT)
+                counted = RAW.count(metric, (*querier.matchers, *matchers), RECENT)
                 return querier.prometheus.query_as(promql.by("max", by, counted), at, cache)
 
             for result in plan.ask(shards, query):

@@ -17,12 +17,11 @@ from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, QueryRange
 from rightsizer.prometheus.sharding import SeriesGroup, Shard
 from rightsizer.usage.pod_name_patterns import NamePrefix, PodSelection, batches, pods_by_prefix
-from rightsizer.usage.querier import SourceQuerier, require_one_cluster_name
+from rightsizer.usage.querier import SourceQuerier
 from rightsizer.usage.recording_rules import (
     COUNT,
+    RAW,
     RULE_INTERVAL,
-    RawQueries,
-    RecordedQueries,
     raw_selector,
     recorded_selector,
 )
@@ -151,25 +150,22 @@ def _pods_of_metric(
     # The last recorded value may be five minutes old.
     is_past = periods.steps.end + RULE_INTERVAL <= periods.at
     span = periods.at - periods.steps.start + length
-    form = querier.query_form(span, periods.at) if is_past else RawQueries()
-    labels, values = _pod_cache(querier, selection, periods.at), ParseCache(_no_points)
+    form = querier.query_form(span, periods.at) if is_past else RAW
 
-    def query(matchers: Sequence[str]) -> list[tuple[ClusterPod, None]]:
+    def build(matchers: Sequence[str]) -> str:
         every = (*querier.pod_matchers, *matchers)
-        is_recorded = isinstance(form, RecordedQueries)
+        is_recorded = form.is_recorded
         selected = recorded_selector(metric, COUNT, every) if is_recorded else raw_selector(metric, every)
         present = promql.over("present_over_time", selected, length + RULE_INTERVAL)
-        return querier.prometheus.query_range_as(
-            promql.by("max", selection.pod_labels, present), periods.steps, labels=labels, values=values
-        )
+        return promql.by("max", selection.pod_labels, present)
 
     shards = [
         Shard(tuple(SeriesGroup(selection.namespace_label, name, 1, selection.absent) for name in batch))
         for batch in promql.batches(namespaces, promql.MAX_TEXT // 2)
     ]
-    for result in querier.shard_plan(MINUTE, periods.at).ask(shards, query):
-        require_one_cluster_name({cluster for (cluster, _), _ in result})
-        yield from (pod for (_, pod), _ in result)
+    plan = querier.shard_plan(MINUTE, periods.at)
+    caches = _pod_cache(querier, selection, periods.at), ParseCache(_no_points)
+    yield from (pod for pod, _ in querier.range_series(plan, shards, build, periods.steps, caches))
 
 
 def _pod_cache(
@@ -276,20 +272,14 @@ class _SamplesQuery:
     def _query(
         self, selection: PodSelection, metric: Metric, steps: QueryRange, length: datetime.timedelta
     ) -> Iterator[tuple[PodKey, Points]]:
-        labels = _pod_cache(self.querier, selection, self.periods.at)
-        values = ParseCache(self._parse_points)
-
-        def query(matchers: Sequence[str]) -> list[tuple[ClusterPod, Points]]:
+        def build(matchers: Sequence[str]) -> str:
             every = (*self.querier.matchers, *metric.matchers, selection.matcher, *matchers)
             counted = promql.over("count_over_time", promql.selector(metric.name, every), length - EDGE)
-            return self.querier.prometheus.query_range_as(
-                promql.by("min", selection.pod_labels, counted), steps, labels=labels, values=values
-            )
+            return promql.by("min", selection.pod_labels, counted)
 
         plan = self.querier.shard_plan(MINUTE, self.periods.at)
-        for result in plan.ask(selection.shards(), query):
-            require_one_cluster_name({cluster for (cluster, _), _ in result})
-            yield from ((pod, points) for (_, pod), points in result)
+        caches = _pod_cache(self.querier, selection, self.periods.at), ParseCache(self._parse_points)
+        return self.querier.range_series(plan, selection.shards(), build, steps, caches)
 
     def _parse_points(self, text: msgspec.Raw) -> Points:
         return [(self.periods.number(instant), value) for instant, value in decode_points(text)]

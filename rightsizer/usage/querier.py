@@ -19,10 +19,10 @@ from rightsizer.prometheus.query_api import ParseCache, Prometheus, QueryRange, 
 from rightsizer.prometheus.sharding import SeriesGroup, Shard, ShardPlan
 from rightsizer.usage.recording_rules import (
     COUNT,
+    RAW,
+    RECORDED,
     RULE_INTERVAL,
     QueryForm,
-    RawQueries,
-    RecordedQueries,
     raw_selector,
     recorded_selector,
 )
@@ -52,6 +52,7 @@ Build = Callable[[Sequence[str]], str]
 """PromQL from the matchers of a shard."""
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 @dataclasses.dataclass(slots=True)
@@ -147,13 +148,13 @@ class SourceQuerier:
     def query_form(self, window: datetime.timedelta, at: datetime.datetime) -> QueryForm:
         """Recorded series if (nearly) all series are recorded over the whole window, else raw samples."""
         if not self.source.has_rules or window < MIN_RECORDED_WINDOW:
-            return RawQueries()
+            return RAW
         known: dict[datetime.timedelta, QueryForm] = self.memo.get(at, "query forms", dict)
         for span in sorted(known):
             # What is recorded over a longer window is recorded over a shorter one, too.
-            if span == window or (span > window and isinstance(known[span], RecordedQueries)):
+            if span == window or (span > window and known[span].is_recorded):
                 return known[span]
-        known[window] = RecordedQueries() if self._is_recorded(window, at) else RawQueries()
+        known[window] = RECORDED if self._is_recorded(window, at) else RAW
         return known[window]
 
     def _is_recorded(self, window: datetime.timedelta, at: datetime.datetime) -> bool:
@@ -190,7 +191,7 @@ class SourceQuerier:
 
     def samples_per_series(self, form: QueryForm, window: datetime.timedelta, at: datetime.datetime) -> float:
         """Samples of the densest series in the window."""
-        if isinstance(form, RecordedQueries):
+        if form.is_recorded:
             return window / RULE_INTERVAL + 1
         return window.total_seconds() / self.interval_s(at) + 1
 
@@ -202,7 +203,7 @@ class SourceQuerier:
         densest = 0.0
         for kind in (MetricKind.ACTIVITY, MetricKind.MEMORY):
             for metric in self.source.of(kind) if not densest else ():
-                count = RawQueries().count(metric, self.matchers, INTERVAL_WINDOW)
+                count = RAW.count(metric, self.matchers, INTERVAL_WINDOW)
                 samples = self.prometheus.query(f"max({count})", at)
                 densest = max([densest, *(sample.value for sample in samples)])
         return INTERVAL_WINDOW.total_seconds() / (densest - 1) if densest > 1 else USUAL_INTERVAL_S
@@ -343,6 +344,25 @@ class SourceQuerier:
             ):
                 require_one_cluster_name({labels.cluster for labels, _ in result})
                 yield from result
+
+    def range_series(
+        self,
+        plan: ShardPlan,
+        shards: list[Shard],
+        build: Build,
+        steps: QueryRange,
+        caches: tuple[ParseCache[tuple[str, T]], ParseCache[V]],
+    ) -> Iterator[tuple[T, V]]:
+        """The same with other labels, which are parsed as cluster and key."""
+        labels, values = caches
+        for result in plan.ask(
+            shards,
+            lambda matchers: self.prometheus.query_range_as(
+                build(matchers), steps, labels=labels, values=values
+            ),
+        ):
+            require_one_cluster_name({cluster for (cluster, _), _ in result})
+            yield from ((key, value) for (_, key), value in result)
 
 
 def series_count(prometheus: Prometheus, expression: str, instant: datetime.datetime) -> int:

@@ -4,9 +4,10 @@ The rules (deploy/prometheus/recording-rules.yaml, which `rule_groups` generates
 samples of each pod's use of each device every five minutes: 288 values a day instead of 5,760.
 """
 
+import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from rightsizer.prometheus import promql
 from rightsizer.usage.series_labels import JOB, LabelNames
@@ -27,59 +28,33 @@ _OVER = {
 }
 
 
-class QueryForm(Protocol):
-    """Builds queries over raw samples or over recorded series."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueryForm:
+    """Builds queries over raw samples, or over recorded series."""
+
+    is_recorded: bool
 
     def statistic(
         self, metric: Metric, statistic: Statistic, matchers: Sequence[str], window: datetime.timedelta
     ) -> str:
         """A statistic of each series."""
-        ...
-
-    def count(self, metric: Metric, matchers: Sequence[str], window: datetime.timedelta) -> str:
-        """The number of samples of each series."""
-        ...
-
-    def scale(self, metric: Metric) -> float:
-        """Factor to shares, bytes or watts."""
-        ...
-
-
-class RawQueries:
-    """Queries over raw samples."""
-
-    def statistic(
-        self, metric: Metric, statistic: Statistic, matchers: Sequence[str], window: datetime.timedelta
-    ) -> str:
-        """See QueryForm."""
+        if self.is_recorded:
+            return promql.over(_OVER[statistic], recorded_selector(metric, statistic, matchers), window)
         query = promql.over(_OVER[statistic], raw_selector(metric, matchers), window)
         return f"{query} < 0" if statistic is Statistic.NEGATIVE else query
 
     def count(self, metric: Metric, matchers: Sequence[str], window: datetime.timedelta) -> str:
-        """See QueryForm."""
+        """The number of samples of each series."""
+        if self.is_recorded:
+            return promql.over("sum_over_time", recorded_selector(metric, COUNT, matchers), window)
         return promql.over("count_over_time", raw_selector(metric, matchers), window)
 
     def scale(self, metric: Metric) -> float:
-        """See QueryForm."""
-        return metric.scale
+        """Factor to shares, bytes or watts; the rules have scaled the values."""
+        return 1.0 if self.is_recorded else metric.scale
 
 
-class RecordedQueries:
-    """Queries over recorded series."""
-
-    def statistic(
-        self, metric: Metric, statistic: Statistic, matchers: Sequence[str], window: datetime.timedelta
-    ) -> str:
-        """See QueryForm."""
-        return promql.over(_OVER[statistic], recorded_selector(metric, statistic, matchers), window)
-
-    def count(self, metric: Metric, matchers: Sequence[str], window: datetime.timedelta) -> str:
-        """See QueryForm."""
-        return promql.over("sum_over_time", recorded_selector(metric, COUNT, matchers), window)
-
-    def scale(self, metric: Metric) -> float:  # noqa: ARG002 - the rules have scaled the values
-        """See QueryForm."""
-        return 1.0
+RAW, RECORDED = QueryForm(is_recorded=False), QueryForm(is_recorded=True)
 
 
 def raw_selector(metric: Metric, matchers: Sequence[str]) -> str:
@@ -111,10 +86,10 @@ def _rules(kind: MetricKind) -> list[Mapping[str, Any]]:
     matchers = [LabelNames().has_pod]
     for metric in (*DCGM.of(kind), *DCGM_49.of(kind)):
         for statistic in STATISTICS[kind]:
-            query = RawQueries().statistic(metric, statistic, matchers, RULE_INTERVAL)
+            query = RAW.statistic(metric, statistic, matchers, RULE_INTERVAL)
             rules.append(_rule(metric, statistic, _scaled(query, metric.scale, statistic)))
         if kind is MetricKind.ACTIVITY:
-            rules.append(_rule(metric, COUNT, RawQueries().count(metric, matchers, RULE_INTERVAL)))
+            rules.append(_rule(metric, COUNT, RAW.count(metric, matchers, RULE_INTERVAL)))
     return rules
 
 

@@ -23,7 +23,7 @@ from rightsizer.usage.full_coverage import (
     slot_capacity,
 )
 from rightsizer.usage.querier import QueryShards, SourceQuerier
-from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm, RecordedQueries
+from rightsizer.usage.recording_rules import RULE_INTERVAL, QueryForm
 from rightsizer.usage.series_labels import JOB, UseKey, decode_points
 from rightsizer.usage.source_metrics import Metric, MetricKind
 
@@ -120,13 +120,13 @@ def coverage_by_use(
     query = _CoverageQuery(querier, form, shards, window, at)
     if of is not None:
         return query.of_pods(of)
-    return query.of_suspects() if isinstance(form, RecordedQueries) else query.of_all(query.densest(shards))
+    return query.of_suspects() if form.is_recorded else query.of_all(query.densest(shards))
 
 
 def can_query_some(querier: SourceQuerier, form: QueryForm, at: datetime.datetime) -> bool:
     """Whether some pods can be queried alone: it takes a pod without gaps of each job to compare them with."""
     has_reference = bool(_reference_pods(querier, at))
-    return isinstance(form, RecordedQueries) and has_reference and not querier.source.has_counters
+    return form.is_recorded and has_reference and not querier.source.has_counters
 
 
 def _reference_pods(querier: SourceQuerier, at: datetime.datetime) -> set[PodKey]:
@@ -237,7 +237,7 @@ class _CoverageQuery:
         return densest
 
     def _grid(self, slots: int) -> SlotGrid:
-        if isinstance(self.form, RecordedQueries):
+        if self.form.is_recorded:
             # Whole rule intervals: each recorded value then belongs to one slot.
             intervals = math.ceil(self.window / RULE_INTERVAL / slots)
             slots = max(1, int(self.window / RULE_INTERVAL) // intervals)
