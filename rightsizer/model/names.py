@@ -82,12 +82,7 @@ class BlockerCode(enum.StrEnum):
     RULE = "rule"
     PROTECTED = "protected"
     OPT_OUT = "opt-out"
-    DO_NOT_DISRUPT = "do-not-disrupt"
-    BEING_DELETED = "being-deleted"
     UNSUPPORTED = "unsupported"
-    SHORT_HISTORY = "short-history"
-    CHANGE_RATE = "change-rate"
-    OTHER_INSTANCE = "other-instance"
     # Not now.
     BUDGET = "budget"
     DISRUPTION_BUDGET = "disruption-budget"
@@ -101,8 +96,7 @@ class BlockerCode(enum.StrEnum):
     PAUSED = "paused"
     BREAKER = "breaker"
     # Not any more: found by the preflight check.
-    PLAN_CHANGED = "plan-changed"
-    OBJECT_CHANGED = "object-changed"
+    CHANGED = "changed"
     BUSY = "busy"
     NO_DATA = "no-data"
     # Opens the breaker: nothing is changed until a person resets it.

@@ -149,7 +149,7 @@ def change_rate_exceeded(memory: Memory) -> Iterator[Blocker]:
     taken = [change for change in memory.lately(MONTH) if change.takes]
     if len(taken) >= MAX_CHANGES_PER_OWNER:
         yield Blocker(
-            BlockerCode.CHANGE_RATE,
+            BlockerCode.COOLDOWN,
             f"it was changed {len(taken)} times in {MONTH.days} days, the maximum is {MAX_CHANGES_PER_OWNER}; "
             "talk to its owner, or use a rule with mode: advise",
         )
@@ -160,7 +160,7 @@ def conflicting_instance(memory: Memory, instance: str) -> Iterator[Blocker]:
     others = {change.by for change in memory.lately(ANOTHERS) if change.by and change.by != instance}
     for other in sorted(others):
         yield Blocker(
-            BlockerCode.OTHER_INSTANCE,
+            BlockerCode.OTHER_CONTROLLER,
             f"another instance, {other}, changed this workload in the last hour; only one may manage it",
         )
 

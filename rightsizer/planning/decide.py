@@ -169,7 +169,7 @@ def _blockers(workload: Workload, finding: Finding, ruling: EffectivePolicy) -> 
     action = _action(workload, finding)
     name = finding.name.value
     if workload.is_terminating:
-        yield Blocker(BlockerCode.BEING_DELETED, f"{workload.ref} is being deleted already")
+        yield Blocker(BlockerCode.UNSUPPORTED, f"{workload.ref} is being deleted already")
     if ruling.mode_for(finding.name) is Mode.PROTECT:
         yield Blocker(BlockerCode.RULE, f"rule {ruling.rule} does not act on {name}", source=ruling.rule)
     if action is None:
@@ -277,7 +277,7 @@ def _less_history(finding: Finding) -> Iterator[Blocker]:
     """By less history than the policy asks for nothing is done, but what would be is worth knowing."""
     if finding.shortfall:
         yield Blocker(
-            BlockerCode.SHORT_HISTORY,
+            BlockerCode.NO_DATA,
             f"{finding.shortfall}; only advised until there is more history, or the policy asks for less",
         )
 

@@ -53,7 +53,7 @@ def objections(decision: Decision, fresh: Workload, use: Use, rulebook: PolicyEv
     if not again.is_enforced or again.action is not decision.action or again.rule != decision.rule:
         against = [veto.message for veto in again.restrictions] + [block.message for block in again.blockers]
         reasons = "; ".join(against) or f"the verdict is now {again.verdict}: {again.finding.words[0]}"
-        yield Blocker(BlockerCode.PLAN_CHANGED, reasons)
+        yield Blocker(BlockerCode.CHANGED, reasons)
     else:
         yield from _wants_otherwise(decision, again)
     idle = rulebook.evaluate(fresh).thresholds
@@ -154,10 +154,10 @@ def _wants_otherwise(planned: Decision, again: Decision) -> Iterator[Blocker]:
     if before is None or now is None:
         return
     if (now.replicas or 0) > (before.replicas or 0) or (now.gpus_per_pod or 0) > (before.gpus_per_pod or 0):
-        yield Blocker(BlockerCode.PLAN_CHANGED, f"requirements increased since the plan: {now.words}")
+        yield Blocker(BlockerCode.CHANGED, f"requirements increased since the plan: {now.words}")
     asked = dict(before.asks)
     if dict(now.asks).keys() != asked.keys() or any(count > asked[name] for name, count in now.asks):
-        yield Blocker(BlockerCode.PLAN_CHANGED, f"the recommended size changed since the plan: {now.words}")
+        yield Blocker(BlockerCode.CHANGED, f"the recommended size changed since the plan: {now.words}")
 
 
 def _ran(usage: Usage, idle: Thresholds, span: datetime.timedelta) -> bool | None:
@@ -168,17 +168,17 @@ def _ran(usage: Usage, idle: Thresholds, span: datetime.timedelta) -> bool | Non
 
 def _changes(planned: Workload, fresh: Workload) -> Iterator[Blocker]:
     if not fresh.resource_version:
-        yield Blocker(BlockerCode.OBJECT_CHANGED, f"{planned.ref} could not be read; only its pods could")
+        yield Blocker(BlockerCode.CHANGED, f"{planned.ref} could not be read; only its pods could")
     if fresh.ref.uid != planned.ref.uid:
         yield Blocker(
-            BlockerCode.OBJECT_CHANGED, f"{planned.ref} was replaced by another object with the same name"
+            BlockerCode.CHANGED, f"{planned.ref} was replaced by another object with the same name"
         )
     if fresh.generation != planned.generation or fresh.size != planned.size:
-        yield Blocker(BlockerCode.OBJECT_CHANGED, f"{planned.ref} changed since the plan")
+        yield Blocker(BlockerCode.CHANGED, f"{planned.ref} changed since the plan")
     if fresh.lever != planned.lever:
         yield Blocker(
-            BlockerCode.OBJECT_CHANGED,
+            BlockerCode.CHANGED,
             f"the object that stops {planned.ref} changed since the plan",
         )
     if {pod.ref.uid for pod in fresh.pods} != {pod.ref.uid for pod in planned.pods}:
-        yield Blocker(BlockerCode.OBJECT_CHANGED, f"the pods of {planned.ref} changed since the plan")
+        yield Blocker(BlockerCode.CHANGED, f"the pods of {planned.ref} changed since the plan")

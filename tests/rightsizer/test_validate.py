@@ -74,12 +74,12 @@ def _renamed(one: Any) -> Any:
 @pytest.mark.parametrize("change", CHANGED.values(), ids=CHANGED.keys())
 def test_what_is_another_or_was_changed_is_left_alone(change: Callable[[Workload], Workload]) -> None:
     """Each part of what a person may have approved is compared by itself."""
-    assert "object-changed" in _told(change(PLANNED))
+    assert "changed" in _told(change(PLANNED))
 
 
 def test_an_owner_that_cannot_be_read_is_left_alone() -> None:
     """Without its version no write could be tied to what was looked at."""
-    assert "object-changed" in _told(_replaced(PLANNED, resource_version=""))
+    assert "changed" in _told(_replaced(PLANNED, resource_version=""))
 
 
 @pytest.mark.parametrize("lost", ["none", "empty"])
@@ -138,12 +138,12 @@ RESLICED = workload(pod(resources={"nvidia.com/gpu": 1}))
     [
         (4, HAMI, []),
         (3, HAMI, []),
-        (5, HAMI, ["plan-changed"]),
-        (4, dataclasses.replace(HAMI, is_open=False), ["plan-changed"]),
+        (5, HAMI, ["changed"]),
+        (4, dataclasses.replace(HAMI, is_open=False), ["changed"]),
         (
             4,
             Node("m1", HAMI.model, 1, HAMI.memory_bytes, {"nvidia.com/mig-1g.10gb": 7}),
-            ["plan-changed"],
+            ["changed"],
         ),
     ],
     ids=["the-same", "less-would-do", "more-is-needed", "nobody-offers-it", "only-something-else-is-offered"],
