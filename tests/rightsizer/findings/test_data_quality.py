@@ -1,4 +1,4 @@
-"""Idleness: the first finding and its verdict for each shape of evidence."""
+"""The finding and verdict for each shape of evidence, with data issues and confidence."""
 
 import datetime
 

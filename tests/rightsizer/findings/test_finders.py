@@ -1,4 +1,4 @@
-"""What is stuck, input-bound, underutilized or stranded."""
+"""Stuck, input-bound, underutilized and not-starting workloads."""
 
 import datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""Less data or more use never makes a workload one to act upon, over random worlds of which everything is known."""
+"""Properties of findings over random worlds: less data or more work never proposes more."""
 
 import dataclasses
 import datetime

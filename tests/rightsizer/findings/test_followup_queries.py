@@ -1,4 +1,4 @@
-"""The second round of questions is narrow, and an autoscaler is proposed with bounds that were measured."""
+"""Follow-up queries are few, and autoscalers get the measured bounds."""
 
 import dataclasses
 import datetime

@@ -1,4 +1,4 @@
-"""Room for pods that are to ask for something else: where they may come, beside those who wait and each other."""
+"""Free capacity for pods with a new request, beside pending pods and earlier changes."""
 
 import dataclasses
 import json

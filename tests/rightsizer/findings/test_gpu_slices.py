@@ -1,4 +1,4 @@
-"""The least memory and compute of a GPU to ask HAMi or gpushare for, where nodes have it free."""
+"""The smallest amounts of a GPU to request from HAMi or gpushare."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""How long to wait follows from a workload's own pauses; what is not known of them never shortens the wait."""
+"""The required idle time follows from earlier idle periods; unknown slots never shorten it."""
 
 import datetime
 from typing import Any

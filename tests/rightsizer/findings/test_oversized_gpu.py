@@ -1,4 +1,4 @@
-"""The smallest part of a GPU that would do, where some node offers it."""
+"""The smallest sufficient GPU slice that some node offers."""
 
 import dataclasses
 from typing import Any

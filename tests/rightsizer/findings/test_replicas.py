@@ -1,4 +1,4 @@
-"""Replicas are counted by those at work in the same minute, in both directions."""
+"""Scale-down and scale-up by the number of replicas that are active in the same minute."""
 
 import dataclasses
 import datetime

@@ -1,4 +1,4 @@
-"""Over a short window only those are asked about of whom it could say anything."""
+"""Short windows are only queried for pods whose finding depends on them."""
 
 import datetime
 from typing import Any

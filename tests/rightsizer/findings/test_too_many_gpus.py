@@ -1,4 +1,4 @@
-"""GPUs of a pod that are never used: what is proposed, and what keeps it from being proposed."""
+"""GPUs of a pod that are never used."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the API server is asked, how much of it, and what becomes of what it does not serve."""
+"""Requests to the API server, and what happens without permissions or resources."""
 
 import datetime
 import json

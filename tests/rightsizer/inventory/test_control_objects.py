@@ -1,4 +1,4 @@
-"""Who is stopped by another object than its own: by Kueue's Workload, KEDA's ScaledObject; CronJobs along with Jobs."""
+"""Workloads that are stopped by Kueue's Workload or KEDA's ScaledObject, and CronJobs."""
 
 import datetime
 import json

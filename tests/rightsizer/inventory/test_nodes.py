@@ -1,4 +1,4 @@
-"""Nodes and what stands free on them: labels of GPU Feature Discovery and the clouds, and why nobody can have it."""
+"""Nodes by their labels and annotations, and reasons for stranded GPUs."""
 
 import json
 from typing import Any

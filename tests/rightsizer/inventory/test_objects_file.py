@@ -1,4 +1,4 @@
-"""Objects from a file in place of an API server: every way to write one, and what is said about what is wrong."""
+"""Objects from a file instead of an API server, and its error messages."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What is made of the cluster's objects: whose the GPUs are, who decides about them, and on what they run."""
+"""Workloads, GPU requests and managers from API objects."""
 
 from collections.abc import Mapping
 from typing import Any

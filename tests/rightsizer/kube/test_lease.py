@@ -1,4 +1,4 @@
-"""The Lease: one holder at a time, by monotonic clocks, whoever's wall clock is wrong."""
+"""The Lease has one holder at a time, by monotonic clocks."""
 
 import datetime
 import pathlib
