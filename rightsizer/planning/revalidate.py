@@ -170,9 +170,7 @@ def _changes(planned: Workload, fresh: Workload) -> Iterator[Blocker]:
     if not fresh.resource_version:
         yield Blocker(BlockerCode.CHANGED, f"{planned.ref} could not be read; only its pods could")
     if fresh.ref.uid != planned.ref.uid:
-        yield Blocker(
-            BlockerCode.CHANGED, f"{planned.ref} was replaced by another object with the same name"
-        )
+        yield Blocker(BlockerCode.CHANGED, f"{planned.ref} was replaced by another object with the same name")
     if fresh.generation != planned.generation or fresh.size != planned.size:
         yield Blocker(BlockerCode.CHANGED, f"{planned.ref} changed since the plan")
     if fresh.lever != planned.lever:

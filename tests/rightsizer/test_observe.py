@@ -60,7 +60,7 @@ def test_a_window_of_few_samples(
     if verdict == "unknown":
         # Prometheus 2 counts the sample on the window's older edge too, 3 does not.
         assert re.fullmatch(
-            r"the window of 10m holds only (10 samples: set it to 23m|11 samples: set it to 20m) or longer, or scrape .*",
+            r"the window of 10m holds only (10 samples: set it to 23m|11 samples: set it to 20m) or longer, .*",
             item["evidence"]["words"][0],
         )
 
