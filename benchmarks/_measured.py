@@ -145,7 +145,7 @@ def main() -> int:
         (rightsizer.cli.plan_command, "_print", "render"),
     ):
         meter.stage(owner, attribute, name)
-    meter.asked(HttpTransport, "ask", "queries", lambda answer: len(answer[1]))
+    meter.asked(HttpTransport, "send", "queries", lambda answer: len(answer[1]))
     meter.asked(Cluster, "_send", "calls", len)
     code = cli.main(arguments)
     meter.switch(meter.rest)

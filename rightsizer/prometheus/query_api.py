@@ -206,7 +206,7 @@ class Prometheus:
     def status(self, page: str) -> Mapping[str, Any]:
         """A status page of the server, `buildinfo` or `flags`; not every server has them."""
         with self._slots:
-            return self._reader.page(*self._transport.ask(f"status/{page}", {}, self._timeout_s))
+            return self._reader.page(*self._transport.send(f"status/{page}", {}, self._timeout_s))
 
     def query(self, promql: str, at: datetime.datetime) -> list[Sample]:
         """An instant query."""
@@ -291,7 +291,7 @@ class Prometheus:
         began = time.monotonic()
         server_timeout = f"{max(round(timeout_s * SERVER_TIMEOUT_SHARE * 1000), 1)}ms"
         form = {**form, **COMPLETE_RESPONSE, "timeout": server_timeout}
-        status, body = self._transport.ask(endpoint, form, timeout_s)
+        status, body = self._transport.send(endpoint, form, timeout_s)
         took_ms = (time.monotonic() - began) * 1000
         log.info("%s at %s: %d, %d bytes, %.0f ms", endpoint, self.where, status, len(body), took_ms)
         return self._reader.read(status, body)

@@ -103,7 +103,7 @@ class ShardPlan:
         """Shards of at most `max_series`; one if the fleet has no more."""
         return [Shard()] if self._size() <= max_series else self._split(max_series)
 
-    def ask(self, shards: list[Shard], query: Callable[[Sequence[str]], list[T]]) -> Iterator[list[T]]:
+    def run(self, shards: list[Shard], query: Callable[[Sequence[str]], list[T]]) -> Iterator[list[T]]:
         """The result of each shard, several in parallel; `query` takes a shard's matchers.
 
         A shard that is too large is replaced in `shards` by smaller ones.

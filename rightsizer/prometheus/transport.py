@@ -48,7 +48,7 @@ class Transport(Protocol):
     where: str
     hint: str
 
-    def ask(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
+    def send(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
         """HTTP status and body of the response from `/api/v1/{endpoint}`.
 
         Raises:
@@ -82,7 +82,7 @@ class HttpTransport:
         # A session must not be used by two threads at a time.
         self._idle: collections.deque[requests.Session] = collections.deque()
 
-    def ask(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
+    def send(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
         """POST the form, which may be longer than a URL; without a form, GET."""
         attempted = f"querying Prometheus at {self.where}"
         deadline = time.monotonic() + timeout_s
@@ -182,7 +182,7 @@ class ServiceProxyTransport:
         self._headers = {**_HEADERS, "Accept-Encoding": "gzip"}
         self._headers.update({name: secret.reveal() for name, secret in headers.items()})
 
-    def ask(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
+    def send(self, endpoint: str, form: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
         """GET with the form in the URL."""
         attempted = f"querying {self.where}"
         deadline = time.monotonic() + timeout_s

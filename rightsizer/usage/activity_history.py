@@ -299,7 +299,7 @@ class _ProfileQuery:
     def _add(self, found: Profiles, build: Build, scale: float) -> None:
         """Add the mean of each pod's devices; of several values the highest."""
         querier, owner, steps = self._querier, self._querier.source.labels.owner, self._grid.steps
-        for result in self._plan.ask(
+        for result in self._plan.run(
             self._shards,
             lambda matchers: querier.prometheus.query_range(promql.by("avg", owner, build(matchers)), steps),
         ):

@@ -303,11 +303,7 @@ def _has_copies(
         present = promql.over("last_over_time", selected, span)
         return f"count({promql.by('count', querier.source.labels.use, present)} > 1)"
 
-    return any(
-        result
-        for plan, some in shards
-        for result in plan.ask(some, lambda matchers: querier.prometheus.query(build(matchers), at))
-    )
+    return any(sample for plan, some in shards for sample in querier.samples(plan, some, build, at))
 
 
 def _add_counters(usage: UsageByDevice, counters: Counters, window: datetime.timedelta) -> None:

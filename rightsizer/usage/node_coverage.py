@@ -64,7 +64,7 @@ def node_coverage(querier: SourceQuerier, at: datetime.datetime) -> dict[str, No
                 counted = RAW.count(metric, (*querier.matchers, *matchers), RECENT)
                 return querier.prometheus.query_as(promql.by("max", by, counted), at, cache)
 
-            for result in plan.ask(shards, query):
+            for result in plan.run(shards, query):
                 require_one_cluster_name({series.cluster for series, _ in result})
                 samples += result
     return _by_node(_devices(querier, samples))

@@ -315,7 +315,7 @@ class SourceQuerier:
         self, plan: ShardPlan, shards: list[Shard], build: Build, at: datetime.datetime
     ) -> Iterator[Sample]:
         """The result of an instant query, shard by shard."""
-        for result in plan.ask(shards, lambda matchers: self.prometheus.query(build(matchers), at)):
+        for result in plan.run(shards, lambda matchers: self.prometheus.query(build(matchers), at)):
             require_one_cluster(sample.labels for sample in result)
             yield from result
 
@@ -324,7 +324,7 @@ class SourceQuerier:
     ) -> Iterator[tuple[SeriesLabels, float]]:
         """The same for series of pods' use of devices."""
         for plan, some in shards:
-            for result in plan.ask(
+            for result in plan.run(
                 some, lambda matchers: self.prometheus.query_as(build(matchers), at, self.labels_cache)
             ):
                 require_one_cluster_name({labels.cluster for labels, _ in result})
@@ -336,7 +336,7 @@ class SourceQuerier:
         """The result of a range query, with the parsed points, which series with equal points share."""
         values = ParseCache(parse)
         for plan, some in shards:
-            for result in plan.ask(
+            for result in plan.run(
                 some,
                 lambda matchers: self.prometheus.query_range_as(
                     build(matchers), steps, labels=self.labels_cache, values=values
@@ -355,7 +355,7 @@ class SourceQuerier:
     ) -> Iterator[tuple[T, V]]:
         """The same with other labels, which are parsed as cluster and key."""
         labels, values = caches
-        for result in plan.ask(
+        for result in plan.run(
             shards,
             lambda matchers: self.prometheus.query_range_as(
                 build(matchers), steps, labels=labels, values=values

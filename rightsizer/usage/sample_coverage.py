@@ -11,7 +11,7 @@ import msgspec
 
 from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import QueryRange, Sample
+from rightsizer.prometheus.query_api import QueryRange
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.full_coverage import (
     STEADY,
@@ -226,12 +226,12 @@ class _CoverageQuery:
         densest: dict[str, float] = {}
         for metric in self._metrics:
 
-            def query(matchers: Sequence[str], metric: Metric = metric) -> list[Sample]:
+            def build(matchers: Sequence[str], metric: Metric = metric) -> str:
                 counted = self.form.count(metric, (*self.querier.pod_matchers, *matchers), self.window)
-                return self.querier.prometheus.query(promql.by("max", [JOB], counted), self.at)
+                return promql.by("max", [JOB], counted)
 
             for plan, some in shards:
-                for sample in (sample for result in plan.ask(some, query) for sample in result):
+                for sample in self.querier.samples(plan, some, build, self.at):
                     job = sample.labels.get(JOB, "")
                     densest[job] = max(densest.get(job, 0.0), sample.value)
         return densest

@@ -64,12 +64,12 @@ def test_shard_plan_ask_runs_parallel_shards_in_order() -> None:
     """Two shards wait for each other; the results come in the order of the shards."""
     both = threading.Barrier(2)
 
-    def ask(matchers: Sequence[str]) -> list[str]:
+    def query(matchers: Sequence[str]) -> list[str]:
         both.wait(60)
         return list(matchers)
 
     client = Client(PrometheusSettings(url="http://127.0.0.1:9", parallel=2))
-    territory = ShardPlan(
+    plan = ShardPlan(
         client,
         size=lambda: 0,
         count=lambda _labels, _matchers: "",
@@ -78,7 +78,7 @@ def test_shard_plan_ask_runs_parallel_shards_in_order() -> None:
         instants=(),
     )
     shards = [Shard((SeriesGroup("namespace", name, 1),)) for name in "abcd"]
-    assert list(territory.ask(shards, ask)) == [list(shard.matchers) for shard in shards]
+    assert list(plan.run(shards, query)) == [list(shard.matchers) for shard in shards]
 
 
 @pytest.fixture
