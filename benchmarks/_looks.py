@@ -28,8 +28,8 @@ def main(socket: str, proc: str, logs: str) -> None:
     """Look as often as told."""
     session = Session(Clocks(time.monotonic_ns, time.time_ns))
     known = (collector.within(MetricSet.DEFAULT) for collector in catalogue.collectors().values())
-    choice = EnabledCollectors(tuple(collector for collector in known if collector.rows))
-    gpus = GpuReader(session, choice, ALL_DEVICES, clock=time.monotonic)
+    enabled = EnabledCollectors(tuple(collector for collector in known if collector.rows))
+    gpus = GpuReader(session, enabled, ALL_DEVICES, clock=time.monotonic)
     host = HostContext(
         ProcessScanner(Path(proc)),
         PodLogFolders(Path(logs)),

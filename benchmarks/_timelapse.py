@@ -215,11 +215,11 @@ def _export(socket: str, proc: str, logs: str, how: str) -> None:
         return now_ns + shift_ns
 
     known = catalogue.collectors()
-    choice = EnabledCollectors(tuple(known[name] for name in options.collectors), labels=())
+    enabled = EnabledCollectors(tuple(known[name] for name in options.collectors), labels=())
     host = HostContext(
         ProcessScanner(Path(proc)), PodLogFolders(Path(logs)), boot_ns, unix_ns, os.sysconf("SC_CLK_TCK")
     )
-    plan = SamplingConfig(choice, interval_s=1.0, give_up_s=1e9, proc_root=Path(proc), host=host)
+    plan = SamplingConfig(enabled, interval_s=1.0, give_up_s=1e9, proc_root=Path(proc), host=host)
     pods = PodTracker(Kubelet(Path(socket), required=True, clock=lambda: boot_ns() / 1e9))
     session = Session(Clocks(boot_ns, unix_ns))
     sampler = Sampler(session, pods, plan, clock=lambda: boot_ns() / 1e9)

@@ -118,12 +118,12 @@ def _metrics_file(settings: Settings) -> MetricsFile | None:
     if clash := {"metrics", "collectors"} & settings.given:
         flags = " and ".join(sorted(map(flag, clash)))
         raise UsageError([f"{flags}: the metrics file {path} selects the metrics; drop one of them"])
-    understand = functools.partial(
+    parse = functools.partial(
         select_metrics,
         collectors=tuple(catalogue.collectors().values()),
         naming=settings.naming if "naming" in settings.given else None,
     )
-    return MetricsFile(path, understand, unix_time=time.time)
+    return MetricsFile(path, parse, unix_time=time.time)
 
 
 def _run(settings: Settings, environment: Mapping[str, str]) -> None:
@@ -139,7 +139,7 @@ def _run(settings: Settings, environment: Mapping[str, str]) -> None:
     kubelet = _kubelet(settings)
     watch = _watch(settings, environment)
     plan = SamplingConfig(
-        choice=_enabled(settings) if file is None else file.choice,
+        enabled=_enabled(settings) if file is None else file.enabled,
         interval_s=settings.interval,
         give_up_s=settings.give_up_after,
         proc_root=Path(settings.proc_root),

@@ -8,7 +8,7 @@ import enum
 
 
 class Kind(enum.Enum):
-    """Prometheus types of our metrics."""
+    """Prometheus types of metrics."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -48,7 +48,7 @@ class MetricSet(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MetricName:
-    """How one generation of DCGM writes a metric: its name, and its unit as a ratio to what NVML returns.
+    """A metric's name in one generation of DCGM, and its unit as a ratio to NVML's.
 
     Attributes:
         name: The metric's name.
@@ -56,7 +56,7 @@ class MetricName:
         times: Multiplier from NVML's unit.
         per: Divisor from NVML's unit; a divisor and not a factor, so that 61234 mW is 61.234 W exactly.
         whole: Whether DCGM truncates to whole units.
-        help: The help text where a metrics file has one; empty for our own.
+        help: The help text of a metrics file, if it has one.
     """
 
     name: str
@@ -67,7 +67,7 @@ class MetricName:
     help: str = ""
 
     def value(self, raw: float) -> float:
-        """`raw`, in NVML's unit, in this spelling's unit."""
+        """Convert `raw` from NVML's unit."""
         scaled = raw * self.times
         if self.per == 1:
             return scaled
@@ -100,12 +100,12 @@ class Metric:
     def is_own(self) -> bool:
         """Whether DCGM has no name for it.
 
-        Then it stands once per device, without labels of pods: sums are right, and it can be joined to.
+        It has one series per device, without pod labels, so that sums are right and joins work.
         """
         return self.dcgm.name.startswith("gpu_")
 
-    def spellings(self, naming: Naming) -> "tuple[MetricName, ...]":
-        """Under which names it is served; what was not renamed stands once."""
+    def names_in(self, naming: Naming) -> "tuple[MetricName, ...]":
+        """The names to serve; an unchanged name only once."""
         match naming:
             case Naming.DCGM:
                 return (self.dcgm,)
@@ -117,7 +117,7 @@ class Metric:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Label:
-    """A fact in words that stands as a label on every series of a device, under both of DCGM's names for it."""
+    """Both DCGM names of a label with a text on every series of a device."""
 
     dcgm: str
     dcgm_49: str
@@ -176,7 +176,7 @@ _DCGM_INSTANCES_PER_GPU = 8  # DCGM_MAX_INSTANCES_PER_GPU: instance k of GPU g i
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """Which devices are exported. In each field, None stands for all.
+    """Which devices are exported. In each field, None means all.
 
     Attributes:
         gpus: Whole GPUs, by NVML's index.
@@ -306,7 +306,7 @@ class Split:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reading:
-    """A metric's value on some device, in NVML's unit, with labels beside the device's where there are several.
+    """A metric's value on some device, in NVML's unit, with further labels if there are several.
 
     `split`: The same by pod, where that is known.
     """
@@ -319,7 +319,7 @@ class Reading:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceSample:
-    """All that one cycle read of a device, and who holds it (nobody, a pod, or several pods that share it).
+    """The readings of a device in one cycle, and the pods that hold it.
 
     Attributes:
         device: What it is.
@@ -327,7 +327,7 @@ class DeviceSample:
         owners: The pods that hold it.
         texts: Its values in words.
         jobs: Ids of the batch system's jobs on it.
-        allocated: A pod holds it (True), or the kubelet offers it and nobody does (False); None where that is unknown.
+        allocated: Whether a pod holds it; None if unknown.
     """
 
     device: Device
@@ -408,7 +408,7 @@ class Health:
         reload: Of the metrics file; None where there is none.
         pod_watch_up: The API server's pods of this node are known and followed; None where they are not wanted.
         unattributed: How many devices that pods hold could not be attributed, by reason.
-        no_telling: Why processes cannot be told apart by pod; empty where they can, None where nobody wants to.
+        attribution_disabled_reason: Empty if process attribution works; None if no collector needs it.
     """
 
     gpus: tuple[GpuState, ...]
@@ -420,7 +420,7 @@ class Health:
     reload: ReloadStatus | None = None
     pod_watch_up: bool | None = None
     unattributed: tuple[tuple[str, int], ...] = ()
-    no_telling: str | None = None
+    attribution_disabled_reason: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from exporter.nvml.devices import OpenDevice
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Point:
-    """One of several values of a metric on one device: in NVML's unit, and what tells it from the others."""
+    """One of several values of a metric on one device: in NVML's unit, with its labels."""
 
     value: float
     labels: Mapping[str, str]
@@ -53,7 +53,7 @@ def split_by(
         try:
             entry = device.account()
         except ReadingError:
-            return None  # nobody wants to know who uses it
+            return None  # usage is not collected
         total = value if whole is None else whole(entry)
         parts = {holder: part(use) for holder, use in entry.containers.items()}
         if total is None:
@@ -104,7 +104,7 @@ class Failure:
         collector: Where.
         reason: Why, for the counter.
         message: Why, in words.
-        defect: The exception itself, where it is a mistake of ours and not an answer of the driver.
+        defect: The exception, if it is a bug and not an answer of the driver.
     """
 
     collector: str
@@ -137,7 +137,7 @@ def run(collector: Collector, device: OpenDevice, clock: Callable[[], float]) ->
             failures.append(Failure(collector.name, error.reason, str(error)))
         except Exception as error:  # noqa: BLE001 - the one broad catch for collectors: counted, logged, goes on
             what = f"reading {row.metric.dcgm.name} of {device.name}"
-            message = f"{what}: {error!r}: a defect of the exporter, please report it"
+            message = f"{what}: {error!r}: a bug in gpu-exporter, please report it"
             failures.append(Failure(collector.name, Reason.DEFECT, message, defect=error))
     return CollectorResult(collector.name, tuple(readings), tuple(failures), clock() - started)
 

@@ -19,7 +19,9 @@ def fields() -> Mapping[str, str]:
     text = importlib.resources.files("exporter.dcgm").joinpath("fields.txt").read_text()
     for line in text.splitlines():
         for word in () if line.startswith("#") else line.split():
-            names = [name if name.startswith(_OF_DCGM_EXPORTER) else _PREFIX + name for name in word.split("=")]
+            names = [
+                name if name.startswith(_OF_DCGM_EXPORTER) else _PREFIX + name for name in word.split("=")
+            ]
             found.update(dict.fromkeys(names, names[0]))
     return found
 

@@ -1,4 +1,4 @@
-"""What NVML tells about a device's recent activity: its sample buffers, and the processes on it. Raw, but for nonsense.
+"""Reads a device's recent activity from NVML: its sample buffers and processes, without impossible values.
 
 Drivers have returned samples of processes with shares beyond 100 % and with times of another age (as nvtop guards
 against): what cannot be is left out, or said to be nonsense where something would be missing.
@@ -28,11 +28,7 @@ class UtilizationSample(NamedTuple):
 
 
 def utilization_samples(handle: Any, since_us: int) -> list[UtilizationSample]:  # noqa: ANN401 - pynvml's handles have no type
-    """The samples after `since_us`, ascending.
-
-    Raises:
-        pynvml.NVMLError: The device has no such buffer.
-    """
+    """The samples after `since_us`, ascending."""
     try:
         _, samples = pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, since_us)
     except pynvml.NVMLError_NotFound:
@@ -49,13 +45,9 @@ def utilization_samples(handle: Any, since_us: int) -> list[UtilizationSample]: 
 
 
 def process_samples(handle: Any, since_us: int) -> list[ProcessSample]:  # noqa: ANN401
-    """The processes' samples after `since_us`.
-
-    Raises:
-        pynvml.NVMLError: The device has no such buffer.
-    """
+    """The processes' samples after `since_us`."""
     try:
-        samples = _until_it_fits(lambda: pynvml.nvmlDeviceGetProcessUtilization(handle, since_us))
+        samples = _retry_until_it_fits(lambda: pynvml.nvmlDeviceGetProcessUtilization(handle, since_us))
     except pynvml.NVMLError as error:
         # pynvml raises success, where there is nothing
         if error.value in {pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND}:
@@ -69,27 +61,19 @@ def process_samples(handle: Any, since_us: int) -> list[ProcessSample]:  # noqa:
 
 
 def energy_mj(handle: Any) -> int:  # noqa: ANN401
-    """Used since the driver was loaded, in millijoules.
-
-    Raises:
-        pynvml.NVMLError: The driver does not say.
-    """
-    return _told(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+    """Used since the driver was loaded, in millijoules."""
+    return _available(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle))
 
 
 def memory_used_bytes(handle: Any) -> int:  # noqa: ANN401
-    """Memory in use, without what the driver keeps for itself where it tells that apart (since 510), in bytes.
-
-    Raises:
-        pynvml.NVMLError: The driver does not say.
-    """
+    """Memory in use in bytes, without the driver's own since 510."""
     try:
-        return _told(pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).used)
+        return _available(pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).used)
     except pynvml.NVMLError_FunctionNotFound:
-        return _told(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+        return _available(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
 
 
-def _told(value: int) -> int:
+def _available(value: int) -> int:
     if value in _NO_VALUE:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_DATA)
     return int(value)
@@ -104,11 +88,7 @@ _LISTS: tuple[tuple[Callable[[Any], list[Any]], Callable[[Any], list[Any]]], ...
 
 
 def processes(handle: Any) -> list[DeviceProcess]:  # noqa: ANN401
-    """Whoever has a context on the device, for compute, for graphics or as a client of MPS; each once.
-
-    Raises:
-        pynvml.NVMLError: The driver does not say.
-    """
+    """The processes with a context on the device, for compute, graphics or MPS; each once."""
     found: dict[int, int | None] = {}
     for position, (newer, older) in enumerate(_LISTS):
         try:
@@ -126,12 +106,12 @@ def processes(handle: Any) -> list[DeviceProcess]:  # noqa: ANN401
 
 def _listed(newer: Callable[[Any], list[Any]], older: Callable[[Any], list[Any]], handle: Any) -> list[Any]:  # noqa: ANN401
     try:
-        return _until_it_fits(lambda: newer(handle))
+        return _retry_until_it_fits(lambda: newer(handle))
     except pynvml.NVMLError_FunctionNotFound:
-        return _until_it_fits(lambda: older(handle))
+        return _retry_until_it_fits(lambda: older(handle))
 
 
-def _until_it_fits(call: Callable[[], list[Any]]) -> list[Any]:
+def _retry_until_it_fits(call: Callable[[], list[Any]]) -> list[Any]:
     for _ in range(_ATTEMPTS - 1):
         try:
             return call()

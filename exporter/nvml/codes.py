@@ -1,4 +1,4 @@
-"""NVML's return codes in our words: the one place that knows what each of them means for a reading.
+"""Translates NVML's return codes into ReadingErrors: the only place that knows their meaning.
 
 Must not know which reading it was, beyond its name for the message.
 """
@@ -41,17 +41,13 @@ _MEANING: dict[int, tuple[Reason, str]] = {
 
 
 def translate(what: str, error: pynvml.NVMLError) -> ReadingError:
-    """NVML's `error`, met while reading `what`, as ours."""
+    """NVML's `error` while reading `what`, as a ReadingError."""
     reason, detail = _MEANING.get(error.value, (Reason.UNKNOWN, f"{error} (NVML error {error.value})"))
     return ReadingError(what, reason, detail)
 
 
 def asking(what: str, call: Callable[[], T]) -> T:
-    """What `call` returns; `what` names the reading in the error.
-
-    Raises:
-        ReadingError: NVML returned an error.
-    """
+    """What `call` returns; `what` names the reading in the error."""
     try:
         return call()
     except pynvml.NVMLError as error:
@@ -59,11 +55,7 @@ def asking(what: str, call: Callable[[], T]) -> T:
 
 
 def text(what: str, call: Callable[[], str]) -> str:
-    """A string from the driver. Drivers have returned bytes that are not UTF-8 (gpustat issue 170): those are replaced.
-
-    Raises:
-        ReadingError: NVML returned an error.
-    """
+    """A string from the driver. Bytes that are not UTF-8 are replaced: some drivers return them (gpustat issue 170)."""
     try:
         return asking(what, call)
     except UnicodeDecodeError as error:

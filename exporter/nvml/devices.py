@@ -1,4 +1,4 @@
-"""A GPU or MIG instance as it stands in one sampling cycle, with the readings that NVML has for it.
+"""A GPU or MIG instance in one sampling cycle, with NVML's readings. Each reading may raise ReadingError.
 
 Values are in NVML's units and not yet named: what a reading is called and in which unit it is published is the
 collectors' business. Objects live for one cycle: handles are never kept, because MIG can be reconfigured in between.
@@ -263,11 +263,7 @@ class OpenDevice:
         return PowerLimitRange(_known(low), _known(high))
 
     def threshold_c(self, threshold: TemperatureThreshold) -> int:
-        """A temperature at which something happens, in degrees Celsius.
-
-        Raises:
-            ReadingError: The card does not have it.
-        """
+        """A temperature at which something happens, in degrees Celsius."""
         what = f"reading the {threshold.name.lower().replace('_', ' ')} temperature of {self.name}"
         try:
             return _plausible_c(
@@ -339,11 +335,7 @@ class OpenDevice:
         return dict(zip(Field, values, strict=True))
 
     def field(self, field: Field) -> float:
-        """A field's value.
-
-        Raises:
-            ReadingError: The driver does not have it.
-        """
+        """A field's value."""
         what = f"reading {field.name.lower().replace('_', ' ')} of {self.name}"
         return _number(what, self._fields()[field])
 
@@ -353,11 +345,7 @@ class OpenDevice:
         return list(pynvml.nvmlDeviceGetFieldValues(self._handle, link_requests()))
 
     def link_kib_per_s(self, link: int) -> float:
-        """How fast data goes over one NVLink, both ways, since the cycle before.
-
-        Raises:
-            ReadingError: The device does not have that link, or has not been asked before.
-        """
+        """How fast data goes over one NVLink, both ways, since the cycle before."""
         what = f"reading traffic of NVLink {link} of {self.name}"
         sent, received = self._links()[link], self._links()[LINKS + link]
         value = _number(what, sent) + _number(what, received)
@@ -366,11 +354,7 @@ class OpenDevice:
         return self._host.increases.rate(f"{self.key}/link {link}", what, value, int(sent.timestamp))
 
     def observe(self) -> Observation:
-        """What it did since it was last asked this.
-
-        Raises:
-            ReadingError: It cannot be told whether it is cut into MIG instances.
-        """
+        """What it did since it was last asked this."""
         instance = self.record.instance
         return self._host.meter.observe(
             MeterTarget(
@@ -384,11 +368,7 @@ class OpenDevice:
         )
 
     def account(self) -> DeviceUsage:
-        """Who used how much of it, as of the last look.
-
-        Raises:
-            ReadingError: Nobody has looked yet.
-        """
+        """Who used how much of it, as of the last look."""
         entry = self._host.usage.devices.get(self.key)
         if entry is None:
             raise ReadingError(f"reading who uses {self.name}", Reason.PENDING, "not looked at yet")
@@ -396,7 +376,7 @@ class OpenDevice:
 
     @property
     def key(self) -> str:
-        """What it is, for as long as it is that: an instance that is cut anew is another one."""
+        """Identifies the device; a recreated MIG instance has another key."""
         instance = self.record.instance
         return "/".join((self.record.uuid, *(instance.uuids if instance else ())))
 
@@ -420,30 +400,18 @@ class OpenDevice:
         )
 
     def rate(self, metric: GpmMetric) -> float:
-        """A GPM metric since the cycle before, in percent or MiB/s.
-
-        Raises:
-            ReadingError: The device does not have it, or not yet.
-        """
+        """A GPM metric since the cycle before, in percent or MiB/s."""
         value = self._rates()[metric]
         if isinstance(value, ReadingError):
             raise value
         return value
 
     def text(self, what: str, ask: Callable[[Any], str]) -> str:
-        """What `ask` gets in words from NVML's handle.
-
-        Raises:
-            ReadingError: The driver does not say.
-        """
+        """What `ask` gets in words from NVML's handle."""
         return text(f"reading {what} of {self.name}", lambda: ask(self._handle))
 
     def instances(self) -> "tuple[OpenDevice, ...]":
-        """Its MIG instances; none where MIG is off or unknown to the card.
-
-        Raises:
-            ReadingError: The driver does not say.
-        """
+        """Its MIG instances; none where MIG is off or unknown to the card."""
         found = self._instances()
         keys = {device.key for device in (self, *found)}
         self._host.gpm.retain(self.record.uuid, keys)
@@ -455,11 +423,7 @@ class OpenDevice:
         return found
 
     def xids(self) -> Xids:
-        """The XID errors that it has had since the exporter started.
-
-        Raises:
-            ReadingError: Nobody waits for them: it has none to tell, or not yet.
-        """
+        """The XID errors that it has had since the exporter started."""
         instance = self.record.instance
         found = self._host.xids.of(self.record.uuid, instance.gpu_instance_id if instance else None)
         if found is None:
@@ -467,11 +431,7 @@ class OpenDevice:
         return found
 
     def increase(self, *fields: Field) -> float:
-        """How fast counters grow together, per second, since the cycle before.
-
-        Raises:
-            ReadingError: The driver does not have them, or not yet.
-        """
+        """How fast counters grow together, per second, since the cycle before."""
         value = sum(self.field(field) for field in fields)
         name = " and ".join(field.name.lower().replace("_", " ") for field in fields)
         what = f"reading {name} of {self.name}"
@@ -481,11 +441,7 @@ class OpenDevice:
         return self._host.increases.rate(f"{self.key}/{name}", what, value, int(read[0].timestamp))
 
     def traffic(self, metric: GpmMetric, field: Field) -> float:
-        """Bytes per second since the cycle before: by GPM where the card has it, else by the counter `field`.
-
-        Raises:
-            ReadingError: The device has neither, or not yet.
-        """
+        """Bytes per second since the cycle before: by GPM where the card has it, else by the counter `field`."""
         try:
             return self.rate(metric) * _MIB
         except ReadingError as error:
@@ -525,7 +481,7 @@ class OpenDevice:
 
     @reading("serial number")
     def serial_number(self) -> str:
-        """As it stands on the board."""
+        """The serial number on the board."""
         return text(
             f"reading the serial number of {self.name}", lambda: pynvml.nvmlDeviceGetSerial(self._handle)
         )
@@ -556,11 +512,7 @@ class OpenDevice:
         return active
 
     def peers(self) -> tuple[Peer, ...]:
-        """The other GPUs of the node, and what lies between.
-
-        Raises:
-            ReadingError: The driver has not been asked yet.
-        """
+        """The other GPUs of the node, and what lies between."""
         found = self._host.topology.of(self.record.uuid)
         if found is None:
             what = f"reading the topology around {self.name}"
@@ -572,7 +524,7 @@ class OpenDevice:
         """Its MIG instances.
 
         Compute instances that share a GPU instance are one device, as they are in DCGM: memory belongs to the GPU
-        instance, and two series could not be told apart by DCGM's labels.
+        instance, and two series would have the same DCGM labels.
         """
         try:
             mode, _pending = pynvml.nvmlDeviceGetMigMode(self._handle)
@@ -621,18 +573,14 @@ class OpenDevice:
 
 
 def _number(what: str, field: Any) -> float:  # noqa: ANN401 - a C structure
-    """A field's value; one whose number the driver does not know is one that it does not have."""
+    """A field's value; an unknown field is not supported."""
     if field.nvmlReturn == pynvml.NVML_ERROR_INVALID_ARGUMENT:
         raise ReadingError(what, Reason.NOT_SUPPORTED, "not known to this version of the driver")
     return asking(what, lambda: number(field))
 
 
 def open_gpu(index: int, host: DriverState) -> OpenDevice:
-    """The GPU that is NVML's number `index` now.
-
-    Raises:
-        ReadingError: It cannot be reached, or its identity cannot be read.
-    """
+    """The GPU that is NVML's number `index` now."""
     what = f"opening GPU {index}"
     handle = asking(what, lambda: pynvml.nvmlDeviceGetHandleByIndex(index))
     try:

@@ -16,7 +16,7 @@ _US_PER_S = 1_000_000
 
 
 class CounterRates:
-    """The last reading of every counter whose rate has been asked for."""
+    """The last reading of every counter with a requested rate."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, int]] = {}
@@ -29,9 +29,6 @@ class CounterRates:
             what: What is being done, for messages.
             value: The counter now.
             at_us: When the driver read it, in microseconds.
-
-        Raises:
-            ReadingError: There is no reading before (PENDING), or the counter has been reset or has wrapped around.
         """
         before = self._last.get(key)
         if before is not None and before[1] == at_us:
@@ -85,15 +82,15 @@ class DriverState:
 
     Attributes:
         meter: Looks at what the devices do.
-        usage: Who used how much of them, as of the last cycle.
+        usage: Usage of the devices as of the last cycle.
         gpm: Samples of performance counters.
-        increases: Readings of counters whose rate is wanted.
+        increases: Last readings of counters with a requested rate.
         clock_events: Why clocks were held down, within the last minutes.
         topology: How the GPUs are connected.
         xids: XID errors so far.
         driver_version: Such as "570.133.20".
         cuda_version: Such as "12.8"; empty where the driver does not say.
-        serial_numbers: Whether the GPUs may tell theirs.
+        serial_numbers: Whether serial numbers may be published.
     """
 
     meter: Meter

@@ -84,7 +84,7 @@ def number(field: pynvml.c_nvmlFieldValue_t) -> float:
 
 
 def is_wide(field: pynvml.c_nvmlFieldValue_t) -> bool:
-    """Whether a field value has 64 bits; a counter of bytes that has fewer starts anew several times a second."""
+    """Whether a field value has 64 bits; a counter of bytes that has fewer overflows several times a second."""
     return field.valueType in {
         pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG,
         pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG,

@@ -77,9 +77,6 @@ class Gpm:
             name: What it is called in messages.
             handle: NVML's, of the GPU.
             take: Fills a sample from the device.
-
-        Raises:
-            ReadingError: It has no GPM, or has not been asked before: PENDING.
         """
         what = f"reading performance counters of {name}"
         asking(what, lambda: _require_support(handle))

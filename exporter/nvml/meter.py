@@ -20,9 +20,7 @@ from exporter.nvml.gpm import Gpm, GpmMetric
 T = TypeVar("T")
 _NS_PER_US = 1000
 _LATE = 1.75  # periods after which a sample is not its predecessor's neighbour
-_PERIOD_US = (
-    1_000_000  # NVML's longest ("between 1 second and 1/6 second"), where two samples have not told yet
-)
+_PERIOD_US = 1_000_000  # NVML's longest ("between 1 second and 1/6 second"), until two samples show it
 _SILENT_US = 10_000_000  # without a new sample: the clock that dates them was set back
 _AHEAD_US = 2_000_000  # what is dated later than this from now is dated wrongly
 _LONGEST_TICK_US = 10_000_000
@@ -95,7 +93,7 @@ class _State:
         self.last_us, self.last_process_us, self.pending = None, 0, ()
 
     def leave_others(self, source: BusySource | None) -> None:
-        """What one source tells of from now on, no other shall tell of again when it is back."""
+        """Forget the other sources, so that no usage is counted twice when one returns."""
         if source is BusySource.SAMPLES:
             self.looked_us = None
         else:
@@ -282,7 +280,7 @@ def _sliced(state: _State, found: Sequence[UtilizationSample], longest_us: int) 
         distances = sorted(b - a for a, b in pairwise(ends))
         state.period_us = distances[len(distances) // 2]
     if state.last_us is None:
-        # What lies in the buffer at the first look happened before anybody counted.
+        # Samples at the first call are older than the exporter.
         state.last_us = found[-1].at_us if found else None
         return _Busy(BusySource.SAMPLES)
     slices, gaps, gap_us, last_us = [], 0, 0, state.last_us

@@ -44,7 +44,7 @@ class Session:
 
         Args:
             clocks: What time it is.
-            serial_numbers: Whether the GPUs may tell theirs.
+            serial_numbers: Whether serial numbers may be published.
         """
         self.driver_version = ""
         self.nvml_version = ""
@@ -73,26 +73,18 @@ class Session:
         self._watch.start()
 
     def count(self) -> int:
-        """How many GPUs there are now.
-
-        Raises:
-            ReadingError: The driver does not say.
-        """
+        """How many GPUs there are now."""
         count = int(asking("counting the GPUs", pynvml.nvmlDeviceGetCount))
         self._host.topology.refresh(count)
         return count
 
     @property
     def usage(self) -> UsageTable:
-        """Who used how much of the devices: what they tell as their own."""
+        """Usage of the devices."""
         return self._host.usage
 
     def gpu(self, index: int) -> OpenDevice:
-        """GPU number `index`, for this cycle.
-
-        Raises:
-            ReadingError: It cannot be reached.
-        """
+        """GPU number `index`, for this cycle."""
         return open_gpu(index, self._host)
 
     def reopen(self) -> None:

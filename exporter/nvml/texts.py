@@ -29,12 +29,12 @@ _BRANDS = {
 
 
 def brand(handle: Any) -> str:  # noqa: ANN401 - pynvml's handles have no type
-    """Under which the card is sold."""
+    """The brand of the card."""
     return _BRANDS.get(pynvml.nvmlDeviceGetBrand(handle), "Unknown")
 
 
 def serial(handle: Any) -> str:  # noqa: ANN401
-    """As it stands on the board."""
+    """The serial number on the board."""
     return str(pynvml.nvmlDeviceGetSerial(handle))
 
 

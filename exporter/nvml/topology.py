@@ -58,13 +58,13 @@ class Topology:
         return self._peers.get(uuid)
 
     def refresh(self, count: int) -> None:
-        """Read them, if somebody has asked and there are other GPUs than before."""
+        """Read them if they are requested and the number of GPUs has changed."""
         if self._wanted and count != self._count:
             self._count = count
             self._peers = dict(_read(count))
 
     def forget(self) -> None:
-        """Read them anew when next asked."""
+        """Read them again on the next request."""
         self._count = 0
         self._peers = {}
 
@@ -82,7 +82,7 @@ def _read(count: int) -> Iterator[tuple[str, tuple[Peer, ...]]]:
 
 
 def _find(index: int) -> _Gpu | None:
-    """A GPU; none where it cannot be reached: then it is nobody's peer."""
+    """A GPU; None if it cannot be reached."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         uuid = text(f"reading the UUID of GPU {index}", lambda: pynvml.nvmlDeviceGetUUID(handle))

@@ -1,4 +1,4 @@
-"""A thread that makes driver calls on behalf of others, so that a call which never returns blocks nobody else.
+"""A thread that makes driver calls, so that a call that never returns blocks no other thread.
 
 Must not know what the calls are. A thread in a hung call cannot be ended, and a second one would hang as well
 (with XID 119 each call takes 45 s): there is one per GPU, for the life of the process.

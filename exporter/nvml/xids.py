@@ -1,7 +1,7 @@
 """XID errors: counted per GPU and per MIG instance as NVML's events bring them.
 
 A thread of its own waits for events; devices read what has been counted. An error that comes while the driver is being
-opened anew is lost, as it is for everybody. https://docs.nvidia.com/deploy/xid-errors/
+reopened is lost. https://docs.nvidia.com/deploy/xid-errors/
 """
 
 import collections
@@ -79,7 +79,7 @@ class XidLog:
                 self._last[key] = code
 
     def of(self, uuid: str, gpu_instance_id: int | None) -> Xids | None:
-        """The errors of a device; None while nobody waits for them."""
+        """The errors of a device; None while they are not watched."""
         since_s = self._clock() - WINDOW_S
         key = (uuid, gpu_instance_id)
         with self._lock:
@@ -89,7 +89,7 @@ class XidLog:
             return Xids(self._last.get(key, 0), counts)
 
     def retain(self, uuid: str, instances: Mapping[int, tuple[str, ...]]) -> None:
-        """Forget what happened on instances of a GPU that are gone or have been cut anew.
+        """Forget what happened on instances of a GPU that are gone or were recreated.
 
         Args:
             uuid: The GPU's.
@@ -165,7 +165,7 @@ class XidWatch:
             pynvml.nvmlEventSetFree(events)
 
     def _register(self, index: int, events: Any) -> str:  # noqa: ANN401 - pynvml's handles have no type
-        """The UUID of a GPU whose errors now come in; empty where it has none to tell."""
+        """The UUID of a GPU that is now watched; empty if it does not report errors."""
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             wanted = pynvml.nvmlEventTypeXidCriticalError

@@ -1,6 +1,6 @@
-"""A Snapshot as metric families, built afresh for each scrape, so that what has vanished is gone. Pure.
+"""Makes metric families of a Snapshot, afresh for each scrape, so that vanished devices disappear. Pure.
 
-Must not know how anything was read; the time is passed in.
+Must not know how anything was read; the caller passes the time.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from exporter.render.textformat import LabelSet
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BuildInfo:
-    """What runs here."""
+    """Versions of this process."""
 
     version: str
     python_version: str
@@ -36,17 +36,13 @@ class BuildInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scrape:
-    """The circumstances of one scrape.
+    """Time and settings of one scrape.
 
     Attributes:
         now: Monotonic time in seconds.
-        hostname: The value of the hostname label.
-        build: What runs here.
-        stale_after_s: The age in seconds at which readings are no longer served.
-        naming: Which generation of DCGM's names the devices' families have.
-        hostname_labels: What the label with the hostname is called; nothing where there shall be none.
-        blanks: What stands for a blank in the model's name.
-        shared_gpus: What DCGM's families say of a device that several pods share.
+        stale_after_s: Age in seconds from which readings are not served.
+        hostname_labels: Names of the hostname label; may be empty.
+        blanks: Replaces blanks in the model's name.
     """
 
     now: float
@@ -60,11 +56,11 @@ class Scrape:
 
 
 _DCGM_ONLY = {"device", "modelName"}
-"""Labels that only DCGM's families carry: ours have them in gpu_info, which can be joined on the others."""
+"""Labels of DCGM's families only: gpu_info has them for joins with gpu-exporter's own."""
 
 
 def families(snapshot: Snapshot | None, scrape: Scrape) -> list[Family]:
-    """Everything that the exporter has to say now: the devices' families, then its own."""
+    """All families: the devices' first, then the exporter's own."""
     if snapshot is None:
         return [_build_info(scrape.build, nvml_version="")]
     devices = [] if is_stale(snapshot, scrape.now, scrape.stale_after_s) else _devices(snapshot, scrape)
@@ -79,7 +75,7 @@ def families(snapshot: Snapshot | None, scrape: Scrape) -> list[Family]:
 
 def _age(snapshot: Snapshot, now: float) -> Iterator[Family]:
     if snapshot.read_at is not None:
-        help_ = "Time since a GPU was last read."
+        help_ = "Time since the last reading of a GPU."
         yield _one("gpu_exporter_last_sample_age_seconds", help_, now - snapshot.read_at)
 
 
@@ -91,24 +87,24 @@ def is_stale(snapshot: Snapshot, now: float, stale_after_s: float) -> bool:
 def _devices(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
     """The rows' families in catalogue order; series in order of devices, then pods."""
     found = {
-        spelling.name: _family(metric, spelling)
+        metric_name.name: _family(metric, metric_name)
         for metric in snapshot.metrics
-        for spelling in metric.spellings(scrape.naming)
+        for metric_name in metric.names_in(scrape.naming)
     }
     for sample in snapshot.samples:
         labels = _Labels(sample, scrape)
         for reading in sample.readings:
-            for spelling in reading.metric.spellings(scrape.naming):
-                _add(found[spelling.name], spelling, reading, labels)
+            for metric_name in reading.metric.names_in(scrape.naming):
+                _add(found[metric_name.name], metric_name, reading, labels)
     yield from found.values()
     yield _allocated(snapshot, scrape)
 
 
 def _allocated(snapshot: Snapshot, scrape: Scrape) -> Family:
-    """Of each device once: who holds it is in the other families' labels."""
+    """One series per device: the other families name the pods."""
     family = Family(
         "gpu_allocated",
-        "1 where a pod holds the device, 0 where the kubelet offers it and nobody does.",
+        "Whether a pod holds the device (1/0); absent if unknown.",
         "gauge",
     )
     for sample in snapshot.samples:
@@ -131,32 +127,32 @@ class _Labels:
         self._hostnames = _hostnames(scrape)
         self._of_generation: dict[bool, list[LabelSet]] = {}
 
-    def of(self, reading: Reading, spelling: MetricName) -> Iterable[tuple[LabelSet, float]]:
-        """The series of a reading, in the spelling's unit; DCGM's families with DCGM's labels in DCGM's order.
+    def of(self, reading: Reading, metric_name: MetricName) -> Iterable[tuple[LabelSet, float]]:
+        """The series of a reading in the unit of a name.
 
-        Those stand once for each pod and each job on the device, or once without their labels.
+        DCGM's families have one for each pod and job on the device, or one without their labels.
         """
-        value = spelling.value(reading.value)
+        value = metric_name.value(reading.value)
         if reading.metric.is_own:
             return [(_own_labels(self._sample.device, self._hostnames), value)]
-        is_old = self._scrape.naming is not Naming.DCGM_49 and spelling is reading.metric.dcgm
+        is_old = self._scrape.naming is not Naming.DCGM_49 and metric_name is reading.metric.dcgm
         if self._scrape.shared_gpus is SharedGpus.ATTRIBUTED and len(self._sample.owners) > 1:
-            return self._of_sharers(reading, spelling, is_old=is_old)
+            return self._of_sharers(reading, metric_name, is_old=is_old)
         found = self._of_generation.get(is_old)
         if found is None:
             found = self._of_generation[is_old] = list(self._of_holders(self._sample.owners, is_old=is_old))
         return [(labels, value) for labels in found]
 
     def _of_sharers(
-        self, reading: Reading, spelling: MetricName, *, is_old: bool
+        self, reading: Reading, metric_name: MetricName, *, is_old: bool
     ) -> Iterable[tuple[LabelSet, float]]:
-        """Each holder's part and the rest, which add up to the whole, also if rounded; or the whole, once."""
+        """Each pod's part and the rest, which add up to the total; or the total alone."""
         split = reading.split
         if split is None:
-            value = spelling.value(reading.value)
+            value = metric_name.value(reading.value)
             return [(labels, value) for labels in self._of_holders((), is_old=is_old)]
-        whole = spelling.value(split.rest + sum(part for _, part in split.pods))
-        parts = {pod: spelling.value(part) for pod, part in split.pods}
+        whole = metric_name.value(split.rest + sum(part for _, part in split.pods))
+        parts = {pod: metric_name.value(part) for pod, part in split.pods}
         shown = {
             owner: parts[owner.namespace, owner.pod]
             for owner in self._sample.owners
@@ -182,9 +178,9 @@ class _Labels:
                 yield _dcgm_labels(self._sample.device, self._scrape.blanks, more, owner, job)
 
 
-# Kept from scrape to scrape: writing a set of labels out takes longer than the values beside it.
+# Cached between scrapes: formatting a set of labels takes longer than the values.
 _KEPT = 256
-"""Sets of labels, each of 1.5 KiB, also of pods that are gone; where more are in use, each takes a scrape 10 us."""
+"""Sets of labels, each of 1.5 KiB. A set outside the cache costs a scrape 10 us."""
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -204,17 +200,17 @@ def _own_labels(device: Device, hostnames: tuple[tuple[str, str], ...]) -> Label
     return LabelSet({name: value for name, value in identity.items() if name not in _DCGM_ONLY})
 
 
-def _add(family: Family, spelling: MetricName, reading: Reading, labels: _Labels) -> None:
-    for labelled, value in labels.of(reading, spelling):
+def _add(family: Family, metric_name: MetricName, reading: Reading, labels: _Labels) -> None:
+    for labelled, value in labels.of(reading, metric_name):
         complete = labelled.joined(reading.labels) if reading.labels else labelled
-        family.add_sample(spelling.name, complete, value)
+        family.add_sample(metric_name.name, complete, value)
 
 
-def _family(metric: Metric, spelling: MetricName) -> Family:
-    unit = f" (in {spelling.unit})" if spelling.unit else ""
-    # A family is called like its samples, but for the suffix of counters; DCGM's have none.
-    name = spelling.name.removesuffix("_total") if metric.kind is Kind.COUNTER else spelling.name
-    return Family(name, spelling.help or f"{metric.help}{unit}.", metric.kind.value)
+def _family(metric: Metric, metric_name: MetricName) -> Family:
+    unit = f" (in {metric_name.unit})" if metric_name.unit else ""
+    # A family has the name of its samples without the suffix of counters; DCGM's have none.
+    name = metric_name.name.removesuffix("_total") if metric.kind is Kind.COUNTER else metric_name.name
+    return Family(name, metric_name.help or f"{metric.help}{unit}.", metric.kind.value)
 
 
 def _identity(device: Device, blanks: str | None) -> dict[str, str]:
@@ -232,7 +228,7 @@ def _identity(device: Device, blanks: str | None) -> dict[str, str]:
 
 
 def _holder(owner: PodRef | None, job: str | None, device: Device) -> dict[str, str]:
-    """Labels of what is on the device, sorted, as DCGM's are; then the pod's own."""
+    """Labels of job and pod, sorted as DCGM's; then the pod's own."""
     labels = {} if job is None else {"hpc_job": job}
     if owner is None:
         return labels
@@ -246,13 +242,13 @@ def _holder(owner: PodRef | None, job: str | None, device: Device) -> dict[str, 
 
 
 def _mig_uuid(device: Device) -> dict[str, str]:
-    """What DCGM does not say: which MIG device it is; of several compute instances of a GPU instance, the first."""
+    """The label mig_uuid, which DCGM lacks: of several compute instances, the first."""
     uuids = device.instance.uuids if device.instance is not None else ()
     return {"mig_uuid": uuids[0]} if uuids else {}
 
 
 def _claim_labels(owner: PodRef, device: Device) -> dict[str, str]:
-    """dcgm-exporter's labels of a device that a resource claim gave to a pod."""
+    """dcgm-exporter's labels of a claimed device."""
     claim = owner.claim
     if claim is None:
         return {}
@@ -271,13 +267,13 @@ def _claim_labels(owner: PodRef, device: Device) -> dict[str, str]:
 
 
 def _gpu_states(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
-    up = Family("gpu_up", "Whether the GPU answered when it was last read.", "gauge")
+    up = Family("gpu_up", "Whether the GPU answered in the last cycle (1/0).", "gauge")
     stuck = Family(
         "gpu_exporter_gpu_stuck_seconds",
-        "How long a driver call for this GPU has not returned; 0 when none hangs.",
+        "Duration of a hung driver call for this GPU; 0 if none hangs.",
         "gauge",
     )
-    down = Family("gpu_down", "Why a GPU did not answer when it was last read; always 1.", "gauge")
+    down = Family("gpu_down", "Reason why a GPU did not answer in the last cycle; always 1.", "gauge")
     for gpu in snapshot.health.gpus:
         labels = {"gpu": str(gpu.index)} | ({"hostname": scrape.hostname} if scrape.hostname_labels else {})
         if gpu.device is not None:
@@ -293,17 +289,15 @@ def _gpu_states(snapshot: Snapshot, scrape: Scrape) -> Iterable[Family]:
 def _own(health: Health) -> Iterable[Family]:
     duration = Family(
         "gpu_exporter_collector_duration_seconds",
-        "Time spent in a collector in the last cycle, summed over the GPUs.",
+        "Time of a collector in the last cycle, summed over the GPUs.",
         "gauge",
     )
     success = Family(
         "gpu_exporter_collector_success",
-        "Whether all readings of a collector succeeded in the last cycle, but for those that a GPU does not support.",
+        "Whether all supported readings of a collector succeeded in the last cycle (1/0).",
         "gauge",
     )
-    failures = Family(
-        "gpu_exporter_reading_failures", "Readings that failed and whose series were omitted.", "counter"
-    )
+    failures = Family("gpu_exporter_reading_failures", "Failed readings, which have no series.", "counter")
     for collector in health.collectors:
         labels = {"collector": collector.name}
         duration.add_sample(duration.name, labels, collector.duration_s)
@@ -313,22 +307,22 @@ def _own(health: Health) -> Iterable[Family]:
         failures.add_sample(f"{failures.name}_total", labels, failed.count)
     yield from (duration, success, failures)
     yield _one(
-        "gpu_exporter_nvml_up", "Whether the driver said how many GPUs there are.", float(health.nvml_up)
+        "gpu_exporter_nvml_up", "Whether the driver reported its number of GPUs (1/0).", float(health.nvml_up)
     )
     yield _gpu_counts(health)
     if health.reload is not None:
         yield from _reload(health.reload)
     if health.podresources_up is not None:
-        help_ = "Whether the kubelet said which pod holds which GPU."
+        help_ = "Whether the kubelet reported the GPUs of its pods (1/0)."
         yield _one("gpu_exporter_podresources_up", help_, float(health.podresources_up))
     if health.pod_watch_up is not None:
-        help_ = "Whether the API server's pods of this node are known and followed."
+        help_ = "Whether the watch for this node's pods works (1/0)."
         yield _one("gpu_exporter_pod_watch_up", help_, float(health.pod_watch_up))
-    if health.no_telling is not None:
-        yield from _telling(health.no_telling)
+    if health.attribution_disabled_reason is not None:
+        yield from _attribution_status(health.attribution_disabled_reason)
     unattributed = Family(
         "gpu_exporter_unattributed_devices",
-        "Devices that pods hold and that are attributed to none of them.",
+        "Allocated devices that could not be attributed to a pod, by reason.",
         "gauge",
     )
     for reason, count in health.unattributed:
@@ -336,29 +330,31 @@ def _own(health: Health) -> Iterable[Family]:
     yield unattributed
 
 
-def _telling(why_not: str) -> Iterable[Family]:
+def _attribution_status(reason: str) -> Iterable[Family]:
     prefix = "gpu_exporter_process_attribution"
-    yield _one(f"{prefix}_up", "Whether processes can be told apart by pod.", float(not why_not))
-    off = Family(f"{prefix}_off", "Why processes cannot be told apart by pod; always 1.", "gauge")
-    if why_not:
-        off.add_sample(off.name, {"reason": why_not}, 1)
+    yield _one(f"{prefix}_up", "Whether process-to-pod attribution works (1/0).", float(not reason))
+    off = Family(f"{prefix}_off", "Reason why process-to-pod attribution does not work; always 1.", "gauge")
+    if reason:
+        off.add_sample(off.name, {"reason": reason}, 1)
     yield off
 
 
 def _reload(reload: ReloadStatus) -> Iterable[Family]:
     prefix = "gpu_exporter_config_last_reload_success"
-    yield _one(f"{prefix}ful", "Whether the metrics file as it is now is in force.", float(reload.successful))
+    yield _one(
+        f"{prefix}ful",
+        "Whether the last reload of the metrics file succeeded (1/0).",
+        float(reload.successful),
+    )
     yield _one(
         f"{prefix}_timestamp_seconds",
-        "When the metrics file was last read with success.",
+        "Unix time of the last successful reload of the metrics file.",
         reload.succeeded_at,
     )
 
 
 def _gpu_counts(health: Health) -> Family:
-    counts = Family(
-        "gpu_exporter_gpus", "How many GPUs NVML shows, and how many the kernel's driver has.", "gauge"
-    )
+    counts = Family("gpu_exporter_gpus", "Number of GPUs by NVML and by the kernel's driver.", "gauge")
     if health.nvml_up:
         counts.add_sample(counts.name, {"seen_by": "nvml"}, len(health.gpus))
     if health.gpus_in_kernel is not None:
@@ -367,7 +363,9 @@ def _gpu_counts(health: Health) -> Family:
 
 
 def _build_info(build: BuildInfo, nvml_version: str) -> Family:
-    family = Family("gpu_exporter_build_info", "What runs here; always 1.", "gauge")
+    family = Family(
+        "gpu_exporter_build_info", "Versions of gpu-exporter, Python and NVML; always 1.", "gauge"
+    )
     labels = {"version": build.version, "python_version": build.python_version, "nvml_version": nvml_version}
     family.add_sample(family.name, labels, 1)
     return family

@@ -13,7 +13,7 @@ from prometheus_client import Metric
 
 
 class Format(enum.Enum):
-    """What can be written, by its media type; the first is written for whoever takes anything."""
+    """The formats by media type; the first is the default."""
 
     TEXT = "text/plain; version=0.0.4; charset=utf-8"
     OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"

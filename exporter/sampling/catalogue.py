@@ -1,7 +1,4 @@
-"""All collectors and, through their rows, all metrics: derived from the files of `collectors`, never listed twice.
-
-Must not know how anything is read or written.
-"""
+"""All collectors and metrics, found in the files of `collectors`, and all labels: to add one, add a row to LABELS."""
 
 import dataclasses
 import functools
@@ -20,12 +17,7 @@ from exporter.nvml.session import Session
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LabelRow:
-    """A label and how to read it.
-
-    Attributes:
-        label: Its names.
-        read: Returns its value for a GPU, or raises ReadingError. It never changes while the driver is loaded.
-    """
+    """A label. `read` returns its value for a GPU, constant while the driver is loaded, or raises ReadingError."""
 
     label: Label
     read: Callable[[Session, OpenDevice], str]
@@ -75,12 +67,7 @@ LABELS = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EnabledCollectors:
-    """What of all that there is shall be read.
-
-    Attributes:
-        collectors: With the rows that are wanted.
-        labels: What stands in words on every series of a device.
-    """
+    """The collectors with their enabled rows, and the labels on every series of a device."""
 
     collectors: tuple[Collector, ...]
     labels: tuple[LabelRow, ...] = (DRIVER_VERSION,)
@@ -88,7 +75,7 @@ class EnabledCollectors:
 
 @functools.cache
 def collectors() -> dict[str, Collector]:
-    """Every collector by its name, which is its file's, in alphabetical order."""
+    """Every collector by name, which is that of its file, in alphabetical order."""
     package = exporter.collectors
     names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
     return {
@@ -97,5 +84,5 @@ def collectors() -> dict[str, Collector]:
 
 
 def metrics() -> tuple[Metric, ...]:
-    """Every metric of a device, in the order in which it is exposed."""
+    """Every metric of a device, in the order of the exposition."""
     return tuple(row.metric for collector in collectors().values() for row in collector.rows)

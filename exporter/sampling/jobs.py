@@ -1,7 +1,7 @@
-"""Which jobs of a batch system (Slurm and its like) are on which device, from a directory that its prologs write to.
+"""Reads the batch jobs (of Slurm, for example) of each device from a directory that the batch system writes to.
 
 A file per device, `<gpu index>` or `<gpu index>.<GPU instance id>`, with a job id per line: dcgm-exporter's format.
-What is wrong with a file costs that file. Must not know how devices are read.
+An invalid file costs only that file. Must not know how devices are read.
 """
 
 import errno
@@ -31,11 +31,11 @@ def jobs_of(device: Device, jobs: Jobs) -> tuple[str, ...]:
 
 
 class JobDirectory:
-    """The directory, looked at once per cycle; it may come and go."""
+    """The directory, read once per cycle; it may come and go."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._said: frozenset[str] = frozenset()
+        self._logged: frozenset[str] = frozenset()
 
     def read(self) -> Jobs:
         """The jobs of each device, in the order of their file, by GPU index and GPU instance id."""
@@ -44,9 +44,7 @@ class JobDirectory:
         for name in self._names(messages):
             match = _NAME.fullmatch(name)
             if match is None:
-                messages.append(
-                    f'{self._path}/{name}: not named after a GPU, as "0" or "0.3" would be; ignored'
-                )
+                messages.append(f'{self._path}/{name}: the name is not a GPU such as "0" or "0.3"; ignored')
                 continue
             try:
                 jobs[int(match[1]), int(match[2]) if match[2] else None] = _job_ids(
@@ -54,10 +52,10 @@ class JobDirectory:
                 )
             except OSError as error:
                 reason = (error.strerror or str(error)).lower()
-                messages.append(f"{self._path}/{name}: cannot be read: {reason}; its jobs are left out")
+                messages.append(f"{self._path}/{name}: cannot be read: {reason}; its jobs are omitted")
             except ValueError as error:
-                messages.append(f"{self._path}/{name}: {error}; its jobs are left out")
-        self._say(messages)
+                messages.append(f"{self._path}/{name}: {error}; its jobs are omitted")
+        self._log_new(messages)
         return jobs
 
     def _names(self, messages: list[str]) -> list[str]:
@@ -65,25 +63,25 @@ class JobDirectory:
             return sorted(path.name for path in self._path.iterdir())
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            messages.append(f"{self._path}: cannot be listed: {reason}; exporting without jobs until it can")
+            messages.append(f"{self._path}: cannot be listed: {reason}; exporting without jobs until then")
             return []
 
-    def _say(self, messages: list[str]) -> None:
+    def _log_new(self, messages: list[str]) -> None:
         """Log each message in the first of the cycles in a row that have it."""
         for message in messages:
-            if message not in self._said:
+            if message not in self._logged:
                 _LOG.warning("%s", message)
-        self._said = frozenset(messages)
+        self._logged = frozenset(messages)
 
 
 def _content(path: Path) -> bytes:
-    """The file's content. Whatever is put there must not stop the exporter: a pipe, say, has no end.
+    """The file's content. Only regular files are read: a pipe, for example, could block the exporter.
 
-    Links are not followed: whoever may write here could publish by them what only the exporter may read.
+    Links are not followed: they could publish files that only the exporter can read.
 
     Raises:
-        OSError: It cannot be read.
-        ValueError: It is not what a prolog would write.
+        OSError: It is unreadable.
+        ValueError: It is not a list of jobs.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -98,19 +96,15 @@ def _content(path: Path) -> bytes:
     finally:
         os.close(descriptor)
     if len(content) > _MAX_BYTES:
-        raise ValueError(f"larger than {_MAX_BYTES // 1024} KiB, which no list of jobs is")
+        raise ValueError(f"larger than {_MAX_BYTES // 1024} KiB")
     return content
 
 
 def _job_ids(content: bytes) -> tuple[str, ...]:
-    """The lines that say something, each once, as they can stand in a label.
-
-    Raises:
-        ValueError: There are more of them than a device can have jobs.
-    """
+    """The distinct lines that are not blank, as label values; ValueError if there are too many."""
     lines = content.decode(errors="replace").removeprefix("\ufeff").split("\n")
     found = dict.fromkeys(_UNPRINTABLE.sub("", line).strip()[:_MAX_LENGTH] for line in lines)
     found.pop("", None)
     if len(found) > _MAX_JOBS:
-        raise ValueError(f"{len(found)} jobs, more than the {_MAX_JOBS} that are served for a device")
+        raise ValueError(f"{len(found)} jobs, more than {_MAX_JOBS} per device")
     return tuple(found)

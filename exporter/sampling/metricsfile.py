@@ -1,6 +1,6 @@
-"""The file that lists the metrics to serve: read at the start, and again when it changes or when told to.
+"""The metrics file: read at start, and reloaded when it changes or on request.
 
-A file that has become bad changes nothing but what is said about it. Must not know what a line means.
+An invalid file is only logged and counted; the previous list stays. Must not know what a line means.
 """
 
 import logging
@@ -13,57 +13,47 @@ from exporter.sampling.catalogue import EnabledCollectors
 from exporter.sampling.metricslist import MetricSelection
 
 _LOG = logging.getLogger(__name__)
-_MAX_BYTES = 1024 * 1024  # a list of all that DCGM knows has a tenth of it
+_MAX_BYTES = 1024 * 1024  # a list of all DCGM fields has a tenth of it
 
 _Identity = tuple[int, int, int, int]
 
 
 class MetricsFile:
-    """The list of metrics.
-
-    Attributes:
-        choice: What it said when it was last well.
-        reload: How the last reading went.
-    """
+    """The list of metrics: `enabled` is its last valid content, `reload` the result of the last reload."""
 
     def __init__(
-        self, path: Path, understand: Callable[[str, str], MetricSelection], *, unix_time: Callable[[], float]
+        self, path: Path, parse: Callable[[str, str], MetricSelection], *, unix_time: Callable[[], float]
     ) -> None:
-        """Read it.
-
-        Args:
-            path: The file; may be a link, as in a ConfigMap's volume.
-            understand: Makes a choice of its text and its name.
-            unix_time: The time of day in seconds.
+        """Read it; `parse` parses its text, given also its name.
 
         Raises:
-            ConfigFileError: It cannot be read, or all that is wrong in it.
+            ConfigFileError: It is unreadable or invalid.
         """
         self._path = path
-        self._understand = understand
+        self._parse = parse
         self._unix_time = unix_time
-        self._identity = self._look()
-        self.choice = self._read()
+        self._identity = self._file_identity()
+        self.enabled = self._read()
         self.reload = ReloadStatus(successful=True, succeeded_at=unix_time())
 
     def refresh(self, *, forced: bool) -> None:
-        """Read it again where it has changed, or in any case; keep the old choice where it cannot be used."""
-        identity = self._look()
+        """Reload it if it has changed, or if `forced`; keep the old content if it is invalid."""
+        identity = self._file_identity()
         if identity == self._identity and not forced:
             return
         self._identity = identity
         try:
-            self.choice = self._read()
+            self.enabled = self._read()
         except ConfigFileError as error:
             self.reload = ReloadStatus(successful=False, succeeded_at=self.reload.succeeded_at)
             for problem in str(error).splitlines():
-                _LOG.error("%s; the metrics that were served go on", problem)
+                _LOG.error("%s; keeping the previous list", problem)
             return
         self.reload = ReloadStatus(successful=True, succeeded_at=self._unix_time())
-        _LOG.info("%s: read again and in force", self._path)
+        _LOG.info("%s: reloaded", self._path)
 
-    def _look(self) -> _Identity | None:
-        """What changes with the file: a ConfigMap's volume exchanges links, an editor the file or its content."""
+    def _file_identity(self) -> _Identity | None:
+        """Changes with the file: a ConfigMap's volume replaces links, an editor the file or its content."""
         try:
             status = self._path.stat()
         except OSError:
@@ -71,14 +61,14 @@ class MetricsFile:
         return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
     def _read(self) -> EnabledCollectors:
-        found = self._understand(self._text(), str(self._path))
+        found = self._parse(self._text(), str(self._path))
         if found.skipped:
             _LOG.warning("%s", found.skipped)
-        return found.choice
+        return found.enabled
 
     def _text(self) -> str:
         if self._path.suffix.lower() in {".yaml", ".yml"}:
-            words = "dcgm-exporter's YAML is not understood; list the metrics as CSV, a line each: field, type, help"
+            words = "dcgm-exporter's YAML is not supported; list the metrics as CSV, a line each: field, type, help"
             raise ConfigFileError([f"{self._path}: {words}"])
         if self._path.exists() and not self._path.is_file():
             raise ConfigFileError([f"{self._path}: not a file"])
@@ -90,9 +80,7 @@ class MetricsFile:
                 [f"{self._path}: cannot be read: {(error.strerror or str(error)).lower()}"]
             ) from error
         if len(content) > _MAX_BYTES:
-            raise ConfigFileError(
-                [f"{self._path}: larger than {_MAX_BYTES // 1024} KiB, which no list of metrics is"]
-            )
+            raise ConfigFileError([f"{self._path}: larger than {_MAX_BYTES // 1024} KiB"])
         try:
             return content.decode()
         except UnicodeDecodeError as error:

@@ -1,7 +1,7 @@
-"""A list of metrics as dcgm-exporter has it (field, type, help text; a line each) as a choice of what to read. Pure.
+"""Parses dcgm-exporter's list of metrics: one line per field with type and help text. Pure.
 
-What is known here is served under the name, type and help text of the list. What else DCGM has is skipped, in words, so
-that a list made for dcgm-exporter works as it is. All else is refused, all of it at once.
+Known metrics are served under the name, type and help text of the list. Other DCGM fields are skipped with a message,
+so that every list for dcgm-exporter works. Unknown fields are refused, all together.
 """
 
 import dataclasses
@@ -16,21 +16,13 @@ from exporter.sampling.catalogue import LABELS, EnabledCollectors, LabelRow
 _LABEL = "label"
 _TYPES = (*(kind.value for kind in Kind), _LABEL)
 _COLUMNS = 3
-_NOT_SERVED = "not served here"
-_NO_LABEL = "numbers, which cannot be labels here"
+_NOT_SERVED = "not supported"
+_NO_LABEL = "numbers, which cannot be labels"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MetricLine:
-    """A line of the list.
-
-    Attributes:
-        file: Its name, for messages.
-        number: Which line.
-        field: The metric's name.
-        type: A Prometheus type, or "label".
-        help: As it shall be served; may be empty.
-    """
+    """A line of the list. `type` is a Prometheus type or "label"; `help` may be empty."""
 
     file: str
     number: int
@@ -46,30 +38,19 @@ class MetricLine:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MetricSelection:
-    """What a list comes to.
+    """The parsed list. `skipped` is a message that names skipped fields; empty if there are none."""
 
-    Attributes:
-        choice: What to read.
-        skipped: A message that names all that is well but cannot be served here; empty where there is nothing.
-    """
-
-    choice: EnabledCollectors
+    enabled: EnabledCollectors
     skipped: str
 
 
 def select_metrics(
     text: str, name: str, collectors: Sequence[Collector], naming: Naming | None
 ) -> MetricSelection:
-    """The list in `text`.
-
-    Args:
-        text: The whole file.
-        name: The file's name, for messages.
-        collectors: All that there are.
-        naming: Whose names are served; None for each metric under the name by which the list calls it.
+    """Parse the list in `text` of the file `name`. Without `naming`, each metric keeps its name in the list.
 
     Raises:
-        ConfigFileError: All that is wrong with the list.
+        ConfigFileError: All problems of the list.
     """
     found = _List(_known(collectors), naming)
     entries = _entries(text, name, found.problems)
@@ -77,7 +58,7 @@ def select_metrics(
         found.take(entry)
     if not entries and not found.problems:
         found.problems.append(
-            f"{name}: lists no metric; a line is a field, its type and a help text, with commas"
+            f"{name}: has no metric; a line is a field, its type and a help text, with commas"
         )
     if found.problems:
         raise ConfigFileError(found.problems)
@@ -88,14 +69,7 @@ def select_metrics(
 
 
 class _List:
-    """A list while it is gone through.
-
-    Attributes:
-        problems: Why it cannot be used.
-        skipped: What is left out, by reason.
-        metrics: What is served, by the name that identifies it.
-        labels: What stands on every series.
-    """
+    """Collects metrics by identifying name, labels, skipped lines by reason, and problems."""
 
     def __init__(self, known: Mapping[str, Row | LabelRow], naming: Naming | None) -> None:
         self.problems: list[str] = []
@@ -107,11 +81,11 @@ class _List:
         self._first: dict[str, MetricLine] = {}
 
     def take(self, entry: MetricLine) -> None:
-        """Go through one line."""
+        """Add one line."""
         if entry.type not in _TYPES:
             types = ", ".join(_TYPES)
             self.problems.append(
-                f'{entry.where}: {entry.field}: "{entry.type}" is no type; there are {types}'
+                f'{entry.where}: {entry.field}: "{entry.type}" is not a type; available: {types}'
             )
             return
         found = self._known.get(entry.field)
@@ -140,7 +114,7 @@ class _List:
     def _label(self, row: LabelRow, entry: MetricLine) -> None:
         if entry.type != _LABEL:
             self.problems.append(
-                f"{entry.where}: {entry.field} is a text, no {entry.type}: its type is label"
+                f"{entry.where}: {entry.field} is a text, not a {entry.type}: its type must be label"
             )
         else:
             self.labels.append(row if self._naming else _as_written(row, entry.field))
@@ -156,7 +130,7 @@ def _entries(text: str, name: str, problems: list[str]) -> list[MetricLine]:
         if len(columns) < _COLUMNS or not columns[0]:
             where = f"{name}, line {number}"
             problems.append(
-                f'{where}: "{content}": not a field, its type and a help text, with commas between them'
+                f'{where}: "{content}": not a field, its type and a help text, separated by commas'
             )
         else:
             entries.append(MetricLine(name, number, columns[0], columns[1], _unquoted(columns[2])))
@@ -164,13 +138,13 @@ def _entries(text: str, name: str, problems: list[str]) -> list[MetricLine]:
 
 
 def _unquoted(text: str) -> str:
-    """A column without the quotes that CSV allows around it."""
+    """Remove CSV quotes."""
     is_quoted = len(text) > 1 and text.startswith('"') and text.endswith('"')
     return text[1:-1].replace('""', '"') if is_quoted else text
 
 
 def _known(collectors: Sequence[Collector]) -> Mapping[str, Row | LabelRow]:
-    """Every metric and label by each of its names, older ones among them."""
+    """Metrics and labels by all their names, old and new."""
     known: dict[str, Row | LabelRow] = {}
     for row in (row for collector in collectors for row in collector.rows):
         known |= {row.metric.dcgm.name: row, row.metric.dcgm_49.name: row}
@@ -185,9 +159,9 @@ def _identity(found: Row | LabelRow) -> str:
 
 
 def _as_listed(metric: Metric, entry: MetricLine, naming: Naming | None) -> Metric:
-    """`metric` with the list's type, and its help text under the name by which the list calls it."""
-    by_name = {spelling.name: spelling for spelling in (metric.dcgm, metric.dcgm_49)}
-    # names that only DCGM 4.6 has are mere aliases: values are those of the older name
+    """`metric` with the type of the list, and with its help text under the name in the list."""
+    by_name = {metric_name.name: metric_name for metric_name in (metric.dcgm, metric.dcgm_49)}
+    # names that only DCGM 4.6 has are aliases: values are those of the older name
     written = by_name.get(entry.field, dataclasses.replace(metric.dcgm, name=entry.field))
     written = dataclasses.replace(written, help=entry.help)
     if naming is None:
@@ -200,9 +174,9 @@ def _as_listed(metric: Metric, entry: MetricLine, naming: Naming | None) -> Metr
     )
 
 
-def _helped(spelling: MetricName, written: MetricName) -> MetricName:
-    """The list's help text where the list names this spelling: that of another would tell of other units."""
-    return written if spelling.name == written.name else spelling
+def _helped(metric_name: MetricName, written: MetricName) -> MetricName:
+    """The help text of the list if it has this name: the text of another name may have other units."""
+    return written if metric_name.name == written.name else metric_name
 
 
 def _as_written(row: LabelRow, name: str) -> LabelRow:
@@ -228,12 +202,12 @@ def _twice(entry: MetricLine, first: MetricLine) -> str:
         return f"{entry.where}: {entry.field} is listed a second time, after {line}"
     return (
         f"{entry.where}: {entry.field} is the metric {first.field} of {line} under another name; "
-        "list it once, --naming both serves both"
+        "list it once; --naming both serves both"
     )
 
 
 def _skipped(name: str, skipped: Mapping[str, Sequence[MetricLine]]) -> str:
-    """All in one line: a list of many fields shall not drown what else is said at the start."""
+    """One line, so that a long list does not hide other messages."""
     parts = (
         f"{reason}: {', '.join(f'{entry.field} (line {entry.number})' for entry in entries)}"
         for reason, entries in skipped.items()
@@ -244,4 +218,4 @@ def _skipped(name: str, skipped: Mapping[str, Sequence[MetricLine]]) -> str:
 def _unknown(entry: MetricLine, known: Mapping[str, object]) -> str:
     near = nearest(entry.field, [*known, *fields()])
     hint = f"; did you mean {near}?" if near else ""
-    return f"{entry.where}: {entry.field}: no such field{hint}"
+    return f"{entry.where}: {entry.field}: unknown field{hint}"

@@ -1,4 +1,4 @@
-"""The sampling cycle: all GPUs, all pods, one immutable Snapshot, swapped in as a whole; scrapes read the last one.
+"""The sampling cycle: reads all GPUs and pods into one immutable Snapshot; scrapes read the last one.
 
 Must not know formats or HTTP.
 """
@@ -23,10 +23,10 @@ from exporter.sampling.metricsfile import MetricsFile
 from exporter.sampling.sweep import GpuReader, Sweep
 
 _LOG = logging.getLogger(__name__)
-_MIN_DEADLINE_S, _MAX_DEADLINE_S = 2.0, 5.0  # a healthy GPU answers all questions in milliseconds
-_TICK_S = 1.0  # how often it is looked at what the devices do; a buffer of samples holds some 15 seconds
-_TICKS_PER_LOOK = 200  # at most a two-hundredth of the time is spent on it,
-_LONGEST_TICK_S = 5.0  # but the buffers must not run over
+_MIN_DEADLINE_S, _MAX_DEADLINE_S = 2.0, 5.0  # a healthy GPU answers in milliseconds
+_TICK_S = 1.0  # between two polls of usage; a driver's sample buffer holds about 15 seconds
+_TICKS_PER_POLL = 200  # polls take at most a two-hundredth of the time
+_LONGEST_TICK_S = 5.0  # the buffers must not overflow
 _STALE_INTERVALS = 3
 _SHORTEST_STALE_S = 3.0  # longer than the first cycle with a hung GPU, whose neighbours must not blink
 
@@ -36,17 +36,13 @@ class SamplingConfig:
     """What is sampled, and how often.
 
     Attributes:
-        choice: What is read, unless a metrics file says it.
-        interval_s: Seconds from the start of one cycle to the start of the next.
-        give_up_s: How long the driver may be unusable before the exporter ends.
+        enabled: The collectors, unless there is a metrics file.
+        interval_s: Time between the starts of two cycles.
+        give_up_s: Time without a usable driver after which the exporter ends.
         proc_root: The host's /proc.
-        metrics_file: What is read, and may change.
-        devices: Of what it is read.
-        jobs: Who says which batch jobs there are.
-        host: What else there is on the node, where processes live.
     """
 
-    choice: EnabledCollectors
+    enabled: EnabledCollectors
     interval_s: float
     give_up_s: float
     proc_root: Path
@@ -57,12 +53,12 @@ class SamplingConfig:
 
     @property
     def deadline_s(self) -> float:
-        """How long a GPU may take to answer before its cycle goes on without it."""
+        """Time for a GPU to answer before its cycle continues without it."""
         return min(max(self.interval_s, _MIN_DEADLINE_S), _MAX_DEADLINE_S)
 
     @property
     def stale_after_s(self) -> float:
-        """The age at which a snapshot is no longer served: old values look like a steady load."""
+        """Age after which a snapshot is no longer served: stale values look like a steady load."""
         return max(_STALE_INTERVALS * self.interval_s, _SHORTEST_STALE_S)
 
 
@@ -70,22 +66,22 @@ class Sampler:
     """Runs cycles and holds the last snapshot.
 
     Attributes:
-        is_settled: Nothing waits for a second cycle, as rates do.
-        gave_up: Why sampling has ended, where it did so by itself.
+        is_settled: No rate waits for a second cycle.
+        gave_up: Why sampling has ended by itself.
     """
 
     def __init__(
-        self, session: Session, pods: PodTracker, plan: SamplingConfig, *, clock: Callable[[], float]
+        self, session: Session, pods: PodTracker, config: SamplingConfig, *, clock: Callable[[], float]
     ) -> None:
         self._session = session
         self._pods = pods
-        self._plan = plan
+        self._config = config
         self._clock = clock
-        self._gpus = GpuReader(session, plan.choice, plan.devices, clock=clock)
-        self._attributor = Attributor(self._gpus.observe, plan.host, session.usage)
-        self._attribution = PodAssignments(up=None)
+        self._gpus = GpuReader(session, config.enabled, config.devices, clock=clock)
+        self._attributor = Attributor(self._gpus.observe, config.host, session.usage)
+        self._assignments = PodAssignments(up=None)
         self._failures: collections.Counter[tuple[str, str]] = collections.Counter()
-        self._said: frozenset[str] = frozenset()
+        self._logged: frozenset[str] = frozenset()
         self._latest: Snapshot | None = None
         self._usable_at = clock()
         self._read_at: float | None = None
@@ -94,7 +90,7 @@ class Sampler:
         self.gave_up: StartError | None = None
 
     def open(self) -> Future[int]:
-        """Begin to open the driver; cycles may begin before that has come to an end, and read nothing until then."""
+        """Start to open the driver. Cycles may run meanwhile, and read nothing."""
         return self._gpus.open()
 
     def latest(self) -> Snapshot | None:
@@ -102,73 +98,69 @@ class Sampler:
         return self._latest
 
     def run(self, stop: threading.Event, wake: threading.Event) -> None:
-        """Cycle at the plan's interval until `stop` is set. What cannot happen costs one cycle, not the exporter.
+        """Run cycles until `stop` is set; set `wake` after it. A bug costs one cycle, not the exporter.
 
-        Ends by itself, with `gave_up`, when the driver has been unusable for too long: libraries and devices that were
-        there when the process started may have been replaced, and only a new process gets the new ones.
-
-        Args:
-            stop: Ends it; set `wake` after it.
-            wake: Makes it read its files anew and cycle at once.
+        Ends by itself, with `gave_up`, if the driver is unusable for too long: libraries and devices may have been
+        replaced, and only a new process gets the new ones. `wake` reloads files and starts a cycle at once.
         """
         due = self._clock()
         while not stop.is_set():
             try:
-                is_told = wake.is_set()
-                wake.clear()  # before what it asks for: what is asked meanwhile is for the next cycle
-                self._refresh(forced=is_told)
+                is_forced = wake.is_set()
+                wake.clear()  # before the reload, so that a later request is for the next cycle
+                self._refresh(forced=is_forced)
                 self.cycle()
             except Exception:  # noqa: BLE001 - the one broad catch of the loop: counted, logged, goes on
                 self._failures["sampler", Reason.DEFECT.value] += 1
-                _LOG.exception("sampling: a defect of the exporter, please report it; trying again")
+                _LOG.exception("sampling: a bug in gpu-exporter, please report it; retrying")
             unusable_s = self._clock() - self._usable_at
-            if unusable_s > self._plan.give_up_s:
+            if unusable_s > self._config.give_up_s:
                 self.gave_up = StartError(
                     f"the NVIDIA driver has not been usable for {unusable_s:.0f} s: ending, to be restarted"
                 )
                 return
-            due = max(due + self._plan.interval_s, self._clock())
+            due = max(due + self._config.interval_s, self._clock())
             if self._wait(due, wake):
                 due = self._clock()
 
     def _wait(self, due: float, wake: threading.Event) -> bool:
-        """Until the next cycle is due, looking at what the devices do meanwhile; True as soon as `wake` is set."""
+        """Wait for the next cycle and poll usage meanwhile; True as soon as `wake` is set."""
         while (left_s := due - self._clock()) > 0:
             if wake.wait(min(left_s, self._tick_s)):
                 return True
             if self._clock() < due:
-                self._look()
+                self._poll_usage()
         return wake.is_set()
 
-    def _look(self) -> None:
-        """Look at what the devices do, if somebody wants to know; the longer that takes, the later again."""
+    def _poll_usage(self) -> None:
+        """Poll the usage of the devices if a collector needs it. A slow poll delays the next one."""
         if not self._gpus.is_observed:
             return
         began = self._clock()
         if self._attributor.needs_assignments:
-            self._attribution = self._pods.poll()
-        self._attributor.poll(self._attribution, until=self._clock() + self._plan.deadline_s)
-        self._tick_s = min(max(_TICK_S, _TICKS_PER_LOOK * (self._clock() - began)), _LONGEST_TICK_S)
+            self._assignments = self._pods.poll()
+        self._attributor.poll(self._assignments, until=self._clock() + self._config.deadline_s)
+        self._tick_s = min(max(_TICK_S, _TICKS_PER_POLL * (self._clock() - began)), _LONGEST_TICK_S)
 
     def _refresh(self, *, forced: bool) -> None:
-        """Take over what has changed in the metrics file."""
-        file = self._plan.metrics_file
+        """Apply a changed metrics file."""
+        file = self._config.metrics_file
         if file is not None:
             file.refresh(forced=forced)
-            self._gpus.choice = file.choice
+            self._gpus.enabled = file.enabled
 
     def cycle(self) -> Snapshot:
         """Read everything once and make the result the latest snapshot."""
-        self._look()
+        self._poll_usage()
         if self._gpus.is_observed:
             self._attributor.publish()
-        until = self._clock() + self._plan.deadline_s
+        until = self._clock() + self._config.deadline_s
         self._gpus.begin(until=until)
-        pods = self._attribution = self._pods.poll()
-        jobs = self._plan.jobs.read() if self._plan.jobs is not None else {}
+        pods = self._assignments = self._pods.poll()
+        jobs = self._config.jobs.read() if self._config.jobs is not None else {}
         sweep = self._gpus.finish(until=until)
         if self._latest is None:
-            self._look()  # what is counted begins here: until now no GPU was known
+            self._poll_usage()  # counting starts here: until now no GPU was known
         if not sweep.is_unusable:
             self._usable_at = self._clock()
         samples = tuple(
@@ -180,9 +172,9 @@ class Sampler:
             )
             for sample in sweep.samples
         )
-        # where not all are wanted, there is nothing to compare
-        wants_all = self._plan.devices == ALL_DEVICES
-        in_kernel = gpus_in_kernel(self._plan.proc_root) if wants_all else None
+        # comparing needs all devices
+        wants_all = self._config.devices == ALL_DEVICES
+        in_kernel = gpus_in_kernel(self._config.proc_root) if wants_all else None
         self._report(sweep, self._hidden(in_kernel, sweep))
         now = self._clock()
         if samples:
@@ -191,7 +183,9 @@ class Sampler:
             taken_at=now,
             read_at=self._read_at,
             nvml_version=self._session.nvml_version,
-            metrics=tuple(row.metric for collector in self._gpus.choice.collectors for row in collector.rows),
+            metrics=tuple(
+                row.metric for collector in self._gpus.enabled.collectors for row in collector.rows
+            ),
             samples=samples,
             health=self._health(sweep, pods, in_kernel),
         )
@@ -213,7 +207,7 @@ class Sampler:
             nvml_up=sweep.nvml_up,
             podresources_up=pods.up,
             gpus_in_kernel=None if in_kernel is None else len(in_kernel),
-            reload=None if self._plan.metrics_file is None else self._plan.metrics_file.reload,
+            reload=None if self._config.metrics_file is None else self._config.metrics_file.reload,
             pod_watch_up=pods.watch_up,
             unattributed=pods.unattributed(
                 [
@@ -221,19 +215,19 @@ class Sampler:
                     *(gpu.device for gpu in sweep.gpus if gpu.device is not None),
                 ]
             ),
-            no_telling=status.value if (status := self._attributor.status) else None,
+            attribution_disabled_reason=status.value if (status := self._attributor.status) else None,
         )
 
     def _hidden(self, in_kernel: frozenset[str] | None, sweep: Sweep) -> list[str]:
-        """Messages about GPUs that one would expect and NVML does not show."""
+        """Messages about GPUs that NVML should show but does not."""
         shown: Sequence[Device] = [gpu.device for gpu in sweep.gpus if gpu.device is not None]
-        if sweep.nvml_up and not sweep.gpus and not self._plan.devices.named:
-            return ["NVML shows no GPU; in a container, see whether it was given any"]
+        if sweep.nvml_up and not sweep.gpus and not self._config.devices.named:
+            return ["NVML shows no GPU; in a container, check that it has one"]
         if in_kernel is None or len(shown) < len(sweep.gpus):
             return []
         missing = in_kernel - {same_bus(device.pci_bus_id) for device in shown}
         return [
-            f"GPU {bus_id} is known to the kernel's driver but not shown by NVML"
+            f"GPU {bus_id} is known to the kernel's driver, but NVML does not show it"
             for bus_id in sorted(missing)
         ]
 
@@ -244,21 +238,21 @@ class Sampler:
         for failure in failures:
             if failure.reason.is_failure:
                 self._failures[failure.collector, failure.reason.value] += 1
-        said = {failure.message: failure for failure in failures}
-        for message, failure in said.items():
-            if message not in self._said:
+        by_message = {failure.message: failure for failure in failures}
+        for message, failure in by_message.items():
+            if message not in self._logged:
                 _log(failure)
         for message in hidden:
-            if message not in self._said:
+            if message not in self._logged:
                 _LOG.warning("%s", message)
-        self._said = frozenset(said) | frozenset(hidden)
+        self._logged = frozenset(by_message) | frozenset(hidden)
 
 
 def _log(failure: Failure) -> None:
     if failure.defect is not None:
         _LOG.error("%s", failure.message, exc_info=failure.defect)
     elif failure.reason is Reason.STUCK:
-        _LOG.warning("%s", failure.message)  # says itself what becomes of the series
+        _LOG.warning("%s", failure.message)  # its message has the consequence
     elif failure.reason is Reason.NOT_SUPPORTED:
         _LOG.info("%s; series omitted", failure.message)
     else:
@@ -266,13 +260,9 @@ def _log(failure: Failure) -> None:
 
 
 def gpus_in_kernel(proc_root: Path) -> frozenset[str] | None:
-    """PCI bus ids, such as "0000:07:00.0", of the GPUs that the kernel's driver has bound.
+    """PCI bus ids, such as "0000:07:00.0", of the GPUs of the kernel's driver: a check independent of NVML.
 
-    Args:
-        proc_root: The host's /proc.
-
-    Returns:
-        None where the directory cannot be read: no driver there, or the host's /proc is not visible.
+    None if the directory is unreadable: no driver, or the host's /proc is not visible.
     """
     try:
         return frozenset(entry.name.lower() for entry in (proc_root / "driver/nvidia/gpus").iterdir())

@@ -1,7 +1,7 @@
-"""One reading of all GPUs at once, each by its own thread and against one deadline.
+"""Reads all GPUs at once, each in its own thread and against one deadline.
 
-A GPU whose driver call hangs drops out of the sweep, and of all later ones until the call returns; the others are
-read as ever. Must not know pods, time of day or how results are published.
+A GPU with a hung driver call drops out of the sweep and of later ones until the call returns; the others are read.
+Must not know pods, time of day or how results are published.
 """
 
 import dataclasses
@@ -22,13 +22,13 @@ DISCOVERY = "discovery"
 OBSERVING = "processes"
 _CLOSE_S = 1.0  # nvmlShutdown is a courtesy: the kernel cleans up after a process anyway
 _UNUSABLE = {Reason.DRIVER, Reason.NO_PERMISSION, Reason.UNKNOWN}
-"""What a new process may not meet: old libraries of a replaced driver, devices taken away by a daemon-reload."""
+"""A new process may not have these: old libraries of a replaced driver, devices removed by a daemon-reload."""
 _DOWN = {Reason.GPU_LOST, Reason.RESET_REQUIRED, Reason.STUCK, Reason.DRIVER}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _GpuReport:
-    """What a worker brings back from one GPU: what it is, and what was read of it and then of its MIG instances."""
+    """A worker's result: the GPU, and the readings of it and then of its MIG instances."""
 
     gpu: Device
     samples: tuple[DeviceSample, ...]
@@ -40,10 +40,8 @@ class _Job:
     """A worker's task.
 
     Attributes:
-        index: Of which GPU.
-        collector: What it is busy with, written by the worker.
-        overdue: It missed its deadline; what it brings later mixes old readings with new ones and is thrown away.
-        future: Its result.
+        collector: The running collector, written by the worker.
+        overdue: It missed its deadline. Its late result would mix old and new readings and is dropped.
     """
 
     index: int
@@ -54,11 +52,7 @@ class _Job:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sweep:
-    """What became of one sweep.
-
-    Attributes:
-        is_unusable: Nothing can be read, for reasons that a new start may mend.
-    """
+    """The result of one sweep. `is_unusable`: nothing can be read, and a new process may help."""
 
     samples: tuple[DeviceSample, ...]
     gpus: tuple[GpuState, ...]
@@ -69,18 +63,18 @@ class Sweep:
 
 
 class GpuReader:
-    """All GPUs of the node, as the driver numbers them."""
+    """Reads the GPUs of the node, as the driver numbers them."""
 
     def __init__(
         self,
         session: Session,
-        choice: EnabledCollectors,
+        enabled: EnabledCollectors,
         devices: DeviceChoice,
         *,
         clock: Callable[[], float],
     ) -> None:
-        """Take what to read, of which devices; `choice` may be exchanged between sweeps."""
-        self.choice = choice
+        """`enabled` may be replaced between sweeps."""
+        self.enabled = enabled
         self._devices = devices
         self._session = session
         self._texts: dict[tuple[str, Label], str] = {}
@@ -89,7 +83,7 @@ class GpuReader:
         self._workers: dict[int, Worker] = {}
         self._jobs: dict[int, _Job] = {}
         self._known: dict[int, Device] = {}
-        self._looks: dict[int, Future[dict[str, DeviceObservation]]] = {}
+        self._observing: dict[int, Future[dict[str, DeviceObservation]]] = {}
         self._count = 0
         self._reopen = False
         self._opening: Future[int] | None = None
@@ -97,20 +91,16 @@ class GpuReader:
 
     @property
     def is_observed(self) -> bool:
-        """Whether anybody wants to know what the devices do between the sweeps."""
-        return any(collector.name == OBSERVING for collector in self.choice.collectors)
+        """Whether a collector needs the usage between sweeps."""
+        return any(collector.name == OBSERVING for collector in self.enabled.collectors)
 
     def open(self) -> Future[int]:
-        """Begin to open the driver. Until that has come to an end, sweeps tell that the driver does not answer."""
+        """Start to open the driver. Until that ends, sweeps report that the driver does not answer."""
         self._opening = self._driver.submit(self._opened)
         return self._opening
 
     def begin(self, *, until: float) -> None:
-        """Start the sweep: count the GPUs and set a thread on each, but for those that still hang.
-
-        Args:
-            until: Monotonic time in seconds up to which the driver may take to count.
-        """
+        """Start the sweep: count the GPUs until `until` (monotonic seconds), and start a thread on each."""
         self._trouble = self._recount(until)
         if self._is_opening() or (self._trouble is not None and self._trouble.reason is Reason.DRIVER):
             self._jobs = {index: job for index, job in self._jobs.items() if self._is_stuck(index)}
@@ -123,41 +113,42 @@ class GpuReader:
             self._known.pop(index, None)
 
     def observe(self, *, until: float) -> dict[str, DeviceObservation]:
-        """Look at what the devices of all GPUs did since this was last asked, by key, waiting for none beyond `until`.
+        """What the devices did since the previous call, by key, waiting for none beyond `until`.
 
-        A GPU whose driver call hangs is left out, as it is in sweeps, and so are those that cannot be opened: why, the
-        next sweep says.
+        GPUs that hang or cannot be opened are left out; the next sweep reports the reason.
         """
         if self._is_opening() or self._driver.busy_since is not None:
             return {}
-        found = self._late_looks()
-        stuck = set(self._looks)
+        found = self._late_results()
+        stuck = set(self._observing)
         for index in sorted(self._known):
-            if index not in self._looks and not self._is_stuck(index):
-                self._looks[index] = self._worker(index).submit(functools.partial(self._look, index))
-        for index, look in list(self._looks.items()):
-            # What hung before is not waited for again.
+            if index not in self._observing and not self._is_stuck(index):
+                self._observing[index] = self._worker(index).submit(
+                    functools.partial(self._observe_gpu, index)
+                )
+        for index, look in list(self._observing.items()):
+            # A GPU that hung before is not waited for again.
             if wait([look], timeout=0 if index in stuck else max(0.0, until - self._clock())).done:
-                found |= _seen(self._looks.pop(index))
+                found |= _observed(self._observing.pop(index))
             elif index not in stuck:
                 self._jobs[index] = _Job(index, OBSERVING, overdue=True)
         return found
 
-    def _late_looks(self) -> dict[str, DeviceObservation]:
-        """What came too late the last time: it was taken from the driver's buffers, and is nowhere else.
+    def _late_results(self) -> dict[str, DeviceObservation]:
+        """Late results of the previous call: they were taken from the driver's buffers, and exist nowhere else.
 
-        Whose the processes were cannot be found out any more.
+        The owners of their processes are no longer known.
         """
         found: dict[str, DeviceObservation] = {}
-        for index in [index for index, look in self._looks.items() if look.done()]:
-            for key, seen in _seen(self._looks.pop(index)).items():
+        for index in [index for index, look in self._observing.items() if look.done()]:
+            for key, seen in _observed(self._observing.pop(index)).items():
                 samples = None if seen.observation.samples is None else ()
                 old = dataclasses.replace(seen.observation, samples=samples, processes=None)
                 found[key] = DeviceObservation(seen.device, old)
         return found
 
-    def _look(self, index: int) -> dict[str, DeviceObservation]:
-        """Look at one GPU and its instances; runs in the GPU's own thread."""
+    def _observe_gpu(self, index: int) -> dict[str, DeviceObservation]:
+        """Observe one GPU and its instances; runs in the GPU's own thread."""
         gpu = self._session.gpu(index)
         return {
             device.key: DeviceObservation(device.record, device.observe())
@@ -165,12 +156,12 @@ class GpuReader:
         }
 
     def _chosen(self, gpu: OpenDevice, index: int) -> list[OpenDevice]:
-        """Those of a GPU and its instances that are exported."""
+        """The exported devices of a GPU."""
         own = [gpu] if self._devices.has_gpu(index) else []
         return own + self._instances(gpu, [])
 
     def finish(self, *, until: float) -> Sweep:
-        """Collect what the threads brought, waiting for none of them beyond `until`."""
+        """Collect the results, waiting for no thread beyond `until`."""
         samples: list[DeviceSample] = []
         states: list[GpuState] = []
         collected: list[CollectorResult] = []
@@ -200,7 +191,7 @@ class GpuReader:
         )
 
     def close(self) -> None:
-        """End the use of the driver within a second, unless a call hangs: then leave that to the kernel."""
+        """Close the driver within a second. With a hung call, leave that to the kernel."""
         if self._driver.busy_since is None and not any(map(self._is_stuck, self._workers)):
             wait([self._driver.submit(self._close)], timeout=_CLOSE_S)
         self._driver.stop()
@@ -219,15 +210,13 @@ class GpuReader:
         return self._opening is not None and not self._opening.done()
 
     def _is_unusable(self, failures: Sequence[Failure]) -> bool:
-        """Whether a new process could do better: where the driver as a whole fails or hangs, whatever the GPUs do, but
-        not where it is a GPU that hangs.
-        """  # noqa: D205 - one thought
+        """Whether a new process may help: the driver as a whole fails or hangs, not a single GPU."""
         if self._trouble is not None:
             return self._trouble.reason in {*_UNUSABLE, Reason.STUCK}
         return bool(failures) and {failure.reason for failure in failures} <= _UNUSABLE
 
     def _recount(self, until: float) -> Failure | None:
-        """Ask how many GPUs there are; keep the last count where the driver does not say."""
+        """Count the GPUs; keep the last count if the driver does not answer."""
         if self._driver.busy_since is not None:
             return self._overdue()
         failed = self._opening is not None and self._opening.exception() is not None
@@ -261,14 +250,14 @@ class GpuReader:
         return self._session.count()
 
     def _start(self, index: int) -> _Job:
-        job, choice = _Job(index), self.choice
-        job.future = self._worker(index).submit(lambda: self._read(job, choice))
+        job, enabled = _Job(index), self.enabled
+        job.future = self._worker(index).submit(lambda: self._read(job, enabled))
         return job
 
     def _worker(self, index: int) -> Worker:
         return self._workers.setdefault(index, Worker(f"gpu-{index}", self._clock))
 
-    def _read(self, job: _Job, choice: EnabledCollectors) -> _GpuReport:
+    def _read(self, job: _Job, enabled: EnabledCollectors) -> _GpuReport:
         """Read one GPU and its instances; runs in the GPU's own thread."""
         started = self._clock()
         gpu = self._session.gpu(job.index)
@@ -278,12 +267,12 @@ class GpuReader:
             devices += self._instances(gpu, failures)
         except ReadingError as error:
             failures.append(Failure(DISCOVERY, error.reason, str(error)))
-        texts = self._words(gpu, choice, failures)
+        texts = self._label_values(gpu, enabled, failures)
         collected = [CollectorResult(DISCOVERY, (), tuple(failures), self._clock() - started)]
         samples = []
         for device in devices:
             own = []
-            for collector in choice.collectors:
+            for collector in enabled.collectors:
                 job.collector = collector.name
                 own.append(run(collector, device, self._clock))
             readings = tuple(one for part in own for one in part.readings)
@@ -292,7 +281,7 @@ class GpuReader:
         return _GpuReport(gpu.record, tuple(samples), tuple(collected))
 
     def _instances(self, gpu: OpenDevice, failures: list[Failure]) -> list[OpenDevice]:
-        """The MIG instances that are exported."""
+        """The exported MIG instances."""
         index = gpu.record.index
         if not self._devices.has_instances_of(index):
             return []
@@ -308,7 +297,7 @@ class GpuReader:
         return [device for key, device in shown.items() if self._devices.has_instance(index, *key)]
 
     def _missing(self) -> list[Failure]:
-        """The GPUs that somebody named and that are not there."""
+        """Selected GPUs that do not exist."""
         return [
             Failure(
                 DISCOVERY, Reason.GONE, f"GPU {index}, which --devices names, is not among {self._count} GPUs"
@@ -317,12 +306,12 @@ class GpuReader:
             if index >= self._count
         ]
 
-    def _words(
-        self, gpu: OpenDevice, choice: EnabledCollectors, failures: list[Failure]
+    def _label_values(
+        self, gpu: OpenDevice, enabled: EnabledCollectors, failures: list[Failure]
     ) -> tuple[LabelValue, ...]:
-        """The labels' values: asked for once, because they stay until the driver goes, and again after a failure."""
+        """Label values: read once until the driver is reopened, and again after a failure."""
         found = []
-        for row in choice.labels:
+        for row in enabled.labels:
             key = gpu.record.uuid, row.label
             try:
                 if key not in self._texts:
@@ -345,8 +334,8 @@ class GpuReader:
             return job.future.result(), None
         except ReadingError as error:
             return None, Failure(DISCOVERY, error.reason, str(error))
-        except Exception as error:  # noqa: BLE001 - a defect of ours costs this GPU only, and is logged with its trace
-            message = f"reading {name}: {error!r}: a defect of the exporter, please report it"
+        except Exception as error:  # noqa: BLE001 - a bug costs this GPU only, and is logged with its traceback
+            message = f"reading {name}: {error!r}: a bug in gpu-exporter, please report it"
             return None, Failure(DISCOVERY, Reason.DEFECT, message, defect=error)
 
     def _state(self, index: int, failures: Iterable[Failure]) -> GpuState:
@@ -362,7 +351,7 @@ class GpuReader:
 
     @property
     def _has_none(self) -> bool:
-        """Whether there is no GPU, so that there is nothing to read."""
+        """Whether there is no GPU to read."""
         return not self._jobs and self._trouble is None
 
     def _healths(
@@ -376,12 +365,12 @@ class GpuReader:
                 duration_s=sum(part.duration_s for part in collected if part.collector == name),
                 success=name not in failed and (name in read or self._has_none),
             )
-            for name in (DISCOVERY, *(collector.name for collector in self.choice.collectors))
+            for name in (DISCOVERY, *(collector.name for collector in self.enabled.collectors))
         )
 
 
-def _seen(look: Future[dict[str, DeviceObservation]]) -> dict[str, DeviceObservation]:
-    """What a look brought; nothing where the GPU could not be opened."""
+def _observed(look: Future[dict[str, DeviceObservation]]) -> dict[str, DeviceObservation]:
+    """The result; empty if the GPU could not be opened."""
     try:
         return look.result()
     except ReadingError:
@@ -389,6 +378,6 @@ def _seen(look: Future[dict[str, DeviceObservation]]) -> dict[str, DeviceObserva
 
 
 def _worst(reasons: set[Reason]) -> Reason:
-    """The one that explains why a GPU cannot be read; what costs single readings only explains nothing."""
+    """The most significant reason."""
     found = reasons & _DOWN or {reason for reason in reasons if reason.is_failure} or {Reason.UNKNOWN}
     return min(found, key=lambda reason: reason.value)

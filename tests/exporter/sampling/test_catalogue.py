@@ -108,7 +108,7 @@ def test_unrenamed_metric_has_one_name() -> None:
 
 def test_metric_names_are_distinct() -> None:
     """Names are unique, also where both generations are served."""
-    names = [spelling.name for metric in catalogue.metrics() for spelling in metric.spellings(Naming.BOTH)]
+    names = [spelling.name for metric in catalogue.metrics() for spelling in metric.names_in(Naming.BOTH)]
     assert len(names) == len(set(names))
 
 

@@ -84,13 +84,13 @@ def test_invalid_job_file_costs_only_itself(node: Node, jobs: Path) -> None:
     with node.exporting(f"--hpc-job-mapping-dir={jobs}", pods=False) as exporter:
         assert _jobs(exporter) == [("0", "good"), ("1", "")]
         for message in (
-            f'{jobs}/README: not named after a GPU, as "0" or "0.3" would be; ignored',
-            f'{jobs}/00: not named after a GPU, as "0" or "0.3" would be; ignored',
-            f"{jobs}/1: larger than 64 KiB, which no list of jobs is; its jobs are left out",
-            f"{jobs}/2: not a file; its jobs are left out",
-            f"{jobs}/3: not a file; its jobs are left out",
-            f"{jobs}/4: 101 jobs, more than the 100 that are served for a device; its jobs are left out",
-            f"{jobs}/5: a link, which is not followed; its jobs are left out",
+            f'{jobs}/README: the name is not a GPU such as "0" or "0.3"; ignored',
+            f'{jobs}/00: the name is not a GPU such as "0" or "0.3"; ignored',
+            f"{jobs}/1: larger than 64 KiB; its jobs are omitted",
+            f"{jobs}/2: not a file; its jobs are omitted",
+            f"{jobs}/3: not a file; its jobs are omitted",
+            f"{jobs}/4: 101 jobs, more than 100 per device; its jobs are omitted",
+            f"{jobs}/5: a link, which is not followed; its jobs are omitted",
         ):
             assert exporter.messages(message) == [message]
         (jobs / "1").write_text("now")

@@ -96,7 +96,7 @@ def test_dcgm_exporters_full_list_is_accepted(node: Node, tmp_path: Path) -> Non
     assert {"DCGM_FI_DEV_POWER_VIOLATION", "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL"} <= _names(done.out)
     (line,) = [number for number, line in enumerate(text.splitlines(), 1) if "GPU_HEALTH_STATUS" in line]
     path = tmp_path / "counters.csv"
-    assert f"{path}: skipped, not served here: DCGM_EXP_GPU_HEALTH_STATUS (line {line})\n" in done.err
+    assert f"{path}: skipped, not supported: DCGM_EXP_GPU_HEALTH_STATUS (line {line})\n" in done.err
     assert "DCGM_FI_DEV_NVLINK_BANDWIDTH_L0" in _names(done.out)
 
 
@@ -112,8 +112,8 @@ def test_skipped_fields_are_logged_in_one_line(node: Node, tmp_path: Path) -> No
     )
     (line,) = done.err.splitlines()
     assert line.endswith(
-        f" warning {tmp_path}/counters.csv: skipped, not served here: DCGM_EXP_GPU_HEALTH_STATUS (line 2), "
-        "DCGM_FI_DEV_CPU_UTIL_TOTAL (line 4); numbers, which cannot be labels here: DCGM_FI_DEV_FB_USED (line 3)"
+        f" warning {tmp_path}/counters.csv: skipped, not supported: DCGM_EXP_GPU_HEALTH_STATUS (line 2), "
+        "DCGM_FI_DEV_CPU_UTIL_TOTAL (line 4); numbers, which cannot be labels: DCGM_FI_DEV_FB_USED (line 3)"
     )
     assert _names(done.out) == {"DCGM_FI_DEV_GPU_UTIL"}
 
@@ -218,9 +218,9 @@ def test_list_without_driver_label_has_none(node: Node, tmp_path: Path) -> None:
     assert "DRIVER_VERSION" not in done.out
 
 
-TWICE = "under another name; list it once, --naming both serves both"
-TYPES = "there are gauge, counter, label"
-COLUMNS = "not a field, its type and a help text, with commas between them"
+TWICE = "under another name; list it once; --naming both serves both"
+TYPES = "available: gauge, counter, label"
+COLUMNS = "not a field, its type and a help text, separated by commas"
 
 
 def test_invalid_list_reports_all_problems(node: Node, tmp_path: Path) -> None:
@@ -243,14 +243,14 @@ def test_invalid_list_reports_all_problems(node: Node, tmp_path: Path) -> None:
     assert (done.code, done.out) == (2, "")
     assert sorted(done.err.splitlines()) == sorted(
         [
-            f"{at} 2: DCGM_FI_DEV_GPU_UTILL: no such field; did you mean DCGM_FI_DEV_GPU_UTIL?",
+            f"{at} 2: DCGM_FI_DEV_GPU_UTILL: unknown field; did you mean DCGM_FI_DEV_GPU_UTIL?",
             f"{at} 4: DCGM_FI_DEV_GPU_TEMP is listed a second time, after line 3",
             f"{at} 5: DCGM_FI_DEV_GPU_TEMP_CELSIUS is the metric DCGM_FI_DEV_GPU_TEMP of line 3 {TWICE}",
-            f'{at} 6: DCGM_FI_DEV_FB_USED: "histogram" is no type; {TYPES}',
+            f'{at} 6: DCGM_FI_DEV_FB_USED: "histogram" is not a type; {TYPES}',
             f'{at} 7: "DCGM_FI_DEV_FB_FREE, gauge": {COLUMNS}',
             f'{at} 8: ", gauge, x": {COLUMNS}',
-            f"{at} 9: DCGM_FI_DRIVER_VERSION is a text, no gauge: its type is label",
-            f"{at} 10: qwertz: no such field",
+            f"{at} 9: DCGM_FI_DRIVER_VERSION is a text, not a gauge: its type must be label",
+            f"{at} 10: qwertz: unknown field",
         ]
     )
 
@@ -259,18 +259,18 @@ def test_invalid_list_reports_all_problems(node: Node, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", b"", ": lists no metric; a line is a field, its type and a help text, with commas"),
+        ("a.csv", b"", ": has no metric; a line is a field, its type and a help text, with commas"),
         (
             "a.csv",
             b"# nothing\n\n",
-            ": lists no metric; a line is a field, its type and a help text, with commas",
+            ": has no metric; a line is a field, its type and a help text, with commas",
         ),
         ("a.csv", b"# fine\n\xff\xfe\n", ", line 2: not UTF-8"),
-        ("a.csv", b"#" * 2**20 + b"\n", ": larger than 1024 KiB, which no list of metrics is"),
+        ("a.csv", b"#" * 2**20 + b"\n", ": larger than 1024 KiB"),
         (
             "a.yaml",
             b"metrics: []\n",
-            ": dcgm-exporter's YAML is not understood; list the metrics as CSV, a line each: field, type, help",
+            ": dcgm-exporter's YAML is not supported; list the metrics as CSV, a line each: field, type, help",
         ),
         ("a.csv", None, ": cannot be read: no such file or directory"),
         (".", None, ": not a file"),
@@ -359,7 +359,7 @@ def test_changed_list_is_reloaded(node: Node, tmp_path: Path, way: str) -> None:
         eventually(lambda: _served(exporter) == {"DCGM_FI_DEV_GPU_TEMP"})
         assert exporter.series(RELOADED) == {(): 1}
         assert exporter.series(RELOADED_AT)[()] > before
-        eventually(lambda: exporter.messages("read again") == [f"{path}: read again and in force"])
+        eventually(lambda: exporter.messages("reloaded") == [f"{path}: reloaded"])
 
 
 def test_invalid_changed_list_keeps_the_previous_one(node: Node, tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_invalid_changed_list_keeps_the_previous_one(node: Node, tmp_path: Path)
         assert _served(exporter) == {"DCGM_FI_DEV_GPU_UTIL"}
         assert exporter.series(RELOADED_AT) == {(): at}
         assert exporter.messages("line 2") == [
-            f'{path}, line 2: "nonsense": {COLUMNS}; the metrics that were served go on'
+            f'{path}, line 2: "nonsense": {COLUMNS}; keeping the previous list'
         ]
         path.unlink()
         eventually(lambda: exporter.messages("cannot be read"))
@@ -397,7 +397,7 @@ def test_sighup_reloads_at_once(node: Node, tmp_path: Path) -> None:
         exporter.process.send_signal(signal.SIGHUP)
         eventually(lambda: _served(exporter) == {"DCGM_FI_DEV_GPU_TEMP"})
         exporter.process.send_signal(signal.SIGHUP)
-        eventually(lambda: len(exporter.messages("read again and in force")) == 2)
+        eventually(lambda: len(exporter.messages("reloaded")) == 2)
         assert exporter.stop() == 0
 
 
