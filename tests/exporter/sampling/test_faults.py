@@ -320,5 +320,5 @@ def test_gpus_known_only_to_the_kernel_are_reported(node: Node) -> None:
     with node.exporting(pods=False) as exporter:
         assert exporter.series("gpu_exporter_gpus", "seen_by") == {("nvml",): 3, ("kernel",): 4}
         assert exporter.messages("known to the kernel") == [
-            "GPU 0000:ff:00.0 is known to the kernel's driver but not shown by NVML"
+            "GPU 0000:ff:00.0 is known to the kernel's driver, but NVML does not show it"
         ]
