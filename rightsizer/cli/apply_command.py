@@ -97,7 +97,7 @@ def _repair(
     put_back = [repair for repair in repairs if repair.mending is ReconcileAction.ROLLBACK]
     if put_back:
         names = ", ".join(f"{repair.ref} ({repair.words})" for repair in put_back)
-        if not confirmed(arguments, f"Put back what is not well after an earlier change: {names}?"):
+        if not confirmed(arguments, f"Roll back unhealthy workloads after an earlier change: {names}?"):
             repairs = [repair for repair in repairs if repair not in put_back]
     with telling.whole(), Interrupts() as interrupts:
         for outcome in make_repairs(repairs, context, guard):

@@ -191,7 +191,7 @@ def _guarded(repair: Repair, context: RunContext, guard: RepairPolicy) -> Outcom
     try:
         why = guard.against(repair.found, repair.mending, context)
     except ClusterError as error:
-        why = f"whether it may be mended is not known: {error}"
+        why = f"cannot tell whether it may be changed: {error}"
     if why:
         detail = f"{repair.words}; left as it is: {why}"
         return repair.found.outcome(context, repair.mending.value, Result.BLOCKED, detail)

@@ -132,7 +132,7 @@ def _stopped(
     at, end = how
     minor, pause = cluster.minor(), item.row.pause
     if over := end_condition(obj):
-        raise ChangedByOthers(f"it has come to its end, {over}, so that nothing of it changes any more")
+        raise ChangedByOthers(f"it has ended, {over}, so nothing can change it any more")
     if pause is not None and (minor is None or minor < pause.since):
         raise ChangedByOthers(
             f"the API server, of Kubernetes 1.{minor}, does not let it change, though it once did"

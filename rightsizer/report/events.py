@@ -67,7 +67,7 @@ def settled_event(
     ref: ObjectRef, what: str, *, run: str, at: datetime.datetime
 ) -> tuple[str, dict[str, Any]]:
     """Collection path and Event for what goes on with less, and is well."""
-    return _event(ref, "Settled", f"It is well with what run {run} left it: {what}", run=run, at=at)
+    return _event(ref, "Settled", f"Healthy after the change by run {run}: {what}", run=run, at=at)
 
 
 def put_back_event(

@@ -99,7 +99,7 @@ def journal_text(steps: Sequence[JournalEntry], problems: Sequence[str]) -> str:
     for step in unfinished(steps):
         words = f"{step.action} of {step.namespace}/{step.kind}/{step.name} was begun in run {step.run}"
         lines.append(
-            safe(f"{words}, and nothing more is told; the object itself says whether it took effect")
+            safe(f"{words}, and no outcome is recorded; the object itself says whether it took effect")
         )
     lines.extend(safe(problem) for problem in problems)
     return "\n".join(lines or ["The journal tells of nothing."]) + "\n"

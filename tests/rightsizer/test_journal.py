@@ -159,7 +159,7 @@ def test_what_was_begun_and_not_ended_is_told() -> None:
         "w",
         "suspend",
     )
-    assert f"suspend of {ref} was begun in run r, and nothing more is told" in journal_text([intent], [])
+    assert f"suspend of {ref} was begun in run r, and no outcome is recorded" in journal_text([intent], [])
 
 
 def test_several_write_one_journal(tmp_path: pathlib.Path) -> None:

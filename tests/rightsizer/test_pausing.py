@@ -132,9 +132,9 @@ def _say_nonsense(world: World) -> None:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        (_be_of_135, "this API server is of 1.35"),
-        (_say_nothing, "does not say of which version it is"),
-        (_say_nonsense, "does not say of which version it is"),
+        (_be_of_135, "this API server has version 1.35"),
+        (_say_nothing, "does not state its version"),
+        (_say_nonsense, "does not state its version"),
     ],
 )
 def test_where_the_server_does_not_allow_it_it_is_advised(world: World, how: Any, words: str) -> None:
@@ -342,4 +342,4 @@ def test_work_that_came_to_its_end_is_well(world: World) -> None:
     assert _repairs(run) == [("confirm", "done")]
     assert "it has ended since: Complete" in run.items["train"]["detail"]
     undone = world.run("undo", "--all", "--yes", "-o", "json").items["train"]
-    assert (undone["result"], "come to its end" in undone["detail"]) == ("changed", True)
+    assert (undone["result"], "it has ended" in undone["detail"]) == ("changed", True)
