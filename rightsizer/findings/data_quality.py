@@ -13,7 +13,7 @@ from rightsizer.config import format_duration
 from rightsizer.findings.evidence import Evidence, pod_key
 from rightsizer.findings.idle_history import ActivityHistory, covers_pauses
 from rightsizer.findings.input_bound import wait_reason
-from rightsizer.kinds.patches import original_replicas, resumed_at
+from rightsizer.kinds.patches import resumed_at
 from rightsizer.model import Confidence, DataIssue, Finding, FindingName, Pod, Usage
 from rightsizer.text import device, gpus, percent, span
 
@@ -287,7 +287,7 @@ def missing_proof(evidence: Evidence, history: ActivityHistory | None) -> Iterat
     if not covers_pauses(history, evidence.candidate.criteria.idle, evidence.window):
         pause = f"up to {span(history.longest_return_s)}" if history else "an unknown time"
         yield f"it pauses for {pause}: a window of {span(evidence.window)} is too short to know what it needs"
-    if original_replicas(evidence.candidate.workload.annotations) is not None:
+    if evidence.candidate.original_replicas is not None:
         yield "it is scaled down; it is judged again when all replicas are back"
 
 

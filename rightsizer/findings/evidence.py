@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rightsizer.findings.idle_history import ActivityHistory, history_matters, history_of_pods, observed_since
+from rightsizer.kinds.patches import original_replicas
 from rightsizer.model import (
     Finding,
     FindingName,
@@ -120,6 +121,11 @@ class Candidate:
     def at(self) -> datetime.datetime:
         """The time at which it is judged."""
         return self.measured.at
+
+    @functools.cached_property
+    def original_replicas(self) -> int | None:
+        """The number of replicas before gpu-rightsizer scaled it down; None if it did not."""
+        return original_replicas(self.workload.annotations)
 
     @functools.cached_property
     def held(self) -> tuple[Pod, ...]:

@@ -16,7 +16,6 @@ from rightsizer.findings.oversized_gpu import find_oversized_gpu
 from rightsizer.findings.replicas import replicas_in_question, window_of
 from rightsizer.findings.stuck import could_be_stuck
 from rightsizer.findings.too_many_gpus import find_too_many_gpus
-from rightsizer.kinds.patches import original_replicas
 from rightsizer.model import Fleet, Measured, PodKey, Usages, Verdict, Workload
 from rightsizer.policy.criteria import Criteria
 from rightsizer.policy.schema import TooManyReplicas
@@ -152,7 +151,7 @@ def _would_act(candidate: Candidate) -> bool:
 
 def _may_alternate(candidate: Candidate) -> bool:
     """Whether some replicas could be idle while others work, or the workload is scaled down."""
-    if original_replicas(candidate.workload.annotations) is not None:
+    if candidate.original_replicas is not None:
         return True
     held = candidate.over_idle().held
     return len(held) > 1 and not all(any(map(_is_always_busy, devices)) for _, devices in held)

@@ -13,7 +13,6 @@ from rightsizer.findings.data_quality import COMPLETENESS_CHECKS, first_issues
 from rightsizer.findings.evidence import Candidate, Evidence, measured_levels
 from rightsizer.findings.kind_traits import GROUPED, has_replicas
 from rightsizer.kinds import kind_of
-from rightsizer.kinds.patches import original_replicas
 from rightsizer.model import (
     Action,
     Concurrency,
@@ -107,7 +106,7 @@ def find_too_many_replicas(candidate: Candidate) -> Finding | None:
 
 def find_too_few_replicas(candidate: Candidate) -> Finding | None:
     """Fewer replicas than required after a scale-down."""
-    original = original_replicas(candidate.workload.annotations)
+    original = candidate.original_replicas
     concurrency = candidate.measured.concurrency.get(candidate.workload.ref.uid)
     size = candidate.workload.size
     if original is None or concurrency is None or isinstance(size, bool) or not size:
@@ -146,7 +145,7 @@ def replicas_in_question(candidate: Candidate) -> bool:
     replicas = replicas_of(candidate)
     if concurrency is None:
         return False
-    if original_replicas(candidate.workload.annotations) is not None:
+    if candidate.original_replicas is not None:
         return True
     part = candidate.criteria.too_many_replicas
     known = demand(concurrency, part, candidate.workload, candidate.at)

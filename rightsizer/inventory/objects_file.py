@@ -210,7 +210,10 @@ class _File:
             capacities=nodes.capacities(pods.requested),
             namespaces=by_name(item.metadata for item in self._all("", "Namespace", Metadata)),
             disruption_budgets=tuple(self._all("policy", "PodDisruptionBudget", DisruptionBudget)),
-            priority_classes={one.name: one for one in map(priority_class_of, self._classes())},
+            priority_classes={
+                item.metadata.name: priority_class_of(item)
+                for item in self._all("scheduling.k8s.io", "PriorityClass", PriorityClassObject)
+            },
             claims=dict(self._claims(resources)),
             autoscalers=tuple(
                 found
@@ -229,9 +232,6 @@ class _File:
             ),
             problems=(*self._problems, *pods.problems),
         )
-
-    def _classes(self) -> list[PriorityClassObject]:
-        return self._all("scheduling.k8s.io", "PriorityClass", PriorityClassObject)
 
     def _claims(self, resources: ResourceTable) -> Iterator[tuple[tuple[str, str], Claim]]:
         for item in self._all("resource.k8s.io", "ResourceClaim", ClaimObject):

@@ -49,6 +49,10 @@ class _Affinity(msgspec.Struct, rename="camel"):
     node_affinity: _NodeAffinity | None = None
 
 
+_Terms = tuple[tuple[tuple[LabelSelectorRequirement, ...], tuple[LabelSelectorRequirement, ...]], ...]
+"""Terms of a node affinity, each with its expressions and its fields."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class UnschedulablePod:
     """A pod for which the scheduler found no node.
@@ -66,9 +70,7 @@ class UnschedulablePod:
     needs: Mapping[str, int]
     selector: Mapping[str, str]
     tolerations: tuple[Toleration, ...]
-    terms: (
-        tuple[tuple[tuple[LabelSelectorRequirement, ...], tuple[LabelSelectorRequirement, ...]], ...] | None
-    )
+    terms: _Terms | None
     priority: int | None = None
     priority_class: str = ""
 
@@ -125,9 +127,6 @@ def template_placement(ref: ObjectRef, spec: Mapping[str, Any]) -> Unschedulable
     tolerations = msgspec.convert(spec.get("tolerations"), list[Toleration] | None)
     affinity = msgspec.convert(spec.get("affinity"), _Affinity | None)
     return UnschedulablePod(ref, {}, {}, selector or {}, tuple(tolerations or ()), _terms(affinity))
-
-
-_Terms = tuple[tuple[tuple[LabelSelectorRequirement, ...], tuple[LabelSelectorRequirement, ...]], ...]
 
 
 def _terms(affinity: _Affinity | None) -> _Terms | None:
