@@ -14,9 +14,6 @@ def cache_directory(name: str) -> pathlib.Path:
     """The folder `name` of the cache, which need not exist yet.
 
     https://specifications.freedesktop.org/basedir-spec/: relative paths in XDG_CACHE_HOME are ignored.
-
-    Raises:
-        CacheError: This user has no home directory, and XDG_CACHE_HOME names none.
     """
     inherited = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(inherited):  # noqa: PTH117

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import yaml
@@ -105,16 +104,12 @@ class Cluster:
         self._population = Population(spec.workloads, seed=spec.seed)
 
     def __enter__(self) -> Self:
-        """Start everything; what is half started is ended if anything fails."""
         with self._stack:
             self._start()
             self._stack = self._stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End everything."""
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     @property

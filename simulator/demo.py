@@ -57,11 +57,7 @@ class Demo:
         self.outcome = directory / "outcome.json"
 
     def run(self, *, keep: bool) -> None:
-        """Walk through all steps; with `keep` leave everything running until Ctrl-C.
-
-        Raises:
-            DemoError: A step failed, in words.
-        """
+        """Walk through all steps; with `keep` leave everything running until Ctrl-C."""
         with contextlib.ExitStack() as stack:
             cluster, prometheus = self._start(stack)
             self._cluster, self._prometheus = cluster, prometheus
@@ -277,11 +273,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _fresh(directory: Path) -> Iterator[None]:
-    """Empty the folder for one demo; the lock lies beside it, and ends with the process, however that ends.
-
-    Raises:
-        DemoError: Another demo is running there; nothing of it is touched.
-    """
+    """Empty the folder for one demo; the lock lies beside it, and ends with the process, however that ends."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     with Path(f"{directory}.lock").open("w") as lock:
         try:

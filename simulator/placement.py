@@ -18,11 +18,7 @@ _PLACED = {"Running", "Succeeded", "Failed"}
 
 
 def wait_placed(client: KubeClient, workloads: Sequence[WorkloadSpec], *, timeout_s: float) -> list[Object]:
-    """The pods of `workloads`, once each workload has all of its own and each of them runs or can not be scheduled.
-
-    Raises:
-        TimeoutError: They are not there in time; the message says which.
-    """
+    """The pods of `workloads`, once each workload has all of its own and each of them runs or can not be scheduled."""
     deadline = time.monotonic() + timeout_s
     wanted = {(spec.namespace, spec.name): _pods_of(spec) for spec in workloads}
     while True:
@@ -39,11 +35,7 @@ def wait_placed(client: KubeClient, workloads: Sequence[WorkloadSpec], *, timeou
 def age(
     client: KubeClient, pods: Sequence[Object], workloads: Sequence[WorkloadSpec], *, now_s: float
 ) -> None:
-    """Let the kubelets report that each running pod started `age_s` of its workload before `now_s` (Unix seconds).
-
-    Raises:
-        ApiError, OSError: As the API server answers.
-    """
+    """Let the kubelets report that each running pod started `age_s` of its workload before `now_s` (Unix seconds)."""
     ages = {(spec.namespace, spec.name): spec.age_s for spec in workloads}
     for pod in pods:
         if pod["status"]["phase"] == "Running":
@@ -51,12 +43,7 @@ def age(
 
 
 def report_start(client: KubeClient, pod: Object, *, at_s: float) -> None:
-    """Report, as its kubelet, that a running pod and its containers started at `at_s` (Unix seconds).
-
-    Raises:
-        ApiError: The pod has changed since it was read, or is gone.
-        OSError: The API server did not answer.
-    """
+    """Report, as its kubelet, that a running pod and its containers started at `at_s` (Unix seconds)."""
     stamp = datetime.datetime.fromtimestamp(at_s, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     meta = pod["metadata"]
     # Under its resourceVersion: what changed since it was read is not overwritten with what it was.

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 POLL_S = 0.02
@@ -76,11 +75,7 @@ class Child:
         return self._process.poll() is None
 
     def wait_until(self, is_ready: Callable[[], bool], *, timeout_s: float) -> None:
-        """Wait until `is_ready` holds.
-
-        Raises:
-            ProcessError: It ended, or was not ready in time; with the end of its log.
-        """
+        """Wait until `is_ready` holds."""
         deadline = time.monotonic() + timeout_s
         while not is_ready():
             if not self.is_running:
@@ -115,13 +110,9 @@ class Child:
             os.killpg(self.pid, number)
 
     def __enter__(self) -> Self:
-        """Itself; it runs already."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop."""
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
@@ -177,11 +168,7 @@ class Server:
         self._child = Child(self.name, self._command(self.port), log=self.log, env=self._env)
 
     def wait_ready(self, *, timeout_s: float = 100.0) -> None:
-        """Wait until it serves; elsewhere, where somebody else took the port in the meantime.
-
-        Raises:
-            ProcessError: It ended, or does not serve in time; with the end of its log.
-        """
+        """Wait until it serves; elsewhere, where somebody else took the port in the meantime."""
         for attempt in range(_ATTEMPTS):
             if self._child is None:
                 self.launch()

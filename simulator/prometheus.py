@@ -15,7 +15,6 @@ import time
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import cramjam
@@ -161,11 +160,7 @@ class Prometheus:
         return self._server.pid
 
     def start(self, *, timeout_s: float = 100.0) -> None:
-        """Start it and wait until it answers.
-
-        Raises:
-            ProcessError: It is not installed, or does not come up.
-        """
+        """Start it and wait until it answers."""
         if shutil.which(self._binary) is None:
             raise ProcessError(
                 f"{self._binary} is not on the path; install it with: sudo apt-get install -y prometheus "
@@ -179,14 +174,10 @@ class Prometheus:
         self._server.stop()
 
     def __enter__(self) -> Self:
-        """Start."""
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop."""
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def query(self, expression: str, *, at_s: float | None = None) -> list[dict[str, Any]]:
@@ -198,11 +189,7 @@ class Prometheus:
         return answer["data"]["result"]  # type: ignore[no-any-return]
 
     def write(self, series: Iterable[Series]) -> int:
-        """Store `series` beside what is scraped; how many samples that were.
-
-        Raises:
-            ProcessError: Prometheus refused; with its reason.
-        """
+        """Store `series` beside what is scraped; how many samples that were."""
         total = 0
 
         def counted() -> Iterable[Series]:
@@ -219,11 +206,7 @@ class Prometheus:
         return total
 
     def wait_for(self, expression: str, *, timeout_s: float = 100.0) -> list[dict[str, Any]]:
-        """The result of `expression` as soon as there is one.
-
-        Raises:
-            ProcessError: There is none within `timeout_s` seconds.
-        """
+        """The result of `expression` as soon as there is one."""
         deadline = time.monotonic() + timeout_s
         while not (result := self.query(expression)):
             if time.monotonic() > deadline:

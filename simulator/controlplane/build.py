@@ -41,13 +41,7 @@ class BuildError(Exception):
 
 
 def build_all() -> None:
-    """Build what is missing, telling what is done and how far it is.
-
-    Raises:
-        BuildError: There is no Go, or it could not fetch or compile something.
-        MissingProgramsError: KUBEBUILDER_ASSETS names a folder that cannot be meant.
-        CacheError: There is no cache.
-    """
+    """Build what is missing, telling what is done and how far it is."""
     absent = {program.module for program in missing()}
     if absent:
         go = _go()
@@ -113,11 +107,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _run(go: str, arguments: list[str], module: str, what: str, *, total: int = 0) -> list[str]:
-    """Run Go in a module's folder, telling from time to time how many lines it has printed; its lines.
-
-    Raises:
-        BuildError: It failed; with the end of what it printed.
-    """
+    """Run Go in a module's folder, telling from time to time how many lines it has printed; its lines."""
     # The caller's own Go settings for other projects must not change what comes out; its proxy and cache do not.
     env = os.environ | {"GOFLAGS": "-mod=readonly", "GOWORK": "off", "CGO_ENABLED": "0", "GO111MODULE": "on"}
     env.pop("GOOS", None)

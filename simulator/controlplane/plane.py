@@ -8,7 +8,6 @@ etcd ◄── kube-apiserver ◄─┬─ kube-controller-manager
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from simulator.controlplane.certificates import (
@@ -64,11 +63,7 @@ class ControlPlane:
         return tuple(sorted(self.directory.glob("*.log"), key=lambda path: path.stat().st_ctime))
 
     def start(self) -> None:
-        """Start everything; returns once pods can be created.
-
-        Raises:
-            ProcessError: A program ended, or was not ready in time; with the end of its log.
-        """
+        """Start everything; returns once pods can be created."""
         with self._stack:
             self._stack.callback(self._etcd.stop)
             self._etcd.start(timeout_s=START_S)
@@ -86,14 +81,10 @@ class ControlPlane:
         self._stack.close()
 
     def __enter__(self) -> Self:
-        """Start."""
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop."""
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def write_kubeconfig(self, path: Path, user: User) -> None:

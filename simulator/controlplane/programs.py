@@ -63,13 +63,7 @@ class AssetsError(MissingProgramsError):
 
 
 def find(programs: Sequence[Program] = CONTROL_PLANE) -> Programs:
-    """These programs, from KUBEBUILDER_ASSETS first, then from the cache.
-
-    Raises:
-        AssetsError: KUBEBUILDER_ASSETS is no folder, or has none of our programs.
-        MissingProgramsError: Not all of them are there.
-        CacheError: There is no cache.
-    """
+    """These programs, from KUBEBUILDER_ASSETS first, then from the cache."""
     if absent := missing(programs):
         raise MissingProgramsError(
             f"no {', '.join(program.name for program in absent)}; `make controlplane` builds them once, "
@@ -79,12 +73,7 @@ def find(programs: Sequence[Program] = CONTROL_PLANE) -> Programs:
 
 
 def missing(programs: Sequence[Program] = PROGRAMS) -> list[Program]:
-    """The programs that are neither given nor built.
-
-    Raises:
-        AssetsError: KUBEBUILDER_ASSETS is no folder, or has none of our programs.
-        CacheError: There is no cache.
-    """
+    """The programs that are neither given nor built."""
     assets = _assets()
     return [program for program in programs if not _path(program, assets).is_file()]
 
@@ -109,11 +98,7 @@ def _path(program: Program, assets: Path | None) -> Path:
 
 
 def built(module: str) -> Path:
-    """The folder of the programs of `module`, named by what decides what comes out; it need not exist yet.
-
-    Raises:
-        CacheError: There is no cache.
-    """
+    """The folder of the programs of `module`, named by what decides what comes out; it need not exist yet."""
     digest = hashlib.sha256(link_flags(module).encode())
     for name in ("go.mod", "go.sum"):
         digest.update((MODULES / module / name).read_bytes())

@@ -111,12 +111,7 @@ def third_party_kinds() -> tuple[ThirdPartyKind, ...]:
 
 
 def install(client: KubeClient, kinds: Sequence[ThirdPartyKind]) -> None:
-    """Create the definitions, and wait until all of them are served.
-
-    Raises:
-        ApiError, OSError: As the API server answers.
-        TimeoutError: They are not served in time; the message says which.
-    """
+    """Create the definitions, and wait until all of them are served."""
     for kind in kinds:
         client.create(_PATH, kind.definition)
     deadline = time.monotonic() + _ESTABLISHING_S

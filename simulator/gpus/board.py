@@ -8,7 +8,6 @@ import dataclasses
 import pathlib
 import struct
 import threading
-import types
 from collections.abc import Sequence
 from typing import Self
 
@@ -31,12 +30,7 @@ class Board:
     """
 
     def __init__(self, path: pathlib.Path, node: NodeSpec) -> None:
-        """Shows all GPUs of `node` idle.
-
-        Raises:
-            DriverError: The library cannot be built, or the file not be written.
-            ValueError: No board can show that node: an unknown card, too many GPUs, MIG that does not fit.
-        """
+        """Shows all GPUs of `node` idle."""
         if len(node.gpus) > layout.MAX_GPUS:
             raise ValueError(f"node {node.name}: {len(node.gpus)} GPUs; a board holds {layout.MAX_GPUS}")
         self._node = node
@@ -60,20 +54,11 @@ class Board:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def set_gpu(self, index: int, reading: Reading) -> None:
-        """Shows what GPU `index` measures now.
-
-        Raises:
-            ValueError: No such GPU, or its card could not measure that.
-        """
+        """Shows what GPU `index` measures now."""
         with self._lock:
             gpu = self._gpu(index)
             problems = reading.problems(gpu.card)
@@ -87,9 +72,6 @@ class Board:
         """Shows how much memory MIG instance `instance` (0-based) of GPU `index` uses, and how busy it is.
 
         Only cards with GPM (Hopper and later) can tell how busy.
-
-        Raises:
-            ValueError: No such instance, it has less memory, or no share is that large.
         """
         with self._lock:
             gpu = self._gpu(index)
@@ -120,9 +102,6 @@ class Board:
             values: What it returns, in the order of its output parameters.
             selector: The argument that selects among several, such as a threshold; of nvmlDeviceGetFieldValues the
                 field's id.
-
-        Raises:
-            ValueError: No such GPU or function, or more answers or values than a board holds.
         """
         if not hasattr(library.load(), function):
             raise ValueError(f"the simulated driver has no function {function!r}")
@@ -139,21 +118,13 @@ class Board:
             self._answers[index] = changed
 
     def set_gpm(self, index: int, metric: int, value: float, *, instance: int | None = None) -> None:
-        """Lets GPM report `value` for a metric (nvmlGpmMetricId_t) of GPU `index`, or of one of its MIG instances.
-
-        Raises:
-            ValueError: No such GPU, or more answers than a board holds.
-        """
+        """Lets GPM report `value` for a metric (nvmlGpmMetricId_t) of GPU `index`, or of one of its MIG instances."""
         selector = metric | (0 if instance is None else instance + 1) << 16
         bits = int.from_bytes(struct.pack("<d", value), "little")
         self.set_answer(index, "nvmlGpmMetricsGet", bits, selector=selector)
 
     def raise_xid(self, index: int, xid: int, *, instance: int | None = None) -> None:
-        """Lets the driver report an XID error on GPU `index`, or on one of its MIG instances.
-
-        Raises:
-            ValueError: No such GPU or instance.
-        """
+        """Lets the driver report an XID error on GPU `index`, or on one of its MIG instances."""
         with self._lock:
             gpu = self._gpu(index)
             where = encoding.NO_INSTANCE
@@ -164,11 +135,7 @@ class Board:
             self._file.publish_events(encoding.event_log(self._events))
 
     def set_processes(self, index: int, processes: Sequence[Process]) -> None:
-        """Shows which processes hold GPU `index`, in place of those shown before.
-
-        Raises:
-            ValueError: No such GPU or instance, or more processes than a board holds.
-        """
+        """Shows which processes hold GPU `index`, in place of those shown before."""
         with self._lock:
             self._gpu(index)
             if len(processes) > layout.MAX_PROCESSES:
@@ -191,9 +158,6 @@ class Board:
             index: Of the GPU.
             utilization: Of the GPU as a whole, oldest first: Unix time in microseconds, and percent.
             processes: Of its processes, oldest first.
-
-        Raises:
-            ValueError: No such GPU, or no GPU keeps such samples: too many, out of order, not a percentage.
         """
         with self._lock:
             self._gpu(index)
@@ -215,9 +179,6 @@ class Board:
             busy_us: Microseconds of work since whenever.
             at_us: Until when it was counted: Unix time in microseconds.
             instance: A MIG instance, 0-based; the whole GPU if None.
-
-        Raises:
-            ValueError: No such GPU or instance, or no such time.
         """
         with self._lock:
             gpu = self._gpu(index)
@@ -232,11 +193,7 @@ class Board:
             self._show(index, gpu.with_instance(instance, after))
 
     def set_mig(self, index: int, profiles: tuple[str, ...]) -> None:
-        """Cuts GPU `index` anew, or makes it whole with no profiles; ends its processes and voids old MIG handles.
-
-        Raises:
-            ValueError: No such GPU or profile, or they do not fit together.
-        """
+        """Cuts GPU `index` anew, or makes it whole with no profiles; ends its processes and voids old MIG handles."""
         with self._lock:
             gpu = self._gpu(index)
             instances = self._instances(index, gpu.card, profiles)
@@ -255,9 +212,6 @@ class Board:
             gpu: On which GPU; on every one if None.
             code: The nvmlReturn_t it returns; with `hang`, the one with which the call ends once it goes on.
             hang: The calling thread is held until the fault is cleared.
-
-        Raises:
-            ValueError: No such function or GPU, neither `code` nor `hang`, or too many faults at once.
         """
         if function != "*" and not (function.startswith("nvml") and hasattr(library.load(), function)):
             raise ValueError(f"the simulated driver has no function {function!r}")

@@ -18,11 +18,7 @@ class BoardFile:
     def __init__(
         self, path: pathlib.Path, header: layout.Header, identities: Sequence[layout.Identity]
     ) -> None:
-        """Puts a new file in the place of `path`; nobody ever sees one half written.
-
-        Raises:
-            DriverError: The library cannot be built, or the file not be written.
-        """
+        """Puts a new file in the place of `path`; nobody ever sees one half written."""
         self._publish = library.load().simulator_publish
         try:
             self._memory = _create(path, header, identities)

@@ -77,11 +77,7 @@ class Work:
     instance: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no process can do.
-
-        Raises:
-            ValueError: Bursts or steps of memory that are out of order, empty, negative, or beyond the process's life.
-        """
+        """Refuse what no process can do."""
         life = (self.start_ms, math.inf if self.end_ms is None else self.end_ms)
         edges = [self.start_ms, *itertools.chain.from_iterable(self.bursts), life[1]]
         if life[0] >= life[1] or any(start >= end for start, end in self.bursts):
@@ -107,11 +103,7 @@ class Truth:
     """The ground truth of one GPU. Spans are [from, to); one that ends before it begins holds nothing."""
 
     def __init__(self, works: Sequence[Work]) -> None:
-        """All processes that ever use the GPU, in any order.
-
-        Raises:
-            ValueError: Two processes of one PID live at the same time, or only some run on MIG instances.
-        """
+        """All processes that ever use the GPU, in any order."""
         _check_together(works)
         self._cut = any(work.instance is not None for work in works)
         self._works = tuple(sorted(works, key=lambda work: (work.start_ms, work.pid)))
@@ -124,11 +116,7 @@ class Truth:
         self._memory = {_key(work): Curve(_memory_steps(work)) for work in works}
 
     def busy_ms(self, work: Work, from_ms: int, to_ms: int) -> Fraction:
-        """For how long the GPU, or the MIG instance, worked for a process: exact, in milliseconds.
-
-        Raises:
-            KeyError: The process is none of this GPU's.
-        """
+        """For how long the GPU, or the MIG instance, worked for a process: exact, in milliseconds."""
         scale = self._sharing[work.instance].scale
         spent = self._turns[_key(work)].between(from_ms * _US_PER_MS, to_ms * _US_PER_MS)
         return Fraction(spent, scale * _US_PER_MS)
@@ -141,11 +129,7 @@ class Truth:
         return self._device(instance).between(from_ms * _US_PER_MS, to_ms * _US_PER_MS) // _US_PER_MS
 
     def memory_byte_ms(self, work: Work, from_ms: int, to_ms: int) -> int:
-        """How much memory a process held for how long: bytes times milliseconds.
-
-        Raises:
-            KeyError: The process is none of this GPU's.
-        """
+        """How much memory a process held for how long: bytes times milliseconds."""
         return self._memory[_key(work)].between(from_ms, to_ms)
 
     def processes(self, now_ms: int) -> list[Process]:

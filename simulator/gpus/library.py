@@ -34,20 +34,13 @@ def environment(board: pathlib.Path) -> dict[str, str]:
 
     Returns:
         LD_LIBRARY_PATH and the board's variable. Joining it with an inherited LD_LIBRARY_PATH is the caller's matter.
-
-    Raises:
-        DriverError: The library is not built yet and cannot be.
     """
     return {"LD_LIBRARY_PATH": str(library_path().parent), BOARD_VARIABLE: str(board.absolute())}
 
 
 @functools.cache
 def library_path() -> pathlib.Path:
-    """The built library; built now if it is not.
-
-    Raises:
-        DriverError: No compiler, no room for the result, or the compiler refuses.
-    """
+    """The built library; built now if it is not."""
     compiler = _compiler()
     directory = _cache_root() / _build_key(compiler)
     library = directory / LIBRARY

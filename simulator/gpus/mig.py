@@ -28,11 +28,7 @@ class Placed(NamedTuple):
 
 
 def place(card: Card, profiles: Sequence[str]) -> tuple[Placed, ...]:
-    """Where each instance lies, in the order given.
-
-    Raises:
-        ValueError: The card has no such profile, or they do not fit on it together.
-    """
+    """Where each instance lies, in the order given."""
     chosen = [_profile(card, name) for name in profiles]
     if sum(profile.slices for profile in chosen) > _COMPUTE_SLICES:
         raise ValueError(

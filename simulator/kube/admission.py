@@ -14,11 +14,7 @@ PROTECTED_NAMESPACES = ("default", "kube-system", "kube-public")
 
 
 def prepare_create(store: Store, resource: Resource, obj: Object) -> None:
-    """Complete a new object in place.
-
-    Raises:
-        ApiError: 403 or 404, it may not be created.
-    """
+    """Complete a new object in place."""
     if resource.namespaced:
         _require_namespace(store, resource, obj)
     if "status" in resource.subresources and not resource.status_on_create:
@@ -38,11 +34,7 @@ def prepare_create(store: Store, resource: Resource, obj: Object) -> None:
 
 
 def prepare_update(store: Store, resource: Resource, obj: Object) -> None:
-    """Check a changed object against the others.
-
-    Raises:
-        ApiError: 403, it may not be changed so.
-    """
+    """Check a changed object against the others."""
     if resource.kind == "PriorityClass":
         _single_default(store, resource, obj)
 
@@ -141,11 +133,7 @@ def _single_default(store: Store, resource: Resource, obj: Object) -> None:
 
 
 def check_deletion(resource: Resource, name: str) -> None:
-    """Refuse to delete what the cluster cannot be without.
-
-    Raises:
-        ApiError: 403.
-    """
+    """Refuse to delete what the cluster cannot be without."""
     if resource.kind == "Namespace" and name in PROTECTED_NAMESPACES:
         raise forbidden(resource, name, "this namespace may not be deleted")
     if resource.kind == "PriorityClass" and name in SYSTEM_CLASSES:
@@ -153,11 +141,7 @@ def check_deletion(resource: Resource, name: str) -> None:
 
 
 def check_identity(resource: Resource, body: Object) -> None:
-    """Refuse a body that is of another kind than its URL.
-
-    Raises:
-        ApiError: 400.
-    """
+    """Refuse a body that is of another kind than its URL."""
     if body["apiVersion"] != resource.api_version:
         raise bad_request(
             f"the API version in the data ({body['apiVersion']}) does not match the expected API version "

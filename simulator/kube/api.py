@@ -105,12 +105,7 @@ class ApiServer:
         self._registry.minor = minor
 
     def settle(self, timeout_s: float = 100.0) -> None:
-        """Wait until the controllers have nothing left to do, terminations included.
-
-        Raises:
-            TimeoutError: They still have; the message names what.
-            RuntimeError: One of them failed.
-        """
+        """Wait until the controllers have nothing left to do, terminations included."""
         self._loop.settle(timeout_s)
 
     @contextlib.contextmanager
@@ -126,11 +121,7 @@ class ApiServer:
     # --- objects, in process
 
     def create(self, obj: Mapping[str, Any]) -> Object:
-        """Create an object; a namespaced one without a namespace goes to "default".
-
-        Raises:
-            ApiError: As over HTTP.
-        """
+        """Create an object; a namespaced one without a namespace goes to "default"."""
         resource = of_object(obj)
         namespace = (namespace_of(obj) or "default") if resource.namespaced else ""
         return self._registry.create(resource, namespace, obj)
@@ -145,11 +136,7 @@ class ApiServer:
         return [record.copy() for record in self._store.rows(by_kind(kind), namespace or None)]
 
     def update(self, obj: Mapping[str, Any], *, subresource: str = "") -> Object:
-        """Replace an object, or only its status.
-
-        Raises:
-            ApiError: As over HTTP.
-        """
+        """Replace an object, or only its status."""
         resource = of_object(obj)
         target = Target(resource, namespace_of(obj), str(obj["metadata"]["name"]), subresource)
         return self._registry.update(target, obj)
@@ -164,11 +151,7 @@ class ApiServer:
         content_type: str = MERGE_PATCH,
         subresource: str = "",
     ) -> Object:
-        """Patch an object, or only its status.
-
-        Raises:
-            ApiError: As over HTTP.
-        """
+        """Patch an object, or only its status."""
         target = Target(by_kind(kind), namespace or "", name, subresource)
         body = json.dumps(patch).encode()
         return self._registry.change(target, lambda obj: apply_patch(content_type, obj, body))
@@ -182,11 +165,7 @@ class ApiServer:
         grace_s: int | None = None,
         policy: str | None = None,
     ) -> None:
-        """Delete an object, or begin to.
-
-        Raises:
-            ApiError: As over HTTP.
-        """
+        """Delete an object, or begin to."""
         target = Target(by_kind(kind), namespace or "", name)
         delete(self._registry, target, DeleteOptions(grace_s=grace_s, policy=policy))
 

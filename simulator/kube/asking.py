@@ -57,11 +57,7 @@ def verb_of(request: Request, target: Target) -> str:
 
 
 def require_json(request: Request) -> None:
-    """Refuse a client that takes no JSON.
-
-    Raises:
-        ApiError: 406.
-    """
+    """Refuse a client that takes no JSON."""
     accepted = [entry.partition(";")[0].strip() for entry in request.headers.get("accept", "*/*").split(",")]
     if not {"*/*", "application/*", "application/json"} & set(accepted):
         raise errors.not_acceptable()

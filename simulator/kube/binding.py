@@ -10,11 +10,7 @@ from simulator.kube.registry import Registry
 
 
 def bind(registry: Registry, target: Target, body: Mapping[str, Any], *, dry_run: bool) -> Object:
-    """Bind a pod to the node that the Binding names; the answer is a Status.
-
-    Raises:
-        ApiError: 400, 404 or 409.
-    """
+    """Bind a pod to the node that the Binding names; the answer is a Status."""
     node = (body.get("target") or {}).get("name")
     if not node:
         raise errors.bad_request("target.name: Required value")

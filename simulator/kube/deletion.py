@@ -31,11 +31,7 @@ class DeleteOptions:
 
     @classmethod
     def parse(cls, body: Mapping[str, Any], *, dry_run: bool = False) -> "DeleteOptions":
-        """From a `DeleteOptions` object; `dry_run` is what the request's query says.
-
-        Raises:
-            ApiError: 422, a value that the server does not know.
-        """
+        """From a `DeleteOptions` object; `dry_run` is what the request's query says."""
         preconditions = body.get("preconditions") or {}
         policy = body.get("propagationPolicy")
         problems = []
@@ -71,11 +67,7 @@ class Deleted:
 
 
 def delete(registry: Registry, target: Target, options: DeleteOptions) -> Deleted:
-    """Delete an object, or begin to.
-
-    Raises:
-        ApiError: 403, 404 or 409.
-    """
+    """Delete an object, or begin to."""
     resource = target.resource
     with registry.store.lock:
         record = registry.find(resource, target.namespace, target.name)
@@ -94,11 +86,7 @@ def delete(registry: Registry, target: Target, options: DeleteOptions) -> Delete
 
 
 def check_preconditions(record: Record, options: DeleteOptions) -> None:
-    """Refuse to delete another object, or another version of it, than the client saw.
-
-    Raises:
-        ApiError: 409.
-    """
+    """Refuse to delete another object, or another version of it, than the client saw."""
     seen = (
         ("UID", options.uid, record.obj["metadata"]["uid"]),
         ("ResourceVersion", options.resource_version, str(record.revision)),

@@ -35,11 +35,7 @@ _TWO_BUDGETS = (
 
 
 def evict(registry: Registry, target: Target, body: Mapping[str, Any], *, dry_run: bool) -> Object:
-    """Evict a pod; the answer is a Status.
-
-    Raises:
-        ApiError: 400, 403, 404, 409, or 429 where a budget does not allow it.
-    """
+    """Evict a pod; the answer is a Status."""
     if body.get("metadata", {}).get("name") != target.name:
         raise errors.bad_request("name in URL does not match name in Eviction object")
     options = DeleteOptions.parse(body.get("deleteOptions") or {}, dry_run=dry_run)

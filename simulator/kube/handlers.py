@@ -113,11 +113,7 @@ class Api:
         return discover(path, minor=self._registry.minor, third_party=self._third_party)
 
     def handle(self, request: Request, user: User | None) -> Response:
-        """The answer to a request of a user.
-
-        Raises:
-            ApiError: Whatever the real server would refuse.
-        """
+        """The answer to a request of a user."""
         if request.path.rstrip("/") in _HEALTH:
             return Response(200, b"ok", content_type="text/plain; charset=utf-8")
         document = self._discovered(request.path) if request.method == "GET" else None

@@ -26,11 +26,7 @@ class Selection:
 
     @classmethod
     def parse(cls, resource: Resource, namespace: str | None, labels: str, fields: str) -> "Selection":
-        """From a request's query.
-
-        Raises:
-            ApiError: 400, a selector that cannot be parsed or is not supported.
-        """
+        """From a request's query."""
         return cls(resource, namespace, parse_labels(labels), parse_fields(fields, resource.fields))
 
     def __contains__(self, record: Record) -> bool:
@@ -52,11 +48,7 @@ class Page:
 
 
 def list_page(store: Store, selection: Selection, page: Page, *, metadata_only: bool = False) -> bytes:
-    """The JSON of a list, or of one page of it; as a PartialObjectMetadataList where only metadata is wanted.
-
-    Raises:
-        ApiError: 400 parameters that do not go together, 410 a continue token that has expired.
-    """
+    """The JSON of a list, or of one page of it; as a PartialObjectMetadataList where only metadata is wanted."""
     revision, after = _start(store, page)
     revision, rows = store.snapshot(selection.resource, revision)
     first = bisect.bisect_right(rows, after, key=lambda row: row.order) if after else 0

@@ -16,11 +16,7 @@ _MAX_OPERATIONS = 10_000  # as the real server
 
 
 def apply_patch(content_type: str, current: Object, body: bytes) -> Object:
-    """The object after the patch; `current` is left as it is.
-
-    Raises:
-        ApiError: 400 the patch cannot be read, 415 its type is not served, 422 it does not apply.
-    """
+    """The object after the patch; `current` is left as it is."""
     if content_type == APPLY_PATCH:
         raise unsupported_media(
             "server-side apply is not served by this simulator - accepted media types include: "

@@ -54,11 +54,7 @@ class Attempt:
 
 
 def enforce(store: Store, attempt: Attempt) -> None:
-    """Refuse what a policy forbids, and add warnings to the attempt's write.
-
-    Raises:
-        ApiError: With the code of the validation's reason.
-    """
+    """Refuse what a policy forbids, and add warnings to the attempt's write."""
     if attempt.resource.group == _OWN_GROUP:  # policies cannot lock themselves in
         return
     for binding in store.rows(by_kind("ValidatingAdmissionPolicyBinding")):

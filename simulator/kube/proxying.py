@@ -67,11 +67,7 @@ class Backends:
     def forward(
         self, path: ProxyPath, method: str, headers: Mapping[str, str], body: bytes
     ) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body of what stands behind it; `path.rest` may have a query.
-
-        Raises:
-            ApiError: 503, nothing does.
-        """
+        """Status, headers and body of what stands behind it; `path.rest` may have a query."""
         url = self._urls.get((path.namespace, path.name, int(path.port) if path.port.isdecimal() else 0))
         if url is None:
             raise ApiError(503, "ServiceUnavailable", f'no endpoints available for service "{path.segment}"')

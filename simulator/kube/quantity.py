@@ -23,11 +23,7 @@ _EXPONENTS = 1000
 
 
 def parse_quantity(text: object) -> Fraction:
-    """The value of a quantity.
-
-    Raises:
-        ValueError: It is none; the message is the real server's.
-    """
+    """The value of a quantity."""
     match = _FORM.fullmatch(str(text))
     if match is None or isinstance(text, bool):
         raise ValueError(
@@ -46,9 +42,5 @@ def _capped(value: Fraction) -> Fraction:
 
 @functools.cache
 def thousandths(text: object) -> int:
-    """A quantity in thousandths, rounded up, as the scheduler counts.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """A quantity in thousandths, rounded up, as the scheduler counts."""
     return math.ceil(parse_quantity(text) * 1000)

@@ -49,11 +49,7 @@ _FOR_SCOPES = {
 
 
 def refuse_excess(store: Store, resource: Resource, namespace: str, obj: Mapping[str, Any]) -> None:
-    """Refuse a new object that a quota of its namespace has no room for.
-
-    Raises:
-        ApiError: 403, naming the first such quota in the order of names.
-    """
+    """Refuse a new object that a quota of its namespace has no room for."""
     for quota in store.rows(by_kind("ResourceQuota"), namespace):
         asked = _usage(quota, resource, obj)
         hard = {name: thousandths(amount) for name, amount in quota.obj["spec"].get("hard", {}).items()}

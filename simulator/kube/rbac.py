@@ -108,11 +108,7 @@ class Access:
             self._denied.append(rule)
 
     def authenticate(self, authorization: str | None) -> User:
-        """The user behind an Authorization header; without one, nobody.
-
-        Raises:
-            ApiError: 401.
-        """
+        """The user behind an Authorization header; without one, nobody."""
         if authorization is None:
             return _ANONYMOUS
         scheme, _, token = authorization.partition(" ")
@@ -126,9 +122,6 @@ class Access:
         """Who a request is from; who may impersonate others is whom he says he is.
 
         https://kubernetes.io/docs/reference/access-authn-authz/authentication/#user-impersonation
-
-        Raises:
-            ApiError: 401, or 403 where impersonation is not allowed.
         """
         user = self.authenticate(headers.get("authorization"))
         name = headers.get("impersonate-user")
@@ -152,11 +145,7 @@ class Access:
             return any(rule.covers(user, action) for rule in self._allowed)
 
     def require(self, user: User, action: Action, resource: Resource) -> None:
-        """Refuse what the rules do not let the user do.
-
-        Raises:
-            ApiError: 403, in the real server's words.
-        """
+        """Refuse what the rules do not let the user do."""
         if self.may(user, action):
             return
         where = f'in the namespace "{action.namespace}"' if action.namespace else "at the cluster scope"

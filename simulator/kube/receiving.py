@@ -46,11 +46,7 @@ class Write:
 
 
 def received(resource: Resource, body: Mapping[str, Any], write: Write) -> Object:
-    """A client's object: copied, without nulls, its type and the types of its fields checked.
-
-    Raises:
-        ApiError: 400.
-    """
+    """A client's object: copied, without nulls, its type and the types of its fields checked."""
     obj = {"kind": resource.kind, "apiVersion": resource.api_version, **pruned(dict(body))}
     obj.setdefault("metadata", {})
     admission.check_identity(resource, obj)

@@ -52,11 +52,7 @@ class Registry:
     # --- reading
 
     def find(self, resource: Resource, namespace: str, name: str) -> Record:
-        """The current version of an object.
-
-        Raises:
-            ApiError: 404.
-        """
+        """The current version of an object."""
         record = self.store.get(resource, namespace, name)
         if record is None:
             raise errors.not_found(resource, name)
@@ -67,11 +63,7 @@ class Registry:
     def create(
         self, resource: Resource, namespace: str, body: Mapping[str, Any], write: Write | None = None
     ) -> Object:
-        """Store a new object.
-
-        Raises:
-            ApiError: 400, 403, 404, 409 or 422, as the real server.
-        """
+        """Store a new object."""
         write = write or Write()
         obj = received(resource, body, write)
         if not resource.namespaced:  # kustomize writes one where it does not know better
@@ -139,11 +131,7 @@ class Registry:
     # --- changing
 
     def update(self, target: Target, body: Mapping[str, Any], write: Write | None = None) -> Object:
-        """Replace an object, or with a subresource its part, by what a client sent (PUT).
-
-        Raises:
-            ApiError: 400, 404, 409 or 422.
-        """
+        """Replace an object, or with a subresource its part, by what a client sent (PUT)."""
         write = write or Write()
         obj = received(target.resource, body, write)
         require_same_name(target, obj)
@@ -166,11 +154,7 @@ class Registry:
             return self.change(target, lambda _: obj, write)
 
     def patch(self, target: Target, edit: Callable[[Object], Mapping[str, Any]], write: Write) -> Object:
-        """Change an object by a client's patch: what it makes of the object is checked like a whole object.
-
-        Raises:
-            ApiError: 400, 404, 409 or 422.
-        """
+        """Change an object by a client's patch: what it makes of the object is checked like a whole object."""
 
         def checked(obj: Object) -> Object:
             new = edit(obj)
@@ -192,9 +176,6 @@ class Registry:
             target: What to change; with subresource "status" only status changes, without one status does not.
             edit: Gets a copy of the current object and returns the new one.
             write: How it is to be taken.
-
-        Raises:
-            ApiError: 404, 409 or 422.
         """
         resource, write = target.resource, write or Write()
         with self.store.lock:

@@ -319,20 +319,12 @@ def is_custom(obj: Mapping[str, Any]) -> bool:
 
 
 def by_kind(kind: str) -> Resource:
-    """The row of a kind, such as Job, or Job.batch.volcano.sh.
-
-    Raises:
-        KeyError: The table has no such kind.
-    """
+    """The row of a kind, such as Job, or Job.batch.volcano.sh."""
     return _BY_KIND[kind]
 
 
 def of_object(obj: Mapping[str, Any]) -> Resource:
-    """The row of an object by its apiVersion and kind.
-
-    Raises:
-        KeyError: The table has no such kind.
-    """
+    """The row of an object by its apiVersion and kind."""
     return _BY_GVK[(obj["apiVersion"], obj["kind"])]
 
 

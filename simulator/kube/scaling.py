@@ -41,11 +41,7 @@ def _scale(resource: Resource, obj: Mapping[str, Any]) -> Object:
 def change_scale(
     registry: Registry, target: Target, edit: Callable[[Object], Mapping[str, Any]], write: Write
 ) -> Object:
-    """Read, edit and write back a Scale, under the preconditions in its metadata.
-
-    Raises:
-        ApiError: 400, 404, 409 or 422.
-    """
+    """Read, edit and write back a Scale, under the preconditions in its metadata."""
 
     def apply(obj: Object) -> Object:
         old = _scale(target.resource, obj)

@@ -44,11 +44,7 @@ class _MisfitError(Exception):
 
 
 def drop_unknown(obj: Object) -> list[str]:
-    """Remove fields that the object's kind does not have; their paths, such as `spec.replica`.
-
-    Raises:
-        ApiError: 400, a field is of the wrong type, or a quantity is none.
-    """
+    """Remove fields that the object's kind does not have; their paths, such as `spec.replica`."""
     model = None if is_custom(obj) else _model(obj["apiVersion"], obj["kind"])
     try:
         return list(_walk(obj, model, "")) if model is not None else []

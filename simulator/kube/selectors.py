@@ -92,11 +92,7 @@ def _words(requirement: Requirement) -> str:
 
 
 def parse_labels(text: str) -> Selector:
-    """A selector from a query's `labelSelector`.
-
-    Raises:
-        ApiError: 400, it cannot be parsed.
-    """
+    """A selector from a query's `labelSelector`."""
     if not text.strip():
         return Selector()
     return Selector(tuple(_parse_requirement(part) for part in _PARTS.split(text)))
@@ -168,11 +164,7 @@ class FieldSelector:
 
 
 def parse_fields(text: str, supported: tuple[str, ...]) -> FieldSelector:
-    """A selector from a query's `fieldSelector`.
-
-    Raises:
-        ApiError: 400, it cannot be parsed or names a field that this resource cannot be selected by.
-    """
+    """A selector from a query's `fieldSelector`."""
     terms: list[tuple[str, bool, str]] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         match = _FIELD.fullmatch(part)

@@ -139,11 +139,7 @@ class Store:
     # --- history
 
     def snapshot(self, resource: Resource, revision: int | None = None) -> tuple[int, list[Record]]:
-        """All versions that were current at a revision: of now, or of a paged list in progress.
-
-        Raises:
-            Expired: That list is no longer kept.
-        """
+        """All versions that were current at a revision: of now, or of a paged list in progress."""
         with self.lock:
             if revision is None:
                 return self.revision, self.rows(resource)
@@ -169,11 +165,7 @@ class Store:
             self.compacted = self.revision
 
     def events_after(self, revision: int) -> list[Event]:
-        """All changes since a revision, oldest first.
-
-        Raises:
-            Expired: They are no longer known.
-        """
+        """All changes since a revision, oldest first."""
         with self.lock:
             if revision < self.compacted:
                 raise Expired(f"too old resource version: {revision} ({self.compacted})")

@@ -38,11 +38,7 @@ _RETAIN = "$retainKeys"
 
 
 def strategic_merge(current: Object, patch: Object) -> Object:
-    """The object after the patch.
-
-    Raises:
-        ApiError: 400, an unknown directive or a list entry without its merge key.
-    """
+    """The object after the patch."""
     directive = patch.get(_DIRECTIVE)
     body = {key: value for key, value in patch.items() if key not in {_DIRECTIVE, _RETAIN}}
     match directive:

@@ -27,11 +27,7 @@ _FREE_TEXT = {"annotations", "binaryData", "data", "labels", "stringData"}
 
 
 def normalise_times(node: dict[str, Any]) -> None:
-    """Rewrite every timestamp of an object in place.
-
-    Raises:
-        ApiError: 400, a timestamp that is none.
-    """
+    """Rewrite every timestamp of an object in place."""
     for key, value in node.items():
         if isinstance(value, str) and value:
             if key in _SECONDS:

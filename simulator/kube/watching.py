@@ -33,11 +33,7 @@ class Watch:
 
 
 def watch(store: Store, request: Watch, alive: Callable[[], bool]) -> Iterator[bytes]:
-    """Lines for the client, until the timeout or until `alive` says that nobody listens.
-
-    Raises:
-        ApiError: 400, a resourceVersion that is none.
-    """
+    """Lines for the client, until the timeout or until `alive` says that nobody listens."""
     if request.since and not request.since.isdecimal():
         raise bad_request(f'resourceVersion: Invalid value: "{request.since}": must be a number')
     return _stream(store, request, alive)

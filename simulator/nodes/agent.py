@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from simulator.kube.quantity import parse_quantity
@@ -106,11 +105,7 @@ class NodeAgent:
         self.kubelet = Kubelet(socket, capacity=_grouped(self._devices.values()), pods=self._listing)
 
     def start(self, *, timeout_s: float = 100.0) -> None:
-        """Start the kubelet, follow the pods and move the readings; returns once the first listing is served.
-
-        Raises:
-            TimeoutError: The API server has not listed the node's pods in `timeout_s` seconds.
-        """
+        """Start the kubelet, follow the pods and move the readings; returns once the first listing is served."""
         self.kubelet.start()
         for target in (self._follow, self._move):
             thread = threading.Thread(target=target, name=f"{self.node.name}-{target.__name__}", daemon=True)
@@ -134,14 +129,10 @@ class NodeAgent:
         self.kubelet.stop()
 
     def __enter__(self) -> Self:
-        """Start."""
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop."""
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def holdings(self) -> tuple[Holding, ...]:

@@ -30,9 +30,6 @@ class HostFiles:
         proc: Becomes its /proc; made anew, and must not exist.
         logs: Becomes its /var/log; likewise.
         boot_s: When the host was started, in Unix seconds; this machine's own start by default.
-
-    Raises:
-        FileExistsError: `proc` or `logs` is there already.
     """
 
     def __init__(self, proc: Path, logs: Path, *, boot_s: float | None = None) -> None:

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent import futures
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -134,14 +133,10 @@ class Kubelet:
         self._failure, self._delay_s, self._padding, self._method = failure, delay_s, padding, method
 
     def __enter__(self) -> Self:
-        """Start."""
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop."""
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _methods(self) -> dict[str, grpc.RpcMethodHandler]:

@@ -63,12 +63,7 @@ class Loop:
             self._wake.notify_all()
 
     def settle(self, timeout_s: float) -> None:
-        """Wait until nothing is queued and no awaited timer runs.
-
-        Raises:
-            TimeoutError: There still is something to do; the message names it.
-            RuntimeError: A controller failed; the message says how.
-        """
+        """Wait until nothing is queued and no awaited timer runs."""
         with self._wake:
             settled = self._wake.wait_for(self._is_idle, timeout_s)
             if self._failures:
