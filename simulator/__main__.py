@@ -23,7 +23,6 @@ from simulator.controlplane.programs import MissingProgramsError, find
 from simulator.controlplane.thirdparty import install, third_party_kinds
 from simulator.gpus import DriverError
 from simulator.kubeclient import ApiError, KubeClient
-from simulator.presets import READY_MADE
 from simulator.processes import ProcessError
 from simulator.prometheus import Prometheus
 from simulator.spec import ClusterSpec
@@ -134,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
-        "--cluster", choices=READY_MADE, default="demo", help="a ready-made one (default: demo)"
+        "--cluster", choices=specfile.PRESETS, default="demo", help="a ready-made one (default: demo)"
     )
     which.add_argument("--spec", type=Path, metavar="FILE", help="one described in a YAML file, see below")
     parser.add_argument("--seed", type=int, help="another course of events for the same cluster")
@@ -187,7 +186,7 @@ def _step(text: str) -> int:
 
 
 def _spec(args: argparse.Namespace) -> ClusterSpec:
-    spec = specfile.load(args.spec) if args.spec else READY_MADE[args.cluster]
+    spec = specfile.load(args.spec) if args.spec else specfile.preset(args.cluster)
     return spec if args.seed is None else dataclasses.replace(spec, seed=args.seed)
 
 

@@ -24,9 +24,9 @@ from simulator.controlplane.plane import ControlPlane
 from simulator.controlplane.programs import MissingProgramsError, Programs, find
 from simulator.gpus import DriverError
 from simulator.kubeclient import ApiError, Endpoint, KubeClient
-from simulator.presets import READY_MADE
 from simulator.processes import ProcessError
 from simulator.prometheus import Prometheus
+from simulator.specfile import preset
 
 STEP_S = 15
 """Scrape interval, of the history and live."""
@@ -74,7 +74,7 @@ class Demo:
     # --- the steps, in order
 
     def _start(self, stack: contextlib.ExitStack) -> tuple[Cluster, Prometheus]:
-        spec = READY_MADE["demo"]
+        spec = preset("demo")
         gpus = sum(len(node.gpus) for node in spec.nodes)
         self._step(f"a cluster of {len(spec.nodes)} nodes, {gpus} GPUs and {len(spec.workloads)} workloads")
         kubeconfig = self._start_control_plane(stack)

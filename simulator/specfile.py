@@ -1,10 +1,11 @@
-"""A cluster's spec from a YAML file: the fields of spec.py, by their names.
+"""Reads a cluster's spec from YAML: the fields of spec.py by name, and the ready-made clusters in presets/.
 
-Every problem of a file is reported at once, with where it stands.
+Reports every problem of a file at once, each with its place.
 """
 
 import dataclasses
 import enum
+import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -14,6 +15,10 @@ from typing import Any
 import yaml
 
 from simulator.spec import ClusterSpec
+
+PRESETS = ("demo", "small", "fleet")
+"""Ready-made clusters: one for the demo, one for quick tests, one without workloads."""
+_PRESETS = Path(__file__).parent / "presets"
 
 EXAMPLE = """\
 nodes:
@@ -32,6 +37,12 @@ workloads:
 
 class SpecError(Exception):
     """A file does not describe a cluster; says everything that is wrong with it."""
+
+
+@functools.cache
+def preset(name: str) -> ClusterSpec:
+    """A ready-made cluster, one of `PRESETS`."""
+    return load(_PRESETS / f"{name}.yaml")
 
 
 def load(path: Path) -> ClusterSpec:

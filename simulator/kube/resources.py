@@ -1,12 +1,14 @@
-"""The table of resources that the simulated API server serves; a further one is a row.
+"""The resources that the simulated API server serves; to add one, write a row in resources.yaml.
 
-Must not know how objects are stored, checked or routed. Columns state what the real server's strategy of that
-resource does (kubernetes/pkg/registry/*/strategy.go), so that no other file needs `if kind == ...` for it.
+Must not know how objects are stored, validated or routed. No other file needs `if kind == ...` for what a field says.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from simulator.controlplane.thirdparty import third_party_kinds
 
@@ -66,238 +68,28 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
-_POD_FIELDS = (
-    "spec.nodeName",
-    "spec.restartPolicy",
-    "spec.schedulerName",
-    "spec.serviceAccountName",
-    "spec.hostNetwork",
-    "status.phase",
-    "status.podIP",
-    "status.nominatedNodeName",
-)
-_EVENT_FIELDS = (
-    "involvedObject.kind",
-    "involvedObject.namespace",
-    "involvedObject.name",
-    "involvedObject.uid",
-    "involvedObject.apiVersion",
-    "involvedObject.resourceVersion",
-    "involvedObject.fieldPath",
-    "reason",
-    "reportingComponent",
-    "source",
-    "type",
-)
+def _rows() -> Iterator[Resource]:
+    for row in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()):
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in row.items()
+        }
+        yield Resource(**fields)
+    for kind in third_party_kinds():  # each in the version in which it is stored
+        yield Resource(
+            kind.group,
+            kind.versions[0],
+            kind.kind,
+            kind.plural,
+            namespaced=kind.scope == "Namespaced",
+            subresources=("scale", "status") if kind.scale else ("status",),
+            generation=True,
+            is_custom=True,
+            replicas=tuple(kind.scale[0].lstrip(".").split(".")) if kind.scale else (),
+            typed=tuple({**kind.fields, **kind.root}.items()),
+        )
 
-RESOURCES: tuple[Resource, ...] = (
-    Resource(
-        "",
-        "v1",
-        "Pod",
-        "pods",
-        subresources=("binding", "eviction", "status"),
-        short_names=("po",),
-        fields=_POD_FIELDS,
-        generation=True,
-        returns_deleted=True,
-    ),
-    Resource(
-        "",
-        "v1",
-        "Node",
-        "nodes",
-        namespaced=False,
-        subresources=("status",),
-        short_names=("no",),
-        fields=("spec.unschedulable",),
-        status_on_create=True,
-    ),
-    Resource(
-        "",
-        "v1",
-        "Namespace",
-        "namespaces",
-        namespaced=False,
-        subresources=("status",),
-        short_names=("ns",),
-        fields=("status.phase",),
-    ),
-    Resource("", "v1", "Event", "events", short_names=("ev",), fields=_EVENT_FIELDS, create_on_update=True),
-    Resource("", "v1", "ConfigMap", "configmaps", short_names=("cm",)),
-    Resource("", "v1", "Secret", "secrets", fields=("type",)),
-    Resource("", "v1", "Service", "services", subresources=("proxy", "status"), short_names=("svc",)),
-    Resource("", "v1", "ServiceAccount", "serviceaccounts", short_names=("sa",), returns_deleted=True),
-    Resource(
-        "",
-        "v1",
-        "ReplicationController",
-        "replicationcontrollers",
-        subresources=("status",),
-        short_names=("rc",),
-        generation=True,
-    ),
-    Resource(
-        "apiextensions.k8s.io",
-        "v1",
-        "CustomResourceDefinition",
-        "customresourcedefinitions",
-        namespaced=False,
-        subresources=("status",),
-        short_names=("crd",),
-        generation=True,
-    ),
-    Resource(
-        "apps",
-        "v1",
-        "Deployment",
-        "deployments",
-        subresources=("scale", "status"),
-        short_names=("deploy",),
-        generation=True,
-        generation_on_annotations=True,
-        status_keeps=("labels", "ownerReferences"),
-    ),
-    Resource(
-        "apps",
-        "v1",
-        "ReplicaSet",
-        "replicasets",
-        subresources=("scale", "status"),
-        short_names=("rs",),
-        fields=("status.replicas",),
-        generation=True,
-    ),
-    Resource(
-        "apps",
-        "v1",
-        "StatefulSet",
-        "statefulsets",
-        subresources=("scale", "status"),
-        short_names=("sts",),
-        generation=True,
-    ),
-    Resource(
-        "apps",
-        "v1",
-        "DaemonSet",
-        "daemonsets",
-        subresources=("status",),
-        short_names=("ds",),
-        generation=True,
-    ),
-    Resource(
-        "batch",
-        "v1",
-        "Job",
-        "jobs",
-        subresources=("status",),
-        fields=("status.successful",),
-        generation=True,
-        orphans_by_default=True,
-    ),
-    Resource(
-        "batch",
-        "v1",
-        "CronJob",
-        "cronjobs",
-        subresources=("status",),
-        short_names=("cj",),
-        generation=True,
-    ),
-    Resource(
-        "policy",
-        "v1",
-        "PodDisruptionBudget",
-        "poddisruptionbudgets",
-        subresources=("status",),
-        short_names=("pdb",),
-        generation=True,
-        unconditional_update=False,
-    ),
-    Resource(
-        "scheduling.k8s.io",
-        "v1",
-        "PriorityClass",
-        "priorityclasses",
-        namespaced=False,
-        short_names=("pc",),
-        generation=True,
-    ),
-    Resource(
-        "",
-        "v1",
-        "ResourceQuota",
-        "resourcequotas",
-        subresources=("status",),
-        short_names=("quota",),
-    ),
-    Resource(
-        "admissionregistration.k8s.io",
-        "v1",
-        "ValidatingAdmissionPolicy",
-        "validatingadmissionpolicies",
-        namespaced=False,
-        subresources=("status",),
-        generation=True,
-    ),
-    Resource(
-        "admissionregistration.k8s.io",
-        "v1",
-        "ValidatingAdmissionPolicyBinding",
-        "validatingadmissionpolicybindings",
-        namespaced=False,
-        generation=True,
-    ),
-    Resource(
-        "coordination.k8s.io",
-        "v1",
-        "Lease",
-        "leases",
-        unconditional_update=False,
-        create_on_update=True,
-    ),
-    Resource(
-        "autoscaling",
-        "v2",
-        "HorizontalPodAutoscaler",
-        "horizontalpodautoscalers",
-        subresources=("status",),
-        short_names=("hpa",),
-    ),
-    Resource(
-        "authorization.k8s.io",
-        "v1",
-        "SelfSubjectAccessReview",
-        "selfsubjectaccessreviews",
-        namespaced=False,
-        verbs=("create",),
-    ),
-)
 
-# Third parties' kinds, by the table from which a real control plane gets their definitions. Each is served in the
-# version in which it is stored.
-RESOURCES += tuple(
-    Resource(
-        kind.group,
-        kind.versions[0],
-        kind.kind,
-        kind.plural,
-        namespaced=kind.scope == "Namespaced",
-        subresources=("scale", "status") if kind.scale else ("status",),
-        generation=True,
-        is_custom=True,
-        replicas=tuple(kind.scale[0].lstrip(".").split(".")) if kind.scale else (),
-        typed=tuple({**kind.fields, **kind.root}.items()),
-    )
-    for kind in third_party_kinds()
-)
-RESOURCES += (
-    # Device claims, with no controller behind them.
-    Resource(
-        "resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", subresources=("status",), generation=True
-    ),
-)
+RESOURCES: tuple[Resource, ...] = tuple(_rows())
 
 _BY_PATH = {(row.group, row.version, row.plural): row for row in RESOURCES}
 # Where two kinds have one name the first is meant by it, the other by its name with its group.

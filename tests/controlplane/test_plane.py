@@ -13,8 +13,8 @@ from simulator.controlplane.certificates import User
 from simulator.controlplane.plane import ControlPlane
 from simulator.controlplane.programs import find
 from simulator.kubeclient import ApiError, Endpoint, KubeClient
-from simulator.presets import FLEET
 from simulator.processes import ProcessError
+from simulator.specfile import preset
 from tests.controlplane.contract.objects import conditions, job, pod, pod_spec
 from tests.controlplane.world import RealWorld
 
@@ -34,10 +34,10 @@ with ControlPlane(pathlib.Path(sys.argv[1]), find()):
 @pytest.mark.driver
 def test_nodes_look_like_those_of_clouds_and_racks(plane: ControlPlane, tmp_path: Path) -> None:
     """Ready, with discovery's and the clouds' labels, taints, and whole, cut and shared GPUs as resources."""
-    with Cluster(FLEET, tmp_path, kubeconfig=plane.kubeconfig, exporters=False):
+    with Cluster(preset("fleet"), tmp_path, kubeconfig=plane.kubeconfig, exporters=False):
         client = KubeClient(plane.endpoint)
         found = {node["metadata"]["name"]: node for node in client.get("/api/v1/nodes")["items"]}
-        for spec in FLEET.nodes:
+        for spec in preset("fleet").nodes:
             assert conditions(found[spec.name])["Ready"][0] == "True"
         gke, eks, aks = (found[name] for name in ("gke-h100", "eks-a100-mig", "aks-t4-shared"))
         assert gke["metadata"]["labels"]["nvidia.com/gpu.product"] == "NVIDIA-H100-80GB-HBM3"
@@ -46,7 +46,7 @@ def test_nodes_look_like_those_of_clouds_and_racks(plane: ControlPlane, tmp_path
         assert eks["status"]["allocatable"]["nvidia.com/mig-3g.20gb"] == "4"
         assert aks["status"]["allocatable"]["nvidia.com/gpu.shared"] == "16"
         assert found["rack-h100-rdma"]["status"]["allocatable"]["rdma/rdma_shared_device_a"] == "63"
-        for spec in FLEET.nodes:
+        for spec in preset("fleet").nodes:
             client.delete(f"/api/v1/nodes/{spec.name}")
 
 

@@ -23,8 +23,8 @@ from exporter.sampling import catalogue
 from rightsizer.report.metrics import METRICS
 from simulator.cluster import Cluster
 from simulator.history import parse
-from simulator.presets import READY_MADE
 from simulator.prometheus import Prometheus, Series
+from simulator.specfile import preset
 from tests.deploy.recorded import (
     STEP_S,
     TRUTH_STEP_S,
@@ -189,7 +189,7 @@ class Board:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """The demo's cluster with a pending pod."""
-    with Cluster(READY_MADE["demo"], tmp_path_factory.mktemp("demo")) as running:
+    with Cluster(preset("demo"), tmp_path_factory.mktemp("demo")) as running:
         assert running.api is not None
         running.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu-rightsizer"}})
         running.api.create(_waiting_pod())
@@ -384,7 +384,7 @@ class TestOnTheDemo:
 
     def test_workloads_have_names_and_classes(self, board: Board, dcgm_board: Board) -> None:
         """From kube-state-metrics; without it workloads come from pod names, without class."""
-        specs = {spec.name: spec.priority_class for spec in READY_MADE["demo"].workloads}
+        specs = {spec.name: spec.priority_class for spec in preset("demo").workloads}
         found = board.prometheus.query("gpu:workload:held", at_s=board.minutes[-1])
         assert {one["metric"]["workload"]: one["metric"]["priority_class"] for one in found} == specs
         guessed = dcgm_board.prometheus.query("gpu:workload:held", at_s=dcgm_board.minutes[-1])

@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from simulator.presets import READY_MADE
+from simulator.specfile import preset
 
 ROOT = pathlib.Path(__file__).parents[2]
 pytestmark = [
@@ -96,7 +96,7 @@ def test_demo_plan_has_every_gpu_workload_once(demo: tuple[pathlib.Path, str]) -
     schema = json.loads((ROOT / "docs/plan.schema.json").read_text())
     jsonschema.Draft202012Validator(schema).validate(plan)
     named = [(item["namespace"], item["kind"], item["name"]) for item in plan["items"]]
-    expected = [(spec.namespace, spec.kind.value, spec.name) for spec in READY_MADE["demo"].workloads]
+    expected = [(spec.namespace, spec.kind.value, spec.name) for spec in preset("demo").workloads]
     assert sorted(named) == sorted(expected)
     assert len(plan["items"]) >= 20
     assert all(item["rule"] and item["evidence"]["words"] for item in plan["items"])
@@ -111,7 +111,7 @@ def test_demo_plan_protects_high_priority_class(items: dict[str, dict[str, Any]]
 
 def test_demo_plan_shows_intended_verdicts(items: dict[str, dict[str, Any]]) -> None:
     """Two busy GPUs of eight are advised on, half a window is unknown, a spinning zombie is found; a budget holds."""
-    specs = READY_MADE["demo"].workloads
+    specs = preset("demo").workloads
     (partly,) = (spec.name for spec in specs if spec.gpus == 8 and spec.busy_gpus == 2)
     (half,) = (spec.name for spec in specs if spec.recorded == 0.5)
     assert (items[partly]["finding"], items[partly]["action"]) == ("too-many-gpus", None)
@@ -126,7 +126,7 @@ def test_demo_plan_shows_intended_verdicts(items: dict[str, dict[str, Any]]) -> 
 
 def test_demo_plan_acts_only_on_idle_workloads(items: dict[str, dict[str, Any]]) -> None:
     """Against the simulator's ground truth: what is acted upon had not worked for a day."""
-    for spec in READY_MADE["demo"].workloads:
+    for spec in preset("demo").workloads:
         if _is_enforced(items[spec.name]):
             assert spec.archetype.value in {"abandoned", "zombie", "inference_longtail", "notebook"}, spec
 

@@ -20,10 +20,10 @@ import yaml
 from simulator.cluster import Cluster
 from simulator.history import Sample, parse
 from simulator.kube import ApiServer
-from simulator.presets import SMALL
 from simulator.processes import ProcessError
 from simulator.prometheus import Prometheus
 from simulator.spec import Archetype, ClusterSpec, GpuSpec, Kind, NodeSpec, WorkloadSpec
+from simulator.specfile import preset
 from simulator.workloads.draws import DAY_S, HOUR_S
 from simulator.workloads.population import NAME_LABEL
 
@@ -94,9 +94,9 @@ def _alive(directory: Path) -> list[str]:
 
 def test_exporters_show_the_pods_of_their_nodes(tmp_path: Path) -> None:
     """Each exporter attributes its node's devices to the pods that the API server has there."""
-    with Cluster(SMALL, tmp_path) as cluster:
+    with Cluster(preset("small"), tmp_path) as cluster:
         assert cluster.api is not None
-        for node in SMALL.nodes:
+        for node in preset("small").nodes:
             expected = {
                 f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
                 for pod in cluster.api.list("Pod")
@@ -111,7 +111,7 @@ def test_exporters_show_the_pods_of_their_nodes(tmp_path: Path) -> None:
 
 def test_a_deleted_workload_takes_its_labels_along(tmp_path: Path) -> None:
     """Scaled to zero, a Deployment's pods end and their GPUs carry no pod any more; scaled up, they do again."""
-    with Cluster(SMALL, tmp_path) as cluster:
+    with Cluster(preset("small"), tmp_path) as cluster:
         assert cluster.api is not None
 
         def count() -> int:
@@ -136,9 +136,9 @@ def test_each_exporter_is_shown_its_own_hosts_processes(tmp_path: Path) -> None:
     """Its node's ones under --proc-root, their pods' logs under --pod-logs, and nothing of an earlier cluster's."""
     stale = tmp_path / "whole.host" / "proc" / "4711"
     stale.mkdir(parents=True)
-    with Cluster(SMALL, tmp_path) as cluster:
+    with Cluster(preset("small"), tmp_path) as cluster:
         assert cluster.api is not None
-        for node in SMALL.nodes:
+        for node in preset("small").nodes:
             proc = tmp_path / f"{node.name}.host" / "proc"
             flags = {f"--proc-root={proc}", f"--pod-logs={proc.parent / 'log'}"}
             assert any(flags <= set(line) for line in _command_lines(tmp_path))
@@ -156,10 +156,10 @@ def test_each_exporter_is_shown_its_own_hosts_processes(tmp_path: Path) -> None:
 
 def test_pods_are_as_old_as_the_spec_says(tmp_path: Path) -> None:
     """Workloads were created, and their pods started, `age_s` before the cluster was started."""
-    with Cluster(SMALL, tmp_path, exporters=False) as cluster:
+    with Cluster(preset("small"), tmp_path, exporters=False) as cluster:
         assert cluster.api is not None
         now = datetime.datetime.now(datetime.UTC)
-        for spec in SMALL.workloads:
+        for spec in preset("small").workloads:
             made = cluster.api.get(spec.kind.value, spec.namespace, spec.name)
             assert made is not None
             created = datetime.datetime.fromisoformat(made["metadata"]["creationTimestamp"])
@@ -189,10 +189,10 @@ def test_a_cluster_can_stand_on_a_given_api_server(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "given"
     with ApiServer() as api:
         kubeconfig.write_text(yaml.safe_dump(api.kubeconfig()))
-        with Cluster(SMALL, tmp_path, kubeconfig=kubeconfig, exporters=False) as cluster:
+        with Cluster(preset("small"), tmp_path, kubeconfig=kubeconfig, exporters=False) as cluster:
             assert cluster.api is None
             assert {node["metadata"]["name"] for node in api.list("Node")} == {
-                node.name for node in SMALL.nodes
+                node.name for node in preset("small").nodes
             }
             _eventually(
                 lambda: sum(len(agent.holdings()) for agent in cluster.agents.values()),
@@ -200,7 +200,7 @@ def test_a_cluster_can_stand_on_a_given_api_server(tmp_path: Path) -> None:
             )
         starts = {pod["metadata"]["name"]: pod["status"]["startTime"] for pod in api.list("Pod")}
         # A second time the objects are there already, and stay as old as they are.
-        with Cluster(SMALL, tmp_path, kubeconfig=kubeconfig, exporters=False) as cluster:
+        with Cluster(preset("small"), tmp_path, kubeconfig=kubeconfig, exporters=False) as cluster:
             assert sum(len(agent.holdings()) for agent in cluster.agents.values()) == 6
         assert {pod["metadata"]["name"]: pod["status"]["startTime"] for pod in api.list("Pod")} == starts
 
@@ -211,8 +211,8 @@ def test_pods_on_a_given_api_server_started_long_ago(tmp_path: Path) -> None:
     now = datetime.datetime.now(datetime.UTC)
     with ApiServer() as api:
         kubeconfig.write_text(yaml.safe_dump(api.kubeconfig()))
-        with Cluster(SMALL, tmp_path, kubeconfig=kubeconfig, exporters=False) as cluster:
-            ages = {(spec.namespace, spec.name): spec.age_s for spec in SMALL.workloads}
+        with Cluster(preset("small"), tmp_path, kubeconfig=kubeconfig, exporters=False) as cluster:
+            ages = {(spec.namespace, spec.name): spec.age_s for spec in preset("small").workloads}
             starts = {
                 held.pod.name: now.timestamp() - (held.start_s or 0)
                 for agent in cluster.agents.values()
@@ -230,7 +230,7 @@ def test_pods_on_a_given_api_server_started_long_ago(tmp_path: Path) -> None:
 def test_an_exporter_that_does_not_start_ends_the_start_with_its_words(tmp_path: Path) -> None:
     """A failing exporter is an error that shows its log, and everything else is ended."""
     with pytest.raises(ProcessError, match="exporter on whole ended at start"):
-        Cluster(SMALL, tmp_path, exporter_options=["--no-such-flag"]).__enter__()
+        Cluster(preset("small"), tmp_path, exporter_options=["--no-such-flag"]).__enter__()
     _eventually(lambda: _alive(tmp_path), lambda pids: not pids)
 
 

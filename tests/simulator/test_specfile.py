@@ -9,13 +9,13 @@ import pytest
 from simulator.gpus.cards import CARDS
 from simulator.manifests import labels
 from simulator.nodes.devices import GPU_RESOURCE, allocatable
-from simulator.presets import DEMO, PRIORITY_CLASSES, READY_MADE
 from simulator.spec import Archetype, ClusterSpec, Kind, WorkloadSpec
-from simulator.specfile import EXAMPLE, SpecError, load
+from simulator.specfile import EXAMPLE, PRESETS, SpecError, load, preset
 from simulator.workloads.archetypes import Actor
 from simulator.workloads.behavior import activity, truth
 from simulator.workloads.draws import DAY_S, HOUR_S
 
+DEMO = preset("demo")
 MONDAY_S = 1_795_392_000.0
 HOURS = range(0, 7 * 24, 5)
 
@@ -79,14 +79,14 @@ def test_the_demo_is_large_and_varied_enough() -> None:
     assert len(DEMO.workloads) >= 20
     assert {spec.archetype for spec in DEMO.workloads} == set(Archetype)
     assert {spec.kind for spec in DEMO.workloads} == set(Kind)
-    assert {spec.priority_class for spec in DEMO.workloads} == {one.name for one in PRIORITY_CLASSES}
+    assert {spec.priority_class for spec in DEMO.workloads} == {one.name for one in DEMO.priority_classes}
     assert len({spec.namespace for spec in DEMO.workloads}) >= 3
     assert any(gpu.mig for node in DEMO.nodes for gpu in node.gpus)
     assert any(node.replicas > 1 for node in DEMO.nodes)
     assert [spec.name for spec in DEMO.workloads if spec.recorded == 0.5] == ["image-caption"]
 
 
-@pytest.mark.parametrize("cluster", READY_MADE.values(), ids=READY_MADE)
+@pytest.mark.parametrize("cluster", [preset(name) for name in PRESETS], ids=PRESETS)
 def test_every_workload_fits(cluster: ClusterSpec) -> None:
     """Each product's nodes have the devices that the workloads selecting it ask for."""
     wanted: Counter[tuple[str, str]] = Counter()
