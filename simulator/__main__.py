@@ -22,7 +22,7 @@ from simulator.controlplane.plane import ControlPlane
 from simulator.controlplane.programs import MissingProgramsError, find
 from simulator.controlplane.thirdparty import install, third_party_kinds
 from simulator.gpus import DriverError
-from simulator.kubeclient import ApiError, KubeClient
+from simulator.kubeclient import KubeClient, KubeClientError
 from simulator.processes import ProcessError
 from simulator.prometheus import Prometheus
 from simulator.spec import ClusterSpec
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say("ended")
     except (
         ProcessError,
-        ApiError,
+        KubeClientError,
         DriverError,
         MissingProgramsError,
         CacheError,

@@ -26,12 +26,12 @@ import yaml
 from simulator import history, manifests, placement
 from simulator.gpus import Board, environment
 from simulator.kube import ApiServer
-from simulator.kubeclient import ApiError, Endpoint, KubeClient
+from simulator.kubeclient import Endpoint, KubeClient, KubeClientError
 from simulator.nodes.agent import NodeAgent
 from simulator.nodes.hostfiles import HostFiles
 from simulator.nodes.machine import Machine
 from simulator.processes import Server
-from simulator.prometheus import Prometheus, Target
+from simulator.prometheus import Prometheus, ScrapeTarget
 from simulator.spec import ClusterSpec, NodeSpec, WorkloadSpec
 from simulator.workloads import draws
 from simulator.workloads.draws import DAY_S
@@ -113,10 +113,10 @@ class Cluster:
         self._stack.close()
 
     @property
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[ScrapeTarget, ...]:
         """The exporters as service discovery would show them to Prometheus."""
         return tuple(
-            Target(
+            ScrapeTarget(
                 address=exporter.address,
                 labels={
                     "namespace": EXPORTER_NAMESPACE,
@@ -304,6 +304,6 @@ def _ensure(client: KubeClient, obj: manifests.Object) -> None:
     """Create `obj`, unless the API server has it."""
     try:
         client.create(manifests.collection(obj), obj)
-    except ApiError as error:
+    except KubeClientError as error:
         if error.status != _CONFLICT:
             raise

@@ -23,7 +23,7 @@ from simulator.cluster import Cluster
 from simulator.controlplane.plane import ControlPlane
 from simulator.controlplane.programs import MissingProgramsError, Programs, find
 from simulator.gpus import DriverError
-from simulator.kubeclient import ApiError, Endpoint, KubeClient
+from simulator.kubeclient import Endpoint, KubeClient, KubeClientError
 from simulator.processes import ProcessError
 from simulator.prometheus import Prometheus
 from simulator.specfile import preset
@@ -260,7 +260,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (
         DemoError,
         ProcessError,
-        ApiError,
+        KubeClientError,
         DriverError,
         MissingProgramsError,
         CacheError,

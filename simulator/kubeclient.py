@@ -26,7 +26,7 @@ WATCH_S = 300
 Object = dict[str, Any]
 
 
-class ApiError(Exception):
+class KubeClientError(Exception):
     """The API server refused.
 
     Attributes:
@@ -71,23 +71,23 @@ class KubeClient:
         self.endpoint = endpoint
 
     def get(self, path: str, **query: str) -> Object:
-        """The object or list at `path`; raises ApiError and OSError."""
+        """The object or list at `path`; raises KubeClientError and OSError."""
         return self._request("GET", _with(path, query))
 
     def create(self, path: str, body: Object) -> Object:
-        """Create an object in the collection `path`; raises ApiError and OSError."""
+        """Create an object in the collection `path`; raises KubeClientError and OSError."""
         return self._request("POST", path, body=body)
 
     def patch(self, path: str, body: Object) -> Object:
-        """Merge `body` into the object at `path`; raises ApiError and OSError."""
+        """Merge `body` into the object at `path`; raises KubeClientError and OSError."""
         return self._request("PATCH", path, body=body, content_type="application/merge-patch+json")
 
     def delete(self, path: str) -> Object:
-        """Delete the object at `path`; raises ApiError and OSError."""
+        """Delete the object at `path`; raises KubeClientError and OSError."""
         return self._request("DELETE", path)
 
     def watch(self, path: str, *, resource_version: str, **query: str) -> "Watch":
-        """What happens in the collection `path` after `resource_version`; raises ApiError and OSError."""
+        """What happens in the collection `path` after `resource_version`; raises KubeClientError and OSError."""
         query |= {"watch": "true", "resourceVersion": resource_version, "timeoutSeconds": str(WATCH_S)}
         connection = self._connect(WATCH_S + TIMEOUT_S)
         try:
@@ -156,7 +156,7 @@ def _checked(response: http.client.HTTPResponse, what: str) -> http.client.HTTPR
         reason = json.loads(text)["message"]
     except (ValueError, KeyError, TypeError):
         reason = text[:200]
-    raise ApiError(f"{what}: {response.status} {response.reason}: {reason}", status=response.status)
+    raise KubeClientError(f"{what}: {response.status} {response.reason}: {reason}", status=response.status)
 
 
 def _with(path: str, query: Mapping[str, str]) -> str:

@@ -96,7 +96,7 @@ JOB = "gpu-exporter"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Target:
+class ScrapeTarget:
     """An exporter to scrape.
 
     Attributes:
@@ -133,7 +133,7 @@ class Prometheus:
         self,
         directory: Path,
         *,
-        targets: Sequence[Target] = (),
+        targets: Sequence[ScrapeTarget] = (),
         scrape_interval_s: int = 15,
         honor_labels: bool = False,
         binary: str = "prometheus",

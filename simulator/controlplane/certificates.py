@@ -19,17 +19,17 @@ _SERVICE_NAMES = ("localhost", "kubernetes", "kubernetes.default.svc")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class User:
+class ClientIdentity:
     """Whom a client certificate stands for: common name and organization."""
 
     name: str
     group: str = "system:authenticated"
 
 
-ADMIN = User("admin", "system:masters")
-CONTROLLER_MANAGER = User("system:kube-controller-manager")
-SCHEDULER = User("system:kube-scheduler")
-KUBELETS = User("kwok", "system:masters")
+ADMIN = ClientIdentity("admin", "system:masters")
+CONTROLLER_MANAGER = ClientIdentity("system:kube-controller-manager")
+SCHEDULER = ClientIdentity("system:kube-scheduler")
+KUBELETS = ClientIdentity("kwok", "system:masters")
 
 
 class Certificates:
@@ -46,7 +46,7 @@ class Certificates:
         signer = self._authority.issue_cert(common_name="service-accounts")
         self.service_account_key = self._write("service-accounts.key", signer.private_key_pem.bytes())
 
-    def kubeconfig(self, path: Path, user: User, server: str) -> None:
+    def kubeconfig(self, path: Path, user: ClientIdentity, server: str) -> None:
         """Write a kubeconfig that reaches `server` as `user`, with everything inside it."""
         signed = self._authority.issue_cert(_NOBODY, common_name=user.name, organization_name=user.group)
         document = {

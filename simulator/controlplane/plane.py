@@ -17,10 +17,10 @@ from simulator.controlplane.certificates import (
     KUBELETS,
     SCHEDULER,
     Certificates,
-    User,
+    ClientIdentity,
 )
 from simulator.controlplane.programs import Programs
-from simulator.kubeclient import ApiError, Endpoint, KubeClient
+from simulator.kubeclient import Endpoint, KubeClient, KubeClientError
 from simulator.processes import Child, ProcessError, Server
 
 START_S = 60.0
@@ -87,7 +87,7 @@ class ControlPlane:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def write_kubeconfig(self, path: Path, user: User) -> None:
+    def write_kubeconfig(self, path: Path, user: ClientIdentity) -> None:
         """Write a kubeconfig that reaches the API server as `user`, who may do what RBAC grants."""
         self._certificates.kubeconfig(path, user, self.endpoint.url)
 
@@ -174,7 +174,7 @@ class ControlPlane:
             f"--config={_STAGES}",
         )
 
-    def _start_client(self, name: str, user: User, server: str, *flags: str) -> None:
+    def _start_client(self, name: str, user: ClientIdentity, server: str, *flags: str) -> None:
         kubeconfig = self.directory / f"{name}.kubeconfig"
         self._certificates.kubeconfig(kubeconfig, user, server)
         command = [str(self._programs[name]), f"--kubeconfig={kubeconfig}", *flags]
@@ -195,6 +195,6 @@ class ControlPlane:
 def _exists(client: KubeClient, path: str) -> bool:
     try:
         client.get(path)
-    except (ApiError, OSError):
+    except (KubeClientError, OSError):
         return False
     return True

@@ -35,8 +35,8 @@ class Board:
             raise ValueError(f"node {node.name}: {len(node.gpus)} GPUs; a board holds {layout.MAX_GPUS}")
         self._node = node
         self._lock = threading.Lock()
-        self._faults: dict[_Fault, layout.Fault] = {}
-        self._events: list[layout.Event] = []
+        self._faults: dict[_Fault, layout.DriverFault] = {}
+        self._events: list[layout.GpuEvent] = []
         cards = [self._card(index) for index in range(len(node.gpus))]
         self._gpus = [
             Gpu(card, Reading.idle(card), self._instances(index, card, node.gpus[index].mig), generation=1)
@@ -131,7 +131,7 @@ class Board:
             if instance is not None:
                 self._check_instance(index, instance)
                 where = gpu.instances[instance].gpu_instance_id
-            self._events.append(layout.Event(gpu=index, xid=xid, gpu_instance_id=where))
+            self._events.append(layout.GpuEvent(gpu=index, xid=xid, gpu_instance_id=where))
             self._file.publish_events(encoding.event_log(self._events))
 
     def set_processes(self, index: int, processes: Sequence[Process]) -> None:
@@ -221,7 +221,7 @@ class Board:
             if gpu is not None:
                 self._gpu(gpu)
             target = layout.ANY_GPU if gpu is None else gpu
-            fault = layout.Fault(function=function.encode(), gpu=target, code=code or 0, hang=int(hang))
+            fault = layout.DriverFault(function=function.encode(), gpu=target, code=code or 0, hang=int(hang))
             faults = {**self._faults, (function, target): fault}
             if len(faults) > layout.MAX_FAULTS:
                 raise ValueError(f"node {self._node.name}: a board holds {layout.MAX_FAULTS} faults at once")
@@ -270,7 +270,7 @@ class Board:
         self._file.publish_state(index, encoding.state(gpu))
         self._gpus[index] = gpu
 
-    def _show_faults(self, faults: dict[_Fault, layout.Fault]) -> None:
+    def _show_faults(self, faults: dict[_Fault, layout.DriverFault]) -> None:
         self._file.publish_faults(encoding.fault_list(faults.values()))
         self._faults = faults
 

@@ -69,7 +69,7 @@ def state(gpu: Gpu) -> layout.State:
         mig_generation=gpu.generation,
         mig_count=len(gpu.instances),
         busy=_counter(gpu.busy),
-        mig=(layout.Instance * layout.MAX_INSTANCES)(*map(_instance, gpu.instances)),
+        mig=(layout.MigInstance * layout.MAX_INSTANCES)(*map(_instance, gpu.instances)),
     )
 
 
@@ -97,7 +97,7 @@ def utilization_buffer(samples: Sequence[tuple[int, int]]) -> layout.Utilization
 
 def process_buffer(samples: Sequence[ProcessSample]) -> layout.ProcessBuffer:
     """The samples of a GPU's processes."""
-    rows = (layout.ProcessSample * layout.MAX_PROCESS_SAMPLES)()
+    rows = (layout.ProcessUtilization * layout.MAX_PROCESS_SAMPLES)()
     for row, sample in zip(rows, samples, strict=False):
         row.at_us = sample.at_us
         row.pid = sample.pid
@@ -121,7 +121,7 @@ def answer_list(answers: Mapping[tuple[str, int], Sequence[int]]) -> layout.Answ
     return layout.AnswerList(count=len(rows), answer=(layout.Answer * layout.MAX_ANSWERS)(*rows))
 
 
-def event_log(events: Sequence[layout.Event]) -> layout.EventLog:
+def event_log(events: Sequence[layout.GpuEvent]) -> layout.EventLog:
     """The last events, each where its number says."""
     log = layout.EventLog(count=len(events))
     for number in range(max(0, len(events) - layout.MAX_EVENTS), len(events)):
@@ -129,14 +129,14 @@ def event_log(events: Sequence[layout.Event]) -> layout.EventLog:
     return log
 
 
-def fault_list(faults: Collection[layout.Fault]) -> layout.FaultList:
+def fault_list(faults: Collection[layout.DriverFault]) -> layout.FaultList:
     """What fails on a node; the first that applies to a call counts."""
-    return layout.FaultList(count=len(faults), fault=(layout.Fault * layout.MAX_FAULTS)(*faults))
+    return layout.FaultList(count=len(faults), fault=(layout.DriverFault * layout.MAX_FAULTS)(*faults))
 
 
-def _instance(instance: Instance) -> layout.Instance:
+def _instance(instance: Instance) -> layout.MigInstance:
     profile = instance.profile
-    return layout.Instance(
+    return layout.MigInstance(
         uuid=instance.uuid.encode(),
         profile=profile.name.encode(),
         memory_bytes=profile.memory_bytes,
@@ -156,8 +156,8 @@ def _instance(instance: Instance) -> layout.Instance:
     )
 
 
-def _counter(counter: BusyCounter | None) -> layout.BusyCounter:
-    return layout.BusyCounter() if counter is None else layout.BusyCounter(counter.busy_us, counter.at_us)
+def _counter(counter: BusyCounter | None) -> layout.BusyCount:
+    return layout.BusyCount() if counter is None else layout.BusyCount(counter.busy_us, counter.at_us)
 
 
 def _serial(gpu_uuid: str) -> str:

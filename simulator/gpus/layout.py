@@ -57,13 +57,13 @@ class Identity(ctypes.Structure):
     )
 
 
-class BusyCounter(ctypes.Structure):
+class BusyCount(ctypes.Structure):
     """`struct busy_counter`."""
 
     _fields_ = (("busy_us", c_uint64), ("at_us", c_uint64))
 
 
-class Instance(ctypes.Structure):
+class MigInstance(ctypes.Structure):
     """`struct mig_instance`."""
 
     _fields_ = (
@@ -83,7 +83,7 @@ class Instance(ctypes.Structure):
         ("start", c_uint32),
         ("size", c_uint32),
         ("unused", c_uint32),
-        ("busy", BusyCounter),
+        ("busy", BusyCount),
     )
 
 
@@ -102,8 +102,8 @@ class State(ctypes.Structure):
         ("memory_temperature_c", c_int32),
         ("mig_generation", c_uint32),
         ("mig_count", c_uint64),
-        ("busy", BusyCounter),
-        ("mig", Instance * MAX_INSTANCES),
+        ("busy", BusyCount),
+        ("mig", MigInstance * MAX_INSTANCES),
     )
 
 
@@ -137,7 +137,7 @@ class UtilizationBuffer(ctypes.Structure):
     _fields_ = (("supported", c_uint64), ("count", c_uint64), ("sample", UtilizationSample * MAX_SAMPLES))
 
 
-class ProcessSample(ctypes.Structure):
+class ProcessUtilization(ctypes.Structure):
     """`struct process_sample`."""
 
     _fields_ = (
@@ -154,7 +154,7 @@ class ProcessSample(ctypes.Structure):
 class ProcessBuffer(ctypes.Structure):
     """`struct process_buffer`."""
 
-    _fields_ = (("count", c_uint64), ("sample", ProcessSample * MAX_PROCESS_SAMPLES))
+    _fields_ = (("count", c_uint64), ("sample", ProcessUtilization * MAX_PROCESS_SAMPLES))
 
 
 class Answer(ctypes.Structure):
@@ -174,7 +174,7 @@ class AnswerList(ctypes.Structure):
     _fields_ = (("count", c_uint64), ("answer", Answer * MAX_ANSWERS))
 
 
-class Event(ctypes.Structure):
+class GpuEvent(ctypes.Structure):
     """`struct gpu_event`."""
 
     _fields_ = (("gpu", c_uint32), ("xid", c_uint32), ("gpu_instance_id", c_uint32), ("unused", c_uint32))
@@ -183,10 +183,10 @@ class Event(ctypes.Structure):
 class EventLog(ctypes.Structure):
     """`struct event_log`."""
 
-    _fields_ = (("count", c_uint64), ("event", Event * MAX_EVENTS))
+    _fields_ = (("count", c_uint64), ("event", GpuEvent * MAX_EVENTS))
 
 
-class Fault(ctypes.Structure):
+class DriverFault(ctypes.Structure):
     """`struct fault`."""
 
     _fields_ = (("function", c_char * 56), ("gpu", c_int32), ("code", c_int32), ("hang", c_uint64))
@@ -195,7 +195,7 @@ class Fault(ctypes.Structure):
 class FaultList(ctypes.Structure):
     """`struct fault_list`."""
 
-    _fields_ = (("count", c_uint64), ("fault", Fault * MAX_FAULTS))
+    _fields_ = (("count", c_uint64), ("fault", DriverFault * MAX_FAULTS))
 
 
 class FaultCell(ctypes.Structure):

@@ -11,15 +11,15 @@ from simulator.controlplane.thirdparty import third_party_kinds
 from simulator.kube.controllers import CONTROLLERS
 from simulator.kube.controllers.context import Context
 from simulator.kube.controllers.loop import Loop
+from simulator.kube.decoding import Target
 from simulator.kube.deletion import DeleteOptions, delete
 from simulator.kube.faults import Fault
 from simulator.kube.handlers import Api, Around
 from simulator.kube.objects import Object, namespace_of, rfc3339
 from simulator.kube.patch import MERGE_PATCH, apply_patch
 from simulator.kube.rbac import ADMIN, ADMIN_TOKEN, Access, Rule, User
-from simulator.kube.receiving import Target
 from simulator.kube.registry import Registry
-from simulator.kube.requests import RequestLog
+from simulator.kube.requestlog import RequestLog
 from simulator.kube.resources import by_kind, of_object
 from simulator.kube.server import HttpServer
 from simulator.kube.store import Store

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from simulator.kube import errors
+from simulator.kube.decoding import Target
 from simulator.kube.objects import Object, is_terminating, set_condition
-from simulator.kube.receiving import Target
 from simulator.kube.registry import Registry
 
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from simulator.kube import admission, errors
+from simulator.kube.decoding import Target
 from simulator.kube.errors import FieldError
 from simulator.kube.objects import Object, is_finished, parse_time, rfc3339
-from simulator.kube.receiving import Target
 from simulator.kube.registry import Registry
 from simulator.kube.store import Record
 

@@ -9,34 +9,32 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from simulator.kube import errors
-from simulator.kube.asking import (
-    Request,
-    body_of,
-    delete_options,
-    page_of,
-    require_json,
-    verb_of,
-    wants_metadata,
-    write_options,
-)
 from simulator.kube.binding import bind
+from simulator.kube.decoding import Target, Write
 from simulator.kube.deletion import Deleted, delete
 from simulator.kube.discovery import discover
 from simulator.kube.errors import FieldError
-from simulator.kube.eviction import evict
-from simulator.kube.listing import Selection, list_page
+from simulator.kube.listing import Selection, WatchOptions, list_page, watch
 from simulator.kube.objects import Object, name_of
 from simulator.kube.patch import apply_patch
 from simulator.kube.policies import Attempt, enforce
 from simulator.kube.proxying import Backends, ProxyPath, parse_proxy_path
 from simulator.kube.rbac import Access, Action, User
-from simulator.kube.receiving import Target, Write
 from simulator.kube.registry import Registry
+from simulator.kube.requests import (
+    Request,
+    body_of,
+    delete_options,
+    page_of,
+    parse_path,
+    require_json,
+    verb_of,
+    wants_metadata,
+    write_options,
+)
 from simulator.kube.resources import by_kind
-from simulator.kube.routes import parse_path
-from simulator.kube.scaling import change_scale, scale_of
 from simulator.kube.store import Record
-from simulator.kube.watching import Watch, watch
+from simulator.kube.subresources import change_scale, evict, scale_of
 
 _PRESERVED = (
     '299 - "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove '
@@ -217,7 +215,7 @@ class Api:
     def _watch(self, request: Request, selection: Selection) -> Iterator[bytes]:
         timeout = request.query.get("timeoutSeconds", "")
         lasting_s = float(timeout) if timeout.isdecimal() else 0.0
-        wanted = Watch(
+        wanted = WatchOptions(
             selection,
             since=request.query.get("resourceVersion", ""),
             timeout_s=lasting_s or self._random.uniform(_SHORTEST_WATCH_S, 2 * _SHORTEST_WATCH_S),

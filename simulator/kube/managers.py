@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from simulator.kube.objects import Object
-from simulator.kube.strategic import MERGE_KEYS
+from simulator.kube.patch import MERGE_KEYS
 
 Path = tuple[str, ...]
 

@@ -8,9 +8,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from simulator.kube.decoding import Write
 from simulator.kube.errors import ApiError
 from simulator.kube.objects import Object, labels_of, name_of, namespace_of
-from simulator.kube.receiving import Write
 from simulator.kube.resources import Resource, by_kind
 from simulator.kube.selectors import from_object
 from simulator.kube.store import Record, Store

@@ -11,10 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from simulator.kube import admission, errors, managers, names, policies, quotas, validation
-from simulator.kube.defaulting import apply_defaults
-from simulator.kube.errors import ApiError, FieldError
-from simulator.kube.objects import Object, clone, name_of, namespace_of
-from simulator.kube.receiving import (
+from simulator.kube.admission import apply_defaults
+from simulator.kube.decoding import (
     Target,
     Write,
     check_preconditions,
@@ -23,6 +21,8 @@ from simulator.kube.receiving import (
     require_same_name,
     require_same_uid,
 )
+from simulator.kube.errors import ApiError, FieldError
+from simulator.kube.objects import Object, clone, name_of, namespace_of
 from simulator.kube.resources import Resource, by_kind
 from simulator.kube.store import Record, Store
 

@@ -1,86 +1,182 @@
-"""The wire log: every request that reached the server, with its answer. Must not know what requests mean to objects."""
+"""A request as it came off the wire, and what its query and body ask for. Pure: reads nothing but the request."""
 
 import dataclasses
-import datetime
 import json
-import threading
-from typing import Any
-from urllib.parse import parse_qs
+from collections.abc import Callable, Mapping
+from typing import Literal
 
-_MUTATING = {"POST", "PUT", "PATCH", "DELETE"}
+from simulator.kube import errors
+from simulator.kube.decoding import Target, Write
+from simulator.kube.deletion import DeleteOptions
+from simulator.kube.errors import FieldError
+from simulator.kube.listing import Page
+from simulator.kube.objects import Object
+from simulator.kube.rbac import SERVER, User
+from simulator.kube.resources import by_path
+
+_VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_VALIDATIONS: Mapping[str, Literal["Strict", "Warn", "Ignore"]] = {
+    "Ignore": "Ignore",
+    "Warn": "Warn",
+    "Strict": "Strict",
+}
+_MAX_FIELD_MANAGER = 128
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class LoggedRequest:
-    """One request and its answer.
+class Request:
+    """A request as it came off the wire.
 
     Attributes:
-        time: The server's clock when the request arrived.
-        user: Who sent it; empty where nobody was authenticated.
-        query: The query string as it was sent.
-        body: The body as it was sent.
-        code: The HTTP status of the answer; 0 where the connection was dropped instead.
+        query: The last value of each parameter.
+        user: Whom it is from.
+        alive: Whether the client still listens; asked while a watch has nothing to say.
     """
 
-    time: datetime.datetime
-    user: str
     method: str
     path: str
-    query: str
-    content_type: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
     body: bytes
-    code: int
+    alive: Callable[[], bool]
+    user: User = SERVER
 
     @property
-    def json(self) -> Any:  # noqa: ANN401 - any JSON value
-        """The body as JSON; None where it is empty."""
-        return json.loads(self.body) if self.body else None
-
-    @property
-    def dry_run(self) -> bool:
-        """Whether it asked for dryRun=All, in its query or, as DELETE and eviction may, in its body.
-
-        The body of a DELETE stands for the query, too: without dryRun in it, it is none.
-        """
-        in_query = "All" in parse_qs(self.query).get("dryRun", ())
-        if in_query and not (self.method == "DELETE" and self.body):
-            return True
-        try:
-            body = self.json
-        except ValueError:
-            return False
-        options = body.get("deleteOptions") or body if isinstance(body, dict) else {}
-        in_body = self.method == "DELETE" or self.path.endswith("/eviction")
-        return in_body and isinstance(options, dict) and "All" in (options.get("dryRun") or ())
-
-    @property
-    def mutating(self) -> bool:
-        """Whether its method can change state; a review only asks."""
-        return self.method in _MUTATING and not self.path.endswith("accessreviews")
+    def content_type(self) -> str:
+        """Without parameters, in lower case."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-class RequestLog:
-    """All requests since the start or since `clear`."""
+def verb_of(request: Request, target: Target) -> str:
+    """The API's verb: list and watch are GETs of a collection."""
+    verb = _VERBS.get(request.method, request.method.lower())
+    if target.name:
+        return verb
+    if verb == "get":
+        return "watch" if request.query.get("watch") in {"true", "True", "1"} else "list"
+    return "deletecollection" if verb == "delete" else verb
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._entries: list[LoggedRequest] = []
 
-    def add(self, entry: LoggedRequest) -> None:
-        """Append a request."""
-        with self._lock:
-            self._entries.append(entry)
+def require_json(request: Request) -> None:
+    """Refuse a client that takes no JSON."""
+    accepted = [entry.partition(";")[0].strip() for entry in request.headers.get("accept", "*/*").split(",")]
+    if not {"*/*", "application/*", "application/json"} & set(accepted):
+        raise errors.not_acceptable()
 
-    def all(self) -> list[LoggedRequest]:
-        """Every request, in order of their answers."""
-        with self._lock:
-            return list(self._entries)
 
-    def mutating(self, *, include_dry_run: bool = False) -> list[LoggedRequest]:
-        """The requests that could change state, whether or not they succeeded."""
-        return [entry for entry in self.all() if entry.mutating and (include_dry_run or not entry.dry_run)]
+def wants_metadata(request: Request) -> bool:
+    """Whether a list is wanted as PartialObjectMetadataList, which the first media type that fits decides."""
+    first = request.headers.get("accept", "").partition(",")[0]
+    parameters = {part.strip() for part in first.split(";")[1:]}
+    return {"as=PartialObjectMetadataList", "g=meta.k8s.io", "v=v1"} <= parameters
 
-    def clear(self) -> None:
-        """Forget all requests so far."""
-        with self._lock:
-            self._entries.clear()
+
+def body_of(request: Request) -> Object:
+    """The JSON object that a POST or PUT carries."""
+    if request.content_type not in {"", "application/json"}:
+        raise errors.unsupported_media(
+            "the body of the request was in an unknown format - accepted media types include: application/json"
+        )
+    try:
+        body = json.loads(request.body)
+    except ValueError as error:
+        raise errors.bad_request(f"the object provided is unrecognized: {error}") from error
+    if not isinstance(body, dict):
+        raise errors.bad_request("the object provided is unrecognized: it must be a JSON object")
+    return body
+
+
+def write_options(request: Request, kind: str) -> Write:
+    """How a write is to be taken, as the query says; without a manager the client's name stands for one."""
+    problems = []
+    dry_run = request.query.get("dryRun")
+    if dry_run not in {None, "All"}:
+        problems.append(FieldError.unsupported("dryRun", [dry_run], ["All"]))
+    validation = request.query.get("fieldValidation") or "Warn"
+    if validation not in _VALIDATIONS:
+        problems.append(FieldError.unsupported("fieldValidation", validation, _VALIDATIONS))
+    manager = request.query.get("fieldManager", "")
+    if len(manager) > _MAX_FIELD_MANAGER:
+        problems.append(
+            FieldError(
+                "FieldValueTooLong",
+                "fieldManager",
+                f"Too long: may not be more than {_MAX_FIELD_MANAGER} bytes",
+            )
+        )
+    if problems:
+        raise errors.invalid(kind, "meta.k8s.io", "", problems)
+    return Write(
+        dry_run=dry_run == "All",
+        validation=_VALIDATIONS[validation],
+        user=request.user,
+        manager=manager or request.headers.get("user-agent", "").partition("/")[0] or "unknown",
+    )
+
+
+def delete_options(request: Request) -> DeleteOptions:
+    """How to delete: from the body, or, where there is none, from the query."""
+    if request.body:
+        return DeleteOptions.parse(body_of(request))
+    query = request.query
+    options: Object = {}
+    if "propagationPolicy" in query:
+        options["propagationPolicy"] = query["propagationPolicy"]
+    if query.get("gracePeriodSeconds", "").isdecimal():
+        options["gracePeriodSeconds"] = int(query["gracePeriodSeconds"])
+    return DeleteOptions.parse(options, dry_run=write_options(request, "DeleteOptions").dry_run)
+
+
+def page_of(request: Request) -> Page:
+    """Which part of a list is wanted."""
+    text = request.query.get("limit") or "0"
+    try:
+        limit = int(text)
+    except ValueError as error:
+        raise errors.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from error
+    return Page(
+        limit=max(limit, 0),
+        token=request.query.get("continue", ""),
+        resource_version=request.query.get("resourceVersion", ""),
+        match=request.query.get("resourceVersionMatch", ""),
+    )
+
+
+_NAMESPACE_PARTS = {"status", "finalize"}
+
+
+def parse_path(path: str) -> tuple[Target, bool] | None:
+    """The target of a resource path, and whether its list is over all namespaces; None where nothing is served.
+
+    A target without a name is a collection.
+    """
+    steps = [step for step in path.split("/") if step]
+    match steps:
+        case ["api", version, *rest]:
+            return _resolve("", version, rest)
+        case ["apis", group, version, *rest]:
+            return _resolve(group, version, rest)
+        case _:
+            return None
+
+
+def _resolve(group: str, version: str, steps: list[str]) -> tuple[Target, bool] | None:
+    namespace = ""
+    match steps:
+        case ["namespaces", _, part] if part in _NAMESPACE_PARTS:
+            pass
+        case ["namespaces", namespace, plural, *rest]:
+            steps = [plural, *rest]
+        case _:
+            pass
+    if not 1 <= len(steps) <= 3:  # noqa: PLR2004 - plural, name, subresource
+        return None
+    resource = by_path(group, version, steps[0])
+    if resource is None or bool(namespace) > resource.namespaced:
+        return None
+    name, subresource = [*steps[1:], "", ""][:2]
+    if resource.namespaced and name and not namespace:
+        return None
+    if subresource and subresource not in resource.subresources:
+        return None
+    return Target(resource, namespace, name, subresource), resource.namespaced and not namespace

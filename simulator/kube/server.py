@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from simulator.kube import errors
-from simulator.kube.asking import Request
 from simulator.kube.errors import ApiError
 from simulator.kube.faults import Fault, Faults
 from simulator.kube.handlers import Api, Response, answer, is_public, refusal
 from simulator.kube.rbac import Access
-from simulator.kube.requests import LoggedRequest, RequestLog
+from simulator.kube.requestlog import LoggedRequest, RequestLog
+from simulator.kube.requests import Request
 
 _BACKLOG = 256
 _PIECE = 65536  # bytes

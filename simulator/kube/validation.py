@@ -5,10 +5,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from simulator.kube.errors import FieldError
-from simulator.kube.jobspec import cron_job_problems, job_change_problems, job_problems
 from simulator.kube.names import key_problems, label_problems
 from simulator.kube.objects import Object, name_of
-from simulator.kube.podspec import frozen_problems, not_negative, pod_spec_problems
+from simulator.kube.podspec import (
+    cron_job_problems,
+    frozen_problems,
+    job_change_problems,
+    job_problems,
+    not_negative,
+    pod_spec_problems,
+)
 from simulator.kube.policyspec import binding_problems, policy_problems
 from simulator.kube.quotas import quota_problems
 from simulator.kube.resources import is_custom, of_object

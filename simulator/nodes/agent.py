@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from simulator.kube.quantity import parse_quantity
-from simulator.kubeclient import ApiError, KubeClient, Object, Watch
+from simulator.kubeclient import KubeClient, KubeClientError, Object, Watch
 from simulator.nodes.devices import Container, DeviceId, devices
 from simulator.nodes.feed import Feed, Sensors
 from simulator.nodes.hostfiles import HostFiles
@@ -146,9 +146,9 @@ class NodeAgent:
         while not self._stopping.is_set():
             try:
                 self._list_and_watch()
-            except (OSError, http.client.HTTPException, ValueError, ApiError) as error:
+            except (OSError, http.client.HTTPException, ValueError, KubeClientError) as error:
                 # A watch that has grown too old is routine; anything else should be read by somebody.
-                expired = isinstance(error, ApiError) and error.status == _GONE
+                expired = isinstance(error, KubeClientError) and error.status == _GONE
                 _log.log(
                     logging.DEBUG if expired else logging.WARNING,
                     "node %s: following its pods failed, trying again: %s",
@@ -179,7 +179,7 @@ class NodeAgent:
             case "DELETED":
                 self._dismiss(_key(pod))
             case "ERROR":
-                raise ApiError(f"watching pods: {pod.get('message')}", status=pod.get("code", 0))
+                raise KubeClientError(f"watching pods: {pod.get('message')}", status=pod.get("code", 0))
             case _:
                 pass
 

@@ -90,7 +90,7 @@ class Samples:
     mem_clock_mhz: list[int] = dataclasses.field(default_factory=list)
 
 
-class Gpu:
+class GpuTimeline:
     """One physical GPU.
 
     Args:
@@ -285,7 +285,7 @@ class Machine:
     def __init__(self, node: NodeSpec, *, boot_s: float) -> None:
         self.node = node
         self.boot_s = boot_s
-        self._gpus = [Gpu(node, index, boot_s=boot_s) for index in range(len(node.gpus))]
+        self._gpus = [GpuTimeline(node, index, boot_s=boot_s) for index in range(len(node.gpus))]
         self._devices = {device.id: device for device in devices(node)}
         self._lock = threading.Lock()
 

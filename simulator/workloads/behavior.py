@@ -27,7 +27,7 @@ class Activity:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Truth:
+class ActualUse:
     """What really happened on one device in a window.
 
     Attributes:
@@ -63,7 +63,7 @@ def activity(actor: Actor, t_s: float) -> Activity:
     )
 
 
-def truth(actor: Actor, t0_s: float, t1_s: float) -> Truth:
+def truth(actor: Actor, t0_s: float, t1_s: float) -> ActualUse:
     """What `actor` really did in [t0, t1)."""
     busy: list[tuple[float, float]] = []
     for start, end, phase in schedule(actor).between(actor.start_s, max(t1_s, actor.start_s)):
@@ -75,7 +75,7 @@ def truth(actor: Actor, t0_s: float, t1_s: float) -> Truth:
             busy.append((start, end))
     last = busy[-1][1] if busy else actor.start_s
     cut = tuple((max(start, t0_s), end) for start, end in busy if end > t0_s)
-    return Truth(busy=cut, idle_since_s=None if busy and last == t1_s else last)
+    return ActualUse(busy=cut, idle_since_s=None if busy and last == t1_s else last)
 
 
 @functools.cache

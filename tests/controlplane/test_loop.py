@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from simulator.controlplane.certificates import User
+from simulator.controlplane.certificates import ClientIdentity
 from tests.controlplane.world import RealWorld, uids
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.prometheus, pytest.mark.xdist_group("controlplane")]
@@ -174,7 +174,7 @@ def test_who_may_only_read_can_plan_and_changes_nothing(world: RealWorld) -> Non
     """`plan` needs get and list; `apply` by the same account is told what it may not, and changes nothing."""
     world.node()
     world.add("Deployment", "idle")
-    reader = User(f"reader-{world.team}")
+    reader = ClientIdentity(f"reader-{world.team}")
     _let_read(world, reader.name)
     world.become(reader)
     assert world.plan()["idle"]["verdict"] == "act"
@@ -212,7 +212,7 @@ def _let_read(world: RealWorld, user: str) -> None:
     kinds += ["replicationcontrollers", "cronjobs"]
     rule = {"apiGroups": ["*"], "resources": [*core, *kinds], "verbs": ["get", "list"]}
     reference = {"kind": "ClusterRole", "name": user, "apiGroup": group}
-    subject = {"kind": "User", "name": user, "apiGroup": group}
+    subject = {"kind": "ClientIdentity", "name": user, "apiGroup": group}
     path = f"/apis/{group}/v1"
     world.api.create(f"{path}/clusterroles", {"metadata": {"name": user}, "rules": [rule]})
     binding = {"metadata": {"name": user}, "roleRef": reference, "subjects": [subject]}

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from simulator.cluster import Cluster
-from simulator.controlplane.certificates import User
+from simulator.controlplane.certificates import ClientIdentity
 from simulator.controlplane.plane import ControlPlane
 from simulator.controlplane.programs import find
-from simulator.kubeclient import ApiError, Endpoint, KubeClient
+from simulator.kubeclient import Endpoint, KubeClient, KubeClientError
 from simulator.processes import ProcessError
 from simulator.specfile import preset
 from tests.controlplane.contract.objects import conditions, job, pod, pod_spec
@@ -90,9 +90,9 @@ def test_a_deleted_pod_ends_before_it_goes(world: RealWorld) -> None:
 def test_a_user_without_grants_may_do_nothing(plane: ControlPlane, tmp_path: Path) -> None:
     """Kubeconfigs for other users carry their own certificate; RBAC decides the rest."""
     path = tmp_path / "kubeconfig"
-    plane.write_kubeconfig(path, User("stranger"))
+    plane.write_kubeconfig(path, ClientIdentity("stranger"))
     assert path.stat().st_mode & 0o077 == 0
-    with pytest.raises(ApiError, match='User "stranger" cannot list resource "pods"'):
+    with pytest.raises(KubeClientError, match='ClientIdentity "stranger" cannot list resource "pods"'):
         KubeClient(Endpoint.from_kubeconfig(path)).get("/api/v1/pods")
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from simulator.controlplane.certificates import User
+from simulator.controlplane.certificates import ClientIdentity
 from simulator.controlplane.plane import ControlPlane
-from simulator.kubeclient import ApiError, KubeClient
+from simulator.kubeclient import KubeClient, KubeClientError
 from simulator.placement import report_start
 from simulator.prometheus import Prometheus
 from tests.controlplane.contract.server import Api, Object, Real
@@ -118,7 +118,7 @@ class RealWorld:
             self._prometheus.write(day_of(self.team, pod["metadata"]["name"], looks))
         return pods
 
-    def become(self, user: User) -> None:
+    def become(self, user: ClientIdentity) -> None:
         """Run commands as somebody else from now on."""
         self._kubeconfig = self._directory / f"{user.name}.kubeconfig"
         self._plane.write_kubeconfig(self._kubeconfig, user)
@@ -189,7 +189,7 @@ class RealWorld:
     def _ensure(self, path: str, body: Mapping[str, Any]) -> None:
         try:
             self.client.create(path, dict(body))
-        except ApiError as error:
+        except KubeClientError as error:
             if error.status != _CONFLICT:
                 raise
 

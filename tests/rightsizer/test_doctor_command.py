@@ -24,7 +24,7 @@ from rightsizer.usage.sources import SourceSettings
 from simulator.kube import LoggedRequest, Rule
 from simulator.kube.api import ApiServer
 from simulator.kube.proxying import parse_proxy_path
-from simulator.kube.routes import parse_path
+from simulator.kube.requests import parse_path
 from simulator.prometheus import Prometheus
 from tests.rightsizer.commands import Run, run_command
 from tests.rightsizer.metrics import MEMORY, UTIL, Metrics, idle

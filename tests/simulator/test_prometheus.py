@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from simulator.processes import ProcessError
-from simulator.prometheus import JOB, Prometheus, Series, Target
+from simulator.prometheus import JOB, Prometheus, ScrapeTarget, Series
 
 pytestmark = pytest.mark.prometheus
 NOW_S = int(time.time())
@@ -95,8 +95,8 @@ def test_a_result_that_does_not_come_is_reported(prometheus: Prometheus) -> None
 def test_scraped_series_carry_the_labels_that_attach_foretells(
     exporter: str, tmp_path: Path, *, honor_labels: bool
 ) -> None:
-    """In both label forms a scraped series has exactly the labels that `Target.attach` gives a written one."""
-    target = Target(
+    """In both label forms a scraped series has exactly the labels that `ScrapeTarget.attach` gives a written one."""
+    target = ScrapeTarget(
         exporter, {"namespace": "gpu-monitoring", "pod": "exporter-1", "container": "e", "node": "a"}
     )
     with Prometheus(tmp_path, targets=[target], scrape_interval_s=1, honor_labels=honor_labels) as running:

@@ -11,11 +11,9 @@ from simulator.kube.controllers.context import Context, Controller
 from simulator.kube.controllers.deployments import Deployments
 from simulator.kube.controllers.garbage import GarbageCollector
 from simulator.kube.controllers.jobs import Jobs
-from simulator.kube.controllers.kubelet import Kubelet
-from simulator.kube.controllers.levers import Levers
-from simulator.kube.controllers.namespaces import Namespaces
-from simulator.kube.controllers.operators import Operators
-from simulator.kube.controllers.quotas import Quotas
+from simulator.kube.controllers.namespaces import Namespaces, Quotas
+from simulator.kube.controllers.operators import Levers, Operators
+from simulator.kube.controllers.podlifecycle import PodLifecycle
 from simulator.kube.controllers.replicasets import ReplicaSets
 from simulator.kube.controllers.scheduler import Scheduler
 from simulator.kube.controllers.statefulsets import StatefulSets
@@ -30,7 +28,7 @@ CONTROLLERS: tuple[Callable[[Context], Controller], ...] = (
     Operators,
     Levers,
     Scheduler,
-    Kubelet,
+    PodLifecycle,
     Budgets,
     Quotas,
 )

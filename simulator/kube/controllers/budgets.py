@@ -4,8 +4,7 @@ import datetime
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from simulator.kube.controllers.context import Context, Key, is_kind, own_key
-from simulator.kube.controllers.percent import share_of
+from simulator.kube.controllers.context import Context, Key, is_kind, own_key, share_of
 from simulator.kube.objects import (
     Object,
     controller_of,

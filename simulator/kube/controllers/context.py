@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
+from simulator.kube.decoding import Target
 from simulator.kube.deletion import DeleteOptions, delete
 from simulator.kube.objects import (
     Object,
@@ -14,7 +15,6 @@ from simulator.kube.objects import (
     name_of,
     namespace_of,
 )
-from simulator.kube.receiving import Target
 from simulator.kube.registry import Registry
 from simulator.kube.resources import Resource, by_kind
 from simulator.kube.selectors import Selector, from_object
@@ -182,3 +182,11 @@ def child_pod(owner: Record, template: Mapping[str, Any], resource: Resource) ->
         },
         "spec": template["spec"],
     }
+
+
+def share_of(value: int | str, total: int, *, round_up: bool) -> int:
+    """An IntOrString such as 2 or "25%" as a number of `total`."""
+    if isinstance(value, int):
+        return value
+    percent = int(value.removesuffix("%"))
+    return -(-percent * total // 100) if round_up else percent * total // 100

@@ -5,8 +5,15 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from simulator.kube.controllers.context import Context, Key, is_kind, matching_keys, own_key, owner_keys
-from simulator.kube.controllers.percent import share_of
+from simulator.kube.controllers.context import (
+    Context,
+    Key,
+    is_kind,
+    matching_keys,
+    own_key,
+    owner_keys,
+    share_of,
+)
 from simulator.kube.objects import (
     Object,
     annotations_of,

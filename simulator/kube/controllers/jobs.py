@@ -1,20 +1,23 @@
 """Jobs: pods until enough of them succeeded; none while suspended."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from simulator.kube.controllers.context import Context, Key, child_pod, is_kind, is_of, own_key
-from simulator.kube.controllers.failures import judge
 from simulator.kube.errors import ApiError
 from simulator.kube.objects import (
     Object,
     annotations_of,
+    condition,
     controller_of,
     holds,
     is_active,
     is_ready,
     is_terminating,
+    name_of,
+    namespace_of,
     parse_time,
     phase,
     set_condition,
@@ -22,6 +25,41 @@ from simulator.kube.objects import (
 )
 from simulator.kube.resources import by_kind
 from simulator.kube.store import Event, Record
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a failure: `action` is Count, Ignore or FailJob; `message` is for the Job's condition."""
+
+    action: str
+    message: str = ""
+
+
+def judge(pod: Mapping[str, Any], job: Mapping[str, Any]) -> Verdict:
+    """The first rule that fits decides; without one, the failure counts."""
+    for index, rule in enumerate(job["spec"].get("podFailurePolicy", {}).get("rules", ())):
+        found = next(itertools.chain(_by_exit_code(pod, rule), _by_condition(pod, rule)), None)
+        if found is not None:
+            return Verdict(rule["action"], f"{found} matching {rule['action']} rule at index {index}")
+    return Verdict("Count")
+
+
+def _by_condition(pod: Mapping[str, Any], rule: Mapping[str, Any]) -> Iterator[str]:
+    for pattern in rule.get("onPodConditions") or ():
+        entry = condition(pod, pattern["type"])
+        if entry is not None and entry["status"] == pattern.get("status", "True"):
+            yield f"Pod {namespace_of(pod)}/{name_of(pod)} has condition {pattern['type']}"
+
+
+def _by_exit_code(pod: Mapping[str, Any], rule: Mapping[str, Any]) -> Iterator[str]:
+    wanted = rule.get("onExitCodes") or {}
+    for status in pod.get("status", {}).get("containerStatuses", ()) if wanted else ():
+        code = status.get("state", {}).get("terminated", {}).get("exitCode", 0)
+        named = wanted.get("containerName") in {None, "", status["name"]}
+        if code and named and (code in wanted["values"]) == (wanted["operator"] == "In"):
+            place = f"{namespace_of(pod)}/{name_of(pod)}"
+            yield f"Container {status['name']} for pod {place} failed with exit code {code}"
+
 
 _COMPONENT = "job-controller"
 _ALWAYS_SHOWN = ("ready", "terminating", "uncountedTerminatedPods")

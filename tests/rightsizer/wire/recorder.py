@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from simulator.kube import ApiServer
-from simulator.kube.asking import Request
+from simulator.kube.requests import Request, parse_path
 from simulator.kube.resources import Resource, by_kind
-from simulator.kube.routes import parse_path
 
 Object = Mapping[str, Any]
 OWN = "gpu-rightsizer"

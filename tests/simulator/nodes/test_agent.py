@@ -13,7 +13,7 @@ import yaml
 
 from simulator.gpus import Process, ProcessSample, Reading
 from simulator.kube import ApiServer, Fault
-from simulator.kubeclient import ApiError, Endpoint, KubeClient
+from simulator.kubeclient import Endpoint, KubeClient, KubeClientError
 from simulator.manifests import namespace, workload
 from simulator.manifests import node as node_object
 from simulator.nodes.agent import NodeAgent
@@ -339,7 +339,9 @@ def test_a_node_that_is_not_let_in_says_so(api: ApiServer, short: Path) -> None:
 def test_refusals_of_the_api_server_carry_status_and_words(api: ApiServer) -> None:
     """An error of the client names the request, the status and the server's message."""
     client = KubeClient(_endpoint(api))
-    with pytest.raises(ApiError, match=r'GET /api/v1/nodes/ghost: 404 .*nodes "ghost" not found') as caught:
+    with pytest.raises(
+        KubeClientError, match=r'GET /api/v1/nodes/ghost: 404 .*nodes "ghost" not found'
+    ) as caught:
         client.get("/api/v1/nodes/ghost")
     assert caught.value.status == 404
 

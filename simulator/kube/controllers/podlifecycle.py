@@ -11,7 +11,7 @@ _NODE = "/nodes"  # in place of a namespace: a key that is about a node
 _STARTED = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
-class Kubelet:
+class PodLifecycle:
     """All nodes' kubelets in one."""
 
     def __init__(self, context: Context) -> None:
