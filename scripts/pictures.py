@@ -20,8 +20,8 @@ from typing import Any
 from dashboards.panels import Kind, Panel
 from dashboards.rows import ROWS, VARIABLES
 from simulator.cluster import Cluster
-from simulator.presets import READY_MADE
 from simulator.prometheus import Prometheus
+from simulator.specfile import preset
 from tests.deploy.recorded import ask_range, exporters_past, kube_state_metrics, last_hours, record
 
 ROOT = Path(__file__).parents[1]
@@ -305,7 +305,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (PICTURES / "demo.svg").write_text(terminal(list(excerpt(demo(folder / "demo"))), "make demo"))
-        with Cluster(READY_MADE["demo"], folder / "cluster") as cluster:
+        with Cluster(preset("demo"), folder / "cluster") as cluster:
             screenshot(report(cluster, folder / "day"), PICTURES / "report.png", "1200,900")
             screenshot(dashboard(cluster, folder / "hours"), PICTURES / "dashboard.png", "1400,1230")
     large = [path.name for path in PICTURES.iterdir() if path.stat().st_size > LARGEST]
