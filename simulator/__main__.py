@@ -1,7 +1,4 @@
-"""Starts a simulated cluster by hand: `python -m simulator --help`.
-
-The composition root of the simulator: reads the command line, wires a cluster, ends it. Knows no details of either.
-"""
+"""Starts a simulated cluster by hand: `python -m simulator --help`."""
 
 import argparse
 import contextlib

@@ -11,7 +11,7 @@ class CacheError(Exception):
 
 
 def cache_directory(name: str) -> pathlib.Path:
-    """The folder `name` of the cache, which need not exist yet.
+    """The folder `name` of the cache; it may not exist yet.
 
     https://specifications.freedesktop.org/basedir-spec/: relative paths in XDG_CACHE_HOME are ignored.
     """

@@ -1,11 +1,9 @@
-"""A whole simulated cluster, from its spec to running processes, and back to nothing.
+"""A whole simulated cluster, from its spec to running processes.
 
-    API server ◄─ objects, made under a clock that moves from long ago to now
-        │ pods                                            one node agent per node: devices, kubelet, GPU readings
-        └────────► node agent ─► kubelet socket ─┐
-                             └─► driver's board ─┴─► gpu-exporter, one process per node
-
-Either with an API server of its own, or on one that is given.
+API server ◄─ objects, created under a clock that moves from the past to now
+    │ pods                               one agent per node: devices, kubelet, GPU readings
+    └────────► node agent ─► kubelet socket ─┐
+                         └─► driver's board ─┴─► gpu-exporter, one process per node
 """
 
 import contextlib
@@ -65,16 +63,15 @@ class MovingClock:
 
 
 class Cluster:
-    """A simulated cluster, alive between `__enter__` and `__exit__`.
+    """A simulated cluster; a context manager.
 
     Args:
-        spec: What it consists of.
+        spec: Nodes, PriorityClasses and workloads.
         directory: For boards, the nodes' /proc and /var/log, logs and the kubeconfig.
-        kubeconfig: Of an API server to use instead of one of its own. Its objects are then as young as they are; only
-            the kubelets say that the pods started long ago.
+        kubeconfig: Of an existing API server. There, only the kubelets report that pods started long ago.
         exporters: Whether to run an exporter process per node.
-        exporter_options: Further flags of the exporters.
-        say: Told what is being done, a line at a time.
+        exporter_options: More flags of the exporters.
+        say: Called with each line of progress.
     """
 
     def __init__(

@@ -1,8 +1,4 @@
-"""`make demo`: the whole loop once, on real parts, told step by step; `python -m simulator.demo --help`.
-
-A composition root like __main__: it runs the two programs as a person would, by their command lines, and looks at what
-they did from outside: at the API server, at the exporters' scrapes, and in Prometheus.
-"""
+"""`make demo`: plan, apply and undo once on a cluster; `python -m simulator.demo --help`."""
 
 import argparse
 import contextlib
@@ -40,13 +36,7 @@ class DemoError(Exception):
 
 
 class Demo:
-    """One run of the loop.
-
-    Args:
-        directory: For all its files.
-        policy: What may be done.
-        programs: Of a real control plane to run it on; without them it runs on a simulated API server.
-    """
+    """One run of the demo; with `programs`, on a real control plane."""
 
     def __init__(self, directory: Path, policy: Path, *, programs: Programs | None) -> None:
         self._directory = directory

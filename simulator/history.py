@@ -1,8 +1,4 @@
-"""A past for Prometheus: the series that an exporter shows now, as they would have been scraped all along.
-
-Labels come from the exporter's real exposition, values from the node's timeline, so that past and present join
-without a seam. Knows nothing of how the samples are sent.
-"""
+"""Series of the past for Prometheus: labels from the exporter's exposition, values from the node's timeline."""
 
 import bisect
 import dataclasses
@@ -124,7 +120,7 @@ def series(
         exposition: What the node's exporter serves.
         agent: The node.
         attach: Adds the target's labels as Prometheus does.
-        seconds: When it was scraped (Unix time).
+        seconds: Times of the scrapes (Unix).
     """
     past = _Past(agent, seconds)
     yield Series(attach({}) | {"__name__": "up"}, seconds, [1.0] * len(seconds))

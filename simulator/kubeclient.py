@@ -1,7 +1,4 @@
-"""A small client of the Kubernetes API for the simulator's own nodes: get, list, create, watch, over HTTP(S).
-
-Speaks to the simulated API server and to a real control plane alike. Knows no kinds: callers name paths.
-"""
+"""A small Kubernetes client for the simulator: get, list, create, patch, delete, watch."""
 
 import base64
 import contextlib
@@ -27,11 +24,7 @@ Object = dict[str, Any]
 
 
 class KubeClientError(Exception):
-    """The API server refused.
-
-    Attributes:
-        status: The HTTP status.
-    """
+    """The API server refused a request; `status` is the HTTP status."""
 
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
@@ -40,11 +33,7 @@ class KubeClientError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where an API server is and how to be let in.
-
-    Attributes:
-        tls: For https: trusts the server's authority and presents a client certificate, where there is one.
-    """
+    """URL and credentials of an API server; `tls` has its CA and the client certificate."""
 
     url: str
     token: str | None = dataclasses.field(default=None, repr=False)

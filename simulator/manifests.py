@@ -1,8 +1,4 @@
-"""The Kubernetes objects that stand for a cluster's spec.
-
-Nodes as kubelet, device plugin and GPU feature discovery write them; PriorityClasses, namespaces and workloads as
-their owners do. Pure: knows no API server.
-"""
+"""The Kubernetes objects of a cluster's spec; nodes as kubelet and device plugin write them. Pure."""
 
 import dataclasses
 import zlib

@@ -1,8 +1,7 @@
-"""Waits until pods have found their nodes, and makes them older than the API server they were created on.
+"""Waits until pods are scheduled, and backdates their start.
 
-A real API server stamps its objects itself and can not be told otherwise; when a container started, however, is the
-kubelet's word, and the kubelets are ours. What is judged by age (rightsizer: the start of its containers) then is as
-old as a test or a demo needs it.
+A real API server sets creation times itself, but the kubelet reports when a container started, and gpu-rightsizer
+judges a pod's age by that.
 """
 
 import datetime

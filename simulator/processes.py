@@ -1,7 +1,6 @@
-"""Child processes that never outlive their parent, however it ends.
+"""Child processes that never outlive their parent.
 
-Each child leads a process group of its own (a Ctrl-C on the terminal reaches only the parent, which then ends its
-children in order) and is killed by the kernel when the thread that started it dies. Its output goes to a log file.
+Each child leads its own process group, and the kernel kills it when the thread that started it ends.
 """
 
 import contextlib
@@ -36,16 +35,7 @@ class ProcessError(Exception):
 
 
 class Child:
-    """A running program.
-
-    Must be started from a thread that lives as long as the child should: the kernel kills the child with it.
-
-    Args:
-        name: For messages, and the log file's name.
-        command: Program and arguments.
-        log: File that receives its output.
-        env: Its whole environment; the parent's by default.
-    """
+    """A running program, killed with the thread that started it; its output goes to `log`."""
 
     def __init__(
         self, name: str, command: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None
@@ -117,15 +107,15 @@ class Child:
 
 
 class Server:
-    """A program with an HTTP port of its own on 127.0.0.1, alive between `start` and `stop`.
+    """A program with an HTTP port on 127.0.0.1.
 
     Args:
-        name: For messages, and the log file's name.
+        name: For messages.
         command: Its command line, given the port.
         ready_path: Answers 200 once it serves.
         log: File that receives its output.
         env: Its whole environment; the parent's by default.
-        tls: Where it speaks HTTPS: how to trust it, and what to present to it.
+        tls: Set for HTTPS.
     """
 
     def __init__(

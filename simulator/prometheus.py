@@ -1,7 +1,4 @@
-"""A real Prometheus on this machine: scrapes the exporters as it would in a cluster, and takes a written history.
-
-Works with Prometheus 2.42 (Debian 12) and later. Knows nothing of GPUs.
-"""
+"""A real Prometheus (2.42 or later) on this machine that scrapes the exporters and takes a written history."""
 
 import contextlib
 import dataclasses
@@ -97,12 +94,7 @@ JOB = "gpu-exporter"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScrapeTarget:
-    """An exporter to scrape.
-
-    Attributes:
-        address: As host:port.
-        labels: What service discovery would know of it: namespace, pod, container, node.
-    """
+    """An exporter to scrape: host:port, and the labels that service discovery adds."""
 
     address: str
     labels: Mapping[str, str]
@@ -117,16 +109,15 @@ class ScrapeTarget:
 
 
 class Prometheus:
-    """A Prometheus process, alive between `start` and `stop`.
+    """A Prometheus process.
 
     Args:
         directory: For its configuration, data and log.
         targets: What it scrapes.
-        scrape_interval_s: How often.
-        honor_labels: Whether a series' own labels win over the target's; a ServiceMonitor's default is that they
-            do not, so that a workload's pod arrives as exported_pod.
+        scrape_interval_s: Scrape interval.
+        honor_labels: Whether a series' own labels override the target's; by default a pod arrives as exported_pod.
         binary: Name or path of the program.
-        flags: Further flags of it, such as query.max-samples.
+        flags: More flags, such as query.max-samples.
     """
 
     def __init__(

@@ -1,8 +1,4 @@
-"""What a simulated cluster consists of: nodes with GPUs, PriorityClasses and workloads, as frozen values.
-
-A spec says what the world is, never what anybody should think of it: the ground truth of a workload follows from
-its archetype (see workloads/archetypes.py), and judging it is the rightsizer's business.
-"""
+"""What a simulated cluster consists of: nodes with GPUs, PriorityClasses and workloads, as frozen values."""
 
 import dataclasses
 import enum
@@ -44,12 +40,7 @@ class Archetype(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """One physical GPU: a card of `cards.CARDS`, cut into MIG instances or whole.
-
-    Attributes:
-        card: Key into `cards.CARDS`, such as "H100-SXM5-80GB".
-        mig: Profile names of its MIG instances, such as ("3g.20gb", "2g.10gb"); empty where MIG is off.
-    """
+    """One physical GPU: a row of cards.yaml, whole or with MIG profiles such as ("3g.20gb", "2g.10gb")."""
 
     card: str
     mig: tuple[str, ...] = ()
@@ -66,13 +57,12 @@ class TaintSpec:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """A GPU node, or, without GPUs, one that has none.
+    """A node, with GPUs or without.
 
     Attributes:
-        replicas: Into how many devices each GPU or MIG instance is shared.
-        rename_shared: Whether shared devices are offered as nvidia.com/gpu.shared (the device plugin's
-            renameByDefault).
-        resources: What it offers besides CPU, memory and GPUs, such as {"rdma/hca": 8}.
+        replicas: Devices into which each GPU or MIG instance is shared.
+        rename_shared: Whether shared devices are nvidia.com/gpu.shared (the device plugin's renameByDefault).
+        resources: Other extended resources, such as {"rdma/hca": 8}.
     """
 
     name: str
@@ -97,20 +87,18 @@ class NodeSpec:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkloadSpec:
-    """A workload: what Kubernetes is told about it, and how it behaves.
+    """A workload and how it behaves.
 
     Attributes:
         gpus: Devices per pod, of resource `resource`.
-        busy_gpus: How many of a pod's devices do work; all of them by default.
-        busy_replicas: How many of the replicas do work; all of them by default.
-        age_s: How long ago it was created, in seconds.
-        works_s: Seconds after a pod's start at which it stops working for good: 0 never starts, inf never stops; by
+        busy_gpus: Devices of a pod that do work; all by default.
+        busy_replicas: Replicas that do work; all by default.
+        age_s: Time since its creation, in seconds.
+        works_s: Seconds after a pod's start when it stops working for good: 0 never starts, inf never stops; by
             default as the archetype draws it.
-        spins: Whether its GPUs report 100 % at idle power once it has stopped (a hung collective); by default as the
-            archetype draws it.
+        spins: Whether its GPUs report 100 % at idle power afterwards (a hung collective); by default as drawn.
         recorded: Share of the history (newest part) in which its series carry its pod's labels, 0 to 1.
-        node_selector: As in a pod's spec.
-        tolerates: Keys of the taints that its pods tolerate, whatever their value and effect.
+        tolerates: Keys of tolerated taints.
     """
 
     kind: Kind

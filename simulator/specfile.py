@@ -1,7 +1,4 @@
-"""Reads a cluster's spec from YAML: the fields of spec.py by name, and the ready-made clusters in presets/.
-
-Reports every problem of a file at once, each with its place.
-"""
+"""Reads a cluster's spec from YAML: the fields of spec.py by name, and the ready-made clusters in presets/."""
 
 import dataclasses
 import enum

@@ -1,7 +1,4 @@
-"""`make controlplane`: builds the control plane's programs from their pinned Go modules, once, into the user's cache.
-
-What is there already is left alone, so a second call returns at once. Whatever is half built is thrown away.
-"""
+"""`make controlplane`: builds the programs that are missing from their pinned Go modules into the user's cache."""
 
 import argparse
 import contextlib

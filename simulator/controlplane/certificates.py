@@ -1,6 +1,6 @@
-"""Keys and certificates of a control plane, and the kubeconfigs that carry them. Made anew for each start.
+"""Keys, certificates and kubeconfigs of a control plane, created at each start.
 
-Users and groups are those that the API server's bootstrap RBAC knows:
+Users and groups are those of the API server's bootstrap RBAC:
 https://kubernetes.io/docs/reference/access-authn-authz/rbac/#default-roles-and-role-bindings
 """
 

@@ -1,4 +1,4 @@
-"""Starts a control plane's programs in their order, and ends them. Knows nothing of GPUs or workloads.
+"""Starts and stops the programs of a control plane.
 
 etcd ◄── kube-apiserver ◄─┬─ kube-controller-manager
                           ├─ kube-scheduler
@@ -32,15 +32,7 @@ _IN_NO_HURRY = ("--kube-api-qps=500", "--kube-api-burst=1000")
 
 
 class ControlPlane:
-    """A control plane without nodes, alive between `start` and `stop`.
-
-    Whoever starts it must keep the thread alive: the programs are killed with it (see Child).
-
-    Args:
-        directory: For certificates, kubeconfigs, data and logs.
-        programs: Where the programs are; see programs.find.
-        api_flags: Further flags of the API server.
-    """
+    """A control plane without nodes. The thread that starts it must stay alive (see Child)."""
 
     def __init__(self, directory: Path, programs: Programs, *, api_flags: Sequence[str] = ()) -> None:
         self.directory = directory

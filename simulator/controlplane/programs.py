@@ -1,7 +1,4 @@
-"""Which programs make a control plane, where their sources are pinned, and where they lie once they are built.
-
-Knows nothing of building or starting them.
-"""
+"""The programs of a control plane: where their sources are pinned and where the binaries are."""
 
 import dataclasses
 import hashlib
@@ -23,12 +20,7 @@ _RELEASE = re.compile(r"^\t(?P<path>\S+) v(?P<version>\d\S*)", re.MULTILINE)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Program:
-    """A program and the Go package it is built from.
-
-    Attributes:
-        module: Folder of MODULES whose go.mod pins it.
-        package: The package of its main function, a `tool` of that go.mod.
-    """
+    """A program: the Go package of its main function, and the folder of MODULES that pins it."""
 
     name: str
     module: str
@@ -112,9 +104,9 @@ def release(module: str, path: str) -> str:
 
 
 def link_flags(module: str) -> str:
-    """What the projects' own release builds pass to the linker, so that a program tells its version.
+    """The linker flags of the projects' own release builds, so that a program reports its version.
 
-    Sources: hack/lib/version.sh of Kubernetes (served at /version, which charts read), Makefile of Helm.
+    Sources: hack/lib/version.sh of Kubernetes, Makefile of Helm.
     """
     versions: dict[str, str] = {}
     if module == "kubernetes":

@@ -1,7 +1,4 @@
-"""CustomResourceDefinitions of the third-party kinds in thirdparty.yaml, and their installation.
-
-https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/
-"""
+"""CustomResourceDefinitions of the third-party kinds in thirdparty.yaml, and their installation."""
 
 import dataclasses
 import functools
@@ -22,14 +19,14 @@ _ESTABLISHING_S = 30.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ThirdPartyKind:
-    """A row of the table.
+    """A row of thirdparty.yaml.
 
     Attributes:
-        versions: The one that is stored first; all are served and hold the same.
-        fields: Type by path, of what stands in spec.
-        root: Type by name, of what stands beside metadata.
-        approval: Where the API was approved; groups under k8s.io need it.
-        scale: Paths of wish, count and selector; empty without a scale subresource.
+        versions: The stored version first; all are served.
+        fields: Type by path, for fields of spec.
+        root: Type by name, for top-level fields.
+        approval: Link to the API review; groups under k8s.io need one.
+        scale: Paths of desired replicas, current replicas and selector; empty without a scale subresource.
     """
 
     group: str

@@ -1,9 +1,8 @@
-"""A simulated NVIDIA driver: a real libnvidia-ml.so.1 that shows what a Python process writes on a board.
+"""A simulated NVIDIA driver: a real libnvidia-ml.so.1 that shows what a Python process writes to a board.
 
     Board (this process) ── memory-mapped file ──► libnvidia-ml.so.1 ──► pynvml (any unmodified program)
 
-`native/` is the library, in C; `build` compiles it and `layout` mirrors its structures. It knows nothing of pods,
-workloads or time: whoever holds the Board says what the GPUs show.
+`native/` is the library, in C; `library` compiles it and `layout` mirrors its structures.
 """
 
 from simulator.gpus.board import Board, Process, ProcessKind, ProcessSample, Reading

@@ -1,7 +1,4 @@
-"""What a healthy card answers to NVML's further questions: limits, links, modes, and counters that stand at zero.
-
-By function and selector, as the board's `answers` cell holds them. Limits and links are those of public data sheets.
-"""
+"""What a healthy card answers to NVML queries about limits, links, modes and counters, from public data sheets."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,6 @@
-"""The writer's side of a board: what the GPUs of one simulated node show to every program on that node.
+"""Writes what the GPUs of one simulated node show to every program on that node.
 
-Readers see whole values only, from before or after a change, never a mixture; a writer that dies leaves its last
-values behind. There is one writer per board, of any number of threads.
+Readers see whole values only. After the writer ends, they see its last values. A board has one writer.
 """
 
 import dataclasses
@@ -23,11 +22,7 @@ _Fault = tuple[str, int]  # a function and a GPU, or layout.ANY_GPU
 
 
 class Board:
-    """The GPUs of a node, on a file that `simulator.gpus.environment` shows to programs.
-
-    Creating one replaces the file as a whole: programs that hold an older one keep what it last said until they
-    initialise NVML anew, as with a driver that is loaded again.
-    """
+    """The GPUs of a node, in a file; a new board replaces the file, as when a driver is loaded again."""
 
     def __init__(self, path: pathlib.Path, node: NodeSpec) -> None:
         """Shows all GPUs of `node` idle."""
@@ -69,10 +64,7 @@ class Board:
     def set_instance(
         self, index: int, instance: int, *, memory_used_bytes: int, activity_percent: int = 0
     ) -> None:
-        """Shows how much memory MIG instance `instance` (0-based) of GPU `index` uses, and how busy it is.
-
-        Only cards with GPM (Hopper and later) can tell how busy.
-        """
+        """Sets memory and utilization of a MIG instance (0-based); only cards with GPM report the utilization."""
         with self._lock:
             gpu = self._gpu(index)
             self._check_instance(index, instance)
@@ -93,15 +85,13 @@ class Board:
             self._show(index, gpu.with_instance(instance, after))
 
     def set_answer(self, index: int, function: str, *values: int, selector: int = 0) -> None:
-        """Lets an NVML function return these values for GPU `index`; with none, it is not supported.
+        """Sets what an NVML function returns for GPU `index`; without values, it is not supported.
 
         Args:
-            index: Of the GPU.
-            function: One of those that `answers.healthy` knows, or nvmlDeviceGetFanSpeed and
-                nvmlDeviceGetCurrentClocksEventReasons.
-            values: What it returns, in the order of its output parameters.
-            selector: The argument that selects among several, such as a threshold; of nvmlDeviceGetFieldValues the
-                field's id.
+            index: NVML index.
+            function: An exported symbol.
+            values: In the order of the function's output parameters.
+            selector: The argument that selects among several, such as a threshold or a field's id.
         """
         if not hasattr(library.load(), function):
             raise ValueError(f"the simulated driver has no function {function!r}")
@@ -150,13 +140,11 @@ class Board:
     def set_samples(
         self, index: int, utilization: Sequence[tuple[int, int]], processes: Sequence[ProcessSample] = ()
     ) -> None:
-        """Lets GPU `index` keep samples of its past, and these, in place of those it kept before.
-
-        Until the first call the GPU keeps none: NVML's functions about them are not supported, nor are they under MIG.
+        """Replaces the samples that GPU `index` keeps; before the first call NVML reports them as not supported.
 
         Args:
-            index: Of the GPU.
-            utilization: Of the GPU as a whole, oldest first: Unix time in microseconds, and percent.
+            index: NVML index.
+            utilization: Of the GPU, oldest first: Unix time in microseconds, percent.
             processes: Of its processes, oldest first.
         """
         with self._lock:
@@ -169,16 +157,9 @@ class Board:
             )
 
     def set_busy(self, index: int, *, busy_us: int, at_us: int, instance: int | None = None) -> None:
-        """Shows for how long GPU `index`, or one of its MIG instances, had worked at an instant.
+        """Sets how long GPU `index`, or a MIG instance (0-based), was busy until `at_us` (Unix microseconds).
 
-        From then on GPM's activity of graphics and of SMs is what two such counts say, in place of the mean of two
-        readings. A new cut ends an instance's count.
-
-        Args:
-            index: Of the GPU.
-            busy_us: Microseconds of work since whenever.
-            at_us: Until when it was counted: Unix time in microseconds.
-            instance: A MIG instance, 0-based; the whole GPU if None.
+        After that, GPM computes its activity from two such counts instead of the mean of two readings.
         """
         with self._lock:
             gpu = self._gpu(index)
@@ -203,15 +184,13 @@ class Board:
     def fault(
         self, function: str, *, gpu: int | None = None, code: int | None = None, hang: bool = False
     ) -> None:
-        """Makes an NVML function fail from now on, in place of an earlier fault of the same function and GPU.
+        """Makes an NVML function fail from now on; replaces an earlier fault of the same function and GPU.
 
         Args:
-            function: An NVML symbol as exported ("nvmlDeviceGetPowerUsage", "nvmlInitWithFlags"), or "*" for every
-                call about a GPU. pynvml's names differ for a few: its nvmlDeviceGetMemoryInfo(version=…) calls
-                nvmlDeviceGetMemoryInfo_v2.
-            gpu: On which GPU; on every one if None.
-            code: The nvmlReturn_t it returns; with `hang`, the one with which the call ends once it goes on.
-            hang: The calling thread is held until the fault is cleared.
+            function: An exported symbol, or "*" for every call about a GPU.
+            gpu: NVML index; every GPU if None.
+            code: The nvmlReturn_t.
+            hang: Blocks the calling thread until the fault is cleared.
         """
         if function != "*" and not (function.startswith("nvml") and hasattr(library.load(), function)):
             raise ValueError(f"the simulated driver has no function {function!r}")

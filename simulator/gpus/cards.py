@@ -24,17 +24,7 @@ class Architecture(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MigProfile:
-    """A way to cut an instance out of a card.
-
-    Attributes:
-        name: As in the instance's device name, "3g.20gb".
-        slices: Seventh parts of the card's compute.
-        memory_bytes: What NVML gives as the instance's total.
-        multiprocessors: Its streaming multiprocessors.
-        profile_id: NVML's id of the GPU instance profile.
-        memory_slices: Eighth parts of the card's memory; they decide where an instance fits.
-        copy_engines: Its copy engines, and so on for `decoders`, `jpegs` (JPEG engines) and `ofas` (optical flow).
-    """
+    """A MIG profile: compute in sevenths of a card, memory in eighths."""
 
     name: str
     slices: int
@@ -50,23 +40,7 @@ class MigProfile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Card:
-    """A model of GPU.
-
-    Attributes:
-        name: What NVML calls it, "NVIDIA H100 80GB HBM3".
-        architecture: NVML_DEVICE_ARCH_*.
-        compute_capability: CUDA's, (major, minor).
-        memory_bytes: All of its memory, of which `reserved_bytes` belong to driver and firmware (how much differs by
-            a few hundred MiB between driver versions).
-        multiprocessors: Streaming multiprocessors.
-        idle_power_w: Draw without any context on it; `loaded_power_w` with a model loaded and nothing running.
-        min_power_w: The lowest limit that can be set; `max_power_w` the highest, which is the default.
-        idle_sm_clock_mhz: Clocks without load; HBM keeps its memory clock.
-        memory_temperature: Whether its memory has a thermometer of its own (HBM).
-        pci_device_id: Device and vendor, as in NVML; `pci_subsystem_id` likewise.
-        vbios: A firmware version that such cards were seen with.
-        mig_profiles: By name; empty where the card knows no MIG.
-    """
+    """A model of GPU; power limits from `min_power_w` to `max_power_w`, which is the default."""
 
     name: str
     architecture: int

@@ -1,9 +1,8 @@
-"""What the processes of one GPU really did: the ground truth that measurements of it are held against. Pure.
+"""What the processes of one GPU really did, to compare measurements with. Pure.
 
-    Work (bursts, memory over time) ──► Truth ──► exact times, and what NVML would show of them at an instant
+    Work (bursts, memory over time) ──► Truth ──► exact times, and what NVML would show at an instant
 
-Where several processes of a GPU, or of one of its MIG instances, have work at the same instant, each gets its share of
-it: time-slicing gives turns, MPS gives parts of the multiprocessors. It knows no clock, no pods and no driver's board.
+Processes that have work at the same instant share the GPU or the MIG instance evenly.
 """
 
 import bisect
@@ -20,10 +19,7 @@ class Curve:
     """Nothing before the first step; from each step on, its rate."""
 
     def __init__(self, steps: Iterable[tuple[int, int]]) -> None:
-        """Steps are (from when, how much per unit of time), in ascending order of time.
-
-        Of steps at the same instant the last one counts.
-        """
+        """Steps are (time, rate), ascending; of steps at the same instant the last one counts."""
         self._times: list[int] = []
         self._rates: list[int] = []
         self._gathered: list[int] = []
@@ -56,16 +52,13 @@ _US_PER_MS = 1000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Work:
-    """A process on a GPU, and all that it does there; times are milliseconds on an axis of the caller's choice.
+    """A process on a GPU; times are in milliseconds.
 
     Attributes:
-        pid: May be another's once this one has ended.
-        start_ms: When the process starts.
-        end_ms: When it ends; None if it does not.
-        bursts: When it has work for the GPU: [from, to) each, in ascending order; they do not overlap.
-        memory: How much of the GPU's memory it holds, from when on: (from_ms, bytes). It holds none before the first.
-        kind: How it uses the GPU.
-        instance: The MIG instance that it runs on, 0-based; None on a GPU that is not cut.
+        pid: May be reused after the process ends.
+        bursts: When it has work: [from, to) each, ascending, without overlap.
+        memory: Steps of the memory that it holds: (from_ms, bytes).
+        instance: MIG instance, 0-based; None on a whole GPU.
     """
 
     pid: int
@@ -122,10 +115,7 @@ class Truth:
         return Fraction(spent, scale * _US_PER_MS)
 
     def device_busy_ms(self, from_ms: int, to_ms: int, *, instance: int | None = None) -> int:
-        """For how long the GPU worked for anybody, or one of its MIG instances did; exact, in milliseconds.
-
-        A GPU that is cut works whenever one of its instances does.
-        """
+        """How long the GPU, or a MIG instance, was busy; exact."""
         return self._device(instance).between(from_ms * _US_PER_MS, to_ms * _US_PER_MS) // _US_PER_MS
 
     def memory_byte_ms(self, work: Work, from_ms: int, to_ms: int) -> int:
@@ -147,12 +137,10 @@ class Truth:
     def buffers(
         self, now_us: int, *, period_us: int = SAMPLE_PERIOD_US, depth: int = SAMPLE_DEPTH
     ) -> tuple[list[tuple[int, int]], list[ProcessSample]]:
-        """What NVML's sample buffers hold at an instant, as a board takes them; nothing where the GPU is cut.
+        """What NVML's sample buffers hold at an instant; empty under MIG.
 
-        Time is divided into periods from 0 on. Of each of the last `depth` that have ended there is a sample of the
-        GPU, stamped with the period's end, and one of each process that had a share then, also if it has ended since.
-        Shares are rounded to whole percents, halves up: one of less than half a percent is not seen, and the rounded
-        shares of a period need not add up to the GPU's.
+        A sample for each of the last `depth` whole periods, in percent with halves rounded up. Samples below half a
+        percent are dropped, so that the processes' samples may not add up to the GPU's.
         """
         if self._cut:
             return [], []
@@ -180,12 +168,12 @@ class Truth:
 
 
 class _Sharing:
-    """Who takes turns with whom: the processes of a GPU that is not cut, or of one MIG instance.
+    """The processes that share a GPU or a MIG instance.
 
     Attributes:
         scale: A share of 1/n is `scale / n`, a whole number for every n that occurs.
-        turn: The scaled time that whoever has work all the time would be given.
-        active: The time in which anybody has work.
+        turn: The scaled time of a process that always has work.
+        active: The time in which any process has work.
     """
 
     __slots__ = ("active", "scale", "turn")

@@ -1,7 +1,4 @@
-"""The board's structures as ctypes, member for member what native/board.h declares.
-
-`native/board.h` is the original; a test compares offsets and sizes with what the compiler made of it.
-"""
+"""The board's structures as ctypes, as native/board.h declares them; a test compares offsets and sizes."""
 
 import ctypes
 from ctypes import c_char, c_int32, c_uint32, c_uint64

@@ -1,7 +1,4 @@
-"""Builds the simulated libnvidia-ml once per version of its sources, and says how a program finds it.
-
-The library lies in the user's cache, not in the checkout: programs find it by LD_LIBRARY_PATH and nothing else.
-"""
+"""Compiles the simulated libnvidia-ml into the user's cache, once per version of its sources."""
 
 import ctypes
 import functools
@@ -27,14 +24,7 @@ class DriverError(Exception):
 
 
 def environment(board: pathlib.Path) -> dict[str, str]:
-    """What an unmodified program needs in its environment to meet the simulated driver.
-
-    Args:
-        board: The file of the node that the program is to see; it need not exist yet.
-
-    Returns:
-        LD_LIBRARY_PATH and the board's variable. Joining it with an inherited LD_LIBRARY_PATH is the caller's matter.
-    """
+    """The environment in which an unmodified program loads the simulated driver and sees `board`."""
     return {"LD_LIBRARY_PATH": str(library_path().parent), BOARD_VARIABLE: str(board.absolute())}
 
 
@@ -51,11 +41,7 @@ def library_path() -> pathlib.Path:
 
 @functools.cache
 def load() -> ctypes.CDLL:
-    """The library in this process, for those who write boards.
-
-    It carries no DT_SONAME, so that a later `dlopen("libnvidia-ml.so.1")` in this process, by pynvml say, does not
-    take it for the real one.
-    """
+    """The library in this process. It has no DT_SONAME, so pynvml here does not take it for the real one."""
     library = ctypes.CDLL(str(library_path()))
     library.simulator_publish.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_size_t]
     library.simulator_publish.restype = None

@@ -1,8 +1,4 @@
-"""Where MIG instances lie on a card, as the real driver places them.
-
-A card's memory has eight slices, its compute seven. An instance takes an aligned run of memory slices; its GPU
-instance id follows from where that is.
-"""
+"""Where MIG instances lie on a card, as the real driver places them: in aligned runs of its eight memory slices."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,13 +10,7 @@ _COMPUTE_SLICES = 7
 
 
 class Placed(NamedTuple):
-    """An instance on a card.
-
-    Attributes:
-        profile: How much of the card it is.
-        gpu_instance_id: NVML's id of it.
-        start: The first of its memory slices.
-    """
+    """An instance on a card; `start` is its first memory slice."""
 
     profile: MigProfile
     gpu_instance_id: int

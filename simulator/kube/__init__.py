@@ -1,7 +1,7 @@
-"""A Kubernetes API server on loopback, with its real semantics and the controllers whose reaction matters.
+"""A Kubernetes API server on loopback with the semantics and controllers that our programs depend on.
 
-Data flows one way: api > server > handlers > registry | eviction | scaling | listing | watching > admission |
-validation | patch > store > objects | resources | errors; controllers > registry.
+Imports go one way: api > server > handlers > subresources | listing | registry > admission | policies | decoding >
+validation > store > objects > resources > errors; controllers > registry.
 """
 
 from simulator.kube.api import ApiServer

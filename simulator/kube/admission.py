@@ -1,7 +1,4 @@
-"""What the server's admission plug-ins and strategies do to a new object: namespaces, priorities, initial status.
-
-Reads the store, never writes to it. Runs before validation, as in the real server.
-"""
+"""Completes and checks new objects before validation: defaults, namespaces, priorities, initial status."""
 
 from collections.abc import Callable, Mapping
 

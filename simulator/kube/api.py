@@ -37,19 +37,13 @@ def utc_now() -> datetime.datetime:
 class ApiServer:
     """A Kubernetes API server with its controllers, on loopback; a context manager.
 
-    The in-process methods go through the same admission and validation as HTTP, but need no token, hit no faults and
-    leave nothing in the wire log. Namespaces may be given as None or "" for what is cluster-scoped.
+    Calls in process pass the same admission and validation as HTTP, but need no token and are not logged.
 
     Args:
-        clock: What time it is.
-        port: Where it listens on loopback; 0 takes a free one.
-        termination_delay_s: How long a pod takes to end.
-        third_party: Whether third parties' definitions are installed; every list of their kinds costs a request.
-
-    Attributes:
-        backends: What stands behind Services, for their proxy.
-        requests: The wire log.
-        access: Tokens and rules.
+        clock: The current time.
+        port: On loopback; 0 takes a free one.
+        termination_delay_s: How long a pod takes to terminate.
+        third_party: Whether third-party kinds are served; each costs gpu-rightsizer a request.
     """
 
     def __init__(

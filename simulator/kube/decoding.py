@@ -30,15 +30,13 @@ class Target:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Write:
-    """How a client wants its write to be taken.
+    """Options of a write.
 
     Attributes:
-        dry_run: Do everything but store it.
-        validation: What becomes of unknown fields, as in `fieldValidation`; what the server itself writes is Trusted.
-        user: Whom it is from, for policies.
-        manager: Who writes, for managedFields; nobody's fields are not tracked.
-        subresource: Through which it is written, where the registry does not see it (scale).
-        warnings: Filled with what the client should be warned of.
+        validation: As `fieldValidation`; writes of the server itself are Trusted.
+        manager: For managedFields; empty: not tracked.
+        subresource: Set where the registry does not see it (scale).
+        warnings: Filled with warnings for the client.
     """
 
     dry_run: bool = False

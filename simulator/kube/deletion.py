@@ -1,7 +1,4 @@
-"""Deleting: preconditions, grace, finalizers and what becomes of dependents.
-
-Removes or marks; the garbage collector, the kubelets and the namespace controller do what follows.
-"""
+"""Deletion: preconditions, grace period, finalizers and propagation. Controllers do what follows."""
 
 import dataclasses
 import datetime

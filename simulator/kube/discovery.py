@@ -24,13 +24,7 @@ _SUBRESOURCES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
 
 
 def discover(path: str, *, minor: int, third_party: bool) -> Object | None:
-    """The discovery document at a path, if there is one.
-
-    Args:
-        path: The request's.
-        minor: Of a server of Kubernetes 1.minor.
-        third_party: With third parties' kinds, or without.
-    """
+    """The discovery document at a path of a server of Kubernetes 1.`minor`, if there is one."""
     if path.rstrip("/") == "/version":
         return {**VERSION, "minor": str(minor), "gitVersion": f"v1.{minor}.0"}
     return _documents(third_party=third_party).get(path.rstrip("/"))

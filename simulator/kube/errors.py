@@ -1,9 +1,7 @@
-"""What the server refuses, as the `Status` objects and in the words of the real one.
+"""Errors as `Status` objects, in the words of k8s.io/apimachinery/pkg/api/errors.
 
-    ApiError            any failure that a client sees, with its Status
-    └── Expired         410: a continue token or a resourceVersion that is too old
-
-Must not know about HTTP or storage. Wording follows k8s.io/apimachinery/pkg/api/errors.
+ApiError            any failure that a client sees
+└── Expired         410: a continue token or a resourceVersion that is too old
 """
 
 import dataclasses

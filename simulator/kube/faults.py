@@ -11,18 +11,15 @@ from simulator.kube.objects import Object
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong with the requests that it matches.
+    """An injected failure.
 
     Attributes:
-        path: A regular expression that is searched for in the path (without the query).
+        path: Regular expression, searched in the path without the query.
         method: An HTTP method, or "*".
-        times: How many requests it hits; None is without end.
-        delay_s: How long to wait first, in seconds.
-        status: An HTTP status to answer with; None leaves the answer as it is.
-        body: The answer's `Status` or other object; by default a Status that fits `status`.
-        headers: Further headers of the answer, such as Retry-After.
-        drop: Close the connection without any answer.
-        after_effect: Let the request take effect before it is answered or dropped.
+        times: Number of requests that it hits; None: no limit.
+        status: HTTP status of the answer; None keeps the answer.
+        drop: Closes the connection without an answer.
+        after_effect: The request takes effect first.
     """
 
     path: str = ""

@@ -77,17 +77,7 @@ def is_public(path: str) -> bool:
 
 
 class Api:
-    """Every verb on every resource.
-
-    Args:
-        registry: What it stores objects by.
-        access: Who may do what.
-        third_party: Whether third parties' kinds are served.
-
-    Attributes:
-        backends: What stands behind Services.
-        around: What watches each request.
-    """
+    """Handles every verb on every resource; `around` is entered for each request."""
 
     def __init__(self, registry: Registry, access: Access, *, third_party: bool = True) -> None:
         self._third_party = third_party
@@ -296,10 +286,7 @@ class Api:
 
 
 def _written(code: int, obj: Object, write: Write) -> Response:
-    """The object as it was stored, with what the client should know of it.
-
-    https://www.rfc-editor.org/rfc/rfc7234#section-5.5: code, agent, quoted text.
-    """
+    """The stored object, with its warnings in a header (RFC 7234, section 5.5)."""
     quoted = ", ".join(f"299 - {json.dumps(words)}" for words in write.warnings)
     return answer(code, obj, **({"Warning": quoted} if quoted else {}))
 

@@ -146,14 +146,7 @@ _PULSE_S = 0.5  # how often an idle watch looks whether it should end
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """What a client asked for.
-
-    Attributes:
-        since: The resourceVersion to start after; empty or "0" starts with what there is.
-        timeout_s: When the server ends the watch, in seconds.
-        bookmarks: Whether BOOKMARK events are wanted.
-        initial_events: Whether a bookmark marks the end of what there was at the start.
-    """
+    """Options of a watch; `since` of "" or "0" starts with the existing objects."""
 
     selection: Selection
     since: str = ""

@@ -1,7 +1,7 @@
-"""metadata.managedFields: who set which field last. Pure.
+"""metadata.managedFields: which client set which field last. Pure.
 
-Only for writes over HTTP, and only `Update` operations: server-side apply is not served. A field's path is a tuple of
-segments as in FieldsV1: `f:<name>`, `k:{"name":"main"}` for an entry of a keyed list, `.` for the entry or map itself.
+For writes over HTTP, only `Update` operations. A path is a tuple of segments as in FieldsV1: `f:<name>`,
+`k:{"name":"main"}` for an entry of a keyed list, `.` for the entry or map itself.
 https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
 """
 

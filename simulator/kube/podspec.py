@@ -247,7 +247,7 @@ def job_change_problems(old: Mapping[str, Any], new: Object, minor: int) -> list
 
 
 def _template_problems(old: Mapping[str, Any], new: Mapping[str, Any], minor: int) -> list[FieldError]:
-    """A template is fixed; while its Job waits, where its pods may run and what they ask for are not.
+    """A Job's template is immutable, but for its scheduling directives and resources while it is suspended.
 
     https://kubernetes.io/docs/concepts/workloads/controllers/job/#mutable-scheduling-directives
     """

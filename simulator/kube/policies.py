@@ -1,7 +1,6 @@
-"""ValidatingAdmissionPolicies: what an expression forbids, refused or warned of. Reads the store, never writes to it.
+"""ValidatingAdmissionPolicies, without parameters (paramKind) and authorizer.
 
-Expressions see object, oldObject, request, namespaceObject and variables. Parameters (paramKind) and the authorizer are
-not served. https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/
+https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/
 """
 
 import dataclasses

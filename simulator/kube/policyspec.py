@@ -14,10 +14,7 @@ _NO_VALIDATION = "validations or auditAnnotations must contain at least one item
 
 
 def policy_problems(obj: Mapping[str, Any]) -> list[FieldError]:
-    """What is wrong with a policy: what is missing, expressions that cannot be read, and what is not served here.
-
-    Of what type an expression is, the real server knows beforehand; the simulator does not ask.
-    """
+    """What is wrong with a policy. Unlike the real server, expressions are not type-checked."""
     spec = obj["spec"]
     problems: list[FieldError] = []
     if spec.get("paramKind"):

@@ -1,8 +1,6 @@
-"""The proxy to what stands behind a Service. Must not know objects or access.
+"""The Service proxy; backends are URLs that a test sets, and a Service without one answers 503.
 
-Here nothing runs behind a Service by itself: somebody says which URL stands for it. Like the real server it takes the
-client's own Authorization off before it hands a request on, and answers 503 where nothing is ready.
-https://kubernetes.io/docs/tasks/access-application-cluster/access-cluster-services/
+Like the real server it removes the client's Authorization header.
 """
 
 import dataclasses
@@ -21,12 +19,7 @@ _TIMEOUT_S = 60.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProxyPath:
-    """A path that leads through a Service.
-
-    Attributes:
-        segment: How the Service is named there: NAME, NAME:PORT or SCHEME:NAME:PORT.
-        rest: What follows, for the server behind it.
-    """
+    """A path through a Service; `segment` is NAME, NAME:PORT or SCHEME:NAME:PORT, `rest` goes to the backend."""
 
     namespace: str
     segment: str

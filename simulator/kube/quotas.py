@@ -1,8 +1,4 @@
-"""ResourceQuotas: what a namespace holds of what it may hold, and the refusal of more.
-
-Follows kubernetes/pkg/quota/v1: pods count until they have ended or are gone; a scope narrows a quota to some pods.
-https://kubernetes.io/docs/concepts/policy/resource-quotas/
-"""
+"""ResourceQuotas: usage of a namespace, and refusal of what exceeds a quota; as kubernetes/pkg/quota/v1."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping

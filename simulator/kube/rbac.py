@@ -39,13 +39,13 @@ class Action:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """Whom it is about, and the actions it covers; "*" stands for all.
+    """A rule that allows or denies; "*" matches everything.
 
     Attributes:
-        subject: A user's name, a group's name or "*".
-        resources: Plural names, subresources as `deployments/scale`; "*/scale" is the scale of everything.
-        namespaces: Empty names what is cluster-scoped and lists over all namespaces; "*" covers both.
-        names: Of objects; what is created or listed has none.
+        subject: Name of a user or group.
+        resources: Plural names, subresources as `deployments/scale`; "*/scale" is every scale.
+        namespaces: "" is cluster scope.
+        names: Of objects; creates and lists have none.
     """
 
     subject: str
@@ -119,10 +119,7 @@ class Access:
         return user
 
     def identify(self, headers: Mapping[str, str]) -> User:
-        """Who a request is from; who may impersonate others is whom he says he is.
-
-        https://kubernetes.io/docs/reference/access-authn-authz/authentication/#user-impersonation
-        """
+        """The user of a request, after impersonation."""
         user = self.authenticate(headers.get("authorization"))
         name = headers.get("impersonate-user")
         if name is None:

@@ -1,8 +1,4 @@
-"""The one door to the store: creating, reading, updating and patching objects as the real server does.
-
-In: bodies as clients send them. Out: objects, or an ApiError. Deletion, eviction, binding and scaling have their own
-files and come through here too. Must not know HTTP, users or faults.
-"""
+"""Creates, updates and patches objects as the real server does; every write to the store passes here."""
 
 import functools
 import random
@@ -35,13 +31,7 @@ _EMPTY_MEANS_ABSENT = ("annotations", "finalizers", "labels", "ownerReferences")
 
 
 class Registry:
-    """Objects with their semantics.
-
-    Attributes:
-        store: Where they are kept.
-        now: The current time as an API timestamp.
-        minor: It behaves as Kubernetes 1.minor, where versions differ in what we need of them.
-    """
+    """Objects with their semantics, as in Kubernetes 1.`minor`."""
 
     def __init__(self, store: Store, now: Callable[[], str], seed: int = 1) -> None:
         self.store = store
@@ -172,10 +162,7 @@ class Registry:
     ) -> Object:
         """Read, edit and write back an object in one step; a no-op keeps its resourceVersion.
 
-        Args:
-            target: What to change; with subresource "status" only status changes, without one status does not.
-            edit: Gets a copy of the current object and returns the new one.
-            write: How it is to be taken.
+        With subresource "status" only the status changes, without one it does not.
         """
         resource, write = target.resource, write or Write()
         with self.store.lock:

@@ -15,11 +15,9 @@ class LoggedRequest:
     """One request and its answer.
 
     Attributes:
-        time: The server's clock when the request arrived.
-        user: Who sent it; empty where nobody was authenticated.
-        query: The query string as it was sent.
-        body: The body as it was sent.
-        code: The HTTP status of the answer; 0 where the connection was dropped instead.
+        user: Empty without authentication.
+        query: As it was sent.
+        code: HTTP status; 0 where the connection was dropped.
     """
 
     time: datetime.datetime
@@ -38,10 +36,7 @@ class LoggedRequest:
 
     @property
     def dry_run(self) -> bool:
-        """Whether it asked for dryRun=All, in its query or, as DELETE and eviction may, in its body.
-
-        The body of a DELETE stands for the query, too: without dryRun in it, it is none.
-        """
+        """Whether the query, or a DELETE's or eviction's body, says dryRun=All; a DELETE's body wins over the query."""
         in_query = "All" in parse_qs(self.query).get("dryRun", ())
         if in_query and not (self.method == "DELETE" and self.body):
             return True

@@ -25,13 +25,7 @@ _MAX_FIELD_MANAGER = 128
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """A request as it came off the wire.
-
-    Attributes:
-        query: The last value of each parameter.
-        user: Whom it is from.
-        alive: Whether the client still listens; asked while a watch has nothing to say.
-    """
+    """A request; `alive` tells whether the client still listens."""
 
     method: str
     path: str
@@ -146,10 +140,7 @@ _NAMESPACE_PARTS = {"status", "finalize"}
 
 
 def parse_path(path: str) -> tuple[Target, bool] | None:
-    """The target of a resource path, and whether its list is over all namespaces; None where nothing is served.
-
-    A target without a name is a collection.
-    """
+    """The target of a path, and whether it lists all namespaces; None for unknown paths."""
     steps = [step for step in path.split("/") if step]
     match steps:
         case ["api", version, *rest]:

@@ -1,7 +1,4 @@
-"""The resources that the simulated API server serves; to add one, write a row in resources.yaml.
-
-Must not know how objects are stored, validated or routed. No other file needs `if kind == ...` for what a field says.
-"""
+"""The resources that the simulated API server serves; to add one, write a row in resources.yaml."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -17,23 +14,20 @@ ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "up
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resource:
-    """One row: what a resource is called, where it lives and how its objects behave.
+    """A resource and how its objects behave.
 
     Attributes:
-        subresources: Served under `/{name}/`, such as "status" or "scale".
-        fields: What field selectors may name, besides metadata.name and metadata.namespace.
-        generation: Whether objects carry metadata.generation, bumped with each change of `spec`.
-        generation_on_annotations: Whether a change of annotations bumps it too (Deployments only).
-        orphans_by_default: Whether deletion without a propagationPolicy leaves dependents (batch/v1 Jobs).
+        fields: Supported field selectors, in addition to metadata.name and metadata.namespace.
+        generation_on_annotations: Whether annotations count for metadata.generation (Deployments only).
+        orphans_by_default: Whether deletion without a propagationPolicy orphans dependents (Jobs).
         returns_deleted: Whether an immediate deletion answers with the object instead of a Status.
         unconditional_update: Whether a PUT without resourceVersion is accepted.
-        create_on_update: Whether a PUT of what does not exist creates it.
-        status_on_create: Whether `status` is accepted in a POST (Nodes only).
+        create_on_update: Whether a PUT creates what does not exist.
+        status_on_create: Whether a POST may set `status` (Nodes).
         status_keeps: Metadata that a write to `/status` cannot change.
-        is_custom: Whether it is of a CustomResourceDefinition, so that its objects are kept as they come.
-        replicas: Path of the number that its scale subresource is about.
-        typed: Of what is custom: paths in `spec`, and whether a boolean, an integer from 0 or a string stands there.
-        verbs: What the main resource answers to.
+        is_custom: Whether a CustomResourceDefinition defines it; its objects are stored as sent.
+        replicas: Path of the replicas that the scale subresource sets.
+        typed: Type by path, for custom resources.
     """
 
     group: str

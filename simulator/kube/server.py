@@ -25,15 +25,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class HttpServer(http.server.ThreadingHTTPServer):
-    """Serves an Api on loopback; `close` ends every connection and thread.
-
-    Attributes:
-        api: Answers requests.
-        access: Knows who sends them.
-        faults: What goes wrong with them.
-        log: Where they are written down.
-        clock: Dates them.
-    """
+    """Serves an Api on loopback; `close` ends every connection and thread."""
 
     daemon_threads = False
     block_on_close = True

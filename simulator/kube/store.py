@@ -1,7 +1,6 @@
-"""Versioned objects with a history: what watches, pages and preconditions stand on.
+"""Versioned objects with a history, under one lock and one revision counter, as in etcd.
 
-One lock, one revision counter for all resources, as in etcd. Stored objects are never changed in place: a record is a
-version. Must not know what the objects mean, who may write them, or HTTP.
+Stored objects never change in place: a record is a version.
 """
 
 import bisect

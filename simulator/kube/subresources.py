@@ -1,7 +1,6 @@
-"""The eviction subresource: PodDisruptionBudgets in front of a deletion.
+"""The scale and eviction subresources.
 
-Follows kubernetes/pkg/registry/core/pod/storage/eviction.go, including its answer of a bare Status with code
-500 for a pod under more than one budget.
+Eviction follows kubernetes/pkg/registry/core/pod/storage/eviction.go: with two budgets it answers 500.
 """
 
 import dataclasses

@@ -1,7 +1,6 @@
-"""A GPU node: follows its pods on the API server, hands them devices, and keeps what the driver shows moving.
+"""A GPU node: follows its pods on the API server, allocates devices to them and updates what the driver shows.
 
-It plays the kubelet's device manager, NVIDIA's device plugin and the GPUs. It never writes to the API server: who
-plays a pod's lifecycle is the API server's business.
+It simulates the kubelet's device manager, the device plugin and the GPUs, and never writes to the API server.
 """
 
 import contextlib
@@ -36,14 +35,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holding:
-    """What a pod holds.
-
-    Attributes:
-        uid: The pod's.
-        spec: The workload that it belongs to.
-        devices: All of its devices, in the order of its containers.
-        start_s: When it started, in Unix seconds; none while it does not run.
-    """
+    """The devices of a pod, in the order of its containers; `start_s` (Unix) is None until it runs."""
 
     pod: PodDevices
     uid: str
@@ -63,18 +55,7 @@ class Holding:
 
 
 class NodeAgent:
-    """One node of the cluster, alive between `start` and `stop`.
-
-    Args:
-        node: The node.
-        client: The API server.
-        machine: Its GPUs.
-        population: Who is who.
-        sensors: Where the GPUs' readings are shown.
-        host: Where its processes and its pods' logs are shown.
-        socket: Where its kubelet serves PodResources.
-        clock: Unix seconds.
-    """
+    """One node of the cluster; a context manager. `socket` is where its kubelet serves PodResources."""
 
     def __init__(  # noqa: PLR0913 - a node touches all of these, each is one wire
         self,

@@ -1,8 +1,7 @@
-"""The devices that NVIDIA's device plugin advertises for a node, with the ids and resource names it gives them.
+"""The devices that NVIDIA's device plugin advertises for a node, with its ids and resource names.
 
-Formats as in k8s-device-plugin: a whole GPU's UUID under nvidia.com/gpu, a MIG instance's UUID under
-nvidia.com/mig-<profile> ("mixed" strategy), and `<uuid>::<n>` for each replica of a shared device, under a name that
-ends in .shared where the plugin is told to rename (renameByDefault).
+A GPU's UUID under nvidia.com/gpu, a MIG instance's UUID under nvidia.com/mig-<profile> ("mixed" strategy), and
+`<uuid>::<n>` for each replica of a shared device; the name ends in .shared with renameByDefault.
 """
 
 import dataclasses
@@ -16,15 +15,7 @@ GPU_RESOURCE = "nvidia.com/gpu"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceId:
-    """One allocatable device.
-
-    Attributes:
-        resource: Name of the extended resource.
-        id: What the kubelet calls it.
-        gpu: Index of the physical GPU, 0-based, NVML order.
-        instance: Which MIG instance of that GPU, 0-based; none for a whole GPU.
-        shares: How many such devices one GPU or instance was made into.
-    """
+    """One allocatable device; `gpu` is an NVML index, `instance` 0-based, `shares` the replicas of that device."""
 
     resource: str
     id: str
@@ -63,11 +54,7 @@ def _shared(node: NodeSpec, device: DeviceId) -> list[DeviceId]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Container:
-    """One container of one pod.
-
-    Attributes:
-        uid: The pod's, as the API server gave it.
-    """
+    """One container of the pod with UID `uid`."""
 
     namespace: str
     pod: str

@@ -1,7 +1,4 @@
-"""What a node's driver and host show at an instant: readings, processes and samples of each GPU, and /proc.
-
-Knows no Kubernetes: who is on the GPUs, the machine says.
-"""
+"""What a node's driver and host show at an instant: readings, processes and samples of each GPU, and /proc."""
 
 import itertools
 import threading
@@ -41,13 +38,7 @@ class Sensors(Protocol):
 
 
 class Feed:
-    """Keeps moving what one node shows. Safe to use from several threads.
-
-    Args:
-        machine: The node's GPUs.
-        sensors: Where their readings are shown.
-        host: The node's files.
-    """
+    """Updates what one node shows. Safe to use from several threads."""
 
     def __init__(self, machine: Machine, sensors: Sensors, host: HostFiles) -> None:
         self._machine = machine

@@ -1,8 +1,4 @@
-"""The processes on a node's GPUs: one per container and device that it has a context on, and the MPS server.
-
-They follow from who is on the GPUs. Knows the host's files and the driver's records, but neither the pods' objects nor
-the time.
-"""
+"""The processes on a node's GPUs: one per container and device with a CUDA context, and the MPS server."""
 
 import dataclasses
 import itertools

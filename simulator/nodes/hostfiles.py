@@ -1,9 +1,4 @@
-"""A made-up host: the files by which the kernel and the kubelet tell what runs on a node.
-
-`proc` is its /proc, with each process's stat and cgroup in the kernel's form (proc(5), cgroups(7)) and the layout of
-containerd under systemd and cgroup v2; `logs` is its /var/log, with the pods' folders and the containers' links. Knows
-neither GPUs nor what the processes do.
-"""
+"""The /proc and /var/log of a simulated host, as kernel, containerd (systemd, cgroup v2) and kubelet write them."""
 
 import os
 import shutil
@@ -24,13 +19,7 @@ _UNLIMITED = 2**64 - 1
 
 
 class HostFiles:
-    """A host's /proc and /var/log. Safe to use from several threads.
-
-    Args:
-        proc: Becomes its /proc; made anew, and must not exist.
-        logs: Becomes its /var/log; likewise.
-        boot_s: When the host was started, in Unix seconds; this machine's own start by default.
-    """
+    """A host's /proc and /var/log, in folders that must not exist yet. Safe to use from several threads."""
 
     def __init__(self, proc: Path, logs: Path, *, boot_s: float | None = None) -> None:
         self.proc = proc
@@ -67,14 +56,7 @@ class HostFiles:
                 shutil.rmtree(self._pod_folder(container), ignore_errors=True)
 
     def start(self, pid: int, container: Container, *, started_s: float, command: str = COMMAND) -> None:
-        """A process `command` begins in `container`, which is admitted where it is not yet.
-
-        Args:
-            pid: In the host's PID namespace.
-            container: Where it runs.
-            started_s: Unix seconds; a process older than the host is as old as the host.
-            command: What it is called.
-        """
+        """Start process `command` in `container`; `started_s` (Unix) is at least the host's boot time."""
         self.admit(container)
         pod = f"kubepods-burstable-pod{container.uid.replace('-', '_')}.slice"
         path = f"/kubepods.slice/kubepods-burstable.slice/{pod}/cri-containerd-{container.id}.scope"

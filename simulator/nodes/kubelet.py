@@ -1,7 +1,6 @@
-"""The kubelet's PodResources v1 service on a Unix socket, with real gRPC and the kubelet's failures on demand.
+"""The kubelet's PodResources v1 service on a Unix socket, over gRPC, with failures on demand.
 
-Knows what it is told about pods and devices; where that comes from is node.py's business. The messages are compiled
-from podresources.proto when first needed, so that no generated code is kept.
+The messages are compiled from podresources.proto on first use, so that no generated code is kept.
 """
 
 import dataclasses
@@ -39,11 +38,7 @@ class ClaimedDevice:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodDevices:
-    """What the kubelet knows of a pod: its devices by container; a pod without devices is listed, too.
-
-    Attributes:
-        claims: Devices of resource claims, each with the container that has it.
-    """
+    """The devices of a pod by container, and those of its resource claims; pods without devices are listed, too."""
 
     namespace: str
     name: str
@@ -66,12 +61,12 @@ def messages() -> Any:  # noqa: ANN401 - a module made at run time has no type
 
 
 class Kubelet:
-    """Serves PodResources on `socket` between `start` and `stop`; a restart replaces the socket's inode.
+    """Serves PodResources; a restart replaces the socket's inode.
 
     Args:
-        socket: Where to listen; at most 107 bytes long (sun_path).
-        capacity: All devices of the node, as (resource, ids); can be replaced later.
-        pods: Called for each answer: the pods on the node and what they hold.
+        socket: Path of at most 107 bytes (sun_path).
+        capacity: All devices of the node.
+        pods: Returns the pods and their devices; called for each answer.
     """
 
     def __init__(
@@ -122,13 +117,13 @@ class Kubelet:
     def misbehave(
         self, failure: Failure | None = None, *, delay_s: float = 0.0, padding: int = 0, method: str = ""
     ) -> None:
-        """Fail from now on; without arguments, behave again.
+        """Fail from now on; without arguments, recover.
 
         Args:
             failure: Status of every call.
-            method: The only one that fails or is delayed, such as "List"; empty for all.
+            method: The only affected method, such as "List"; empty for all.
             delay_s: Seconds before each answer.
-            padding: Number of further pods without devices in each listing; 40,000 make it larger than 4 MiB.
+            padding: Number of extra pods without devices in each listing; 40,000 make it larger than 4 MiB.
         """
         self._failure, self._delay_s, self._padding, self._method = failure, delay_s, padding, method
 

@@ -1,7 +1,6 @@
-"""The hardware of one node over all time: which pod's device keeps which GPU busy, and what the sensors show.
+"""The hardware of one node over all time: which pod keeps which GPU busy, and what the sensors show.
 
-Pure but for what is told to it: it knows no clock, no Kubernetes and no driver. Past and present come from the same
-timeline, so a history written today continues in what the driver shows next.
+Past and present come from the same timeline, so that a written history continues in what the driver shows.
 """
 
 import bisect
@@ -28,12 +27,7 @@ _MASK = PERIOD_S - 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Division:
-    """A GPU's utilization in one second, and whose it is.
-
-    Attributes:
-        percent: The GPU's.
-        shares: Whole percents of it, of each tenant that is at work; their sum is `percent`.
-    """
+    """A GPU's utilization in one second, and the whole percents of each active tenant; their sum is `percent`."""
 
     percent: int
     shares: tuple[tuple[Presence, int], ...]
@@ -91,13 +85,7 @@ class Samples:
 
 
 class GpuTimeline:
-    """One physical GPU.
-
-    Args:
-        node: The node it sits in.
-        index: Its NVML index.
-        boot_s: When the driver was loaded (Unix seconds): energy counts from there.
-    """
+    """One physical GPU; energy counts from `boot_s` (Unix), when the driver was loaded."""
 
     def __init__(self, node: NodeSpec, index: int, *, boot_s: float) -> None:
         self.card = CARDS[node.gpus[index].card]
@@ -275,12 +263,7 @@ def _apportion(total: int, parts: Sequence[float]) -> list[int]:
 
 
 class Machine:
-    """All GPUs of a node. Safe to use from several threads.
-
-    Args:
-        node: The node.
-        boot_s: When its driver was loaded (Unix seconds).
-    """
+    """All GPUs of a node; `boot_s` (Unix) is when its driver was loaded. Safe to use from several threads."""
 
     def __init__(self, node: NodeSpec, *, boot_s: float) -> None:
         self.node = node

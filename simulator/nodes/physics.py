@@ -1,7 +1,6 @@
 """What a card's sensors show under a given load: utilization, watts, joules, degrees, clocks.
 
-A regime is one period of noise, second by second, worked out once per card and load; looking up an instant is then
-an index, and the energy between two instants a difference of two sums. Knows neither pods nor the time of day.
+A regime is one period of noise, second by second, computed once per card and load.
 """
 
 import dataclasses
@@ -37,14 +36,14 @@ _POWER_SHIFT = 1777
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Load:
-    """What one tenant puts on a card.
+    """The load of one tenant on a card.
 
     Attributes:
         utilization: Mean in percent.
-        spread: Its standard deviation in percentage points.
-        spins: Whether it is utilization without work.
-        weight: Share of the card that the tenant's device is, 0 to 1.
-        offset_s: Where the tenant enters the noise, behind the first tenant.
+        spread: Standard deviation in percentage points.
+        spins: Utilization without work.
+        weight: Share of the card, 0 to 1.
+        offset_s: Where the tenant enters the noise, relative to the first tenant.
     """
 
     utilization: float
@@ -59,7 +58,7 @@ class Regime:
     """A card's sensors under a constant mix of loads, a value per second of the noise's period.
 
     Attributes:
-        joules: Energy from the period's start to each second; one longer than the period.
+        joules: Energy from the period's start to each second; one entry longer than the period.
         temperature_c: Where the temperature settles.
     """
 

@@ -1,7 +1,4 @@
-"""What a GPU remembers of the last seconds: samples of its utilization and of its processes, and how long it worked.
-
-As on hardware, what has been sampled once never changes. Knows the machine and who has which PID, but no driver.
-"""
+"""What a GPU remembers of the last seconds: samples of its utilization and processes, and its busy time."""
 
 import collections
 import dataclasses
@@ -28,13 +25,7 @@ class _Sample:
 
 
 class Memory:
-    """What one GPU remembers.
-
-    Args:
-        machine: The node's GPUs.
-        index: Which of them.
-        pid: The process of a tenant, if it has one.
-    """
+    """What one GPU remembers; `pid` returns the process of a tenant, if it has one."""
 
     def __init__(self, machine: Machine, index: int, *, pid: Callable[[Presence], int | None]) -> None:
         self._machine = machine

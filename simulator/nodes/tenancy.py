@@ -12,14 +12,7 @@ from simulator.workloads.schedule import Phase
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tenancy:
-    """A pod's device on a GPU.
-
-    Attributes:
-        weight: Share of the GPU's compute that the device is, 0 to 1.
-        memory_bytes: Memory the tenant can use.
-        container: Whose it is, for whoever asks; none where nobody will.
-        end_s: When the pod left, in Unix seconds.
-    """
+    """A pod's device on a GPU; `weight` is its share of the compute, 0 to 1, `end_s` (Unix) when the pod left."""
 
     actor: Actor
     device: DeviceId
@@ -54,11 +47,7 @@ class Tenancy:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Presence:
-    """What a tenant does at an instant.
-
-    Attributes:
-        offset_s: Where the tenant enters the noise.
-    """
+    """What a tenant does at an instant; `offset_s` is where it enters the noise."""
 
     tenant: Tenancy
     phase: Phase

@@ -1,7 +1,7 @@
-"""The course of a pod's life by archetype: phases one after another, with the published parameters of each.
+"""The phases of a pod's life by archetype, with the published parameters of each.
 
-Numbers without a source beside them are assumptions. Draws depend on the seed, the workload and the pod's ordinal
-alone; hours of the day are UTC. Knows no card and no clock.
+Numbers without a source are assumptions. Draws depend only on the seed, the workload and the pod's ordinal; hours of
+the day are UTC.
 """
 
 import dataclasses
@@ -37,13 +37,7 @@ _WEEKEND_DAYS = (2, 3)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Actor:
-    """One device of one pod: whose behaviour is asked for.
-
-    Attributes:
-        ordinal: Which of the workload's pods, 0-based.
-        device: Which of the pod's devices, 0-based.
-        start_s: When the pod started, in Unix seconds.
-    """
+    """One device (0-based) of one pod (ordinal, 0-based) that started at `start_s` (Unix)."""
 
     seed: int
     spec: WorkloadSpec

@@ -1,8 +1,6 @@
-"""How GPU workloads behave at any instant, and the truth about it.
+"""What a pod's device does at any instant, and what it really did in a window.
 
-What a pod does depends on the seed, the workload, the pod's ordinal and its start alone, so any instant of the
-past or the future can be asked for in any order. Knows no card: turning activity into watts and bytes is
-machine.py's business.
+It depends only on the seed, the workload, the pod's ordinal and its start.
 """
 
 import dataclasses
@@ -28,12 +26,11 @@ class Activity:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ActualUse:
-    """What really happened on one device in a window.
+    """What one device really did in a window, in Unix seconds.
 
     Attributes:
-        busy: When it worked, as (from, until) in Unix seconds, in order.
-        idle_since_s: Since when it has not worked, as of the window's end: its last work's end, or its start where it
-            never worked; none while it works.
+        busy: When it worked, as (from, until).
+        idle_since_s: When its last work ended, or its start; None while it works.
     """
 
     busy: tuple[tuple[float, float], ...]

@@ -1,7 +1,4 @@
-"""Random draws from distributions as papers publish them: by median and spread, or by a few quantiles.
-
-Knows nothing of GPUs; every draw comes from the generator that is passed in.
-"""
+"""Random draws from published distributions: by median and spread, or by quantiles."""
 
 import math
 import random
@@ -23,13 +20,7 @@ def lognormal(draw: random.Random, *, median: float, sigma: float) -> float:
 
 
 class Quantiles:
-    """A distribution known by quantiles: log-linear between them, and as steep beyond them as next to them.
-
-    Args:
-        known: Value by probability, both increasing, such as {0.5: 3, 0.9: 33}.
-        lowest: Value at probability 0.
-        highest: Value at probability 1.
-    """
+    """A distribution known by quantiles, value by probability; log-linear between them."""
 
     def __init__(self, known: Mapping[float, float], *, lowest: float, highest: float) -> None:
         points = [(0.0, lowest), *sorted(known.items()), (1.0, highest)]

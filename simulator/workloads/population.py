@@ -1,7 +1,6 @@
-"""Who is who: which workload, and which of its pods, a pod's name stands for.
+"""Which workload, and which of its replicas, a pod's name stands for.
 
-Pods get new names whenever their controller makes them anew; what they do must not depend on that. The first pod
-of a workload that shows up is its pod 0, the next one pod 1, and a pod's number is free again once it is gone.
+Replacement pods have new names, but must behave like their predecessors: a pod takes the lowest free ordinal.
 """
 
 import threading

@@ -1,7 +1,4 @@
-"""A timeline of phases that grows as it is asked about: what a GPU's user does, from when to when.
-
-Knows neither archetypes nor cards. Looking up an instant is a binary search; the phases themselves are drawn once.
-"""
+"""A timeline of phases, drawn as far as it is queried."""
 
 import bisect
 import dataclasses
@@ -15,11 +12,10 @@ class Phase:
     """What one device of a pod does for a while.
 
     Attributes:
-        name: For people, such as "checkpoint".
-        utilization: Mean utilization in percent; the driver's number, which a spinning kernel also makes.
-        spread: Standard deviation of the utilization from second to second, in percentage points.
-        memory: Share of the device's memory that is held, beside the context, 0 to 1.
-        context: Whether a process holds a CUDA context on the device.
+        utilization: Mean in percent, as the driver reports it.
+        spread: Standard deviation of the utilization, in percentage points.
+        memory: Share of the device's memory that is held in addition to the context, 0 to 1.
+        context: Whether a process holds a CUDA context.
         spins: Utilization without work: no power, no memory traffic.
     """
 
@@ -43,12 +39,11 @@ VACANT = Phase("vacant", context=False)
 
 
 class Schedule:
-    """Phases one after another, from `start_s` on; vacant before.
+    """Phases one after another from `start_s` (Unix); vacant before.
 
     Args:
-        start_s: When the first phase begins, in Unix seconds.
-        phases: Durations in seconds and phases; drawn as far as anybody asks, the last one lasts for ever. Durations
-            are rounded to whole seconds, the resolution of what sensors show.
+        start_s: When the first phase begins.
+        phases: Durations in seconds, rounded to whole ones, and phases; the last one lasts for ever.
     """
 
     def __init__(self, start_s: float, phases: Iterator[tuple[float, Phase]]) -> None:

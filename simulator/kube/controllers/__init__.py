@@ -1,8 +1,4 @@
-"""The controllers whose reaction matters, one file each, run by `loop`; `CONTROLLERS` lists them.
-
-Each maps changes to keys (what to look at again) and reconciles a key by looking at the whole state, never at the
-change: level-triggered, as the real ones. They reach objects only through the registry.
-"""
+"""Level-triggered controllers, one per file; `loop` runs them. They change objects only through the registry."""
 
 from collections.abc import Callable
 

@@ -35,12 +35,12 @@ class Controller(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Context:
-    """The controllers' side of the world.
+    """What every controller works with.
 
     Attributes:
-        after: Asks to reconcile a key again after so many seconds of real time.
-        later: The same, of what nobody needs to wait for, such as a deadline.
-        termination_delay_s: How long containers take to end, in seconds of real time.
+        after: Reconciles a key again after some seconds of real time.
+        later: The same, for deadlines: settling does not wait for them.
+        termination_delay_s: How long containers take to terminate, in seconds of real time.
     """
 
     registry: Registry

@@ -1,7 +1,7 @@
-"""Stands in for the operators of third parties: makes and deletes the pods of their objects, by one table.
+"""Simulates third-party operators, Kueue and KEDA.
 
-What an operator does besides (Services, StatefulSets, Jobs in between) is left out: pods belong to the object itself.
-Pods that somebody else gave such an owner are left alone.
+Operators create and delete the pods of their objects by one table. The objects in between (Services, StatefulSets,
+Jobs) are left out: the custom resource owns the pods. Pods that were not created here are left alone.
 """
 
 import dataclasses
@@ -38,11 +38,10 @@ _STOPPED = (("metadata", "annotations", "serving.kserve.io/stop"), "true")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Operator:
-    """What one operator obeys.
+    """What one operator reacts to.
 
     Attributes:
-        kind: As `by_kind` takes it.
-        stop: Path and value by which its object has no pods; None as value: anything. Replicas count in any case.
+        stop: Path and value with which its object has no pods; None as value: any.
         rolls: Whether a changed template replaces the pods.
     """
 
@@ -80,11 +79,7 @@ _OPERATORS = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Part:
-    """Pods of one template, as an object asks for them.
-
-    Attributes:
-        leaving: Names of pods that are to go first.
-    """
+    """Pods of one template; `leaving` are deleted first."""
 
     count: int
     labels: Mapping[str, str]
