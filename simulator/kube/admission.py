@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from simulator.kube.errors import FieldError, bad_request, forbidden, invalid, not_found
 from simulator.kube.objects import Object, is_terminating, name_of, namespace_of, uid_of
 from simulator.kube.resources import Resource, by_kind, is_custom
-from simulator.kube.servicespec import default_service
 from simulator.kube.store import Store
 from simulator.kube.validation import SYSTEM_CLASSES
 
@@ -328,6 +327,16 @@ def _policy(obj: Object) -> None:
     obj.setdefault("spec", {}).setdefault("failurePolicy", "Fail")
 
 
+def _service(obj: Object) -> None:
+    """As pkg/apis/core/v1/defaults.go, SetDefaults_Service."""
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("type", "ClusterIP")
+    spec.setdefault("sessionAffinity", "None")
+    for port in spec.get("ports", ()):
+        port.setdefault("protocol", "TCP")
+        port.setdefault("targetPort", port.get("port"))
+
+
 _BY_KIND: Mapping[str, Callable[[Object], None]] = {
     "CronJob": _cron_job,
     "DaemonSet": _daemon_set,
@@ -341,7 +350,7 @@ _BY_KIND: Mapping[str, Callable[[Object], None]] = {
     "ReplicaSet": _replica_set,
     "ResourceQuota": _with_spec,
     "Secret": _secret,
-    "Service": default_service,
+    "Service": _service,
     "StatefulSet": _stateful_set,
     "ValidatingAdmissionPolicy": _policy,
     "ValidatingAdmissionPolicyBinding": _with_spec,

@@ -16,7 +16,6 @@ VERSION: Object = {
 }
 # (kind, group, version, verbs) of subresources that are not the resource itself
 _SUBRESOURCES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
-    "binding": ("Binding", "", "v1", ("create",)),
     "eviction": ("Eviction", "policy", "v1", ("create",)),
     "proxy": ("ServiceProxyOptions", "", "", ("create", "delete", "get", "patch", "update")),
     "scale": ("Scale", "autoscaling", "v1", ("get", "patch", "update")),

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from simulator.kube import errors
-from simulator.kube.binding import bind
 from simulator.kube.decoding import Target, Write
 from simulator.kube.deletion import Deleted, delete
 from simulator.kube.discovery import discover
@@ -93,7 +92,6 @@ class Api:
             **{(part, "update"): self._update for part in ("", "status", "scale")},
             **{(part, "patch"): self._patch for part in ("", "status", "scale")},
             ("eviction", "create"): self._evict,
-            ("binding", "create"): self._bind,
             ("", "delete"): self._delete,
         }
 
@@ -210,7 +208,6 @@ class Api:
             since=request.query.get("resourceVersion", ""),
             timeout_s=lasting_s or self._random.uniform(_SHORTEST_WATCH_S, 2 * _SHORTEST_WATCH_S),
             bookmarks=request.query.get("allowWatchBookmarks") in {"true", "True", "1"},
-            initial_events=request.query.get("sendInitialEvents") in {"true", "True", "1"},
         )
         return watch(self._registry.store, wanted, request.alive)
 
@@ -247,10 +244,6 @@ class Api:
         enforce(self._registry.store, attempt)
         status = evict(self._registry, target, body_of(request), dry_run=write.dry_run)
         return answer(int(status["code"]), status)
-
-    def _bind(self, request: Request, target: Target) -> Response:
-        write = write_options(request, "CreateOptions")
-        return answer(201, bind(self._registry, target, body_of(request), dry_run=write.dry_run))
 
     def _delete(self, request: Request, target: Target) -> Response:
         options = delete_options(request)

@@ -152,7 +152,6 @@ class WatchOptions:
     since: str = ""
     timeout_s: float = 1800.0
     bookmarks: bool = False
-    initial_events: bool = False
 
 
 def watch(store: Store, request: WatchOptions, alive: Callable[[], bool]) -> Iterator[bytes]:
@@ -166,13 +165,11 @@ def _stream(store: Store, request: WatchOptions, alive: Callable[[], bool]) -> I
     with store.lock:
         revision = int(request.since or 0)
         present: list[Record] = []
-        if revision == 0 or request.initial_events:
+        if revision == 0:
             revision, rows = store.snapshot(request.selection.resource)
             present = [row for row in rows if row in request.selection]
     for row in present:
         yield _line("ADDED", row.document)
-    if request.initial_events:
-        yield _bookmark(request.selection, revision, {"k8s.io/initial-events-end": "true"})
     deadline = time.monotonic() + request.timeout_s
     bookmark_due = time.monotonic() + _BOOKMARK_INTERVAL_S
     while alive() and time.monotonic() < deadline:
@@ -216,10 +213,8 @@ def _line(kind: str, document: bytes) -> bytes:
     return b'{"type":"' + kind.encode() + b'","object":' + document + b"}\n"
 
 
-def _bookmark(selection: Selection, revision: int, annotations: dict[str, str] | None = None) -> bytes:
+def _bookmark(selection: Selection, revision: int) -> bytes:
     metadata: Object = {"resourceVersion": str(revision), "creationTimestamp": None}
-    if annotations:
-        metadata["annotations"] = annotations
     resource = selection.resource
     document = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
     return _line("BOOKMARK", json.dumps(document).encode())

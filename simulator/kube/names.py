@@ -1,7 +1,7 @@
 """What may be a name, a label, an annotation. Pure (k8s.io/apimachinery/pkg/util/validation)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from simulator.kube.errors import FieldError
 from simulator.kube.objects import Object
@@ -53,74 +53,63 @@ def dns_subdomain(field: str, value: object) -> list[FieldError]:
     return [] if _SUBDOMAIN.fullmatch(text) else [FieldError.invalid(field, text, _SUBDOMAIN_WORDS)]
 
 
-def metadata_problems(resource: Resource, obj: Object) -> list[FieldError]:
+def metadata_problems(resource: Resource, obj: Object) -> Iterator[FieldError]:
     """Problems of an object's name, labels, annotations, finalizers and owner references."""
     metadata = obj["metadata"]
     check = dns_label if resource.kind in _LABEL_NAMED else dns_subdomain
-    problems = check("metadata.name", metadata["name"])
-    problems += label_problems("metadata.labels", metadata.get("labels", {}))
-    problems += _annotation_problems(metadata.get("annotations", {}))
+    yield from check("metadata.name", metadata["name"])
+    yield from label_problems("metadata.labels", metadata.get("labels", {}))
+    yield from _annotation_problems(metadata.get("annotations", {}))
     for finalizer in metadata.get("finalizers", ()):
-        problems += key_problems("metadata.finalizers", finalizer)
+        yield from key_problems("metadata.finalizers", finalizer)
     for index, reference in enumerate(metadata.get("ownerReferences", ())):
         field = f"metadata.ownerReferences[{index}]"
-        problems += [
+        yield from [
             FieldError.required(f"{field}.{key}")
             for key in ("apiVersion", "kind", "name", "uid")
             if not reference.get(key)
         ]
     controllers = [row for row in metadata.get("ownerReferences", ()) if row.get("controller")]
     if len(controllers) > 1:
-        problems.append(
-            FieldError.invalid(
-                "metadata.ownerReferences",
-                len(controllers),
-                "Only one reference can have Controller set to true",
-            )
+        yield FieldError.invalid(
+            "metadata.ownerReferences",
+            len(controllers),
+            "Only one reference can have Controller set to true",
         )
-    return problems
 
 
-def label_problems(field: str, labels: Mapping[str, object]) -> list[FieldError]:
+def label_problems(field: str, labels: Mapping[str, object]) -> Iterator[FieldError]:
     """Problems of labels' keys and values."""
-    problems: list[FieldError] = []
     for key, value in labels.items():
-        problems += key_problems(field, key)
+        yield from key_problems(field, key)
         if not isinstance(value, str):
-            problems.append(FieldError.invalid(field, value, "must be a string"))
+            yield FieldError.invalid(field, value, "must be a string")
         elif len(value) > _MAX_LABEL:
-            problems.append(FieldError.invalid(field, value, f"must be no more than {_MAX_LABEL} characters"))
+            yield FieldError.invalid(field, value, f"must be no more than {_MAX_LABEL} characters")
         elif value and not _QUALIFIED.fullmatch(value):
-            problems.append(FieldError.invalid(field, value, _VALUE_WORDS))
-    return problems
+            yield FieldError.invalid(field, value, _VALUE_WORDS)
 
 
-def key_problems(field: str, key: str) -> list[FieldError]:
+def key_problems(field: str, key: str) -> Iterator[FieldError]:
     """What is wrong with the key of a label or annotation, or whatever else is a qualified name."""
     prefix, slash, name = key.rpartition("/")
-    problems = dns_subdomain(field, prefix) if slash else []
+    if slash:
+        yield from dns_subdomain(field, prefix)
     if len(name) > _MAX_LABEL:
-        problems.append(
-            FieldError.invalid(field, key, f"name part must be no more than {_MAX_LABEL} characters")
-        )
+        yield FieldError.invalid(field, key, f"name part must be no more than {_MAX_LABEL} characters")
     elif not _QUALIFIED.fullmatch(name):
-        problems.append(FieldError.invalid(field, key, _KEY_WORDS))
-    return problems
+        yield FieldError.invalid(field, key, _KEY_WORDS)
 
 
-def _annotation_problems(annotations: Mapping[str, object]) -> list[FieldError]:
+def _annotation_problems(annotations: Mapping[str, object]) -> Iterator[FieldError]:
     field = "metadata.annotations"
-    problems: list[FieldError] = []
     total = 0
     for key, value in annotations.items():
-        problems += key_problems(field, key.lower())
+        yield from key_problems(field, key.lower())
         total += len(key.encode()) + len(str(value).encode())
         if not isinstance(value, str):
-            problems.append(FieldError.invalid(field, value, "must be a string"))
+            yield FieldError.invalid(field, value, "must be a string")
     if total > _MAX_ANNOTATIONS_BYTES:
-        problems.append(
-            FieldError(
-                "FieldValueTooLong", field, f"Too long: may not be more than {_MAX_ANNOTATIONS_BYTES} bytes"
-            )
+        yield FieldError(
+            "FieldValueTooLong", field, f"Too long: may not be more than {_MAX_ANNOTATIONS_BYTES} bytes"
         )
-    return problems

@@ -180,16 +180,13 @@ MERGE_KEYS: Mapping[str, str] = {
     "volumes": "name",
 }
 _PRIMITIVE_MERGE = {"finalizers"}
-_ORDER = "$setElementOrder/"
-_DELETE_PRIMITIVES = "$deleteFromPrimitiveList/"
 _DIRECTIVE = "$patch"
-_RETAIN = "$retainKeys"
 
 
 def strategic_merge(current: Object, patch: Object) -> Object:
     """The object after the patch."""
     directive = patch.get(_DIRECTIVE)
-    body = {key: value for key, value in patch.items() if key not in {_DIRECTIVE, _RETAIN}}
+    body = {key: value for key, value in patch.items() if key != _DIRECTIVE}
     match directive:
         case "replace":
             return cast("Object", _stripped(body))
@@ -199,17 +196,9 @@ def strategic_merge(current: Object, patch: Object) -> Object:
             pass
         case _:
             raise bad_request(f"Unknown patch type: {directive}")
-    retained = patch.get(_RETAIN)
-    result = {key: value for key, value in current.items() if retained is None or key in retained}
+    result = dict(current)
     for key, value in body.items():
-        if key.startswith(_DELETE_PRIMITIVES):
-            field = key.removeprefix(_DELETE_PRIMITIVES)
-            result[field] = [entry for entry in result.get(field, []) if entry not in value]
-        elif not key.startswith(_ORDER):
-            _merge_field(result, key, value)
-    for key, order in body.items():
-        if key.startswith(_ORDER):
-            _reorder(result, key.removeprefix(_ORDER), order)
+        _merge_field(result, key, value)
     return result
 
 
@@ -249,20 +238,6 @@ def _merge_list(present: list[Object], patch: list[Object], merge_key: str) -> l
         else:
             result.append(strategic_merge({}, entry))
     return result
-
-
-def _reorder(result: Object, field: str, order: list[Any]) -> None:
-    entries = result.get(field)
-    if not isinstance(entries, list):
-        return
-    key = MERGE_KEYS.get(field)
-    wanted = [entry.get(key) if isinstance(entry, dict) else entry for entry in order]
-
-    def rank(entry: object) -> int:
-        value = entry.get(key) if isinstance(entry, dict) else entry
-        return wanted.index(value) if value in wanted else len(wanted)
-
-    result[field] = sorted(entries, key=rank)
 
 
 def _stripped(value: object) -> Any:  # noqa: ANN401 - any JSON value

@@ -1,6 +1,6 @@
 """Whether a pod's spec can be: containers, images, resources. Pure; used for pods and for every template."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from simulator.kube.errors import FieldError
@@ -18,68 +18,59 @@ _FROZEN = (
 )
 
 
-def pod_spec_problems(spec: Object, field: str) -> list[FieldError]:
+def pod_spec_problems(spec: Object, field: str) -> Iterator[FieldError]:
     """What is wrong with a pod's spec found at `field`."""
-    problems: list[FieldError] = []
     containers = spec.get("containers")
     if not containers:
-        problems.append(FieldError.required(f"{field}.containers"))
+        yield FieldError.required(f"{field}.containers")
     seen: set[str] = set()
     for group in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(group) or ()):
             at = f"{field}.{group}[{index}]"
-            problems += _container_problems(container, at)
+            yield from _container_problems(container, at)
             if container.get("name") in seen:
-                problems.append(FieldError.duplicate(f"{at}.name", container["name"]))
+                yield FieldError.duplicate(f"{at}.name", container["name"])
             seen.add(container.get("name", ""))
     if spec.get("restartPolicy") not in _RESTART_POLICIES:
-        problems.append(
-            FieldError.unsupported(f"{field}.restartPolicy", spec.get("restartPolicy"), _RESTART_POLICIES)
-        )
+        yield FieldError.unsupported(f"{field}.restartPolicy", spec.get("restartPolicy"), _RESTART_POLICIES)
     grace = spec.get("terminationGracePeriodSeconds", 0)
     if not isinstance(grace, int) or grace < 0:
-        problems.append(
-            FieldError.invalid(
-                f"{field}.terminationGracePeriodSeconds", grace, "must be greater than or equal to 0"
-            )
+        yield FieldError.invalid(
+            f"{field}.terminationGracePeriodSeconds", grace, "must be greater than or equal to 0"
         )
-    return problems
 
 
-def not_negative(spec: Mapping[str, Any], fields: Iterable[str], at: str = "spec") -> list[FieldError]:
+def not_negative(spec: Mapping[str, Any], fields: Iterable[str], at: str = "spec") -> Iterator[FieldError]:
     """Problems of counts."""
-    problems: list[FieldError] = []
     for field in fields:
         value = spec.get(field, 0)
         if not isinstance(value, int) or isinstance(value, bool):
-            problems.append(FieldError.invalid(f"{at}.{field}", value, "must be an integer"))
+            yield FieldError.invalid(f"{at}.{field}", value, "must be an integer")
         elif value < 0:
-            problems.append(FieldError.invalid(f"{at}.{field}", value, "must be greater than or equal to 0"))
-    return problems
+            yield FieldError.invalid(f"{at}.{field}", value, "must be greater than or equal to 0")
 
 
-def _container_problems(container: Mapping[str, Any], field: str) -> list[FieldError]:
-    problems: list[FieldError] = []
+def _container_problems(container: Mapping[str, Any], field: str) -> Iterator[FieldError]:
     if not container.get("name"):
-        problems.append(FieldError.required(f"{field}.name"))
+        yield FieldError.required(f"{field}.name")
     else:
-        problems += dns_label(f"{field}.name", container["name"])
+        yield from dns_label(f"{field}.name", container["name"])
     if not container.get("image"):
-        problems.append(FieldError.required(f"{field}.image"))
-    return problems + _resource_problems(container.get("resources", {}), f"{field}.resources")
+        yield FieldError.required(f"{field}.image")
+    yield from _resource_problems(container.get("resources", {}), f"{field}.resources")
 
 
-def _resource_problems(resources: Mapping[str, Any], field: str) -> list[FieldError]:
-    problems: list[FieldError] = []
+def _resource_problems(resources: Mapping[str, Any], field: str) -> Iterator[FieldError]:
     limits, requests = resources.get("limits", {}), resources.get("requests", {})
-    for group, entries in (("limits", limits), ("requests", requests)):
-        for name, quantity in entries.items():
-            problems += _quantity_problems(name, quantity, f"{field}.{group}[{name}]")
-    if problems:
-        return problems
-    for name, quantity in requests.items():
-        problems += _request_problems(name, quantity, limits.get(name), f"{field}.requests")
-    return problems
+    malformed = [
+        problem
+        for group, entries in (("limits", limits), ("requests", requests))
+        for name, quantity in entries.items()
+        for problem in _quantity_problems(name, quantity, f"{field}.{group}[{name}]")
+    ]
+    yield from malformed
+    for name, quantity in requests.items() if not malformed else ():
+        yield from _request_problems(name, quantity, limits.get(name), f"{field}.requests")
 
 
 def is_extended(name: str) -> bool:
@@ -87,7 +78,7 @@ def is_extended(name: str) -> bool:
     return "/" in name and "kubernetes.io/" not in name
 
 
-def _quantity_problems(name: str, quantity: object, field: str) -> list[FieldError]:
+def _quantity_problems(name: str, quantity: object, field: str) -> Iterable[FieldError]:
     try:
         value = parse_quantity(quantity)
     except ValueError as error:
@@ -101,7 +92,7 @@ def _quantity_problems(name: str, quantity: object, field: str) -> list[FieldErr
     return []
 
 
-def _request_problems(name: str, quantity: object, limit: object, field: str) -> list[FieldError]:
+def _request_problems(name: str, quantity: object, limit: object, field: str) -> Iterable[FieldError]:
     if limit is None:
         if is_extended(name):
             return [FieldError.required("limits", "Limit must be set for non overcommitable resources")]
@@ -115,7 +106,7 @@ def _request_problems(name: str, quantity: object, limit: object, field: str) ->
     return []
 
 
-def frozen_problems(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[FieldError]:
+def frozen_problems(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[FieldError]:
     """What a change of a pod's spec may not do."""
     before, after = _comparable(old), _comparable(new)
     tolerations = old.get("tolerations", [])
@@ -156,80 +147,73 @@ _MUTABLE_RESOURCES_SINCE = 36
 """MutablePodResourcesForSuspendedJobs (KEP-5440) is on from 1.36, and lets scheduling directives change again, too."""
 
 
-def job_problems(obj: Object) -> list[FieldError]:
+def job_problems(obj: Object) -> Iterable[FieldError]:
     """What is wrong with a Job."""
     return _spec_problems(obj["spec"], "spec")
 
 
-def cron_job_problems(obj: Object) -> list[FieldError]:
+def cron_job_problems(obj: Object) -> Iterator[FieldError]:
     """What is wrong with a CronJob."""
     spec = obj["spec"]
-    problems = [] if spec.get("schedule") else [FieldError.required("spec.schedule")]
-    problems += _one_of(spec, "concurrencyPolicy", ("Allow", "Forbid", "Replace"), "spec")
-    return problems + _spec_problems(spec["jobTemplate"]["spec"], "spec.jobTemplate.spec")
+    if not spec.get("schedule"):
+        yield FieldError.required("spec.schedule")
+    yield from _one_of(spec, "concurrencyPolicy", ("Allow", "Forbid", "Replace"), "spec")
+    yield from _spec_problems(spec["jobTemplate"]["spec"], "spec.jobTemplate.spec")
 
 
-def _spec_problems(spec: Object, at: str) -> list[FieldError]:
-    problems = not_negative(spec, _COUNTS, at)
+def _spec_problems(spec: Object, at: str) -> Iterator[FieldError]:
+    yield from not_negative(spec, _COUNTS, at)
     pod_spec = spec["template"]["spec"]
     if pod_spec["restartPolicy"] == "Always":
-        problems.append(
-            FieldError.required(f"{at}.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
-        )
-    problems += _one_of(spec, "completionMode", ("NonIndexed", "Indexed"), at)
+        yield FieldError.required(f"{at}.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
+    yield from _one_of(spec, "completionMode", ("NonIndexed", "Indexed"), at)
     if spec.get("completionMode") == "Indexed" and "completions" not in spec:
-        problems.append(FieldError.required(f"{at}.completions", "when completion mode is Indexed"))
+        yield FieldError.required(f"{at}.completions", "when completion mode is Indexed")
     if "podFailurePolicy" in spec:
-        problems += _failure_policy_problems(spec, at)
-        problems += _one_of(spec, "podReplacementPolicy", ("Failed",), at)
+        yield from _failure_policy_problems(spec, at)
+        yield from _one_of(spec, "podReplacementPolicy", ("Failed",), at)
     else:
-        problems += _one_of(spec, "podReplacementPolicy", ("Failed", "TerminatingOrFailed"), at)
-    return problems + pod_spec_problems(pod_spec, f"{at}.template.spec")
+        yield from _one_of(spec, "podReplacementPolicy", ("Failed", "TerminatingOrFailed"), at)
+    yield from pod_spec_problems(pod_spec, f"{at}.template.spec")
 
 
-def _one_of(spec: Mapping[str, Any], field: str, known: Iterable[str], at: str) -> list[FieldError]:
+def _one_of(spec: Mapping[str, Any], field: str, known: Iterable[str], at: str) -> Iterable[FieldError]:
     value = spec.get(field)
     return [] if value is None or value in known else [FieldError.unsupported(f"{at}.{field}", value, known)]
 
 
-def _failure_policy_problems(spec: Mapping[str, Any], at: str) -> list[FieldError]:
-    problems = []
+def _failure_policy_problems(spec: Mapping[str, Any], at: str) -> Iterator[FieldError]:
     policy = spec["template"]["spec"]["restartPolicy"]
     if policy != "Never":
-        problems.append(
-            FieldError.invalid(
-                f"{at}.template.spec.restartPolicy",
-                policy,
-                'only "Never" is supported when podFailurePolicy is specified',
-            )
+        yield FieldError.invalid(
+            f"{at}.template.spec.restartPolicy",
+            policy,
+            'only "Never" is supported when podFailurePolicy is specified',
         )
     for index, rule in enumerate(spec["podFailurePolicy"].get("rules") or ()):
-        problems += _failure_rule_problems(rule, f"{at}.podFailurePolicy.rules[{index}]")
-    return problems
+        yield from _failure_rule_problems(rule, f"{at}.podFailurePolicy.rules[{index}]")
 
 
-def _failure_rule_problems(rule: Mapping[str, Any], at: str) -> list[FieldError]:
-    problems = []
+def _failure_rule_problems(rule: Mapping[str, Any], at: str) -> Iterator[FieldError]:
     if rule.get("action") not in _FAILURE_ACTIONS:
-        problems.append(FieldError.unsupported(f"{at}.action", rule.get("action"), _FAILURE_ACTIONS))
+        yield FieldError.unsupported(f"{at}.action", rule.get("action"), _FAILURE_ACTIONS)
     codes, patterns = rule.get("onExitCodes"), rule.get("onPodConditions")
     if codes and patterns:
         words = "specifying both OnExitCodes and OnPodConditions is not supported"
-        problems.append(FieldError("FieldValueInvalid", at, f"Invalid value: {words}"))
+        yield FieldError("FieldValueInvalid", at, f"Invalid value: {words}")
     if not codes and not patterns:
         words = "specifying one of OnExitCodes and OnPodConditions is required"
-        problems.append(FieldError("FieldValueInvalid", at, f"Invalid value: {words}"))
+        yield FieldError("FieldValueInvalid", at, f"Invalid value: {words}")
     if codes:
-        problems += _one_of(codes, "operator", _EXIT_OPERATORS, f"{at}.onExitCodes")
-        problems += [
+        yield from _one_of(codes, "operator", _EXIT_OPERATORS, f"{at}.onExitCodes")
+        yield from [
             FieldError.invalid(f"{at}.onExitCodes.values[{index}]", 0, "must not be 0 for the In operator")
             for index, value in enumerate(codes.get("values") or ())
             if value == 0 and codes.get("operator") == "In"
         ]
-    return problems
 
 
-def job_change_problems(old: Mapping[str, Any], new: Object, minor: int) -> list[FieldError]:
+def job_change_problems(old: Mapping[str, Any], new: Object, minor: int) -> Iterator[FieldError]:
     """What is wrong with changing one Job into another, to Kubernetes 1.minor."""
     before, after = old["spec"], new["spec"]
     fixed = ["selector", "completionMode", "podFailurePolicy"]
@@ -238,15 +222,13 @@ def job_change_problems(old: Mapping[str, Any], new: Object, minor: int) -> list
     )
     if not elastic:
         fixed.append("completions")
-    problems = [
-        FieldError.invalid(f"spec.{field}", after.get(field), _IMMUTABLE)
-        for field in fixed
-        if before.get(field) != after.get(field)
-    ]
-    return problems + _template_problems(old, new, minor)
+    for field in fixed:
+        if before.get(field) != after.get(field):
+            yield FieldError.invalid(f"spec.{field}", after.get(field), _IMMUTABLE)
+    yield from _template_problems(old, new, minor)
 
 
-def _template_problems(old: Mapping[str, Any], new: Mapping[str, Any], minor: int) -> list[FieldError]:
+def _template_problems(old: Mapping[str, Any], new: Mapping[str, Any], minor: int) -> Iterable[FieldError]:
     """A Job's template is immutable, but for its scheduling directives and resources while it is suspended.
 
     https://kubernetes.io/docs/concepts/workloads/controllers/job/#mutable-scheduling-directives

@@ -13,54 +13,48 @@ _ACTIONS = ("Audit", "Deny", "Warn")
 _NO_VALIDATION = "validations or auditAnnotations must contain at least one item"
 
 
-def policy_problems(obj: Mapping[str, Any]) -> list[FieldError]:
+def policy_problems(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     """What is wrong with a policy. Unlike the real server, expressions are not type-checked."""
     spec = obj["spec"]
-    problems: list[FieldError] = []
     if spec.get("paramKind"):
-        problems.append(FieldError.forbidden("spec.paramKind", "parameters are not served by the simulator"))
+        yield FieldError.forbidden("spec.paramKind", "parameters are not served by the simulator")
     if spec["failurePolicy"] not in _FAILURE_POLICIES:
-        problems.append(
-            FieldError.unsupported("spec.failurePolicy", spec["failurePolicy"], _FAILURE_POLICIES)
-        )
+        yield FieldError.unsupported("spec.failurePolicy", spec["failurePolicy"], _FAILURE_POLICIES)
     if "matchConstraints" not in spec:
-        problems.append(FieldError.required("spec.matchConstraints"))
+        yield FieldError.required("spec.matchConstraints")
     else:
-        problems += _place_problems(spec["matchConstraints"], "spec.matchConstraints", needs_rules=True)
+        yield from _place_problems(spec["matchConstraints"], "spec.matchConstraints", needs_rules=True)
     if not spec.get("validations") and not spec.get("auditAnnotations"):
-        problems += [
+        yield from [
             FieldError.required(f"spec.{field}", _NO_VALIDATION)
             for field in ("validations", "auditAnnotations")
         ]
     for field in ("variables", "matchConditions", "validations"):
         for index, entry in enumerate(spec.get(field, ())):
-            problems += _expression_problems(entry.get("expression", ""), f"spec.{field}[{index}].expression")
-    return problems
+            yield from _expression_problems(entry.get("expression", ""), f"spec.{field}[{index}].expression")
 
 
-def binding_problems(obj: Mapping[str, Any]) -> list[FieldError]:
+def binding_problems(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     """What is wrong with a binding: no policy, no actions, or such as exclude each other."""
     spec = obj["spec"]
-    problems = [] if spec.get("policyName") else [FieldError.required("spec.policyName")]
+    if not spec.get("policyName"):
+        yield FieldError.required("spec.policyName")
     actions = spec.get("validationActions") or []
     if not actions:
-        problems.append(
-            FieldError.required("spec.validationActions", "at least one validation action is required")
-        )
+        yield FieldError.required("spec.validationActions", "at least one validation action is required")
     for index, action in enumerate(actions):
         field = f"spec.validationActions[{index}]"
         if action not in _ACTIONS:
-            problems.append(FieldError.unsupported(field, action, _ACTIONS))
+            yield FieldError.unsupported(field, action, _ACTIONS)
         if action in actions[:index]:
-            problems.append(FieldError.duplicate(field, action))
+            yield FieldError.duplicate(field, action)
     if {"Deny", "Warn"} <= set(actions):
         why = (
             "must not contain both Deny and Warn (repeating the same validation failure information in the API "
             "response and headers serves no purpose)"
         )
-        problems.append(FieldError.invalid("spec.validationActions", actions, why))
-    problems += _place_problems(spec.get("matchResources", {}), "spec.matchResources", needs_rules=False)
-    return problems
+        yield FieldError.invalid("spec.validationActions", actions, why)
+    yield from _place_problems(spec.get("matchResources", {}), "spec.matchResources", needs_rules=False)
 
 
 def _place_problems(place: Mapping[str, Any], at: str, *, needs_rules: bool) -> Iterator[FieldError]:

@@ -79,18 +79,16 @@ def status_of(store: Store, quota: Record) -> Object:
     }
 
 
-def quota_problems(obj: Mapping[str, Any]) -> list[FieldError]:
+def quota_problems(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     """What is wrong with a quota's amounts and scopes."""
     spec = obj["spec"]
-    problems: list[FieldError] = []
     for name, amount in spec.get("hard", {}).items():
-        problems += _amount_problems(name, amount)
+        yield from _amount_problems(name, amount)
     scopes = spec.get("scopes", [])
     if not set(scopes) <= _SCOPES:
-        problems.append(FieldError.invalid("spec.scopes", scopes, "unsupported scope"))
+        yield FieldError.invalid("spec.scopes", scopes, "unsupported scope")
     for entry in spec.get("scopeSelector", {}).get("matchExpressions", ()):
-        problems += _scope_problems(entry)
-    return problems
+        yield from _scope_problems(entry)
 
 
 def _amount_problems(name: str, amount: object) -> Iterator[FieldError]:

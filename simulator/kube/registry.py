@@ -3,7 +3,7 @@
 import functools
 import random
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from simulator.kube import admission, errors, managers, names, policies, quotas, validation
@@ -113,9 +113,8 @@ class Registry:
         """Five random characters, as the server appends to generateName."""
         return "".join(self._random.choices(_SUFFIX_ALPHABET, k=_SUFFIX_LENGTH))
 
-    def _validate(self, resource: Resource, obj: Object, problems: list[FieldError]) -> None:
-        problems = names.metadata_problems(resource, obj) + problems
-        if problems:
+    def _validate(self, resource: Resource, obj: Object, problems: Iterable[FieldError]) -> None:
+        if problems := [*names.metadata_problems(resource, obj), *problems]:
             raise errors.invalid(resource.kind, resource.group, name_of(obj), problems)
 
     # --- changing
@@ -180,7 +179,7 @@ class Registry:
             if target.subresource != "status":
                 admission.prepare_update(self.store, resource, new)
                 problems = validation.change_problems(record.obj, new, minor=self.minor)
-                problems = problems or validation.object_problems(new)
+                problems = problems or [*validation.object_problems(new)]
             self._validate(resource, new, problems)
             if not write.subresource:
                 attempt = policies.Attempt.of(write, resource, "UPDATE", new, record.obj, target.subresource)

@@ -155,10 +155,6 @@ class FieldSelector:
         """Whether all terms hold."""
         return all((field_value(obj, path) == value) is wanted for path, wanted, value in self.terms)
 
-    def exactly(self, path: str) -> str | None:
-        """The value that `path` must equal, if the selector says so."""
-        return next((value for field, wanted, value in self.terms if wanted and field == path), None)
-
     def __bool__(self) -> bool:
         return bool(self.terms)
 

@@ -1,7 +1,7 @@
 """Whether an object can be, and whether a change of it may be; one small function per kind. Pure."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from simulator.kube.errors import FieldError
@@ -19,7 +19,6 @@ from simulator.kube.policyspec import binding_problems, policy_problems
 from simulator.kube.quotas import quota_problems
 from simulator.kube.resources import is_custom, of_object
 from simulator.kube.selectors import from_object, selector_problems
-from simulator.kube.servicespec import service_problems
 
 SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _HIGHEST_USER_PRIORITY = 1_000_000_000
@@ -27,6 +26,9 @@ _LOWEST_INT32 = -(2**31)
 _CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _MAX_DATA = 1024 * 1024
 _TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_SERVICE_TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
+_PROTOCOLS = ("SCTP", "TCP", "UDP")
+_HIGHEST_PORT = 65535
 _IMMUTABLE = "field is immutable"
 _STATEFUL_SET_MUTABLE = (
     "minReadySeconds",
@@ -39,7 +41,7 @@ _STATEFUL_SET_MUTABLE = (
 )
 
 
-def object_problems(obj: Object) -> list[FieldError]:
+def object_problems(obj: Object) -> Iterable[FieldError]:
     """What is wrong with an object in itself, beyond its metadata."""
     if is_custom(obj):
         return _untyped(obj)
@@ -50,14 +52,13 @@ def object_problems(obj: Object) -> list[FieldError]:
 def change_problems(old: Mapping[str, Any], new: Object, *, minor: int) -> list[FieldError]:
     """What is wrong with changing `old` into `new`, to Kubernetes 1.minor."""
     if new["kind"] == "Job" and not is_custom(new):
-        return job_change_problems(old, new, minor)
+        return list(job_change_problems(old, new, minor))
     check = None if is_custom(new) else _CHANGE.get(new["kind"])
-    return check(old, new) if check else []
+    return list(check(old, new)) if check else []
 
 
-def _untyped(obj: Object) -> list[FieldError]:
+def _untyped(obj: Object) -> Iterator[FieldError]:
     """Fields of a custom resource that have another type than its definition gives them."""
-    problems = []
     for path, kind in of_object(obj).typed:
         value: Any = obj
         for step in path.split("."):
@@ -65,145 +66,124 @@ def _untyped(obj: Object) -> list[FieldError]:
         wanted = {"boolean": bool, "integer": int, "string": str}[kind]
         if value is not None and type(value) is not wanted:
             words = f"must be of type {kind}"
-            problems.append(FieldError.invalid(path, value, words))
+            yield FieldError.invalid(path, value, words)
         elif isinstance(value, int) and value < 0:
-            problems.append(FieldError.invalid(path, value, "should be greater than or equal to 0"))
-    return problems
+            yield FieldError.invalid(path, value, "should be greater than or equal to 0")
 
 
-def _pod(obj: Object) -> list[FieldError]:
+def _pod(obj: Object) -> Iterable[FieldError]:
     return pod_spec_problems(obj["spec"], "spec")
 
 
-def _templated(obj: Object) -> list[FieldError]:
+def _templated(obj: Object) -> Iterator[FieldError]:
     spec = obj["spec"]
-    problems = not_negative(spec, ("replicas", "minReadySeconds", "revisionHistoryLimit"))
+    yield from not_negative(spec, ("replicas", "minReadySeconds", "revisionHistoryLimit"))
     labels = spec["template"].get("metadata", {}).get("labels") or {}
-    problems += label_problems("spec.template.metadata.labels", labels)
+    yield from label_problems("spec.template.metadata.labels", labels)
     if unreadable := list(selector_problems(spec.get("selector"), "spec.selector")):
-        return problems + unreadable
+        yield from unreadable
+        return
     selector = from_object(spec.get("selector"))
     if not selector:
-        problems.append(FieldError.required("spec.selector"))
+        yield FieldError.required("spec.selector")
         if "selector" in spec:
-            problems.append(
-                FieldError.invalid(
-                    "spec.selector", spec["selector"], "empty selector is invalid for deployment"
-                )
+            yield FieldError.invalid(
+                "spec.selector", spec["selector"], "empty selector is invalid for deployment"
             )
     elif not selector.matches(labels):
-        problems.append(
-            FieldError.invalid(
-                "spec.template.metadata.labels", labels, "`selector` does not match template `labels`"
-            )
+        yield FieldError.invalid(
+            "spec.template.metadata.labels", labels, "`selector` does not match template `labels`"
         )
     policy = spec["template"]["spec"].get("restartPolicy")
     if policy != "Always":
-        problems.append(FieldError.unsupported("spec.template.spec.restartPolicy", policy, ["Always"]))
-    return problems + pod_spec_problems(spec["template"]["spec"], "spec.template.spec")
+        yield FieldError.unsupported("spec.template.spec.restartPolicy", policy, ["Always"])
+    yield from pod_spec_problems(spec["template"]["spec"], "spec.template.spec")
 
 
-def _priority_class(obj: Object) -> list[FieldError]:
+def _priority_class(obj: Object) -> Iterator[FieldError]:
     name, value = name_of(obj), obj["value"]
     policies = ("Never", "PreemptLowerPriority")
-    problems: list[FieldError] = []
     if not isinstance(value, int) or value < _LOWEST_INT32:
-        problems.append(FieldError.invalid("value", value, "must be a 32-bit integer"))
+        yield FieldError.invalid("value", value, "must be a 32-bit integer")
     elif name.startswith("system-"):
         if SYSTEM_CLASSES.get(name) != value:
-            problems.append(
-                FieldError.forbidden(
-                    "metadata.name",
-                    "priority class names with 'system-' prefix are reserved for system use only. error: "
-                    f"{name} is not a known system priority class",
-                )
+            yield FieldError.forbidden(
+                "metadata.name",
+                "priority class names with 'system-' prefix are reserved for system use only. error: "
+                f"{name} is not a known system priority class",
             )
     elif value > _HIGHEST_USER_PRIORITY:
-        problems.append(
-            FieldError.forbidden(
-                "value", f"maximum allowed value of a user defined priority is {_HIGHEST_USER_PRIORITY}"
-            )
+        yield FieldError.forbidden(
+            "value", f"maximum allowed value of a user defined priority is {_HIGHEST_USER_PRIORITY}"
         )
     if obj["preemptionPolicy"] not in policies:
-        problems.append(FieldError.unsupported("preemptionPolicy", obj["preemptionPolicy"], policies))
-    return problems
+        yield FieldError.unsupported("preemptionPolicy", obj["preemptionPolicy"], policies)
 
 
-def _budget(obj: Object) -> list[FieldError]:
+def _budget(obj: Object) -> Iterator[FieldError]:
     spec = obj.get("spec", {})
-    problems = list(selector_problems(spec.get("selector"), "spec.selector"))
+    yield from list(selector_problems(spec.get("selector"), "spec.selector"))
     if "minAvailable" in spec and "maxUnavailable" in spec:
-        problems.append(
-            FieldError.invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set")
-        )
+        yield FieldError.invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set")
     for field in ("minAvailable", "maxUnavailable"):
         value = spec.get(field, 0)
         if isinstance(value, str):
             number = value.removesuffix("%")
             if not (value.endswith("%") and number.isdecimal() and int(number) <= 100):  # noqa: PLR2004 - percent
-                problems.append(
-                    FieldError.invalid(
-                        f"spec.{field}",
-                        value,
-                        "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%', '93%')",
-                    )
+                yield FieldError.invalid(
+                    f"spec.{field}",
+                    value,
+                    "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%', '93%')",
                 )
         else:
-            problems += not_negative(spec, (field,))
+            yield from not_negative(spec, (field,))
     policies = ("IfHealthyBudget", "AlwaysAllow")
     policy = spec.get("unhealthyPodEvictionPolicy", policies[0])
     if policy not in policies:
-        problems.append(FieldError.unsupported("spec.unhealthyPodEvictionPolicy", policy, policies))
-    return problems
+        yield FieldError.unsupported("spec.unhealthyPodEvictionPolicy", policy, policies)
 
 
-def _event(obj: Object) -> list[FieldError]:
+def _event(obj: Object) -> Iterable[FieldError]:
     involved = obj.get("involvedObject", {}).get("namespace", "")
     if (involved or "default") == obj["metadata"]["namespace"]:
         return []
     return [FieldError.invalid("involvedObject.namespace", involved, "does not match event.namespace")]
 
 
-def _lease(obj: Object) -> list[FieldError]:
+def _lease(obj: Object) -> Iterator[FieldError]:
     spec = obj.get("spec", {})
-    problems = not_negative(spec, ("leaseTransitions",))
+    yield from not_negative(spec, ("leaseTransitions",))
     if spec.get("leaseDurationSeconds", 1) <= 0:
-        problems.append(
-            FieldError.invalid(
-                "spec.leaseDurationSeconds", spec["leaseDurationSeconds"], "must be greater than 0"
-            )
+        yield FieldError.invalid(
+            "spec.leaseDurationSeconds", spec["leaseDurationSeconds"], "must be greater than 0"
         )
-    return problems
 
 
-def _autoscaler(obj: Object) -> list[FieldError]:
+def _autoscaler(obj: Object) -> Iterator[FieldError]:
     spec = obj["spec"]
     least, most = spec["minReplicas"], spec.get("maxReplicas", 0)
-    problems = []
     if most < 1:
-        problems.append(FieldError.required("spec.maxReplicas", "must be set and greater than 0"))
+        yield FieldError.required("spec.maxReplicas", "must be set and greater than 0")
     if most < least:
         why = "must be greater than or equal to `minReplicas`"
-        problems.append(FieldError.invalid("spec.maxReplicas", most, why))
+        yield FieldError.invalid("spec.maxReplicas", most, why)
     target = spec.get("scaleTargetRef", {})
-    return problems + [
+    yield from [
         FieldError.required(f"spec.scaleTargetRef.{field}")
         for field in ("kind", "name")
         if not target.get(field)
     ]
 
 
-def _node(obj: Object) -> list[FieldError]:
-    problems = []
+def _node(obj: Object) -> Iterator[FieldError]:
     for index, taint in enumerate(obj["spec"].get("taints", ())):
-        problems += key_problems(f"metadata.taints[{index}].key", taint.get("key", ""))
+        yield from key_problems(f"metadata.taints[{index}].key", taint.get("key", ""))
         if taint.get("effect", "") not in _TAINT_EFFECTS:
             field = f"metadata.taints[{index}].effect"
-            problems.append(FieldError.unsupported(field, taint.get("effect", ""), _TAINT_EFFECTS))
-    return problems
+            yield FieldError.unsupported(field, taint.get("effect", ""), _TAINT_EFFECTS)
 
 
-def _data(obj: Object) -> list[FieldError]:
+def _data(obj: Object) -> Iterable[FieldError]:
     return [
         FieldError.invalid(
             f"{field}[{key}]",
@@ -217,7 +197,7 @@ def _data(obj: Object) -> list[FieldError]:
     ]
 
 
-def _same(old: Mapping[str, Any], new: Mapping[str, Any], fields: Iterable[str]) -> list[FieldError]:
+def _same(old: Mapping[str, Any], new: Mapping[str, Any], fields: Iterable[str]) -> Iterable[FieldError]:
     return [
         FieldError.invalid(f"spec.{field}", new.get(field), _IMMUTABLE)
         for field in fields
@@ -225,15 +205,15 @@ def _same(old: Mapping[str, Any], new: Mapping[str, Any], fields: Iterable[str])
     ]
 
 
-def _pod_change(old: Mapping[str, Any], new: Object) -> list[FieldError]:
+def _pod_change(old: Mapping[str, Any], new: Object) -> Iterable[FieldError]:
     return frozen_problems(old["spec"], new["spec"])
 
 
-def _selector_change(old: Mapping[str, Any], new: Object) -> list[FieldError]:
+def _selector_change(old: Mapping[str, Any], new: Object) -> Iterable[FieldError]:
     return _same(old["spec"], new["spec"], ("selector",))
 
 
-def _stateful_set_change(old: Mapping[str, Any], new: Object) -> list[FieldError]:
+def _stateful_set_change(old: Mapping[str, Any], new: Object) -> Iterable[FieldError]:
     fields = {*old["spec"], *new["spec"]} - set(_STATEFUL_SET_MUTABLE)
     if all(old["spec"].get(field) == new["spec"].get(field) for field in fields):
         return []
@@ -246,16 +226,14 @@ def _stateful_set_change(old: Mapping[str, Any], new: Object) -> list[FieldError
     ]
 
 
-def _priority_class_change(old: Mapping[str, Any], new: Object) -> list[FieldError]:
-    problems = []
+def _priority_class_change(old: Mapping[str, Any], new: Object) -> Iterator[FieldError]:
     if old["value"] != new["value"]:
-        problems.append(FieldError.forbidden("value", "may not be changed in an update."))
+        yield FieldError.forbidden("value", "may not be changed in an update.")
     if old["preemptionPolicy"] != new["preemptionPolicy"]:
-        problems.append(FieldError.invalid("preemptionPolicy", new["preemptionPolicy"], _IMMUTABLE))
-    return problems
+        yield FieldError.invalid("preemptionPolicy", new["preemptionPolicy"], _IMMUTABLE)
 
 
-def _immutable_data(old: Mapping[str, Any], new: Object) -> list[FieldError]:
+def _immutable_data(old: Mapping[str, Any], new: Object) -> Iterable[FieldError]:
     if not old.get("immutable"):
         return []
     return [
@@ -265,17 +243,39 @@ def _immutable_data(old: Mapping[str, Any], new: Object) -> list[FieldError]:
     ]
 
 
-def _config_map(obj: Object) -> list[FieldError]:
+def _config_map(obj: Object) -> Iterator[FieldError]:
     size = sum(len(str(value)) for field in ("data", "binaryData") for value in obj.get(field, {}).values())
-    problems = _data(obj)
+    yield from _data(obj)
     if size > _MAX_DATA:
-        problems.append(
-            FieldError("FieldValueTooLong", "", f"Too long: may not be more than {_MAX_DATA} bytes")
+        yield FieldError("FieldValueTooLong", "", f"Too long: may not be more than {_MAX_DATA} bytes")
+
+
+def _service(obj: Object) -> Iterator[FieldError]:
+    """As pkg/apis/core/validation, ValidateService."""
+    spec = obj["spec"]
+    ports = spec.get("ports", [])
+    if spec["type"] not in _SERVICE_TYPES:
+        yield FieldError.unsupported("spec.type", spec["type"], _SERVICE_TYPES)
+    if spec["type"] == "ExternalName" and not spec.get("externalName"):
+        yield FieldError.required("spec.externalName")
+    if not ports and spec["type"] != "ExternalName" and spec.get("clusterIP") != "None":
+        yield FieldError.required("spec.ports")
+    for index, port in enumerate(ports):
+        yield from _port_problems(port, f"spec.ports[{index}]", is_one_of_several=len(ports) > 1)
+
+
+def _port_problems(port: dict[str, Any], field: str, *, is_one_of_several: bool) -> Iterator[FieldError]:
+    if is_one_of_several and not port.get("name"):
+        yield FieldError.required(f"{field}.name")
+    if not 0 < port.get("port", 0) <= _HIGHEST_PORT:
+        yield FieldError.invalid(
+            f"{field}.port", port.get("port", 0), "must be between 1 and 65535, inclusive"
         )
-    return problems
+    if port["protocol"] not in _PROTOCOLS:
+        yield FieldError.unsupported(f"{field}.protocol", port["protocol"], _PROTOCOLS)
 
 
-_OBJECT: Mapping[str, Callable[[Object], list[FieldError]]] = {
+_OBJECT: Mapping[str, Callable[[Object], Iterable[FieldError]]] = {
     "ConfigMap": _config_map,
     "CronJob": cron_job_problems,
     "DaemonSet": _templated,
@@ -291,12 +291,12 @@ _OBJECT: Mapping[str, Callable[[Object], list[FieldError]]] = {
     "ReplicaSet": _templated,
     "ResourceQuota": quota_problems,
     "Secret": _data,
-    "Service": service_problems,
+    "Service": _service,
     "StatefulSet": _templated,
     "ValidatingAdmissionPolicy": policy_problems,
     "ValidatingAdmissionPolicyBinding": binding_problems,
 }
-_CHANGE: Mapping[str, Callable[[Mapping[str, Any], Object], list[FieldError]]] = {
+_CHANGE: Mapping[str, Callable[[Mapping[str, Any], Object], Iterable[FieldError]]] = {
     "ConfigMap": _immutable_data,
     "DaemonSet": _selector_change,
     "Deployment": _selector_change,

@@ -5,7 +5,6 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from simulator.kube.binding import assign
 from simulator.kube.controllers.context import Context, Key, is_kind
 from simulator.kube.objects import (
     Object,
@@ -17,6 +16,7 @@ from simulator.kube.objects import (
     uid_of,
 )
 from simulator.kube.quantity import thousandths
+from simulator.kube.registry import Registry
 from simulator.kube.selectors import Requirement, Selector, expressions
 from simulator.kube.store import Event, Record
 
@@ -81,7 +81,7 @@ class Scheduler:
         if fitting:
             best = max(fitting, key=lambda node: _score(node, wanted))
             _take(best, wanted)
-            assign(self._context.registry, pod.copy(), best.record.name)
+            _assign(self._context.registry, pod.copy(), best.record.name)
         else:
             words = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
             text = (
@@ -98,6 +98,20 @@ class Scheduler:
         entry = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
         now = self._context.registry.now()
         self._context.change(pod, lambda obj: set_condition(obj["status"], entry, now), "status")
+
+
+def _assign(registry: Registry, pod: Object, node: str) -> None:
+    """Store a pod with its node; spec.nodeName is not open to ordinary updates."""
+    resource = registry.store.by_uid(pod["metadata"]["uid"])
+    if resource is None:
+        return
+    pod["spec"]["nodeName"] = node
+    set_condition(pod["status"], {"type": "PodScheduled", "status": "True"}, registry.now())
+    for entry in pod["status"]["conditions"]:
+        if entry["type"] == "PodScheduled":
+            entry.pop("reason", None)
+            entry.pop("message", None)
+    registry.store.put(resource.resource, pod)
 
 
 def _turn(pod: Record) -> tuple[int, str, tuple[str, str]]:

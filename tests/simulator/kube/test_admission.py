@@ -70,24 +70,6 @@ def test_workloads_are_completed(server: ApiServer) -> None:
     assert made["spec"]["template"]["metadata"]["labels"]["batch.kubernetes.io/job-name"] == "j"
 
 
-def test_the_priority_of_a_pod_comes_from_its_class(server: ApiServer) -> None:
-    """The class's value and preemption policy are written into the pod, and stay when the class goes."""
-    server.create(priority_class("high", 1000, preemptionPolicy="Never"))
-    spec = server.create(pod(priorityClassName="high"))["spec"]
-    assert (spec["priority"], spec["preemptionPolicy"]) == (1000, "Never")
-    server.delete("PriorityClass", None, "high")
-    stored = server.get("Pod", "default", "p")
-    assert stored is not None
-    assert stored["spec"]["priority"] == 1000
-
-
-def test_a_global_default_gives_its_priority_to_pods_without_class(server: ApiServer) -> None:
-    """The default class's name and value are written into pods that name none."""
-    server.create(priority_class("normal", 50, globalDefault=True))
-    spec = server.create(pod())["spec"]
-    assert (spec["priorityClassName"], spec["priority"]) == ("normal", 50)
-
-
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
@@ -96,14 +78,6 @@ def test_a_global_default_gives_its_priority_to_pods_without_class(server: ApiSe
         ({"preemptionPolicy": "Never"}, "the string value of PreemptionPolicy (Never) must not be provided"),
     ],
 )
-def test_a_priority_cannot_be_invented(http: Http, spec: Object, words: str) -> None:
-    """An unknown class, or numbers of one's own, are 403 in the real server's words."""
-    status = http("POST", PODS, pod(**spec)).json()
-    assert (status["code"], status["reason"]) == (403, "Forbidden")
-    assert status["message"].startswith('pods "p" is forbidden: ')
-    assert words in status["message"]
-
-
 def test_system_classes_exist_and_are_reserved(server: ApiServer, http: Http) -> None:
     """The built-in classes have their values; names with their prefix and values above 1e9 are refused."""
     assert http("GET", f"{CLASSES}/system-cluster-critical").json()["value"] == 2_000_000_000
@@ -115,14 +89,6 @@ def test_system_classes_exist_and_are_reserved(server: ApiServer, http: Http) ->
     assert causes(refusal(server, priority_class("top", 1_000_000_001))) == [("value", "FieldValueForbidden")]
     assert http("DELETE", f"{CLASSES}/system-node-critical").status_code == 403
     server.create(priority_class("top", 1_000_000_000))
-
-
-def test_only_one_class_is_the_default(server: ApiServer) -> None:
-    """A second globalDefault is 403."""
-    server.create(priority_class("one", 1, globalDefault=True))
-    status = refusal(server, priority_class("two", 2, globalDefault=True))
-    assert status["code"] == 403
-    assert "PriorityClass one is already marked as default" in status["message"]
 
 
 @pytest.mark.parametrize(
@@ -222,13 +188,6 @@ def test_fields_of_the_wrong_type_are_not_decoded(http: Http, body: Any, words: 
     status = http("POST", "/apis/apps/v1/namespaces/default/deployments", body).json()
     assert (status["code"], status["reason"]) == (400, "BadRequest")
     assert words in status["message"]
-
-
-def test_events_belong_to_the_namespace_of_their_object(server: ApiServer) -> None:
-    """An Event about something in another namespace is 422."""
-    event = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e", "namespace": "default"}}
-    status = refusal(server, {**event, "involvedObject": {"namespace": "kube-system", "name": "x"}})
-    assert causes(status) == [("involvedObject.namespace", "FieldValueInvalid")]
 
 
 def test_timestamps_are_kept_in_one_form(http: Http) -> None:

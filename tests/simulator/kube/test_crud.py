@@ -83,21 +83,6 @@ def test_unreadable_json_is_a_bad_request(http: Http) -> None:
     assert (text.status_code, text.json()["reason"]) == (415, "UnsupportedMediaType")
 
 
-def test_an_update_needs_the_current_resource_version(http: Http) -> None:
-    """A PUT with a stale resourceVersion is 409 Conflict in the real server's words, and changes nothing."""
-    first = http("POST", CONFIGMAPS, configmap()).json()
-    first["data"] = {"a": "1"}
-    assert http("PUT", f"{CONFIGMAPS}/c", first).status_code == 200
-    first["data"] = {"a": "2"}
-    status = http("PUT", f"{CONFIGMAPS}/c", first).json()
-    assert (status["code"], status["reason"]) == (409, "Conflict")
-    assert status["message"] == (
-        'Operation cannot be fulfilled on configmaps "c": the object has been modified; '
-        "please apply your changes to the latest version and try again"
-    )
-    assert http("GET", f"{CONFIGMAPS}/c").json()["data"] == {"a": "1"}
-
-
 def test_leases_and_budgets_need_a_resource_version(server: ApiServer, http: Http) -> None:
     """What the real server never updates unconditionally is 422 without a resourceVersion."""
     lease: Object = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}}

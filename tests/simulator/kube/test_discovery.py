@@ -26,7 +26,7 @@ def test_groups_and_resources_are_listed(http: Http) -> None:
     assert "patch" in resources["deployments"]["verbs"]
     assert resources["deployments/scale"]["kind"] == "Scale"
     pods = {entry["name"] for entry in http("GET", "/api/v1").json()["resources"]}
-    assert {"pods", "pods/eviction", "pods/status", "pods/binding"} <= pods
+    assert {"pods", "pods/eviction", "pods/status"} <= pods
     assert http("GET", "/apis/apps").json()["preferredVersion"]["version"] == "v1"
     assert http("GET", "/api").json()["versions"] == ["v1"]
 

@@ -3,11 +3,10 @@
 import json
 
 import pytest
-from kubernetes import client
 
 from simulator.kube import ApiServer
 from tests.simulator.kube.manifests import Object, budget, job, pod, workload
-from tests.simulator.kube.wire import Http, Official
+from tests.simulator.kube.wire import Http
 
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -46,22 +45,6 @@ def get_pod(server: ApiServer, name: str = "w-0") -> Object:
     stored = server.get("Pod", "default", name)
     assert stored is not None
     return stored
-
-
-def test_an_evicted_pod_is_marked_and_goes(server: ApiServer, core: Official) -> None:
-    """201; the pod carries DisruptionTarget and its grace, then its controller replaces it."""
-    uid = get_pod(server)["metadata"]["uid"]
-    feed = server.list("Pod")[0]["metadata"]["resourceVersion"]
-    options = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=uid))
-    meta = client.V1ObjectMeta(name="w-0")
-    core.create_namespaced_pod_eviction(
-        "w-0", "default", client.V1Eviction(metadata=meta, delete_options=options)
-    )
-    marked = get_pod(server)
-    assert marked["metadata"]["uid"] != uid or marked["metadata"]["deletionGracePeriodSeconds"] == 30
-    server.settle()
-    assert get_pod(server)["metadata"]["uid"] != uid
-    assert int(get_pod(server)["metadata"]["resourceVersion"]) > int(feed)
 
 
 def test_a_failed_precondition_costs_no_budget(server: ApiServer, http: Http) -> None:

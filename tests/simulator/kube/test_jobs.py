@@ -4,7 +4,6 @@ import pytest
 
 from simulator.kube import ApiServer
 from tests.simulator.kube.manifests import Object, job
-from tests.simulator.kube.wire import Clock
 
 pytestmark = pytest.mark.usefixtures("nodes")
 JOB = "/apis/batch/v1/namespaces/default/jobs/j"
@@ -33,43 +32,6 @@ def end(server: ApiServer, phase: str, count: int = 1) -> None:
         name = entry["metadata"]["name"]
         server.patch("Pod", "default", name, {"status": {"phase": phase}}, subresource="status")
     server.settle()
-
-
-def test_a_job_completes(server: ApiServer, clock: Clock) -> None:
-    """Succeeded pods are counted, replaced while more are wanted, and at the end the Job is Complete."""
-    server.create(job(parallelism=2, completions=3))
-    server.settle()
-    end(server, "Succeeded", 2)
-    assert (get(server)["status"]["succeeded"], get(server)["status"]["active"]) == (2, 1)
-    clock.forward(60)
-    end(server, "Succeeded")
-    status = get(server)["status"]
-    assert conditions(server)["Complete"] == ("True", "CompletionsReached")
-    assert (status["succeeded"], status["completionTime"]) == (3, "2026-11-20T12:01:00Z")
-    assert "active" not in status
-
-
-def test_suspending_ends_the_pods_and_forgets_the_start(server: ApiServer) -> None:
-    """Active pods are deleted without counting as failures, startTime goes, the condition Suspended comes."""
-    server.create(job(parallelism=2, completions=2))
-    server.settle()
-    server.patch("Job", "default", "j", {"spec": {"suspend": True}})
-    status = get(server)["status"]
-    assert server.list("Pod") == []
-    assert not {"active", "failed", "startTime"} & status.keys()
-    assert conditions(server)["Suspended"] == ("True", "JobSuspended")
-
-
-def test_resuming_starts_anew(server: ApiServer, clock: Clock) -> None:
-    """After a resume pods come back and startTime is that of the resume."""
-    server.create(job(parallelism=2, completions=2, suspend=True))
-    assert "startTime" not in get(server)["status"]
-    assert server.list("Pod") == []
-    clock.forward(3600)
-    server.patch("Job", "default", "j", {"spec": {"suspend": False}})
-    assert get(server)["status"]["startTime"] == "2026-11-20T13:00:00Z"
-    assert get(server)["status"]["active"] == 2
-    assert conditions(server)["Suspended"] == ("False", "JobResumed")
 
 
 def test_indexed_jobs_number_their_pods(server: ApiServer) -> None:

@@ -4,29 +4,9 @@ import pytest
 
 from simulator.kube import ApiServer
 from tests.simulator.kube.manifests import configmap, workload
-from tests.simulator.kube.observing import get, pods
+from tests.simulator.kube.observing import get
 
 pytestmark = pytest.mark.usefixtures("nodes")
-
-
-def test_dependents_follow_their_owner(server: ApiServer) -> None:
-    """Deleting a Deployment takes its ReplicaSet and its pods along."""
-    server.create(workload("Deployment", replicas=2))
-    server.settle()
-    server.delete("Deployment", "default", "w")
-    assert pods(server) == []
-    assert server.list("ReplicaSet") == []
-
-
-def test_orphaned_dependents_stay(server: ApiServer) -> None:
-    """With the policy Orphan the ReplicaSet stays, runs on, and has no owner."""
-    server.create(workload("Deployment", replicas=2))
-    server.settle()
-    server.delete("Deployment", "default", "w", policy="Orphan")
-    assert len(pods(server)) == 2
-    [replica_set] = server.list("ReplicaSet")
-    assert "ownerReferences" not in replica_set["metadata"]
-    assert server.list("Deployment") == []
 
 
 def test_in_the_foreground_the_owner_goes_last(server: ApiServer) -> None:

@@ -19,27 +19,6 @@ def objects(server: ApiServer) -> None:
     server.settle()
 
 
-def test_strategic_merge_patch_merges_lists_by_their_keys(http: Http) -> None:
-    """Containers merge by name and env by name; tolerations, which have no key, are replaced."""
-    first = {
-        "containers": [{"name": "main", "env": [{"name": "A", "value": "1"}]}],
-        "tolerations": [{"key": "x"}],
-    }
-    second = {
-        "containers": [
-            {"name": "main", "env": [{"name": "B", "value": "2"}]},
-            {"name": "side", "image": "s:1"},
-        ]
-    }
-    http.patch(PATH, {"spec": {"template": {"spec": first}}}, STRATEGIC)
-    http.patch(PATH, {"spec": {"template": {"spec": {**second, "tolerations": [{"key": "y"}]}}}}, STRATEGIC)
-    spec = http("GET", PATH).json()["spec"]["template"]["spec"]
-    assert [entry["name"] for entry in spec["containers"]] == ["main", "side"]
-    assert [entry["name"] for entry in spec["containers"][0]["env"]] == ["A", "B"]
-    assert spec["containers"][0]["image"] == "app:1"
-    assert spec["tolerations"] == [{"key": "y"}]
-
-
 @pytest.mark.parametrize(
     ("containers", "expected"),
     [
@@ -59,9 +38,3 @@ def test_strategic_replace_of_an_object(http: Http) -> None:
     """`$patch: replace` in an object drops what the patch does not name."""
     http.patch(MAP, {"metadata": {"annotations": {"$patch": "replace", "z": "9"}}}, STRATEGIC)
     assert http("GET", MAP).json()["metadata"]["annotations"] == {"z": "9"}
-
-
-def test_retained_keys_drop_the_others(http: Http) -> None:
-    """`$retainKeys` lets a strategy change its type without leftovers of the old one."""
-    patch = {"spec": {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}}
-    assert http.patch(PATH, patch, STRATEGIC).json()["spec"]["strategy"] == {"type": "Recreate"}

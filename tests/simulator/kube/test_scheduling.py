@@ -4,7 +4,6 @@ import pytest
 
 from simulator.kube import ApiServer
 from tests.simulator.kube.manifests import Object, node, pod
-from tests.simulator.kube.wire import Http
 
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 
@@ -121,14 +120,3 @@ def test_finished_pods_free_their_node(server: ApiServer) -> None:
     server.settle()
     server.patch("Pod", "default", "a", {"status": {"phase": "Succeeded"}}, subresource="status")
     assert placed(server)["b"] == "n"
-
-
-def test_pods_can_be_bound_by_hand(server: ApiServer, http: Http) -> None:
-    """The binding subresource gives a pod its node once; a second binding is 409."""
-    server.create(node("n"))
-    server.create(pod(schedulerName="mine"))
-    path = "/api/v1/namespaces/default/pods/p/binding"
-    binding = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}}
-    assert http("POST", path, binding).status_code == 201
-    assert placed(server) == {"p": "n"}
-    assert http("POST", path, binding).status_code == 409

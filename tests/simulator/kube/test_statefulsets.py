@@ -3,29 +3,10 @@
 import pytest
 
 from simulator.kube import ApiServer
-from tests.simulator.kube.manifests import names, pod_spec, workload
+from tests.simulator.kube.manifests import workload
 from tests.simulator.kube.observing import OTHER_IMAGE, get, pods
 
 pytestmark = pytest.mark.usefixtures("nodes")
-
-
-@pytest.mark.parametrize("policy", ["OrderedReady", "Parallel"])
-def test_pods_are_numbered(server: ApiServer, policy: str) -> None:
-    """Pods w-0, w-1, … come up, and the highest go first."""
-    server.create(workload("StatefulSet", replicas=3, podManagementPolicy=policy))
-    assert names(pods(server)) == ["w-0", "w-1", "w-2"]
-    server.patch("StatefulSet", "default", "w", {"spec": {"replicas": 1}})
-    assert names(pods(server)) == ["w-0"]
-    status = get(server, "StatefulSet")["status"]
-    assert (status["replicas"], status["readyReplicas"], status["availableReplicas"]) == (1, 1, 1)
-
-
-def test_order_waits_for_readiness(server: ApiServer) -> None:
-    """While w-0 cannot run, w-1 is not made; in parallel both are."""
-    nowhere = pod_spec(nodeSelector={"no": "where"})
-    server.create(workload("StatefulSet", "w", replicas=2, pod=nowhere))
-    server.create(workload("StatefulSet", "p", replicas=2, pod=nowhere, podManagementPolicy="Parallel"))
-    assert names(pods(server)) == ["p-0", "p-1", "w-0"]
 
 
 def test_going_down_waits_for_each_pod_to_end(server: ApiServer) -> None:
@@ -58,13 +39,3 @@ def test_a_new_template_rolls_from_the_top(server: ApiServer) -> None:
     assert images == {"w-0": "app:2", "w-1": "app:2", "o-0": "app:1", "o-1": "app:2"}
     status = get(server, "StatefulSet")["status"]
     assert status["currentRevision"] == status["updateRevision"]
-
-
-def test_a_pod_is_reborn_under_its_name(server: ApiServer) -> None:
-    """A deleted pod comes back with the same name and another UID."""
-    server.create(workload("StatefulSet", replicas=1))
-    [first] = pods(server)
-    server.delete("Pod", "default", "w-0")
-    [second] = pods(server)
-    assert second["metadata"]["name"] == "w-0"
-    assert second["metadata"]["uid"] != first["metadata"]["uid"]

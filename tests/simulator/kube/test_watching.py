@@ -59,16 +59,6 @@ def test_bookmarks_come_on_request(server: ApiServer, http: Http) -> None:
     assert events(http, resourceVersion=obj["metadata"]["resourceVersion"]) == []
 
 
-def test_a_streaming_list_ends_with_a_marked_bookmark(server: ApiServer, http: Http) -> None:
-    """With sendInitialEvents, a bookmark says where what was there ends."""
-    server.create(configmap("a"))
-    seen = events(
-        http, sendInitialEvents="true", resourceVersionMatch="NotOlderThan", allowWatchBookmarks="true"
-    )
-    assert [kind for kind, _ in seen[:2]] == ["ADDED", "BOOKMARK"]
-    assert seen[1][1]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
-
-
 def test_the_official_client_watches(server: ApiServer, core: Official) -> None:
     """An event arrives while the watch is open."""
     server.settle()
