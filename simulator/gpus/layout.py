@@ -195,46 +195,19 @@ class FaultList(ctypes.Structure):
     _fields_ = (("count", c_uint64), ("fault", DriverFault * MAX_FAULTS))
 
 
-class FaultCell(ctypes.Structure):
-    """`CELL(struct fault_list)`."""
-
-    _fields_ = (("sequence", c_uint64), ("copy", FaultList * 2))
-
-
-class EventCell(ctypes.Structure):
-    """`CELL(struct event_log)`."""
-
-    _fields_ = (("sequence", c_uint64), ("copy", EventLog * 2))
+def _cell(value: type[ctypes.Structure]) -> type[ctypes.Structure]:
+    """`CELL(value)`: two copies, and the number of the write."""
+    fields = (("sequence", c_uint64), ("copy", value * 2))
+    return type(f"{value.__name__}Cell", (ctypes.Structure,), {"_fields_": fields})
 
 
-class StateCell(ctypes.Structure):
-    """`CELL(struct gpu_state)`."""
-
-    _fields_ = (("sequence", c_uint64), ("copy", State * 2))
-
-
-class ProcessCell(ctypes.Structure):
-    """`CELL(struct process_list)`."""
-
-    _fields_ = (("sequence", c_uint64), ("copy", ProcessList * 2))
-
-
-class AnswerCell(ctypes.Structure):
-    """`CELL(struct answer_list)`."""
-
-    _fields_ = (("sequence", c_uint64), ("copy", AnswerList * 2))
-
-
-class UtilizationCell(ctypes.Structure):
-    """`CELL(struct utilization_buffer)`."""
-
-    _fields_ = (("sequence", c_uint64), ("copy", UtilizationBuffer * 2))
-
-
-class ProcessSampleCell(ctypes.Structure):
-    """`CELL(struct process_buffer)`."""
-
-    _fields_ = (("sequence", c_uint64), ("copy", ProcessBuffer * 2))
+FaultCell = _cell(FaultList)
+EventCell = _cell(EventLog)
+StateCell = _cell(State)
+ProcessCell = _cell(ProcessList)
+AnswerCell = _cell(AnswerList)
+UtilizationCell = _cell(UtilizationBuffer)
+ProcessSampleCell = _cell(ProcessBuffer)
 
 
 class GpuCells(ctypes.Structure):

@@ -240,7 +240,7 @@ class Api:
 
     def _evict(self, request: Request, target: Target) -> Response:
         write = write_options(request, "CreateOptions")
-        attempt = Attempt.of(write, target.resource, "CREATE", body_of(request), subresource="eviction")
+        attempt = Attempt(write, target.resource, "CREATE", body_of(request), subresource="eviction")
         enforce(self._registry.store, attempt)
         status = evict(self._registry, target, body_of(request), dry_run=write.dry_run)
         return answer(int(status["code"]), status)
@@ -255,7 +255,7 @@ class Api:
     def _enforce_deletion(self, request: Request, target: Target, *, dry_run: bool) -> None:
         write = Write(dry_run=dry_run, user=request.user)
         old = self._find(target).obj
-        enforce(self._registry.store, Attempt.of(write, target.resource, "DELETE", None, old))
+        enforce(self._registry.store, Attempt(write, target.resource, "DELETE", None, old))
 
     def _find(self, target: Target) -> Record:
         return self._registry.find(target.resource, target.namespace, target.name)

@@ -33,19 +33,6 @@ class Attempt:
     old: Mapping[str, Any] | None = None
     subresource: str = ""
 
-    @classmethod
-    def of(
-        cls,
-        write: Write,
-        resource: Resource,
-        operation: str,
-        obj: Mapping[str, Any] | None,
-        old: Mapping[str, Any] | None = None,
-        subresource: str = "",
-    ) -> "Attempt":
-        """An attempt in the order in which one speaks of it."""
-        return cls(write, resource, operation, obj, old, subresource)
-
     @property
     def subject(self) -> Mapping[str, Any]:
         """The object as it would be, or was."""

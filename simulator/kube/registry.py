@@ -70,7 +70,7 @@ class Registry:
             self._validate(resource, obj, validation.object_problems(obj))
             if self.store.get(resource, namespace, name_of(obj)) is not None:
                 raise errors.already_exists(resource, name_of(obj))
-            policies.enforce(self.store, policies.Attempt.of(write, resource, "CREATE", obj))
+            policies.enforce(self.store, policies.Attempt(write, resource, "CREATE", obj))
             quotas.refuse_excess(self.store, resource, namespace, obj)
             self._attribute(None, obj, write)
             if not write.dry_run:
@@ -182,7 +182,7 @@ class Registry:
                 problems = problems or [*validation.object_problems(new)]
             self._validate(resource, new, problems)
             if not write.subresource:
-                attempt = policies.Attempt.of(write, resource, "UPDATE", new, record.obj, target.subresource)
+                attempt = policies.Attempt(write, resource, "UPDATE", new, record.obj, target.subresource)
                 policies.enforce(self.store, attempt)
             self._attribute(record.obj, new, write, subresource=write.subresource or target.subresource)
             if not write.dry_run:

@@ -189,7 +189,7 @@ def change_scale(
         old = _scale(target.resource, obj)
         scale = edit(_scale(target.resource, obj))
         replicas = _replicas(scale, target.name)
-        attempt = Attempt.of(write, target.resource, "UPDATE", scale, old, "scale")
+        attempt = Attempt(write, target.resource, "UPDATE", scale, old, "scale")
         enforce(registry.store, attempt)
         *above, last = target.resource.replicas
         _within(obj, above)[last] = replicas

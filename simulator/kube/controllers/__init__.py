@@ -4,13 +4,12 @@ from collections.abc import Callable
 
 from simulator.kube.controllers.budgets import Budgets
 from simulator.kube.controllers.context import Context, Controller
-from simulator.kube.controllers.deployments import Deployments
+from simulator.kube.controllers.deployments import Deployments, ReplicaSets
 from simulator.kube.controllers.garbage import GarbageCollector
 from simulator.kube.controllers.jobs import Jobs
 from simulator.kube.controllers.namespaces import Namespaces, Quotas
 from simulator.kube.controllers.operators import Levers, Operators
 from simulator.kube.controllers.podlifecycle import PodLifecycle
-from simulator.kube.controllers.replicasets import ReplicaSets
 from simulator.kube.controllers.scheduler import Scheduler
 from simulator.kube.controllers.statefulsets import StatefulSets
 
