@@ -76,7 +76,7 @@ def builder(tmp_path: Path) -> Builder:
     return Builder(tmp_path)
 
 
-def test_it_builds_each_program_once(builder: Builder) -> None:
+def test_build_twice_compiles_once(builder: Builder) -> None:
     """All of them land in the cache, executable where Go makes them so; the second call asks Go for nothing."""
     builder.go()
     code, output = builder.run()
@@ -89,7 +89,7 @@ def test_it_builds_each_program_once(builder: Builder) -> None:
     assert builder.log.read_text() == asked
 
 
-def test_what_is_built_knows_its_version(builder: Builder) -> None:
+def test_built_program_reports_its_version(builder: Builder) -> None:
     """The API server's version is what clients and charts read; it comes from go.mod."""
     builder.go()
     assert builder.run()[0] == 0
@@ -98,7 +98,7 @@ def test_what_is_built_knows_its_version(builder: Builder) -> None:
     assert f"-X k8s.io/component-base/version.gitVersion={pinned[1]}" in builder.log.read_text()
 
 
-def test_a_failure_says_what_go_said_and_leaves_nothing_half(builder: Builder) -> None:
+def test_failed_build_shows_go_output_and_leaves_nothing(builder: Builder) -> None:
     """Exit 1, the end of Go's output, no folder for that module; what was finished before stays."""
     builder.go('case "$*" in *kube-scheduler*) echo "no space left on device"; exit 3 ;; esac')
     code, output = builder.run()
@@ -111,7 +111,7 @@ def test_a_failure_says_what_go_said_and_leaves_nothing_half(builder: Builder) -
     assert not list(builder.cache.glob(".building-*"))
 
 
-def test_without_go_it_says_what_is_needed(builder: Builder) -> None:
+def test_build_without_go_names_version(builder: Builder) -> None:
     """Exit 1 with the version, from the go.mod files."""
     code, output = builder.run()
     assert code == 1
@@ -120,7 +120,7 @@ def test_without_go_it_says_what_is_needed(builder: Builder) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_build_leaves_nothing_half(builder: Builder, number: signal.Signals) -> None:
+def test_interrupted_build_leaves_nothing(builder: Builder, number: signal.Signals) -> None:
     """Neither a folder nor a process of Go's; exit 130."""
     builder.go(f"echo $$ >{builder.directory}/pid; sleep 60")
     process = builder.start()
@@ -133,7 +133,7 @@ def test_an_interrupted_build_leaves_nothing_half(builder: Builder, number: sign
     assert not _is_running(int(pid))
 
 
-def test_two_at_once_build_once(builder: Builder) -> None:
+def test_parallel_builds_compile_once(builder: Builder) -> None:
     """The second waits for the first, says so, and then finds everything there."""
     builder.go(f"echo $$ >{builder.directory}/pid; sleep 0.5")
     first = builder.start()
@@ -156,7 +156,7 @@ def assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_ready_made_programs_are_taken_first(builder: Builder, assets: Path) -> None:
+def test_assets_folder_is_preferred_to_cache(builder: Builder, assets: Path) -> None:
     """KUBEBUILDER_ASSETS stands before the cache; what it lacks comes from there, or is named as missing."""
     for name in ("etcd", "kube-apiserver", "kubectl"):  # what setup-envtest leaves
         (assets / name).write_text("ready-made")
@@ -171,7 +171,7 @@ def test_ready_made_programs_are_taken_first(builder: Builder, assets: Path) -> 
     assert found["kwok"].parent.parent == builder.cache
 
 
-def test_helm_is_needed_only_where_it_is_asked_for(assets: Path) -> None:
+def test_find_without_helm_succeeds_for_control_plane(assets: Path) -> None:
     """A control plane starts without it."""
     for program in PROGRAMS:
         if program.name not in {"helm", "kustomize"}:
@@ -190,7 +190,7 @@ def test_helm_is_needed_only_where_it_is_asked_for(assets: Path) -> None:
     ],
     ids=["empty", "misspelt", "a-file"],
 )
-def test_a_folder_that_cannot_be_meant(
+def test_invalid_assets_folder_is_refused(
     assets: Path, name: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is an error that names it, also where the cache has everything; nothing else is started in its stead."""
@@ -226,7 +226,7 @@ def find_error(folder: Path) -> str:
     return str(caught.value)
 
 
-def test_the_pinned_modules_agree() -> None:
+def test_pinned_modules_are_of_one_release() -> None:
     """Each go.mod names its programs as tools; all of Kubernetes' staging repositories are of its own release."""
     for module in {program.module for program in PROGRAMS}:
         text = (MODULES / module / "go.mod").read_text()

@@ -90,7 +90,7 @@ def _spec(world: RealWorld, kind: str, name: str) -> Any:
     return found["spec"]
 
 
-def test_from_install_to_uninstall(world: RealWorld, release: Release) -> None:
+def test_chart_installed_acts_by_class_until_uninstalled(world: RealWorld, release: Release) -> None:
     """The CronJob's pod acts upon each workload as its class says, by its own account; then its classes are left."""
     _given(world)
     low, medium, high = (f"{level}-priority-{world.team}" for level in ("low", "medium", "high"))
@@ -129,7 +129,7 @@ def watching(world: RealWorld, tmp_path: Path) -> Iterator[Release]:
         yield made
 
 
-def test_the_exporter_leaves_a_node_that_the_operator_clears(world: RealWorld, watching: Release) -> None:
+def test_exporter_leaves_node_that_operator_drains(world: RealWorld, watching: Release) -> None:
     """By a label of the operator's driver manager, as the DaemonSet's own controller reads it; and comes back."""
     deploy = "nvidia.com/gpu.deploy.dcgm-exporter"
     world.node(labels={deploy: "true"})
@@ -155,7 +155,7 @@ def by_class(world: RealWorld, tmp_path: Path) -> Iterator[Release]:
         yield made
 
 
-def test_the_classes_own_words_are_carried_out(world: RealWorld, by_class: Release) -> None:
+def test_chart_without_rules_follows_class_annotations(world: RealWorld, by_class: Release) -> None:
     """Without rules: low is stopped, medium is told first, high is left alone, by the CronJob and its account."""
     world.node()
     low, medium, high = (f"{level}-priority-{world.team}" for level in ("low", "medium", "high"))
@@ -173,7 +173,7 @@ def test_the_classes_own_words_are_carried_out(world: RealWorld, by_class: Relea
     assert any("notice" in key for key in world.get("Deployment", "eval")["metadata"]["annotations"])
 
 
-def test_the_account_can_do_no_more_than_the_policy(world: RealWorld, release: Release) -> None:
+def test_service_account_can_do_no_more_than_policy(world: RealWorld, release: Release) -> None:
     """Asked as the service account: its own changes are let through, others are refused, by RBAC or by admission."""
     world.node()
     low = f"low-priority-{world.team}"
@@ -197,7 +197,7 @@ def test_the_account_can_do_no_more_than_the_policy(world: RealWorld, release: R
     )
 
 
-def test_pod_security_lets_the_rightsizer_in_and_not_the_exporter(world: RealWorld, release: Release) -> None:
+def test_pod_security_restricted_admits_rightsizer_not_exporter(world: RealWorld, release: Release) -> None:
     """In a namespace that enforces restricted; what it has against the exporter is what README.md states."""
     pods = f"/api/v1/namespaces/{release.namespace}/pods"
 

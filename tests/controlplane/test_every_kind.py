@@ -83,7 +83,7 @@ def story(
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_it_is_stopped(story: _Story, kind: str) -> None:
+def test_workload_of_each_kind_is_stopped(story: _Story, kind: str) -> None:
     """The API server takes the one patch with the change and its record, as it was planned."""
     case = CASES[kind]
     item = story.plan[_name(kind)]
@@ -95,7 +95,7 @@ def test_it_is_stopped(story: _Story, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_it_is_put_back(story: _Story, kind: str) -> None:
+def test_workload_of_each_kind_is_restored_by_undo(story: _Story, kind: str) -> None:
     """Everything that its owner wrote is as before; what nothing brings back is refused in words."""
     outcome = story.undone[_name(kind)]
     assert outcome["result"] == ("refused" if kind in FINAL else "done"), outcome
@@ -104,7 +104,7 @@ def test_it_is_put_back(story: _Story, kind: str) -> None:
         assert _others(story.after[kind]) == _others(story.before[kind])
 
 
-def test_volcano_is_told_by_an_order(story: _Story) -> None:
+def test_volcano_job_is_stopped_by_command(story: _Story) -> None:
     """Which its controller would obey and delete."""
     (order,) = story.orders
     assert (order["action"], order["target"]["name"]) == ("AbortJob", _name("Job.batch.volcano.sh"))

@@ -110,13 +110,13 @@ def story(
         api.session.close()
 
 
-def test_the_index_tells_of_all(story: _Story) -> None:
+def test_examples_index_lists_every_workload(story: _Story) -> None:
     """There are as many workloads as the index has rows."""
     assert set(story.items) == set(SAID)
 
 
 @pytest.mark.parametrize("ref", SAID)
-def test_it_is_judged_as_the_index_says(story: _Story, ref: str) -> None:
+def test_example_gets_verdict_of_index(story: _Story, ref: str) -> None:
     """Its class, what it holds, and what would be done after an idle day."""
     item, row = story.items[ref], SAID[ref]
     assert (item["priorityClass"], item["gpus"]) == (row.priority_class, row.gpus)
@@ -124,7 +124,7 @@ def test_it_is_judged_as_the_index_says(story: _Story, ref: str) -> None:
     assert (item["verdict"], f"{item['action'] or ''}{then}") == (row.verdict, row.action), item["reasons"]
 
 
-def test_low_priority_is_stopped(story: _Story) -> None:
+def test_examples_of_low_priority_are_stopped(story: _Story) -> None:
     """What the index says happens at once does happen, within the budgets; nothing of high priority is touched."""
     done = {name for name, item in story.applied.items() if item["result"] == "done"}
     at_once = {row.name for row in SAID.values() if row.action in {"scale-to-zero", "suspend"}}
@@ -133,7 +133,7 @@ def test_low_priority_is_stopped(story: _Story) -> None:
     assert not done & {row.name for row in SAID.values() if row.verdict == "protected"}
 
 
-def test_argo_cd_is_told_of_exactly_these_fields(story: _Story) -> None:
+def test_argo_cd_exception_names_exactly_the_written_fields(story: _Story) -> None:
     """What gpu-rightsizer wrote besides its own annotations is what the exception by fields names for that kind."""
     exceptions = {
         (one["kind"], one["group"]): set(one["jsonPointers"])
@@ -147,7 +147,7 @@ def test_argo_cd_is_told_of_exactly_these_fields(story: _Story) -> None:
         assert paths <= exceptions[who]
 
 
-def test_the_scheduler_reads_its_configuration(third_parties: ControlPlane, tmp_path: Path) -> None:
+def test_scheduler_accepts_example_configuration(third_parties: ControlPlane, tmp_path: Path) -> None:
     """The real kube-scheduler takes it with its extender; only where it finds the API server is this test's."""
     (config,) = objects("sharing/scheduler-extender.yaml")
     config["clientConnection"]["kubeconfig"] = str(third_parties.kubeconfig)
@@ -164,7 +164,7 @@ def test_the_scheduler_reads_its_configuration(third_parties: ControlPlane, tmp_
 
 
 @pytest.mark.parametrize("namespace", sorted({ref.partition("/")[0] for ref in SAID}))
-def test_shares_count_as_parts_of_gpus(story: _Story, namespace: str) -> None:
+def test_shared_gpus_count_as_fractions(story: _Story, namespace: str) -> None:
     """What a namespace holds in whole GPUs is what the index says of its workloads together."""
     whole = sum(float(row.whole) for ref, row in SAID.items() if ref.startswith(f"{namespace}/"))
     assert story.plan["totals"]["byNamespace"][namespace]["wholeGpus"] == pytest.approx(whole, abs=0.01)

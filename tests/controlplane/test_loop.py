@@ -21,7 +21,7 @@ UNDO = "gpu-rightsizer.io/undo"
         ("Pod", 1, "evict"),
     ],
 )
-def test_an_idle_workload_stops_and_comes_back(
+def test_idle_workload_is_stopped_and_restored_by_undo(
     world: RealWorld, kind: str, replicas: int, action: str
 ) -> None:
     """Planned, applied, its pods end; undone, as many others run, and the record is gone."""
@@ -49,7 +49,7 @@ def test_an_idle_workload_stops_and_comes_back(
 @pytest.mark.parametrize(
     ("kind", "reason"), [("Deployment", "ScaledToZero"), ("Job", "Suspended"), ("Pod", "Evicted")]
 )
-def test_an_event_tells_the_owner(world: RealWorld, kind: str, reason: str) -> None:
+def test_applied_change_leaves_event(world: RealWorld, kind: str, reason: str) -> None:
     """`kubectl describe` shows what was done and how to get it back: the API server accepted the Event."""
     world.node()
     world.add(kind, "idle")
@@ -60,7 +60,7 @@ def test_an_event_tells_the_owner(world: RealWorld, kind: str, reason: str) -> N
     assert f"gpu-rightsizer undo {world.team}/{kind}/idle" in event["message"]
 
 
-def test_what_is_protected_stays_as_it_is(world: RealWorld) -> None:
+def test_protected_workload_is_reported_and_not_changed(world: RealWorld) -> None:
     """An idle workload of the protected class is told about and not written to, beside one that is stopped."""
     world.node()
     pods = world.add("Deployment", "precious", priorityClass="high-priority")
@@ -73,9 +73,7 @@ def test_what_is_protected_stays_as_it_is(world: RealWorld) -> None:
     assert uids(world.running("precious", 1)) == uids(pods)
 
 
-def test_what_someone_changed_between_plan_and_apply_is_left_alone(
-    world: RealWorld, tmp_path: pathlib.Path
-) -> None:
+def test_workload_changed_after_plan_is_left_alone(world: RealWorld, tmp_path: pathlib.Path) -> None:
     """Each change counts: another template, another size, an opt-out; the untouched one is stopped."""
     world.node()
     for name in ("same", "edited", "scaled", "opted-out"):
@@ -94,7 +92,7 @@ def test_what_someone_changed_between_plan_and_apply_is_left_alone(
     assert replicas == {"same": 0, "edited": 2, "scaled": 3, "opted-out": 2}
 
 
-def test_an_autoscaler_does_not_bring_back_what_was_stopped(world: RealWorld) -> None:
+def test_autoscaler_does_not_restart_stopped_workload(world: RealWorld) -> None:
     """At zero replicas a HorizontalPodAutoscaler stands still, whatever its minimum; after undo it acts again."""
     world.node()
     world.add("Deployment", "idle", replicas=3)
@@ -118,7 +116,7 @@ def test_an_autoscaler_does_not_bring_back_what_was_stopped(world: RealWorld) ->
     world.api.eventually(state, lambda found: found[1] == "FailedGetResourceMetric")
 
 
-def test_a_waiting_job_of_higher_priority_gets_the_gpus_that_were_freed(world: RealWorld) -> None:
+def test_pending_job_of_higher_priority_gets_freed_gpus(world: RealWorld) -> None:
     """On RDMA nodes chosen by nodeSelector: the idle medium-priority job is suspended, the high-priority one runs."""
     rdma = {"feature.node.kubernetes.io/rdma.available": "true"}
     world.node(gpus=8)
@@ -135,7 +133,7 @@ def test_a_waiting_job_of_higher_priority_gets_the_gpus_that_were_freed(world: R
     assert world.pods("idle") == []
 
 
-def test_a_budget_holds_a_bare_pod(world: RealWorld) -> None:
+def test_eviction_blocked_by_budget_is_reported(world: RealWorld) -> None:
     """The eviction that a PodDisruptionBudget refuses is `blocked`, in its words, and no manifest stays behind."""
     world.node()
     world.add("Pod", "shell")
@@ -155,7 +153,7 @@ def test_a_budget_holds_a_bare_pod(world: RealWorld) -> None:
     world.running("shell", 1)
 
 
-def test_a_second_lock_is_told_in_its_own_words(world: RealWorld) -> None:
+def test_admission_denial_is_reported_with_its_message(world: RealWorld) -> None:
     """What a ValidatingAdmissionPolicy refuses is refused in the dry run: nothing changes, its message is shown."""
     world.node()
     world.add("Deployment", "idle", replicas=2)
@@ -170,7 +168,7 @@ def test_a_second_lock_is_told_in_its_own_words(world: RealWorld) -> None:
     )
 
 
-def test_who_may_only_read_can_plan_and_changes_nothing(world: RealWorld) -> None:
+def test_read_only_account_can_plan_but_not_apply(world: RealWorld) -> None:
     """`plan` needs get and list; `apply` by the same account is told what it may not, and changes nothing."""
     world.node()
     world.add("Deployment", "idle")

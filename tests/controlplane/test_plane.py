@@ -32,7 +32,7 @@ with ControlPlane(pathlib.Path(sys.argv[1]), find()):
 
 
 @pytest.mark.driver
-def test_nodes_look_like_those_of_clouds_and_racks(plane: ControlPlane, tmp_path: Path) -> None:
+def test_fleet_nodes_have_labels_taints_and_resources(plane: ControlPlane, tmp_path: Path) -> None:
     """Ready, with discovery's and the clouds' labels, taints, and whole, cut and shared GPUs as resources."""
     with Cluster(preset("fleet"), tmp_path, kubeconfig=plane.kubeconfig, exporters=False):
         client = KubeClient(plane.endpoint)
@@ -51,7 +51,7 @@ def test_nodes_look_like_those_of_clouds_and_racks(plane: ControlPlane, tmp_path
 
 
 @pytest.mark.prometheus
-def test_a_program_ends_by_itself(world: RealWorld) -> None:
+def test_pod_with_ends_after_finishes(world: RealWorld) -> None:
     """Pods with the annotation end after that time, well or badly, and their Job sees it."""
     world.node()
     key = "simulator.gpu-rightsizer.io"
@@ -69,7 +69,7 @@ def test_a_program_ends_by_itself(world: RealWorld) -> None:
 
 
 @pytest.mark.prometheus
-def test_a_deleted_pod_ends_before_it_goes(world: RealWorld) -> None:
+def test_deleted_pod_terminates_before_removal(world: RealWorld) -> None:
     """Its containers end with 143 and its phase is Failed, as a finalizer lets one see."""
     world.node()
     body = pod(labels={"app": "p"})
@@ -87,7 +87,7 @@ def test_a_deleted_pod_ends_before_it_goes(world: RealWorld) -> None:
     world.gone("p")
 
 
-def test_a_user_without_grants_may_do_nothing(plane: ControlPlane, tmp_path: Path) -> None:
+def test_user_without_grants_is_forbidden(plane: ControlPlane, tmp_path: Path) -> None:
     """Kubeconfigs for other users carry their own certificate; RBAC decides the rest."""
     path = tmp_path / "kubeconfig"
     plane.write_kubeconfig(path, ClientIdentity("stranger"))
@@ -97,7 +97,7 @@ def test_a_user_without_grants_may_do_nothing(plane: ControlPlane, tmp_path: Pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_nothing_outlives_whoever_started_it(tmp_path: Path, number: signal.Signals) -> None:
+def test_control_plane_ends_with_its_parent(tmp_path: Path, number: signal.Signals) -> None:
     """Killed or interrupted: all five programs end."""
     process = subprocess.Popen(
         [sys.executable, "-c", _STARTS, str(tmp_path)],
@@ -118,7 +118,7 @@ def test_nothing_outlives_whoever_started_it(tmp_path: Path, number: signal.Sign
         time.sleep(0.05)
 
 
-def test_a_program_that_ends_at_start_is_told_with_its_log(tmp_path: Path) -> None:
+def test_program_failing_at_start_reports_its_log(tmp_path: Path) -> None:
     """And what had been started before it is ended."""
     with pytest.raises(ProcessError, match="kube-apiserver ended at start") as error:
         ControlPlane(tmp_path, find(), api_flags=["--no-such-flag"]).start()

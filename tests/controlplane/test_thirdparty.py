@@ -44,7 +44,7 @@ def _nested(path: str, value: object) -> Object:
 
 
 @each_kind
-def test_each_version_is_served(api: Api, kind: ThirdPartyKind) -> None:
+def test_third_party_kind_is_served_in_each_version(api: Api, kind: ThirdPartyKind) -> None:
     """Objects are kept as they come, found under every version, and have a status of their own."""
     for version in kind.versions:
         body = _object(kind, version)
@@ -58,7 +58,7 @@ def test_each_version_is_served(api: Api, kind: ThirdPartyKind) -> None:
 
 
 @each_kind
-def test_the_fields_that_stop_it_have_their_types(api: Api, kind: ThirdPartyKind) -> None:
+def test_third_party_field_of_wrong_type_is_refused(api: Api, kind: ThirdPartyKind) -> None:
     """Each takes a value of its type and refuses others, with its name."""
     path = _collection(api, kind, kind.versions[0])
     body = _object(kind, kind.versions[0])
@@ -73,7 +73,7 @@ def test_the_fields_that_stop_it_have_their_types(api: Api, kind: ThirdPartyKind
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.scale], ids=lambda kind: str(kind.kind))
-def test_what_has_a_scale_can_be_scaled(api: Api, kind: ThirdPartyKind) -> None:
+def test_third_party_kind_with_scale_can_be_scaled(api: Api, kind: ThirdPartyKind) -> None:
     """Through the subresource, to zero and back."""
     path = _collection(api, kind, kind.versions[0])
     wish = kind.scale[0].lstrip(".")

@@ -92,7 +92,7 @@ def _alive(directory: Path) -> list[str]:
 # --- end to end
 
 
-def test_exporters_show_the_pods_of_their_nodes(tmp_path: Path) -> None:
+def test_exporter_attributes_devices_to_pods(tmp_path: Path) -> None:
     """Each exporter attributes its node's devices to the pods that the API server has there."""
     with Cluster(preset("small"), tmp_path) as cluster:
         assert cluster.api is not None
@@ -109,7 +109,7 @@ def test_exporters_show_the_pods_of_their_nodes(tmp_path: Path) -> None:
             }
 
 
-def test_a_deleted_workload_takes_its_labels_along(tmp_path: Path) -> None:
+def test_scaled_down_workload_loses_its_labels(tmp_path: Path) -> None:
     """Scaled to zero, a Deployment's pods end and their GPUs carry no pod any more; scaled up, they do again."""
     with Cluster(preset("small"), tmp_path) as cluster:
         assert cluster.api is not None
@@ -132,7 +132,7 @@ def _command_lines(directory: Path) -> list[list[str]]:
     ]
 
 
-def test_each_exporter_is_shown_its_own_hosts_processes(tmp_path: Path) -> None:
+def test_exporter_sees_processes_of_its_own_host(tmp_path: Path) -> None:
     """Its node's ones under --proc-root, their pods' logs under --pod-logs, and nothing of an earlier cluster's."""
     stale = tmp_path / "whole.host" / "proc" / "4711"
     stale.mkdir(parents=True)
@@ -154,7 +154,7 @@ def test_each_exporter_is_shown_its_own_hosts_processes(tmp_path: Path) -> None:
         assert not stale.exists()
 
 
-def test_pods_are_as_old_as_the_spec_says(tmp_path: Path) -> None:
+def test_pod_age_matches_spec(tmp_path: Path) -> None:
     """Workloads were created, and their pods started, `age_s` before the cluster was started."""
     with Cluster(preset("small"), tmp_path, exporters=False) as cluster:
         assert cluster.api is not None
@@ -170,7 +170,7 @@ def test_pods_are_as_old_as_the_spec_says(tmp_path: Path) -> None:
         assert cluster.api.requests.mutating() == []
 
 
-def test_which_replicas_work_does_not_depend_on_where_they_run(tmp_path: Path) -> None:
+def test_busy_replicas_are_numbered_by_age_and_name(tmp_path: Path) -> None:
     """Pods are numbered by age and name: of four replicas with two busy ones, the first two work."""
     spec = WorkloadSpec(Kind.STATEFUL_SET, "ml", "app", Archetype.TRAIN_STEADY, replicas=4, busy_replicas=2)
     nodes = tuple(NodeSpec(f"n{number}", (GpuSpec("L4"),)) for number in range(4))
@@ -184,7 +184,7 @@ def test_which_replicas_work_does_not_depend_on_where_they_run(tmp_path: Path) -
     assert works == {"app-0": True, "app-1": True, "app-2": False, "app-3": False}
 
 
-def test_a_cluster_can_stand_on_a_given_api_server(tmp_path: Path) -> None:
+def test_cluster_on_given_api_server_creates_its_objects(tmp_path: Path) -> None:
     """Given a kubeconfig the cluster makes its objects there, and its nodes follow the pods there."""
     kubeconfig = tmp_path / "given"
     with ApiServer() as api:
@@ -205,7 +205,7 @@ def test_a_cluster_can_stand_on_a_given_api_server(tmp_path: Path) -> None:
         assert {pod["metadata"]["name"]: pod["status"]["startTime"] for pod in api.list("Pod")} == starts
 
 
-def test_pods_on_a_given_api_server_started_long_ago(tmp_path: Path) -> None:
+def test_pods_on_given_api_server_are_backdated(tmp_path: Path) -> None:
     """Its objects are new, but the kubelets report a start `age_s` ago, and the devices are used since then."""
     kubeconfig = tmp_path / "given"
     now = datetime.datetime.now(datetime.UTC)
@@ -227,7 +227,7 @@ def test_pods_on_a_given_api_server_started_long_ago(tmp_path: Path) -> None:
             assert starts[pod["metadata"]["name"]] == pytest.approx(expected, abs=30)
 
 
-def test_an_exporter_that_does_not_start_ends_the_start_with_its_words(tmp_path: Path) -> None:
+def test_failing_exporter_fails_start_with_its_log(tmp_path: Path) -> None:
     """A failing exporter is an error that shows its log, and everything else is ended."""
     with pytest.raises(ProcessError, match="exporter on whole ended at start"):
         Cluster(preset("small"), tmp_path, exporter_options=["--no-such-flag"]).__enter__()
@@ -292,7 +292,7 @@ def _one(world: World, expression: str) -> float:
 
 @pytest.mark.slow
 @pytest.mark.prometheus
-def test_the_past_and_the_scrapes_are_the_same_series(world: World) -> None:
+def test_history_and_scrapes_have_the_same_labels(world: World) -> None:
     """No GPU has more series than its pods and the time without one account for: labels match to the letter."""
     found = world.prometheus.query(f'count by (UUID) (last_over_time({UTIL}{{node="whole"}}[{HISTORY_H}h]))')
     pod = _label(world, "pod")
@@ -303,7 +303,7 @@ def test_the_past_and_the_scrapes_are_the_same_series(world: World) -> None:
 
 
 @pytest.mark.prometheus
-def test_an_old_pod_has_a_sample_for_every_step(world: World) -> None:
+def test_history_of_old_pod_covers_every_step(world: World) -> None:
     """The whole window is covered, in all ten metrics, and by `up`."""
     pod = _label(world, "pod")
     steps = HISTORY_H * 3600 // STEP_S
@@ -314,7 +314,7 @@ def test_an_old_pod_has_a_sample_for_every_step(world: World) -> None:
 
 
 @pytest.mark.prometheus
-def test_a_young_pods_series_begin_with_it(world: World) -> None:
+def test_history_of_young_pod_begins_at_its_start(world: World) -> None:
     """Before its start its GPU has a series without a pod, and that one ends when the pod comes."""
     pod = _label(world, "pod")
     counted = _one(world, f'count_over_time({UTIL}{{{pod}="young"}}[{HISTORY_H}h])')
@@ -330,7 +330,7 @@ def test_a_young_pods_series_begin_with_it(world: World) -> None:
 
 @pytest.mark.slow
 @pytest.mark.prometheus
-def test_half_a_record_covers_the_newer_half(world: World) -> None:
+def test_history_half_recorded_covers_newer_half(world: World) -> None:
     """`recorded` leaves the pod's labels out of the older part."""
     pod = _label(world, "pod")
     counted = _one(world, f'count_over_time({UTIL}{{{pod}="half"}}[{HISTORY_H}h])')
@@ -340,7 +340,7 @@ def test_half_a_record_covers_the_newer_half(world: World) -> None:
 
 
 @pytest.mark.prometheus
-def test_past_and_present_join_without_a_seam(world: World) -> None:
+def test_history_and_scrapes_join_without_gap(world: World) -> None:
     """No gap longer than a few steps, no reset of the energy counter, and values as a busy H100 has them."""
     now_s = time.time()
     pod = _label(world, "pod")
@@ -360,7 +360,7 @@ def test_past_and_present_join_without_a_seam(world: World) -> None:
 
 
 @pytest.mark.prometheus
-def test_an_instances_past_has_its_own_memory(world: World) -> None:
+def test_history_of_instance_has_its_own_memory(world: World) -> None:
     """The MIG instance's series carry its id, its pod and its own memory, not the card's."""
     pod = _label(world, "pod")
     [used] = world.prometheus.query(f'DCGM_FI_DEV_FB_USED{{{pod}="slice"}}', at_s=world.until_s - 3600)
@@ -382,7 +382,7 @@ def test_an_instances_past_has_its_own_memory(world: World) -> None:
         signal.SIGKILL,
     ],
 )
-def test_nothing_stays_behind(tmp_path: Path, number: signal.Signals) -> None:
+def test_simulator_ended_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
     """However `python -m simulator` ends, none of its processes is left."""
     options = ["--cluster", "small", "--history", "0.1", "--directory", str(tmp_path)]
     with subprocess.Popen(
@@ -412,7 +412,7 @@ def _run(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_the_help_teaches() -> None:
+def test_help_shows_presets_and_example_spec() -> None:
     """--help names the ready-made clusters and shows a spec file and examples."""
     shown = _run("--help")
     assert shown.returncode == 0
@@ -437,7 +437,7 @@ def test_the_help_teaches() -> None:
     ],
     ids=["no-file", "negative-history", "no-step", "not-a-number", "unknown-cluster"],
 )
-def test_wrong_usage_is_refused_in_words(options: list[str], words: str) -> None:
+def test_wrong_usage_exits_2_with_message(options: list[str], words: str) -> None:
     """Usage errors exit 2 with a message and without a traceback."""
     refused = _run(*options)
     assert refused.returncode == 2
@@ -445,7 +445,7 @@ def test_wrong_usage_is_refused_in_words(options: list[str], words: str) -> None
     assert "Traceback" not in refused.stderr
 
 
-def test_a_cluster_that_cannot_be_is_refused_in_words(tmp_path: Path) -> None:
+def test_spec_with_unknown_card_exits_1_with_message(tmp_path: Path) -> None:
     """A spec with an unknown card ends with exit 1 and a message that names node and card."""
     path = tmp_path / "cluster.yaml"
     path.write_text("nodes: [{name: a, gpus: [{card: B900}]}]\npriority_classes: []\nworkloads: []\n")

@@ -7,7 +7,7 @@ import pytest
 from simulator.history import Sample, parse
 
 
-def test_names_labels_and_values_are_read_as_they_stand() -> None:
+def test_parse_reads_names_labels_and_values() -> None:
     """Counters keep their names, escapes in labels are undone, timestamps are skipped."""
     text = (
         "# HELP energy Energy.\n# TYPE energy counter\n"
@@ -19,7 +19,7 @@ def test_names_labels_and_values_are_read_as_they_stand() -> None:
     assert math.isnan(nothing.value)
 
 
-def test_a_line_that_is_none_is_refused() -> None:
+def test_parse_of_invalid_line_raises_value_error() -> None:
     """Garbage is an error that shows the line."""
     with pytest.raises(ValueError, match="not a line of an exposition: <html>"):
         list(parse("<html>\n"))

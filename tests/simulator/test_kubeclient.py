@@ -74,7 +74,7 @@ def _kubeconfig(directory: Path, server: str, cluster: dict[str, Any], user: dic
 
 
 @pytest.mark.parametrize("inline", [True, False], ids=["inline", "files"])
-def test_certificates_let_the_client_in(keys: Path, secure_url: str, *, inline: bool) -> None:
+def test_client_with_certificate_is_authenticated(keys: Path, secure_url: str, *, inline: bool) -> None:
     """Authority and client certificate work from files beside the kubeconfig and from within it."""
     names = {"client-certificate": "cert.pem", "client-key": "key.pem"}
     authority: dict[str, Any] = {"certificate-authority": "cert.pem"}
@@ -89,7 +89,7 @@ def test_certificates_let_the_client_in(keys: Path, secure_url: str, *, inline: 
     assert client.get("/api") == {"authorization": "Bearer secret"}
 
 
-def test_an_unknown_authority_is_not_trusted(tmp_path: Path, secure_url: str) -> None:
+def test_client_with_unknown_authority_refuses_connection(tmp_path: Path, secure_url: str) -> None:
     """Without the server's authority the connection is refused, not made anyway."""
     client = KubeClient(Endpoint.from_kubeconfig(_kubeconfig(tmp_path, secure_url, {}, {"token": "secret"})))
     with pytest.raises(ssl.SSLCertVerificationError):

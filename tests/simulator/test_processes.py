@@ -37,7 +37,7 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-def test_a_child_ends_with_the_block(tmp_path: Path) -> None:
+def test_child_is_terminated_at_end_of_block(tmp_path: Path) -> None:
     """Leaving the block ends the child by SIGTERM."""
     with Child("sleeper", SLEEPER, log=tmp_path / "log") as child:
         assert child.is_running
@@ -45,14 +45,14 @@ def test_a_child_ends_with_the_block(tmp_path: Path) -> None:
     assert child.stop() == -signal.SIGTERM
 
 
-def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+def test_child_ignoring_sigterm_is_killed(tmp_path: Path) -> None:
     """After the grace period comes SIGKILL."""
     child = Child("stubborn", STUBBORN, log=tmp_path / "log")
     child.wait_until(lambda: "up" in child.tail(), timeout_s=20)
     assert child.stop(grace_s=0.1) == -signal.SIGKILL
 
 
-def test_what_a_child_has_started_ends_with_it(tmp_path: Path) -> None:
+def test_child_process_group_ends_with_child(tmp_path: Path) -> None:
     """The whole process group ends, not the leader alone."""
     pid_file = tmp_path / "pid"
     script = f"sleep 600 & echo $! > {pid_file}.new; mv {pid_file}.new {pid_file}; wait"
@@ -64,7 +64,7 @@ def test_what_a_child_has_started_ends_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_child_dies_with_its_parent(tmp_path: Path, number: signal.Signals) -> None:
+def test_child_of_killed_parent_dies(tmp_path: Path, number: signal.Signals) -> None:
     """A parent that is killed, and cannot clean up, leaves no child behind."""
     script = f"""
 import time
@@ -84,7 +84,7 @@ time.sleep(600)
         _wait(lambda: not _is_alive(pid))
 
 
-def test_a_child_that_fails_to_start_says_so_with_its_last_words(tmp_path: Path) -> None:
+def test_child_failing_at_start_reports_its_log(tmp_path: Path) -> None:
     """The error names the program, its exit code, its log and the end of it."""
     log = tmp_path / "log"
     with (
@@ -94,7 +94,7 @@ def test_a_child_that_fails_to_start_says_so_with_its_last_words(tmp_path: Path)
         child.wait_until(lambda: False, timeout_s=20)
 
 
-def test_a_child_that_is_never_ready_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+def test_child_never_ready_raises_after_timeout(tmp_path: Path) -> None:
     """After the time limit an error names it."""
     with (
         Child("sleeper", SLEEPER, log=tmp_path / "log") as child,
@@ -103,7 +103,7 @@ def test_a_child_that_is_never_ready_is_not_waited_for_for_ever(tmp_path: Path) 
         child.wait_until(lambda: False, timeout_s=0.1)
 
 
-def test_an_unknown_program_is_an_error_of_the_child(tmp_path: Path) -> None:
+def test_unknown_program_is_reported_in_log(tmp_path: Path) -> None:
     """A program that does not exist ends the child, whose log says so."""
     with (
         Child("ghost", ["/does/not/exist"], log=tmp_path / "log") as child,
@@ -112,7 +112,7 @@ def test_an_unknown_program_is_an_error_of_the_child(tmp_path: Path) -> None:
         child.wait_until(lambda: False, timeout_s=20)
 
 
-def test_a_server_that_finds_its_port_taken_starts_on_another(tmp_path: Path) -> None:
+def test_server_with_taken_port_starts_on_another(tmp_path: Path) -> None:
     """Losing the race for a port costs an attempt, not the start."""
     tries: list[int] = []
 
@@ -133,7 +133,7 @@ def test_a_server_that_finds_its_port_taken_starts_on_another(tmp_path: Path) ->
         server.get("/")
 
 
-def test_output_goes_to_the_log_and_the_environment_is_as_given(tmp_path: Path) -> None:
+def test_child_output_goes_to_log_with_given_environment(tmp_path: Path) -> None:
     """A child sees only the environment that it is given."""
     env = {"PATH": os.environ["PATH"], "MARK": "yes"}
     child = Child("env", ["sh", "-c", "echo $MARK$HOME"], log=tmp_path / "logs" / "env.log", env=env)
@@ -141,6 +141,6 @@ def test_output_goes_to_the_log_and_the_environment_is_as_given(tmp_path: Path) 
     assert (tmp_path / "logs" / "env.log").read_text() == "yes\n"
 
 
-def test_free_ports_are_free() -> None:
+def test_free_port_can_be_bound() -> None:
     """A free port is a number that can be listened on."""
     assert 1024 <= free_port() <= 65535

@@ -45,7 +45,7 @@ def exporter() -> Iterator[str]:
     thread.join()
 
 
-def test_what_is_written_is_there(prometheus: Prometheus) -> None:
+def test_written_series_are_readable(prometheus: Prometheus) -> None:
     """Values, timestamps and labels arrive as they were given."""
     seconds = range(NOW_S - 7200, NOW_S, 15)
     values = [index / 3 for index in range(len(seconds))]
@@ -57,7 +57,7 @@ def test_what_is_written_is_there(prometheus: Prometheus) -> None:
     assert [float(value) for _, value in found["values"]] == pytest.approx(values)
 
 
-def test_many_series_in_many_requests_all_arrive(prometheus: Prometheus) -> None:
+def test_written_series_over_many_requests_are_complete(prometheus: Prometheus) -> None:
     """Series that do not fit into one request lose no sample."""
     seconds = range(NOW_S - 86400, NOW_S, 30)
     series = [
@@ -67,7 +67,7 @@ def test_many_series_in_many_requests_all_arrive(prometheus: Prometheus) -> None
     assert prometheus.query("sum(count_over_time(bulk[25h]))")[0]["value"][1] == str(100 * len(seconds))
 
 
-def test_the_past_can_be_written_after_the_present(prometheus: Prometheus) -> None:
+def test_written_samples_older_than_present_are_accepted(prometheus: Prometheus) -> None:
     """Samples older than what a series already has are accepted."""
     labels = {"__name__": "backwards"}
     prometheus.write([Series(labels, range(NOW_S - 60, NOW_S, 15), [1.0] * 4)])
@@ -75,7 +75,7 @@ def test_the_past_can_be_written_after_the_present(prometheus: Prometheus) -> No
     assert prometheus.query("count_over_time(backwards[25h])", at_s=NOW_S)[0]["value"][1] == "8"
 
 
-def test_a_refusal_is_reported_with_its_reason(prometheus: Prometheus) -> None:
+def test_refused_write_reports_reason(prometheus: Prometheus) -> None:
     """What Prometheus does not accept is an error that carries its words."""
     prometheus.write([Series({"__name__": "ancient"}, range(NOW_S, NOW_S + 15, 15), [1.0])])
     with pytest.raises(ProcessError, match=r"writing history to http://127.*: [45]00 too old sample"):
@@ -84,7 +84,7 @@ def test_a_refusal_is_reported_with_its_reason(prometheus: Prometheus) -> None:
         prometheus.query("not(valid")
 
 
-def test_a_result_that_does_not_come_is_reported(prometheus: Prometheus) -> None:
+def test_wait_for_missing_result_raises_error(prometheus: Prometheus) -> None:
     """Waiting for an expression ends with an error that names it."""
     with pytest.raises(ProcessError, match="no result for never_seen within"):
         prometheus.wait_for("never_seen", timeout_s=0.2)
@@ -92,9 +92,7 @@ def test_a_result_that_does_not_come_is_reported(prometheus: Prometheus) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("honor_labels", [False, True], ids=["exported_pod", "pod"])
-def test_scraped_series_carry_the_labels_that_attach_foretells(
-    exporter: str, tmp_path: Path, *, honor_labels: bool
-) -> None:
+def test_scraped_labels_equal_attached_labels(exporter: str, tmp_path: Path, *, honor_labels: bool) -> None:
     """In both label forms a scraped series has exactly the labels that `ScrapeTarget.attach` gives a written one."""
     target = ScrapeTarget(
         exporter, {"namespace": "gpu-monitoring", "pod": "exporter-1", "container": "e", "node": "a"}
@@ -112,7 +110,7 @@ def test_scraped_series_carry_the_labels_that_attach_foretells(
         assert math.isclose(float(running.query("max_over_time(gpu_busy[2h])")[0]["value"][1]), 1)
 
 
-def test_without_prometheus_the_command_to_install_it_is_named(tmp_path: Path) -> None:
+def test_missing_prometheus_error_names_install_command(tmp_path: Path) -> None:
     """Where the program is missing, the error says which command brings it."""
     with pytest.raises(
         ProcessError, match=r"prometheus-that-is-not is not on the path.*apt-get install -y prometheus"
@@ -120,7 +118,7 @@ def test_without_prometheus_the_command_to_install_it_is_named(tmp_path: Path) -
         Prometheus(tmp_path, binary="prometheus-that-is-not").start()
 
 
-def test_a_prometheus_that_does_not_come_up_shows_its_log(tmp_path: Path) -> None:
+def test_failing_prometheus_reports_its_log(tmp_path: Path) -> None:
     """An unusable data directory ends the start with Prometheus's own words."""
     (tmp_path / "data").write_text("not a directory")
     with pytest.raises(ProcessError, match=r"prometheus ended at start.*\n(.*\n)*.*not a directory"):

@@ -47,21 +47,21 @@ def _last_day(spec: WorkloadSpec, seed: int, now_s: float) -> list[bool]:
 
 
 @pytest.mark.parametrize("spec", DEMO.workloads, ids=lambda spec: spec.name)
-def test_the_demos_idle_and_busy_ones_are_so_at_any_hour(spec: WorkloadSpec) -> None:
+def test_demo_workload_is_idle_or_busy_at_any_hour(spec: WorkloadSpec) -> None:
     """At each hour of a week the intended idle ones have rested for a day and the others have worked in it."""
     for hour in HOURS:
         ran = _last_day(spec, DEMO.seed, MONDAY_S + hour * HOUR_S)
         assert any(ran) == (spec.name not in DEMO_IDLE), hour
 
 
-def test_the_demos_partly_used_ones_are_used_in_part() -> None:
+def test_demo_partly_used_workloads_are_partly_busy() -> None:
     """Two of eight GPUs work, and two of three replicas."""
     by_name = {spec.name: spec for spec in DEMO.workloads}
     assert _last_day(by_name["moe-finetune"], DEMO.seed, MONDAY_S) == [True] * 2 + [False] * 6
     assert _last_day(by_name["recommender"], DEMO.seed, MONDAY_S) == [True, True, False]
 
 
-def test_the_demos_zombies_differ() -> None:
+def test_demo_zombies_include_spinning_and_silent() -> None:
     """One spins at 100 %, the other shows 0."""
     by_name = {spec.name: spec for spec in DEMO.workloads}
     shown = [
@@ -72,7 +72,7 @@ def test_the_demos_zombies_differ() -> None:
     assert not any(one.is_working for one in shown)
 
 
-def test_the_demo_is_large_and_varied_enough() -> None:
+def test_demo_covers_every_archetype_kind_and_sharing() -> None:
     """At least 3 nodes, 24 GPUs, 20 workloads; all archetypes and kinds; MIG and time-slicing; three classes."""
     assert len(DEMO.nodes) >= 3
     assert sum(len(node.gpus) for node in DEMO.nodes) >= 24
@@ -87,7 +87,7 @@ def test_the_demo_is_large_and_varied_enough() -> None:
 
 
 @pytest.mark.parametrize("cluster", [preset(name) for name in PRESETS], ids=PRESETS)
-def test_every_workload_fits(cluster: ClusterSpec) -> None:
+def test_preset_workloads_fit_their_nodes(cluster: ClusterSpec) -> None:
     """Each product's nodes have the devices that the workloads selecting it ask for."""
     wanted: Counter[tuple[str, str]] = Counter()
     for spec in cluster.workloads:
@@ -102,7 +102,7 @@ def test_every_workload_fits(cluster: ClusterSpec) -> None:
         assert count <= offered, (product, resource)
 
 
-def test_the_example_of_a_spec_file_is_one(tmp_path: Path) -> None:
+def test_example_spec_file_loads(tmp_path: Path) -> None:
     """The example in the help loads, into the values that it shows."""
     path = tmp_path / "cluster.yaml"
     path.write_text(EXAMPLE)
@@ -116,7 +116,7 @@ def test_the_example_of_a_spec_file_is_one(tmp_path: Path) -> None:
     assert all(gpu.card in CARDS for node in cluster.nodes for gpu in node.gpus)
 
 
-def test_a_spec_file_is_told_all_that_is_wrong_with_it(tmp_path: Path) -> None:
+def test_spec_file_with_errors_reports_all_of_them(tmp_path: Path) -> None:
     """Unknown fields, missing ones, wrong types and unknown choices are listed together, with their place."""
     path = tmp_path / "cluster.yaml"
     path.write_text(
@@ -146,7 +146,7 @@ def test_a_spec_file_is_told_all_that_is_wrong_with_it(tmp_path: Path) -> None:
     ],
     ids=["not-yaml", "empty", "incomplete"],
 )
-def test_a_file_that_is_no_spec_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+def test_spec_file_broken_or_empty_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     """Broken and empty files get a message that names the file."""
     path = tmp_path / "cluster.yaml"
     path.write_text(text)
@@ -155,7 +155,7 @@ def test_a_file_that_is_no_spec_is_refused(tmp_path: Path, text: str, problem: s
     assert problem in str(caught.value)
 
 
-def test_infinity_can_be_written(tmp_path: Path) -> None:
+def test_spec_file_accepts_infinity_and_null(tmp_path: Path) -> None:
     """`works_s: .inf` in a file means that the work never ends, and null that the archetype decides."""
     path = tmp_path / "cluster.yaml"
     path.write_text(EXAMPLE.rstrip("}\n") + ", works_s: .inf, spins: null}\n")

@@ -27,9 +27,7 @@ def reader(api: Api) -> str:
         ("POST {core}/pods/p/eviction", "create pods/eviction  p"),
     ],
 )
-def test_what_is_not_granted_is_refused_in_words(
-    api: Api, reader: str, request_line: str, action: str
-) -> None:
+def test_request_without_grant_is_403(api: Api, reader: str, request_line: str, action: str) -> None:
     """403 with user, verb, resource, group and namespace; nobody learns whether the object is there."""
     method, url = request_line.format(apps=api.apps, core=api.core).split()
     headers = {"Content-Type": "application/merge-patch+json"} if method == "PATCH" else {}
@@ -48,7 +46,7 @@ def test_what_is_not_granted_is_refused_in_words(
     assert answer["details"].get("kind") == plural
 
 
-def test_a_grant_in_one_namespace_is_none_for_all(api: Api, reader: str) -> None:
+def test_grant_in_one_namespace_does_not_cover_all(api: Api, reader: str) -> None:
     """A list over all namespaces is refused at the cluster scope."""
     assert api("GET", f"{api.core}/pods", user=reader).status_code == 200
     reply = api("GET", "/api/v1/pods", user=reader)
@@ -58,7 +56,7 @@ def test_a_grant_in_one_namespace_is_none_for_all(api: Api, reader: str) -> None
     )
 
 
-def test_a_refusal_changes_nothing(api: Api, reader: str) -> None:
+def test_refused_request_changes_nothing(api: Api, reader: str) -> None:
     """Not in a dry run either."""
     for params in ({}, {"dryRun": "All"}):
         reply = api.patch(f"{api.apps}/deployments/w", {"spec": {"replicas": 3}}, user=reader, params=params)
@@ -66,7 +64,7 @@ def test_a_refusal_changes_nothing(api: Api, reader: str) -> None:
     assert api.get(f"{api.apps}/deployments/w")["spec"]["replicas"] == 0
 
 
-def test_a_token_that_nobody_knows(api: Api) -> None:
+def test_unknown_token_is_401(api: Api) -> None:
     """401, with no more words than that."""
     with api.server.session() as session:
         session.cert = None
@@ -76,7 +74,7 @@ def test_a_token_that_nobody_knows(api: Api) -> None:
     assert reply.json()["message"] == "Unauthorized"
 
 
-def test_who_says_nothing_is_nobody(api: Api) -> None:
+def test_request_without_credentials_is_anonymous(api: Api) -> None:
     """Without credentials one is system:anonymous, who may see the version and no more."""
     with api.server.session() as session:
         session.cert = None
@@ -99,7 +97,9 @@ def test_who_says_nothing_is_nobody(api: Api) -> None:
         ({"verb": "list", "group": "no.such.group", "resource": "things"}, False),
     ],
 )
-def test_one_can_ask_beforehand(api: Api, reader: str, attributes: dict[str, str], allowed: bool) -> None:
+def test_access_review_answers_for_oneself(
+    api: Api, reader: str, attributes: dict[str, str], allowed: bool
+) -> None:
     """SelfSubjectAccessReview, as `kubectl auth can-i` does; everybody may ask about himself."""
     asked = {"namespace": api.namespace, **attributes}
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -110,7 +110,7 @@ def test_one_can_ask_beforehand(api: Api, reader: str, attributes: dict[str, str
         assert reply.json()["status"]["allowed"] is allowed
 
 
-def test_asking_beforehand_about_all_namespaces(api: Api, reader: str) -> None:
+def test_access_review_without_namespace_means_all(api: Api, reader: str) -> None:
     """Where no namespace is named all of them are meant: a grant in one does not suffice, an administrator's does."""
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     body = {"spec": {"resourceAttributes": {"verb": "list", "resource": "pods"}}}
@@ -118,7 +118,7 @@ def test_asking_beforehand_about_all_namespaces(api: Api, reader: str) -> None:
     assert api("POST", path, body).json()["status"]["allowed"] is True
 
 
-def test_who_may_not_impersonate_is_refused(api: Api, reader: str) -> None:
+def test_impersonation_without_grant_is_403(api: Api, reader: str) -> None:
     """Impersonation is a grant like others, and administrators' only."""
     assert api("GET", f"{api.core}/pods", user=reader).status_code == 200
     api.create(f"{api.core}/configmaps", config_map())

@@ -78,7 +78,7 @@ def _until_refused(api: Api, path: str, body: Object = ZERO) -> Object:
     return answer
 
 
-def test_what_the_expression_forbids_is_refused(api: Api, deployment: str, lock: Lock) -> None:
+def test_policy_expression_false_denies_request(api: Api, deployment: str, lock: Lock) -> None:
     """422 Invalid with policy, binding and message, also in a dry run; what it allows passes."""
     lock(KEEP, says={"message": "it is to be kept"})
     answer = _until_refused(api, deployment)
@@ -92,14 +92,14 @@ def test_what_the_expression_forbids_is_refused(api: Api, deployment: str, lock:
     assert api.patch(deployment, {"spec": {"replicas": 1}}).status_code == 200
 
 
-def test_it_covers_what_its_rules_name(api: Api, deployment: str, lock: Lock) -> None:
+def test_policy_rule_on_deployment_ignores_scale(api: Api, deployment: str, lock: Lock) -> None:
     """A rule on the Deployment does not see the scale subresource."""
     lock(KEEP)
     _until_refused(api, deployment)
     assert api.patch(f"{deployment}/scale", ZERO).status_code == 200
 
 
-def test_a_rule_on_scale_sees_a_scale(api: Api, deployment: str, lock: Lock) -> None:
+def test_policy_rule_on_scale_sees_scale_object(api: Api, deployment: str, lock: Lock) -> None:
     """The object is the Scale: it has replicas and no labels of the Deployment."""
     lock("has(object.spec.replicas) && object.spec.replicas > 0", rule=SCALE, says={"message": "not to zero"})
     answer = _until_refused(api, f"{deployment}/scale")
@@ -107,7 +107,7 @@ def test_a_rule_on_scale_sees_a_scale(api: Api, deployment: str, lock: Lock) -> 
     assert api.patch(deployment, {"spec": {"replicas": 0}}).status_code == 200
 
 
-def test_it_knows_who_asks_and_what_was(api: Api, deployment: str, lock: Lock) -> None:
+def test_policy_sees_user_and_old_object(api: Api, deployment: str, lock: Lock) -> None:
     """request.userInfo and oldObject: one account may only ever lower."""
     lock("request.userInfo.username != 'limited' || object.spec.replicas <= oldObject.spec.replicas")
     api.server.grant("limited", api.namespace, verbs=["patch"], resources=["deployments"])
@@ -121,7 +121,7 @@ def test_it_knows_who_asks_and_what_was(api: Api, deployment: str, lock: Lock) -
     assert api.patch(deployment, more).status_code == 200
 
 
-def test_a_message_can_be_computed_and_a_reason_chosen(api: Api, deployment: str, lock: Lock) -> None:
+def test_policy_message_expression_and_reason_are_used(api: Api, deployment: str, lock: Lock) -> None:
     """A messageExpression stands before message; the reason decides the code."""
     computed = "'never below ' + string(oldObject.spec.replicas)"
     says = {"messageExpression": computed, "message": "unused", "reason": "Forbidden"}
@@ -131,7 +131,7 @@ def test_a_message_can_be_computed_and_a_reason_chosen(api: Api, deployment: str
     assert "denied request: never below 2" in answer["message"]
 
 
-def test_variables_and_conditions(api: Api, deployment: str, lock: Lock) -> None:
+def test_policy_variables_and_match_conditions_are_evaluated(api: Api, deployment: str, lock: Lock) -> None:
     """A variable is computed once; a match condition that is false leaves the request alone."""
     lock(
         "variables.wanted > 0",
@@ -145,7 +145,9 @@ def test_variables_and_conditions(api: Api, deployment: str, lock: Lock) -> None
 
 
 @pytest.mark.parametrize(("policy", "code"), [("Fail", 422), ("Ignore", 200)])
-def test_an_expression_that_fails(api: Api, deployment: str, lock: Lock, policy: str, code: int) -> None:
+def test_policy_expression_error_follows_failure_policy(
+    api: Api, deployment: str, lock: Lock, policy: str, code: int
+) -> None:
     """The failurePolicy says whether an error refuses the request or lets it pass."""
     lock("object.metadata.labels['none'] == 'x'", failurePolicy=policy)
     if code == 200:
@@ -155,7 +157,7 @@ def test_an_expression_that_fails(api: Api, deployment: str, lock: Lock, policy:
         assert "no such key: none" in _until_refused(api, deployment)["message"]
 
 
-def test_it_can_warn_instead(api: Api, deployment: str, lock: Lock) -> None:
+def test_policy_with_warn_action_warns_only(api: Api, deployment: str, lock: Lock) -> None:
     """The request passes, with a Warning header."""
     lock("object.spec.replicas > 0", says={"message": "careful"}, action="Warn")
     reply = api.eventually(
@@ -167,7 +169,7 @@ def test_it_can_warn_instead(api: Api, deployment: str, lock: Lock) -> None:
     assert "careful" in reply.headers["Warning"]
 
 
-def test_an_expression_that_cannot_be_read_is_refused_at_once(api: Api) -> None:
+def test_policy_with_invalid_expression_is_422(api: Api) -> None:
     """422 that names the place."""
     spec = {"matchConstraints": {"resourceRules": [UPDATE]}, "validations": [{"expression": "object.spec.("}]}
     reply = api(

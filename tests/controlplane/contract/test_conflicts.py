@@ -14,7 +14,7 @@ def config(api: Api) -> str:
 
 
 @pytest.mark.parametrize("kind", ["merge-patch", "strategic-merge-patch"])
-def test_a_patch_with_a_stale_version_conflicts(api: Api, config: str, kind: str) -> None:
+def test_patch_with_stale_version_is_409(api: Api, config: str, kind: str) -> None:
     """Stale is 409 Conflict and no effect, current is 200: this is the rightsizer's precondition."""
     stale = api.get(config)["metadata"]["resourceVersion"]
     current = api.patch(config, {"data": {"x": "2"}}).json()["metadata"]["resourceVersion"]
@@ -31,7 +31,7 @@ def test_a_patch_with_a_stale_version_conflicts(api: Api, config: str, kind: str
     assert api.patch(config, patch, kind).status_code == 200
 
 
-def test_a_patch_of_what_was_replaced_by_another_of_its_name_conflicts(api: Api, config: str) -> None:
+def test_patch_of_recreated_object_is_409(api: Api, config: str) -> None:
     """With the UID and the version that were read, the patch does not reach the new object; its own pass."""
     old = api.get(config)["metadata"]
     assert api("DELETE", config).status_code == 200
@@ -42,7 +42,7 @@ def test_a_patch_of_what_was_replaced_by_another_of_its_name_conflicts(api: Api,
     assert api.get(config)["data"] == {"x": "ours"}
 
 
-def test_a_json_patch_can_test_the_version(api: Api, config: str) -> None:
+def test_json_patch_with_failing_version_test_is_422(api: Api, config: str) -> None:
     """A failing `test` of the version is 422, and nothing happens."""
     operations = [
         {"op": "test", "path": "/metadata/resourceVersion", "value": "1"},
@@ -52,7 +52,7 @@ def test_a_json_patch_can_test_the_version(api: Api, config: str) -> None:
     assert api.get(config)["data"] == {"x": "1"}
 
 
-def test_a_replacement_with_a_stale_version_conflicts(api: Api, config: str) -> None:
+def test_update_with_stale_version_is_409(api: Api, config: str) -> None:
     """PUT with the version that was read; the second of two writers loses."""
     read = api.get(config)
     assert api("PUT", config, {**read, "data": {"x": "2"}}).status_code == 200
@@ -61,7 +61,7 @@ def test_a_replacement_with_a_stale_version_conflicts(api: Api, config: str) -> 
     assert api.get(config)["data"] == {"x": "2"}
 
 
-def test_a_replacement_of_another_incarnation_conflicts(api: Api, config: str) -> None:
+def test_update_with_uid_of_deleted_object_is_409(api: Api, config: str) -> None:
     """PUT with the UID of an object that has been deleted and made anew."""
     read = api.get(config)
     body = {"metadata": {"name": "c", "uid": "00000000-0000-0000-0000-000000000000"}, "data": read["data"]}
@@ -70,7 +70,7 @@ def test_a_replacement_of_another_incarnation_conflicts(api: Api, config: str) -
     assert "Precondition failed: UID in precondition" in reply.json()["message"]
 
 
-def test_a_version_that_is_no_number_is_refused(api: Api, config: str) -> None:
+def test_update_with_invalid_version_is_500(api: Api, config: str) -> None:
     """Versions are opaque to clients, but not anything at all; the server calls it an error of its own."""
     reply = api.patch(config, {"metadata": {"resourceVersion": "x"}, "data": {"x": "2"}})
     assert reply.status_code == 500
@@ -79,7 +79,7 @@ def test_a_version_that_is_no_number_is_refused(api: Api, config: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["uid", "resourceVersion"])
-def test_a_deletion_can_name_what_it_means(api: Api, config: str, field: str) -> None:
+def test_delete_with_failed_precondition_is_409(api: Api, config: str, field: str) -> None:
     """A precondition that does not hold is 409, and the object stays; one that holds deletes."""
     current = api.get(config)["metadata"][field]
     refused = api("DELETE", config, {"preconditions": {field: "99"}})
@@ -89,7 +89,7 @@ def test_a_deletion_can_name_what_it_means(api: Api, config: str, field: str) ->
     assert api("GET", config).status_code == 404
 
 
-def test_what_exists_cannot_be_created_again(api: Api, config: str) -> None:
+def test_create_of_existing_object_is_409(api: Api, config: str) -> None:
     """409 AlreadyExists, which is not the Conflict of a stale version."""
     assert api.get(config)
     reply = api("POST", f"{api.core}/configmaps", config_map())
@@ -97,7 +97,7 @@ def test_what_exists_cannot_be_created_again(api: Api, config: str) -> None:
     assert reply.json()["message"] == 'configmaps "c" already exists'
 
 
-def test_a_new_object_brings_no_version(api: Api) -> None:
+def test_create_with_version_is_refused(api: Api) -> None:
     """Who creates with a resourceVersion has mistaken create for update."""
     body = {"metadata": {"name": "d", "resourceVersion": "1"}}
     reply = api("POST", f"{api.core}/configmaps", body)

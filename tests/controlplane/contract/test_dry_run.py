@@ -36,7 +36,7 @@ def _everything(api: Api) -> list[Object]:
         pytest.param("DELETE", "{core}/pods", None, 200, id="delete-collection"),
     ],
 )  # fmt: skip
-def test_a_dry_run_answers_but_changes_nothing(
+def test_dry_run_of_each_write_changes_nothing(
     api: Api, method: str, path: str, body: object, code: int
 ) -> None:
     """Each write answers as the real one would, and leaves every object as it was."""
@@ -48,7 +48,7 @@ def test_a_dry_run_answers_but_changes_nothing(
 
 @pytest.mark.usefixtures("objects")
 @pytest.mark.parametrize("kind", ["merge-patch", "strategic-merge-patch"])
-def test_a_dry_run_patch_shows_its_result(api: Api, kind: str) -> None:
+def test_dry_run_patch_returns_result(api: Api, kind: str) -> None:
     """The answer is the object as it would be, under its old resourceVersion and a new generation."""
     path = f"{api.apps}/deployments/w"
     before = api.get(path)
@@ -60,7 +60,7 @@ def test_a_dry_run_patch_shows_its_result(api: Api, kind: str) -> None:
 
 
 @pytest.mark.usefixtures("objects")
-def test_a_dry_run_refuses_what_would_be_refused(api: Api) -> None:
+def test_dry_run_of_invalid_write_is_refused(api: Api) -> None:
     """Validation, conflicts, patch tests and names."""
     path = f"{api.apps}/deployments/w"
     assert api.patch(path, {"spec": {"replicas": -1}}, params=ALL).status_code == 422
@@ -71,7 +71,7 @@ def test_a_dry_run_refuses_what_would_be_refused(api: Api) -> None:
 
 
 @pytest.mark.usefixtures("objects")
-def test_a_dry_run_may_stand_in_the_body(api: Api) -> None:
+def test_dry_run_in_body_changes_nothing(api: Api) -> None:
     """DELETE and eviction take it among their options."""
     before = _everything(api)
     assert api("DELETE", f"{api.core}/pods/p", {"dryRun": ["All"]}).status_code == 200
@@ -85,7 +85,7 @@ def test_a_dry_run_may_stand_in_the_body(api: Api) -> None:
     ("method", "path"),
     [("POST", "{core}/configmaps"), ("PATCH", "{apps}/deployments/w"), ("DELETE", "{core}/pods/p")],
 )
-def test_other_values_are_refused_without_effect(api: Api, method: str, path: str) -> None:
+def test_dry_run_with_unknown_value_is_refused(api: Api, method: str, path: str) -> None:
     """Only "All" is known: a misspelt dry run must not become a real write."""
     before = _everything(api)
     headers = {"Content-Type": "application/merge-patch+json"} if method == "PATCH" else {}
@@ -98,7 +98,7 @@ def test_other_values_are_refused_without_effect(api: Api, method: str, path: st
 
 
 @pytest.mark.usefixtures("objects")
-def test_options_in_the_body_of_a_deletion_replace_those_of_the_query(api: Api) -> None:
+def test_delete_body_without_dry_run_overrides_query(api: Api) -> None:
     """A trap: `?dryRun=All` beside a body without it deletes for good."""
     assert api("DELETE", f"{api.core}/pods/p", {}, params=ALL).status_code == 200
     api.eventually(lambda: api("GET", f"{api.core}/pods/p").status_code == 404)

@@ -25,7 +25,7 @@ def _event(api: Api, name: str = "e", **fields: object) -> Object:
     return {**whole, **fields}
 
 
-def test_an_event_is_found_by_what_it_is_about(api: Api) -> None:
+def test_event_list_by_involved_object_is_filtered(api: Api) -> None:
     """Field selectors of the involved object, the reason and the component; several are all."""
     path = f"{api.core}/events"
     api.create(path, _event(api))
@@ -39,7 +39,7 @@ def test_an_event_is_found_by_what_it_is_about(api: Api) -> None:
     assert api.items(path, fieldSelector="involvedObject.name=d") == []
 
 
-def test_an_event_stands_in_the_namespace_of_its_object(api: Api) -> None:
+def test_event_in_other_namespace_is_refused(api: Api) -> None:
     """An object of another namespace is refused."""
     involved = {"apiVersion": "v1", "kind": "ConfigMap", "namespace": "default", "name": "c"}
     reply = api("POST", f"{api.core}/events", _event(api, involvedObject=involved))
@@ -47,13 +47,13 @@ def test_an_event_stands_in_the_namespace_of_its_object(api: Api) -> None:
     assert "involvedObject.namespace" in reply.json()["message"]
 
 
-def test_an_event_about_the_unknown_is_accepted(api: Api) -> None:
+def test_event_about_missing_object_is_accepted(api: Api) -> None:
     """Nobody checks that the involved object is there: it may be gone."""
     involved = {"apiVersion": "v1", "kind": "Pod", "namespace": api.namespace, "name": "gone", "uid": "x"}
     assert api("POST", f"{api.core}/events", _event(api, involvedObject=involved)).status_code == 201
 
 
-def test_the_server_makes_up_names(api: Api) -> None:
+def test_generate_name_gets_random_suffix(api: Api) -> None:
     """A generateName gets five characters, another each time."""
     path = f"{api.core}/configmaps"
     made = {api.create(path, {"metadata": {"generateName": "c-"}})["metadata"]["name"] for _ in range(3)}
@@ -61,7 +61,7 @@ def test_the_server_makes_up_names(api: Api) -> None:
     assert {len(name) for name in made} == {7}
 
 
-def test_a_name_is_needed(api: Api) -> None:
+def test_create_without_name_is_422(api: Api) -> None:
     """Neither name nor generateName: 422."""
     reply = api("POST", f"{api.core}/configmaps", {"metadata": {}})
     assert (reply.status_code, reply.json()["reason"]) == (422, "Invalid")
@@ -79,7 +79,7 @@ def leases(api: Api) -> str:
     return f"/apis/coordination.k8s.io/v1/namespaces/{api.namespace}/leases"
 
 
-def test_only_one_of_two_gets_a_lease(api: Api, leases: str) -> None:
+def test_lease_created_twice_is_409(api: Api, leases: str) -> None:
     """The second creation is AlreadyExists."""
     api.create(leases, _lease("a"))
     reply = api("POST", leases, _lease("b"))
@@ -87,7 +87,7 @@ def test_only_one_of_two_gets_a_lease(api: Api, leases: str) -> None:
     assert api.get(f"{leases}/leader")["spec"]["holderIdentity"] == "a"
 
 
-def test_only_one_of_two_takes_over(api: Api, leases: str) -> None:
+def test_lease_takeover_by_two_lets_one_win(api: Api, leases: str) -> None:
     """Both have read it; the first PUT holds, the second conflicts."""
     api.create(leases, _lease("gone"))
     read = api.get(f"{leases}/leader")
@@ -99,7 +99,7 @@ def test_only_one_of_two_takes_over(api: Api, leases: str) -> None:
     assert api.get(f"{leases}/leader")["spec"]["holderIdentity"] == "a"
 
 
-def test_a_lease_keeps_microseconds(api: Api, leases: str) -> None:
+def test_lease_times_keep_microseconds(api: Api, leases: str) -> None:
     """Times of a Lease are finer than those of other objects."""
     api.create(leases, _lease("a"))
     assert api.get(f"{leases}/leader")["spec"]["renewTime"] == "2026-11-21T12:00:00.000000Z"
@@ -108,7 +108,7 @@ def test_a_lease_keeps_microseconds(api: Api, leases: str) -> None:
     assert api.get(f"{leases}/leader")["spec"]["renewTime"] == spec["renewTime"]
 
 
-def test_a_lease_of_no_time_is_refused(api: Api, leases: str) -> None:
+def test_lease_without_duration_is_422(api: Api, leases: str) -> None:
     """The duration is positive."""
     body = _lease("a")
     body["spec"]["leaseDurationSeconds"] = 0
@@ -117,7 +117,7 @@ def test_a_lease_of_no_time_is_refused(api: Api, leases: str) -> None:
     assert "spec.leaseDurationSeconds" in reply.json()["message"]
 
 
-def test_config_maps_are_not_checked_for_their_keys_meaning(api: Api) -> None:
+def test_config_map_keys_are_checked_for_form_only(api: Api) -> None:
     """But for their form."""
     reply = api("POST", f"{api.core}/configmaps", config_map(data={"a b": "x"}))
     assert (reply.status_code, reply.json()["reason"]) == (422, "Invalid")

@@ -52,7 +52,7 @@ def _is_going(api: Api, name: str = "w-0") -> bool:
     return "deletionTimestamp" in api.get(f"{api.core}/pods/{name}")["metadata"]
 
 
-def test_an_evicted_pod_is_marked_and_goes(api: Api, pods: str) -> None:
+def test_evicted_pod_gets_disruption_target_and_terminates(api: Api, pods: str) -> None:
     """201; the pod terminates and tells why, for those who must decide whether that was a failure."""
     answer = _evict(api)
     assert (answer["status"], answer["code"]) == ("Success", 201)
@@ -64,7 +64,7 @@ def test_an_evicted_pod_is_marked_and_goes(api: Api, pods: str) -> None:
     assert conditions["DisruptionTarget"]["reason"] == "EvictionByEvictionAPI"
 
 
-def test_a_controller_replaces_an_evicted_pod(api: Api) -> None:
+def test_evicted_pod_of_deployment_is_replaced(api: Api) -> None:
     """Evicting one of a Deployment's pods frees nothing for long."""
     api.create(f"{api.apps}/deployments", replicated())
     (before,) = api.running(1)
@@ -72,20 +72,20 @@ def test_a_controller_replaces_an_evicted_pod(api: Api) -> None:
     api.eventually(lambda: api.running(1), lambda found: names(found) != names([before]))
 
 
-def test_the_names_must_agree(api: Api, pods: str) -> None:
+def test_eviction_with_other_name_in_body_is_400(api: Api, pods: str) -> None:
     """A body for another pod than the path's is 400."""
     reply = api("POST", f"{pods}/w-0/eviction", {"metadata": {"name": "w-1"}})
     assert (reply.status_code, reply.json()["reason"]) == (400, "BadRequest")
     assert not _is_going(api, "w-1")
 
 
-def test_a_pod_that_is_gone_is_not_found(api: Api) -> None:
+def test_eviction_of_missing_pod_is_404(api: Api) -> None:
     """Evicting what does not exist is 404."""
     answer = _evict(api, "none")
     assert (answer["code"], answer["reason"], answer["details"]["name"]) == (404, "NotFound", "none")
 
 
-def test_another_incarnation_is_not_evicted(api: Api, pods: str) -> None:
+def test_eviction_with_other_uid_is_409(api: Api, pods: str) -> None:
     """A UID precondition that does not hold is 409, and the pod stays; one that holds evicts."""
     uid = api.get(f"{pods}/w-0")["metadata"]["uid"]
     refused = _evict(api, preconditions={"uid": "another"})
@@ -99,7 +99,7 @@ def test_another_incarnation_is_not_evicted(api: Api, pods: str) -> None:
     assert _is_going(api)
 
 
-def test_a_pod_that_was_changed_since_it_was_read_is_not_evicted(api: Api, pods: str) -> None:
+def test_eviction_with_stale_version_is_409(api: Api, pods: str) -> None:
     """A resourceVersion precondition holds, too, in a dry run as in earnest: this is the rightsizer's."""
     seen = api.get(f"{pods}/w-0")["metadata"]
     stale = {"uid": seen["uid"], "resourceVersion": seen["resourceVersion"]}
@@ -127,7 +127,9 @@ def test_a_pod_that_was_changed_since_it_was_read_is_not_evicted(api: Api, pods:
     ],
 )
 @pytest.mark.usefixtures("pods")
-def test_the_status_of_a_budget(api: Api, spec: dict[str, str | int], allowed: int, desired: int) -> None:
+def test_budget_status_counts_healthy_pods(
+    api: Api, spec: dict[str, str | int], allowed: int, desired: int
+) -> None:
     """Budgets count healthy pods against numbers and percentages."""
     status = _with_budget(api, "b", **spec)["status"]
     assert (status["disruptionsAllowed"], status["desiredHealthy"]) == (allowed, desired)
@@ -135,7 +137,7 @@ def test_the_status_of_a_budget(api: Api, spec: dict[str, str | int], allowed: i
 
 
 @pytest.mark.usefixtures("pods")
-def test_a_budget_without_room_blocks(api: Api) -> None:
+def test_eviction_without_allowed_disruptions_is_429(api: Api) -> None:
     """429 with the budget and its counts as cause DisruptionBudget; the pod stays, nothing says when to try again."""
     _with_budget(api, minAvailable=2)
     reply = api("POST", f"{api.core}/pods/w-0/eviction", {"metadata": {"name": "w-0"}})
@@ -150,7 +152,7 @@ def test_a_budget_without_room_blocks(api: Api) -> None:
 
 
 @pytest.mark.usefixtures("pods")
-def test_a_budget_is_used_up(api: Api) -> None:
+def test_eviction_beyond_allowed_disruptions_is_429(api: Api) -> None:
     """With room for one disruption the second eviction in a row is blocked; a pod that is going needs no budget."""
     _with_budget(api, maxUnavailable=1)
     assert _evict(api, "w-0")["code"] == 201
@@ -159,7 +161,7 @@ def test_a_budget_is_used_up(api: Api) -> None:
 
 
 @pytest.mark.usefixtures("pods")
-def test_a_dry_run_asks_the_budget_and_leaves_it(api: Api) -> None:
+def test_eviction_dry_run_uses_no_disruption(api: Api) -> None:
     """It tells whether an eviction would be allowed, and uses nothing up."""
     before = _with_budget(api, maxUnavailable=1)
     path = f"{api.policy}/poddisruptionbudgets/b"
@@ -172,7 +174,7 @@ def test_a_dry_run_asks_the_budget_and_leaves_it(api: Api) -> None:
 
 
 @pytest.mark.usefixtures("pods")
-def test_two_budgets_are_one_too_many(api: Api) -> None:
+def test_eviction_under_two_budgets_is_500(api: Api) -> None:
     """The API server evicts no pod that two budgets cover, and calls that an error of its own, without a reason."""
     _with_budget(api, "b", maxUnavailable=1)
     _with_budget(api, "c", maxUnavailable=1)
@@ -185,7 +187,7 @@ def test_two_budgets_are_one_too_many(api: Api) -> None:
     assert not _is_going(api)
 
 
-def test_a_pod_that_waits_needs_no_budget(api: Api) -> None:
+def test_eviction_of_pending_pod_ignores_budget(api: Api) -> None:
     """A pending pod is no disruption: it goes at once."""
     labels = {"app": "w"}
     api.create(f"{api.core}/pods", pod("p", 99, labels=labels))
@@ -196,7 +198,7 @@ def test_a_pod_that_waits_needs_no_budget(api: Api) -> None:
     api.eventually(lambda: api("GET", f"{api.core}/pods/p").status_code == 404)
 
 
-def test_scaling_down_asks_no_budget(api: Api) -> None:
+def test_scale_down_ignores_budget(api: Api) -> None:
     """Budgets speak of evictions only: whoever scales to zero must look at them himself."""
     api.create(f"{api.apps}/deployments", replicated(replicas=2))
     api.running(2)

@@ -26,7 +26,7 @@ def _managers(obj: Object) -> dict[tuple[str, str], dict[str, Any]]:
     }
 
 
-def test_who_creates_owns_what_he_wrote(api: Api, deployment: str) -> None:
+def test_created_fields_belong_to_their_manager(api: Api, deployment: str) -> None:
     """Under his name, as an Update of that API version; keyed lists by their keys."""
     (entry,) = (
         entry for entry in api.get(deployment)["metadata"]["managedFields"] if entry["manager"] == "owner"
@@ -38,7 +38,7 @@ def test_who_creates_owns_what_he_wrote(api: Api, deployment: str) -> None:
     assert (container["."], container["f:image"]) == ({}, {})
 
 
-def test_who_changes_a_field_takes_it_over(api: Api, deployment: str) -> None:
+def test_changed_field_moves_to_new_manager(api: Api, deployment: str) -> None:
     """The other loses it and keeps the rest; an annotation is a field of its own."""
     patch = {"spec": {"replicas": 1}, "metadata": {"annotations": {"example.com/why": "x"}}}
     answer = api.patch(deployment, patch, params={"fieldManager": "rightsizer"}).json()
@@ -50,7 +50,7 @@ def test_who_changes_a_field_takes_it_over(api: Api, deployment: str) -> None:
     assert "f:template" in owners["f:spec"]
 
 
-def test_through_scale_it_is_said_so(api: Api, deployment: str) -> None:
+def test_scale_write_names_subresource_in_managed_fields(api: Api, deployment: str) -> None:
     """The entry names the subresource."""
     api.patch(f"{deployment}/scale", {"spec": {"replicas": 1}}, params={"fieldManager": "scaler"})
     found = _managers(api.get(deployment))
@@ -58,13 +58,13 @@ def test_through_scale_it_is_said_so(api: Api, deployment: str) -> None:
     assert "f:replicas" not in found["owner", ""]["f:spec"]
 
 
-def test_a_write_without_a_manager_is_its_clients(api: Api, deployment: str) -> None:
+def test_write_without_manager_uses_user_agent(api: Api, deployment: str) -> None:
     """The name of the program, from its User-Agent up to the slash."""
     api.patch(deployment, {"spec": {"replicas": 1}}, headers={"User-Agent": "my-tool/1.0 (x)"})
     assert _managers(api.get(deployment))["my-tool", ""]["f:spec"] == {"f:replicas": {}}
 
 
-def test_what_is_taken_away_is_nobodys(api: Api, deployment: str) -> None:
+def test_removed_field_has_no_manager(api: Api, deployment: str) -> None:
     """A removed annotation stands with no manager; one without any field is dropped."""
     annotations = {"annotations": {"example.com/why": "x"}}
     api.patch(deployment, {"metadata": annotations}, params={"fieldManager": "rightsizer"})
@@ -73,13 +73,13 @@ def test_what_is_taken_away_is_nobodys(api: Api, deployment: str) -> None:
     assert all("example.com/why" not in str(fields) for fields in _managers(answer).values())
 
 
-def test_a_write_that_changes_nothing_leaves_no_trace(api: Api, deployment: str) -> None:
+def test_no_op_write_adds_no_manager(api: Api, deployment: str) -> None:
     """Its manager is not added."""
     answer = api.patch(deployment, {"spec": {"replicas": 0}}, params={"fieldManager": "nobody"}).json()
     assert ("nobody", "") not in _managers(answer)
 
 
-def test_a_name_that_is_too_long_is_refused(api: Api, deployment: str) -> None:
+def test_manager_name_too_long_is_422(api: Api, deployment: str) -> None:
     """128 bytes at most."""
     reply = api.patch(deployment, {"spec": {"replicas": 1}}, params={"fieldManager": "x" * 129})
     assert (reply.status_code, reply.json()["reason"]) == (422, "Invalid")

@@ -23,14 +23,14 @@ def _status(api: Api, **expected: object) -> Object:
     return status
 
 
-def test_a_running_job_counts_its_pods(api: Api) -> None:
+def test_running_job_counts_its_pods(api: Api) -> None:
     """Active and ready, with a start time, and no more than the parallelism."""
     _create(api, parallelism=2, completions=5)
     assert _status(api, active=2, ready=2)["startTime"]
     api.running(2)
 
 
-def test_suspending_ends_the_pods_and_forgets_the_start(api: Api) -> None:
+def test_suspended_job_loses_pods_and_start_time(api: Api) -> None:
     """Active pods are deleted and not counted as failed; startTime goes, and the condition Suspended comes."""
     path = _create(api, parallelism=2, completions=2, backoffLimit=0)
     api.running(2)
@@ -42,7 +42,7 @@ def test_suspending_ends_the_pods_and_forgets_the_start(api: Api) -> None:
     assert "Failed" not in conditions({"status": status})
 
 
-def test_resuming_starts_anew(api: Api) -> None:
+def test_resumed_job_starts_new_pods(api: Api) -> None:
     """Other pods run, there is a start time again, and the condition says that it was resumed."""
     path = _create(api, parallelism=2, completions=2, suspend=True)
     _status(api, startTime=None)
@@ -55,7 +55,7 @@ def test_resuming_starts_anew(api: Api) -> None:
     assert conditions({"status": status})["Suspended"] == ("False", "JobResumed")
 
 
-def test_suspending_twice_leaves_one_record(api: Api) -> None:
+def test_job_suspended_twice_has_one_condition(api: Api) -> None:
     """Pods of the second run are not those of the first."""
     path = _create(api)
     (first,) = api.running(1)
@@ -83,7 +83,7 @@ def _end(api: Api, phase: str, count: int = 1) -> None:
         assert api.patch(f"{api.core}/pods/{name}/status", patch).status_code == 200
 
 
-def test_a_job_completes(api: Api) -> None:
+def test_job_with_enough_successes_completes(api: Api) -> None:
     """Successes count, and the last one completes it."""
     path = _create(api, parallelism=2, completions=3)
     api.running(2)
@@ -96,7 +96,7 @@ def test_a_job_completes(api: Api) -> None:
     assert "failed" not in status
 
 
-def test_what_was_done_before_a_suspension_counts(api: Api) -> None:
+def test_resumed_job_keeps_its_successes(api: Api) -> None:
     """Successes survive; only the rest runs again."""
     path = _create(api, parallelism=2, completions=3)
     api.running(2)
@@ -108,7 +108,7 @@ def test_what_was_done_before_a_suspension_counts(api: Api) -> None:
     _status(api, active=2, succeeded=1)
 
 
-def test_a_job_fails_beyond_its_backoff_limit(api: Api) -> None:
+def test_job_beyond_backoff_limit_fails(api: Api) -> None:
     """With none, the first failure is the last."""
     path = _create(api, backoffLimit=0)
     api.running(1)
@@ -117,7 +117,7 @@ def test_a_job_fails_beyond_its_backoff_limit(api: Api) -> None:
     assert _status(api, failed=1, active=None)
 
 
-def test_a_finished_job_can_be_suspended_to_no_effect(api: Api) -> None:
+def test_finished_job_suspended_stays_complete(api: Api) -> None:
     """The patch is accepted; the Job stays complete, and is not called suspended."""
     path = _create(api)
     api.running(1)
@@ -129,7 +129,7 @@ def test_a_finished_job_can_be_suspended_to_no_effect(api: Api) -> None:
     assert found["Complete"][0] == "True"
 
 
-def test_a_running_jobs_template_is_fixed(api: Api) -> None:
+def test_running_job_template_change_is_422(api: Api) -> None:
     """422: pods that run cannot be changed by way of their Job."""
     path = _create(api)
     api.running(1)
@@ -150,7 +150,7 @@ _OTHER_IMAGE = _template(containers=[{"name": "main", "image": "app:2"}])
 
 
 @pytest.mark.parametrize("started", [False, True])
-def test_a_waiting_jobs_template_is_partly_free(api: Api, started: bool) -> None:
+def test_suspended_job_template_is_partly_mutable(api: Api, started: bool) -> None:
     """Suspended from the start or later: it may go elsewhere and ask for other resources, but be nothing else."""
     path = _create(api, suspend=not started)
     if started:
@@ -167,7 +167,7 @@ def test_a_waiting_jobs_template_is_partly_free(api: Api, started: bool) -> None
     assert cause["message"].endswith("field is immutable")
 
 
-def test_resumed_pods_are_as_the_template_has_become(api: Api) -> None:
+def test_resumed_job_uses_changed_template(api: Api) -> None:
     """What was changed during the suspension holds for the pods after it."""
     path = _create(api, suspend=True)
     api.eventually(lambda: "Suspended" in conditions(api.get(path)))
@@ -177,7 +177,7 @@ def test_resumed_pods_are_as_the_template_has_become(api: Api) -> None:
     assert found["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "2"}
 
 
-def test_a_job_that_ran_goes_on_with_other_resources(api: Api) -> None:
+def test_suspended_job_can_change_resources_and_resume_in_one_patch(api: Api) -> None:
     """Suspended, and then changed and resumed by one patch, as a dry run allows once its pods are gone (KEP-5440)."""
     path = _create(api, pod=pod_spec(2))
     api.running(1)
@@ -196,7 +196,7 @@ def test_a_job_that_ran_goes_on_with_other_resources(api: Api) -> None:
     assert found["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
 
 
-def test_suspension_comes_before_a_change_of_the_template(api: Api) -> None:
+def test_patch_suspending_job_and_changing_template_is_422(api: Api) -> None:
     """One patch cannot do both; neither is done."""
     path = _create(api)
     api.running(1)
@@ -206,7 +206,7 @@ def test_suspension_comes_before_a_change_of_the_template(api: Api) -> None:
     assert api.get(path)["spec"]["suspend"] is False
 
 
-def test_a_suspended_jobs_deadline_stands_still(api: Api) -> None:
+def test_suspended_job_deadline_is_paused(api: Api) -> None:
     """It counts from startTime, and so from the last resumption; what was run before is forgotten."""
     path = _create(api, activeDeadlineSeconds=100)
     api.running(1)
@@ -229,7 +229,7 @@ def _age_s(api: Api, moment: str) -> float:
     return (now - datetime.datetime.fromisoformat(moment)).total_seconds()
 
 
-def test_suspension_and_resumption_leave_events(api: Api) -> None:
+def test_suspended_and_resumed_job_gets_events(api: Api) -> None:
     """On the Job, by its controller."""
     path = _create(api)
     api.running(1)
@@ -248,7 +248,7 @@ def _event(api: Api, reason: str) -> Object:
     return event
 
 
-def test_less_parallelism_ends_pods(api: Api) -> None:
+def test_job_with_less_parallelism_ends_pods(api: Api) -> None:
     """A running Job shrinks without failing."""
     path = _create(api, parallelism=3, completions=8)
     api.running(3)
@@ -258,7 +258,7 @@ def test_less_parallelism_ends_pods(api: Api) -> None:
 
 
 @pytest.mark.parametrize("ignoring", [False, True])
-def test_an_evicted_pod_is_a_failure_unless_a_rule_ignores_it(api: Api, ignoring: bool) -> None:
+def test_evicted_job_pod_is_failure_unless_rule_ignores_it(api: Api, ignoring: bool) -> None:
     """Eviction uses up the backoff limit, except under a podFailurePolicy on DisruptionTarget."""
     rule = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     more = {"podFailurePolicy": {"rules": [rule]}} if ignoring else {}
@@ -275,7 +275,7 @@ def test_an_evicted_pod_is_a_failure_unless_a_rule_ignores_it(api: Api, ignoring
 _ON_DISRUPTION = {"onPodConditions": [{"type": "DisruptionTarget"}]}
 
 
-def test_an_eviction_can_fail_a_job_at_once(api: Api) -> None:
+def test_eviction_under_fail_job_rule_fails_job(api: Api) -> None:
     """Under a FailJob rule on DisruptionTarget, whatever the backoff limit."""
     path = _create(api, backoffLimit=3, podFailurePolicy={"rules": [{"action": "FailJob", **_ON_DISRUPTION}]})
     (found,) = api.running(1)
@@ -289,7 +289,7 @@ def test_an_eviction_can_fail_a_job_at_once(api: Api) -> None:
     )
 
 
-def test_an_exit_code_can_fail_a_job_at_once(api: Api) -> None:
+def test_exit_code_under_fail_job_rule_fails_job(api: Api) -> None:
     """Under a FailJob rule on that code."""
     rule = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1, 42]}}
     path = _create(api, backoffLimit=3, podFailurePolicy={"rules": [rule]})
@@ -336,7 +336,7 @@ def test_an_exit_code_can_fail_a_job_at_once(api: Api) -> None:
     ],
     ids=["action", "no-pattern", "replacement", "restart", "parallelism", "mode"],
 )
-def test_a_job_that_cannot_be(api: Api, spec: Object, field: str, words: str) -> None:
+def test_invalid_job_is_422_with_field(api: Api, spec: Object, field: str, words: str) -> None:
     """422 that names the field."""
     reply = api("POST", f"{api.batch}/jobs", job(**spec))
     assert (reply.status_code, reply.json()["reason"]) == (422, "Invalid")
@@ -344,7 +344,7 @@ def test_a_job_that_cannot_be(api: Api, spec: Object, field: str, words: str) ->
     assert (cause["field"], cause["message"]) == (field, words)
 
 
-def test_deleting_a_job_takes_its_pods_along_only_if_told(api: Api) -> None:
+def test_job_deleted_without_policy_orphans_pods(api: Api) -> None:
     """A deletion without a policy orphans the pods, and warns; Background takes them along."""
     path = _create(api)
     api.running(1)
@@ -359,7 +359,7 @@ def test_deleting_a_job_takes_its_pods_along_only_if_told(api: Api) -> None:
     api.eventually(lambda: names(api.pods()) == names([left]))
 
 
-def test_a_deletion_policy_that_is_none_is_refused(api: Api) -> None:
+def test_delete_with_unknown_policy_is_422(api: Api) -> None:
     """422 with those that are."""
     reply = api("DELETE", _create(api, suspend=True), params={"propagationPolicy": "Some"})
     assert (reply.status_code, reply.json()["reason"]) == (422, "Invalid")
@@ -369,7 +369,7 @@ def test_a_deletion_policy_that_is_none_is_refused(api: Api) -> None:
     )
 
 
-def test_a_job_wears_the_labels_of_its_pods(api: Api) -> None:
+def test_job_without_labels_gets_pod_labels(api: Api) -> None:
     """Where it has none of its own: also the generated ones, by which its pods are found."""
     made = api.create(f"{api.batch}/jobs", job(suspend=True))
     generated = {"batch.kubernetes.io/controller-uid": made["metadata"]["uid"], "job-name": "j", "app": "j"}
@@ -379,13 +379,13 @@ def test_a_job_wears_the_labels_of_its_pods(api: Api) -> None:
     assert api.create(f"{api.batch}/jobs", own)["metadata"]["labels"] == {"mine": "yes"}
 
 
-def test_a_waiting_job_is_active(api: Api) -> None:
+def test_job_with_unschedulable_pods_is_active(api: Api) -> None:
     """Pods that no node has room for count as active, not as ready."""
     _create(api, pod=pod_spec(99))
     assert _status(api, active=1)["ready"] == 0
 
 
-def test_indexed_jobs_number_their_pods(api: Api) -> None:
+def test_indexed_job_runs_each_index_in_a_pod(api: Api) -> None:
     """Each index runs in a pod of its own."""
     _create(api, completionMode="Indexed", parallelism=3, completions=3)
     key = "batch.kubernetes.io/job-completion-index"

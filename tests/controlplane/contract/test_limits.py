@@ -10,7 +10,7 @@ TOTAL = 256 * 1024
 
 
 @pytest.mark.parametrize("way", ["create", "patch"])
-def test_annotations_have_a_limit_in_total(api: Api, way: str) -> None:
+def test_annotations_over_256_kib_are_422(api: Api, way: str) -> None:
     """256 KiB of keys and values: one byte more is 422, and nothing is stored."""
     path = f"{api.core}/configmaps"
     key = "example.com/record"
@@ -44,7 +44,7 @@ def test_annotations_have_a_limit_in_total(api: Api, way: str) -> None:
         ({"annotations": {"/x": "y"}}, "metadata.annotations"),
     ],
 )
-def test_names_and_labels_have_a_form(api: Api, metadata: Object, field: str) -> None:
+def test_invalid_names_and_labels_are_422(api: Api, metadata: Object, field: str) -> None:
     """422 with the field; annotations' values may be anything, their keys not."""
     body = {"metadata": {"name": "c", **metadata}}
     reply = api("POST", f"{api.core}/configmaps", body)
@@ -52,20 +52,20 @@ def test_names_and_labels_have_a_form(api: Api, metadata: Object, field: str) ->
     assert {cause["field"] for cause in reply.json()["details"]["causes"]} == {field}
 
 
-def test_a_config_map_has_a_limit(api: Api) -> None:
+def test_config_map_over_1_mib_is_422(api: Api) -> None:
     """1 MiB of data."""
     reply = api("POST", f"{api.core}/configmaps", config_map(data={"x": "x" * (1024 * 1024 + 1)}))
     assert (reply.status_code, reply.json()["reason"]) == (422, "Invalid")
     assert "Too long: may not be more than 1048576 bytes" in reply.json()["message"]
 
 
-def test_a_request_has_a_limit(api: Api) -> None:
+def test_request_over_3_mib_is_413(api: Api) -> None:
     """3 MiB: beyond that it is not read."""
     reply = api("POST", f"{api.core}/configmaps", config_map(data={"x": "x" * (4 * 1024 * 1024)}))
     assert (reply.status_code, reply.json()["reason"]) == (413, "RequestEntityTooLarge")
 
 
-def test_extended_resources_are_whole_numbers(api: Api) -> None:
+def test_extended_resource_request_must_equal_integer_limit(api: Api) -> None:
     """And a request is equal to its limit."""
     half = pod()
     half["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "500m"}}
@@ -100,7 +100,9 @@ def test_extended_resources_are_whole_numbers(api: Api) -> None:
         ("1e1000", LARGEST),
     ],
 )
-def test_whole_numbers_have_many_spellings(api: Api, quantity: str, devices: int) -> None:
+def test_extended_resource_quantity_in_any_notation_is_accepted(
+    api: Api, quantity: str, devices: int
+) -> None:
     """All are accepted, and most are kept as they are written; what is kept, the rightsizer reads."""
     asked = pod()
     asked["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": quantity}}
@@ -123,20 +125,20 @@ def test_whole_numbers_have_many_spellings(api: Api, quantity: str, devices: int
         ("\u0662", 400),
     ],
 )
-def test_what_is_no_whole_number_is_refused(api: Api, quantity: str, code: int) -> None:
+def test_extended_resource_quantity_not_integer_is_refused(api: Api, quantity: str, code: int) -> None:
     """422 where it is a quantity, 400 where it is none; other scripts' digits are none."""
     asked = pod()
     asked["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": quantity}}
     assert api("POST", f"{api.core}/pods", asked).status_code == code
 
 
-def test_a_limit_is_a_request_too(api: Api) -> None:
+def test_limit_without_request_sets_request(api: Api) -> None:
     """The server writes it down."""
     made = api.create(f"{api.core}/pods", pod(gpus=2))
     assert made["spec"]["containers"][0]["resources"]["requests"] == {"nvidia.com/gpu": "2"}
 
 
-def test_a_pods_gpus_cannot_be_changed(api: Api) -> None:
+def test_pod_gpu_change_is_422(api: Api) -> None:
     """Not even while it waits: 422."""
     api.create(f"{api.core}/pods", pod(gpus=99))
     resources = {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}}

@@ -27,7 +27,7 @@ def _page(api: Api, path: str, **params: str | int) -> Object:
     return page
 
 
-def test_pages_hold_everything_once_and_agree_on_the_version(api: Api, maps: str) -> None:
+def test_list_pages_hold_each_object_once_at_one_version(api: Api, maps: str) -> None:
     """Following `continue` yields each object once, in order, all pages of one resourceVersion."""
     whole = names(_page(api, maps)["items"])
     found, versions, remaining, token = [], set(), [], ""
@@ -44,7 +44,7 @@ def test_pages_hold_everything_once_and_agree_on_the_version(api: Api, maps: str
     assert remaining == [max(0, len(whole) - 3 * (number + 1)) for number in range(len(remaining))]
 
 
-def test_pages_are_a_snapshot(api: Api, maps: str) -> None:
+def test_list_pages_are_a_snapshot(api: Api, maps: str) -> None:
     """What is created or deleted between two pages does not show in the second."""
     first = _page(api, maps, limit=3)
     api.create(maps, config_map("zz-new"))
@@ -54,7 +54,7 @@ def test_pages_are_a_snapshot(api: Api, maps: str) -> None:
     assert "zz-new" not in rest
 
 
-def test_a_selection_tells_no_remaining_count(api: Api, maps: str) -> None:
+def test_list_with_selector_has_no_remaining_count(api: Api, maps: str) -> None:
     """With a selector the server does not know how many remain."""
     page = _page(api, maps, limit=2, labelSelector="mine=yes")
     assert names(page["items"]) == ["c0", "c1"]
@@ -62,14 +62,14 @@ def test_a_selection_tells_no_remaining_count(api: Api, maps: str) -> None:
     assert page["metadata"]["continue"]
 
 
-def test_a_continue_token_that_is_none_is_refused(api: Api, maps: str) -> None:
+def test_list_with_invalid_token_is_400(api: Api, maps: str) -> None:
     """400, so that nobody takes the beginning for the rest."""
     reply = api("GET", maps, params={"limit": 3, "continue": "rubbish"})
     assert (reply.status_code, reply.json()["reason"]) == (400, "BadRequest")
     assert "continue key is not valid" in reply.json()["message"]
 
 
-def test_limits_that_are_none(api: Api, maps: str) -> None:
+def test_list_limit_below_one_means_all(api: Api, maps: str) -> None:
     """Below one means all of it; what is no number is refused."""
     assert len(_page(api, maps, limit=-1)["items"]) >= 7
     assert len(_page(api, maps, limit=0)["items"]) >= 7
@@ -88,19 +88,19 @@ def test_limits_that_are_none(api: Api, maps: str) -> None:
         ("n>4", ["c5", "c6"]),
     ],
 )
-def test_label_selectors(api: Api, maps: str, selector: str, expected: list[str]) -> None:
+def test_list_by_label_selector_is_filtered(api: Api, maps: str, selector: str, expected: list[str]) -> None:
     """Equality, sets, existence and numbers."""
     assert names(api.items(maps, labelSelector=selector)) == expected
 
 
 @pytest.mark.parametrize("selector", ["n in 1", "=x", "a b", "n in (1"])
-def test_a_label_selector_that_cannot_be_read_is_refused(api: Api, maps: str, selector: str) -> None:
+def test_list_with_invalid_label_selector_is_400(api: Api, maps: str, selector: str) -> None:
     """400, rather than everything."""
     reply = api("GET", maps, params={"labelSelector": selector})
     assert (reply.status_code, reply.json()["reason"]) == (400, "BadRequest")
 
 
-def test_field_selectors(api: Api, maps: str) -> None:
+def test_list_by_field_selector_is_filtered(api: Api, maps: str) -> None:
     """metadata.name works for all, spec.nodeName and status.phase for pods; others are refused."""
     assert names(api.items(maps, fieldSelector="metadata.name=c4")) == ["c4"]
     api.create(f"{api.core}/pods", pod())
@@ -113,7 +113,7 @@ def test_field_selectors(api: Api, maps: str) -> None:
     assert '"data.x" is not a known field selector' in reply.json()["message"]
 
 
-def test_metadata_can_be_asked_for_alone(api: Api, maps: str) -> None:
+def test_list_as_partial_metadata_has_metadata_only(api: Api, maps: str) -> None:
     """As PartialObjectMetadataList: no spec, no data, pages as usual."""
     reply = api("GET", maps, params={"limit": 2}, headers={"Accept": METADATA_ONLY})
     page = reply.json()
@@ -123,7 +123,7 @@ def test_metadata_can_be_asked_for_alone(api: Api, maps: str) -> None:
     assert page["metadata"]["continue"]
 
 
-def test_items_of_a_list_do_not_repeat_their_kind(api: Api, maps: str) -> None:
+def test_list_items_have_no_kind(api: Api, maps: str) -> None:
     """Kind and version stand at the list; a client that wants an object's own has to know it."""
     page = _page(api, maps, limit=1)
     assert page["kind"] == "ConfigMapList"
@@ -139,7 +139,7 @@ def _events(api: Api, path: str, **params: str | int) -> Generator[Object, None,
             yield json.loads(line)
 
 
-def test_a_watch_tells_what_happened_since_a_list(api: Api, maps: str) -> None:
+def test_watch_from_list_version_gets_later_changes(api: Api, maps: str) -> None:
     """From the list's resourceVersion on: nothing of before, everything after, in order."""
     version = _page(api, maps)["metadata"]["resourceVersion"]
     api.create(maps, config_map("later"))
@@ -153,7 +153,7 @@ def test_a_watch_tells_what_happened_since_a_list(api: Api, maps: str) -> None:
     events.close()
 
 
-def test_a_watch_without_a_version_begins_with_what_is_there(api: Api, maps: str) -> None:
+def test_watch_without_version_begins_with_existing_objects(api: Api, maps: str) -> None:
     """Each existing object comes as ADDED."""
     events = _events(api, maps, labelSelector="mine")
     found = [next(events) for _ in range(7)]
@@ -162,7 +162,7 @@ def test_a_watch_without_a_version_begins_with_what_is_there(api: Api, maps: str
     events.close()
 
 
-def test_leaving_a_selection_is_a_deletion_to_its_watchers(api: Api, maps: str) -> None:
+def test_watch_with_selector_sees_leaving_object_as_deleted(api: Api, maps: str) -> None:
     """A label that changes takes the object out of, or into, a selecting watch."""
     version = _page(api, maps)["metadata"]["resourceVersion"]
     api.patch(f"{maps}/c1", {"metadata": {"labels": {"n": "x"}}})
@@ -177,18 +177,18 @@ def test_leaving_a_selection_is_a_deletion_to_its_watchers(api: Api, maps: str) 
     events.close()
 
 
-def test_a_watch_ends_when_its_time_is_over(api: Api, maps: str) -> None:
+def test_watch_ends_after_timeout_seconds(api: Api, maps: str) -> None:
     """The server closes it after timeoutSeconds, without an error."""
     assert list(_events(api, maps, labelSelector="n=none", timeoutSeconds=1)) == []
 
 
-def test_a_list_of_a_kind_that_is_not_served(api: Api) -> None:
+def test_list_of_unknown_kind_is_404(api: Api) -> None:
     """404 in plain text: no such path, rather than no such object."""
     assert api("GET", f"{api.core}/gpus").status_code == 404
     assert api("GET", f"/apis/no.such.group/v1/namespaces/{api.namespace}/gpus").status_code == 404
 
 
-def test_an_object_that_is_not_there(api: Api) -> None:
+def test_get_of_missing_object_is_404(api: Api) -> None:
     """404 NotFound with name and kind in the details."""
     reply = api("GET", f"{api.apps}/deployments/none")
     status = reply.json()

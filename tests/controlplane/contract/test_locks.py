@@ -137,7 +137,7 @@ FORGED: dict[str, Object] = {
 }
 
 
-def test_what_our_actions_change_is_let_through(locked: Api) -> None:
+def test_guardrail_allows_changes_of_actions(locked: Api) -> None:
     """Replicas, our notes, and extended resources."""
     path = _made(locked, "w")
     for name, body in ALLOWED.items():
@@ -145,7 +145,7 @@ def test_what_our_actions_change_is_let_through(locked: Api) -> None:
         assert reply.status_code == 200, (name, reply.text)
 
 
-def test_replicas_are_only_given_back(locked: Api) -> None:
+def test_guardrail_denies_more_replicas_without_record(locked: Api) -> None:
     """What carries no record of ours gets no more of them, whoever is wrong about how many there were."""
     path = _made(locked, "w", is_changed=False)
     reply = _try(locked, path, {"spec": {"replicas": 50}})
@@ -174,7 +174,7 @@ GROWN: dict[str, tuple[Object, int]] = {
 }
 
 
-def test_without_a_record_no_container_gets_more(locked: Api) -> None:
+def test_guardrail_denies_more_gpus_without_record(locked: Api) -> None:
     """Neither of the GPUs that it has, nor another device; a part of a GPU instead it may."""
     path = _made(locked, "w", is_changed=False)
     for name, (body, code) in GROWN.items():
@@ -183,7 +183,7 @@ def test_without_a_record_no_container_gets_more(locked: Api) -> None:
         assert locked.patch(path, body, params={"dryRun": "All"}).status_code == 200, name
 
 
-def test_everything_else_is_refused(locked: Api) -> None:
+def test_guardrail_denies_every_other_field(locked: Api) -> None:
     """Field by field, by the API server itself; somebody else may do all of it."""
     path = _made(locked, "w")
     for name, body in FORGED.items():
@@ -194,7 +194,7 @@ def test_everything_else_is_refused(locked: Api) -> None:
         assert allowed.status_code == 200, (name, allowed.text)
 
 
-def test_of_a_job_only_its_switch_and_what_its_pods_ask_for_are_ours(locked: Api) -> None:
+def test_guardrail_on_job_allows_suspend_and_resources_only(locked: Api) -> None:
     """Suspended and never run, so that the API server would let more change than our actions do."""
     locked.create(f"{locked.batch}/jobs", job("j", pod=pod_spec(4), suspend=True))
     path = f"{locked.batch}/jobs/j"
@@ -214,7 +214,7 @@ def test_of_a_job_only_its_switch_and_what_its_pods_ask_for_are_ours(locked: Api
 
 
 @pytest.mark.parametrize("name", ["lock-high", "lock-x"])
-def test_protected_classes_are_refused(locked: Api, name: str) -> None:
+def test_guardrail_denies_protected_classes(locked: Api, name: str) -> None:
     """Whatever is to be changed about them."""
     path = _made(locked, "w", priorityClassName=name)
     reply = _try(locked, path, {"spec": {"replicas": 1}})
@@ -222,7 +222,7 @@ def test_protected_classes_are_refused(locked: Api, name: str) -> None:
     assert f"rule precious protects pods of class {name[:5]}" in reply.json()["message"]
 
 
-def test_of_a_pod_its_priority_counts(locked: Api) -> None:
+def test_guardrail_on_pod_checks_class_and_priority(locked: Api) -> None:
     """Its class, and what that came to: pods say both, whatever their class is called."""
     body: Object = {"metadata": {"annotations": {"gpu-rightsizer.io/notice": "{}"}}}
     for name, value, words in (
@@ -241,7 +241,7 @@ def test_of_a_pod_its_priority_counts(locked: Api) -> None:
         assert words in reply.text
 
 
-def test_evictions_name_their_pod_and_leave_it_its_time(locked: Api) -> None:
+def test_guardrail_denies_eviction_without_uid_or_grace(locked: Api) -> None:
     """Without a UID, or with no grace, they are refused; as we send them they are not."""
     made = locked.create(f"{locked.core}/pods", {"metadata": {"name": "p"}, "spec": pod_spec()})
     path, uid = f"{locked.core}/pods/p/eviction", made["metadata"]["uid"]
@@ -278,7 +278,7 @@ MANIFESTS: dict[str, tuple[Object, int]] = {
 }
 
 
-def test_of_secrets_only_manifests_are_made_and_taken_away(api: Api) -> None:
+def test_guardrail_on_secrets_allows_manifests_only(api: Api) -> None:
     """Nobody's token is asked for, and Helm's releases, or a password, stay; somebody else may do all of it."""
     user = f"system:serviceaccount:{api.namespace}:gpu-rightsizer"
     api.server.grant(user, api.namespace, verbs=["get", "create", "delete"], resources=["secrets"])

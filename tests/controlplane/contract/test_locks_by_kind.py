@@ -202,7 +202,7 @@ def _try(api: Api, path: str, patch: Object, **options: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ROWS)
-def test_what_our_rows_do_is_let_through(installed: tuple[Api, float], kind: str) -> None:
+def test_guardrail_by_kind_allows_changes_of_its_row(installed: tuple[Api, float], kind: str) -> None:
     """A notice, the stop, every field that a row names, and all of it back; any other field is refused."""
     api, row = installed[0], ROWS[kind]
     path, obj = _made(api, kind, "w")
@@ -232,7 +232,7 @@ def _number(value: Any) -> bool:
     "kind",
     [name for name, row in ROWS.items() if row.replicas or row.groups or (row.stop and _number(row.stop.to))],
 )
-def test_without_a_record_no_number_grows(installed: tuple[Api, float], kind: str) -> None:
+def test_guardrail_by_kind_denies_growth_without_record(installed: tuple[Api, float], kind: str) -> None:
     """Of replicas, of groups, and of annotations that say how many; somebody else may."""
     api, row = installed[0], ROWS[kind]
     path, obj = _made(api, kind, "grown")
@@ -268,7 +268,7 @@ def _after(obj: Object, edits: list[Edit]) -> Object:
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_pods_of_a_protected_class_are_not_stopped(installed: tuple[Api, float], kind: str) -> None:
+def test_guardrail_by_kind_denies_protected_classes(installed: tuple[Api, float], kind: str) -> None:
     """Wherever the kind's owners name the class of some of its pods; without it the same is let through."""
     api, row = installed[0], ROWS[kind]
     for number, at in enumerate(CLASSES[kind]):
@@ -279,12 +279,12 @@ def test_pods_of_a_protected_class_are_not_stopped(installed: tuple[Api, float],
         assert "rule precious protects pods of class lock-*" in reply.json()["message"], at
 
 
-def test_each_kind_says_where_its_classes_are() -> None:
+def test_guardrail_by_kind_knows_where_classes_are() -> None:
     """But for those whose objects do not name them, as is told where the policies are rendered."""
     assert {kind for kind, row in ROWS.items() if row.classes} == set(CLASSES)
 
 
-def test_only_our_orders_are_let_through(installed: tuple[Api, float]) -> None:
+def test_guardrail_on_volcano_allows_abort_and_resume_only(installed: tuple[Api, float]) -> None:
     """Volcano's Commands: to abort and to resume, never to terminate."""
     api = installed[0]
     path, obj = _made(api, "Job.batch.volcano.sh", "ordered")
@@ -316,7 +316,7 @@ def test_only_our_orders_are_let_through(installed: tuple[Api, float]) -> None:
     ]
 
 
-def test_they_are_small_and_quickly_installed(installed: tuple[Api, float]) -> None:
+def test_guardrails_are_below_5_kb_each(installed: tuple[Api, float]) -> None:
     """Each takes less than 5 KB; all of them together some seconds, which grew with the square of their length."""
     sizes = {one["metadata"]["name"]: len(json.dumps(one)) for one in _documents()}
     assert max(sizes.values()) < 5_120, sizes

@@ -18,7 +18,7 @@ def _scope(**expression: object) -> Object:
     "hard",
     [{"pods": "abc"}, {"pods": True}, {"pods": {}}, {"limits.cpu": "NaN"}, ["pods"]],
 )
-def test_what_is_no_quantity_is_not_even_read(api: Api, hard: object) -> None:
+def test_invalid_quantity_is_400(api: Api, hard: object) -> None:
     """400, as for any field of the wrong type."""
     reply = api("POST", f"{api.core}/resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": hard}})
     assert (reply.status_code, reply.json()["reason"]) == (400, "BadRequest")
@@ -46,14 +46,14 @@ def test_what_is_no_quantity_is_not_even_read(api: Api, hard: object) -> None:
         ),
     ],
 )
-def test_a_quota_that_cannot_be(api: Api, spec: Object, fields: set[str]) -> None:
+def test_invalid_quota_is_422(api: Api, spec: Object, fields: set[str]) -> None:
     """422 with each field that is wrong."""
     reply = api("POST", f"{api.core}/resourcequotas", {"metadata": {"name": "q"}, "spec": spec})
     assert _refused(reply.json()) == fields
 
 
 @pytest.mark.parametrize("more", [{}, {"spec": None}, {"spec": {}}, {"spec": {"hard": None}}])
-def test_a_quota_of_nothing_can_be(api: Api, more: Object) -> None:
+def test_empty_quota_is_accepted(api: Api, more: Object) -> None:
     """It limits nothing."""
     api.create(f"{api.core}/resourcequotas", {"metadata": {"name": "q"}, **more})
 
@@ -89,7 +89,7 @@ def test_a_quota_of_nothing_can_be(api: Api, more: Object) -> None:
         ),
     ],
 )
-def test_a_policy_that_cannot_be(api: Api, spec: Object | None, fields: set[str]) -> None:
+def test_invalid_policy_is_422(api: Api, spec: Object | None, fields: set[str]) -> None:
     """422 with each field that is missing or wrong."""
     body = {"metadata": {"name": api.namespace}, "spec": spec}
     assert _refused(api("POST", f"{ADMISSION}/validatingadmissionpolicies", body).json()) == fields
@@ -104,7 +104,7 @@ def test_a_policy_that_cannot_be(api: Api, spec: Object | None, fields: set[str]
         ({"policyName": "a", "validationActions": ["Deny", "Warn"]}, {"spec.validationActions"}),
     ],
 )
-def test_a_binding_that_cannot_be(api: Api, spec: Object, fields: set[str]) -> None:
+def test_invalid_binding_is_422(api: Api, spec: Object, fields: set[str]) -> None:
     """422 with each field that is missing or wrong."""
     body = {"metadata": {"name": api.namespace}, "spec": spec}
     assert _refused(api("POST", f"{ADMISSION}/validatingadmissionpolicybindings", body).json()) == fields
@@ -136,13 +136,13 @@ def test_a_binding_that_cannot_be(api: Api, spec: Object, fields: set[str]) -> N
         ),
     ],
 )
-def test_others_that_cannot_be(api: Api, collection: str, spec: Object, fields: set[str]) -> None:
+def test_invalid_object_is_422(api: Api, collection: str, spec: Object, fields: set[str]) -> None:
     """422 with the fields; a null in a list is an empty entry."""
     body = {"metadata": {"name": f"x-{api.namespace}"}, "spec": spec}
     assert _refused(api("POST", collection.format(api.namespace), body).json()) >= fields
 
 
-def test_a_selector_of_a_workload_is_looked_at(api: Api) -> None:
+def test_invalid_selector_is_reported_before_mismatch(api: Api) -> None:
     """Before it is compared with the template."""
     container = {"name": "a", "image": "b"}
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}}
@@ -156,7 +156,7 @@ def _refused(status: Object) -> set[str]:
     return {cause["field"] for cause in status["details"]["causes"]}
 
 
-def test_a_namespace_of_what_has_none_is_left_out(api: Api) -> None:
+def test_namespace_of_cluster_scoped_object_is_dropped(api: Api) -> None:
     """It is no mistake: the object is made, without it."""
     body = {"metadata": {"name": api.namespace, "namespace": api.namespace}, "value": 1}
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"

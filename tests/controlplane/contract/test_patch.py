@@ -30,13 +30,13 @@ def config(api: Api) -> str:
 
 
 @pytest.mark.parametrize("kind", [MERGE, STRATEGIC])
-def test_null_removes_an_annotation_and_leaves_the_others(api: Api, config: str, kind: str) -> None:
+def test_merge_patch_with_null_removes_annotation(api: Api, config: str, kind: str) -> None:
     """This is how an undo record is taken away."""
     reply = api.patch(config, {"metadata": {"annotations": {"a": None}}}, kind)
     assert (reply.status_code, reply.json()["metadata"]["annotations"]) == (200, {"b": "2"})
 
 
-def test_a_merge_patch_replaces_lists(api: Api, deployment: str) -> None:
+def test_merge_patch_of_list_replaces_it(api: Api, deployment: str) -> None:
     """Who names one container in a merge patch says that there is only this one."""
     patch = {"spec": {"template": {"spec": {"containers": [{"name": "other", "image": "x:1"}]}}}}
     reply = api.patch(deployment, patch, MERGE)
@@ -44,7 +44,7 @@ def test_a_merge_patch_replaces_lists(api: Api, deployment: str) -> None:
     assert [(entry["name"], entry["image"]) for entry in containers] == [("other", "x:1")]
 
 
-def test_a_strategic_patch_merges_lists_by_their_key(api: Api, deployment: str) -> None:
+def test_strategic_patch_of_list_merges_by_key(api: Api, deployment: str) -> None:
     """A container is found by its name, a variable by its own; others stay, new ones come first."""
     container = {"name": "main", "env": [{"name": "B", "value": "3"}, {"name": "C", "value": "4"}]}
     patch = {"spec": {"template": {"spec": {"containers": [container]}}}}
@@ -54,7 +54,7 @@ def test_a_strategic_patch_merges_lists_by_their_key(api: Api, deployment: str) 
     assert {entry["name"]: entry["value"] for entry in found["env"]} == {"A": "1", "B": "3", "C": "4"}
 
 
-def test_a_strategic_patch_deletes_from_lists_by_directive(api: Api, deployment: str) -> None:
+def test_strategic_patch_with_delete_directive_removes_entry(api: Api, deployment: str) -> None:
     """`$patch: delete` removes the element of that key."""
     container = {"name": "main", "env": [{"name": "A", "$patch": "delete"}]}
     patch = {"spec": {"template": {"spec": {"containers": [container]}}}}
@@ -62,7 +62,7 @@ def test_a_strategic_patch_deletes_from_lists_by_directive(api: Api, deployment:
     assert found["env"] == [{"name": "B", "value": "2"}]
 
 
-def test_a_json_patch_applies_in_order(api: Api, config: str) -> None:
+def test_json_patch_operations_apply_in_order(api: Api, config: str) -> None:
     """Test, replace, add with an escaped key, copy, move, remove."""
     operations = [
         {"op": "test", "path": "/data/x", "value": "1"},
@@ -85,7 +85,7 @@ def test_a_json_patch_applies_in_order(api: Api, config: str) -> None:
         pytest.param({"op": "add", "path": "/nowhere/x", "value": "1"}, id="nowhere-to-add"),
     ],
 )
-def test_a_json_patch_that_does_not_apply_changes_nothing(api: Api, config: str, operation: Object) -> None:
+def test_json_patch_with_failing_operation_changes_nothing(api: Api, config: str, operation: Object) -> None:
     """One failing operation is 422 Invalid, and the ones before it are not stored."""
     before = api.get(config)
     reply = api.patch(config, [{"op": "replace", "path": "/data/x", "value": "2"}, operation], JSON)
@@ -96,7 +96,7 @@ def test_a_json_patch_that_does_not_apply_changes_nothing(api: Api, config: str,
 @pytest.mark.parametrize(
     ("kind", "body"), [(MERGE, []), (MERGE, "x"), (STRATEGIC, "x"), (JSON, {"op": "add"}), (JSON, "x")]
 )
-def test_a_patch_of_the_wrong_form_is_a_bad_request(api: Api, config: str, kind: str, body: object) -> None:
+def test_patch_of_wrong_form_is_400(api: Api, config: str, kind: str, body: object) -> None:
     """A patch that is not of its type's form is 400, and changes nothing."""
     before = api.get(config)
     reply = api.patch(config, body, kind)
@@ -105,13 +105,13 @@ def test_a_patch_of_the_wrong_form_is_a_bad_request(api: Api, config: str, kind:
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "text/plain", "application/frob-patch+json"])
-def test_other_types_of_patch_are_not_served(api: Api, config: str, content_type: str) -> None:
+def test_patch_of_unknown_type_is_415(api: Api, config: str, content_type: str) -> None:
     """They are 415, whatever they hold."""
     reply = api("PATCH", config, {}, headers={"Content-Type": content_type})
     assert (reply.status_code, reply.json()["reason"]) == (415, "UnsupportedMediaType")
 
 
-def test_a_json_patch_may_replace_what_is_not_there(api: Api, config: str) -> None:
+def test_json_patch_replace_of_missing_key_adds_it(api: Api, config: str) -> None:
     """RFC 6902 forbids it, the API server's library adds it: a `test` before it is what protects."""
     stored = api.patch(config, [{"op": "replace", "path": "/data/none", "value": "1"}], JSON)
     assert stored.json()["data"] == {"x": "1", "none": "1"}
@@ -125,7 +125,7 @@ def test_a_json_patch_may_replace_what_is_not_there(api: Api, config: str) -> No
         (JSON, [{"op": "add", "path": "/spec/replica", "value": 0}]),
     ],
 )
-def test_a_strict_patch_refuses_a_field_that_does_not_exist(
+def test_strict_patch_with_unknown_field_is_refused(
     api: Api, deployment: str, kind: str, patch: object
 ) -> None:
     """Under fieldValidation=Strict a misspelt field is an error that names it."""
@@ -134,7 +134,7 @@ def test_a_strict_patch_refuses_a_field_that_does_not_exist(
     assert 'unknown field "spec.replica"' in reply.json()["message"]
 
 
-def test_without_strictness_an_unknown_field_is_dropped_with_a_warning(api: Api, deployment: str) -> None:
+def test_patch_with_unknown_field_drops_it_and_warns(api: Api, deployment: str) -> None:
     """The default only warns, in a header, and the field is not stored."""
     reply = api.patch(deployment, {"spec": {"replica": 0}})
     assert reply.status_code == 200
@@ -142,7 +142,7 @@ def test_without_strictness_an_unknown_field_is_dropped_with_a_warning(api: Api,
     assert reply.headers["Warning"] == r'299 - "unknown field \"spec.replica\""'
 
 
-def test_an_undecodable_patch_is_answered_with_the_whole_object(api: Api, deployment: str) -> None:
+def test_patch_with_wrong_type_is_answered_with_whole_object(api: Api, deployment: str) -> None:
     """Replicas are a number; the message repeats the object with all that stands in it, secrets too."""
     reply = api.patch(deployment, {"spec": {"replicas": "none"}})
     assert (reply.status_code, reply.json()["reason"]) == (422, "Invalid")
@@ -152,7 +152,7 @@ def test_an_undecodable_patch_is_answered_with_the_whole_object(api: Api, deploy
 
 
 @pytest.mark.parametrize("kind", [MERGE, STRATEGIC])
-def test_a_patch_of_the_object_does_not_touch_its_status(api: Api, deployment: str, kind: str) -> None:
+def test_patch_of_object_ignores_status(api: Api, deployment: str, kind: str) -> None:
     """The status belongs to its own subresource; the rest of the patch holds."""
     reply = api.patch(deployment, {"status": {"replicas": 77}, "spec": {"paused": True}}, kind)
     assert reply.status_code == 200
@@ -160,7 +160,7 @@ def test_a_patch_of_the_object_does_not_touch_its_status(api: Api, deployment: s
     assert reply.json()["spec"]["paused"] is True
 
 
-def test_a_patch_of_the_status_does_not_touch_the_object(api: Api, deployment: str) -> None:
+def test_patch_of_status_ignores_spec(api: Api, deployment: str) -> None:
     """And the other way round; annotations are the object's."""
     patch = {"spec": {"replicas": 9}, "status": {"observedGeneration": 1}, "metadata": {"labels": {"x": "y"}}}
     reply = api.patch(f"{deployment}/status", patch)
@@ -168,7 +168,7 @@ def test_a_patch_of_the_status_does_not_touch_the_object(api: Api, deployment: s
     assert reply.json()["spec"]["replicas"] == 1
 
 
-def test_a_change_of_the_spec_is_a_new_generation(api: Api) -> None:
+def test_spec_change_increments_generation(api: Api) -> None:
     """Generation is what tells a changed wish from a changed annotation."""
     path = f"{api.apps}/statefulsets"
     api.create(path, replicated(serviceName="w", replicas=0))
@@ -180,20 +180,20 @@ def test_a_change_of_the_spec_is_a_new_generation(api: Api) -> None:
         assert scaled["metadata"]["generation"] == before + 1
 
 
-def test_a_deployments_annotation_is_a_new_generation_too(api: Api, deployment: str) -> None:
+def test_deployment_annotation_increments_generation(api: Api, deployment: str) -> None:
     """Its annotations go on to its ReplicaSets, so they are part of the wish."""
     version = api.get(deployment)["metadata"]["generation"]
     patch = {"metadata": {"annotations": {"x": "y"}}}
     assert api.patch(deployment, patch).json()["metadata"]["generation"] == version + 1
 
 
-def test_a_patch_that_changes_nothing_keeps_the_version(api: Api, config: str) -> None:
+def test_no_op_patch_keeps_version(api: Api, config: str) -> None:
     """No write, no new resourceVersion, nothing for watchers."""
     before = api.get(config)["metadata"]["resourceVersion"]
     assert api.patch(config, {"data": {"x": "1"}}).json()["metadata"]["resourceVersion"] == before
 
 
-def test_what_makes_an_object_the_one_it_is_cannot_be_patched(api: Api, config: str) -> None:
+def test_patch_of_name_or_uid_is_refused(api: Api, config: str) -> None:
     """Neither its name (400) nor its UID (422, in a patch)."""
     renamed = api.patch(config, {"metadata": {"name": "d"}})
     assert (renamed.status_code, renamed.json()["reason"]) == (400, "BadRequest")
@@ -203,14 +203,14 @@ def test_what_makes_an_object_the_one_it_is_cannot_be_patched(api: Api, config: 
     assert 'metadata.uid: Invalid value: "d": field is immutable' in other.json()["message"]
 
 
-def test_a_patch_of_what_is_not_there_creates_nothing(api: Api) -> None:
+def test_patch_of_missing_object_is_404(api: Api) -> None:
     """404; only apply creates."""
     maps = f"{api.core}/configmaps"
     assert api.patch(f"{maps}/none", {"data": {}}).status_code == 404
     assert api("GET", f"{maps}/none").status_code == 404
 
 
-def test_an_immutable_field_is_refused_by_name(api: Api, deployment: str) -> None:
+def test_patch_of_immutable_field_is_422(api: Api, deployment: str) -> None:
     """A Deployment's selector: 422 with the field among the causes."""
     patch = {
         "spec": {
@@ -224,7 +224,7 @@ def test_an_immutable_field_is_refused_by_name(api: Api, deployment: str) -> Non
     assert "field is immutable" in reply.json()["message"]
 
 
-def test_config_maps_take_data_by_merge(api: Api) -> None:
+def test_merge_patch_of_config_map_merges_keys(api: Api) -> None:
     """Keys are merged, not replaced."""
     api.create(f"{api.core}/configmaps", config_map("d", data={"x": "1", "y": "2"}))
     assert api.patch(f"{api.core}/configmaps/d", {"data": {"y": None, "z": "3"}}).json()["data"] == {
@@ -234,9 +234,7 @@ def test_config_maps_take_data_by_merge(api: Api) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])
-def test_a_strict_object_is_refused_with_each_field_that_does_not_exist(
-    api: Api, deployment: str, method: str
-) -> None:
+def test_strict_create_with_unknown_fields_is_400(api: Api, deployment: str, method: str) -> None:
     """400 with all of their paths."""
     body = replicated()
     body["spec"]["replica"] = 1

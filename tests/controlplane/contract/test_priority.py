@@ -30,7 +30,7 @@ def _refused(api: Api, body: Object) -> Object:
     return answer
 
 
-def test_the_class_gives_the_number(api: Api, important: str) -> None:
+def test_pod_with_class_gets_its_priority(api: Api, important: str) -> None:
     """Value and preemption policy are written into the pod."""
     spec = api.create(f"{api.core}/pods", pod(priorityClassName=important))["spec"]
     assert (spec["priority"], spec["preemptionPolicy"], spec["priorityClassName"]) == (
@@ -40,20 +40,20 @@ def test_the_class_gives_the_number(api: Api, important: str) -> None:
     )
 
 
-def test_without_a_class_the_number_is_zero(api: Api) -> None:
+def test_pod_without_class_has_priority_zero(api: Api) -> None:
     """And the pod may preempt."""
     spec = api.create(f"{api.core}/pods", pod())["spec"]
     assert (spec["priority"], spec["preemptionPolicy"]) == (0, "PreemptLowerPriority")
     assert "priorityClassName" not in spec
 
 
-def test_a_class_that_is_none_is_refused(api: Api) -> None:
+def test_pod_with_unknown_class_is_403(api: Api) -> None:
     """403 that names it."""
     answer = _refused(api, pod(priorityClassName="none"))
     assert answer["message"] == 'pods "p" is forbidden: no PriorityClass with name none was found'
 
 
-def test_a_number_that_disagrees_is_refused(api: Api, important: str) -> None:
+def test_pod_with_other_priority_is_403(api: Api, important: str) -> None:
     """A pod does not choose its own number."""
     assert "must not be provided in pod spec" in _refused(api, pod(priority=5))["message"]
     message = _refused(api, pod(priorityClassName=important, priority=5))["message"]
@@ -62,7 +62,7 @@ def test_a_number_that_disagrees_is_refused(api: Api, important: str) -> None:
     assert api("POST", f"{api.core}/pods", same).status_code == 201
 
 
-def test_a_pod_keeps_its_number_when_its_class_goes(api: Api, important: str) -> None:
+def test_pod_keeps_priority_of_deleted_class(api: Api, important: str) -> None:
     """Classes are resolved once, at admission."""
     api.create(f"{api.core}/pods", pod(priorityClassName=important))
     assert api("DELETE", f"{CLASSES}/{important}").status_code == 200
@@ -70,7 +70,7 @@ def test_a_pod_keeps_its_number_when_its_class_goes(api: Api, important: str) ->
     assert "no PriorityClass" in _refused(api, pod("q", priorityClassName=important))["message"]
 
 
-def test_a_class_cannot_change_its_value(api: Api, important: str) -> None:
+def test_class_value_change_is_refused(api: Api, important: str) -> None:
     """Neither value nor preemption policy; the description can."""
     for patch, words in (
         ({"value": 5}, "value: Forbidden: may not be changed in an update."),
@@ -90,14 +90,14 @@ def test_a_class_cannot_change_its_value(api: Api, important: str) -> None:
         ("Bad", 5, "a lowercase RFC 1123 subdomain must consist of"),
     ],
 )
-def test_a_class_that_cannot_be(api: Api, name: str, value: int, words: str) -> None:
+def test_invalid_class_is_refused(api: Api, name: str, value: int, words: str) -> None:
     """Values above a thousand million and names of the system's own are refused."""
     reply = api("POST", CLASSES, _class(name, value))
     assert reply.status_code in {403, 422}
     assert words in reply.json()["message"]
 
 
-def test_there_is_one_default_at_most(api: Api) -> None:
+def test_second_default_class_is_refused(api: Api) -> None:
     """The second class with globalDefault is refused; without a class a pod gets the default's number."""
     name = f"default-{api.namespace}"
     api.create(CLASSES, _class(name, 7, globalDefault=True))
@@ -126,6 +126,6 @@ def test_there_is_one_default_at_most(api: Api) -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)]
 )
-def test_the_systems_own_classes_are_there(api: Api, name: str, value: int) -> None:
+def test_system_classes_exist(api: Api, name: str, value: int) -> None:
     """In every cluster, beyond what a user may define."""
     assert api.get(f"{CLASSES}/{name}")["value"] == value

@@ -45,7 +45,7 @@ def _used(api: Api, path: str, **expected: str) -> None:
     )
 
 
-def test_more_gpus_than_the_class_may_hold_are_refused(api: Api, low: str) -> None:
+def test_pod_over_quota_of_its_class_is_403(api: Api, low: str) -> None:
     """403 that names the quota, what was asked, used and allowed; other classes are not counted."""
     path = _limit(api, {GPUS: "3"}, scopeSelector=_scoped(low))
     api.create(f"{api.core}/pods", pod("a", 2, priorityClassName=low))
@@ -59,7 +59,7 @@ def test_more_gpus_than_the_class_may_hold_are_refused(api: Api, low: str) -> No
     assert api.get(path)["status"]["used"] == {GPUS: "3"}
 
 
-def test_what_goes_gives_its_quota_back(api: Api, low: str) -> None:
+def test_deleted_or_finished_pod_frees_quota(api: Api, low: str) -> None:
     """A deleted pod is no longer counted, and neither is one that has ended."""
     path = _limit(api, {GPUS: "2", "pods": "5"}, scopeSelector=_scoped(low))
     for name in ("a", "b"):
@@ -76,7 +76,7 @@ def test_what_goes_gives_its_quota_back(api: Api, low: str) -> None:
     )
 
 
-def test_a_deployment_over_quota_waits_and_says_so(api: Api, low: str) -> None:
+def test_deployment_over_quota_reports_replica_failure(api: Api, low: str) -> None:
     """The Deployment is accepted, its pods are not; the ReplicaSet's condition tells why."""
     _limit(api, {GPUS: "1"}, scopeSelector=_scoped(low))
     body = replicated(replicas=2, pod=pod_spec(1, priorityClassName=low))
@@ -92,7 +92,7 @@ def test_a_deployment_over_quota_waits_and_says_so(api: Api, low: str) -> None:
     )
 
 
-def test_a_scope_can_be_turned_round(api: Api, low: str) -> None:
+def test_quota_scope_operators_select_pods(api: Api, low: str) -> None:
     """NotIn counts pods of the other classes, Exists those of any class, and those without one by neither."""
     path = _limit(api, {"pods": "1"}, scopeSelector=_scoped(low, "Exists"))
     api.create(f"{api.core}/pods", pod("plain"))
@@ -104,7 +104,7 @@ def test_a_scope_can_be_turned_round(api: Api, low: str) -> None:
     )
 
 
-def test_a_quota_without_scope_counts_all(api: Api) -> None:
+def test_quota_without_scope_counts_all_pods(api: Api) -> None:
     """Whatever class they are of."""
     path = _limit(api, {"count/deployments.apps": "1", "pods": "1", GPUS: "8"})
     api.create(f"{api.core}/pods", pod("a", 3))
@@ -115,7 +115,7 @@ def test_a_quota_without_scope_counts_all(api: Api) -> None:
     assert "exceeded quota: q, requested: count/deployments.apps=1" in reply.json()["message"]
 
 
-def test_a_dry_run_asks_the_quota_and_uses_nothing_up(api: Api) -> None:
+def test_dry_run_over_quota_is_refused_and_uses_nothing(api: Api) -> None:
     """It is refused as the real write would be, and leaves the count alone."""
     path = _limit(api, {"pods": "1"})
     for _ in range(2):
@@ -125,7 +125,7 @@ def test_a_dry_run_asks_the_quota_and_uses_nothing_up(api: Api) -> None:
     assert api("POST", f"{api.core}/pods", pod("b"), params={"dryRun": "All"}).status_code == 403
 
 
-def test_a_quota_of_a_class_that_cannot_be_is_refused(api: Api) -> None:
+def test_quota_with_invalid_scope_is_422(api: Api) -> None:
     """In needs values, Exists takes none."""
     for expression in (
         {"scopeName": "PriorityClass", "operator": "In", "values": []},

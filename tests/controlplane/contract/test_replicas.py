@@ -4,7 +4,7 @@ from tests.controlplane.contract.objects import names, replicated
 from tests.controlplane.contract.server import Api
 
 
-def test_a_deployment_comes_back_as_it_was(api: Api) -> None:
+def test_deployment_scaled_to_zero_and_back_keeps_its_replica_set(api: Api) -> None:
     """To zero and back: the same ReplicaSet and template hash, other pods."""
     path = f"{api.apps}/deployments"
     api.create(path, replicated(replicas=2))
@@ -20,7 +20,7 @@ def test_a_deployment_comes_back_as_it_was(api: Api) -> None:
     assert hashes == {owner["metadata"]["labels"]["pod-template-hash"]}
 
 
-def test_owners_lead_from_the_pod_to_the_deployment(api: Api) -> None:
+def test_owner_references_lead_from_pod_to_deployment(api: Api) -> None:
     """Pod → ReplicaSet → Deployment, each the controller of the next, by UID."""
     made = api.create(f"{api.apps}/deployments", replicated())
     (pod,) = api.running(1)
@@ -31,7 +31,7 @@ def test_owners_lead_from_the_pod_to_the_deployment(api: Api) -> None:
     assert top["controller"] is True
 
 
-def test_the_controller_tells_what_it_has_seen(api: Api) -> None:
+def test_deployment_status_follows_generation(api: Api) -> None:
     """Its observedGeneration follows generation; replicas that are none are absent from the status."""
     path = f"{api.apps}/deployments/w"
     api.create(f"{api.apps}/deployments", replicated(replicas=2))
@@ -47,7 +47,7 @@ def test_the_controller_tells_what_it_has_seen(api: Api) -> None:
     assert "readyReplicas" not in seen["status"]
 
 
-def test_another_template_is_another_replica_set(api: Api) -> None:
+def test_deployment_with_new_template_gets_new_replica_set(api: Api) -> None:
     """A changed template rolls over to new pods of another hash."""
     api.create(f"{api.apps}/deployments", replicated())
     (before,) = api.running(1)
@@ -61,7 +61,7 @@ def test_another_template_is_another_replica_set(api: Api) -> None:
     assert len(api.items(f"{api.apps}/replicasets")) == 2
 
 
-def test_a_stateful_set_starts_in_order_and_ends_from_the_tail(api: Api) -> None:
+def test_stateful_set_starts_in_order_and_scales_down_from_highest(api: Api) -> None:
     """w-0 before w-1; scaled down, the highest ordinal goes."""
     api.create(f"{api.apps}/statefulsets", replicated(replicas=3, serviceName="w"))
     pods = api.running(3)
@@ -74,7 +74,7 @@ def test_a_stateful_set_starts_in_order_and_ends_from_the_tail(api: Api) -> None
     assert names(api.running(1)) == ["w-0"]
 
 
-def test_a_stateful_set_waits_for_the_one_before(api: Api) -> None:
+def test_stateful_set_waits_for_previous_pod(api: Api) -> None:
     """Where w-0 finds no node there is no w-1; under the Parallel policy there is."""
     nowhere = {"containers": [{"name": "main", "image": "x"}], "nodeSelector": {"nowhere": "yes"}}
     ordered = replicated("ordered", 3, pod=nowhere, serviceName="w")
@@ -85,7 +85,7 @@ def test_a_stateful_set_waits_for_the_one_before(api: Api) -> None:
     assert names(api.pods()) == ["ordered-0", "parallel-0", "parallel-1", "parallel-2"]
 
 
-def test_a_stateful_set_comes_back_under_its_names(api: Api) -> None:
+def test_stateful_set_scaled_to_zero_and_back_keeps_names(api: Api) -> None:
     """To zero and back: the same names, other UIDs."""
     path = f"{api.apps}/statefulsets/w"
     api.create(f"{api.apps}/statefulsets", replicated(replicas=2, serviceName="w"))
@@ -98,7 +98,7 @@ def test_a_stateful_set_comes_back_under_its_names(api: Api) -> None:
     assert not {pod["metadata"]["uid"] for pod in after} & {pod["metadata"]["uid"] for pod in before}
 
 
-def test_pods_of_a_stateful_set_name_it_as_their_controller(api: Api) -> None:
+def test_stateful_set_pods_have_owner_and_labels(api: Api) -> None:
     """And carry their own name and ordinal as labels."""
     api.create(f"{api.apps}/statefulsets", replicated(serviceName="w"))
     (pod,) = api.running(1)
@@ -108,7 +108,7 @@ def test_pods_of_a_stateful_set_name_it_as_their_controller(api: Api) -> None:
     assert pod["metadata"]["labels"]["apps.kubernetes.io/pod-index"] == "0"
 
 
-def test_deleting_an_owner_takes_its_own_along(api: Api) -> None:
+def test_deleted_owner_takes_dependents_unless_orphaned(api: Api) -> None:
     """Deployments, ReplicaSets and pods go; with Orphan the ReplicaSet stays."""
     for name in ("w", "kept"):
         api.create(f"{api.apps}/deployments", replicated(name))

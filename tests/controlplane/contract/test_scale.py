@@ -17,7 +17,7 @@ def path(api: Api, request: pytest.FixtureRequest) -> str:
     return f"{api.apps}/{request.param}/w"
 
 
-def test_a_scale_tells_wish_count_and_selector(api: Api, path: str) -> None:
+def test_scale_has_spec_status_and_selector(api: Api, path: str) -> None:
     """As autoscaling/v1 Scale, with the workload's own metadata."""
     scale = api.eventually(lambda: api.get(f"{path}/scale"), lambda found: found["status"]["replicas"] == 2)
     assert (scale["kind"], scale["apiVersion"]) == ("Scale", "autoscaling/v1")
@@ -25,7 +25,7 @@ def test_a_scale_tells_wish_count_and_selector(api: Api, path: str) -> None:
     assert scale["metadata"]["uid"] == api.get(path)["metadata"]["uid"]
 
 
-def test_zero_is_not_told(api: Api, path: str) -> None:
+def test_scale_of_zero_has_empty_spec(api: Api, path: str) -> None:
     """A Scale of zero replicas has an empty spec: absent means zero here, not one."""
     api.patch(f"{path}/scale", {"spec": {"replicas": 0}})
     assert api.get(f"{path}/scale")["spec"] == {}
@@ -34,7 +34,7 @@ def test_zero_is_not_told(api: Api, path: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
-def test_scaling_changes_the_workload(api: Api, path: str, method: str) -> None:
+def test_scale_update_changes_replicas(api: Api, path: str, method: str) -> None:
     """Down to one: one pod goes, the other stays."""
     body = {"metadata": {"name": "w", "namespace": api.namespace}, "spec": {"replicas": 1}}
     headers = {"Content-Type": "application/merge-patch+json"} if method == "PATCH" else {}
@@ -44,7 +44,7 @@ def test_scaling_changes_the_workload(api: Api, path: str, method: str) -> None:
     api.running(1)
 
 
-def test_a_stale_scale_conflicts(api: Api, path: str) -> None:
+def test_scale_update_with_stale_version_is_409(api: Api, path: str) -> None:
     """The version that is checked is the workload's."""
     body = {
         "metadata": {"name": "w", "namespace": api.namespace, "resourceVersion": "1"},
@@ -55,7 +55,7 @@ def test_a_stale_scale_conflicts(api: Api, path: str) -> None:
     assert api.get(path)["spec"]["replicas"] == 2
 
 
-def test_less_than_nothing_is_refused(api: Api, path: str) -> None:
+def test_scale_below_zero_is_422(api: Api, path: str) -> None:
     """422 with the field."""
     reply = api.patch(f"{path}/scale", {"spec": {"replicas": -1}})
     assert (reply.status_code, reply.json()["reason"]) == (422, "Invalid")
@@ -63,7 +63,7 @@ def test_less_than_nothing_is_refused(api: Api, path: str) -> None:
     assert "must be greater than or equal to 0" in reply.json()["message"]
 
 
-def test_a_job_has_no_scale(api: Api) -> None:
+def test_scale_of_job_is_404(api: Api) -> None:
     """404: it is stopped by suspension."""
     api.create(f"{api.batch}/jobs", job(suspend=True))
     assert api("GET", f"{api.batch}/jobs/j/scale").status_code == 404

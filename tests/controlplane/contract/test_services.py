@@ -16,7 +16,7 @@ def service(**spec: object) -> Object:
     }
 
 
-def test_what_a_service_is_completed_with(api: Api) -> None:
+def test_service_created_gets_defaults(api: Api) -> None:
     """Type, protocol and target port."""
     spec = api.create(f"{api.core}/services", service())["spec"]
     assert spec["type"] == "ClusterIP"
@@ -34,14 +34,14 @@ def test_what_a_service_is_completed_with(api: Api) -> None:
         ({"type": "ExternalName"}, "spec.externalName"),
     ],
 )
-def test_what_cannot_be_a_service(api: Api, spec: Object, field: str) -> None:
+def test_invalid_service_is_422(api: Api, spec: Object, field: str) -> None:
     """422 with the field."""
     reply = api("POST", f"{api.core}/services", service(**spec))
     assert (reply.status_code, reply.json()["reason"]) == (422, "Invalid")
     assert field in {cause["field"] for cause in reply.json()["details"]["causes"]}
 
 
-def test_services_are_listed_by_a_set_of_labels(api: Api) -> None:
+def test_service_list_by_label_set_is_filtered(api: Api) -> None:
     """One list for several values of a label."""
     api.create(f"{api.core}/services", service())
     chosen = [
@@ -52,7 +52,7 @@ def test_services_are_listed_by_a_set_of_labels(api: Api) -> None:
 
 
 @pytest.mark.parametrize("segment", ["s:9090", "https:s:9090"])
-def test_a_service_without_endpoints(api: Api, segment: str) -> None:
+def test_proxy_without_endpoints_is_503(api: Api, segment: str) -> None:
     """503 with a Status, and no connection to anywhere."""
     api.create(f"{api.core}/services", service())
     path = f"{api.core}/services/{segment}/proxy/api/v1/query?query={quote('time()')}"
@@ -61,14 +61,14 @@ def test_a_service_without_endpoints(api: Api, segment: str) -> None:
     assert reply.json()["message"].startswith('no endpoints available for service "')
 
 
-def test_a_service_that_is_not_there(api: Api) -> None:
+def test_proxy_of_missing_service_is_404(api: Api) -> None:
     """404, by its name."""
     reply = api("GET", f"{api.core}/services/gone:9090/proxy/x")
     assert (reply.status_code, reply.json()["reason"]) == (404, "NotFound")
     assert reply.json()["message"] == 'services "gone" not found'
 
 
-def test_the_proxy_is_a_permission_of_its_own(api: Api) -> None:
+def test_proxy_needs_its_own_grant(api: Api) -> None:
     """Who may get services may not get what is behind them; a POST through it is a create."""
     api.server.grant("reader", api.namespace, verbs=["get"], resources=["services"])
     api.server.grant("proxied", api.namespace, verbs=["get"], resources=["services/proxy"])

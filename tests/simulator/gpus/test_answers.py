@@ -32,12 +32,12 @@ H100, MIG, T4 = "gpus[0]", "gpus[1]", "gpus[3]"
         ("nvmlDeviceGetFieldValues({}, [nvml.NVML_FI_DEV_RETIRED_SBE])[0].nvmlReturn", NOT_SUPPORTED),
     ],
 )
-def test_a_healthy_h100(program: NvmlProgram, call: str, expected: object) -> None:
+def test_answers_of_idle_h100_are_healthy(program: NvmlProgram, call: str, expected: object) -> None:
     """Idle, without a fault in its life."""
     assert program.ask(f"nvml.{call.format(H100)}") == expected
 
 
-def test_cards_differ(program: NvmlProgram) -> None:
+def test_answers_per_card_follow_its_architecture(program: NvmlProgram) -> None:
     """A T4 retires pages where an H100 remaps rows; none of these cards has a fan."""
     field = f"nvml.nvmlDeviceGetFieldValues({T4}, [nvml.%s])[0].nvmlReturn"
     assert program.ask(field % "NVML_FI_DEV_RETIRED_SBE") == 0
@@ -45,12 +45,12 @@ def test_cards_differ(program: NvmlProgram) -> None:
     assert program.failure(f"nvml.nvmlDeviceGetFanSpeed({T4})") == NOT_SUPPORTED
 
 
-def test_engines_cannot_be_told_apart_under_mig(program: NvmlProgram) -> None:
+def test_engine_utilization_under_mig_is_unsupported(program: NvmlProgram) -> None:
     """NVML documents no encoder or decoder utilization for a GPU with MIG enabled."""
     assert program.failure(f"nvml.nvmlDeviceGetEncoderUtilization({MIG})") == NOT_SUPPORTED
 
 
-def test_an_answer_can_be_set_and_taken_away(board: Board, program: NvmlProgram) -> None:
+def test_set_answer_then_removed_is_unsupported_again(board: Board, program: NvmlProgram) -> None:
     """Counters grow, errors come, a function ceases to be supported; other GPUs stay as they are."""
     board.set_answer(0, "nvmlDeviceGetPcieReplayCounter", 17)
     board.set_answer(0, "nvmlDeviceGetFieldValues", 2**40, selector=74)
@@ -63,7 +63,9 @@ def test_an_answer_can_be_set_and_taken_away(board: Board, program: NvmlProgram)
     assert program.ask(f"nvml.nvmlDeviceGetPcieReplayCounter({T4})") == 0
 
 
-def test_traffic_of_all_links_and_of_each(board: Board, program: NvmlProgram) -> None:
+def test_nvlink_traffic_without_per_link_answer_is_spread_over_links(
+    board: Board, program: NvmlProgram
+) -> None:
     """What goes over all links is spread over them, unless the board says of one what went over it."""
     links = f"nvml.nvmlDeviceGetFieldValues({H100}, [(138, 2**32 - 1), (138, 0), (138, 17), (138, 18)])"
     board.set_answer(0, "nvmlDeviceGetFieldValues", 1800, selector=138)
@@ -74,7 +76,7 @@ def test_traffic_of_all_links_and_of_each(board: Board, program: NvmlProgram) ->
     assert program.ask(links.replace(H100, T4))[1]["nvmlReturn"] == NOT_SUPPORTED
 
 
-def test_what_no_board_holds_is_refused(board: Board) -> None:
+def test_set_answer_with_unknown_function_or_gpu_is_refused(board: Board) -> None:
     """Unknown functions and GPUs, and more values than there is room for."""
     with pytest.raises(ValueError, match="has no function 'nvmlDeviceGetFrob'"):
         board.set_answer(0, "nvmlDeviceGetFrob", 1)

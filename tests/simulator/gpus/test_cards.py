@@ -8,7 +8,7 @@ from simulator.gpus.cards import CARDS, Card
 
 
 @pytest.mark.parametrize("card", CARDS.values(), ids=CARDS.keys())
-def test_a_possible_card(card: Card) -> None:
+def test_card_power_and_memory_limits_are_ordered(card: Card) -> None:
     """Idle is below loaded is below the limit, and reserved memory below all memory."""
     assert 0 < card.idle_power_w < card.loaded_power_w < card.max_power_w
     assert card.min_power_w < card.max_power_w
@@ -19,14 +19,14 @@ def test_a_possible_card(card: Card) -> None:
 
 
 @pytest.mark.parametrize("card", CARDS.values(), ids=CARDS.keys())
-def test_memory_of_the_kind(card: Card) -> None:
+def test_card_memory_type_decides_thermometer_clock_and_mig(card: Card) -> None:
     """HBM cards have a memory thermometer and a fixed memory clock; GDDR cards have neither, nor MIG."""
     assert card.memory_temperature == (card.idle_mem_clock_mhz == card.max_mem_clock_mhz)
     assert card.memory_temperature == bool(card.mig_profiles)
 
 
 @pytest.mark.parametrize("card", CARDS.values(), ids=CARDS.keys())
-def test_profiles(card: Card) -> None:
+def test_mig_profile_name_matches_its_slices_and_memory(card: Card) -> None:
     """A profile's name tells its compute slices and, to a rounding, its memory; as many as there is room for fit."""
     for name, profile in card.mig_profiles.items():
         compute, memory = name.removesuffix("gb").split("g.")
@@ -39,7 +39,7 @@ def test_profiles(card: Card) -> None:
 
 
 @pytest.mark.parametrize("card", CARDS.values(), ids=CARDS.keys())
-def test_profile_ids(card: Card) -> None:
+def test_mig_profile_ids_of_a_card_are_unique(card: Card) -> None:
     """Each profile of a card has an id of its own, and more slices never mean less memory."""
     ids = [profile.profile_id for profile in card.mig_profiles.values()]
     assert len(set(ids)) == len(ids)

@@ -55,7 +55,7 @@ def numbered(n: int) -> Reading:
     )
 
 
-def test_no_torn_reads(board: Board, program: NvmlProgram) -> None:
+def test_board_under_constant_writes_never_shows_mixed_values(board: Board, program: NvmlProgram) -> None:
     """However often the writer writes, each call's values come from one and the same reading."""
     board.set_gpu(0, numbered(0))
     program.ask(READ_MANY)
@@ -94,7 +94,7 @@ def read(times):
 """
 
 
-def test_no_torn_reads_of_much(path: pathlib.Path, program: NvmlProgram) -> None:
+def test_board_with_large_values_never_shows_mixed_values(path: pathlib.Path, program: NvmlProgram) -> None:
     """Values that take long to read and to write come whole, too, from a writer without pause."""
     header = encoding.header(NodeSpec("node-a", (GpuSpec("T4"),)))
     lists = [encoding.process_list([Process(pid, n) for pid in range(512)]) for n in (1, 2, 3)]
@@ -113,7 +113,7 @@ def test_no_torn_reads_of_much(path: pathlib.Path, program: NvmlProgram) -> None
     assert program.ask("sorted(found)") == [1, 2, 3]
 
 
-def test_several_writing_threads(board: Board, program: NvmlProgram) -> None:
+def test_board_with_several_writer_threads_keeps_every_change(board: Board, program: NvmlProgram) -> None:
     """Threads that write to one board do not undo or tear each other's changes."""
     board.set_gpu(0, numbered(0))
     program.ask(READ_MANY)
@@ -153,7 +153,9 @@ for n in itertools.cycle(range(1, 1_000_000)):
 """
 
 
-def test_a_killed_writer(path: pathlib.Path, start_program: Callable[[], NvmlProgram]) -> None:
+def test_board_of_killed_writer_keeps_last_values(
+    path: pathlib.Path, start_program: Callable[[], NvmlProgram]
+) -> None:
     """Programs keep the last whole values of a writer that was killed while writing."""
     root = pathlib.Path(__file__).parents[3]
     writer = subprocess.Popen(
@@ -177,14 +179,16 @@ def test_a_killed_writer(path: pathlib.Path, start_program: Callable[[], NvmlPro
     assert program.ask("len(seen)") == 1
 
 
-def test_two_boards(tmp_path: pathlib.Path, program: NvmlProgram, node: NodeSpec) -> None:
+def test_boards_of_two_nodes_are_separate(
+    tmp_path: pathlib.Path, program: NvmlProgram, node: NodeSpec
+) -> None:
     """Boards of two nodes are apart: each program sees its own."""
     with Board(tmp_path / "other", node) as other:
         other.set_gpu(0, numbered(7))
         assert program.ask("nvml.nvmlDeviceGetPowerUsage(gpus[0])") == 70_000
 
 
-def test_closed(board: Board) -> None:
+def test_closed_board_refuses_changes(board: Board) -> None:
     """A closed board refuses changes in words; closing twice is closing once."""
     board.close()
     board.close()

@@ -28,7 +28,7 @@ def _next(program: NvmlProgram, timeout_ms: int = 5000) -> list[int]:
     return found
 
 
-def test_an_error_is_an_event(board: Board, waiting: NvmlProgram) -> None:
+def test_xid_error_is_reported_once_in_order(board: Board, waiting: NvmlProgram) -> None:
     """Of the GPU that it happened on, in the order in which they happen, each once."""
     board.raise_xid(0, 79)
     board.raise_xid(1, 31, instance=1)
@@ -38,14 +38,14 @@ def test_an_error_is_an_event(board: Board, waiting: NvmlProgram) -> None:
     assert waiting.failure("nvml.nvmlEventSetWait_v2(events, 20)") == TIMEOUT
 
 
-def test_whoever_waits_is_told(board: Board, waiting: NvmlProgram) -> None:
+def test_event_wait_returns_when_xid_occurs(board: Board, waiting: NvmlProgram) -> None:
     """While the call stands."""
     answer = waiting.start("nvml.nvmlEventSetWait_v2(events, 20000).eventData")
     board.raise_xid(0, 48)
     assert answer.result(20) == 48
 
 
-def test_what_is_not_registered_is_not_told(board: Board, waiting: NvmlProgram) -> None:
+def test_event_set_ignores_unregistered_gpus_and_earlier_errors(board: Board, waiting: NvmlProgram) -> None:
     """Neither what happened before the set, nor what happens to other GPUs."""
     board.raise_xid(2, 13)
     assert waiting.failure("nvml.nvmlEventSetWait_v2(events, 20)") == TIMEOUT
@@ -56,14 +56,14 @@ def test_what_is_not_registered_is_not_told(board: Board, waiting: NvmlProgram) 
     assert waiting.failure("nvml.nvmlEventSetWait_v2(events, 20)") == TIMEOUT
 
 
-def test_a_flood_loses_the_oldest(board: Board, waiting: NvmlProgram) -> None:
+def test_event_log_overflow_drops_oldest_events(board: Board, waiting: NvmlProgram) -> None:
     """The log is finite, as the driver's is."""
     for xid in range(1, 101):
         board.raise_xid(0, xid)
     assert _next(waiting)[2] == 100 - 64 + 1
 
 
-def test_only_errors_can_be_waited_for(program: NvmlProgram) -> None:
+def test_event_types_other_than_xid_are_unsupported(program: NvmlProgram) -> None:
     """Other events are not simulated, and are not claimed."""
     assert program.ask("nvml.nvmlDeviceGetSupportedEventTypes(gpus[0])") == XID
     program.ask("events = nvml.nvmlEventSetCreate()")
@@ -71,7 +71,7 @@ def test_only_errors_can_be_waited_for(program: NvmlProgram) -> None:
     assert program.failure("nvml.nvmlDeviceGetSupportedEventTypes(migs[0])") == NOT_SUPPORTED
 
 
-def test_sockets_and_links(program: NvmlProgram) -> None:
+def test_topology_of_gpus_follows_socket_and_nvlink(program: NvmlProgram) -> None:
     """Half of the GPUs on each socket; NVLink between cards that have it, and none elsewhere."""
     ancestor = "nvml.nvmlDeviceGetTopologyCommonAncestor(gpus[{}], gpus[{}])"
     assert program.ask(ancestor.format(0, 1)) == 40
@@ -87,7 +87,7 @@ def test_sockets_and_links(program: NvmlProgram) -> None:
     assert [program.ask(affinity.format(gpu)) for gpu in range(4)] == [[1], [1], [2], [2]]
 
 
-def test_where_an_instance_lies(program: NvmlProgram) -> None:
+def test_mig_instance_reports_profile_and_placement(program: NvmlProgram) -> None:
     """Profile and placement, as `nvidia-smi mig -lgi` shows them."""
     program.ask("ids = [nvml.nvmlDeviceGetGpuInstanceId(mig) for mig in migs]")
     program.ask(
@@ -104,7 +104,7 @@ def test_where_an_instance_lies(program: NvmlProgram) -> None:
     assert program.failure("nvml.nvmlDeviceGetGpuInstanceById(gpus[0], 1)") == NOT_FOUND
 
 
-def test_bare_metal_needs_no_licence(board: Board, program: NvmlProgram) -> None:
+def test_license_state_without_vgpu_is_not_required(board: Board, program: NvmlProgram) -> None:
     """Unless the board says that it is a vGPU."""
     asked = "nvml.nvmlDeviceGetGridLicensableFeatures_v4(gpus[0])"
     assert program.ask(f"{asked}.isGridLicenseSupported") == 0

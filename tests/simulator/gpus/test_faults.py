@@ -16,7 +16,7 @@ TEMPERATURE = "nvml.nvmlDeviceGetTemperature(gpus[{}], 0)"
 GPU_IS_LOST, NOT_SUPPORTED, UNKNOWN = 15, 3, 999
 
 
-def test_one_function_of_one_gpu(board: Board, program: NvmlProgram) -> None:
+def test_fault_on_one_gpu_affects_that_function_and_gpu_only(board: Board, program: NvmlProgram) -> None:
     """A fault costs that function on that GPU, nothing else."""
     board.fault("nvmlDeviceGetPowerUsage", gpu=2, code=NOT_SUPPORTED)
     assert program.failure(POWER.format(2)) == NOT_SUPPORTED
@@ -26,13 +26,15 @@ def test_one_function_of_one_gpu(board: Board, program: NvmlProgram) -> None:
     assert program.ask(POWER.format(2)) == 34_000
 
 
-def test_one_function_of_all_gpus(board: Board, program: NvmlProgram) -> None:
+def test_fault_without_gpu_affects_every_gpu(board: Board, program: NvmlProgram) -> None:
     """Without a GPU a fault costs the function on each of them."""
     board.fault("nvmlDeviceGetPowerUsage", code=UNKNOWN)
     assert {program.failure(POWER.format(i)) for i in range(4)} == {UNKNOWN}
 
 
-def test_a_lost_gpu(board: Board, program: NvmlProgram, node: NodeSpec) -> None:
+def test_lost_gpu_fails_all_its_calls_and_no_others(
+    board: Board, program: NvmlProgram, node: NodeSpec
+) -> None:
     """A GPU that fell off the bus fails every call about it, its instances too; the node's others go on."""
     board.fault("*", gpu=1, code=GPU_IS_LOST)
     for question in (
@@ -49,7 +51,7 @@ def test_a_lost_gpu(board: Board, program: NvmlProgram, node: NodeSpec) -> None:
     assert program.ask("nvml.nvmlDeviceGetCount()") == 4
 
 
-def test_functions_of_the_node(board: Board, program: NvmlProgram) -> None:
+def test_fault_on_node_function_leaves_gpu_calls_alone(board: Board, program: NvmlProgram) -> None:
     """Functions about no GPU fail by name; a fault of every GPU leaves them alone."""
     board.fault("*", code=UNKNOWN)
     assert program.failure("nvml.nvmlSystemGetDriverVersion()") == 0
@@ -57,7 +59,7 @@ def test_functions_of_the_node(board: Board, program: NvmlProgram) -> None:
     assert program.failure("nvml.nvmlDeviceGetCount()") == UNKNOWN
 
 
-def test_initialisation(board: Board, start_program: Callable[[], NvmlProgram]) -> None:
+def test_fault_on_init_fails_until_cleared(board: Board, start_program: Callable[[], NvmlProgram]) -> None:
     """Initialisation fails as with a driver that was updated under way, and then works."""
     board.fault("nvmlInitWithFlags", code=18)
     program = start_program()
@@ -70,7 +72,7 @@ def test_initialisation(board: Board, start_program: Callable[[], NvmlProgram]) 
     assert program.ask("nvml.nvmlDeviceGetCount()") == 4
 
 
-def test_the_newest_counts(board: Board, program: NvmlProgram) -> None:
+def test_second_fault_replaces_first_of_same_function(board: Board, program: NvmlProgram) -> None:
     """A second fault of the same function and GPU takes the place of the first; others stay."""
     board.fault("nvmlDeviceGetPowerUsage", gpu=0, code=UNKNOWN)
     board.fault("nvmlDeviceGetPowerUsage", gpu=1, code=UNKNOWN)
@@ -79,7 +81,7 @@ def test_the_newest_counts(board: Board, program: NvmlProgram) -> None:
     assert program.failure(POWER.format(1)) == UNKNOWN
 
 
-def test_a_call_that_hangs(board: Board, program: NvmlProgram) -> None:
+def test_hanging_call_blocks_its_thread_until_cleared(board: Board, program: NvmlProgram) -> None:
     """A hanging call holds its thread alone, and goes on once cleared."""
     board.fault("nvmlDeviceGetPowerUsage", gpu=0, hang=True)
     held = program.start(POWER.format(0))
@@ -91,7 +93,7 @@ def test_a_call_that_hangs(board: Board, program: NvmlProgram) -> None:
     assert held.result(ANSWER_TIMEOUT_S) == 70_000
 
 
-def test_a_call_that_hangs_and_fails(board: Board, program: NvmlProgram) -> None:
+def test_hanging_call_with_code_ends_with_that_error(board: Board, program: NvmlProgram) -> None:
     """A call may end its hanging with an error, as one does whose firmware timed out."""
     board.fault("*", gpu=0, code=GPU_IS_LOST, hang=True)
     held = program.start(POWER.format(0))
@@ -102,7 +104,7 @@ def test_a_call_that_hangs_and_fails(board: Board, program: NvmlProgram) -> None
         held.result(ANSWER_TIMEOUT_S)
 
 
-def test_shutdown_beside_a_hanging_call(board: Board, program: NvmlProgram) -> None:
+def test_shutdown_during_hanging_call_succeeds(board: Board, program: NvmlProgram) -> None:
     """NVML can be shut down and initialised again while a call hangs; the call then ends in good order."""
     board.fault("nvmlDeviceGetPowerUsage", gpu=0, hang=True)
     held = program.start(POWER.format(0))
@@ -115,7 +117,7 @@ def test_shutdown_beside_a_hanging_call(board: Board, program: NvmlProgram) -> N
     assert held.result(ANSWER_TIMEOUT_S) == 70_000
 
 
-def test_closing_the_board_frees_who_hangs(board: Board, program: NvmlProgram) -> None:
+def test_closed_board_releases_hanging_calls(board: Board, program: NvmlProgram) -> None:
     """A closed board holds nobody, and still shows its last values."""
     board.fault("nvmlDeviceGetPowerUsage", gpu=0, hang=True)
     held = program.start(POWER.format(0))
@@ -134,13 +136,15 @@ def test_closing_the_board_frees_who_hangs(board: Board, program: NvmlProgram) -
     ],
     ids=["misspelt", "not-nvml", "no-effect", "no-gpu"],
 )
-def test_impossible_faults(board: Board, function: str, options: dict[str, int], words: str) -> None:
+def test_impossible_fault_is_refused(
+    board: Board, function: str, options: dict[str, int], words: str
+) -> None:
     """A fault that could never show is refused in words."""
     with pytest.raises(ValueError, match=words):
         board.fault(function, **options)  # type: ignore[arg-type]
 
 
-def test_too_many_faults(board: Board) -> None:
+def test_faults_beyond_capacity_are_refused(board: Board) -> None:
     """A board holds 32 faults at once, and says so; replacing one needs no room."""
     functions = ["PowerUsage", "Temperature", "Name", "UUID", "Index", "Serial", "Brand", "ClockInfo"]
     for function in functions:

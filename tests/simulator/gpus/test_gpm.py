@@ -40,7 +40,7 @@ def _between(program: NvmlProgram, metric: int) -> tuple[int, float]:
 
 
 @pytest.mark.parametrize(("gpu", "expected"), [(0, 1), (1, 0), (2, 1), (3, 0)])
-def test_only_hopper_and_later_have_it(program: NvmlProgram, gpu: int, expected: int) -> None:
+def test_gpm_before_hopper_is_unsupported(program: NvmlProgram, gpu: int, expected: int) -> None:
     """H100 has, A100 and T4 have not; and a sample of what has not is refused."""
     assert program.ask(f"nvml.nvmlGpmQueryDeviceSupport(gpus[{gpu}])")["isSupportedDevice"] == expected
     program.ask("sample = nvml.nvmlGpmSampleAlloc()")
@@ -50,7 +50,7 @@ def test_only_hopper_and_later_have_it(program: NvmlProgram, gpu: int, expected:
 
 
 @pytest.mark.parametrize(("engine", "there"), [(30, 0), (36, 0), (37, 3), (40, 0), (47, 3), (50, 0), (51, 3)])
-def test_engines_that_are_there_do_nothing(sampling: NvmlProgram, engine: int, there: int) -> None:
+def test_gpm_media_engines_of_idle_h100_report_zero(sampling: NvmlProgram, engine: int, there: int) -> None:
     """An H100 has seven decoders for video, seven for JPEG, and one engine for optical flow."""
     sampling.ask("nvml.nvmlGpmSampleGet(gpus[0], a)")
     sampling.ask("nvml.nvmlGpmSampleGet(gpus[0], b)")
@@ -59,7 +59,7 @@ def test_engines_that_are_there_do_nothing(sampling: NvmlProgram, engine: int, t
     assert value == 0 or there
 
 
-def test_a_metric_is_what_happened_between_two_samples(board: Board, sampling: NvmlProgram) -> None:
+def test_gpm_metric_is_mean_of_two_samples(board: Board, sampling: NvmlProgram) -> None:
     """Here the mean of two instants; what the card does not say carries an error of its own."""
     board.set_gpm(0, GRAPHICS, 20)
     board.set_gpm(0, TENSOR, 12.5)
@@ -72,7 +72,7 @@ def test_a_metric_is_what_happened_between_two_samples(board: Board, sampling: N
     assert _between(sampling, 9999)[0] == NOT_SUPPORTED
 
 
-def test_activity_follows_the_readings(board: Board, sampling: NvmlProgram) -> None:
+def test_gpm_activity_without_counter_follows_utilization(board: Board, sampling: NvmlProgram) -> None:
     """Where no test says otherwise: the GPU's utilization, an instance's share of its own engines."""
     board.set_instance(2, 1, memory_used_bytes=0, activity_percent=70)
     gpu_instance = sampling.ask(
@@ -88,14 +88,14 @@ def test_activity_follows_the_readings(board: Board, sampling: NvmlProgram) -> N
     assert _between(sampling, DRAM) == (0, 31)
 
 
-def test_an_instance_that_is_not_there_has_no_sample(sampling: NvmlProgram) -> None:
+def test_gpm_sample_of_missing_instance_is_not_found(sampling: NvmlProgram) -> None:
     """NOT_FOUND, and on a card without GPM NOT_SUPPORTED."""
     assert sampling.failure("nvml.nvmlGpmMigSampleGet(gpus[2], 99, a)") == NOT_FOUND
     instance = sampling.ask("nvml.nvmlDeviceGetGpuInstanceId(migs[0])")
     assert sampling.failure(f"nvml.nvmlGpmMigSampleGet(gpus[1], {instance}, a)") == NOT_SUPPORTED
 
 
-def test_two_filled_samples_in_order_are_wanted(sampling: NvmlProgram) -> None:
+def test_gpm_samples_unfilled_or_reversed_are_invalid(sampling: NvmlProgram) -> None:
     """Never filled, or the later one first: INVALID_ARGUMENT; another version of the structure: a mismatch."""
     ask = "nvml.nvmlGpmMetricsGet(request)"
     assert sampling.failure(ask) == INVALID
@@ -106,7 +106,7 @@ def test_two_filled_samples_in_order_are_wanted(sampling: NvmlProgram) -> None:
     assert sampling.failure(ask) == MISMATCH
 
 
-def test_a_share_has_bounds(board: Board, path: pathlib.Path) -> None:
+def test_instance_activity_above_100_percent_is_refused(board: Board, path: pathlib.Path) -> None:
     """An instance cannot be busier than whole."""
     del path
     with pytest.raises(ValueError, match="activity_percent is 101, not within 0 and 100"):
@@ -119,7 +119,9 @@ def _instance_id(program: NvmlProgram, instance: int) -> int:
     return identity
 
 
-def test_work_that_is_counted(board: Board, sampling: NvmlProgram) -> None:
+def test_gpm_activity_with_counters_is_busy_time_over_elapsed_time(
+    board: Board, sampling: NvmlProgram
+) -> None:
     """Activity is the time worked between two samples as a share of the time between them, to its last digit."""
     board.set_gpm(0, TENSOR, 12.5)
     board.set_busy(0, busy_us=1_000, at_us=10_000)
@@ -131,7 +133,9 @@ def test_work_that_is_counted(board: Board, sampling: NvmlProgram) -> None:
     assert _between(sampling, TENSOR) == (0, 12.5)
 
 
-def test_an_instance_counts_its_own_work(board: Board, sampling: NvmlProgram) -> None:
+def test_gpm_counter_of_instance_is_separate_and_ends_with_new_cut(
+    board: Board, sampling: NvmlProgram
+) -> None:
     """Neither its GPU's nor its neighbour's; after a new cut nobody counts until told so."""
     board.set_busy(2, busy_us=0, at_us=1_000)
     board.set_busy(2, busy_us=0, at_us=1_000, instance=0)
@@ -147,7 +151,7 @@ def test_an_instance_counts_its_own_work(board: Board, sampling: NvmlProgram) ->
     assert _between(sampling, GRAPHICS) == (0, 0)
 
 
-def test_no_work_without_time(board: Board, sampling: NvmlProgram) -> None:
+def test_gpm_samples_of_same_count_are_refused(board: Board, sampling: NvmlProgram) -> None:
     """Two samples of the same count are refused as samples of the same instant are, for every metric."""
     board.set_busy(0, busy_us=1, at_us=10)
     for name in ("a", "b"):
@@ -157,7 +161,7 @@ def test_no_work_without_time(board: Board, sampling: NvmlProgram) -> None:
         assert sampling.failure("nvml.nvmlGpmMetricsGet(request)") == INVALID
 
 
-def test_a_count_that_begins_between_two_samples(board: Board, sampling: NvmlProgram) -> None:
+def test_gpm_activity_with_one_counter_is_mean_of_readings(board: Board, sampling: NvmlProgram) -> None:
     """Until both samples hold a count, activity is the mean of what the two instants say."""
     board.set_gpm(0, GRAPHICS, 20)
     sampling.ask("nvml.nvmlGpmSampleGet(gpus[0], a)")
@@ -166,7 +170,7 @@ def test_a_count_that_begins_between_two_samples(board: Board, sampling: NvmlPro
     assert _between(sampling, GRAPHICS) == (0, 20)
 
 
-def test_a_count_has_bounds(board: Board) -> None:
+def test_busy_counter_out_of_bounds_is_refused(board: Board) -> None:
     """Nobody has worked for less than no time, nor before time began; and only instances that are there work."""
     for busy_us, at_us in ((-1, 5), (0, 0)):
         with pytest.raises(ValueError, match=f"no GPU has worked {busy_us} us at {at_us} us"):
@@ -175,7 +179,7 @@ def test_a_count_has_bounds(board: Board) -> None:
         board.set_busy(2, busy_us=0, at_us=1, instance=2)
 
 
-def test_cards_without_it_count_nothing(board: Board, sampling: NvmlProgram) -> None:
+def test_busy_counter_on_a100_does_not_enable_gpm(board: Board, sampling: NvmlProgram) -> None:
     """A count makes no A100 have GPM."""
     board.set_busy(1, busy_us=1, at_us=10)
     assert sampling.failure("nvml.nvmlGpmSampleGet(gpus[1], a)") == NOT_SUPPORTED

@@ -69,7 +69,9 @@ def _held(work: Work, at_ms: int) -> int:
 
 
 @hypothesis.given(works=ANY_WORKS, span=SPANS)
-def test_every_millisecond_is_shared_evenly(works: list[Work], span: tuple[int, int]) -> None:
+def test_busy_time_of_overlapping_processes_is_shared_evenly(
+    works: list[Work], span: tuple[int, int]
+) -> None:
     """Whoever has work at an instant gets one part in as many as have, on the same GPU or the same MIG instance."""
     start, end = span
     truth = Truth(works)
@@ -78,7 +80,7 @@ def test_every_millisecond_is_shared_evenly(works: list[Work], span: tuple[int, 
 
 
 @hypothesis.given(works=ANY_WORKS, span=SPANS)
-def test_processes_add_up_to_the_device(works: list[Work], span: tuple[int, int]) -> None:
+def test_busy_times_of_processes_add_up_to_device(works: list[Work], span: tuple[int, int]) -> None:
     """To the last fraction: what a GPU or an instance worked, it worked for its processes."""
     start, end = span
     truth = Truth(works)
@@ -89,7 +91,7 @@ def test_processes_add_up_to_the_device(works: list[Work], span: tuple[int, int]
 
 
 @hypothesis.given(works=ANY_WORKS, span=SPANS)
-def test_a_gpu_works_when_any_part_of_it_does(works: list[Work], span: tuple[int, int]) -> None:
+def test_device_busy_time_is_union_of_bursts(works: list[Work], span: tuple[int, int]) -> None:
     """The GPU's own time is the union of all bursts, and its counter is that time since the beginning."""
     start, end = span
     truth = Truth(works)
@@ -103,7 +105,7 @@ def test_a_gpu_works_when_any_part_of_it_does(works: list[Work], span: tuple[int
 
 
 @hypothesis.given(works=_works(), span=SPANS)
-def test_memory_over_time(works: list[Work], span: tuple[int, int]) -> None:
+def test_memory_of_process_follows_its_steps(works: list[Work], span: tuple[int, int]) -> None:
     """A process holds what its last step says, from its first step until its end."""
     start, end = span
     truth = Truth(works)
@@ -112,7 +114,7 @@ def test_memory_over_time(works: list[Work], span: tuple[int, int]) -> None:
 
 
 @hypothesis.given(works=ANY_WORKS, now=TIMES)
-def test_who_is_there(works: list[Work], now: int) -> None:
+def test_processes_at_instant_are_those_alive(works: list[Work], now: int) -> None:
     """A board is shown who lives at the instant, with what it holds then and where it runs."""
     expected = [
         Process(work.pid, _held(work, now), work.kind, work.instance) for work in works if work.lives(now)
@@ -127,7 +129,7 @@ def _percent(busy_ms: Fraction | int) -> int:
 
 
 @hypothesis.given(works=_works(), now=TIMES, depth=st.integers(1, 50))
-def test_a_sample_of_each_period(works: list[Work], now: int, depth: int) -> None:
+def test_sample_buffers_have_one_sample_per_ended_period(works: list[Work], now: int, depth: int) -> None:
     """Of each of the last periods that have ended: the GPU's share, and of each process that had one its own."""
     truth = Truth(works)
     ended = now * 1000 // PERIOD_US
@@ -148,7 +150,7 @@ def test_a_sample_of_each_period(works: list[Work], now: int, depth: int) -> Non
 
 
 @hypothesis.given(works=_works(), first=st.integers(0, 20), count=st.integers(1, 20))
-def test_buffers_over_a_window_of_whole_periods(works: list[Work], first: int, count: int) -> None:
+def test_sample_buffers_integrate_to_truth_within_rounding(works: list[Work], first: int, count: int) -> None:
     """What a reader who integrates the samples gets is what happened, within the rounding of each sample."""
     truth = Truth(works)
     start_us, end_us = first * PERIOD_US, (first + count) * PERIOD_US
@@ -161,7 +163,7 @@ def test_buffers_over_a_window_of_whole_periods(works: list[Work], first: int, c
     assert abs(counted - true) <= rounding_us
 
 
-def test_halves_are_rounded_up() -> None:
+def test_sample_percent_rounds_halves_up_and_drops_less() -> None:
     """And less than half a percent is nothing: the process is not seen at all."""
     works = [Work(1, 0, None, ((0, 5), (1000, 1004)), ())]
     truth = Truth(works)
@@ -171,7 +173,7 @@ def test_halves_are_rounded_up() -> None:
     )
 
 
-def test_the_grid_stands_still() -> None:
+def test_sample_periods_do_not_depend_on_query_time() -> None:
     """Whenever one looks, a period has the same bounds, and the same sample once it has ended."""
     truth = Truth([Work(1, 0, None, ((0, 100), (250, 3000)), ())])
     first, _ = truth.buffers(2_000_000)
@@ -181,12 +183,12 @@ def test_the_grid_stands_still() -> None:
     assert [at for at, _ in second[len(first) :]] == [166_667 * n for n in range(12, 15)]
 
 
-def test_a_cut_gpu_keeps_no_samples() -> None:
+def test_sample_buffers_under_mig_are_empty() -> None:
     """As NVML, which supports none under MIG."""
     assert Truth([Work(1, 0, None, ((0, 100),), (), instance=0)]).buffers(10_000_000) == ([], [])
 
 
-def test_nobody() -> None:
+def test_unused_gpu_has_zero_busy_time() -> None:
     """A GPU that nobody ever uses has worked for no time, and its samples say so."""
     truth = Truth([])
     assert truth.device_busy_ms(0, 1000) == 0
@@ -195,7 +197,7 @@ def test_nobody() -> None:
     assert truth.buffers(400_000) == ([(166_667, 0), (333_334, 0)], [])
 
 
-def test_a_span_that_ends_before_it_begins() -> None:
+def test_reversed_span_is_empty() -> None:
     """Nothing happens in it, rather than less than nothing."""
     work = Work(1, 0, None, ((0, 100),), ((0, 1),))
     truth = Truth([work])
@@ -204,7 +206,7 @@ def test_a_span_that_ends_before_it_begins() -> None:
     assert truth.memory_byte_ms(work, 50, 20) == 0
 
 
-def test_a_stranger() -> None:
+def test_unknown_process_raises_key_error() -> None:
     """Of a process that is none of the GPU's nothing is known, not even that it did nothing."""
     work = Work(1, 0, 100, (), ())
     truth = Truth([work])
@@ -226,14 +228,14 @@ def test_a_stranger() -> None:
         ({"memory": ((5, -1),)}, "holds less memory than none"),
     ],
 )
-def test_what_no_process_does_is_refused(change: dict[str, object], words: str) -> None:
+def test_impossible_work_is_refused_with_pid(change: dict[str, object], words: str) -> None:
     """In words, with its PID."""
     fields: dict[str, object] = {"pid": 7, "start_ms": 0, "end_ms": 100, "bursts": (), "memory": ()}
     with pytest.raises(ValueError, match=f"process 7: .*{words}"):
         Work(**fields | change)  # type: ignore[arg-type]
 
 
-def test_what_no_gpu_holds_is_refused() -> None:
+def test_conflicting_processes_are_refused() -> None:
     """Two processes of one PID at a time; a GPU that is cut for some of its processes only."""
     work = Work(7, 0, 100, (), ())
     Truth([work, dataclasses.replace(work, start_ms=100, end_ms=200)])
@@ -244,7 +246,7 @@ def test_what_no_gpu_holds_is_refused() -> None:
 
 
 @pytest.mark.driver
-def test_shown_by_a_driver(tmp_path: pathlib.Path) -> None:
+def test_truth_on_board_is_what_nvml_reports(tmp_path: pathlib.Path) -> None:
     """A board takes the truth as it is, and NVML tells it: samples, processes, and activity between two instants."""
     node = NodeSpec("node-a", (GpuSpec("H100-SXM5-80GB"),))
     works = [

@@ -24,7 +24,7 @@ H100, A100, L40S, T4 = range(4)
         ("nvml.nvmlDeviceGetCount()", 4),
     ],
 )
-def test_system(program: NvmlProgram, question: str, answer: object) -> None:
+def test_system_queries_match_node_spec(program: NvmlProgram, question: str, answer: object) -> None:
     """The node's versions and count of GPUs are those of its spec."""
     assert program.ask(question) == answer
 
@@ -38,7 +38,7 @@ def test_system(program: NvmlProgram, question: str, answer: object) -> None:
         (T4, "Tesla T4", 6, [7, 5], "00000000:61:00.0"),
     ],
 )
-def test_chip(
+def test_chip_queries_match_card(
     program: NvmlProgram, gpu: int, name: str, architecture: int, capability: list[int], bus: str
 ) -> None:
     """A GPU has the name, architecture, compute capability and bus of its card and place."""
@@ -53,7 +53,7 @@ def test_chip(
     assert pci["pciDeviceId"] & 0xFFFF == 0x10DE
 
 
-def test_identifiers_are_unique_and_stable(program: NvmlProgram, node: NodeSpec) -> None:
+def test_identifiers_are_unique_and_stable_per_gpu(program: NvmlProgram, node: NodeSpec) -> None:
     """UUIDs are the spec's, minors follow the index, serial numbers differ."""
     every = "for h in gpus"
     assert program.ask(f"[nvml.nvmlDeviceGetUUID(h) {every}]") == [node.gpu_uuid(i) for i in range(4)]
@@ -65,7 +65,7 @@ def test_identifiers_are_unique_and_stable(program: NvmlProgram, node: NodeSpec)
     assert program.ask("nvml.nvmlDeviceGetVbiosVersion(gpus[0])") == "96.00.74.00.01"
 
 
-def test_the_inforom_has_versions_of_its_own(program: NvmlProgram) -> None:
+def test_inforom_versions_of_data_centre_card_lack_power(program: NvmlProgram) -> None:
     """Of the whole image and of its parts; data-centre cards have none of the power part."""
     assert program.ask("nvml.nvmlDeviceGetInforomImageVersion(gpus[0])") == "G520.0200.00.05"
     assert program.ask("[nvml.nvmlDeviceGetInforomVersion(gpus[0], part) for part in (0, 1)]") == [
@@ -74,7 +74,7 @@ def test_the_inforom_has_versions_of_its_own(program: NvmlProgram) -> None:
     ]
 
 
-def test_handle_by_uuid(program: NvmlProgram, node: NodeSpec) -> None:
+def test_handle_by_uuid_finds_gpu_and_mig_instance(program: NvmlProgram, node: NodeSpec) -> None:
     """UUIDs of GPUs and of MIG instances lead back to them; others are not found."""
     by_uuid = "nvml.nvmlDeviceGetHandleByUUID"
     assert program.ask(f"nvml.nvmlDeviceGetIndex({by_uuid}({node.gpu_uuid(L40S)!r}))") == L40S
@@ -86,19 +86,19 @@ def test_handle_by_uuid(program: NvmlProgram, node: NodeSpec) -> None:
 
 
 @pytest.mark.parametrize("bus_id", ["00000000:52:00.0", "0000:52:00.0", "52:00.0"])
-def test_handle_by_bus(program: NvmlProgram, bus_id: str) -> None:
+def test_handle_by_bus_id_accepts_every_domain_form(program: NvmlProgram, bus_id: str) -> None:
     """A GPU is found by its bus id, with a long domain, a short one or none."""
     handle = f"nvml.nvmlDeviceGetHandleByPciBusId({bus_id!r})"
     assert program.ask(f"nvml.nvmlDeviceGetIndex({handle})") == L40S
 
 
 @pytest.mark.parametrize("bus_id", ["00000000:99:00.0", "00000001:52:00.0", "52:00.0x", "nonsense", ""])
-def test_no_such_bus(program: NvmlProgram, bus_id: str) -> None:
+def test_handle_by_unknown_bus_id_is_not_found(program: NvmlProgram, bus_id: str) -> None:
     """A bus without a GPU, or no bus at all, is not found."""
     assert program.failure(f"nvml.nvmlDeviceGetHandleByPciBusId({bus_id!r})") == 6
 
 
-def test_invalid_arguments(program: NvmlProgram) -> None:
+def test_queries_with_invalid_arguments_are_refused(program: NvmlProgram) -> None:
     """An index out of range, no pointer, a handle of nobody's: invalid arguments."""
     program.ask("lib = nvml.nvmlLib")
     assert program.failure("nvml.nvmlDeviceGetHandleByIndex(4)") == 2
@@ -110,7 +110,7 @@ def test_invalid_arguments(program: NvmlProgram) -> None:
     assert program.ask(f"lib.nvmlDeviceGetPowerUsage({stray}, ctypes.byref(ctypes.c_uint()))") == 2
 
 
-def test_text_that_does_not_fit(program: NvmlProgram) -> None:
+def test_text_query_with_small_buffer_is_insufficient_size(program: NvmlProgram) -> None:
     """Too small a buffer is said to be so and left alone."""
     program.ask("buffer = ctypes.create_string_buffer(8)")
     assert program.ask("nvml.nvmlLib.nvmlDeviceGetName(gpus[0], buffer, 8)") == 7
@@ -119,7 +119,7 @@ def test_text_that_does_not_fit(program: NvmlProgram) -> None:
 
 
 @pytest.mark.usefixtures("board")
-def test_before_initialisation_and_after_shutdown(start_program: Callable[[], NvmlProgram]) -> None:
+def test_queries_outside_initialisation_are_uninitialized(start_program: Callable[[], NvmlProgram]) -> None:
     """NVML answers between the first initialisation and the last shutdown, and says so outside."""
     program = start_program()
     program.ask("nvml.nvmlInit()")
@@ -134,7 +134,9 @@ def test_before_initialisation_and_after_shutdown(start_program: Callable[[], Nv
     assert program.failure("nvml.nvmlShutdown()") == 1
 
 
-def test_no_board(path: pathlib.Path, node: NodeSpec, start_program: Callable[[], NvmlProgram]) -> None:
+def test_init_without_board_is_driver_not_loaded(
+    path: pathlib.Path, node: NodeSpec, start_program: Callable[[], NvmlProgram]
+) -> None:
     """Without a board the driver is not loaded; once there is one, initialising works."""
     program = start_program()
     assert program.failure("nvml.nvmlInit()") == 9
@@ -143,7 +145,7 @@ def test_no_board(path: pathlib.Path, node: NodeSpec, start_program: Callable[[]
         assert program.ask("nvml.nvmlDeviceGetCount()") == 4
 
 
-def test_no_variable(path: pathlib.Path) -> None:
+def test_init_without_variable_is_driver_not_loaded(path: pathlib.Path) -> None:
     """A program that finds the library but is told of no board meets a driver that is not loaded."""
     program = NvmlProgram({"LD_LIBRARY_PATH": environment(path)["LD_LIBRARY_PATH"]})
     try:
@@ -153,7 +155,7 @@ def test_no_variable(path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["truncated", "other-layout", "not-a-board"])
-def test_a_board_of_another_version(
+def test_init_with_board_of_other_version_is_mismatch(
     board: Board, path: pathlib.Path, start_program: Callable[[], NvmlProgram], damage: str
 ) -> None:
     """A file that is no board of this version is a mismatch of driver and library, never read."""
@@ -167,7 +169,7 @@ def test_a_board_of_another_version(
     assert start_program().failure("nvml.nvmlInit()") == 18
 
 
-def test_a_new_board_in_place_of_the_old(
+def test_replaced_board_is_seen_after_next_init(
     board: Board, path: pathlib.Path, program: NvmlProgram, node: NodeSpec
 ) -> None:
     """A program keeps the board with which it initialised until it initialises again."""
@@ -180,13 +182,13 @@ def test_a_new_board_in_place_of_the_old(
         assert program.ask("nvml.nvmlDeviceGetCount()") == 1
 
 
-def test_error_strings(program: NvmlProgram) -> None:
+def test_error_string_exists_for_every_code(program: NvmlProgram) -> None:
     """Every code has words, unknown ones too."""
     assert program.ask("nvml.nvmlErrorString(15)") == "GPU is lost"
     assert program.ask("nvml.nvmlErrorString(999)") == "Unknown Error"
     assert program.ask("nvml.nvmlErrorString(12345)") == "Unknown Error"
 
 
-def test_missing_functions(program: NvmlProgram) -> None:
+def test_unsimulated_function_is_missing_symbol(program: NvmlProgram) -> None:
     """What the simulator does not play is missing as a symbol, as in an older driver."""
     assert program.failure("nvml.nvmlDeviceGetJpgUtilization(gpus[0])") == 13

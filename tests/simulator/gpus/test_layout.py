@@ -70,7 +70,9 @@ def compiled() -> Mapping[str, _Place]:
 
 
 @pytest.mark.parametrize(("name", "structure"), [*BOARD.items(), *NVML.items()])
-def test_structures(compiled: Mapping[str, _Place], name: str, structure: type[ctypes.Structure]) -> None:
+def test_structures_match_c_and_pynvml_layouts(
+    compiled: Mapping[str, _Place], name: str, structure: type[ctypes.Structure]
+) -> None:
     """A structure has the same size, members and offsets for C, for the board's writer and for pynvml."""
     assert compiled[name].size == ctypes.sizeof(structure)
     members = {
@@ -82,7 +84,7 @@ def test_structures(compiled: Mapping[str, _Place], name: str, structure: type[c
     assert members == {member: _Place(place.offset, place.size) for member, place in mirrored.items()}
 
 
-def test_cells(compiled: Mapping[str, _Place]) -> None:
+def test_cells_are_at_offsets_that_readers_use(compiled: Mapping[str, _Place]) -> None:
     """The cells that the writer publishes to lie where the readers read."""
     faults, gpu = layout.Layout.faults, layout.Layout.gpu
     state, processes = layout.GpuCells.state, layout.GpuCells.processes

@@ -45,7 +45,7 @@ def output(process: "subprocess.Popen[str]") -> str:
     return text.strip()
 
 
-def test_parallel_builds(tmp_path: pathlib.Path) -> None:
+def test_parallel_builds_produce_one_library(tmp_path: pathlib.Path) -> None:
     """Processes that build at the same time end up with one library and leave nothing else."""
     processes = [start(tmp_path) for _ in range(3)]
     answers = {output(process) for process in processes}
@@ -58,7 +58,7 @@ def test_parallel_builds(tmp_path: pathlib.Path) -> None:
     assert files[0].stat().st_mtime_ns == built
 
 
-def test_no_compiler(tmp_path: pathlib.Path) -> None:
+def test_missing_compiler_error_names_install_command(tmp_path: pathlib.Path) -> None:
     """Without a C compiler the message names the command that brings one."""
     answer = output(start(tmp_path, PATH=str(tmp_path)))
     assert answer == (
@@ -67,7 +67,7 @@ def test_no_compiler(tmp_path: pathlib.Path) -> None:
     )
 
 
-def test_a_compiler_that_fails(tmp_path: pathlib.Path) -> None:
+def test_failing_compiler_message_is_reported(tmp_path: pathlib.Path) -> None:
     """A compiler's complaint is part of the message, and nothing is left behind."""
     broken = tmp_path / "bin" / "cc"
     broken.parent.mkdir()
@@ -79,7 +79,7 @@ def test_a_compiler_that_fails(tmp_path: pathlib.Path) -> None:
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
 
 
-def test_a_cache_that_cannot_be_written(tmp_path: pathlib.Path) -> None:
+def test_unwritable_cache_error_names_variable(tmp_path: pathlib.Path) -> None:
     """A cache that cannot be written is named, with the variable that moves it."""
     blocked = tmp_path / "file"
     blocked.write_text("")
@@ -88,7 +88,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: pathlib.Path) -> None:
     assert answer.endswith("set XDG_CACHE_HOME to a writable directory")
 
 
-def test_a_board_that_cannot_be_written(tmp_path: pathlib.Path) -> None:
+def test_unwritable_board_error_names_path(tmp_path: pathlib.Path) -> None:
     """A board in a directory that does not exist is named with the reason."""
     code = "import pathlib; from simulator.gpus import Board; from simulator.spec import NodeSpec\n"
     code += "Board(pathlib.Path('no/such/board'), NodeSpec('n', ()))"
@@ -104,7 +104,7 @@ def test_a_board_that_cannot_be_written(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("compiler", [name for name in ("gcc", "clang") if shutil.which(name)])
-def test_no_warnings(tmp_path: pathlib.Path, compiler: str) -> None:
+def test_sources_compile_without_warnings(tmp_path: pathlib.Path, compiler: str) -> None:
     """Every compiler at hand takes the sources without a warning."""
     sources = [str(path) for path in (ROOT / "simulator" / "gpus" / "native").glob("*.c")]
     flags = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-DLAYOUT_VERSION=1"]

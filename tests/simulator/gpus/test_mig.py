@@ -15,7 +15,7 @@ NOT_SUPPORTED, NOT_FOUND, INVALID_ARGUMENT = 3, 6, 2
 MIB = 1 << 20
 
 
-def test_mode(program: NvmlProgram) -> None:
+def test_mig_mode_is_on_off_or_unsupported(program: NvmlProgram) -> None:
     """MIG is on, off, or unknown to the card."""
     assert program.ask("nvml.nvmlDeviceGetMigMode(gpus[1])") == [1, 1]
     assert program.ask("nvml.nvmlDeviceGetMigMode(gpus[0])") == [0, 0]
@@ -23,7 +23,7 @@ def test_mode(program: NvmlProgram) -> None:
     assert program.ask("[nvml.nvmlDeviceGetMaxMigDeviceCount(h) for h in gpus]") == [0, 7, 0, 0]
 
 
-def test_enumeration(program: NvmlProgram, node: NodeSpec) -> None:
+def test_mig_instances_are_listed_in_spec_order(program: NvmlProgram, node: NodeSpec) -> None:
     """Instances come in the spec's order with the driver's ids; the rest of the indexes are not found."""
     every = "for h in migs"
     card = "NVIDIA A100-SXM4-40GB MIG"
@@ -39,7 +39,7 @@ def test_enumeration(program: NvmlProgram, node: NodeSpec) -> None:
     assert program.failure("nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpus[2], 0)") == NOT_SUPPORTED
 
 
-def test_family(program: NvmlProgram) -> None:
+def test_mig_handle_knows_its_gpu(program: NvmlProgram) -> None:
     """Handles say whether they are instances, and instances know their GPU."""
     assert program.ask("[nvml.nvmlDeviceIsMigDeviceHandle(h) for h in (gpus[1], migs[0])]") == [0, 1]
     parent = "nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(migs[2])"
@@ -47,7 +47,7 @@ def test_family(program: NvmlProgram) -> None:
     assert program.failure("nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(gpus[1])") == NOT_SUPPORTED
 
 
-def test_attributes(program: NvmlProgram) -> None:
+def test_mig_attributes_match_profile(program: NvmlProgram) -> None:
     """An instance has the engines, slices and memory of its profile; a GPU has no such attributes."""
     assert program.ask("nvml.nvmlDeviceGetAttributes(migs[0])") == {
         "multiprocessorCount": 42,
@@ -63,7 +63,7 @@ def test_attributes(program: NvmlProgram) -> None:
     assert program.failure("nvml.nvmlDeviceGetAttributes(gpus[1])") == NOT_SUPPORTED
 
 
-def test_memory(board: Board, program: NvmlProgram) -> None:
+def test_mig_memory_is_per_instance(board: Board, program: NvmlProgram) -> None:
     """An instance's memory is its own, of both versions of the call."""
     board.set_instance(A100, 1, memory_used_bytes=4000 * MIB)
     memory = program.ask("nvml.nvmlDeviceGetMemoryInfo(migs[1], version=nvml.nvmlMemory_v2)")
@@ -90,25 +90,25 @@ def test_memory(board: Board, program: NvmlProgram) -> None:
         "nvml.nvmlDeviceGetMigMode({})",
     ],
 )
-def test_what_only_the_card_has(program: NvmlProgram, question: str) -> None:
+def test_card_level_queries_on_instance_are_unsupported(program: NvmlProgram, question: str) -> None:
     """Power, temperature, clocks and places are the card's, not an instance's."""
     assert program.failure(question.format("migs[0]")) == NOT_SUPPORTED
 
 
-def test_fields_of_an_instance(program: NvmlProgram) -> None:
+def test_field_values_of_instance_are_unsupported(program: NvmlProgram) -> None:
     """Fields of an instance are answered one by one: none is supported."""
     fields = program.ask("nvml.nvmlDeviceGetFieldValues(migs[0], [82, 83, 186])")
     assert [field["nvmlReturn"] for field in fields] == [NOT_SUPPORTED] * 3
 
 
-def test_the_card_of_instances(program: NvmlProgram) -> None:
+def test_gpu_with_mig_has_no_utilization(program: NvmlProgram) -> None:
     """A GPU with MIG has no utilization, but its power and temperature."""
     assert program.failure("nvml.nvmlDeviceGetUtilizationRates(gpus[1])") == NOT_SUPPORTED
     assert program.ask("nvml.nvmlDeviceGetPowerUsage(gpus[1])") == 50_000
     assert program.ask("nvml.nvmlDeviceGetTemperature(gpus[1], 0)") == 30
 
 
-def test_cut_anew(board: Board, program: NvmlProgram) -> None:
+def test_new_mig_layout_voids_old_handles(board: Board, program: NvmlProgram) -> None:
     """A new cut shows at once: new instances with empty memory, the handles of the old ones void."""
     board.set_instance(A100, 0, memory_used_bytes=MIB)
     board.set_mig(A100, ("7g.40gb",))
@@ -121,7 +121,7 @@ def test_cut_anew(board: Board, program: NvmlProgram) -> None:
     assert program.failure("nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpus[1], 1)") == NOT_FOUND
 
 
-def test_off_and_on(board: Board, program: NvmlProgram) -> None:
+def test_mig_switched_off_restores_gpu_utilization(board: Board, program: NvmlProgram) -> None:
     """MIG goes off and on; with it goes and comes the GPU's own utilization."""
     board.set_mig(A100, ())
     assert program.ask("nvml.nvmlDeviceGetMigMode(gpus[1])") == [0, 0]
@@ -145,7 +145,9 @@ def test_off_and_on(board: Board, program: NvmlProgram) -> None:
         pytest.param(("1g.10gb",) * 4, [5, 6, 3, 4], id="double-memory"),
     ],
 )
-def test_placement(board: Board, program: NvmlProgram, profiles: tuple[str, ...], ids: list[int]) -> None:
+def test_mig_placement_matches_real_driver(
+    board: Board, program: NvmlProgram, profiles: tuple[str, ...], ids: list[int]
+) -> None:
     """Whatever fits a real card fits here, and is numbered by its place."""
     board.set_mig(A100, profiles)
     seen = program.ask(
@@ -167,7 +169,7 @@ def test_placement(board: Board, program: NvmlProgram, profiles: tuple[str, ...]
         pytest.param(L40S, ("1g.5gb",), "it has: none, the card knows no MIG", id="no-mig"),
     ],
 )
-def test_impossible_cuts(
+def test_mig_layout_that_does_not_fit_is_refused(
     board: Board, program: NvmlProgram, gpu: int, profiles: tuple[str, ...], words: str
 ) -> None:
     """What does not fit on the card is refused in words, and nothing changes."""
@@ -176,7 +178,7 @@ def test_impossible_cuts(
     assert program.ask("nvml.nvmlDeviceGetName(migs[0])").endswith("3g.20gb")
 
 
-def test_instances_that_are_not_there(board: Board) -> None:
+def test_missing_instance_is_refused(board: Board) -> None:
     """An instance that a GPU does not have, or too much memory for one, is refused in words."""
     with pytest.raises(ValueError, match="GPU 1 has no MIG instance 3; it has 3"):
         board.set_instance(A100, 3, memory_used_bytes=0)
@@ -196,7 +198,9 @@ def test_instances_that_are_not_there(board: Board) -> None:
     ],
     ids=["card", "gpus", "mig"],
 )
-def test_impossible_nodes(path: pathlib.Path, gpus: tuple[GpuSpec, ...], words: str) -> None:
+def test_impossible_node_is_refused_without_file(
+    path: pathlib.Path, gpus: tuple[GpuSpec, ...], words: str
+) -> None:
     """A node that no board can show is refused in words, without leaving a file."""
     with pytest.raises(ValueError, match=words):
         Board(path, NodeSpec("bad", gpus))

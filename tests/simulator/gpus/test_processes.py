@@ -13,13 +13,13 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize("kind", ["Compute", "Graphics", "MPSCompute"])
-def test_none(program: NvmlProgram, kind: str) -> None:
+def test_process_lists_of_unused_gpu_are_empty(program: NvmlProgram, kind: str) -> None:
     """A GPU that nobody holds has empty lists, and so has an instance."""
     assert program.ask(f"nvml.nvmlDeviceGet{kind}RunningProcesses(gpus[0])") == []
     assert program.ask(f"nvml.nvmlDeviceGet{kind}RunningProcesses(migs[0])") == []
 
 
-def test_kinds(board: Board, program: NvmlProgram) -> None:
+def test_process_list_per_kind_has_its_own_function(board: Board, program: NvmlProgram) -> None:
     """Each kind of process is listed by its own function, with its memory and no instance."""
     processes = [
         Process(4711, 500 * MIB),
@@ -37,7 +37,7 @@ def test_kinds(board: Board, program: NvmlProgram) -> None:
     assert [p["pid"] for p in mps] == [4713]
 
 
-def test_instances(board: Board, program: NvmlProgram) -> None:
+def test_process_list_of_instance_has_its_own_processes(board: Board, program: NvmlProgram) -> None:
     """An instance lists its own processes, its GPU all of them with the instance's ids."""
     board.set_processes(A100, [Process(1, MIB, instance=0), Process(2, MIB, instance=2)])
     assert [p["pid"] for p in program.ask("nvml.nvmlDeviceGetComputeRunningProcesses(migs[2])")] == [2]
@@ -46,7 +46,7 @@ def test_instances(board: Board, program: NvmlProgram) -> None:
     assert [(p["pid"], p["gpuInstanceId"], p["computeInstanceId"]) for p in every] == [(1, 1, 0), (2, 13, 0)]
 
 
-def test_room(board: Board, program: NvmlProgram) -> None:
+def test_process_list_with_small_buffer_returns_needed_size(board: Board, program: NvmlProgram) -> None:
     """Who asks with too little room learns how much is needed."""
     board.set_processes(H100, [Process(pid, MIB) for pid in range(1, 4)])
     program.ask("count = ctypes.c_uint(2)")
@@ -58,7 +58,7 @@ def test_room(board: Board, program: NvmlProgram) -> None:
     assert program.ask(ask.replace("infos", "None")) == 2
 
 
-def test_as_many_as_there_is_room_for(board: Board, program: NvmlProgram) -> None:
+def test_processes_beyond_capacity_are_refused(board: Board, program: NvmlProgram) -> None:
     """A board holds 512 processes per GPU, and refuses more in words."""
     board.set_processes(H100, [Process(pid, MIB) for pid in range(1, 513)])
     assert len(program.ask("nvml.nvmlDeviceGetComputeRunningProcesses(gpus[0])")) == 512
@@ -66,7 +66,7 @@ def test_as_many_as_there_is_room_for(board: Board, program: NvmlProgram) -> Non
         board.set_processes(H100, [Process(pid, MIB) for pid in range(1, 514)])
 
 
-def test_a_new_cut_ends_them(board: Board, program: NvmlProgram) -> None:
+def test_new_mig_layout_ends_processes(board: Board, program: NvmlProgram) -> None:
     """No process survives a new cut; none can be on an instance that is not there."""
     board.set_processes(A100, [Process(1, MIB, instance=0)])
     board.set_mig(A100, ("7g.40gb",))

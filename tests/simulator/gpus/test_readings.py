@@ -27,7 +27,7 @@ BUSY = Reading(
 )
 
 
-def test_idle_at_first(program: NvmlProgram) -> None:
+def test_new_board_shows_idle_cards(program: NvmlProgram) -> None:
     """A new board shows idle cards."""
     assert program.ask("nvml.nvmlDeviceGetUtilizationRates(gpus[0])") == {"gpu": 0, "memory": 0}
     assert program.ask("nvml.nvmlDeviceGetPowerUsage(gpus[0])") == 70_000
@@ -35,7 +35,7 @@ def test_idle_at_first(program: NvmlProgram) -> None:
     assert program.ask("nvml.nvmlDeviceGetTotalEnergyConsumption(gpus[0])") == 0
 
 
-def test_changes_while_running(board: Board, program: NvmlProgram) -> None:
+def test_changed_reading_shows_at_next_call(board: Board, program: NvmlProgram) -> None:
     """A program sees each change at its next call, on that GPU alone."""
     for percent in (10, 90, 40):
         board.set_gpu(H100, dataclasses.replace(BUSY, gpu_util_percent=percent))
@@ -55,13 +55,15 @@ def test_changes_while_running(board: Board, program: NvmlProgram) -> None:
     ],
 )
 @pytest.mark.parametrize("gpu", [H100, L40S, T4])
-def test_measurements(board: Board, program: NvmlProgram, gpu: int, question: str, answer: object) -> None:
+def test_readings_are_reported_in_nvml_units(
+    board: Board, program: NvmlProgram, gpu: int, question: str, answer: object
+) -> None:
     """Every measurement is the one on the board, in NVML's unit."""
     board.set_gpu(gpu, BUSY)
     assert program.ask(question.format(f"gpus[{gpu}]")) == answer
 
 
-def test_memory(board: Board, program: NvmlProgram) -> None:
+def test_memory_info_v2_separates_reserved_memory(board: Board, program: NvmlProgram) -> None:
     """The second version tells reserved from used memory, the first counts it as used; both add up."""
     board.set_gpu(H100, BUSY)
     card = CARDS["H100-SXM5-80GB"]
@@ -79,7 +81,7 @@ def test_memory(board: Board, program: NvmlProgram) -> None:
     }
 
 
-def test_versions_of_structures(program: NvmlProgram) -> None:
+def test_unknown_structure_version_is_refused(program: NvmlProgram) -> None:
     """A structure of a version that the driver does not know is refused."""
     assert program.failure("nvml.nvmlDeviceGetMemoryInfo(gpus[0], version=0x03000028)") == 25
     program.ask("temperature = nvml.c_nvmlTemperature_v1_t()")
@@ -99,7 +101,9 @@ def test_versions_of_structures(program: NvmlProgram) -> None:
         pytest.param(T4, {83, 186}, id="turing"),
     ],
 )
-def test_fields(board: Board, program: NvmlProgram, gpu: int, supported: set[int]) -> None:
+def test_field_values_carry_result_type_and_time_each(
+    board: Board, program: NvmlProgram, gpu: int, supported: set[int]
+) -> None:
     """Each field carries its own result, value type and time; what a card lacks spoils no other."""
     board.set_gpu(gpu, BUSY)
     fields = program.ask(
@@ -121,7 +125,7 @@ def test_fields(board: Board, program: NvmlProgram, gpu: int, supported: set[int
             assert field["timestamp"] > 1_600_000_000_000_000
 
 
-def test_power_limits(program: NvmlProgram) -> None:
+def test_power_limits_match_card(program: NvmlProgram) -> None:
     """Limits are the card's, in milliwatts, also as fields."""
     assert program.ask("nvml.nvmlDeviceGetPowerManagementLimit(gpus[0])") == 700_000
     assert program.ask("nvml.nvmlDeviceGetPowerManagementDefaultLimit(gpus[0])") == 700_000
@@ -131,13 +135,13 @@ def test_power_limits(program: NvmlProgram) -> None:
     assert [field["value"]["uiVal"] for field in fields] == [200_000, 700_000, 700_000, 700_000]
 
 
-def test_power_of_a_part(program: NvmlProgram) -> None:
+def test_power_of_scope_other_than_gpu_is_unsupported(program: NvmlProgram) -> None:
     """Power is the whole card's: no other scope is supported."""
     fields = program.ask("nvml.nvmlDeviceGetFieldValues(gpus[0], [(186, 0), (186, 1)])")
     assert [field["nvmlReturn"] for field in fields] == [0, NOT_SUPPORTED]
 
 
-def test_clock_limits_and_states(board: Board, program: NvmlProgram) -> None:
+def test_clock_limits_and_performance_states_match_card(board: Board, program: NvmlProgram) -> None:
     """Highest clocks are the card's, the video engines' goes with the SMs'; GDDR rests in P8, HBM stays in P0."""
     assert program.ask("[nvml.nvmlDeviceGetMaxClockInfo(gpus[0], kind) for kind in range(4)]") == [
         1980,
@@ -169,7 +173,7 @@ def test_clock_limits_and_states(board: Board, program: NvmlProgram) -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_impossible_readings(
+def test_impossible_reading_is_refused(
     board: Board, program: NvmlProgram, change: dict[str, float], words: str
 ) -> None:
     """What a card could never measure is refused in words, and nothing changes."""
@@ -179,7 +183,7 @@ def test_impossible_readings(
     assert program.ask("nvml.nvmlDeviceGetPowerUsage(gpus[0])") == 70_000
 
 
-def test_no_such_gpu(board: Board) -> None:
+def test_unknown_gpu_error_names_valid_indexes(board: Board) -> None:
     """A GPU that the node does not have is named with what it has."""
     with pytest.raises(ValueError, match=r"node node-a has no GPU 4; it has 4"):
         board.set_gpu(4, BUSY)

@@ -29,7 +29,7 @@ def busy(board: Board, program: NvmlProgram) -> NvmlProgram:
     return program
 
 
-def test_a_gpu_s_samples(busy: NvmlProgram) -> None:
+def test_gpu_samples_are_percent_oldest_first(busy: NvmlProgram) -> None:
     """Percentages as unsigned numbers, oldest first, stamped with Unix time in microseconds."""
     kind, samples = busy.ask(GPU_SAMPLES.format("gpus[0]", 0))
     assert kind == 1
@@ -40,7 +40,7 @@ def test_a_gpu_s_samples(busy: NvmlProgram) -> None:
     ]
 
 
-def test_samples_of_processes(busy: NvmlProgram) -> None:
+def test_process_samples_are_the_same_from_both_functions(busy: NvmlProgram) -> None:
     """Which process used which engine in which period, by either of the two functions."""
     expected = [
         {"timeStamp": T + 1, "pid": 4711, "smUtil": 10, "memUtil": 5, "encUtil": 2, "decUtil": 1},
@@ -53,7 +53,9 @@ def test_samples_of_processes(busy: NvmlProgram) -> None:
 
 
 @pytest.mark.parametrize(("seen", "of_the_gpu", "of_processes"), [(T, 3, 3), (T + 1, 2, 2), (T + 2, 1, 2)])
-def test_only_what_is_new(busy: NvmlProgram, seen: int, of_the_gpu: int, of_processes: int) -> None:
+def test_samples_since_timestamp_are_only_newer_ones(
+    busy: NvmlProgram, seen: int, of_the_gpu: int, of_processes: int
+) -> None:
     """Who says what was last seen gets what came after it, and not that again."""
     assert len(busy.ask(GPU_SAMPLES.format("gpus[0]", seen))[1]) == of_the_gpu
     for call in (PROCESS_SAMPLES, PROCESSES_INFO):
@@ -63,13 +65,13 @@ def test_only_what_is_new(busy: NvmlProgram, seen: int, of_the_gpu: int, of_proc
 
 
 @ALL
-def test_nothing_is_new(busy: NvmlProgram, call: str) -> None:
+def test_samples_without_newer_are_not_found(busy: NvmlProgram, call: str) -> None:
     """Where all has been seen, NOT_FOUND says so."""
     assert busy.failure(call.format("gpus[0]", T + 3)) == NOT_FOUND
 
 
 @ALL
-def test_empty_buffers(board: Board, program: NvmlProgram, call: str) -> None:
+def test_samples_of_empty_buffer_are_not_found(board: Board, program: NvmlProgram, call: str) -> None:
     """A card that keeps samples has none yet: NOT_FOUND; one that keeps none says that it does not support them."""
     assert program.failure(call.format("gpus[0]", 0)) == NOT_SUPPORTED
     board.set_samples(H100, ())
@@ -78,7 +80,7 @@ def test_empty_buffers(board: Board, program: NvmlProgram, call: str) -> None:
 
 
 @ALL
-def test_not_under_mig(board: Board, program: NvmlProgram, call: str) -> None:
+def test_samples_under_mig_are_unsupported(board: Board, program: NvmlProgram, call: str) -> None:
     """Neither a GPU that is cut nor its instances say anything; made whole again, it does."""
     board.set_samples(A100, [(T, 50)], [ProcessSample(T, 1, 50)])
     assert program.failure(call.format("gpus[1]", 0)) == NOT_SUPPORTED
@@ -87,14 +89,14 @@ def test_not_under_mig(board: Board, program: NvmlProgram, call: str) -> None:
     assert program.failure(call.format("gpus[1]", 0)) == 0
 
 
-def test_other_samples(busy: NvmlProgram) -> None:
+def test_samples_of_other_types_are_unsupported(busy: NvmlProgram) -> None:
     """Of power, memory, engines and clocks this card keeps none."""
     for kind in (0, *range(2, 10)):
         call = GPU_SAMPLES.replace("nvml.NVML_GPU_UTILIZATION_SAMPLES", str(kind)).format("gpus[0]", 0)
         assert busy.failure(call) == NOT_SUPPORTED
 
 
-def test_replaced_as_a_whole(board: Board, busy: NvmlProgram) -> None:
+def test_set_samples_replaces_earlier_samples(board: Board, busy: NvmlProgram) -> None:
     """Buffers hold what was said last: what fell out of them is gone, for the GPU and for its processes."""
     board.set_samples(H100, [(T + 9, 7)])
     _, samples = busy.ask(GPU_SAMPLES.format("gpus[0]", 0))
@@ -102,7 +104,7 @@ def test_replaced_as_a_whole(board: Board, busy: NvmlProgram) -> None:
     assert busy.failure(PROCESS_SAMPLES.format("gpus[0]", 0)) == NOT_FOUND
 
 
-def test_room_for_a_gpu_s_samples(busy: NvmlProgram) -> None:
+def test_gpu_samples_with_small_buffer_return_needed_count(busy: NvmlProgram) -> None:
     """Too little room is refused with how much is needed; asking without room says the same and succeeds."""
     busy.ask("kind, count, samples = ctypes.c_uint(), ctypes.c_uint(2), (nvml.c_nvmlSample_t * 5)()")
     ask = "nvml.nvmlLib.nvmlDeviceGetSamples(gpus[0], 1, ctypes.c_ulonglong(0), ctypes.byref(kind), {}, {})"
@@ -117,7 +119,7 @@ def test_room_for_a_gpu_s_samples(busy: NvmlProgram) -> None:
     assert busy.ask(ask.format("None", "samples")) == INVALID
 
 
-def test_room_for_samples_of_processes(busy: NvmlProgram) -> None:
+def test_process_samples_with_small_buffer_return_needed_count(busy: NvmlProgram) -> None:
     """Too little room is refused with how much is needed, room that is said to be and is not as an argument."""
     busy.ask("count, samples = ctypes.c_uint(2), (nvml.c_nvmlProcessUtilizationSample_t * 5)()")
     ask = "nvml.nvmlLib.nvmlDeviceGetProcessUtilization(gpus[0], {}, {}, ctypes.c_ulonglong(0))"
@@ -130,7 +132,7 @@ def test_room_for_samples_of_processes(busy: NvmlProgram) -> None:
     assert busy.ask("(count.value, samples[2].pid, samples[3].pid)") == [3, 4712, 0]
 
 
-def test_room_in_the_structure(busy: NvmlProgram) -> None:
+def test_process_samples_structure_with_small_buffer_returns_needed_count(busy: NvmlProgram) -> None:
     """The same of the function whose structure says its version; another version is a mismatch."""
     busy.ask("infos = (nvml.c_nvmlProcessUtilizationInfo_v1_t * 5)()")
     busy.ask("request = nvml.c_nvmlProcessesUtilizationInfo_v1_t()")
@@ -146,7 +148,7 @@ def test_room_in_the_structure(busy: NvmlProgram) -> None:
     assert busy.ask(ask) == MISMATCH
 
 
-def test_full_buffers(board: Board, program: NvmlProgram) -> None:
+def test_full_sample_buffers_are_returned_whole(board: Board, program: NvmlProgram) -> None:
     """120 samples of a GPU and 8192 of its processes are kept, and come whole."""
     utilization = [(T + n, n % 101) for n in range(120)]
     board.set_samples(H100, utilization, [ProcessSample(T + n // 64, n % 64, n % 101) for n in range(8192)])
@@ -174,7 +176,7 @@ def test_full_buffers(board: Board, program: NvmlProgram) -> None:
     ],
     ids=["too-many", "too-many-of-processes", "twice", "disorder", "above", "below", "sm", "decoder"],
 )
-def test_what_no_gpu_keeps_is_refused(
+def test_impossible_samples_are_refused(
     board: Board,
     busy: NvmlProgram,
     utilization: list[tuple[int, int]],
@@ -189,7 +191,7 @@ def test_what_no_gpu_keeps_is_refused(
         board.set_samples(9, ())
 
 
-def test_they_can_fail(board: Board, busy: NvmlProgram) -> None:
+def test_sample_functions_obey_faults(board: Board, busy: NvmlProgram) -> None:
     """Faults strike these functions as they do all others."""
     board.fault("nvmlDeviceGetProcessUtilization", gpu=H100, code=15)
     assert busy.failure(PROCESS_SAMPLES.format("gpus[0]", 0)) == 15

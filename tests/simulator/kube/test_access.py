@@ -21,7 +21,7 @@ def bob(server: ApiServer) -> None:
 
 
 @pytest.mark.parametrize("header", ["", "Bearer nobody", "Basic YTpi", "Bearer"])
-def test_nobody_is_let_in_without_a_token(server: ApiServer, header: str) -> None:
+def test_authentication_without_valid_token_is_401(server: ApiServer, header: str) -> None:
     """No token, an unknown one or another scheme is 401 with a Status."""
     reply = requests.get(server.url + MAPS, headers={"Authorization": header}, timeout=10)
     assert (reply.status_code, reply.json()["reason"], reply.json()["message"]) == (
@@ -31,14 +31,14 @@ def test_nobody_is_let_in_without_a_token(server: ApiServer, header: str) -> Non
     )
 
 
-def test_a_revoked_token_no_longer_works(server: ApiServer, http: Http) -> None:
+def test_authentication_with_revoked_token_is_401(server: ApiServer, http: Http) -> None:
     """A token that was rotated away is 401."""
     assert http("GET", MAPS, token="bobs-token").status_code == 200
     server.access.revoke("bobs-token")
     assert http("GET", MAPS, token="bobs-token").status_code == 401
 
 
-def test_rules_cover_subresources_apart(server: ApiServer, http: Http) -> None:
+def test_rule_for_scale_does_not_cover_deployment(server: ApiServer, http: Http) -> None:
     """A rule for deployments/scale allows the scale and not the Deployment."""
     server.allow(Rule("readers", ("patch",), ("deployments/scale",), ("apps",), ("default",)))
     patch = {"Content-Type": "application/merge-patch+json"}
@@ -48,7 +48,7 @@ def test_rules_cover_subresources_apart(server: ApiServer, http: Http) -> None:
     assert http("PATCH", whole, body, token="bobs-token", headers=patch).status_code == 403
 
 
-def test_a_denial_outweighs_the_administrator(server: ApiServer, http: Http) -> None:
+def test_deny_rule_overrides_administrator(server: ApiServer, http: Http) -> None:
     """A denied verb is refused to everybody it names, even where all is allowed; other verbs go on."""
     server.deny(Rule("*", ("create",), ("pods/eviction",)))
     server.create(pod(schedulerName="nobody"))
@@ -65,14 +65,16 @@ def test_a_denial_outweighs_the_administrator(server: ApiServer, http: Http) -> 
         ({"verb": "patch", "group": "apps", "resource": "deployments", "subresource": "scale"}, False),
     ],
 )
-def test_access_reviews_answer_from_the_same_rules(http: Http, attributes: Object, allowed: bool) -> None:
+def test_access_review_answers_from_rules_and_stores_nothing(
+    http: Http, attributes: Object, allowed: bool
+) -> None:
     """Everybody may ask what they may do; nothing is stored by asking."""
     reply = http("POST", REVIEWS, {"spec": {"resourceAttributes": attributes}}, token="bobs-token")
     assert reply.status_code == 201
     assert reply.json()["status"] == {"allowed": allowed}
 
 
-def test_reviews_are_not_writes(server: ApiServer, http: Http) -> None:
+def test_access_review_is_not_logged_as_mutating(server: ApiServer, http: Http) -> None:
     """The wire log does not count a review among the mutating requests, and a review cannot be read back."""
     server.requests.clear()
     http("POST", REVIEWS, {"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}})
@@ -81,6 +83,6 @@ def test_reviews_are_not_writes(server: ApiServer, http: Http) -> None:
     assert http("POST", REVIEWS, {"spec": {}}).status_code == 422
 
 
-def test_discovery_is_open_to_every_user(http: Http) -> None:
+def test_discovery_without_grants_is_allowed(http: Http) -> None:
     """Who may do nothing else may still discover."""
     assert http("GET", "/apis", token="bobs-token").status_code == 200

@@ -40,7 +40,7 @@ def causes(status: Object) -> list[tuple[str, str]]:
     return [(cause["field"], cause["reason"]) for cause in status["details"]["causes"]]
 
 
-def test_a_pod_is_completed(http: Http) -> None:
+def test_pod_created_minimal_gets_defaults(http: Http) -> None:
     """Phase, restart policy, grace, priority and requests are there after a minimal POST."""
     made = http("POST", PODS, pod(gpus=2, schedulerName="nobody")).json()
     assert made["status"] == {"phase": "Pending", "qosClass": "BestEffort"}
@@ -51,7 +51,7 @@ def test_a_pod_is_completed(http: Http) -> None:
     assert made["spec"]["containers"][0]["imagePullPolicy"] == "IfNotPresent"
 
 
-def test_workloads_are_completed(server: ApiServer) -> None:
+def test_workload_created_minimal_gets_defaults(server: ApiServer) -> None:
     """Replicas, strategies and a Job's counts and selector come from the server."""
     deployment = workload("Deployment")
     del deployment["spec"]["replicas"]
@@ -78,7 +78,7 @@ def test_workloads_are_completed(server: ApiServer) -> None:
         ({"preemptionPolicy": "Never"}, "the string value of PreemptionPolicy (Never) must not be provided"),
     ],
 )
-def test_system_classes_exist_and_are_reserved(server: ApiServer, http: Http) -> None:
+def test_system_priority_classes_exist_and_are_reserved(server: ApiServer, http: Http) -> None:
     """The built-in classes have their values; names with their prefix and values above 1e9 are refused."""
     assert http("GET", f"{CLASSES}/system-cluster-critical").json()["value"] == 2_000_000_000
     assert http("GET", f"{CLASSES}/system-node-critical").json()["value"] == 2_000_001_000
@@ -124,7 +124,7 @@ def test_system_classes_exist_and_are_reserved(server: ApiServer, http: Http) ->
         pytest.param(budget(minAvailable="101%"), "spec.minAvailable", "FieldValueInvalid", id="budget-percent"),
     ],
 )  # fmt: skip
-def test_invalid_workloads_are_refused(server: ApiServer, obj: Object, field: str, reason: str) -> None:
+def test_invalid_workload_is_422_with_field(server: ApiServer, obj: Object, field: str, reason: str) -> None:
     """What cannot be is 422 Invalid with the field and the kind of problem."""
     status = refusal(server, obj)
     assert (status["code"], status["reason"]) == (422, "Invalid")
@@ -145,7 +145,7 @@ def test_invalid_workloads_are_refused(server: ApiServer, obj: Object, field: st
         pytest.param(priority_class("a", 1), {"value": 2}, id="priority-value"),
     ],
 )  # fmt: skip
-def test_immutable_fields_stay(server: ApiServer, obj: Object, patch: Object) -> None:
+def test_immutable_field_change_is_422(server: ApiServer, obj: Object, patch: Object) -> None:
     """Changing what cannot change is 422 and changes nothing."""
     made = server.create(obj)
     server.settle()
@@ -157,7 +157,7 @@ def test_immutable_fields_stay(server: ApiServer, obj: Object, patch: Object) ->
     assert server.get(made["kind"], namespace, name) == before
 
 
-def test_what_may_change_changes(server: ApiServer) -> None:
+def test_mutable_field_change_is_accepted(server: ApiServer) -> None:
     """A pod's image, a Job's parallelism and a waiting Job's node selector are open to updates."""
     server.create(pod(schedulerName="nobody"))
     server.patch("Pod", "default", "p", {"spec": {"containers": [{**container(), "image": "app:2",
@@ -183,14 +183,14 @@ def test_what_may_change_changes(server: ApiServer) -> None:
         ),
     ],
 )
-def test_fields_of_the_wrong_type_are_not_decoded(http: Http, body: Any, words: str) -> None:
+def test_field_of_wrong_type_is_400(http: Http, body: Any, words: str) -> None:
     """A field of the wrong JSON type is 400, naming the field."""
     status = http("POST", "/apis/apps/v1/namespaces/default/deployments", body).json()
     assert (status["code"], status["reason"]) == (400, "BadRequest")
     assert words in status["message"]
 
 
-def test_timestamps_are_kept_in_one_form(http: Http) -> None:
+def test_timestamps_in_any_zone_are_stored_as_utc(http: Http) -> None:
     """Zones and precision that clients write come back as UTC; micro times keep six digits."""
     lease = {"metadata": {"name": "l"}, "spec": {"renewTime": "2026-11-20T13:00:00.5+01:00"}}
     path = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
@@ -198,7 +198,7 @@ def test_timestamps_are_kept_in_one_form(http: Http) -> None:
     assert http("POST", path, {"metadata": {"name": "m"}, "spec": {"renewTime": "soon"}}).status_code == 400
 
 
-def test_an_endless_amount_costs_nothing(http: Http) -> None:
+def test_quantity_with_huge_exponent_is_capped(http: Http) -> None:
     """1e999999999 is capped, never written out; nothing can be that large."""
     made = http("POST", PODS, pod(containers=[container(limits={"nvidia.com/gpu": "1e999999999"})])).json()
     assert made["spec"]["containers"][0]["resources"]["requests"] == {"nvidia.com/gpu": "1e999999999"}

@@ -10,7 +10,7 @@ CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"
 
 
-def test_a_created_object_gets_its_system_fields(http: Http) -> None:
+def test_created_object_gets_system_fields(http: Http) -> None:
     """UID, creation time, resourceVersion and namespace come from the server, whatever the client wrote."""
     sent = configmap(uid="mine", creationTimestamp="2000-01-01T00:00:00Z", generation=9)
     reply = http("POST", CONFIGMAPS, sent)
@@ -23,19 +23,19 @@ def test_a_created_object_gets_its_system_fields(http: Http) -> None:
     assert "generation" not in metadata
 
 
-def test_an_unknown_path_is_not_found(http: Http) -> None:
+def test_unknown_path_is_404(http: Http) -> None:
     """What no resource stands behind is answered 404 in the real server's words."""
     status = http("GET", "/apis/example.com/v1/things").json()
     assert (status["code"], status["message"]) == (404, "the server could not find the requested resource")
 
 
-def test_a_missing_namespace_is_not_found(http: Http) -> None:
+def test_create_in_missing_namespace_is_404(http: Http) -> None:
     """Creation in a namespace that does not exist is 404 about the namespace."""
     status = http("POST", "/api/v1/namespaces/none/configmaps", configmap(namespace="none")).json()
     assert (status["code"], status["message"]) == (404, 'namespaces "none" not found')
 
 
-def test_a_terminating_namespace_takes_nothing_new(server: ApiServer, http: Http) -> None:
+def test_create_in_terminating_namespace_is_403(server: ApiServer, http: Http) -> None:
     """Creation in a namespace that is being deleted is 403 with the cause NamespaceTerminating."""
     server.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})
     server.create(configmap(namespace="team", finalizers=["example.com/hold"]))
@@ -45,7 +45,7 @@ def test_a_terminating_namespace_takes_nothing_new(server: ApiServer, http: Http
     assert reply.json()["details"]["causes"][0]["reason"] == "NamespaceTerminating"
 
 
-def test_the_namespace_of_body_and_path_must_agree(http: Http) -> None:
+def test_create_with_other_namespace_in_body_is_400(http: Http) -> None:
     """A body for another namespace is refused with 400."""
     reply = http("POST", CONFIGMAPS, configmap(namespace="other"))
     assert (reply.status_code, reply.json()["reason"]) == (400, "BadRequest")
@@ -68,14 +68,14 @@ def test_the_namespace_of_body_and_path_must_agree(http: Http) -> None:
         pytest.param([], 400, id="not-an-object"),
     ],
 )
-def test_what_cannot_be_is_refused(http: Http, body: object, code: int) -> None:
+def test_create_of_malformed_body_is_refused(http: Http, body: object, code: int) -> None:
     """A body that is malformed or invalid gets a Status and leaves nothing behind."""
     reply = http("POST", CONFIGMAPS, body)
     assert (reply.status_code, reply.json()["kind"]) == (code, "Status")
     assert http("GET", CONFIGMAPS).json()["items"] == []
 
 
-def test_unreadable_json_is_a_bad_request(http: Http) -> None:
+def test_body_without_json_is_400_or_415(http: Http) -> None:
     """A body that is no JSON is 400; one in another format is 415."""
     broken = http.session.post(http.url + CONFIGMAPS, data="{", headers={"Content-Type": "application/json"})
     text = http.session.post(http.url + CONFIGMAPS, data="a", headers={"Content-Type": "text/plain"})
@@ -83,7 +83,7 @@ def test_unreadable_json_is_a_bad_request(http: Http) -> None:
     assert (text.status_code, text.json()["reason"]) == (415, "UnsupportedMediaType")
 
 
-def test_leases_and_budgets_need_a_resource_version(server: ApiServer, http: Http) -> None:
+def test_update_of_lease_or_budget_without_version_is_422(server: ApiServer, http: Http) -> None:
     """What the real server never updates unconditionally is 422 without a resourceVersion."""
     lease: Object = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}}
     server.create(lease)
@@ -94,7 +94,7 @@ def test_leases_and_budgets_need_a_resource_version(server: ApiServer, http: Htt
     assert http("PUT", path, current).json()["spec"]["holderIdentity"] == "me"
 
 
-def test_status_and_spec_are_written_apart(http: Http) -> None:
+def test_status_and_spec_are_written_separately(http: Http) -> None:
     """The main resource ignores status; /status ignores spec."""
     sent = {**pod(schedulerName="nobody"), "status": {"phase": "Running"}}
     assert http("POST", PODS, sent).json()["status"]["phase"] == "Pending"
@@ -106,13 +106,13 @@ def test_status_and_spec_are_written_apart(http: Http) -> None:
     assert "nodeName" not in stored["spec"]
 
 
-def test_nodes_keep_the_status_they_are_created_with(http: Http) -> None:
+def test_node_created_with_status_keeps_it(http: Http) -> None:
     """A Node's POST may carry its capacity; allocatable follows from it."""
     made = http("POST", "/api/v1/nodes", node("n")).json()
     assert made["status"]["allocatable"]["nvidia.com/gpu"] == "8"
 
 
-def test_delete_answers_with_what_was_deleted(http: Http) -> None:
+def test_delete_without_grace_answers_status_with_uid(http: Http) -> None:
     """A deletion at once is a Success Status that names the object by its UID."""
     made = http("POST", CONFIGMAPS, configmap()).json()
     status = http("DELETE", f"{CONFIGMAPS}/c").json()
@@ -120,7 +120,7 @@ def test_delete_answers_with_what_was_deleted(http: Http) -> None:
     assert http("GET", f"{CONFIGMAPS}/c").status_code == 404
 
 
-def test_finalizers_hold_an_object_until_they_are_gone(http: Http) -> None:
+def test_deleted_object_with_finalizer_stays_until_it_is_removed(http: Http) -> None:
     """A deleted object with a finalizer stays, marked, and goes with its last finalizer."""
     http("POST", CONFIGMAPS, configmap(finalizers=["example.com/hold"]))
     http("DELETE", f"{CONFIGMAPS}/c")
@@ -129,7 +129,7 @@ def test_finalizers_hold_an_object_until_they_are_gone(http: Http) -> None:
     assert http("GET", f"{CONFIGMAPS}/c").status_code == 404
 
 
-def test_collections_are_deleted_by_selector(http: Http) -> None:
+def test_delete_collection_removes_selected_objects_only(http: Http) -> None:
     """DELETE on a collection takes what its selector matches and leaves the rest."""
     http("POST", CONFIGMAPS, configmap("a", labels={"x": "1"}))
     http("POST", CONFIGMAPS, configmap("b", labels={"x": "2"}))
@@ -138,12 +138,14 @@ def test_collections_are_deleted_by_selector(http: Http) -> None:
 
 
 @pytest.mark.parametrize("name", ["default", "kube-system"])
-def test_basic_namespaces_cannot_be_deleted(http: Http, name: str) -> None:
+def test_delete_of_system_namespace_is_403(http: Http, name: str) -> None:
     """The namespaces that a cluster cannot be without are refused with 403."""
     assert http("DELETE", f"/api/v1/namespaces/{name}").status_code == 403
 
 
-def test_the_official_client_round_trips(core: Official, batch: Official, server: ApiServer) -> None:
+def test_official_client_can_write_back_what_it_read(
+    core: Official, batch: Official, server: ApiServer
+) -> None:
     """Objects read by the official client can be written back by it."""
     made = server.create(job(suspend=True))
     server.settle()
@@ -157,7 +159,7 @@ def test_the_official_client_round_trips(core: Official, batch: Official, server
     ]
 
 
-def test_in_process_writes_obey_the_same_rules(server: ApiServer, clock: Clock) -> None:
+def test_in_process_writes_pass_the_same_validation(server: ApiServer, clock: Clock) -> None:
     """What is created in process is stamped by the server's clock and can be patched, replaced and deleted."""
     clock.forward(60)
     made = server.create(configmap())

@@ -9,7 +9,7 @@ from tests.simulator.kube.observing import OTHER_IMAGE, get, pods
 pytestmark = pytest.mark.usefixtures("nodes")
 
 
-def test_pods_come_and_run(server: ApiServer) -> None:
+def test_deployment_created_runs_its_pods(server: ApiServer) -> None:
     """A Deployment gets a ReplicaSet, which gets pods, which run; each says so in its status."""
     server.create(workload("Deployment", replicas=3))
     running = pods(server)
@@ -26,7 +26,7 @@ def test_pods_come_and_run(server: ApiServer) -> None:
     assert "unavailableReplicas" not in status
 
 
-def test_zero_is_left_out_of_the_status(server: ApiServer) -> None:
+def test_deployment_at_zero_replicas_omits_counts(server: ApiServer) -> None:
     """At zero replicas the counts vanish from a Deployment's status, as Go's omitempty makes them."""
     server.create(workload("Deployment", replicas=2))
     server.settle()
@@ -38,7 +38,7 @@ def test_zero_is_left_out_of_the_status(server: ApiServer) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["RollingUpdate", "Recreate"])
-def test_a_new_template_replaces_all_pods(server: ApiServer, strategy: str) -> None:
+def test_deployment_with_new_template_replaces_all_pods(server: ApiServer, strategy: str) -> None:
     """After a rollout only the new template's pods run; the old ReplicaSet stays at zero, numbered lower."""
     server.create(workload("Deployment", replicas=4, strategy={"type": strategy}))
     server.settle()
@@ -56,7 +56,7 @@ def test_a_new_template_replaces_all_pods(server: ApiServer, strategy: str) -> N
     assert deployment["metadata"]["generation"] == deployment["status"]["observedGeneration"] == 2
 
 
-def test_an_old_template_takes_its_replica_set_back(server: ApiServer) -> None:
+def test_deployment_rolled_back_reuses_its_replica_set(server: ApiServer) -> None:
     """Rolling back makes no third ReplicaSet; the first becomes the newest."""
     server.create(workload("Deployment", replicas=1))
     server.settle()
@@ -72,7 +72,7 @@ def test_an_old_template_takes_its_replica_set_back(server: ApiServer) -> None:
     assert annotations["deployment.kubernetes.io/revision"] == "3"
 
 
-def test_a_rollout_without_room_waits(server: ApiServer) -> None:
+def test_rollout_without_free_gpus_keeps_old_pods(server: ApiServer) -> None:
     """With all GPUs taken, the surge pods stay pending and enough old ones keep running."""
     server.create(workload("Deployment", replicas=16))
     server.settle()
@@ -84,7 +84,7 @@ def test_a_rollout_without_room_waits(server: ApiServer) -> None:
     assert len(running) == 12
 
 
-def test_the_cheapest_pods_go_first(server: ApiServer) -> None:
+def test_scale_down_deletes_lowest_deletion_cost_first(server: ApiServer) -> None:
     """On scale-down, pods with the lowest pod-deletion-cost go."""
     server.create(workload("ReplicaSet", replicas=4))
     all_names = names(pods(server))
@@ -96,7 +96,7 @@ def test_the_cheapest_pods_go_first(server: ApiServer) -> None:
     assert set(names(pods(server))) == set(all_names) - set(idle)
 
 
-def test_unscheduled_pods_go_before_running_ones(server: ApiServer) -> None:
+def test_scale_down_deletes_unscheduled_pods_first(server: ApiServer) -> None:
     """What does not run is given up first."""
     server.create(workload("ReplicaSet", replicas=18))
     running = {entry["metadata"]["name"] for entry in pods(server) if entry["status"]["phase"] == "Running"}
@@ -104,7 +104,7 @@ def test_unscheduled_pods_go_before_running_ones(server: ApiServer) -> None:
     assert set(names(pods(server))) == running
 
 
-def test_orphans_are_adopted(server: ApiServer) -> None:
+def test_orphan_matching_selector_is_adopted(server: ApiServer) -> None:
     """A pod without controller that the selector matches counts as a replica."""
     server.create(pod("stray", labels={"app": "w"}))
     server.settle()
@@ -113,7 +113,7 @@ def test_orphans_are_adopted(server: ApiServer) -> None:
     assert len(server.list("Pod")) == 2
 
 
-def test_an_admission_failure_shows_and_heals(server: ApiServer) -> None:
+def test_admission_failure_is_in_status_until_fixed(server: ApiServer) -> None:
     """Pods of an unknown class are not created, the status says why, and they come once the class exists."""
     server.create(workload("Deployment", replicas=2, pod=pod_spec(priorityClassName="late")))
     assert pods(server) == []

@@ -7,18 +7,18 @@ from tests.simulator.kube.wire import Http
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/livez"])
-def test_health_needs_no_token(http: Http, path: str) -> None:
+def test_health_without_token_is_ok(http: Http, path: str) -> None:
     """Health endpoints answer ok to anybody."""
     reply = http("GET", path, headers={"Authorization": ""})
     assert (reply.status_code, reply.text) == (200, "ok")
 
 
-def test_version_is_that_of_a_real_server(api: client.ApiClient) -> None:
+def test_version_is_readable_by_official_client(api: client.ApiClient) -> None:
     """The official client reads /version."""
     assert client.VersionApi(api).get_code().git_version.startswith("v1.")
 
 
-def test_groups_and_resources_are_listed(http: Http) -> None:
+def test_discovery_lists_groups_resources_and_subresources(http: Http) -> None:
     """Each group has its versions, each version its resources with verbs and subresources."""
     groups = {entry["name"] for entry in http("GET", "/apis").json()["groups"]}
     assert {"apps", "batch", "policy", "scheduling.k8s.io", "coordination.k8s.io", "autoscaling"} <= groups
@@ -31,7 +31,7 @@ def test_groups_and_resources_are_listed(http: Http) -> None:
     assert http("GET", "/api").json()["versions"] == ["v1"]
 
 
-def test_the_dynamic_client_finds_its_way(api: client.ApiClient) -> None:
+def test_discovery_suffices_for_dynamic_client(api: client.ApiClient) -> None:
     """Discovery is complete enough for the official dynamic client."""
     resource = dynamic.DynamicClient(api).resources.get(api_version="apps/v1", kind="StatefulSet")
     assert resource.get(namespace="default").items == []
@@ -44,13 +44,13 @@ def test_the_dynamic_client_finds_its_way(api: client.ApiClient) -> None:
         ("PUT", "/api/v1/namespaces/default/pods"),
     ],
 )
-def test_verbs_that_a_resource_lacks_are_refused(http: Http, method: str, path: str) -> None:
+def test_unsupported_verb_is_405(http: Http, method: str, path: str) -> None:
     """A method that nothing answers to is 405."""
     reply = http(method, path, {})
     assert (reply.status_code, reply.json()["reason"]) == (405, "MethodNotAllowed")
 
 
-def test_a_client_must_take_json(http: Http) -> None:
+def test_client_without_json_is_406(http: Http) -> None:
     """Who accepts only something else gets 406."""
     assert (
         http("GET", "/api/v1/pods", headers={"Accept": "application/vnd.kubernetes.protobuf"}).status_code

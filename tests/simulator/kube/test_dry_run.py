@@ -18,7 +18,7 @@ def objects(server: ApiServer, nodes: list[Object]) -> None:
     server.settle()
 
 
-def test_a_dry_run_may_be_asked_for_in_delete_options(server: ApiServer, http: Http) -> None:
+def test_dry_run_in_delete_options_is_logged_as_dry_run(server: ApiServer, http: Http) -> None:
     """DELETE and eviction take dryRun in their bodies; the wire log sees both as dry runs."""
     server.requests.clear()
     http("DELETE", POD, {"dryRun": ["All"]})
@@ -30,7 +30,7 @@ def test_a_dry_run_may_be_asked_for_in_delete_options(server: ApiServer, http: H
     assert "deletionTimestamp" not in stored["metadata"]
 
 
-def test_a_deletion_with_a_body_is_none_by_its_query(server: ApiServer, http: Http) -> None:
+def test_delete_body_without_dry_run_overrides_query(server: ApiServer, http: Http) -> None:
     """What its body says stands for the query, and the wire log knows that."""
     server.requests.clear()
     http("DELETE", POD, {}, params={"dryRun": "All"})

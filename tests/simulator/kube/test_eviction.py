@@ -47,14 +47,14 @@ def get_pod(server: ApiServer, name: str = "w-0") -> Object:
     return stored
 
 
-def test_a_failed_precondition_costs_no_budget(server: ApiServer, http: Http) -> None:
+def test_eviction_with_failed_precondition_uses_no_budget(server: ApiServer, http: Http) -> None:
     """A refused eviction leaves the budget's status alone."""
     before = with_budget(server, maxUnavailable=1)
     assert evict(http, preconditions={"uid": "another"})["code"] == 409
     assert server.get("PodDisruptionBudget", "default", "b") == before
 
 
-def test_an_eviction_is_on_record_until_it_shows(server: ApiServer, http: Http) -> None:
+def test_eviction_granted_is_counted_in_budget_status(server: ApiServer, http: Http) -> None:
     """The budget's status counts the disruption down and names the pod at once."""
     with_budget(server, maxUnavailable=1)
     path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
@@ -66,7 +66,7 @@ def test_an_eviction_is_on_record_until_it_shows(server: ApiServer, http: Http) 
     assert first["object"]["status"]["disruptedPods"] == {"w-0": "2026-11-20T12:00:00Z"}
 
 
-def test_a_stale_budget_asks_to_come_back(server: ApiServer, http: Http) -> None:
+def test_eviction_under_unobserved_budget_is_429(server: ApiServer, http: Http) -> None:
     """While no controller has seen the budget's newest spec, evictions get 429 with Retry-After."""
     with_budget(server, maxUnavailable=1)
     server.patch("PodDisruptionBudget", "default", "b", {"metadata": {"finalizers": ["example.com/hold"]}})
@@ -79,7 +79,7 @@ def test_a_stale_budget_asks_to_come_back(server: ApiServer, http: Http) -> None
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Succeeded", "Failed"])
-def test_pods_that_serve_nobody_need_no_budget(server: ApiServer, http: Http, phase: str) -> None:
+def test_eviction_of_pod_not_running_ignores_budget(server: ApiServer, http: Http, phase: str) -> None:
     """A budget without room does not keep pods that do not run."""
     server.create(pod("idle", labels={"app": "w"}, nodeSelector={"no": "where"}))
     with_budget(server, maxUnavailable=0)
@@ -97,7 +97,9 @@ def test_pods_that_serve_nobody_need_no_budget(server: ApiServer, http: Http, ph
         pytest.param("AlwaysAllow", 2, 201, id="always"),
     ],
 )
-def test_unready_pods(server: ApiServer, http: Http, policy: str | None, minimum: int, code: int) -> None:
+def test_eviction_of_unready_pod_follows_unhealthy_policy(
+    server: ApiServer, http: Http, policy: str | None, minimum: int, code: int
+) -> None:
     """An unready pod goes if the budget is met without it, or if its policy always allows it."""
     broken = [{"type": "Ready", "status": "False"}]
     kind = "application/strategic-merge-patch+json"
@@ -109,7 +111,7 @@ def test_unready_pods(server: ApiServer, http: Http, policy: str | None, minimum
     assert evict(http, "w-0")["code"] == code
 
 
-def test_budgets_over_jobs_cannot_be_computed(server: ApiServer, http: Http) -> None:
+def test_budget_over_pods_without_scale_allows_no_disruption(server: ApiServer, http: Http) -> None:
     """MaxUnavailable over pods whose owner has no scale fails closed: no disruption is allowed."""
     server.create(job())
     server.create(

@@ -13,7 +13,7 @@ from tests.simulator.kube.wire import Clock, Http
 MAPS = "/api/v1/namespaces/default/configmaps"
 
 
-def test_an_injected_answer_replaces_the_real_one(server: ApiServer, http: Http) -> None:
+def test_injected_status_replaces_answer_once(server: ApiServer, http: Http) -> None:
     """The request fails with the given status and headers, and has no effect; the next one succeeds."""
     server.inject(Fault(r"/configmaps$", "POST", status=429, headers={"Retry-After": "7"}))
     reply = http("POST", MAPS, configmap())
@@ -26,14 +26,14 @@ def test_an_injected_answer_replaces_the_real_one(server: ApiServer, http: Http)
     assert http("POST", MAPS, configmap()).status_code == 201
 
 
-def test_an_injected_body_is_sent_as_it_is(server: ApiServer, http: Http) -> None:
+def test_injected_body_is_sent_unchanged(server: ApiServer, http: Http) -> None:
     """A Status of one's own arrives unchanged."""
     own = {"kind": "Status", "status": "Failure", "code": 500, "message": "webhook said no"}
     server.inject(Fault(status=500, body=own))
     assert http("GET", MAPS).json() == own
 
 
-def test_faults_hit_only_what_they_match_and_only_so_often(server: ApiServer, http: Http) -> None:
+def test_fault_matches_method_and_path_limited_times(server: ApiServer, http: Http) -> None:
     """Method and path select; `times` counts; clearing disarms the rest."""
     server.inject(Fault(r"/secrets", "GET", times=2, status=503))
     codes = [http("GET", path).status_code for path in (MAPS, *["/api/v1/secrets"] * 3)]
@@ -45,7 +45,9 @@ def test_faults_hit_only_what_they_match_and_only_so_often(server: ApiServer, ht
 
 
 @pytest.mark.parametrize(("after_effect", "left"), [(False, 0), (True, 1)])
-def test_a_dropped_connection(server: ApiServer, http: Http, after_effect: bool, left: int) -> None:
+def test_fault_drop_closes_connection_before_or_after_effect(
+    server: ApiServer, http: Http, after_effect: bool, left: int
+) -> None:
     """The connection closes without an answer, before or after the write took effect."""
     server.inject(Fault(r"/configmaps", "POST", drop=True, after_effect=after_effect))
     with pytest.raises(requests.ConnectionError):
@@ -54,14 +56,14 @@ def test_a_dropped_connection(server: ApiServer, http: Http, after_effect: bool,
     assert server.requests.all()[-1].code == 0
 
 
-def test_a_lost_success(server: ApiServer, http: Http) -> None:
+def test_fault_after_effect_answers_504_though_written(server: ApiServer, http: Http) -> None:
     """A write can take effect and still be answered with 504."""
     server.inject(Fault(r"/configmaps", "POST", status=504, after_effect=True))
     assert http("POST", MAPS, configmap()).status_code == 504
     assert len(server.list("ConfigMap")) == 1
 
 
-def test_a_delay(server: ApiServer, http: Http) -> None:
+def test_fault_delay_postpones_answer(server: ApiServer, http: Http) -> None:
     """A delayed request is answered, only later."""
     server.inject(Fault(delay_s=0.2))
     started = time.monotonic()
@@ -69,7 +71,7 @@ def test_a_delay(server: ApiServer, http: Http) -> None:
     assert time.monotonic() - started >= 0.2
 
 
-def test_every_request_is_logged(server: ApiServer, http: Http, clock: Clock) -> None:
+def test_request_log_holds_every_request(server: ApiServer, http: Http, clock: Clock) -> None:
     """The log holds time, user, method, path, query, content type, body and code."""
     clock.forward(5)
     http.patch(f"{MAPS}/none", {"data": {"a": "b"}}, params={"fieldManager": "me"})
@@ -80,7 +82,7 @@ def test_every_request_is_logged(server: ApiServer, http: Http, clock: Clock) ->
     assert (entry.json, entry.code) == ({"data": {"a": "b"}}, 404)
 
 
-def test_reads_are_not_mutating(server: ApiServer, http: Http) -> None:
+def test_request_log_mutating_holds_writes_only(server: ApiServer, http: Http) -> None:
     """`mutating` holds writes only, refused ones included, dry runs on request; `clear` forgets."""
     http("GET", MAPS)
     http("POST", MAPS, configmap(), params={"dryRun": "All"})
@@ -91,14 +93,14 @@ def test_reads_are_not_mutating(server: ApiServer, http: Http) -> None:
     assert server.requests.all() == []
 
 
-def test_in_process_calls_are_not_logged(server: ApiServer) -> None:
+def test_request_log_omits_in_process_calls(server: ApiServer) -> None:
     """The log is of the wire: what tests set up in process, and what controllers do, is not in it."""
     server.create(configmap())
     server.settle()
     assert server.requests.all() == []
 
 
-def test_connections_are_kept_alive(server: ApiServer) -> None:
+def test_connection_after_refusal_stays_open(server: ApiServer) -> None:
     """One connection carries many requests, also after a refusal."""
     connection = HTTPConnection(server.url.removeprefix("http://"), timeout=10)
     sockets, codes = set(), []

@@ -34,7 +34,7 @@ def end(server: ApiServer, phase: str, count: int = 1) -> None:
     server.settle()
 
 
-def test_indexed_jobs_number_their_pods(server: ApiServer) -> None:
+def test_indexed_job_completes_each_index_once(server: ApiServer) -> None:
     """Each index runs once; completed ones are on record as ranges."""
     server.create(job(completionMode="Indexed", parallelism=3, completions=3))
     server.settle()
@@ -61,7 +61,7 @@ def _more(field: str) -> Object:
         (36, False, "resources", True),
     ],
 )
-def test_what_of_a_waiting_job_is_free(
+def test_suspended_job_template_is_partly_mutable_by_version(
     server: ApiServer, minor: int, has_run: bool, field: str, free: bool
 ) -> None:
     """What its pods ask for only from 1.36 on; before, nothing once it has run."""
@@ -78,7 +78,7 @@ def test_what_of_a_waiting_job_is_free(
             server.patch("Job", "default", "j", _more(field))
 
 
-def test_while_pods_of_a_suspended_job_are_active_its_template_is_fixed(server: ApiServer) -> None:
+def test_suspended_job_with_active_pods_has_immutable_template(server: ApiServer) -> None:
     """Whatever is said of it: the controller has not come to it yet."""
     server.create(job())
     server.settle()

@@ -8,7 +8,7 @@ from tests.simulator.kube.observing import get, pods
 from tests.simulator.kube.wire import Clock
 
 
-def test_a_bound_pod_starts(server: ApiServer, clock: Clock, nodes: list[Object]) -> None:
+def test_bound_pod_starts_with_server_time(server: ApiServer, clock: Clock, nodes: list[Object]) -> None:
     """Start time, conditions and container states carry the server's clock."""
     clock.forward(-3600)
     server.create(pod())
@@ -23,7 +23,7 @@ def test_a_bound_pod_starts(server: ApiServer, clock: Clock, nodes: list[Object]
 
 
 @pytest.mark.usefixtures("nodes")
-def test_a_deleted_pod_holds_its_node_until_it_is_gone(server: ApiServer) -> None:
+def test_terminating_pod_holds_its_gpu_until_gone(server: ApiServer) -> None:
     """A running pod gets a deletion timestamp with its grace, and its GPU is taken until it vanishes."""
     server.create(pod("a", gpus=8))
     server.create(pod("b", gpus=8))
@@ -39,7 +39,7 @@ def test_a_deleted_pod_holds_its_node_until_it_is_gone(server: ApiServer) -> Non
     assert get(server, "Pod", "c")["status"]["phase"] == "Running"
 
 
-def test_an_unscheduled_pod_goes_at_once(server: ApiServer) -> None:
+def test_unscheduled_pod_is_deleted_immediately(server: ApiServer) -> None:
     """A pod without a node has nothing to end."""
     server.create(pod())
     server.settle()
@@ -47,7 +47,7 @@ def test_an_unscheduled_pod_goes_at_once(server: ApiServer) -> None:
     assert server.get("Pod", "default", "p") is None
 
 
-def test_nodes_become_ready(server: ApiServer) -> None:
+def test_node_without_status_becomes_ready(server: ApiServer) -> None:
     """A node that says nothing of itself gets a Ready condition."""
     server.create(node("n"))
     server.settle()
@@ -56,7 +56,7 @@ def test_nodes_become_ready(server: ApiServer) -> None:
     assert stored["status"]["conditions"][0]["type"] == "Ready"
 
 
-def test_a_thousand_pods_come_in_seconds(server: ApiServer) -> None:
+def test_deployment_of_a_thousand_pods_settles(server: ApiServer) -> None:
     """A large Deployment settles within ten seconds, and goes as fast."""
     for index in range(10):
         server.create(node(f"big-{index}", gpus=110))
@@ -68,7 +68,7 @@ def test_a_thousand_pods_come_in_seconds(server: ApiServer) -> None:
     assert server.list("Pod") == []
 
 
-def test_settling_gives_up_in_time(server: ApiServer) -> None:
+def test_settle_past_timeout_raises_timeout_error(server: ApiServer) -> None:
     """What does not settle raises TimeoutError that names it."""
     with ApiServer(termination_delay_s=60) as slow:
         slow.create(node("n"))
@@ -80,7 +80,7 @@ def test_settling_gives_up_in_time(server: ApiServer) -> None:
     server.settle()
 
 
-def test_a_batch_is_reacted_to_as_a_whole(server: ApiServer) -> None:
+def test_batch_holds_controllers_until_its_end(server: ApiServer) -> None:
     """While a batch is made nobody reacts; afterwards everything does."""
     server.settle()
     with server.batch():

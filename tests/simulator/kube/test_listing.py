@@ -21,14 +21,14 @@ def maps(server: ApiServer) -> list[str]:
     "query",
     [{"labelSelector": "a in b"}, {"fieldSelector": "spec.none=1"}, {"limit": "x"}, {"continue": "?"}],
 )
-def test_bad_parameters_of_a_list_are_refused(http: Http, query: dict[str, str]) -> None:
+def test_list_with_bad_parameters_is_400(http: Http, query: dict[str, str]) -> None:
     """A selector, limit or token that cannot be read is 400."""
     reply = http("GET", MAPS, params=query)
     assert (reply.status_code, reply.json()["reason"]) == (400, "BadRequest")
 
 
 @pytest.mark.usefixtures("nodes")
-def test_field_selectors_of_pods(server: ApiServer, core: Official) -> None:
+def test_list_of_pods_by_field_selector_is_filtered(server: ApiServer, core: Official) -> None:
     """Pods are selected by node, phase and name."""
     server.create(pod("a"))
     server.create(pod("b", nodeSelector={"no": "where"}))
@@ -42,7 +42,7 @@ def test_field_selectors_of_pods(server: ApiServer, core: Official) -> None:
     assert len(core.list_namespaced_pod("default", field_selector="metadata.name=b").items) == 1
 
 
-def test_a_list_goes_over_all_namespaces(server: ApiServer, http: Http) -> None:
+def test_list_over_all_namespaces_is_in_key_order(server: ApiServer, http: Http) -> None:
     """The cluster-wide list has every namespace's objects in key order, and no kind in its items."""
     server.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a"}})
     server.create(configmap("z", namespace="a"))
@@ -53,7 +53,7 @@ def test_a_list_goes_over_all_namespaces(server: ApiServer, http: Http) -> None:
     assert "kind" not in reply["items"][0]
 
 
-def test_pages_of_one_namespace_end_with_it(server: ApiServer, http: Http, maps: list[str]) -> None:
+def test_list_pages_end_with_their_namespace(server: ApiServer, http: Http, maps: list[str]) -> None:
     """The last page of a namespace carries no token although other namespaces follow."""
     server.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "z"}})
     server.create(configmap("after", namespace="z"))
@@ -63,7 +63,7 @@ def test_pages_of_one_namespace_end_with_it(server: ApiServer, http: Http, maps:
 
 
 @pytest.mark.usefixtures("maps")
-def test_an_expired_token_is_gone(server: ApiServer, http: Http) -> None:
+def test_list_with_expired_token_is_410(server: ApiServer, http: Http) -> None:
     """After compaction the next page is 410 Expired; a new list works."""
     token = http("GET", MAPS, params={"limit": 4}).json()["metadata"]["continue"]
     server.expire_history()
@@ -72,13 +72,13 @@ def test_an_expired_token_is_gone(server: ApiServer, http: Http) -> None:
     assert len(http("GET", MAPS).json()["items"]) == 10
 
 
-def test_a_version_from_the_future_times_out(http: Http) -> None:
+def test_list_at_future_version_is_504(http: Http) -> None:
     """A list at a resourceVersion that does not exist yet is 504 Timeout, as the watch cache answers."""
     reply = http("GET", MAPS, params={"resourceVersion": "999999"})
     assert (reply.status_code, reply.json()["reason"]) == (504, "Timeout")
 
 
-def test_many_objects_are_listed_in_pages_quickly(server: ApiServer, core: Official) -> None:
+def test_list_pages_of_many_objects_hold_each_once(server: ApiServer, core: Official) -> None:
     """Five thousand objects are created and paged through within the test's patience, each exactly once."""
     for index in range(5000):
         server.create(configmap(f"n{index:05}"))

@@ -9,7 +9,7 @@ from tests.simulator.kube.observing import get
 pytestmark = pytest.mark.usefixtures("nodes")
 
 
-def test_in_the_foreground_the_owner_goes_last(server: ApiServer) -> None:
+def test_foreground_deletion_removes_owner_last(server: ApiServer) -> None:
     """With the policy Foreground a Deployment waits until its ReplicaSet is gone."""
     server.create(workload("Deployment", replicas=1))
     server.settle()
@@ -24,7 +24,7 @@ def test_in_the_foreground_the_owner_goes_last(server: ApiServer) -> None:
     assert server.list("Deployment") == server.list("ReplicaSet") == server.list("Pod") == []
 
 
-def test_a_child_of_nobody_is_collected(server: ApiServer) -> None:
+def test_object_with_missing_owner_is_collected(server: ApiServer) -> None:
     """An object whose owner's UID does not exist is deleted."""
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "no-such-uid"}
     server.create(configmap(ownerReferences=[owner]))
@@ -32,7 +32,7 @@ def test_a_child_of_nobody_is_collected(server: ApiServer) -> None:
     assert server.list("ConfigMap") == []
 
 
-def test_a_deleted_namespace_is_emptied(server: ApiServer) -> None:
+def test_deleted_namespace_is_emptied(server: ApiServer) -> None:
     """A namespace goes with all that is in it."""
     server.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})
     deployment = workload("Deployment", replicas=2)

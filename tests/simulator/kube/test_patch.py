@@ -28,13 +28,15 @@ def objects(server: ApiServer) -> None:
         pytest.param([{"$patch": "replace"}, {"name": "only", "image": "o:1"}], ["only"], id="replace"),
     ],
 )
-def test_strategic_directives(http: Http, containers: list[Object], expected: list[str]) -> None:
+def test_strategic_patch_directives_delete_and_replace_entries(
+    http: Http, containers: list[Object], expected: list[str]
+) -> None:
     """`$patch: delete` removes an entry of a list; `$patch: replace` replaces the list."""
     reply = http.patch(PATH, {"spec": {"template": {"spec": {"containers": containers}}}}, STRATEGIC)
     assert [entry["name"] for entry in reply.json()["spec"]["template"]["spec"]["containers"]] == expected
 
 
-def test_strategic_replace_of_an_object(http: Http) -> None:
+def test_strategic_patch_replace_drops_other_fields(http: Http) -> None:
     """`$patch: replace` in an object drops what the patch does not name."""
     http.patch(MAP, {"metadata": {"annotations": {"$patch": "replace", "z": "9"}}}, STRATEGIC)
     assert http("GET", MAP).json()["metadata"]["annotations"] == {"z": "9"}

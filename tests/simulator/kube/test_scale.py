@@ -18,7 +18,7 @@ def path(request: pytest.FixtureRequest, server: ApiServer, nodes: list[Object])
     return f"/apis/apps/v1/namespaces/default/{KINDS[request.param]}/w/scale"
 
 
-def test_the_official_client_scales(server: ApiServer, apps: Official) -> None:
+def test_scale_by_official_client_changes_replicas(server: ApiServer, apps: Official) -> None:
     """The typed client reads, replaces and patches a Scale."""
     server.create(workload("Deployment", replicas=3))
     server.settle()

@@ -28,7 +28,7 @@ def why(server: ApiServer, name: str = "p") -> tuple[str, str]:
     return entry["reason"], entry["message"]
 
 
-def test_gpus_are_given_out_once(server: ApiServer) -> None:
+def test_scheduler_never_overcommits_gpus(server: ApiServer) -> None:
     """A node takes no more pods than it has GPUs; who waits is told so, and comes when one is freed."""
     server.create(node("n", gpus=2))
     for name in "abc":
@@ -48,7 +48,7 @@ def test_gpus_are_given_out_once(server: ApiServer) -> None:
         pytest.param({}, "1 node(s) had untolerated taint {nvidia.com/gpu: present}", id="taint"),
     ],
 )
-def test_nodes_are_chosen_by_labels_and_taints(server: ApiServer, spec: Object, message: str) -> None:
+def test_scheduler_honours_node_selector_and_taints(server: ApiServer, spec: Object, message: str) -> None:
     """A pod fits where selector and tolerations say; elsewhere it waits with the reason."""
     tolerations = [{"key": "nvidia.com/gpu", "operator": "Exists"}] if spec else []
     server.create({**node("n", labels={"zone": "a"}), "spec": {"taints": [TAINT]}})
@@ -70,7 +70,7 @@ def test_nodes_are_chosen_by_labels_and_taints(server: ApiServer, spec: Object, 
         ({"key": "none", "operator": "DoesNotExist"}, True),
     ],
 )
-def test_required_node_affinity(server: ApiServer, expression: Object, fits: bool) -> None:
+def test_scheduler_honours_required_node_affinity(server: ApiServer, expression: Object, fits: bool) -> None:
     """Required node affinity terms are honoured with every operator."""
     server.create(node("n", labels={"gen": "hopper", "count": "8"}))
     terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
@@ -79,7 +79,7 @@ def test_required_node_affinity(server: ApiServer, expression: Object, fits: boo
     assert bool(placed(server)) is fits
 
 
-def test_higher_priorities_come_first(server: ApiServer) -> None:
+def test_scheduler_places_higher_priority_first(server: ApiServer) -> None:
     """Of several waiting pods, the one with the highest priority gets the node that appears."""
     kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}}
     server.create({**kind, "value": 10})
@@ -90,7 +90,7 @@ def test_higher_priorities_come_first(server: ApiServer) -> None:
     assert placed(server) == {"b": "n"}
 
 
-def test_cordoned_and_unready_nodes_take_nothing(server: ApiServer) -> None:
+def test_scheduler_skips_cordoned_and_unready_nodes(server: ApiServer) -> None:
     """A node that is unschedulable or not ready is passed over."""
     server.create({**node("cordoned"), "spec": {"unschedulable": True}})
     away = node("away")
@@ -103,7 +103,7 @@ def test_cordoned_and_unready_nodes_take_nothing(server: ApiServer) -> None:
     )
 
 
-def test_gated_pods_wait(server: ApiServer) -> None:
+def test_scheduler_holds_gated_pod(server: ApiServer) -> None:
     """A pod with a scheduling gate stays until the gate is removed."""
     server.create(node("n"))
     server.create(pod(schedulingGates=[{"name": "kueue.x-k8s.io/admission"}]))
@@ -112,7 +112,7 @@ def test_gated_pods_wait(server: ApiServer) -> None:
     assert placed(server) == {"p": "n"}
 
 
-def test_finished_pods_free_their_node(server: ApiServer) -> None:
+def test_finished_pod_frees_its_node(server: ApiServer) -> None:
     """A pod that has ended no longer counts."""
     server.create(node("n", gpus=1))
     server.create(pod("a"))

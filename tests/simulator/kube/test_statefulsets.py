@@ -9,7 +9,7 @@ from tests.simulator.kube.observing import OTHER_IMAGE, get, pods
 pytestmark = pytest.mark.usefixtures("nodes")
 
 
-def test_going_down_waits_for_each_pod_to_end(server: ApiServer) -> None:
+def test_stateful_set_scale_down_waits_for_each_pod(server: ApiServer) -> None:
     """The next pod is deleted only when the one above it is gone."""
     server.create(workload("StatefulSet", replicas=3))
     server.settle()
@@ -24,7 +24,7 @@ def test_going_down_waits_for_each_pod_to_end(server: ApiServer) -> None:
     assert pods(server) == []
 
 
-def test_a_new_template_rolls_from_the_top(server: ApiServer) -> None:
+def test_stateful_set_with_new_template_rolls_from_highest(server: ApiServer) -> None:
     """All pods get the new template; with OnDelete only those that someone deletes."""
     server.create(workload("StatefulSet", replicas=2))
     server.create(workload("StatefulSet", "o", replicas=2, updateStrategy={"type": "OnDelete"}))

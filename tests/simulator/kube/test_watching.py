@@ -32,7 +32,7 @@ def version(server: ApiServer, http: Http) -> str:
     return str(http("GET", MAPS).json()["metadata"]["resourceVersion"])
 
 
-def test_a_watch_can_be_of_one_object(server: ApiServer, http: Http) -> None:
+def test_watch_by_name_sees_one_object(server: ApiServer, http: Http) -> None:
     """A field selector on the name narrows a watch to one object."""
     since = version(server, http)
     server.create(configmap("a"))
@@ -40,7 +40,7 @@ def test_a_watch_can_be_of_one_object(server: ApiServer, http: Http) -> None:
     assert kinds(events(http, resourceVersion=since, fieldSelector="metadata.name=b")) == [("ADDED", "b")]
 
 
-def test_a_version_that_is_too_old_is_an_error_event(server: ApiServer, http: Http) -> None:
+def test_watch_from_compacted_version_gets_error_event(server: ApiServer, http: Http) -> None:
     """After compaction a watch gets one ERROR event with a 410 Status, and ends."""
     since = version(server, http)
     server.create(configmap("a"))
@@ -49,7 +49,7 @@ def test_a_version_that_is_too_old_is_an_error_event(server: ApiServer, http: Ht
     assert (kind, status["code"], status["reason"]) == ("ERROR", 410, "Expired")
 
 
-def test_bookmarks_come_on_request(server: ApiServer, http: Http) -> None:
+def test_watch_with_bookmarks_ends_with_bookmark(server: ApiServer, http: Http) -> None:
     """With allowWatchBookmarks, the watch ends with the version to resume from."""
     since = version(server, http)
     server.create(configmap("a"))
@@ -59,7 +59,7 @@ def test_bookmarks_come_on_request(server: ApiServer, http: Http) -> None:
     assert events(http, resourceVersion=obj["metadata"]["resourceVersion"]) == []
 
 
-def test_the_official_client_watches(server: ApiServer, core: Official) -> None:
+def test_watch_by_official_client_gets_event(server: ApiServer, core: Official) -> None:
     """An event arrives while the watch is open."""
     server.settle()
     since = core.list_namespaced_config_map("default").metadata.resource_version
@@ -74,12 +74,12 @@ def test_the_official_client_watches(server: ApiServer, core: Official) -> None:
 
 
 @pytest.mark.parametrize("query", [{"resourceVersion": "x"}])
-def test_a_version_that_is_none_is_refused(http: Http, query: dict[str, str]) -> None:
+def test_watch_from_invalid_version_is_400(http: Http, query: dict[str, str]) -> None:
     """A watch from an unreadable resourceVersion is 400."""
     assert http("GET", MAPS, params={"watch": "1", **query}).status_code == 400
 
 
-def test_stopping_the_server_ends_watches_and_threads() -> None:
+def test_server_stop_ends_watches_and_threads() -> None:
     """No connection and no thread outlives the server, even with a watch open."""
     before = set(threading.enumerate())
     server = ApiServer()

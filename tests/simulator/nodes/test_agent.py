@@ -128,7 +128,7 @@ def _pod(name: str, gpus: int, resource: str = "nvidia.com/gpu") -> WorkloadSpec
     return WorkloadSpec(Kind.POD, "default", name, Archetype.TRAIN_STEADY, gpus=gpus, resource=resource)
 
 
-def test_amounts_may_be_spelled_in_any_way(api: ApiServer, short: Path) -> None:
+def test_pod_with_exponent_quantity_gets_its_gpus(api: ApiServer, short: Path) -> None:
     """2e0 GPUs are two, and the node goes on following its pods."""
     with _node(api, WHOLE, short) as (agent, _):
         for name, amount in (("one", "2e0"), ("two", "2000m")):
@@ -140,7 +140,7 @@ def test_amounts_may_be_spelled_in_any_way(api: ApiServer, short: Path) -> None:
         assert {name: len(ids) for name, ids in found.items()} == {"one": 2, "two": 2}
 
 
-def test_a_pod_gets_whole_gpus_and_gives_them_back(api: ApiServer, short: Path) -> None:
+def test_pod_deleted_returns_its_gpus(api: ApiServer, short: Path) -> None:
     """The kubelet lists the pod's GPU UUIDs while it is there, and no longer once it is gone."""
     with _node(api, WHOLE, short) as (agent, _):
         assert _listing(agent) == {}
@@ -153,9 +153,7 @@ def test_a_pod_gets_whole_gpus_and_gives_them_back(api: ApiServer, short: Path) 
         assert len(_eventually(lambda: _listing(agent), bool)["two"]) == 4
 
 
-def test_pods_of_before_the_start_are_found_and_those_of_other_nodes_are_not(
-    api: ApiServer, short: Path
-) -> None:
+def test_agent_started_late_lists_only_its_own_pods(api: ApiServer, short: Path) -> None:
     """An agent that starts late lists what runs on its own node only."""
     api.create(node_object(CUT))
     api.create(workload(_pod("elsewhere", 1)))
@@ -165,7 +163,7 @@ def test_pods_of_before_the_start_are_found_and_those_of_other_nodes_are_not(
         assert set(_eventually(lambda: _listing(agent), bool)) == {"here"}
 
 
-def test_allocations_stay_when_others_come_and_go(api: ApiServer, short: Path) -> None:
+def test_allocation_is_stable_when_neighbours_change(api: ApiServer, short: Path) -> None:
     """A pod keeps its devices while its neighbours end, and freed devices go to the next one."""
     with _node(api, WHOLE, short) as (agent, _):
         for name in ("a", "b", "c"):
@@ -180,7 +178,7 @@ def test_allocations_stay_when_others_come_and_go(api: ApiServer, short: Path) -
         assert len({device for devices in after.values() for device in devices}) == 4
 
 
-def test_mig_and_whole_gpus_of_one_node_are_told_apart(api: ApiServer, short: Path) -> None:
+def test_mig_and_whole_gpus_are_allocated_separately(api: ApiServer, short: Path) -> None:
     """Instances are handed out by profile under their own UUIDs, and show memory of their own."""
     with _node(api, CUT, short) as (agent, screen):
         api.create(workload(_pod("slice", 1, "nvidia.com/mig-1g.5gb")))
@@ -201,7 +199,7 @@ def test_mig_and_whole_gpus_of_one_node_are_told_apart(api: ApiServer, short: Pa
         }
 
 
-def test_time_slices_are_spread_over_the_gpus(api: ApiServer, short: Path) -> None:
+def test_time_slices_are_spread_over_gpus(api: ApiServer, short: Path) -> None:
     """Replica ids are `<uuid>::<n>`, and sharers are put on the emptiest GPU."""
     with _node(api, SHARED, short) as (agent, _):
         for name in ("a", "b", "c"):
@@ -211,7 +209,7 @@ def test_time_slices_are_spread_over_the_gpus(api: ApiServer, short: Path) -> No
         assert _listing(agent) == {"a": (f"{first}::0",), "b": (f"{second}::0",), "c": (f"{first}::1",)}
 
 
-def test_the_gpus_show_what_their_pods_do(api: ApiServer, short: Path) -> None:
+def test_gpu_readings_follow_pods(api: ApiServer, short: Path) -> None:
     """A GPU with a spinning pod shows 100 %, one without a pod nothing; both change with the pods."""
     zombie = WorkloadSpec(Kind.POD, "default", "zombie", Archetype.ZOMBIE, works_s=0.0, spins=True)
     with _node(api, WHOLE, short, zombie) as (_, screen):
@@ -231,7 +229,7 @@ def _pod_uids_of(pids: set[int], proc: Path) -> set[str]:
     return {text.partition("-pod")[2].partition(".slice")[0].replace("_", "-") for text in cgroups}
 
 
-def test_a_pods_processes_come_and_go_with_it(api: ApiServer, short: Path) -> None:
+def test_processes_of_deleted_pod_end(api: ApiServer, short: Path) -> None:
     """One process per GPU of the pod, in the cgroup of its UID; with the pod go processes and logs."""
     with _node(api, WHOLE, short) as (_, screen):
         api.create(workload(_pod("one", 2)))
@@ -252,7 +250,7 @@ def test_a_pods_processes_come_and_go_with_it(api: ApiServer, short: Path) -> No
         assert not any(screen.processes.values())
 
 
-def test_a_pod_that_was_made_anew_unseen_is_another_pod(short: Path) -> None:
+def test_recreated_pod_has_its_own_uid_on_its_process(short: Path) -> None:
     """A pod of the same name that came while the API server was away has its own UID on its process."""
 
     def uids(screen: Screen) -> set[str]:
@@ -278,7 +276,7 @@ def test_a_pod_that_was_made_anew_unseen_is_another_pod(short: Path) -> None:
     assert before != after
 
 
-def test_work_is_counted_more_often_than_an_exporter_looks(api: ApiServer, short: Path) -> None:
+def test_busy_counters_move_several_times_a_second(api: ApiServer, short: Path) -> None:
     """Several counts a second, so that no two looks a second apart see the same one."""
     with _node(api, WHOLE, short) as (_, screen):
         seconds = _eventually(
@@ -288,7 +286,7 @@ def test_work_is_counted_more_often_than_an_exporter_looks(api: ApiServer, short
     assert max(seconds.values()) <= 6
 
 
-def test_a_node_only_reads(api: ApiServer, short: Path) -> None:
+def test_agent_sends_only_get_requests(api: ApiServer, short: Path) -> None:
     """Nothing but GET ever reaches the API server from a node."""
     with _node(api, WHOLE, short) as (agent, _):
         api.create(workload(_pod("one", 2)))
@@ -298,7 +296,7 @@ def test_a_node_only_reads(api: ApiServer, short: Path) -> None:
     assert {request.method for request in seen} == {"GET"}
 
 
-def test_a_lost_watch_is_taken_up_again(short: Path) -> None:
+def test_agent_after_lost_watch_catches_up(short: Path) -> None:
     """After the API server was away, the node knows what happened in the meantime."""
     with ApiServer(termination_delay_s=0.05) as first:
         url = first.url
@@ -313,7 +311,7 @@ def test_a_lost_watch_is_taken_up_again(short: Path) -> None:
                 assert len(found["after"]) == 1
 
 
-def test_an_expired_watch_is_listed_anew(api: ApiServer, short: Path) -> None:
+def test_agent_after_expired_watch_lists_again(api: ApiServer, short: Path) -> None:
     """A node whose resourceVersion is too old lists again and misses nothing."""
     with _node(api, WHOLE, short) as (agent, _):
         api.expire_history()
@@ -321,7 +319,7 @@ def test_an_expired_watch_is_listed_anew(api: ApiServer, short: Path) -> None:
         assert set(_eventually(lambda: _listing(agent), bool)) == {"one"}
 
 
-def test_a_node_that_is_not_let_in_says_so(api: ApiServer, short: Path) -> None:
+def test_agent_without_access_fails_to_start(api: ApiServer, short: Path) -> None:
     """Without a first listing the start fails, naming node and server."""
     agent = NodeAgent(
         WHOLE,
@@ -336,7 +334,7 @@ def test_a_node_that_is_not_let_in_says_so(api: ApiServer, short: Path) -> None:
         agent.start(timeout_s=0.3)
 
 
-def test_refusals_of_the_api_server_carry_status_and_words(api: ApiServer) -> None:
+def test_client_error_carries_status_and_message(api: ApiServer) -> None:
     """An error of the client names the request, the status and the server's message."""
     client = KubeClient(_endpoint(api))
     with pytest.raises(
@@ -346,7 +344,7 @@ def test_refusals_of_the_api_server_carry_status_and_words(api: ApiServer) -> No
     assert caught.value.status == 404
 
 
-def test_an_endpoint_is_read_from_a_kubeconfig(api: ApiServer, tmp_path: Path) -> None:
+def test_endpoint_from_kubeconfig_uses_current_context(api: ApiServer, tmp_path: Path) -> None:
     """Server and token come from the kubeconfig's current context, and open the server."""
     path = tmp_path / "kubeconfig"
     path.write_text(yaml.safe_dump(api.kubeconfig()))

@@ -112,7 +112,7 @@ def _container(pod: str, name: str = "main") -> Container:
 A, B = _container("a"), _container("b")
 
 
-def test_each_device_of_a_container_has_a_process(tmp_path: Path) -> None:
+def test_container_device_has_one_process_each(tmp_path: Path) -> None:
     """A process per GPU, of its container's cgroup, that holds what the GPU's sensors show."""
     rig = Rig(WHOLE, tmp_path)
     for index in range(2):
@@ -128,7 +128,7 @@ def test_each_device_of_a_container_has_a_process(tmp_path: Path) -> None:
         assert process.memory_used_bytes == screen.gpus[index].memory_used_bytes > 0
 
 
-def test_a_process_began_with_its_pod(tmp_path: Path) -> None:
+def test_process_start_time_is_pod_start(tmp_path: Path) -> None:
     """Its start time in /proc is the pod's, however late it is shown."""
     rig = Rig(WHOLE, tmp_path)
     rig.occupy(WHOLE.gpu_uuid(0), A, Archetype.TRAIN_STEADY, age_s=HOUR_S)
@@ -138,7 +138,7 @@ def test_a_process_began_with_its_pod(tmp_path: Path) -> None:
     assert ticks == pytest.approx((int(NOW_S) - HOUR_S - BOOT_S) * 100, abs=1)
 
 
-def test_replicas_of_a_gpu_in_one_container_are_one_process(tmp_path: Path) -> None:
+def test_replicas_in_one_container_share_one_process(tmp_path: Path) -> None:
     """It holds the memory of both and has the samples of both; another container has its own."""
     rig = Rig(SHARED, tmp_path)
     for replica, container in enumerate((A, A, B)):
@@ -154,7 +154,7 @@ def test_replicas_of_a_gpu_in_one_container_are_one_process(tmp_path: Path) -> N
     assert shares[own.pid] == pytest.approx(2 * shares[other.pid], abs=2)
 
 
-def test_a_pod_without_a_context_has_no_process(tmp_path: Path) -> None:
+def test_pod_without_context_has_no_process(tmp_path: Path) -> None:
     """A process ends when its phase has no context any more; the pod's logs stay until the pod goes."""
     rig = Rig(WHOLE, tmp_path)
     rig.occupy(WHOLE.gpu_uuid(0), A, Archetype.OVERALLOCATED, age_s=HOUR_S, works_s=HOUR_S)
@@ -167,7 +167,7 @@ def test_a_pod_without_a_context_has_no_process(tmp_path: Path) -> None:
     assert not any((rig.host.logs / "pods").iterdir())
 
 
-def test_pids_are_never_used_again(tmp_path: Path) -> None:
+def test_pid_is_never_reused(tmp_path: Path) -> None:
     """A pod that takes over a GPU has another PID than all before it; one that stays keeps its own."""
     rig = Rig(WHOLE, tmp_path)
     rig.occupy(WHOLE.gpu_uuid(1), B, Archetype.TRAIN_STEADY)
@@ -181,7 +181,7 @@ def test_pids_are_never_used_again(tmp_path: Path) -> None:
     assert stays.pid == next(iter(rig.running()))
 
 
-def test_under_mps_clients_have_a_server(tmp_path: Path) -> None:
+def test_mps_clients_have_a_server_process(tmp_path: Path) -> None:
     """Clients are MPS's; the server, of no pod, is on the GPUs that have clients, and goes with the last one."""
     rig = Rig(MPS, tmp_path)
     for replica, container in enumerate((A, B)):
@@ -205,7 +205,7 @@ def test_under_mps_clients_have_a_server(tmp_path: Path) -> None:
     assert anew.pid > server.pid
 
 
-def test_a_gpu_remembers_16_seconds_of_itself_and_its_processes(tmp_path: Path) -> None:
+def test_samples_cover_16_seconds_of_gpu_and_processes(tmp_path: Path) -> None:
     """Six samples a second: the utilization of that second, which the processes' whole percents add up to."""
     rig = Rig(SHARED, tmp_path)
     for replica, container in enumerate((A, B)):
@@ -226,7 +226,7 @@ def test_a_gpu_remembers_16_seconds_of_itself_and_its_processes(tmp_path: Path) 
     )
 
 
-def test_what_has_been_sampled_never_changes(tmp_path: Path) -> None:
+def test_samples_once_taken_never_change(tmp_path: Path) -> None:
     """Whether shown every second or several times within one, samples follow each other on one grid."""
     rig = Rig(WHOLE, tmp_path)
     rig.occupy(WHOLE.gpu_uuid(0), A, Archetype.ZOMBIE, works_s=0.0, spins=True)
@@ -247,7 +247,7 @@ def test_what_has_been_sampled_never_changes(tmp_path: Path) -> None:
     assert set(of_processes) == set(times[:end])
 
 
-def test_the_end_of_a_process_is_in_its_samples(tmp_path: Path) -> None:
+def test_samples_include_ended_process(tmp_path: Path) -> None:
     """What it did since the last look is its own, also when it is gone by the next one."""
     rig = Rig(WHOLE, tmp_path)
     rig.occupy(WHOLE.gpu_uuid(0), A, Archetype.ZOMBIE, works_s=0.0, spins=True)
@@ -261,7 +261,7 @@ def test_the_end_of_a_process_is_in_its_samples(tmp_path: Path) -> None:
     assert process.pid not in rig.running()
 
 
-def test_hopper_counts_its_work_as_its_samples_say(tmp_path: Path) -> None:
+def test_hopper_busy_counter_matches_samples(tmp_path: Path) -> None:
     """Between two looks a whole GPU's count grows by its samples' periods times their utilization."""
     rig = Rig(WHOLE, tmp_path)
     rig.occupy(WHOLE.gpu_uuid(0), A, Archetype.TRAIN_STEADY)
@@ -274,7 +274,7 @@ def test_hopper_counts_its_work_as_its_samples_say(tmp_path: Path) -> None:
     assert screen.busy[1, None][0] == 0
 
 
-def test_counts_move_while_the_rest_stands(tmp_path: Path) -> None:
+def test_count_updates_busy_counters_only(tmp_path: Path) -> None:
     """Only the counts are those of now; whoever came in between is in the samples that are shown later."""
     rig = Rig(WHOLE, tmp_path)
     before_us, from_us = rig.show().busy[0, None]
@@ -288,7 +288,7 @@ def test_counts_move_while_the_rest_stands(tmp_path: Path) -> None:
     assert {one.pid for one in screen.samples[0]} == {one.pid for one in screen.processes[0]}
 
 
-def test_mig_instances_count_their_own_work_and_keep_no_samples(tmp_path: Path) -> None:
+def test_mig_instance_has_busy_counter_and_no_samples(tmp_path: Path) -> None:
     """An instance's count follows its own activity; the processes are on their instances."""
     rig = Rig(CUT, tmp_path)
     rig.occupy(CUT.mig_uuid(0, 1), A, Archetype.ZOMBIE, works_s=0.0, spins=True)
@@ -303,7 +303,7 @@ def test_mig_instances_count_their_own_work_and_keep_no_samples(tmp_path: Path) 
     assert (process.instance, process.memory_used_bytes) == (1, screen.instances[0, 1][0])
 
 
-def test_cards_before_hopper_count_nothing(tmp_path: Path) -> None:
+def test_card_before_hopper_has_no_busy_counter(tmp_path: Path) -> None:
     """Without GPM there are samples, and no count."""
     screen = Rig(SHARED, tmp_path).show()
     assert screen.busy == {}

@@ -32,7 +32,7 @@ def _tree(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-def test_a_process_has_the_kernels_52_fields(host: HostFiles) -> None:
+def test_process_stat_has_52_fields(host: HostFiles) -> None:
     """Name, state, parent and start in ticks since the host's start stand where proc(5) says, as in a real stat."""
     host.start(4711, MAIN, started_s=1012.345)
     name, fields = _stat(host, 4711)
@@ -44,7 +44,7 @@ def test_a_process_has_the_kernels_52_fields(host: HostFiles) -> None:
     assert len(fields) + 2 == len(real) + 2 == 52
 
 
-def test_a_process_is_in_the_cgroup_of_its_container(host: HostFiles) -> None:
+def test_process_cgroup_is_that_of_its_container(host: HostFiles) -> None:
     """The path is that of systemd's driver and containerd: the UID with underscores, an id of 64 digits."""
     host.start(4711, MAIN, started_s=1012.0)
     [line] = (host.proc / "4711" / "cgroup").read_text().splitlines()
@@ -57,7 +57,7 @@ def test_a_process_is_in_the_cgroup_of_its_container(host: HostFiles) -> None:
     assert set(MAIN.id) <= set("0123456789abcdef")
 
 
-def test_processes_1_and_2_show_that_it_is_a_whole_machine(host: HostFiles) -> None:
+def test_processes_1_and_2_are_init_and_kthreadd(host: HostFiles) -> None:
     """1 is systemd and 2 a kernel thread, which there are in the machine's own PID namespace only."""
     (init, init_fields), (second, second_fields) = _stat(host, 1), _stat(host, 2)
     assert (init, second) == ("systemd", "kthreadd")
@@ -66,13 +66,13 @@ def test_processes_1_and_2_show_that_it_is_a_whole_machine(host: HostFiles) -> N
     assert (host.proc / "1" / "cgroup").read_text() == "0::/init.scope\n"
 
 
-def test_a_process_older_than_the_host_is_as_old_as_the_host(host: HostFiles) -> None:
+def test_process_older_than_host_starts_at_first_tick(host: HostFiles) -> None:
     """A start before the host's own is its first tick, never 0 or less."""
     host.start(4711, MAIN, started_s=10.0)
     assert _stat(host, 4711)[1][22 - 3] == "1"
 
 
-def test_by_default_the_host_was_started_when_this_machine_was(tmp_path: Path) -> None:
+def test_host_boot_time_defaults_to_this_machine(tmp_path: Path) -> None:
     """A process of now starts at what the boot clock shows now, so that both can be compared."""
     host = HostFiles(tmp_path / "proc", tmp_path / "log")
     before_s = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -82,7 +82,7 @@ def test_by_default_the_host_was_started_when_this_machine_was(tmp_path: Path) -
     assert before_s - 0.1 <= started_s <= after_s + 0.1
 
 
-def test_a_service_is_in_no_pod_and_its_name_is_cut(host: HostFiles) -> None:
+def test_service_process_has_unit_cgroup_and_short_name(host: HostFiles) -> None:
     """A host's process is in its unit's cgroup, under the 15 bytes of name that the kernel keeps."""
     host.start_service(4711, "nvidia-cuda-mps-server", unit="nvidia-mps.service", started_s=time.time())
     assert _stat(host, 4711)[0] == "nvidia-cuda-mps"
@@ -90,7 +90,7 @@ def test_a_service_is_in_no_pod_and_its_name_is_cut(host: HostFiles) -> None:
     assert _tree(host.logs) == {"pods", "containers"}
 
 
-def test_an_ended_process_leaves_nothing(host: HostFiles) -> None:
+def test_ended_process_leaves_no_files(host: HostFiles) -> None:
     """After its end /proc is as before its start; its pod's logs stay until the pod goes."""
     before = _tree(host.proc)
     host.start(4711, MAIN, started_s=1012.0)
@@ -99,7 +99,7 @@ def test_an_ended_process_leaves_nothing(host: HostFiles) -> None:
     assert any((host.logs / "containers").iterdir())
 
 
-def test_logs_are_named_as_the_kubelet_names_them(host: HostFiles) -> None:
+def test_pod_logs_are_named_as_by_kubelet(host: HostFiles) -> None:
     """A folder per pod with its UID, and per container a link, with the runtime's id, to its log."""
     side = Container("team-a", "train-0", UID, "side")
     for container in (MAIN, side, MAIN):
@@ -114,7 +114,7 @@ def test_logs_are_named_as_the_kubelet_names_them(host: HostFiles) -> None:
     assert MAIN.id != side.id
 
 
-def test_links_hold_wherever_they_are_followed_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_links_in_relative_folder_resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host in a relative folder has links that lead to its logs."""
     monkeypatch.chdir(tmp_path)
     HostFiles(Path("proc"), Path("log")).admit(MAIN)
@@ -122,7 +122,7 @@ def test_links_hold_wherever_they_are_followed_from(tmp_path: Path, monkeypatch:
     assert link.is_file()
 
 
-def test_a_forgotten_pod_takes_its_logs_along(host: HostFiles) -> None:
+def test_forgotten_pod_loses_its_logs_only(host: HostFiles) -> None:
     """Only that pod's logs go, and a pod of the same name that comes later has its own."""
     other = Container("team-a", "train-0", "1" + UID[1:], "main")
     host.start(4711, MAIN, started_s=1012.0)
@@ -136,7 +136,7 @@ def test_a_forgotten_pod_takes_its_logs_along(host: HostFiles) -> None:
     ]
 
 
-def test_a_folder_that_is_in_use_is_not_taken(host: HostFiles) -> None:
+def test_existing_folder_is_refused(host: HostFiles) -> None:
     """A host never mixes with what is there, such as this machine's own /proc."""
     with pytest.raises(FileExistsError):
         HostFiles(Path("/proc"), host.logs.parent / "other")

@@ -35,7 +35,7 @@ def _call(socket: Path, method: str, answer: str, request: bytes = b"", **option
         return call(request, timeout=10, wait_for_ready=True)
 
 
-def test_list_names_pods_containers_and_devices(kubelet: Kubelet) -> None:
+def test_list_returns_pods_containers_and_devices(kubelet: Kubelet) -> None:
     """List gives every pod of the node, with its devices by container and resource."""
     pods = _call(kubelet.socket, "List", "ListPodResourcesResponse").pod_resources
     assert [(pod.namespace, pod.name) for pod in pods] == [("ml", "trainer"), ("ml", "shell")]
@@ -44,7 +44,7 @@ def test_list_names_pods_containers_and_devices(kubelet: Kubelet) -> None:
     assert (sidecar.name, list(sidecar.devices)) == ("sidecar", [])
 
 
-def test_the_wire_has_the_kubelets_field_numbers(kubelet: Kubelet) -> None:
+def test_list_bytes_have_kubelet_field_numbers(kubelet: Kubelet) -> None:
     """The bytes of a listing are those that a kubelet sends: numbers and wire types of the published table."""
     message = _call(kubelet.socket, "List", "ListPodResourcesResponse")
     devices = b"\x0a\x0envidia.com/gpu" + b"\x12\x05GPU-1"
@@ -57,14 +57,14 @@ def test_the_wire_has_the_kubelets_field_numbers(kubelet: Kubelet) -> None:
     assert message.SerializeToString() == expected
 
 
-def test_allocatable_lists_all_devices(kubelet: Kubelet) -> None:
+def test_allocatable_returns_all_devices(kubelet: Kubelet) -> None:
     """GetAllocatableResources gives what the node has, taken or not."""
     groups = _call(kubelet.socket, "GetAllocatableResources", "AllocatableResourcesResponse").devices
     found = {group.resource_name: list(group.device_ids) for group in groups}
     assert found == {GPU: ["GPU-1", "GPU-2"], "nvidia.com/mig-1g.10gb": ["MIG-1"]}
 
 
-def test_get_finds_one_pod_or_says_not_found(kubelet: Kubelet) -> None:
+def test_get_of_unknown_pod_is_not_found(kubelet: Kubelet) -> None:
     """Get gives one pod; for an unknown one the status is NOT_FOUND."""
     request = messages().GetPodResourcesRequest(pod_name="trainer", pod_namespace="ml").SerializeToString()
     assert _call(kubelet.socket, "Get", "GetPodResourcesResponse", request).pod_resources.name == "trainer"
@@ -74,7 +74,7 @@ def test_get_finds_one_pod_or_says_not_found(kubelet: Kubelet) -> None:
 
 
 @pytest.mark.parametrize("failure", Failure)
-def test_it_fails_as_told_and_recovers(kubelet: Kubelet, failure: Failure) -> None:
+def test_misbehave_fails_calls_until_reset(kubelet: Kubelet, failure: Failure) -> None:
     """While told to misbehave every call ends with that status; afterwards all is well again."""
     kubelet.misbehave(failure)
     with pytest.raises(grpc.RpcError) as caught:
@@ -84,7 +84,7 @@ def test_it_fails_as_told_and_recovers(kubelet: Kubelet, failure: Failure) -> No
     assert len(_call(kubelet.socket, "List", "ListPodResourcesResponse").pod_resources) == 2
 
 
-def test_a_listing_can_be_larger_than_grpcs_default_limit(kubelet: Kubelet) -> None:
+def test_list_with_padding_exceeds_default_grpc_limit(kubelet: Kubelet) -> None:
     """With padding, a client with the default limit of 4 MiB fails and one with a raised limit succeeds."""
     kubelet.misbehave(padding=40_000)
     with pytest.raises(grpc.RpcError) as caught:
@@ -94,7 +94,7 @@ def test_a_listing_can_be_larger_than_grpcs_default_limit(kubelet: Kubelet) -> N
     assert len(listing.pod_resources) == 40_002
 
 
-def test_an_answer_can_be_late(kubelet: Kubelet) -> None:
+def test_misbehave_with_delay_postpones_answer(kubelet: Kubelet) -> None:
     """With a delay the answer takes that long; stopping does not wait for it."""
     kubelet.misbehave(delay_s=0.3)
     began = time.monotonic()
@@ -111,7 +111,7 @@ def test_an_answer_can_be_late(kubelet: Kubelet) -> None:
     assert time.monotonic() - began < 20
 
 
-def test_a_restart_replaces_the_socket(kubelet: Kubelet) -> None:
+def test_restart_replaces_socket_inode(kubelet: Kubelet) -> None:
     """After a restart the path is the same and the inode another; a new call succeeds."""
     before = kubelet.socket.stat()
     kubelet.restart()
@@ -122,7 +122,7 @@ def test_a_restart_replaces_the_socket(kubelet: Kubelet) -> None:
     assert not kubelet.socket.exists()
 
 
-def test_a_path_too_long_for_a_socket_is_refused_with_its_reason(tmp_path: Path) -> None:
+def test_socket_path_too_long_is_refused(tmp_path: Path) -> None:
     """Where the kernel would cut the path, an error says so beforehand."""
     with pytest.raises(ValueError, match="107 bytes"):
         Kubelet(tmp_path / ("x" * 108), capacity=[], pods=list)

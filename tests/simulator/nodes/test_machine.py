@@ -31,7 +31,7 @@ def _with(archetype: Archetype, **more: Any) -> Machine:
 
 
 @pytest.mark.parametrize("archetype", Archetype)
-def test_energy_is_the_integral_of_power(archetype: Archetype) -> None:
+def test_energy_is_integral_of_power(archetype: Archetype) -> None:
     """Between any two instants the energy counter grows by the power shown in each second between them."""
     machine = _with(archetype, age_s=2 * HOUR_S, works_s=HOUR_S)
     seconds = range(NOW_S - 3 * 3600, NOW_S)
@@ -43,7 +43,7 @@ def test_energy_is_the_integral_of_power(archetype: Archetype) -> None:
     )
 
 
-def test_past_and_present_are_one() -> None:
+def test_history_equals_readings() -> None:
     """What is written as history is what the sensors showed at that second."""
     machine = _with(Archetype.NOTEBOOK, works_s=1e9)
     seconds = range(NOW_S - 86400, NOW_S, 977)
@@ -63,7 +63,7 @@ def test_past_and_present_are_one() -> None:
         )
 
 
-def test_power_tells_empty_loaded_and_busy_apart() -> None:
+def test_power_of_h100_depends_on_context_and_work() -> None:
     """An H100 draws 70 W empty, 116 to 123 W with an idle model (p5 to p95), 150 to 700 W at work."""
     seconds = range(NOW_S - 3600, NOW_S)
     empty = Machine(WHOLE, boot_s=BOOT_S).samples(0, seconds).power_w
@@ -77,7 +77,7 @@ def test_power_tells_empty_loaded_and_busy_apart() -> None:
     assert max(worked) <= H100.max_power_w
 
 
-def test_a_spinning_gpu_shows_full_utilization_and_no_work() -> None:
+def test_spinning_gpu_shows_full_utilization_at_idle_power() -> None:
     """A hung collective: 100 %, at idle power, without memory traffic."""
     reading = _with(Archetype.ZOMBIE, spins=True).reading(0, NOW_S)
     assert reading.gpu_util_percent == 100
@@ -86,7 +86,7 @@ def test_a_spinning_gpu_shows_full_utilization_and_no_work() -> None:
     assert reading.memory_used_bytes > H100.usable_bytes // 3
 
 
-def test_utilization_is_where_the_truth_says_work_was() -> None:
+def test_utilization_matches_busy_intervals() -> None:
     """Seconds with utilization are the seconds of the busy intervals."""
     machine, actor = _with(Archetype.INFERENCE_DIURNAL), _actor(Archetype.INFERENCE_DIURNAL)
     samples = machine.samples(0, range(NOW_S - 86400, NOW_S))
@@ -95,7 +95,7 @@ def test_utilization_is_where_the_truth_says_work_was() -> None:
     assert seen_s == busy.busy_s
 
 
-def test_temperature_follows_power() -> None:
+def test_temperature_follows_power_with_delay() -> None:
     """A GPU under load grows warm within minutes, and its memory stays warmer than it is."""
     machine = _with(Archetype.TRAIN_STEADY, age_s=6 * HOUR_S)
     before, after = machine.reading(0, NOW_S - 7 * HOUR_S), machine.reading(0, NOW_S - 5 * HOUR_S)
@@ -104,7 +104,7 @@ def test_temperature_follows_power() -> None:
     assert after.memory_temperature_c > after.temperature_c
 
 
-def test_a_device_that_is_given_back_is_empty_at_once() -> None:
+def test_released_device_is_idle_and_keeps_its_past() -> None:
     """After a release the GPU is idle; its energy counter goes on, and its past stays what it was."""
     machine = _with(Archetype.TRAIN_STEADY)
     before = machine.reading(0, NOW_S)
@@ -118,7 +118,7 @@ def test_a_device_that_is_given_back_is_empty_at_once() -> None:
     assert machine.reading(1, NOW_S).memory_used_bytes == 0
 
 
-def test_sharers_add_up() -> None:
+def test_time_sliced_tenants_add_up() -> None:
     """On a time-sliced GPU memory adds up and utilization does, up to 100."""
     node = NodeSpec("shared", (GpuSpec("L40S"),), sharing=Sharing.TIME_SLICING, replicas=4)
     uuid = node.gpu_uuid(0)
@@ -136,7 +136,7 @@ def test_sharers_add_up() -> None:
     assert samples.energy_j[-1] - samples.energy_j[0] == pytest.approx(sum(samples.power_w[:-1]), rel=1e-9)
 
 
-def test_utilization_divides_into_what_each_tenant_does() -> None:
+def test_division_shares_add_up_to_utilization() -> None:
     """Whole percents of those at work, in proportion, that add up to what the sensors show."""
     node = NodeSpec("shared", (GpuSpec("L40S"),), sharing=Sharing.TIME_SLICING, replicas=4)
     machine = Machine(node, boot_s=BOOT_S)
@@ -156,7 +156,7 @@ def test_utilization_divides_into_what_each_tenant_does() -> None:
     assert {("one", "two"), ("one",)} <= seen <= {("one", "two"), ("one",), ("two",), ()}
 
 
-def test_an_mps_server_takes_memory_of_the_gpu_while_it_has_clients() -> None:
+def test_mps_server_holds_memory_while_it_has_clients() -> None:
     """What its clients hold and the server's own is what the card shows, and never more than it has."""
     node = NodeSpec("mps", (GpuSpec("T4"),), sharing=Sharing.MPS, replicas=48)
     machine = Machine(node, boot_s=BOOT_S)
@@ -170,7 +170,7 @@ def test_an_mps_server_takes_memory_of_the_gpu_while_it_has_clients() -> None:
     assert used <= CARDS["T4"].usable_bytes
 
 
-def test_a_context_is_as_old_as_the_phases_that_had_it() -> None:
+def test_context_age_spans_phases_with_context() -> None:
     """It began with the pod, also right at that instant, and is gone when the work is."""
     machine = _with(Archetype.OVERALLOCATED, age_s=HOUR_S, works_s=HOUR_S / 2)
     at_work, stopped = (machine.present(0, NOW_S - after)[0] for after in (HOUR_S / 2 + 1, HOUR_S / 2))
@@ -180,7 +180,7 @@ def test_a_context_is_as_old_as_the_phases_that_had_it() -> None:
     assert stopped.held_bytes == 0
 
 
-def test_a_mig_instance_has_its_own_memory_and_its_share_of_the_power() -> None:
+def test_mig_instance_has_own_memory_and_power_share() -> None:
     """Memory is counted by instance; the card's sensors see each instance's part."""
     node = NodeSpec("cut", (GpuSpec("A100-SXM4-40GB", mig=("3g.20gb", "1g.5gb")),))
     machine = Machine(node, boot_s=BOOT_S)
@@ -195,7 +195,7 @@ def test_a_mig_instance_has_its_own_memory_and_its_share_of_the_power() -> None:
     assert 5 <= reading.gpu_util_percent <= 20
 
 
-def test_the_past_of_an_instance_is_what_it_showed() -> None:
+def test_history_of_instance_equals_its_readings() -> None:
     """Second by second, as the machine would have been read."""
     node = NodeSpec("cut", (GpuSpec("H100-SXM5-80GB", mig=("3g.40gb", "1g.10gb")),))
     machine = Machine(node, boot_s=BOOT_S)
@@ -209,7 +209,7 @@ def test_the_past_of_an_instance_is_what_it_showed() -> None:
     assert len(set(samples.instance_activity[0])) > 5
 
 
-def test_before_the_driver_was_loaded_there_is_nothing_to_read() -> None:
+def test_reading_before_boot_raises_value_error() -> None:
     """Asking for an instant before the boot is an error, not an idle GPU."""
     with pytest.raises(ValueError, match="driver was loaded"):
         Machine(WHOLE, boot_s=BOOT_S).reading(0, BOOT_S - 1)

@@ -51,7 +51,7 @@ def _utilizations(one: Actor, count: int = 4000) -> list[int]:
     return [seen.utilization_percent for seen in found if seen.is_working]
 
 
-def test_the_same_question_has_the_same_answer_in_another_process() -> None:
+def test_activity_in_another_process_is_the_same() -> None:
     """An activity depends on nothing but seed, workload, pod, device and time."""
     question = f"""
 from simulator.workloads.behavior import activity
@@ -69,7 +69,7 @@ for archetype in Archetype:
 
 
 @pytest.mark.parametrize("archetype", Archetype)
-def test_the_order_of_questions_does_not_matter(archetype: Archetype) -> None:
+def test_activity_does_not_depend_on_query_order(archetype: Archetype) -> None:
     """Asking for the past after the future gives what asking for the past first would have given."""
     instants = [MONDAY_S + hour * HOUR_S for hour in range(0, 200, 7)]
     forward = [activity(_actor(archetype, n=1), t) for t in instants]
@@ -79,7 +79,7 @@ def test_the_order_of_questions_does_not_matter(archetype: Archetype) -> None:
 
 
 @pytest.mark.parametrize("archetype", Archetype)
-def test_another_seed_workload_or_replica_takes_another_course(archetype: Archetype) -> None:
+def test_actors_with_other_seed_workload_or_replica_differ(archetype: Archetype) -> None:
     """Among many actors of an archetype no two have the same phases (the idle ones aside)."""
     courses = [
         tuple(schedule(one).between(MONDAY_S, MONDAY_S + 2 * DAY_S))
@@ -91,7 +91,7 @@ def test_another_seed_workload_or_replica_takes_another_course(archetype: Archet
     assert len(set(courses)) == len(courses)
 
 
-def test_training_is_busy_but_for_checkpoints() -> None:
+def test_train_steady_is_busy_except_checkpoints() -> None:
     """train_steady: 97 ± 2.5 %, a checkpoint of 1 to 4 minutes about every hour, a median start-up of 5 minutes."""
     actors = _many(Archetype.TRAIN_STEADY)
     assert statistics.median(_lengths(actors, "start-up")) == pytest.approx(5, rel=0.2)
@@ -104,7 +104,7 @@ def test_training_is_busy_but_for_checkpoints() -> None:
     assert statistics.stdev(seen) == pytest.approx(2.5, abs=0.5)
 
 
-def test_stalling_training_halts_several_times_a_day() -> None:
+def test_train_stall_stalls_several_times_a_day() -> None:
     """train_stall: 55 ± 22 %, a stall about every 240 minutes, of 12 minutes in the median and long ones at times."""
     actors = _many(Archetype.TRAIN_STALL)
     assert statistics.median(_lengths(actors, "start-up")) == pytest.approx(15, rel=0.2)
@@ -115,7 +115,7 @@ def test_stalling_training_halts_several_times_a_day() -> None:
     assert statistics.mean(_utilizations(actors[0])) == pytest.approx(55, abs=1.5)
 
 
-def test_notebooks_work_in_bursts_in_office_hours() -> None:
+def test_notebook_works_in_bursts_in_office_hours() -> None:
     """notebook: bursts of 5 minutes in the median, 32 at p90; most work between 9 and 19 o'clock."""
     actors = _many(Archetype.NOTEBOOK, works_s=math.inf)
     quartiles = statistics.quantiles(_lengths(actors, "burst"), n=20)
@@ -128,14 +128,14 @@ def test_notebooks_work_in_bursts_in_office_hours() -> None:
     assert 0.6 < at_desk / worked < 0.95
 
 
-def test_two_in_five_notebooks_are_abandoned() -> None:
+def test_notebook_is_abandoned_in_two_of_five() -> None:
     """notebook: 40 % never work again after about a day and a half."""
     late = MONDAY_S + 10 * DAY_S
     silent = [not truth(one, late, late + 14 * DAY_S).ran for one in _many(Archetype.NOTEBOOK, 500)]
     assert statistics.mean(silent) == pytest.approx(0.4, abs=0.07)
 
 
-def test_serving_follows_the_hours() -> None:
+def test_inference_diurnal_follows_the_hours() -> None:
     """inference_diurnal: busy 1 % of the quietest hour and 76 % of the busiest, half of that at weekends."""
     actors = _many(Archetype.INFERENCE_DIURNAL, 150)
     for day, factor in ((1, 1.0), (5, 0.5)):
@@ -147,7 +147,7 @@ def test_serving_follows_the_hours() -> None:
     assert statistics.mean(_utilizations(actors[0], 8000)) == pytest.approx(22, abs=1)
 
 
-def test_idle_servers_hold_more_memory_than_busy_ones() -> None:
+def test_inference_diurnal_holds_more_memory_while_idle() -> None:
     """inference_diurnal: memory is always held, and more of it while waiting than while serving."""
     phases = {
         what.name: what
@@ -156,7 +156,7 @@ def test_idle_servers_hold_more_memory_than_busy_ones() -> None:
     assert phases["waiting"].memory > phases["serving"].memory > 0.4
 
 
-def test_rarely_asked_models_wait_for_hours() -> None:
+def test_inference_longtail_waits_for_hours() -> None:
     """inference_longtail: gaps of 6, 26 and 180 minutes at p50, p75 and p90; bursts of about a minute."""
     actors = _many(Archetype.INFERENCE_LONGTAIL)
     assert statistics.median(_lengths(actors, "serving")) == pytest.approx(1, rel=0.1)
@@ -175,7 +175,7 @@ def test_rarely_asked_models_wait_for_hours() -> None:
     ]
 
 
-def test_half_of_the_abandoned_never_worked() -> None:
+def test_abandoned_never_worked_in_half() -> None:
     """abandoned: half never used, the others for about 45 minutes, then nothing for ever."""
     found = [truth(one, MONDAY_S, MONDAY_S + 5 * DAY_S) for one in _many(Archetype.ABANDONED, 500)]
     assert statistics.mean(not one.ran for one in found) == pytest.approx(0.5, abs=0.07)
@@ -183,7 +183,7 @@ def test_half_of_the_abandoned_never_worked() -> None:
     assert statistics.median(worked) / 60 == pytest.approx(45, rel=0.15)
 
 
-def test_a_quarter_of_the_zombies_spin() -> None:
+def test_zombie_spins_in_a_quarter() -> None:
     """zombie: works about 240 minutes, then keeps its memory; a quarter shows 100 % without working."""
     actors = _many(Archetype.ZOMBIE, 400)
     late = [activity(one, MONDAY_S + 5 * DAY_S) for one in actors]
@@ -196,7 +196,7 @@ def test_a_quarter_of_the_zombies_spin() -> None:
     assert statistics.median(end - MONDAY_S for end in ends) / 60 == pytest.approx(240, rel=0.1)
 
 
-def test_an_overallocated_pod_uses_half_of_its_gpus() -> None:
+def test_overallocated_uses_half_of_its_gpus() -> None:
     """overallocated: of 8 GPUs 4 work, together; the rest hold nothing. `busy_gpus` says another number."""
     at = MONDAY_S + DAY_S
     eight = [activity(_actor(Archetype.OVERALLOCATED, gpus=8, device=n), at) for n in range(8)]
@@ -206,7 +206,7 @@ def test_an_overallocated_pod_uses_half_of_its_gpus() -> None:
     assert sum(one.is_working for one in two) == 2
 
 
-def test_only_so_many_replicas_work() -> None:
+def test_busy_replicas_limits_working_replicas() -> None:
     """`busy_replicas` of the replicas work, the others wait with their model loaded."""
     day = (MONDAY_S + DAY_S, MONDAY_S + 2 * DAY_S)
     spec = {"replicas": 3, "busy_replicas": 2}
@@ -220,7 +220,7 @@ def test_only_so_many_replicas_work() -> None:
     [(0.0, 0.0), (3 * HOUR_S, 3 * HOUR_S)],
     ids=["never", "three-hours"],
 )
-def test_a_spec_says_when_work_ends(works_s: float, idle_since: float) -> None:
+def test_works_s_overrides_archetype(works_s: float, idle_since: float) -> None:
     """`works_s` overrides what the archetype draws, and the truth says so."""
     one = _actor(Archetype.TRAIN_STEADY, works_s=works_s)
     found = truth(one, MONDAY_S, MONDAY_S + 2 * DAY_S)
@@ -228,7 +228,7 @@ def test_a_spec_says_when_work_ends(works_s: float, idle_since: float) -> None:
     assert found.ran == (works_s > 0)
 
 
-def test_truth_is_cut_to_the_window_and_knows_what_lies_before() -> None:
+def test_truth_of_window_knows_earlier_idle_start() -> None:
     """A window sees only its own work, but `idle_since` reaches back behind it."""
     one = _actor(Archetype.TRAIN_STEADY, works_s=5 * HOUR_S)
     window = truth(one, MONDAY_S + 2 * HOUR_S, MONDAY_S + 3 * HOUR_S)
@@ -238,13 +238,13 @@ def test_truth_is_cut_to_the_window_and_knows_what_lies_before() -> None:
     assert later.idle_since_s == pytest.approx(MONDAY_S + 5 * HOUR_S)
 
 
-def test_nothing_happens_before_the_start() -> None:
+def test_activity_before_start_is_vacant() -> None:
     """Before its pod started, an actor holds nothing."""
     before = activity(_actor(Archetype.ZOMBIE), MONDAY_S - 1)
     assert (before.phase, before.context, before.utilization_percent) == ("vacant", False, 0)
 
 
-def test_quantiles_are_met() -> None:
+def test_quantiles_of_draws_match_input() -> None:
     """A distribution made from quantiles has these quantiles."""
     known = {0.5: 6.0, 0.9: 180.0}
     made = Quantiles(known, lowest=1, highest=1000)

@@ -7,7 +7,7 @@ from simulator.workloads.population import Population
 SPEC = WorkloadSpec(Kind.DEPLOYMENT, "ml", "api", Archetype.TRAIN_STEADY, replicas=2, gpus=2)
 
 
-def test_a_pods_number_is_free_again_once_it_is_gone() -> None:
+def test_ordinal_of_gone_pod_is_reused() -> None:
     """Pods count up from 0, keep their number, and leave it to their successor."""
     population = Population([SPEC], seed=1)
     assert [population.join(SPEC, pod) for pod in ("a", "b", "a")] == [0, 1, 0]
@@ -16,7 +16,7 @@ def test_a_pods_number_is_free_again_once_it_is_gone() -> None:
     population.leave(SPEC, "never-seen")
 
 
-def test_a_successor_does_what_its_predecessor_would_have_done() -> None:
+def test_successor_behaves_like_its_predecessor() -> None:
     """The same number, started at the same time, has the same course under another name."""
     population = Population([SPEC], seed=1)
     before = [activity(actor, 50_000) for actor in population.actors(SPEC, "a", start_s=0)]
@@ -26,7 +26,7 @@ def test_a_successor_does_what_its_predecessor_would_have_done() -> None:
     assert len(after) == 2
 
 
-def test_a_stranger_trains() -> None:
+def test_unknown_pod_trains_steadily() -> None:
     """A pod of no known workload works steadily on all of its devices."""
     population = Population([SPEC], seed=1)
     assert population.workload("ml", "api", pod="api-x", gpus=2) is SPEC
