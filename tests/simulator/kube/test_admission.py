@@ -78,6 +78,14 @@ def test_workload_created_minimal_gets_defaults(server: ApiServer) -> None:
         ({"preemptionPolicy": "Never"}, "the string value of PreemptionPolicy (Never) must not be provided"),
     ],
 )
+def test_pod_with_unknown_class_or_own_priority_is_403(http: Http, spec: Object, words: str) -> None:
+    """The message is the real server's."""
+    status = http("POST", PODS, pod(**spec)).json()
+    assert (status["code"], status["reason"]) == (403, "Forbidden")
+    assert status["message"].startswith('pods "p" is forbidden: ')
+    assert words in status["message"]
+
+
 def test_system_priority_classes_exist_and_are_reserved(server: ApiServer, http: Http) -> None:
     """The built-in classes have their values; names with their prefix and values above 1e9 are refused."""
     assert http("GET", f"{CLASSES}/system-cluster-critical").json()["value"] == 2_000_000_000

@@ -102,7 +102,7 @@ def test_request_log_omits_in_process_calls(server: ApiServer) -> None:
 
 def test_connection_after_refusal_stays_open(server: ApiServer) -> None:
     """One connection carries many requests, also after a refusal."""
-    connection = HTTPConnection(server.url.removeprefix("http://"), timeout=10)
+    connection = HTTPConnection(server.url.removeprefix("http://"), timeout=300)
     sockets, codes = set(), []
     for path in (MAPS, "/nowhere", f"{MAPS}/none", MAPS):
         connection.request("GET", path, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"})

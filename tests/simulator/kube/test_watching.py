@@ -65,7 +65,7 @@ def test_watch_by_official_client_gets_event(server: ApiServer, core: Official) 
     since = core.list_namespaced_config_map("default").metadata.resource_version
     feed = watch.Watch()
     stream = feed.stream(
-        core.list_namespaced_config_map, "default", resource_version=since, timeout_seconds=10
+        core.list_namespaced_config_map, "default", resource_version=since, timeout_seconds=300
     )
     threading.Timer(0.05, lambda: server.create(configmap("late"))).start()
     for event in stream:
@@ -86,7 +86,7 @@ def test_server_stop_ends_watches_and_threads() -> None:
     server.start()
     session = requests.Session()
     headers = {"Authorization": "Bearer admin-token"}
-    reply = session.get(f"{server.url}{MAPS}?watch=true", headers=headers, stream=True, timeout=10)
+    reply = session.get(f"{server.url}{MAPS}?watch=true", headers=headers, stream=True, timeout=300)
     server.stop()
     assert set(threading.enumerate()) <= before
     with pytest.raises(requests.ConnectionError):

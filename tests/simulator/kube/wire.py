@@ -62,7 +62,7 @@ class Http:
             json=body,
             headers=headers,
             stream=options.get("stream", False),
-            timeout=10,
+            timeout=300,
         )
 
     def patch(

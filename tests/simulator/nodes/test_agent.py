@@ -116,7 +116,7 @@ def _listing(agent: NodeAgent) -> Listing:
     }
 
 
-def _eventually(get: Callable[[], Any], wanted: Callable[[Any], bool], timeout_s: float = 10.0) -> Any:
+def _eventually(get: Callable[[], Any], wanted: Callable[[Any], bool], timeout_s: float = 300.0) -> Any:
     deadline = time.monotonic() + timeout_s
     while not wanted(got := get()):
         assert time.monotonic() < deadline, got

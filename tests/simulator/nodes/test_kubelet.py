@@ -100,15 +100,15 @@ def test_misbehave_with_delay_postpones_answer(kubelet: Kubelet) -> None:
     began = time.monotonic()
     _call(kubelet.socket, "List", "ListPodResourcesResponse")
     assert time.monotonic() - began >= 0.3
-    kubelet.misbehave(delay_s=60)
+    kubelet.misbehave(delay_s=3600)
     with grpc.insecure_channel(f"unix:{kubelet.socket}") as channel:
-        pending = channel.unary_unary(f"/{SERVICE}/List").future(b"", timeout=30)
+        pending = channel.unary_unary(f"/{SERVICE}/List").future(b"", timeout=600)
         while kubelet.calls["List"] < 2:
             time.sleep(0.01)
         kubelet.stop()
-        with pytest.raises(grpc.RpcError):
+        with pytest.raises(grpc.RpcError) as caught:
             pending.result()
-    assert time.monotonic() - began < 20
+    assert caught.value.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 def test_restart_replaces_socket_inode(kubelet: Kubelet) -> None:
