@@ -196,7 +196,7 @@ class Cluster:
             self._age(client, now_s=now_s, before=before)
         self._number(client, oldest_first)
         if self.api is not None:
-            self.api.requests.clear()  # whoever reads the log is after what came later
+            self.api.requests.clear()  # the log starts after the setup
 
     def _age(self, client: KubeClient, *, now_s: float, before: AbstractSet[str]) -> None:
         """Make what has just been placed as old as the spec says, except the pods of `before` (UIDs)."""

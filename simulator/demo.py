@@ -263,7 +263,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _fresh(directory: Path) -> Iterator[None]:
-    """Empty the folder for one demo; the lock lies beside it, and ends with the process, however that ends."""
+    """Empty the folder, under a lock that ends with the process."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     with Path(f"{directory}.lock").open("w") as lock:
         try:

@@ -140,7 +140,7 @@ def series(
 
 
 def _keep_shorter(nobody: _Nobody, bare: Labels, until: range, values: Sequence[float]) -> None:
-    """Of several pods on a device, the first one to come ends the time in which nobody was on it."""
+    """The first of several pods on a device ends the device's series without a pod."""
     key = frozenset(bare.items())
     if key not in nobody or len(until) < len(nobody[key][1]):
         nobody[key] = (bare, until, values)

@@ -117,7 +117,7 @@ class Watch:
         self._closed = False
 
     def events(self) -> Iterator[tuple[str, Object]]:
-        """Type and object of each event, until the server ends the watch or somebody closes it."""
+        """Type and object of each event, until the server ends the watch or `close` is called."""
         try:
             while line := self._response.readline():
                 event = json.loads(line)
@@ -129,7 +129,7 @@ class Watch:
             self._connection.close()
 
     def close(self) -> None:
-        """Wake up whoever reads."""
+        """End the stream; safe from any thread."""
         with self._lock:
             self._closed = True
             if self._connection.sock is not None:

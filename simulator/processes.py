@@ -158,7 +158,7 @@ class Server:
         self._child = Child(self.name, self._command(self.port), log=self.log, env=self._env)
 
     def wait_ready(self, *, timeout_s: float = 100.0) -> None:
-        """Wait until it serves; elsewhere, where somebody else took the port in the meantime."""
+        """Wait until it serves; on another port, if the port was taken in the meantime."""
         for attempt in range(_ATTEMPTS):
             if self._child is None:
                 self.launch()
@@ -212,7 +212,7 @@ class Server:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on; somebody else may take it before it is used."""
+    """A free TCP port of 127.0.0.1; another process may take it before it is used."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

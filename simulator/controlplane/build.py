@@ -71,7 +71,7 @@ def _build(go: str, module: str, programs: Sequence[Program]) -> None:
     target = built(module)
     target.parent.mkdir(parents=True, exist_ok=True)
     with _alone(target.with_name(f".{module}.lock")):
-        if target.exists():  # somebody else built it while we waited
+        if target.exists():  # another process built it in the meantime
             return
         began = time.monotonic()
         names = ", ".join(program.name for program in programs)

@@ -14,13 +14,13 @@ import yaml
 
 HOST = "127.0.0.1"
 _NOBODY = "client.invalid"
-"""A client's certificate names no host, but Go refuses one whose alternative names are critical and empty."""
+"""Go refuses a client certificate with critical but empty alternative names."""
 _SERVICE_NAMES = ("localhost", "kubernetes", "kubernetes.default.svc")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClientIdentity:
-    """Whom a client certificate stands for: common name and organization."""
+    """The subject of a client certificate: common name and organization."""
 
     name: str
     group: str = "system:authenticated"

@@ -80,7 +80,7 @@ class ControlPlane:
         self.stop()
 
     def write_kubeconfig(self, path: Path, user: ClientIdentity) -> None:
-        """Write a kubeconfig that reaches the API server as `user`, who may do what RBAC grants."""
+        """Write a kubeconfig that authenticates as `user`; RBAC decides what the user may do."""
         self._certificates.kubeconfig(path, user, self.endpoint.url)
 
     # --- the programs
@@ -90,7 +90,7 @@ class ControlPlane:
 
     def _etcd_command(self, port: int) -> list[str]:
         url = f"http://{HOST}:{port}"
-        peer = f"http://{HOST}:0"  # nobody joins
+        peer = f"http://{HOST}:0"  # a single member
         return [
             str(self._programs["etcd"]),
             f"--data-dir={self.directory / 'etcd'}",
@@ -99,12 +99,12 @@ class ControlPlane:
             f"--listen-peer-urls={peer}",
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=default={peer}",
-            "--unsafe-no-fsync",  # what a crash of the machine would lose is of no use to anybody
+            "--unsafe-no-fsync",  # the data need not survive a crash
             "--log-level=warn",
         ]
 
     def _start_api_server(self) -> Server:
-        # Whoever asks for readiness must trust the authority; the kubeconfig brings it along.
+        # The readiness probe must trust the CA, which is in the kubeconfig.
         probe = self.directory / "probe.kubeconfig"
         self._certificates.kubeconfig(probe, ADMIN, f"https://{HOST}")
         server = Server(

@@ -51,7 +51,7 @@ class MissingProgramsError(Exception):
 
 
 class AssetsError(MissingProgramsError):
-    """KUBEBUILDER_ASSETS names a folder that cannot be meant."""
+    """KUBEBUILDER_ASSETS is not a folder with our programs."""
 
 
 def find(programs: Sequence[Program] = CONTROL_PLANE) -> Programs:

@@ -174,7 +174,7 @@ class Board:
             self._show(index, gpu.with_instance(instance, after))
 
     def set_mig(self, index: int, profiles: tuple[str, ...]) -> None:
-        """Cuts GPU `index` anew, or makes it whole with no profiles; ends its processes and voids old MIG handles."""
+        """Changes the MIG layout of GPU `index` (none without profiles); ends its processes and voids old handles."""
         with self._lock:
             gpu = self._gpu(index)
             instances = self._instances(index, gpu.card, profiles)

@@ -18,7 +18,7 @@ class BoardFile:
     def __init__(
         self, path: pathlib.Path, header: layout.Header, identities: Sequence[layout.Identity]
     ) -> None:
-        """Puts a new file in the place of `path`; nobody ever sees one half written."""
+        """Replaces the file `path` atomically."""
         self._publish = library.load().simulator_publish
         try:
             self._memory = _create(path, header, identities)

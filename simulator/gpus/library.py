@@ -15,7 +15,7 @@ BOARD_VARIABLE = "SIMULATOR_NVML_BOARD"
 
 _SOURCES = pathlib.Path(__file__).with_name("native")
 _COMPILERS = ("cc", "gcc", "clang")
-# Warnings are the tests' business: the new ones of a newer compiler must not keep anybody from a demo.
+# The tests check for warnings: new warnings of a newer compiler must not stop a demo.
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
 
 
@@ -82,7 +82,7 @@ def _build_key(compiler: str) -> str:
 
 
 def _build(compiler: str, directory: pathlib.Path) -> None:
-    """Compiles beside `directory` and moves the result there whole; whoever comes second yields."""
+    """Compiles in a temporary folder and renames it; of parallel builds the first one wins."""
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         work = pathlib.Path(tempfile.mkdtemp(prefix=".building-", dir=directory.parent))

@@ -18,7 +18,7 @@ class Placed(NamedTuple):
 
 
 def place(card: Card, profiles: Sequence[str]) -> tuple[Placed, ...]:
-    """Where each instance lies, in the order given."""
+    """The placement of each instance, in the order given."""
     chosen = [_profile(card, name) for name in profiles]
     if sum(profile.slices for profile in chosen) > _COMPUTE_SLICES:
         raise ValueError(

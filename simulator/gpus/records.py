@@ -1,4 +1,4 @@
-"""What a board is told about its GPUs: measurements, processes, MIG instances."""
+"""What a board holds of its GPUs: measurements, processes, MIG instances."""
 
 import dataclasses
 import enum
@@ -64,7 +64,7 @@ class Reading:
 
     @classmethod
     def idle(cls, card: Card) -> Self:
-        """A card that nobody uses."""
+        """An idle card."""
         return cls(
             gpu_util_percent=0,
             memory_util_percent=0,

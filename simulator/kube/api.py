@@ -166,7 +166,7 @@ class ApiServer:
     # --- users, faults, history
 
     def add_user(self, token: str, name: str, groups: Sequence[str] = ()) -> None:
-        """Let a token authenticate as a user, who may do nothing yet."""
+        """Let a token authenticate as a user without grants."""
         self.access.add_user(token, User(name, tuple(groups)))
 
     def allow(self, rule: Rule) -> None:

@@ -1,4 +1,4 @@
-"""A client's object as it comes in: completed, decoded as its kind, and compared with the one that is meant. Pure."""
+"""Decodes and checks a client's object: type, fields, timestamps, preconditions. Pure."""
 
 import dataclasses
 import datetime

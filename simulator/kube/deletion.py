@@ -120,7 +120,7 @@ def _finalizers(record: Record, options: DeleteOptions) -> list[str]:
 
 
 def _marked(registry: Registry, record: Record, grace_s: int, finalizers: list[str]) -> Object:
-    """The object with its deletion under way; a shorter grace than before shortens it."""
+    """The object as terminating; a shorter grace period replaces a longer one."""
     obj = record.copy()
     metadata = obj["metadata"]
     if finalizers:

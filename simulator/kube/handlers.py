@@ -71,7 +71,7 @@ def refusal(error: errors.ApiError) -> Response:
 
 
 def is_public(path: str) -> bool:
-    """Whether nobody needs to say who they are, as for the real server's health and version."""
+    """Whether the path needs no authentication, such as health and version."""
     return path.rstrip("/") in _PUBLIC
 
 
@@ -145,7 +145,7 @@ class Api:
         return Response(code, body, content_type=headers.pop("Content-Type", ""), headers=headers)
 
     def _review(self, request: Request, target: Target, user: User, verb: str) -> Response:
-        """Who may do what, asked by oneself: nothing is stored."""
+        """Answer a SelfSubjectAccessReview."""
         if verb != "create":
             raise errors.method_not_allowed(target.resource, verb)
         body = body_of(request)

@@ -155,7 +155,7 @@ class WatchOptions:
 
 
 def watch(store: Store, request: WatchOptions, alive: Callable[[], bool]) -> Iterator[bytes]:
-    """Lines for the client, until the timeout or until `alive` says that nobody listens."""
+    """Lines for the client, until the timeout or until the client has gone."""
     if request.since and not request.since.isdecimal():
         raise bad_request(f'resourceVersion: Invalid value: "{request.since}": must be a number')
     return _stream(store, request, alive)

@@ -23,7 +23,7 @@ _OWN_METADATA = {"annotations", "finalizers", "labels", "ownerReferences"}
 def attribute(
     old: Mapping[str, Any] | None, new: Object, *, manager: str, subresource: str, now: str
 ) -> None:
-    """Write into `new` who manages its fields, after `manager` has changed `old` into it."""
+    """Set the managedFields of `new`, after `manager` has changed `old` into it."""
     before = dict(_leaves(old)) if old else {}
     after = dict(_leaves(new))
     changed = {path for path, value in after.items() if path not in before or before[path] != value}

@@ -41,7 +41,7 @@ class Attempt:
 
 def enforce(store: Store, attempt: Attempt) -> None:
     """Refuse what a policy forbids, and add warnings to the attempt's write."""
-    if attempt.resource.group == _OWN_GROUP:  # policies cannot lock themselves in
+    if attempt.resource.group == _OWN_GROUP:  # policies do not apply to policies
         return
     for binding in store.rows(by_kind("ValidatingAdmissionPolicyBinding")):
         policy = store.get(by_kind("ValidatingAdmissionPolicy"), "", binding.obj["spec"]["policyName"])

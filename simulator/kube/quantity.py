@@ -19,7 +19,7 @@ _SCALE: dict[str, Fraction] = {
 _LARGEST = 2**63 - 1
 """What is larger counts as this (resource.Quantity)."""
 _EXPONENTS = 1000
-"""What lies beyond is more than _LARGEST or less than anything counted; to write it out would take gigabytes."""
+"""Beyond this a quantity is capped: to expand it would take gigabytes."""
 
 
 def parse_quantity(text: object) -> Fraction:

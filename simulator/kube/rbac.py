@@ -1,4 +1,4 @@
-"""Who may do what: bearer tokens, users and a table of rules. Must not know HTTP."""
+"""Authentication and authorization: bearer tokens, users and rules. Must not know HTTP."""
 
 import dataclasses
 import threading
@@ -15,14 +15,14 @@ _ANY = "*"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class User:
-    """Who a token belongs to."""
+    """A user and its groups."""
 
     name: str
     groups: tuple[str, ...] = ()
 
 
 SERVER = User("system:apiserver", ("system:masters", "system:authenticated"))
-"""Who the server and its controllers are to policies."""
+"""The user of the server and its controllers."""
 _ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
 
 
@@ -108,7 +108,7 @@ class Access:
             self._denied.append(rule)
 
     def authenticate(self, authorization: str | None) -> User:
-        """The user behind an Authorization header; without one, nobody."""
+        """The user of an Authorization header; anonymous without one."""
         if authorization is None:
             return _ANONYMOUS
         scheme, _, token = authorization.partition(" ")

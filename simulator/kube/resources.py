@@ -86,7 +86,7 @@ def _rows() -> Iterator[Resource]:
 RESOURCES: tuple[Resource, ...] = tuple(_rows())
 
 _BY_PATH = {(row.group, row.version, row.plural): row for row in RESOURCES}
-# Where two kinds have one name the first is meant by it, the other by its name with its group.
+# Of two kinds with one name, the first has the short name; the other needs its group.
 _BY_KIND = {row.kind: row for row in reversed(RESOURCES)} | {
     f"{row.kind}.{row.group}": row for row in RESOURCES if row.group
 }

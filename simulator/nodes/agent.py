@@ -45,7 +45,7 @@ class Holding:
 
     @property
     def containers(self) -> tuple[Container, ...]:
-        """Whose each of the devices is."""
+        """The container of each device."""
         return tuple(
             Container(self.pod.namespace, self.pod.name, self.uid, name)
             for name, groups in self.pod.containers
@@ -128,7 +128,7 @@ class NodeAgent:
             try:
                 self._list_and_watch()
             except (OSError, http.client.HTTPException, ValueError, KubeClientError) as error:
-                # A watch that has grown too old is routine; anything else should be read by somebody.
+                # An expired watch is routine; anything else is a warning.
                 expired = isinstance(error, KubeClientError) and error.status == _GONE
                 _log.log(
                     logging.DEBUG if expired else logging.WARNING,
@@ -175,7 +175,7 @@ class NodeAgent:
         key, status = _key(pod), pod.get("status", {})
         with self._lock:
             held = self._holdings.get(key)
-            if held is not None and held.uid != pod["metadata"]["uid"]:  # deleted and made anew, unseen
+            if held is not None and held.uid != pod["metadata"]["uid"]:  # deleted and recreated, unseen
                 self._dismiss(key)
                 held = None
             if status.get("phase") in {"Succeeded", "Failed"}:

@@ -31,7 +31,7 @@ class _Seat:
 
     @classmethod
     def of(cls, presence: Presence) -> Self | None:
-        """Where the tenant's process sits; none where it has no context or nobody's container."""
+        """The place of the tenant's process; None without a context or a container."""
         tenant = presence.tenant
         if tenant.container is None or not presence.phase.context:
             return None
@@ -51,7 +51,7 @@ class GpuProcesses:
         self._pods: set[str] = set()
 
     def begin(self, present: Iterable[Presence], *, now_s: float) -> None:
-        """Start the processes of whoever is on the node's GPUs at `now_s` and has none."""
+        """Start the missing processes of the tenants at `now_s`."""
         for one in present:
             if one.tenant.container is not None:
                 self._host.admit(one.tenant.container)
@@ -67,7 +67,7 @@ class GpuProcesses:
             self._host.start(self._pids[seat], seat.container, started_s=started_s)
 
     def end(self, present: Iterable[Presence]) -> None:
-        """End the processes of all who are not on the node's GPUs, or have no context any more."""
+        """End the processes of tenants that have gone or have lost their context."""
         here = list(present)
         seats = {_Seat.of(one) for one in here}
         for seat in [seat for seat in self._pids if seat not in seats]:
@@ -113,7 +113,7 @@ class Sensors(Protocol):
         """What a MIG instance shows from now on."""
 
     def set_processes(self, index: int, processes: Sequence[Process]) -> None:
-        """Who has a context on GPU `index` from now on."""
+        """Sets the processes of GPU `index`."""
 
     def set_samples(
         self, index: int, utilization: Sequence[tuple[int, int]], processes: Sequence[ProcessSample]
@@ -155,7 +155,7 @@ class Feed:
                 self._show_counts(index, now_s)
 
     def _begin(self, now_s: float) -> list[tuple[Presence, ...]]:
-        """Who is on each GPU; who is new has its process before a sample is taken of it."""
+        """The tenants of each GPU; new ones get their process before the first sample."""
         gpus = [self._machine.present(index, now_s) for index in range(len(self._memories))]
         self._processes.begin(itertools.chain.from_iterable(gpus), now_s=now_s)
         return gpus

@@ -103,7 +103,7 @@ class GpuTimeline:
         self._forget()
 
     def release(self, device: DeviceId, *, at_s: float) -> None:
-        """Whoever holds `device` leaves it at `at_s`."""
+        """The pod on `device` leaves it at `at_s`."""
         self._tenants = [
             dataclasses.replace(tenant, end_s=max(at_s, tenant.actor.start_s))
             if tenant.device == device and tenant.end_s == math.inf
@@ -138,11 +138,11 @@ class GpuTimeline:
         )
 
     def present(self, t_s: float) -> tuple[Presence, ...]:
-        """Who is on the GPU at `t_s`, in the order in which they came."""
+        """The tenants of the GPU at `t_s`, in order of arrival."""
         return self._segment(t_s).present
 
     def division(self, t_s: float) -> Division:
-        """Whose the utilization is that the GPU shows at `t_s`."""
+        """The GPU's utilization at `t_s`, by tenant."""
         segment, second = self._segment(t_s), math.floor(t_s)
         percent = segment.regime.utilization[(second + segment.offset_s) & _MASK]
         active = [one for one in segment.present if one.phase.utilization]
@@ -305,12 +305,12 @@ class Machine:
             return self._gpus[gpu].instances(t_s)
 
     def present(self, gpu: int, t_s: float) -> tuple[Presence, ...]:
-        """Who is on GPU `gpu` at `t_s`."""
+        """The tenants of GPU `gpu` at `t_s`."""
         with self._lock:
             return self._gpus[gpu].present(t_s)
 
     def division(self, gpu: int, t_s: float) -> Division:
-        """Whose the utilization is that GPU `gpu` shows at `t_s`."""
+        """The utilization of GPU `gpu` at `t_s`, by tenant."""
         with self._lock:
             return self._gpus[gpu].division(t_s)
 

@@ -71,7 +71,7 @@ class Regime:
     mem_clock_mhz: int
 
     def energy_j(self, second: float) -> float:
-        """Energy from second 0 of the noise to `second`, which may lie many periods on."""
+        """Energy from second 0 of the noise to `second`, which may be many periods later."""
         whole = math.floor(second)
         periods, index = divmod(whole, PERIOD_S)
         return periods * self.joules[-1] + self.joules[index] + (second - whole) * self.power_w[index]

@@ -1,4 +1,4 @@
-"""Who is on a GPU: a pod's device with its share of the card, and what it does at an instant. Pure."""
+"""The tenants of a GPU: a pod's device with its share of the card, and what it does at an instant. Pure."""
 
 import dataclasses
 import math

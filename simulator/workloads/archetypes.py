@@ -165,7 +165,7 @@ def _closed_s(t_s: float) -> float:
 
 
 def _night(t_s: float) -> int:
-    """The number of the night that `t_s` lies in, from opening to opening."""
+    """The number of the night around `t_s`, from opening to opening."""
     return math.floor((t_s - OFFICE_HOURS[0] * HOUR_S) / DAY_S)
 
 
@@ -196,7 +196,7 @@ def _inference_diurnal(draw: random.Random, start_s: float, held: float) -> _Pha
 
 
 def _diurnal_gap_s(draw: random.Random, t_s: float) -> float:
-    """A gap whose chance to end follows the hour, so that the busy share comes out as `busy_share` says."""
+    """A gap that is shorter in busy hours, so that the busy share is `busy_share`."""
     patience, waited_s, step_s = draw.expovariate(1.0), 0.0, 5 * MINUTE_S
     while True:
         share = busy_share(t_s + waited_s)

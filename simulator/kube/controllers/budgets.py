@@ -22,7 +22,7 @@ _SCALABLE = {"ReplicaSet", "StatefulSet"}
 
 
 class _NoScaleError(Exception):
-    """A pod whose expected number nobody knows."""
+    """A pod without a controller that has a scale."""
 
 
 class Budgets:

@@ -79,7 +79,7 @@ class Context:
         self.change(record, lambda obj: obj.update(status=dict(status)), "status")
 
     def tell(self, about: Record, kind: str, reason: str, message: str, *, component: str) -> None:
-        """Leave an Event; told again for the same reason it is counted."""
+        """Record an Event; a repeated one increments its count."""
         now, namespace = self.registry.now(), about.namespace
         uid = about.obj["metadata"]["uid"]
         name = f"{about.name}.{zlib.crc32(f'{uid} {reason}'.encode()):08x}"
@@ -152,7 +152,7 @@ def owner_keys(event: Event, kind: str) -> Iterator[Key]:
 
 
 def matching_keys(event: Event, candidates: Iterable[Record]) -> Iterator[Key]:
-    """The keys of those whose selector matches what changed, as far as it has no controller yet."""
+    """The keys of the candidates that could adopt the changed object."""
     if controller_of(event.record.obj) is None:
         for row in candidates:
             selector = from_object(row.obj["spec"].get("selector"))

@@ -149,7 +149,7 @@ class Deployments:
         floor = wanted - unavailable
         spare = _total([current, *old]) - floor - max(_size(current) - _available_of(current), 0)
         cleaned = []
-        for row in old:  # first those that serve nobody
+        for row in old:  # unavailable pods first
             less = max(min(_size(row) - _available_of(row), spare), 0)
             cleaned.append(self._resize(row, _size(row) - less))
             spare -= less

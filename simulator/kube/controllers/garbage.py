@@ -1,4 +1,4 @@
-"""The garbage collector: what becomes of objects whose owners go, in the background, before them, or not at all."""
+"""The garbage collector: deletes or releases the dependents of deleted owners."""
 
 import functools
 from collections.abc import Iterator

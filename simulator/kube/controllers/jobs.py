@@ -131,7 +131,7 @@ class Jobs:
         return self._context.children(job, "Pod")
 
     def _let_go(self, namespace: str, name: str, uid: str) -> None:
-        """Nobody counts the pods of a Job that is gone: let them go too."""
+        """Remove the tracking finalizer from the pods of a deleted Job."""
         rows = self._context.registry.store.dependents(uid) if uid else []
         orphan = self._context.find("Pod", namespace, name) if not uid else None
         for row in [*rows, *([orphan] if orphan else [])]:

@@ -46,7 +46,7 @@ class Loop:
             self._thread.join()
 
     def after(self, delay_s: float, controller: Controller, key: Key) -> None:
-        """Reconcile a key after so many seconds of real time."""
+        """Reconcile a key after some seconds of real time."""
         self._schedule(delay_s, (controller, key), awaited=True)
 
     def later(self, delay_s: float, controller: Controller, key: Key) -> None:

@@ -101,7 +101,7 @@ class Operators:
         self._volcano = by_kind("Command")
 
     def keys(self, event: Event) -> Iterator[Key]:
-        """Objects of the table, those whose pods change, and orders."""
+        """Objects of the table, owners of changed pods, and Volcano's Commands."""
         record = event.record
         if record.resource in self._by_resource or record.resource is self._volcano:
             yield (record.namespace, record.name, uid_of(record.obj))
@@ -135,7 +135,7 @@ class Operators:
                 self._context.delete(row)
 
     def _fill(self, owner: Record, number: int, part: _Part, pods: list[Record], *, rolls: bool) -> None:
-        """Of one template so many pods as there should be; of too many the named go, the cheap, the highest."""
+        """Scale the pods of one template; of too many, `leaving`, then the lowest deletion cost go first."""
         prefix = f"{owner.name}-{number}-"
         mine = sorted((row for row in pods if row.name.startswith(prefix)), key=_last_to_go)
         staying = [row for row in mine if row.name not in part.leaving]
@@ -151,7 +151,7 @@ class Operators:
 
     def _create(self, owner: Record, name: str, part: _Part) -> None:
         if self._context.find("Pod", owner.namespace, name) is not None:
-            return  # the one before it is still on its way out; its end brings us here again
+            return  # its predecessor still terminates; its deletion triggers a reconcile
         metadata = {
             "name": name,
             "labels": {**labels_of(owner.obj), **part.labels},
