@@ -14,7 +14,7 @@ from simulator.kube.controllers.loop import Loop
 from simulator.kube.decoding import Target
 from simulator.kube.deletion import DeleteOptions, delete
 from simulator.kube.faults import Fault
-from simulator.kube.handlers import Api, Around
+from simulator.kube.handlers import Api, Interceptor
 from simulator.kube.objects import Object, namespace_of, rfc3339
 from simulator.kube.patch import MERGE_PATCH, apply_patch
 from simulator.kube.rbac import ADMIN, ADMIN_TOKEN, Access, Rule, User
@@ -94,7 +94,7 @@ class ApiServer:
         self._http.close()
         self._thread.join()
 
-    def be_like(self, minor: int) -> None:
+    def serve_version(self, minor: int) -> None:
         """Behave from now on as Kubernetes 1.minor."""
         self._registry.minor = minor
 
@@ -108,9 +108,9 @@ class ApiServer:
         with self._store.lock:
             yield
 
-    def surround(self, around: Around) -> None:
+    def intercept(self, interceptor: Interceptor) -> None:
         """Enter this with each request over HTTP that is carried out; within `batch` nothing comes in between."""
-        self._api.around = around
+        self._api.interceptor = interceptor
 
     # --- objects, in process
 

@@ -41,7 +41,7 @@ _PRESERVED = (
 )
 _HEALTH = {"/healthz", "/livez", "/readyz"}
 _PUBLIC = {*_HEALTH, "/version"}
-Around = Callable[[Request, str], contextlib.AbstractContextManager[None]]
+Interceptor = Callable[[Request, str], contextlib.AbstractContextManager[None]]
 """What is entered while a request of a user, by name, is carried out; a refusal passes through it."""
 
 _SHORTEST_WATCH_S = 1800.0  # without timeoutSeconds, a watch lasts this long to twice this long
@@ -76,11 +76,11 @@ def is_public(path: str) -> bool:
 
 
 class Api:
-    """Handles every verb on every resource; `around` is entered for each request."""
+    """Handles every verb on every resource; `interceptor` is entered for each request."""
 
     def __init__(self, registry: Registry, access: Access, *, third_party: bool = True) -> None:
         self._third_party = third_party
-        self.around: Around = lambda *_: contextlib.nullcontext()
+        self.interceptor: Interceptor = lambda *_: contextlib.nullcontext()
         self._registry = registry
         self._access = access
         self.backends = Backends()

@@ -147,7 +147,7 @@ class _Connection(http.server.BaseHTTPRequestHandler):
             if not is_public(request.path):
                 known = self.server.access.identify(request.headers)
                 user = known.name
-            with self.server.api.around(request, user):
+            with self.server.api.interceptor(request, user):
                 return user, self.server.api.handle(request, known)
         except ApiError as error:
             return user, refusal(error)

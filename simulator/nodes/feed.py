@@ -22,7 +22,7 @@ _MPS_SERVER, _MPS_UNIT = "nvidia-cuda-mps-server", "nvidia-mps.service"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Seat:
+class _ProcessKey:
     """What one process has: replicas of one device that one container holds are one."""
 
     container: Container
@@ -46,7 +46,7 @@ class GpuProcesses:
         self._has_server = node.sharing is Sharing.MPS
         self._kind = ProcessKind.MPS if self._has_server else ProcessKind.COMPUTE
         self._unused = itertools.count(draws.seeded("pid", node.name).choice(_FIRST_PIDS))
-        self._pids: dict[_Seat, int] = {}
+        self._pids: dict[_ProcessKey, int] = {}
         self._server: int | None = None
         self._pods: set[str] = set()
 
@@ -56,22 +56,22 @@ class GpuProcesses:
             if one.tenant.container is not None:
                 self._host.admit(one.tenant.container)
                 self._pods.add(one.tenant.container.uid)
-            seat = _Seat.of(one)
-            if seat is None or seat in self._pids:
+            key = _ProcessKey.of(one)
+            if key is None or key in self._pids:
                 continue
             started_s = one.tenant.context_since_s(now_s)
             if self._has_server and self._server is None:
                 self._server = next(self._unused)
                 self._host.start_service(self._server, _MPS_SERVER, unit=_MPS_UNIT, started_s=started_s)
-            self._pids[seat] = next(self._unused)
-            self._host.start(self._pids[seat], seat.container, started_s=started_s)
+            self._pids[key] = next(self._unused)
+            self._host.start(self._pids[key], key.container, started_s=started_s)
 
     def end(self, present: Iterable[Presence]) -> None:
         """End the processes of tenants that have gone or have lost their context."""
         here = list(present)
-        seats = {_Seat.of(one) for one in here}
-        for seat in [seat for seat in self._pids if seat not in seats]:
-            self._host.end(self._pids.pop(seat))
+        keys = {_ProcessKey.of(one) for one in here}
+        for key in [key for key in self._pids if key not in keys]:
+            self._host.end(self._pids.pop(key))
         if self._server is not None and not self._pids:
             self._host.end(self._server)
             self._server = None
@@ -82,21 +82,21 @@ class GpuProcesses:
 
     def pid(self, presence: Presence) -> int | None:
         """The process of a tenant; none where it has none."""
-        seat = _Seat.of(presence)
-        return None if seat is None else self._pids.get(seat)
+        key = _ProcessKey.of(presence)
+        return None if key is None else self._pids.get(key)
 
     def on_gpu(self, present: Sequence[Presence]) -> list[Process]:
         """What the driver lists of a GPU: the processes of its tenants, the MPS server before those that it serves."""
-        found: dict[_Seat, int] = {}
+        found: dict[_ProcessKey, int] = {}
         for one in present:
-            if (seat := _Seat.of(one)) is not None:
-                found[seat] = found.get(seat, 0) + one.held_bytes
+            if (key := _ProcessKey.of(one)) is not None:
+                found[key] = found.get(key, 0) + one.held_bytes
         clients = [
-            Process(self._pids[seat], memory, self._kind, seat.instance) for seat, memory in found.items()
+            Process(self._pids[key], memory, self._kind, key.instance) for key, memory in found.items()
         ]
         if self._server is None:
             return clients
-        served = dict.fromkeys(seat.instance for seat in found)
+        served = dict.fromkeys(key.instance for key in found)
         servers = [Process(self._server, MPS_SERVER_BYTES, instance=instance) for instance in served]
         return servers + clients
 

@@ -117,7 +117,7 @@ def test_a_rule_must_allow_both(world: World, actions: str, mode: str | None) ->
 
 
 def _be_of_135(world: World) -> None:
-    world.api.be_like(35)
+    world.api.serve_version(35)
 
 
 def _say_nothing(world: World) -> None:
@@ -262,13 +262,13 @@ def test_what_the_server_refuses_is_not_tried_again(world: World) -> None:
     """It is resumed as it was, told, and from then on only advised on."""
     _add(world)
     with _killed(world, "apply"):
-        world.api.be_like(35)
+        world.api.serve_version(35)
     run = _apply(world)
     assert _repairs(run) == [("rollback", "done")]
     assert "field is immutable" in run.items["train"]["detail"]
     assert (_state(world), _record(world), _ends(world)) == ((False, [2]), None, ["refused"])
     assert "PutBack" in _events(world)
-    world.api.be_like(36)
+    world.api.serve_version(36)
     (pod,) = world.pods_of(world.team, "train")
     world.record(pod, ["busy", "idle"], 2)
     assert _repairs(_apply(world)) == []

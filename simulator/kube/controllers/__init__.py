@@ -8,7 +8,7 @@ from simulator.kube.controllers.deployments import Deployments, ReplicaSets
 from simulator.kube.controllers.garbage import GarbageCollector
 from simulator.kube.controllers.jobs import Jobs
 from simulator.kube.controllers.namespaces import Namespaces, Quotas
-from simulator.kube.controllers.operators import Levers, Operators
+from simulator.kube.controllers.operators import KueueAndKeda, Operators
 from simulator.kube.controllers.podlifecycle import PodLifecycle
 from simulator.kube.controllers.scheduler import Scheduler
 from simulator.kube.controllers.statefulsets import StatefulSets
@@ -21,7 +21,7 @@ CONTROLLERS: tuple[Callable[[Context], Controller], ...] = (
     StatefulSets,
     Jobs,
     Operators,
-    Levers,
+    KueueAndKeda,
     Scheduler,
     PodLifecycle,
     Budgets,

@@ -78,7 +78,7 @@ class Context:
         """Replace an object's status."""
         self.change(record, lambda obj: obj.update(status=dict(status)), "status")
 
-    def tell(self, about: Record, kind: str, reason: str, message: str, *, component: str) -> None:
+    def record_event(self, about: Record, kind: str, reason: str, message: str, *, component: str) -> None:
         """Record an Event; a repeated one increments its count."""
         now, namespace = self.registry.now(), about.namespace
         uid = about.obj["metadata"]["uid"]

@@ -311,7 +311,9 @@ class ReplicaSets:
                 self._context.create("Pod", owner.namespace, pod)
             except ApiError as error:
                 words = f"Error creating: {error.message}"
-                self._context.tell(owner, "Warning", "FailedCreate", words, component="replicaset-controller")
+                self._context.record_event(
+                    owner, "Warning", "FailedCreate", words, component="replicaset-controller"
+                )
                 return error
         sharing = collections.Counter(row.obj["spec"].get("nodeName") for row in pods)
         for row in sorted(pods, key=lambda row: _rank(row, sharing))[: max(len(pods) - wanted, 0)]:

@@ -28,20 +28,20 @@ from simulator.kube.store import Event, Record
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Verdict:
+class FailureAction:
     """What becomes of a failure: `action` is Count, Ignore or FailJob; `message` is for the Job's condition."""
 
     action: str
     message: str = ""
 
 
-def judge(pod: Mapping[str, Any], job: Mapping[str, Any]) -> Verdict:
+def failure_action(pod: Mapping[str, Any], job: Mapping[str, Any]) -> FailureAction:
     """The first rule that fits decides; without one, the failure counts."""
     for index, rule in enumerate(job["spec"].get("podFailurePolicy", {}).get("rules", ())):
         found = next(itertools.chain(_by_exit_code(pod, rule), _by_condition(pod, rule)), None)
         if found is not None:
-            return Verdict(rule["action"], f"{found} matching {rule['action']} rule at index {index}")
-    return Verdict("Count")
+            return FailureAction(rule["action"], f"{found} matching {rule['action']} rule at index {index}")
+    return FailureAction("Count")
 
 
 def _by_condition(pod: Mapping[str, Any], rule: Mapping[str, Any]) -> Iterator[str]:
@@ -76,7 +76,7 @@ class _Tally:
     succeeded: int
     failed: int
     done: set[int]
-    verdict: str = ""
+    failure: str = ""
     """Why a rule of the Job's podFailurePolicy ends it, if one does."""
 
 
@@ -208,12 +208,12 @@ class Jobs:
             }
             set_condition(status, entry, now)
             if not suspended:
-                self._context.tell(job, "Normal", "Suspended", "Job suspended", component=_COMPONENT)
+                self._context.record_event(job, "Normal", "Suspended", "Job suspended", component=_COMPONENT)
             return status
         if suspended:
             entry = {"type": "Suspended", "status": "False", "reason": "JobResumed", "message": "Job resumed"}
             set_condition(status, entry, now)
-            self._context.tell(job, "Normal", "Resumed", "Job resumed", component=_COMPONENT)
+            self._context.record_event(job, "Normal", "Resumed", "Job resumed", component=_COMPONENT)
         status.setdefault("startTime", now)
         self._scale(job, tally)
         return status
@@ -247,7 +247,7 @@ class Jobs:
             self._context.create("Pod", job.namespace, pod)
         except ApiError as error:  # retried when the Job, its pods, PriorityClasses or quotas change
             words = f"Error creating: {error.message}"
-            self._context.tell(job, "Warning", "FailedCreate", words, component=_COMPONENT)
+            self._context.record_event(job, "Warning", "FailedCreate", words, component=_COMPONENT)
             return False
         return True
 
@@ -262,8 +262,8 @@ def _is_over(status: Mapping[str, Any]) -> bool:
 
 def _failure(job: Record, tally: _Tally, now: str) -> Mapping[str, str] | None:
     """Reason and message where the Job has failed."""
-    if tally.verdict:
-        return {"reason": "PodFailurePolicy", "message": tally.verdict}
+    if tally.failure:
+        return {"reason": "PodFailurePolicy", "message": tally.failure}
     if tally.failed > job.obj["spec"]["backoffLimit"]:
         words = "Job has reached the specified backoff limit"
         return {"reason": "BackoffLimitExceeded", "message": words}
@@ -290,10 +290,10 @@ def _add(tally: _Tally, row: Record, job: Record) -> None:
         if index is not None:
             tally.done.add(int(index))
     elif not job.obj["spec"]["suspend"]:
-        verdict = judge(row.obj, job.obj)
-        tally.failed += verdict.action != "Ignore"
-        if verdict.action == "FailJob":
-            tally.verdict = verdict.message
+        decision = failure_action(row.obj, job.obj)
+        tally.failed += decision.action != "Ignore"
+        if decision.action == "FailJob":
+            tally.failure = decision.message
 
 
 def _free_indexes(spec: Mapping[str, Any], tally: _Tally) -> list[int]:

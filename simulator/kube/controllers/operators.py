@@ -116,7 +116,7 @@ class Operators:
         if record is None or is_terminating(record.obj):
             return
         if record.resource is self._volcano:
-            self._obey(record)
+            self._execute(record)
             return
         operator = self._by_resource[record.resource]
         parts = [] if operator.stop and _is_at(record.obj, *operator.stop) else list(_parts(record.obj))
@@ -161,9 +161,9 @@ class Operators:
         try:
             self._context.create("Pod", owner.namespace, {"metadata": metadata, "spec": part.spec})
         except ApiError as error:
-            self._context.tell(owner, "Warning", "FailedCreate", error.message, component="operator")
+            self._context.record_event(owner, "Warning", "FailedCreate", error.message, component="operator")
 
-    def _obey(self, command: Record) -> None:
+    def _execute(self, command: Record) -> None:
         """Volcano: what is ordered becomes the Job's state, and the order is gone."""
         target = command.obj["target"]
         job = self._context.registry.store.by_uid(target["uid"])
@@ -223,7 +223,7 @@ def _below(node: Any, count: int, labels: Mapping[str, str], leaving: tuple[str,
 _PAUSED = "autoscaling.keda.sh/paused-replicas"
 
 
-class Levers:
+class KueueAndKeda:
     """Kueue suspends and resumes the jobs of its Workloads; KEDA scales the targets of its ScaledObjects."""
 
     def __init__(self, context: Context) -> None:

@@ -38,17 +38,17 @@ class Scheduler:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._ledger = Ledger()
+        self._cache = SchedulerCache()
 
     def keys(self, event: Event) -> Iterator[Key]:
         """Any change of pods or nodes that can make room or need it."""
-        if self._ledger.observe(event) and self._ledger.waiting:
+        if self._cache.observe(event) and self._cache.waiting:
             yield _PASS
 
     def reconcile(self, key: Key) -> None:
         """Place what can be placed."""
         del key
-        waiting = sorted(self._ledger.waiting.values(), key=_turn)
+        waiting = sorted(self._cache.waiting.values(), key=_turn)
         nodes = self._nodes() if waiting else []
         for pod in waiting:
             if pod.obj["spec"].get("schedulingGates"):
@@ -64,7 +64,7 @@ class Scheduler:
             allocatable = record.obj.get("status", {}).get("allocatable", {})
             capacity = {name: thousandths(value) for name, value in allocatable.items()}
             node = _Node(record, dict(capacity), capacity)
-            _take(node, self._ledger.used(record.name))
+            _take(node, self._cache.used(record.name))
             nodes.append(node)
         return nodes
 
@@ -192,7 +192,7 @@ def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
 _SCHEDULER = "default-scheduler"
 
 
-class Ledger:
+class SchedulerCache:
     """Pods that wait, by UID, and resources in use, by node."""
 
     def __init__(self) -> None:

@@ -115,7 +115,9 @@ class StatefulSets:
             self._context.create("Pod", owner.namespace, pod)
         except ApiError as error:  # retried when the StatefulSet, its pods, PriorityClasses or quotas change
             words = f"Create Pod {name} in StatefulSet {owner.name} failed error: {error.message}"
-            self._context.tell(owner, "Warning", "FailedCreate", words, component="statefulset-controller")
+            self._context.record_event(
+                owner, "Warning", "FailedCreate", words, component="statefulset-controller"
+            )
             return False
         return True
 

@@ -103,7 +103,7 @@ class Recorder:
         self._heard = heard
         self.before: Callable[[str, str], None] = lambda *_: None
         self.reads = 0
-        api.surround(self._around)
+        api.intercept(self._around)
 
     @contextlib.contextmanager
     def _around(self, request: Request, user: str) -> Iterator[None]:

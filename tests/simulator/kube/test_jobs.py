@@ -65,7 +65,7 @@ def test_suspended_job_template_is_partly_mutable_by_version(
     server: ApiServer, minor: int, has_run: bool, field: str, free: bool
 ) -> None:
     """What its pods ask for only from 1.36 on; before, nothing once it has run."""
-    server.be_like(minor)
+    server.serve_version(minor)
     server.create(job(suspend=not has_run))
     server.settle()
     if has_run:
