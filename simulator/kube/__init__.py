@@ -1,8 +1,4 @@
-"""A Kubernetes API server on loopback with the semantics and controllers that our programs depend on.
-
-Imports go one way: api > server > handlers > subresources | listing | registry > admission | policies | decoding >
-validation > store > objects > resources > errors; controllers > registry.
-"""
+"""A Kubernetes API server on loopback with the semantics and controllers that our programs depend on."""
 
 from simulator.kube.api import ApiServer
 from simulator.kube.errors import ApiError
