@@ -133,7 +133,7 @@ def main() -> int:
         (rightsizer.planning.plan, "build_fleet", "build the fleet"),
         (signal, "usages", "usages"),
         (signal, "nodes", "nodes"),
-        (rightsizer.planning.measure, "wanted", "wanted"),
+        (rightsizer.planning.measure, "followup_queries", "follow-up queries"),
         (signal, "waits", "waits"),
         (signal, "histories", "histories"),
         (signal, "concurrency", "concurrency"),
