@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from exporter import __version__
-from exporter.dcgm.flags import FLAGS, DcgmFlag, Supported
+from exporter.dcgm.aliases import FLAGS, DcgmFlag, Supported
 from exporter.errors import UsageError
 from exporter.sampling import catalogue
 from exporter.settings import GivenFlags, Setting, Settings, all_settings, did_you_mean, flag, resolve

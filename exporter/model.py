@@ -200,7 +200,7 @@ class DeviceChoice:
         return entity in self.entities or (index, gpu_instance_id) in self.instances
 
     def has_instances_of(self, index: int) -> bool:
-        """Whether the GPU has to be looked through for instances."""
+        """Whether the GPU's instances must be read."""
         if self.entities is None:
             return True
         of_entities = {entity // _DCGM_INSTANCES_PER_GPU for entity in self.entities}

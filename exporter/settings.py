@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from exporter.dcgm.flags import FLAGS, remarks
+from exporter.dcgm.aliases import FLAGS, remarks
 from exporter.errors import UsageError
 from exporter.model import DeviceChoice, MetricSet, Naming, SharedGpus
 

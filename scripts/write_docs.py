@@ -17,7 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from exporter import settings
-from exporter.dcgm.flags import FLAGS, Ignored, Refused, Supported
+from exporter.dcgm.aliases import FLAGS, Ignored, Refused, Supported
 from exporter.model import Kind, Metric, MetricSet
 from exporter.sampling import catalogue
 from exporter.sampling.catalogue import LABELS

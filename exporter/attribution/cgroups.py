@@ -74,19 +74,19 @@ _OUT_OF_OWN_POD = 3
 
 def placement(text: str) -> Placement:
     """The placement in the text of /proc/<pid>/cgroup, which has one line in cgroup v2, several in v1 and hybrid."""
-    places = [_path_placement(path) for path in dict.fromkeys(_paths(text))]
-    if not places:
+    placements = [_path_placement(path) for path in dict.fromkeys(_paths(text))]
+    if not placements:
         return Placement(no_pod_reason=NoPodReason.UNREADABLE)
-    in_pods = [found for found in places if found.no_pod_reason is None]
+    in_pods = [found for found in placements if found.no_pod_reason is None]
     if in_pods:
         return _common(in_pods)
-    return min(places, key=lambda found: _ORDER.index(found.no_pod_reason or NoPodReason.HOST))
+    return min(placements, key=lambda found: _ORDER.index(found.no_pod_reason or NoPodReason.HOST))
 
 
-def _common(places: Sequence[Placement]) -> Placement:
+def _common(placements: Sequence[Placement]) -> Placement:
     """The common result of cgroup v1's hierarchies, which disagree on the pod only after manipulation."""
-    uids = {found.pod_uid for found in places}
-    ids = {found.container_id for found in places} - {""}
+    uids = {found.pod_uid for found in placements}
+    ids = {found.container_id for found in placements} - {""}
     if len(uids) > 1:
         return Placement(no_pod_reason=NoPodReason.UNKNOWN_LAYOUT)
     return Placement(uids.pop(), ids.pop() if len(ids) == 1 else "")

@@ -39,7 +39,7 @@ class Attribution:
 
     Attributes:
         holders: Containers that hold the device, from the kubelet.
-        unknown_pods: Number of further pods that hold it, whose processes cannot be recognized.
+        unknown_pods: Number of further pods that hold it; their processes cannot be recognized.
         is_complete: The kubelet answered; otherwise earlier holders are kept.
         owner_between: The owner of a PID between two instants; None without process attribution.
         owner_now: The owner of a PID now; None without process attribution.

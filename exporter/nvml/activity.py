@@ -13,7 +13,7 @@ import pynvml
 from exporter.attribution.records import DeviceProcess, ProcessSample
 
 _MOST_PERCENT = 100
-# nvmlProcessUtilizationSample_t: pid, timeStamp, smUtil and three more. A look at a shared GPU brings thousands of
+# nvmlProcessUtilizationSample_t: pid, timeStamp, smUtil and three more. A sample of a shared GPU has thousands of
 # them, and reading one field by pynvml's name takes longer than this takes for all.
 _PROCESS_SAMPLE = struct.Struct("@IQIIII")
 _NO_VALUE = {2**32 - 1, 2**64 - 1}  # NVML_VALUE_NOT_AVAILABLE, -1 cast to 32 or 64 bits

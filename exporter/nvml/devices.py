@@ -368,10 +368,10 @@ class OpenDevice:
         )
 
     def account(self) -> DeviceUsage:
-        """Who used how much of it, as of the last look."""
+        """Its usage as of the last sample."""
         entry = self._host.usage.devices.get(self.key)
         if entry is None:
-            raise ReadingError(f"reading who uses {self.name}", Reason.PENDING, "not looked at yet")
+            raise ReadingError(f"reading the usage of {self.name}", Reason.PENDING, "not sampled yet")
         return entry
 
     @property

@@ -1,4 +1,4 @@
-"""What a device did since it was last looked at: every sample of the driver is taken once, and what is lost is counted.
+"""Measures what a device did since the last sample. Each of the driver's values counts once; lost ones are gaps.
 
 Must not know pods, nor what processes are called.
 """
@@ -37,7 +37,7 @@ class Clocks:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeterTarget:
-    """A device to look at.
+    """A device to measure.
 
     Attributes:
         key: A name that changes when the device becomes another.
@@ -58,7 +58,7 @@ class MeterTarget:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Busy:
-    """Of one look."""
+    """Busy time in one sample."""
 
     source: BusySource | None = None
     slices: tuple[Slice, ...] = ()
@@ -78,7 +78,7 @@ class _State:
         heard_us: When, by the monotonic clock, there was last a sample.
         last_process_us: The newest of the processes' samples.
         pending: Processes' samples of periods that are not over for the device.
-        looked_us: When, by the monotonic clock, it was last looked at without a buffer.
+        measured_us: When, by the monotonic clock, of the last sample without a buffer.
     """
 
     last_us: int | None = None
@@ -86,7 +86,7 @@ class _State:
     heard_us: int = 0
     last_process_us: int = 0
     pending: tuple[ProcessSample, ...] = ()
-    looked_us: int | None = None
+    measured_us: int | None = None
 
     def begin_anew(self) -> None:
         """Forget what was read of the buffers."""
@@ -95,13 +95,13 @@ class _State:
     def leave_others(self, source: BusySource | None) -> None:
         """Forget the other sources, so that no usage is counted twice when one returns."""
         if source is BusySource.SAMPLES:
-            self.looked_us = None
+            self.measured_us = None
         else:
             self.begin_anew()
 
 
 class Meter:
-    """All devices of a node; each is looked at by one thread at a time."""
+    """All devices of a node; one thread at a time measures each."""
 
     def __init__(self, clocks: Clocks) -> None:
         self._clocks = clocks
@@ -109,7 +109,7 @@ class Meter:
         self._gpm = Gpm((GpmMetric.GRAPHICS_UTIL,))
 
     def observe(self, subject: MeterTarget) -> Observation:
-        """Look at a device. Never raises: what fails is not known, and says why."""
+        """Measure a device. Never raises: a failed part is unknown, with its reason."""
         state = self._states.setdefault(subject.key, _State())
         at_us = self._clocks.unix_ns() // _NS_PER_US
         busy = self._busy(subject, state, at_us)
@@ -166,7 +166,7 @@ class Meter:
         return _Busy()
 
     def _by_gpm(self, subject: MeterTarget, state: _State, at_us: int, now_us: int) -> _Busy:
-        """The card's own counters: nothing is lost between two looks, however far they are apart."""
+        """The card's own counters: nothing is lost between two samples."""
 
         def take(sample: Any) -> None:  # noqa: ANN401
             if subject.instance is None:
@@ -184,7 +184,7 @@ class Meter:
         if value.reason is Reason.NOT_SUPPORTED:
             raise value
         if value.reason is Reason.PENDING:
-            state.looked_us = now_us
+            state.measured_us = now_us
             return _Busy(BusySource.GPM)
         return _lost(BusySource.GPM, state, now_us, value)
 
@@ -206,8 +206,8 @@ class _Known:
 
 
 def _since(source: BusySource, state: _State, at_us: int, now_us: int, percent: float) -> _Busy:
-    """One slice, from the look before until now; nothing at the first look."""
-    before, state.looked_us = state.looked_us, now_us
+    """One slice since the previous sample; none for the first."""
+    before, state.measured_us = state.measured_us, now_us
     if before is None or now_us <= before:
         return _Busy(source)
     span_us = now_us - before
@@ -215,8 +215,8 @@ def _since(source: BusySource, state: _State, at_us: int, now_us: int, percent: 
 
 
 def _lost(source: BusySource, state: _State, now_us: int, error: ReadingError | None = None) -> _Busy:
-    """Nothing is known of the time since the look before."""
-    before, state.looked_us = state.looked_us, now_us
+    """The time since the previous sample is lost."""
+    before, state.measured_us = state.measured_us, now_us
     errors = {} if error is None else {UsagePart.BUSY: error}
     if before is None:
         return _Busy(source, errors=errors)
@@ -224,10 +224,10 @@ def _lost(source: BusySource, state: _State, now_us: int, error: ReadingError | 
 
 
 def _by_ticks(subject: MeterTarget, state: _State, at_us: int, now_us: int) -> _Busy:
-    """The driver's own mean over its last sampling period, taken for all the time since the look before."""
+    """The driver's own mean over its last sampling period, used for the time since the previous sample."""
     what = f"reading utilization of {subject.name}"
     percent = asking(what, lambda: int(pynvml.nvmlDeviceGetUtilizationRates(subject.handle).gpu))
-    is_late = state.looked_us is not None and now_us - state.looked_us > _LONGEST_TICK_US
+    is_late = state.measured_us is not None and now_us - state.measured_us > _LONGEST_TICK_US
     if percent > 100 or is_late:  # noqa: PLR2004 - percent
         return _lost(BusySource.TICKS, state, now_us)
     return _since(BusySource.TICKS, state, at_us, now_us, percent)

@@ -126,9 +126,9 @@ class GpuReader:
                 self._observing[index] = self._worker(index).submit(
                     functools.partial(self._observe_gpu, index)
                 )
-        for index, look in list(self._observing.items()):
+        for index, pending in list(self._observing.items()):
             # A GPU that hung before is not waited for again.
-            if wait([look], timeout=0 if index in stuck else max(0.0, until - self._clock())).done:
+            if wait([pending], timeout=0 if index in stuck else max(0.0, until - self._clock())).done:
                 found |= _observed(self._observing.pop(index))
             elif index not in stuck:
                 self._jobs[index] = _Job(index, OBSERVING, overdue=True)
@@ -140,7 +140,7 @@ class GpuReader:
         The owners of their processes are no longer known.
         """
         found: dict[str, DeviceObservation] = {}
-        for index in [index for index, look in self._observing.items() if look.done()]:
+        for index in [index for index, pending in self._observing.items() if pending.done()]:
             for key, seen in _observed(self._observing.pop(index)).items():
                 samples = None if seen.observation.samples is None else ()
                 old = dataclasses.replace(seen.observation, samples=samples, processes=None)
@@ -369,10 +369,10 @@ class GpuReader:
         )
 
 
-def _observed(look: Future[dict[str, DeviceObservation]]) -> dict[str, DeviceObservation]:
+def _observed(pending: Future[dict[str, DeviceObservation]]) -> dict[str, DeviceObservation]:
     """The result; empty if the GPU could not be opened."""
     try:
-        return look.result()
+        return pending.result()
     except ReadingError:
         return {}
 

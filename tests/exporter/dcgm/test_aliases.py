@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from exporter.cli import main
-from exporter.dcgm.flags import FLAGS, Supported
+from exporter.dcgm.aliases import FLAGS, Supported
 from exporter.settings import all_settings, flag
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
