@@ -6,9 +6,10 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests.rightsizer import test_decision_properties, test_policy_properties, test_properties
 from tests.rightsizer.findings import test_finding_properties, test_idle_history
 from tests.rightsizer.inventory import test_workload_builder
+from tests.rightsizer.planning import test_decide_properties, test_plan_properties
+from tests.rightsizer.policy import test_policy_properties
 
 METAMORPHIC: tuple[Callable[..., Any], ...] = (
     # Fewer, later or broken samples, and more work.
@@ -16,18 +17,18 @@ METAMORPHIC: tuple[Callable[..., Any], ...] = (
     test_finding_properties.test_findings_with_more_work_never_propose_more,
     test_finding_properties.test_findings_after_a_restart_or_resume_propose_nothing,
     test_idle_history.test_unknown_slot_never_shortens_the_required_idle_time,
-    test_decision_properties.test_a_record_that_begins_late_enforces_nothing_more,
+    test_decide_properties.test_decisions_with_late_record_enforce_no_more,
     # More protection, less known, lower budgets.
-    test_decision_properties.test_less_evidence_or_more_care_never_lets_more_happen,
-    test_decision_properties.test_budgets_change_nothing_but_blocks,
-    test_policy_properties.test_users_annotations_only_ever_reduce,
-    test_policy_properties.test_knowing_less_never_lets_more_happen,
+    test_decide_properties.test_decisions_with_less_evidence_never_do_more,
+    test_decide_properties.test_decisions_budgets_change_only_blockers,
+    test_policy_properties.test_policy_annotations_only_reduce,
+    test_policy_properties.test_policy_less_knowledge_never_does_more,
     # Another order.
     test_finding_properties.test_findings_do_not_depend_on_order,
-    test_decision_properties.test_the_order_of_inputs_changes_no_byte_of_the_plan,
+    test_decide_properties.test_decisions_order_of_inputs_changes_no_byte,
     test_workload_builder.test_every_pod_belongs_to_exactly_one_workload,
-    test_policy_properties.test_the_order_of_questions_changes_no_answer,
-    test_properties.test_the_order_of_pods_never_changes_the_rule,
+    test_policy_properties.test_policy_evaluator_order_of_calls_changes_nothing,
+    test_plan_properties.test_rules_order_of_pods_changes_nothing,
 )
 
 

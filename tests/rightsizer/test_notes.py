@@ -105,7 +105,7 @@ def _whatever(key: str, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("key", "text"), NASTY.values(), ids=NASTY.keys())
-def test_what_cannot_be_read_is_told_with_its_object(key: str, text: str) -> None:
+def test_annotations_unreadable_are_reported_with_object(key: str, text: str) -> None:
     """By name, among the plan's problems."""
     (problem,) = _whatever(key, text)
     assert str(workload().ref) in problem
@@ -154,13 +154,13 @@ _TEXTS = st.one_of(
 
 
 @hypothesis.given(st.sampled_from(KEYS), _TEXTS)
-def test_nothing_that_is_written_there_escapes_as_an_error(key: str, text: str) -> None:
+def test_annotations_with_any_text_never_raise(key: str, text: str) -> None:
     """Under any of our annotations; what is told of it is about the object that carries it."""
     assert all(str(workload().ref) in problem for problem in _whatever(key, text))
 
 
 @hypothesis.given(st.sampled_from(["breaker.json", "pauses.json", "scope.json"]), _TEXTS)
-def test_our_own_documents_can_be_spoiled_too(key: str, text: str) -> None:
+def test_state_documents_with_any_text_never_raise(key: str, text: str) -> None:
     """Then nothing is done, or less; what is read of it can be written again."""
     state = parse_state({key: text})
     stop_reason(state, "team", AT)
@@ -168,7 +168,7 @@ def test_our_own_documents_can_be_spoiled_too(key: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("until", ["2026-12-01T10:00:00", "9999-12-31T23:59:59-14:00"])
-def test_a_pause_whose_end_cannot_be_read_lasts(until: str) -> None:
+def test_pause_with_unreadable_end_lasts(until: str) -> None:
     """Without a zone, or beyond all time, it is not known when it is over."""
     pause = {"at": "2026-11-20T10:00:00Z", "reason": "x", "until": until}
     block = stop_reason(parse_state({"pauses.json": json.dumps([pause])}), "team", AT)
@@ -176,7 +176,7 @@ def test_a_pause_whose_end_cannot_be_read_lasts(until: str) -> None:
     assert "pauses.json cannot be read" in block.message
 
 
-def test_brackets_in_strings_are_no_nesting() -> None:
+def test_decoded_brackets_in_strings_do_not_nest() -> None:
     """Nor are many lists beside each other."""
     text = json.dumps({"reason": '["' * 40, "lists": [[]] * 40})
     assert decoded(text, dict[str, Any])["lists"] == [[]] * 40
@@ -187,13 +187,13 @@ def test_brackets_in_strings_are_no_nesting() -> None:
 
 
 @pytest.mark.parametrize("text", ["1999-12-30", "2201-01-01T00:00:00Z", "2026-12-01T00:00:00", "9999-12-31"])
-def test_instants_lie_in_our_time_and_have_a_zone(text: str) -> None:
+def test_read_instant_without_zone_is_none(text: str) -> None:
     """What does not is none."""
     assert read_instant(text) is None
 
 
 @pytest.mark.prometheus
-def test_one_who_spoils_his_notes_stops_nobody_else(world: World) -> None:
+def test_annotations_unreadable_stop_no_other_workload(world: World) -> None:
     """Plan, apply, undo and history go on, and tell which objects cannot be read; those are left as they are."""
     world.add("Deployment", world.team, "innocent", {"replicas": 1})
     spoilt = {name: value for name, value in NASTY.items() if not name.startswith(("notice", "snooze"))}

@@ -47,7 +47,7 @@ class Place:
 
 
 @pytest.mark.parametrize("way", ["argument", "flag", "variable"])
-def test_a_policy_to_check_is_named_in_any_way(
+def test_policy_check_file_by_argument_flag_or_variable(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """As elsewhere by flag and variable, too; what stands as an argument comes first."""
@@ -59,7 +59,7 @@ def test_a_policy_to_check_is_named_in_any_way(
     assert (run.code, run.out) == (0, f"{path}: good: 2 rules, not asked of a cluster\n")
 
 
-def test_no_policy_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy_check_without_file_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said how one is named."""
     monkeypatch.delenv("GPU_RIGHTSIZER_POLICY", raising=False)
     run = run_command("policy", "check", "--offline")
@@ -95,7 +95,7 @@ def place(tmp_path: pathlib.Path) -> Iterator[Place]:
         api.stop()
 
 
-def test_check_says_whom_each_rule_is_about(place: Place) -> None:
+def test_policy_check_lists_workloads_per_rule(place: Place) -> None:
     """Workloads and GPUs by rule, in the rules' order, and those that none matches."""
     run = place.run("check", "FILE")
     assert (run.code, run.err) == (0, "")
@@ -108,7 +108,7 @@ def test_check_says_whom_each_rule_is_about(place: Place) -> None:
     ]
 
 
-def test_check_tells_what_is_wrong_on_a_class(place: Place) -> None:
+def test_policy_check_reports_invalid_classes(place: Place) -> None:
     """A class whose annotations cannot be read, and classes that are never asked."""
     place.api.patch(
         "PriorityClass", None, "low-priority", {"metadata": {"annotations": {PREFIX + "mode": "enforced"}}}
@@ -120,7 +120,7 @@ def test_check_tells_what_is_wrong_on_a_class(place: Place) -> None:
     assert "have no effect: rule research matches everything before them" in warnings[1]
 
 
-def test_check_offline_asks_nobody(place: Place) -> None:
+def test_policy_check_offline_sends_no_request(place: Place) -> None:
     """Not even whether the classes exist."""
     before = len(place.api.requests.all())
     run = place.run("check", "FILE", "--offline", text=POLICY.replace("high-priority", "no-such-class"))
@@ -128,7 +128,7 @@ def test_check_offline_asks_nobody(place: Place) -> None:
     assert run.out.endswith(": good: 2 rules, not asked of a cluster\n")
 
 
-def test_explain_walks_the_rules_for_a_live_workload(place: Place) -> None:
+def test_policy_explain_live_workload_walks_the_rules(place: Place) -> None:
     """By namespace, kind in any case, and name; only reading."""
     run = place.run("explain", "research/deployment/eval", "--policy", str(place.directory / "policy.yaml"))
     assert (run.code, run.err) == (0, "")
@@ -138,7 +138,7 @@ def test_explain_walks_the_rules_for_a_live_workload(place: Place) -> None:
     assert all(entry.method == "GET" for entry in place.api.requests.all())
 
 
-def test_explain_without_a_policy_explains_the_built_in_one(place: Place) -> None:
+def test_policy_explain_without_policy_advises(place: Place) -> None:
     """Everything is advised on."""
     run = place.run("explain", "research/Deployment/eval")
     assert "advise-only (advise): applies: it matches everything" in run.out
@@ -156,14 +156,14 @@ def test_explain_without_a_policy_explains_the_built_in_one(place: Place) -> Non
         ("research/Job/eval", "no such workload"),
     ],
 )
-def test_explain_what_is_not_there(place: Place, name: str, words: str) -> None:
+def test_policy_explain_unknown_workload_lists_known(place: Place, name: str, words: str) -> None:
     """Told with what there is."""
     run = place.run("explain", name)
     assert (run.code, run.out) == (2, "")
     assert words in run.err
 
 
-def test_init_writes_a_policy_that_passes_check(place: Place) -> None:
+def test_policy_init_output_passes_check(place: Place) -> None:
     """It protects the highest class, and lets nothing happen."""
     written = place.run("init").out
     run = place.run("check", "FILE", text=written)
@@ -176,7 +176,7 @@ def test_init_writes_a_policy_that_passes_check(place: Place) -> None:
     ]
 
 
-def test_what_init_writes(golden: Golden) -> None:
+def test_policy_init_output_matches_golden(golden: Golden) -> None:
     """The whole text, for classes with names that YAML would misread, and system ones."""
     classes = [
         PriorityClass("system-node-critical", 2_000_001_000),
@@ -196,7 +196,7 @@ _classes = st.builds(
 
 
 @hypothesis.given(st.lists(_classes, max_size=6, unique_by=lambda item: item.name))
-def test_whatever_classes_there_are_init_is_good_and_harmless(classes: list[PriorityClass]) -> None:
+def test_policy_init_any_classes_is_valid_and_harmless(classes: list[PriorityClass]) -> None:
     """Every class that is not the system's has its rule; none enforces."""
     made = parse(starting_policy(classes).encode(), source="p").policy
     rules = made.rules
@@ -206,7 +206,7 @@ def test_whatever_classes_there_are_init_is_good_and_harmless(classes: list[Prio
     assert not made.asks_classes, "a class that is made later could open its pods everywhere"
 
 
-def test_what_explain_tells(golden: Golden) -> None:
+def test_policy_explain_output_matches_golden(golden: Golden) -> None:
     """Two pods of different rules, a class that says something itself, wishes, marks, calendar and budgets."""
     rules = policy(
         rule("gold", Mode.PROTECT, match=Match(labels={"tier": "gold"}, models=("*T4*",))),

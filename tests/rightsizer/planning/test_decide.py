@@ -65,7 +65,7 @@ def _causes(decision: Decision) -> list[BlockerCode]:
 # --- notices
 
 
-def test_the_notice_comes_first() -> None:
+def test_decide_first_time_gives_notice() -> None:
     """It says what will be done and when; it frees nothing, and is what applying the plan writes."""
     decision = judged(workload(), all_idle(workload()), GENTLE)
     assert (decision.action, decision.announced, decision.due) == (
@@ -90,7 +90,7 @@ NOTICES = {
 
 
 @pytest.mark.parametrize(("item", "action", "causes"), NOTICES.values(), ids=NOTICES.keys())
-def test_a_notice_holds_for_what_it_announced(
+def test_decide_notice_of_another_action_is_given_again(
     item: Workload, action: Action, causes: list[BlockerCode]
 ) -> None:
     """Only for the same action, only while nothing worked since; any other is given anew."""
@@ -98,7 +98,7 @@ def test_a_notice_holds_for_what_it_announced(
     assert (decision.action, _causes(decision)) == (action, causes)
 
 
-def test_work_since_the_notice_ends_it() -> None:
+def test_decide_work_since_notice_voids_it() -> None:
     """It worked 25 hours ago: a notice of 26 hours ago is void, one of 24 holds."""
     worked = history("." * 200 + "#" + "." * 25)
     rules = policy(rule("r", notifyBefore=4 * HOUR, idle=Thresholds(idleFactor=0.0)))
@@ -109,7 +109,7 @@ def test_work_since_the_notice_ends_it() -> None:
 
 
 @pytest.mark.parametrize(("finding", "action"), [("idle", Action.NOTIFY), ("stuck", Action.SUSPEND)])
-def test_a_notice_about_idleness_is_none_about_a_hung_job(finding: str, action: Action) -> None:
+def test_decide_notice_of_idleness_does_not_cover_stuck(finding: str, action: Action) -> None:
     """What spins does not say since when nothing was done, so the notice must have said that it spins."""
     noticed = _noticed(5 * HOUR, "suspend", finding=finding)
     item = workload(kind="Job", annotations=noticed.annotations)
@@ -119,14 +119,14 @@ def test_a_notice_about_idleness_is_none_about_a_hung_job(finding: str, action: 
     assert (decision.finding.name, decision.action) == (FindingName.STUCK, action)
 
 
-def test_the_rule_of_now_says_how_long_to_wait() -> None:
+def test_decide_longer_notice_in_policy_is_respected() -> None:
     """A policy that asks for a longer notice than was given is obeyed, whatever the notice said to be due."""
     item = _noticed(5 * HOUR)
     longer = policy(rule("r", notifyBefore=24 * HOUR))
     assert _causes(judged(item, all_idle(item), longer)) == [BlockerCode.NOTICE]
 
 
-def test_no_notice_where_nothing_could_follow() -> None:
+def test_decide_blocked_change_gives_no_notice() -> None:
     """What is frozen, managed or guarded would make people wait for nothing."""
     item = workload(managers=(Manager("Flux", "app", reverts=True),))
     decision = judged(item, all_idle(item), GENTLE)
@@ -151,7 +151,9 @@ BLOCKED = {
 
 
 @pytest.mark.parametrize(("changes", "causes"), BLOCKED.values(), ids=BLOCKED.keys())
-def test_what_it_has_to_wait_for(changes: dict[str, Any], causes: list[BlockerCode]) -> None:
+def test_decide_blocked_change_keeps_verdict_and_action(
+    changes: dict[str, Any], causes: list[BlockerCode]
+) -> None:
     """Blocked is not kept: the verdict, the mode and the action stay, only nothing is written."""
     item = workload(**changes)
     rules = policy(rule("r", idle=Thresholds(window=6 * HOUR)))
@@ -175,7 +177,7 @@ def test_what_it_has_to_wait_for(changes: dict[str, Any], causes: list[BlockerCo
         pytest.param(ObjectRef("apps/v1", "Deployment", "elsewhere", "w"), 1, False, id="another-namespace"),
     ],
 )
-def test_the_cooldown_is_the_names(ref: ObjectRef, hours: int, is_blocked: bool) -> None:
+def test_decide_recreated_workload_keeps_cooldown(ref: ObjectRef, hours: int, is_blocked: bool) -> None:
     """What was deleted and made anew since is the same to its owner."""
     item = workload()
     around = Fleet((item,), {}, {}, (Change(ref, AT - hours * HOUR, 1, "r"),))
@@ -183,7 +185,7 @@ def test_the_cooldown_is_the_names(ref: ObjectRef, hours: int, is_blocked: bool)
     assert _causes(decision) == [BlockerCode.COOLDOWN] * is_blocked
 
 
-def test_freezes_and_windows_stand_in_the_plan() -> None:
+def test_decide_frozen_or_outside_window_is_blocked() -> None:
     """With what stands against it."""
     freeze = {"from": "2026-11-20", "to": "2026-11-22"}
     document = policy().model_dump(mode="json", exclude_none=True, include={"apiVersion", "kind"})
@@ -210,7 +212,7 @@ KEPT = {
 
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "Job", "Pod"])
 @pytest.mark.parametrize(("keep", "changes", "words"), KEPT.values(), ids=KEPT.keys())
-def test_what_is_kept_is_not_stopped(
+def test_decide_minimum_kept_is_not_stopped(
     kind: str, keep: dict[str, Any], changes: dict[str, Any], words: str
 ) -> None:
     """With 1 or more kept nothing is scaled to zero, suspended or evicted, and it is said why."""
@@ -237,7 +239,7 @@ STOPS = (Action.SCALE_TO_ZERO, Action.SUSPEND, Action.EVICT)
         ({"minGPUs": 9}, None),
     ],
 )
-def test_what_does_nothing_goes_down_to_what_is_kept(keep: dict[str, Any], left: int | None) -> None:
+def test_decide_idle_workload_scales_down_to_minimum(keep: dict[str, Any], left: int | None) -> None:
     """Of four replicas with two GPUs each as many stay as hold what is kept."""
     item = workload(*(pod(f"w-{number}", devices=2) for number in range(4)))
     used = usages(*((one, (idle_usage(0), idle_usage(1))) for one in item.pods))
@@ -247,7 +249,7 @@ def test_what_does_nothing_goes_down_to_what_is_kept(keep: dict[str, Any], left:
     assert (proposal and proposal.replicas) == left
 
 
-def test_shrinking_stops_at_what_is_kept() -> None:
+def test_decide_scale_down_below_minimum_is_not_made() -> None:
     """Three of four could go; where two are kept, none goes."""
     item = workload(*(pod(f"w-{number}") for number in range(4)))
     used = usages(*((one, (busy_usage() if one.ref.name == "w-0" else idle_usage(),)) for one in item.pods))
@@ -263,7 +265,7 @@ def test_shrinking_stops_at_what_is_kept() -> None:
 @pytest.mark.parametrize(
     "actions", list(itertools.permutations((Action.SCALE_DOWN, Action.RESLICE, Action.SCALE_TO_ZERO)))
 )
-def test_the_order_of_actions_says_nothing(actions: tuple[Action, ...]) -> None:
+def test_decide_order_of_actions_changes_nothing(actions: tuple[Action, ...]) -> None:
     """What does nothing is stopped, whatever else could be done to it, and work is made smaller."""
     rules = policy(rule("r", actions=actions))
     item = workload(*(pod(f"w-{number}") for number in range(4)))
@@ -273,7 +275,7 @@ def test_the_order_of_actions_says_nothing(actions: tuple[Action, ...]) -> None:
     assert (decision.finding.name, decision.action) == (FindingName.TOO_MANY_REPLICAS, Action.SCALE_DOWN)
 
 
-def test_a_finding_that_is_off_lets_nothing_be_done() -> None:
+def test_decide_finding_off_does_nothing() -> None:
     """It is told, and with it who switched it off."""
     rules = policy(rule("r", findings={FindingName.IDLE: "off"}))
     decision = judged(workload(), all_idle(workload()), rules)
@@ -281,14 +283,14 @@ def test_a_finding_that_is_off_lets_nothing_be_done() -> None:
     assert "rule r does not act on idle" in decision.restrictions[0].message
 
 
-def test_a_finding_can_be_advised_on_only() -> None:
+def test_decide_finding_advise_is_not_enforced() -> None:
     """Whatever the rule's mode."""
     rules = policy(rule("r", findings={FindingName.IDLE: "advise"}))
     decision = judged(workload(), all_idle(workload()), rules)
     assert (decision.mode, decision.action) == (Mode.ADVISE, Action.SCALE_TO_ZERO)
 
 
-def test_replicas_that_are_too_many_are_taken() -> None:
+def test_decide_too_many_replicas_scales_down() -> None:
     """Where the rule lets it be done; the command that does it by hand stands beside it."""
     item = workload(*(pod(f"w-{number}") for number in range(4)))
     used = usages(*((one, (busy_usage() if one.ref.name == "w-0" else idle_usage(),)) for one in item.pods))
@@ -302,7 +304,7 @@ def test_replicas_that_are_too_many_are_taken() -> None:
     assert decision.command == "kubectl -n research scale deployment.apps w --replicas 2"
 
 
-def test_by_less_history_than_asked_for_nothing_is_done() -> None:
+def test_decide_short_history_is_advised_only() -> None:
     """It is advised on, with the reason."""
     decision = judged(workload(), all_idle(workload()), policy(), begins=AT - 5 * DAY)
     assert (decision.verdict, decision.mode, decision.action) == (
@@ -313,7 +315,7 @@ def test_by_less_history_than_asked_for_nothing_is_done() -> None:
     assert "only advised until there is more history" in decision.restrictions[-1].message
 
 
-def test_what_is_being_deleted_is_left_alone() -> None:
+def test_decide_terminating_workload_is_left_alone() -> None:
     """Its owner was faster."""
     item = workload(is_terminating=True)
     decision = judged(item, all_idle(item), policy())
@@ -321,7 +323,7 @@ def test_what_is_being_deleted_is_left_alone() -> None:
     assert "is being deleted already" in decision.restrictions[0].message
 
 
-def test_a_protected_workload_still_shows_what_was_found() -> None:
+def test_decide_protected_workload_shows_finding() -> None:
     """So that its class can be judged by it."""
     decision = judged(workload(), all_idle(workload()), policy(rule("r", Mode.PROTECT)))
     assert (decision.verdict, decision.finding.name, decision.action) == (
@@ -331,7 +333,7 @@ def test_a_protected_workload_still_shows_what_was_found() -> None:
     )
 
 
-def test_what_is_done_comes_before_what_waits_and_what_waits_before_advice() -> None:
+def test_decide_order_is_enforced_blocked_advised() -> None:
     """Of each the most GPUs for each pod that goes first."""
     names = {"small": 1, "large": 4, "waiting": 8, "advised": 8}
     items = [

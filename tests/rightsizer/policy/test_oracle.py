@@ -241,7 +241,7 @@ def _number(value: float | datetime.timedelta) -> float:
 
 @MANY
 @hypothesis.given(st.randoms(use_true_random=True))
-def test_the_oracle_says_the_same(chance: Chance) -> None:
+def test_policy_evaluator_agrees_with_the_oracle(chance: Chance) -> None:
     """Which rules hold, in which mode for each finding, by what thresholds, and what follows."""
     document, fleet = _policy(chance), _fleet(chance)
     try:

@@ -491,7 +491,7 @@ WORSE: Mapping[str, Callable[[World, Chance], World]] = {
 @pytest.mark.parametrize("how", WORSE)
 @MANY
 @hypothesis.given(st.randoms(use_true_random=True))
-def test_less_evidence_or_more_care_never_lets_more_happen(how: str, chance: Chance) -> None:
+def test_decisions_with_less_evidence_never_do_more(how: str, chance: Chance) -> None:
     """No keep, unknown or protected turns into act, no advice into a change, no waiting into a stop.
 
     But less may be done where that alone was too much, and of what works in part, where a rule speaks of that only.
@@ -510,7 +510,7 @@ def test_less_evidence_or_more_care_never_lets_more_happen(how: str, chance: Cha
 @MANY
 @hypothesis.example(random.Random(62795001272056))  # two rules, of which only one asks for a history
 @hypothesis.given(st.randoms(use_true_random=True))
-def test_a_record_that_begins_late_enforces_nothing_more(chance: Chance) -> None:
+def test_decisions_with_late_record_enforce_no_more(chance: Chance) -> None:
     """What was before is not known then: that may be advised on, with the reason, and is not acted upon."""
     world = _world(chance)
     late = dataclasses.replace(world, seen=dataclasses.replace(world.seen, begins=AT - 2 * DAY))
@@ -522,7 +522,7 @@ def test_a_record_that_begins_late_enforces_nothing_more(chance: Chance) -> None
 @pytest.mark.parametrize("mode", [Mode.PROTECT, Mode.ADVISE])
 @MANY
 @hypothesis.given(st.randoms(use_true_random=True))
-def test_the_first_rule_for_everything_holds_for_everything(mode: Mode, chance: Chance) -> None:
+def test_decisions_first_rule_for_everything_applies_to_all(mode: Mode, chance: Chance) -> None:
     """Whatever later rules and, file-first, PriorityClasses say."""
     world = _world(chance)
     first = rule("first", mode)
@@ -534,7 +534,7 @@ def test_the_first_rule_for_everything_holds_for_everything(mode: Mode, chance: 
 
 @MANY
 @hypothesis.given(st.randoms(use_true_random=True))
-def test_the_order_of_inputs_changes_no_byte_of_the_plan(chance: Chance) -> None:
+def test_decisions_order_of_inputs_changes_no_byte(chance: Chance) -> None:
     """Workloads, pods, nodes, classes, usage and histories in any order: the same JSON."""
     world = _world(chance)
     assert _json(world) == _json(world)
@@ -570,7 +570,7 @@ def _shuffled(world: World, chance: Chance) -> World:
 
 @MANY
 @hypothesis.given(st.randoms(use_true_random=True))
-def test_nothing_is_done_by_an_action_that_its_kind_does_not_have(chance: Chance) -> None:
+def test_decisions_enforced_action_exists_for_its_kind(chance: Chance) -> None:
     """What is enforced is a notice or what a row of the kinds knows; what is blocked or advised is no write."""
     for decision in _world(chance).decisions():
         if decision.is_enforced:
@@ -587,7 +587,7 @@ def test_nothing_is_done_by_an_action_that_its_kind_does_not_have(chance: Chance
 
 @MANY
 @hypothesis.given(st.randoms(use_true_random=True))
-def test_no_budget_is_ever_exceeded(chance: Chance) -> None:
+def test_decisions_enforced_never_exceed_a_budget(chance: Chance) -> None:
     """In no scope, absolute or share, with what was changed lately; counted here anew, without the purse."""
     world = _world(chance)
     stopped = [one for one in world.decisions() if _reach(one) == 3]
@@ -628,7 +628,7 @@ def _places_of(scope: Scope, change: Change) -> set[str]:
 
 @MANY
 @hypothesis.given(st.randoms(use_true_random=True))
-def test_what_is_blocked_was_never_paid_for(chance: Chance) -> None:
+def test_decisions_blocked_by_budget_are_not_charged(chance: Chance) -> None:
     """Without what budgets blocked, and what was not to be stopped anyway, the same is stopped."""
     world = _world(chance)
     decisions = decide(world.seen, world.book)
@@ -640,7 +640,7 @@ def test_what_is_blocked_was_never_paid_for(chance: Chance) -> None:
 
 @MANY
 @hypothesis.given(st.randoms(use_true_random=True))
-def test_budgets_change_nothing_but_blocks(chance: Chance) -> None:
+def test_decisions_budgets_change_only_blockers(chance: Chance) -> None:
     """Each decision stays what it was and where it stood; what they block says which of them does."""
     world = _world(chance)
     decisions = decide(world.seen, world.book)

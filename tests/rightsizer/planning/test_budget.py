@@ -81,12 +81,12 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("budget", "done"), CASES.values(), ids=CASES.keys())
-def test_what_fits_is_done_in_the_order_of_the_plan(budget: dict[str, Any], done: list[str]) -> None:
+def test_budget_in_plan_order_blocks_what_does_not_fit(budget: dict[str, Any], done: list[str]) -> None:
     """What does not fit is blocked, and what follows may still fit."""
     assert _done(_plan(_policy(budget), *FLEET)) == done
 
 
-def test_of_several_budgets_the_lowest_wins_and_all_are_told() -> None:
+def test_budget_several_exceeded_lists_all() -> None:
     """A change is charged to all of them or to none."""
     rules = _policy({"gpus": 6}, {"scope": "namespace", "workloads": 1}, {"per": "hour", "gpus": 4})
     decisions = _plan(rules, *FLEET)
@@ -97,7 +97,7 @@ def test_of_several_budgets_the_lowest_wins_and_all_are_told() -> None:
     ]
 
 
-def test_a_workload_of_two_pools_counts_in_both() -> None:
+def test_budget_workload_of_two_pools_counts_in_both() -> None:
     """With all that it frees: where its pods would go from is not asked."""
     both = _item("both", 1, nodes=("n1", "n2"))
     assert _done(_plan(_policy({"scope": "nodePool", "gpus": 1}), both)) == []
@@ -105,7 +105,7 @@ def test_a_workload_of_two_pools_counts_in_both() -> None:
 
 
 @pytest.mark.parametrize("node", ["n1", "n2"])
-def test_each_of_its_pools_is_charged(node: str) -> None:
+def test_budget_workload_of_two_pools_charges_each(node: str) -> None:
     """What it took of either is not left for another workload there."""
     items = _item("both", 1, nodes=("n1", "n2")), _item("other", 1, nodes=(node,))
     assert _done(_plan(_policy({"scope": "nodePool", "gpus": 2}), *items)) == ["both"]
@@ -122,14 +122,14 @@ LATELY = {
 
 
 @pytest.mark.parametrize(("ago", "per", "is_done"), LATELY.values(), ids=LATELY.keys())
-def test_what_was_changed_lately_counts(ago: datetime.timedelta, per: str, is_done: bool) -> None:
+def test_budget_recent_changes_count(ago: datetime.timedelta, per: str, is_done: bool) -> None:
     """In the 60 minutes or 24 hours before, whoever did it; not in a budget per run."""
     change = Change(ObjectRef("apps/v1", "Deployment", "gone", "x"), AT - ago, 3, "r0")
     decisions = _plan(_policy({"per": per, "gpus": 3}), _item("w"), changes=(change,))
     assert (_done(decisions) == ["w"]) is is_done
 
 
-def test_a_change_counts_where_it_was_made() -> None:
+def test_budget_past_change_counts_in_its_namespace_and_pools() -> None:
     """In its namespace, and in its pools."""
     change = Change(ObjectRef("apps/v1", "Deployment", "team-a", "x"), AT, 1, "r0", ("a",))
     for scope, done in (("namespace", ["other"]), ("nodePool", ["middle"])):
@@ -142,14 +142,14 @@ def test_a_change_counts_where_it_was_made() -> None:
         assert _done(decisions) == done
 
 
-def test_notices_cost_nothing() -> None:
+def test_budget_notice_costs_nothing() -> None:
     """They free nothing, and no more is changed by them."""
     rules = _policy({"workloads": 0})
     gentle = rules.model_copy(update={"rules": (rules.rules[0].model_copy(update={"notifyBefore": HOUR}),)})
     assert _done(_plan(gentle, _item("w"))) == ["w"]
 
 
-def test_what_is_blocked_anyway_costs_nothing() -> None:
+def test_budget_blocked_change_costs_nothing() -> None:
     """A PodDisruptionBudget holds the largest: what comes after it gets its share."""
     guarded = dataclasses.replace(_item("large", 4), budgets={"pdb": 0})
     decisions = _plan(_policy({"gpus": 2}), guarded, _item("small"))
@@ -173,7 +173,7 @@ LEFT: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
 
 
 @pytest.mark.parametrize(("budget", "left"), LEFT.values(), ids=LEFT.keys())
-def test_what_is_left_of_a_budget(budget: dict[str, Any], left: dict[str, float]) -> None:
+def test_budget_left_after_changes_is_the_minimum(budget: dict[str, Any], left: dict[str, float]) -> None:
     """By what was changed lately: of what counts by parts of the fleet, where the least is left."""
     change = Change(ObjectRef("apps/v1", "Deployment", "team-a", "x"), AT - HOUR / 2, 3, "r0", ("a",))
     purse = Purse(_policy(budget), Fleet(FLEET, NODES, {}, (change,)), AT)
@@ -181,7 +181,7 @@ def test_what_is_left_of_a_budget(budget: dict[str, Any], left: dict[str, float]
     assert {one.unit: one.amount for one in purse.left() if (one.scope, one.per) == key} == left
 
 
-def test_an_empty_cluster_has_its_whole_budget() -> None:
+def test_budget_left_of_empty_cluster_is_whole() -> None:
     """Of parts of the fleet that nobody holds GPUs in nothing is said."""
     purse = Purse(_policy({"workloads": 3}, {"scope": "nodePool", "gpus": 1}), Fleet((), {}, {}), AT)
     assert {(one.scope, one.per, one.amount) for one in purse.left()} == {

@@ -34,14 +34,14 @@ def _decide(item: Workload, rules: Policy) -> tuple[Verdict, Mode, Action | None
     return decision.verdict, decision.mode, decision.action, decision.rule
 
 
-def test_first_matching_rule_wins() -> None:
+def test_rules_first_match_applies() -> None:
     """Rules are asked in order, whatever later ones say."""
     rules = policy(rule("first", Mode.PROTECT, match=Match(priorityClasses=("low-*",))), rule("second"))
     assert _decide(workload(), rules) == (Verdict.PROTECTED, Mode.PROTECT, None, "first")
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_pods_of_two_enforced_rules_are_treated_by_both(order: int) -> None:
+def test_rules_pods_of_two_rules_need_both(order: int) -> None:
     """Whichever pod comes first, only what both rules allow is done, and only where it is idle by both."""
     fast = rule(
         "fast",
@@ -65,11 +65,11 @@ def test_pods_of_two_enforced_rules_are_treated_by_both(order: int) -> None:
     found[7 * DAY] = all_idle(item)
     decision = judged(item, found, rules)
     assert (decision.verdict, decision.action) == (Verdict.ACT, Action.SCALE_TO_ZERO)
-    assert "in the last 7d" in decision.finding.words[0]
+    assert "for the last 7d" in decision.finding.words[0]
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_of_two_rules_findings_the_one_that_frees_less_holds(order: int) -> None:
+def test_rules_two_findings_the_smaller_change_applies(order: int) -> None:
     """What is idle by one rule, and only has too many replicas by the other, is not stopped, in whatever order."""
     lax = rule(
         "lax",
@@ -88,7 +88,7 @@ def test_of_two_rules_findings_the_one_that_frees_less_holds(order: int) -> None
     assert not decision.is_enforced
 
 
-def test_pods_of_two_rules_without_a_common_action() -> None:
+def test_rules_without_common_action_do_nothing() -> None:
     """Nothing is done, and it is said why."""
     first = rule("first", match=Match(priorityClasses=("low-*",)), actions=(Action.SUSPEND,))
     item = workload(pod("a"), pod("b", priority_class="medium-priority"))
@@ -98,7 +98,7 @@ def test_pods_of_two_rules_without_a_common_action() -> None:
     assert "rule first + second allows nothing" in decision.restrictions[0].message
 
 
-def test_what_no_rule_matches_is_advised_on() -> None:
+def test_rules_no_match_is_advised_only() -> None:
     """A policy that is silent about a workload lets nothing happen to it."""
     rules = policy(rule("others", match=Match(namespaces=("elsewhere",))))
     assert _decide(workload(), rules) == (Verdict.ACT, Mode.ADVISE, Action.SCALE_TO_ZERO, "(no rule)")
@@ -121,7 +121,7 @@ def test_what_no_rule_matches_is_advised_on() -> None:
         pytest.param(Match(everything=True), True, id="everything"),
     ],
 )
-def test_conditions_of_a_match(match: Match, expected: bool) -> None:
+def test_rules_match_needs_all_conditions(match: Match, expected: bool) -> None:
     """All conditions that are given must hold."""
     assert (rule_on(workload(), policy(rule("r", match=match)), NO_FLEET, at=AT).rule == "r") is expected
 
@@ -139,7 +139,7 @@ SYSTEM = {
 
 
 @pytest.mark.parametrize("item", SYSTEM.values(), ids=SYSTEM.keys())
-def test_no_configuration_opens_what_is_built_in(item: Workload) -> None:
+def test_rules_builtin_protection_cannot_be_lifted(item: Workload) -> None:
     """A rule that enforces everything still leaves the system alone."""
     verdict, mode, action, name = _decide(item, policy())
     assert (verdict, mode, action) == (Verdict.PROTECTED, Mode.PROTECT, None)
@@ -158,29 +158,29 @@ def test_no_configuration_opens_what_is_built_in(item: Workload) -> None:
         pytest.param(workload(annotations={MODE: ""}), Mode.PROTECT, id="empty-is-off"),
     ],
 )
-def test_users_can_only_reduce_what_is_done(item: Workload, expected: Mode) -> None:
+def test_optout_only_reduces_the_mode(item: Workload, expected: Mode) -> None:
     """An annotation lowers the mode, and one that cannot be read lowers it all the way."""
     assert rule_on(item, policy(), NO_FLEET, at=AT).mode is expected
 
 
-def test_users_cannot_raise_an_advise_rule() -> None:
+def test_optout_enforce_does_not_raise_advise() -> None:
     """mode: enforce on a workload does not turn advice into action."""
     item = workload(annotations={MODE: "enforce"})
     assert rule_on(item, ADVISE_ONLY, NO_FLEET, at=AT).mode is Mode.ADVISE
 
 
-def test_the_admin_decides_whether_opt_outs_count() -> None:
+def test_optout_ignored_if_policy_says_so() -> None:
     """With respectOptOut: false a user's annotation changes nothing."""
     item = workload(annotations={MODE: "off"})
     assert rule_on(item, policy(respectOptOut=False), NO_FLEET, at=AT).mode is Mode.ENFORCE
 
 
-def test_protected_namespaces_add_to_the_built_in_ones() -> None:
+def test_rules_protected_namespaces_extend_builtin_ones() -> None:
     """The policy can protect further namespaces by pattern."""
     assert _decide(workload(), policy(protectedNamespaces=("res*",)))[0] is Verdict.PROTECTED
 
 
-def test_an_action_that_the_rule_does_not_name_is_not_taken() -> None:
+def test_rules_unnamed_action_is_not_taken() -> None:
     """Evicting a bare pod destroys it, so it is announced only where evict is named."""
     bare = workload(kind="Pod", size=None)
     assert _decide(bare, policy())[2] is None
@@ -202,9 +202,7 @@ def test_an_action_that_the_rule_does_not_name_is_not_taken() -> None:
     ],
     ids=["built-in", "own-thresholds", "own-thresholds-and-no-kinds", "a-row-without-thresholds"],
 )
-def test_notices_stay_where_thresholds_are_ones_own(
-    defaults: dict[str, Any], window_h: int, action: Action
-) -> None:
+def test_rules_own_thresholds_keep_notices(defaults: dict[str, Any], window_h: int, action: Action) -> None:
     """Who writes defaults.idle changes how long to wait, not that people are asked before; kinds: [] changes that."""
     hub = workload(kind="StatefulSet")
     rules = policy(defaults=Defaults.model_validate(defaults))
@@ -213,7 +211,7 @@ def test_notices_stay_where_thresholds_are_ones_own(
     assert decision.finding.window == datetime.timedelta(hours=window_h)
 
 
-def test_an_unknown_kind_is_advised_on_only() -> None:
+def test_rules_unknown_kind_is_advised_only() -> None:
     """Nobody knows how to stop it, so nothing is done, and that is said."""
     item = workload(kind="RayCluster")
     decision = judged(item, all_idle(item), policy())
@@ -222,7 +220,7 @@ def test_an_unknown_kind_is_advised_on_only() -> None:
 
 
 @pytest.mark.parametrize(("allowed", "is_blocked"), [(0, True), (1, True), (2, False)])
-def test_pod_disruption_budgets_hold_for_scaling_too(allowed: int, is_blocked: bool) -> None:
+def test_rules_disruption_budget_blocks_scale_to_zero(allowed: int, is_blocked: bool) -> None:
     """Scaling to zero does not ask a PodDisruptionBudget; we do, and say how many it allows."""
     item = workload(pod("a"), pod("b"), budgets={"pdb": allowed})
     decision = judged(item, all_idle(item), policy())
@@ -230,7 +228,7 @@ def test_pod_disruption_budgets_hold_for_scaling_too(allowed: int, is_blocked: b
     assert [block.code for block in decision.blockers] == [BlockerCode.DISRUPTION_BUDGET] * is_blocked
 
 
-def test_plan_order_frees_most_first_and_is_stable() -> None:
+def test_decide_order_is_largest_first_and_stable() -> None:
     """What is enforced comes first, the largest first; equal ones by name."""
     refs = [ObjectRef("apps/v1", "Deployment", "research", name, f"u-{name}") for name in "abc"]
     items = [
@@ -246,7 +244,7 @@ def test_plan_order_frees_most_first_and_is_stable() -> None:
     assert orders == [["b", "a", "c"], ["b", "a", "c"]]
 
 
-def test_a_workload_stands_in_a_plan_once() -> None:
+def test_decide_duplicate_workload_raises() -> None:
     """An inventory that names one twice is refused rather than acted upon twice."""
     with pytest.raises(ValueError, match="twice"):
         judged_all([workload(), workload()], all_idle(workload()), policy())

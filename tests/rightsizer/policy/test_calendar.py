@@ -64,22 +64,20 @@ WHOLE_DAY = {"days": ["sun"], "from": "00:00", "to": "24:00", "zone": "Europe/Be
         pytest.param(WHOLE_DAY, _berlin("2026-03-30T00:00"), False, id="the-next-day"),
     ],
 )
-def test_a_window_is_open_by_the_wall_clock(
-    window: dict[str, Any], at: datetime.datetime, expected: bool
-) -> None:
+def test_window_by_wall_clock_is_open(window: dict[str, Any], at: datetime.datetime, expected: bool) -> None:
     """Begin and end stand on the zone's clock; the day is the one on which it begins."""
     block = closed_reason(_policy(window), at)
     assert (block is None) is expected
     assert block is None or block.code is BlockerCode.WINDOW
 
 
-def test_without_windows_everything_is_open() -> None:
+def test_window_none_is_always_open() -> None:
     """Nobody who writes none means never."""
     assert closed_reason(_policy(), _berlin("2026-11-20T12:00")) is None
     assert next_opening(_policy(), _berlin("2026-11-20T12:00")) == _berlin("2026-11-20T12:00")
 
 
-def test_one_of_several_windows_suffices() -> None:
+def test_window_one_of_several_suffices() -> None:
     """They add up."""
     lunch = {"from": "12:00", "to": "13:00", "zone": "UTC"}
     both = _policy(NIGHTS, lunch)
@@ -96,7 +94,7 @@ def test_one_of_several_windows_suffices() -> None:
         ("2027-01-07T00:00", True),
     ],
 )
-def test_both_ends_of_a_freeze_belong_to_it(at: str, expected: bool) -> None:
+def test_freeze_includes_both_ends(at: str, expected: bool) -> None:
     """Whole days of its zone; the reason stands beside what it blocks."""
     freeze = {"from": "2026-12-20", "to": "2027-01-06", "zone": "Europe/Berlin", "reason": "year's end"}
     block = closed_reason(_policy(freezes=[freeze]), _berlin(at))
@@ -108,7 +106,7 @@ def test_both_ends_of_a_freeze_belong_to_it(at: str, expected: bool) -> None:
         )
 
 
-def test_a_freeze_is_stronger_than_a_window() -> None:
+def test_freeze_over_window_is_closed() -> None:
     """Nothing opens in it, and the next opening is a window after it, over freezes that follow upon each other."""
     freezes = [{"from": "2026-11-16", "to": "2026-11-18"}, {"from": "2026-11-19", "to": "2026-11-21"}]
     frozen = _policy(NIGHTS, freezes=freezes)
@@ -118,7 +116,7 @@ def test_a_freeze_is_stronger_than_a_window() -> None:
     assert next_opening(frozen, _berlin("2026-11-17T12:00")) == _berlin("2026-11-23T22:00")
 
 
-def test_what_is_told_of_a_closed_window() -> None:
+def test_window_closed_names_next_opening() -> None:
     """The windows, and when the next one begins."""
     block = closed_reason(_policy(NIGHTS), _berlin("2026-11-21T12:00"))
     assert block is not None
@@ -196,7 +194,7 @@ def _open_minutes(window: dict[str, Any], first: datetime.datetime, count: int) 
 
 
 @hypothesis.given(_cases())
-def test_windows_agree_with_a_walk_along_the_wall_clock(
+def test_window_over_zones_agrees_with_wall_clock(
     case: tuple[dict[str, Any], datetime.datetime],
 ) -> None:
     """Over zones and changes of their clocks: open and closed, minute by minute for a day on both sides."""
@@ -217,7 +215,7 @@ def test_windows_agree_with_a_walk_along_the_wall_clock(
 
 
 @hypothesis.given(_cases(), st.lists(st.tuples(st.integers(-5, 12), st.integers(0, 6)), max_size=3))
-def test_the_next_opening_is_the_first(
+def test_next_opening_is_the_first_instant(
     case: tuple[dict[str, Any], datetime.datetime], frozen: list[tuple[int, int]]
 ) -> None:
     """It is open then, and was at no tried instant before."""

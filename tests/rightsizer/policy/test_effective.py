@@ -45,7 +45,7 @@ MATCHES = {
 
 
 @pytest.mark.parametrize(("match", "expected"), MATCHES.values(), ids=MATCHES.keys())
-def test_conditions_on_labels_models_and_pools(match: Match, expected: bool) -> None:
+def test_match_labels_models_and_pools_all_must_hold(match: Match, expected: bool) -> None:
     """Labels of the workload and of its pods, model and pool of their nodes; all must hold."""
     item = workload(pod(labels={"run": "7"}), labels={"team": "vision"})
     assert (_on(item, policy(rule("r", match=match))).rule == "r") is expected
@@ -60,7 +60,7 @@ UNKNOWN = {
 
 @pytest.mark.parametrize("item", UNKNOWN.values(), ids=UNKNOWN.keys())
 @pytest.mark.parametrize("condition", ["models", "nodePools"])
-def test_what_is_not_known_is_treated_by_the_strictest(item: Workload, condition: str) -> None:
+def test_match_unknown_uses_strictest_rule(item: Workload, condition: str) -> None:
     """It may match, so that a protecting rule protects and an enforcing one does not make anything happen by itself."""
     match = Match.model_validate({condition: ("x*",)})
     protecting = policy(rule("shield", Mode.PROTECT, match=match), rule("all"))
@@ -71,7 +71,7 @@ def test_what_is_not_known_is_treated_by_the_strictest(item: Workload, condition
     assert (_on(item, enforcing).mode, _on(item, enforcing).rule) == (Mode.ADVISE, "(no rule)")
 
 
-def test_of_two_rules_that_may_match_only_what_both_allow_is_done() -> None:
+def test_match_two_possible_rules_need_both() -> None:
     """The actions of both, the thresholds of both, what each keeps."""
     old = rule("old", match=Match(models=("*T4*",)), actions=(Action.SUSPEND,), minGPUs=2)
     rules = policy(old, rule("all", actions=(Action.SCALE_TO_ZERO, Action.SUSPEND), cooldown=3 * DAY))
@@ -81,7 +81,7 @@ def test_of_two_rules_that_may_match_only_what_both_allow_is_done() -> None:
     assert (unknown.min_gpus, unknown.cooldown) == (2, 3 * DAY)
 
 
-def test_labels_of_an_owner_that_was_not_read_are_not_known() -> None:
+def test_match_unread_owner_labels_are_unknown() -> None:
     """Only its pods' are: what they say counts, what they do not say may still hold."""
     shielded = policy(rule("shield", Mode.PROTECT, match=Match(labels={"tier": "gold"})), rule("all"))
     assert _on(workload(), shielded).rule == "all"
@@ -89,14 +89,14 @@ def test_labels_of_an_owner_that_was_not_read_are_not_known() -> None:
     assert _on(workload(pod(labels={"tier": "gold"}), resource_version=""), shielded).rule == "shield"
 
 
-def test_a_workload_without_pods_is_treated_by_the_strictest_rule() -> None:
+def test_match_workload_without_pods_uses_strictest_rule() -> None:
     """Nobody can say which one is its."""
     item = dataclasses.replace(workload(), pods=())
     first = rule("first", match=Match(namespaces=("elsewhere",)))
     assert _on(item, policy(first, rule("shield", Mode.PROTECT))).rule == "shield"
 
 
-def test_a_rule_enforces_idleness_and_advises_on_the_rest() -> None:
+def test_rule_enforce_covers_idle_findings_only() -> None:
     """Unless it says otherwise by finding; what is off is neither done nor told."""
     ruling = _on(workload(), policy(rule("r", findings={"stuck": "enforce", "oversized-gpu": "off"})))
     assert ruling.mode is Mode.ENFORCE
@@ -113,14 +113,14 @@ def test_a_rule_enforces_idleness_and_advises_on_the_rest() -> None:
     )
 
 
-def test_what_shrinks_replicas_grows_them_again() -> None:
+def test_rule_too_many_replicas_implies_too_few() -> None:
     """Enforcing too-many-replicas enforces too-few-replicas."""
     ruling = _on(workload(), policy(rule("r", findings={"too-many-replicas": "enforce"})))
     assert ruling.mode_for(FindingName.TOO_FEW_REPLICAS) is Mode.ENFORCE
 
 
 @pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.PROTECT])
-def test_no_finding_is_treated_above_the_mode(mode: Mode) -> None:
+def test_rule_finding_never_exceeds_the_mode(mode: Mode) -> None:
     """Not even with an opt-out to advice on an enforced rule."""
     ruling = _on(workload(), policy(rule("r", mode)))
     assert {ruling.mode_for(name) for name in FindingName} == {mode}
@@ -128,7 +128,7 @@ def test_no_finding_is_treated_above_the_mode(mode: Mode) -> None:
     assert _on(wish, policy()).mode_for(FindingName.IDLE) is Mode.ADVISE
 
 
-def test_actions_are_an_order() -> None:
+def test_rule_actions_keep_their_order() -> None:
     """As they stand in the rule, not as they are defined."""
     actions = (Action.EVICT, Action.SUSPEND, Action.SCALE_DOWN)
     assert _on(workload(), policy(rule("r", actions=actions))).actions == actions
@@ -143,14 +143,14 @@ def test_actions_are_an_order() -> None:
         ("Deployment", 24, None),
     ],
 )
-def test_how_long_is_waited_follows_from_the_kind(kind: str, window_h: int, notice_h: int | None) -> None:
+def test_thresholds_follow_the_kind(kind: str, window_h: int, notice_h: int | None) -> None:
     """What comes back by itself goes soon; a notebook's people are asked first."""
     ruling = _on(workload(kind=kind), policy())
     assert ruling.thresholds.window == window_h * HOUR
     assert ruling.notify_before == (notice_h * HOUR if notice_h else None)
 
 
-def test_a_window_for_all_is_a_window_for_all() -> None:
+def test_thresholds_own_idle_window_applies_to_all_kinds() -> None:
     """Who writes defaults.idle alone does not mean a day for Jobs; who writes kinds beside it does."""
     alone = Defaults.model_validate({"idle": {"window": "7d"}})
     assert _on(workload(kind="Job"), policy(defaults=alone)).thresholds.window == 7 * DAY
@@ -159,7 +159,7 @@ def test_a_window_for_all_is_a_window_for_all() -> None:
     assert _on(workload(kind="Job"), policy(defaults=both)).thresholds.window == 2 * DAY
 
 
-def test_the_notice_of_a_rule_stands_instead_of_that_of_its_kind() -> None:
+def test_notice_of_a_rule_overrides_its_kind() -> None:
     """And the longest of several rules' holds."""
     item = workload(pod("a"), pod("b", priority_class="medium", priority=5), kind="Notebook")
     short = rule("short", match=Match(priority=PriorityRange(max=10)), notifyBefore=HOUR)
@@ -173,7 +173,7 @@ def test_the_notice_of_a_rule_stands_instead_of_that_of_its_kind() -> None:
 ENFORCING = {"mode": "enforce", "idle_window": "6h", "grace": "1h", "min_coverage": "0.95", "cooldown": "3d"}
 
 
-def test_a_priority_class_says_how_its_pods_are_treated() -> None:
+def test_class_annotations_make_a_rule() -> None:
     """All of a rule can stand on it; what it does not say of idle is the kind's default."""
     fleet = _fleet(
         **ENFORCING, findings="stuck=off", actions="suspend, evict", notify_before="2h", min_replicas="1",
@@ -204,13 +204,13 @@ def test_a_priority_class_says_how_its_pods_are_treated() -> None:
     ("order", "expected"),
     [("file-first", "all"), ("class-first", "priorityclass:low-priority"), ("off", "all")],
 )
-def test_the_file_says_who_is_asked_first(order: str, expected: str) -> None:
+def test_class_annotations_order_follows_the_file(order: str, expected: str) -> None:
     """Its rules, or the class."""
     rules = policy(rule("all"), classAnnotations=order)
     assert _on(workload(), rules, _fleet(mode="protect")).rule == expected
 
 
-def test_classes_are_not_asked_where_the_file_says_so() -> None:
+def test_class_annotations_off_are_ignored() -> None:
     """Not even where no rule of it matches."""
     rules = policy(rule("others", match=Match(namespaces=("elsewhere",))), classAnnotations="off")
     assert _on(workload(), rules, _fleet(mode="enforce")).rule == "(no rule)"
@@ -258,7 +258,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize(("annotations", "words"), UNREADABLE.values(), ids=UNREADABLE.keys())
-def test_a_class_that_cannot_be_read_protects(annotations: dict[str, str], words: str) -> None:
+def test_class_with_invalid_annotations_protects(annotations: dict[str, str], words: str) -> None:
     """And it is told why."""
     ruling = _on(workload(), policy(classAnnotations="class-first"), _fleet(**annotations))
     assert (ruling.mode, ruling.rule) == (Mode.PROTECT, "priorityclass:low-priority")
@@ -266,7 +266,7 @@ def test_a_class_that_cannot_be_read_protects(annotations: dict[str, str], words
     assert words in ruling.restrictions[0].message
 
 
-def test_a_class_with_another_value_than_the_pod_was_admitted_with_is_not_its_class() -> None:
+def test_class_with_changed_value_protects() -> None:
     """It was made anew since; what it says now was not meant for the pod, so that it is protected."""
     item = workload(pod(priority=999))
     ruling = _on(item, policy(classAnnotations="class-first"), _fleet(mode="enforce"))
@@ -274,14 +274,14 @@ def test_a_class_with_another_value_than_the_pod_was_admitted_with_is_not_its_cl
     assert "another value" in ruling.restrictions[0].message
 
 
-def test_a_class_that_is_gone_protects_where_it_comes_first() -> None:
+def test_class_missing_protects_if_class_first() -> None:
     """It may have protected. Where the file comes first, what no rule matches is only advised on."""
     assert _on(workload(), policy(classAnnotations="class-first"), NO_FLEET).mode is Mode.PROTECT
     others = rule("others", match=Match(namespaces=("elsewhere",)))
     assert _on(workload(), policy(others), NO_FLEET).mode is Mode.ADVISE
 
 
-def test_a_class_without_annotations_says_nothing() -> None:
+def test_class_without_annotations_is_ignored() -> None:
     """Nor do pods without a class."""
     assert _on(workload(), policy(classAnnotations="class-first")).rule == "all"
     classless = workload(pod(priority_class="", priority=0))
@@ -289,7 +289,7 @@ def test_a_class_without_annotations_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("annotation", ANNOTATIONS, ids=lambda annotation: str(annotation.name))
-def test_every_example_of_an_annotation_can_be_read(annotation: Any) -> None:
+def test_class_annotation_examples_are_valid(annotation: Any) -> None:
     """What the documentation shows works."""
     ours = {PREFIX + "mode": "enforce", annotation.key: annotation.example}
     fleet = Fleet((), {}, {"low-priority": PriorityClass("low-priority", 1000, ours)})
@@ -308,7 +308,7 @@ OWN = {
 
 
 @pytest.mark.parametrize(("item", "changes"), OWN.values(), ids=OWN.keys())
-def test_we_do_not_touch_ourselves(item: Workload, changes: dict[str, Any]) -> None:
+def test_protections_cover_gpu_rightsizer_itself(item: Workload, changes: dict[str, Any]) -> None:
     """Neither our namespace, whatever it is called, nor what is labelled as ours."""
     ruling = _on(item, policy(), **changes)
     assert ruling.mode is Mode.PROTECT
@@ -372,7 +372,7 @@ OPT_OUTS = {
 
 
 @pytest.mark.parametrize(("wish", "mode", "words"), OPT_OUTS.values(), ids=OPT_OUTS.keys())
-def test_opt_outs(wish: dict[str, str], mode: Mode, words: str | None) -> None:
+def test_optout_annotations_are_respected(wish: dict[str, str], mode: Mode, words: str | None) -> None:
     """What can be read is done, for as long as it says; what cannot is taken as off. Each is told."""
     item = workload(annotations={PREFIX + key: value for key, value in wish.items()})
     ruling = _on(item, policy())
@@ -384,7 +384,7 @@ def test_opt_outs(wish: dict[str, str], mode: Mode, words: str | None) -> None:
 
 @pytest.mark.parametrize("key", ["gpu-rightsizer.io/opt-out", "GPU-rightsizer.io/exclude"])
 @pytest.mark.parametrize("where", ["pod", "namespace"])
-def test_an_opt_out_that_does_not_exist_is_one_wherever_it_stands(key: str, where: str) -> None:
+def test_optout_unknown_annotation_counts_as_off(key: str, where: str) -> None:
     """On a pod and on the namespace, too; the API server takes prefixes in capitals."""
     wish = {key: "true"}
     item = workload(pod(annotations=wish)) if where == "pod" else workload(namespace_annotations=wish)
@@ -393,13 +393,13 @@ def test_an_opt_out_that_does_not_exist_is_one_wherever_it_stands(key: str, wher
     assert [f"{key}: 'true' on {where}" in veto.message for veto in ruling.restrictions] == [True]
 
 
-def test_other_prefixes_are_no_business_of_ours() -> None:
+def test_optout_other_prefix_is_ignored() -> None:
     """Also not those that look like ours."""
     others = {"simulator.gpu-rightsizer.io/exclude": "true", "gpu-rightsizer.io.example.com/exclude": "true"}
     assert _on(workload(annotations={**others, "exclude": "true"}), policy()).mode is Mode.ENFORCE
 
 
-def test_the_most_of_what_is_to_be_kept_stays() -> None:
+def test_minimum_kept_is_the_highest() -> None:
     """Of the rule's number and the users'."""
     item = workload(
         pod(annotations={PREFIX + "min-replicas": "3"}), annotations={PREFIX + "min-replicas": "2"}
@@ -429,7 +429,7 @@ MARKS = {
 
 @pytest.mark.parametrize(("key", "value", "holds"), MARKS.values(), ids=MARKS.keys())
 @pytest.mark.parametrize("where", ["workload", "pod", "namespace"])
-def test_other_tools_marks_are_obeyed(key: str, value: str, holds: bool, where: str) -> None:
+def test_do_not_disrupt_annotation_is_advised_only(key: str, value: str, holds: bool, where: str) -> None:
     """What carries one is shown and not touched; the mark stands beside it."""
     marked = {key: value}
     items = {
@@ -445,7 +445,7 @@ def test_other_tools_marks_are_obeyed(key: str, value: str, holds: bool, where: 
     assert _on(items[where], policy(respectDoNotDisrupt=())).mode is Mode.ENFORCE
 
 
-def test_a_mark_may_be_a_label() -> None:
+def test_do_not_disrupt_label_is_advised_only() -> None:
     """Volcano's is one as well as an annotation, and neither hides the other."""
     item = workload(
         labels={"volcano.sh/preemptable": "false"}, annotations={"volcano.sh/preemptable": "true"}
@@ -453,7 +453,7 @@ def test_a_mark_may_be_a_label() -> None:
     assert _on(item, policy()).mode is Mode.ADVISE
 
 
-def test_a_rulebook_answers_as_rule_on_does() -> None:
+def test_policy_evaluator_cached_equals_fresh() -> None:
     """Whatever it has been asked before."""
     rules = policy(rule("a", match=Match(models=("*T4*",))), rule("b", Mode.ADVISE))
     items = [workload(), workload(pod(node="bare")), workload(kind="Notebook"), *UNKNOWN.values()]
@@ -462,7 +462,7 @@ def test_a_rulebook_answers_as_rule_on_does() -> None:
         assert book.evaluate(item) == _on(item, rules)
 
 
-def test_thresholds_of_a_rule_are_for_all_kinds() -> None:
+def test_thresholds_of_a_rule_apply_to_all_kinds() -> None:
     """And stand instead of the kind's as a whole."""
     ruling = _on(workload(kind="Job"), policy(rule("r", idle=Thresholds(window=2 * DAY))))
     assert (ruling.thresholds.window, ruling.thresholds.minCoverage) == (2 * DAY, 0.9)

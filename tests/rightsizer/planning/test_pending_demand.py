@@ -78,19 +78,19 @@ def _after(
     }
 
 
-def test_where_nobody_waits_nobody_goes() -> None:
+def test_pending_demand_without_pending_pods_blocks_all() -> None:
     """Whatever it does, or does not."""
     assert _after([_decision(_holder("x", "a"))]) == {"x": None}
 
 
-def test_only_for_those_of_a_higher_priority() -> None:
+def test_pending_demand_equal_priority_does_not_count() -> None:
     """Equal is not higher."""
     holder = [_decision(_holder("x", "a"))]
     assert _after(holder, _waiting("w", 1, priority=1_000)) == {"x": None}
     assert _after(holder, _waiting("w", 1, priority=1_001)) == {"x": ("w",)}
 
 
-def test_the_least_important_and_least_used_goes_first() -> None:
+def test_pending_demand_victims_by_priority_then_utilization() -> None:
     """Then whom nobody would miss; one whose use is not known comes after all others of its priority."""
     low, used, idle = (
         _holder(name, "a", priority=p) for name, p in (("low", 10), ("used", 20), ("idle", 20))
@@ -101,7 +101,7 @@ def test_the_least_important_and_least_used_goes_first() -> None:
     assert _after(unknown, _waiting("w", 1)) == {"idle": ("w",), "used": None}
 
 
-def test_on_the_node_that_costs_fewest() -> None:
+def test_pending_demand_node_with_fewest_victims_is_chosen() -> None:
     """One pod cannot be spread over nodes; what is free already counts."""
     decisions = [_decision(_holder(name, node)) for name, node in (("a1", "a"), ("a2", "a"), ("b1", "b"))]
     free = (Stranded("b", GPU, 1, ()),)
@@ -111,20 +111,20 @@ def test_on_the_node_that_costs_fewest() -> None:
     assert _after(decisions, _waiting("w", 1, nodes=("c",))) == {"a1": None, "a2": None, "b1": None}
 
 
-def test_what_fits_already_takes_nothing() -> None:
+def test_pending_demand_pod_that_fits_needs_no_victim() -> None:
     """The scheduler will find it."""
     free = (Stranded("a", GPU, 4, ()),)
     assert _after([_decision(_holder("x", "a"))], _waiting("w", 4), free=free) == {"x": None}
 
 
-def test_other_resources_help_nobody() -> None:
+def test_pending_demand_other_resource_does_not_help() -> None:
     """A MIG instance is no GPU."""
     item = _holder("x", "a")
     mig = dataclasses.replace(item.pods[0], resources={"nvidia.com/mig-1g.10gb": 1})
     assert _after([_decision(dataclasses.replace(item, pods=(mig,)))], _waiting("w", 1)) == {"x": None}
 
 
-def test_what_a_shrink_frees_is_counted_as_that() -> None:
+def test_pending_demand_resize_counts_what_it_frees() -> None:
     """A quarter of four pods is one GPU, not four."""
     item = _holder("x", "a", "a", "a", "a")
     decision = _decision(item)
@@ -144,7 +144,7 @@ def _with_cpu(item: Workload, cores: int) -> Workload:
     )
 
 
-def test_nobody_goes_for_a_pod_that_would_wait_for_cpu_all_the_same() -> None:
+def test_pending_demand_pod_lacking_cpu_gets_no_victim() -> None:
     """What those who go hold of it counts as free then; what is free of it already, only where that is known."""
     waits = dataclasses.replace(_waiting("w", 1, nodes=("a",)), needs={"cpu": 8000})
     decisions = [_decision(_with_cpu(_holder("x", "a"), 2)), _decision(_with_cpu(_holder("y", "a"), 4))]
@@ -156,7 +156,7 @@ def test_nobody_goes_for_a_pod_that_would_wait_for_cpu_all_the_same() -> None:
     assert _after(decisions, *twice, spare={"a": {"cpu": 8000}}) == {"x": ("w",), "y": None}
 
 
-def test_nobody_goes_where_gpus_are_free_and_cpu_is_not() -> None:
+def test_pending_demand_free_gpus_without_cpu_gets_no_victim() -> None:
     """GPUs given back there help nobody."""
     waits = dataclasses.replace(_waiting("w", 1, nodes=("a",)), needs={"cpu": 8000})
     free = (Stranded("a", GPU, 1, ()),)
@@ -165,7 +165,7 @@ def test_nobody_goes_where_gpus_are_free_and_cpu_is_not() -> None:
     ) == {"x": None}
 
 
-def test_pods_that_stay_keep_their_cpu() -> None:
+def test_pending_demand_resized_pods_keep_their_cpu() -> None:
     """Fewer GPUs for each pod are no fewer cores."""
     item = _with_cpu(_holder("x", "a", gpus=2), 8)
     shrunk = Proposal(Action.RESIZE, 1.0, "", gpus_per_pod=1)
@@ -203,7 +203,9 @@ def _worlds(draw: st.DrawFn) -> tuple[list[Decision], list[WaitingPod], list[Str
 
 
 @hypothesis.given(_worlds())
-def test_nobody_goes_for_nothing(world: tuple[list[Decision], list[WaitingPod], list[Stranded]]) -> None:
+def test_pending_demand_every_victim_serves_a_pod(
+    world: tuple[list[Decision], list[WaitingPod], list[Stranded]],
+) -> None:
     """Whoever goes has a lower priority than all for whom it goes, and each of these then has a node with room."""
     decisions, waiting, free = world
     found = _after(decisions, *waiting, free=tuple(free))
@@ -224,7 +226,7 @@ def test_nobody_goes_for_nothing(world: tuple[list[Decision], list[WaitingPod], 
 
 
 @hypothesis.given(_worlds(), st.randoms(use_true_random=False))
-def test_the_order_of_the_plan_says_nothing(
+def test_pending_demand_order_of_the_plan_changes_nothing(
     world: tuple[list[Decision], list[WaitingPod], list[Stranded]], chance: random.Random
 ) -> None:
     """The same go, whoever is named first."""

@@ -32,7 +32,7 @@ def _with(old: str, new: str) -> str:
     return GOOD.replace(old, new)
 
 
-def test_every_field_arrives() -> None:
+def test_policy_file_every_field_is_parsed() -> None:
     """What stands in the file is what the rules are made of."""
     policy = parse(GOOD.encode(), source="p").policy
     assert policy.defaults.idle.window.total_seconds() == 12 * 3600
@@ -186,7 +186,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("text", "message"), BAD.values(), ids=BAD.keys())
-def test_bad_policy_is_refused_at_its_line(text: str, message: str) -> None:
+def test_policy_file_invalid_names_its_line(text: str, message: str) -> None:
     """The message names the file, the line, the field, and what would be right."""
     with pytest.raises(PolicyError) as caught:
         parse(text.encode(), source="policy.yaml")
@@ -195,7 +195,7 @@ def test_bad_policy_is_refused_at_its_line(text: str, message: str) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_policy_file_several_problems_are_listed() -> None:
     """Three mistakes are three lines in the order of the file, not one at a time."""
     text = (
         _with("12h", "12").replace("mode: protect", "mode: kill").replace("name: research", "nam: research")
@@ -205,19 +205,19 @@ def test_all_problems_are_told_at_once() -> None:
     assert [problem.line for problem in caught.value.problems] == [4, 9, 10, 10]
 
 
-def test_bytes_that_are_not_text() -> None:
+def test_policy_file_binary_is_refused() -> None:
     """A binary file is refused with words."""
     with pytest.raises(PolicyError, match="is not UTF-8 text"):
         parse(b"\xff\xfe\x00", source="p")
 
 
-def test_a_huge_file_is_not_read_as_yaml() -> None:
+def test_policy_file_too_large_is_refused() -> None:
     """Over a megabyte is no policy, whatever it says."""
     with pytest.raises(PolicyError, match="larger than 1 MiB"):
         parse(b"#" * (2 << 20), source="p")
 
 
-def test_a_missing_file(tmp_path: pathlib.Path) -> None:
+def test_policy_file_missing_names_the_path(tmp_path: pathlib.Path) -> None:
     """The path and the reason are named."""
     with pytest.raises(
         ConfigurationError, match=r"policy file .*nowhere\.yaml: cannot be read: No such file"
@@ -225,7 +225,7 @@ def test_a_missing_file(tmp_path: pathlib.Path) -> None:
         load(tmp_path / "nowhere.yaml")
 
 
-def test_a_priority_class_that_does_not_exist() -> None:
+def test_policy_file_unknown_class_suggests_nearest() -> None:
     """A rule about nobody is a mistake: it is told with its line and the nearest name."""
     loaded = parse(GOOD.encode(), source="policy.yaml")
     require_classes(loaded, {"high-priority", "low-priority"})
@@ -235,7 +235,7 @@ def test_a_priority_class_that_does_not_exist() -> None:
         require_classes(loaded, {"high-prio"})
 
 
-def test_a_pattern_that_matches_no_class() -> None:
+def test_policy_file_pattern_without_class_is_refused() -> None:
     """It is a slip as much as a wrong name is; that pods without a class exist cannot be asked."""
     loaded = parse(_with("[high-priority]", '["hgih-*", "high-*", ""]').encode(), source="p")
     with pytest.raises(PolicyError) as caught:
@@ -249,7 +249,7 @@ def test_a_pattern_that_matches_no_class() -> None:
 @pytest.mark.parametrize(
     "kind", ["Deployment", "CronJob", "*Job", "RayCluster", "TrainingRun.example.com", "*.example.com"]
 )
-def test_kinds_that_can_be(kind: str) -> None:
+def test_policy_file_valid_kinds_are_accepted(kind: str) -> None:
     """Known ones, patterns that match one, and anybody's own with its API group."""
     text = _with("{priority: {min: 0, max: 9999}}", f'{{kinds: ["{kind}"]}}')
     assert parse(text.encode(), source="p").policy.rules[1].match.kinds == (kind,)

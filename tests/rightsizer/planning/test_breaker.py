@@ -55,13 +55,13 @@ def _after(results: list[Result], latch: Latch | None = None) -> Latch:
         ([Result.GONE, Result.SKIPPED, Result.BLOCKED, Result.CHANGED] * 5, False),
     ],
 )
-def test_errors_in_a_row_open_it(results: list[Result], is_open: bool) -> None:
+def test_breaker_consecutive_errors_opens(results: list[Result], is_open: bool) -> None:
     """Three by default; anything done ends the row, and what is no error of ours is not counted."""
     assert (_after(results).trip is not None) is is_open
 
 
 @hypothesis.given(st.lists(st.sampled_from(Result), max_size=30))
-def test_once_open_only_a_person_closes_it(results: list[Result]) -> None:
+def test_breaker_once_open_keeps_first_reason(results: list[Result]) -> None:
     """Whatever comes after, the first reason stays."""
     first = Opening(AT - HOUR, BlockerCode.NODES, "nodes are away")
     latch = _after(results, opened(Latch(), first))
@@ -78,7 +78,7 @@ def _fleet(ready: int, away: int) -> Fleet:
 @pytest.mark.parametrize(
     ("ready", "away", "opens"), [(27, 3, False), (26, 3, True), (0, 2, False), (0, 3, True), (18, 2, False)]
 )
-def test_too_many_nodes_away(ready: int, away: int, opens: bool) -> None:
+def test_breaker_too_many_unready_nodes_opens(ready: int, away: int, opens: bool) -> None:
     """More than a tenth of them, and three at least."""
     found = list(trips(SETTINGS, _fleet(ready, away), now={}, accepted=None))
     assert [trip.code for trip in found] == ([BlockerCode.NODES] if opens else [])
@@ -97,18 +97,20 @@ def test_too_many_nodes_away(ready: int, away: int, opens: bool) -> None:
         ({"a": 500}, {"a": 1}, False),
     ],
 )
-def test_more_eligible_than_was_accepted(before: dict[str, int], now: dict[str, int], opens: bool) -> None:
+def test_breaker_growth_over_accepted_scope_opens(
+    before: dict[str, int], now: dict[str, int], opens: bool
+) -> None:
     """By rule: what leaves one rule does not make up for what comes under another."""
     found = list(trips(SETTINGS, _fleet(1, 0), now=now, accepted=Scope(AT, before)))
     assert [trip.code for trip in found] == ([BlockerCode.GROWTH] if opens else [])
 
 
-def test_before_anything_was_accepted_nothing_is_more_than_that() -> None:
+def test_breaker_without_accepted_scope_stays_closed() -> None:
     """The first run's scope is its operator's wish."""
     assert list(trips(SETTINGS, _fleet(1, 0), now={"a": 500}, accepted=None)) == []
 
 
-def test_accepting_the_scope_closes_what_opened_by_it_and_nothing_else() -> None:
+def test_breaker_accepted_scope_closes_growth_only() -> None:
     """A breaker that is open for errors stays open."""
     scope = Scope(AT, {"a": 40})
     by_scope = State(Latch(Opening(AT, BlockerCode.GROWTH, "more")), scope=Scope(AT, {}))
@@ -121,7 +123,7 @@ def _pause(namespace: str = "", until: datetime.datetime | None = None) -> Pause
     return Pause(AT - HOUR, "incident", namespace, until)
 
 
-def test_a_pause_of_one_namespace_is_of_no_other() -> None:
+def test_pause_of_a_namespace_affects_only_it() -> None:
     """And one of everything is of all."""
     state = with_pause(NOTHING, _pause("a"))
     assert (paused(state, "a", AT), paused(state, "b", AT)) == ([_pause("a")], [])
@@ -133,7 +135,7 @@ def test_a_pause_of_one_namespace_is_of_no_other() -> None:
 
 
 @pytest.mark.parametrize(("ago", "holds"), [(-1, True), (0, False), (1, False)])
-def test_a_pause_ends_by_itself(ago: int, holds: bool) -> None:
+def test_pause_past_its_end_is_over(ago: int, holds: bool) -> None:
     """At the moment that was said."""
     state = with_pause(NOTHING, _pause(until=AT - ago * HOUR))
     assert (stop_reason(state, "a", AT) is not None) is holds
@@ -151,7 +153,7 @@ def _others(hours: int | None, reason: str = "other") -> Pause:
         pytest.param(_others(None), _others(1), id="for-the-same-reason"),
     ],
 )
-def test_a_second_pause_shortens_none(standing: Pause, second: Pause) -> None:
+def test_pause_second_shortens_none(standing: Pause, second: Pause) -> None:
     """Both hold, and both are told, until each is over."""
     state = with_pause(with_pause(NOTHING, standing), second)
     now, later = stop_reason(state, "a", AT), stop_reason(state, "a", AT + 2 * HOUR)
@@ -162,7 +164,7 @@ def test_a_second_pause_shortens_none(standing: Pause, second: Pause) -> None:
     assert without_pause(state, "").pauses == ()
 
 
-def test_the_same_pause_again_is_one() -> None:
+def test_pause_repeated_is_kept_once() -> None:
     """Whatever pauses every hour for an hour leaves one, and what is over goes."""
     state = with_pause(with_pause(NOTHING, _others(1)), _others(2))
     assert state.pauses == (_others(2),)
@@ -176,7 +178,7 @@ BROKEN = ["", "{", "null", "[1]", '{"trip": 7}', '"text"', '{"at": "now"}', "[" 
 
 @pytest.mark.parametrize("text", BROKEN)
 @pytest.mark.parametrize("key", ["breaker.json", "pauses.json"])
-def test_what_cannot_be_read_keeps_everything_from_being_done(key: str, text: str) -> None:
+def test_state_unreadable_stops_everything(key: str, text: str) -> None:
     """Nothing is guessed; the words say which document it is."""
     block = stop_reason(parse_state({key: text}), "a", AT)
     assert block is not None
@@ -184,14 +186,14 @@ def test_what_cannot_be_read_keeps_everything_from_being_done(key: str, text: st
 
 
 @pytest.mark.parametrize("text", BROKEN)
-def test_a_scope_that_cannot_be_read_is_one_of_nothing(text: str) -> None:
+def test_state_unreadable_scope_accepts_nothing(text: str) -> None:
     """So whatever is eligible is more than was accepted."""
     assert parse_state({"scope.json": text}).scope == Scope(
         datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC), {}
     )
 
 
-def test_state_comes_back_as_it_was_written() -> None:
+def test_state_written_and_parsed_is_equal() -> None:
     """Through its documents; what is not there is left out."""
     state = State(opened(Latch(errors=2), ERROR), (_pause("a", AT + HOUR),), Scope(AT, {"a": 1}))
     texts = {key: text for key, text in state_texts(state).items() if text is not None}
@@ -212,7 +214,7 @@ def test_state_comes_back_as_it_was_written() -> None:
     ],
     ids=["paused", "open", "opening", "paused-elsewhere"],
 )
-def test_what_is_held_is_not_enforced_and_says_why(
+def test_held_decision_while_paused_is_blocked(
     mode: Mode, state: State, opening: Any, cause: BlockerCode | None
 ) -> None:
     """Only what would be done is blocked; advice stays advice."""

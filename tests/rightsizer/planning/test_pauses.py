@@ -44,7 +44,7 @@ def _idle(world: World, *names: str) -> None:
         world.add("Deployment", world.team, name, {})
 
 
-def test_while_everything_is_paused_nothing_is_changed(world: World) -> None:
+def test_pause_of_everything_changes_nothing(world: World) -> None:
     """A plan is made, and says why; resume lets it go on."""
     _idle(world, "idle")
     assert world.run("pause", "--reason", "incident 4711").code == 0
@@ -56,7 +56,7 @@ def test_while_everything_is_paused_nothing_is_changed(world: World) -> None:
     assert _apply(world).items["idle"]["result"] == "done"
 
 
-def test_a_pause_of_a_namespace_leaves_the_others(world: World) -> None:
+def test_pause_of_a_namespace_leaves_others(world: World) -> None:
     """And ends by itself, where it was said for how long."""
     _idle(world, "idle")
     world.add("Deployment", f"{world.team}-other", "free", {})
@@ -69,7 +69,7 @@ def test_a_pause_of_a_namespace_leaves_the_others(world: World) -> None:
     assert _causes(world, "idle") == []
 
 
-def test_a_pause_counts_from_the_next_write_on(world: World) -> None:
+def test_pause_during_a_run_stops_the_next_write(world: World) -> None:
     """Whoever pauses in the middle of a run stops what has not been done yet."""
     world.add("Deployment", world.team, "first", {"replicas": 2})
     _idle(world, "second")
@@ -111,14 +111,14 @@ def test_a_pause_counts_from_the_next_write_on(world: World) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_slip_is_told_and_changes_nothing(world: World, flags: list[str], words: str) -> None:
+def test_breaker_command_invalid_flags_exit_2(world: World, flags: list[str], words: str) -> None:
     """Exit code 2, and what would be right."""
     run = world.run(*flags)
     assert (run.code, words in run.err) == (2, True), run.err
     assert world.api.list("ConfigMap", "gpu-rightsizer") == []
 
 
-def test_errors_in_a_row_over_several_runs_open_the_breaker(world: World) -> None:
+def test_breaker_errors_over_several_runs_stays_open(world: World) -> None:
     """Latched: that the cause has gone does not close it; a person with a reason does."""
     _idle(world, "a", "b")
     world.api.inject(Fault("deployments/[abc]$", "PATCH", None, status=500))
@@ -148,7 +148,7 @@ _EXPECTED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", _EXPECTED)
-def test_an_answer_that_is_to_be_expected_is_no_error(world: World, case: str) -> None:
+def test_breaker_expected_answers_are_not_errors(world: World, case: str) -> None:
     """That something is gone, changed or held by a budget is the API server at its work, however often."""
     _idle(world, "a")
     body = _EXPECTED[case]
@@ -160,7 +160,7 @@ def test_an_answer_that_is_to_be_expected_is_no_error(world: World, case: str) -
 
 
 @pytest.mark.parametrize("code", [403, 422])
-def test_a_write_that_is_out_of_policy_opens_the_breaker_at_once(world: World, code: int) -> None:
+def test_breaker_write_out_of_policy_opens_at_once(world: World, code: int) -> None:
     """What the second lock refuses, the first one should never have let through."""
     _idle(world, "a", "b")
     words = (
@@ -177,7 +177,7 @@ def test_a_write_that_is_out_of_policy_opens_the_breaker_at_once(world: World, c
 @pytest.mark.parametrize(
     "told", ["expression 'EXPRESSION' resulted in error: no such key: name", "failed expression: EXPRESSION"]
 )
-def test_why_it_was_out_of_policy_is_told_without_the_expression(world: World, told: str) -> None:
+def test_breaker_out_of_policy_reason_omits_the_expression(world: World, told: str) -> None:
     """The API server repeats kilobytes of it, which would hide the cause in a table and in the breaker's reason."""
     _idle(world, "a")
     expression = "variables.spec.all(k,\n'x' in k) && " * 200
@@ -194,7 +194,7 @@ def test_why_it_was_out_of_policy_is_told_without_the_expression(world: World, t
     assert len(reason) < 700
 
 
-def test_while_the_breaker_is_open_apply_fails(world: World) -> None:
+def test_apply_with_open_breaker_fails(world: World) -> None:
     """With nothing else to do, too, and in one sentence: a CronJob has nothing but its exit code to be alerted by."""
     _idle(world, "a")
     world.api.inject(Fault("deployments/a$", "PATCH", None, status=500))
@@ -210,7 +210,7 @@ def test_while_the_breaker_is_open_apply_fails(world: World) -> None:
     assert (run.code, run.err.count("breaker")) == (0, 0)
 
 
-def test_too_many_nodes_away_open_the_breaker(world: World) -> None:
+def test_apply_too_many_unready_nodes_opens_breaker(world: World) -> None:
     """A plan shows it; apply latches it."""
     _idle(world, "idle")
     for number in range(3):
@@ -229,7 +229,7 @@ def test_too_many_nodes_away_open_the_breaker(world: World) -> None:
     assert "3 of 4 GPU nodes are not ready" in _state(world)["breaker"]["trip"]["reason"]
 
 
-def test_what_becomes_eligible_by_the_dozen_is_asked_about(world: World) -> None:
+def test_apply_growth_over_accepted_scope_opens_breaker(world: World) -> None:
     """The first run's scope is taken as meant; later growth opens the breaker until somebody accepts it."""
     _idle(world, "idle")
     assert _apply(world).items["idle"]["result"] == "done"
@@ -245,7 +245,7 @@ def test_what_becomes_eligible_by_the_dozen_is_asked_about(world: World) -> None
     assert _causes(world, "many-0") == []
 
 
-def test_apply_accepts_the_scope_it_shows(world: World) -> None:
+def test_apply_accept_growth_closes_breaker(world: World) -> None:
     """--accept-growth closes what the scope had opened, and the run goes on."""
     _idle(world, "idle")
     _apply(world)
@@ -258,7 +258,7 @@ def test_apply_accepts_the_scope_it_shows(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_state_that_cannot_be_read_stops_everything(world: World) -> None:
+def test_apply_unreadable_state_changes_nothing(world: World) -> None:
     """Somebody's edit of the ConfigMap is no permission; clearing it makes it readable again."""
     _idle(world, "idle")
     data = {"breaker.json": "{", "pauses.json": "7"}
@@ -272,7 +272,7 @@ def test_state_that_cannot_be_read_stops_everything(world: World) -> None:
     assert _causes(world, "idle") == []
 
 
-def test_who_may_not_know_whether_it_is_paused_does_nothing(world: World) -> None:
+def test_apply_without_read_access_to_state_changes_nothing(world: World) -> None:
     """A plan is made all the same, and says so."""
     _idle(world, "idle")
     world.api.deny(Rule("*", resources=("configmaps",)))
@@ -284,7 +284,7 @@ def test_who_may_not_know_whether_it_is_paused_does_nothing(world: World) -> Non
     assert "whether it is paused cannot be known" in run.err
 
 
-def test_two_who_write_at_once_do_not_lose_each_others(world: World) -> None:
+def test_state_two_writers_lose_nothing(world: World) -> None:
     """The second is refused by the resourceVersion, reads again and adds its own."""
     assert world.run("pause", "--reason", "first").code == 0
     note, waiting = world.api.requests.add, [True]

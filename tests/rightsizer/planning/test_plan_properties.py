@@ -84,7 +84,7 @@ def _policies(draw: st.DrawFn) -> Policy:
 
 
 @hypothesis.given(_worlds(), _policies())
-def test_a_protected_workload_is_never_acted_upon(world: tuple[Workload, Usages], rules: Policy) -> None:
+def test_protected_workload_is_never_changed(world: tuple[Workload, Usages], rules: Policy) -> None:
     """Under a policy that protects its class first, no evidence and no later rule gets through to a workload."""
     item, found = world
     names = tuple({one.priority_class for one in item.pods})
@@ -96,7 +96,7 @@ def test_a_protected_workload_is_never_acted_upon(world: tuple[Workload, Usages]
 
 
 @hypothesis.given(_worlds(), _policies())
-def test_system_workloads_are_never_acted_upon(world: tuple[Workload, Usages], rules: Policy) -> None:
+def test_system_workload_is_never_changed(world: tuple[Workload, Usages], rules: Policy) -> None:
     """Whatever the configuration: one system, static or unresolved pod shields the whole workload."""
     item, found = world
     is_system = any(
@@ -129,7 +129,7 @@ def _mixed(draw: st.DrawFn) -> tuple[Workload, Policy]:
 
 @MANY
 @hypothesis.given(_mixed(), st.randoms(use_true_random=False), st.data())
-def test_the_order_of_pods_never_changes_the_rule(
+def test_rules_order_of_pods_changes_nothing(
     mixed: tuple[Workload, Policy], chance: random.Random, data: st.DataObject
 ) -> None:
     """Nor what is found, nor what is done."""
@@ -149,7 +149,7 @@ def test_the_order_of_pods_never_changes_the_rule(
 
 
 @hypothesis.given(st.floats(allow_nan=True, allow_infinity=True))
-def test_ages_are_compared_as_instants(offset: float) -> None:
+def test_ages_in_other_zones_are_equal(offset: float) -> None:
     """The same instant in another zone makes the same decision."""
     hypothesis.assume(math.isfinite(offset))
     zone = datetime.timezone(datetime.timedelta(hours=math.fmod(offset, 12)))

@@ -47,7 +47,7 @@ def _told(fresh: Workload = PLANNED, **changes: Any) -> list[str]:
     return [blocker.code for blocker in objections(_decision(), fresh, use, rulebook(policy(), fresh))]
 
 
-def test_what_is_as_planned_may_be_done() -> None:
+def test_revalidate_unchanged_workload_has_no_blocker() -> None:
     """Nothing stands against it where nothing changed."""
     assert _decision().is_enforced
     assert _told() == []
@@ -72,18 +72,18 @@ def _renamed(one: Any) -> Any:
 
 
 @pytest.mark.parametrize("change", CHANGED.values(), ids=CHANGED.keys())
-def test_what_is_another_or_was_changed_is_left_alone(change: Callable[[Workload], Workload]) -> None:
+def test_revalidate_changed_workload_is_blocked(change: Callable[[Workload], Workload]) -> None:
     """Each part of what a person may have approved is compared by itself."""
     assert "changed" in _told(change(PLANNED))
 
 
-def test_an_owner_that_cannot_be_read_is_left_alone() -> None:
+def test_revalidate_unreadable_owner_is_blocked() -> None:
     """Without its version no write could be tied to what was looked at."""
     assert "changed" in _told(_replaced(PLANNED, resource_version=""))
 
 
 @pytest.mark.parametrize("lost", ["none", "empty"])
-def test_silence_in_the_last_minutes_is_no_rest(lost: str) -> None:
+def test_revalidate_pod_without_recent_samples_is_blocked(lost: str) -> None:
     """A pod without samples since then may be at work, however idle it was before."""
     recent = dict(all_idle(PLANNED))
     if lost == "none":
@@ -100,13 +100,13 @@ GAPS = {
 
 
 @pytest.mark.parametrize("gap", GAPS.values(), ids=GAPS.keys())
-def test_samples_that_stopped_arriving_are_no_rest(gap: dict[str, Any]) -> None:
+def test_revalidate_stopped_samples_are_blocked(gap: dict[str, Any]) -> None:
     """There are some of the last minutes, but not of all of them."""
     recent = {**all_idle(PLANNED), **usages((PLANNED.pods[1], (idle_usage(**gap),)))}
     assert "no-data" in _told(recent=recent)
 
 
-def test_silence_of_one_of_two_devices_is_no_rest() -> None:
+def test_revalidate_one_silent_gpu_is_blocked() -> None:
     """The plan saw two GPUs of a pod, the last look sees one."""
     both = {**all_idle(PLANNED), **usages((PLANNED.pods[1], (idle_usage(0), idle_usage(1))))}
     assert "no-data" in _told(measured=measured(PLANNED, both))
@@ -122,7 +122,7 @@ WORK = {
 
 
 @pytest.mark.parametrize("used", WORK.values(), ids=WORK.keys())
-def test_work_since_the_plan_ends_it(used: tuple[Any, ...]) -> None:
+def test_revalidate_activity_since_plan_is_blocked(used: tuple[Any, ...]) -> None:
     """Activity, an impossible value and what only counters saw: each of one device of one pod suffices."""
     found = {**all_idle(PLANNED), **usages((PLANNED.pods[1], used))}
     assert "busy" in _told(activity=found)
@@ -148,7 +148,9 @@ RESLICED = workload(pod(resources={"nvidia.com/gpu": 1}))
     ],
     ids=["the-same", "less-would-do", "more-is-needed", "nobody-offers-it", "only-something-else-is-offered"],
 )
-def test_what_was_planned_must_still_do(memory_gib: int, node: Node, reasons: list[str]) -> None:
+def test_revalidate_changed_recommendation_is_blocked(
+    memory_gib: int, node: Node, reasons: list[str]
+) -> None:
     """Amounts are those of the plan: more than these, or something else, wants another plan."""
     rules = policy(rule("all", findings={FindingName.OVERSIZED_GPU: Mode.ENFORCE}))
 
@@ -178,7 +180,7 @@ def _two(second: Any) -> Any:
     [(idle_usage(1), []), (busy_usage(1), ["busy"]), (idle_usage(1, invalid=("activity",)), ["no-data"])],
     ids=["as-planned", "it-works-by-now", "impossible-by-now"],
 )
-def test_a_gpu_that_came_to_be_used_stays(second: Any, reasons: list[str]) -> None:
+def test_revalidate_resize_of_newly_used_gpu_is_blocked(second: Any, reasons: list[str]) -> None:
     """Of pods that go on with fewer GPUs, what these did since the plan counts, though the plan is young."""
     rules = policy(rule("all", findings={FindingName.TOO_MANY_GPUS: Mode.ENFORCE}))
     planned, lately = _two(idle_usage(1)), _two(second)

@@ -131,7 +131,7 @@ def _lets_no_more(now: EffectivePolicy, before: EffectivePolicy) -> None:
     ),
     st.sampled_from(["workload", "pod", "namespace"]),
 )
-def test_users_annotations_only_ever_reduce(
+def test_policy_annotations_only_reduce(
     item: Workload, rules: Policy, fleet: Fleet, wish: dict[str, str], where: str
 ) -> None:
     """Whatever stands on a workload, its pods or its namespace: no finding is treated harder, nothing kept is less."""
@@ -175,7 +175,9 @@ LESS: dict[str, Any] = {
 @pytest.mark.parametrize("lose", LESS.values(), ids=LESS.keys())
 @MANY
 @hypothesis.given(item=_workloads(), rules=_policies(), fleet=_fleets())
-def test_knowing_less_never_lets_more_happen(lose: Any, item: Workload, rules: Policy, fleet: Fleet) -> None:
+def test_policy_less_knowledge_never_does_more(
+    lose: Any, item: Workload, rules: Policy, fleet: Fleet
+) -> None:
     """Without a node, a label of it, or the owner's labels nothing is enforced that was not, and no less is kept."""
     less_item, less_fleet = lose(item, fleet)
     _lets_no_more(rule_on(less_item, rules, less_fleet, at=AT), rule_on(item, rules, fleet, at=AT))
@@ -187,7 +189,7 @@ _NAMES = ["".join(letters) for length in range(6) for letters in itertools.produ
 
 @hypothesis.settings(max_examples=500)
 @hypothesis.given(_globs, _globs)
-def test_globs_contain_each_other_as_names_tell(wide: str, narrow: str) -> None:
+def test_globs_containment_agrees_with_names(wide: str, narrow: str) -> None:
     """One contains the other if, and only if, no name over three letters tells otherwise."""
     by_names = all(fnmatch.fnmatchcase(name, wide) for name in _NAMES if fnmatch.fnmatchcase(name, narrow))
     if len(narrow.replace("*", "")) + len(wide.replace("*", "")) <= 4:
@@ -196,13 +198,13 @@ def test_globs_contain_each_other_as_names_tell(wide: str, narrow: str) -> None:
         assert by_names
 
 
-def test_a_proof_that_takes_too_long_is_given_up() -> None:
+def test_globs_expensive_proof_is_given_up() -> None:
     """Some globs need two to the power of their length; nothing is claimed about them."""
     assert contains("*a" + "?" * 60, "*b*a*" + "?" * 70) is False
 
 
 @hypothesis.given(_matches(), _matches(), _workloads(), _fleets())
-def test_a_rule_that_is_hidden_never_holds_first(
+def test_unreachable_rule_never_matches_first(
     wide: Match, narrow: Match, item: Workload, fleet: Fleet
 ) -> None:
     """What the second matches the first matches, where it is said to cover it."""
@@ -223,7 +225,7 @@ def test_a_rule_that_is_hidden_never_holds_first(
         unique_by=lambda budget: (budget.scope, budget.per),
     )
 )
-def test_writing_a_budget_removes_no_other(written: list[Budget]) -> None:
+def test_budgets_written_keep_other_defaults(written: list[Budget]) -> None:
     """Each scope and time that a default speaks of is spoken of, once; what is written stands as it is."""
     budgets = with_defaults(tuple(written))
     keys = [(budget.scope, budget.per) for budget in budgets]
@@ -245,14 +247,16 @@ def test_writing_a_budget_removes_no_other(written: list[Budget]) -> None:
         ({"workloads": 3}, 1000, None),
     ],
 )
-def test_of_an_amount_and_a_share_the_lower_wins(budget: dict[str, Any], held: int, gpus: int | None) -> None:
+def test_budget_amount_and_share_lower_applies(budget: dict[str, Any], held: int, gpus: int | None) -> None:
     """A share is rounded up, exactly; a budget of workloads does not limit GPUs."""
     assert Budget.model_validate(budget).gpus_of(held) == gpus
 
 
 @MANY
 @hypothesis.given(st.lists(_workloads(), max_size=5), _policies(), _fleets())
-def test_the_order_of_questions_changes_no_answer(items: list[Workload], rules: Policy, fleet: Fleet) -> None:
+def test_policy_evaluator_order_of_calls_changes_nothing(
+    items: list[Workload], rules: Policy, fleet: Fleet
+) -> None:
     """A rulebook that has been asked before says what a new one does."""
     book = PolicyEvaluator(rules, fleet, at=AT)
     assert [book.evaluate(item) for item in items] == [rule_on(item, rules, fleet, at=AT) for item in items]

@@ -15,7 +15,7 @@ from rightsizer.policy.policy_file import parse
 from tests.conftest import Golden
 from tests.rightsizer.bad_policies import BAD, GOOD
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SCHEMA = json.loads((ROOT / "docs/policy.schema.json").read_text())
 EXAMPLES = sorted((ROOT / "deploy/examples").glob("policy*.yaml"))
 BEYOND_A_SCHEMA = {
@@ -49,25 +49,25 @@ def _problems(name: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_each_slip_is_refused_at_its_line(name: str) -> None:
+def test_bad_policy_is_refused_at_its_line(name: str) -> None:
     """There is a line, a place where one can be told, and words."""
     for problem in _problems(name):
         assert problem.startswith("line ")
         assert len(problem.split(": ", 1)[1]) > len("is missing")
 
 
-def test_what_is_said_about_each_slip(golden: Golden) -> None:
+def test_bad_policy_messages_match_golden(golden: Golden) -> None:
     """The words, to be read as a person would who made the slip."""
     told = "".join(f"{name}\n" + "".join(f"  {words}\n" for words in _problems(name)) for name in BAD)
     golden("bad-policies.txt", told)
 
 
-def test_there_are_at_least_a_hundred() -> None:
+def test_bad_policies_are_a_hundred_or_more() -> None:
     """And none stands twice."""
     assert len(set(BAD.values())) == len(BAD) >= 150
 
 
-def test_what_they_are_made_from_is_good() -> None:
+def test_bad_policies_base_is_valid() -> None:
     """Otherwise each would be refused for something else."""
     assert len(parse(GOOD.encode(), source="policy.yaml").policy.rules) == 2
 
@@ -90,18 +90,18 @@ def _fits(text: str) -> bool:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.name))
-def test_the_schema_accepts_every_example(path: Path) -> None:
+def test_policy_schema_accepts_every_example(path: Path) -> None:
     """What we show is good by the program and by the schema."""
     parse(path.read_bytes(), source=str(path))
     assert _fits(path.read_text())
 
 
-def test_the_schema_accepts_everything_that_can_be_said() -> None:
+def test_policy_schema_accepts_full_policy() -> None:
     """The file that says everything once."""
     assert _fits(GOOD)
 
 
-def test_the_schema_refuses_most_slips() -> None:
+def test_policy_schema_refuses_most_bad_policies() -> None:
     """All but those that no schema can tell."""
     accepted = {name for name, text in BAD.items() if _is_yaml(text) and _fits(text)}
     assert accepted == BEYOND_A_SCHEMA

@@ -29,19 +29,19 @@ def _of(kind: str = "Deployment", **annotations: dict[str, str]) -> Workload:
     return workload(*pods, kind=kind)
 
 
-def test_those_that_did_least_go_first() -> None:
+def test_victims_idlest_pods_first() -> None:
     """The order of their names says nothing."""
     assert _going(_of(), 2) == ["w-3", "w-2"]
     assert _going(_of(), 3) == ["w-3"]
 
 
-def test_one_at_work_never_goes() -> None:
+def test_victims_never_include_an_active_pod() -> None:
     """However little it did before."""
     assert _going(_of(), 2, "w-3") == ["w-2", "w-1"]
 
 
 @pytest.mark.parametrize(("at_work", "is_refused"), [(2, False), (3, True)])
-def test_where_too_few_are_quiet_nobody_goes(at_work: int, is_refused: bool) -> None:
+def test_victims_too_few_idle_pods_raises(at_work: int, is_refused: bool) -> None:
     """Two are to go: with two at work that is just possible."""
     if is_refused:
         with pytest.raises(AtWorkError, match="only 1 were idle"):
@@ -51,7 +51,7 @@ def test_where_too_few_are_quiet_nobody_goes(at_work: int, is_refused: bool) -> 
 
 
 @pytest.mark.parametrize(("busy", "is_refused"), [("w-1", False), ("w-2", True), ("w-3", True)])
-def test_of_a_stateful_set_the_tail_decides(busy: str, is_refused: bool) -> None:
+def test_victims_of_a_statefulset_highest_ordinals_must_be_idle(busy: str, is_refused: bool) -> None:
     """Its controller takes the highest ordinals: where one of those is at work nothing is done, and none is told."""
     if is_refused:
         with pytest.raises(AtWorkError, match=f"{busy} is active"):
@@ -61,7 +61,7 @@ def test_of_a_stateful_set_the_tail_decides(busy: str, is_refused: bool) -> None
 
 
 @pytest.mark.parametrize(("busy", "is_refused"), [("w-7", False), ("w-8", True)])
-def test_the_ordinals_of_a_stateful_set_may_begin_elsewhere(busy: str, is_refused: bool) -> None:
+def test_victims_of_a_statefulset_respect_ordinals_start(busy: str, is_refused: bool) -> None:
     """With spec.ordinals.start the last ones are not those whose number is that of the replicas."""
     pods = [pod(f"w-{number}") for number in range(5, 10)]
     item = dataclasses.replace(
@@ -74,7 +74,7 @@ def test_the_ordinals_of_a_stateful_set_may_begin_elsewhere(busy: str, is_refuse
         assert _going(item, 3, busy) == []
 
 
-def test_costs_of_its_people_are_left() -> None:
+def test_victims_with_owner_deletion_costs_are_not_set() -> None:
     """Where they said themselves which are to go, we say nothing."""
     assert _going(_of(w1={COST_ANNOTATION: "5"}), 2) == []
 
@@ -90,7 +90,7 @@ def test_costs_of_its_people_are_left() -> None:
         ({"w0": "-5", "w1": "-4", "w2": "-10"}, "w-2", True),
     ],
 )
-def test_where_its_people_s_costs_would_take_one_at_work_nobody_goes(
+def test_victims_with_owner_costs_on_active_pod_raises(
     costs: dict[str, str], busy: str, is_refused: bool
 ) -> None:
     """Nor where it might be among those of one cost."""
@@ -102,7 +102,7 @@ def test_where_its_people_s_costs_would_take_one_at_work_nobody_goes(
         assert _going(item, 2, busy) == []
 
 
-def test_one_that_is_not_ready_goes_before_any_cost() -> None:
+def test_victims_unready_pod_goes_before_costs() -> None:
     """A ReplicaSet deletes those first, whatever was said of them."""
     pods = [pod("w-0", annotations={COST_ANNOTATION: "9"}, is_ready=False), *map(pod, NAMES[1:])]
     with pytest.raises(AtWorkError, match="w-0 is active"):
@@ -110,7 +110,7 @@ def test_one_that_is_not_ready_goes_before_any_cost() -> None:
 
 
 @pytest.mark.parametrize(("busy", "is_refused"), [("w-0", False), ("w-3", True)])
-def test_of_a_ray_cluster_those_that_were_named_must_be_quiet(busy: str, is_refused: bool) -> None:
+def test_victims_of_a_raycluster_named_pods_must_be_idle(busy: str, is_refused: bool) -> None:
     """They go and no others, so that it is no help that as many others are quiet."""
     item = dataclasses.replace(_of(), ref=ObjectRef("ray.io/v1", "RayCluster", "research", "w", "uid-w"))
     if is_refused:
@@ -120,7 +120,7 @@ def test_of_a_ray_cluster_those_that_were_named_must_be_quiet(busy: str, is_refu
         assert _going(item, 3, busy, named=("w-3",)) == []
 
 
-def test_where_nobody_knows_which_go_all_must_be_quiet() -> None:
+def test_victims_of_unknown_kind_all_pods_must_be_idle() -> None:
     """Of a kind that only its scale is known of."""
     ref = ObjectRef("apps.kruise.io/v1alpha1", "CloneSet", "research", "w", "uid-w")
     item = dataclasses.replace(_of(), ref=ref, scalable=Scalable("clonesets", ("spec", "replicas")))
