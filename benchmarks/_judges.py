@@ -11,7 +11,7 @@ from typing import Protocol
 
 from benchmarks._answers import Sight, Standing, instant, step, uid, workload
 from benchmarks._records import STEP_S
-from rightsizer.model import Action, Change, Decision, FindingName, Fleet, Mode, Verdict
+from rightsizer.model import Action, ChangeRecord, Decision, FindingName, Fleet, FoundChange, Mode, Verdict
 from rightsizer.planning.decide import decide
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.rule import IDLENESS
@@ -110,7 +110,9 @@ class Ours:
         at = instant(at_s)
         workloads = {uid(one.member): workload(one) for one in standings}
         changes = tuple(
-            Change(workloads[uid(one.member)].ref, instant(one.changed_s), one.member.gpus)
+            FoundChange(
+                workloads[uid(one.member)].ref, ChangeRecord(instant(one.changed_s), "", "", one.member.gpus)
+            )
             for one in standings
             if one.changed_s is not None
         )

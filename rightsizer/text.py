@@ -7,7 +7,7 @@ anything that we write cannot be read; what follows from that is the reader's bu
 import datetime
 import re
 from collections.abc import Iterator
-from typing import Annotated, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -22,17 +22,6 @@ DEEPEST: Final = 16
 """Of lists and mappings in each other: what we write has five."""
 YEARS: Final = range(2000, 2201)
 """In these time zones do not overflow, nor does what is added or taken away."""
-LONGEST_WORD: Final = 63
-"""Of a label's value, as run and instance are."""
-MOST_GPUS: Final = 100_000
-"""Of one change: more than the largest clusters have."""
-
-Instant = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
-"""With its zone; whether its year is one of ours is asked by `require_ours`."""
-Word = Annotated[str, msgspec.Meta(max_length=LONGEST_WORD, pattern=r"^[ -~]*\Z")]
-Text = Annotated[str, msgspec.Meta(max_length=4096)]
-Gpus = Annotated[float, msgspec.Meta(ge=-MOST_GPUS, le=MOST_GPUS)]
-Pods = Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS)]
 
 
 def tidy(gpus: float) -> float:
@@ -40,15 +29,6 @@ def tidy(gpus: float) -> float:
     told = round(gpus, 2)
     return int(told) if told == int(told) else told
 
-
-Seconds = Annotated[int, msgspec.Meta(ge=0, le=36525 * 86400)]
-
-LONGEST_PATH: Final = 24
-"""Of the keys that lead to a field of an object."""
-Steps = Annotated[
-    tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=512)], ...],
-    msgspec.Meta(min_length=1, max_length=LONGEST_PATH),
-]
 
 _LONGEST_NAME = 253
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)

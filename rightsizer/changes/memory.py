@@ -1,86 +1,62 @@
-"""What we took lately, as our own namespace remembers it beside the objects: texts, and what follows. Pure.
+"""The changes of the last 30 days, kept in ConfigMaps of gpu-rightsizer's own namespace.
 
-Whoever replaces an object, or creates it anew, drops our annotations with all that they remember. What is remembered
-here counts where the object does not tell of it; of an object that runs, it was taken back. It is written before the
-change, so it may tell of one that was never made: of an object that is as it was then, it says nothing.
+Whoever replaces or recreates an object drops its annotations. A change that only the memory has was reverted, if its
+object runs. The memory is written before the change and cleaned if the change is refused: a crash never makes it
+forget. It may therefore name a change that was never made; it then says nothing about an object that is unchanged.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from rightsizer.changes.object_history import STOPS, UNREADABLE
-from rightsizer.changes.records import pause_of
-from rightsizer.model import Change, ChangeOutcome, Fleet, ObjectRef, PastChange, Workload
-from rightsizer.text import Gpus, Instant, Seconds, Word, decoded, require_name, require_ours
+from rightsizer.changes.record_codec import STOPS, pause_of, required_valid
+from rightsizer.errors import ClusterError, RequestRefused
+from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.configmaps import ConfigMap
+from rightsizer.model import UNREADABLE, ChangeOutcome, ChangeRecord, Fleet, FoundChange, ObjectRef, Workload
+from rightsizer.text import decoded, require_name
 
 MONTH = datetime.timedelta(days=30)
-"""What was longer ago is forgotten."""
+"""Older changes are forgotten."""
 NAME = "gpu-rightsizer-memory"
 PARTS = 8
-"""So many ConfigMaps share it: one holds 1 MiB at most (core/v1), and is written whole."""
+"""ConfigMaps; one holds at most 1 MiB (core/v1)."""
 NAMES = tuple(f"{NAME}-{part}" for part in range(PARTS))
-"""All of them."""
 MOST = 16
-"""Entries of one owner: more than are ever made in MONTH."""
+"""Entries of one owner; in MONTH no owner is changed as often."""
 MOST_BYTES = 768 << 10
-"""Of one part; some 1,000 owners, each changed as often as is ever done in MONTH."""
+"""Of one part: some 1,000 owners."""
 
 _Texts = Mapping[str, str]
 
+log = logging.getLogger(__name__)
 
-class _Entry(msgspec.Struct, omit_defaults=True):
-    """One change, as it is written; `of` says from what it was taken where that is not the owner as it is."""
 
-    at: Instant
-    run: Word
-    action: Word
-    of: ObjectRef | None = None
-    gpus: Gpus = 0
-    by: Word = ""
-    generation: int = 0
-    idle: Seconds = 0
-    priority_class: str | None = None
+class _OwnerChanges(msgspec.Struct):
+    """The text of one key: the changes of one owner; `workload` of a record is omitted if it is the owner."""
+
+    owner: ObjectRef
+    changes: list[ChangeRecord]
 
     def __post_init__(self) -> None:
-        require_ours(self.at)
-        require_name(self.of)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Taken:
-    """A change that took something, as it was about to be made.
-
-    Attributes:
-        ref: What it was taken from.
-        change: As the object itself is to remember it.
-        generation: The object's right before.
-        idle_s: So long it had not been at work.
-        priority_class: Of its pods; None where that is not known.
-        starter: What had made it when the time had come.
-    """
-
-    ref: ObjectRef
-    change: PastChange
-    generation: int
-    idle_s: int = 0
-    priority_class: str | None = None
-    starter: ObjectRef | None = None
+        require_name(self.owner)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChangeMemory:
-    """All that is remembered, or that of one part.
+    """The memory, or one part of it.
 
     Attributes:
-        by_key: What was taken, by `key_of` its owner.
-        unreadable: Keys of what cannot be read.
+        by_key: Changes by `key_of` their owner.
+        unreadable: Keys with texts that cannot be read.
     """
 
-    by_key: Mapping[str, tuple[Taken, ...]] = dataclasses.field(default_factory=dict)
+    by_key: Mapping[str, tuple[FoundChange, ...]] = dataclasses.field(default_factory=dict)
     unreadable: frozenset[str] = frozenset()
 
 
@@ -88,17 +64,17 @@ NOTHING = ChangeMemory()
 
 
 def owner_of(workload: Workload) -> ObjectRef:
-    """Whose changes count together: of the Jobs of one CronJob those of all."""
+    """The object whose changes count together: for Jobs of a CronJob, the CronJob."""
     return workload.starter or workload.ref
 
 
 def key_of(owner: ObjectRef) -> str:
-    """The key under which an owner's changes are kept: by its name, which it also has once it is created anew."""
+    """The key of an owner: by its name, which a recreated object also has."""
     return hashlib.sha256("/".join(_name(owner)).encode()).hexdigest()[:20]
 
 
 def part_of(key: str) -> int:
-    """In which part a key stands."""
+    """The number of the part with a key."""
     return int(key[:4], 16) % PARTS
 
 
@@ -106,19 +82,9 @@ def _name(ref: ObjectRef) -> tuple[str, str, str]:
     return ref.full_kind, ref.namespace, ref.name
 
 
-class _Kept(msgspec.Struct):
-    """The changes of one owner, as they are written."""
-
-    owner: ObjectRef
-    taken: list[_Entry]
-
-    def __post_init__(self) -> None:
-        require_name(self.owner)
-
-
 def parse_memory(texts: _Texts) -> ChangeMemory:
-    """What one part keeps; what cannot be read keeps its owner from being changed, and nobody else."""
-    by_key: dict[str, tuple[Taken, ...]] = {}
+    """One part; a text that cannot be read holds off changes of its owner only."""
+    by_key: dict[str, tuple[FoundChange, ...]] = {}
     unreadable = set()
     for key, text in texts.items():
         try:
@@ -128,186 +94,215 @@ def parse_memory(texts: _Texts) -> ChangeMemory:
     return ChangeMemory(by_key, frozenset(unreadable))
 
 
-def _parsed(key: str, text: str) -> tuple[Taken, ...]:
-    kept = decoded(text, _Kept)
+def _parsed(key: str, text: str) -> tuple[FoundChange, ...]:
+    kept = decoded(text, _OwnerChanges)
     if key_of(kept.owner) != key:
-        message = "stands under the key of another"
+        message = "is under the key of another owner"
         raise ValueError(message)
-    return tuple(
-        Taken(
-            one.of or kept.owner,
-            PastChange(one.at, one.run, one.action, one.gpus, one.by),
-            one.generation,
-            one.idle,
-            one.priority_class,
-            None if one.of is None or _name(one.of) == _name(kept.owner) else kept.owner,
-        )
-        for one in kept.taken
+    return tuple(_found(required_valid(record), kept.owner) for record in kept.changes)
+
+
+def _found(record: ChangeRecord, owner: ObjectRef) -> FoundChange:
+    ref = record.workload or owner
+    starter = None if _name(ref) == _name(owner) else owner
+    return FoundChange(
+        ref, msgspec.structs.replace(record, edits=(), pending_edits=()), starter=starter, is_on_object=False
     )
 
 
 def merge_memories(parts: Iterable[ChangeMemory]) -> ChangeMemory:
     """All parts together."""
     parts = list(parts)
-    by_key = {key: taken for part in parts for key, taken in part.by_key.items()}
+    by_key = {key: found for part in parts for key, found in part.by_key.items()}
     return ChangeMemory(by_key, frozenset().union(*(part.unreadable for part in parts)))
 
 
-def with_change(
-    texts: _Texts, taken: Taken, workload: Workload, at: datetime.datetime
-) -> dict[str, str | None]:
-    """The texts of a part once a change is remembered; None for those that are too old to matter.
+def remembered_record(record: ChangeRecord, workload: Workload) -> FoundChange:
+    """What the memory keeps of a change that is about to be made to a workload."""
+    kept = msgspec.structs.replace(
+        record.summary,
+        generation=workload.generation,
+        idle_seconds=record.idle_seconds,
+        priority_class=record.priority_class,
+    )
+    return FoundChange(workload.ref, kept, is_on_object=False)
 
-    Args:
-        texts: As they stand.
-        taken: The change.
-        workload: From what it is about to be taken, as it was looked at.
-        at: Now.
+
+def with_change(
+    texts: _Texts, change: FoundChange, workload: Workload, at: datetime.datetime
+) -> dict[str, str | None]:
+    """The new texts of a part with a change; None for texts that are too old.
 
     Raises:
-        ValueError: There is no room, or it cannot be read what stands there.
+        ValueError: There is no room, or the owner's text cannot be read.
     """
     owner = owner_of(workload)
     key = key_of(owner)
     before = _parsed(key, texts[key]) if key in texts else ()
-    kept = [one for one in before if _is_young(one, at) and not was_never_made(one, workload)]
-    kept = [one for one in kept if not _is_same(one, taken)][-(MOST - 1) :]
+    kept = [one for one in before if at - one.at < MONTH and not was_never_made(one, workload)]
+    kept = [one for one in kept if not _is_same(one, change)][-(MOST - 1) :]
     changes: dict[str, str | None] = dict.fromkeys(_old(texts, at))
-    changes[key] = _text(owner, [*kept, taken])
+    changes[key] = _text(owner, [*kept, change])
     after = {**texts, **changes}
     if sum(len(name) + len(text or "") for name, text in after.items()) > MOST_BYTES:
-        message = (
-            f"there is no room to remember it: {len(texts)} owners were changed in the last {MONTH.days} days"
-        )
+        message = f"the memory is full: {len(texts)} owners were changed in the last {MONTH.days} days"
         raise ValueError(message)
     return changes
 
 
-def without_change(texts: _Texts, taken: Taken, workload: Workload) -> dict[str, str | None]:
-    """The texts of a part once a change that was refused is forgotten."""
+def without_change(texts: _Texts, change: FoundChange, workload: Workload) -> dict[str, str | None]:
+    """The new texts of a part without a change that was refused."""
     owner = owner_of(workload)
     key = key_of(owner)
     if key not in texts:
         return {}
-    kept = [one for one in _parsed(key, texts[key]) if not _is_same(one, taken)]
+    kept = [one for one in _parsed(key, texts[key]) if not _is_same(one, change)]
     return {key: _text(owner, kept) if kept else None}
 
 
-def _is_same(one: Taken, other: Taken) -> bool:
-    return (one.change.run, one.ref) == (other.change.run, other.ref)
-
-
-def _is_young(taken: Taken, at: datetime.datetime) -> bool:
-    return taken.change.at is None or at - taken.change.at < MONTH
+def _is_same(one: FoundChange, other: FoundChange) -> bool:
+    return (one.record.run, one.ref) == (other.record.run, other.ref)
 
 
 def _old(texts: _Texts, at: datetime.datetime) -> Iterator[str]:
-    for key, taken in parse_memory(texts).by_key.items():
-        if not any(_is_young(one, at) for one in taken):
+    for key, found in parse_memory(texts).by_key.items():
+        if not any(at - one.at < MONTH for one in found):
             yield key
 
 
-def _text(owner: ObjectRef, taken: Iterable[Taken]) -> str:
-    entries = [
-        _Entry(
-            at=one.change.at.astimezone(datetime.UTC),
-            run=one.change.run,
-            action=one.change.action,
-            of=None if one.ref == owner else one.ref,
-            gpus=one.change.gpus,
-            by=one.change.by,
-            generation=one.generation,
-            idle=one.idle_s,
-            priority_class=one.priority_class,
+def _text(owner: ObjectRef, changes: Iterable[FoundChange]) -> str:
+    records = [
+        msgspec.structs.replace(
+            one.record,
+            at=one.at.astimezone(datetime.UTC),
+            workload=None if one.ref == owner else one.ref,
         )
-        for one in taken
-        if one.change.at is not None
+        for one in changes
     ]
-    return msgspec.json.encode(_Kept(owner, entries)).decode()
+    return msgspec.json.encode(_OwnerChanges(owner, records)).decode()
 
 
-def was_never_made(taken: Taken, workload: Workload) -> bool:
-    """Whether a change was not made: its object is the one that it was, and all its pods are older."""
-    at = taken.change.at
-    is_as_it_was = (taken.ref, taken.generation) == (workload.ref, workload.generation)
+def was_never_made(change: FoundChange, workload: Workload) -> bool:
+    """Whether the object is the same generation as before the change, and all its pods are older."""
+    is_as_it_was = (change.ref, change.record.generation) == (workload.ref, workload.generation)
     began = [pod.created for pod in workload.pods if not pod.is_terminating]
-    return is_as_it_was and at is not None and bool(began) and all(one and one < at for one in began)
+    return is_as_it_was and bool(began) and all(one and one < change.at for one in began)
 
 
 def with_remembered_changes(fleet: Fleet, memory: ChangeMemory) -> Fleet:
-    """The fleet with what is remembered here and objects do not tell of, each change once."""
-    told = {(change.run, *_name(change.ref)) for change in fleet.changes}
+    """The fleet with the changes that only the memory has."""
+    on_objects = {(change.record.run, *_name(change.ref)) for change in fleet.changes}
     there = {_name(workload.ref): workload for workload in fleet.workloads}
     by_key = {
-        key: [one for one in taken if not _is_told(one, told, there.get(_name(one.ref)))]
-        for key, taken in memory.by_key.items()
+        key: [one for one in found if not _is_known(one, on_objects, there.get(_name(one.ref)))]
+        for key, found in memory.by_key.items()
     }
-    changes = [_as_change(one) for taken in by_key.values() for one in taken]
+    changes = [
+        dataclasses.replace(one, record=msgspec.structs.replace(one.record, gpus=max(one.record.gpus, 0)))
+        for found in by_key.values()
+        for one in found
+    ]
     problems = [
-        f"ConfigMaps {NAME}-*: the key {key[:40]!r} cannot be read; whoever it is about counts as changed right now"
+        f"ConfigMaps {NAME}-*: the key {key[:40]!r} cannot be read; its owner counts as changed right now"
         for key in sorted(memory.unreadable)
     ]
     return dataclasses.replace(
         fleet,
-        workloads=tuple(_reminded(workload, by_key, memory.unreadable) for workload in fleet.workloads),
+        workloads=tuple(_with_past(workload, by_key, memory.unreadable) for workload in fleet.workloads),
         changes=tuple(sorted((*fleet.changes, *changes), key=lambda change: (change.at, change.ref))),
         problems=(*fleet.problems, *problems),
     )
 
 
-def _is_told(taken: Taken, told: set[tuple[str, str, str, str]], workload: Workload | None) -> bool:
-    """Whether an object tells of a change itself, or shows that it was not made."""
-    if (taken.change.run, *_name(taken.ref)) in told:
+def _is_known(
+    change: FoundChange, on_objects: set[tuple[str, str, str, str]], workload: Workload | None
+) -> bool:
+    """Whether an object tells of a change itself, or shows that it was never made."""
+    if (change.record.run, *_name(change.ref)) in on_objects:
         return True
     if workload is None:
         return False
-    return taken.change.run in {one.run for one in workload.past} or was_never_made(taken, workload)
+    return change.record.run in {one.run for one in workload.past} or was_never_made(change, workload)
 
 
-def _as_change(taken: Taken) -> Change:
-    change = taken.change
-    assert change.at is not None  # noqa: S101 - it was read so
-    return Change(
-        taken.ref,
-        change.at,
-        max(change.gpus, 0),
-        change.run,
-        starter=taken.starter,
-        stands=False,
-        priority_class=taken.priority_class,
-        is_told=False,
-    )
-
-
-def _reminded(
-    workload: Workload, by_key: Mapping[str, Sequence[Taken]], unreadable: frozenset[str]
+def _with_past(
+    workload: Workload, by_key: Mapping[str, Sequence[FoundChange]], unreadable: frozenset[str]
 ) -> Workload:
-    """A workload with what it does not tell of itself."""
     key = key_of(owner_of(workload))
     past = list(workload.past)
     pauses = [workload.came_back_after] if workload.came_back_after else []
     for one in by_key.get(key, ()):
-        back = _back(one, workload)
+        back = _reverted_at(one, workload)
         if back is None:
-            past.append(one.change)
+            past.append(one.record.summary)
             continue
-        past.append(dataclasses.replace(one.change, end=ChangeOutcome.REVERTED, ended=back))
-        if one.change.action in STOPS and one.change.at is not None:
-            pauses.append(pause_of(one.idle_s, one.change.at, back))
+        past.append(msgspec.structs.replace(one.record.summary, end=ChangeOutcome.REVERTED, ended=back))
+        if one.record.action in STOPS:
+            pauses.append(pause_of(one.record.idle_seconds, one.at, back))
     if key in unreadable:
         past.append(UNREADABLE)
     if len(past) == len(workload.past):
         return workload
-    past.sort(key=lambda change: change.at.timestamp() if change.at else float("inf"))
+    past.sort(key=lambda change: change.at)
     return dataclasses.replace(workload, past=tuple(past), came_back_after=max(pauses, default=None))
 
 
-def _back(taken: Taken, workload: Workload) -> datetime.datetime | None:
-    """When an object had back what it knows nothing of any more; None of what was taken from another one."""
-    at = taken.change.at
-    if at is None or _name(taken.ref) != _name(workload.ref):
+def _reverted_at(change: FoundChange, workload: Workload) -> datetime.datetime | None:
+    """When an object that does not tell of its change got everything back; None for changes of other objects."""
+    if _name(change.ref) != _name(workload.ref):
         return None
     began = [pod.created for pod in workload.pods if not pod.is_terminating and pod.created]
-    since = [one for one in began if one >= at]
-    # What was only shrunk has pods that began before and after: of these nobody knows which one tells of it.
-    return min(since, default=at) if taken.change.action in STOPS else max(since, default=at)
+    since = [one for one in began if one >= change.at]
+    # A workload that was only made smaller has older and younger pods; which of them shows the revert is unknown.
+    return min(since, default=change.at) if change.record.action in STOPS else max(since, default=change.at)
+
+
+class MemoryStore:
+    """The ConfigMaps of the memory."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        contents = "the history of changes"
+        self._parts = [ConfigMap(cluster, namespace, name, contents) for name in NAMES]
+        self.place = f"ConfigMaps {namespace}/{NAME}-*"
+
+    def read(self) -> ChangeMemory:
+        """The whole memory.
+
+        Raises:
+            ClusterError: It could not be read whole.
+        """
+        return merge_memories(parse_memory(part.read()) for part in self._parts)
+
+    def of(self, workload: Workload) -> ChangeMemory:
+        """The part with a workload.
+
+        Raises:
+            ClusterError: It could not be read.
+        """
+        return parse_memory(self._part(workload).read())
+
+    @contextlib.contextmanager
+    def kept(self, workload: Workload, record: ChangeRecord, at: datetime.datetime) -> Iterator[None]:
+        """Around the request that makes a change: keeps it before, and drops it if the request is refused.
+
+        Raises:
+            ClusterError: It could not be kept; then nothing was sent.
+            ValueError: There is no room for it.
+        """
+        if not record.takes:
+            yield
+            return
+        change = remembered_record(record, workload)
+        part = self._part(workload)
+        part.change(lambda texts: with_change(texts, change, workload, at))
+        try:
+            yield
+        except RequestRefused:
+            try:
+                part.change(lambda texts: without_change(texts, change, workload))
+            except ClusterError as error:
+                log.warning("%s: a refused change stays in the memory: %s", part.place, error)
+            raise
+
+    def _part(self, workload: Workload) -> ConfigMap:
+        return self._parts[part_of(key_of(owner_of(workload)))]

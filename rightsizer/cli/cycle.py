@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 
+from rightsizer.changes.memory import MemoryStore
 from rightsizer.cli.connection import cluster_settings
 from rightsizer.cli.messages import complain
 from rightsizer.cli.plan_session import Session, utc_now
@@ -19,7 +20,6 @@ from rightsizer.execute.control_state import ActionGate, ControlStateStore
 from rightsizer.execute.deletion_cost import unsteer_left
 from rightsizer.execute.executor import carry_out
 from rightsizer.execute.journal import Journal
-from rightsizer.execute.memory_store import MemoryStore
 from rightsizer.execute.notify import notify
 from rightsizer.execute.preflight import UseSincePlan
 from rightsizer.execute.run_context import Deadline, RunContext

@@ -6,7 +6,7 @@ import re
 
 from rightsizer.config import parse_duration
 from rightsizer.errors import UsageError
-from rightsizer.text import LONGEST_WORD
+from rightsizer.model.change_record import LONGEST_WORD
 
 _INSTANCE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 

@@ -5,13 +5,13 @@ import datetime
 import pathlib
 import sys
 
+from rightsizer.changes.journal_entry import JournalEntry
 from rightsizer.cli.connection import cluster_settings
 from rightsizer.cli.flag_values import instant_of
 from rightsizer.cli.plan_session import utc_now
 from rightsizer.errors import UsageError
 from rightsizer.execute.journal import read_journal
 from rightsizer.execute.recall import list_changes, list_events
-from rightsizer.kinds.past_changes import JournalEntry
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import ObjectRef
 from rightsizer.report.documents import render
@@ -33,9 +33,9 @@ def _cluster(arguments: argparse.Namespace, since: datetime.datetime | None) -> 
     items = [
         item
         for item in list_changes(cluster, arguments.state_namespace)
-        if any(_is_meant(arguments, ref) for ref in (item.ref, item.by) if ref)
-        and (not arguments.run or item.change.run == arguments.run)
-        and (since is None or item.change.at is None or item.change.at >= since)
+        if any(_is_meant(arguments, ref) for ref in (item.ref, item.carrier) if ref)
+        and (not arguments.run or item.record.run == arguments.run)
+        and (since is None or item.at >= since)
     ]
     told = [
         event

@@ -16,13 +16,12 @@ from typing import Any, Self
 
 from rightsizer import prices
 from rightsizer.changes.memory import NOTHING as NO_MEMORY
-from rightsizer.changes.memory import ChangeMemory
+from rightsizer.changes.memory import ChangeMemory, MemoryStore
 from rightsizer.cli.connection import cluster_settings, prometheus_settings, signal_terms
 from rightsizer.cli.flag_values import instance_of
 from rightsizer.cli.messages import complain
 from rightsizer.errors import EvidenceIncomplete, PrometheusError, RequestRefused, UsageError
 from rightsizer.execute.control_state import ControlStateStore
-from rightsizer.execute.memory_store import MemoryStore
 from rightsizer.guardrails.permitted import Enabled
 from rightsizer.inventory.cluster_reader import read_cluster
 from rightsizer.inventory.cluster_state import ClusterState

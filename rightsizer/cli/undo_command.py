@@ -127,7 +127,7 @@ def _within(items: Sequence[UndoItem], span: _Span) -> list[UndoItem]:
     if span is None:
         return list(items)
     since, until = span
-    return [item for item in items if item.record is not None and since <= item.record.time <= until]
+    return [item for item in items if item.record is not None and since <= item.record.at <= until]
 
 
 def _choose(items: Sequence[UndoItem], arguments: argparse.Namespace) -> list[UndoItem]:

@@ -27,7 +27,7 @@ _MEANT = frozenset(
 def can_complete(found: RecordedObject, context: RunContext) -> bool:
     """Whether there is something to do about it now: its pods are gone, nobody waits any longer, or it was resumed."""
     late = _is_late(found, context)
-    is_given_up = late and found.record.end is None
+    is_given_up = late and found.record.pending_end is None
     is_ready = is_changeable(found.row, found.obj, is_late=late)
     return is_ready or is_given_up or not is_stopped(found.row, found.obj)
 
@@ -48,7 +48,7 @@ def complete(found: RecordedObject, context: RunContext) -> Outcome | None:
     if not is_stopped(row, found.obj):
         return _given_up(found, "somebody resumed it meanwhile", ChangeOutcome.REVERTED, context)
     if not is_changeable(row, found.obj, is_late=_is_late(found, context)):
-        waited = format_duration((context.clock() - record.time).total_seconds())
+        waited = format_duration((context.clock() - record.at).total_seconds())
         return _given_up(found, f"its pods are not gone after {waited}", ChangeOutcome.ROLLED_BACK, context)
     path = path_of(found.ref, row)
     patch = finishing_patch(found.obj, record, row, context.clock())
@@ -60,17 +60,19 @@ def complete(found: RecordedObject, context: RunContext) -> Outcome | None:
         outcome = _given_up(found, str(refused), ChangeOutcome.REFUSED, context)
         return dataclasses.replace(outcome, is_out_of_policy=refused.is_out_of_policy)
     context.cluster.patch(path, patch)
-    edits = [edit.turned for edit in record.edits] if record.end else record.then
+    edits = [edit.reversed for edit in record.edits] if record.pending_end else record.pending_edits
     words = f"its pods are gone, and it goes on: {', '.join(map(edit_text, edits))}"
     with log_cluster_error(f"no Event on {found.ref}"):
-        is_back = record.end is not None
+        is_back = record.pending_end is not None
         event = finished_event(found.ref, words, run=record.run, at=context.clock(), is_back=is_back)
         context.cluster.create(*event)
     return found.outcome(context, ReconcileAction.COMPLETE.value, Result.DONE, words)
 
 
 def _is_late(found: RecordedObject, context: RunContext) -> bool:
-    return context.clock() - found.record.time >= datetime.timedelta(seconds=found.record.settle)
+    return context.clock() - found.record.at >= datetime.timedelta(
+        seconds=found.record.healthy_within_seconds
+    )
 
 
 def _given_up(found: RecordedObject, why: str, end: ChangeOutcome, context: RunContext) -> Outcome:

@@ -8,7 +8,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 
-from rightsizer.changes.records import STEERED_ANNOTATION
+from rightsizer.changes.annotations import STEERED_ANNOTATION
 from rightsizer.errors import ClusterError
 from rightsizer.execute.run_context import Session, log_cluster_error
 from rightsizer.kube.cluster import Cluster

@@ -8,19 +8,20 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rightsizer.changes.records import (
+from rightsizer.changes.annotations import (
     CLASS_ANNOTATION,
     GPUS_ANNOTATION,
     MANIFEST_LABEL,
     POD_ANNOTATION,
     manifest_name,
 )
+from rightsizer.changes.record_codec import encode_record
 from rightsizer.errors import ClusterUnreachable, RequestRefused
 from rightsizer.execute.run_context import Session, log_cluster_error, mutating_request
 from rightsizer.kinds import path_of
 from rightsizer.kinds.kind import Kind
-from rightsizer.kinds.patches import MANIFEST_TYPE, UndoRecord, record_of
-from rightsizer.model import Decision, Workload
+from rightsizer.kinds.patches import MANIFEST_TYPE, record_of
+from rightsizer.model import ChangeRecord, Decision, Workload
 
 _SERVICE_ACCOUNT_MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
@@ -112,10 +113,10 @@ def _drop(place: str, session: Session) -> None:
 
 
 def _manifest_secret(
-    decision: Decision, pod: Mapping[str, Any], record: UndoRecord, session: Session
+    decision: Decision, pod: Mapping[str, Any], record: ChangeRecord, session: Session
 ) -> dict[str, Any]:
     ref = decision.workload.ref
-    files = {"manifest": json.dumps(recreatable(pod)), "record": record.text()}
+    files = {"manifest": json.dumps(recreatable(pod)), "record": encode_record(record)}
     return {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from rightsizer.changes.memory import with_remembered_changes
-from rightsizer.changes.object_history import read_history
+from rightsizer.changes.record_codec import read_history
 from rightsizer.errors import (
     ClusterError,
     ClusterUnreachable,

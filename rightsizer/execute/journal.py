@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from rightsizer.changes.journal_entry import EFFECT, INTENT, OUTCOME, JournalEntry
 from rightsizer.errors import ConfigurationError, RightsizerError
-from rightsizer.kinds.past_changes import EFFECT, INTENT, OUTCOME, JournalEntry
 from rightsizer.model import Decision, ObjectRef, Outcome
 from rightsizer.text import decoded, require_ours, tidy
 

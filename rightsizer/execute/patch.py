@@ -15,11 +15,9 @@ from rightsizer.errors import ClusterError, RequestRefused
 from rightsizer.execute.rollback import create_command
 from rightsizer.execute.run_context import Session, WriteResultUnknown, log_cluster_error, mutating_request
 from rightsizer.kinds import kind_of, path_of, stopped_by
-from rightsizer.kinds.edits import Edit
 from rightsizer.kinds.health import pods_after
 from rightsizer.kinds.kind import Kind, proposal_edits, stop_edits
 from rightsizer.kinds.patches import (
-    UndoRecord,
     change_patch,
     edit_text,
     merged_with_earlier,
@@ -28,7 +26,7 @@ from rightsizer.kinds.patches import (
     undo_patch,
 )
 from rightsizer.kinds.pause_for_change import is_stopped, needs_pause
-from rightsizer.model import Decision, ObjectRef, Workload
+from rightsizer.model import ChangeRecord, Decision, Edit, ObjectRef, Workload
 
 _Object = dict[str, Any]
 _NO_FIELD = "unknown field"
@@ -60,7 +58,7 @@ def change(decision: Decision, row: Kind, fresh: Workload, session: Session) -> 
     there = _place(decision, own, fresh, session)
     edits, then = _halves(there, _edits(decision, there, fresh, session), session)
     record = _record(decision, there, edits, session, of=fresh.ref)
-    record = msgspec.structs.replace(record, then=then)
+    record = msgspec.structs.replace(record, pending_edits=then)
     patch = change_patch(there.obj, edits, record, came_back=fresh.came_back_after)
     orders = there.row.stop.orders if there.row.stop and decision.finding.proposal is None else None
     if orders is not None:
@@ -174,7 +172,7 @@ def _halves(there: _Changed, edits: list[Edit], session: Session) -> tuple[list[
 
 def _record(
     decision: Decision, there: _Changed, edits: Sequence[Edit], session: Session, *, of: ObjectRef
-) -> UndoRecord:
+) -> ChangeRecord:
     """The record of a change, which also takes back an earlier one that is still in effect."""
     annotations: Mapping[str, str] = there.obj["metadata"].get("annotations") or {}
     earlier = read_record(annotations, there.row)
@@ -187,10 +185,10 @@ def _record(
         run=session.run,
         at=session.clock(),
         by=session.instance,
-        settle=decision.healthy_within,
+        healthy_within=decision.healthy_within,
     )
     pods = pods_after(decision, there.row)
-    record = msgspec.structs.replace(record, of=None if there.ref == of else of, pods=pods)
+    record = msgspec.structs.replace(record, workload=None if there.ref == of else of, pods=pods)
     return merged_with_earlier(record, earlier, there.obj)
 
 

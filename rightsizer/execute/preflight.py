@@ -16,7 +16,7 @@ from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.api_objects import PodObject
 from rightsizer.kube.cluster import Cluster
-from rightsizer.model import Change, Fleet, ObjectRef, Plan, Workload
+from rightsizer.model import Fleet, FoundChange, ObjectRef, Plan, Workload
 from rightsizer.planning.measure import Signal, measure
 from rightsizer.planning.revalidate import RECENT, Use
 from rightsizer.policy.effective import PolicyEvaluator
@@ -58,9 +58,9 @@ class UseSincePlan:
         return self._fleet
 
     @property
-    def told(self) -> Iterator[Change]:
+    def told(self) -> Iterator[FoundChange]:
         """What objects told of when the plan was made: a last look reads neither manifests nor what holds no GPUs."""
-        return (change for change in self._fleet.changes if change.is_told)
+        return (change for change in self._fleet.changes if change.is_on_object)
 
     def use(self) -> Use:
         """Everything since the plan, however long ago that was.

@@ -8,21 +8,21 @@ from typing import TypeVar
 
 import msgspec
 
-from rightsizer.changes.memory import NAME
-from rightsizer.changes.object_history import UNREADABLE
-from rightsizer.changes.records import MANIFEST_LABEL, evictions_of, is_copy, recorded_changes
+from rightsizer.changes.annotations import MANIFEST_LABEL
+from rightsizer.changes.found_changes import evictions_of, is_copy
+from rightsizer.changes.journal_entry import RecordedEvent
+from rightsizer.changes.memory import NAME, MemoryStore
+from rightsizer.changes.record_codec import recorded_changes
 from rightsizer.config import FIELD_MANAGER
 from rightsizer.errors import RequestRefused
 from rightsizer.execute.listing import list_objects, recordable_kinds
-from rightsizer.execute.memory_store import MemoryStore
 from rightsizer.inventory.managers import controlled_workload
 from rightsizer.kinds import CONTROL_OBJECT_KINDS
 from rightsizer.kinds.kind import Kind
-from rightsizer.kinds.past_changes import Recalled, RecordedEvent
-from rightsizer.kinds.patches import UndoRecord, read_record
+from rightsizer.kinds.patches import read_record
 from rightsizer.kube.api_objects import Metadata, ObjectMeta, SpecObject
 from rightsizer.kube.cluster import Cluster
-from rightsizer.model import ObjectRef, PastChange
+from rightsizer.model import ChangeRecord, FoundChange, ObjectRef
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class _Event(msgspec.Struct, rename="camel"):
     last_timestamp: datetime.datetime | None = None
 
 
-def list_changes(cluster: Cluster, state_namespace: str) -> list[Recalled]:
+def list_changes(cluster: Cluster, state_namespace: str) -> list[FoundChange]:
     """Every change that an object, a saved manifest or our own memory tells of, each once, latest first.
 
     Raises:
@@ -55,21 +55,18 @@ def list_changes(cluster: Cluster, state_namespace: str) -> list[Recalled]:
     found = [item for row in recordable_kinds(cluster) for item in _of_kind(cluster, row)]
     path = f"/api/v1/namespaces/{state_namespace}/secrets"
     secrets = _where_allowed(cluster, path, Metadata, label_selector=MANIFEST_LABEL)
-    found.extend(
-        Recalled(change.ref, PastChange(change.at, change.run, "evict", change.gpus))
-        for change in evictions_of(item.metadata for item in secrets)
-    )
-    told = {_key(item.ref, item.change) for item in found}
-    found += [item for item in _kept(cluster, state_namespace) if _key(item.ref, item.change) not in told]
+    found.extend(evictions_of(item.metadata for item in secrets))
+    told = {_key(item.ref, item.record) for item in found}
+    found += [item for item in _kept(cluster, state_namespace) if _key(item.ref, item.record) not in told]
     found.sort(key=lambda item: item.ref)
-    return sorted(found, key=lambda item: _at(item.change), reverse=True)
+    return sorted(found, key=lambda item: item.at, reverse=True)
 
 
-def _key(ref: ObjectRef, change: PastChange) -> tuple[str, str, str, str]:
+def _key(ref: ObjectRef, change: ChangeRecord) -> tuple[str, str, str, str]:
     return change.run, ref.full_kind, ref.namespace, ref.name
 
 
-def _kept(cluster: Cluster, state_namespace: str) -> list[Recalled]:
+def _kept(cluster: Cluster, state_namespace: str) -> list[FoundChange]:
     """What our own namespace remembers."""
     try:
         memory = MemoryStore(cluster, state_namespace).read()
@@ -80,14 +77,10 @@ def _kept(cluster: Cluster, state_namespace: str) -> list[Recalled]:
         return []
     for key in sorted(memory.unreadable):
         log.warning("ConfigMaps %s-*: the key %.40r cannot be read", NAME, key)
-    return [Recalled(one.ref, one.change, is_told=False) for taken in memory.by_key.values() for one in taken]
+    return [one for found in memory.by_key.values() for one in found]
 
 
-def _at(change: PastChange) -> float:
-    return change.at.timestamp() if change.at else float("inf")
-
-
-def _of_kind(cluster: Cluster, row: Kind) -> Iterator[Recalled]:
+def _of_kind(cluster: Cluster, row: Kind) -> Iterator[FoundChange]:
     is_lever = row in CONTROL_OBJECT_KINDS  # of these the spec says what they stop
     for ref, item in list_objects(cluster, row, SpecObject, metadata_only=not is_lever):
         if is_copy(ref, item.metadata):
@@ -96,11 +89,13 @@ def _of_kind(cluster: Cluster, row: Kind) -> Iterator[Recalled]:
         record = _record(item.metadata, row) if past else None
         about = controlled_workload(ref, item) if past and is_lever else None
         for change in past:
-            is_of = record is not None and change is not UNREADABLE and change.run == record.run
-            yield Recalled(about or ref, change, record if is_of else None, by=ref if about else None)
+            full = change
+            if record is not None and change.is_readable and change.run == record.run:
+                full = msgspec.structs.replace(record, end=change.end, ended=change.ended)
+            yield FoundChange(about or ref, full, carrier=ref if about else None)
 
 
-def _record(metadata: ObjectMeta, row: Kind) -> UndoRecord | None:
+def _record(metadata: ObjectMeta, row: Kind) -> ChangeRecord | None:
     try:
         return read_record(metadata.annotations or {}, row)
     except ValueError as error:

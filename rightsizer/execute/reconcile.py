@@ -16,15 +16,9 @@ from typing import assert_never
 
 import msgspec
 
-from rightsizer.changes.object_history import STOPS, read_history
-from rightsizer.changes.records import (
-    MANIFEST_LABEL,
-    POD_ANNOTATION,
-    UNDO_ANNOTATION,
-    is_copy,
-    manifest_name,
-    pause_of,
-)
+from rightsizer.changes.annotations import MANIFEST_LABEL, POD_ANNOTATION, UNDO_ANNOTATION, manifest_name
+from rightsizer.changes.found_changes import is_copy
+from rightsizer.changes.record_codec import STOPS, pause_of, read_history
 from rightsizer.config import format_duration
 from rightsizer.errors import ClusterError, RequestRefused
 from rightsizer.execute.completion import can_complete, complete
@@ -42,7 +36,7 @@ from rightsizer.execute.watch_health import (
 )
 from rightsizer.kinds import path_of
 from rightsizer.kinds.core import POD
-from rightsizer.kinds.edits import Edit, is_taken_back, same, shown, value_at
+from rightsizer.kinds.edits import is_taken_back, same, shown, value_at
 from rightsizer.kinds.health import Health
 from rightsizer.kinds.patches import read_record, reverted_patch
 from rightsizer.kube.api_objects import Metadata, ObjectMeta, SpecObject
@@ -50,6 +44,7 @@ from rightsizer.model import (
     Action,
     Blocker,
     ChangeOutcome,
+    Edit,
     Fleet,
     Mode,
     ObjectRef,
@@ -255,7 +250,7 @@ def _of_settling(found: RecordedObject, context: RunContext) -> Repair | None:
     is_ours = all(same(value_at(found.obj, edit.path), edit.after) for edit in found.record.edits)
     if not awaits_confirmation(found) or not is_ours:
         return None
-    age = context.clock() - found.record.time
+    age = context.clock() - found.record.at
     if age >= _known_for(found):
         unseen = format_duration(age.total_seconds())
         words = f"nobody looked for {unseen}: how it bore its change is not known any more"
@@ -265,7 +260,7 @@ def _of_settling(found: RecordedObject, context: RunContext) -> Repair | None:
     except RequestRefused as refused:
         log.warning("%s cannot be looked at: %s", found.ref, refused)
         return None
-    is_over = age >= datetime.timedelta(seconds=found.record.settle)
+    is_over = age >= datetime.timedelta(seconds=found.record.healthy_within_seconds)
     if health is Health.WAITING or (health is Health.HEALTHY and not is_over):
         return None  # it may run out of memory yet
     mending = ReconcileAction.ROLLBACK if health is Health.FAILED else ReconcileAction.CONFIRM
@@ -274,7 +269,7 @@ def _of_settling(found: RecordedObject, context: RunContext) -> Repair | None:
 
 def _known_for(found: RecordedObject) -> datetime.timedelta:
     """How long after its change what a workload lacks is put down to that, and put back."""
-    span = datetime.timedelta(seconds=found.record.settle)
+    span = datetime.timedelta(seconds=found.record.healthy_within_seconds)
     return span + max(2 * span, LOOKED_AFTER)
 
 
@@ -292,7 +287,7 @@ def _finish(found: RecordedObject, words: str, context: RunContext) -> Outcome:
 def _not_carried_out(found: RecordedObject, context: RunContext) -> str:
     """Where its controller was to be told: whether it runs all the same, resumed by others or never told; in words."""
     orders = found.row.orders_for(found.record.edits)
-    if orders is None or context.clock() - found.record.time < ORDERED_WITHIN:
+    if orders is None or context.clock() - found.record.at < ORDERED_WITHIN:
         return ""
     obj = context.cluster.get_object(path_of(found.ref, found.row))
     state = value_at(obj, orders.state)
@@ -326,7 +321,7 @@ def _pause(found: RecordedObject, context: RunContext, at: datetime.datetime) ->
         return None
     fresh, _ = read_workload(found.about, context.cluster)
     known = fresh.came_back_after if fresh else None
-    return known or pause_of(found.record.idle, found.record.time, at)
+    return known or pause_of(found.record.idle_seconds, found.record.at, at)
 
 
 def _of_manifests(context: RunContext) -> Iterator[Repair]:

@@ -12,9 +12,9 @@ from typing import Any
 from rightsizer.errors import RequestRefused
 from rightsizer.kinds import path_of
 from rightsizer.kinds.command_objects import command_body
-from rightsizer.kinds.edits import Edit, same, shown, value_at
+from rightsizer.kinds.edits import same, shown, value_at
 from rightsizer.kinds.kind import CommandObject
-from rightsizer.kinds.patches import UndoItem, UndoRecord, edit_text, read_record, undo_patch
+from rightsizer.kinds.patches import UndoItem, edit_text, read_record, undo_patch
 from rightsizer.kinds.pause_for_change import (
     end_condition,
     is_changeable,
@@ -23,7 +23,7 @@ from rightsizer.kinds.pause_for_change import (
     stop_and_restore_patch,
 )
 from rightsizer.kube.cluster import Cluster
-from rightsizer.model import ChangeOutcome, ObjectRef
+from rightsizer.model import ChangeOutcome, ChangeRecord, Edit, ObjectRef
 
 
 def create_command(
@@ -121,7 +121,7 @@ def _restore_once(
 
 def _stopped(
     item: UndoItem,
-    record: UndoRecord,
+    record: ChangeRecord,
     obj: _Object,
     cluster: Cluster,
     how: tuple[datetime.datetime, ChangeOutcome],
@@ -151,7 +151,7 @@ def _changed_words(obj: Any, edit: Edit) -> str:  # noqa: ANN401 - an object as 
     )
 
 
-def _carries(obj: _Object, record: UndoRecord, item: UndoItem) -> bool:
+def _carries(obj: _Object, record: ChangeRecord, item: UndoItem) -> bool:
     try:
         now = read_record(obj["metadata"].get("annotations") or {}, item.row)
     except ValueError:

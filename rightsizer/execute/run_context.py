@@ -7,10 +7,10 @@ import http
 import logging
 from collections.abc import Callable, Iterator
 
+from rightsizer.changes.memory import MemoryStore
 from rightsizer.errors import ClusterError, ClusterUnreachable, RequestRefused
 from rightsizer.execute.control_state import ActionGate
 from rightsizer.execute.journal import Journal
-from rightsizer.execute.memory_store import MemoryStore
 from rightsizer.execute.preflight import UseSincePlan
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Decision, Fleet, Outcome, Result

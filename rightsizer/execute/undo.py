@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from rightsizer.changes.records import MANIFEST_LABEL, UNDO_ANNOTATION, is_copy, manifest_name
+from rightsizer.changes.annotations import MANIFEST_LABEL, UNDO_ANNOTATION, manifest_name
+from rightsizer.changes.found_changes import is_copy
 from rightsizer.errors import ClusterError, RequestRefused
 from rightsizer.execute.journal import Journal
 from rightsizer.execute.listing import list_objects, recordable_kinds
@@ -25,17 +26,10 @@ from rightsizer.execute.run_context import PAUSE_S, Deadline
 from rightsizer.kinds import path_of
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.kind import Kind
-from rightsizer.kinds.patches import (
-    MANIFEST_TYPE,
-    UndoItem,
-    UndoRecord,
-    parse_record,
-    read_record,
-    recreated_manifest,
-)
+from rightsizer.kinds.patches import MANIFEST_TYPE, UndoItem, parse_record, read_record, recreated_manifest
 from rightsizer.kube.api_objects import Metadata
 from rightsizer.kube.cluster import Cluster
-from rightsizer.model import ObjectRef, Outcome, Result
+from rightsizer.model import ChangeRecord, ObjectRef, Outcome, Result
 from rightsizer.report.events import restored_event
 from rightsizer.text import decoded
 
@@ -61,8 +55,8 @@ def find_undoable(cluster: Cluster, state_namespace: str) -> list[UndoItem]:
     return sorted(found, key=lambda item: _time(item.record), reverse=True)
 
 
-def _time(record: UndoRecord | None) -> datetime.datetime:
-    return record.time if record else datetime.datetime.min.replace(tzinfo=datetime.UTC)
+def _time(record: ChangeRecord | None) -> datetime.datetime:
+    return record.at if record else datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
 def _annotated(cluster: Cluster, row: Kind) -> Iterator[UndoItem]:
@@ -204,7 +198,7 @@ def _why_not(error: ChangedByOthers | ClusterError) -> tuple[Result, str]:
 
 
 def _recreate(
-    item: UndoItem, record: UndoRecord, cluster: Cluster, *, at: datetime.datetime
+    item: UndoItem, record: ChangeRecord, cluster: Cluster, *, at: datetime.datetime
 ) -> tuple[ObjectRef, str]:
     """Create an evicted pod anew from its saved manifest, and drop the manifest."""
     secret = cluster.get(item.secret, _Secret)

@@ -15,10 +15,10 @@ from rightsizer.execute.run_context import RunContext, log_cluster_error
 from rightsizer.kinds import path_of
 from rightsizer.kinds.health import Health, expected_pods, health_of
 from rightsizer.kinds.kind import Kind
-from rightsizer.kinds.patches import UndoItem, UndoRecord, confirmed_patch, read_record
+from rightsizer.kinds.patches import UndoItem, confirmed_patch, read_record
 from rightsizer.kinds.pause_for_change import end_condition, expected_job_pods
 from rightsizer.kube.api_objects import Metadata
-from rightsizer.model import ChangeOutcome, ObjectRef, Outcome, Pod, Result
+from rightsizer.model import ChangeOutcome, ChangeRecord, ObjectRef, Outcome, Pod, Result
 from rightsizer.report.events import put_back_event, settled_event
 
 
@@ -33,7 +33,7 @@ class RecordedObject:
     ref: ObjectRef
     row: Kind
     obj: dict[str, Any]
-    record: UndoRecord
+    record: ChangeRecord
 
     @property
     def about(self) -> ObjectRef:
@@ -66,7 +66,7 @@ def read_recorded_object(ref: ObjectRef, row: Kind, context: RunContext) -> Reco
 
 def awaits_confirmation(found: RecordedObject) -> bool:
     """Whether it goes on with less, and it is not known yet how it bears that."""
-    return found.record.leaves_some and not found.record.settled
+    return found.record.leaves_some and not found.record.confirmed
 
 
 def check_health(found: RecordedObject, context: RunContext) -> tuple[Health, str]:
@@ -94,7 +94,7 @@ def _work_examined(found: RecordedObject, pods: Sequence[Pod], context: RunConte
         if (above := pod.metadata.controller) is not None
         and above.uid == found.ref.uid
         and pod.metadata.creation_timestamp is not None
-        and pod.metadata.creation_timestamp >= found.record.time
+        and pod.metadata.creation_timestamp >= found.record.at
     )
     if failed:
         return Health.FAILED, f"pod {failed[0]} failed since"

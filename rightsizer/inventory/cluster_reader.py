@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Collection, Iterator, Sequence
 
-from rightsizer.changes.records import MANIFEST_LABEL
+from rightsizer.changes.annotations import MANIFEST_LABEL
 from rightsizer.errors import ConfigurationError
 from rightsizer.inventory.cluster_state import ClusterState, by_name, priority_class_of, quotas_of
 from rightsizer.inventory.gpu_requests import (

@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
-from rightsizer.changes.object_history import HISTORY_ANNOTATION
-from rightsizer.changes.records import UNDO_ANNOTATION
+from rightsizer.changes.annotations import HISTORY_ANNOTATION, UNDO_ANNOTATION
 from rightsizer.errors import RequestRefused
 from rightsizer.inventory.managers import field_writers
 from rightsizer.inventory.pods import LAST_APPLIED, GpuPod

@@ -5,11 +5,11 @@ A pod belongs to the topmost owner of its owner chain. Pods of one gang are one 
 
 import collections
 import dataclasses
-import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from rightsizer.changes.records import came_back_after, changes_of, recorded_changes
+from rightsizer.changes.found_changes import changes_of
+from rightsizer.changes.record_codec import came_back_after, recorded_changes
 from rightsizer.inventory.cluster_state import ClusterState
 from rightsizer.inventory.gpu_requests import Claim
 from rightsizer.inventory.managers import (
@@ -25,7 +25,7 @@ from rightsizer.inventory.pods import GpuPod
 from rightsizer.inventory.stranded_gpus import find_stranded_gpus, placeable_pods
 from rightsizer.kube.api_objects import DisruptionBudget, ObjectMeta
 from rightsizer.kube.owner_kinds import ObjectSummary, OwnerChain, object_key, owner_chain, owner_kind
-from rightsizer.model import Fleet, ObjectRef, PastChange, Pod, Workload
+from rightsizer.model import ChangeRecord, Fleet, ObjectRef, Pod, Workload
 
 T = TypeVar("T", bound=Hashable)
 
@@ -188,7 +188,7 @@ class _WorkloadBuilder:
 
     def _past(
         self, chains: Sequence[OwnerChain], annotations: Mapping[str, str], pods: Sequence[Pod]
-    ) -> tuple[PastChange, ...]:
+    ) -> tuple[ChangeRecord, ...]:
         """Earlier changes of the tops, of the control object, and of other objects from the same CronJobs."""
         began = [pod.created for pod in pods if not pod.is_terminating]
         of_tops = (chain.top.metadata.annotations or {} for chain in chains)
@@ -199,7 +199,7 @@ class _WorkloadBuilder:
         others = [one for starter in sorted(starters) for one in self._by_starter.get(starter, ())]
         of_others = (one.metadata.annotations or {} for one in others if one.ref.uid not in uids)
         past = [*own, *(change for each in of_others for change in recorded_changes(each))]
-        return tuple(sorted(past, key=lambda change: change.at.timestamp() if change.at else math.inf))
+        return tuple(sorted(past, key=lambda change: change.at))
 
 
 def _starter(one: ObjectSummary) -> str:

@@ -8,11 +8,11 @@ import copy
 import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
-from rightsizer.text import LONGEST_PATH, Steps
+from rightsizer.model import Edit
 
 Path = tuple[str, ...]
 """Keys; `name=main` for an item of a list; in patterns `*` for any key, and `name=*` for any item with a name."""
@@ -28,24 +28,6 @@ _Object = Mapping[str, Any]
 _LONGEST_LIST = 256
 """Bytes of a list of names that a record keeps whole."""
 _LONGEST_FIRST = 63
-
-
-class Edit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One field of an object, as it was and as it is to be: values of JSON, None where it is absent.
-
-    Attributes:
-        made: How many mappings right above the field were not there before: empty again, they go with it.
-    """
-
-    path: Steps
-    before: Any
-    after: Any
-    made: Annotated[int, msgspec.Meta(ge=0, le=LONGEST_PATH)] = 0
-
-    @property
-    def turned(self) -> "Edit":
-        """What takes it back."""
-        return Edit(self.path, self.after, self.before, self.made)
 
 
 def edit_of(obj: _Object, path: Path, value: Any) -> Edit:  # noqa: ANN401 - JSON
@@ -191,7 +173,7 @@ def _set(obj: dict[str, Any], edit: Edit) -> None:
         here[edit.path[-1]] = edit.after
         return
     here.pop(edit.path[-1], None)
-    for depth in range(len(way) - 1, max(len(way) - 1 - edit.made, 0), -1):
+    for depth in range(len(way) - 1, max(len(way) - 1 - edit.created_parents, 0), -1):
         if way[depth] or not isinstance(way[depth - 1], dict):
             return
         way[depth - 1].pop(edit.path[depth - 1], None)

@@ -9,8 +9,7 @@ from rightsizer.config import format_duration
 from rightsizer.inventory.pods import OOM_KILLED
 from rightsizer.kinds.edits import value_at
 from rightsizer.kinds.kind import Kind
-from rightsizer.kinds.patches import UndoRecord
-from rightsizer.model import Decision, Pod
+from rightsizer.model import ChangeRecord, Decision, Pod
 
 _CRASHING = "CrashLoopBackOff"
 _COMPLETED = "Completed"
@@ -31,7 +30,7 @@ def pods_after(decision: Decision, row: Kind) -> int:
     return decision.pods_left if row.replicas is None else decision.pods_each
 
 
-def expected_pods(record: UndoRecord, obj: Mapping[str, Any], row: Kind) -> int:
+def expected_pods(record: ChangeRecord, obj: Mapping[str, Any], row: Kind) -> int:
     """How many pods it should have now: as its record says, and for as many replicas as it has by now."""
     replicas = value_at(obj, row.replicas.path) if row.replicas else None
     each = max(record.pods, 1)
@@ -39,7 +38,7 @@ def expected_pods(record: UndoRecord, obj: Mapping[str, Any], row: Kind) -> int:
 
 
 def health_of(
-    record: UndoRecord, pods: Sequence[Pod], expected_pods: int, at: datetime.datetime
+    record: ChangeRecord, pods: Sequence[Pod], expected_pods: int, at: datetime.datetime
 ) -> tuple[Health, str]:
     """How it is since its change, and in words why.
 
@@ -52,16 +51,16 @@ def health_of(
     living = [pod for pod in pods if not pod.is_terminating]
     # A change of the number leaves pods as they are; one of the template makes them anew.
     is_anew = any(edit.path[-1] != "replicas" for edit in record.edits)
-    failures = "; ".join(word for pod in living for word in _failures(pod, record.time, is_anew=is_anew))
+    failures = "; ".join(word for pod in living for word in _failures(pod, record.at, is_anew=is_anew))
     if failures:
         return Health.FAILED, failures
-    fresh = [pod for pod in living if not is_anew or _began_since(pod, record.time)]
+    fresh = [pod for pod in living if not is_anew or _began_since(pod, record.at)]
     ready = len([pod for pod in fresh if pod.is_ready])
     told = f"{ready} of {expected_pods} pods are ready"
     if ready >= expected_pods and ready == len(living):
         return Health.HEALTHY, told
-    if at - record.time >= datetime.timedelta(seconds=record.settle):
-        return Health.FAILED, f"only {told} after {format_duration((at - record.time).total_seconds())}"
+    if at - record.at >= datetime.timedelta(seconds=record.healthy_within_seconds):
+        return Health.FAILED, f"only {told} after {format_duration((at - record.at).total_seconds())}"
     return Health.WAITING, told
 
 

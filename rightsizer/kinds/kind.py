@@ -7,22 +7,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rightsizer.kinds.edits import (
-    ANY,
-    Edit,
-    Path,
-    edit_of,
-    is_digest,
-    matches,
-    places,
-    same,
-    shown,
-    value_at,
-)
+from rightsizer.kinds.edits import ANY, Path, edit_of, is_digest, matches, places, same, shown, value_at
 from rightsizer.kinds.fields import NOW, REPLICAS, SUSPEND, BlockingField, Field, Value
 from rightsizer.kinds.worker_groups import Groups, group_edits
 from rightsizer.kube.owner_kinds import OwnerKind, owner_kind
-from rightsizer.model import Action, Pod, Proposal
+from rightsizer.model import Action, Edit, Pod, Proposal
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -126,6 +126,6 @@ def along_with(workload: Workload, fleet: Fleet) -> tuple[ObjectRef, ...]:
     before = [
         change
         for change in fleet.changes
-        if change.stands and change.starter == starter and change.ref.name != workload.ref.name
+        if change.is_in_effect and change.starter == starter and change.ref.name != workload.ref.name
     ]
     return (starter,) if before else ()

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from rightsizer.changes.records import (
+from rightsizer.changes.annotations import (
     CAME_BACK_ANNOTATION,
     NOTICE_ANNOTATION,
     RESUMED_ANNOTATION,
@@ -18,7 +18,8 @@ from rightsizer.changes.records import (
 from rightsizer.config import parse_duration
 from rightsizer.kinds.patches import resumed_at
 from rightsizer.model import Action, Decision, Finding, FindingName, Workload
-from rightsizer.text import Instant, Text, Word, decoded, read_instant, require_ours
+from rightsizer.model.change_record import Instant, Text, Word
+from rightsizer.text import decoded, read_instant, require_ours
 
 _MAX_REASON = 600
 _AT_REST = frozenset({FindingName.IDLE, FindingName.FINISHED})

@@ -11,39 +11,30 @@ from typing import Any
 
 import msgspec
 
-from rightsizer.changes.object_history import (
+from rightsizer.changes.annotations import (
+    CAME_BACK_ANNOTATION,
     HISTORY_ANNOTATION,
+    NOTICE_ANNOTATION,
+    RESUMED_ANNOTATION,
+    UNDO_ANNOTATION,
+)
+from rightsizer.changes.found_changes import speaks_for
+from rightsizer.changes.record_codec import (
+    came_back_after,
+    decode_record,
+    encode_record,
+    pause_of,
     read_history,
+    read_undo_record,
     with_end,
     with_record,
     write_history,
 )
-from rightsizer.changes.records import (
-    CAME_BACK_ANNOTATION,
-    NOTICE_ANNOTATION,
-    RESUMED_ANNOTATION,
-    UNDO_ANNOTATION,
-    came_back_after,
-    pause_of,
-    speaks_for,
-)
 from rightsizer.config import PREFIX, write_duration
-from rightsizer.kinds.edits import Edit, Path, abridged, is_as, patch_of, same, shown
+from rightsizer.kinds.edits import Path, abridged, is_as, patch_of, same, shown
 from rightsizer.kinds.kind import Kind
-from rightsizer.model import Action, ChangeOutcome, Decision, ObjectRef, PastChange
-from rightsizer.text import (
-    Gpus,
-    Instant,
-    Pods,
-    Seconds,
-    Text,
-    Word,
-    decoded,
-    read_instant,
-    require_name,
-    require_ours,
-    tidy,
-)
+from rightsizer.model import Action, ChangeOutcome, ChangeRecord, Decision, Edit, ObjectRef
+from rightsizer.text import read_instant, tidy
 
 MANIFEST_TYPE = PREFIX + "pod-manifest"
 
@@ -56,74 +47,13 @@ _TO_COME = 512
 """Bytes left for what a record is given after its reason: the workload that it is about, and what is to come."""
 
 
-class UndoRecord(msgspec.Struct, frozen=True, rename="camel"):
-    """What was done to an object, why, and what was there before.
-
-    Attributes:
-        edits: The changed fields; none of a pod, which is gone.
-        gpus: What the change freed.
-        idle: For how many seconds it had not been at work.
-        of: The workload that this was about, where that is another object than the one that was changed.
-        by: The instance of gpu-rightsizer that did it.
-        settle: Within how many seconds it must be healthy again, where it goes on with less.
-        settled: Whether it was seen to be.
-        pods: How many pods it should have then, for each replica where its kind has a number of these; 0 in records
-            that do not say.
-        priority_class: Of its pods, empty where they had none; None in records that do not say.
-        then: What is still to come once it has stopped, and will then go on; see `pausing`.
-        end: Where it has stopped to get everything back: as what that is remembered.
-    """
-
-    run: Word
-    time: Instant
-    action: Word
-    rule: Text
-    finding: Text
-    reason: Text
-    edits: tuple[Edit, ...]
-    version: int = 1
-    gpus: Gpus = 0
-    idle: Seconds = 0
-    of: ObjectRef | None = None
-    by: Word = ""
-    settle: Seconds = 0
-    settled: bool = False
-    pods: Pods = 0
-    priority_class: str | None = None
-    then: tuple[Edit, ...] = ()
-    end: ChangeOutcome | None = None
-
-    def __post_init__(self) -> None:
-        require_ours(self.time)
-        require_name(self.of)
-
-    def text(self) -> str:
-        """As it stands in the annotation."""
-        return msgspec.json.encode(self).decode()
-
-    @property
-    def words(self) -> str:
-        """What was changed, for people."""
-        done = ", ".join(edit_text(edit) for edit in self.edits)
-        if self.end:
-            return f"{done}; all of it is given back once its pods are gone"
-        then = ", ".join(edit_text(edit) for edit in self.then)
-        return f"{done}; once its pods are gone: {then}" if then else done
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether it has stopped only until its pods are gone."""
-        return bool(self.then) or self.end is not None
-
-    @property
-    def as_past(self) -> PastChange:
-        """As the object remembers it."""
-        return PastChange(self.time, self.run, self.action, self.gpus, self.by)
-
-    @property
-    def leaves_some(self) -> bool:
-        """Whether it goes on with less than it had."""
-        return self.action in {Action.SCALE_DOWN, Action.RESIZE, Action.RESLICE}
+def describe(record: ChangeRecord) -> str:
+    """What was changed, for people."""
+    done = ", ".join(map(edit_text, record.edits))
+    if record.pending_end:
+        return f"{done}; everything is restored once its pods are gone"
+    pending = ", ".join(map(edit_text, record.pending_edits))
+    return f"{done}; once its pods are gone: {pending}" if pending else done
 
 
 def edit_text(edit: Edit) -> str:
@@ -146,7 +76,7 @@ class UndoItem:
 
     ref: ObjectRef
     row: Kind
-    record: UndoRecord | None
+    record: ChangeRecord | None
     problem: str = ""
     secret: str = ""
 
@@ -158,11 +88,11 @@ class UndoItem:
     @property
     def workload(self) -> ObjectRef:
         """What was stopped or changed by it."""
-        of = self.record.of if self.record is not None else None
+        of = self.record.workload if self.record is not None else None
         return of if of is not None and speaks_for(self.ref, of) else self.ref
 
 
-def read_record(annotations: Mapping[str, str], row: Kind) -> UndoRecord | None:
+def read_record(annotations: Mapping[str, str], row: Kind) -> ChangeRecord | None:
     """The record that an object of a kind carries; None where it carries none.
 
     Raises:
@@ -178,13 +108,13 @@ def read_record(annotations: Mapping[str, str], row: Kind) -> UndoRecord | None:
         raise ValueError(message) from error
 
 
-def parse_record(text: str, row: Kind) -> UndoRecord:
+def parse_record(text: str, row: Kind) -> ChangeRecord:
     """A record, as far as it could be ours: whoever may annotate an object can write one.
 
     Raises:
         ValueError: It cannot be read, or says what we never do to this kind.
     """
-    record = decoded(text, UndoRecord)
+    record = decode_record(text)
     if record.version != 1:
         message = f"is of version {record.version}, written by a newer gpu-rightsizer"
         raise ValueError(message)
@@ -194,25 +124,22 @@ def parse_record(text: str, row: Kind) -> UndoRecord:
     return record
 
 
-def _impossible(record: UndoRecord, row: Kind) -> Iterator[str]:
+def _impossible(record: ChangeRecord, row: Kind) -> Iterator[str]:
     is_evicted = row.stop is not None and row.stop.field is None
     if bool(record.edits) == is_evicted:
         yield f"{record.action} of a {row.kind} changes {'its fields' if record.edits else 'nothing'}"
-    yield from row.objections((*record.edits, *record.then))
+    yield from row.objections((*record.edits, *record.pending_edits))
     if record.is_unfinished and row.pause is None:
         yield f"a {row.kind} is changed by one write"
 
 
 def original_replicas(annotations: Mapping[str, str]) -> int | None:
     """How many replicas a workload had before we took some; None where we did not, or its record cannot be read."""
-    text = annotations.get(UNDO_ANNOTATION)
-    if text is None:
-        return None
     try:
-        record = decoded(text, UndoRecord)
+        record = read_undo_record(annotations)
     except ValueError:
         return None
-    for edit in record.edits if record.version == 1 else ():
+    for edit in record.edits if record is not None and record.version == 1 else ():
         before, after = edit.before, edit.after
         if edit.path[-1] == "replicas" and type(before) is int and type(after) is int and 1 <= after < before:
             return before
@@ -242,25 +169,24 @@ def record_of(
     run: str,
     at: datetime.datetime,
     by: str = "",
-    settle: datetime.timedelta = NOTHING,
-) -> UndoRecord:
-    """The record of a change that is about to be made; `settle` is the time in which it must be healthy again."""
+    healthy_within: datetime.timedelta = NOTHING,
+) -> ChangeRecord:
+    """The record of a change that is about to be made; `healthy_within` is the time in which it must become healthy."""
     assert decision.action is not None  # noqa: S101 - it is carried out
-    record = UndoRecord(
+    record = ChangeRecord(
+        at=at.replace(microsecond=0),
         run=run,
-        time=at.replace(microsecond=0),
         action=decision.action.value,
         rule=decision.rule,
         finding=decision.finding.name.value,
-        reason="",
         edits=tuple(map(abridged, edits)),
         gpus=tidy(decision.frees),
-        idle=round(decision.finding.idle_s or 0.0),
+        idle_seconds=round(decision.finding.idle_s or 0.0),
         by=by,
-        settle=round(settle.total_seconds()),
+        healthy_within_seconds=round(healthy_within.total_seconds()),
         priority_class=decision.workload.priority_class,
     )
-    room = min(_MOST_REASON, MOST_BYTES - _TO_COME - len(record.text().encode()))
+    room = min(_MOST_REASON, MOST_BYTES - _TO_COME - len(encode_record(record).encode()))
     return msgspec.structs.replace(record, reason=_cut("; ".join(decision.finding.words), room))
 
 
@@ -271,7 +197,9 @@ def _cut(text: str, most_bytes: int) -> str:
     return text
 
 
-def merged_with_earlier(record: UndoRecord, earlier: UndoRecord | None, obj: Mapping[str, Any]) -> UndoRecord:
+def merged_with_earlier(
+    record: ChangeRecord, earlier: ChangeRecord | None, obj: Mapping[str, Any]
+) -> ChangeRecord:
     """A record that takes both changes back, where the earlier one is still in effect; what it made undone is left out.
 
     Args:
@@ -290,7 +218,11 @@ def merged_with_earlier(record: UndoRecord, earlier: UndoRecord | None, obj: Map
 
 
 def change_patch(
-    obj: Mapping[str, Any], edits: Sequence[Edit], record: UndoRecord, *, came_back: datetime.timedelta | None
+    obj: Mapping[str, Any],
+    edits: Sequence[Edit],
+    record: ChangeRecord,
+    *,
+    came_back: datetime.timedelta | None,
 ) -> dict[str, Any]:
     """The one patch that changes an object: the fields, the record, its memory, and that it is still that object.
 
@@ -299,16 +231,16 @@ def change_patch(
     Raises:
         ValueError: The object has no place for an edit.
     """
-    past = (*read_history(obj["metadata"].get("annotations") or {}), record.as_past)
+    past = (*read_history(obj["metadata"].get("annotations") or {}), record.summary)
     if not record.edits:
-        past = with_end(past, ChangeOutcome.GROWN_BACK, record.time)
-    notes = {UNDO_ANNOTATION: record.text() if record.edits else None, NOTICE_ANNOTATION: None}
+        past = with_end(past, ChangeOutcome.GROWN_BACK, record.at)
+    notes = {UNDO_ANNOTATION: encode_record(record) if record.edits else None, NOTICE_ANNOTATION: None}
     return _patch(obj, edits, {**notes, HISTORY_ANNOTATION: write_history(past), **_remembered(came_back)})
 
 
 def undo_patch(
     obj: Mapping[str, Any],
-    record: UndoRecord,
+    record: ChangeRecord,
     *,
     at: datetime.datetime,
     end: ChangeOutcome = ChangeOutcome.UNDONE,
@@ -323,12 +255,12 @@ def undo_patch(
     annotations = obj["metadata"].get("annotations") or {}
     notes = {UNDO_ANNOTATION: None, NOTICE_ANNOTATION: None, **_put_back(record, annotations, at)}
     notes[HISTORY_ANNOTATION] = _ended(annotations, record, end, at)
-    return _patch(obj, [edit.turned for edit in record.edits], notes)
+    return _patch(obj, [edit.reversed for edit in record.edits], notes)
 
 
 def reverted_patch(
     obj: Mapping[str, Any],
-    record: UndoRecord,
+    record: ChangeRecord,
     *,
     at: datetime.datetime,
     came_back: datetime.timedelta | None,
@@ -346,24 +278,24 @@ def reverted_patch(
     return _patch(obj, (), {UNDO_ANNOTATION: None, HISTORY_ANNOTATION: ended, **_remembered(came_back)})
 
 
-def confirmed_patch(obj: Mapping[str, Any], record: UndoRecord) -> dict[str, Any]:
+def confirmed_patch(obj: Mapping[str, Any], record: ChangeRecord) -> dict[str, Any]:
     """The one patch that lets an object remember that it was seen healthy after its change."""
-    return record_patch(obj, (), msgspec.structs.replace(record, settled=True))
+    return record_patch(obj, (), msgspec.structs.replace(record, confirmed=True))
 
 
-def record_patch(obj: Mapping[str, Any], edits: Sequence[Edit], record: UndoRecord) -> dict[str, Any]:
+def record_patch(obj: Mapping[str, Any], edits: Sequence[Edit], record: ChangeRecord) -> dict[str, Any]:
     """The one patch that goes on with a change that is remembered already: its fields, and the record as it is then.
 
     Raises:
         ValueError: The object has no place for an edit.
     """
-    return _patch(obj, edits, {UNDO_ANNOTATION: record.text()})
+    return _patch(obj, edits, {UNDO_ANNOTATION: encode_record(record)})
 
 
 def _ended(
-    annotations: Mapping[str, str], record: UndoRecord, end: ChangeOutcome, at: datetime.datetime
+    annotations: Mapping[str, str], record: ChangeRecord, end: ChangeOutcome, at: datetime.datetime
 ) -> str:
-    return write_history(with_end(with_record(read_history(annotations), record.as_past), end, at))
+    return write_history(with_end(with_record(read_history(annotations), record.summary), end, at))
 
 
 def _patch(obj: Mapping[str, Any], edits: Sequence[Edit], notes: Mapping[str, str | None]) -> dict[str, Any]:
@@ -376,7 +308,7 @@ def _patch(obj: Mapping[str, Any], edits: Sequence[Edit], notes: Mapping[str, st
 
 
 def recreated_manifest(
-    manifest: Mapping[str, Any], record: UndoRecord, *, at: datetime.datetime
+    manifest: Mapping[str, Any], record: ChangeRecord, *, at: datetime.datetime
 ) -> dict[str, Any]:
     """The manifest of an evicted pod as it is created anew: it says when, and after which pause, that was."""
     metadata = manifest["metadata"]
@@ -388,13 +320,13 @@ def recreated_manifest(
     return {**manifest, "metadata": {**metadata, "annotations": {**kept, **notes}}}
 
 
-def _put_back(record: UndoRecord, annotations: Mapping[str, str], at: datetime.datetime) -> dict[str, str]:
+def _put_back(record: ChangeRecord, annotations: Mapping[str, str], at: datetime.datetime) -> dict[str, str]:
     """That it was put back; what only took some of it away does not tell how long it can do without all."""
     notes = {RESUMED_ANNOTATION: _stamp(at)}
     if record.action in {Action.SCALE_DOWN, Action.SCALE_UP, Action.RESIZE, Action.RESLICE}:
         return notes
     before = came_back_after(annotations, ())
-    pause = pause_of(record.idle, record.time, at)
+    pause = pause_of(record.idle_seconds, record.at, at)
     return {**notes, **_remembered(max(pause, before) if before else pause)}
 
 

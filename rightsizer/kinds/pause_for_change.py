@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from rightsizer.kinds.edits import Edit, Path, matches, same, value_at
+from rightsizer.kinds.edits import Path, matches, same, value_at
 from rightsizer.kinds.kind import Kind, stop_edits
-from rightsizer.kinds.patches import UndoRecord, merged_with_earlier, record_patch, undo_patch
-from rightsizer.model import ChangeOutcome
+from rightsizer.kinds.patches import merged_with_earlier, record_patch, undo_patch
+from rightsizer.model import ChangeOutcome, ChangeRecord, Edit
 
 _Object = Mapping[str, Any]
 _OVER = ("Complete", "Failed")
@@ -71,31 +71,33 @@ def expected_job_pods(obj: _Object) -> int:
     return wanted if enough is None else max(min(wanted, enough - status.get("succeeded", 0)), 0)
 
 
-def finishing_patch(obj: _Object, record: UndoRecord, row: Kind, at: datetime.datetime) -> dict[str, Any]:
+def finishing_patch(obj: _Object, record: ChangeRecord, row: Kind, at: datetime.datetime) -> dict[str, Any]:
     """The second patch of a change, or of taking it back.
 
     Raises:
         ValueError: The object has no place for what is to come.
     """
-    if record.end is not None:
-        return undo_patch(obj, record, at=at, end=record.end)
-    edits = (*_resuming(record, row), *record.then)
-    plain = msgspec.structs.replace(record, edits=edits, then=(), time=_second(at))
+    if record.pending_end is not None:
+        return undo_patch(obj, record, at=at, end=record.pending_end)
+    edits = (*_resuming(record, row), *record.pending_edits)
+    plain = msgspec.structs.replace(record, edits=edits, pending_edits=(), at=_second(at))
     return record_patch(obj, edits, merged_with_earlier(plain, record, obj))
 
 
 def stop_and_restore_patch(
-    obj: _Object, record: UndoRecord, row: Kind, *, at: datetime.datetime, end: ChangeOutcome
-) -> tuple[dict[str, Any], UndoRecord]:
+    obj: _Object, record: ChangeRecord, row: Kind, *, at: datetime.datetime, end: ChangeOutcome
+) -> tuple[dict[str, Any], ChangeRecord]:
     """The first patch of taking a change back, and the record that it carries."""
     stop = stop_edits(row, obj, at)
     kept = tuple(edit for edit in record.edits if edit.path != _switch(row))
-    record = msgspec.structs.replace(record, edits=(*kept, *stop), then=(), end=end, time=_second(at))
+    record = msgspec.structs.replace(
+        record, edits=(*kept, *stop), pending_edits=(), pending_end=end, at=_second(at)
+    )
     return record_patch(obj, stop, record), record
 
 
 def resuming_patch(
-    obj: _Object, record: UndoRecord, row: Kind, *, at: datetime.datetime, end: ChangeOutcome
+    obj: _Object, record: ChangeRecord, row: Kind, *, at: datetime.datetime, end: ChangeOutcome
 ) -> dict[str, Any]:
     """The patch that gives a second half up: it goes on as it was before the first one.
 
@@ -104,12 +106,12 @@ def resuming_patch(
     kept = tuple(edit for edit in record.edits if edit.path != _switch(row))
     if not kept:
         return undo_patch(obj, record, at=at, end=end)
-    plain = msgspec.structs.replace(record, edits=kept, then=(), end=None)
+    plain = msgspec.structs.replace(record, edits=kept, pending_edits=(), pending_end=None)
     return record_patch(obj, _resuming(record, row), plain)
 
 
-def _resuming(record: UndoRecord, row: Kind) -> tuple[Edit, ...]:
-    return tuple(edit.turned for edit in record.edits if edit.path == _switch(row))
+def _resuming(record: ChangeRecord, row: Kind) -> tuple[Edit, ...]:
+    return tuple(edit.reversed for edit in record.edits if edit.path == _switch(row))
 
 
 def _second(at: datetime.datetime) -> datetime.datetime:

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rightsizer.kinds.edits import Edit, Path, edit_of, places, shown, value_at
+from rightsizer.kinds.edits import Path, edit_of, places, shown, value_at
 from rightsizer.kinds.fields import Field, Value
-from rightsizer.model import Pod, Proposal
+from rightsizer.model import Edit, Pod, Proposal
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

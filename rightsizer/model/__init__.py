@@ -5,6 +5,7 @@ Frozen values without behaviour beyond what follows from their fields; no clock,
 `offers` what its nodes have free, `judgement` what was concluded.
 """
 
+from rightsizer.model.change_record import UNREADABLE, ChangeRecord, Edit, FoundChange
 from rightsizer.model.cluster_objects import Manager, Node, ObjectRef, Pod, PriorityClass
 from rightsizer.model.conclusions import (
     Autoscalers,
@@ -18,9 +19,7 @@ from rightsizer.model.conclusions import (
     Proposal,
 )
 from rightsizer.model.fleet import (
-    Change,
     Fleet,
-    PastChange,
     Quota,
     Scalable,
     Stranded,
@@ -59,22 +58,25 @@ from rightsizer.model.names import (
 __all__ = [
     "NOT_NOW",
     "OPENS_BREAKER",
+    "UNREADABLE",
     "Action",
     "ActivitySeries",
     "Autoscalers",
     "Blocker",
     "BlockerCode",
-    "Change",
     "ChangeOutcome",
+    "ChangeRecord",
     "Concurrency",
     "Confidence",
     "DataIssue",
     "Decision",
     "Device",
+    "Edit",
     "Effect",
     "Finding",
     "FindingName",
     "Fleet",
+    "FoundChange",
     "History",
     "Manager",
     "Measured",
@@ -83,7 +85,6 @@ __all__ = [
     "NodeCoverage",
     "ObjectRef",
     "Outcome",
-    "PastChange",
     "Plan",
     "Pod",
     "PodKey",

@@ -7,8 +7,8 @@ import functools
 from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar, cast
 
+from rightsizer.model.change_record import ChangeRecord, FoundChange
 from rightsizer.model.cluster_objects import Manager, Node, ObjectRef, Pod, PriorityClass
-from rightsizer.model.names import Action, ChangeOutcome
 from rightsizer.model.offers import Offer, Pools, offers_of, pools_of
 
 
@@ -23,34 +23,6 @@ class Scalable:
 
     plural: str
     replicas: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PastChange:
-    """A change of ours as the object itself remembers it, also when nothing is left to be undone.
-
-    Attributes:
-        at: When it was made; None where the memory cannot be read, which counts as now.
-        run: The run that made it.
-        action: As `Action` spells it.
-        gpus: What it freed; negative where it gave some back.
-        by: The instance that made it; empty where that is not known.
-        end: How it was taken back; None while it stands, as far as is known.
-        ended: When that was, or was noticed.
-    """
-
-    at: datetime.datetime | None
-    run: str = ""
-    action: str = ""
-    gpus: float = 0
-    by: str = ""
-    end: ChangeOutcome | None = None
-    ended: datetime.datetime | None = None
-
-    @property
-    def takes(self) -> bool:
-        """Whether it took something away."""
-        return self.action != Action.SCALE_UP
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,7 +60,7 @@ class Workload:
     managers: tuple[Manager, ...] = ()
     gang: str = ""
     came_back_after: datetime.timedelta | None = None
-    past: tuple[PastChange, ...] = ()
+    past: tuple[ChangeRecord, ...] = ()
     namespace_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     lever: ObjectRef | None = None
     starter: ObjectRef | None = None
@@ -114,33 +86,6 @@ class Workload:
     def priority(self) -> int:
         """Highest priority among its pods."""
         return max((pod.priority or 0 for pod in self.pods), default=0)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Change:
-    """A change that we made and that the cluster still tells of: what budgets over time and cooldowns count.
-
-    Attributes:
-        ref: What was changed; of an evicted pod what keeps its manifest, where that does not name it.
-        at: When, by the record.
-        gpus: What it freed; 0 where the record does not say.
-        run: The run that made it.
-        pools: The node pools in which it did.
-        starter: What had made it when the time had come, such as a CronJob.
-        stands: Whether nobody took it back, as far as is known.
-        priority_class: Of the pods that it was about, empty where they had none; None where the record does not say.
-        is_told: Whether an object or a saved manifest tells of it; otherwise our own namespace alone remembers it.
-    """
-
-    ref: ObjectRef
-    at: datetime.datetime
-    gpus: float
-    run: str = ""
-    pools: tuple[str, ...] = ()
-    starter: ObjectRef | None = None
-    stands: bool = True
-    priority_class: str | None = None
-    is_told: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -209,7 +154,7 @@ class Fleet:
     workloads: tuple[Workload, ...]
     nodes: Mapping[str, Node]
     classes: Mapping[str, PriorityClass]
-    changes: tuple[Change, ...] = ()
+    changes: tuple[FoundChange, ...] = ()
     stranded: tuple[Stranded, ...] = ()
     waiting: tuple[WaitingPod, ...] = ()
     spare: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict, repr=False)

@@ -12,9 +12,10 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from rightsizer.model import Blocker, BlockerCode, Decision, Fleet, Mode, Result, Verdict
+from rightsizer.model.change_record import Instant
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Breaker
-from rightsizer.text import Instant, decoded, require_ours
+from rightsizer.text import decoded, require_ours
 
 T = TypeVar("T")
 

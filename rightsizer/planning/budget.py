@@ -9,7 +9,7 @@ import dataclasses
 import datetime
 from collections.abc import Iterator, Sequence
 
-from rightsizer.model import Action, Blocker, BlockerCode, Change, Decision, Fleet, Workload
+from rightsizer.model import Action, Blocker, BlockerCode, Decision, Fleet, FoundChange, Workload
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Budget, Per, Scope
 from rightsizer.policy.schema import Policy
@@ -109,13 +109,13 @@ class Purse:
             )
         return None
 
-    def _remember(self, change: Change, at: datetime.datetime) -> None:
+    def _remember(self, change: FoundChange, at: datetime.datetime) -> None:
         for number, budget in enumerate(self._budgets):
             span = _SPANS[budget.per]
             # A time in the future comes from a clock that is ahead; it counts.
             if span is not None and at - change.at < span:
                 for key in _keys_of_change(budget.scope, change):
-                    self._spend(number, key, change.gpus)
+                    self._spend(number, key, change.record.gpus)
 
     def _spend(self, number: int, key: str, gpus: float) -> None:
         spent = self._spent[number, key]
@@ -149,7 +149,7 @@ def _spent_words(before: _Spent, now: _Spent) -> str:
     return "are used up, some by earlier changes of this plan"
 
 
-def _keys_of_change(scope: Scope, change: Change) -> Sequence[str]:
+def _keys_of_change(scope: Scope, change: FoundChange) -> Sequence[str]:
     """The keys under which a past change counts."""
     match scope:
         case Scope.CLUSTER:

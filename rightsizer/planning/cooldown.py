@@ -9,15 +9,15 @@ import dataclasses
 import datetime
 from collections.abc import Iterator
 
+from rightsizer.changes.annotations import UNDO_ANNOTATION
 from rightsizer.changes.memory import MONTH
-from rightsizer.changes.object_history import read_history, with_end, with_noticed_reverts
-from rightsizer.changes.records import UNDO_ANNOTATION
+from rightsizer.changes.record_codec import read_history, with_end, with_noticed_reverts
 from rightsizer.config import format_duration
 from rightsizer.kinds import row_of
 from rightsizer.kinds.edits import is_taken_back
 from rightsizer.kinds.patches import read_record, resumed_at
 from rightsizer.kinds.preconditions import as_read
-from rightsizer.model import Action, Blocker, BlockerCode, ChangeOutcome, Fleet, PastChange, Workload
+from rightsizer.model import Action, Blocker, BlockerCode, ChangeOutcome, ChangeRecord, Fleet, Workload
 
 LONGEST_HOLD_OFF = datetime.timedelta(days=7)
 """Maximum cooldown after doubling, unless the rule's own is longer."""
@@ -43,14 +43,14 @@ class Memory:
         at: Now.
     """
 
-    past: tuple[PastChange, ...]
+    past: tuple[ChangeRecord, ...]
     at: datetime.datetime
 
     def since(self, instant: datetime.datetime | None) -> datetime.timedelta:
         """Time since an instant; zero if it is unreadable or in the future."""
         return max(self.at - instant, datetime.timedelta()) if instant else datetime.timedelta()
 
-    def lately(self, span: datetime.timedelta) -> list[PastChange]:
+    def lately(self, span: datetime.timedelta) -> list[ChangeRecord]:
         """The changes within a time span."""
         return [change for change in self.past if self.since(change.at) < span]
 
@@ -70,7 +70,12 @@ def memory_of(workload: Workload, fleet: Fleet, at: datetime.datetime) -> Memory
     past = _as_it_is(workload, at)
     runs = {change.run for change in past}
     named = [
-        PastChange(change.at, change.run, Action.EVICT if workload.ref.kind == "Pod" else "", change.gpus)
+        ChangeRecord(
+            change.at,
+            change.record.run,
+            Action.EVICT if workload.ref.kind == "Pod" else "",
+            change.record.gpus,
+        )
         for change in fleet.changes
         if str(change.ref) == str(workload.ref) and change.ref.full_kind == workload.ref.full_kind
     ]
@@ -79,7 +84,7 @@ def memory_of(workload: Workload, fleet: Fleet, at: datetime.datetime) -> Memory
     return Memory((*past, *fresh), at)
 
 
-def _as_it_is(workload: Workload, at: datetime.datetime) -> tuple[PastChange, ...]:
+def _as_it_is(workload: Workload, at: datetime.datetime) -> tuple[ChangeRecord, ...]:
     """Its past; a change that somebody reverted, but no cycle recorded yet, counts as reverted now."""
     row, notes = row_of(workload), workload.annotations
     obj = as_read(workload) if UNDO_ANNOTATION in notes and workload.lever is None else None
@@ -112,7 +117,7 @@ def cooling(
     """
     held = memory.hold_off(cooldown)
     for change in memory.past:
-        if change.at is None:
+        if not change.is_readable:
             yield _wait("was changed at an unreadable time, which counts as now", memory.at, cooldown, memory)
             continue
         if change.takes and change.end in _TAKEN_BACK:

@@ -6,20 +6,22 @@ from typing import Any
 
 import msgspec
 
-from rightsizer.kinds.past_changes import INTENT, OUTCOME, JournalEntry, Recalled, RecordedEvent
+from rightsizer.changes.journal_entry import INTENT, OUTCOME, JournalEntry, RecordedEvent
+from rightsizer.kinds.patches import describe
+from rightsizer.model import FoundChange
 from rightsizer.report.documents import API_VERSION, stamp
 from rightsizer.report.terminal import wrapped
 from rightsizer.text import count, safe
 
 
-def history_text(items: Sequence[Recalled], told: Sequence[RecordedEvent]) -> str:
+def history_text(items: Sequence[FoundChange], told: Sequence[RecordedEvent]) -> str:
     """Each change with what became of it, latest first; then the Events that there still are."""
     if not items and not told:
         return "Nothing in the cluster tells of a change by gpu-rightsizer.\n"
     lines = []
     for item in items:
-        by = f" by {item.by.kind} {item.by.name}" if item.by else ""
-        lines.append(safe(f"{_clock(item.change.at)}  {item.change.action or '?'}  {item.ref}{by}"))
+        by = f" by {item.carrier.kind} {item.carrier.name}" if item.carrier else ""
+        lines.append(safe(f"{_clock(item.record.at)}  {item.record.action or '?'}  {item.ref}{by}"))
         lines.extend(wrapped(_words(item)))
     if told:
         lines += ["", "Events"]
@@ -29,27 +31,27 @@ def history_text(items: Sequence[Recalled], told: Sequence[RecordedEvent]) -> st
     return "\n".join(lines) + "\n"
 
 
-def _words(item: Recalled) -> str:
-    change, record = item.change, item.record
-    if change.at is None:
+def _words(item: FoundChange) -> str:
+    change = item.record
+    if not change.is_readable:
         return "what its annotations say cannot be read, and counts as a change made right now"
     given = f"{count(abs(change.gpus))} {'given back' if change.gpus >= 0 else 'taken back'}"
     parts = [f"{given}, run {change.run or '?'}" + (f" of instance {change.by}" if change.by else "")]
     if change.end:
         ended = f" at {_clock(change.ended)}" if change.ended else ""
         parts.append(f"{change.end.value}{ended}")
-    elif not item.is_told:
+    elif not item.is_on_object:
         parts.append("its object does not tell of it: it was replaced or is gone, or the change was not made")
-    elif record:
-        parts.append(f"rule {record.rule}, {record.finding}: {record.reason}")
-        parts.append(record.words)
+    elif change.edits:
+        parts.append(f"rule {change.rule}, {change.finding}: {change.reason}")
+        parts.append(describe(change))
     return "; ".join(parts)
 
 
-def history_document(items: Iterable[Recalled], told: Iterable[RecordedEvent]) -> dict[str, Any]:
+def history_document(items: Iterable[FoundChange], told: Iterable[RecordedEvent]) -> dict[str, Any]:
     """The same as plain values; `at` is null where a note cannot be read, `end` while a change stands.
 
-    `isTold` is false where the object does not remember, only our own namespace.
+    `isOnObject` is false where the object does not remember, only our own namespace.
     """
     return {
         "apiVersion": API_VERSION,
@@ -67,20 +69,22 @@ def history_document(items: Iterable[Recalled], told: Iterable[RecordedEvent]) -
     }
 
 
-def _item(item: Recalled) -> dict[str, Any]:
-    change = item.change
+def _item(item: FoundChange) -> dict[str, Any]:
+    change = item.record
     return {
         **_named(item.ref.namespace, item.ref.kind, item.ref.name),
-        "at": stamp(change.at) if change.at else None,
+        "at": stamp(change.at) if change.is_readable else None,
         "run": change.run,
         "action": change.action,
         "gpus": change.gpus,
         "by": change.by or None,
         "end": change.end.value if change.end else None,
         "ended": stamp(change.ended) if change.ended else None,
-        "isTold": item.is_told,
-        "record": msgspec.to_builtins(item.record) if item.record else None,
-        "through": _named(item.by.namespace, item.by.kind, item.by.name) if item.by else None,
+        "isOnObject": item.is_on_object,
+        "record": msgspec.to_builtins(change) if change.edits else None,
+        "through": _named(item.carrier.namespace, item.carrier.kind, item.carrier.name)
+        if item.carrier
+        else None,
     }
 
 

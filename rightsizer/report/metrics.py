@@ -16,8 +16,8 @@ from rightsizer.model import (
     OPENS_BREAKER,
     Action,
     BlockerCode,
-    Change,
     Fleet,
+    FoundChange,
     Outcome,
     Plan,
     ReconcileAction,
@@ -172,9 +172,9 @@ class Metrics:
         now: dict[str, float] = dict.fromkeys(classes, 0.0)
         if plan.fleet is not None:
             for change in plan.fleet.changes:
-                if change.stands:
+                if change.is_in_effect:
                     name = _class_of(change, plan.fleet)
-                    now[name] = now.get(name, 0.0) + change.gpus
+                    now[name] = now.get(name, 0.0) + change.record.gpus
         at, before = self._stood or (plan.at, now)
         for name, gpus in now.items():
             stood = max((plan.at - at).total_seconds(), 0.0) * min(before.get(name, 0.0), gpus)
@@ -213,9 +213,9 @@ class Metrics:
             self._gauges["last_success_timestamp_seconds"].set(at_s)
 
 
-def _class_of(change: Change, fleet: Fleet) -> str:
+def _class_of(change: FoundChange, fleet: Fleet) -> str:
     """By its record, on which anyone may write: a class that the cluster does not have is not known."""
-    name = change.priority_class
+    name = change.record.priority_class
     if not name:
         return UNKNOWN_CLASS if name is None else NO_CLASS
     return name if name in fleet.classes else UNKNOWN_CLASS

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Sequence
 
 from rightsizer.kinds.health import Health
-from rightsizer.kinds.patches import UndoItem
+from rightsizer.kinds.patches import UndoItem, describe
 from rightsizer.model import Outcome, Plan, Result
 from rightsizer.report.terminal import WIDTH, Paint, wrapped
 from rightsizer.text import count, safe
@@ -77,8 +77,8 @@ def undoable_text(items: Sequence[UndoItem]) -> str:
             lines.extend(wrapped(item.problem))
             continue
         record = item.record
-        lines.extend(wrapped(f"{record.action} at {record.time:%Y-%m-%d %H:%M:%S} UTC, run {record.run}"))
+        lines.extend(wrapped(f"{record.action} at {record.at:%Y-%m-%d %H:%M:%S} UTC, run {record.run}"))
         lines.extend(wrapped(f"rule {record.rule}, {record.finding}: {record.reason}"))
         if record.edits:
-            lines.extend(wrapped(record.words))
+            lines.extend(wrapped(describe(record)))
     return "\n".join(lines) + "\n"

@@ -170,7 +170,7 @@ ALWAYS = {("research", f"w-{number}"): history("#") for number in range(8)}
 
 SHRUNK = {
     "gpu-rightsizer.io/undo": (
-        '{"run":"r1","time":"2026-11-20T00:00:00Z","action":"scale-down","rule":"all","finding":"too-many-replicas",'
+        '{"run":"r1","at":"2026-11-20T00:00:00Z","action":"scale-down","rule":"all","finding":"too-many-replicas",'
         '"reason":"","edits":[{"path":["spec","replicas"],"before":6,"after":2}]}'
     )
 }

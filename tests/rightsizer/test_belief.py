@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from rightsizer.changes.plausible import AHEAD, drop_implausible_changes
-from rightsizer.model import Change, Fleet, Node, ObjectRef
+from rightsizer.changes.found_changes import AHEAD, drop_implausible_changes
+from rightsizer.model import ChangeRecord, Fleet, FoundChange, Node, ObjectRef
 from tests.rightsizer.build import AT
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World
@@ -25,7 +25,9 @@ CASES = {
 def test_only_what_we_can_have_done_counts(at: datetime.datetime, gpus: int, counts: bool) -> None:
     """Anything else is told with its object, once."""
     nodes = {"n1": Node("n1", allocatable={"nvidia.com/gpu": 8})}
-    found = drop_implausible_changes(Fleet((), nodes, {}, (Change(REF, at, gpus),), problems=("other",)), AT)
+    found = drop_implausible_changes(
+        Fleet((), nodes, {}, (FoundChange(REF, ChangeRecord(at, "r", "", gpus)),), problems=("other",)), AT
+    )
     assert bool(found.changes) is counts
     assert len(found.problems) == (1 if counts else 2)
     assert counts or str(REF) in found.problems[-1]
@@ -33,7 +35,9 @@ def test_only_what_we_can_have_done_counts(at: datetime.datetime, gpus: int, cou
 
 def test_without_nodes_that_say_what_they_have_the_number_is_believed() -> None:
     """What is not known disproves nothing."""
-    assert drop_implausible_changes(Fleet((), {"n1": Node("n1")}, {}, (Change(REF, AT, 10**5),)), AT).changes
+    assert drop_implausible_changes(
+        Fleet((), {"n1": Node("n1")}, {}, (FoundChange(REF, ChangeRecord(AT, "r", "", 10**5)),)), AT
+    ).changes
 
 
 @pytest.mark.prometheus
@@ -54,4 +58,4 @@ def test_a_forged_history_holds_up_its_own_workload_alone(world: World, entry: d
     assert plan.items["innocent"]["blockers"] == [], plan.out
     assert plan.items["innocent"]["action"] == "scale-to-zero"
     assert plan.items["evil"]["blockers"], plan.out
-    assert any("evil: tells of a change" in problem for problem in json.loads(plan.out)["problems"])
+    assert any("evil: records a change" in problem for problem in json.loads(plan.out)["problems"])

@@ -12,8 +12,9 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 
+from rightsizer.changes.record_codec import encode_record
 from rightsizer.kinds import KINDS
-from rightsizer.kinds.edits import Edit, Path, edit_of, is_as, patch_of, places, shown, value_at
+from rightsizer.kinds.edits import Path, edit_of, is_as, patch_of, places, shown, value_at
 from rightsizer.kinds.fields import Value
 from rightsizer.kinds.kind import Kind, proposal_edits, stop_edits
 from rightsizer.kinds.patches import (
@@ -25,7 +26,7 @@ from rightsizer.kinds.patches import (
     record_of,
     undo_patch,
 )
-from rightsizer.model import Action, Decision, ObjectRef, Proposal
+from rightsizer.model import Action, Decision, Edit, ObjectRef, Proposal
 from tests.rightsizer.build import AT, judged, policy, workload
 
 Object = dict[str, Any]
@@ -164,12 +165,12 @@ def test_a_stop_sets_what_its_row_says(row: Kind) -> None:
     edits = stop_edits(row, obj, AT)
     record = record_of(_decision(row.stop.action), edits, run="r1", at=AT)
     assert [value_at(merged(obj, patch_of(obj, edits)), edit.path) for edit in edits] == [edits[0].after]
-    assert parse_record(record.text(), row) == record
-    assert len(record.text().encode()) < 2048
+    assert parse_record(encode_record(record), row) == record
+    assert len(encode_record(record).encode()) < 2048
 
 
 def _forged(edits: Sequence[Edit]) -> str:
-    return record_of(_decision(Action.SCALE_DOWN), edits, run="r1", at=AT).text()
+    return encode_record(record_of(_decision(Action.SCALE_DOWN), edits, run="r1", at=AT))
 
 
 @pytest.mark.parametrize(
@@ -339,9 +340,9 @@ def test_records_are_small_and_plain_json() -> None:
     record = record_of(
         _decision(Action.SCALE_DOWN, "x" * 5_000), [Edit(("spec", "replicas"), 4, 2)], run="r1", at=AT
     )
-    document = json.loads(record.text())
+    document = json.loads(encode_record(record))
     assert document["edits"] == [{"path": ["spec", "replicas"], "before": 4, "after": 2}]
-    assert len(record.text().encode()) < 2048
+    assert len(encode_record(record).encode()) < 2048
 
 
 REASONS = {"long": "ж" * 600, "quotes": '"\\' * 400, "controls": "\x01" * 300, "short": "it did nothing"}
@@ -361,7 +362,7 @@ def test_a_record_stays_below_two_kibibytes(words: str) -> None:
     decision = _decision(Action.SCALE_DOWN, words)
     record = record_of(decision, edits, run="r" * 63, at=AT, by="i" * 63)
     of = ObjectRef("kueue.x-k8s.io/v1beta2", "Workload", "n" * 63, "w" * 200, "u" * 36)
-    assert len(msgspec.structs.replace(record, of=of).text().encode()) <= MOST_BYTES
+    assert len(encode_record(msgspec.structs.replace(record, workload=of)).encode()) <= MOST_BYTES
     assert record.reason
     changed = merged(obj, change_patch(obj, edits, record, came_back=None))
     assert value_at(changed, edits[-1].path) == names

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rightsizer.changes.records import speaks_for
+from rightsizer.changes.found_changes import speaks_for
 from rightsizer.model import ObjectRef
 from tests.rightsizer.commands import Run
 from tests.rightsizer.test_scenarios import BUDGETS, DEFAULT_POLICY
@@ -28,12 +28,12 @@ def _record(minutes: float, **changes: Any) -> dict[str, Any]:
     at = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=minutes)
     values: dict[str, Any] = {
         "run": "r1",
-        "time": at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "at": at.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "action": "scale-down",
         "rule": "x",
         "finding": "idle",
         "reason": "x",
-        "settle": 60,
+        "healthyWithinSeconds": 60,
         "edits": [{"path": ["spec", "replicas"], "before": 40, "after": 1}],
     }
     return {**values, **changes}
@@ -143,7 +143,7 @@ def test_few_objects_speak_for_others(version: str, kind: str, namespace: str, *
 def test_undo_of_a_workload_takes_no_other_object_for_it(world: World) -> None:
     """Whose record names the workload, but stands in another namespace."""
     of = {"api_version": "apps/v1", "kind": "Deployment", "namespace": "prod", "name": "victim", "uid": "u"}
-    _carries(world, "evil", _record(30, of=of))
+    _carries(world, "evil", _record(30, workload=of))
     assert world.run("undo", "prod/Deployment/victim", "--yes").code != 0
     assert _replicas(world, "evil") == 1
     plan = json.loads(world.run("plan", "-o", "json", policy=DEFAULT_POLICY).out)

@@ -7,11 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from rightsizer.changes.object_history import read_history
-from rightsizer.changes.records import UNDO_ANNOTATION
+from rightsizer.changes.annotations import UNDO_ANNOTATION
+from rightsizer.changes.record_codec import encode_record, read_history
 from rightsizer.kinds.core import KINDS
-from rightsizer.kinds.edits import Edit
-from rightsizer.kinds.patches import UndoRecord, parse_record
+from rightsizer.kinds.patches import parse_record
 from rightsizer.kinds.pause_for_change import (
     end_condition,
     expected_job_pods,
@@ -21,7 +20,7 @@ from rightsizer.kinds.pause_for_change import (
     resuming_patch,
     stop_and_restore_patch,
 )
-from rightsizer.model import Action, ChangeOutcome
+from rightsizer.model import Action, ChangeOutcome, ChangeRecord, Edit
 from tests.rightsizer.build import AT
 
 Object = dict[str, Any]
@@ -41,13 +40,22 @@ def _job(gpus: int = 4, *, suspend: bool = True, **status: Any) -> Object:
     }
 
 
-def _record(*edits: Edit, then: tuple[Edit, ...] = (), end: ChangeOutcome | None = None) -> UndoRecord:
-    return UndoRecord(
-        "r1", AT, Action.RESIZE, "all", "too-many-gpus", "why", edits, then=then, end=end, settle=60
+def _record(*edits: Edit, then: tuple[Edit, ...] = (), end: ChangeOutcome | None = None) -> ChangeRecord:
+    return ChangeRecord(
+        AT,
+        "r1",
+        Action.RESIZE,
+        rule="all",
+        finding="too-many-gpus",
+        reason="why",
+        edits=edits,
+        pending_edits=then,
+        pending_end=end,
+        healthy_within_seconds=60,
     )
 
 
-def _after(obj: Object, patch: Object) -> tuple[bool, str, UndoRecord | None]:
+def _after(obj: Object, patch: Object) -> tuple[bool, str, ChangeRecord | None]:
     """Whether it is suspended then, its GPUs, and its record."""
     spec = copy.deepcopy(obj["spec"]) | patch.get("spec", {})
     (container,) = spec["template"]["spec"]["containers"]
@@ -87,7 +95,7 @@ def test_the_second_half_leaves_a_record_of_what_is_different() -> None:
     record = _record(STOPPED, then=(Edit(GPU, "4", "2"),))
     suspended, gpus, left = _after(_job(), finishing_patch(_job(), record, JOB, AT + MINUTE))
     assert (suspended, gpus) == (False, "2")
-    assert left == msgspec.structs.replace(_record(Edit(GPU, "4", "2")), time=AT + MINUTE)
+    assert left == msgspec.structs.replace(_record(Edit(GPU, "4", "2")), at=AT + MINUTE)
 
 
 def test_a_second_shrink_remembers_the_first_size() -> None:
@@ -104,7 +112,7 @@ def test_the_way_back_ends_without_a_record(end: ChangeOutcome) -> None:
     running = _job(2, suspend=False)
     patch, record = stop_and_restore_patch(running, _record(Edit(GPU, "4", "2")), JOB, at=AT, end=end)
     assert _after(running, patch) == (True, "2", record)
-    assert (record.end, record.is_unfinished) == (end, True)
+    assert (record.pending_end, record.is_unfinished) == (end, True)
     stopped = _job(2)
     last = finishing_patch(stopped, record, JOB, AT + MINUTE)
     assert _after(stopped, last) == (False, "4", None)
@@ -130,7 +138,7 @@ def test_records_of_halves_are_small() -> None:
         _record(STOPPED, then=tuple(edits)),
         _record(*edits, STOPPED, end=ChangeOutcome.ROLLED_BACK),
     ):
-        assert len(msgspec.structs.replace(record, reason="x" * 600).text().encode()) < 2048
+        assert len(encode_record(msgspec.structs.replace(record, reason="x" * 600)).encode()) < 2048
 
 
 @pytest.mark.parametrize(
@@ -144,7 +152,7 @@ def test_records_of_halves_are_small() -> None:
 def test_what_is_still_to_come_must_be_ours(then: Edit) -> None:
     """Whoever may annotate a Job can write a record: nothing of it that we never do is done."""
     with pytest.raises(ValueError, match="was not written by gpu-rightsizer"):
-        parse_record(_record(STOPPED, then=(then,)).text(), JOB)
+        parse_record(encode_record(_record(STOPPED, then=(then,))), JOB)
 
 
 def test_others_have_no_second_half() -> None:
@@ -152,7 +160,7 @@ def test_others_have_no_second_half() -> None:
     (row,) = (one for one in KINDS if one.kind == "Deployment")
     edits = (Edit(("spec", "replicas"), 2, 0),)
     with pytest.raises(ValueError, match="changed by one write"):
-        parse_record(_record(*edits, then=edits).text(), row)
+        parse_record(encode_record(_record(*edits, then=edits)), row)
     assert not needs_pause(row, [Edit(GPU, "4", "2")])
     assert needs_pause(JOB, [Edit(GPU, "4", "2")])
     assert not needs_pause(JOB, [STOPPED])

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from rightsizer.kinds import kind_of
-from rightsizer.kinds.edits import Edit
 from rightsizer.kinds.health import Health, expected_pods, health_of, pods_after
-from rightsizer.kinds.patches import UndoRecord
-from rightsizer.model import Action, ObjectRef, Pod, Proposal, Workload
+from rightsizer.model import Action, ChangeRecord, Edit, ObjectRef, Pod, Proposal, Workload
 from tests.rightsizer.build import AT, judged, pod, policy, workload
 
 RESLICED = Edit(("spec", "predictor", "model", "resources", "limits", "nvidia.com/mig-1g.10gb"), None, "1")
@@ -30,22 +28,22 @@ def _of(kind: str, pods: int, size: int | None) -> Workload:
     return dataclasses.replace(workload(*(pod(f"w-{n}") for n in range(pods))), ref=ref, size=size)
 
 
-def _wanted(item: Workload, proposal: Proposal, edit: Edit, **spec: Any) -> tuple[UndoRecord, int]:
+def _wanted(item: Workload, proposal: Proposal, edit: Edit, **spec: Any) -> tuple[ChangeRecord, int]:
     """The record of such a change, and how many pods there should be by it."""
     decision = judged(item, {}, policy())
     finding = dataclasses.replace(decision.finding, proposal=proposal)
     decision = dataclasses.replace(decision, action=proposal.action, finding=finding)
     row = kind_of(item.ref)
     assert row is not None
-    record = UndoRecord(
+    record = ChangeRecord(
         run="r",
-        time=AT - datetime.timedelta(minutes=20),
+        at=AT - datetime.timedelta(minutes=20),
         action=proposal.action,
         rule="all",
         finding="",
         reason="",
         edits=(edit,),
-        settle=900,
+        healthy_within_seconds=900,
         pods=pods_after(decision, row),
     )
     return record, expected_pods(record, {"spec": spec}, row)
@@ -89,7 +87,7 @@ def test_a_record_of_before_expects_one() -> None:
     """It does not say how many there were."""
     row = kind_of(_of("InferenceService", 1, None).ref)
     assert row is not None
-    old = UndoRecord("r", AT, Action.RESLICE, "", "", "", (SHRUNK,))
+    old = ChangeRecord(AT, "r", Action.RESLICE, edits=(SHRUNK,))
     assert expected_pods(old, {"spec": {}}, row) == 1
 
 
@@ -100,8 +98,15 @@ RESOURCES = ("spec", "template", "spec", "containers", "name=main", "resources",
 
 def _health(path: tuple[str, ...], **changes: Any) -> tuple[Health, str]:
     edits = (Edit(path, 2, 1),)
-    record = UndoRecord(
-        run="r", time=SINCE, action="scale-down", rule="x", finding="y", reason="", edits=edits, settle=900
+    record = ChangeRecord(
+        run="r",
+        at=SINCE,
+        action="scale-down",
+        rule="x",
+        finding="y",
+        reason="",
+        edits=edits,
+        healthy_within_seconds=900,
     )
     return health_of(record, [pod(**{"created": SINCE + MINUTE, **changes})], 1, AT)
 

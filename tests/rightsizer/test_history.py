@@ -9,28 +9,29 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from rightsizer.changes.object_history import (
-    HISTORY_ANNOTATION,
+from rightsizer.changes.annotations import HISTORY_ANNOTATION, UNDO_ANNOTATION
+from rightsizer.changes.record_codec import (
     MOST,
     MOST_BYTES,
-    UNREADABLE,
+    encode_record,
     read_history,
+    recorded_changes,
     with_end,
     with_noticed_reverts,
     write_history,
 )
-from rightsizer.changes.records import UNDO_ANNOTATION, recorded_changes
-from rightsizer.kinds.edits import Edit
 from rightsizer.kinds.patches import record_of
 from rightsizer.model import (
+    UNREADABLE,
     Action,
     BlockerCode,
-    Change,
     ChangeOutcome,
+    ChangeRecord,
     Decision,
+    Edit,
     Fleet,
+    FoundChange,
     ObjectRef,
-    PastChange,
     Verdict,
 )
 from rightsizer.planning.cooldown import LONGEST_HOLD_OFF, MAX_CHANGES_PER_OWNER, Memory, cooling
@@ -46,9 +47,9 @@ TIMES = st.datetimes(
 
 
 @st.composite
-def _changes(draw: st.DrawFn) -> PastChange:
+def _changes(draw: st.DrawFn) -> ChangeRecord:
     end = draw(st.none() | st.sampled_from(ChangeOutcome))
-    return PastChange(
+    return ChangeRecord(
         at=draw(TIMES).replace(microsecond=0),
         run=draw(NAMES),
         action=draw(st.sampled_from(Action)).value,
@@ -59,12 +60,12 @@ def _changes(draw: st.DrawFn) -> PastChange:
     )
 
 
-def _read(text: str) -> tuple[PastChange, ...]:
+def _read(text: str) -> tuple[ChangeRecord, ...]:
     return read_history({HISTORY_ANNOTATION: text})
 
 
 @hypothesis.given(st.lists(_changes(), min_size=1, max_size=12, unique_by=lambda one: one.run))
-def test_history_is_bounded_and_forgets_the_oldest_first(past: list[PastChange]) -> None:
+def test_history_is_bounded_and_forgets_the_oldest_first(past: list[ChangeRecord]) -> None:
     """At most so many entries and bytes; the last always stays, and what was taken outlasts what was given back."""
     text = write_history(past)
     kept = _read(text)
@@ -78,7 +79,7 @@ def test_history_is_bounded_and_forgets_the_oldest_first(past: list[PastChange])
 
 
 @hypothesis.given(st.lists(_changes(), max_size=3))
-def test_what_is_short_comes_back_as_it_was(past: list[PastChange]) -> None:
+def test_what_is_short_comes_back_as_it_was(past: list[ChangeRecord]) -> None:
     """Writing and reading lose nothing, so that three takings of a month always count."""
     hypothesis.assume(all(len(change.by) + len(change.run) < 80 for change in past))
     assert _read(write_history(past)) == tuple(past)
@@ -121,7 +122,7 @@ def test_what_we_cannot_have_written_is_not_taken_for_nothing(text: str) -> None
     """An entry that cannot be read stands as one; so does an undo record, of whatever time it claims to be."""
     assert _read(text) == (UNREADABLE,)
     assert UNREADABLE in recorded_changes({"gpu-rightsizer.io/undo": text})
-    record = '{"run": "r", "time": "0001-01-01T00:00:00+14:00", "action": "scale-down"}'
+    record = '{"run": "r", "at": "0001-01-01T00:00:00+14:00", "action": "scale-down"}'
     assert recorded_changes({"gpu-rightsizer.io/undo": record}) == (UNREADABLE,)
 
 
@@ -138,16 +139,16 @@ def test_whatever_is_written_there_lets_nothing_more_happen(text: str, which: st
         assert write_history(spoiled.past)
 
 
-def _idle(*past: PastChange, **changes: Any) -> Decision:
+def _idle(*past: ChangeRecord, **changes: Any) -> Decision:
     item = workload(pod(created=AT - 10 * DAY), past=past)
     return judged(item, all_idle(item), policy(rule("all", **changes)))
 
 
 def _past(
     ago: datetime.timedelta, end: ChangeOutcome | None = ChangeOutcome.UNDONE, **changes: Any
-) -> PastChange:
+) -> ChangeRecord:
     values: dict[str, Any] = {"run": "r", "action": "scale-to-zero", "gpus": 1, "by": "gpu-rightsizer"}
-    return PastChange(at=AT - ago, end=end, ended=AT - ago + HOUR if end else None, **{**values, **changes})
+    return ChangeRecord(at=AT - ago, end=end, ended=AT - ago + HOUR if end else None, **{**values, **changes})
 
 
 def test_what_cannot_be_read_counts_as_a_change_right_now() -> None:
@@ -167,7 +168,7 @@ def test_hold_off_doubles_with_each_time_it_was_taken_back(times: int, held: int
 
 @hypothesis.given(st.lists(_changes(), max_size=8), st.timedeltas(HOUR, 20 * DAY))
 def test_hold_off_lies_between_the_cooldown_and_a_week(
-    past: list[PastChange], cooldown: datetime.timedelta
+    past: list[ChangeRecord], cooldown: datetime.timedelta
 ) -> None:
     """Whatever there was; and one more return never shortens it."""
     memory = Memory(tuple(past), AT)
@@ -177,7 +178,7 @@ def test_hold_off_lies_between_the_cooldown_and_a_week(
 
 
 @hypothesis.given(st.lists(_changes(), max_size=6), _changes())
-def test_remembering_more_never_lets_more_happen(past: list[PastChange], more: PastChange) -> None:
+def test_remembering_more_never_lets_more_happen(past: list[ChangeRecord], more: ChangeRecord) -> None:
     """What waits by less memory waits by more."""
     item = workload()
     before = list(cooling(item, Memory(tuple(past), AT), DAY))
@@ -197,7 +198,7 @@ def test_a_return_of_long_ago_is_forgotten() -> None:
 def test_three_changes_in_a_month_and_no_more(before: int, enforced: bool) -> None:
     """Then its people are to be talked to; growing back is not counted."""
     past = [_past((8 + 8 * number) * DAY, None, run=f"r{number}") for number in range(before)]
-    past = [change for change in past if AT - (change.at or AT) < 30 * DAY]
+    past = [change for change in past if AT - change.at < 30 * DAY]
     grown = [_past(9 * DAY, None, action="scale-up", run=f"g{number}") for number in range(3)]
     decision = _idle(*past, *grown, cooldown=HOUR)
     assert decision.is_enforced is enforced, decision
@@ -259,7 +260,7 @@ def test_what_was_taken_back_since_the_last_cycle_is_held_off(
     """Also where it could not be noted before: a record that is not in effect says so. Going on further is not that."""
     edits = (Edit(("spec", "replicas"), 4, 1),)
     record = record_of(judged(workload(), all_idle(workload()), policy()), edits, run="r1", at=AT - 3 * DAY)
-    notes = {UNDO_ANNOTATION: record.text(), HISTORY_ANNOTATION: write_history([record.as_past])}
+    notes = {UNDO_ANNOTATION: encode_record(record), HISTORY_ANNOTATION: write_history([record.summary])}
     item = workload(
         pod(created=AT - 10 * DAY),
         annotations=notes,
@@ -286,7 +287,10 @@ def test_evictions_of_a_pods_name_count_for_the_pod_that_has_it_now() -> None:
     """Its manifests are what is left of those before it: it came back, so it is held off from then on."""
     item = workload(pod("shell", created=AT - 10 * DAY), kind="Pod")
     item = dataclasses.replace(item, ref=item.pods[0].ref)
-    changes = (Change(item.ref, AT - 11 * DAY, 1, "r0"), Change(item.ref, AT - 10 * DAY - HOUR, 1, "r1"))
+    changes = (
+        FoundChange(item.ref, ChangeRecord(AT - 11 * DAY, "r0", "", 1)),
+        FoundChange(item.ref, ChangeRecord(AT - 10 * DAY - HOUR, "r1", "", 1)),
+    )
     around = Fleet((item,), {}, {}, changes)
     week: dict[str, Any] = {"cooldown": 6 * DAY, "actions": ("evict",)}
     assert judged(item, all_idle(item), policy(rule("all", **week)), around=around).is_enforced

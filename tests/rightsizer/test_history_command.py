@@ -55,7 +55,7 @@ def test_what_an_object_has_forgotten_is_told_by_our_memory(world: World) -> Non
     notes = created(world.api, "Deployment", world.team, "replaced")["metadata"]["annotations"]
     gone = {key: None for key in notes if key.startswith("gpu-rightsizer.io/")}
     world.api.patch("Deployment", world.team, "replaced", {"metadata": {"annotations": gone}})
-    found = [(item["name"], item["run"], item["isTold"]) for item in _history(world)["items"]]
+    found = [(item["name"], item["run"], item["isOnObject"]) for item in _history(world)["items"]]
     assert sorted(found) == [("kept", run, True), ("replaced", run, False)]
     assert "its object does not tell of it" in world.run("history").out
     world.api.deny(Rule("*", resources=("configmaps",)))
@@ -124,7 +124,7 @@ def test_undo_of_a_time_span(world: World) -> None:
     record = json.loads(
         created(world.api, "Deployment", world.team, "early")["metadata"]["annotations"][UNDO]
     )
-    text = json.dumps({**record, "time": "2026-01-01T10:00:00Z"})
+    text = json.dumps({**record, "at": "2026-01-01T10:00:00Z"})
     world.api.patch("Deployment", world.team, "early", {"metadata": {"annotations": {UNDO: text}}})
     world.api.inject(Fault("deployments/late", "PATCH", 1, status=409))
     run = world.run("undo", "--since", "2h", "--yes", "-o", "json")

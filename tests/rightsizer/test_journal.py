@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
+from rightsizer.changes.journal_entry import JournalEntry
 from rightsizer.cli import main
 from rightsizer.errors import ConfigurationError
 from rightsizer.execute.journal import SET_ASIDE, Journal, read_journal
-from rightsizer.kinds.past_changes import JournalEntry
 from rightsizer.model import ObjectRef, Outcome, Result
 from rightsizer.report.history import journal_text, unfinished
 from tests.rightsizer.build import AT, all_idle, judged, policy, workload

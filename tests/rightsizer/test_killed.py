@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from rightsizer.changes.journal_entry import JournalEntry
 from rightsizer.execute.journal import read_journal
-from rightsizer.kinds.past_changes import JournalEntry
 from simulator.kube import Fault, LoggedRequest
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
 from tests.rightsizer.world import World, created

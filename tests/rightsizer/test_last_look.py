@@ -164,7 +164,7 @@ def test_what_is_noted_has_the_clock_of_the_plan(world: World, monkeypatch: pyte
     monkeypatch.setattr("rightsizer.cli.plan_session.datetime", slow)
     assert _apply(world).items["idle"]["result"] == "done"
     record = json.loads(created(world.api, "Deployment", world.team, "idle")["metadata"]["annotations"][UNDO])
-    age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(record["time"])
+    age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(record["at"])
     assert age < datetime.timedelta(minutes=10)
 
 

@@ -15,7 +15,6 @@ from rightsizer.changes.memory import (
     MOST_BYTES,
     NAME,
     PARTS,
-    Taken,
     key_of,
     parse_memory,
     part_of,
@@ -23,7 +22,7 @@ from rightsizer.changes.memory import (
     with_remembered_changes,
     without_change,
 )
-from rightsizer.model import ChangeOutcome, Fleet, ObjectRef, PastChange, Workload
+from rightsizer.model import ChangeOutcome, ChangeRecord, Fleet, FoundChange, ObjectRef, Workload
 from simulator.kube import Fault, LoggedRequest, Rule
 from tests.rightsizer.build import pod, workload
 from tests.rightsizer.commands import Run
@@ -60,7 +59,7 @@ def _kept(world: World) -> list[dict[str, Any]]:
     """Every change that is remembered in our namespace."""
     texts = [text for one in _maps(world) for text in one.get("data", {}).values()]
     every = map(json.loads, texts)
-    return [{"of": one["owner"], **entry} for one in every for entry in one["taken"]]
+    return [{"workload": one["owner"], **entry} for one in every for entry in one["changes"]]
 
 
 def _age(world: World, hours: float) -> None:
@@ -145,7 +144,7 @@ def test_it_is_written_before_the_change_and_only_once(world: World) -> None:
     evicted = next(place for place, path in enumerate(paths) if path.endswith("shell/eviction"))
     assert any(place < idle for place in kept[1:])  # the first keeps the scope
     assert len([place for place in kept[1:] if place < max(idle, evicted)]) == 2
-    assert sorted((one["action"], one["of"]["name"], one["gpus"]) for one in _kept(world)) == [
+    assert sorted((one["action"], one["workload"]["name"], one["gpus"]) for one in _kept(world)) == [
         ("evict", "shell", 1),
         ("scale-to-zero", "idle", 2),
     ]
@@ -208,7 +207,7 @@ def test_where_it_cannot_be_written_nothing_is_taken(world: World) -> None:
     made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": OWN}}
     world.api.create({**made, "data": {"full": "x" * MOST_BYTES}})
     outcome = _apply(world).items["idle"]
-    assert (outcome["result"], "no room to remember it" in outcome["detail"]) == ("blocked", True)
+    assert (outcome["result"], "the memory is full" in outcome["detail"]) == ("blocked", True)
     world.api.patch("ConfigMap", OWN, name, {"data": {"full": None}})
     world.api.inject(Fault(f"configmaps/{name}", "PATCH", None, status=403))
     outcome = _apply(world).items["idle"]
@@ -231,7 +230,10 @@ def test_what_another_remembers_since_the_plan_counts_right_before_the_write(wor
     at = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=2)
     item = workload(ref=ref)
     texts = with_change(
-        {}, Taken(ref, PastChange(at, "r", "scale-to-zero", 2, "me"), idle["generation"]), item, at
+        {},
+        FoundChange(ref, ChangeRecord(at, "r", "scale-to-zero", 2, "me", generation=idle["generation"])),
+        item,
+        at,
     )
     name = f"{NAME}-{part_of(key_of(ref))}"
     made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": OWN}}
@@ -263,7 +265,7 @@ def test_what_is_stopped_through_another_object_is_remembered_by_its_own_name(wo
     """The ScaledObject is made anew by whoever deploys it, so that nothing is noted anywhere any more."""
     scaled(world)
     assert _apply(world).items["web"]["result"] == "done"
-    assert [one["of"]["kind"] for one in _kept(world)] == ["Deployment"]
+    assert [one["workload"]["kind"] for one in _kept(world)] == ["Deployment"]
     _age(world, 60)
     scaler = created(world.api, "ScaledObject", world.team, "web")
     world.clock.stand(time.time() - 50 * 3600)
@@ -284,11 +286,12 @@ def test_what_is_stopped_through_another_object_is_remembered_by_its_own_name(wo
 _AT = NOW - datetime.timedelta(days=1)
 
 
-def _taken(ref: ObjectRef, run: str = "r", *, at: datetime.datetime = _AT, **changes: Any) -> Taken:
-    return Taken(ref, PastChange(at, run, "scale-to-zero", 2, "me"), generation=1, **changes)
+def _taken(ref: ObjectRef, run: str = "r", *, at: datetime.datetime = _AT, **changes: Any) -> FoundChange:
+    record = ChangeRecord(at, run, "scale-to-zero", 2, "me", generation=1, **changes)
+    return FoundChange(ref, record, is_on_object=False)
 
 
-def _texts(taken: Taken, item: Workload, texts: dict[str, str] | None = None) -> dict[str, str]:
+def _texts(taken: FoundChange, item: Workload, texts: dict[str, str] | None = None) -> dict[str, str]:
     found = {**(texts or {}), **with_change(texts or {}, taken, item, NOW)}
     return {key: text for key, text in found.items() if text is not None}
 
@@ -310,7 +313,7 @@ def test_jobs_of_one_cron_job_remember_for_each_other() -> None:
     texts = _texts(_taken(gone), first)
     item, fleet = _recalled(first, texts)
     assert [(one.run, one.end) for one in item.past] == [("r", None)]
-    assert [(one.ref, one.starter, one.stands) for one in fleet.changes] == [(gone, starter, False)]
+    assert [(one.ref, one.starter, one.is_in_effect) for one in fleet.changes] == [(gone, starter, False)]
 
 
 @pytest.mark.parametrize(
@@ -338,7 +341,7 @@ def test_a_pause_after_which_it_was_wanted_back_is_known_again() -> None:
     """It is not idle before it has paused for longer; by how long it had done nothing when it was stopped."""
     item = workload(pod(created=_since(4)))
     again, _ = _recalled(
-        item, _texts(_taken(item.ref, idle_s=3600), workload(pod(created=_since(90)), generation=0))
+        item, _texts(_taken(item.ref, idle_seconds=3600), workload(pod(created=_since(90)), generation=0))
     )
     assert again.came_back_after == datetime.timedelta(hours=1 + 20)
     assert [(one.end, one.ended) for one in again.past] == [(ChangeOutcome.REVERTED, _since(4))]
@@ -351,11 +354,11 @@ def test_what_cannot_be_read_spoils_its_owner_alone() -> None:
     for text in (
         "{",
         "[]",
-        json.dumps({"owner": "x", "taken": []}),
+        json.dumps({"owner": "x", "changes": []}),
         _texts(_taken(other.ref), other)[key_of(other.ref)],
     ):
         again, fleet = _recalled(item, {key: text})
-        assert [one.at for one in again.past] == [None]
+        assert [one.is_readable for one in again.past] == [False]
         assert key in str(fleet.problems)
         assert _recalled(other, {key: text})[0] == other
         with pytest.raises(ValueError, match=r"cannot be read|under the key"):
@@ -369,7 +372,7 @@ def test_what_is_too_old_goes_and_all_has_its_bounds() -> None:
     texts = _texts(_taken(item.ref, "first", at=NOW - MONTH), item, old)
     texts = _texts(_taken(item.ref, "second"), item, texts)
     assert list(texts) == [key_of(item.ref)]
-    assert [one.change.run for one in parse_memory(texts).by_key[key_of(item.ref)]] == ["second"]
+    assert [one.record.run for one in parse_memory(texts).by_key[key_of(item.ref)]] == ["second"]
     for number in range(2 * MOST):
         texts = _texts(_taken(item.ref, f"r{number}"), item, texts)
     assert len(parse_memory(texts).by_key[key_of(item.ref)]) == MOST
@@ -388,7 +391,19 @@ def test_thousands_of_owners_have_room() -> None:
     texts: dict[str, str] = {}
     for run in ("20261120-180000-abcdef", "20261121-180000-abcdef", "20261122-180000-abcdef"):
         texts = _texts(
-            Taken(item.ref, PastChange(_AT, run, "scale-to-zero", 8, "gpu-rightsizer"), 3, 9, "low"),
+            FoundChange(
+                item.ref,
+                ChangeRecord(
+                    _AT,
+                    run,
+                    "scale-to-zero",
+                    8,
+                    "gpu-rightsizer",
+                    generation=3,
+                    idle_seconds=9,
+                    priority_class="low",
+                ),
+            ),
             item,
             texts,
         )

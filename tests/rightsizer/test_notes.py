@@ -8,7 +8,8 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from rightsizer.changes.records import came_back_after, changes_of, recorded_changes
+from rightsizer.changes.found_changes import changes_of
+from rightsizer.changes.record_codec import came_back_after, recorded_changes
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.notices import unreadable_notes
 from rightsizer.kinds.patches import original_replicas, read_record
@@ -32,7 +33,7 @@ OFTEN = 30_000
 def _record(**changes: Any) -> str:
     values = {
         "run": "r1",
-        "time": "2026-11-20T10:00:00Z",
+        "at": "2026-11-20T10:00:00Z",
         "action": "scale-down",
         "rule": "x",
         "finding": "idle",
@@ -51,20 +52,20 @@ def _entry(**changes: Any) -> str:
 
 DEEP = '{"x": ' + "[" * OFTEN + "]" * OFTEN + "}"
 NASTY = {
-    "no-zone": ("undo", _record(time="2026-11-20T10:00:00")),
-    "settle-huge": ("undo", _record(settle=10**15)),
-    "settle-negative": ("undo", _record(settle=-(10**15))),
+    "no-zone": ("undo", _record(at="2026-11-20T10:00:00")),
+    "healthy-within-huge": ("undo", _record(healthyWithinSeconds=10**15)),
+    "healthy-within-negative": ("undo", _record(healthyWithinSeconds=-(10**15))),
     "no-path": ("undo", _record(edits=_edit())),
     "no-key": ("undo", _record(edits=_edit("spec", ""))),
     "nested": ("undo", _record()[:-1] + ', "x": ' + DEEP + "}"),
     "nested-value": ("undo", _record(edits=[{"path": ["spec", "replicas"], "after": 1}])[:-2]),
-    "idle-huge": ("undo", _record(idle=10**30)),
-    "year-1": ("undo", _record(time="0001-01-01T00:00:00+14:00")),
-    "year-9999": ("undo", _record(time="9999-12-31T23:59:59-14:00")),
-    "of-nothing": ("undo", _record(of={"api_version": "", "kind": "", "namespace": "", "name": ""})),
+    "idle-huge": ("undo", _record(idleSeconds=10**30)),
+    "year-1": ("undo", _record(at="0001-01-01T00:00:00+14:00")),
+    "year-9999": ("undo", _record(at="9999-12-31T23:59:59-14:00")),
+    "of-nothing": ("undo", _record(workload={"api_version": "", "kind": "", "namespace": "", "name": ""})),
     "of-odd": (
         "undo",
-        _record(of={"api_version": "v1", "kind": "X", "namespace": "\u202e", "name": "a\n", "uid": ""}),
+        _record(workload={"api_version": "v1", "kind": "X", "namespace": "\u202e", "name": "a\n", "uid": ""}),
     ),
     "surrogate": ("undo", _record(run="\ud800")),
     "gpus-huge": ("undo", _record(gpus=10**9)),
@@ -124,17 +125,17 @@ _json = st.recursive(
 _fields = st.dictionaries(
     st.sampled_from(
         [
-            "time",
             "at",
             "run",
             "action",
             "edits",
             "gpus",
-            "idle",
-            "of",
+            "idleSeconds",
+            "workload",
             "by",
-            "settle",
-            "then",
+            "healthyWithinSeconds",
+            "pendingEdits",
+            "pendingEnd",
             "end",
             "version",
         ]

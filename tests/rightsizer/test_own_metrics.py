@@ -5,7 +5,7 @@ import datetime
 
 import pytest
 
-from rightsizer.model import Change, Fleet, ObjectRef, Plan, PriorityClass
+from rightsizer.model import ChangeOutcome, ChangeRecord, Fleet, FoundChange, ObjectRef, Plan, PriorityClass
 from rightsizer.planning.budget import Left
 from rightsizer.planning.cost_summary import accounts_of
 from rightsizer.policy.limits import Per, Scope
@@ -16,12 +16,13 @@ from tests.rightsizer.reported import PRICES
 LOW = PriorityClass("low", 100)
 
 
-def _change(name: str, gpus: int, priority_class: str | None, *, stands: bool = True) -> Change:
+def _change(name: str, gpus: int, priority_class: str | None, *, stands: bool = True) -> FoundChange:
     ref = ObjectRef("apps/v1", "Deployment", "team-a", name)
-    return Change(ref, AT, gpus, "r1", stands=stands, priority_class=priority_class)
+    end = None if stands else ChangeOutcome.REVERTED
+    return FoundChange(ref, ChangeRecord(AT, "r1", "", gpus, end=end, priority_class=priority_class))
 
 
-def _plan(*changes: Change, after_s: float = 0.0) -> Plan:
+def _plan(*changes: FoundChange, after_s: float = 0.0) -> Plan:
     at = AT + datetime.timedelta(seconds=after_s)
     return Plan(at, "r1", "built-in", "", (), fleet=Fleet((), {}, {"low": LOW}, changes))
 

@@ -100,7 +100,7 @@ def test_what_was_ordered_and_runs_all_the_same_is_remembered_so(world: World) -
     assert _apply(world, "train")["result"] == "done"
     job = created(world.api, VOLCANO, world.team, "train")
     record = json.loads(job["metadata"]["annotations"][UNDO])
-    aged = {UNDO: json.dumps({**record, "time": "2026-01-01T00:00:00Z"})}
+    aged = {UNDO: json.dumps({**record, "at": "2026-01-01T00:00:00Z"})}
     world.api.patch(VOLCANO, world.team, "train", {"metadata": {"annotations": aged}})
     world.api.patch(
         VOLCANO, world.team, "train", {"status": {"state": {"phase": "Running"}}}, subresource="status"

@@ -85,12 +85,12 @@ def test_it_goes_on_with_what_suffices(world: World) -> None:
     assert first["spec"] == {"suspend": True}
     promised = json.loads(first["metadata"]["annotations"][UNDO])
     assert [edit["path"][-1] for edit in promised["edits"]] == ["suspend"]
-    assert [(edit["before"], edit["after"]) for edit in promised["then"]] == [("2", "1")]
+    assert [(edit["before"], edit["after"]) for edit in promised["pendingEdits"]] == [("2", "1")]
     assert second["spec"]["suspend"] is False
     assert {"uid", "resourceVersion"} <= second["metadata"].keys()
     record = _record(world)
     assert record is not None
-    assert (record["action"], record["then"]) == ("resize", [])
+    assert (record["action"], "pendingEdits" in record) == ("resize", False)
     assert [edit["path"][-1] for edit in record["edits"]] == ["nvidia.com/gpu"]
     assert (_ends(world), len(json.dumps(promised)) < 2048) == ([None], True)
     assert ("complete", "done") in _repairs(run)

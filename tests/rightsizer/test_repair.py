@@ -304,12 +304,12 @@ def test_growth_that_gives_everything_back_is_read_back_by_what_is_remembered(wo
     record = {
         "version": 1,
         "run": "r",
-        "time": at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "at": at.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "action": "scale-down",
         "rule": "all",
         "finding": "too-many-replicas",
         "reason": "",
-        "settled": True,
+        "confirmed": True,
         "edits": [{"path": ["spec", "replicas"], "before": 3, "after": 2}],
     }
     world.api.patch(

@@ -71,7 +71,7 @@ def _age(world: World) -> None:
     """Let what is there of an eviction be three days older: longer ago than the window, and than the cooldown."""
     (secret,) = world.api.list("Secret", "gpu-rightsizer")
     record = json.loads(_decoded(secret["data"]["record"]))
-    record["time"] = "2026-01-01T00:00:00Z"
+    record["at"] = "2026-01-01T00:00:00Z"
     secret["data"]["record"] = _encoded(json.dumps(record))
     world.api.delete("Secret", "gpu-rightsizer", secret["metadata"]["name"])
     del secret["metadata"]["resourceVersion"], secret["metadata"]["uid"]
@@ -110,7 +110,7 @@ def test_a_record_that_we_cannot_have_written_is_not_followed(
     world.add("Deployment", world.team, "forged", {})
     record = {
         "run": "r",
-        "time": "2026-01-01T00:00:00Z",
+        "at": "2026-01-01T00:00:00Z",
         "action": "scale-to-zero",
         "rule": "research",
         "finding": "idle",

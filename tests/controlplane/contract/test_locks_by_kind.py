@@ -13,9 +13,10 @@ import pytest
 from rightsizer.guardrails.admission import admission_policies
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.core import POD
-from rightsizer.kinds.edits import ANY, Edit, edit_of, patch_of, places
+from rightsizer.kinds.edits import ANY, edit_of, patch_of, places
 from rightsizer.kinds.fields import Value
 from rightsizer.kinds.kind import Kind, stop_edits
+from rightsizer.model import Edit
 from rightsizer.policy.policy_file import parse
 from simulator.controlplane.plane import ControlPlane
 from tests.controlplane.contract.server import Api, Object, Server, Simulated
@@ -215,7 +216,7 @@ def test_guardrail_by_kind_allows_changes_of_its_row(installed: Api, kind: str) 
     assert noted.status_code == 200, noted.text
     for edits in (stop_edits(row, obj, AT), _everything(row, obj)):
         assert edits
-        for patch in (patch_of(obj, edits), patch_of(_after(obj, edits), [edit.turned for edit in edits])):
+        for patch in (patch_of(obj, edits), patch_of(_after(obj, edits), [edit.reversed for edit in edits])):
             annotations = patch.get("metadata", {}).get("annotations", {})
             record = {"metadata": {"annotations": {"gpu-rightsizer.io/undo": "{}", **annotations}}}
             reply = _try(api, path, patch | record)

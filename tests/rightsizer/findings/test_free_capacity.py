@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rightsizer.changes.records import recorded_changes
+from rightsizer.changes.record_codec import encode_record, recorded_changes
 from rightsizer.findings.free_capacity import FreeCapacity, IncomingPods
 from rightsizer.kinds.patches import record_of
 from rightsizer.model import (
@@ -237,5 +237,5 @@ def test_undo_record_keeps_fractions_of_gpus(frees: float, kept: float) -> None:
     item = _workload()
     decision = dataclasses.replace(judged(item, all_idle(item), policy()), frees=frees)
     record = record_of(decision, (), run="r1", at=AT)
-    assert (record.gpus, f'"gpus":{kept},' in record.text()) == (kept, True)
-    assert recorded_changes({"gpu-rightsizer.io/undo": record.text()})[0].gpus == kept
+    assert (record.gpus, f'"gpus":{kept},' in encode_record(record)) == (kept, True)
+    assert recorded_changes({"gpu-rightsizer.io/undo": encode_record(record)})[0].gpus == kept

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rightsizer.changes.records import came_back_after
+from rightsizer.changes.record_codec import came_back_after
 from rightsizer.config import LONGEST, PREFIX, ClusterSettings
 from rightsizer.errors import ConfigurationError, RequestRefused
 from rightsizer.execute.preflight import read_workload
@@ -206,7 +206,7 @@ def _template() -> Object:
 
 
 def _stopped(name: str, kind: str, gpus: int, at: str) -> Object:
-    record = {"version": 1, "run": f"run-{name}", "time": at, "action": "scale-to-zero", "gpus": gpus}
+    record = {"version": 1, "run": f"run-{name}", "at": at, "action": "scale-to-zero", "gpus": gpus}
     spec: Object = {"selector": {"matchLabels": {"a": "b"}}, "template": _template()}
     if kind == "Job":
         spec = {"suspend": True, "template": _template()}
@@ -226,7 +226,7 @@ def test_changes_are_known_from_changed_objects(server: Server) -> None:
     server.add(broken)
     fleet = server.fleet()
     assert fleet.workloads == ()
-    assert [(one.ref.kind, one.ref.name, one.gpus, one.run) for one in fleet.changes] == [
+    assert [(one.ref.kind, one.ref.name, one.record.gpus, one.record.run) for one in fleet.changes] == [
         ("Job", "j", 2, "run-j"),
         ("Deployment", "d", 8, "run-d"),
     ]
@@ -236,7 +236,9 @@ def test_changes_are_known_from_changed_objects(server: Server) -> None:
 
 HOUR = datetime.timedelta(hours=1)
 CREATED = datetime.datetime(2026, 11, 21, 10, tzinfo=datetime.UTC)
-RECORD = json.dumps({"version": 1, "time": "2026-11-20T10:00:00Z", "action": "scale-to-zero", "idle": 7200})
+RECORD = json.dumps(
+    {"version": 1, "at": "2026-11-20T10:00:00Z", "run": "r", "action": "scale-to-zero", "idleSeconds": 7200}
+)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +273,9 @@ def test_changes_of_apply_are_known_afterwards(world: World) -> None:
     cluster = Cluster(ClusterSettings(kubeconfig=world.directory / "kubeconfig"))
     changes = build_fleet(read_cluster(cluster, RECORDABLE_KINDS, state_namespace=STATE)).changes
     name = json.loads(run.out)["metadata"]["run"]
-    assert {(one.ref.namespace, one.ref.kind, one.ref.name, one.gpus, one.run) for one in changes} == {
+    assert {
+        (one.ref.namespace, one.ref.kind, one.ref.name, one.record.gpus, one.record.run) for one in changes
+    } == {
         (world.team, "Deployment", "idle", 8, name),
         (world.team, "Pod", "shell", 1, name),
     }
@@ -289,7 +293,12 @@ def test_evictions_are_known_from_secrets_of_manifests(server: Server) -> None:
     server.add({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {}})
     assert server.fleet().changes == ()
     (found,) = server.fleet(state_namespace=STATE).changes
-    assert (found.ref.namespace, found.ref.name, found.gpus, found.run) == (TEAM, "shell", 4, "run-1")
+    assert (found.ref.namespace, found.ref.name, found.record.gpus, found.record.run) == (
+        TEAM,
+        "shell",
+        4,
+        "run-1",
+    )
     server.api.inject(Fault("/secrets", "GET", 1, status=403))
     fleet = server.fleet(state_namespace=STATE)
     assert fleet.changes == ()

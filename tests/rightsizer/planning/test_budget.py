@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rightsizer.model import Change, Decision, Fleet, Node, ObjectRef, Workload
+from rightsizer.model import ChangeRecord, Decision, Fleet, FoundChange, Node, ObjectRef, Workload
 from rightsizer.planning.budget import Purse
 from rightsizer.policy.schema import Policy
 from tests.rightsizer.build import AT, all_idle, measured_for, planned, pod, rulebook, workload
@@ -48,7 +48,7 @@ def _policy(*budgets: dict[str, Any]) -> Policy:
     )
 
 
-def _plan(rules: Policy, *items: Workload, changes: tuple[Change, ...] = ()) -> dict[str, Decision]:
+def _plan(rules: Policy, *items: Workload, changes: tuple[FoundChange, ...] = ()) -> dict[str, Decision]:
     book = rulebook(rules, around=Fleet(items, NODES, {}, changes))
     found = {key: used for item in items for key, used in all_idle(item).items()}
     return {one.workload.ref.name: one for one in planned(book, measured_for(book, found))}
@@ -124,14 +124,16 @@ LATELY = {
 @pytest.mark.parametrize(("ago", "per", "is_done"), LATELY.values(), ids=LATELY.keys())
 def test_budget_recent_changes_count(ago: datetime.timedelta, per: str, is_done: bool) -> None:
     """In the 60 minutes or 24 hours before, whoever did it; not in a budget per run."""
-    change = Change(ObjectRef("apps/v1", "Deployment", "gone", "x"), AT - ago, 3, "r0")
+    change = FoundChange(ObjectRef("apps/v1", "Deployment", "gone", "x"), ChangeRecord(AT - ago, "r0", "", 3))
     decisions = _plan(_policy({"per": per, "gpus": 3}), _item("w"), changes=(change,))
     assert (_done(decisions) == ["w"]) is is_done
 
 
 def test_budget_past_change_counts_in_its_namespace_and_pools() -> None:
     """In its namespace, and in its pools."""
-    change = Change(ObjectRef("apps/v1", "Deployment", "team-a", "x"), AT, 1, "r0", ("a",))
+    change = FoundChange(
+        ObjectRef("apps/v1", "Deployment", "team-a", "x"), ChangeRecord(AT, "r0", "", 1), pools=("a",)
+    )
     for scope, done in (("namespace", ["other"]), ("nodePool", ["middle"])):
         items = (
             _item("small"),
@@ -175,7 +177,11 @@ LEFT: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
 @pytest.mark.parametrize(("budget", "left"), LEFT.values(), ids=LEFT.keys())
 def test_budget_left_after_changes_is_the_minimum(budget: dict[str, Any], left: dict[str, float]) -> None:
     """By what was changed lately: of what counts by parts of the fleet, where the least is left."""
-    change = Change(ObjectRef("apps/v1", "Deployment", "team-a", "x"), AT - HOUR / 2, 3, "r0", ("a",))
+    change = FoundChange(
+        ObjectRef("apps/v1", "Deployment", "team-a", "x"),
+        ChangeRecord(AT - HOUR / 2, "r0", "", 3),
+        pools=("a",),
+    )
     purse = Purse(_policy(budget), Fleet(FLEET, NODES, {}, (change,)), AT)
     key = (budget.get("scope", "cluster"), budget.get("per", "run"))
     assert {one.unit: one.amount for one in purse.left() if (one.scope, one.per) == key} == left

@@ -11,10 +11,11 @@ from rightsizer.config import PREFIX
 from rightsizer.model import (
     Action,
     BlockerCode,
-    Change,
+    ChangeRecord,
     Decision,
     FindingName,
     Fleet,
+    FoundChange,
     Manager,
     Mode,
     ObjectRef,
@@ -180,7 +181,7 @@ def test_decide_blocked_change_keeps_verdict_and_action(
 def test_decide_recreated_workload_keeps_cooldown(ref: ObjectRef, hours: int, is_blocked: bool) -> None:
     """What was deleted and made anew since is the same to its owner."""
     item = workload()
-    around = Fleet((item,), {}, {}, (Change(ref, AT - hours * HOUR, 1, "r"),))
+    around = Fleet((item,), {}, {}, (FoundChange(ref, ChangeRecord(AT - hours * HOUR, "r", "", 1)),))
     decision = judged(item, all_idle(item), policy(), around=around)
     assert _causes(decision) == [BlockerCode.COOLDOWN] * is_blocked
 

@@ -20,9 +20,10 @@ from rightsizer.kinds import is_ours_to_do
 from rightsizer.model import (
     Action,
     BlockerCode,
-    Change,
+    ChangeRecord,
     Decision,
     Fleet,
+    FoundChange,
     History,
     Manager,
     Measured,
@@ -224,8 +225,10 @@ def _fleet(chance: Chance) -> Fleet:
         name: PriorityClass(name, value, chance.choice(modes)) for name, value in CLASSES.items() if name
     }
     changes = tuple(
-        Change(
-            item.ref, AT - chance.choice([HOUR / 2, 3 * HOUR, 30 * HOUR]), chance.randrange(5), "r", ("a",)
+        FoundChange(
+            item.ref,
+            ChangeRecord(AT - chance.choice([HOUR / 2, 3 * HOUR, 30 * HOUR]), "r", "", chance.randrange(5)),
+            pools=("a",),
         )
         for item in items
         if chance.random() < 0.15
@@ -390,7 +393,10 @@ def _marked(world: World, chance: Chance) -> World:
 
 
 def _cooled(world: World, _: Chance) -> World:
-    changes = tuple(Change(item.ref, AT - HOUR / 2, 1, "r", ("a", "b")) for item in world.fleet.workloads)
+    changes = tuple(
+        FoundChange(item.ref, ChangeRecord(AT - HOUR / 2, "r", "", 1), pools=("a", "b"))
+        for item in world.fleet.workloads
+    )
     return dataclasses.replace(
         world, fleet=dataclasses.replace(world.fleet, changes=(*world.fleet.changes, *changes))
     )
@@ -605,7 +611,7 @@ def test_decisions_enforced_never_exceed_a_budget(chance: Chance) -> None:
             if budget.workloads is not None:
                 assert len(here) + len(before) <= max(budget.workloads, len(before))
             if gpus is not None:
-                spent = sum(change.gpus for change in before)
+                spent = sum(change.record.gpus for change in before)
                 assert sum(one.frees for one in here) + spent <= max(gpus, spent)
 
 
@@ -621,7 +627,7 @@ def _places(scope: Scope, item: Workload, fleet: Fleet) -> set[str]:
             return {fleet.nodes[one.node].pool or "(no pool)" for one in item.pods if one.holds}
 
 
-def _places_of(scope: Scope, change: Change) -> set[str]:
+def _places_of(scope: Scope, change: FoundChange) -> set[str]:
     places = {Scope.CLUSTER: {""}, Scope.NAMESPACE: {change.ref.namespace}, Scope.OWNER: {str(change.ref)}}
     return places.get(scope, set(change.pools))
 

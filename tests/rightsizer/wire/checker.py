@@ -150,7 +150,7 @@ class Checker:
         """What was stopped to be changed goes on, with what the record said would come next."""
         self.counts["finished"] += 1
         record = json.loads(annotations_of(before)[UNDO])
-        to_come = {tuple(edit["path"]): edit.get("after") for edit in record["then"]}
+        to_come = {tuple(edit["path"]): edit.get("after") for edit in record.get("pendingEdits", ())}
         stop = {tuple(edit["path"]): edit.get("before") for edit in record["edits"]}
         for path in changed:
             if value_at(after, path) not in {to_come.get(path), stop.get(path)}:
@@ -329,13 +329,13 @@ def _gives(before: Object, after: Object, path: tuple[str, ...]) -> bool:
 def _is_finished(before: Object, changed: list[tuple[str, ...]]) -> bool:
     """Whether the object waited to be changed, and is."""
     record = json.loads(annotations_of(before).get(UNDO, "{}"))
-    return bool(record.get("then")) and any(is_amount(path, str(before["kind"])) for path in changed)
+    return bool(record.get("pendingEdits")) and any(is_amount(path, str(before["kind"])) for path in changed)
 
 
 def _what(after: Object, record: str | None, changed: list[tuple[str, ...]]) -> tuple[str, float]:
     """What a change comes to, and how many pods it leaves; of what pods hold less of, all of them."""
     kind = str(after["kind"])
-    if any(is_amount(path, kind) for path in changed) or (record and json.loads(record).get("then")):
+    if any(is_amount(path, kind) for path in changed) or (record and json.loads(record).get("pendingEdits")):
         return "less", math.inf
     size = value_at(after, FIELDS[kind][0])
     left = size if isinstance(size, int) and not isinstance(size, bool) else 0

@@ -59,7 +59,7 @@ def _left(entry: Entry) -> tuple[dict[str, int], Sequence[Object]]:
     """What each pod is left to ask for, at once or once the others are gone; and its containers as they stand."""
     assert entry.after is not None
     amounts = _now(entry)
-    for edit in json.loads(annotations_of(entry.after).get(UNDO, "{}")).get("then", ()):
+    for edit in json.loads(annotations_of(entry.after).get(UNDO, "{}")).get("pendingEdits", ()):
         if edit["path"][-2] == "limits":
             amounts[edit["path"][-1]] = int(edit.get("after") or 0)
             return amounts, []

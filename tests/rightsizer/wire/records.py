@@ -20,7 +20,7 @@ def recorded(
     record = json.loads(text)
     if len(text) > 2048:
         yield f"a record of {len(text)} bytes"
-    if missing := {"run", "time", "action", "rule", "finding", "reason", "by"} - {
+    if missing := {"run", "at", "action", "rule", "finding", "reason", "by"} - {
         key for key in record if record[key]
     }:
         yield f"a record without {missing}"

@@ -1,0 +1,168 @@
+"""The changes that objects and saved manifests tell of: what budgets over time and cooldowns count. Pure.
+
+Whoever may annotate an object can write a history. A change that gpu-rightsizer cannot have made holds off changes of
+that object alone: it is reported, and charged to no budget.
+"""
+
+import dataclasses
+import datetime
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from rightsizer.changes.annotations import (
+    CLASS_ANNOTATION,
+    GPUS_ANNOTATION,
+    HISTORY_ANNOTATION,
+    MANIFEST_LABEL,
+    POD_ANNOTATION,
+    UNDO_ANNOTATION,
+    manifest_name,
+)
+from rightsizer.changes.record_codec import read_undo_record, recorded_changes
+from rightsizer.kube.api_objects import ObjectMeta
+from rightsizer.kube.owner_kinds import CONTROL_OBJECTS, ObjectSummary, owner_kind
+from rightsizer.model import UNREADABLE, Action, ChangeRecord, Fleet, FoundChange, ObjectRef, Pod
+
+AHEAD = datetime.timedelta(days=2)
+"""How far the clock of a machine that runs gpu-rightsizer may be ahead of Prometheus's clock."""
+
+
+def changes_of(
+    controllers: Iterable[ObjectSummary], evictions: Iterable[ObjectMeta], pods: Iterable[Pod]
+) -> tuple[list[FoundChange], list[str]]:
+    """The changes, oldest first, and problems with records, in words.
+
+    Args:
+        controllers: Objects that may carry a record.
+        evictions: The Secrets with manifests of evicted pods.
+        pods: Pods with GPUs; the eviction of one that still has them never took effect.
+    """
+    found: list[FoundChange] = []
+    problems: list[str] = []
+    for item in controllers:
+        annotations = item.metadata.annotations or {}
+        workload, priority_class = _recorded_workload(annotations)
+        if not speaks_for(item.ref, workload):
+            problems.append(
+                f"{item.ref}: its annotation {UNDO_ANNOTATION} names {workload}, for which it cannot speak"
+            )
+            workload = None
+        if workload is None and is_copy(item.ref, item.metadata):
+            continue
+        past = recorded_changes(annotations)
+        found.extend(
+            FoundChange(
+                workload or item.controls or item.ref,
+                msgspec.structs.replace(change, gpus=max(change.gpus, 0), priority_class=priority_class),
+                starter=_starter(item),
+            )
+            for change in past
+            if change.is_readable and change.takes
+        )
+        if UNREADABLE in past:
+            which = f"its annotation {UNDO_ANNOTATION} or {HISTORY_ANNOTATION}"
+            problems.append(f"{item.ref}: {which} cannot be read; it counts as changed right now")
+    running = {
+        (f"{pod.ref.namespace}/{pod.ref.name}", manifest_name(pod.ref))
+        for pod in pods
+        if not pod.is_terminating
+    }
+    found.extend(evictions_of(item for item in evictions if (_pod_of(item), item.name) not in running))
+    return sorted(found, key=lambda change: (change.at, change.ref)), sorted(problems)
+
+
+def speaks_for(carrier: ObjectRef, workload: ObjectRef | None) -> bool:
+    """Whether a record may name another workload: on its control object, or on the CronJob that created it."""
+    if workload is None:
+        return True
+    group = carrier.api_version.rpartition("/")[0]
+    row = owner_kind(group, carrier.kind)
+    return workload.namespace == carrier.namespace and (
+        (group, carrier.kind) in CONTROL_OBJECTS or (row is not None and row.starts_others)
+    )
+
+
+def _recorded_workload(annotations: Mapping[str, str]) -> tuple[ObjectRef | None, str | None]:
+    """The workload and the PriorityClass that an undo record names."""
+    try:
+        record = read_undo_record(annotations)
+    except ValueError:
+        record = None
+    return (record.workload, record.priority_class) if record else (None, None)
+
+
+def _starter(item: ObjectSummary) -> ObjectRef | None:
+    above = item.metadata.controller
+    row = owner_kind(above.group, above.kind) if above is not None else None
+    if above is None or row is None or not row.starts_others:
+        return None
+    return ObjectRef(above.api_version, above.kind, item.ref.namespace, above.name, above.uid)
+
+
+def is_copy(ref: ObjectRef, metadata: ObjectMeta) -> bool:
+    """Whether a record was copied from the controller: ReplicaSets get a Deployment's annotations.
+
+    Changes are made to the topmost controller, to objects of a CronJob or the like, and to control objects.
+    """
+    if (ref.api_version.rpartition("/")[0], ref.kind) in CONTROL_OBJECTS:
+        return False
+    above = metadata.controller
+    row = owner_kind(above.group, above.kind) if above is not None else None
+    return row is not None and not row.starts_others
+
+
+def evictions_of(secrets: Iterable[ObjectMeta]) -> Iterator[FoundChange]:
+    """The evictions that saved manifests tell of, by the metadata of their Secrets."""
+    for item in secrets:
+        if item.creation_timestamp is None:
+            continue
+        labels, annotations = item.labels or {}, item.annotations or {}
+        namespace, _, name = _pod_of(item).partition("/")
+        ref = ObjectRef("v1", "Pod", namespace, name)
+        if not name:
+            ref = ObjectRef("v1", "Secret", item.namespace, item.name, item.uid)
+        gpus = annotations.get(GPUS_ANNOTATION, "")
+        yield FoundChange(
+            ref,
+            ChangeRecord(
+                item.creation_timestamp,
+                labels.get(MANIFEST_LABEL, ""),
+                Action.EVICT.value,
+                int(gpus) if re.fullmatch("[0-9]{1,5}", gpus) else 0,
+                priority_class=annotations.get(CLASS_ANNOTATION),
+            ),
+        )
+
+
+def _pod_of(item: ObjectMeta) -> str:
+    return (item.annotations or {}).get(POD_ANNOTATION, "")
+
+
+def drop_implausible_changes(fleet: Fleet, at: datetime.datetime) -> Fleet:
+    """The fleet without changes that gpu-rightsizer cannot have made; these are among its problems.
+
+    Args:
+        fleet: With all changes.
+        at: Now, by Prometheus's clock.
+    """
+    offered = sum(sum(node.allocatable.values()) for node in fleet.nodes.values())
+    kept: list[FoundChange] = []
+    problems: list[str] = []
+    for change in fleet.changes:
+        if why := _implausible_reason(change, offered, at):
+            problems.append(f"{change.ref}: records a change {why}; it is charged to no budget")
+        else:
+            kept.append(change)
+    if not problems:
+        return fleet
+    return dataclasses.replace(fleet, changes=tuple(kept), problems=(*fleet.problems, *problems))
+
+
+def _implausible_reason(change: FoundChange, offered: int, at: datetime.datetime) -> str:
+    if change.at - at > AHEAD:
+        return f"at {change.at.astimezone(datetime.UTC):%Y-%m-%d %H:%M} UTC, which is in the future"
+    if 0 < offered < change.record.gpus:
+        return f"that freed {change.record.gpus} GPUs, but all nodes together have {offered}"
+    return ""

@@ -1,0 +1,180 @@
+"""The one codec of change records: the undo record and the history on an object, and the memory's ConfigMaps. Pure.
+
+Undo record and history are written by the patch that makes a change, so they are as true as the object. Whoever may
+annotate the object can write anything there: what cannot be read counts as a change made right now.
+"""
+
+import contextlib
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from rightsizer.changes.annotations import CAME_BACK_ANNOTATION, HISTORY_ANNOTATION, UNDO_ANNOTATION
+from rightsizer.config import LONGEST, parse_duration
+from rightsizer.model import UNREADABLE, Action, ChangeOutcome, ChangeRecord
+from rightsizer.text import decoded, require_name, require_ours
+
+MOST = 8
+"""Entries of the history."""
+MOST_BYTES = 1024
+"""Of the history: all annotations of an object share 256 KiB (API conventions)."""
+STOPS = frozenset({Action.SCALE_TO_ZERO, Action.SUSPEND, Action.EVICT})
+"""After these no pod runs, so a pod that was created later shows that someone reverted the change."""
+
+
+def encode_record(record: ChangeRecord) -> str:
+    """A record as JSON."""
+    return msgspec.json.encode(record).decode()
+
+
+def decode_record(text: str) -> ChangeRecord:
+    """A record from JSON.
+
+    Raises:
+        ValueError: It cannot be read.
+    """
+    return required_valid(decoded(text, ChangeRecord))
+
+
+def required_valid(record: ChangeRecord) -> ChangeRecord:
+    """The same record, if its times and names are possible.
+
+    Raises:
+        ValueError: They are not.
+    """
+    require_ours(record.at, record.ended)
+    require_name(record.workload)
+    return record
+
+
+def read_undo_record(annotations: Mapping[str, str]) -> ChangeRecord | None:
+    """The undo record of an object, if any.
+
+    Raises:
+        ValueError: It cannot be read.
+    """
+    text = annotations.get(UNDO_ANNOTATION)
+    return None if text is None else decode_record(text)
+
+
+def read_history(annotations: Mapping[str, str]) -> tuple[ChangeRecord, ...]:
+    """The history of an object, oldest first; UNREADABLE in place of each entry that cannot be read."""
+    text = annotations.get(HISTORY_ANNOTATION)
+    if text is None:
+        return ()
+    try:
+        raws = decoded(text, list[msgspec.Raw])
+    except ValueError:
+        return (UNREADABLE,)
+    return tuple(map(_read_entry, raws))
+
+
+def _read_entry(raw: msgspec.Raw) -> ChangeRecord:
+    try:
+        return decode_record(bytes(raw).decode()).summary
+    except ValueError:
+        return UNREADABLE
+
+
+def write_history(past: Sequence[ChangeRecord]) -> str:
+    """The text of the annotation; beyond its bounds the oldest entries go, those that only added GPUs first."""
+    kept = [_stored(change) for change in past if change.is_readable]
+    while len(kept) > 1 and (len(kept) > MOST or len(msgspec.json.encode(kept)) > MOST_BYTES):
+        first_grown = (place for place, change in enumerate(kept[:-1]) if not change.takes)
+        del kept[next(first_grown, 0)]
+    return msgspec.json.encode(kept).decode()
+
+
+def _stored(change: ChangeRecord) -> ChangeRecord:
+    ended = _second(change.ended) if change.ended else None
+    return msgspec.structs.replace(change.summary, at=_second(change.at), ended=ended)
+
+
+def _second(at: datetime.datetime) -> datetime.datetime:
+    return at.astimezone(datetime.UTC).replace(microsecond=0)
+
+
+def recorded_changes(
+    annotations: Mapping[str, str], began: Iterable[datetime.datetime | None] = ()
+) -> tuple[ChangeRecord, ...]:
+    """The changes that an object's annotations tell of; UNREADABLE in place of each that cannot be read.
+
+    Args:
+        annotations: The object's.
+        began: When its live pods were created; they show that someone reverted a stop.
+    """
+    past = read_history(annotations)
+    try:
+        record = read_undo_record(annotations)
+    except ValueError:
+        return (*past, UNREADABLE)
+    return with_noticed_reverts(with_record(past, record) if record else past, began)
+
+
+def with_record(past: Sequence[ChangeRecord], record: ChangeRecord) -> tuple[ChangeRecord, ...]:
+    """The history, with the change of the undo record if the history lacks it."""
+    known = any((change.run, change.action) == (record.run, record.action) for change in past)
+    return tuple(past) if known else (*past, record.summary)
+
+
+def with_end(
+    past: Iterable[ChangeRecord], end: ChangeOutcome, at: datetime.datetime
+) -> tuple[ChangeRecord, ...]:
+    """The history once all changes in effect are reverted: one undo reverts several."""
+    return tuple(
+        change if change.end or not change.is_readable else msgspec.structs.replace(change, end=end, ended=at)
+        for change in past
+    )
+
+
+def with_noticed_reverts(
+    past: Iterable[ChangeRecord], began: Iterable[datetime.datetime | None]
+) -> tuple[ChangeRecord, ...]:
+    """The history, in which stops have ended once a pod was created after them.
+
+    Args:
+        past: As the object has it.
+        began: When its live pods were created.
+    """
+    begins = sorted(begin for begin in began if begin is not None)
+
+    def seen(change: ChangeRecord) -> ChangeRecord:
+        if change.end or change.action not in STOPS:
+            return change
+        back = next((begin for begin in begins if begin >= change.at), None)
+        return msgspec.structs.replace(change, end=ChangeOutcome.REVERTED, ended=back) if back else change
+
+    return tuple(map(seen, past))
+
+
+def came_back_after(
+    annotations: Mapping[str, str], begins: Iterable[datetime.datetime | None]
+) -> datetime.timedelta | None:
+    """The longest pause after which the workload was needed again, by its annotations; None if there was none.
+
+    `undo` notes it. Whoever reverts a change by other means leaves the undo record: the oldest pod that was created
+    since bounds that pause.
+
+    Args:
+        annotations: The workload's. A note that cannot be read counts as the longest possible pause.
+        begins: When its pods were created.
+    """
+    pauses = []
+    if (text := annotations.get(CAME_BACK_ANNOTATION)) is not None:
+        try:
+            pauses.append(parse_duration(text))
+        except ValueError:
+            pauses.append(LONGEST)
+    back = min((begin for begin in begins if begin is not None), default=None)
+    with contextlib.suppress(ValueError):
+        record = read_undo_record(annotations)
+        if back is not None and record is not None and back >= record.at:
+            pauses.append(pause_of(record.idle_seconds, record.at, back))
+    return max(pauses, default=None)
+
+
+def pause_of(idle_s: int, stopped: datetime.datetime, back: datetime.datetime) -> datetime.timedelta:
+    """How long a workload was idle or stopped, at most LONGEST."""
+    before = datetime.timedelta(seconds=min(max(idle_s, 0), LONGEST.total_seconds()))
+    return min(before + max(back - stopped, datetime.timedelta()), LONGEST)
